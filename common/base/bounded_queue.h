@@ -1,4 +1,4 @@
-// BoundedQueue passes values from many threads to one, and never grows past its capacity.
+// BoundedQueue passes values from many threads to one. Only PushAlways exceeds its capacity.
 //
 // Thread safety: Push, Pop, Close and size may be called from any thread.
 // Cost:          one short critical section per call; Pop wakes when something arrives.
@@ -33,15 +33,15 @@ class BoundedQueue {
     return items_.size() < capacity_ && Append(std::move(value));
   }
 
-  // Appends value whatever the size. For the few events that must not be lost and are bounded by
-  // something else (one abort per live request, one reply per worker). False only when closed.
+  // Appends value, even past the capacity. For events that must not be lost and that something else
+  // bounds (one abort per live request, one reply per worker). Returns false only when closed.
   bool PushAlways(T value) {
     const MutexLock lock(mutex_);
     return Append(std::move(value));
   }
 
-  // Takes everything there is, oldest first; waits at most timeout for the first item. Empty means
-  // that the time passed or that the queue is closed and drained.
+  // Takes all items, oldest first; waits at most timeout for the first. Returns an empty deque
+  // after the timeout, or when the queue is closed and drained.
   std::deque<T> PopAll(absl::Duration timeout) {
     const Instant deadline = SteadyNow() + absl::ToInt64Nanoseconds(timeout);
     const MutexLock lock(mutex_);
@@ -50,7 +50,7 @@ class BoundedQueue {
     return std::exchange(items_, {});
   }
 
-  // Takes the oldest item; waits for one. Empty only when the queue is closed and drained.
+  // Waits for an item and takes the oldest. Returns nullopt when the queue is closed and drained.
   std::optional<T> Pop() {
     const MutexLock lock(mutex_);
     while (!IsReady()) {
@@ -64,7 +64,7 @@ class BoundedQueue {
     return value;
   }
 
-  // No Push succeeds afterwards; what is queued can still be taken.
+  // Refuses every later Push; items already queued can still be taken.
   void Close() {
     const MutexLock lock(mutex_);
     closed_ = true;

@@ -1,5 +1,5 @@
-// Time as a plain number. The scheduler core never asks for the time: it is told, so that the
-// server, the simulator and the tests can each bring their own.
+// Time as a plain number. The scheduler core never reads a clock: its caller passes the time, so
+// that the server, the simulator and the tests can each bring their own.
 #ifndef QUIRE_COMMON_BASE_CLOCK_H_
 #define QUIRE_COMMON_BASE_CLOCK_H_
 
@@ -25,7 +25,7 @@ inline Instant SteadyNow() {
       .count();
 }
 
-// Nanoseconds since 1970, by a clock that people set. Thread-safe.
+// Nanoseconds since 1970 by the wall clock, which may jump. Thread-safe.
 inline uint64_t WallClockNanos() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                    std::chrono::system_clock::now().time_since_epoch())

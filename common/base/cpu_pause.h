@@ -1,4 +1,4 @@
-// CpuPause tells the core that the thread spins, so that it saves power and lets its twin compute.
+// CpuPause tells the core that the thread spins, to save power and to let its sibling compute.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_COMMON_BASE_CPU_PAUSE_H_

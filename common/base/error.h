@@ -21,14 +21,14 @@ namespace quire {
 
 absl::Status Error(absl::StatusCode code, std::string_view reason, std::string_view message);
 
-// Shorthand for the commonest case: the request is wrong for ever.
+// Shorthand for a request that is wrong however often it is retried.
 absl::Status InvalidArgument(std::string_view reason, std::string_view message);
 
 // The reason given to Error, or "" when the status has none.
 std::string ReasonOf(const absl::Status& status);
 
-// `status` with one more fact for programs: key -> value ("last_done" -> "41"). Nothing is added to
-// an OK status.
+// Returns `status` with one more machine-readable fact, key -> value ("last_done" -> "41"). An OK
+// status is returned unchanged.
 absl::Status WithMetadata(absl::Status status, std::string_view key, std::string_view value);
 
 // The value given to WithMetadata, or "".

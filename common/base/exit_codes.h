@@ -1,4 +1,4 @@
-// Exit codes of all programs, beside 0 and 1. worker/README.md says when a worker ends with which.
+// Exit codes of all programs, besides 0 and 1. worker/README.md lists the worker's reasons.
 //
 // Thread-safe: constants.
 #ifndef QUIRE_COMMON_BASE_EXIT_CODES_H_

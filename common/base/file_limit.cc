@@ -11,7 +11,7 @@ void RaiseFileLimit() {
   rlimit limit = {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
     limit.rlim_cur = limit.rlim_max;
-    static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));  // if not, it stays as it was
+    static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));  // a failure leaves the old limit
   }
 }
 

@@ -1,4 +1,4 @@
-// How many files, sockets among them, this process may have open at a time (RLIMIT_NOFILE).
+// The limit on open files of this process, sockets included (RLIMIT_NOFILE).
 //
 // Thread safety: RaiseFileLimit before other threads start; FileLimit from any thread.
 #ifndef QUIRE_COMMON_BASE_FILE_LIMIT_H_
@@ -6,8 +6,8 @@
 
 namespace quire {
 
-// Raises the limit as far as the system lets everybody: the usual 1,024 is for programs that use
-// select, and a server has a socket for each client.
+// Raises the soft limit to the hard one. The usual soft limit of 1,024 protects programs that use
+// select(2); a server has a socket for each client.
 void RaiseFileLimit();
 
 int FileLimit();

@@ -1,6 +1,6 @@
-// FoldHash folds 64-bit words into one: a few cycles a word, and every bit of every word reaches
-// the result. It tells values apart by accident and is no defence against a forger. The same value
-// on every machine of one byte order.
+// FoldHash folds 64-bit words into one, in a few cycles a word; every bit of every word reaches the
+// result. It finds accidental differences and is no defense against forgery. Machines of one byte
+// order get the same value.
 //
 // Thread safety: one caller at a time.
 // Source:        the multiply-and-fold mixing step of wyhash, Wang Yi.

@@ -5,15 +5,15 @@
 namespace quire {
 namespace {
 
-// The one that glibc begins with. Once it was set it stays; otherwise each buffer that is freed
-// raises it to its own size, up to 32 MiB.
+// glibc's initial M_MMAP_THRESHOLD. Setting it keeps it fixed; otherwise each freed buffer raises
+// it to its own size, up to 32 MiB.
 constexpr int kLargeBytes = 128 << 10;
 constexpr int kMaxArenas = 2;
 
 }  // namespace
 
 void PrepareAllocator() {
-  // Called before the program has threads.
+  // mallopt is not thread-safe; the program has no other threads yet.
   static_cast<void>(::mallopt(M_MMAP_THRESHOLD, kLargeBytes));  // NOLINT(concurrency-mt-unsafe)
   static_cast<void>(::mallopt(M_ARENA_MAX, kMaxArenas));        // NOLINT(concurrency-mt-unsafe)
 }

@@ -1,23 +1,22 @@
-// How memory that the process has freed goes back to the system. Left to itself glibc keeps most of
-// it: once a large buffer was freed, those that follow are cut from arenas, an arena gives back no
-// more than what is free at its end, and there are eight for each core, each with its rest. After a
-// flood a server would hold the flood's memory for good.
+// Returns freed memory to the system. By default glibc keeps most of it: after the first large free
+// it cuts later large buffers from arenas, eight per core, and an arena gives back only the free
+// space at its end. A server would hold the memory of a flood of requests for good.
 //
 // Thread safety: PrepareAllocator before other threads start; ReturnFreeMemory from any thread.
-// Cost:          a buffer of 128 KiB and more is two system calls and a page fault for each 4 KiB;
-//                ReturnFreeMemory as its declaration says.
+// Cost:          two system calls for each buffer of 128 KiB and more, and a page fault for each
+//                4 KiB of it; ReturnFreeMemory: see its declaration.
 // Source:        mallopt(3), malloc_trim(3).
 #ifndef QUIRE_COMMON_BASE_FREE_MEMORY_H_
 #define QUIRE_COMMON_BASE_FREE_MEMORY_H_
 
 namespace quire {
 
-// From now on large buffers are mapped one by one, and go back as soon as they are freed; all
-// threads share two arenas.
+// Makes malloc map each large buffer separately, so that freeing it returns its memory, and makes
+// all threads share two arenas.
 void PrepareAllocator();
 
-// Gives back all whole pages that are free, wherever they lie. Allocations of other threads wait
-// meanwhile: about 0.1 ms for each MiB that goes back, 0.02 ms where nothing does.
+// Gives back all free whole pages of all arenas. Allocations of other threads wait meanwhile: about
+// 0.1 ms per MiB given back, 0.02 ms if there is none.
 void ReturnFreeMemory();
 
 }  // namespace quire

@@ -10,16 +10,15 @@
 
 namespace quire {
 
-// A place in the device pool, valid on every rank. Plain integer: block tables are arrays of them
-// on the wire and in kernels. Widen to int64_t before multiplying: id * block elements overflows
-// 32 bits in any real pool.
+// A block of the device pool; one id names the same place on every rank. A plain integer, because
+// block tables are arrays of ids on the wire and in kernels. Widen to int64_t before multiplying:
+// id * block elements overflows 32 bits in any real pool.
 using BlockId = int32_t;
 
 // Never allocated. Padding of block tables points at it, so that a stray read stays in the pool.
 inline constexpr BlockId kNullBlockId = 0;
 
-// A place in the host pool that blocks are swapped to. All of them are usable: there is no null
-// host block.
+// A block of the host pool, to which blocks are swapped. There is no null host block.
 using HostBlockId = int32_t;
 
 using TokenId = int32_t;
@@ -27,8 +26,8 @@ using TokenId = int32_t;
 // One client request, numbered by the scheduler in order of arrival.
 using RequestId = StrongId<struct RequestIdTag, uint64_t>;
 
-// A worker's name for a sequence it knows: a small integer below max_sequences, reused after its
-// release was answered.
+// The scheduler's and a worker's short name for a sequence: an integer below max_sequences, reused
+// after the step that released it was answered.
 using SequenceHandle = uint32_t;
 
 }  // namespace quire

@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-// Relaxed: a line more or less around a change of level does not matter.
+// Accessed relaxed: a thread may see a change a few lines late.
 std::atomic<LogLevel> log_level{LogLevel::kInfo};
 std::atomic<LogFormat> log_format{LogFormat::kText};
 
@@ -24,7 +24,7 @@ constexpr const char* kLevelNames[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
 
 bool IsControl(char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); }
 
-// Quotes a value that would not read as one word, and keeps the line a line.
+// Quotes a value that is not one word, and replaces line breaks and other control characters.
 void AppendValue(std::string& line, std::string_view value) {
   const bool is_word = std::none_of(value.begin(), value.end(), [](char c) {
     return IsControl(c) || c == ' ' || c == '"' || c == '=';
@@ -55,7 +55,7 @@ std::string TextLine(std::string_view time,
   return line;
 }
 
-// What is no UTF-8 (a path may hold it) is replaced.
+// Replaces bytes that are not UTF-8; a path may hold some.
 std::string JsonLine(std::string_view time,
                      std::string_view level,
                      std::string_view sentence,

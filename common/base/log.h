@@ -1,11 +1,11 @@
-// Log writes one line per call: time, level, a sentence, then key=value pairs; or the same as an
-// object of JSON, whose values are strings. Values of users' requests (prompts, outputs, token ids)
-// are never logged; ids and counts are.
+// Log writes one line per call: time, level, a sentence, then key=value pairs, or the same as a
+// JSON object whose values are strings. Contents of users' requests (prompts, outputs, token ids)
+// are never logged; request ids and counts are.
 //
 // For example LogInfo("worker ready", {{"rank", absl::StrCat(rank)}}).
 //
 // Thread safety: safe from any thread, and never waits: another thread writes to standard error.
-//                Lines are lost while nobody reads there (lossy_writer.h).
+//                Lines are lost while standard error has no reader (lossy_writer.h).
 #ifndef QUIRE_COMMON_BASE_LOG_H_
 #define QUIRE_COMMON_BASE_LOG_H_
 
@@ -27,7 +27,7 @@ void Log(LogLevel level, std::string_view sentence, LogFields fields = {});
 // Lines below this level are dropped. Default kInfo.
 void SetLogLevel(LogLevel level);
 
-// Of the lines from now on. Default kText.
+// Sets the format of all later lines. Default kText.
 void SetLogFormat(LogFormat format);
 
 inline void LogDebug(std::string_view sentence, LogFields fields = {}) {

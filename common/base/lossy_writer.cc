@@ -19,21 +19,21 @@ namespace {
 constexpr int64_t kMaxFlushNs = kNanosPerSecond / 2;
 constexpr unsigned kMaxDyingSeconds = 2;  // longer than both flushes
 
-// Flushes before the signal does what it would have done.
+// Flushes, then lets the signal take its default action.
 void OnCrash(int signal) {
-  // The thread that crashed may hold a lock that Flush needs: then SIGALRM ends the process.
+  // If the crashed thread holds a lock that Flush needs, SIGALRM ends the process.
   ::alarm(kMaxDyingSeconds);
   FlushStandardStreams();
   ::raise(signal);
 }
 
-// Without a limit the message of an uncaught exception waits for a reader of the terminal.
+// Without the alarm, printing an uncaught exception to a blocked terminal would hang the process.
 void OnTerminate() {
   ::alarm(kMaxDyingSeconds);
   __gnu_cxx::__verbose_terminate_handler();
 }
 
-// Leaves alone a signal that has a handler, for example a sanitizer's.
+// Skips signals that have a handler, for example a sanitizer's.
 void FlushAtCrashes() {
   std::set_terminate(OnTerminate);
   for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE}) {
@@ -108,11 +108,10 @@ void LossyWriter::Flush() {
 
 bool LossyWriter::HasThread() const { return thread_pid_ == ::getpid(); }
 
-// Without a thread (a limit on processes) the writer works directly, and tries again with each
-// text.
+// If no thread can start (a limit on processes), Write writes directly and retries next time.
 void LossyWriter::Start() {
-  // The thread blocks all signals: handlers run elsewhere, and SIGPIPE, SIGXFSZ and SIGTTOU become
-  // errors of write(2), or nothing, instead of ending or stopping the process.
+  // The thread blocks all signals: handlers run on other threads, and SIGPIPE, SIGXFSZ and SIGTTOU
+  // at most make write(2) fail instead of ending or stopping the process.
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);

@@ -1,15 +1,15 @@
-// LossyWriter writes to a descriptor from a thread of its own, so that its callers never wait for a
+// LossyWriter writes to a descriptor from its own thread, so that its callers never wait for a
 // reader or a disk: a terminal that was stopped (Ctrl-S), the full pipe of a log collector, a file
-// on a network share that hangs. Servers write all lines about themselves with it.
+// on a network share that hangs. Servers write their log and all other output with it.
 //
-// A thread, not O_NONBLOCK: that flag would hold for all processes that share the terminal or the
-// pipe, a description of our own cannot be opened for sockets and for terminals of other users, and
-// a disk ignores it.
+// It uses a thread because O_NONBLOCK would not do: the flag applies to every process that shares
+// the terminal or pipe, and disks ignore it. Reopening the file to get a private flag fails for
+// sockets and for terminals of other users.
 //
 // Text is written in order, each piece by one write(2) if the descriptor takes it at once. While
-// nobody reads, kMaxBacklogBytes wait; later text is lost. Text that the descriptor refuses (a full
-// disk, a pipe without reader, a closed descriptor) is lost too; if a part of it was written, the
-// next text begins on a line of its own.
+// the descriptor blocks, up to kMaxBacklogBytes are queued; later text is lost. Text that it
+// refuses (a full disk, a pipe without reader, a closed descriptor) is lost too. If a part of a
+// text was written, the next text begins on a new line.
 //
 // Thread safety: safe from any thread. After fork(2) the child writes directly, and may wait.
 // Cost:          a copy of the text and one short critical section per call.
@@ -31,21 +31,21 @@ namespace quire {
 
 class LossyWriter {
  public:
-  // A pipe takes up to PIPE_BUF bytes in one piece even if several processes write to it. Longer
-  // text is cut, and ends with a newline.
+  // PIPE_BUF: a pipe takes writes of up to this size atomically, even from several processes.
+  // Longer text is cut, and ends with a newline.
   static constexpr size_t kMaxTextBytes = 4096;
   static constexpr size_t kMaxBacklogBytes = 1 << 20;
 
-  // The thread starts with the first text.
+  // The first Write starts the thread.
   explicit LossyWriter(int fd) : fd_(fd) {}
   LossyWriter(const LossyWriter&) = delete;
   LossyWriter& operator=(const LossyWriter&) = delete;
-  // Its thread may be inside write(2) for ever.
+  // Deleted: the thread may be inside write(2) for ever.
   ~LossyWriter() = delete;
 
   void Write(std::string_view text);
 
-  // Returns when all text was written, after half a second at most.
+  // Waits until all text is written, at most half a second.
   void Flush();
 
  private:
@@ -55,7 +55,7 @@ class LossyWriter {
   void WriteNow(std::string_view text);
 
   const int fd_;
-  bool is_torn_ = false;  // the last text ended in the middle; only for the thread that writes
+  bool is_torn_ = false;  // the last text was cut short; only the writing thread uses it
   Mutex mutex_;
   CondVar queued_;
   CondVar written_;
@@ -65,12 +65,12 @@ class LossyWriter {
   pid_t thread_pid_ ABSL_GUARDED_BY(mutex_) = kNoThread;  // the process that has the thread
 };
 
-// Those of descriptors 1 and 2. The process flushes both when it ends by exit, by ExitNow or by a
-// signal that a fault of its own raised (SIGABRT, SIGSEGV, ...).
+// The writers of descriptors 1 and 2. The process flushes both when it ends by exit, by ExitNow or
+// by a signal that its own fault raised (SIGABRT, SIGSEGV, ...).
 LossyWriter& StandardOutput();
 LossyWriter& StandardError();
 
-// Flushes both, for a second at most.
+// Flushes both; takes at most a second.
 void FlushStandardStreams();
 
 // Ends the process without running destructors, which may wait for threads that hang.

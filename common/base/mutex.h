@@ -1,14 +1,13 @@
-// Mutex, MutexLock and CondVar are the standard library's, annotated: a member says which mutex
-// guards it (ABSL_GUARDED_BY), a private function which one its caller holds
-// (ABSL_EXCLUSIVE_LOCKS_REQUIRED), and clang-tidy refuses code that does otherwise.
+// Mutex, MutexLock and CondVar wrap the standard library's with thread-safety annotations: a member
+// names the mutex that guards it (ABSL_GUARDED_BY), a private function the mutex that its caller
+// must hold (ABSL_EXCLUSIVE_LOCKS_REQUIRED), and clang-tidy refuses code that violates either.
 //
-// Not abseil's: ThreadSanitizer sees a standard mutex, while Debian's abseil is not instrumented
-// and every use of its mutex would be reported as a race.
+// abseil's mutex is not used: Debian's abseil is not instrumented, so that ThreadSanitizer would
+// report every use of it as a race.
 //
-// A condition is waited for in a loop around Wait: clang does not look into a predicate.
+// Wait takes no predicate, because clang's analysis does not look into one: loop around Wait.
 //
-// Thread safety: a Mutex and a CondVar may be used from any thread, a MutexLock from the one that
-//                made it.
+// Thread safety: Mutex and CondVar: any thread. MutexLock: the thread that made it.
 // Cost:          that of std::mutex, std::unique_lock and std::condition_variable.
 #ifndef QUIRE_COMMON_BASE_MUTEX_H_
 #define QUIRE_COMMON_BASE_MUTEX_H_
@@ -23,7 +22,7 @@
 
 namespace quire {
 
-// Locked by a MutexLock alone.
+// Only MutexLock locks it.
 class ABSL_LOCKABLE Mutex {
  public:
   Mutex() = default;
@@ -37,7 +36,7 @@ class ABSL_LOCKABLE Mutex {
   std::mutex mutex_;
 };
 
-// Holds the mutex from here to the end of the scope, but for what is between Unlock and Lock.
+// Holds the mutex to the end of the scope, except between Unlock and Lock.
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : lock_(mutex.mutex_) {}
@@ -45,7 +44,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
-  // In turns, Unlock first. The destructor gives back what is held then.
+  // Call them alternately, Unlock first. The destructor unlocks the mutex if it is held.
   void Unlock() ABSL_UNLOCK_FUNCTION() { lock_.unlock(); }
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { lock_.lock(); }
 
@@ -59,15 +58,14 @@ class CondVar {
   CondVar(const CondVar&) = delete;
   CondVar& operator=(const CondVar&) = delete;
 
-  // Gives the mutex back, waits for a notification, and takes the mutex again. May also return
-  // without a notification.
+  // Unlocks the mutex, waits for a notification and locks the mutex again. Wakeups may be spurious.
   void Wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     condition_.wait(lock);
     lock.release();
   }
 
-  // The same until then at most, by SteadyNow. False: that time has passed.
+  // Like Wait, but at most until deadline (SteadyNow). Returns false after the deadline.
   bool WaitUntil(Mutex& mutex, Instant deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     const std::chrono::steady_clock::time_point at{std::chrono::nanoseconds(deadline)};

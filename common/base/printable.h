@@ -1,4 +1,4 @@
-// Text of strangers for a line of ours: it neither ends the line nor moves the cursor.
+// Makes untrusted text safe for one line of a log or terminal: no line breaks, no escape sequences.
 //
 // Thread safety: a free function, safe from any thread.
 #ifndef QUIRE_COMMON_BASE_PRINTABLE_H_
@@ -11,7 +11,7 @@
 
 namespace quire {
 
-// At most the first `max_bytes` bytes. Those that are no printable ASCII become '?'.
+// Returns at most the first `max_bytes` bytes, with '?' for each that is not printable ASCII.
 inline std::string Printable(std::string_view text, size_t max_bytes = std::string_view::npos) {
   std::string printable(text.substr(0, max_bytes));
   std::replace_if(
@@ -19,7 +19,7 @@ inline std::string Printable(std::string_view text, size_t max_bytes = std::stri
   return printable;
 }
 
-// All of it, in one line: control characters (C0, DEL, and C1 as UTF-8 writes it) become '?',
+// Returns the whole text as one line: control characters (C0, DEL, and C1 in UTF-8) become '?',
 // letters of any language stay.
 inline std::string OneLine(std::string_view text) {
   std::string line;

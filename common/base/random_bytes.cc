@@ -8,7 +8,7 @@ namespace quire {
 
 std::string RandomBytes(size_t count) {
   std::string bytes(count, '\0');
-  // Up to 256 bytes are never interrupted once the device is ready.
+  // getrandom(2) of up to 256 bytes is never interrupted once the random source is ready.
   QUIRE_CHECK_EQ(getrandom(bytes.data(), count, 0), static_cast<ssize_t>(count));
   return bytes;
 }

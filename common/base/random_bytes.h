@@ -1,4 +1,4 @@
-// RandomBytes gives bytes that nobody can guess: names that are never used twice, secrets.
+// RandomBytes returns cryptographically random bytes, for secrets and unique names.
 //
 // Thread safety: a free function.
 // Cost:          a system call; not for random numbers by the thousand.

@@ -1,4 +1,4 @@
-// A whole file as text.
+// ReadFile returns a whole file as text.
 //
 // Thread safety: a free function, safe from any thread.
 #ifndef QUIRE_COMMON_BASE_READ_FILE_H_
@@ -11,7 +11,7 @@
 
 namespace quire {
 
-// A regular file of at most max_bytes; never waits for one that is none.
+// Reads a regular file of at most max_bytes; refuses any other kind (a FIFO) without waiting.
 // Errors: kNotFound when it is missing, else kInvalidArgument, reason FILE; the message starts with
 //         the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);

@@ -1,5 +1,5 @@
-// SipHash128 is a keyed hash of 128 bits: who does not know the key can neither predict a value nor
-// find two inputs of one value, however many inputs there are to choose.
+// SipHash128 is a keyed hash of 128 bits: without the key, an attacker can neither predict a value
+// nor find two inputs with the same value.
 //
 // Thread safety: a value type.
 // Cost:          about 1 ns a byte for short inputs.

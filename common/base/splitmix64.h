@@ -1,5 +1,5 @@
-// SplitMix64 is a small seeded source of random bits: the same on every machine and compiler. It
-// passes statistical tests; it keeps no secret.
+// SplitMix64 is a small seeded generator with the same output on every machine and compiler. It
+// passes statistical tests; it is not cryptographic.
 //
 // Thread safety: a free function.
 // Source:        Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators".
@@ -10,7 +10,7 @@
 
 namespace quire {
 
-// The next word; state may begin with any seed.
+// Returns the next word and advances state, which may start at any seed.
 inline uint64_t SplitMix64(uint64_t& state) {
   state += 0x9E3779B97F4A7C15ULL;
   uint64_t word = state;
@@ -19,7 +19,7 @@ inline uint64_t SplitMix64(uint64_t& state) {
   return word ^ (word >> 31);
 }
 
-// The state after so many more words.
+// Returns the state after num_words more words.
 inline uint64_t SplitMix64After(uint64_t state, uint64_t num_words) {
   return state + num_words * 0x9E3779B97F4A7C15ULL;
 }

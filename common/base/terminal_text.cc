@@ -10,7 +10,7 @@ namespace {
 constexpr char kC2 = '\xC2';
 
 bool IsContinuation(unsigned char c) { return c >= 0x80 && c <= 0xBF; }
-// C1 as a byte of its own, and as what follows 0xC2.
+// A C1 character as a single byte, or the byte behind 0xC2 that makes one in UTF-8.
 bool IsC1(unsigned char c) { return c >= 0x80 && c <= 0x9F; }
 bool IsC0(unsigned char c) { return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F; }
 
@@ -24,7 +24,7 @@ std::string TerminalText::Escape(std::string_view piece) {
   std::string out;
   for (const char c : piece) {
     if (std::exchange(holds_c2_, false)) {
-      // U+009B is CSI in a terminal, as the byte 0x9B is.
+      // A terminal takes U+009B for CSI, like the single byte 0x9B.
       if (IsC1(static_cast<unsigned char>(c))) {
         Append(c, out);
         continue;

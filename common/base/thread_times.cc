@@ -18,7 +18,7 @@
 namespace quire {
 namespace {
 
-// Nanoseconds on a processor, nanoseconds runnable without one, time slices.
+// Fields: nanoseconds on a CPU, nanoseconds runnable without one, number of time slices.
 constexpr char kSchedstat[] = "/proc/thread-self/schedstat";
 constexpr size_t kSchedstatBytes = 64;  // three numbers of 20 digits
 

@@ -1,8 +1,8 @@
-// ThreadTimes holds the time that a thread has computed, and the time that it was runnable while
-// other threads had the processors. Both only grow; their zero is arbitrary.
+// ThreadTimes holds how long a thread ran on a CPU, and how long it was runnable but waited for
+// one. Both only grow; their zero is arbitrary.
 //
-// Thread safety: a free function, safe from any thread. ThreadTimesReader reads those of the thread
-//                that made it, and is for that thread.
+// Thread safety: ThreadCpuNanos: any thread. ThreadTimesReader reads the times of the thread that
+//                made it; only that thread may use it.
 // Cost:          ThreadCpuNanos and Read are system calls, 1 us and 2 us.
 #ifndef QUIRE_COMMON_BASE_THREAD_TIMES_H_
 #define QUIRE_COMMON_BASE_THREAD_TIMES_H_

@@ -18,7 +18,7 @@ bool IsListenedOn(const std::string& unix_path) {
   }
   std::copy(unix_path.begin(), unix_path.end(), where.sun_path);
   const FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  // EAGAIN: its queue is full.
+  // EAGAIN: a process listens, but its accept queue is full.
   return socket.is_open() &&
          (::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)) == 0 ||
           errno == EAGAIN);

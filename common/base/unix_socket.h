@@ -1,4 +1,4 @@
-// Whether somebody listens on a Unix socket: its file stays when its process dies.
+// IsListenedOn tells a live Unix socket from a stale file, which stays when its process dies.
 //
 // Thread safety: a free function.
 #ifndef QUIRE_COMMON_BASE_UNIX_SOCKET_H_
@@ -8,7 +8,7 @@
 
 namespace quire {
 
-// A process that is stopped still listens. False for a path that is too long.
+// Returns true even if the listening process is stopped, false if the path is too long.
 bool IsListenedOn(const std::string& unix_path);
 
 }  // namespace quire

@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-// CPUs' worth of time that the control group of a container grants, or more than there are.
+// Returns the cgroup's quota in CPUs, or infinity if there is none.
 double QuotaCpus() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");  // "<quota> <period>" in us, or "max <period>"
   double quota = 0.0;

@@ -1,5 +1,5 @@
-// UsableCpus is the number of CPUs that this process may compute on at the same time: its affinity,
-// and what the control group of a container grants, rounded up; at least 1.
+// UsableCpus returns the number of CPUs that this process may use at the same time: the smaller of
+// its affinity and its container's cgroup quota, rounded up; at least 1.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_COMMON_BASE_USABLE_CPUS_H_

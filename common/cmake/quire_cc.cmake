@@ -12,16 +12,15 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
-# The same bits from the same source: the compiler may not fuse a multiply and an add on its own.
-# Kernels ask for fused operations by intrinsics where they want them.
+# Keeps results the same bits under every compiler: none may fuse a multiply and an add unasked.
+# Kernels request fused operations by intrinsics.
 add_compile_options(-ffp-contract=off)
-# What turns a fault of memory into the end of the process: tests/tools/check_programs.py looks for it
-# in the programs.
+# Hardening: memory errors end the process. tests/tools/check_programs.py verifies the programs.
 add_compile_options(-fstack-protector-strong -fstack-clash-protection)
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
-  add_compile_options(-fcf-protection)  # no other processor has it
+  add_compile_options(-fcf-protection)  # an x86 feature
 endif()
-if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT QUIRE_SANITIZER)  # it needs an optimiser
+if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT QUIRE_SANITIZER)  # needs an optimizer
   add_compile_definitions(_FORTIFY_SOURCE=2 _GLIBCXX_ASSERTIONS)
 endif()
 add_link_options(-Wl,-z,relro,-z,now)
@@ -37,7 +36,7 @@ if(QUIRE_MOLD)
 endif()
 
 function(quire_warnings target)
-  # A designated initialiser that leaves fields at their defaults is what defaults are for.
+  # A designated initializer may leave fields at their defaults.
   target_compile_options(
     ${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers)
   if(QUIRE_WERROR)
@@ -74,8 +73,8 @@ function(quire_cc_binary)
   quire_warnings(${ARG_NAME})
 endfunction()
 
-# Headers that nearly every test includes, read once: without a compiler cache they are a fifth of the
-# time that tests take to compile. An executable, since its compiler flags must be those of tests.
+# Precompiles headers that nearly every test includes: without a compiler cache they take a fifth of
+# the tests' compile time. It is an executable because its compiler flags must equal a test's.
 function(quire_precompile_test_headers target)
   if(QUIRE_CCACHE)
     return()
@@ -111,8 +110,7 @@ function(quire_precompile_test_headers target)
         <gtest/gtest.h>)
   endif()
   target_precompile_headers(${target} REUSE_FROM quire_test_headers)
-  # gcc 12 takes std::string + "x" for a copy behind the end of a string, at times, when its header
-  # was precompiled.
+  # With a precompiled <string>, gcc 12 sometimes takes std::string + "x" for an out-of-bounds copy.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
   endif()
@@ -129,7 +127,7 @@ function(quire_cc_test)
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   quire_warnings(${ARG_NAME})
-  # What a test computes by itself is little: a third of its compile time is worth more.
+  # Tests compute little themselves: -O1 saves a third of their compile time.
   target_compile_options(${ARG_NAME} PRIVATE -pthread $<$<CONFIG:Release>:-O1>)
   quire_precompile_test_headers(${ARG_NAME})
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

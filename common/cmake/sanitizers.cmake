@@ -1,4 +1,4 @@
-# QUIRE_BUILD_FUZZERS: every target tells libFuzzer which code ran.
+# QUIRE_BUILD_FUZZERS: instruments every target for libFuzzer's coverage.
 if(QUIRE_BUILD_FUZZERS)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     message(FATAL_ERROR "QUIRE_BUILD_FUZZERS needs clang: cmake --preset cpu-fuzz")
@@ -6,7 +6,7 @@ if(QUIRE_BUILD_FUZZERS)
   add_compile_options(-fsanitize=fuzzer-no-link)
   add_link_options(-fsanitize=fuzzer-no-link)
 endif()
-# QUIRE_SANITIZER=address,undefined or thread: every target is built with it. A report ends the test.
+# QUIRE_SANITIZER=address,undefined or thread: for every target. A report ends the test.
 if(QUIRE_SANITIZER)
   add_compile_options(-fsanitize=${QUIRE_SANITIZER} -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=${QUIRE_SANITIZER})

@@ -64,7 +64,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// "unknown flag", with the nearest known name when one is near.
+// Returns the error "unknown flag", with the most similar known name if one is close.
 absl::Status UnknownFlag(std::string_view typed) {
   std::string name = WithUnderscores(typed);
   std::string nearest;
@@ -81,7 +81,7 @@ absl::Status UnknownFlag(std::string_view typed) {
                                    : absl::StrCat("unknown flag (did you mean --", nearest, "?)"));
 }
 
-// What a flag's type takes.
+// Describes the values of a flag's type, for error messages.
 const char* KindOf(const absl::CommandLineFlag& flag) {
   return flag.IsOfType<bool>()                               ? "true or false"
          : flag.IsOfType<int32_t>()                          ? "a whole number of 32 bits"
@@ -115,7 +115,7 @@ class ArgumentParser {
  private:
   static std::ptrdiff_t Offset(size_t index) { return static_cast<std::ptrdiff_t>(index); }
 
-  // `text` is what follows the dashes.
+  // text: the argument without its dashes.
   absl::Status ParseFlag(std::string_view text) {
     size_t equals = text.find('=');
     std::string_view typed = text.substr(0, equals);

@@ -1,11 +1,11 @@
 // ParseCommandLineOrExit gives every program of Quire the same command line, over flags defined
 // with ABSL_FLAG: names may be written with dashes or underscores (--block-size, --block_size),
 // values as --flag value or --flag=value, booleans as --flag, --no-flag or --flag=true. "--" ends
-// the flags; what is no flag is positional. Flags may stand in a file or in the environment
+// the flags; other arguments are positional. Flags may also come from a file or the environment
 // (flag_sources.h).
 //
-// abseil's own parser is not used: it knows no dashes, lists its own flags among ours and leaves
-// the exit code of a mistake no choice.
+// abseil's own parser is not used: it accepts no dashes, lists its own flags among ours and fixes
+// the exit code of a mistake.
 //
 // Thread safety: call from main, before other threads start.
 #ifndef QUIRE_COMMON_FLAGS_COMMAND_LINE_H_
@@ -37,16 +37,16 @@ struct CommandLine {
   bool version = false;  // --version was given
 };
 
-// Sets the flags named in arguments (the program's own name not among them). Flags before the
-// faulty one keep their new values.
+// Sets the flags named in arguments, which exclude the program's name. After an error the flags
+// before the faulty one keep their new values.
 // Errors: kInvalidArgument, reason FLAG, message "--flag: rule".
 absl::StatusOr<CommandLine> ParseArguments(std::span<const char* const> arguments);
 
-// The text of --help: usage, summary, then every flag with its default.
+// Returns the text of --help: usage, summary, then every flag with its default.
 std::string HelpText(const ProgramInfo& program);
 
-// For main: positional arguments, or the end of the process: --help and --version print on standard
-// output and exit with 0, a mistake prints one line on standard error and exits with kExitUsage.
+// For main. Returns the positional arguments, or exits: --help and --version print to standard
+// output and exit with 0, a mistake prints one line to standard error and exits with kExitUsage.
 std::vector<std::string> ParseCommandLineOrExit(int argc, char** argv, const ProgramInfo& program);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// Errors about flags, in the words of the command line: "--flag: rule (got 3)".
+// Errors about flags, worded as "--flag: rule (got 3)".
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_FLAGS_FLAG_CHECK_H_
@@ -11,10 +11,10 @@
 
 namespace quire {
 
-// kInvalidArgument, reason FLAG. The name without its dashes.
+// Returns kInvalidArgument, reason FLAG. `flag` is the name without its dashes.
 absl::Status FlagError(std::string_view flag, std::string_view rule);
 
-// Whether a word is a flag and not the value of the flag before it: "--x", "-x", but not "-1" or
+// Returns true if a word is a flag, not a value of the flag before it: "--x", "-x", but not "-1" or
 // "-".
 bool BeginsLikeFlag(std::string_view word);
 

@@ -29,7 +29,7 @@ absl::string_view NameIn(absl::string_view argument) {
   return argument.substr(0, argument.find_first_of("= \t"));
 }
 
-// "--name value" becomes one argument, as a program may begin its own with a blank.
+// Turns "--name value" into "--name=value": each expanded flag is one argument.
 std::string OneArgument(absl::string_view line) {
   const size_t end = line.find_first_of("= \t");
   if (end == absl::string_view::npos || line[end] == '=') {

@@ -1,11 +1,10 @@
-// Flags that stand in a file or in the environment, under the names that abseil has for them:
+// Flags from a file or the environment, by abseil's names:
 //
-//   --flagfile=FILE         the lines of FILE, in place of this flag. A line is a flag,
-//   --name=value,
-//                           --name value or --name; blank lines and those that begin with # are
-//                           none
-//   --fromenv=NAME,NAME     --NAME with what FLAGS_NAME in the environment says; it must be there
-//   --tryfromenv=NAME,NAME  the same, where it is there
+//   --flagfile=FILE         the lines of FILE, in place of this flag. A line is --name=value,
+//                           --name value or --name; blank lines and lines that begin with # are
+//                           skipped
+//   --fromenv=NAME,NAME     --NAME with the value of the variable FLAGS_NAME, which must be set
+//   --tryfromenv=NAME,NAME  the same, but variables that are not set are skipped
 //
 // A flag that comes later wins. "--" ends the flags.
 //
@@ -21,12 +20,12 @@
 
 namespace quire {
 
-// The arguments, with those three flags replaced by what they stand for: one argument a flag.
-// Errors: kInvalidArgument, reason FLAG, naming the file and the line, never their text; a file may
-//         be of 1 MiB and names no other file.
+// Returns the arguments with those three flags expanded, one argument for each expanded flag. A
+// file may hold at most 1 MiB and may name no other source.
+// Errors: kInvalidArgument, reason FLAG; the message names the file and the line, never the text.
 absl::StatusOr<std::vector<std::string>> ExpandFlagSources(const std::vector<std::string>& args);
 
-// Their part of --help.
+// The part of --help about these three flags.
 std::string_view FlagSourcesHelp();
 
 }  // namespace quire

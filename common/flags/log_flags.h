@@ -1,4 +1,4 @@
-// The flags of every server that say how it logs.
+// The logging flags, the same for every server.
 //
 // Thread safety: call from main, before other threads start.
 #ifndef QUIRE_COMMON_FLAGS_LOG_FLAGS_H_
@@ -8,7 +8,7 @@
 
 namespace quire {
 
-// --log-format holds from now on; or the end of the process (kExitUsage) with one line, which
+// Applies --log-format. If its value is wrong, ends the process (kExitUsage) with one line, which
 // begins with the prefix.
 void ApplyLogFlagsOrExit(std::string_view prefix);
 

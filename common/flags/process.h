@@ -1,5 +1,4 @@
-// What the main of every server needs before it has threads: signals that only it gets, and an end
-// with one line when it cannot start.
+// Helpers for the main of every server: standard streams, signals, one-line errors.
 //
 // Thread safety: call from main, PrepareSignals and OpenStandardStreams before other threads start.
 #ifndef QUIRE_COMMON_FLAGS_PROCESS_H_
@@ -13,19 +12,19 @@
 
 namespace quire {
 
-// Opens /dev/null for each of the descriptors 0 to 2 that is closed. Else a socket or a file of
-// ours could get the number, and the log would be written into it.
+// Opens /dev/null for each closed descriptor among 0 to 2. Otherwise one of our sockets or files
+// could get the number, and the log would be written into it.
 void OpenStandardStreams();
 
-// Blocks SIGTERM and SIGINT here and in all threads that start later: they are got by sigwait. A
-// limit on the size of files (SIGXFSZ) does not end the process: the write fails.
+// Blocks SIGTERM and SIGINT in this thread and all that start later, so that sigwait gets them.
+// Ignores SIGXFSZ and SIGPIPE: the write fails instead of ending the process.
 sigset_t PrepareSignals();
 
 // Ends the process with one line on standard error: the prefix, unless the message begins with it,
-// and the message. Exit code kExitMemory for the reason MEMORY, else the one given.
+// and the message. Exits with kExitMemory for the reason MEMORY, else with exit_code.
 [[noreturn]] void ExitWith(const absl::Status& status, std::string_view prefix, int exit_code);
 
-// The value, or the end of the process.
+// Returns the value, or ends the process by ExitWith.
 template <typename T>
 T ValueOrExit(absl::StatusOr<T> value, std::string_view prefix, int exit_code) {
   if (!value.ok()) {

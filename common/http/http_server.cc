@@ -28,7 +28,7 @@
 #include <boost/beast/http/write.hpp>
 
 namespace quire {
-// Not without a name, as what is of one file alone elsewhere: HttpServer::Impl has members of it.
+// Named, not anonymous: HttpServer::Impl, which has external linkage, holds these types.
 namespace http_server_internal {
 
 namespace asio = boost::asio;
@@ -41,15 +41,15 @@ using Response = http::response<http::string_body>;
 constexpr uint32_t kMaxRequestBytes = 8192;
 constexpr std::chrono::seconds kReadTimeout(10);
 constexpr std::chrono::seconds kWriteTimeout(10);
-// When the process has no file descriptor left.
+// Retry interval of accept while the process has no file descriptor left.
 constexpr std::chrono::milliseconds kAcceptPause(100);
 constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
-// A page that takes longer to make is no older for that.
+// A cached page is served for at most this long, even if rendering is slow.
 constexpr int64_t kMaxPageAgeNs = 20 * kNanosPerMilli;
-// Making is on credit for so long: the few that ask one after the other get a page of now.
+// Burst of the token bucket: a few requests in a row each get a fresh page.
 constexpr int64_t kBurstNs = 100 * kNanosPerMilli;
-// Half of the connections at two addresses, as many as a name has: whoever came with the last of
-// them is asked before the next are taken.
+// A quarter for each address; a name usually has two. So the last accepted connections are read
+// before later ones can push them out.
 constexpr size_t kMaxAcceptsAtOnce = HttpServer::kMaxConnections / 4;
 
 Response ErrorResponse(http::status status) {
@@ -61,9 +61,9 @@ Response ErrorResponse(http::status status) {
 
 class Connection;
 
-// A page and the connections that wait for it. It is made once for all who ask meanwhile. To make
-// it costs five times as long as it took; who asks while more than kBurstNs are owed gets the one
-// of before. So however many ask without a pause, a fifth of the thread's time goes into making.
+// A page and the connections waiting for it. Concurrent requests share one rendering. A token
+// bucket limits rendering: t ns of it cost 5 t, so it takes at most a fifth of the thread. Over the
+// limit, requests get the previous page.
 class SharedPage {
  public:
   SharedPage(asio::io_context& context, HttpPage page)
@@ -73,7 +73,7 @@ class SharedPage {
 
   void Ask(std::shared_ptr<Connection> connection) {
     if (waiting_.empty()) {
-      // Behind what has come by now, so that it is made after all those were read.
+      // Posted behind the requests that have arrived, so that all of them share this rendering.
       asio::post(context_, [this] { AnswerAll(); });
     }
     waiting_.push_back(std::move(connection));
@@ -91,10 +91,10 @@ class SharedPage {
 
 using SharedPages = std::list<SharedPage>;
 
-// All connections of a server, who has been silent longest first.
+// All connections of a server, the longest silent first.
 using Connections = std::list<std::shared_ptr<Connection>>;
 
-// Reads a request, answers it, and again. It lives as long as the list or an operation holds it.
+// Reads and answers requests one by one. The list and pending operations keep it alive.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, SharedPages& pages, Connections& connections)
@@ -120,7 +120,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
-  // What is unread stays unread: whoever sends without end is not waited for.
+  // Leaves unread bytes unread: waiting for a client that sends without end would never finish.
   void Close() {
     if (is_open_) {
       is_open_ = false;
@@ -135,7 +135,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Read() {
     parser_.emplace();
     parser_->header_limit(kMaxRequestBytes);
-    stream_.expires_after(kReadTimeout);  // of the whole request, however often bytes come
+    stream_.expires_after(kReadTimeout);  // for the whole request, however slowly bytes come
     http::async_read_header(
         stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t /*bytes*/) {
           self->OnRead(error);
@@ -154,7 +154,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
                error != http::error::end_of_stream && error != http::error::partial_message) {
       Write(ErrorResponse(http::status::bad_request), /*keep_alive=*/false);
     } else {
-      Close();  // it has gone, or was silent for too long
+      Close();  // the client left or was silent for too long
     }
   }
 
@@ -187,7 +187,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     response_.keep_alive(keep_alive);
     response_.prepare_payload();
     if (parser_->get().method() == http::verb::head) {
-      response_.body().clear();  // its length stays
+      response_.body().clear();  // Content-Length stays
     }
     stream_.expires_after(kWriteTimeout);
     http::async_write(
@@ -212,7 +212,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   SharedPages& pages_;
   Connections& connections_;
   Connections::iterator place_;
-  bool is_open_ = true;  // and in the list
+  bool is_open_ = true;  // then it is in connections_
   beast::flat_buffer buffer_{kMaxRequestBytes};
   std::optional<http::request_parser<http::empty_body>> parser_;
   Response response_;
@@ -251,7 +251,7 @@ class HttpServer::Impl {
     }
   }
 
-  // Listens on all addresses of the host that this machine has.
+  // Listens on every address of the host that this machine has.
   ErrorCode Listen(const std::string& host, int port) {
     ErrorCode error;
     const auto found =
@@ -304,8 +304,8 @@ class HttpServer::Impl {
     return error;
   }
 
-  // Several at a time: were there answers to all others between one and the next, whoever comes
-  // behind a crowd would wait for as many rounds as there are before it.
+  // Accepts several at a time. With one per turn of the event loop, a client behind a crowd would
+  // wait one round of answers for each connection before it.
   void Accept(tcp::acceptor& acceptor) {
     acceptor.async_wait(tcp::acceptor::wait_read, [this, &acceptor](ErrorCode error) {
       for (size_t i = 0; i < kMaxAcceptsAtOnce && !error; ++i) {
@@ -324,7 +324,7 @@ class HttpServer::Impl {
         LogWarning("connections of the HTTP port wait: none can be taken",
                    {{"cause", error.message()}});
       }
-      // One of its own: to set a timer that another acceptor waits for would wake that one.
+      // Each acceptor has its own timer: resetting a shared one would wake the other acceptors.
       const auto pause = std::make_shared<asio::steady_timer>(context_, kAcceptPause);
       pause->async_wait([this, &acceptor, pause](ErrorCode) { Accept(acceptor); });
     });
@@ -341,9 +341,9 @@ class HttpServer::Impl {
   asio::io_context context_{/*concurrency_hint=*/1};
   SharedPages pages_;
   std::list<tcp::acceptor> acceptors_;
-  Connections connections_;  // of the thread
+  Connections connections_;  // only the thread uses it
   int port_ = 0;
-  Instant logged_at_ = SteadyNow() - kRefusalLogIntervalNs;  // the last line of the log about it
+  Instant logged_at_ = SteadyNow() - kRefusalLogIntervalNs;  // last log line about failed accepts
   std::thread thread_;
 };
 

@@ -1,15 +1,15 @@
-// HttpServer answers GET and HEAD on a few fixed paths with text made on demand: metrics, health
-// and the page that shows them. It holds what strangers can take to what is written here, so that
-// whoever asks for health is answered whatever others do:
+// HttpServer answers GET and HEAD on a few fixed paths with text rendered on demand: metrics,
+// health and the page that shows them. It limits what each client can take, so that a health check
+// is answered whatever other clients do:
 //
 //   connections  kMaxConnections; one more ends the one that has been silent longest
-//   a request    8 KiB, all of it within 10 s of the answer before; a body is refused unread
+//   a request    8 KiB, complete within 10 s of the previous answer; a body is refused unread
 //   an answer    taken within 10 s
-//   a page       made once for all who ask for it meanwhile; where they ask without a pause, it is
-//                up to 20 ms old, and a fifth of the time goes into making it
+//   a page       rendered once for all concurrent requests; under constant load it is up to 20 ms
+//                old and takes a fifth of the thread
 //
-// Thread safety: Start and the destructor from one thread. Pages are made by the server's one
-//                thread, one after the other: they must not wait.
+// Thread safety: Start and the destructor from one thread. The server's one thread calls
+//                HttpPage::make, one page at a time: it must not wait.
 #ifndef QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 #define QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 
@@ -27,20 +27,20 @@ struct HttpResponse {
   unsigned status_code = 200;
   std::string body;
   std::string content_type = "text/plain; charset=utf-8";
-  std::string content_security_policy = {};  // empty: a page that a browser takes for no document
+  std::string content_security_policy = {};  // empty: no header; browsers do not render the page
 };
 
 struct HttpPage {
-  std::string path;  // exactly this one; what follows a "?" is not looked at
+  std::string path;  // matched exactly; a query ("?...") is ignored
   std::function<HttpResponse()> make;
 };
 
 class HttpServer {
  public:
-  // Half of the files that the gRPC ports leave to the rest of the process.
+  // Half of the descriptors that the gRPC ports reserve for the rest of the process.
   static constexpr size_t kMaxConnections = 32;
 
-  // host: an address or a name, all of whose addresses are listened on; port 0 picks a free one.
+  // host: an address, or a name, to listen on all its addresses; port 0 picks a free one.
   // Errors: kUnavailable HTTP_BIND when it cannot listen there.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& host,
                                                            int port,
@@ -53,7 +53,7 @@ class HttpServer {
   int port() const;
 
  private:
-  class Impl;  // Boost stays in one file
+  class Impl;  // keeps Boost out of this header
   explicit HttpServer(std::unique_ptr<Impl> impl);
 
   std::unique_ptr<Impl> impl_;

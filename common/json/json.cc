@@ -12,9 +12,8 @@
 namespace quire {
 namespace {
 
-// Builds the value from the library's events, and ends the reading at the first fault. The
-// library's own way to look at events (Json::parse with a callback) goes through all of an array
-// each time that an object in it ends, and cannot end the reading.
+// Builds the value from the library's SAX events, and stops at the first fault. Json::parse with a
+// callback scans a whole array each time that an object in it ends, and cannot stop early.
 class JsonBuilder {
  public:
   using number_integer_t = Json::number_integer_t;
@@ -25,7 +24,7 @@ class JsonBuilder {
 
   explicit JsonBuilder(const JsonLimits& limits) : limits_(limits) {}
 
-  // The events, by the names that the library calls. False ends the reading.
+  // The SAX events, under the library's names. Returning false stops the parser.
   bool null() { return Add(nullptr) != nullptr; }
   bool boolean(bool value) { return Add(value) != nullptr; }
   bool number_integer(number_integer_t value) { return Add(value) != nullptr; }
@@ -34,7 +33,7 @@ class JsonBuilder {
     return Add(value) != nullptr;
   }
   bool string(string_t& value) { return Add(std::move(value)) != nullptr; }
-  bool binary(binary_t& /*value*/) { return Fail("not valid"); }  // no JSON has any
+  bool binary(binary_t& /*value*/) { return Fail("not valid"); }  // never in JSON text
   bool start_object(size_t /*size*/) { return Open(Json::object()); }
   bool start_array(size_t /*size*/) { return Open(Json::array()); }
   bool end_object() { return Close(); }
@@ -55,7 +54,7 @@ class JsonBuilder {
   Json TakeRoot() { return std::move(root_); }
 
  private:
-  // Where the value is from now on; null: there is no room for it.
+  // Returns the value's new place, or null if there are too many values.
   Json* Add(Json value) {
     if (num_values_ == limits_.max_values) {
       Fail(absl::StrCat("has too many values (limit ", limits_.max_values, ")"));
@@ -92,8 +91,8 @@ class JsonBuilder {
   const JsonLimits limits_;
   int64_t num_values_ = 0;
   Json root_;
-  std::vector<Json*> open_;  // objects and arrays; nobody adds to what one of them is in
-  Json* member_ = nullptr;   // of the innermost object: the one whose key was read last
+  std::vector<Json*> open_;  // innermost last; stay valid, as only the innermost one grows
+  Json* member_ = nullptr;   // the value of the key that was read last
   std::string error_;
 };
 

@@ -1,11 +1,11 @@
-// ParseJson reads JSON from files that may be hostile: strict UTF-8, no duplicate keys, no trailing
-// bytes, so deep and so many values and no more. Built on nlohmann/json, whose parser and
-// destructor do not recurse.
+// ParseJson reads JSON from untrusted files: strict UTF-8, no duplicate keys, no trailing bytes,
+// and limits on depth and number of values. Built on nlohmann/json, whose parser and destructor do
+// not recurse.
 //
 // Thread safety: free functions, safe from any thread.
-// Cost:          linear, but for the order of keys. Memory: at most 256 bytes a value and twice its
-//                text, and some times the longest string while that is read. Nothing is read after
-//                the first fault.
+// Cost:          linear, except for sorting keys; stops at the first fault. Memory: at most 256
+//                bytes a value plus twice its text, and a few times the longest string during
+//                parsing.
 #ifndef QUIRE_COMMON_JSON_JSON_H_
 #define QUIRE_COMMON_JSON_JSON_H_
 
@@ -23,15 +23,15 @@ using Json = nlohmann::json;
 
 struct JsonLimits {
   size_t max_depth = 64;
-  int64_t max_values = 1'000'000;  // objects, arrays and what is in them; keys are not counted
+  int64_t max_values = 1'000'000;  // objects and arrays included, keys not
 };
 
-// Errors: kInvalidArgument with reason JSON, and the byte offset of what is no JSON.
+// Errors: kInvalidArgument, reason JSON; for a syntax error the message has the byte offset.
 absl::StatusOr<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 
-// Reads a whole file and parses it with the limits that JsonLimits has by itself. Errors: kNotFound
-// when it is missing, kInvalidArgument as above or when the file is longer than max_bytes; the
-// message starts with the path.
+// Reads a whole file and parses it with the default JsonLimits. Errors: kNotFound if it is missing,
+// kInvalidArgument as above or if the file is longer than max_bytes; the message starts with the
+// path.
 absl::StatusOr<Json> ParseJsonFile(const std::string& path, int64_t max_bytes);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// Families of metrics, for what is read when the text is: a Collectable makes them of its numbers.
+// Builds metric families from plain numbers, for Collectables, which are read at each scrape.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_METRICS_METRIC_FAMILY_H_

@@ -1,9 +1,8 @@
 // Every metric of every process: one table of names and meanings. Units are in the names (seconds,
 // bytes, tokens); counters end in _total.
 //
-// Names that begin with "vllm:" repeat what we have under our own names, for routers, autoscalers
-// and dashboards that look for exactly these. They are served at /metrics only, never at
-// /metrics/native.
+// Names that begin with "vllm:" repeat our own metrics for routers, autoscalers and dashboards that
+// look for exactly these names. They are served at /metrics only, never at /metrics/native.
 //
 // Thread safety: constants.
 #ifndef QUIRE_COMMON_METRICS_METRIC_NAMES_H_
@@ -146,7 +145,7 @@ inline constexpr MetricInfo kPoisonRequestsTotal{
     "quire_poison_requests_total",
     "Requests and pinned prefixes that ended because they crashed their workers each time."};
 
-// Of a worker, on its own port. What the scheduler knows of its workers is above.
+// Metrics of a worker, on its own port. The scheduler's metrics about its workers are above.
 inline constexpr MetricInfo kWorkerInfo{
     "quire_worker_info",
     "Always 1; labels tell the worker's version, what computes, and which rank of how many it is."};
@@ -221,7 +220,7 @@ inline constexpr MetricInfo kWorkerScrubPassesTotal{
     "quire_worker_scrub_passes_total",
     "Times that all weights in main memory were read, the first time without comparing."};
 
-// The names that Prometheus' own libraries use.
+// Metrics of any process, by the names that Prometheus' own libraries use.
 inline constexpr MetricInfo kProcessCpu{"process_cpu_seconds_total",
                                         "Processor time of the process, user and system."};
 inline constexpr MetricInfo kProcessResidentMemory{"process_resident_memory_bytes",

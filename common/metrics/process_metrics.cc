@@ -18,11 +18,11 @@
 namespace quire {
 namespace {
 
-// Of /proc/self/stat, what stands behind the name of the program, which may hold anything.
+// Fields of /proc/self/stat behind the program's name, which may hold any characters.
 struct ProcessStat {
   int64_t user_ticks = 0;
   int64_t system_ticks = 0;
-  int64_t start_ticks = 0;  // after the machine's start
+  int64_t start_ticks = 0;  // since boot
   int64_t virtual_bytes = 0;
   int64_t resident_pages = 0;
 };
@@ -82,7 +82,7 @@ std::optional<double> NumOpenFiles() {
     num_files += entry->d_name[0] == '.' ? 0 : 1;
   }
   ::closedir(folder);
-  return num_files - 1;  // without the folder itself
+  return num_files - 1;  // excludes the descriptor that reads the folder
 }
 
 }  // namespace

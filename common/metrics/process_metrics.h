@@ -1,8 +1,8 @@
-// ProcessMetrics are what Prometheus knows of any process, under the names that all its libraries
-// use: memory, processor time, open files, start.
+// ProcessMetrics exports Prometheus' standard process metrics, under the names that all its client
+// libraries use: memory, processor time, open files, start time.
 //
 // Thread safety: any thread.
-// Cost:          reads of /proc when it is collected, O(open files); nothing otherwise.
+// Cost:          reads /proc at each scrape, O(open files).
 #ifndef QUIRE_COMMON_METRICS_PROCESS_METRICS_H_
 #define QUIRE_COMMON_METRICS_PROCESS_METRICS_H_
 
@@ -15,7 +15,7 @@ namespace quire {
 
 class ProcessMetrics : public prometheus::Collectable {
  public:
-  // What cannot be read is left out.
+  // Leaves out values that cannot be read.
   std::vector<prometheus::MetricFamily> Collect() const override;
 };
 

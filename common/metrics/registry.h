@@ -1,7 +1,7 @@
-// MetricsRegistry makes metrics from the table in metric_names.h. A name that is not ours (it has a
-// colon) goes to the registry of foreign names, so that ours can be read and checked alone.
+// MetricsRegistry makes metrics from the table in metric_names.h. Foreign names (they have a colon)
+// go to a separate registry, so that ours can be read and checked alone.
 //
-// Thread safety: any thread, but for Add.
+// Thread safety: any thread, except Add.
 // Cost:          a counter or gauge is one atomic operation; a histogram takes a short lock.
 #ifndef QUIRE_COMMON_METRICS_REGISTRY_H_
 #define QUIRE_COMMON_METRICS_REGISTRY_H_
@@ -27,20 +27,20 @@ using MetricBuckets = std::vector<double>;  // upper bounds, ascending
 
 class MetricsRegistry {
  public:
-  // The same name and labels give the same metric.
+  // Returns the same metric for the same name and labels.
   prometheus::Counter& Counter(const MetricInfo& info, const MetricLabels& labels = {});
   prometheus::Gauge& Gauge(const MetricInfo& info, const MetricLabels& labels = {});
   prometheus::Histogram& Histogram(const MetricInfo& info,
                                    const MetricBuckets& buckets,
                                    const MetricLabels& labels = {});
 
-  // It is read no more; made again, it begins at 0. REQUIRES: made with this info, and here still.
+  // Deletes a gauge; a new one starts at 0. REQUIRES: made with this info, not removed.
   void Remove(const MetricInfo& info, prometheus::Gauge* gauge);
 
-  // Metrics that are read when the text is, under our names. Not while a text is read.
+  // Adds metrics under our names that are collected at each scrape. Not during a scrape.
   void Add(std::shared_ptr<prometheus::Collectable> collectable);
 
-  // In the text format of Prometheus.
+  // Return our metrics, or all metrics, in Prometheus' text format.
   std::string NativeText() const;
   std::string AllText() const;
 
@@ -53,16 +53,16 @@ class MetricsRegistry {
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables_;
 };
 
-// Buckets, in seconds, of times to a first token, between tokens, of whole requests, and of steps.
+// Buckets in seconds: time to the first token, between tokens, of whole requests, of steps.
 const MetricBuckets& FirstTokenBuckets();
 const MetricBuckets& InterTokenBuckets();
 const MetricBuckets& RequestBuckets();
 const MetricBuckets& StepBuckets();
-// Powers of two from 1 to limit.
+// Returns powers of two from 1 to limit.
 MetricBuckets CountBuckets(int limit);
-// 1, 2, 5, 10, 20, 50, ... up to limit.
+// Returns 1, 2, 5, 10, 20, 50, ... up to limit.
 MetricBuckets OneTwoFiveBuckets(int limit);
-// Of tokens in a step, and of sequences of a request, as vLLM has them.
+// vLLM's buckets for tokens in a step and for sequences of a request.
 const MetricBuckets& IterationTokenBuckets();
 const MetricBuckets& SequenceCountBuckets();
 

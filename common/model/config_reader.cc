@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxTokenIds = 1024;
 
-// The value as the message shows it: a number as written, anything else by its kind.
+// Returns the value for a message: a number as its value, anything else as its type.
 std::string Shown(const Json& value) {
   if (value.is_number_float()) {
     return absl::StrCat(value.get<double>());

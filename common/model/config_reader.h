@@ -1,6 +1,6 @@
-// ConfigReader takes typed, range-checked values out of a JSON object. The first fault is kept and
-// every later call returns its fallback, so a parser reads as a list of fields and asks status()
-// once before it uses what it got.
+// ConfigReader takes typed, range-checked values out of a JSON object. It keeps the first fault;
+// calls that fail return a fallback. So a parser reads all its fields and checks status() once,
+// before it uses the values.
 //
 // Thread safety: one caller at a time.
 // Errors:        kInvalidArgument, reason CONFIG, message "<file>: <field>: <rule>".
@@ -30,32 +30,32 @@ class ConfigReader {
   // The object must outlive the reader. `prefix` ("rope_parameters.") goes before field names.
   ConfigReader(const Json& object, std::string file, std::string prefix = "");
 
-  // The field is there; null counts as there.
+  // Returns true if the field is present, even if it is null.
   bool Has(std::string_view field) const;
-  // The field is there and null.
+  // Returns true if the field is present and null.
   bool IsNull(std::string_view field) const;
-  // The value, or null when the field is missing or null.
+  // Returns the value, or nullptr if the field is missing or null.
   const Json* Find(std::string_view field) const;
 
   int32_t RequiredInt(std::string_view field, IntRange range);
-  // Missing or null: nullopt.
+  // Returns nullopt if missing or null.
   std::optional<int32_t> OptionalInt(std::string_view field, IntRange range);
   int32_t Int(std::string_view field, IntRange range, int32_t fallback);
 
-  // Finite and in [min, max]. Missing or null: nullopt.
+  // Returns a finite number in [min, max], or nullopt if missing or null.
   std::optional<double> OptionalNumber(std::string_view field, double min, double max);
   double Number(std::string_view field, double min, double max, double fallback);
 
-  // Missing or null: nullopt.
+  // Returns nullopt if missing or null.
   std::optional<bool> OptionalBool(std::string_view field);
   bool Bool(std::string_view field, bool fallback);
 
   std::optional<std::string> OptionalString(std::string_view field);
 
-  // A token id or a list of them, each in [0, limit). Missing or null: empty.
+  // Reads a token id or a list of them, each in [0, limit). Empty if missing or null.
   std::vector<TokenId> TokenIds(std::string_view field, int64_t limit);
 
-  // Keeps the first fault.
+  // Records a fault, unless there is one already.
   void Fail(std::string_view field, std::string_view rule);
   const absl::Status& status() const { return status_; }
 

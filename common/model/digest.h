@@ -1,9 +1,9 @@
 // Digest folds values into 64 bits that are the same on every machine and in every build: FNV-1a
-// over little-endian bytes, then one round of avalanche. It tells files and configurations apart by
-// accident; it is no defence against a forger.
+// over little-endian bytes, then one round of avalanche. It finds accidental differences of files
+// and configurations; it is no defense against forgery.
 //
 // Thread safety: one caller at a time.
-// Source:        Fowler, Noll, Vo, RFC draft-eastlake-fnv; the finaliser is that of splitmix64.
+// Source:        Fowler, Noll, Vo, RFC draft-eastlake-fnv; the finalizer is that of splitmix64.
 #ifndef QUIRE_COMMON_MODEL_DIGEST_H_
 #define QUIRE_COMMON_MODEL_DIGEST_H_
 

@@ -1,4 +1,4 @@
-// DType names how a number is stored. Computation on the CPU is always in kF32.
+// DType is the storage type of a number. Computation on the CPU is always in kF32.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_COMMON_MODEL_DTYPE_H_
@@ -10,12 +10,12 @@
 
 namespace quire {
 
-// kF8E4M3: 4 bits of exponent, 3 of mantissa, no infinity. kInt8: a signed integer. Both are types
-// of KV caches; kInt8 always goes with a scale, kF8E4M3 where the backend's layout has one
+// kF8E4M3: 4 bits of exponent, 3 of mantissa, no infinity. kInt8: a signed integer. Only KV caches
+// use these two. kInt8 always has a scale, kF8E4M3 only if the backend's layout has one
 // (kernels/api/kv_cache_layout.h).
 enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBF16 = 3, kF8E4M3 = 4, kInt8 = 5 };
 
-// Bytes.
+// Returns bytes.
 constexpr int64_t SizeOf(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -28,8 +28,8 @@ constexpr int64_t SizeOf(DType dtype) {
   }
 }
 
-// "float32", "float16", "bfloat16": the names of config.json and of the flags. The others are names
-// for messages.
+// Returns "float32", "float16" or "bfloat16", as in config.json and the flags. The other names
+// appear only in messages.
 constexpr std::string_view NameOf(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -46,7 +46,7 @@ constexpr std::string_view NameOf(DType dtype) {
   return "unknown";
 }
 
-// Types that weights can have.
+// Returns a type that weights can have, or nullopt.
 constexpr std::optional<DType> DTypeFromName(std::string_view name) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     if (NameOf(dtype) == name) {

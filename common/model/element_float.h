@@ -1,4 +1,4 @@
-// ElementToFloat: a number of a model file, or of memory in its types, widened to fp32.
+// ElementToFloat widens a number in a model file's storage type to fp32.
 //
 // Thread safety: a pure function.
 #ifndef QUIRE_COMMON_MODEL_ELEMENT_FLOAT_H_

@@ -1,4 +1,4 @@
-// KvCacheSpec is the geometry of the KV cache of one rank: what one block holds.
+// KvCacheSpec is the geometry of one rank's KV cache: the shape and type of a block.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_COMMON_MODEL_KV_CACHE_SPEC_H_
@@ -17,7 +17,7 @@ struct KvCacheSpec {
   int32_t block_size_tokens = 16;
   DType dtype = DType::kF32;
 
-  // Bytes of the elements of one block: all layers, K and V, of block_size_tokens tokens for this
+  // Bytes of one block's elements: K and V of block_size_tokens tokens, in all layers, for this
   // rank's heads. A backend's layout may add to them (KvCacheLayout).
   int64_t block_bytes() const {
     return int64_t{2} * num_layers * num_kv_heads * head_dim * block_size_tokens * SizeOf(dtype);

@@ -1,5 +1,4 @@
-// NormKind and ActivationKind: which function a layer of a model computes. kernels/api/dense.h says
-// what each of them is.
+// NormKind and ActivationKind name functions of a model's layers, defined in kernels/api/dense.h.
 //
 // Thread safety: value types.
 #ifndef QUIRE_COMMON_MODEL_LAYER_KINDS_H_

@@ -24,27 +24,26 @@ namespace {
 constexpr std::string_view kFile = "config.json";
 constexpr std::string_view kGenerationFile = "generation_config.json";
 constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;          // real files are below 64 KiB
-constexpr JsonLimits kConfigLimits = {.max_values = 100'000};  // real ones have some hundreds
+constexpr JsonLimits kConfigLimits = {.max_values = 100'000};  // real files have some hundreds
 
-// Generous next to any published model (a 405B Llama has 16384, 53248, 126, 128 and 128256) and
-// small enough that no product of three of them overflows 64 bits.
+// Far above any published model (the 405B Llama has vocabulary 128256, hidden 16384, intermediate
+// 53248, 126 layers and 128 heads), yet no product of three of them overflows 64 bits.
 constexpr IntRange kVocabRange = {.min = 1, .max = 1 << 22};
 constexpr IntRange kHiddenRange = {.min = 1, .max = 1 << 18};
 constexpr IntRange kIntermediateRange = {.min = 1, .max = 1 << 20};
 constexpr IntRange kLayersRange = {.min = 1, .max = 1024};
 constexpr IntRange kHeadsRange = {.min = 1, .max = 4096};
 constexpr IntRange kHeadDimRange = {.min = 1, .max = 1024};
-// Of max_position_embeddings: a token and one that follows it.
+// Range of max_position_embeddings: at least a prompt token and an output token.
 constexpr IntRange kLengthsRange = {.min = 2, .max = kMaxPositionsLimit};
 constexpr IntRange kPositionsRange = {.min = 1, .max = kMaxPositionsLimit};
 
-// What the transformers class of a family takes for fields that are missing, and which parts its
-// modules have.
+// Defaults of a family's transformers class for missing fields, and the parts of its modules.
 struct Family {
   std::string_view architecture;
   int32_t max_position_embeddings;
-  std::optional<int32_t> num_kv_heads;  // none: num_attention_heads
-  std::optional<int32_t> head_dim;      // none: hidden_size / num_attention_heads
+  std::optional<int32_t> num_kv_heads;  // nullopt: num_attention_heads
+  std::optional<int32_t> head_dim;      // nullopt: hidden_size / num_attention_heads
   std::optional<TokenId> bos_token_id;
   std::optional<TokenId> eos_token_id;
   bool reads_attention_bias;
@@ -170,7 +169,7 @@ double RequiredNumber(ConfigReader& reader, std::string_view field, double min, 
   return value.value_or(min);
 }
 
-// The contents of rope_scaling or rope_parameters.
+// Parses the object of rope_scaling or rope_parameters.
 absl::Status ParseRopeObject(const Json& object,
                              const std::string& prefix,
                              int32_t max_position_embeddings,
@@ -225,7 +224,8 @@ absl::StatusOr<RopeConfig> ParseRope(ConfigReader& reader, int32_t max_position_
   return rope;
 }
 
-// Qwen2 and Qwen3: layers are full or sliding by name, or sliding from max_window_layers on.
+// Qwen2 and Qwen3: layer_types names each layer full or sliding; without it, layers are sliding
+// from max_window_layers on.
 void ParseQwenSlidingWindow(ConfigReader& reader, ModelConfig& config) {
   const auto num_layers = static_cast<size_t>(config.num_layers);
   std::optional<int32_t> window;
@@ -271,14 +271,14 @@ void ParseSlidingWindow(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-// Where the file says the sizes that every family has.
+// Field names of the sizes that every family has.
 struct SizeFields {
   std::string_view hidden = "hidden_size";
   std::string_view layers = "num_hidden_layers";
   std::string_view heads = "num_attention_heads";
 };
 
-// A head is hidden_size / num_heads wide unless the family or the file says otherwise.
+// Returns hidden_size / num_heads, the default of head_dim.
 int32_t HeadDim(ConfigReader& reader, const SizeFields& fields, const ModelConfig& config) {
   if (config.hidden_size % config.num_heads != 0) {
     reader.Fail(fields.heads,
@@ -299,7 +299,7 @@ void ParseTokenIds(ConfigReader& reader,
                    std::optional<TokenId> bos,
                    std::optional<TokenId> eos,
                    ModelConfig& config) {
-  // The family's are none where the vocabulary is too small for them.
+  // Drops the family's defaults if the vocabulary is too small for them.
   bos = bos < config.vocab_size ? bos : std::nullopt;
   eos = eos < config.vocab_size ? eos : std::nullopt;
   config.bos_token_id = reader.Has("bos_token_id")
@@ -312,8 +312,8 @@ void ParseTokenIds(ConfigReader& reader,
   }
 }
 
-// Weights must be plain. A checkpoint whose weights are plain may say that scales of an fp8 KV
-// cache lie beside them (compressed-tensors): one for a tensor each, found beforehand.
+// Refuses quantized weights. A checkpoint with plain weights may have scales for an fp8 KV cache
+// (compressed-tensors): one static scale per tensor.
 void ParseQuantization(ConfigReader& reader) {
   constexpr std::string_view kField = "quantization_config";
   const Json* object = reader.Find(kField);
@@ -372,7 +372,7 @@ absl::Status ParseRopeFamily(ConfigReader& reader, const Family& family, ModelCo
   config.mlp_bias = family.reads_mlp_bias && reader.Bool("mlp_bias", false);
   QUIRE_RETURN_IF_ERROR(reader.status());
 
-  // Missing takes the family's number, null means one KV head per query head.
+  // A missing field takes the family's default; null means one KV head per query head.
   const int32_t kv_heads = reader.Has("num_key_value_heads")
                                ? config.num_heads
                                : family.num_kv_heads.value_or(config.num_heads);
@@ -402,7 +402,7 @@ absl::Status ParseRopeFamily(ConfigReader& reader, const Family& family, ModelCo
   return reader.status();
 }
 
-// A KV head for every query head.
+// Multi-head attention: one KV head per query head.
 void ParseMultiHead(ConfigReader& reader, const SizeFields& fields, ModelConfig& config) {
   config.num_kv_heads = config.num_heads;
   config.head_dim = HeadDim(reader, fields, config);
@@ -441,7 +441,7 @@ absl::Status ParseOpt(ConfigReader& reader, ModelConfig& config) {
   return reader.status();
 }
 
-// A size under the name that transformers writes, or the other that published files have.
+// Returns the name that is present: the one of transformers, or the other in published files.
 std::string_view FieldOf(ConfigReader& reader, std::string_view name, std::string_view other) {
   const Json* const value = reader.Find(name);
   const Json* const other_value = reader.Find(other);
@@ -457,7 +457,7 @@ absl::Status ParseBloom(ConfigReader& reader, ModelConfig& config) {
                              .heads = FieldOf(reader, "n_head", "num_attention_heads")};
   ParseCommon(reader, fields, config);
   config.intermediate_size = 4 * config.hidden_size;
-  // ALiBi ends nowhere; this is how long the texts were that the model was trained on.
+  // ALiBi has no maximum position; seq_length is the length of the training texts.
   config.max_position_embeddings = reader.Int("seq_length", kLengthsRange, 2048);
   config.norm = NormKind::kLayerNorm;
   config.norm_eps = reader.Number("layer_norm_epsilon", 0.0, 1.0, 1e-5);

@@ -1,8 +1,8 @@
-// ModelConfig is config.json of a Hugging Face model directory, reduced to the numbers that decide
-// what is computed: parsed once, range-checked once, trusted afterwards.
+// ModelConfig is config.json of a Hugging Face model directory, reduced to the fields that
+// determine the computation: parsed once, range-checked once, trusted afterwards.
 //
-// Families: Llama 2 and 3, Mistral, Qwen2, Qwen3, OPT, BLOOM. They are not told apart after
-// parsing: the flags below are.
+// Families: Llama 2 and 3, Mistral, Qwen2, Qwen3, OPT, BLOOM. Code after parsing looks at the flags
+// below, never at the family.
 //
 // Thread safety: a value type.
 // Units:         sizes in elements, positions in tokens.
@@ -22,7 +22,7 @@
 
 namespace quire {
 
-// The most positions, and the widest sliding window, of a model that is served.
+// Upper bound on a served model's positions and sliding window.
 inline constexpr int32_t kMaxPositionsLimit = 1 << 24;
 
 enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3 };
@@ -57,30 +57,30 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm over head_dim on q and k, before RoPE (Qwen3)
   bool tie_word_embeddings = false;
-  std::optional<RopeConfig> rope;  // none: learned positions (OPT) or ALiBi
-  bool alibi = false;              // scores fall with the distance, by a slope per head (BLOOM)
+  std::optional<RopeConfig> rope;  // nullopt: learned positions (OPT) or ALiBi
+  bool alibi = false;              // scores fall linearly with distance, a slope per head (BLOOM)
   // Learned positions start at this row of the table (OPT: 2).
   int32_t learned_position_offset = 0;
-  // OPT: embedding width, projected to hidden_size and back when it differs (word_embed_proj_dim).
+  // Embedding width, projected to hidden_size and back if it differs (OPT's word_embed_proj_dim).
   int32_t embedding_dim = 0;
   bool embedding_norm = false;  // a norm between the embedding and the first layer (BLOOM)
-  bool norm_before = true;  // OPT-350m normalises after the block (do_layer_norm_before = false)
-  // What a sub-layer adds to is what it read, not what its norm read (BLOOM's
-  // apply_residual_connection_post_layernorm). With norm_before.
+  bool norm_before = true;  // OPT-350m normalizes after the block (do_layer_norm_before = false)
+  // The residual connection starts behind the sub-layer's norm, not before it (BLOOM's
+  // apply_residual_connection_post_layernorm). Only with norm_before.
   bool residual_after_norm = false;
   bool final_norm = true;   // a norm between the last layer and the logits
   bool norm_affine = true;  // norms have weights (OPT's layer_norm_elementwise_affine)
-  // A query of a windowed layer attends to itself and to the sliding_window - 1 positions before.
+  // In a windowed layer a query attends to itself and the sliding_window - 1 positions before it.
   std::optional<int32_t> sliding_window;
   std::vector<bool> layer_uses_sliding_window;  // [num_layers] when sliding_window is set
   DType dtype = DType::kF32;  // torch_dtype: the stored type, a default for the KV cache
   std::optional<TokenId> bos_token_id;
-  std::vector<TokenId> eos_token_ids;  // of config.json; generation_config.json may add some
+  std::vector<TokenId> eos_token_ids;  // from config.json; generation_config.json may add some
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-// Defaults of generation_config.json. Unset fields were absent.
+// Sampling defaults from generation_config.json; fields absent there are unset.
 struct GenerationDefaults {
   std::optional<bool> do_sample;
   std::optional<float> temperature;
@@ -92,26 +92,26 @@ struct GenerationDefaults {
   std::optional<TokenId> bos_token_id;
 };
 
-// The sizes that decide the shape of the weights (vocab_size, hidden_size, intermediate_size or
-// ffn_dim, num_hidden_layers, num_attention_heads; BLOOM: vocab_size, hidden_size or n_embed,
-// n_layer, n_head or the names above) must be there; any other missing field takes the default of
-// Hugging Face transformers. Both spellings of rope parameters (rope_scaling with
-// rope_theta, rope_parameters) and of the stored type (torch_dtype, dtype) are read. auto_map is
-// ignored: no code of a model directory is ever run.
+// Parses config.json. The sizes that decide the shape of the weights (vocab_size, hidden_size,
+// intermediate_size or ffn_dim, num_hidden_layers, num_attention_heads; BLOOM: vocab_size,
+// hidden_size or n_embed, n_layer, n_head or the names above) are required; any other missing field
+// takes the default of Hugging Face transformers. Both spellings of rope parameters (rope_scaling
+// with rope_theta, rope_parameters) and of the stored type (torch_dtype, dtype) are read. auto_map
+// is ignored: code from a model directory is never run.
 // Errors: kInvalidArgument, reason CONFIG, message "config.json: field: rule".
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json);
 
 // Reads <model_dir>/config.json. Errors: as above, and those of ResolveModelFile and ReadFile.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
 
-// Reads <model_dir>/generation_config.json; all unset when the file is absent.
+// Reads <model_dir>/generation_config.json. All fields are unset if the file is absent.
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir);
 
-// The window beyond which no layer reads a token; 0 when some layer reads all of them.
+// Returns the sliding window if all layers have it; 0 if some layer reads all tokens.
 int32_t WindowOfAllLayers(const ModelConfig& config);
 
-// A digest of every field but the bos and eos ids, which decide no number; equal on scheduler and
-// workers, and on any machine.
+// Returns a digest of every field except the bos and eos ids, which affect no computation. It is
+// equal on scheduler and workers, on any machine.
 uint64_t HashOf(const ModelConfig& config);
 
 }  // namespace quire

@@ -1,6 +1,6 @@
-// Which files of a model folder may be read. A folder from elsewhere must not make a program read
-// other files: symbolic links are followed inside the folder, and from a revision of a Hugging Face
-// hub cache (snapshots/<revision>/) to its blobs (blobs/), nowhere else.
+// Decides which files of a model folder may be read. An untrusted folder must not make a program
+// read other files: symbolic links are followed inside the folder, and from a revision of a Hugging
+// Face hub cache (snapshots/<revision>/) to its blobs (blobs/), nowhere else.
 //
 // Thread safety: a free function, safe from any thread.
 #ifndef QUIRE_COMMON_MODEL_MODEL_FILE_H_
@@ -12,9 +12,9 @@
 
 namespace quire {
 
-// The path of <model_dir>/<name>, with links resolved. Errors, reason MODEL_FILE, with the rule as
-// the message: kNotFound when there is nothing of that name; kInvalidArgument for a link to nothing
-// or out of the folder.
+// Returns the path of <model_dir>/<name>, with links resolved. Errors: reason MODEL_FILE, the rule
+// as the message: kNotFound if there is no such file or folder; kInvalidArgument for a link to
+// nothing or out of the folder.
 absl::StatusOr<std::string> ResolveModelFile(const std::string& model_dir, const std::string& name);
 
 }  // namespace quire

@@ -27,7 +27,7 @@ absl::Status CheckDivides(int32_t size, std::string_view what, int64_t number) {
                                                    ")"));
 }
 
-// Row-parallel sums are cut at the same places by every size.
+// Checks that a row-parallel sum can be cut into kMaxRanks equal segments, the same for every size.
 absl::Status CheckSegments(std::string_view what, int64_t number) {
   return number % kMaxRanks == 0 ? absl::OkStatus()
                                  : Refusal(absl::StrCat("above 1 needs a multiple of ",
@@ -59,7 +59,7 @@ absl::Status CheckSize(const ModelConfig& config, int32_t size) {
       return status;
     }
   }
-  // A rank has some of the KV heads, or some ranks have one.
+  // Each rank has whole KV heads, or equally many ranks share each KV head.
   if (config.num_kv_heads % size != 0 && size % config.num_kv_heads != 0) {
     return CheckDivides(size, "the KV heads", config.num_kv_heads);
   }

@@ -1,13 +1,13 @@
-// RankShare says which part of a model one rank of a tensor-parallel group holds and computes.
+// RankShare is the part of a model that one rank of a tensor-parallel group holds and computes.
 //
-//   column-parallel   q, k, v, gate, up, fc1: a rank has the outputs of its heads, of its columns
+//   column-parallel   q, k, v, gate, up, fc1: a rank has the outputs of its heads or of its columns
 //                     of the MLP. No rank needs another's.
 //   row-parallel      attention output, MLP down: a rank has the inputs that it computed itself,
-//                     and all outputs; the ranks' outputs are added up.
+//                     and all outputs; the ranks' outputs are summed.
 //   vocabulary        token table, output layer: a rank has the rows of its tokens.
 //   replicated        norms, learned positions, projections of the embedding.
 //
-// Where there are fewer KV heads than ranks, neighbours hold the same one.
+// With fewer KV heads than ranks, neighboring ranks hold the same KV head.
 //
 // Thread safety: a value type.
 // Source:        Shoeybi et al. 2019 (Megatron-LM), section 3.
@@ -22,10 +22,10 @@
 
 namespace quire {
 
-// Row-parallel sums have so many segments; a rank sums whole ones.
+// Upper bound on ranks: the number of segments of a row-parallel sum; a rank sums whole segments.
 inline constexpr int32_t kMaxRanks = 8;
 
-// Which rank of how many.
+// A rank's number, and the number of ranks.
 struct RankPlace {
   int32_t rank = 0;
   int32_t size = 1;
@@ -44,18 +44,18 @@ struct RankShare {
   IndexRange heads;
   IndexRange kv_heads;
   IndexRange intermediate;  // columns of the MLP
-  IndexRange vocab;         // tokens; as even as it goes
+  IndexRange vocab;         // token ids; sizes differ by at most one
 
   bool is_whole() const { return size == 1; }
 };
 
-// Sizes above 1 need a model whose sums can be cut at the same places by every size (kTreeSegments
-// of kernels/api/dense.h), so that they change no bit of an answer.
+// Returns the share of a rank. Sizes above 1 need a model whose sums every size can cut at the same
+// places (kTreeSegments of kernels/api/dense.h), so that the size changes no bit of an answer.
 // Errors: kInvalidArgument, reason TENSOR_PARALLEL_SIZE, message "tensor_parallel_size: rule" with
 // the numbers that do not divide; kInvalidArgument for a rank that is not below the size.
 absl::StatusOr<RankShare> ShareOf(const ModelConfig& config, RankPlace place);
 
-// The tokens whose rows of the token table and of the output layer the rank has.
+// Returns the token ids whose rows of the token table and output layer the rank has.
 IndexRange VocabOf(const ModelConfig& config, RankPlace place);
 
 }  // namespace quire

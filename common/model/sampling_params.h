@@ -1,6 +1,6 @@
-// SamplingParams is what a worker needs to turn a row of logits into a token, the same for every
-// token of a request. Order of application, as in vLLM and Hugging Face transformers:
-// logit bias and minimum-length ban, penalties, temperature, min-p, top-k, top-p, draw.
+// SamplingParams tells a worker how to turn a row of logits into a token; the same for every token
+// of a request. Order of application, as in vLLM and Hugging Face transformers: logit bias and
+// minimum-length ban, penalties, temperature, min-p, top-k, top-p, draw.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_COMMON_MODEL_SAMPLING_PARAMS_H_
@@ -15,7 +15,7 @@
 namespace quire {
 
 struct SamplingParams {
-  float temperature = 1.0F;                           // 0 means greedy; below 1e-5 is taken as 0
+  float temperature = 1.0F;                           // 0 means greedy, as does any below 1e-5
   int32_t top_k = 0;                                  // 0 means off
   float top_p = 1.0F;                                 // (0, 1]; 1 means off
   float min_p = 0.0F;                                 // [0, 1]; 0 means off
@@ -25,8 +25,8 @@ struct SamplingParams {
   std::vector<std::pair<TokenId, float>> logit_bias;  // distinct ids, at most kMaxLogitBias
   int32_t num_logprobs = -1;  // -1: none; 0: of the sampled token; k: also of the k likeliest
 
-  // Tokens that may not be sampled while fewer than min_tokens output tokens exist (the ids that
-  // would end the sequence).
+  // While a sequence has fewer than min_tokens output tokens, banned_before_min_tokens (the ids
+  // that would end it) may not be sampled.
   int32_t min_tokens = 0;
   std::vector<TokenId> banned_before_min_tokens;
 

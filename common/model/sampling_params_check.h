@@ -1,4 +1,4 @@
-// Validate refuses sampling parameters that are out of range: at the public service, and again at
+// Validate refuses sampling parameters that are out of range, at the public service and again at
 // the worker.
 //
 // Thread safety: a pure function.
@@ -13,9 +13,8 @@
 
 namespace quire {
 
-// Errors: kInvalidArgument with the reason of the catalogue (TEMPERATURE_RANGE, TOP_P_RANGE,
-// TOP_K_RANGE, MIN_P_RANGE, PENALTY_RANGE, LOGPROBS_RANGE, LOGIT_BIAS, NO_TOKEN_ALLOWED,
-// TOKEN_ID_RANGE).
+// Errors: kInvalidArgument, reason TEMPERATURE_RANGE, TOP_P_RANGE, TOP_K_RANGE, MIN_P_RANGE,
+// PENALTY_RANGE, LOGPROBS_RANGE, LOGIT_BIAS, NO_TOKEN_ALLOWED or TOKEN_ID_RANGE.
 absl::Status Validate(const SamplingParams& params, int32_t vocab_size);
 
 }  // namespace quire

@@ -1,8 +1,8 @@
-// Which blocks of a sequence are no longer read when every layer of the model has a sliding window
-// (Mistral): a query attends to itself and to the window - 1 tokens before it.
+// Computes which blocks of a sequence are no longer read if every layer of the model has a sliding
+// window (Mistral): a query attends to itself and to the window - 1 tokens before it.
 //
 // Thread safety: free functions without state.
-// Units:         tokens; a window of 0 means that there is none, and every block is read.
+// Units:         tokens; a window of 0 means no window: every block is read.
 // Source:        Mistral 7B, Jiang et al. 2023, section 2 (sliding window attention).
 #ifndef QUIRE_COMMON_MODEL_SLIDING_WINDOW_H_
 #define QUIRE_COMMON_MODEL_SLIDING_WINDOW_H_
@@ -12,8 +12,8 @@
 
 namespace quire {
 
-// How many blocks from the first on lie wholly before the window of the token at position
-// num_computed_tokens, and so of every token that is still to be computed.
+// Returns the number of leading blocks that lie wholly before the window of the token at position
+// num_computed_tokens, and so of every token still to be computed.
 // REQUIRES: num_computed_tokens >= 0, sliding_window >= 0, block_size_tokens >= 1.
 inline int32_t NumBlocksBeforeWindow(int32_t num_computed_tokens,
                                      int32_t sliding_window,

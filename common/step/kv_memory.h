@@ -1,4 +1,4 @@
-// KvMemory says how the worker of one rank keeps KV blocks, for whoever operates the server.
+// KvMemory reports to operators how one rank's worker keeps KV blocks.
 //
 // Thread safety: value types.
 #ifndef QUIRE_COMMON_STEP_KV_MEMORY_H_
@@ -9,18 +9,18 @@
 
 namespace quire {
 
-// How attention finds a sequence's blocks.
+// The way that attention finds a sequence's blocks.
 enum class KvBackend : uint8_t {
   kPaged,  // by a block table
-  kVmm,    // one behind the other, in a window onto the pool: places, each of which shows a block
+  kVmm,    // contiguous in virtual memory: a window of places, each of which maps a block
 };
 
 struct KvMemory {
-  std::optional<KvBackend> backend;   // none: it does not say, or one that is unknown here
-  int64_t page_bytes = 0;             // blocks are multiples of it; 0: there are no windows
-  int64_t padding_bytes = 0;          // of each block, what fills its last page
-  int64_t num_places = 0;             // that show a block now
-  std::optional<int64_t> max_places;  // that may at once; none: all that there are
+  std::optional<KvBackend> backend;   // nullopt: not reported, or unknown to this build
+  int64_t page_bytes = 0;             // block sizes are multiples of it; 0: no windows
+  int64_t padding_bytes = 0;          // part of each block that fills up its last page
+  int64_t num_places = 0;             // places that map a block now
+  std::optional<int64_t> max_places;  // most places mapped at once; nullopt: no limit
 
   friend bool operator==(const KvMemory&, const KvMemory&) = default;
 };

@@ -42,7 +42,8 @@ absl::Status CheckSame(const std::vector<StepResult>& results, size_t rank, size
   return absl::OkStatus();
 }
 
-// Names the first rank that differs from rank 0; rank 0 itself if all others agree against it.
+// Returns an error that names the first rank that differs from rank 0, or rank 0 itself if all
+// other ranks agree against it.
 absl::Status CheckAllSame(const std::vector<StepResult>& results) {
   size_t num_different = 0;
   absl::Status first_difference;
@@ -63,7 +64,7 @@ absl::Status CheckAllSame(const std::vector<StepResult>& results) {
   return CheckSame(results, 0, 1);
 }
 
-// Every rank lists its own in the order of the plan.
+// Returns the blocks that failed on any rank, in the order of the plan.
 std::vector<BlockId> UniteFailed(const std::vector<StepResult>& results,
                                  std::span<const BlockSwapIn> swap_ins) {
   std::vector<BlockId> united;
@@ -100,7 +101,7 @@ absl::StatusOr<StepResult> MergeResults(std::vector<StepResult> results,
     first.timings.build_us = std::max(first.timings.build_us, result.timings.build_us);
     first.timings.forward_us = std::max(first.timings.forward_us, result.timings.forward_us);
     first.timings.sample_us = std::max(first.timings.sample_us, result.timings.sample_us);
-    // The slowest rank waits for nobody.
+    // The slowest rank never waits, so the minimum is the time without waiting.
     first.timings.collective_us =
         std::min(first.timings.collective_us, result.timings.collective_us);
   }

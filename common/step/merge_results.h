@@ -1,17 +1,16 @@
-// MergeResults makes one result of what the ranks of a group answered to one plan. All ranks
-// compute the same tokens; a rank that says something else computes wrongly, and what it wrote into
-// its blocks cannot be trusted either.
+// MergeResults merges the results that the ranks of a group returned for one plan. All ranks
+// compute the same tokens; a rank that differs computes wrongly, and the blocks it wrote cannot be
+// trusted either.
 //
 //   header, digest, tokens, row hash   equal on all ranks (a row hash of 0 promises nothing)
 //   failed swap-ins                    of any rank, in the order of the plan
-//   swaps done                         what all ranks have done
-//   timings                            of the slowest; in operations with others: of whoever
-//                                      waited the least
+//   swaps done                         the swaps that all ranks have done
+//   timings                            the slowest rank's; collectives: the least waiting rank's
 //   log-probabilities                  rank 0's
 //
 // Thread safety: a free function of its arguments.
 // Errors:        kInternal RANKS_DIFFER, message "rank N: field: rule".
-// Cost:          O(sampled tokens) a rank; nothing for one rank.
+// Cost:          O(sampled tokens) a rank; none for one rank.
 #ifndef QUIRE_COMMON_STEP_MERGE_RESULTS_H_
 #define QUIRE_COMMON_STEP_MERGE_RESULTS_H_
 
@@ -25,7 +24,7 @@
 
 namespace quire {
 
-// `results` by rank, `swap_ins` of the plan. REQUIRES: at least one result.
+// results: by rank. swap_ins: the plan's. REQUIRES: at least one result.
 absl::StatusOr<StepResult> MergeResults(std::vector<StepResult> results,
                                         std::span<const BlockSwapIn> swap_ins);
 

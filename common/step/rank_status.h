@@ -1,4 +1,4 @@
-// RankStatus says where the worker of one rank stands, for whoever operates the server.
+// RankStatus reports the state of one rank's worker to operators.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_COMMON_STEP_RANK_STATUS_H_
@@ -12,16 +12,16 @@
 namespace quire {
 
 enum class RankPhase : uint8_t {
-  kAway,     // not reached, or not let in
-  kLoading,  // its model
-  kWaiting,  // for other ranks, or for the epoch to begin
-  kReady,    // it computes steps
+  kAway,     // not reached, or not admitted
+  kLoading,  // loads its model
+  kWaiting,  // waits for other ranks, or for the epoch to begin
+  kReady,    // computes steps
 };
 
 struct RankStatus {
   std::string address;
   RankPhase phase = RankPhase::kAway;
-  KvMemory kv_memory;  // as it said; nothing while it is away or loads
+  KvMemory kv_memory;  // as reported; default while the worker is away or loading
 
   friend bool operator==(const RankStatus&, const RankStatus&) = default;
 };

@@ -10,13 +10,13 @@ constexpr int64_t kIdBytes = 4;  // a packed fixed32
 // Tags, lengths and scalar fields of an introduction and its sampling: at most 21 fields of at
 // most 12 bytes.
 constexpr int64_t kFixedIntroductionBytes = 256;
-// Likewise of a StepRequest: its header, and tag and length of each column.
+// The same for a StepRequest: its header, and the tag and length of each column.
 constexpr int64_t kFixedStepBytes = 512;
 
-constexpr int64_t kSwapBytes = 16;  // of a swap-in: block, host block, generation
+constexpr int64_t kSwapBytes = 16;  // a swap-in: block, host block, generation
 
-// A slice beside its new blocks: three columns, a forced token and a next block with the slice's
-// index, a release, and one copy for a shared last block and one for a pinned tail.
+// A slice without its new blocks: three columns; a forced token and a next block, each with the
+// slice's index; a release; one copy for a shared last block and one for a pinned tail.
 constexpr int64_t kSliceBytes = kIdBytes * (3 + 2 + 2 + 1 + 2 + 2);
 
 // 300 biases of two numbers, 64 stop tokens, and 1,024 end-of-sequence tokens from each of
@@ -37,7 +37,7 @@ int64_t MaxStepBytes(const StepLimits& limits) {
       kMaxSamplingBytes + IntroductionBytes(limits.max_model_len,
                                             DivCeil(limits.max_model_len, limits.block_size_tokens),
                                             {});
-  // A sequence's slice begins at most one block beside those that its tokens fill.
+  // Each token starts at most one new block, and each slice adds at most one more.
   const int64_t num_new_blocks = int64_t{limits.max_tokens_per_step} + limits.max_sequences;
   return kFixedStepBytes + kIntroductionBudgetBytes + 2 * longest +
          kSwapBytes * limits.num_host_blocks + kSliceBytes * limits.max_sequences +

@@ -1,5 +1,5 @@
-// StepLimits are agreed when a worker group's epoch begins. The scheduler never plans past them and
-// the worker refuses a step that is past them, before it touches memory.
+// StepLimits are agreed when a worker group's epoch begins. The scheduler never exceeds them; the
+// worker refuses a step that does, before it touches memory.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_COMMON_STEP_STEP_LIMITS_H_
@@ -11,17 +11,16 @@ namespace quire {
 
 struct StepLimits {
   int32_t num_blocks = 0;       // ids 1 .. num_blocks - 1 are usable; 0 is the null block
-  int32_t num_host_blocks = 0;  // host ids 0 .. num_host_blocks - 1; 0: nothing is swapped
+  int32_t num_host_blocks = 0;  // host ids 0 .. num_host_blocks - 1; 0: no swapping
   int32_t block_size_tokens = 16;
   int32_t max_sequences = 256;  // handles are below this; also slices in a step
   int32_t max_tokens_per_step = 2048;
   int32_t max_model_len = 0;  // tokens of one sequence, prompt and output
   int32_t vocab_size = 0;
-  // A token is attended to by itself and by the sliding_window - 1 tokens after it, in every layer,
-  // so that blocks before the window of what is still to be computed are free; 0: there is no
-  // window and every token is kept.
+  // In every layer only a token itself and the sliding_window - 1 tokens after it attend to it. So
+  // blocks before the window of all tokens still to be computed are free. 0: every token is kept.
   int32_t sliding_window = 0;
-  // The workers prepare blocks ahead of need: slices carry SequenceSlice::next_block_id.
+  // The workers map blocks ahead of need, so slices carry SequenceSlice::next_block_id.
   bool wants_next_blocks = false;
 
   friend bool operator==(const StepLimits&, const StepLimits&) = default;

@@ -67,10 +67,10 @@ uint64_t DigestOf(const StepPlan& plan) {
   }
   digest.Add(plan.slices.size());
   for (const SequenceSlice& slice : plan.slices) {
-    // One word: a forced token is rare, and a token id is not negative.
+    // Two fields in one word; -1 stands for no forced token, as token ids are not negative.
     const auto forced = static_cast<uint32_t>(slice.forced_token_id.value_or(-1));
     digest.Add(uint64_t{forced} << 32 | slice.handle);
-    // Another one: no hint is the null block, and a slice has no negative number of tokens.
+    // The same; the null block stands for no hint, and num_tokens is not negative.
     const auto next_block = static_cast<uint32_t>(slice.next_block_id.value_or(kNullBlockId));
     digest.Add(uint64_t{next_block} << 32 | static_cast<uint32_t>(slice.num_tokens));
     digest.AddInts(slice.new_block_ids);

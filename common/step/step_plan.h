@@ -1,19 +1,18 @@
-// StepPlan is what the scheduler orders a worker to do in one step, as one value. The worker
-// executes it in the order of the fields: swap-outs, swap-ins, copies, introductions, slices,
-// releases.
+// StepPlan is the scheduler's order to a worker for one step. The worker executes it in the order
+// of the fields: swap-outs, swap-ins, copies, introductions, slices, releases.
 //
-// Swaps go on beside the slices, and beside later steps: the result names the last step whose swaps
-// are done. Until then a block that is swapped out is not written, its host block not read or
-// written. A block that is swapped in may be used at once: what uses it waits.
+// Swaps overlap with the slices and with later steps: the result names the last step whose swaps
+// are done. Until then a block that is swapped out must not be written, and its host block must not
+// be read or written. A block that is swapped in may be named at once: its users wait for the swap.
 //
 // A host block is filled many times in an epoch. Its generation is the step_id of the swap-out that
-// filled it last, and a swap-in names the one that it wants: a reference that is out of date brings
-// back nothing instead of another sequence's K and V.
+// filled it last, and a swap-in names the generation it wants: a stale reference fails instead of
+// bringing back another sequence's K and V.
 //
-// A sequence is introduced once, with everything that decides its tokens. Later steps name it by
-// its handle and carry only what is new. What follows from the worker's own state is not sent: the
-// position of a slice is where the previous one ended, and the input of a decode slice is the
-// token that the worker sampled last, unless the scheduler chose another one (beam search does).
+// A sequence is introduced once, with everything that determines its tokens. Later steps name it by
+// its handle and carry only new data. The worker derives the rest from its own state: a slice
+// begins where the previous one ended. The input of a decode slice is the token sampled last,
+// unless the scheduler forces another one (beam search does).
 //
 // Thread safety: value types; a plan is immutable once it is planned.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.6 (one message per step, physical
@@ -30,11 +29,11 @@
 
 namespace quire {
 
-// The incarnation of a scheduler of which nothing is known.
+// The incarnation of an unknown scheduler.
 inline constexpr uint64_t kUnknownScheduler = ~uint64_t{0};
 
-// Names one step of one membership of one scheduler. Block ids and handles mean something only
-// inside one (scheduler_incarnation, group_epoch).
+// Identifies one step of one epoch of one scheduler. Block ids and handles are valid only within
+// one (scheduler_incarnation, group_epoch).
 struct StepHeader {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
@@ -43,8 +42,8 @@ struct StepHeader {
   friend bool operator==(const StepHeader&, const StepHeader&) = default;
 };
 
-// The block's contents after the last step go to the host block, whose generation is then the
-// step_id of the plan.
+// Copies the block, as the previous step left it, to the host block. The plan's step_id becomes its
+// generation.
 struct BlockSwapOut {
   BlockId block = kNullBlockId;
   HostBlockId host_block = 0;
@@ -52,17 +51,17 @@ struct BlockSwapOut {
   friend bool operator==(const BlockSwapOut&, const BlockSwapOut&) = default;
 };
 
-// They come back, into any block. A worker whose host block is of another generation leaves the
-// block as it is and says so in the result.
+// Copies a host block back, into any block. If the host block has another generation, the worker
+// leaves the block unchanged and reports it in failed_swap_ins.
 struct BlockSwapIn {
   BlockId block = kNullBlockId;
   HostBlockId host_block = 0;
-  uint64_t generation = 0;  // the step that swapped out what is wanted
+  uint64_t generation = 0;  // step_id of the wanted swap-out
 
   friend bool operator==(const BlockSwapIn&, const BlockSwapIn&) = default;
 };
 
-// Copy a whole block, all layers. Executed before any slice writes or reads dst.
+// Copies a whole block, all layers, before any slice writes or reads dst.
 struct BlockCopy {
   BlockId src = kNullBlockId;
   BlockId dst = kNullBlockId;
@@ -70,35 +69,33 @@ struct BlockCopy {
   friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
 };
 
-// Makes a sequence known under a handle; one that has the handle already is forgotten. Executed
+// Makes a sequence known under a handle; a sequence that had the handle is forgotten. Executed
 // before the slices, which may name the handle in the same step. After a preemption by recompute
 // the same sequence is introduced again, with all its tokens and num_computed_tokens = 0.
 struct SequenceIntroduction {
   SequenceHandle handle = 0;
   std::vector<TokenId> token_ids;   // prompt, then committed output
-  int32_t num_prompt_tokens = 0;    // the first of token_ids; penalties tell them apart
+  int32_t num_prompt_tokens = 0;    // the first of token_ids; some penalties skip them
   int32_t num_computed_tokens = 0;  // already in the KV cache; < token_ids.size()
-  // The blocks of the computed tokens; slices append. The null block where all tokens of a block
-  // lie before the window of what is still to be computed: nobody reads them.
+  // The blocks of the computed tokens; slices append more. A block is the null block if all its
+  // tokens lie before the window of the tokens still to be computed: no query reads them.
   std::vector<BlockId> block_ids;
-  int32_t sequence_index = 0;  // in its request: it draws as a lone sequence of seed + this
+  int32_t sequence_index = 0;  // in its request; it samples with seed + sequence_index
   SamplingParams sampling;
 
   friend bool operator==(const SequenceIntroduction&, const SequenceIntroduction&) = default;
 };
 
-// Compute the next num_tokens tokens of a sequence. When that reaches the last known token, its
-// logits are sampled and the sampled token becomes known. The order of slices is the order of
-// results.
+// Computes the next num_tokens tokens of a sequence. A slice that reaches the last known token
+// samples its logits, and the sampled token becomes known. Results come in the order of slices.
 struct SequenceSlice {
   SequenceHandle handle = 0;
   int32_t num_tokens = 0;              // > 0
   std::vector<BlockId> new_block_ids;  // appended to the block table before computing
-  // Takes the place of the last known token, which is the one that the worker sampled.
+  // Replaces the last known token, which the worker sampled.
   std::optional<TokenId> forced_token_id = std::nullopt;
-  // A hint, where StepLimits::wants_next_blocks: the block that the sequence will probably append
-  // in the next step. It reserves nothing; whatever is appended then is right, and a wrong hint
-  // costs only time.
+  // A hint, only with StepLimits::wants_next_blocks: the block that the sequence will probably
+  // append in the next step. It reserves nothing, and a wrong hint costs only time.
   std::optional<BlockId> next_block_id = std::nullopt;
 
   friend bool operator==(const SequenceSlice&, const SequenceSlice&) = default;
@@ -111,8 +108,8 @@ struct StepPlan {
   std::vector<BlockCopy> copies;
   std::vector<SequenceIntroduction> introductions;
   std::vector<SequenceSlice> slices;
-  std::vector<SequenceHandle> releases;  // forget; after the slices
-  uint64_t digest = 0;                   // DigestOf(this), made once, when the plan is whole
+  std::vector<SequenceHandle> releases;  // sequences to forget after the slices
+  uint64_t digest = 0;                   // DigestOf(this), set once the plan is complete
 
   bool empty() const {
     return swap_outs.empty() && swap_ins.empty() && copies.empty() && introductions.empty() &&
@@ -122,8 +119,8 @@ struct StepPlan {
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
-// A 64-bit digest of everything else in the plan, header included. Two plans under one step_id with
-// different digests are a protocol violation.
+// Returns a 64-bit digest of everything else in the plan, header included. Two plans with the same
+// step_id and different digests are a protocol violation.
 uint64_t DigestOf(const StepPlan& plan);
 
 }  // namespace quire

@@ -122,7 +122,7 @@ absl::Status CheckMessageFits(const StepLimits& limits) {
 }
 
 void StepPlanChecker::SeenSet::Begin() {
-  if (++stamp_ == 0) {  // after 2^32 checks old stamps would look new
+  if (++stamp_ == 0) {  // wrapped around: old stamps would look current
     std::fill(stamps_.begin(), stamps_.end(), 0);
     stamp_ = 1;
   }
@@ -223,7 +223,7 @@ absl::Status StepPlanChecker::CheckHostBlock(std::string_view field, HostBlockId
                   .limit = limits_.num_host_blocks - 1});
 }
 
-// Anybody's, maybe: it is a hint.
+// Checks only the range: a hint may name another sequence's block.
 absl::Status StepPlanChecker::CheckNextBlock(BlockId block) const {
   if (limits_.wants_next_blocks) {
     return CheckBlock("slices.next_block_id", block);
@@ -353,8 +353,8 @@ absl::Status StepPlanChecker::CheckToken(std::string_view field, TokenId token_i
                   .limit = limits_.vocab_size - 1});
 }
 
-// Old ids were checked when they were new. Those that the window has passed are never read again:
-// their blocks may be anybody's by now, of this sequence too.
+// Old ids were checked when they were new. Passed blocks are left out: they are never read again
+// and may have been reused, even as this sequence's new blocks.
 absl::Status StepPlanChecker::CheckTable(std::span<const BlockId> old_ids,
                                          std::span<const BlockId> new_ids,
                                          int32_t num_computed_tokens) {
@@ -419,7 +419,7 @@ absl::Status StepPlanChecker::CheckSlice(const SequenceSlice& slice,
                     .got = end,
                     .limit = sequence.num_known_tokens});
   }
-  if (end >= limits_.max_model_len) {  // and the token sampled at its end would be one too many
+  if (end >= limits_.max_model_len) {  // the token sampled at its end would be one too many
     return Invalid({.reason = "LENGTH",
                     .field = "slices.num_tokens",
                     .rule = "sequence longer than the model's limit",

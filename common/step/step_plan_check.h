@@ -1,11 +1,11 @@
-// StepPlanChecker decides whether a worker may execute a plan. It runs before any memory of the
-// worker is touched, so that a wrong scheduler ends in a status and never in a write into another
+// StepPlanChecker decides whether a worker may execute a plan. It runs before the worker touches
+// any memory, so that a faulty scheduler gets an error status and never writes into another
 // sequence's blocks. The scheduler's tests run every plan of the core through it.
 //
-// What is checked, with the reason of the refusal:
+// Checks, with the reason of the refusal:
 //   BLOCK_RANGE     every block id is in [1, num_blocks), every host block in [0, num_host_blocks);
-//                   the null block is only where a sliding window has passed; next blocks are
-//                   named only where they are wanted
+//                   the null block stands only for passed blocks; next blocks are named only if
+//                   they are wanted
 //   BLOCK_CONFLICT  no block is written by two slices, appears twice in one table, or is a copy's
 //                   target and another copy's source or target; no block and no host block is
 //                   swapped twice, and a block that is swapped out is not written in the same step
@@ -17,8 +17,8 @@
 //   TOKEN_ID_RANGE  every token id is in [0, vocab_size)
 //   STEP_LIMIT      (kResourceExhausted) sequences and tokens are not more than agreed
 //   and the reasons of Validate(SamplingParams).
-// What a host block holds is not: a swap-in that names another generation fails alone, in the
-// result.
+// Generations of host blocks are not checked: a swap-in that names another generation fails alone,
+// in the result.
 //
 // Thread safety: one caller at a time; scratch memory is reused.
 // Errors:        kInvalidArgument except where noted, message "field: rule (got X, limit Y)".
@@ -43,29 +43,31 @@
 
 namespace quire {
 
-// The most that any group may agree on: it fits the arithmetic. CheckMessageFits bounds the rest.
-inline constexpr int32_t kMaxBlocksLimit = 1 << 24;  // a few words are kept for each, on both sides
+// Upper bounds on what a group may agree on: below them no arithmetic overflows. CheckMessageFits
+// bounds combinations of them.
+inline constexpr int32_t kMaxBlocksLimit = 1 << 24;      // both sides keep a few words per block
 inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // a step may name all of them
 inline constexpr int32_t kMaxBlockSizeTokens = 256;
 inline constexpr int32_t kMaxSequencesLimit = 4096;
 inline constexpr int32_t kMaxTokensPerStepLimit = 1 << 17;
 inline constexpr int32_t kMaxModelLenLimit = kMaxPositionsLimit;
 
-// Every limit is positive and within the bounds above; there is a block beside the null block; the
-// block size is a power of two. Errors: kInvalidArgument, reason STEP_LIMITS.
+// Checks that every limit is within its bounds, that there is a block besides the null block, and
+// that the block size is a power of two. Errors: kInvalidArgument, reason STEP_LIMITS.
 absl::Status Validate(const StepLimits& limits);
 
-// Every plan within the limits fits one message. Errors: as Validate. REQUIRES: Validate(limits).
+// Checks that every plan within the limits fits one message. Errors: as Validate.
+// REQUIRES: Validate(limits) is OK.
 absl::Status CheckMessageFits(const StepLimits& limits);
 
-// What a worker knows of a sequence before the plan.
+// A sequence as the worker knows it before the plan.
 struct KnownSequence {
   int32_t num_known_tokens = 0;     // prompt, forced and sampled
   int32_t num_computed_tokens = 0;  // < num_known_tokens
   std::span<const BlockId> block_ids;
 };
 
-// Nothing: no sequence has this handle. Called with handles below max_sequences only.
+// Returns nullopt if no sequence has the handle. Called only with handles below max_sequences.
 using FindSequence = absl::FunctionRef<std::optional<KnownSequence>(SequenceHandle)>;
 
 class StepPlanChecker {
@@ -78,13 +80,13 @@ class StepPlanChecker {
   const StepLimits& limits() const { return limits_; }
 
  private:
-  // Says whether something was seen in this check, without clearing anything between checks.
+  // A set of small integers that is emptied in O(1): a stamp marks its members.
   class SeenSet {
    public:
     explicit SeenSet(int32_t size) : stamps_(static_cast<size_t>(size), 0) {}
-    // Forgets everything.
+    // Empties the set.
     void Begin();
-    // True the first time.
+    // Returns true if index is new.
     bool Insert(int64_t index);
     bool Contains(int64_t index) const { return stamps_[static_cast<size_t>(index)] == stamp_; }
 

@@ -1,5 +1,4 @@
-// StepResult is what a rank of a worker group answers to a StepPlan; merge_results.h makes one of
-// all ranks' results.
+// StepResult is a rank's answer to a StepPlan; merge_results.h merges the results of all ranks.
 //
 // Thread safety: value types.
 #ifndef QUIRE_COMMON_STEP_STEP_RESULT_H_
@@ -15,7 +14,7 @@ namespace quire {
 
 struct TokenLogprob {
   TokenId token_id = 0;
-  float logprob = 0.0F;  // natural logarithm, of the distribution before temperature and truncation
+  float logprob = 0.0F;  // natural logarithm; of the distribution before temperature and truncation
 
   friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
 };
@@ -35,7 +34,7 @@ struct StepTimings {
   int64_t build_us = 0;    // batch building and checks
   int64_t forward_us = 0;  // model
   int64_t sample_us = 0;   // logits to tokens
-  // Of these, in operations with other ranks; waiting for them is in it. 0 where there are none.
+  // Part of the above spent in collectives, waiting for other ranks included. 0 with one rank.
   int64_t collective_us = 0;
 
   friend bool operator==(const StepTimings&, const StepTimings&) = default;
@@ -45,12 +44,13 @@ struct StepResult {
   StepHeader header;
   uint64_t plan_digest = 0;
   std::vector<SampledToken> sampled;
-  // Blocks of the plan's swap-ins, in their order, that did not come back: their host block was not
-  // of the generation that was asked for. Whatever was computed from them is no good.
+  // Blocks of the plan's swap-ins, in plan order, whose host block had another generation. Results
+  // computed from them are invalid.
   std::vector<BlockId> failed_swap_ins;
-  // The swaps of this step and of all before it are done. A step without slices waits for all.
+  // The last step whose swaps, and those of all steps before it, are done. A step without slices
+  // waits for all swaps.
   uint64_t swaps_done_step_id = 0;
-  // Of all rows of the step, as they leave the last layer. 0: this rank promises no equal bits.
+  // Hash of all rows of the step behind the last layer. 0: this rank promises no equal bits.
   uint64_t row_hash = 0;
   StepTimings timings;
 

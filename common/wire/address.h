@@ -1,4 +1,4 @@
-// ParseAddress reads where to listen or to dial: "unix:/path/to/socket", "host:port" or
+// ParseAddress reads an address to listen on or to dial: "unix:/path/to/socket", "host:port" or
 // "[ipv6]:port".
 //
 // Thread safety: free functions and a value type.
@@ -15,20 +15,20 @@
 
 namespace quire {
 
-// sockaddr_un::sun_path less its terminating zero.
+// Size of sockaddr_un::sun_path less its terminating zero.
 inline constexpr size_t kMaxUnixPathBytes = 107;
 
 struct Address {
   std::string unix_path;  // set: a Unix socket; the rest is unused
   std::string host;       // without brackets
-  int32_t port = 0;       // 0: any free one (to listen)
+  int32_t port = 0;       // 0: any free port, for listening
 
   bool is_unix() const { return !unix_path.empty(); }
 
-  // Reached from this machine only: a Unix socket, "localhost", 127.0.0.0/8 or ::1.
+  // Returns true if only this machine can reach it: a Unix socket, "localhost", 127.0.0.0/8 or ::1.
   bool is_local() const;
 
-  // What gRPC takes as a target and as a listening address, and ParseAddress reads back.
+  // Returns the form that gRPC takes as a target or listening address, and that ParseAddress reads.
   std::string ToString() const;
 
   friend bool operator==(const Address&, const Address&) = default;

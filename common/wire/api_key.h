@@ -1,5 +1,5 @@
 // An API key is a client's secret. It is sent as metadata `authorization: Bearer KEY`; a server
-// keeps its hash alone.
+// keeps only its hash.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_API_KEY_H_
@@ -16,25 +16,25 @@
 namespace quire {
 
 inline constexpr size_t kMaxApiKeyBytes = 256;
-// Of the metadata of a call.
+// Metadata name that carries the key.
 inline constexpr char kAuthorization[] = "authorization";
 
-// SHA-256. A fast hash is enough for a key that nobody can guess.
+// SHA-256. A fast hash is enough, because a random key cannot be guessed.
 using ApiKeyHash = std::array<uint8_t, 32>;
 
-// A new one: "qk-" and 256 random bits in base64url, 46 characters.
+// Returns a new key: "qk-" and 256 random bits in base64url, 46 characters.
 std::string MakeApiKey();
 
-// The key in a text, for example of a file: what is left without white space around it.
-// Errors: kInvalidArgument when that is empty, too long, or not visible ASCII. It is not told.
+// Returns the key in a text, for example of a file, without surrounding white space.
+// Errors: kInvalidArgument when it is empty, too long, or not visible ASCII; never quotes the key.
 absl::StatusOr<std::string> ParseApiKey(std::string_view text);
 
 ApiKeyHash HashApiKey(std::string_view key);
 
-// As api_keys.h reads it, without the end of the line.
+// Returns a line of an API keys file (api_keys.h), without the newline.
 std::string ApiKeyLine(std::string_view key, std::string_view tenant);
 
-// The value of kAuthorization.
+// Returns the metadata value for a key.
 std::string BearerOf(std::string_view key);
 
 }  // namespace quire

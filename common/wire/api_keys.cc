@@ -30,7 +30,7 @@ absl::Status LineFault(size_t line, absl::string_view rule) {
   return FileFault(absl::StrCat("line ", line, ": ", rule));
 }
 
-// Of a line that says something.
+// Parses a line that is neither empty nor a comment.
 absl::StatusOr<KnownApiKey> ParseLine(absl::string_view text, size_t line) {
   const std::vector<absl::string_view> words =
       absl::StrSplit(text, absl::ByAnyChar(" \t"), absl::SkipEmpty());
@@ -105,7 +105,7 @@ absl::StatusOr<std::string> ApiKeys::TenantOf(std::string_view authorization) {
   const KnownApiKey* found = nullptr;
   if (is_bearer && key.size() <= kMaxApiKeyBytes) {
     const ApiKeyHash hash = HashApiKey(ToStd(key));
-    for (const KnownApiKey& known : *keys) {  // all of them, whichever it is
+    for (const KnownApiKey& known : *keys) {  // no early exit: the time must not depend on the key
       found = ::CRYPTO_memcmp(known.hash.data(), hash.data(), hash.size()) == 0 ? &known : found;
     }
   }

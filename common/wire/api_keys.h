@@ -1,13 +1,12 @@
-// ApiKeys are the keys that a port takes, in a file that may be replaced while the process runs
-// (reloaded.h). Replace it at once, by a rename: half of a file may be a file with fewer keys.
+// ApiKeys are the keys that a port accepts, from a file that may be replaced while the process runs
+// (reloaded.h). Replace it atomically, by a rename: half of a file may be a valid file.
 //
-// One key a line: the SHA-256 of the key in hex, white space, and whose key it is ("tenant", by the
-// rule of id_text.h). Several keys may be one tenant's. Empty lines, and those that begin with '#',
-// say nothing.
+// One key a line: the SHA-256 of the key in hex, white space, and the tenant's name (by the rule of
+// id_text.h). A tenant may have several keys. Lines that are empty or begin with '#' are skipped.
 //
 // Thread safety: any thread.
-// Errors:        kInvalidArgument, reason API_KEYS_FILE, message "API keys: file: line 3: rule". Of
-//                a file no content is ever told.
+// Errors:        kInvalidArgument, reason API_KEYS_FILE, message "API keys: file: line 3: rule";
+//                never quotes the file's contents.
 #ifndef QUIRE_COMMON_WIRE_API_KEYS_H_
 #define QUIRE_COMMON_WIRE_API_KEYS_H_
 
@@ -25,7 +24,7 @@
 
 namespace quire {
 
-// Each call is compared with all of them: 1,024 take some 20 us.
+// Bounds the time of a call: its key is compared with all keys, and 1,024 take some 20 us.
 inline constexpr size_t kMaxApiKeys = 1024;
 inline constexpr int64_t kMaxApiKeysFileBytes = int64_t{512} << 10;
 
@@ -36,18 +35,17 @@ struct KnownApiKey {
   friend bool operator==(const KnownApiKey&, const KnownApiKey&) = default;
 };
 
-// The text of a file; the message begins with "line 3: ", or "holds" where it holds no key.
+// Parses the text of a file. The error message begins with "line 3: ", or is "holds no key".
 absl::StatusOr<std::vector<KnownApiKey>> ParseApiKeys(std::string_view text);
 
 class ApiKeys {
  public:
-  // A file without a key is none.
+  // Refuses a file without a key.
   static absl::StatusOr<std::shared_ptr<ApiKeys>> Open(const std::string& path);
 
-  // Of the key that a call brings. authorization: the one value of that name in its metadata; empty
-  // when there is none, or several.
-  // Errors: kUnauthenticated API_KEY. How long it takes tells nothing of the keys that there are,
-  // but their number.
+  // Returns the tenant of a call's key. authorization: the metadata value of that name; empty if
+  // there is none, or several.
+  // Errors: kUnauthenticated API_KEY. Its duration reveals only the number of keys.
   absl::StatusOr<std::string> TenantOf(std::string_view authorization);
 
  private:

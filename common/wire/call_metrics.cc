@@ -32,7 +32,7 @@ constexpr const char* kCodeNames[MethodMetrics::kNumCodes] = {"OK",
 
 using Paths = std::set<std::string, std::less<>>;
 
-// "/package.Service/Method" of all services of this process, and those that the library brings.
+// Returns "/package.Service/Method" for our services in this process and for the library's own.
 Paths MakeKnownPaths() {
   Paths paths = {"/grpc.health.v1.Health/Check",
                  "/grpc.health.v1.Health/Watch",
@@ -53,7 +53,7 @@ bool IsKnown(std::string_view path) {
   return paths.contains(path);
 }
 
-// Lives as long as its call.
+// Observes one call and lives as long as the call.
 class CallObserver : public grpc::experimental::Interceptor {
  public:
   explicit CallObserver(MethodMetrics* metrics) : metrics_(*metrics), begin_(SteadyNow()) {

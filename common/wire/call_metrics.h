@@ -1,6 +1,6 @@
-// CallMetrics counts the calls of a gRPC server, by method and status code, and how long they took.
-// Calls of methods that no service of ours has are one method, "unknown": their names are the
-// client's, of any bytes and as many as it likes.
+// CallMetrics counts the calls of a gRPC server by method and status code, and times them. Calls of
+// methods that the server lacks count as one method, "unknown": clients choose those names, and
+// could create any number of time series.
 //
 // Thread safety: any thread.
 // Cost:          per call, an allocation and a few atomic operations; per message, a virtual call.
@@ -22,9 +22,9 @@
 
 namespace quire {
 
-// Of one method.
+// The metrics of one method.
 struct MethodMetrics {
-  static constexpr size_t kNumCodes = 17;  // of gRPC
+  static constexpr size_t kNumCodes = 17;  // gRPC status codes
 
   std::array<prometheus::Counter*, kNumCodes> ended{};
   prometheus::Gauge* open = nullptr;
@@ -44,7 +44,7 @@ class CallMetrics : public grpc::experimental::ServerInterceptorFactoryInterface
 
   MetricsRegistry* const registry_;
   Mutex mutex_;
-  // Those that services have, and one for all others: nothing is ever taken out.
+  // By path of a known method, and one entry for all others. Never erased: pointers stay valid.
   std::map<std::string, MethodMetrics, std::less<>> methods_ ABSL_GUARDED_BY(mutex_);
 };
 

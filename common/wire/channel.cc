@@ -11,39 +11,38 @@ namespace {
 constexpr int kWorkerKeepaliveMs = 500;
 constexpr int kWorkerMinPingIntervalMs = 100;
 constexpr int kWorkerMaxStreams = 16;
-// gRPC gives up an attempt to connect after its "minimum backoff": what a busy machine may take to
-// answer, not a pause.
+// gRPC uses its "minimum backoff" as the timeout of a connection attempt: allow for a busy machine.
 constexpr int kWorkerConnectTimeoutMs = 1'000;
 
 constexpr int kPublicKeepaliveMs = 20'000;
 constexpr int kPublicMinPingIntervalMs = 2'000;
 constexpr int kPublicMaxPingStrikes = 2;
 constexpr int kPublicMaxStreams = 128;
-// What deploy/clients sets too: a stopped server is noticed after 7 s, a silent address after 2 s.
+// The same as in deploy/clients: a stopped server is noticed after 7 s, a silent address after 2 s.
 constexpr int kClientKeepaliveMs = 4'000;
 constexpr int kClientKeepaliveTimeoutMs = 3'000;
 constexpr int kClientConnectTimeoutMs = 2'000;
 constexpr int kClientMinReconnectMs = 200;
 constexpr int kClientMaxReconnectMs = 1'000;
 constexpr int kClientMinResolutionMs = 5'000;
-// A late ping shortens the interval to the next one. Pings below the server's limit would end the
-// connection with GOAWAY (too_many_pings).
+// A late ping shortens the interval to the next one, hence the factor 2. Pings closer together than
+// the server allows would end the connection with GOAWAY (too_many_pings).
 static_assert(2 * kPublicMinPingIntervalMs <= kClientKeepaliveMs);
 constexpr int kPublicMaxMetadataBytes = 16 << 10;
 constexpr int kPublicMaxIdleMs = 5 * 60 * 1000;
 constexpr int kPublicMaxAgeMs = 30 * 60 * 1000;
 constexpr int kPublicAgeGraceMs = 2 * 60 * 60 * 1000;
 
-// Of TLS, or of the first bytes of HTTP/2. The library's own limit is two minutes.
+// Limit for TLS, or for the first bytes of HTTP/2. gRPC's default is two minutes.
 constexpr int kHandshakeTimeoutMs = 10'000;
 
 constexpr size_t kMaxServerBytes = size_t{1} << 30;
-// Of methods that hold a thread while they run. Ours are no such methods, those of reflection are.
+// Threads for synchronous methods. Only reflection has some; our methods use callbacks.
 constexpr int kMaxServerThreads = 32;
 
-// gRPC inflates a message whole before it looks at its size, so half a MiB may become half a GiB.
-// Without the filter nothing is inflated; without the algorithms a call that names one is refused
-// with UNIMPLEMENTED.
+// gRPC decompresses a whole message before it checks its size, so half a MiB may become half a GiB.
+// Without the filter nothing is decompressed; without the algorithms a call that names one is
+// refused with UNIMPLEMENTED.
 void RefuseCompression(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
@@ -55,8 +54,8 @@ void RefuseCompression(grpc::ChannelArguments& arguments) {
   arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
 }
 
-// Connections and streams are bounded one by one; this bounds what all of them hold. A message that
-// comes when it is full ends a stream, of any client: no honest load comes near.
+// Bounds the memory of all connections together; other limits hold for each connection and stream.
+// A message over the quota ends a stream of an arbitrary client, but no honest load comes near it.
 void LimitResources(grpc::ServerBuilder& builder) {
   grpc::ResourceQuota quota;
   quota.Resize(kMaxServerBytes).SetMaxThreads(kMaxServerThreads);
@@ -126,7 +125,7 @@ grpc::ChannelArguments PublicChannelArguments() {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kClientKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kClientKeepaliveTimeoutMs);
-  // From gRPC 1.60 on the keepalive timeout alone has no effect: without this, 60 s count.
+  // Since gRPC 1.60 the keepalive timeout alone has no effect: the ping timeout of 60 s applies.
   arguments.SetInt("grpc.http2.ping_timeout_ms", kClientKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // a stream only receives
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kClientConnectTimeoutMs);

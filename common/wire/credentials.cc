@@ -16,18 +16,17 @@
 namespace quire {
 namespace {
 
-// A client that was let in may come back with a ticket in place of its certificate, which may have
-// expired since. Tickets are good for the configuration that gave them, so that lasts no longer.
+// Bounds the life of session tickets: with one, a client can return after its certificate expired.
+// Tickets are valid only under the configuration that issued them, so the configuration is renewed.
 constexpr int64_t kTicketLifeNs = 10 * kNanosPerSecond;
 
 std::string_view TextOf(const grpc_slice& slice) {
   return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
 }
 
-// The library's class for plain text takes no check of calls, its interface in C does. For TLS,
-// its own watcher of files (FileWatcherCertificateProvider) takes a key that does not belong to the
-// certificate, and then serves nobody; the interface in C asks for new files at each connection and
-// goes on with the old ones where there are none.
+// Uses gRPC's C API: the C++ class for plain text has no hook to check calls. For TLS, the C++ file
+// watcher (FileWatcherCertificateProvider) accepts a key that does not belong to the certificate
+// and then fails every handshake; the C API asks for files at each connection.
 class PortCredentials : public grpc::ServerCredentials {
  public:
   PortCredentials(std::shared_ptr<TlsFiles> files, CallCheck check)
@@ -75,7 +74,7 @@ class PortCredentials : public grpc::ServerCredentials {
     renew_at_ = now + kTicketLifeNs;
     const grpc_ssl_pem_key_cert_pair pair = {.private_key = in_use_.key.c_str(),
                                              .cert_chain = in_use_.certificate.c_str()};
-    // The library wants authorities also where it asks nobody for a certificate.
+    // The library requires authorities even if it asks clients for no certificate.
     const std::string& authorities =
         files_->has_authorities() ? in_use_.authorities : in_use_.certificate;
     *config = ::grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);

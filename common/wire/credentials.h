@@ -1,8 +1,8 @@
-// What a port of ours asks of who dials it, and what we show when we dial: TLS by the files of a
-// TlsFiles, or nothing, in plain text. A port may also look at each call before it is one.
+// Credentials of our ports and of our channels: TLS with the files of a TlsFiles, or plain text. A
+// port may also check each call before it begins.
 //
-// A server reads its files when somebody connects, so that new ones hold for the next connection
-// and break none that is there. A channel has those of its dial.
+// A server fetches its files at each new connection, so that replaced files apply to the next one
+// and break none that is open. A channel keeps the files of its dial.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_CREDENTIALS_H_
@@ -20,20 +20,20 @@
 
 namespace quire {
 
-// Whether a call may be: asked by any thread as soon as its metadata is there, before its message
-// is read, for methods of every service, also of those that the library brings and of none.
-// path: "/package.Service/Method". authorization: the one value of that name, empty when there is
-// none, or several. The client is told code and message, and nothing else of the status.
+// Returns OK if a call is permitted. Called by any thread once the call's metadata is there, before
+// its message is read, for every path: the library's own services and unknown methods included.
+// path: "/package.Service/Method". authorization: the metadata value of that name; empty if there
+// is none, or several. The client gets the status's code and message, nothing else.
 using CallCheck =
     std::function<absl::Status(std::string_view path, std::string_view authorization)>;
 
-// files: null for plain text. With authorities, whoever connects must have a certificate of one of
-// them. REQUIRES: a certificate. check: null for none. The result must outlive the server.
+// files: null for plain text. With authorities, clients need a certificate signed by one of them.
+// REQUIRES: files have a certificate. check: null for none. The result must outlive the server.
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(std::shared_ptr<TlsFiles> files,
                                                                CallCheck check = nullptr);
 
-// Null: plain text. The server's certificate must be of one of the authorities, and for the host
-// that is dialled; on a Unix socket for "localhost".
+// files: null for plain text. The server's certificate must be signed by one of the authorities,
+// for the host that is dialed; on a Unix socket for "localhost".
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(TlsFiles* files);
 
 }  // namespace quire

@@ -28,7 +28,7 @@ inline v1::DType ToProto(DType dtype) {
   return v1::DTYPE_UNSPECIFIED;
 }
 
-// Nothing for DTYPE_UNSPECIFIED and for values of a later version.
+// Returns nullopt for DTYPE_UNSPECIFIED and for values of a later version.
 inline std::optional<DType> FromProto(v1::DType dtype) {
   switch (dtype) {
     case v1::DTYPE_F32:

@@ -19,10 +19,10 @@ using google::protobuf::internal::WireFormat;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// As deep as the library's parser goes.
+// The depth limit of protobuf's parser.
 constexpr int kMaxDepth = 100;
 
-// True if the parser keeps the field as a number of the message.
+// Returns true if the parser stores the field as a number.
 bool IsNumber(const FieldDescriptor* field, WireFormatLite::WireType wire_type) {
   if (field == nullptr || field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE ||
       field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
@@ -36,13 +36,13 @@ class FieldCounter {
  public:
   FieldCounter(CodedInputStream& input, int max_fields) : input_(input), max_fields_(max_fields) {}
 
-  // Reads to the end of the bytes. False: not a message, or has_too_many().
+  // Reads to the end of the bytes. Returns false if they are no message, or if has_too_many().
   bool Count(const Descriptor& type) { return CountUntilEnd(&type) && last_tag_ == 0; }
 
   bool has_too_many() const { return num_fields_ > max_fields_; }
 
  private:
-  // Of a message, or of a group that nobody knows (null). last_tag_ is what ended it.
+  // Counts the fields of a message, or of an unknown group (null). last_tag_ is its end tag then.
   bool CountUntilEnd(const Descriptor* type) {
     while (true) {
       last_tag_ = input_.ReadTag();

@@ -1,5 +1,5 @@
-// CheckExpansion refuses bytes that would take many times their size once they are parsed. An empty
-// message in a list is two bytes on the wire and some fifty in memory: 4 MiB of them are 100 MiB.
+// CheckExpansion refuses a serialized message that would take many times its size once parsed. An
+// empty message in a list is 2 bytes on the wire and some 50 in memory: 4 MiB of them are 100 MiB.
 //
 // Thread safety: a free function, safe from any thread.
 // Errors:        kInvalidArgument, reason MALFORMED_PROTO: too many fields, or no message.
@@ -13,8 +13,8 @@
 
 namespace quire {
 
-// Counted are fields that take memory of their own, at any depth: messages, strings, bytes, and
-// what the type does not know. Numbers are not: they take at most eight times their bytes.
+// Counts fields that need an allocation, at any depth: messages, strings, bytes and unknown fields.
+// Numbers are not counted: they take at most eight times their bytes.
 absl::Status CheckExpansion(const grpc::ByteBuffer& bytes,
                             const google::protobuf::Descriptor& type,
                             int max_fields);

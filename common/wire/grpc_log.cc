@@ -23,10 +23,10 @@ LogLevel LevelOf(gpr_log_severity severity) {
 
 constexpr size_t kMaxTextBytes = 200;
 
-// Behind it stands the name that a stranger has asked a TLS port for.
+// gRPC appends the server name that the TLS client asked for, which is not logged.
 constexpr std::string_view kUnknownServerName = "No match found for server name";
 
-// Its severities are filtered before, by GRPC_VERBOSITY.
+// Called only for severities that pass GRPC_VERBOSITY.
 void Write(gpr_log_func_args* args) {
   static auto* const limit = new GrpcLogLimit;  // threads of the library may outlive main
   std::optional<int64_t> num_left_out = 0;

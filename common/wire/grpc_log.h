@@ -1,9 +1,9 @@
-// What gRPC says of itself goes where our own log goes, which never waits. gRPC's own writing to
-// standard error does: connections of strangers that make it complain would stop a server whose log
-// nobody reads at the moment. Strangers can make it complain as often as they like, with bytes of
-// theirs: of the errors of one place in its source one is written every ten seconds, with how many
-// were left out since the one before, 200 bytes of each, without control characters. Lines below
-// errors come only where somebody asked for them (GRPC_VERBOSITY), and are all written.
+// Sends gRPC's log to ours, which never waits. gRPC itself writes to standard error and may block:
+// connections that make it complain would stop a server whose log has no reader.
+//
+// Clients can provoke any number of errors, with text of theirs. So each place in gRPC's source
+// logs one error every ten seconds, with the number left out since the last: at most 200 bytes,
+// without control characters. Lines below errors need GRPC_VERBOSITY and are all written.
 #ifndef QUIRE_COMMON_WIRE_GRPC_LOG_H_
 #define QUIRE_COMMON_WIRE_GRPC_LOG_H_
 
@@ -24,16 +24,16 @@ namespace quire {
 // Call from main, before gRPC is used.
 void SendGrpcLogToOurs();
 
-// Which errors are written.
+// GrpcLogLimit decides which errors are written.
 //
 // Thread safety: safe from any thread.
-// Cost:          memory for each place that ever was named; the library has some hundreds.
+// Cost:          memory for each place that ever logged; the library has some hundreds.
 class GrpcLogLimit {
  public:
   static constexpr int64_t kIntervalNs = 10 * kNanosPerSecond;
 
-  // How many of this place were left out since the last one that was written; none: this one is
-  // left out, too.
+  // Returns the number of this place's errors left out since the last one written, or nullopt if
+  // this one is left out too.
   std::optional<int64_t> Admit(std::string_view file, int line, Instant now);
 
  private:

@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-// Metadata values are numbers and short names; anything longer is not for the wire.
+// Metadata values are numbers and short names; longer ones are not sent.
 constexpr size_t kMaxMetadataBytes = 128;
 
 bool IsRetryable(absl::StatusCode code) {
@@ -77,7 +77,7 @@ google::rpc::Status DetailsOf(const absl::Status& status,
   return details;
 }
 
-// The first detail of this type, if there is one and it can be read.
+// Returns the first detail of this type that can be parsed, or nullopt.
 template <typename Detail>
 std::optional<Detail> FindDetail(const grpc::Status& status) {
   google::rpc::Status details;

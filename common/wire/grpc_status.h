@@ -1,5 +1,5 @@
-// absl::Status and grpc::Status, with google.rpc.Status details, so that any client library in any
-// language can read why a call failed.
+// Converts between absl::Status and grpc::Status with google.rpc.Status details, so that any client
+// library in any language can read why a call failed.
 //
 // Towards the wire: the message is printable ASCII of at most 256 bytes; the details hold
 // ErrorInfo{reason, domain "quire", metadata} when the status has a reason (common/base/error.h),
@@ -26,11 +26,11 @@ inline constexpr size_t kMaxStatusDetailsBytes = 2048;
 grpc::Status ToGrpcStatus(const absl::Status& status,
                           std::optional<absl::Duration> retry_delay = std::nullopt);
 
-// Reason and metadata of the ErrorInfo come back as ReasonOf and MetadataOf. Details that cannot be
-// read, or are of another domain, are left out.
+// Restores the ErrorInfo's reason and metadata for ReasonOf and MetadataOf. Drops details that
+// cannot be parsed or have another domain.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
-// The delay of the RetryInfo, if there is one.
+// Returns the delay of the RetryInfo, or nullopt.
 std::optional<absl::Duration> RetryDelayOf(const grpc::Status& status);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// What ids of requests and names of tenants are made of, on the wire and in files.
+// The alphabet of request ids and tenant names, on the wire and in files.
 //
 // Thread safety: a free function, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_ID_TEXT_H_
@@ -12,7 +12,7 @@ namespace quire {
 
 inline constexpr size_t kMaxTenantBytes = 128;
 
-// Only letters, digits, '.', '_' and '-'; also of nothing.
+// Returns true if text has only letters, digits, '.', '_' and '-'; also if it is empty.
 inline bool IsIdText(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||

@@ -22,7 +22,7 @@ inline v1::KvBackend ToProto(KvBackend backend) {
   return v1::KV_BACKEND_UNSPECIFIED;
 }
 
-// Nothing for KV_BACKEND_UNSPECIFIED and for values of a later version.
+// Returns nullopt for KV_BACKEND_UNSPECIFIED and for values of a later version.
 inline std::optional<KvBackend> FromProto(v1::KvBackend backend) {
   switch (backend) {
     case v1::KV_BACKEND_PAGED:

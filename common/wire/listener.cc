@@ -35,15 +35,15 @@
 namespace quire {
 namespace {
 
-// Left for everything else that opens files: logs, links to workers, the HTTP port.
+// Descriptors reserved for everything else: logs, links to workers, the HTTP port.
 constexpr int kReservedFiles = 64;
 constexpr int kBacklog = 1024;
-// Of one socket in a row, before the others and the end are looked at.
+// Accepts from one socket before the other sockets and stop_ get a turn.
 constexpr int kMaxAcceptsInARow = 64;
 constexpr int kNoFilesPauseMillis = 100;
 constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
 
-// A quarter, where the limit is so low that the reserve would take most of it.
+// Subtracts the reserve, but at most a quarter of the limit: a low limit must leave connections.
 int Without(int reserve, int limit) { return limit - std::min(reserve, limit / 4); }
 
 int MaxOpenFiles(int num_files_left) {
@@ -65,7 +65,7 @@ void SetOption(const FileDescriptor& socket, int level, int option, int value) {
   static_cast<void>(::setsockopt(socket.fd(), level, option, &value, sizeof(value)));
 }
 
-// Listens there. Nothing where it cannot, and errno says why.
+// Returns a listening socket, or a closed descriptor with the cause in errno.
 FileDescriptor ListenAt(const sockaddr* address, socklen_t length, bool takes_ipv4_too) {
   FileDescriptor socket(
       ::socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -73,8 +73,8 @@ FileDescriptor ListenAt(const sockaddr* address, socklen_t length, bool takes_ip
     return socket;
   }
   if (address->sa_family != AF_UNIX) {
-    SetOption(socket, SOL_SOCKET, SO_REUSEADDR, 1);  // also while old connections linger
-    SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // its connections inherit it
+    SetOption(socket, SOL_SOCKET, SO_REUSEADDR, 1);  // bind even while old connections linger
+    SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // accepted connections inherit it
   }
   if (address->sa_family == AF_INET6) {
     SetOption(socket, IPPROTO_IPV6, IPV6_V6ONLY, takes_ipv4_too ? 0 : 1);
@@ -85,7 +85,7 @@ FileDescriptor ListenAt(const sockaddr* address, socklen_t length, bool takes_ip
   return socket;
 }
 
-// The field of either family that holds the port.
+// Returns the port field of an IPv4 or IPv6 address.
 in_port_t& PortOf(sockaddr_storage& address) {
   return address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
                                        : reinterpret_cast<sockaddr_in&>(address).sin_port;
@@ -99,7 +99,7 @@ int32_t BoundPort(const FileDescriptor& socket) {
              : 0;
 }
 
-// Whoever is refused may come again at once, so that not each time is worth a line.
+// Limits log lines about refusals: a refused client may come again at once.
 bool IsTimeToLog(Instant* logged_at) {
   const Instant now = SteadyNow();
   const bool is_time = now - *logged_at >= kRefusalLogIntervalNs;
@@ -107,7 +107,7 @@ bool IsTimeToLog(Instant* logged_at) {
   return is_time;
 }
 
-// Root may do everything anyway.
+// Returns true for this process's user, and for root, which may do everything anyway.
 bool IsOwnUsers(const FileDescriptor& connection) {
   ucred peer = {};
   socklen_t length = sizeof(peer);
@@ -144,12 +144,12 @@ absl::Status Listener::BindUnix() {
     return CannotListen(address_);
   }
   std::copy(address_.unix_path.begin(), address_.unix_path.end(), where.sun_path);
-  // Whoever took the place of a process that lives would leave both unreachable at its end.
+  // Replacing a live process's socket would leave both unreachable once this one ends.
   if (IsListenedOn(address_.unix_path)) {
     errno = EADDRINUSE;
     return CannotListen(address_);
   }
-  // A socket that is there was left by a process that died.
+  // A socket file that remains was left by a dead process.
   std::error_code error;
   if (std::filesystem::is_socket(address_.unix_path, error)) {
     std::filesystem::remove(address_.unix_path, error);
@@ -207,8 +207,8 @@ void Listener::SetRefusing(bool is_refusing) {
   }
 }
 
-// The library has no call for it, and does not tell which descriptors are its own. All that were
-// accepted here have this port.
+// gRPC has no call to close its connections and does not report their descriptors. They are found
+// by their local port, which all connections accepted here share.
 void Listener::EndConnections() const {
   for (int fd = 0; fd < max_open_files_; ++fd) {
     sockaddr_storage address = {};
@@ -237,7 +237,7 @@ void Listener::Stop() {
   }
   sockets_.clear();
   while (!silent_.empty()) {
-    silent_.EndOldest();  // nobody would hear them
+    silent_.EndOldest();  // no server will read from them
   }
 }
 
@@ -257,7 +257,7 @@ void Listener::Run() {
   }
 }
 
-// Until somebody has been silent for too long.
+// Returns the time until the next silent connection expires; -1 if there is none.
 int Listener::PollTimeoutMillis() const {
   const std::optional<Instant> expiry = silent_.next_expiry();
   if (!expiry.has_value()) {
@@ -274,13 +274,13 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         WaitForFiles();
       }
-      return;  // nobody waits, or who waited has gone; poll says when somebody comes
+      return;  // no connection waits, or its client has gone; poll reports the next one
     }
     if (is_refusing_.load()) {
       continue;
     }
     if (connection.fd() >= max_open_files_) {
-      HandOverSpeakers();  // who has spoken by now is not silent
+      HandOverSpeakers();  // clients that have spoken must not be ended as silent
       connection = MoveBelowBound(std::move(connection));
       if (!connection.is_open()) {
         continue;
@@ -295,8 +295,8 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
   }
 }
 
-// To the number of one that was silent: above the bound it would be a file that nobody counts.
-// Another thread may take that number first; then the next of them has to go, too.
+// Ends silent connections until the new one gets a descriptor below the bound, so that the bound
+// keeps counting it. Another thread may take a freed descriptor first; then one more is ended.
 FileDescriptor Listener::MoveBelowBound(FileDescriptor connection) {
   while (!silent_.empty()) {
     silent_.EndOldest();
@@ -332,7 +332,7 @@ void Listener::RefuseUser() {
   }
 }
 
-// Others have taken the reserve. Clients wait in the kernel's queue.
+// accept failed: the reserve is used up too. Clients wait in the kernel's queue.
 void Listener::WaitForFiles() {
   if (IsTimeToLog(&files_logged_at_)) {
     LogWarning(

@@ -1,19 +1,19 @@
-// Listener takes connections for a gRPC server, in place of the library's own ports. In 1.51.1
-// those take any number, and stop for good once the process has no file descriptor left
+// Listener accepts connections for a gRPC server, in place of the library's own ports. In 1.51.1
+// those accept without limit, and stop for good once the process has no file descriptor left
 // (CVE-2023-4785).
 //
-// The library gets a connection when its client has said a word (silent_connections.h). What comes
-// while too many files are open takes the place of the one that has been silent longest; where none
-// is silent it is closed at once, so that the rest of the process always has some files left. It
-// counts open files, and not connections, since the library does not tell when one ends: a new
-// descriptor is the lowest that is free, so one of at least N says that N files are open.
+// A connection goes to the library after its client's first bytes (silent_connections.h). While too
+// many files are open, a new connection replaces the one that has been silent longest; if none is
+// silent, it is closed at once, so that the rest of the process always has some files left. The
+// bound counts open files, not connections, because the library does not report when a connection
+// ends: the kernel gives the lowest free descriptor, so descriptor N means at least N open files.
 //
-// Who reaches a Unix socket of ours is trusted with all that is behind it, so connections of other
-// users than this process's and root are closed, whatever the permissions of the file are. The log
-// has a line every ten seconds at most about connections that are refused, for each of the two
-// reasons, or that wait since accept fails. It is tried again ten times a second.
+// A client of a Unix socket is trusted with everything behind it, so connections of users other
+// than this process's and root are closed, whatever the file's permissions are. Refusals for either
+// reason, and failures of accept, are each logged at most every ten seconds; accept is retried
+// every 100 ms.
 //
-// Thread safety: one caller at a time. A thread of its own accepts.
+// Thread safety: one caller at a time. Its own thread accepts.
 // Errors:        kUnavailable, reason LISTEN, when the address cannot be bound.
 #ifndef QUIRE_COMMON_WIRE_LISTENER_H_
 #define QUIRE_COMMON_WIRE_LISTENER_H_
@@ -36,14 +36,13 @@ namespace quire {
 
 class Listener {
  public:
-  // Files that may be open when a connection is taken, whatever the limit of the process. A
-  // connection without calls takes some 50 KiB.
+  // Most files that may be open when a connection is accepted, even if the process's limit is
+  // higher. A connection without calls takes some 50 KiB.
   static constexpr int kMaxOpenFiles = 4096;
 
-  // Binds the address, all of them where a name has several; port 0 is any free one. Clients can
-  // connect from here on, and wait until Start. num_files_left: by so many files its bound is lower
-  // than that of other ports of the process, at most a quarter, so that a flood of this port leaves
-  // them connections.
+  // Binds the address, or all addresses of a name; port 0 picks a free one. Clients can connect
+  // from now on and wait until Start. num_files_left: lowers this port's bound on open files, by at
+  // most a quarter, so that a flood of it leaves connections to the process's other ports.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const Address& address,
                                                         int num_files_left = 0);
 
@@ -52,21 +51,21 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // Connections are handed to the server that is built. Once, before it is built.
+  // Makes the server accept connections from this listener. Call once, before it is built.
   void AddTo(grpc::ServerBuilder& builder,
              const std::shared_ptr<grpc::ServerCredentials>& credentials =
                  grpc::InsecureServerCredentials());
 
-  // Accepts from now on, until Stop. Once, when the server runs.
+  // Accepts connections until Stop. Call once, after the server has started.
   void Start();
 
-  // While it refuses, connections are closed as they come; those that are there are closed now.
+  // true: closes all connections now, and each new one as it comes.
   void SetRefusing(bool is_refusing);
 
-  // No connection is taken any more. Before the server shuts down.
+  // Accepts no more connections. Call before the server shuts down.
   void Stop();
 
-  // With the port that was taken.
+  // The bound address, with the port that was picked.
   const Address& address() const { return address_; }
 
  private:
@@ -78,7 +77,7 @@ class Listener {
   int PollTimeoutMillis() const;
   void AcceptFrom(const FileDescriptor& socket);
   void HandOverSpeakers();
-  // Not open: there is no room, and it is refused.
+  // Returns a closed descriptor if there is no room; the connection was refused.
   FileDescriptor MoveBelowBound(FileDescriptor connection);
   void Refuse(FileDescriptor connection);
   void EndConnections() const;
@@ -89,12 +88,12 @@ class Listener {
   const int max_open_files_;
   std::vector<FileDescriptor> sockets_;
   SilentConnections silent_;
-  std::shared_ptr<grpc::ServerCredentials> credentials_;  // asked at each connection
+  std::shared_ptr<grpc::ServerCredentials> credentials_;  // used at each connection
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::atomic<bool> is_refusing_ = false;
-  FileDescriptor stop_;      // readable: the thread ends
-  Instant files_logged_at_;  // a refusal for too many open files
-  Instant users_logged_at_;  // one for the user
+  FileDescriptor stop_;      // becomes readable to end the thread
+  Instant files_logged_at_;  // last log line about too many open files
+  Instant users_logged_at_;  // last log line about another user
   std::thread thread_;
 };
 

@@ -24,9 +24,9 @@
 namespace quire {
 namespace {
 
-// A Listener hands over who speaks. With this HTTP/2 begins (RFC 9113, section 3.4), and with this
-// a handshake of TLS (RFC 8446, section 5.1), of which no more comes: other words would be an error
-// in the log, among those of strangers.
+// A Listener hands a connection over only after its client's first bytes: the preface of HTTP/2
+// (RFC 9113, section 3.4) or the start of a TLS record (RFC 8446, section 5.1). Nothing follows;
+// any other bytes would add errors to the log.
 constexpr std::string_view kHttp2Hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr std::string_view kTlsHello = "\x16\x03\x01";
 
@@ -39,7 +39,7 @@ Address Dialled(Address address) {
   return address;
 }
 
-// Waits for what poll calls events. False: not until then.
+// Waits for poll(2) events. Returns false after the deadline.
 bool WaitFor(const FileDescriptor& socket, int16_t events, Instant deadline) {
   pollfd wait = {.fd = socket.fd(), .events = events, .revents = 0};
   const int64_t left_ms = std::max<int64_t>((deadline - SteadyNow()) / kNanosPerMilli, 0);
@@ -51,7 +51,7 @@ struct SocketAddress {
   socklen_t length = 0;
 };
 
-// True if a server is there and answers.
+// Returns true if a server listens there and answers in time.
 bool IsAnswered(const SocketAddress& address, std::string_view hello, Instant deadline) {
   const FileDescriptor socket(
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -67,15 +67,15 @@ bool IsAnswered(const SocketAddress& address, std::string_view hello, Instant de
   socklen_t error_length = sizeof(error);
   ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &error_length);
   if (error != 0) {
-    return false;  // nobody listens
+    return false;  // connection refused: no server listens
   }
-  // With and without TLS a server has a word for who says no more than this, or closes.
+  // With or without TLS, a server answers this incomplete greeting or closes the connection.
   static_cast<void>(::send(socket.fd(), hello.data(), hello.size(), MSG_NOSIGNAL));
   ::shutdown(socket.fd(), SHUT_WR);
   return WaitFor(socket, POLLIN, deadline);
 }
 
-// All addresses of a name; empty: it was not found.
+// Returns all addresses of a name; empty if it does not resolve.
 std::vector<SocketAddress> AddressesOf(const Address& address) {
   if (address.is_unix()) {
     const std::string& path = address.unix_path;
@@ -123,7 +123,7 @@ ListenerProbe::~ListenerProbe() {
 
 void ListenerProbe::Run() {
   int num_misses = 0;
-  // Looked up once: the socket stays bound to what the name was, whatever becomes of the resolver.
+  // Resolved only once: the listening socket stays bound to those addresses even if DNS changes.
   std::vector<SocketAddress> addresses;
   MutexLock lock(mutex_);
   for (;;) {

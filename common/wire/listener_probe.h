@@ -1,11 +1,10 @@
-// ListenerProbe dials an address of its own process now and then, and says when nobody answers
-// there any more: a process that serves its old connections and takes no new ones looks healthy
-// from inside.
+// ListenerProbe dials an address of its own process every few seconds, and reports when nothing
+// answers: a process that serves old connections but accepts no new ones looks healthy from inside.
 //
-// An answer is the first byte of the server or the end of the connection, so a server that refuses
-// connections, because it has too many, is no deaf one.
+// The server's first byte or the end of the connection counts as an answer, so a server that
+// refuses connections because it has too many is not deaf.
 //
-// Thread safety: is_deaf from any thread. A thread of its own dials, and may wait.
+// Thread safety: is_deaf from any thread. Its own thread dials, and may wait.
 #ifndef QUIRE_COMMON_WIRE_LISTENER_PROBE_H_
 #define QUIRE_COMMON_WIRE_LISTENER_PROBE_H_
 
@@ -22,21 +21,20 @@
 namespace quire {
 
 struct ListenerProbeTiming {
-  std::chrono::milliseconds interval{3'000};  // from one answer, or none, to the next dial
-  std::chrono::milliseconds patience{3'000};  // for one answer
-  int num_misses = 3;                         // in a row, until it is deaf
+  std::chrono::milliseconds interval{3'000};  // from an answer, or a miss, to the next dial
+  std::chrono::milliseconds patience{3'000};  // timeout of one answer
+  int num_misses = 3;                         // misses in a row until it is deaf
 };
 
 class ListenerProbe {
  public:
-  // Of a Listener: an address, or a name that is one of this machine. "0.0.0.0" and "::" are
-  // dialled on loopback.
+  // address: a Listener's, or a name of this machine. "0.0.0.0" and "::" are dialed on loopback.
   ListenerProbe(const Address& address, bool is_tls, ListenerProbeTiming timing = {});
   ~ListenerProbe();
   ListenerProbe(const ListenerProbe&) = delete;
   ListenerProbe& operator=(const ListenerProbe&) = delete;
 
-  // What the last dials said, at once. False at first, and again after an answer.
+  // Returns true after num_misses misses in a row, false before and after an answer. Never waits.
   bool is_deaf() const { return is_deaf_.load(std::memory_order_relaxed); }
 
  private:

@@ -1,8 +1,8 @@
-// Reloaded is what was read from files that may be replaced while the process runs. A thread of its
-// own reads them: calls and handshakes never wait for a disk, a hung network share included.
+// Reloaded holds a value read from files that may be replaced while the process runs. Its own
+// thread reads them, so that calls and handshakes never wait for a disk or a hung network share.
 //
-// Files that are missing, half written or wrong are no reason to stop: what they last held stays in
-// use, and the log says so once for each cause.
+// If files are missing, half written or wrong, the last good value stays in use, and each cause is
+// logged once.
 //
 // Thread safety: any thread.
 // Cost:          Get is a lock and a reference. The files are read and checked twice in kMaxAgeNs.
@@ -28,26 +28,26 @@ namespace quire {
 template <typename Value>
 class Reloaded {
  public:
-  // What Get returns is at most so old, while the disk answers at once.
+  // Oldest value that Get returns, as long as the disk answers at once.
   static constexpr int64_t kMaxAgeNs = kNanosPerSecond;
   static constexpr int64_t kMaxEndNs = kNanosPerSecond;
 
-  // Its errors tell of no contents: they are logged. It may outlive the object while a disk hangs.
+  // Its errors are logged: they must not quote contents. It may outlive the object if a disk hangs.
   using Reader = std::function<absl::StatusOr<Value>()>;
 
-  // what: for the log, in the plural; file: likewise, the one to look at. first: what `read` gave.
+  // what: plural name for the log. file: path for the log. first: the value `read` returned first.
   Reloaded(std::string what, std::string file, Reader read, Value first)
       : shared_(std::make_shared<Shared>(
             std::move(what), std::move(file), std::move(read), std::move(first))) {
     thread_ = std::thread([shared = shared_] { shared->Run(); });
   }
-  // Waits for the thread, else it could still use OpenSSL while exit() takes that down. A disk that
-  // hangs is waited for kMaxEndNs: the thread then waits in a system call, and is left behind.
+  // Joins the thread, else it could use OpenSSL while exit() tears that down. If a disk hangs, the
+  // thread is detached after kMaxEndNs: it is stuck in a system call.
   ~Reloaded() { shared_->Stop(SteadyNow() + kMaxEndNs) ? thread_.join() : thread_.detach(); }
   Reloaded(const Reloaded&) = delete;
   Reloaded& operator=(const Reloaded&) = delete;
 
-  // The newest that could be read.
+  // Returns the newest good value.
   std::shared_ptr<const Value> Get() const {
     const MutexLock lock(shared_->mutex);
     return shared_->value;
@@ -80,7 +80,7 @@ class Reloaded {
       }
     }
 
-    // Whether Run has ended by then.
+    // Returns true if Run has ended by the deadline.
     bool Stop(Instant deadline) {
       const MutexLock lock(mutex);
       is_stopped = true;

@@ -1,4 +1,4 @@
-// SHA-256, as OpenSSL has it.
+// SHA-256, by OpenSSL.
 //
 // Thread safety: a free function, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_SHA256_H_

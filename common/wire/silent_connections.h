@@ -1,6 +1,7 @@
-// SilentConnections holds connections until their clients have said a word. Those cost a file each
-// and nothing of the gRPC library, and never keep anybody out: one more than kMaxConnections ends
-// the one that has been silent longest. Who begins with what is no HTTP/2 and no TLS is hung up on.
+// SilentConnections holds connections until their clients' first bytes. A silent connection costs
+// one file and nothing in the gRPC library, and never keeps another client out: one more than
+// kMaxConnections ends the one that has been silent longest. A client whose first bytes are neither
+// HTTP/2 nor TLS is disconnected.
 //
 // Clients of HTTP/2 speak first: RFC 9113, section 3.4.
 //
@@ -27,27 +28,28 @@ class SilentConnections {
 
   struct Connection {
     FileDescriptor socket;
-    int listener_fd = -1;  // where it came
+    int listener_fd = -1;  // the socket that accepted it
     Instant since = 0;
   };
 
   SilentConnections();
 
-  // Readable when a client has said something or left. Not open: the system gives no such file.
+  // Readable when a client has sent bytes or left. Closed if the system could not make an epoll.
   const FileDescriptor& events() const { return events_; }
   bool empty() const { return connections_.empty(); }
 
   void Add(Connection connection);
 
-  // Ends the one that has been silent longest. REQUIRES: !empty().
+  // Ends the connection that has been silent longest. REQUIRES: !empty().
   void EndOldest();
 
-  // Ends those that have been silent for too long.
+  // Ends connections that have been silent for kMaxSilenceNs.
   void EndExpired(Instant now);
-  // When the next one will have been. None: there is no connection.
+  // Returns when the next connection expires, or nullopt if there is none.
   std::optional<Instant> next_expiry() const;
 
-  // Those that have begun as a client does, and are no longer here; who left has been ended.
+  // Removes and returns connections whose clients began HTTP/2 or TLS. Ends those whose clients
+  // left or sent anything else.
   std::vector<Connection> TakeSpeakers();
 
  private:

@@ -26,7 +26,7 @@ absl::Status CheckLength(std::string_view field, int got, int want) {
   return got == want ? absl::OkStatus() : Malformed(field, "column length", got, want);
 }
 
-// A column of counts must add up to the length of the column that it divides.
+// Checks that a column of counts adds up to the length of the column that it divides.
 absl::Status CheckSum(std::string_view field, const Column& counts, int want) {
   uint64_t sum = 0;  // at most 2^31 entries of 2^32: no overflow
   for (uint32_t count : counts) {
@@ -37,7 +37,7 @@ absl::Status CheckSum(std::string_view field, const Column& counts, int want) {
              : Malformed(field, "sum of counts", static_cast<int64_t>(sum), want);
 }
 
-// A column of indices of slices.
+// Checks a column of slice indices.
 absl::Status CheckIndices(std::string_view field, const Column& indices, int num_slices) {
   for (int i = 0; i < indices.size(); ++i) {
     const uint32_t slice = indices[i];
@@ -48,7 +48,7 @@ absl::Status CheckIndices(std::string_view field, const Column& indices, int num
   return absl::OkStatus();
 }
 
-// Of the bytes of a column: as many words as it has pairs of numbers.
+// Hashes a column's bytes: one 64-bit word for two numbers.
 template <typename T>
 void AddColumn(const google::protobuf::RepeatedField<T>& column, FoldHash& digest) {
   static_assert(sizeof(T) == sizeof(uint32_t));
@@ -208,7 +208,7 @@ void EncodeSwaps(const StepPlan& plan, v1::StepRequest* request) {
   }
 }
 
-// The columns of each direction have one length.
+// REQUIRES: the columns of each direction have equal lengths.
 void DecodeSwaps(const v1::StepRequest& request, StepPlan* plan) {
   plan->swap_outs.reserve(static_cast<size_t>(request.swap_out_block_size()));
   for (int i = 0; i < request.swap_out_block_size(); ++i) {

@@ -1,8 +1,8 @@
 // The step codec turns StepPlan and StepResult into their messages and back. Columns of numbers are
 // packed fixed32, so that both directions copy arrays; a steady decode costs 12 bytes a sequence.
 //
-// Decoding checks structure: columns of one length, counts that add up, numbers that fit their
-// types. Whether the numbers make sense is step_plan_check's to say.
+// Decoding checks structure: columns of equal length, counts that add up, numbers that fit their
+// types. StepPlanChecker checks what the numbers mean.
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        kInvalidArgument, reason MALFORMED_PROTO, message "field: rule (got X, limit Y)".
@@ -24,12 +24,12 @@ namespace quire {
 // `request` may live on an arena.
 void EncodePlan(const StepPlan& plan, v1::StepRequest* request);
 
-// With the digest that the peer sent: whether it is that of the plan is the caller's to say.
+// Returns the plan with the digest that the peer sent; the caller must check that it matches.
 absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request);
 
 void EncodeResult(const StepResult& result, v1::StepResponse* response);
 
-// Of every field but the digest itself: what result_digest must be.
+// Returns the digest of every field except result_digest, which must be equal to it.
 uint64_t DigestOf(const v1::StepResponse& response);
 
 absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response);

@@ -19,7 +19,7 @@
 namespace quire {
 namespace {
 
-// Bundles of all authorities that the web knows have a fifth of it.
+// Bundles of all authorities that browsers trust have a fifth of this size.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 20;
 
 template <typename Object, void (*Free)(Object*)>
@@ -35,7 +35,7 @@ absl::Status Fault(const std::string& path, std::string_view rule) {
   return InvalidArgument("TLS_FILE", absl::StrCat("TLS: ", path, ": ", ToAbsl(rule)));
 }
 
-// The same with what the library says, which is never what is in the file.
+// Adds OpenSSL's reason, which never quotes the file.
 absl::Status LibraryFault(const std::string& path, std::string_view rule) {
   const char* cause = ::ERR_reason_error_string(::ERR_peek_last_error());
   ::ERR_clear_error();
@@ -43,10 +43,10 @@ absl::Status LibraryFault(const std::string& path, std::string_view rule) {
                cause == nullptr ? std::string(rule) : absl::StrCat(ToAbsl(rule), " (", cause, ")"));
 }
 
-// gRPC takes what is in a file as a string of C.
+// Ends at the first zero byte, because gRPC takes the contents as a C string.
 Source Read(const std::string& text) { return Source(::BIO_new_mem_buf(text.c_str(), /*len=*/-1)); }
 
-// Nobody is asked at a terminal.
+// Without this callback OpenSSL would ask for a password at the terminal.
 int NoPassword(char* /*buffer*/, int /*size*/, int /*is_for_writing*/, void* /*data*/) { return 0; }
 
 Certificate NextCertificate(BIO* source) {
@@ -62,7 +62,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
                    : InvalidArgument("TLS_FILE", absl::StrCat("TLS: ", text.status().message()));
 }
 
-// One certificate at least, and nothing between them or behind that begins like one and is none.
+// Checks that the text has at least one certificate, and none that begins like one but is broken.
 absl::Status CheckCertificates(const std::string& path, const std::string& text) {
   const Source source = Read(text);
   int count = 0;
@@ -81,7 +81,7 @@ absl::Status CheckCertificates(const std::string& path, const std::string& text)
   return absl::OkStatus();
 }
 
-// As the library will use them, so that it refuses neither.
+// Loads certificate and key as gRPC will, so that gRPC refuses neither.
 absl::Status CheckPair(const TlsTexts& paths, const TlsTexts& texts) {
   ::ERR_clear_error();
   const Context context(::SSL_CTX_new(::TLS_method()));

@@ -1,10 +1,9 @@
-// TlsFiles are the certificate, the key and the certificate authorities of one port, or of the
-// connections of one kind, in PEM files that may be replaced while the process runs (reloaded.h).
-// Files that do not belong together are not used.
+// TlsFiles are the certificate, the key and the certificate authorities of one port, or of one kind
+// of connection. Their PEM files may be replaced while the process runs (reloaded.h). Files that do
+// not belong together are not used.
 //
 // Thread safety: any thread.
-// Errors:        kInvalidArgument, reason TLS_FILE, message "TLS: file: rule". Of a file no content
-//                is ever told.
+// Errors:        kInvalidArgument, reason TLS_FILE, message "TLS: file: rule", without contents.
 #ifndef QUIRE_COMMON_WIRE_TLS_FILES_H_
 #define QUIRE_COMMON_WIRE_TLS_FILES_H_
 
@@ -17,33 +16,32 @@
 
 namespace quire {
 
-// Of files, or what is in them.
+// Paths of files, or their contents.
 struct TlsTexts {
-  std::string certificate;  // with those that lead to an authority behind it; empty: none
+  std::string certificate;  // followed by its chain of intermediates; empty: none
   std::string key;          // of the certificate, not encrypted
-  std::string authorities;  // who may have signed the certificate of the other end; empty: nobody
-                            // is asked for one
+  std::string authorities;  // that may sign the peer's certificate; empty: none is asked for
 
   bool is_empty() const { return certificate.empty() && key.empty() && authorities.empty(); }
 
   friend bool operator==(const TlsTexts&, const TlsTexts&) = default;
 };
 
-// What is in the files now. An empty path is an empty text; a certificate and its key go together.
+// Reads the files. An empty path gives an empty text; a certificate needs its key and vice versa.
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsTexts& paths);
 
 class TlsFiles {
  public:
-  // What Get returns is at most so old.
+  // Oldest texts that Get returns.
   static constexpr int64_t kMaxAgeNs = Reloaded<TlsTexts>::kMaxAgeNs;
 
-  // Errors: what ReadTlsFiles says.
+  // Errors: as ReadTlsFiles.
   static absl::StatusOr<std::shared_ptr<TlsFiles>> Open(const TlsTexts& paths);
 
-  // The newest ones that belong together.
+  // Returns the newest texts that belong together.
   TlsTexts Get() { return *texts_.Get(); }
 
-  // Whether the other end is asked for a certificate. Paths do not change.
+  // Returns true if the peer is asked for a certificate. Never changes.
   bool has_authorities() const { return !paths_.authorities.empty(); }
 
  private:

@@ -24,7 +24,7 @@ void WatchStream::OnReadDone(bool ok) {
 }
 
 void WatchStream::OnDone(const grpc::Status& status) {
-  // What the callbacks hold goes with them, when this returns; it may hold this stream.
+  // Moved to the stack: destroying the callbacks may destroy this stream, so it must happen last.
   const Callbacks callbacks = std::move(callbacks_);
   absl::Status end = FromGrpcStatus(status);
   callbacks.on_end(end.ok() ? absl::UnavailableError("worker: ended the stream of reports")

@@ -1,5 +1,4 @@
-// WatchStream is one Watch call to one worker: its reports and the end of the call come back as
-// callbacks.
+// WatchStream is one Watch call to one worker; callbacks deliver its reports and its end.
 //
 // Thread safety: Cancel may be called from any thread. Callbacks come from library threads, one at
 //                a time, on_end last and exactly once.
@@ -25,11 +24,11 @@ class WatchStream : private grpc::ClientReadReactor<v1::WatchReport> {
     std::function<void(absl::Status)> on_end;  // the status is never OK
   };
 
-  // Starts the call. scheduler_incarnation: of the scheduler that watches; 0: it is none. The stub
-  // must outlive the constructor only.
+  // Starts the call. scheduler_incarnation: that of the watching scheduler; 0 if the caller is
+  // none. The stub is used only during construction.
   WatchStream(v1::WorkerService::Stub& stub, uint64_t scheduler_incarnation, Callbacks callbacks);
 
-  // Ends the call; on_end still comes.
+  // Cancels the call; on_end is still called.
   void Cancel() { context_.TryCancel(); }
 
  private:

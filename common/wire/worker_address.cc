@@ -16,7 +16,7 @@ namespace {
 
 constexpr mode_t kOwnerOnly = 0700;
 
-// A link is none: whoever made it chooses where it leads.
+// Refuses symbolic links: the user who made one chooses where it leads.
 bool IsOwnFolder(const std::string& path) {
   struct stat found = {};
   return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
@@ -38,7 +38,7 @@ absl::StatusOr<Address> DefaultWorkerAddress() {
   const std::optional<std::string> runtime = RuntimeFolder("/quire/worker.sock.ranks");
   const std::string folder = runtime.has_value() ? absl::StrCat(*runtime, "/quire")
                                                  : absl::StrCat("/tmp/quire-", ::geteuid());
-  static_cast<void>(::mkdir(folder.c_str(), kOwnerOnly));  // it may be there
+  static_cast<void>(::mkdir(folder.c_str(), kOwnerOnly));  // may exist already
   if (!IsOwnFolder(folder)) {
     return Error(absl::StatusCode::kFailedPrecondition,
                  "ADDRESS",

@@ -1,5 +1,5 @@
-// Where a worker listens and a scheduler dials unless they are told: a Unix socket in a folder that
-// nobody else may enter. Whoever reaches a worker decides what it computes.
+// The default address of a worker, for it and for its scheduler: a Unix socket in a folder that
+// only its owner may enter, because a client of a worker decides what the worker computes.
 //
 // Thread safety: free functions; the environment must not change meanwhile.
 #ifndef QUIRE_COMMON_WIRE_WORKER_ADDRESS_H_
@@ -15,12 +15,12 @@
 
 namespace quire {
 
-// $XDG_RUNTIME_DIR. Returns nullopt if it is no absolute path, or so long that path_below, appended
-// to it, would be too long for a Unix socket.
+// Returns $XDG_RUNTIME_DIR, or nullopt if it is no absolute path, or so long that appending
+// path_below would exceed a Unix socket's path.
 std::optional<std::string> RuntimeFolder(std::string_view path_below);
 
-// $XDG_RUNTIME_DIR/quire/worker.sock, or /tmp/quire-UID/worker.sock. Makes the folder. Errors:
-// kFailedPrecondition, reason ADDRESS, when there is something else, or another user's.
+// Returns $XDG_RUNTIME_DIR/quire/worker.sock, or /tmp/quire-UID/worker.sock. Makes the folder.
+// Errors: kFailedPrecondition, reason ADDRESS, if the path is no folder or belongs to another user.
 absl::StatusOr<Address> DefaultWorkerAddress();
 
 }  // namespace quire

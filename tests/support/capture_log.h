@@ -1,5 +1,5 @@
-// What this process writes to its standard streams through their LossyWriters, between Capture and
-// GetCaptured.
+// Captures the text that this process writes to its standard streams through their LossyWriters,
+// between Capture and GetCaptured.
 //
 // Thread safety: from the test's thread.
 #ifndef QUIRE_TESTS_SUPPORT_CAPTURE_LOG_H_
@@ -13,7 +13,7 @@
 
 namespace quire {
 
-// Flush gives up after half a second, in which a busy machine may not run the thread that writes.
+// Flushes repeatedly: one Flush gives up after half a second, too short for a busy machine.
 inline void FlushForLong(LossyWriter& writer) {
   constexpr int kMaxFlushes = 40;
   for (int i = 0; i < kMaxFlushes; ++i) {

@@ -22,7 +22,7 @@ using Connection = std::unique_ptr<SSL, Freer<SSL, SSL_free>>;
 using Certificate = std::unique_ptr<X509, Freer<X509, X509_free>>;
 using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY, EVP_PKEY_free>>;
 
-// Signed by itself, for an hour.
+// Installs a self-signed certificate that is valid for an hour.
 void UseNewCertificate(SSL_CTX* context) {
   const Key key(::EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256"));
   const Certificate certificate(::X509_new());
@@ -35,7 +35,7 @@ void UseNewCertificate(SSL_CTX* context) {
 }
 
 bool ShakesHands(int socket, bool dials) {
-  // The library writes where the other end has hung up.
+  // OpenSSL may write after the peer hung up, which would raise SIGPIPE.
   sigset_t broken_pipe;
   ::sigemptyset(&broken_pipe);
   ::sigaddset(&broken_pipe, SIGPIPE);

@@ -1,16 +1,15 @@
-// TLS by a certificate that anybody can make: what a stranger speaks who has no secret.
+// TLS with a self-made certificate: the best that an attacker without the secret can speak.
 //
-// Thread safety: any thread, one at a time for each connection. From then on the thread gets no
-//                SIGPIPE.
+// Thread safety: any thread, one at a time for each connection. Blocks SIGPIPE in the calling
+//                thread for good.
 #ifndef QUIRE_TESTS_SUPPORT_CERTIFICATE_TLS_H_
 #define QUIRE_TESTS_SUPPORT_CERTIFICATE_TLS_H_
 
 namespace quire {
 
-// Dials, and believes every certificate. Whether the handshake came to its end, on a socket that
-// waits.
+// Dials on a blocking socket, accepts any certificate. Returns true if the handshake completed.
 bool ConnectsByCertificate(int socket);
-// The end that is dialled, with a fresh certificate of its own.
+// The dialed end: the same, with a fresh self-signed certificate.
 bool AcceptsByCertificate(int socket);
 
 }  // namespace quire

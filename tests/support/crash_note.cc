@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-// A handler may touch no string: the note lies ready in plain memory.
+// Plain memory, because a signal handler must not use std::string.
 char note_text[257];
 std::size_t note_size = 0;
 

@@ -1,11 +1,11 @@
-// A crash note says how to repeat what the process was doing when a check stops it. Invariants
-// abort, so a test that runs random histories leaves a note before each of them.
+// A crash note tells how to repeat a run that a failed check aborts. Tests that run random
+// histories set a note before each of them.
 //
 //   SetCrashNote("QUIRE_SEED=17")
 //   a check fails: "file:line: check failed: ..." and then the note, on standard error.
 //
 // The process then dies of the signal, as it would without a note. Signals: SIGABRT, SIGSEGV,
-// SIGBUS, SIGFPE, and SIGALRM, for who sets an alarm against endless loops.
+// SIGBUS, SIGFPE, and SIGALRM, for tests that set an alarm against endless loops.
 //
 // Thread safety: one thread.
 #ifndef QUIRE_TESTS_SUPPORT_CRASH_NOTE_H_
@@ -15,7 +15,7 @@
 
 namespace quire {
 
-// At most 255 bytes are kept. An empty note is not printed.
+// Keeps at most 255 bytes. An empty note is not printed.
 void SetCrashNote(const std::string& note);
 
 }  // namespace quire

@@ -12,7 +12,7 @@ namespace quire {
 namespace {
 
 struct Block {
-  std::vector<std::string> head;  // comments and commands, as they stand
+  std::vector<std::string> head;  // comments and commands, verbatim
   std::string expected;
   int line = 0;  // of its first line, from 1
 };

@@ -1,4 +1,4 @@
-// Scenario files tell a story: commands, a line "----", and exactly what must come out.
+// A scenario file is a list of blocks: commands, a line "----", and the exact expected output.
 //
 //   # A comment belongs to the block below it.
 //   add id=1 prompt=8
@@ -6,8 +6,8 @@
 //   ----
 //   plan 1
 //
-// A blank line ends a block. The output of a block is that of its commands, one after the other.
-// With --rewrite the files are written anew with what came out, and the diff is the review.
+// A blank line ends a block. The output of a block is the concatenated output of its commands. With
+// --rewrite the files are rewritten with the actual output, and the diff is reviewed.
 //
 // Thread safety: for tests, one thread.
 // Source:        the datadriven tests of etcd raft and CockroachDB.
@@ -27,7 +27,7 @@ namespace quire {
 // One command line: a name, then key=value arguments.
 class ScenarioCommand {
  public:
-  // Errors end the test: std::nullopt is not worth handling in a scenario.
+  // Malformed arguments fail the running test.
   explicit ScenarioCommand(std::string_view line);
 
   const std::string& name() const { return name_; }
@@ -36,7 +36,7 @@ class ScenarioCommand {
   int64_t Int(const std::string& key, int64_t fallback) const;
   double Number(const std::string& key, double fallback) const;
   std::vector<int32_t> Ints(const std::string& key) const;  // 1,2,3; empty when absent
-  // Keys that nobody asked for: a misspelt argument must not pass in silence.
+  // Returns keys that the handler never read, so that a misspelled argument is noticed.
   std::vector<std::string> UnusedKeys() const;
 
  private:
@@ -51,7 +51,7 @@ using ScenarioHandler = std::function<std::string(const ScenarioCommand&)>;
 // Fails the running test where the output differs; with rewrite, changes the file instead.
 void RunScenario(const std::filesystem::path& file, const ScenarioHandler& handler, bool rewrite);
 
-// The *.txt files of a folder, by name.
+// Returns the *.txt files of a folder, sorted by name.
 std::vector<std::filesystem::path> ScenarioFilesIn(const std::filesystem::path& folder);
 
 }  // namespace quire

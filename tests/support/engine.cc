@@ -38,7 +38,7 @@ StepLimits LimitsOf(const EngineOptions& options, const ModelConfig& config) {
   return limits;
 }
 
-// Of no other engine.
+// Returns a path that no other engine uses.
 std::string SocketPath() {
   static std::atomic<int> num_paths{0};
   return (std::filesystem::temp_directory_path() /
@@ -93,7 +93,7 @@ absl::Status Engine::Reset(const EngineOptions& options) {
   for (const Rank& rank : ranks_) {
     params.rendezvous.push_back(rank.executor->rendezvous());
   }
-  // Ranks wait for each other in there.
+  // In parallel, because ranks wait for each other in BeginEpoch.
   std::vector<absl::Status> statuses(ranks_.size());
   OnAllRanks(static_cast<int32_t>(ranks_.size()), [&](int32_t rank) {
     const auto i = static_cast<size_t>(rank);
@@ -126,7 +126,7 @@ bool Engine::Step() {
     last_num_tokens_ += slice.num_tokens;
   }
   SpoilSwapIns(&*plan);
-  if (ranks_.size() == 1) {  // no thread, no copy: benchmarks measure steps
+  if (ranks_.size() == 1) {  // benchmarks measure steps: avoid threads and copies
     absl::StatusOr<const StepResult*> result = ranks_.front().executor->Execute(*plan);
     QUIRE_CHECK(result.ok());
     QUIRE_CHECK(core_->ApplyStepResult(**result).ok());
@@ -154,7 +154,7 @@ absl::StatusOr<StepResult> Engine::ExecuteOnAll(const StepPlan& plan) {
   return MergeResults(std::move(results), plan.swap_ins);
 }
 
-// As if the scheduler remembered a place in host memory that was given to others since.
+// Simulates a scheduler whose reference to a host block is stale.
 void Engine::SpoilSwapIns(StepPlan* plan) {
   for (BlockSwapIn& swap : plan->swap_ins) {
     if (stale_swap_in_every_ > 0 && ++num_swap_ins_ % stale_swap_in_every_ == 0) {

@@ -1,5 +1,5 @@
-// Engine is the whole server without its wires: a SchedulerCore and a StepExecutor in one thread,
-// a plan handed from one to the other. Several ranks are a thread each, for the time of a step.
+// Engine is the whole server without RPC: a SchedulerCore and a StepExecutor in one thread that
+// passes plans and results between them. Several ranks run on a thread each, during a step only.
 // Tests of answers and benchmarks of steps use it.
 //
 // Thread safety: one caller at a time.
@@ -26,24 +26,24 @@ namespace quire {
 
 struct EngineOptions {
   int num_threads = 1;    // of each rank
-  int32_t num_ranks = 1;  // these five: of Create, not of Reset
+  int32_t num_ranks = 1;  // the fields up to has_dummy_weights: Create reads them, Reset does not
   KvBackend kv_backend = KvBackend::kPaged;
-  std::string isa;  // "": the best
+  std::string isa;  // "": the best of this machine
   bool has_dummy_weights = false;
-  int32_t num_blocks = 0;  // with the null block; 0: what max_sequences can need
+  int32_t num_blocks = 0;  // null block included; 0: enough for max_sequences at max_model_len
   int32_t block_size_tokens = 16;
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 512;
   int32_t max_model_len = 0;  // 0: the model's
   int32_t num_host_blocks = 0;
-  // Every so many swap-ins one asks for what its host block does not hold; 0: none does.
+  // Every n-th swap-in names a stale generation of its host block; 0: none does.
   int64_t stale_swap_in_every = 0;
   CoreConfig core = {};
-  bool frees_behind_window = true;      // where the model has a sliding window
-  std::optional<DType> kv_cache_dtype;  // none: the type of the model's weights
+  bool frees_behind_window = true;      // only if all layers have a sliding window
+  std::optional<DType> kv_cache_dtype;  // nullopt: the type of the model's weights
 };
 
-// What one sequence answered.
+// The output of one sequence.
 struct Answer {
   std::vector<TokenId> token_ids;
   std::vector<float> logprobs;
@@ -57,21 +57,21 @@ using Answers = std::map<std::pair<RequestId, int32_t>, Answer>;
 
 class Engine {
  public:
-  // Loads the model. Errors: those of the model, the backend and BeginEpoch.
+  // Loads the model. Errors: those of loading, of the backend and of BeginEpoch.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_dir,
                                                         const EngineOptions& options);
 
   // Drops all sequences and begins a new epoch with other limits; the model stays loaded.
   absl::Status Reset(const EngineOptions& options);
 
-  // Aborts the process when the request is refused: a test's mistake.
+  // Aborts the process if the request is refused, which is a mistake of the test.
   void Add(Request request);
 
-  // Plans, executes and applies one step. False when there was nothing to do. Aborts the process
-  // when the executor refuses a plan or the core a result.
+  // Plans, executes and applies one step. Returns false if there was none to plan. Aborts the
+  // process if the executor refuses the plan or the core the result.
   bool Step();
 
-  // Steps until nothing is left, and gives what every sequence answered since the last Reset.
+  // Steps until no work is left. Returns the answers of all sequences since the last Reset.
   const Answers& RunToEnd();
 
   const ModelConfig& config() const { return ranks_.front().model->config(); }

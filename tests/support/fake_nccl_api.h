@@ -1,4 +1,4 @@
-// FakeNcclApi is the library of emulated kernels with FakeNccl as its NCCL, linked into the test.
+// FakeNcclApi is the emulated kernel library, linked into the test, with FakeNccl as its NCCL.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_TESTS_SUPPORT_FAKE_NCCL_API_H_

@@ -18,8 +18,8 @@ uint64_t Mix(uint64_t state, uint64_t word) {
   return state ^ (state >> 29);
 }
 
-// What the KV cache holds for a token: like a layer's K and V, it depends on all that it attended
-// to.
+// Returns the KV cache's word for a token. Like a layer's K and V, it depends on every token that
+// this token attended to.
 uint64_t CellOf(TokenId token_id, int32_t position, uint64_t attended) {
   return Mix(Mix(attended, static_cast<uint64_t>(token_id)), static_cast<uint64_t>(position));
 }
@@ -29,7 +29,7 @@ TokenId Sample(uint64_t attended, uint64_t seed, int32_t sequence_index, int32_t
   return static_cast<TokenId>(word % static_cast<uint64_t>(vocab_size));
 }
 
-// Logprobs fall by steps that the hash chooses, so that beams of one length compete.
+// Logprobs decrease by steps that the hash chooses, so that beams of equal length compete.
 std::vector<TokenLogprob> Candidates(uint64_t attended,
                                      int32_t num_candidates,
                                      int32_t vocab_size) {
@@ -45,12 +45,12 @@ std::vector<TokenLogprob> Candidates(uint64_t attended,
   return candidates;
 }
 
-// The oldest position that the token at this one attends to.
+// Returns the oldest position that the token at `position` attends to.
 int32_t FirstSeen(int32_t position, int32_t sliding_window) {
   return sliding_window > 0 ? std::max(0, position - sliding_window + 1) : 0;
 }
 
-// What the last of these tokens attends to, itself included.
+// Returns a hash of the cells that the last token attends to, itself included.
 uint64_t AttendedOf(std::span<const TokenId> token_ids, int32_t sliding_window) {
   std::vector<uint64_t> cells;
   uint64_t attended = kStart;
@@ -177,8 +177,8 @@ bool FakeWorker::IsPoison(const StepPlan& plan, const SequenceSlice& slice) cons
          (slice.num_tokens > 1 || !poison->second.is_harmless_alone);
 }
 
-// Until a swap-out is reported as done its block may not be written; until a swap-in is, its host
-// block may not.
+// Until a swap-out is reported as done, its block must not be written; until a swap-in is reported
+// as done, its host block must not be written.
 absl::Status FakeWorker::CheckSwaps(const StepPlan& plan) const {
   auto busy = [](BlockId id) {
     return Error(absl::StatusCode::kFailedPrecondition,
@@ -279,8 +279,7 @@ void FakeWorker::SpoilBlock(BlockId block_id) {
       first, first + limits_.block_size_tokens, first, [](uint64_t cell) { return ~cell; });
 }
 
-// What it reads or writes over must be there first: the swaps of the same block, or the same host
-// block, that were ordered before it.
+// First does earlier swaps of the same block or host block: this one uses their results.
 void FakeWorker::Do(size_t index) {
   const SwapUnderWay& under_way = swaps_[index];
   if (under_way.is_done) {
@@ -304,7 +303,7 @@ void FakeWorker::Do(size_t index) {
   std::copy_n(host_block, size, block);
   writers_[static_cast<size_t>(under_way.block)] =
       host_writers_[static_cast<size_t>(under_way.host_block)];
-  if (under_way.has_failed) {  // the block may have held the right words before: it does not now
+  if (under_way.has_failed) {  // corrupt the words, which may be the right ones by chance
     std::transform(block, block + size, block, [](uint64_t cell) { return ~cell; });
   }
 }
@@ -314,7 +313,7 @@ void FakeWorker::DoSwapsUpTo(uint64_t step_id) {
     Do(index);
   }
   while (!swaps_.empty() && swaps_.front().step_id <= step_id) {
-    swaps_.pop_front();  // and not before, though it may be done: it is not reported yet
+    swaps_.pop_front();  // not when it was done: until it is reported, CheckSwaps must see it
   }
 }
 

@@ -1,5 +1,5 @@
-// LockedGpuApi makes a table of a library's functions that run one at a time: the emulated library
-// takes one caller at a time, and ranks that are threads of one process are several.
+// LockedGpuApi wraps a library's functions in one lock: the emulated library takes one caller at a
+// time, but ranks that are threads of one process call it concurrently.
 //
 // Thread safety: the table's functions: any thread.
 #ifndef QUIRE_TESTS_SUPPORT_LOCKED_GPU_API_H_
@@ -9,8 +9,8 @@
 
 namespace quire {
 
-// Of one library in a process, which stays open. What waits for another rank in a function of the
-// table waits for ever.
+// Supports one library per process, which must stay open. A function of the table that waits for
+// another rank deadlocks.
 const gpu::GpuApi& LockedGpuApi(const gpu::GpuApi& api);
 
 }  // namespace quire

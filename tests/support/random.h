@@ -1,5 +1,5 @@
-// Random is a seeded source for tests: the same numbers on every machine and compiler, which the
-// distributions of <random> do not promise.
+// Random is a seeded generator for tests. Its numbers are the same on every machine and compiler,
+// which the distributions of <random> do not guarantee.
 //
 // Thread safety: not thread-safe.
 // Source:        SplitMix64.
@@ -19,16 +19,16 @@ class Random {
 
   uint64_t Next() { return SplitMix64(state_); }
 
-  // 0 .. bound - 1. REQUIRES: bound > 0.
+  // Returns a number in [0, bound). REQUIRES: bound > 0.
   int32_t Below(int32_t bound) {
     QUIRE_CHECK(bound > 0);
     return static_cast<int32_t>(Next() % static_cast<uint64_t>(bound));
   }
 
-  // low .. high. REQUIRES: low <= high.
+  // Returns a number in [low, high]. REQUIRES: low <= high.
   int32_t Between(int32_t low, int32_t high) { return low + Below(high - low + 1); }
 
-  // True once in n on average. REQUIRES: n > 0.
+  // Returns true with probability 1 / n. REQUIRES: n > 0.
   bool OneIn(int32_t n) { return Below(n) == 0; }
 
  private:

@@ -1,5 +1,4 @@
-// ConnectLinks and ConnectRanks connect ranks that are threads of one process, in each of the ways
-// in which ranks can be connected.
+// ConnectLinks and ConnectRanks connect ranks that are threads of one process, by any Transport.
 #ifndef QUIRE_TESTS_SUPPORT_RANK_GROUP_H_
 #define QUIRE_TESTS_SUPPORT_RANK_GROUP_H_
 
@@ -18,22 +17,22 @@
 
 namespace quire {
 
-// TCP in the clear is for comparison: ranks do not speak it.
+// kTcpInTheClear is only for comparison: real ranks never use it.
 enum class Transport : uint8_t { kSocket, kShared, kSharedSpinning, kTls, kTcpInTheClear };
 std::string NameOf(Transport transport);
 
-// What two ends are made of.
+// The parts of a link's two ends.
 struct LinkParts {
   std::array<FileDescriptor, 2> sockets;
-  FileDescriptor memory;                           // not open: none
+  FileDescriptor memory;                           // closed: no shared memory
   std::array<std::unique_ptr<TlsChannel>, 2> tls;  // their handshakes are done
 
-  // Of end 0 or 1, once.
+  // Makes end 0 or 1 of the link. Call once for each end.
   PeerLink Take(size_t end, Transport transport);
 };
 LinkParts MakeLinkParts(Transport transport,
                         int64_t max_records_per_key = TlsChannel::kMaxRecordsPerKey);
-// Two ends of a TCP connection on loopback.
+// Returns the two ends of a TCP connection on loopback.
 std::array<FileDescriptor, 2> TcpPair();
 std::pair<PeerLink, PeerLink> ConnectLinks(Transport transport);
 
@@ -41,7 +40,7 @@ std::pair<PeerLink, PeerLink> ConnectLinks(Transport transport);
 std::vector<std::shared_ptr<Communicator>> ConnectRanks(int32_t size,
                                                         Transport transport = Transport::kShared);
 
-// Calls fn(rank) on a thread for each rank, and waits for all.
+// Calls fn(rank) on a separate thread for each rank, and waits for all.
 void OnAllRanks(int32_t size, const std::function<void(int32_t)>& fn);
 
 }  // namespace quire

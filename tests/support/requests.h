@@ -1,4 +1,4 @@
-// MakeRequest builds requests for tests from the few numbers that a test is about.
+// MakeRequest builds requests for tests from the few numbers that matter to a test.
 //
 // Thread safety: a free function.
 #ifndef QUIRE_TESTS_SUPPORT_REQUESTS_H_
@@ -12,7 +12,7 @@
 namespace quire {
 
 struct RequestSpec {
-  uint64_t id = 1;  // also the seed, so that a plan's introductions can be told apart
+  uint64_t id = 1;  // also the seed, which identifies the request in a plan's introductions
   int32_t prompt = 1;
   int32_t max_tokens = 16;
   int32_t num_sequences = 1;
@@ -21,7 +21,7 @@ struct RequestSpec {
   Instant deadline = kInfiniteFuture;
 };
 
-// Prompt tokens depend on id and position, so that no two prompts are alike.
+// Prompt tokens depend on id and position, so that prompts differ.
 Request MakeRequest(const RequestSpec& spec, int32_t vocab_size = 1000);
 
 }  // namespace quire

@@ -1,5 +1,5 @@
-// Which sanitizer this build has: tests that plant a bug expect it to be found by the one that can,
-// and nothing is timed under any.
+// Tells which sanitizer this build has: tests that plant a bug expect the right sanitizer to find
+// it, and no test measures time under one.
 #ifndef QUIRE_TESTS_SUPPORT_SANITIZER_H_
 #define QUIRE_TESTS_SUPPORT_SANITIZER_H_
 

@@ -1,12 +1,11 @@
-// Timed owns an object and times every call to it, by the CPU time of the calling thread. The
-// simulations own the core so: a call that takes longer than kMaxCallNs would stop all streams of a
-// server for as long, and fails the run.
+// Timed owns an object and times every call to it, in CPU time of the calling thread. Simulations
+// wrap the core in it: a call longer than kMaxCallNs fails the run, because in a server it would
+// stop all streams for as long.
 //
 // Thread safety: one thread.
-// Cost:          two readings of a coarse clock a call, 10 ns each. The CPU time is a system call,
-// so
-//                it is read at most 100 times a second: up to 10 ms before a call may be counted to
-//                it.
+// Cost:          two reads of a coarse clock a call, 10 ns each. The CPU time is a system call, so
+//                it is read at most 100 times a second; a call's time may include up to 10 ms from
+//                before it.
 #ifndef QUIRE_TESTS_SUPPORT_TIMED_H_
 #define QUIRE_TESTS_SUPPORT_TIMED_H_
 
@@ -24,7 +23,7 @@ namespace quire {
 
 inline constexpr int64_t kMaxCallNs = 100 * kNanosPerMilli;
 
-// Reads the calling thread's time. Not used under sanitizers: they slow everything down.
+// Measures calls of one thread. Ignores them under sanitizers, which slow everything down.
 class CallWatch {
  public:
   void Begin() {
@@ -40,7 +39,7 @@ class CallWatch {
       longest_ns_ = call_ns > longest_ns_ ? call_ns : longest_ns_;
     }
   }
-  // "" or what was wrong.
+  // Returns "" or the fault.
   std::string Fault() const {
     return longest_ns_ <= kMaxCallNs
                ? ""
@@ -50,7 +49,7 @@ class CallWatch {
  private:
   static constexpr int64_t kReadIntervalNs = 10 * kNanosPerMilli;
 
-  // Ticks every few milliseconds.
+  // A clock that ticks every few milliseconds.
   static Instant CoarseNow() {
     timespec time{};
     ::clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
@@ -60,12 +59,12 @@ class CallWatch {
   Instant read_at_ = 0;
   int64_t cpu_ns_ = 0;  // at read_at_
   Instant began_at_ = 0;
-  int64_t longest_ns_ = 0;  // of calls that took long
+  int64_t longest_ns_ = 0;  // of the calls near or over kMaxCallNs
 };
 
 template <typename T>
 class Timed {
-  // Lives to the end of the statement with the call.
+  // A temporary that lives to the end of the calling statement.
   template <typename Object>
   class Call {
    public:
@@ -86,7 +85,7 @@ class Timed {
   explicit Timed(std::in_place_t /*tag*/, Arguments&&... arguments)
       : object_(std::in_place, std::forward<Arguments>(arguments)...) {}
 
-  // Another object takes its place.
+  // Replaces the object.
   template <typename... Arguments>
   void emplace(Arguments&&... arguments) {
     object_.emplace(std::forward<Arguments>(arguments)...);
@@ -98,7 +97,7 @@ class Timed {
   // For calls that only tests make.
   T& untimed() { return *object_; }
 
-  // "" or what was wrong.
+  // Returns "" or the fault.
   std::string Fault() const { return watch_.Fault(); }
 
  private:

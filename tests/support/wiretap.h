@@ -1,5 +1,5 @@
-// Wiretap stands between a rank that dials and the one that listens: it hands on what each of them
-// says, keeps a copy, and changes a byte when it is told to.
+// Wiretap is a proxy between a dialing and a listening rank: it forwards the bytes of each, keeps a
+// copy, and flips a bit on demand.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_TESTS_SUPPORT_WIRETAP_H_
@@ -21,28 +21,28 @@
 
 namespace quire {
 
-// A socket that listens on a port of 127.0.0.1 which nobody else has.
+// Returns a socket that listens on a free port of 127.0.0.1.
 FileDescriptor ListenOnLoopback();
 int PortOf(const FileDescriptor& socket);
-// A connection to it; not open when it is refused.
+// Returns a connection to a port of 127.0.0.1, or a closed descriptor if it is refused.
 FileDescriptor DialLoopback(int port);
 
 class Wiretap {
  public:
-  // In front of whoever listens at this port of 127.0.0.1.
+  // Forwards to a port of 127.0.0.1.
   explicit Wiretap(int target_port);
   ~Wiretap();
   Wiretap(const Wiretap&) = delete;
   Wiretap& operator=(const Wiretap&) = delete;
 
-  // Where it is found, as a rank's rendezvous.
+  // Its own address, in the form of a rank's rendezvous.
   std::string rendezvous() const;
 
-  // What those who dialled have said so far, and what those who listen have.
+  // All bytes so far from the dialing ends, and from the listening ends.
   std::string said_by_dialler() const;
   std::string said_by_listener() const;
 
-  // Turns a bit of the byte that comes after so many more from those who dialled.
+  // Flips a bit in the byte that follows the next num_bytes bytes from the dialing ends.
   void FlipAfter(int64_t num_bytes) { flip_after_ = num_bytes; }
 
  private:
@@ -56,7 +56,7 @@ class Wiretap {
   const FileDescriptor listener_;
   std::atomic<bool> is_over_ = false;
   std::atomic<int64_t> flip_after_ = -1;
-  std::list<Pair> pairs_;  // the thread's
+  std::list<Pair> pairs_;  // only the thread uses it
   mutable Mutex mutex_;
   std::array<std::string, 2> said_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

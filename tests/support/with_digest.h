@@ -1,4 +1,4 @@
-// Plans that a test writes by hand get their digest here; the scheduler's have it already.
+// WithDigest sets the digest of a hand-written plan; the scheduler's plans have theirs already.
 //
 // Thread safety: a free function.
 #ifndef QUIRE_TESTS_SUPPORT_WITH_DIGEST_H_

@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongWorker{"kv_cache_dtype", [](auto& h) { h.kv_cache_dtype = DType::kBF16; }},
         WrongWorker{"kv_cache_dtype", [](auto& h) { h.kv_cache_dtype = std::nullopt; }}));
 
-// A fingerprint of 3 MB once went into the log as it was.
+// Regression: a fingerprint of 3 MB was logged verbatim.
 TEST(CheckHelloTest, ATextThatIsTooLongIsRefusedAndNotSaidAgain) {
   std::string WorkerHello::*const texts[] = {
       &WorkerHello::uuid, &WorkerHello::determinism_fingerprint, &WorkerHello::rendezvous};
@@ -321,7 +321,7 @@ GroupSettings WindowedSettings(int32_t window, std::vector<bool> layers) {
 TEST(AgreeTest, BehindAWindowASequenceMayBeLongerThanThePool) {
   WorkerHello hello = GoodHello();
   const GroupSettings settings = WindowedSettings(32, {true, true});
-  hello.num_blocks_max = 8;  // 7 for 31 tokens before a step of 64
+  hello.num_blocks_max = 8;  // null block, and 7 for 31 tokens of the window and a step of 64
   EXPECT_EQ(LimitsWith(hello, settings)->max_model_len, 1000);
   EXPECT_EQ(LimitsWith(hello, settings)->sliding_window, 32);
 

@@ -1,5 +1,5 @@
-// Random histories of the worker group and the core, each a function of its seed. A failure names
-// the seed; run one with
+// Random histories of the worker group and the core; a seed determines each history. A failure
+// names the seed. Repeat it with
 //   group_soak --seed <seed>
 #include <cstdio>
 #include <string>
@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// As group_soak: these seeds find every bug of group_bugs.py.
+// The seeds and the time of group_soak; these seeds find every bug of group_bugs.py.
 constexpr uint64_t kNumSeeds = 40;
 constexpr Instant kTime = 600 * kNanosPerSecond;
 
@@ -35,7 +35,7 @@ TEST(GroupRandomTest, NoFaultOfARankChangesOrLosesATokenThroughRandomHistories) 
     all.num_tokens += totals.num_tokens;
   }
   SetCrashNote("");
-  // A history in which something never happens proves nothing about it.
+  // Events that never happen are not tested.
   EXPECT_GT(all.num_faults, 500);
   EXPECT_GT(all.num_losses, 200);
   EXPECT_GT(all.num_crashes, 100);
@@ -47,7 +47,7 @@ TEST(GroupRandomTest, NoFaultOfARankChangesOrLosesATokenThroughRandomHistories) 
   EXPECT_GT(all.num_tokens, 50'000);
 }
 
-// Same seed, same trace: nothing in the group or the core depends on addresses.
+// Equal seeds give equal traces: group and core must not depend on addresses.
 TEST(GroupRandomTest, IsAFunctionOfItsSeed) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     GroupSimulation first(seed);

@@ -38,7 +38,7 @@ GroupSimulation::GroupSimulation(uint64_t seed)
       settings_(Settings()),
       ranks_(static_cast<size_t>(1 + seed % 8)),
       core_(std::in_place, DrawConfig(random_)),
-      // More often, and kills would end requests that did no harm: see crash_suspects.h.
+      // Not shorter: frequent kills would end innocent requests (crash_suspects.h).
       mean_fault_gap_(random_.Between(5, 60) * kNanosPerSecond),
       mean_request_gap_(random_.Between(1, 20) * 100 * kNanosPerMilli),
       step_duration_(random_.Between(4, 40) * 5 * kNanosPerMilli) {
@@ -83,7 +83,7 @@ std::string GroupSimulation::Drain() {
     }
     rank.process.hangs_next = false;
   }
-  // A rank that hangs is fenced, and ends itself; then everything has its turn.
+  // Time for a hanging rank to be fenced and to end itself, and then for all requests to complete.
   const Instant end = now_ + 120 * kNanosPerSecond;
   while (now_ < end && failure_.empty() && (HasLiveRequest() || core_->has_unanswered_plan())) {
     Turn();
@@ -166,13 +166,13 @@ void GroupSimulation::Do(const DialLink& dial) {
   rank.link = dial.link;
   rank.is_link_open = true;
   std::erase_if(rank.connected, [&dial](const auto& entry) {
-    return entry.first + 100 < dial.link.number;  // no message takes so long
+    return entry.first + 100 < dial.link.number;  // no message is that old
   });
   const uint64_t number = rank.process.number;
   At(now_ + Soon(), OfScheduler([this, link = dial.link, number] { Report(link, number); }));
 }
 
-// What it said already arrives all the same.
+// Messages that the worker has already sent still arrive.
 void GroupSimulation::Do(const CloseLink& close) { RankOf(close.link).is_link_open = false; }
 
 void GroupSimulation::ExpectOpen(LinkId link) {
@@ -219,7 +219,7 @@ void GroupSimulation::Do(const BeginWorkerEpoch& begin) {
       status = process.order.CheckEpoch(begin.scheduler_incarnation, begin.group_epoch);
     }
     if (process.is_hanging) {
-      return;  // it ends itself, see Hang
+      return;  // it ends itself later, see Hang
     }
     const bool is_refused = has_faults_ && random_.OneIn(30);
     Expect(begin.limits.num_blocks <= process.num_blocks,
@@ -233,7 +233,7 @@ void GroupSimulation::Do(const BeginWorkerEpoch& begin) {
       process.worker = std::make_unique<FakeWorker>(
           begin.limits, static_cast<int32_t>((rank + begin.group_epoch) % 3), rank * 0x9E3779B9);
       process.busy_until = 0;
-      process.hangs_next = false;  // at any step, not always at the first
+      process.hangs_next = false;  // else ranks would mostly hang at the first step of an epoch
     }
     const Instant delay =
         has_faults_ && random_.OneIn(8) ? random_.Between(1, 40) * Soon() * 20 : 0;
@@ -264,7 +264,7 @@ void GroupSimulation::Do(const SendPlan& send) {
   ExpectOpen(send.link);
   RankOf(send.link).is_to_be_sent = false;
   if (has_faults_ && random_.OneIn(200)) {
-    return;  // it went astray
+    return;  // lost on the way
   }
   ToWorker(send.link,
            [this, send, plan = *plan_](Process& process) { Execute(send.link, process, plan); });
@@ -322,7 +322,7 @@ void GroupSimulation::Do(const ReportLost& lost) {
   TakeEvents();
 }
 
-// Clients take what they have to the other scheduler; here it is the same core that goes on.
+// Real clients resume at the other scheduler; here the same core goes on.
 void GroupSimulation::Do(const ReportStandby& standby) {
   Expect(!has_epoch_, "the epoch is lost before");
   if (standby.scheduler_incarnation == 0 || !was_ready_) {
@@ -347,8 +347,8 @@ void GroupSimulation::Do(const ReportStandby& standby) {
   }
 }
 
-// No weights are pinned any more, and it would take any: clients would not, by the fingerprint, but
-// they are not here.
+// Kills ranks with other weights: the group no longer pins the weights and would accept any. Real
+// clients would notice by the fingerprint; the simulation has none.
 void GroupSimulation::ForgetEpoch() {
   for (Rank& rank : ranks_) {
     if (rank.process.has_other_weights) {
@@ -403,7 +403,7 @@ void GroupSimulation::Break(LinkId link) {
   });
 }
 
-// Of the watch that this link began with this process.
+// Sends the reports of this link's Watch call to this process.
 void GroupSimulation::Report(LinkId link, uint64_t process_number) {
   Rank& rank = RankOf(link);
   Process& process = rank.process;
@@ -479,7 +479,7 @@ void GroupSimulation::Execute(LinkId link, Process& process, const StepPlan& pla
   if (!result.ok()) {
     return Expect(false, "the worker takes the plan: " + result.status().ToString());
   }
-  if (link.rank != failing_rank_) {  // what it computed was wrong all the same: the ranks add up
+  if (link.rank != failing_rank_) {  // reports no failure, but computes wrongly too: ranks add up
     std::erase_if(result->failed_swap_ins,
                   [this](BlockId block_id) { return failed_swap_ins_.contains(block_id); });
   }
@@ -497,7 +497,7 @@ void GroupSimulation::Execute(LinkId link, Process& process, const StepPlan& pla
   ++process.progress;
   Instant duration = step_duration_ * random_.Between(50, 150) / 100;
   if (has_faults_ && random_.OneIn(500)) {
-    duration += random_.Between(1, 10) * kNanosPerSecond;  // slow, and it moves
+    duration += random_.Between(1, 10) * kNanosPerSecond;  // slow, but it makes progress
   }
   process.busy_until = now_ + duration;
   AnswerStep(link, *result, duration);
@@ -521,7 +521,7 @@ void GroupSimulation::AnswerStep(LinkId link, const StepResult& result, Instant 
        };
        if (rank.process.is_stopped) {
          rank.process.unread.emplace_back(say);
-       } else if (!has_faults_ || !random_.OneIn(300)) {  // else it goes astray
+       } else if (!has_faults_ || !random_.OneIn(300)) {  // else it is lost
          say();
        }
      }));

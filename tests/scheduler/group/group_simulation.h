@@ -1,26 +1,26 @@
-// GroupSimulation drives the real WorkerGroup and SchedulerCore over 1 to 8 ranks in virtual time:
-// for each rank a process with the worker's StepOrder and a FakeWorker, and a network between. Each
+// GroupSimulation drives the real WorkerGroup and SchedulerCore over 1 to 8 ranks in virtual time.
+// A rank is a process with the worker's StepOrder and a FakeWorker; a network lies between. Each
 // rank has its own faults, drawn from the seed:
-//   - its process dies, is stopped, or its executor hangs in a step, whatever its reports say, also
-//     that it waits for another rank; the next one has another pool, or loaded other weights until
-//     it is replaced again;
-//   - another scheduler takes it over, for a while or for good, or has used it before it took its
-//     place; the scheduler that stands by for it may be replaced by one whose clock went back; the
-//     rank names schedulers that cannot be;
-//   - messages are late, lost, doubled, of before, or over a connection that was given up;
-//   - an answer is to another plan; a block holds something else; a block does not come back from
-//     host memory; an epoch is refused, or begins slowly.
+//   - its process dies or is stopped, or its executor hangs in a step, with arbitrary reports, even
+//     that it waits for another rank; the next process has another pool, or other weights until it
+//     is replaced again;
+//   - another scheduler takes it over, for a while or for good, or used it before it joined the
+//     group; the scheduler that then stands by may be replaced by one whose clock went back; the
+//     rank names impossible schedulers;
+//   - messages are late, lost, duplicated, outdated, or use a connection that was given up;
+//   - an answer is to another plan; a block is corrupted; a block does not come back from host
+//     memory; an epoch is refused, or begins slowly.
 //
 // It checks that
 //   - tokens are those of the true history, in order, and every request ends with all of them;
-//   - a worker takes every plan of its epoch, and an epoch is ready when all its ranks have begun
+//   - a worker accepts every plan of its epoch, and an epoch is ready when all its ranks have begun
 //     it, with blocks that all of them have;
-//   - a result that the group reports is what every rank computed;
+//   - a result that the group reports is the result of every rank;
 //   - a step that a rank has not answered is sent over the next stream to it;
-//   - what is doubled or of before is stale and does no harm; an answer to another plan ends the
+//   - duplicated and outdated answers are stale and do no harm; an answer to another plan ends the
 //     epoch;
-//   - who is stopped or hangs is lost in bounded time;
-//   - a loss is a crash when a process was replaced, or a rank failed at the step, and else not;
+//   - a rank that is stopped or hangs is lost in bounded time;
+//   - a loss is a crash if and only if a process was replaced or a rank failed at the step;
 //   - a scheduler gives up its requests only for one that lives;
 //   - no call of the group or the core takes longer than kMaxCallNs of CPU time;
 //   - once faults stop, everything completes.
@@ -53,7 +53,7 @@ class GroupSimulation {
  public:
   explicit GroupSimulation(uint64_t seed);
 
-  // Each returns "" or what was wrong. Drain: without faults, until nothing is left to do.
+  // Return "" or the fault. Drain stops the faults and runs until all requests have ended.
   std::string Run(Instant duration);
   std::string Drain();
 
@@ -77,16 +77,16 @@ class GroupSimulation {
   uint64_t trace_hash() const { return trace_hash_; }
 
  private:
-  static constexpr uint64_t kIncarnation = 7;  // of every scheduler when it starts
+  static constexpr uint64_t kIncarnation = 7;  // with which every scheduler starts
 
   struct Process {
-    uint64_t number = 0;  // of the start
+    uint64_t number = 0;  // counts starts
     bool is_alive = false;
     bool is_stopped = false;
-    bool hangs_next = false;  // in the next step
+    bool hangs_next = false;  // hangs in the next step
     bool is_hanging = false;
-    WorkerPhase hanging_phase = WorkerPhase::kExecuting;  // what it says meanwhile,
-    std::optional<int32_t> hanging_waits_for;             // and whom it says it waits for
+    WorkerPhase hanging_phase = WorkerPhase::kExecuting;  // reported while it hangs
+    std::optional<int32_t> hanging_waits_for;             // rank that it then claims to wait for
     bool has_other_weights = false;
     int32_t num_blocks = 0;
     Instant loaded_at = 0;
@@ -95,33 +95,33 @@ class GroupSimulation {
     uint64_t step_id = 0;
     StepOrder order;
     SchedulerClaim claim;
-    Instant other_leaves_at = 0;  // a scheduler that holds it, and is not simulated
+    Instant other_leaves_at = 0;  // when its other scheduler, which is not simulated, leaves
     std::unique_ptr<FakeWorker> worker;
-    std::vector<std::function<void()>> unread;  // what came while it was stopped
+    std::vector<std::function<void()>> unread;  // messages that arrived while it was stopped
   };
   struct Rank {
     Process process;
-    LinkId link;                             // dialled last
-    bool is_link_open = false;               // and not closed since
-    LinkId begun_link;                       // that said so last
-    uint64_t greeted_process = 0;            // by number
-    uint64_t ready_process = 0;              // in the epoch that was ready last
-    bool has_answered = false;               // the present plan
-    bool is_to_be_sent = false;              // it, over the stream that was opened
-    std::map<uint64_t, uint64_t> connected;  // the process at the other end of a link, by number
+    LinkId link;                             // dialed last
+    bool is_link_open = false;               // link has not been closed
+    LinkId begun_link;                       // link over which it last reported an epoch begun
+    uint64_t greeted_process = 0;            // process number
+    uint64_t ready_process = 0;              // process number in the last ready epoch
+    bool has_answered = false;               // has answered the current plan
+    bool is_to_be_sent = false;              // the plan must be sent over the opened stream
+    std::map<uint64_t, uint64_t> connected;  // process number by link number
     Instant cut_until = 0;
     std::optional<std::pair<LinkId, StepResult>> last_answer;
   };
   struct Output {
     Request request;
-    std::vector<std::vector<TokenId>> token_ids;  // by sequence, with the prompt
+    std::vector<std::vector<TokenId>> token_ids;  // by sequence, prompt included
     int32_t num_ended = 0;
   };
 
   void At(Instant when, std::function<void()> event);
-  // The event goes with the scheduler: nothing when another one has taken its place by then.
+  // Returns an event that is dropped if the scheduler has been replaced by then.
   std::function<void()> OfScheduler(std::function<void()> event) const;
-  void Turn();  // the next event, and what the group wants then
+  void Turn();  // runs the next event and the group's actions
   void Pump();
   void Do(const DialLink& dial);
   void Do(const CloseLink& close);
@@ -139,7 +139,7 @@ class GroupSimulation {
   void Do(const ReportAway& /*away*/) {}
   void Do(const ReportLoading& /*loading*/) {}
 
-  // The message arrives after a while, unless the way is cut; a dead process breaks the connection.
+  // Deliver a message after a delay, unless the path is cut. A dead process breaks the connection.
   void ToWorker(LinkId link, std::function<void(Process&)> message);
   void ToGroup(LinkId link, std::function<void()> message);
   void ExpectOpen(LinkId link);
@@ -162,8 +162,8 @@ class GroupSimulation {
   uint64_t DrawNonsense();
   void StartScheduler();
   void ForgetEpoch();
-  // That the epoch is over after a while if the rank is in this state still, unless there are other
-  // faults in between.
+  // Expects the epoch to be over after the delay, if the rank is still in this state and no other
+  // fault has come.
   void ExpectLostIn(Instant delay, const Rank& rank, bool Process::*state, const std::string& what);
 
   void AddRequest();
@@ -184,24 +184,24 @@ class GroupSimulation {
   const Instant mean_fault_gap_;
   const Instant mean_request_gap_;
   const Instant step_duration_;
-  std::map<std::pair<Instant, uint64_t>, std::function<void()>> events_;  // by time and order
+  std::map<std::pair<Instant, uint64_t>, std::function<void()>> events_;  // by time, then number
   uint64_t num_events_ = 0;
   Instant now_ = 0;
   bool has_faults_ = true;
-  bool has_epoch_ = false;  // of the core
+  bool has_epoch_ = false;  // the core is in an epoch
   uint64_t num_schedulers_ = 0;
-  bool was_ready_ = false;       // this scheduler
-  bool failed_at_step_ = false;  // what ended the last epoch
+  bool was_ready_ = false;       // the current scheduler has been ready
+  bool failed_at_step_ = false;  // a failed step ended the last epoch
   StepLimits limits_;
   std::optional<StepPlan> plan_;            // unanswered
-  std::optional<StepResult> first_result_;  // that a rank computed for it
+  std::optional<StepResult> first_result_;  // of the first rank that executed plan_
   bool do_results_differ_ = false;
-  std::set<BlockId> failed_swap_ins_;  // in the plan, of this rank alone
+  std::set<BlockId> failed_swap_ins_;  // of plan_, on failing_rank_ only
   int32_t failing_rank_ = 0;
   uint64_t next_id_ = 1;
   uint64_t last_process_ = 0;
-  std::map<uint64_t, Output> outputs_;  // live ones
-  bool was_stale_ = false;              // in this turn
+  std::map<uint64_t, Output> outputs_;  // of live requests
+  bool was_stale_ = false;              // in the current turn
   bool was_lost_ = false;
   Totals totals_;
   uint64_t trace_hash_ = 0;

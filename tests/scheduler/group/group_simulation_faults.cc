@@ -8,11 +8,11 @@
 namespace quire {
 namespace {
 
-// Who is stopped, or hangs, is lost within this: the silence or step timeout, reports, a broken
-// connection or a step that went astray before; a slow answer of whom it waits for.
+// Upper bounds on the time until a stopped or hanging rank is lost: the silence or step timeout,
+// reports, an earlier broken connection or lost step, and a slow answer of a rank it waits for.
 constexpr Instant kMostSilence = 6 * kNanosPerSecond;
 constexpr Instant kMostHanging = 16 * kNanosPerSecond;
-// A worker whose executor ignores a newer epoch ends itself.
+// Time until a worker whose executor ignores a newer epoch ends itself.
 constexpr Instant kEndsItself = 10 * kNanosPerSecond;
 
 }  // namespace
@@ -117,7 +117,7 @@ void GroupSimulation::Stop(Rank& rank) {
   });
 }
 
-// In a step that it was just given. The others answer theirs.
+// Hangs in the step that it was just given; the other ranks answer theirs.
 void GroupSimulation::Hang(Rank& rank) {
   constexpr WorkerPhase kPhases[] = {WorkerPhase::kExecuting,
                                      WorkerPhase::kLoading,
@@ -137,7 +137,7 @@ void GroupSimulation::Hang(Rank& rank) {
 }
 
 void GroupSimulation::Spoil(Rank& rank) {
-  // With one rank nobody could tell.
+  // Corruption is found by comparing ranks, so one rank alone is spared.
   if (num_ranks() > 1 && has_epoch_ && rank.process.is_alive && rank.process.worker != nullptr &&
       rank.process.order.group_epoch() == group_->group_epoch()) {
     for (BlockId block_id = 1; block_id < limits_.num_blocks; ++block_id) {
@@ -148,14 +148,14 @@ void GroupSimulation::Spoil(Rank& rank) {
   }
 }
 
-// The last answer comes again, be it of a connection, a step or an epoch of before.
+// Delivers the last answer again, even if its connection, step or epoch is over.
 void GroupSimulation::SayAgain(Rank& rank) {
   if (!rank.last_answer.has_value()) {
     return;
   }
   const auto& [link, result] = *rank.last_answer;
   if (plan_.has_value() && result.header == plan_->header) {
-    return;  // it is the one that counts
+    return;  // it answers the current plan
   }
   was_stale_ = false;
   was_lost_ = false;
@@ -175,8 +175,9 @@ void GroupSimulation::SayOtherPlan(Rank& rank) {
   Expect(was_stale_ || was_lost_, "an answer to another plan loses the group");
 }
 
-// Another scheduler asks for this rank, lives for a while, and is not heard of again. If this one
-// was ready, and hears of it while it lives, it goes; else it waits, and takes the rank back.
+// Another scheduler asks for this rank, lives for a while, and is never heard of again. If the
+// simulated scheduler was ready and hears of the other while it lives, it stands by. Otherwise it
+// waits, and takes the rank back.
 void GroupSimulation::TakeOver(Rank& rank) {
   if (!rank.process.is_alive || rank.process.is_stopped || rank.process.is_hanging ||
       now_ < rank.process.loaded_at) {
@@ -191,13 +192,13 @@ void GroupSimulation::TakeOver(Rank& rank) {
       random_.OneIn(2) ? now_ : now_ + random_.Between(1, 60) * 100 * kNanosPerMilli;
 }
 
-// A holder that no worker in order names.
+// Returns a holder that no correct worker names.
 uint64_t GroupSimulation::DrawNonsense() {
   constexpr uint64_t kHolders[] = {~uint64_t{0}, uint64_t{1} << 63, uint64_t{1} << 60};
   return kHolders[random_.Below(3)];
 }
 
-// The next one, whose clock went back to where it always begins. Nothing of before reaches it.
+// Replaces the scheduler by one whose clock went back to the start. Drops messages to the old one.
 void GroupSimulation::StartScheduler() {
   ForgetEpoch();
   ++num_schedulers_;
@@ -210,7 +211,7 @@ void GroupSimulation::StartScheduler() {
   }
 }
 
-// One rank says so, and all of them computed from what it lacked.
+// Draws swap-ins that fail. One rank reports them, but the results of all ranks are wrong.
 void GroupSimulation::DrawFailedSwapIns(const StepPlan& plan) {
   failed_swap_ins_.clear();
   failing_rank_ = random_.Below(num_ranks());

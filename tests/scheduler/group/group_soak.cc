@@ -1,11 +1,11 @@
-// group_soak: many simulated hours of a worker group of 1 to 8 ranks and the core in front of it,
-// with faults of ranks. Each seed is a history of its own, of ten minutes.
+// group_soak simulates many hours of a worker group of 1 to 8 ranks and its core, with faults of
+// ranks. Each seed is a separate history of ten minutes.
 //
 //   group_soak --hours 1000
 //   group_soak --seed 4711          # one seed again
 //
-// All virtual time counts. Stops at the first violation with exit code 1, or by the signal of a
-// check; both print the seed, how much had been simulated before it, and the command that repeats
+// Hours are virtual time. Stops at the first violation with exit code 1, or by the signal of a
+// failed check; both print the seed, the hours simulated before it, and the command that repeats
 // it.
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ ABSL_FLAG(uint64_t, seed, 0, "simulate this seed only");
 namespace quire {
 namespace {
 
-constexpr unsigned kMaxSecondsPerSeed = 120;  // of real time: longer hangs
+constexpr unsigned kMaxSecondsPerSeed = 120;  // real time; longer counts as an endless loop
 constexpr Instant kTimePerSeed = 600 * kNanosPerSecond;
 constexpr double kNanosPerHour = 3600.0 * kNanosPerSecond;
 
@@ -72,7 +72,7 @@ void Print(const GroupSimulation::Totals& totals, uint64_t num_seeds, double sec
                totals.num_tokens);
 }
 
-// False after a violation, which is printed.
+// Prints a violation and returns false after it.
 bool SimulateSeed(uint64_t seed, GroupSimulation::Totals& totals) {
   const std::string note = absl::StrFormat(
       "FAILED seed=%d after_hours=%.2f: group_soak --seed %d", seed, Hours(totals), seed);

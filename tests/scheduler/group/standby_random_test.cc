@@ -1,5 +1,5 @@
-// Random histories of several schedulers that have the same ranks, each a function of its seed. A
-// failure names the seed; run one with
+// Random histories of several schedulers that share ranks; a seed determines each history. A
+// failure names the seed. Repeat it with
 //   standby_soak --seed <seed>
 #include <algorithm>
 #include <string>
@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// As standby_soak: these seeds find every bug of standby_bugs.py.
+// The seeds and the time of standby_soak; these seeds find every bug of standby_bugs.py.
 constexpr uint64_t kNumSeeds = 30;
 constexpr Instant kTime = 600 * kNanosPerSecond;
 
@@ -34,7 +34,7 @@ TEST(StandbyRandomTest, OfSeveralSchedulersOneCommitsThroughRandomHistories) {
     all.num_commits += totals.num_commits;
   }
   SetCrashNote("");
-  // A history in which something never happens proves nothing about it.
+  // Events that never happen are not tested.
   EXPECT_GT(all.num_faults, 1000);
   EXPECT_GT(all.num_takeovers, 200);
   EXPECT_GT(all.num_standbys, 500);
@@ -45,8 +45,8 @@ TEST(StandbyRandomTest, OfSeveralSchedulersOneCommitsThroughRandomHistories) {
   EXPECT_GT(all.num_commits, 10'000);
 }
 
-// Two schedulers that were started together once ended each other's epochs for as long as both
-// lived, in one to three of ten starts.
+// Regression: in one to three of ten starts, two schedulers that started together ended each
+// other's epochs for as long as both lived.
 class StartTogetherTest : public testing::TestWithParam<std::pair<int32_t, int32_t>> {};
 
 TEST_P(StartTogetherTest, ExactlyOneServesWithinTwoSecondsAndTheOthersStandBy) {
@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(Fours,
                          StartTogetherTest,
                          testing::Values(std::pair(4, 1), std::pair(4, 2), std::pair(4, 4)));
 
-// Same seed, same trace: nothing depends on addresses.
+// Equal seeds give equal traces: nothing may depend on addresses.
 TEST(StandbyRandomTest, IsAFunctionOfItsSeed) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     StandbySimulation first(StandbySimulation::DrawSetup(seed), seed);

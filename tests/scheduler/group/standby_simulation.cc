@@ -13,7 +13,7 @@ constexpr Instant kTickInterval = 25 * kNanosPerMilli;
 constexpr Instant kAuditInterval = 50 * kNanosPerMilli;
 constexpr Instant kConnectTimeout = kNanosPerSecond;
 constexpr int64_t kCutOff = 5 * kNanosPerSecond;
-// Of the clocks that people set, when the steady ones say 0.
+// Wall-clock time at time 0 of the steady clock.
 constexpr int64_t kWallClock = 1'700'000'000 * kNanosPerSecond;
 
 GroupTiming Timing() {
@@ -47,7 +47,7 @@ StandbySimulation::StandbySimulation(const Setup& setup, uint64_t seed)
       settings_(Settings()),
       timing_(Timing()),
       mean_fault_gap_(random_.Between(2, 30) * kNanosPerSecond),
-      // An idle scheduler does not learn of a newer one by its steps.
+      // A scheduler that idles for long does not learn of a newer one from a refused step.
       step_gap_(random_.OneIn(2) ? 0 : random_.Between(1, 10) * kNanosPerSecond),
       now_(kBegan),
       has_faults_(setup.has_faults),

@@ -1,23 +1,22 @@
-// StandbySimulation drives 2 to 4 real WorkerGroups, each of a scheduler of its own, over the same
-// 1 to 8 ranks in virtual time. A rank is a process with the worker's SchedulerClaim and StepOrder,
-// and an executor that meets the other ranks. The network between has connections that break late.
-// The schedulers have no core: a loop plans one step after the other. Faults, drawn from the seed:
-//   - a scheduler dies and starts again with the incarnation of its clock, which may be off or have
+// StandbySimulation drives the real WorkerGroups of 2 to 4 schedulers over the same 1 to 8 ranks in
+// virtual time. A rank is a process with the worker's SchedulerClaim and StepOrder, and an executor
+// that meets the other ranks. The network's connections are noticed as broken only after a while.
+// The schedulers have no core: a loop plans one step after another. Faults, drawn from the seed:
+//   - a scheduler dies and restarts with the incarnation of its clock, which may be off or have
 //     gone back by an hour; or it is stopped and goes on;
-//   - the way between a scheduler and a rank, or all ranks, is cut for a while;
+//   - the path between a scheduler and a rank, or all ranks, is cut for a while;
 //   - a rank's process dies and is replaced, or is stopped and goes on;
-//   - several of these come within milliseconds of each other, or of what a scheduler just did.
+//   - several of these come within milliseconds of each other, or of a scheduler's action.
 //
 // It checks that
-//   - never do two commit: no rank executes a step of a scheduler that a newer one has superseded,
-//     and a scheduler commits no step that it sent after another one was ready;
-//   - never is there none for long: one is ready within kMaxGap of the last fault, if there is one
-//     that can reach all ranks;
-//   - two are ready at one moment only until the superseded one can know;
-//   - who is ready changes only after a fault, and not because a rank died;
-//   - several take requests at one moment only until all but one can know;
-//   - a standby asks for no workers that all hear their scheduler, and stands by all the while;
-//   - a standby says that it is one, and so does a superseded scheduler;
+//   - two schedulers never both commit: no rank executes a step of a superseded scheduler, and a
+//     scheduler commits no step that it sent after another one was ready;
+//   - a scheduler is ready within kMaxGap of the last fault, if one can reach all ranks;
+//   - two are ready at the same time only until the superseded one can know;
+//   - another scheduler becomes ready only after a fault, and not because a rank died;
+//   - several take requests at the same time only until all but one can know;
+//   - a standby never asks for workers that all hear their holder, and keeps standing by;
+//   - a standby reports that it is one, and so does a superseded scheduler;
 //   - no two schedulers ask under one number.
 //
 // Thread safety: for tests, one thread.
@@ -47,20 +46,20 @@ class StandbySimulation {
   struct Setup {
     int32_t num_schedulers = 2;
     int32_t num_ranks = 1;
-    Instant start_spread = 0;  // all schedulers start within
+    Instant start_spread = 0;  // all schedulers start within this time
     bool has_faults = true;
-    bool is_verbose = false;  // what happens goes to standard error
+    bool is_verbose = false;  // logs events to standard error
   };
   static Setup DrawSetup(uint64_t seed);
 
   StandbySimulation(const Setup& setup, uint64_t seed);
 
-  // Each returns "" or what was wrong. Drain: everything is mended, and one is ready and stays so.
+  // Return "" or the fault. Drain mends everything and expects that one scheduler stays ready.
   std::string Run(Instant until);
   std::string Drain();
 
   int32_t NumReady() const;
-  // Exactly one scheduler is ready, and all others have reported that they stand by.
+  // Returns true if exactly one scheduler is ready and all others have reported that they stand by.
   bool IsSettled() const;
 
   struct Totals {
@@ -68,21 +67,21 @@ class StandbySimulation {
     int64_t num_faults = 0;
     int64_t num_starts = 0;
     int64_t num_ready = 0;
-    int64_t num_takeovers = 0;  // another scheduler was ready before
+    int64_t num_takeovers = 0;  // became ready after another scheduler
     int64_t num_standbys = 0;
     int64_t num_superseded = 0;
-    int64_t num_renamed = 0;   // asked under a number that is not of its clock
-    int64_t num_overlaps = 0;  // two were ready at one moment
+    int64_t num_renamed = 0;   // asked under another number than its clock's
+    int64_t num_overlaps = 0;  // two were ready at the same time
     int64_t num_commits = 0;
     int64_t num_refused_steps = 0;
     Instant longest_overlap = 0;
-    Instant longest_gap = 0;  // none ready, though one could be
+    Instant longest_gap = 0;  // none was ready, though one could have been
   };
   const Totals& totals() const { return totals_; }
   uint64_t trace_hash() const { return trace_hash_; }
 
  private:
-  // Of the steady clocks, so that no time is 0.
+  // Begin of the steady clock, so that no time is 0.
   static constexpr Instant kBegan = 1000 * kNanosPerSecond;
 
   enum class End : uint8_t { kWorker, kScheduler };
@@ -90,17 +89,17 @@ class StandbySimulation {
   // One connection of a scheduler to a rank.
   struct Connection {
     int32_t scheduler = 0;
-    uint64_t start = 0;  // of the scheduler
+    uint64_t start = 0;  // the scheduler's start number
     LinkId link;
-    uint64_t incarnation = 0;  // of its Watch call
-    uint64_t process = 0;      // at the other end; 0: it is not there yet
+    uint64_t incarnation = 0;  // in its Watch call
+    uint64_t process = 0;      // number of the process at the other end; 0: none yet
     bool is_established = false;
     bool is_closed = false;   // by the scheduler
-    bool is_dead = false;     // nothing passes any more
-    bool is_watched = false;  // the Watch call is open, for all that the worker knows
+    bool is_dead = false;     // no message passes any more
+    bool is_watched = false;  // as far as the worker knows, the Watch call is open
     bool is_told = false;     // the scheduler knows that it is dead
     Instant last_arrival[2] = {0, 0};
-    std::vector<std::function<void()>> held;  // by a cut, in order
+    std::vector<std::function<void()>> held;  // messages that a cut holds up, in order
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 
@@ -108,13 +107,13 @@ class StandbySimulation {
     bool is_cut = false;
     uint64_t num_cuts = 0;
     uint64_t num_breaks = 0;
-    bool is_broken = false;  // cut, or an end of it is stopped
+    bool is_broken = false;  // it is cut, or one end is stopped
     std::vector<ConnectionPtr> connections;
   };
 
   struct Task {
     ConnectionPtr connection;
-    StepPlan plan;  // step_id 0: an epoch begins
+    StepPlan plan;  // step_id 0: begins an epoch
   };
   struct Process {
     uint64_t number = 0;
@@ -126,16 +125,16 @@ class StandbySimulation {
     SchedulerClaim claim;
     uint64_t newest_asked = 0;
     Instant claimed_at = 0;
-    Instant heard_at = 0;     // the holder
-    Instant heard_since = 0;  // without a gap
+    Instant heard_at = 0;     // last time that the holder was heard
+    Instant heard_since = 0;  // begin of hearing it without a gap
     uint64_t progress = 0;
-    std::deque<Task> tasks;                                  // the front one is being done
-    uint64_t task = 0;                                       // its number
+    std::deque<Task> tasks;                                  // the front one is being executed
+    uint64_t task = 0;                                       // number of the front task
     std::optional<std::pair<uint64_t, uint64_t>> meets_for;  // incarnation and epoch
-    std::vector<std::function<void()>> unread;               // what came while it was stopped
+    std::vector<std::function<void()>> unread;  // messages that arrived while it was stopped
   };
 
-  // What a worker said last, over the present link.
+  // A worker's last report over the current link.
   struct Told {
     uint64_t holder = 0;
     int64_t silence_ns = 0;
@@ -146,8 +145,8 @@ class StandbySimulation {
     bool is_alive = false;
     bool is_stopped = false;
     bool stands_by = true;
-    bool has_requests = false;  // of an epoch that was ready: it takes more
-    bool is_ready = false;      // as it says
+    bool has_requests = false;  // takes requests: it was ready and is not superseded
+    bool is_ready = false;      // as reported
     std::unique_ptr<WorkerGroup> group;
     std::vector<ConnectionPtr> connections;  // by rank
     std::vector<std::optional<Told>> told;   // by rank
@@ -157,17 +156,17 @@ class StandbySimulation {
     uint64_t group_epoch = 0;
     uint64_t last_step = 0;
     uint64_t standby_for = 0;
-    uint64_t last_asked = 0;  // the number
+    uint64_t last_asked = 0;  // the number under which it asked last
     Instant asked_at = 0;
     std::set<uint64_t> numbers;
-    uint64_t must_say_of = 0;  // the one that has the workers
+    uint64_t must_say_of = 0;  // the holder that it must report
     std::optional<Instant> must_say_since;
-    Instant hit_at = 0;  // by a fault, or its end
+    Instant hit_at = 0;  // last begin or end of one of its faults
     Instant continued_at = 0;
     Instant ready_at = 0;
-    std::optional<Instant> first_rank_fault_at;  // since then
-    Instant lost_at = 0;                         // the epoch that was ready last
-    bool was_lost_to_rank = false;               // no scheduler had a fault before
+    std::optional<Instant> first_rank_fault_at;  // since ready_at
+    Instant lost_at = 0;                         // when it lost its last ready epoch
+    bool was_lost_to_rank = false;               // by a rank's fault, not a scheduler's
     std::vector<std::function<void()>> unread;
   };
 
@@ -179,7 +178,7 @@ class StandbySimulation {
 
   // Time.
   void At(Instant when, std::function<void()> event);
-  void Every(Instant interval, std::function<bool()> event);  // until it is false
+  void Every(Instant interval, std::function<bool()> event);  // until event returns false
   Instant Soon() { return random_.Between(1, 20) * kNanosPerMilli; }
 
   // The network.
@@ -214,7 +213,7 @@ class StandbySimulation {
   void EndStep(int32_t rank, const absl::Status& status);
   void EndTask(int32_t rank);
   void Abort(int32_t rank);
-  // Unless the process or its task is another one by then.
+  // Returns an event that is dropped if the process or its task has changed by then.
   std::function<void()> OfTask(int32_t rank, std::function<void()> event);
   WorkerHello HelloOf(int32_t rank) const;
 
@@ -244,7 +243,7 @@ class StandbySimulation {
   // Faults.
   void DrawFault();
   void DrawFaults();
-  void Aim();  // a fault may come right after what a scheduler has just done
+  void Aim();  // may draw a fault right after a scheduler's action
   void NoteFaultOf(Scheduler& scheduler);
   void NoteFaultOfRank(Instant over_at);
   void KillScheduler(Scheduler& scheduler, Instant restart_after, bool stands_by);
@@ -291,7 +290,7 @@ class StandbySimulation {
   const GroupTiming timing_;
   const Instant mean_fault_gap_;
   const Instant step_gap_;
-  std::map<std::pair<Instant, uint64_t>, std::function<void()>> events_;  // by time and order
+  std::map<std::pair<Instant, uint64_t>, std::function<void()>> events_;  // by time, then number
   uint64_t num_events_ = 0;
   Instant now_ = 0;
   bool has_faults_;
@@ -302,15 +301,15 @@ class StandbySimulation {
   int64_t num_starts_until_clock_goes_back_ = 0;
   uint64_t last_start_ = 0;
   uint64_t last_process_ = 0;
-  std::map<uint64_t, uint64_t> starts_by_number_;  // of schedulers that asked
-  std::optional<int32_t> last_ready_;              // the scheduler
+  std::map<uint64_t, uint64_t> starts_by_number_;  // start of the scheduler that asked under it
+  std::optional<int32_t> last_ready_;              // index of the scheduler
   uint64_t last_ready_start_ = 0;
   Instant last_ready_at_ = 0;
   std::optional<Overlap> overlap_;
   std::optional<Instant> several_admit_since_;
-  Instant scheduler_fault_at_ = 0;  // the last one of any
-  Instant rank_fault_at_ = 0;       // until it is over, so it may be in the future
-  Instant disturbed_at_ = 0;        // who has the workers met with a fault
+  Instant scheduler_fault_at_ = 0;  // last fault of any scheduler
+  Instant rank_fault_at_ = 0;       // end of the last rank fault; may be in the future
+  Instant disturbed_at_ = 0;        // last fault of a holder, or of a scheduler that was asking
   Totals totals_;
   uint64_t trace_hash_ = 0;
   std::string failure_;

@@ -1,4 +1,4 @@
-// What StandbySimulation checks all the time.
+// The checks of StandbySimulation.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -10,28 +10,28 @@ namespace {
 
 constexpr GroupTiming kTiming;
 
-// From the last fault of the ranks, of the holder and of one scheduler that can reach them all,
-// until one is ready. The longest way: a standby is cut off while its asking is on the way, so some
-// ranks are its own and some are not. It lets go after 2 s, the ranks have heard nothing of it for
-// 2 s more, a report says so within 250 ms, and dialling anew, asking and meeting take 200 ms here.
-// (A holder that dies costs 1 s until its connection is called broken, 2 s and 250 ms. A scheduler
-// whose cut ends reaches the ranks within 2 s, and waits 2 s for its turn.)
+// Upper bound on the time from the last fault (of ranks, of the holder, of a scheduler that can
+// reach all ranks) until one is ready. Worst case: a standby is cut off while it asks, so that it
+// holds only some ranks. It lets go after 2 s; the ranks do not hear it for 2 s more; a report says
+// so within 250 ms; dialing anew, asking and meeting take 200 ms here. (A dead holder costs 1 s
+// until its connection counts as broken, 2 s and 250 ms. A scheduler whose cut ends reaches the
+// ranks within 2 s and waits 2 s for its turn.)
 constexpr Instant kMaxGap = 4500 * kNanosPerMilli;
-// After the last fault of any: one may become ready, be taken over by one that does not stand by,
-// and come again.
+// Upper bound on changes after the last fault of all: a scheduler may become ready, be taken over
+// by one that does not stand by, and become ready again.
 constexpr Instant kMaxUnrest = 12 * kNanosPerSecond;
-// Two are ready until the older one has a report of a worker that it can reach; a scheduler that
-// can reach none finds so by their silence.
+// Upper bounds on the time that two are ready: until the older one gets a report from a worker, or,
+// if it is cut off from all workers, until it notices their silence.
 constexpr Instant kMaxOverlap = kNanosPerSecond;
 constexpr Instant kMaxOverlapCutOff = 2500 * kNanosPerMilli;
-// How long ago what a scheduler asks by may have been true: a cut may hold up a report, and then
-// the asking itself, for less than the connection takes to be called broken.
+// Upper bound on the age of the news by which a scheduler asks: a cut may delay a report, and then
+// the asking itself, each until shortly before the connection counts as broken.
 constexpr Instant kMaxAskAge = 4 * kNanosPerSecond;
-// That another scheduler has the workers. Who was ready says so of one that lives.
+// Time to report that another, living scheduler holds the workers.
 constexpr Instant kMaxToSay = kNanosPerSecond;
-// All ranks, after a cut: an attempt to connect and a pause.
+// Time to reach all ranks after a cut: an attempt to connect and a pause.
 constexpr Instant kMaxToReach = 2 * kNanosPerSecond;
-// A scheduler that hears of no rank: since its last report, by a tick.
+// Time from a scheduler's last report until it stops taking requests, at a tick after cut_off_ns.
 constexpr Instant kMaxToStopAdmitting = 7 * kNanosPerSecond;
 constexpr Instant kMaxToSeeDeath = kTiming.standby_ns + kNanosPerSecond;
 
@@ -149,7 +149,7 @@ void StandbySimulation::AuditAdmission() {
   Expect(duration <= kMaxToStopAdmitting, "one scheduler alone takes requests for long");
 }
 
-// This holds whichever ranks the scheduler reaches.
+// Looks at the ranks themselves, so it holds whichever of them the scheduler reaches.
 void StandbySimulation::ExpectHolderIsSilent(const Scheduler& scheduler) {
   const uint64_t holder = NewestHolder();
   const bool is_heard = IsHeardByAll(holder) && now_ - scheduler.continued_at > kMaxAskAge;
@@ -157,7 +157,8 @@ void StandbySimulation::ExpectHolderIsSilent(const Scheduler& scheduler) {
          NameOf(scheduler) + " stands by for one that all ranks hear");
 }
 
-// The newest other one that the workers named, unless it is one that this scheduler once was.
+// Returns the newest holder that workers named to this scheduler, or nullopt if it is none or one
+// of the scheduler's own numbers.
 std::optional<StandbySimulation::Told> StandbySimulation::ToldOfOther(
     const Scheduler& scheduler) const {
   Told newest;
@@ -202,8 +203,8 @@ void StandbySimulation::AuditWhatIsSaid(Scheduler& scheduler) {
          NameOf(scheduler) + " says that it is superseded, or stands by");
 }
 
-// Whether all ranks are this scheduler's as it says that it is ready. The news that a newer one has
-// them may be on the way.
+// Returns true if this scheduler holds all ranks when it reports ready. If not, a newer one took
+// them and the news is under way.
 bool StandbySimulation::HasAllRanks(const Scheduler& scheduler) const {
   return std::ranges::all_of(ranks_, [&scheduler](const Process& process) {
     return process.claim.scheduler_incarnation() == scheduler.group->scheduler_incarnation();
@@ -254,7 +255,7 @@ void StandbySimulation::ExpectMayAsk(Scheduler& scheduler) {
   Expect(!must_wait, NameOf(scheduler) + " asks for no workers that have another scheduler");
 }
 
-// For longer than news are under way.
+// Returns true if all ranks have heard this holder for longer than news takes to arrive.
 bool StandbySimulation::IsHeardByAll(uint64_t holder) const {
   return holder != 0 && std::ranges::all_of(ranks_, [this, holder](const Process& process) {
            return process.is_alive && process.claim.scheduler_incarnation() == holder &&
@@ -264,7 +265,7 @@ bool StandbySimulation::IsHeardByAll(uint64_t holder) const {
          });
 }
 
-// A rank is asked by a scheduler under a number that is newer than its own one's.
+// Called when a rank is asked under a number newer than any before.
 void StandbySimulation::ExpectIsNotHeard(const Scheduler& asking, uint64_t asks_as) {
   const uint64_t holder = NewestHolder();
   if (holder == 0 || holder > asks_as || asking.numbers.contains(holder) || !asking.stands_by) {
@@ -290,7 +291,7 @@ void StandbySimulation::NoteLost(Scheduler& scheduler) {
   const Instant fault_at = std::max({scheduler_fault_at_, rank_fault_at_, kBegan});
   Expect(now_ - fault_at <= kMaxUnrest, "nothing is lost without a fault");
   scheduler.lost_at = now_;
-  // Nothing but a fault of a rank is the cause, and it came when all had heard of this scheduler.
+  // Only a rank's fault can be the cause, and all schedulers had heard of this one before it.
   const Instant rank_fault_at = scheduler.first_rank_fault_at.value_or(now_);
   scheduler.was_lost_to_rank =
       now_ - scheduler_fault_at_ > kMaxUnrest && rank_fault_at - scheduler.ready_at > kMaxToSay;

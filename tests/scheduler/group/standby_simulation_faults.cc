@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-// More than the time from the last fault until nothing changes any more.
+// Longer than any time from the last fault to the last change.
 constexpr Instant kSettled = 80 * kNanosPerSecond;
 
 }  // namespace
@@ -28,7 +28,7 @@ std::string StandbySimulation::Drain() {
   return failure_;
 }
 
-// Most faults last about as long as the patience that they try; some last long.
+// Most faults last about as long as the timeouts that they test; some last much longer.
 Instant StandbySimulation::DrawDuration() {
   constexpr int32_t kMostTenths[] = {40, 40, 40, 40, 40, 200, 200, 600};
   const int32_t tenths = random_.Between(1, kMostTenths[random_.Below(8)]);
@@ -93,7 +93,7 @@ void StandbySimulation::DrawFault() {
 void StandbySimulation::NoteFaultOf(Scheduler& scheduler) {
   scheduler.hit_at = now_;
   scheduler_fault_at_ = now_;
-  constexpr Instant kOnTheWay = 100 * kNanosPerMilli;  // of its asking
+  constexpr Instant kOnTheWay = 100 * kNanosPerMilli;  // its asking may be under way for so long
   if (IsHolder(scheduler) || now_ - scheduler.asked_at < kOnTheWay) {
     disturbed_at_ = now_;
   }
@@ -117,7 +117,7 @@ void StandbySimulation::KillScheduler(Scheduler& scheduler, Instant restart_afte
      [this, index = scheduler.index, stands_by] { StartScheduler(index, stands_by); });
 }
 
-// They come again together, as after a failure of power.
+// Restarts them together, as after a power failure.
 void StandbySimulation::KillAllSchedulers() {
   const Instant restart_after = DrawDuration();
   for (Scheduler& scheduler : schedulers_) {
@@ -125,7 +125,7 @@ void StandbySimulation::KillAllSchedulers() {
   }
 }
 
-// While it is cut off. The new processes know nothing of it.
+// Replaces all ranks while the scheduler is cut off; the new processes never heard of it.
 void StandbySimulation::ReplaceRanksOf(Scheduler& scheduler) {
   CutFromAll(scheduler, DrawDuration());
   for (int32_t rank = 0; rank < setup_.num_ranks; ++rank) {
@@ -160,7 +160,7 @@ void StandbySimulation::StopScheduler(Scheduler& scheduler, Instant duration) {
   });
 }
 
-// It reads what came in order, and comes to its tick at any time.
+// The scheduler reads the messages that arrived meanwhile in order, with a tick at a random place.
 void StandbySimulation::ContinueScheduler(Scheduler& scheduler) {
   if (!scheduler.is_alive || !scheduler.is_stopped) {
     return;

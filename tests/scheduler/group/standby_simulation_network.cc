@@ -76,7 +76,7 @@ void StandbySimulation::ArriveAtScheduler(const ConnectionPtr& connection,
   OfScheduler(scheduler, message)();
 }
 
-// One end has closed it; the other hears of that when the way is open, or of nothing for too long.
+// One end closed the connection. The other end notices if the path is open, or by missing pings.
 void StandbySimulation::MarkDead(const ConnectionPtr& connection) {
   connection->is_dead = true;
   connection->held.clear();
@@ -85,7 +85,7 @@ void StandbySimulation::MarkDead(const ConnectionPtr& connection) {
 
 void StandbySimulation::NoticeDeath(const ConnectionPtr& connection) {
   if (PathOf(*connection).is_cut) {
-    return;  // it is noticed when the path is mended, or called broken
+    return;  // noticed when the path is mended, or by AwaitPings
   }
   Process& process = ProcessOf(*connection);
   Scheduler& scheduler = schedulers_[static_cast<size_t>(connection->scheduler)];
@@ -123,7 +123,7 @@ void StandbySimulation::NoticeAtScheduler(const ConnectionPtr& connection) {
   Pump(scheduler);
 }
 
-// After each change of the path, or of its ends.
+// Called after each change of the path or of its ends.
 void StandbySimulation::Refresh(int32_t scheduler, int32_t rank) {
   Path& path = PathOf(scheduler, rank);
   std::erase_if(path.connections, [](const ConnectionPtr& connection) {
@@ -148,7 +148,7 @@ void StandbySimulation::RefreshAll() {
   }
 }
 
-// Pings are sent every 500 ms, and are to be answered within 500 ms.
+// Pings are sent every 500 ms and must be answered within 500 ms.
 void StandbySimulation::AwaitPings(int32_t scheduler, int32_t rank) {
   Path& path = PathOf(scheduler, rank);
   if (!path.is_broken) {
@@ -175,7 +175,7 @@ void StandbySimulation::AwaitPings(int32_t scheduler, int32_t rank) {
   });
 }
 
-// What was on the way is sent again, after pauses that had doubled.
+// Delivers held messages late, as TCP does: its retransmission pauses doubled during the cut.
 void StandbySimulation::MendPath(Path& path) {
   for (const ConnectionPtr& connection : path.connections) {
     if (connection->is_dead) {

@@ -37,7 +37,7 @@ void StandbySimulation::StartProcess(int32_t rank, Instant load_time) {
   });
   At(process.loaded_at, [this, rank, is_alive] {
     if (is_alive()) {
-      Look(rank);  // who was told that it loads waits for it
+      Look(rank);  // schedulers that were told LOADING wait for this report
     }
   });
 }
@@ -107,7 +107,7 @@ void StandbySimulation::SendReport(const ConnectionPtr& connection) {
   });
 }
 
-// As WorkerService::BeginEpoch.
+// Mirrors WorkerService::BeginEpoch.
 void StandbySimulation::TakeAsk(const ConnectionPtr& connection,
                                 uint64_t incarnation,
                                 uint64_t epoch) {
@@ -269,7 +269,7 @@ void StandbySimulation::EndTask(int32_t rank) {
   }
 }
 
-// What waits for other ranks, or may do so, waits no more.
+// Ends the current task, which may wait for other ranks.
 void StandbySimulation::Abort(int32_t rank) {
   Process& process = ranks_[static_cast<size_t>(rank)];
   if (process.tasks.empty() || setup_.num_ranks == 1) {

@@ -1,11 +1,11 @@
-// standby_soak: many simulated hours of 2 to 4 schedulers that have the same ranks, with faults of
-// schedulers, ranks and the network. Each seed is a history of its own, of ten minutes.
+// standby_soak simulates many hours of 2 to 4 schedulers that share ranks, with faults of
+// schedulers, ranks and the network. Each seed is a separate history of ten minutes.
 //
 //   standby_soak --hours 100
 //   standby_soak --seed 4711          # one seed again
 //
-// All virtual time counts. Stops at the first violation with exit code 1, or by the signal of a
-// check; both print the seed, how much had been simulated before it, and the command that repeats
+// Hours are virtual time. Stops at the first violation with exit code 1, or by the signal of a
+// failed check; both print the seed, the hours simulated before it, and the command that repeats
 // it.
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ ABSL_FLAG(bool, verbose, false, "print what happens");
 namespace quire {
 namespace {
 
-constexpr unsigned kMaxSecondsPerSeed = 120;  // of real time: longer hangs
+constexpr unsigned kMaxSecondsPerSeed = 120;  // real time; longer counts as an endless loop
 constexpr Instant kTimePerSeed = 600 * kNanosPerSecond;
 constexpr double kNanosPerHour = 3600.0 * kNanosPerSecond;
 
@@ -76,7 +76,7 @@ void Print(const StandbySimulation::Totals& totals, uint64_t num_seeds, double s
   absl::PrintF("0 violations\n");
 }
 
-// False after a violation, which is printed.
+// Prints a violation and returns false after it.
 bool SimulateSeed(uint64_t seed, StandbySimulation::Totals& totals) {
   const std::string note = absl::StrFormat(
       "FAILED seed=%d after_hours=%.2f: standby_soak --seed %d", seed, Hours(totals), seed);

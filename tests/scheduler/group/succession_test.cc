@@ -1,4 +1,4 @@
-// Each rule of succession.h, one scheduler at a time.
+// Tests each rule of succession.h with a single scheduler.
 #include "scheduler/group/succession.h"
 
 #include <cstdint>
@@ -19,7 +19,7 @@ constexpr int64_t kReportInterval = 250 * kNanosPerMilli;
 constexpr uint64_t kOwn = 1'700'000'000'123'456'789;
 constexpr uint64_t kOlder = kOwn - 5 * uint64_t{kNanosPerSecond};
 constexpr uint64_t kNewer = kOwn + 5 * uint64_t{kNanosPerSecond};
-constexpr uint64_t kOwnPart = 456'789;  // below a millisecond
+constexpr uint64_t kOwnPart = 456'789;  // the part of kOwn below a millisecond
 
 class SuccessionTest : public testing::Test {
  protected:
@@ -39,13 +39,13 @@ class SuccessionTest : public testing::Test {
     succession_.Forget(0);
     succession_.Forget(1);
   }
-  // It has the workers, and they say so.
+  // Makes the scheduler the holder, and the workers report it.
   void AskForFreeWorkers() {
     ReportBoth(0);
     ASSERT_EQ(Decide(), Verdict::kAsk);
     ReportBoth(succession_.incarnation());
   }
-  // It has heard of this holder, and its turn has come as soon as the holder is silent.
+  // Makes it wait for this holder until its turn has come, if the holder turns out to be silent.
   void StandByFor(uint64_t holder) {
     ReportBoth(holder);
     ASSERT_EQ(Decide(), Verdict::kWait);
@@ -92,7 +92,7 @@ TEST_F(SuccessionTest, AHolderIsGoneWhenOneWorkerHasNotHeardOfItForLong) {
   EXPECT_EQ(succession_.incarnation(), kOwn) << "it is the newer one as it is";
 }
 
-// A worker that the newest holder has not asked yet has not heard of an older one for long.
+// A worker that the newest holder has not asked yet reports the silence of an older one.
 TEST_F(SuccessionTest, TheNewestHolderCounts) {
   Report(0, kOlder, kPatience);
   Report(1, kNewer, 0);
@@ -125,7 +125,7 @@ TEST_F(SuccessionTest, StandbysOfOneHolderTakeDifferentNumbers) {
   EXPECT_EQ(numbers.size(), 100U);
 }
 
-// Dialled anew under its new number, it hears from one worker after the other.
+// After it has dialed anew under its new number, workers report one after another.
 TEST_F(SuccessionTest, ItKeepsItsTurnWhileItsLinksAreDialledAnew) {
   StandByFor(kNewer);
   Report(0, kNewer, kPatience);
@@ -153,7 +153,7 @@ TEST_F(SuccessionTest, AHolderThatComesBackBeforeItIsAskedForIsWaitedFor) {
   EXPECT_THAT(succession_.WaitsFor(), Optional(kNewer)) << "its turn was before";
 }
 
-// A worker that it cannot reach keeps it from its turn, and the holder comes back to the others.
+// It cannot reach one worker while its turn lasts, and the holder comes back at the other.
 TEST_F(SuccessionTest, ItsTurnIsOverWhenAWorkerStaysAway) {
   StandByFor(kNewer);
   Report(0, kNewer, kPatience);
@@ -169,7 +169,7 @@ TEST_F(SuccessionTest, ReportsOfBeforeItAskedTakeNothingFromIt) {
   ReportBoth(kOlder, kPatience);
   ASSERT_EQ(Decide(), Verdict::kAsk);
 
-  ReportBoth(kOlder);  // it was heard of again
+  ReportBoth(kOlder);  // the workers heard the old holder again
 
   EXPECT_TRUE(succession_.has_asked());
   EXPECT_FALSE(succession_.IsOvertaken());
@@ -206,7 +206,7 @@ TEST_F(SuccessionTest, AHolderAsksAtOnceForAWorkerThatWasReplaced) {
   EXPECT_EQ(Decide(), Verdict::kAsk);
 }
 
-// It was cut off, all workers were replaced, and a scheduler with a lower number has the new ones.
+// While it was cut off, all workers were replaced, and a scheduler with a lower number got them.
 TEST_F(SuccessionTest, AHolderWhoseWorkersWereAllReplacedWaitsForTheOneThatHasThem) {
   AskForFreeWorkers();
   Redial();
@@ -254,7 +254,7 @@ TEST_F(SuccessionTest, OneThatLetGoWaitsForTheOneThatHasAskedSince) {
   EXPECT_EQ(Decide(), Verdict::kWait);
 }
 
-// Of workers that were all replaced none knows whose requests wait.
+// If all workers were replaced, none knows which scheduler has requests waiting.
 TEST_F(SuccessionTest, OneThatHasWaitedLeavesTheHolderTheFirstTurn) {
   StandByFor(kOlder);
   Redial();
@@ -295,7 +295,7 @@ TEST_F(SuccessionTest, AnotherSchedulerLivesWhenAWorkerHearsOfItAfterItNamedIt) 
   EXPECT_TRUE(succession_.DoesOtherLive(now_));
 }
 
-// A scheduler that refuses its worker hears one report over each link.
+// A scheduler that refuses a worker gets only one report over each link.
 TEST_F(SuccessionTest, SinceWhenAWorkerNamesItsHolderOutlivesTheLink) {
   Report(0, kNewer);
   succession_.Forget(0);
@@ -310,7 +310,7 @@ TEST_F(SuccessionTest, SinceWhenAWorkerNamesItsHolderOutlivesTheLink) {
   EXPECT_TRUE(succession_.DoesOtherLive(now_));
 }
 
-// One with a higher number was known before, and has the workers no more.
+// A scheduler with a higher number was known before, but no longer holds the workers.
 TEST_F(SuccessionTest, AnOlderSchedulerThatHasTheWorkersNowLivesToo) {
   ReportBoth(kNewer);
   Redial();

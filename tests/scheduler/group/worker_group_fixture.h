@@ -1,5 +1,4 @@
-// WorkerGroupTest is the workers of a group, as the group sees them: what it asks them for waits
-// here until the test lets them answer.
+// WorkerGroupTest plays the workers of a WorkerGroup: the test takes and answers its actions.
 //
 // Thread safety: one thread.
 #ifndef QUIRE_TESTS_SCHEDULER_GROUP_WORKER_GROUP_FIXTURE_H_
@@ -61,7 +60,7 @@ class WorkerGroupTest : public testing::Test {
     }
   }
 
-  // Actions of one kind since the last call, and forgets them.
+  // Returns and forgets the actions of one kind since the last call.
   template <typename Action>
   std::vector<Action> Take() {
     Collect();
@@ -90,7 +89,7 @@ class WorkerGroupTest : public testing::Test {
     return links_[static_cast<size_t>(rank)];
   }
 
-  // In steps of a tenth of a second, from the last one on.
+  // Ticks every 100 ms from the last tick up to now_ + after_ns.
   void Tick(int64_t after_ns = 0) {
     now_ += after_ns;
     do {
@@ -98,12 +97,12 @@ class WorkerGroupTest : public testing::Test {
       group_.Tick(ticked_);
     } while (ticked_ < now_);
   }
-  // One tick after all that time.
+  // Simulates a scheduler that was stopped: a single tick after the whole duration.
   void StandStill(int64_t duration_ns) {
     ticked_ = now_ += duration_ns;
     group_.Tick(now_);
   }
-  // Every rank reports as idle, all the while.
+  // Lets time pass while every rank keeps reporting.
   void PassQuietly(int64_t duration_ns) {
     const Instant end = now_ + duration_ns;
     while (now_ < end) {
@@ -114,12 +113,12 @@ class WorkerGroupTest : public testing::Test {
       Tick();
     }
   }
-  // Behind the first report, as a worker that is quick to answer.
+  // Sends a first report, then the hello, as a worker that answers quickly.
   void Hello(int32_t rank) {
     Report(rank, {});
     group_.OnHello(Link(rank), HelloAt(rank), now_);
   }
-  // From all ranks.
+  // All ranks report this holder.
   void ReportHolder(uint64_t incarnation, int64_t silence_ns = 0) {
     for (int32_t rank = 0; rank < num_ranks_; ++rank) {
       ReportHolderAt(rank, incarnation, silence_ns);
@@ -141,15 +140,15 @@ class WorkerGroupTest : public testing::Test {
   static absl::Status Stale() {
     return Error(absl::StatusCode::kFailedPrecondition, "STALE_SCHEDULER", "scheduler: too old");
   }
-  // The next epoch is ready: was the loss before it a crash?
+  // Makes the next epoch ready. Returns true if the loss before it counts as a crash.
   bool WasCrash() {
     BecomeReady();
     return after_crash_;
   }
-  // All ranks are there: the epoch.
+  // Lets all ranks join and begin. Returns the number of the epoch, which is ready.
   uint64_t BecomeReady() {
     Tick(kTiming.max_backoff_ns);
-    StandStill(WorkerGroup::kLateTickNs);  // from here on silence counts
+    StandStill(WorkerGroup::kLateTickNs);  // silence is counted from here on
     for (int32_t rank = 0; rank < num_ranks_; ++rank) {
       Hello(rank);
     }
@@ -189,11 +188,11 @@ class WorkerGroupTest : public testing::Test {
   Instant now_ = 1;
   Instant ticked_ = now_;
   uint64_t step_id_ = 0;
-  bool after_crash_ = false;  // as of the last epoch that was ready
+  bool after_crash_ = false;  // of the last ready epoch
   std::vector<GroupAction> actions_;
-  std::vector<LinkId> links_;  // present ones, by rank
+  std::vector<LinkId> links_;  // current links, by rank
   std::vector<WorkerHello> hellos_;
-  std::vector<std::pair<uint64_t, int64_t>> holders_;  // and their silence, as reported next
+  std::vector<std::pair<uint64_t, int64_t>> holders_;  // holder and its silence in the next report
 };
 
 class ThreeRanksTest : public WorkerGroupTest {

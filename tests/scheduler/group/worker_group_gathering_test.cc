@@ -1,4 +1,4 @@
-// Ranks that come, load and are let in, until an epoch is ready.
+// Tests how ranks connect, load and are admitted, until an epoch is ready.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -190,7 +190,7 @@ TEST_F(WorkerGroupTest, AWorkerThatLoadsIsGreetedAgainWhenItHasLoaded) {
   Report(0, {.phase = WorkerPhase::kLoading, .progress = 5, .loaded_bytes = 5, .total_bytes = 9});
   Report(0, {.phase = WorkerPhase::kLoading, .progress = 5, .loaded_bytes = 5, .total_bytes = 9});
   const auto loading = Take<ReportLoading>();
-  ASSERT_THAT(loading, SizeIs(1));  // standing still is no news
+  ASSERT_THAT(loading, SizeIs(1));  // no second one without progress
   EXPECT_EQ(loading[0].loaded_bytes, 5);
   EXPECT_THAT(Take<GreetWorker>(), IsEmpty());
 

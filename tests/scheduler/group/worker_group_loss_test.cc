@@ -1,4 +1,4 @@
-// How a group is lost, and which losses are crashes.
+// Tests how a group is lost, and which losses count as crashes.
 #include <string>
 
 #include "gmock/gmock.h"
@@ -17,7 +17,7 @@ using testing::SizeIs;
 
 class WorkerGroupLossTest : public WorkerGroupTest {
  protected:
-  // Whether the loss counts as a crash of the step, when every answer for a lease ended so.
+  // Returns true if the loss counts as a crash after streams ended with this status for a lease.
   bool IsCrashAfter(const absl::Status& status) {
     BecomeReady();
     Plan();
@@ -133,7 +133,7 @@ TEST_F(WorkerGroupTest, ALossIsACrashWhenAnotherProcessIsThereAfterwards) {
   EXPECT_FALSE(WasCrash()) << "the way between them was cut";
 }
 
-// It dies again before the next epoch is ready.
+// The process dies again before the next epoch is ready.
 TEST_F(WorkerGroupTest, AProcessThatWasReplacedTwiceIsOneCrash) {
   BecomeReady();
   Plan();
@@ -170,7 +170,7 @@ TEST_F(WorkerGroupTest, ALossIsACrashWhenARankFailedAtTheStep) {
   EXPECT_TRUE(WasCrash()) << "its answer did not fit the plan";
 }
 
-// Else a rank that always fails would be dialled without a pause for ever.
+// Without growing pauses, a rank that always fails would be dialed in an endless tight loop.
 TEST_F(WorkerGroupTest, EpochsThatAnswerNothingAreFollowedByGrowingPauses) {
   const auto lose = [this] {
     Plan();

@@ -1,4 +1,4 @@
-// Steps: who answers, who stands still, whose connection is mended.
+// Tests steps: answers, ranks that stand still, connections that are mended.
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +31,7 @@ TEST_F(WorkerGroupTest, AStepGoesToAllAndIsAnsweredWhenAllHaveAnswered) {
   EXPECT_EQ(results[0].result, ResultOf(plan));
 }
 
-// A decodable answer with another header once made the client forget that its step was unanswered.
+// Regression: an answer with another header made the client forget that its step was unanswered.
 TEST_F(WorkerGroupTest, AnAnswerToAnotherStepIsDroppedAndTheStepStaysAskedFor) {
   BecomeReady();
   const StepPlan first = Plan();
@@ -79,7 +79,7 @@ TEST_F(WorkerGroupTest, ABrokenConnectionIsMendedWithinTheLease) {
   EXPECT_FALSE(Link(0) == broken);
   EXPECT_THAT(Take<GreetWorker>(), IsEmpty());
   EXPECT_EQ(Take<SendPlan>().at(0).link, Link(0));
-  group_.OnAnswer(broken, ResultOf(plan), now_);  // of the old connection
+  group_.OnAnswer(broken, ResultOf(plan), now_);  // over the old connection
   EXPECT_THAT(Take<ReportResult>(), IsEmpty());
   Answer(0, plan);
   EXPECT_THAT(Take<ReportResult>(), SizeIs(1));
@@ -157,7 +157,7 @@ TEST_F(WorkerGroupTest, AStepThatStandsStillIsFencedAndASlowWorkerGetsTwiceTheTi
   EXPECT_LT(third, 3 * kTiming.step_timeout_ns / 2);
 }
 
-// Both stand still: rank 0 since it waits, rank 1 since it is stuck, or waits as well.
+// Both ranks stand still: rank 0 waits, rank 1 is stuck or waits as well.
 TEST_F(WorkerGroupTest, TheRankThatOthersWaitForIsTheOneThatStandsStill) {
   for (const bool wait_for_each_other : {false, true}) {
     BecomeReady();
@@ -183,7 +183,7 @@ TEST_F(WorkerGroupTest, TheRankThatOthersWaitForIsTheOneThatStandsStill) {
   }
 }
 
-// It once was blamed, and got twice the time.
+// Regression: the waiting rank was blamed, after twice the timeout.
 TEST_F(ThreeRanksTest, WhoWaitsForRanksThatWaitForEachOtherIsNotToBlame) {
   BecomeReady();
   Plan();
@@ -201,7 +201,7 @@ TEST_F(ThreeRanksTest, WhoWaitsForRanksThatWaitForEachOtherIsNotToBlame) {
   EXPECT_THAT(std::string(lost[0].status.message()), HasSubstr("rank 1: "));
 }
 
-// Its progress counts finished parts, and it has finished none since the others came.
+// Progress counts finished parts, and the rank has finished none since the others arrived.
 TEST_F(ThreeRanksTest, WhoHasJustStoppedWaitingHasMoved) {
   BecomeReady();
   Plan();
@@ -221,7 +221,7 @@ TEST_F(ThreeRanksTest, WhoHasJustStoppedWaitingHasMoved) {
   EXPECT_THAT(Take<ReportLost>(), IsEmpty());
 }
 
-// It once was waited for, for ever. Rank 2 waits for it, and is not to blame.
+// Regression: the group waited for rank 1 for ever. Rank 2 waits for it and is not to blame.
 TEST_F(ThreeRanksTest, WhoWaitsForARankThatHasAnsweredStandsStill) {
   BecomeReady();
   const StepPlan plan = Plan();
@@ -248,11 +248,11 @@ TEST_F(ThreeRanksTest, WhoWaitsForARankThatHasAnsweredStandsStill) {
   EXPECT_GE(now_ - answered_at, kTiming.step_timeout_ns) << "it waited until then";
 }
 
-// It once was waited for, for ever: only EXECUTING could stand still.
+// Regression: only a rank that reported EXECUTING could time out; others were waited for for ever.
 TEST_F(WorkerGroupTest, AWorkerThatStandsStillIsFencedWhateverItSaysThatItDoes) {
   for (const WorkerPhase phase :
        {WorkerPhase::kLoading, WorkerPhase::kUnknown, WorkerPhase::kBeginningEpoch}) {
-    HelloAt(0).uuid += "'";  // none that was slow
+    HelloAt(0).uuid += "'";  // a new process, without a record of slowness
     BecomeReady();
     Plan();
     const Instant start = now_;
@@ -270,7 +270,7 @@ TEST_F(WorkerGroupTest, AWorkerThatStandsStillIsFencedWhateverItSaysThatItDoes) 
   }
 }
 
-// Breaking the stream now and then once began the time anew.
+// Regression: each break of the stream restarted the timeout.
 TEST_F(WorkerGroupTest, AWorkerThatStandsStillIsFencedThoughItsConnectionBreaks) {
   BecomeReady();
   Plan();
@@ -330,7 +330,7 @@ TEST_F(WorkerGroupTest, ARankThatWaitsForOneThatGetsOnIsNotStuck) {
   }
   EXPECT_THAT(Take<ReportLost>(), IsEmpty());
 
-  // A number that is no rank's excuses nobody.
+  // Waiting for a rank that does not exist is no excuse.
   std::vector<ReportLost> lost;
   for (int64_t passed = 0; passed <= kTiming.step_timeout_ns && lost.empty();
        passed += kNanosPerSecond) {
@@ -368,7 +368,7 @@ TEST_F(WorkerGroupTest, ASchedulerThatStoodStillBlamesNoWorker) {
   Plan();
   Report(1, {.phase = WorkerPhase::kIdle});
   StandStill(10 * kNanosPerSecond);
-  // A worker has closed its connection meanwhile.
+  // Meanwhile a worker closed its connection.
   group_.OnStepsEnd(Link(0), absl::UnavailableError("closed"), now_);
   Take<SendPlan>();
   Tick(kTiming.silence_ns - 1);

@@ -1,4 +1,4 @@
-// Schedulers that follow one another, or wait for each other, and clocks that go back.
+// Tests schedulers that succeed one another or wait for each other, and clocks that go back.
 #include <string>
 #include <vector>
 
@@ -34,7 +34,7 @@ TEST_F(WorkerGroupTest, ASchedulerBesideAWorkingOneStandsByAndAsksForNothing) {
   EXPECT_EQ(standby[0].scheduler_incarnation, kNewer);
 }
 
-// A worker that cannot be reached says nothing of the other one.
+// The report of one worker is enough: the other worker may be out of reach.
 TEST_F(WorkerGroupTest, AStandbyIsOneAsSoonAsAWorkerNamesTheOther) {
   Tick();
   ReportHolderAt(0, kNewer);
@@ -63,11 +63,11 @@ TEST_F(WorkerGroupTest, AStandbyTakesOverWhenOneWorkerHearsNothingOfTheOther) {
   EXPECT_EQ(group_.scheduler_incarnation(), kIncarnation) << "it is the newer one as it is";
 }
 
-// While it stood still another standby may have taken the workers.
+// Another standby may have taken the workers while this one stood still.
 TEST_F(WorkerGroupTest, AStandbyThatStoodStillAsksByWhatWorkersSayAfterwards) {
   Tick();
   ReportHolder(500);
-  ReportHolder(0);  // replaced; the holder has the first turn
+  ReportHolder(0);  // workers were replaced; the holder has the first turn
   Hello(0);
   Hello(1);
   ASSERT_THAT(Take<BeginWorkerEpoch>(), IsEmpty());
@@ -102,7 +102,7 @@ TEST_F(WorkerGroupTest, AClockThatWentBackByLessThanAYearIsMadeUpFor) {
   EXPECT_THAT(Take<ReportStandby>(), SizeIs(1));
 }
 
-// Two schedulers that started together once ended each other's epochs for ever.
+// Regression: two schedulers that started together ended each other's epochs for ever.
 TEST_F(WorkerGroupTest, WhoAskedFirstStandsByForTheNewerOneThatAskedSince) {
   Tick();
   Hello(0);
@@ -140,7 +140,7 @@ TEST_F(WorkerGroupTest, AReportOfBeforeItAskedEndsNothing) {
   EXPECT_THAT(Take<ReportLost>(), IsEmpty());
 }
 
-// Two schedulers once took the worker from each other for ever.
+// Regression: two schedulers took the worker from each other for ever.
 TEST_F(WorkerGroupTest, ASchedulerThatWasReadyStandsByForANewerOneThatLives) {
   BecomeReady();
   Plan();
@@ -167,7 +167,7 @@ TEST_F(WorkerGroupTest, ASchedulerThatWasReadyStandsByForANewerOneThatLives) {
   EXPECT_THAT(Take<ReportStandby>(), IsEmpty());
 }
 
-// Its requests have ended: workers of another model may be there by then, and nothing has crashed.
+// Its requests have ended, so workers of another model are admitted, and the loss is no crash.
 TEST_F(WorkerGroupTest, ASchedulerThatStoodByAfterItWasReadyTakesAnyWorkers) {
   BecomeReady();
   ReportHolder(kNewer);
@@ -198,7 +198,7 @@ TEST_F(WorkerGroupTest, ASchedulerThatStoodByAfterItWasReadyTakesAnyWorkers) {
   EXPECT_FALSE(ready[0].after_crash);
 }
 
-// Its holder asks a worker that was replaced within moments.
+// The holder asks a replaced worker within moments, so a report without holder is no end.
 TEST_F(WorkerGroupTest, AStandbyIsOneUntilNoWorkerHasNamedTheOtherForLong) {
   Tick();
   ReportHolder(kNewer);
@@ -217,7 +217,7 @@ TEST_F(WorkerGroupTest, AStandbyIsOneUntilNoWorkerHasNamedTheOtherForLong) {
   EXPECT_EQ(standby[0].scheduler_incarnation, 0U);
 }
 
-// Its requests go on: the newer one is dead, or tried out a spare worker once.
+// Its requests go on: the newer scheduler is dead, or only once used a spare worker.
 TEST_F(WorkerGroupTest, ASchedulerThatWasReadyOutlivesANewerOneThatIsGone) {
   BecomeReady();
   group_.Abandon(group_.group_epoch(), now_);
@@ -233,7 +233,7 @@ TEST_F(WorkerGroupTest, ASchedulerThatWasReadyOutlivesANewerOneThatIsGone) {
   EXPECT_GT(group_.scheduler_incarnation(), kNewer);
 }
 
-// Of a group whose ranks were all replaced no worker knows whose requests wait.
+// If all ranks were replaced, no worker knows which scheduler has requests waiting.
 TEST_F(WorkerGroupTest, AStandbyLeavesTheFirstTurnToTheOneThatItWaitedFor) {
   Tick();
   ReportHolder(kNewer);
@@ -255,7 +255,7 @@ TEST_F(WorkerGroupTest, AStandbyLeavesTheFirstTurnToTheOneThatItWaitedFor) {
   EXPECT_GE(waited_ns, kTiming.standby_ns);
 }
 
-// Another scheduler may reach them all.
+// It lets go because another scheduler may reach all workers.
 TEST_F(WorkerGroupTest, ASchedulerThatCannotReachAWorkerLetsTheOthersGo) {
   BecomeReady();
   group_.OnWatchEnd(Link(1), absl::UnavailableError("cut"), now_);
@@ -294,7 +294,7 @@ TEST_F(WorkerGroupTest, AWorkerThatRefusesEpochsAsStaleIsAskedWithPauses) {
   EXPECT_LT(num_begins, 30);
 }
 
-// 2^64 - 1 once made the next incarnation 0.
+// Regression: 2^64 - 1 made the next incarnation 0.
 TEST_F(WorkerGroupTest, AWorkerThatKnowsOfASchedulerThatCannotBeIsRefused) {
   for (const uint64_t claim :
        {~uint64_t{0}, uint64_t{9223372036854775806}, kIncarnation + uint64_t{kNanosPerYear} + 1}) {
@@ -316,7 +316,7 @@ TEST_F(WorkerGroupTest, AWorkerThatKnowsOfASchedulerThatCannotBeIsRefused) {
   BecomeReady();
 }
 
-// Whether its worker ends or is out of reach, the other scheduler may well live.
+// The worker may have ended or be out of reach; the other scheduler may still live.
 TEST_F(WorkerGroupTest, AStandbyThatHearsOfNoWorkerStandsByOn) {
   Tick();
   ReportHolder(kNewer);
@@ -327,7 +327,7 @@ TEST_F(WorkerGroupTest, AStandbyThatHearsOfNoWorkerStandsByOn) {
   EXPECT_THAT(Take<ReportStandby>(), IsEmpty());
 }
 
-// Its requests wait: workers that died come back.
+// Its requests wait, because workers that died are restarted.
 TEST_F(WorkerGroupTest, ASchedulerThatHearsOfNoWorkerWaitsUnlessItIsToldNotTo) {
   BecomeReady();
   Tick(30 * kNanosPerSecond);
@@ -360,7 +360,7 @@ TEST_F(CutOffTest, ASchedulerThatHearsOfNoWorkerForLongStandsBy) {
   Tick(10 * kCutOff);
   EXPECT_THAT(Take<ReportStandby>(), IsEmpty()) << "said once";
 
-  holders_ = {{kIncarnation, 10 * kCutOff}, {kIncarnation, 10 * kCutOff}};  // nobody took them over
+  holders_ = {{kIncarnation, 10 * kCutOff}, {kIncarnation, 10 * kCutOff}};  // no takeover
   Tick(kTiming.max_backoff_ns);
   for (const int32_t rank : {0, 1}) {
     Hello(rank);
@@ -375,7 +375,7 @@ TEST_F(CutOffTest, ASchedulerThatHearsOfNoWorkerForLongStandsBy) {
   EXPECT_EQ(ended[0].scheduler_incarnation, 0U);
 }
 
-// The scheduler stood still itself, and so heard nothing.
+// The scheduler itself stood still, so silence proves nothing.
 TEST_F(CutOffTest, ASchedulerThatStoodStillWaitsAnew) {
   BecomeReady();
   StandStill(2 * kCutOff);

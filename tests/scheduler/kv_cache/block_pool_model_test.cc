@@ -1,4 +1,4 @@
-// BlockPool beside a model made of ordinary containers, through random operations.
+// Compares BlockPool with a model made of ordinary containers, through random operations.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -69,7 +69,7 @@ void ExpectEqual(const BlockPool& pool, const PoolModel& model) {
   std::vector<BlockId> expected_free(model.free().begin(), model.free().end());
   ASSERT_EQ(pool.FreeListForTest(), expected_free);
   for (const int32_t n : {0, 3, pool.num_blocks()}) {
-    std::vector<BlockId> next = {-7};  // is appended to
+    std::vector<BlockId> next = {-7};  // PeekFree must append
     pool.PeekFree(n, next);
     const auto num_expected = std::min(expected_free.size(), static_cast<size_t>(n));
     ASSERT_EQ(next.size(), 1 + num_expected);

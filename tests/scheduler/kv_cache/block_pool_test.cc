@@ -85,7 +85,7 @@ TEST(BlockPoolTest, AnAllocatedBlockHasOneReference) {
   EXPECT_EQ(pool.ref_count(2), 0);
 }
 
-// Blocks come back at the end of the list: what was given back last survives longest.
+// Freed blocks go to the end of the list, so that the block freed last survives longest.
 TEST(BlockPoolTest, FreedBlocksAreReusedLastInTheOrderTheyWereFreed) {
   BlockPool pool(6);
   Allocate(pool, 4);

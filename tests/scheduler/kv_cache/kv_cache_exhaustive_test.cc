@@ -1,9 +1,8 @@
 // Small-scope exhaustive check: every history of up to kDepth operations on 3 blocks and 2 host
-// blocks of 2 tokens and 2 sequences that begin alike. Small faults show in small worlds; here none
-// is left out.
+// blocks of 2 tokens and 2 sequences with a common prefix. Most faults show in small worlds.
 //
-// Every state is reached by replaying its history in a fresh world, so nothing has to be copied.
-// Histories that lead to a state seen before at the same or a smaller depth are not followed again.
+// Every state is reached by replaying its history in a fresh world, so that worlds need no copying.
+// Histories that lead to a state seen at the same or a smaller depth are not extended.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -28,9 +27,9 @@ KvCacheWorld::Sizes SizesWith(int32_t sliding_window) {
 }
 constexpr int32_t kDepth = 9;
 
-using History = std::vector<size_t>;  // of kOperations
+using History = std::vector<size_t>;  // indices into kOperations
 
-// The first block of both sequences holds the same, the others do not.
+// The first block of both sequences has equal contents, the others differ.
 std::vector<TokenId> TokensOf(const KvCacheWorld& world, size_t sequence, size_t num_tokens) {
   std::vector<TokenId> tokens;
   const size_t begin = world.contents(sequence).token_ids.size();
@@ -90,12 +89,12 @@ constexpr Operation kOperations[] = {
     [](KvCacheWorld& world) { return world.WorkersLost(); },
 };
 
-// Breadth first: a state is first seen at its smallest depth.
+// Searches breadth first, so that a state is first seen at its smallest depth.
 class Explorer {
  public:
   explicit Explorer(const KvCacheWorld::Sizes& sizes) : sizes_(sizes) {}
 
-  // "" or what is wrong, and after which operations.
+  // Returns "", or the fault and its history.
   std::string Explore(int32_t max_depth) {
     std::vector<History> reached = {{}};
     for (int32_t depth = 0; depth < max_depth && !reached.empty(); ++depth) {
@@ -143,11 +142,11 @@ class Explorer {
   }
 
   const KvCacheWorld::Sizes sizes_;
-  std::unordered_set<size_t> seen_;  // hashes of fingerprints: a few million would not fit as text
+  std::unordered_set<size_t> seen_;  // hashes: a few million fingerprints would not fit into memory
   int64_t num_histories_ = 0;
 };
 
-// QUIRE_DEPTH=<n> goes deeper; each level has about twice the histories of the one before.
+// QUIRE_DEPTH=<n> sets another depth; each level about doubles the histories.
 void ExploreWith(int32_t sliding_window) {
   const char* depth = std::getenv("QUIRE_DEPTH");  // NOLINT(concurrency-mt-unsafe)
   Explorer explorer(SizesWith(sliding_window));

@@ -131,7 +131,7 @@ TEST_F(KvCacheManagerTest, FreeOfAForkLeavesTheOther) {
 
   EXPECT_EQ(manager_.num_free_blocks(), 4);
   EXPECT_THAT(b_.block_ids(), ElementsAre(1, 2));
-  // Alone again, it may fill its last block.
+  // The only holder again, it may fill its last block.
   EXPECT_TRUE(manager_.Append(b_, 2).has_value());
   Check({&a_, &b_});
 }
@@ -298,12 +298,12 @@ TEST_F(PrefixCacheTest, BlocksThatHoldNothingGoFirstThenEndsThenBeginnings) {
 
 TEST_F(PrefixCacheTest, OperationsAreCounted) {
   ComputeAndFree();
-  manager_.ShareCached(std::span(hashes_).first(2), a_);  // and block 3 is free and can be found
+  manager_.ShareCached(std::span(hashes_).first(2), a_);  // block 3 stays free and cached
   EXPECT_EQ(manager_.operations().num_allocated, 3);
   EXPECT_EQ(manager_.operations().num_found, 2);
   EXPECT_EQ(manager_.operations().num_evicted, 0);
 
-  ASSERT_TRUE(manager_.Append(b_, 15).has_value());  // 4, 5, 6, and then 3
+  ASSERT_TRUE(manager_.Append(b_, 15).has_value());  // takes 4, 5, 6, then evicts 3
   EXPECT_EQ(manager_.operations().num_allocated, 7);
   EXPECT_EQ(manager_.operations().num_evicted, 1);
 
@@ -311,7 +311,7 @@ TEST_F(PrefixCacheTest, OperationsAreCounted) {
   manager_.Free(a_);
   manager_.Fork(b_, 15, fork);
   EXPECT_EQ(manager_.operations().num_forked, 4);
-  ASSERT_TRUE(manager_.MakeTailExclusive(fork).has_value());  // the end of what a_ had
+  ASSERT_TRUE(manager_.MakeTailExclusive(fork).has_value());  // evicts the last block of a_
   EXPECT_EQ(manager_.operations().num_allocated, 8);
   EXPECT_EQ(manager_.operations().num_evicted, 2);
   Check({&b_, &fork});
@@ -331,7 +331,7 @@ TEST_F(PrefixCacheTest, OfTwoBlocksWithOneContentTheFirstIsFound) {
   manager_.Free(c);
 }
 
-// A request that is admitted counts on its own sequences sharing what the first of them computes.
+// Admission of a request relies on its sequences sharing the blocks that the first one computes.
 TEST_F(PrefixCacheTest, ABlockThatIsHeldIsFoundBeforeAFreeOne) {
   ASSERT_TRUE(manager_.Append(a_, 4).has_value());
   ASSERT_TRUE(manager_.Append(b_, 4).has_value());
@@ -345,7 +345,7 @@ TEST_F(PrefixCacheTest, ABlockThatIsHeldIsFoundBeforeAFreeOne) {
   Check({&b_});
 }
 
-// What lies behind a free block is not counted on: the free one may be handed out first.
+// Held blocks behind a free one do not count: the free one may be reused first.
 TEST_F(PrefixCacheTest, HeldBlocksAreCountedUpToTheFirstFreeOne) {
   ASSERT_TRUE(manager_.Append(a_, 4).has_value());
   ASSERT_TRUE(manager_.Append(b_, 8).has_value());
@@ -439,7 +439,7 @@ TEST_F(SwapManagerTest, ASharedBlockLeavesOnceAndStaysShared) {
   Check();
 }
 
-// Host blocks are numbered alike all the time; what tells contents apart is who filled them.
+// Host block ids are reused; only the generation tells one content from another.
 TEST_F(SwapManagerTest, ATableKnowsWhichStepFilledItsHostBlocks) {
   const std::vector<SwapTables> first = {{&a_, &host_a_}};
   const std::vector<SwapTables> second = {{&b_, &host_b_}};
@@ -467,7 +467,7 @@ TEST_F(SwapManagerTest, ATableKnowsWhichStepFilledItsHostBlocks) {
   Check();
 }
 
-// Two groups share the block of their common beginning, and leave and return in one step each.
+// Two groups share the block of their common prefix; both leave in one step and return in one step.
 TEST_F(SwapManagerTest, ABlockThatTwoGroupsShareIsCopiedOnceInAStep) {
   ASSERT_TRUE(manager_.Append(a_, 4).has_value());
   manager_.Fork(a_, 4, b_);
@@ -497,7 +497,7 @@ TEST_F(SwapManagerTest, ABlockThatTwoGroupsShareIsCopiedOnceInAStep) {
   EXPECT_EQ(manager_.host_pool().num_free_blocks(), 4);
 }
 
-// In different steps each takes its own copy: what the first brought may be gone.
+// In different steps each group makes its own copy: the first group's may be gone by then.
 TEST_F(SwapManagerTest, ABlockIsCopiedAgainInALaterStep) {
   ASSERT_TRUE(manager_.Append(a_, 4).has_value());
   manager_.Fork(a_, 4, b_);
@@ -593,7 +593,7 @@ TEST_F(KvCacheManagerTest, CountsTokensOfTablesThatShareNothing) {
   EXPECT_EQ(occupancy.num_stored_tokens, 5 + 4);
 }
 
-// The last block of both is one and the same, with three tokens for one and two for the other.
+// Both tables share their last block, with three tokens for one table and two for the other.
 TEST_F(KvCacheManagerTest, CountsTokensOfASharedTailOnceAndAsTheLongestTableHasThem) {
   ASSERT_TRUE(manager_.Append(a_, 7).has_value());
   manager_.Fork(a_, 6, b_);
@@ -609,7 +609,7 @@ TEST_F(KvCacheManagerTest, CountsTokensOfASharedTailOnceAndAsTheLongestTableHasT
   Check(one);
 }
 
-// For the parent the block is full and not the last.
+// For the parent the shared block is full and not the last.
 TEST_F(KvCacheManagerTest, ATailThatIsFullForAnotherTableIsFull) {
   ASSERT_TRUE(manager_.Append(a_, 8).has_value());
   manager_.Fork(a_, 3, b_);
@@ -628,7 +628,7 @@ TEST_F(KvCacheManagerTest, BlocksOnTheirWayToTheHostAreNotHeld) {
   const SwapTables group[] = {{.table = &a_, .host_table = &host}};
   ASSERT_TRUE(manager.SwapOut(group, 1, orders));
 
-  // The other table still has both of them, one copy reads them.
+  // The other table still holds both blocks while the swap-out reads them.
   const std::vector<const BlockTable*> other = {&b_};
   EXPECT_EQ(manager.CountTokens(other).num_held_blocks, 2);
   EXPECT_EQ(manager.CountTokens(other).num_stored_tokens, 6);
@@ -651,7 +651,7 @@ TEST_F(KvCacheManagerTest, FreeBlocksThatCanBeFoundAreCounted) {
   EXPECT_EQ(manager_.pool().num_free_cached_blocks(), 2);
   Check({});
 
-  ASSERT_TRUE(manager_.Append(b_, 4 * 5).has_value());  // four others, and the last of the two
+  ASSERT_TRUE(manager_.Append(b_, 4 * 5).has_value());  // the four uncached, then one cached block
   EXPECT_EQ(manager_.pool().num_free_cached_blocks(), 1);
   Check({&b_});
 }

@@ -1,5 +1,5 @@
-// Random operations on a KvCacheManager, each world a function of its seed. A failure names the
-// seed; run one with QUIRE_SEED=<seed> <test>, and more with QUIRE_NUM_OPERATIONS=<n>.
+// Random operations on a KvCacheManager; a seed determines each world. A failure names the seed.
+// Run one seed with QUIRE_SEED=<seed> <test>, and more operations with QUIRE_NUM_OPERATIONS=<n>.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -41,12 +41,12 @@ enum Operation : uint8_t {
   kNumKinds,
 };
 
-// How often each was allowed and done.
+// Number of times that each operation was allowed and done.
 using Counts = std::vector<int64_t>;
 
 class RandomWorld {
  public:
-  // The analyzer takes members of standard containers for uninitialised.
+  // The analyzer takes members of standard containers for uninitialized.
   // NOLINTNEXTLINE(clang-analyzer-optin.cplusplus.UninitializedObject)
   explicit RandomWorld(uint64_t seed) : random_(seed), sizes_(Draw(random_)), world_(sizes_) {}
 
@@ -70,7 +70,7 @@ class RandomWorld {
   }
 
   Operation DrawOperation() {
-    // Appending is what most steps do; a world ends rarely.
+    // Most steps append; workers are lost rarely.
     const int32_t draw = random_.Below(100);
     if (draw < 30) {
       return kAppend;
@@ -85,7 +85,7 @@ class RandomWorld {
   std::vector<TokenId> DrawTokens() {
     std::vector<TokenId> tokens(static_cast<size_t>(random_.Between(1, 10)));
     for (TokenId& token_id : tokens) {
-      token_id = random_.OneIn(6) ? 1 : 0;  // so that many begin alike
+      token_id = random_.OneIn(6) ? 1 : 0;  // two values, so that many sequences share a prefix
     }
     return tokens;
   }
@@ -98,7 +98,7 @@ class RandomWorld {
     return group;
   }
 
-  // What some sequence holds and more, or something new.
+  // Returns the contents of some sequence with more tokens, sometimes under the other salt.
   KvCacheWorld::Contents DrawContents() {
     KvCacheWorld::Contents contents = world_.contents(AnySequence());
     const std::vector<TokenId> more = DrawTokens();
@@ -173,7 +173,7 @@ TEST(KvCacheRandomTest, TablesLeadToTheirTokensThroughRandomOperations) {
               static_cast<long long>(num_done));
   for (int64_t count : counts) {
     std::printf(" %lld", static_cast<long long>(count));
-    // A history in which something never happens proves nothing about it.
+    // A run that rarely does an operation tests it too little.
     EXPECT_TRUE(is_one_seed || count > kNumOperations / 400) << count;
   }
   std::printf("\n");

@@ -32,11 +32,11 @@ KvCacheManager KvCacheWorld::MakeManager() const {
           sizes_.sliding_window};
 }
 
-// Written without the production's helper: token by token.
+// Does not use the production's helper, in order to check it.
 int32_t KvCacheWorld::NumPassedBlocks(int32_t num_tokens) const {
   int32_t num_passed = 0;
   const int32_t window = sizes_.sliding_window;
-  // The next token, at position num_tokens, attends to itself and window - 1 tokens before it.
+  // The next token, at position num_tokens, attends to itself and to window - 1 tokens before it.
   while (window > 0 && (num_passed + 1) * sizes_.block_size_tokens <= num_tokens - window + 1) {
     ++num_passed;
   }
@@ -127,7 +127,7 @@ bool KvCacheWorld::SwapOut(std::span<const size_t> indices) {
   }
   for (const SwapUnderWay& swap : leaving_) {
     if (swap.step_id == step_id_ + 1) {
-      blocks.erase(swap.copy.block);  // another group takes it along
+      blocks.erase(swap.copy.block);  // another group swaps it out in the same step
     }
   }
   const int32_t num_free = manager_.host_pool().num_free_blocks();
@@ -269,7 +269,7 @@ bool KvCacheWorld::ShareCached(size_t index, const Contents& wanted) {
   Expect(match.num_blocks == expected.num_blocks, "finds what is listed");
   Expect(match.num_held_blocks == expected.num_held_blocks, "counts what is held");
   if (match.num_blocks == 0 || !fault_.empty()) {
-    return !fault_.empty();  // a fault is no operation that is not allowed
+    return !fault_.empty();  // true: the operation was allowed, but found a fault
   }
   const auto num_found = static_cast<size_t>(match.num_blocks);
   manager_.ShareCached(std::span(hashes).first(num_found), sequences_[index].table);
@@ -309,7 +309,7 @@ bool KvCacheWorld::WorkersLost() {
   return true;
 }
 
-// Tables share a beginning. Where the shorter one ends may lie inside of a block.
+// Tables share only a prefix, so the only candidate is the block where the shorter one ends.
 bool KvCacheWorld::SharesPartlyFilledBlock(const Sequence& a, const Sequence& b) const {
   const size_t num_tokens = std::min(a.contents.token_ids.size(), b.contents.token_ids.size());
   const auto size = static_cast<size_t>(sizes_.block_size_tokens);
@@ -374,7 +374,7 @@ PrefixMatch KvCacheWorld::ModelMatch(const Contents& contents, size_t num_blocks
   };
   PrefixMatch match;
   for (auto n = static_cast<int32_t>(num_blocks); n > 0 && match.num_blocks == 0; --n) {
-    int32_t first = n;  // of those listed without a gap up to the n-th
+    int32_t first = n;  // begin of the listed blocks without a gap before the n-th
     while (first > 0 && block_of(first - 1) != kNullBlockId) {
       --first;
     }
@@ -389,7 +389,7 @@ PrefixMatch KvCacheWorld::ModelMatch(const Contents& contents, size_t num_blocks
     }
     ++match.num_held_blocks;
   }
-  // Behind a window all or none.
+  // With a sliding window, held blocks count only if all of them are held.
   const bool are_all_held = match.num_held_blocks == match.num_blocks - match.num_passed_blocks;
   match.num_held_blocks = sizes_.sliding_window == 0 || are_all_held ? match.num_held_blocks : 0;
   return match;
@@ -430,7 +430,7 @@ void KvCacheWorld::CheckContents(const Sequence& sequence) {
   const auto num_held = is_on_host ? sequence.host_table.num_tokens() : sequence.table.num_tokens();
   Expect(num_held == static_cast<int32_t>(tokens.size()), "a table holds its tokens");
   if (is_on_host || !fault_.empty()) {
-    return;  // seen when it comes back
+    return;  // checked after its swap-in
   }
   Cell cell = 0;
   for (size_t position = 0; position < tokens.size(); ++position) {
@@ -438,14 +438,14 @@ void KvCacheWorld::CheckContents(const Sequence& sequence) {
     const BlockId block_id = sequence.table.block_ids()[position / size];
     cell = CellAfter(cell, tokens[position]);
     if (block_id == kNullBlockId) {
-      continue;  // the window has passed it
+      continue;  // a passed block
     }
     Expect(memory_[static_cast<size_t>(block_id)][position % size] == cell,
            "a table leads to its own tokens");
   }
 }
 
-// By those who hold it, and not by the manager's books.
+// Derives the state from the holders, not from the manager's books.
 BlockState KvCacheWorld::StateOf(BlockId block_id) const {
   for (const Sequence& sequence : sequences_) {
     if (std::ranges::count(sequence.table.block_ids(), block_id) > 0) {
@@ -490,7 +490,7 @@ void KvCacheWorld::CheckCounts() {
 std::string KvCacheWorld::Fingerprint() const {
   std::string text = manager_.pool().is_fenced() ? "F" : "f";
   auto add = [&text](auto number) { text += std::to_string(number) + ","; };
-  auto add_free = [&add](BlockPool pool) {  // a copy: pending blocks show when its fence falls
+  auto add_free = [&add](BlockPool pool) {  // a copy: lowering its fence lists the pending blocks
     for (int round = 0; round < 2; ++round) {
       std::ranges::for_each(pool.FreeListForTest(), add);
       if (pool.is_fenced()) {

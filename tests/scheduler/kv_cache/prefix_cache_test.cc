@@ -15,7 +15,7 @@ std::atomic<int64_t> num_allocations = 0;
 
 }  // namespace
 
-// Of this program, in place of the library's. Inlined, they look mismatched to the compiler.
+// These replace the library's allocator. Inlined, they look mismatched to the compiler.
 ABSL_ATTRIBUTE_NOINLINE void* operator new(size_t bytes) {
   ++num_allocations;
   void* memory = std::malloc(bytes);
@@ -31,7 +31,7 @@ namespace {
 
 constexpr int32_t kNumBlocks = 100;
 
-// Of the same low bits as any other.
+// All hashes have the same low word, so that they collide in the table.
 BlockHash HashOf(int32_t i) { return {.low = uint64_t{1} << 40, .high = static_cast<uint64_t>(i)}; }
 
 TEST(PrefixCacheTest, BlocksWhoseHashesMeetAreFoundEach) {
@@ -67,8 +67,8 @@ TEST(PrefixCacheTest, TheFirstBlockOfAHashIsListedUntilItGoes) {
   cache.CheckInvariants();
 }
 
-// What is listed stays for hours. Were each block an allocation, those that were made when memory
-// was full would keep their pages.
+// Listed blocks stay for hours. An allocation for each would pin heap pages: after a peak of memory
+// use these could not be returned.
 TEST(PrefixCacheTest, ListingTakesNoMemory) {
   PrefixCache cache(kNumBlocks);
   const int64_t num_before = num_allocations;

@@ -119,7 +119,7 @@ TEST_F(SlidingWindowTest, PassedBlocksAreNotSwapped) {
 TEST_F(SlidingWindowTest, AHitNeedsOnlyTheBlocksInsideOfTheWindow) {
   Append(a_, 16);
   manager_.Publish(a_, 0, hashes_);
-  manager_.SlideWindow(a_, 16);  // block 1 and 2 are free; block 1 goes first
+  manager_.SlideWindow(a_, 16);  // frees blocks 1 and 2; block 1 is reused first
   Append(b_, 12);
   EXPECT_THAT(b_.block_ids(), ElementsAre(5, 6, 1));
 
@@ -164,7 +164,7 @@ TEST_F(SlidingWindowTest, WhatIsTakenBackIsNotFoundBeforeTheWindowEither) {
   Check({&a_});
 }
 
-// A window of one token reads nothing of the past.
+// With a window of one token, no earlier token is read.
 TEST(OneTokenWindowTest, FullBlocksAreGivenBackAndSwappedAsNothing) {
   KvCacheManager manager(BlockPool(3), 4, /*num_host_blocks=*/1, /*sliding_window=*/1);
   BlockTable table;
