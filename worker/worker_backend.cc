@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
   if (gpu.ok() || config.gpu.quantization != GpuQuantization::kNone) {
     return gpu;
   }
-  LogInfo("computing on the CPU", {{"gpu", std::string(gpu.status().message())}});
+  LogInfo("computing on the CPU", {{"why", std::string(gpu.status().message())}});
   return CreateCpu(config);
 }
 

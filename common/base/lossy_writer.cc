@@ -7,11 +7,14 @@
 #include <cerrno>
 #include <cstdlib>
 #include <exception>  // also __verbose_terminate_handler
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/exit_codes.h"
 
 namespace quire {
 namespace {
@@ -27,9 +30,34 @@ void OnCrash(int signal) {
   ::raise(signal);
 }
 
+// Whether the uncaught exception is std::thread's, which a limit kept from starting.
+bool CannotStartThread() {
+  const std::exception_ptr exception = std::current_exception();
+  try {
+    if (exception != nullptr) {
+      std::rethrow_exception(exception);
+    }
+  } catch (const std::system_error& error) {
+    return error.code() == std::errc::resource_unavailable_try_again;
+  } catch (...) {
+  }
+  return false;
+}
+
 // Without the alarm, printing an uncaught exception to a blocked terminal would hang the process.
 void OnTerminate() {
   ::alarm(kMaxDyingSeconds);
+  if (CannotStartThread()) {
+    FlushStandardStreams();
+    constexpr std::string_view kWhy =
+        ": cannot start a thread: a limit of processes (ulimit -u, pids.max) or of address space "
+        "(ulimit -v) is too small\n";
+    const std::string message = program_invocation_short_name + std::string(kWhy);
+    const ssize_t ignored = ::write(STDERR_FILENO, message.data(), message.size());
+    static_cast<void>(ignored);
+    // A setting: starting again would not help.
+    ::_exit(kExitUsage);
+  }
   __gnu_cxx::__verbose_terminate_handler();
 }
 

@@ -218,6 +218,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Response response_;
 };
 
+// For people who open the port without a path: the paths that it has.
+HttpPage IndexOf(const std::vector<HttpPage>& pages) {
+  std::string text;
+  for (const HttpPage& page : pages) {
+    text += page.path + "\n";
+  }
+  return {"/", [text = std::move(text)] { return HttpResponse{.body = text}; }};
+}
+
 void SharedPage::AnswerAll() {
   if (const Instant begun = SteadyNow(); begun + kBurstNs >= paid_until_) {
     made_ = page_.make();
@@ -237,6 +246,7 @@ using namespace http_server_internal;  // NOLINT(google-build-using-namespace): 
 class HttpServer::Impl {
  public:
   explicit Impl(std::vector<HttpPage> pages) {
+    pages.push_back(IndexOf(pages));
     for (HttpPage& page : pages) {
       pages_.emplace_back(context_, std::move(page));
     }

@@ -1,6 +1,6 @@
 // HttpServer answers GET and HEAD on a few fixed paths with text rendered on demand: metrics,
-// health and the page that shows them. It limits what each client can take, so that a health check
-// is answered whatever other clients do:
+// health and the page that shows them; "/" lists the paths. It limits what each client can take, so
+// that a health check is answered whatever other clients do:
 //
 //   connections  kMaxConnections; one more ends the one that has been silent longest
 //   a request    8 KiB, complete within 10 s of the previous answer; a body is refused unread

@@ -16,9 +16,6 @@ constexpr size_t kMaxTokenIds = 1024;
 
 // Returns the value for a message: a number as its value, anything else as its type.
 std::string Shown(const Json& value) {
-  if (value.is_number_float()) {
-    return absl::StrCat(value.get<double>());
-  }
   return value.is_number() ? value.dump() : std::string(value.type_name());
 }
 

@@ -10,6 +10,7 @@
 
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/base/read_file.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
@@ -499,7 +500,11 @@ absl::Status ParseFamily(ConfigReader& reader, ModelConfig& config) {
     }
   }
   reader.Fail("architectures",
-              absl::StrCat("is not supported (must be one of ", SupportedArchitectures(), ")"));
+              absl::StrCat("must be one of ",
+                           SupportedArchitectures(),
+                           " (got ",
+                           Printable(config.architecture, /*max_bytes=*/64),
+                           ")"));
   return reader.status();
 }
 

@@ -1,6 +1,9 @@
 #include "common/model/sampling_params_check.h"
 
+#include <array>
+#include <charconv>
 #include <cmath>
+#include <string>
 #include <string_view>
 
 #include "absl/container/flat_hash_set.h"
@@ -22,6 +25,13 @@ struct Range {
   bool low_open = false;  // low itself is refused
 };
 
+// The fewest digits that tell the number from every other: 1.0000001 is not 1.
+std::string Shortest(float value) {
+  std::array<char, 32> digits = {};
+  const auto end = std::to_chars(digits.begin(), digits.end(), value).ptr;
+  return {digits.begin(), end};
+}
+
 absl::Status CheckRange(const Range& r) {
   bool inside = std::isfinite(r.value) && r.value <= r.high &&
                 (r.low_open ? r.value > r.low : r.value >= r.low);
@@ -37,7 +47,7 @@ absl::Status CheckRange(const Range& r) {
                                       ", ",
                                       r.high,
                                       "] (got ",
-                                      r.value,
+                                      Shortest(r.value),
                                       ")"));
 }
 

@@ -45,6 +45,9 @@ std::string LastError() {
 absl::StatusOr<GpuLibrary> GpuLibrary::Open(std::string_view name, int32_t device) {
   QUIRE_ASSIGN_OR_RETURN(const std::filesystem::path folder, LibraryFolder());
   const std::string file = folder / ("quire_" + std::string(name) + ".so");
+  if (std::error_code ignored; !std::filesystem::exists(file, ignored)) {
+    return DeviceError("no GPU library is installed (" + file + ")");
+  }
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     return DeviceError("cannot open the library of kernels: " + LastError());

@@ -20,7 +20,7 @@ constexpr size_t kMaxSequenceLeaves = 64;  // each is a pass over the text
 }  // namespace
 
 absl::Status JsonNode::Error(std::string_view rule) const {
-  return InvalidArgument("TOKENIZER", absl::StrCat(path_, ": ", ToAbsl(rule)));
+  return InvalidArgument("TOKENIZER", absl::StrCat(path_, path_.empty() ? "" : ": ", ToAbsl(rule)));
 }
 
 absl::Status JsonNode::Error(std::string_view rule, std::string_view text) const {

@@ -72,6 +72,11 @@ class PackageTest(unittest.TestCase):
         for line in run("dpkg-deb", "--contents", self.package).splitlines():
             self.assertRegex(line, r"^(drwxr-xr-x|-rwxr-xr-x|-rw-r--r--) root/root ")
 
+    def test_its_licence_is_said_where_debian_looks(self):
+        text = (self.tree / "usr/share/doc/quire/copyright").read_text(encoding="utf-8")
+        self.assertIn("License: Apache-2.0", text)
+        self.assertIn("Apache License", (ROOT / "LICENSE").read_text(encoding="utf-8"))
+
     def test_programs_run_and_libraries_are_known_to_debian(self):
         here = {path.name for path in (self.tree / "usr/bin").iterdir()}
         self.assertEqual(here - {"quire_cuda.so"}, PROGRAMS)

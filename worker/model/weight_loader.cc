@@ -1,6 +1,7 @@
 #include "worker/model/weight_loader.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <set>
 #include <span>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
+#include "common/base/log.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/model/element_float.h"
@@ -375,6 +377,29 @@ absl::Status ReadLayer(WeightReader& reader, const LayerLayout& layout, LayerWei
   return reader.Read(layout.mlp_out, layer.mlp_out, &layer.mlp_out_bias);
 }
 
+// A model that ties its matrices is served with the embedding, as transformers does it. Fine-tuned
+// output matrices that a wrong tie_word_embeddings hides differ in their first rows already.
+void WarnOfAnotherHead(const WeightFiles& files, const WeightLayout& layout) {
+  constexpr int64_t kComparedBytes = 64 << 10;
+  const WeightRef head = files.Find("lm_head.weight");
+  const WeightRef table = files.Find(layout.token_table.name + ".weight");
+  if (!layout.is_tied() || head.file == nullptr || table.file == nullptr ||
+      head.tensor->dtype_name != table.tensor->dtype_name ||
+      head.tensor->shape != table.tensor->shape) {
+    return;
+  }
+  std::vector<std::byte> head_bytes(std::min(kComparedBytes, head.tensor->bytes));
+  std::vector<std::byte> table_bytes(head_bytes.size());
+  const bool is_read = head.file->Read(*head.tensor, 0, head_bytes).ok() &&
+                       table.file->Read(*table.tensor, 0, table_bytes).ok();
+  if (is_read && head_bytes != table_bytes) {
+    LogWarning(
+        "lm_head.weight is not the embedding and is not used: config.json says "
+        "tie_word_embeddings",
+        {{"embedding", table.tensor->name}});
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files) {
@@ -395,6 +420,7 @@ absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const W
     checker.Expect(KvCacheScaleNames(layer));
   }
   QUIRE_RETURN_IF_ERROR(checker.CheckExtras(config));
+  WarnOfAnotherHead(files, layout);
   return layout;
 }
 

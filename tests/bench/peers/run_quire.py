@@ -14,6 +14,7 @@ import tempfile
 
 import points
 
+ISAS = ("amx", "avx512bf16", "avx512", "avx2", "portable")  # the fastest first
 PRODUCT_TOKENS = 512
 LAYERS = 16
 LAYER_SHAPES = {"qkv": (2048, 1024), "attention_out": (1024, 1024), "gate_up": (5632, 1024), "down": (1024, 2816)}
@@ -35,7 +36,8 @@ def version(build, program):
 class Quire:
     def __init__(self, options):
         self._bin, self._bench = options.build / "bin", options.build / "bench"
-        self._model, self._threads, self._isa = options.model, options.threads, options.product_isa
+        self._model, self._threads = options.model, options.threads
+        self._isa = options.product_isa or self._fastest_isa()
         self._serve_flags = options.serve_flags.split()
         self.about = {"program": "Quire", "version": version(options.build, self._bin / "quire"),
                       "settings": f"engine_bench's defaults; quire serve {options.serve_flags}".strip()}
@@ -54,6 +56,12 @@ class Quire:
         """The median of its repetitions: it prints no other, and the first of a process is slow."""
         text = run(self._bench / "engine_bench", "--model", self._model, "--threads", self._threads, *flags)
         return float(re.search(r"([\d.]+) tok/s", text).group(1))
+
+    def _fastest_isa(self):
+        """Of those that this machine has."""
+        names = run(self._bench / "kernel_bench", "--benchmark_list_tests").split("\n")
+        found = {name.split("/")[1] for name in names if name.startswith("Linear/") and "/bfloat16/" in name}
+        return next(isa for isa in ISAS if isa in found)
 
     def _product(self):
         """Each shape at the best rate of its calls, as kernel_bench reports it."""
@@ -89,7 +97,7 @@ class Quire:
 
 def add_flags(parser):
     parser.add_argument("--build", required=True, type=pathlib.Path)
-    parser.add_argument("--product-isa", default="amx", help="of kernel_bench's Linear/ISA/bfloat16")
+    parser.add_argument("--product-isa", choices=ISAS, help="of kernel_bench's Linear/ISA/bfloat16; by default the fastest here")
     parser.add_argument("--serve-flags", default="", help="more flags of quire serve")
 
 

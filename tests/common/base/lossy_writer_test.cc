@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -256,6 +257,17 @@ TEST_F(LossyWriterDeathTest, ACrashWritesTheLastLines) {
   EXPECT_EXIT(
       (BecomeLoggerOf(pipe_.writer.fd()), std::abort()), testing::KilledBySignal(SIGABRT), "");
   ExpectAllLines(pipe_.reader.fd());
+}
+
+// Throws what std::thread throws where a limit keeps it from starting.
+void StartThreadPastLimit() {
+  throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+}
+
+TEST_F(LossyWriterDeathTest, AThreadThatCannotStartIsAMistakeOfTheSettings) {
+  const auto run = []() noexcept { StartThreadPastLimit(); };
+  EXPECT_EXIT((BecomeLoggerOf(pipe_.writer.fd()), run()), testing::ExitedWithCode(2), "");
+  EXPECT_THAT(ReadRest(pipe_.reader.fd()), testing::HasSubstr("cannot start a thread: a limit"));
 }
 
 TEST_F(LossyWriterDeathTest, ATerminalThatNobodyReadsKeepsNoProcessAlive) {

@@ -254,9 +254,16 @@ TEST(HttpServerTest, APortThatIsTakenIsAnError) {
   EXPECT_THAT(second.status().message(), HasSubstr(std::to_string(server->port())));
 }
 
+TEST(HttpServerTest, TheRootListsThePaths) {
+  const auto server = HttpServer::Start("127.0.0.1", 0, {{"/b", nullptr}, {"/a", nullptr}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(Ask(**server, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), EndsWith("\r\n\r\n/b\n/a\n")));
+}
+
 TEST(HttpServerTest, AllAddressesOfANameAreListenedOn) {
   const auto server = HttpServer::Start("localhost", 0, {});
-  ASSERT_TRUE(server.ok()) << server.status();
+  ASSERT_TRUE(server.ok()) << server.status() << "; /etc/hosts must have a localhost";
   EXPECT_THAT(Ask(**server, kGetAndClose), StartsWith("HTTP/1.1 404 "));
 }
 

@@ -396,8 +396,8 @@ std::vector<Fault> Faults() {
        llama,
        "architectures",
        "[\"GPT2LMHeadModel\"]",
-       "architectures: is not supported (must be one of LlamaForCausalLM, MistralForCausalLM, "
-       "Qwen2ForCausalLM, Qwen3ForCausalLM, OPTForCausalLM, BloomForCausalLM)"},
+       "architectures: must be one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
+       "Qwen3ForCausalLM, OPTForCausalLM, BloomForCausalLM (got GPT2LMHeadModel)"},
       {"VocabMissing", llama, "vocab_size", "", "vocab_size: is required"},
       {"VocabNull", llama, "vocab_size", "null", "vocab_size: is required"},
       {"VocabZero", llama, "vocab_size", "0", "vocab_size: must be in [1, 4194304] (got 0)"},
@@ -431,7 +431,7 @@ std::vector<Fault> Faults() {
        llama,
        "hidden_size",
        "18446744073709551616",
-       "hidden_size: must be an integer (got 1.84467e+19)"},
+       "hidden_size: must be an integer (got 1.8446744073709552e+19)"},
       {"IntermediateMissing", llama, "intermediate_size", "", "intermediate_size: is required"},
       {"IntermediateHuge",
        llama,
@@ -767,6 +767,10 @@ TEST_F(ModelFolderTest, FaultyGenerationDefaultsAreRefusedNamingTheField) {
 
   EXPECT_EQ(std::string(defaults.status().message()),
             "generation_config.json: top_p: must be in [0, 1] (got 1.5)");
+
+  Write("generation_config.json", R"({"top_p": 1.0000001})");
+  EXPECT_EQ(std::string(LoadGenerationDefaults(folder_).status().message()),
+            "generation_config.json: top_p: must be in [0, 1] (got 1.0000001)");
 }
 
 // The digest.

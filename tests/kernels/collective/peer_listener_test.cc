@@ -57,7 +57,7 @@ std::unique_ptr<PeerListener> ListenAtPath(int32_t rank) {
 
 std::unique_ptr<PeerListener> ListenAtHost(int32_t /*rank*/) {
   auto listener = PeerListener::AtHost("127.0.0.1", 0, "localhost");
-  EXPECT_TRUE(listener.ok()) << listener.status();
+  EXPECT_TRUE(listener.ok()) << listener.status() << "; /etc/hosts must have a localhost";
   return *std::move(listener);
 }
 

@@ -481,6 +481,13 @@ INSTANTIATE_TEST_SUITE_P(Stopping,
                          testing::ValuesIn(BadStopping()),
                          NameOf);
 
+TEST(GenerateRequestTest, ARefusedNumberDiffersFromItsLimit) {
+  v1::GenerateRequest message = GoodRequest();
+  message.mutable_sampling()->set_top_p(1.0000001F);
+
+  EXPECT_EQ(Check(message).status().message(), "sampling.top_p: must be in (0, 1] (got 1.0000001)");
+}
+
 TEST(GenerateRequestTest, ABareRequestGetsEveryDefault) {
   const auto spec = Check(GoodRequest());
 

@@ -398,7 +398,9 @@ TEST(TokenizerTest, MalformedFileIsRefusedWithTheRuleItBreaks) {
     ASSERT_FALSE(tokenizer.ok()) << fault.name;
     EXPECT_EQ(tokenizer.status().code(), absl::StatusCode::kInvalidArgument) << fault.name;
     EXPECT_EQ(ReasonOf(tokenizer.status()), "TOKENIZER") << fault.name;
-    EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr(fault.message)) << fault.name;
+    EXPECT_THAT(std::string(tokenizer.status().message()),
+                testing::AllOf(HasSubstr(fault.message), testing::Not(testing::StartsWith(":"))))
+        << fault.name;
   }
 }
 

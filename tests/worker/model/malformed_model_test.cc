@@ -15,8 +15,10 @@
 #include "gtest/gtest.h"
 
 #include "common/base/error.h"
+#include "common/base/file_descriptor.h"
 #include "common/base/read_file.h"
 #include "kernels/reference/reference_backend.h"
+#include "tests/support/capture_log.h"
 #include "tests/worker/model/model_dir.h"
 #include "worker/model/model.h"
 #include "worker/model/weight_loader.h"
@@ -525,6 +527,31 @@ TEST(MalformedModelTest, KnownLeftoversOfOldCheckpointsAreIgnored) {
   auto model = LoadModel(dir.path(), *backend, nullptr);
 
   EXPECT_TRUE(model.ok()) << model.status();
+}
+
+TEST(MalformedModelTest, ATiedModelWhoseOutputMatrixIsAnotherIsServedWithAWarning) {
+  const auto log_of_load = [](bool differs) {
+    ModelDir dir;
+    dir.config["tie_word_embeddings"] = true;
+    dir.WriteAll();
+    if (differs) {
+      const std::string path = dir.path() + "/model.safetensors";
+      const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+      uint64_t header_bytes = 0;
+      EXPECT_EQ(::pread(file.fd(), &header_bytes, sizeof(header_bytes), 0), 8);
+      // lm_head.weight is the first tensor.
+      EXPECT_EQ(::pwrite(file.fd(), "x", 1, static_cast<off_t>(8 + header_bytes)), 1);
+    }
+    auto backend = CreateReferenceBackend();
+    CaptureStderr();
+    EXPECT_TRUE(LoadModel(dir.path(), *backend, nullptr).ok());
+    return GetCapturedStderr();
+  };
+
+  EXPECT_EQ(log_of_load(/*differs=*/false).find("lm_head.weight"), std::string::npos);
+  const std::string log = log_of_load(/*differs=*/true);
+  EXPECT_NE(log.find("lm_head.weight is not the embedding"), std::string::npos);
+  EXPECT_EQ(log.find("lm_head.weight"), log.rfind("lm_head.weight")) << "said once";
 }
 
 TEST(MalformedModelTest, BloomLoadsWithAndWithoutAPrefixAndItsTiedOutputMatrix) {
