@@ -42,9 +42,9 @@ constexpr size_t kMaxRefusalBytes = 1024;
 // Bounds the end after the drain: closing streams and writing files takes far less.
 constexpr unsigned kMaxEndSeconds = 30;
 
-// Prints a refusal for `quire serve`: before anything was served, such a worker will never be
-// accepted. The text may come from the worker, which must not be able to add lines.
-void SayRefusal(const absl::Status& status) {
+// Prints why a worker was refused. `quire serve` reads it, and ends if nothing was served before:
+// the worker will never be accepted. The text may come from the worker, which must not add lines.
+void PrintRefusal(const absl::Status& status) {
   const std::string refusal =
       absl::StrCat(quire::ReasonOf(status), " ", absl::string_view(status.message()));
   quire::StandardOutput().Write(
@@ -131,7 +131,7 @@ int main(int argc, char** argv) {
   quire::OpenStandardStreams();
   const sigset_t signals = quire::PrepareSignals();
   quire::RaiseFileLimit();
-  quire::PrepareAllocator();
+  quire::ConfigureMalloc();
   // Debian's abseil searches for lock cycles: that costs a global lock at each lock of ours and
   // gRPC's, and half a KiB, never freed, for each mutex at the peak.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
@@ -150,8 +150,10 @@ int main(int argc, char** argv) {
   if (const absl::Status status = quire::CheckFlagsOfModel(config, model.config); !status.ok()) {
     quire::ExitWith(status, "quire_scheduler: ", quire::kExitUsage);
   }
-  const auto server = quire::ValueOrExit(
-      quire::SchedulerServer::Start(config, &model, SayRefusal), "quire_scheduler: ", EXIT_FAILURE);
+  const auto server =
+      quire::ValueOrExit(quire::SchedulerServer::Start(config, &model, PrintRefusal),
+                         "quire_scheduler: ",
+                         EXIT_FAILURE);
   quire::LogSettings(config);
   quire::LogInfo("scheduler listens",
                  {{"grpc", server->grpc_address()},

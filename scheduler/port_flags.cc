@@ -141,10 +141,10 @@ absl::Status SetAdmin(SchedulerConfig* config) {
   if (!address.ok()) {
     return FlagError("admin-address", ToStd(address.status().message()));
   }
-  const bool asks_who_comes =
+  const bool authenticates_callers =
       config->tls != nullptr &&
       (config->tls->has_authorities() || !absl::GetFlag(FLAGS_admin_api_keys_file).empty());
-  if (!address->is_local() && !asks_who_comes && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
+  if (!address->is_local() && !authenticates_callers && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
     return FlagError("admin-address",
                      "other machines can reach it, and who reaches it is trusted; give "
                      "--ssl-ca-certs or --admin-api-keys-file with TLS, or --allow-insecure-bind "

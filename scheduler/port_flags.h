@@ -1,4 +1,4 @@
-// The flags of the scheduler's ports: where it listens, and who may connect and call there.
+// The flags of the scheduler's ports: addresses, TLS and API keys.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_SCHEDULER_PORT_FLAGS_H_
@@ -10,7 +10,8 @@
 
 namespace quire {
 
-// Sets what the config says of ports, and of TLS of the links to workers. Reads files, once.
+// Sets the config's ports, keys and TLS files, those of the links to workers included. Reads each
+// file once.
 // Errors: kInvalidArgument FLAG; those of TlsFiles::Open and ApiKeys::Open.
 absl::Status SetPorts(SchedulerConfig* config);
 

@@ -1,5 +1,5 @@
-// SchedulerConfig is the command line of quire_scheduler, checked. Flags have the names that users
-// of vLLM know.
+// SchedulerConfig is the checked command line of quire_scheduler. Flags have vLLM's names where
+// vLLM has them.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_SCHEDULER_CONFIG_H_
@@ -34,18 +34,18 @@ struct SchedulerConfig {
   std::string http_host = "127.0.0.1";
   int32_t http_port = 8000;                 // 0: a free one
   std::optional<Address> admin;             // none: no admin calls; port 0: a free one
-  std::shared_ptr<TlsFiles> tls;            // of both gRPC ports; null: plain text
-  std::shared_ptr<TlsFiles> worker_tls;     // of the links to workers; likewise
-  std::shared_ptr<ApiKeys> api_keys;        // of who may call the gRPC port; null: anybody
-  std::shared_ptr<ApiKeys> admin_api_keys;  // likewise, of the admin port
+  std::shared_ptr<TlsFiles> tls;            // for both gRPC ports; null: plain text
+  std::shared_ptr<TlsFiles> worker_tls;     // for the links to workers; likewise
+  std::shared_ptr<ApiKeys> api_keys;        // of callers of the gRPC port; null: any caller
+  std::shared_ptr<ApiKeys> admin_api_keys;  // likewise, for the admin port
   int32_t max_sequences = 256;
-  std::optional<int32_t> max_tokens_per_step;  // none: the workers' choice
+  std::optional<int32_t> max_tokens_per_step;  // nullopt: the workers' choice
   int32_t block_size_tokens = 16;
   std::optional<DType> kv_cache_dtype;
   std::optional<int32_t> num_blocks_override;
   std::optional<int32_t> max_model_len;
   bool allow_changed_numerics = false;
-  bool stands_by = true;  // while another scheduler has the workers
+  bool stands_by = true;  // waits while another scheduler holds the workers
   bool has_reflection = false;
   bool requires_cache_salt = false;
   bool logs_requests = false;
@@ -56,17 +56,17 @@ struct SchedulerConfig {
   absl::Duration shutdown_timeout = absl::Seconds(25);
 };
 
-// From the flags and the positional arguments (the model directory may be one).
+// Reads the flags and the positional arguments (the model directory may be one).
 // Errors: kInvalidArgument FLAG, message "--flag: rule".
 absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
     const std::vector<std::string>& positional);
 
-// What the model rules out: more workers than it can be split over, and --max-model-len beyond its
-// positions, which no worker would agree to.
+// Checks the flags against the model: it refuses more workers than the model divides into, and a
+// --max-model-len beyond its positions, which every worker would refuse.
 // Errors: kInvalidArgument FLAG.
 absl::Status CheckFlagsOfModel(const SchedulerConfig& config, const ModelConfig& model);
 
-// A line of the log with what was chosen, by a flag or for want of one.
+// Logs one line with the settings, given and default.
 void LogSettings(const SchedulerConfig& config);
 
 }  // namespace quire

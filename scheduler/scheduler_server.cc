@@ -203,9 +203,9 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
     const char* what,
     ApiKeys* keys,
     grpc::Service* service,
-    int num_files_left,
+    int num_files_spared,
     std::unique_ptr<Listener>* listener) {
-  absl::StatusOr<std::unique_ptr<Listener>> bound = Listener::Bind(address, num_files_left);
+  absl::StatusOr<std::unique_ptr<Listener>> bound = Listener::Bind(address, num_files_spared);
   if (!bound.ok()) {
     return Error(absl::StatusCode::kUnavailable,
                  "GRPC_BIND",
@@ -251,10 +251,10 @@ absl::Status SchedulerServer::StartGrpc() {
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const Address address = {.unix_path = "", .host = config_.host, .port = config_.port};
-  const int num_files_left = config_.admin.has_value() ? kAdminFiles : 0;
+  const int num_files_spared = config_.admin.has_value() ? kAdminFiles : 0;
   QUIRE_ASSIGN_OR_RETURN(
       grpc_server_,
-      Serve(address, "grpc", config_.api_keys.get(), &service_, num_files_left, &grpc_listener_));
+      Serve(address, "grpc", config_.api_keys.get(), &service_, num_files_spared, &grpc_listener_));
   probe_ = std::make_unique<ListenerProbe>(grpc_listener_->address(), config_.tls != nullptr);
   UpdateHealth();  // before the first client: the library begins with SERVING
   grpc_listener_->Start();
@@ -270,7 +270,7 @@ absl::Status SchedulerServer::StartAdmin() {
                                "admin",
                                config_.admin_api_keys.get(),
                                &admin_service_,
-                               /*num_files_left=*/0,
+                               /*num_files_spared=*/0,
                                &admin_listener_));
   admin_listener_->Start();
   return absl::OkStatus();

@@ -1,5 +1,5 @@
-// SchedulerServer is the whole scheduler process but for its command line: it builds the parts,
-// connects them, and takes them down in the order in which they need each other.
+// SchedulerServer is the whole scheduler process without its command line: it builds the parts,
+// connects them, and destroys each before the parts that it needs.
 //
 //   operator ── AdminService ── Inbox
 //   gRPC clients ── GenerationService ── Inbox ── SchedulerLoop ── GrpcWorkerGroup ── workers
@@ -42,16 +42,17 @@ namespace quire {
 
 class SchedulerServer {
  public:
-  // Hears why a worker is not let in; from any thread.
+  // Is told why a worker was refused; called from any thread.
   using RefusalListener = std::function<void(const absl::Status&)>;
 
-  // Listens, and only then touches what a server that runs already may have: its workers, its step
-  // log, its file of prefixes. The model must outlive the server.
+  // Listens first, and only then opens workers, step log and prefix file: another server that runs
+  // with them already has the port, so that this one fails before it disturbs them. The model must
+  // outlive the server.
   // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG or PREFIX_FILE.
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
                                                                 const ServedModel* model,
                                                                 RefusalListener on_refusal);
-  // Shutdown, unless it was called.
+  // Calls Shutdown, unless it was called before.
   ~SchedulerServer();
 
   // "HOST:PORT".
@@ -59,25 +60,24 @@ class SchedulerServer {
   std::string http_address() const;
   std::string admin_address() const;  // empty without admin calls
   bool is_ready() const { return state_.Get().is_ready(); }
-  // Another scheduler has the workers, and this one waits for its end.
+  // Returns true while another scheduler holds the workers and this one waits for its end.
   bool is_standby() const { return state_.Get().group == ServingState::Group::kStandby; }
 
-  // What is due now and then: whether clients may connect, the end of answers that nobody reads,
-  // the health of the gRPC service, the status line, and that free memory goes back to the system.
-  // A few times a second.
+  // Does periodic work: opens or closes the port to clients, cancels unread answers, updates the
+  // gRPC health service, logs the status line, returns free memory to the system. Call it a few
+  // times a second.
   void Poll();
 
-  // Refuses new requests from now on; those that were accepted go on. Poll as before.
+  // Refuses new requests from now on; accepted requests go on. Keep calling Poll.
   void BeginDrain();
-  // Accepted requests that have no status yet, whether their text is tokenized, they wait, run, or
-  // their clients still read.
+  // Accepted requests without a status: being tokenized, waiting, running, or still being read.
   int64_t num_live_requests() const { return live_requests_.size(); }
-  // No request lives, and nothing is tokenized or saved.
+  // Returns true if no request lives and no task tokenizes or saves.
   bool is_drained() const {
     return live_requests_.size() == 0 && tasks_.is_idle() &&
            (prefix_store_ == nullptr || prefix_store_->is_idle());
   }
-  // Ends the requests that are left with UNAVAILABLE DRAINING, and stops everything, within 2 s.
+  // Ends the remaining requests with UNAVAILABLE DRAINING and stops all threads, within 2 s.
   void Shutdown();
 
  private:
@@ -92,7 +92,7 @@ class SchedulerServer {
                                                       const char* what,
                                                       ApiKeys* keys,
                                                       grpc::Service* service,
-                                                      int num_files_left,
+                                                      int num_files_spared,
                                                       std::unique_ptr<Listener>* listener);
   // Refuses calls without a key, and counts them.
   CallCheck CheckOf(ApiKeys* keys);
@@ -126,9 +126,9 @@ class SchedulerServer {
   std::unique_ptr<grpc::Server> grpc_server_;
   std::unique_ptr<Listener> admin_listener_;    // null: no admin calls
   std::unique_ptr<grpc::Server> admin_server_;  // likewise
-  std::unique_ptr<ListenerProbe> probe_;        // of grpc_listener_
+  std::unique_ptr<ListenerProbe> probe_;        // dials grpc_listener_
   std::unique_ptr<HttpServer> http_;
-  std::map<std::string, bool> health_;  // what the library was told, by name
+  std::map<std::string, bool> health_;  // last value given to the health service, by name
   Instant last_status_at_ = 0;
   Instant last_return_at_ = 0;
   CoreStats last_status_;

@@ -9,8 +9,8 @@
 
 namespace quire {
 
-// With a policy by which a browser runs the page's own script and style, loads nothing from
-// elsewhere, and shows it in nobody's frame.
+// Returns the page with a content security policy: the browser runs only the page's own script and
+// style, loads nothing from other hosts, and refuses to show it in a frame.
 HttpResponse TopPage();
 
 }  // namespace quire

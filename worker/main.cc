@@ -283,7 +283,7 @@ int main(int argc, char** argv) {
   if (absl::Status status = quire::CheckKvBackend(config, *backend); !status.ok()) {
     quire::ExitWith(status, kName, quire::kExitUsage);
   }
-  if (absl::Status status = quire::CheckRanksMayMeet(config, *backend); !status.ok()) {
+  if (absl::Status status = quire::CheckRankLinks(config, *backend); !status.ok()) {
     quire::ExitWith(status, kName, quire::kExitUsage);
   }
   if (absl::Status status = quire::CheckMemory(config, backend->space(), quire::TotalMemoryBytes());

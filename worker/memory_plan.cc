@@ -54,7 +54,7 @@ absl::Status CheckHoldsBlocks(const KvCacheBudget& budget, int64_t min_block_byt
 
 // Checks with the smallest block size, since the scheduler chooses the actual one later.
 absl::Status CheckOverride(const KvCacheBudget& budget, int64_t min_block_bytes) {
-  if (budget.num_blocks_override <= budget.most_bytes / min_block_bytes) {
+  if (budget.num_blocks_override <= budget.max_bytes / min_block_bytes) {
     return absl::OkStatus();
   }
   return Error(absl::StatusCode::kResourceExhausted,
@@ -64,7 +64,7 @@ absl::Status CheckOverride(const KvCacheBudget& budget, int64_t min_block_bytes)
                             " bytes and more, that take more than there is (got ",
                             budget.num_blocks_override,
                             ", limit ",
-                            budget.most_bytes / min_block_bytes,
+                            budget.max_bytes / min_block_bytes,
                             ")"));
 }
 
@@ -130,7 +130,7 @@ absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
     return NoMemory(
         "weights, KV cache and swap space: more than there is", needed_bytes, room_bytes);
   }
-  budget.most_bytes = beside_weights - budget.swap_space_bytes;
+  budget.max_bytes = beside_weights - budget.swap_space_bytes;
   QUIRE_RETURN_IF_ERROR(CheckOverride(budget, min_block_bytes));
   QUIRE_RETURN_IF_ERROR(CheckHoldsBlocks(budget, min_block_bytes));
   return budget;

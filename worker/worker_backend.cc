@@ -106,7 +106,7 @@ absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& bac
                          "quire_cuda.so was built by a toolkit before CUDA 12.5");
 }
 
-absl::Status CheckRanksMayMeet(const WorkerConfig& config, const KernelBackend& backend) {
+absl::Status CheckRankLinks(const WorkerConfig& config, const KernelBackend& backend) {
   const bool is_on_gpu = backend.space().has_value();
   if (config.place.size == 1 || !is_on_gpu || config.listen.is_local() ||
       config.allows_insecure_bind) {

@@ -28,7 +28,7 @@ absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& bac
 
 // Checks that other ranks may connect over the listen address: on GPUs they may use NCCL, which
 // encrypts nothing. Errors: kInvalidArgument, reason FLAG.
-absl::Status CheckRanksMayMeet(const WorkerConfig& config, const KernelBackend& backend);
+absl::Status CheckRankLinks(const WorkerConfig& config, const KernelBackend& backend);
 
 }  // namespace quire
 

@@ -12,7 +12,7 @@ constexpr int kMaxArenas = 2;
 
 }  // namespace
 
-void PrepareAllocator() {
+void ConfigureMalloc() {
   // mallopt is not thread-safe; the program has no other threads yet.
   static_cast<void>(::mallopt(M_MMAP_THRESHOLD, kLargeBytes));  // NOLINT(concurrency-mt-unsafe)
   static_cast<void>(::mallopt(M_ARENA_MAX, kMaxArenas));        // NOLINT(concurrency-mt-unsafe)

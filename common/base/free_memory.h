@@ -2,7 +2,7 @@
 // it cuts later large buffers from arenas, eight per core, and an arena gives back only the free
 // space at its end. A server would hold the memory of a flood of requests for good.
 //
-// Thread safety: PrepareAllocator before other threads start; ReturnFreeMemory from any thread.
+// Thread safety: ConfigureMalloc before other threads start; ReturnFreeMemory from any thread.
 // Cost:          two system calls for each buffer of 128 KiB and more, and a page fault for each
 //                4 KiB of it; ReturnFreeMemory: see its declaration.
 // Source:        mallopt(3), malloc_trim(3).
@@ -13,7 +13,7 @@ namespace quire {
 
 // Makes malloc map each large buffer separately, so that freeing it returns its memory, and makes
 // all threads share two arenas.
-void PrepareAllocator();
+void ConfigureMalloc();
 
 // Gives back all free whole pages of all arenas. Allocations of other threads wait meanwhile: about
 // 0.1 ms per MiB given back, 0.02 ms if there is none.

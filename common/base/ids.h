@@ -27,7 +27,7 @@ using TokenId = int32_t;
 using RequestId = StrongId<struct RequestIdTag, uint64_t>;
 
 // The scheduler's and a worker's short name for a sequence: an integer below max_sequences, reused
-// after the step that released it was answered.
+// once the step that released it has been answered.
 using SequenceHandle = uint32_t;
 
 }  // namespace quire

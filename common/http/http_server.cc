@@ -85,7 +85,7 @@ class SharedPage {
   asio::io_context& context_;
   const HttpPage page_;
   HttpResponse made_;
-  Instant paid_until_ = 0;
+  Instant debt_until_ = 0;
   std::vector<std::shared_ptr<Connection>> waiting_;
 };
 
@@ -228,10 +228,10 @@ HttpPage IndexOf(const std::vector<HttpPage>& pages) {
 }
 
 void SharedPage::AnswerAll() {
-  if (const Instant begun = SteadyNow(); begun + kBurstNs >= paid_until_) {
+  if (const Instant begun = SteadyNow(); begun + kBurstNs >= debt_until_) {
     made_ = page_.make();
     const Instant done = SteadyNow();
-    paid_until_ = std::min(std::max(paid_until_, begun) + 5 * (done - begun),
+    debt_until_ = std::min(std::max(debt_until_, begun) + 5 * (done - begun),
                            done + kMaxPageAgeNs + kBurstNs);
   }
   for (const std::shared_ptr<Connection>& connection : std::exchange(waiting_, {})) {

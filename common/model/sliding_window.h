@@ -13,7 +13,7 @@
 namespace quire {
 
 // Returns the number of leading blocks that lie wholly before the window of the token at position
-// num_computed_tokens, and so of every token still to be computed.
+// num_computed_tokens. They then lie before the window of every later token, too.
 // REQUIRES: num_computed_tokens >= 0, sliding_window >= 0, block_size_tokens >= 1.
 inline int32_t NumBlocksBeforeWindow(int32_t num_computed_tokens,
                                      int32_t sliding_window,

@@ -1,6 +1,6 @@
 // Upper bounds on the size of a step's message. The scheduler spreads introductions over steps, so
-// that no plan within agreed limits exceeds a message; limits that would allow one are refused
-// before an epoch begins.
+// that every plan within the agreed limits fits one message. Limits under which a plan might not
+// fit are refused before an epoch begins.
 //
 // Thread safety: free functions, safe from any thread.
 // Units:         bytes of v1::StepRequest (proto/v1/worker.proto).

@@ -23,7 +23,8 @@ LogLevel LevelOf(gpr_log_severity severity) {
 
 constexpr size_t kMaxTextBytes = 200;
 
-// gRPC appends the server name that the TLS client asked for, which is not logged.
+// gRPC's message ends with the server name that the TLS client asked for. Write cuts the name off:
+// a client must not write into the log.
 constexpr std::string_view kUnknownServerName = "No match found for server name";
 
 // Called only for severities that pass GRPC_VERBOSITY.

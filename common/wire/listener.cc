@@ -46,9 +46,9 @@ constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
 // Subtracts the reserve, but at most a quarter of the limit: a low limit must leave connections.
 int Without(int reserve, int limit) { return limit - std::min(reserve, limit / 4); }
 
-int MaxOpenFiles(int num_files_left) {
+int MaxOpenFiles(int num_files_spared) {
   const int of_all_ports = std::min(Listener::kMaxOpenFiles, Without(kReservedFiles, FileLimit()));
-  return Without(num_files_left, of_all_ports);
+  return Without(num_files_spared, of_all_ports);
 }
 
 absl::Status CannotListen(const Address& address) {
@@ -117,15 +117,15 @@ bool IsOwnUsers(const FileDescriptor& connection) {
 
 }  // namespace
 
-Listener::Listener(Address address, int num_files_left)
+Listener::Listener(Address address, int num_files_spared)
     : address_(std::move(address)),
-      max_open_files_(MaxOpenFiles(num_files_left)),
+      max_open_files_(MaxOpenFiles(num_files_spared)),
       files_logged_at_(SteadyNow() - kRefusalLogIntervalNs),
       users_logged_at_(files_logged_at_) {}
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(const Address& address,
-                                                         int num_files_left) {
-  std::unique_ptr<Listener> listener(new Listener(address, num_files_left));
+                                                         int num_files_spared) {
+  std::unique_ptr<Listener> listener(new Listener(address, num_files_spared));
   QUIRE_RETURN_IF_ERROR(address.is_unix() ? listener->BindUnix() : listener->BindHost());
   listener->stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!listener->stop_.is_open() || !listener->silent_.events().is_open()) {

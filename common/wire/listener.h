@@ -41,10 +41,10 @@ class Listener {
   static constexpr int kMaxOpenFiles = 4096;
 
   // Binds the address, or all addresses of a name; port 0 picks a free one. Clients can connect
-  // from now on and wait until Start. num_files_left: lowers this port's bound on open files, by at
-  // most a quarter, so that a flood of it leaves connections to the process's other ports.
+  // from now on and wait until Start. num_files_spared: lowers this port's bound on open files, by
+  // at most a quarter, so that a flood of it leaves connections to the process's other ports.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const Address& address,
-                                                        int num_files_left = 0);
+                                                        int num_files_spared = 0);
 
   // Stops.
   ~Listener();
@@ -69,7 +69,7 @@ class Listener {
   const Address& address() const { return address_; }
 
  private:
-  Listener(Address address, int num_files_left);
+  Listener(Address address, int num_files_spared);
 
   absl::Status BindUnix();
   absl::Status BindHost();

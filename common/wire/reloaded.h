@@ -35,7 +35,8 @@ class Reloaded {
   // Its errors are logged: they must not quote contents. It may outlive the object if a disk hangs.
   using Reader = std::function<absl::StatusOr<Value>()>;
 
-  // what: plural name for the log. file: path for the log. first: the value `read` returned first.
+  // what, file: how log lines name the contents (a plural) and the path. first: what `read`
+  // returned when it was called first.
   Reloaded(std::string what, std::string file, Reader read, Value first)
       : shared_(std::make_shared<Shared>(
             std::move(what), std::move(file), std::move(read), std::move(first))) {

@@ -102,8 +102,8 @@ TerminalSize CurrentTerminalSize() {
 }
 
 void LiveTerminal::Draw(const std::string& frame) const {
-  // Clears each line to its end, and everything below the last. The last line has no line end,
-  // which would scroll the screen.
+  // Clears each line to its end, and everything below the last. A line end behind the last line
+  // would scroll the screen.
   std::string_view lines = frame;
   if (!lines.empty() && lines.back() == '\n') {
     lines.remove_suffix(1);

@@ -21,7 +21,7 @@ double Seconds(Instant from, Instant to) {
   return static_cast<double>(to - from) / static_cast<double>(kNanosPerSecond);
 }
 
-LatencyFigures Summarise(std::vector<double> seconds, const std::vector<double>& percentiles) {
+LatencyFigures Summarize(std::vector<double> seconds, const std::vector<double>& percentiles) {
   LatencyFigures figures;
   if (seconds.empty()) {
     return figures;
@@ -172,11 +172,11 @@ LoadReport MakeReport(const std::vector<RequestRecord>& records,
   report.duration_seconds = Seconds(first, last);
   report.peak_concurrent_requests = PeakConcurrency(records);
   report.peak_output_tokens_per_second = PeakTokensPerSecond(records, first);
-  report.ttft = Summarise(std::move(ttft), percentiles);
-  report.tpot = Summarise(std::move(tpot), percentiles);
-  report.itl = Summarise(std::move(itl), percentiles);
-  report.e2e = Summarise(std::move(e2e), percentiles);
-  report.refusal = Summarise(std::move(refusal), percentiles);
+  report.ttft = Summarize(std::move(ttft), percentiles);
+  report.tpot = Summarize(std::move(tpot), percentiles);
+  report.itl = Summarize(std::move(itl), percentiles);
+  report.e2e = Summarize(std::move(e2e), percentiles);
+  report.refusal = Summarize(std::move(refusal), percentiles);
   return report;
 }
 

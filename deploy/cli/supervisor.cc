@@ -156,7 +156,7 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
   probe_.reset();
   const int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : EXIT_FAILURE;
   const bool is_hopeless =
-      IsHopeless(wait_status) || (code == EXIT_FAILURE && !scheduler_address_.has_value());
+      EndsServer(wait_status) || (code == EXIT_FAILURE && !scheduler_address_.has_value());
   if (is_stopping_) {
     // SIGTERM may come before the scheduler awaits it.
     const bool is_early = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGTERM;
@@ -208,7 +208,7 @@ void Supervisor::TendWorker(WorkerChild& worker, Instant now) {
   ReadReport(worker, now);
   if (const std::optional<int> wait_status = worker.child.TakeEnd(now)) {
     worker.monitor.reset();
-    if (IsHopeless(*wait_status)) {
+    if (EndsServer(*wait_status)) {
       exit_code_ = WEXITSTATUS(*wait_status);
     } else {
       worker.child.LogEnd(*wait_status);
@@ -275,7 +275,7 @@ bool Supervisor::Start(SupervisedChild& child, Instant now) {
   return false;
 }
 
-bool Supervisor::IsHopeless(int wait_status) const {
+bool Supervisor::EndsServer(int wait_status) const {
   if (was_ready_ || !WIFEXITED(wait_status)) {
     return false;
   }

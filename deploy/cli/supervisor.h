@@ -81,7 +81,7 @@ class Supervisor {
   // Starts the child if it is due. Returns true if it was started now.
   bool Start(SupervisedChild& child, Instant now);
   // True if the end of a program ends the server, because it was never ready and never will be.
-  bool IsHopeless(int wait_status) const;
+  bool EndsServer(int wait_status) const;
 
   void SetStandby(bool stands_by);
   void Wait();

@@ -20,7 +20,7 @@ namespace quire {
 namespace {
 
 // Mappings left to the rest of the process: libraries, thread stacks, arenas, weights.
-constexpr int64_t kMappingsElsewhere = 4096;
+constexpr int64_t kReservedMappings = 4096;
 
 absl::Status NoMemory(const char* what) {
   return Error(
@@ -141,14 +141,14 @@ class HostWindows final : public WindowMemory {
 int64_t HostPageBytes() { return sysconf(_SC_PAGESIZE); }
 
 int64_t MaxMappings() {
-  constexpr int64_t kOfLinux = 65'530;
+  constexpr int64_t kLinuxDefaultMappings = 65'530;
   int64_t limit = 0;
   std::ifstream("/proc/sys/vm/max_map_count") >> limit;
-  return limit > 0 ? limit : kOfLinux;
+  return limit > 0 ? limit : kLinuxDefaultMappings;
 }
 
 // Each run of places that show blocks is followed by at most one empty run: two mappings.
-int64_t MaxMappedHostPlaces() { return (MaxMappings() - kMappingsElsewhere) / 2; }
+int64_t MaxMappedHostPlaces() { return (MaxMappings() - kReservedMappings) / 2; }
 
 absl::StatusOr<std::unique_ptr<WindowMemory>> MakeHostWindows(const WindowShape& shape) {
   const auto pool_bytes = CheckedMultiply(shape.block_bytes, shape.num_blocks);

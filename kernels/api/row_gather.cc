@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kBlock = 64;
 
 // Stands for values that were not sent. No sent value is lower, so it never decides a token.
-constexpr float kLeftOut = std::numeric_limits<float>::lowest();
+constexpr float kNotSent = std::numeric_limits<float>::lowest();
 
 // Returns NaN if the block holds a NaN or an infinity, else its greatest value. Tests the
 // exponent's bits: a maximum by comparison loses NaN, and the compiler vectorizes the bit test.
@@ -92,7 +92,7 @@ void RowGather::PackCandidates(const float* part, int64_t width, int64_t count) 
 // blocks' maxima.
 float RowGather::BoundOfGreatest(int64_t count) {
   if (count > static_cast<int64_t>(maxima_.size())) {
-    return kLeftOut;
+    return kNotSent;
   }
   sorted_ = maxima_;
   std::nth_element(sorted_.begin(), sorted_.begin() + count - 1, sorted_.end(), std::greater<>());
@@ -150,7 +150,7 @@ void RowGather::Unpack(const GatherParams& params) {
 }
 
 void RowGather::UnpackCandidates(const float* from, int64_t count, int64_t width, float* part) {
-  std::fill_n(part, width, kLeftOut);
+  std::fill_n(part, width, kNotSent);
   for (int64_t i = 0; i < count; ++i) {
     // An index corrupted by another process must not write outside the part.
     const auto index = std::bit_cast<uint32_t>(from[2 * i + 1]);

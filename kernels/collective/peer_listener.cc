@@ -279,10 +279,10 @@ class PeerListener::Gathering {
         return;
       }
       if (strangers_.size() == kMaxStrangers) {
-        strangers_.erase(LeastKnown());
+        strangers_.erase(OldestUnproven());
       }
       if (over_tcp_) {
-        SendAtOnce(way.socket);
+        SetNoDelay(way.socket);
         way.tls = TlsChannel::Accept(way.socket.fd(),
                                      {.secret = group_.secret, .identities = LowerIdentities()});
       }
@@ -292,7 +292,7 @@ class PeerListener::Gathering {
 
   // Returns the oldest stranger that has not shown the secret, so that a crowd of strangers does
   // not drive out a rank with a slow handshake.
-  std::vector<Stranger>::iterator LeastKnown() {
+  std::vector<Stranger>::iterator OldestUnproven() {
     const auto found = std::ranges::find_if(strangers_, [](const Stranger& stranger) {
       return stranger.way.tls == nullptr || !stranger.way.tls->has_shown_secret();
     });

@@ -16,7 +16,7 @@ namespace quire {
 FileDescriptor RankAddress::NewSocket() const {
   FileDescriptor socket(::socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.is_open()) {
-    SendAtOnce(socket);
+    SetNoDelay(socket);
   }
   return socket;
 }
@@ -75,7 +75,7 @@ absl::Status BadRendezvous(std::string_view rule) {
   return InvalidArgument("RENDEZVOUS", "rendezvous: " + std::string(rule));
 }
 
-void SendAtOnce(const FileDescriptor& socket) {
+void SetNoDelay(const FileDescriptor& socket) {
   const int on = 1;
   static_cast<void>(::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
 }

@@ -51,7 +51,7 @@ absl::StatusOr<std::vector<RankAddress>> ParseRendezvous(std::string_view text);
 absl::Status BadRendezvous(std::string_view rule);
 
 // Sends small writes at once (TCP_NODELAY). Does nothing on a Unix socket.
-void SendAtOnce(const FileDescriptor& socket);
+void SetNoDelay(const FileDescriptor& socket);
 
 }  // namespace quire
 

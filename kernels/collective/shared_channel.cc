@@ -128,8 +128,8 @@ SharedChannel::Waited SharedChannel::Wait(bool wants_data, bool wants_room) {
 }
 
 bool SharedChannel::Spin(bool wants_data, bool wants_room) {
-  if (num_waits_to_sleep_ > 0) {
-    --num_waits_to_sleep_;
+  if (num_waits_without_spin_ > 0) {
+    --num_waits_without_spin_;
     return false;
   }
   constexpr int kPausesPerClockRead = 16;
@@ -143,7 +143,7 @@ bool SharedChannel::Spin(bool wants_data, bool wants_room) {
       CpuPause();
     }
   } while (SteadyNow() < end);
-  num_waits_to_sleep_ = num_sleeps_after_spin_;
+  num_waits_without_spin_ = num_sleeps_after_spin_;
   num_sleeps_after_spin_ = std::min(2 * num_sleeps_after_spin_, kMaxSleepsAfterSpin);
   return false;
 }

@@ -66,7 +66,7 @@ class SharedChannel {
   Memory* const memory_;
   const size_t self_;
   const bool spins_;
-  int32_t num_waits_to_sleep_ = 0;
+  int32_t num_waits_without_spin_ = 0;
   int32_t num_sleeps_after_spin_ = 1;  // if the next spin is in vain
   RingWriter out_;
   RingReader in_;

@@ -2,7 +2,7 @@
 // creation and calls through it; the rest of the backend is common to all.
 //
 // Each kernel is a template over a Simd struct in <op>_kernel.inl.h, instantiated by
-// <op>_avx512.cc, <op>_avx2.cc and <op>_portable.cc, which are compiled with that path's flags.
+// <op>_avx512.cc, <op>_avx2.cc and <op>_portable.cc, each compiled for its instruction set.
 //
 // Thread safety: tables are constants; a kernel has one caller at a time per team.
 #ifndef QUIRE_KERNELS_CPU_KERNEL_TABLE_H_
@@ -27,7 +27,7 @@ struct KernelTable {
   void (*norm)(const NormParams& params, ThreadTeam& team) = nullptr;
   void (*linear)(const LinearParams& params, ThreadTeam& team) = nullptr;
   void (*activate)(const ActivationParams& params, ThreadTeam& team) = nullptr;
-  // Returns false and does nothing if it does not support the params. Null: supports none.
+  // Returns false, without effect, for unsupported params. Null: supports none.
   bool (*mlp)(const MlpParams& params, ThreadTeam& team) = nullptr;
   void (*prepare_attention)(const PrepareAttentionParams& params, ThreadTeam& team) = nullptr;
   void (*paged_attention)(const PagedAttentionParams& params, ThreadTeam& team) = nullptr;

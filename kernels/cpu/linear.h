@@ -16,8 +16,8 @@
 // row takes the same instructions as many.
 //
 // MlpAmx computes an MLP whose sums of gate and up never reach memory: they are activated and
-// rounded in the cache, as the input of the next product. Returns false and does nothing if it does
-// not apply: few rows, not gated, weights of another type, shapes that do not fill whole tiles.
+// rounded in the cache, as the input of the next product. Returns false, without
+// effect, if it does not apply: few rows, not gated, weights of another type, partial tiles.
 //
 // Thread safety: one caller at a time per team.
 // Cost:          2 * num_tokens * in_features * out_features operations. Few rows read the weights

@@ -24,7 +24,7 @@ void PenaliseRepetition(std::span<const TokenId> tokens,
 }
 
 // Penalises each distinct token of the output once, by its count.
-void PenaliseOutput(const SamplingRow& row, std::span<float> logits, std::span<uint32_t> counts) {
+void PenalizeOutput(const SamplingRow& row, std::span<float> logits, std::span<uint32_t> counts) {
   for (const TokenId token : row.output_token_ids) {
     ++counts[static_cast<size_t>(token)];
   }
@@ -59,7 +59,7 @@ void AdjustLogits(const SamplingRow& row, std::span<float> logits, std::span<uin
     PenaliseRepetition(row.prompt_token_ids, params.repetition_penalty, logits, counts);
     PenaliseRepetition(row.output_token_ids, params.repetition_penalty, logits, counts);
   }
-  PenaliseOutput(row, logits, counts);
+  PenalizeOutput(row, logits, counts);
 }
 
 }  // namespace quire

@@ -52,10 +52,10 @@ float WidenOne(const std::byte* p, DType dtype) {
 }
 
 // Two numbers of a row form a unit; the last of an odd number is paired with zero.
-void TurnPairs(const RowsToTurn& rows, int64_t length, std::byte* to, int64_t stride) {
+void TransposePairs(const RowsToTurn& rows, int64_t length, std::byte* to, int64_t stride) {
   constexpr int64_t kPairBytes = 2 * sizeof(BFloat16);
   const int64_t pairs = length / 2;
-  TurnRows(rows, pairs, reinterpret_cast<uint32_t*>(to), stride);
+  TransposeRows(rows, pairs, reinterpret_cast<uint32_t*>(to), stride);
   if (length % 2 != 0) {
     std::byte* const last = to + pairs * stride * kPairBytes;
     for (int64_t row = 0; row < rows.count; ++row) {
@@ -87,16 +87,16 @@ void WidenColumn(const std::byte* from, int64_t columns, int64_t length, float* 
 
 // Reserves memory for the rows that RowsOf reads, because Scratch in a task cannot report an error.
 absl::Status ReserveRows(const LinearSource& source, int64_t panel, ThreadTeam& team) {
-  int64_t most_bytes = 0;
+  int64_t max_bytes = 0;
   for (const MatrixView& part : source.parts) {
-    most_bytes = std::max(most_bytes, std::min(panel, part.rows) * part.cols * SizeOf(part.dtype));
+    max_bytes = std::max(max_bytes, std::min(panel, part.rows) * part.cols * SizeOf(part.dtype));
   }
-  if (source.reader == nullptr || team.ReserveScratch(static_cast<size_t>(most_bytes))) {
+  if (source.reader == nullptr || team.ReserveScratch(static_cast<size_t>(max_bytes))) {
     return absl::OkStatus();
   }
   return Error(absl::StatusCode::kResourceExhausted,
                "MEMORY",
-               "weights: no memory to read rows of a matrix (need " + std::to_string(most_bytes) +
+               "weights: no memory to read rows of a matrix (need " + std::to_string(max_bytes) +
                    " bytes on each of " + std::to_string(team.num_threads()) + " threads)");
 }
 
@@ -282,11 +282,11 @@ void CpuPackedLinear::PackRows(const MatrixView& view, int64_t p, int64_t column
     if (view.dtype != dtype_) {
       WidenRows(rows, view.dtype, segment_length(), reinterpret_cast<float*>(to), columns);
     } else if (dtype_ == DType::kBF16) {
-      TurnPairs(rows, segment_length(), to, columns);
+      TransposePairs(rows, segment_length(), to, columns);
     } else if (dtype_ == DType::kF16) {
-      TurnRows(rows, segment_length(), reinterpret_cast<uint16_t*>(to), columns);
+      TransposeRows(rows, segment_length(), reinterpret_cast<uint16_t*>(to), columns);
     } else {
-      TurnRows(rows, segment_length(), reinterpret_cast<uint32_t*>(to), columns);
+      TransposeRows(rows, segment_length(), reinterpret_cast<uint32_t*>(to), columns);
     }
   }
 }

@@ -56,7 +56,7 @@ struct PairProducts {
           Interleave(LoadN(row, n), LoadN(row + dim_stride, d + 1 < head_dim ? n : 0)));
     }
   }
-  // Packs an unwanted slot as zero.
+  // Packs whole groups of slots. A slot of a group that is outside `slots` becomes zeros.
   static void PackValues(const BFloat16* const* from,
                          SlotRange slots,
                          int32_t head_dim,

@@ -50,9 +50,10 @@ struct AttentionPlan {
 // Floats of the partial result of one chunk: maximum, sum and weighted values of each row.
 inline int64_t PartialFloats(int64_t rows, int64_t head_dim) { return rows * (head_dim + 2); }
 
-// Writes the plan into team.Scratch(0, ...), which belongs to the plan until the call is over. A
-// task has up to max_task_rows rows, or those of one query. A row is one (query, head) pair: more
-// rows a task read K and V less often, fewer rows make more tasks.
+// Writes the plan into team.Scratch(0, ...), which belongs to the plan until the attention call
+// returns. A row is one (query, head) pair. A task has at most max_task_rows rows, or all rows of
+// one query if these are more. With more rows per task K and V are read less often; with fewer rows
+// there are more tasks to spread.
 AttentionPlan PlanAttention(const PagedAttentionParams& params,
                             ThreadTeam& team,
                             int32_t max_task_rows,

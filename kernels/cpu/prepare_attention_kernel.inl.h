@@ -16,7 +16,7 @@ namespace {
 
 // As Hugging Face: scales by the inverse root first, by the weight second.
 template <typename S>
-void NormaliseHead(float* head, const float* weight, int32_t head_dim, float eps) {
+void NormalizeHead(float* head, const float* weight, int32_t head_dim, float eps) {
   typename S::Vec squares = S::Zero();
   ForEachPiece<S>(head_dim, [&](int32_t d, int n) {
     const auto x = S::LoadN(head + d, n);
@@ -48,7 +48,7 @@ template <typename S>
 void PrepareHead(const PrepareAttentionParams& p, int64_t token, float* head, const float* norm) {
   const int32_t head_dim = p.cache.layout.head_dim;
   if (norm != nullptr) {
-    NormaliseHead<S>(head, norm, head_dim, p.norm_eps);
+    NormalizeHead<S>(head, norm, head_dim, p.norm_eps);
   }
   if (p.rope_cos != nullptr) {
     const int64_t row = int64_t{p.positions[token]} * (head_dim / 2);

@@ -112,11 +112,11 @@ void Turn(const RowsToTurn& rows, int64_t depth, Unit* to, int64_t stride) {
 
 }  // namespace
 
-void TurnRows(const RowsToTurn& rows, int64_t depth, uint32_t* to, int64_t stride) {
+void TransposeRows(const RowsToTurn& rows, int64_t depth, uint32_t* to, int64_t stride) {
   Turn(rows, depth, to, stride);
 }
 
-void TurnRows(const RowsToTurn& rows, int64_t depth, uint16_t* to, int64_t stride) {
+void TransposeRows(const RowsToTurn& rows, int64_t depth, uint16_t* to, int64_t stride) {
   Turn(rows, depth, to, stride);
 }
 

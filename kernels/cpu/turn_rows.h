@@ -1,5 +1,5 @@
-// TurnRows transposes: it writes rows as columns, as rows of a weight matrix become the columns of
-// a panel (packed_linear.h).
+// TransposeRows transposes: it writes rows as columns, as rows of a weight matrix become the
+// columns of a panel (packed_linear.h).
 //
 // Thread safety: free functions, safe from any thread.
 // Units:         a unit is an element of the transpose: 32 bits (a float, two bf16) or 16 bits.
@@ -20,8 +20,8 @@ struct RowsToTurn {
 };
 
 // to[k * stride + row] = unit k of the row, for all rows and k below `depth`.
-void TurnRows(const RowsToTurn& rows, int64_t depth, uint32_t* to, int64_t stride);
-void TurnRows(const RowsToTurn& rows, int64_t depth, uint16_t* to, int64_t stride);
+void TransposeRows(const RowsToTurn& rows, int64_t depth, uint32_t* to, int64_t stride);
+void TransposeRows(const RowsToTurn& rows, int64_t depth, uint16_t* to, int64_t stride);
 
 }  // namespace quire
 

@@ -42,7 +42,7 @@ QUIRE_DEVICE void LoadSum(const NormParams& params, int64_t index, float (&sum)[
 }
 
 template <typename T>
-QUIRE_DEVICE void StoreNormalised(const NormParams& params,
+QUIRE_DEVICE void StoreNormalized(const NormParams& params,
                                   int64_t row,
                                   int32_t i,
                                   float mean,
@@ -126,7 +126,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormKernel(NormParams p
   QUIRE_UNROLL
   for (int c = 0; c < kChunks; ++c) {
     if (first + c * stride < width) {
-      StoreNormalised<T>(params, row, first + c * stride, mean, inverse, x[c]);
+      StoreNormalized<T>(params, row, first + c * stride, mean, inverse, x[c]);
     }
   }
 }
@@ -161,7 +161,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormWideKernel(NormPara
 
   for (int32_t i = first; i < width; i += stride) {
     LoadVector(params.residual + row + i, x);
-    StoreNormalised<T>(params, row, i, mean, inverse, x);
+    StoreNormalized<T>(params, row, i, mean, inverse, x);
   }
 }
 

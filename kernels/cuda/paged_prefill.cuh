@@ -482,7 +482,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
         rescale[half] = UpdateScaledSoftmax(states[m][half], scores[m], half, scale);
       }
       PackWeights<typename Shape::M, kPrefillTileKeys>(weights[m], scores[m]);
-      // Skips factors of 1, which change no bit: maxima settle soon.
+      // If all factors are 1, rescaling would change no bit. That is common: maxima settle early.
       bool is_changed = rescale[0] != 1.0F || rescale[1] != 1.0F;
       if (__any_sync(kWholeWarp, is_changed ? 1 : 0) != 0) {
         RescaleAccumulators(out[m], rescale);

@@ -1,5 +1,5 @@
-// Adds up, in order, attention over parts of a context: those of a CTA's warps, or a sequence's
-// splits.
+// Adds up, in order, attention over parts of a context: one part per warp of a CTA, or per split of
+// a sequence.
 #ifndef QUIRE_KERNELS_CUDA_PARTIAL_RESULTS_CUH_
 #define QUIRE_KERNELS_CUDA_PARTIAL_RESULTS_CUH_
 

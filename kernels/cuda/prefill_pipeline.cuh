@@ -39,8 +39,8 @@ struct WgmmaShape {
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 
-  // Shared memory, in this order: alignment, queries, keys, values, barriers, WgmmaCta::unread,
-  // WgmmaCta.
+  // Shared memory, in this order: padding for alignment, queries, keys, values, barriers, the
+  // memory that WgmmaCta::unread points to, the WgmmaCta.
   static constexpr int kQueryPanelBytes = kRows * kSwizzleRowBytes;
   static constexpr int kTilePanelBytes = kKeys * kSwizzleRowBytes;
   static constexpr int kQueryBytes = kPanels * kQueryPanelBytes;

@@ -70,12 +70,12 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxSampleThreads, 1)
   // ---- The row as the model gave it ----
   Scan scan = {};
   Summary summary = {};
-  Normaliser normaliser = {};
+  Normalizer normaliser = {};
   if (has_logprobs) {
     const int32_t num_top =
         params.num_logprobs < row.vocab_size ? params.num_logprobs : row.vocab_size;
     scan = ScanRow<true>(row);
-    summary = Summarise(scan, 0, &workspace->scratch);
+    summary = Summarize(scan, 0, &workspace->scratch);
     if (!summary.is_valid) {
       ClearTopLogprobs(args, index, num_top);
       WriteInvalid(args, index, params.num_logprobs);
@@ -92,7 +92,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxSampleThreads, 1)
     const uint32_t num_banned =
         is_adjusted ? AdjustRow(args.logits + index * args.row_stride, adjustments, params) : 0;
     scan = ScanRow<false>(row);
-    summary = Summarise(scan, num_banned, &workspace->scratch);
+    summary = Summarize(scan, num_banned, &workspace->scratch);
     if (!summary.is_valid) {
       WriteInvalid(args, index, params.num_logprobs);
       return;

@@ -23,7 +23,7 @@ QUIRE_DEVICE float LogSum(const Scan& scan, float max_logit, SampleWorkspace* wo
 }
 
 // Converts raw logits to log-probabilities.
-struct Normaliser {
+struct Normalizer {
   float max_logit;
   float log_sum;
 
@@ -38,7 +38,7 @@ QUIRE_DEVICE void WriteTopLogprobs(const SampleParams& args,
                                    const LogitRow& row,
                                    int32_t count,
                                    uint64_t best_rank,
-                                   const Normaliser& normaliser,
+                                   const Normalizer& normaliser,
                                    SampleWorkspace* workspace) {
   const Distribution unused = {};
   const float bound = BoundOfLikeliest(count, best_rank, workspace);

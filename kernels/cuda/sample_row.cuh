@@ -129,7 +129,7 @@ struct Summary {
   uint64_t best_rank;
 };
 
-QUIRE_DEVICE Summary Summarise(const Scan& scan, uint32_t num_banned, CtaScratch* scratch) {
+QUIRE_DEVICE Summary Summarize(const Scan& scan, uint32_t num_banned, CtaScratch* scratch) {
   const uint64_t faults = uint64_t{scan.num_not_finite} - num_banned;
   const bool is_finite = CtaSumOf(faults, scratch) == 0;
   const uint64_t best_rank = CtaMaxOf(scan.best_rank, scratch);

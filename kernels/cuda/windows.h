@@ -34,7 +34,7 @@ struct Windows {
   void* places = nullptr;  // [num_places, block_bytes], read by kernels alone
 };
 
-// Returns the current device's page size; 0 if it cannot map windows.
+// Sets *bytes to the current device's page size, or to 0 if it cannot map windows.
 int WindowPageBytes(size_t* bytes);
 
 // The pool's contents are undefined, and no place shows anything. Errors:

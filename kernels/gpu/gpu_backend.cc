@@ -69,7 +69,7 @@ class GpuBackend final : public KernelBackend {
 
   ~GpuBackend() override {
     LeaveGroup();
-    ForgetGraphs();
+    DropGraphs();
     api_.destroy_gemm(gemm_);
     api_.destroy_stream(stream_);
   }
@@ -97,7 +97,7 @@ class GpuBackend final : public KernelBackend {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
   int64_t window_page_bytes() const override { return window_page_bytes_; }
   absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(const WindowShape& shape) override {
-    ForgetGraphs();  // as Allocate
+    DropGraphs();  // as Allocate
     return GpuWindows::Create(api_, stream_, shape);
   }
   void Upload(void* device, const void* host, int64_t bytes) override {
@@ -162,7 +162,7 @@ class GpuBackend final : public KernelBackend {
     launches_.Add();
   }
   void LeaveGroup();
-  void ForgetGraphs();
+  void DropGraphs();
   // Grows memory that a step touches, and drops the graphs, which hold its old address. A step that
   // is being recorded never grows memory, because a step of its shape ran before; the device would
   // refuse.
@@ -171,7 +171,7 @@ class GpuBackend final : public KernelBackend {
       nccl_->Finish();  // freeing waits for the device
     }
     if (scratch.Reserve(bytes)) {
-      ForgetGraphs();
+      DropGraphs();
     }
   }
   // Rounds the product's input rows to e4m3.
@@ -258,7 +258,7 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config, const RankShare& 
   const int32_t group = share.heads.count / share.kv_heads.count;
   split_tokens_ = SplitTokens(group);
   packer_.emplace(group, split_tokens_, options_.use_graphs);
-  ForgetGraphs();
+  DropGraphs();
   return absl::OkStatus();
 }
 
@@ -277,7 +277,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::Allocate(int64_t bytes
                  "memory: the device has none (got " + std::to_string(bytes) + " bytes)");
   }
   // New memory means that addresses in the recorded graphs are about to change.
-  ForgetGraphs();
+  DropGraphs();
   auto memory = std::make_unique<GpuMemory>(api_, stream_, data, bytes);
   QUIRE_RETURN_IF_ERROR(memory->Clear());
   return memory;
@@ -315,7 +315,7 @@ void GpuBackend::LeaveGroup() {
   group_.reset();
 }
 
-void GpuBackend::ForgetGraphs() {
+void GpuBackend::DropGraphs() {
   for (const auto& [shape, graph] : graphs_) {
     Require(api_.destroy_graph(graph), "destroy graph");
   }

@@ -18,7 +18,7 @@ class GpuSampler {
  public:
   GpuSampler(const gpu::GpuApi& api, gpu::Stream stream) : api_(api), stream_(stream) {}
 
-  // Waits for everything enqueued on the stream before, too.
+  // Blocks until the sampling, and everything enqueued on the stream before it, is done.
   void Sample(const SampleParams& params);
 
  private:

@@ -25,7 +25,7 @@ class GpuWindows final : public WindowMemory {
                                                               const WindowShape& shape);
   ~GpuWindows() override;
 
-  // A device can map all places at once; only addresses limit their number.
+  // A device can map all places at once; only its address space limits how many places exist.
   int64_t max_mapped_places() const override { return shape().num_places; }
   absl::Status Map(int64_t place, BlockId block, int64_t count) override;
   absl::Status Unmap(int64_t place, int64_t count) override;

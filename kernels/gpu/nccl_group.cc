@@ -39,7 +39,7 @@ absl::Status Broken(const std::string& rule) {
 }
 
 // Returns why NCCL cannot be used, or null.
-const char* WhyNot(const std::vector<GpuOfRank>& ranks) {
+const char* WhyNcclIsUnusable(const std::vector<GpuOfRank>& ranks) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].has_nccl == 0) {
       return "a rank has no NCCL";
@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Join(const GpuLibrary& lib
   std::memcpy(own.uuid.data(), library.device().uuid, sizeof(own.uuid));
   const std::vector<GpuOfRank> all = GpusOf(*ranks, own);
   QUIRE_RETURN_IF_ERROR(ranks->status());
-  if (const char* why = WhyNot(all); why != nullptr) {
+  if (const char* why = WhyNcclIsUnusable(all); why != nullptr) {
     LogInfo("ranks add up through main memory", {{"why_not_nccl", why}});
     return nullptr;
   }

@@ -8,7 +8,7 @@
 namespace quire::reference {
 namespace {
 
-void NormaliseHead(float* head, const float* weight, int32_t head_dim, float eps) {
+void NormalizeHead(float* head, const float* weight, int32_t head_dim, float eps) {
   double sum_of_squares = 0.0;
   for (int32_t d = 0; d < head_dim; ++d) {
     sum_of_squares += double{head[d]} * head[d];
@@ -32,7 +32,7 @@ void RotateHead(float* head, const float* cos, const float* sin, int32_t head_di
 void PrepareHead(const PrepareAttentionParams& p, int32_t token, float* head, const float* norm) {
   int32_t head_dim = p.cache.layout.head_dim;
   if (norm != nullptr) {
-    NormaliseHead(head, norm, head_dim, p.norm_eps);
+    NormalizeHead(head, norm, head_dim, p.norm_eps);
   }
   if (p.rope_cos != nullptr) {
     int64_t row = int64_t{p.positions[token]} * (head_dim / 2);
@@ -40,7 +40,8 @@ void PrepareHead(const PrepareAttentionParams& p, int32_t token, float* head, co
   }
 }
 
-// Stores the scale of a slot. `offset` leads from the keys of a head to these scales.
+// Stores the scale of a slot. head: where the head's keys begin in the cache. offset: from there to
+// the head's scales, one a slot. Both in bytes.
 void StoreScale(const KvCacheView& cache, int64_t head, int64_t offset, int64_t slot, float scale) {
   auto* at = static_cast<unsigned char*>(cache.base) + head + offset;
   std::memcpy(at + slot * int64_t{sizeof(float)}, &scale, sizeof(scale));

@@ -94,7 +94,7 @@ class CellMaker {
         states_(states),
         holder_of_(holder_of),
         holders_(holders),
-        nums_held_(holders.size(), 0) {}
+        num_held_by_holder_(holders.size(), 0) {}
 
   // Counts the blocks [first, end).
   BlockMapCell Make(BlockId first, BlockId end) {
@@ -119,7 +119,7 @@ class CellMaker {
       cell.num_shared += pool_.ref_count(block_id) > 1 ? 1 : 0;
     }
     for (const int32_t holder : in_cell_) {
-      nums_held_[static_cast<size_t>(holder)] = 0;
+      num_held_by_holder_[static_cast<size_t>(holder)] = 0;
     }
     in_cell_.clear();
     return cell;
@@ -127,7 +127,7 @@ class CellMaker {
 
  private:
   void CountHolder(int32_t holder, int32_t* most, BlockMapCell* cell) {
-    int32_t& num_held = nums_held_[static_cast<size_t>(holder)];
+    int32_t& num_held = num_held_by_holder_[static_cast<size_t>(holder)];
     if (++num_held == 1) {
       in_cell_.push_back(holder);
     }
@@ -141,8 +141,8 @@ class CellMaker {
   const std::span<const BlockState> states_;
   const std::span<const int32_t> holder_of_;
   const std::span<const BlockHolder> holders_;
-  std::vector<int32_t> nums_held_;  // blocks in the present cell, by holder
-  std::vector<int32_t> in_cell_;    // holders with blocks in the present cell
+  std::vector<int32_t> num_held_by_holder_;  // blocks in the present cell, by holder
+  std::vector<int32_t> in_cell_;             // holders with blocks in the present cell
 };
 
 }  // namespace

@@ -15,13 +15,13 @@ void CompletionEstimate::OnEnd(int32_t num_tokens, int32_t max_tokens, bool is_w
 }
 
 void CompletionEstimate::OnTurn(bool is_in_time) {
-  const double change = is_in_time ? -kMarginOfTurn : kMarginOfMiss;
+  const double change = is_in_time ? -kTurnLowers : kMissRaises;
   wait_margin_ = std::clamp(wait_margin_ + change, 1.0, kMaxWaitMargin);
 }
 
 void CompletionEstimate::OnDeadline(int32_t max_tokens, bool is_met) {
   double& margin = RunMargin(max_tokens);
-  margin = std::clamp(margin + (is_met ? -kMarginOfMeet : kMarginOfMiss), 1.0, kMaxRunMargin);
+  margin = std::clamp(margin + (is_met ? -kMeetLowers : kMissRaises), 1.0, kMaxRunMargin);
 }
 
 CompletionEstimate::Batch CompletionEstimate::BatchOf(const Work& own,

@@ -39,9 +39,9 @@ class CompletionEstimate {
  public:
   CompletionEstimate() { run_margins_.fill(1); }
 
-  static constexpr double kMarginOfMiss = 0.1;     // by which a late request raises a margin
-  static constexpr double kMarginOfMeet = 0.0025;  // by which one in time lowers a run margin
-  static constexpr double kMarginOfTurn = 0.0002;  // by which one in time lowers the wait margin
+  static constexpr double kMissRaises = 0.1;     // by which a late request raises a margin
+  static constexpr double kMeetLowers = 0.0025;  // by which one in time lowers a run margin
+  static constexpr double kTurnLowers = 0.0002;  // by which one in time lowers the wait margin
   static constexpr double kMaxRunMargin = 2;
   static constexpr double kOtherLength = 1.5;  // factor by which an expected length is a new one
   static constexpr double kMaxWaitMargin = 4;

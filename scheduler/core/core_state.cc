@@ -107,7 +107,7 @@ void CoreState::StartAhead(SequenceGroup& group) {
 }
 
 void CoreState::Start(SequenceGroup& group) {
-  group.was_ahead = false;
+  group.has_overtaken = false;
   if (group.estimate == DeadlineEstimate::kReachable && !group.has_started()) {
     completion.OnTurn(/*is_in_time=*/true);
   }
@@ -348,7 +348,7 @@ void CoreState::JudgeLoss(bool was_crash) {
   }
 }
 
-void CoreState::ForkFrom(SequenceGroup& group, const Sequence& sequence) {
+void CoreState::ForkWaitingFrom(SequenceGroup& group, const Sequence& sequence) {
   const int32_t num_shared = sequence.num_prompt_tokens() - 1;
   if (num_shared == 0 || sequence.gap() > 0 || !group.IsLeader(sequence)) {
     return;

@@ -153,7 +153,7 @@ struct CoreState {
   // If the sequence is the leader and has computed the prompt, forks the waiting sequences from it.
   // They share its blocks except for the last token, whose logits each of them needs. REQUIRES: the
   // leader's window has not slid since its slice was answered.
-  void ForkFrom(SequenceGroup& group, const Sequence& sequence);
+  void ForkWaitingFrom(SequenceGroup& group, const Sequence& sequence);
 
   // Ends one sequence: frees its blocks and its handle, and emits the event. The group leaves with
   // its last sequence, and is destroyed then unless a step is unanswered. REQUIRES: not finished.

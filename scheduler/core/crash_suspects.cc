@@ -46,7 +46,7 @@ void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
       // On the way back to its place. That is kept, and extended: the cause may be here too.
       now.begin = place.begin;
     } else {
-      now = place;  // the cause was another one, then or now
+      now = place;  // past the old place, so one of the two crashes had another cause: start anew
     }
   }
 }

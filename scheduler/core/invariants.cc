@@ -85,9 +85,10 @@ void CheckQueues(const CoreState& state) {
   // First come, first served: a group that has never started is newer than every running group,
   // except suspects and short prompts that passed it. (I14)
   const bool is_fcfs = state.config.scheduling_policy == SchedulingPolicyKind::kFcfs;
-  const auto newest = std::find_if(state.running.rbegin(),
-                                   state.running.rend(),
-                                   [](const SequenceGroup* group) { return !group->was_ahead; });
+  const auto newest =
+      std::find_if(state.running.rbegin(), state.running.rend(), [](const SequenceGroup* group) {
+        return !group->has_overtaken;
+      });
   for (const SequenceGroup* group : state.waiting.groups()) {
     QUIRE_CHECK(!is_fcfs || group->has_started() || newest == state.running.rend() ||
                 (state.epoch.has_value() && state.epoch->had_suspect) ||

@@ -209,7 +209,7 @@ void EndSlice(CoreState& state, const UnansweredStep::Slice& slice, bool has_tok
       slice.group->id(), sequence.sequence_index(), sequence.num_computed_tokens());
   const Request& request = slice.group->request();
   if (has_token && request.num_sequences > 1 && !request.beam_search) {
-    state.ForkFrom(*slice.group, sequence);
+    state.ForkWaitingFrom(*slice.group, sequence);
   }
   state.epoch->kv_cache.SlideWindow(sequence.table, sequence.num_computed_tokens());
 }

@@ -18,7 +18,7 @@ int64_t NumTokensLeft(const SequenceGroup& group) {
 }  // namespace
 
 bool MayBePassed(const CoreState& state, const SequenceGroup& group) {
-  return state.config.scheduling_policy == SchedulingPolicyKind::kFcfs && !group.was_ahead;
+  return state.config.scheduling_policy == SchedulingPolicyKind::kFcfs && !group.has_overtaken;
 }
 
 std::vector<SequenceGroup*> ShortPromptsBehind(const CoreState& state,

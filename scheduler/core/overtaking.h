@@ -33,8 +33,8 @@ namespace quire {
 
 inline constexpr size_t kMostPassed = 64;
 inline constexpr int64_t kTimesShorter = 4;
-inline constexpr int32_t kShareOfPassing =
-    2;  // passing groups get 1 / kShareOfPassing of prompt tokens
+inline constexpr int32_t kPassingDivisor =
+    2;  // passing groups get 1 / kPassingDivisor of prompt tokens
 
 // Returns true if others may pass a running group while its prompt is cut.
 bool MayBePassed(const CoreState& state, const SequenceGroup& group);

@@ -247,7 +247,9 @@ std::optional<PrefixInfo> FindPrefix(const CoreState& state, RequestId id) {
 
 void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequence& sequence) {
   PinnedPrefix& prefix = state.prefixes.at(group.id());
-  state.suspects.Forget(group.id());  // with a new block size it may never compute its places
+  // The prefix is computed and crashed nothing. Waiting until it passes the suspected positions
+  // would not do: with another block size it may never compute them.
+  state.suspects.Forget(group.id());
   KvCacheManager& kv_cache = state.epoch->kv_cache;
   // When this sequence computed its block, another one of the same contents may have been listed,
   // and handed out since. Publish lists this one.

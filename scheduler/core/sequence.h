@@ -86,8 +86,8 @@ class Sequence {
   // The worker does not know it yet. REQUIRES: idle.
   void BecomeForkOf(const Sequence& other);
 
-  // Beam search: keeps its likeliest next tokens until every beam has its own and they are weighed
-  // together. REQUIRES: running, gap() == 0.
+  // Beam search: keeps this sequence's candidates for its next token. Once every beam has its
+  // candidates, all are weighed together. REQUIRES: running, gap() == 0.
   void KeepCandidates(std::vector<BeamCandidate> candidates);
 
   // Returns the token that the next slice forces on the worker, if any, and clears it.
@@ -103,8 +103,8 @@ class Sequence {
   bool is_running() const { return state_ == SequenceState::kRunning; }
   bool is_swapped() const { return state_ == SequenceState::kSwapped; }
   SequenceHandle handle() const { return handle_; }  // meaningful while running
-  // Whether the worker knows it as it is. False while it runs and waits for the leader of its group
-  // to compute the prompt, or is a new fork.
+  // Whether the worker knows this sequence with its present tokens. False for a new fork, and for a
+  // running sequence whose group's leader still computes the prompt.
   bool is_introduced() const { return is_introduced_; }
   // Whether the worker knows its handle, perhaps for an earlier beam in its place.
   bool is_handle_known() const { return is_handle_known_; }

@@ -72,7 +72,7 @@ class SequenceGroup {
   bool WaitsForLeader(const Sequence& sequence) const;
 
   bool is_beam_search() const { return request_.beam_search.has_value(); }
-  // Whether the sequence is no live beam now: nothing is computed for it.
+  // Whether nothing is computed for the sequence now, because it is not a live beam.
   bool IsIdle(const Sequence& sequence) const;
 
   int32_t num_preemptions() const { return num_preemptions_; }
@@ -85,7 +85,7 @@ class SequenceGroup {
   std::optional<LiveBeams> beams;
   DeadlineEstimate estimate = DeadlineEstimate::kNone;
   // Whether it passed groups that waited longer, because its prompt is short (overtaking.h).
-  bool was_ahead = false;
+  bool has_overtaken = false;
   // Kept by CoreState::NumBlocksToResume while the group is swapped.
   std::optional<int32_t> num_blocks_to_resume;
   // Whether a slice of it was ever planned.

@@ -4,10 +4,10 @@
 //
 // Steps are grouped by their number of tokens, four buckets to a power of two. Each bucket has
 // moving averages of tokens, of tokens read, and of time, which are interpolated linearly between
-// two buckets that were seen. The time of a token read is a slope by least squares over about the
-// last thousand steps, one for all buckets: by how much steps are longer that read more than others
-// of as many tokens. It separates a decoding sequence from a prompt token, for which next to
-// nothing more is read.
+// two buckets that were seen. The time per token read is the slope of a least-squares fit over
+// about the last thousand steps, one for all buckets: among steps with equally many tokens it says
+// how much longer a step takes that reads more. So a decoding sequence, which reads its whole
+// context, costs more than a prompt token, which adds next to no reading.
 //
 // Thread safety: not thread-safe; owned by PreemptionCost.
 // Units:         microseconds.

@@ -104,7 +104,7 @@ void StepPlanner::PreemptForNext() {
 // running ones. Preempting those in turn would undo the saving, so only rank values are compared.
 // A group that overtook always yields: overtaking must never cost the group that it overtook.
 bool StepPlanner::IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const {
-  return state_.config.preemption_mode == PreemptionMode::kAuto && !running.was_ahead
+  return state_.config.preemption_mode == PreemptionMode::kAuto && !running.has_overtaken
              ? waiting.rank().value < running.rank().value
              : waiting.rank() < running.rank();
 }

@@ -77,7 +77,7 @@ class StepPlanner {
   void SetAside(SequenceGroup& cut, int32_t num_blocks);
   void PlanCut();
   // Plans groups that have passed already, then starts others that pass.
-  void PlanShort();
+  void PlanPassing();
   // Swapped groups and waiting ones, in the policy's order.
   void PlanOthers();
   bool ResumeSwapped(SequenceGroup& group);
@@ -143,7 +143,8 @@ class StepPlanner {
   // swap-ins fails they are no good, and others would have built on them.
   const SequenceGroup* arriving_ = nullptr;
   bool may_admit_ = true;
-  bool has_made_room_ = false;  // for the next group, and only that may start
+  // Room was made for the next group, and no other group may start in this step.
+  bool has_made_room_ = false;
 };
 
 }  // namespace quire

@@ -38,10 +38,10 @@ void StepPlanner::PlanCut() {
     return;
   }
   const int32_t num_left = budgets_.all.num_tokens_left();
-  const int32_t num_passing = num_set_aside_ / kShareOfPassing;
+  const int32_t num_passing = num_set_aside_ / kPassingDivisor;
   budgets_.all = TokenBudget(num_passing);
   budgets_.prompts = TokenBudget(num_passing);
-  PlanShort();
+  PlanPassing();
   const int32_t num_for_cut = num_set_aside_ - num_passing + budgets_.all.num_tokens_left();
   budgets_.all = TokenBudget(num_left + num_for_cut);
   budgets_.prompts = TokenBudget(num_for_cut);
@@ -49,9 +49,9 @@ void StepPlanner::PlanCut() {
   PlanLine(*cut_);
 }
 
-void StepPlanner::PlanShort() {
+void StepPlanner::PlanPassing() {
   for (SequenceGroup* group : state_.running) {
-    if (group->was_ahead && !budgets_.all.is_spent()) {
+    if (group->has_overtaken && !budgets_.all.is_spent()) {
       LineUp(*group);
       std::erase_if(line_,
                     [](const auto& turn) { return turn.second->num_scheduled_tokens() > 0; });
@@ -66,7 +66,7 @@ void StepPlanner::PlanShort() {
   CountKeptBlocks();
   // Half of a step is left to prompts, else a passed group would wait for more than short prompts.
   const int32_t num_in_use = epoch_.handles.num_in_use();
-  const int32_t num_at_most = num_step_tokens_ / kShareOfPassing - num_in_use;
+  const int32_t num_at_most = num_step_tokens_ / kPassingDivisor - num_in_use;
   const Room room = {.num_free_handles = std::min(epoch_.handles.num_free(), num_at_most),
                      .num_free_blocks = NumBlocksToGive(),
                      .num_watermark_blocks = NumWatermarkBlocks()};
@@ -74,7 +74,7 @@ void StepPlanner::PlanShort() {
     if (!budgets_.all.is_spent() && CanStillMeetDeadline(state_, *group) &&
         MayIntroduceFirst(*group)) {
       state_.StartAhead(*group);
-      group->was_ahead = true;
+      group->has_overtaken = true;
       LineUp(*group);
       PlanLine(*group);
     }

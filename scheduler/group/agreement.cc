@@ -110,11 +110,11 @@ absl::Status CheckEqual(const WorkerHello& hello, const WorkerHello& first, size
 
 // Returns the full step of the device that fills first: in a larger step the others wait for it.
 int32_t FullStepTokens(std::span<const WorkerHello> hellos) {
-  constexpr int32_t kWhereNobodySays = 256;
+  constexpr int32_t kDefaultFullStepTokens = 256;
   int32_t num_tokens = kMaxTokensPerStepLimit;
   for (const WorkerHello& hello : hellos) {
-    num_tokens = std::min(num_tokens,
-                          hello.full_step_tokens > 0 ? hello.full_step_tokens : kWhereNobodySays);
+    num_tokens = std::min(
+        num_tokens, hello.full_step_tokens > 0 ? hello.full_step_tokens : kDefaultFullStepTokens);
   }
   return num_tokens;
 }

@@ -32,7 +32,7 @@ struct GroupSettings {
   std::optional<DType> kv_cache_dtype;         // none: the worker's choice
   std::optional<int32_t> num_blocks_override;  // null block included
   std::optional<int32_t> max_model_len;        // none: as model and pool allow
-  bool wants_host_blocks = false;              // as the workers' swap space allows
+  bool wants_host_blocks = false;              // as many as the workers' swap space allows
   int32_t max_sequences = 256;
   std::optional<int32_t> max_tokens_per_step;  // none: as many as fill the workers' devices
   // Lets workers with other numerics continue the streams; other weights are never let in.

@@ -72,7 +72,7 @@ std::optional<Succession::Holder> Succession::Other() const {
   return is_own || is_before_own ? std::nullopt : std::optional(newest);
 }
 
-bool Succession::HaveAllSpoken() const {
+bool Succession::HaveAllReported() const {
   return std::ranges::all_of(by_rank_,
                              [](const Worker& worker) { return worker.holder.has_value(); });
 }
@@ -81,7 +81,7 @@ bool Succession::AreWorkersReplaced() const {
   const bool is_asked =
       std::ranges::any_of(by_rank_, [](const Worker& worker) { return worker.is_asked; });
   const Holder newest = NewestHolder();
-  return HaveAllSpoken() && !is_asked && newest.incarnation != 0 &&
+  return HaveAllReported() && !is_asked && newest.incarnation != 0 &&
          newest.incarnation < incarnation_ && newest.silence_ns < patience_ns_;
 }
 
@@ -93,7 +93,7 @@ std::optional<uint64_t> Succession::WaitsFor() const {
   }
   // After a rename the first reports may come from workers that heard of the holder a little later
   // than the others, or that still have an older one. These must not end its turn.
-  const bool is_outwaited = other->incarnation <= outwaited_ && !HaveAllSpoken();
+  const bool is_outwaited = other->incarnation <= outwaited_ && !HaveAllReported();
   return is_outwaited ? std::nullopt : std::optional(other->incarnation);
 }
 

@@ -90,7 +90,7 @@ class Succession {
   // Returns the newest holder; nullopt if it is this scheduler, or its predecessor in a late
   // report.
   std::optional<Holder> Other() const;
-  bool HaveAllSpoken() const;
+  bool HaveAllReported() const;
   // Returns true if all workers are new since this scheduler asked, and an older one holds them.
   bool AreWorkersReplaced() const;
   void TakeNumberAbove(uint64_t incarnation);

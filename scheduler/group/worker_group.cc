@@ -44,7 +44,7 @@ void WorkerGroup::Plan(const StepPlan& plan, Instant now) {
     return;  // the loop has not heard yet that the epoch is over
   }
   QUIRE_CHECK(!pending_.has_value());
-  if (has_sampled_) {  // and the loop took the token
+  if (has_sampled_) {  // the loop plans again, so it took the token
     num_failed_epochs_ = 0;
   }
   pending_ = Pending{.header = plan.header, .digest = plan.digest, .swap_ins = plan.swap_ins};
@@ -242,7 +242,7 @@ void WorkerGroup::Tick(Instant now) {
     CheckRank(rank, now);
   }
   // Waits standby_ns: a replaced worker names no holder until the other scheduler asks for it.
-  if (waits_for_ != 0 && now - has_waited_until_ >= timing_.standby_ns &&
+  if (waits_for_ != 0 && now - last_waited_at_ >= timing_.standby_ns &&
       std::ranges::any_of(ranks_, HasReported)) {
     StandBy(0);
   }
@@ -405,7 +405,7 @@ void WorkerGroup::HandleSuccession(Instant now) {
   if (phase_ != Phase::kGathering || !other.has_value()) {
     return;
   }
-  has_waited_until_ = now;
+  last_waited_at_ = now;
   // If the other scheduler is already dead, the requests of the last epoch can go on here.
   const bool may_go_on = pinned_.has_value() && !succession_.DoesOtherLive(now);
   if (*other != waits_for_ && !may_go_on) {
@@ -415,7 +415,7 @@ void WorkerGroup::HandleSuccession(Instant now) {
 
 void WorkerGroup::StandBy(uint64_t other_incarnation) {
   waits_for_ = other_incarnation;
-  has_waited_until_ = last_tick_;
+  last_waited_at_ = last_tick_;
   if (other_incarnation != 0) {
     pinned_.reset();
     has_failed_at_step_ = false;

@@ -133,7 +133,6 @@ class WorkerGroup {
     std::string slow_uuid;             // last process fenced for standing still
     int64_t slowness = 1;              // factor of the step timeout
     bool has_stream = false;           // of steps
-    Instant opened_at = 0;             // the stream
     Instant reopen_at = 0;             // without a stream
     std::optional<Instant> broken_at;  // first break of the stream without an answer since
     std::optional<StepResult> answer;  // to the pending plan
@@ -160,7 +159,7 @@ class WorkerGroup {
   void DropRank(Rank& rank, const absl::Status& status, Instant now);
   void Refuse(Rank& rank, const absl::Status& status, Instant now);
   void CloseAndPause(Rank& rank, Instant now);
-  // Errors: PROTOCOL_VIOLATION for a holder's number that no clock gives.
+  // Errors: PROTOCOL_VIOLATION if the holder's incarnation lies over a year ahead of this clock.
   absl::Status TakeHolder(const Rank& rank, Instant now);
   void RefuseHolder(Rank& rank, const absl::Status& status, Instant now);
   // Acts on the holders that workers name, before this scheduler asks.
@@ -197,8 +196,8 @@ class WorkerGroup {
   const GroupSettings settings_;
   const GroupTiming timing_;
   Succession succession_;
-  uint64_t waits_for_ = 0;        // the holder reported last; 0: none
-  Instant has_waited_until_ = 0;  // last time that it had to wait for a holder
+  uint64_t waits_for_ = 0;      // the holder reported last; 0: none
+  Instant last_waited_at_ = 0;  // last time that it had to wait for a holder
   uint64_t group_epoch_ = 0;
   uint64_t last_link_number_ = 0;
   Instant first_tick_ = 0;

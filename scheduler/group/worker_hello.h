@@ -45,7 +45,7 @@ struct WorkerReport {
   std::optional<int32_t> waits_for_rank;  // not validated
   int64_t num_window_places = 0;          // mapped to a block
   uint64_t holder_incarnation = 0;        // the worker's holder; 0: none
-  int64_t holder_silence_ns = 0;          // since the worker last heard of the holder
+  int64_t holder_silence_ns = 0;          // since the worker last heard from the holder
 };
 
 }  // namespace quire

@@ -5,7 +5,7 @@
 namespace quire {
 
 BlockPool::BlockPool(int32_t num_blocks) : num_blocks_(num_blocks) {
-  InitialiseHeads();
+  InitializeHeads();
   for (BlockId block_id = 1; block_id < num_blocks; ++block_id) {
     PushBack(free_, Place::kFree, block_id);
   }
@@ -13,7 +13,7 @@ BlockPool::BlockPool(int32_t num_blocks) : num_blocks_(num_blocks) {
 
 BlockPool::BlockPool(int32_t num_blocks, std::span<const BlockId> free_order)
     : num_blocks_(num_blocks) {
-  InitialiseHeads();
+  InitializeHeads();
   QUIRE_CHECK(free_order.size() == static_cast<size_t>(num_usable_blocks()));
   for (BlockId block_id : free_order) {
     QUIRE_CHECK(IsUsable(block_id) && At(block_id).place == Place::kUsed);
@@ -21,7 +21,7 @@ BlockPool::BlockPool(int32_t num_blocks, std::span<const BlockId> free_order)
   }
 }
 
-void BlockPool::InitialiseHeads() {
+void BlockPool::InitializeHeads() {
   QUIRE_CHECK(num_blocks_ >= 1);
   records_.resize(static_cast<size_t>(num_blocks_) + 1);
   free_.head = kNullBlockId;

@@ -104,7 +104,7 @@ class BlockPool {
     int32_t num_cached = 0;
   };
 
-  void InitialiseHeads();
+  void InitializeHeads();
   void PushBack(List& list, Place place, BlockId block_id);
   void Unlink(List& list, BlockId block_id);
   Record& At(BlockId block_id) { return records_[static_cast<size_t>(block_id)]; }

@@ -39,10 +39,9 @@ struct RequestObservation {
   std::string_view refusal;         // kRejected: the reason, for example QUEUE_FULL
   int64_t duration_ns = 0;          // since its arrival
   std::optional<int64_t> queue_ns;  // arrival until its first slice was planned
-  // From then to this stream's first token, and from that to its last one. nullopt for a beam
-  // search, whose tokens are known only at its end.
-  std::optional<int64_t> prefill_ns;
-  std::optional<int64_t> decode_ns;
+  // nullopt for a beam search, whose tokens are known only at its end.
+  std::optional<int64_t> prefill_ns;  // first slice planned until this stream's first token
+  std::optional<int64_t> decode_ns;   // this stream's first token until its last
   int32_t num_prompt_tokens = 0;
   int32_t max_tokens = 0;
   int32_t longest_new_output = 0;               // most tokens of a sequence, in this stream

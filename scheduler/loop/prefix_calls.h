@@ -49,7 +49,7 @@ class PrefixCalls {
   void OnWorkersReady(RecordedCore& core);
   void Unpin(RecordedCore& core, const UnpinCall& call);
 
-  // Answers calls to pin whose prefix is computed, or never will be.
+  // Answers the Pin calls whose prefix is computed or never will be.
   void AnswerWaiting(const RecordedCore& core, bool has_workers);
 
   // Answers calls to pin that wait for their prefix; the prefixes stay. Calls that wait for the

@@ -48,7 +48,7 @@ grpc::ServerUnaryReactor* AdminService::PinPrefix(grpc::CallbackServerContext* c
     reactor->Finish(ToPublicStatus(status));
     return reactor;
   }
-  TellWho("a prefix is to be pinned", *context);
+  LogCaller("a prefix is to be pinned", *context);
   if (!message->has_text()) {
     Pin(*message, context, reactor, response);
     return reactor;
@@ -64,7 +64,7 @@ grpc::ServerUnaryReactor* AdminService::PinPrefix(grpc::CallbackServerContext* c
   return reactor;
 }
 
-void AdminService::TellWho(const char* what, const grpc::CallbackServerContext& context) const {
+void AdminService::LogCaller(const char* what, const grpc::CallbackServerContext& context) const {
   const auto who = TenantOfCall(parts_.api_keys, context);
   if (who.ok() && !who->empty()) {
     LogInfo(what, {{"by", *who}});
@@ -150,7 +150,7 @@ grpc::ServerUnaryReactor* AdminService::UnpinPrefix(grpc::CallbackServerContext*
     reactor->Finish(ToPublicStatus(parsed));
     return reactor;
   }
-  TellWho("a prefix is to be unpinned", *context);
+  LogCaller("a prefix is to be unpinned", *context);
   const RequestId id(message.prefix_id());
   parts_.inbox->Post(
       UnpinCall{.id = id, .answer = [this, id, reactor, response](const absl::Status& status) {

@@ -56,8 +56,8 @@ class AdminService final : public RawAdminService {
 
  private:
   // Logs the caller's tenant, if calls bring API keys.
-  void TellWho(const char* what, const grpc::CallbackServerContext& context) const;
-  // Checks what needs no tokenizing.
+  void LogCaller(const char* what, const grpc::CallbackServerContext& context) const;
+  // Checks everything that can be checked without tokenizing.
   absl::Status CheckPin(const v1::PinPrefixRequest& request) const;
   absl::StatusOr<std::vector<TokenId>> TokensOf(const v1::PinPrefixRequest& request,
                                                 grpc::CallbackServerContext* context) const;

@@ -1,4 +1,4 @@
-// Finds the tenant of a call's API key. The port has already checked the key (scheduler_server.cc).
+// Finds the tenant of a call's API key, which the server has checked (scheduler_server.cc).
 //
 // Thread safety: a free function, safe from any thread.
 #ifndef QUIRE_SCHEDULER_RPC_CALLER_H_

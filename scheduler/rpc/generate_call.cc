@@ -230,8 +230,9 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
   return absl::OkStatus();
 }
 
-// Takes over the id of a resumed request from its broken stream, which may still seem alive. Until
-// the request has a place in the queue, the old stream keeps it: a refused request must not end it.
+// Takes over the id of a resumed request from its broken stream, which may still seem alive. The
+// old stream keeps the id until the request has a place in the queue, so that a refused resumption
+// does not end the old stream.
 void GenerateCall::OnQueued() {
   {
     absl::MutexLock lock(&mutex_);

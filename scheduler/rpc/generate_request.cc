@@ -40,10 +40,10 @@ absl::Status CheckId(std::string_view reason,
                      size_t max_bytes) {
   if (id.size() > max_bytes) {
     return InvalidArgument(reason,
-                           OutOf(field,
-                                 "too many bytes",
-                                 static_cast<int64_t>(id.size()),
-                                 static_cast<int64_t>(max_bytes)));
+                           LimitMessage(field,
+                                        "too many bytes",
+                                        static_cast<int64_t>(id.size()),
+                                        static_cast<int64_t>(max_bytes)));
   }
   if (!IsIdText(id)) {
     return InvalidArgument(reason,
@@ -72,7 +72,7 @@ absl::Status SetPromptSource(const v1::GenerateRequest& message,
   if (ids.size() >= rules.max_model_len) {  // before anything is copied
     return InvalidArgument(
         "PROMPT_TOO_LONG",
-        OutOf("token_ids", "leave no room for output", ids.size(), rules.max_model_len - 1));
+        LimitMessage("token_ids", "leave no room for output", ids.size(), rules.max_model_len - 1));
   }
   spec->token_ids.assign(ids.begin(), ids.end());
   return CheckTokenIds("token_ids", spec->token_ids, *rules.model);
@@ -95,7 +95,8 @@ absl::Status SetSampling(const v1::GenerateRequest& message,
   if (asked.logit_bias_size() > kMaxLogitBias) {  // before anything is copied
     return InvalidArgument(
         "LOGIT_BIAS",
-        OutOf("sampling.logit_bias", "too many entries", asked.logit_bias_size(), kMaxLogitBias));
+        LimitMessage(
+            "sampling.logit_bias", "too many entries", asked.logit_bias_size(), kMaxLogitBias));
   }
   for (const v1::LogitBias& bias : asked.logit_bias()) {
     params.logit_bias.emplace_back(bias.token_id(), bias.bias());
@@ -106,7 +107,8 @@ absl::Status SetSampling(const v1::GenerateRequest& message,
     if (params.num_logprobs < 0 || params.num_logprobs > kMaxLogprobs) {
       return InvalidArgument(
           "LOGPROBS_RANGE",
-          OutOf("response.logprobs", "must be in [0, limit]", params.num_logprobs, kMaxLogprobs));
+          LimitMessage(
+              "response.logprobs", "must be in [0, limit]", params.num_logprobs, kMaxLogprobs));
     }
   }
   return Validate(params, rules.model->config.vocab_size);
@@ -119,7 +121,7 @@ absl::Status SetBestOf(const v1::GenerateRequest& message, GenerateSpec* spec) {
   if (best_of < n || best_of > kMaxSequencesPerRequest) {
     return InvalidArgument(
         "BEST_OF_RANGE",
-        OutOf("best_of", "must be in [n, limit]", best_of, kMaxSequencesPerRequest));
+        LimitMessage("best_of", "must be in [n, limit]", best_of, kMaxSequencesPerRequest));
   }
   spec->request.num_sequences = best_of;
   if (best_of > n) {
@@ -133,7 +135,7 @@ absl::Status SetNumSequences(const v1::GenerateRequest& message, GenerateSpec* s
   const int32_t n = message.has_n() ? message.n() : 1;
   if (n < 1 || n > kMaxSequencesPerRequest) {
     return InvalidArgument("N_RANGE",
-                           OutOf("n", "must be in [1, limit]", n, kMaxSequencesPerRequest));
+                           LimitMessage("n", "must be in [1, limit]", n, kMaxSequencesPerRequest));
   }
   spec->request.num_sequences = n;
   QUIRE_RETURN_IF_ERROR(SetBestOf(message, spec));
@@ -181,10 +183,10 @@ absl::Status SetBeamSearch(const v1::BeamSearch& asked,
   const int32_t num_beams = asked.num_beams();
   if (num_beams < std::max(1, request.num_sequences) || num_beams > BeamSearchParams::kMaxBeams) {
     return InvalidArgument("BEAM_SEARCH",
-                           OutOf("beam_search.num_beams",
-                                 "must be in [n, limit]",
-                                 num_beams,
-                                 BeamSearchParams::kMaxBeams));
+                           LimitMessage("beam_search.num_beams",
+                                        "must be in [n, limit]",
+                                        num_beams,
+                                        BeamSearchParams::kMaxBeams));
   }
   const double penalty = asked.has_length_penalty() ? double{asked.length_penalty()} : 1.0;
   if (!(std::abs(penalty) <= BeamSearchParams::kMaxLengthPenalty)) {  // refuses NaN too
@@ -198,10 +200,10 @@ absl::Status SetBeamSearch(const v1::BeamSearch& asked,
       std::min(BeamSearchParams::kMaxCandidates, rules.model->config.vocab_size);
   if (num_beams + num_stops > max_candidates) {
     return InvalidArgument("BEAM_SEARCH",
-                           OutOf("beam_search.num_beams",
-                                 "too many beams and stop tokens together",
-                                 num_beams + num_stops,
-                                 max_candidates));
+                           LimitMessage("beam_search.num_beams",
+                                        "too many beams and stop tokens together",
+                                        num_beams + num_stops,
+                                        max_candidates));
   }
   request.beam_search = {.num_beams = num_beams,
                          .length_penalty = penalty,
@@ -231,10 +233,10 @@ absl::Status SetStopTokens(const v1::StoppingParams& asked,
                            GenerateSpec* spec) {
   if (asked.stop_token_ids_size() > kMaxStopTokenIds) {
     return InvalidArgument("STOP_LIMIT",
-                           OutOf("stopping.stop_token_ids",
-                                 "too many ids",
-                                 asked.stop_token_ids_size(),
-                                 kMaxStopTokenIds));
+                           LimitMessage("stopping.stop_token_ids",
+                                        "too many ids",
+                                        asked.stop_token_ids_size(),
+                                        kMaxStopTokenIds));
   }
   std::vector<TokenId>& stops = spec->request.stop_token_ids;
   stops.assign(asked.stop_token_ids().begin(), asked.stop_token_ids().end());
@@ -243,7 +245,7 @@ absl::Status SetStopTokens(const v1::StoppingParams& asked,
     if (id < 0 || id >= vocab_size) {
       return InvalidArgument(
           "TOKEN_ID_RANGE",
-          OutOf("stopping.stop_token_ids", "must be in [0, limit]", id, vocab_size - 1));
+          LimitMessage("stopping.stop_token_ids", "must be in [0, limit]", id, vocab_size - 1));
     }
   }
   if (!asked.ignore_eos()) {
@@ -260,10 +262,10 @@ absl::Status SetLengths(const v1::StoppingParams& asked,
   if (asked.has_max_tokens()) {
     if (asked.max_tokens() < 1 || asked.max_tokens() > rules.max_model_len) {
       return InvalidArgument("MAX_TOKENS_RANGE",
-                             OutOf("stopping.max_tokens",
-                                   "must be in [1, limit]",
-                                   asked.max_tokens(),
-                                   rules.max_model_len));
+                             LimitMessage("stopping.max_tokens",
+                                          "must be in [1, limit]",
+                                          asked.max_tokens(),
+                                          rules.max_model_len));
     }
     spec->max_tokens = asked.max_tokens();
   }
@@ -272,7 +274,7 @@ absl::Status SetLengths(const v1::StoppingParams& asked,
   if (min_tokens < 0 || min_tokens > most) {
     return InvalidArgument(
         "MIN_TOKENS_RANGE",
-        OutOf("stopping.min_tokens", "must be in [0, max_tokens]", min_tokens, most));
+        LimitMessage("stopping.min_tokens", "must be in [0, max_tokens]", min_tokens, most));
   }
   SamplingParams& params = spec->request.sampling;
   params.min_tokens = min_tokens;
@@ -322,7 +324,7 @@ absl::Status SetTurn(const v1::GenerateRequest& message,
   if (std::abs(int64_t{message.priority()}) > kMaxPriority) {
     return InvalidArgument(
         "PRIORITY",
-        OutOf("priority", "must be in [-limit, limit]", message.priority(), kMaxPriority));
+        LimitMessage("priority", "must be in [-limit, limit]", message.priority(), kMaxPriority));
   }
   spec->request.priority = message.priority();
   QUIRE_RETURN_IF_ERROR(CheckId("TENANT", "tenant", message.tenant(), kMaxTenantBytes));
@@ -342,7 +344,10 @@ bool GenerateSpec::has_all_ended() const {
          std::ranges::all_of(request.resumed, [](const auto& each) { return each.has_ended; });
 }
 
-std::string OutOf(std::string_view field, std::string_view rule, int64_t got, int64_t limit) {
+std::string LimitMessage(std::string_view field,
+                         std::string_view rule,
+                         int64_t got,
+                         int64_t limit) {
   return absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule), " (got ", got, ", limit ", limit, ")");
 }
 
@@ -370,10 +375,10 @@ absl::Status CheckCacheSalt(std::string_view salt) {
     return absl::OkStatus();
   }
   return InvalidArgument("CACHE_SALT",
-                         OutOf("cache_salt",
-                               "too many bytes",
-                               static_cast<int64_t>(salt.size()),
-                               static_cast<int64_t>(kMaxCacheSaltBytes)));
+                         LimitMessage("cache_salt",
+                                      "too many bytes",
+                                      static_cast<int64_t>(salt.size()),
+                                      static_cast<int64_t>(kMaxCacheSaltBytes)));
 }
 
 absl::Status CheckText(std::string_view text, const ServedModel& model) {
@@ -382,10 +387,10 @@ absl::Status CheckText(std::string_view text, const ServedModel& model) {
   }
   if (text.size() > kMaxPromptBytes) {
     return InvalidArgument("PROMPT_BYTES",
-                           OutOf("text",
-                                 "too many bytes",
-                                 static_cast<int64_t>(text.size()),
-                                 static_cast<int64_t>(kMaxPromptBytes)));
+                           LimitMessage("text",
+                                        "too many bytes",
+                                        static_cast<int64_t>(text.size()),
+                                        static_cast<int64_t>(kMaxPromptBytes)));
   }
   return CheckUtf8("text", text);
 }
@@ -399,7 +404,7 @@ absl::Status CheckTokenIds(std::string_view field,
     if (!known) {
       return InvalidArgument(
           "TOKEN_ID_RANGE",
-          OutOf(field, "not a token of the model", id, model.config.vocab_size - 1));
+          LimitMessage(field, "not a token of the model", id, model.config.vocab_size - 1));
     }
   }
   return absl::OkStatus();
@@ -455,23 +460,24 @@ absl::Status SetPrompt(std::vector<TokenId> prompt,
   if (length >= rules.max_model_len) {
     return InvalidArgument(
         "PROMPT_TOO_LONG",
-        OutOf("prompt", "its tokens leave no room for output", length, rules.max_model_len - 1));
+        LimitMessage(
+            "prompt", "its tokens leave no room for output", length, rules.max_model_len - 1));
   }
   const auto room = static_cast<int32_t>(rules.max_model_len - length);
   if (spec->max_tokens.value_or(1) > room) {
     return InvalidArgument("CONTEXT_EXCEEDED",
-                           OutOf("stopping.max_tokens",
-                                 "prompt and output exceed the context",
-                                 length + *spec->max_tokens,
-                                 rules.max_model_len));
+                           LimitMessage("stopping.max_tokens",
+                                        "prompt and output exceed the context",
+                                        length + *spec->max_tokens,
+                                        rules.max_model_len));
   }
   spec->request.max_tokens = spec->max_tokens.value_or(room);
   if (spec->request.sampling.min_tokens > spec->request.max_tokens) {
     return InvalidArgument("MIN_TOKENS_RANGE",
-                           OutOf("stopping.min_tokens",
-                                 "must be in [0, max_tokens]",
-                                 spec->request.sampling.min_tokens,
-                                 spec->request.max_tokens));
+                           LimitMessage("stopping.min_tokens",
+                                        "must be in [0, max_tokens]",
+                                        spec->request.sampling.min_tokens,
+                                        spec->request.max_tokens));
   }
   spec->request.prompt_token_ids = std::move(prompt);
   return ReplayResumed(stop_check, spec);

@@ -74,7 +74,7 @@ absl::Status SetPrompt(std::vector<TokenId> prompt,
                        GenerateSpec* spec);
 
 // "field: rule (got 3, limit 2)".
-std::string OutOf(std::string_view field, std::string_view rule, int64_t got, int64_t limit);
+std::string LimitMessage(std::string_view field, std::string_view rule, int64_t got, int64_t limit);
 
 // Returns OK if `id` is empty or valid as a request id.
 absl::Status CheckRequestId(std::string_view id);

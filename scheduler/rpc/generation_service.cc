@@ -40,7 +40,7 @@ grpc::ServerUnaryReactor* Answer(const grpc::ByteBuffer& bytes,
 
 // Frees the bytes of a parsed message. The library keeps them until the call ends, so a long call
 // would hold up to 4 MiB in vain. The cast is safe: the library only destroys the object later.
-void LetGo(const grpc::ByteBuffer* message) { const_cast<grpc::ByteBuffer*>(message)->Clear(); }
+void FreeBytes(const grpc::ByteBuffer* message) { const_cast<grpc::ByteBuffer*>(message)->Clear(); }
 
 absl::Status NoTokenizer() {
   return Error(
@@ -53,7 +53,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   grpc::ServerWriteReactor<grpc::ByteBuffer>* call =
       GenerateCall::Start(&parts_, context, *request);
-  LetGo(request);
+  FreeBytes(request);
   return call;
 }
 
@@ -89,7 +89,7 @@ grpc::ServerUnaryReactor* GenerationService::Tokenize(grpc::CallbackServerContex
   auto* call = new UnaryCall(context, response, parts_.unread);
   auto message = std::make_shared<v1::TokenizeRequest>();
   absl::Status status = ParseMessage(*request, message.get());
-  LetGo(request);
+  FreeBytes(request);
   if (status.ok()) {
     status = CheckText(message->text(), *parts_.model);
   }
@@ -105,7 +105,7 @@ grpc::ServerUnaryReactor* GenerationService::Detokenize(grpc::CallbackServerCont
   auto* call = new UnaryCall(context, response, parts_.unread);
   auto message = std::make_shared<v1::DetokenizeRequest>();
   absl::Status status = ParseMessage(*request, message.get());
-  LetGo(request);
+  FreeBytes(request);
   if (status.ok()) {
     status = CheckIds(*message);
   }

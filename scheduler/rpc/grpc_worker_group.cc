@@ -89,11 +89,11 @@ void GrpcWorkerGroup::Run() {
   while (!is_stopping_) {
     group_.Tick(SteadyNow());
     DoActions();
-    Bury();
+    DestroyClosedLinks();
     mutex_.AwaitWithTimeout(absl::Condition(&is_stopping_), kTickInterval);
   }
   const auto never = [] { return false; };
-  for (Bury(); !closed_.empty(); Bury()) {
+  for (DestroyClosedLinks(); !closed_.empty(); DestroyClosedLinks()) {
     mutex_.AwaitWithTimeout(absl::Condition(&never), kBuryInterval);
   }
 }
@@ -107,7 +107,7 @@ void GrpcWorkerGroup::Close(std::shared_ptr<WorkerLink>& link) {
 
 // Runs on our own thread, never on the library's (see WorkerLink). A closed link gets no new
 // references, so a use count of one is final.
-void GrpcWorkerGroup::Bury() {
+void GrpcWorkerGroup::DestroyClosedLinks() {
   std::erase_if(closed_, [](const auto& link) { return link.use_count() == 1; });
 }
 
@@ -141,10 +141,10 @@ void GrpcWorkerGroup::DoActions() {
   for (GroupAction& action : actions) {
     std::visit([this](auto& a) ABSL_NO_THREAD_SAFETY_ANALYSIS { Do(a); }, action);
   }
-  TellRanks();
+  ReportRanks();
 }
 
-void GrpcWorkerGroup::TellRanks() {
+void GrpcWorkerGroup::ReportRanks() {
   bool is_news = false;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     RankStatus& told = ranks_[rank];

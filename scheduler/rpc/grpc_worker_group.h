@@ -62,7 +62,7 @@ class GrpcWorkerGroup : public WorkerClient {
   template <typename Event>
   void On(const Event& event);
   void DoActions() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TellRanks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReportRanks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const DialLink& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const CloseLink& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const GreetWorker& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -82,7 +82,7 @@ class GrpcWorkerGroup : public WorkerClient {
   std::shared_ptr<WorkerLink>& LinkOf(LinkId link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Close(std::shared_ptr<WorkerLink>& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Destroys closed links whose calls have all ended.
-  void Bury() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DestroyClosedLinks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns true unless the rank's last cause was the same: a repeated cause is logged once.
   bool IsNews(int32_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -13,7 +13,7 @@ namespace {
 struct RetryRule {
   std::string_view reason;
   absl::Duration delay;
-  bool is_of_queue = false;  // queue_drain, if known, replaces delay
+  bool uses_queue_drain = false;  // queue_drain, if known, replaces delay
 };
 
 constexpr RetryRule kRetryRules[] = {
@@ -35,7 +35,7 @@ constexpr absl::Duration kLongestDrain = absl::Minutes(1);
 absl::Duration RetryDelayFor(std::string_view reason, absl::Duration queue_drain) {
   for (const RetryRule& rule : kRetryRules) {
     if (rule.reason == reason) {
-      const bool is_known = rule.is_of_queue && queue_drain > absl::ZeroDuration();
+      const bool is_known = rule.uses_queue_drain && queue_drain > absl::ZeroDuration();
       const absl::Duration delay =
           is_known ? std::clamp(queue_drain, kShortestDrain, kLongestDrain) : rule.delay;
       thread_local std::minstd_rand generator{std::random_device{}()};

@@ -18,7 +18,7 @@ constexpr char kSequences[] = "resume.sequences";
 constexpr size_t kTokensPerStopCheck = 4096;  // replayed within 1 ms
 
 absl::Status Refuse(std::string_view rule, int64_t got, int64_t limit) {
-  return InvalidArgument("RESUME", OutOf(kSequences, rule, got, limit));
+  return InvalidArgument("RESUME", LimitMessage(kSequences, rule, got, limit));
 }
 
 // Sets the seed of the broken stream, else the sequence would go on with other draws.
@@ -71,8 +71,9 @@ absl::StatusOr<ResumedSequence> SequenceOf(const v1::ResumedSequence& from,
   const int32_t vocab_size = rules.model->config.vocab_size;
   for (TokenId id : sequence.token_ids) {
     if (id < 0 || id >= vocab_size) {
-      return InvalidArgument("TOKEN_ID_RANGE",
-                             OutOf(kSequences, "not a token of the model", id, vocab_size - 1));
+      return InvalidArgument(
+          "TOKEN_ID_RANGE",
+          LimitMessage(kSequences, "not a token of the model", id, vocab_size - 1));
     }
   }
   const auto ends = [&stop_token_ids](TokenId id) {
@@ -110,7 +111,7 @@ absl::Status CheckResumedLength(const v1::GenerateRequest& message, const Reques
   if (max_tokens < 1 || max_tokens > most) {
     return InvalidArgument(
         "RESUME",
-        OutOf("resume.max_tokens", "must be in [1, stopping.max_tokens]", max_tokens, most));
+        LimitMessage("resume.max_tokens", "must be in [1, stopping.max_tokens]", max_tokens, most));
   }
   const int64_t num_prompt_tokens = std::max(1, message.token_ids().ids_size());
   return CheckPromisedLength(num_prompt_tokens + max_tokens, rules);
@@ -122,10 +123,10 @@ absl::Status CheckPromisedLength(int64_t num_tokens, const RequestRules& rules) 
   }
   return Error(absl::StatusCode::kFailedPrecondition,
                "CONTEXT",
-               OutOf("resume.max_tokens",
-                     "prompt and promised output exceed this server's context",
-                     num_tokens,
-                     rules.max_model_len));
+               LimitMessage("resume.max_tokens",
+                            "prompt and promised output exceed this server's context",
+                            num_tokens,
+                            rules.max_model_len));
 }
 
 absl::Status SetResume(const v1::GenerateRequest& message,
@@ -166,7 +167,7 @@ absl::Status CheckResumedFit(const Request& request, const StepLimits& limits) {
   }
   return InvalidArgument(
       "EXCEEDS_CAPACITY",
-      OutOf(
+      LimitMessage(
           kSequences, "need more blocks than the KV cache has", num_blocks, limits.num_blocks - 1));
 }
 

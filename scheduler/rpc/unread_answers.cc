@@ -78,7 +78,7 @@ void UnreadAnswers::CancelOld(Instant now) {
 
 void UnreadAnswers::CancelOldOf(Calls& calls, Instant now) {
   for (Call& call : calls) {
-    if (call.since > now - kLongestNs) {
+    if (call.since > now - kMaxStatusAgeNs) {
       return;
     }
     Cancel(call);

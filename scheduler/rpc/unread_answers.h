@@ -2,10 +2,10 @@
 // when it is done with the call, which may be never: a client that opens no HTTP/2 window holds its
 // answer as long as the connection lives. So the bytes of large unary answers are counted until the
 // library frees them. If there are too many, the calls that have waited longest are cancelled;
-// clients that read are not among these. A call is also cancelled kLongestNs after its status.
+// clients that read are not among these. A call is also cancelled kMaxStatusAgeNs after its status.
 //
 // Streams bound their own output (loop/outbox.h), and the number of calls bounds small answers: for
-// both only kLongestNs matters here.
+// both only kMaxStatusAgeNs matters here.
 //
 // Thread safety: every method may be called from any thread, except as CancelOld and Take say.
 // Cost:          O(1) an answer; O(waiting calls) if there is no room.
@@ -34,7 +34,7 @@ class UnreadAnswers {
  public:
   static constexpr size_t kSmallBytes = 4096;
   static constexpr int64_t kMaxBytes = int64_t{64} << 20;
-  static constexpr int64_t kLongestNs = 60 * kNanosPerSecond;
+  static constexpr int64_t kMaxStatusAgeNs = 60 * kNanosPerSecond;
 
   // Returns the bytes of an answer. Above kSmallBytes they count until the library frees them, even
   // after the end of this object. Cancels the oldest large calls above kMaxBytes in all.
@@ -46,7 +46,7 @@ class UnreadAnswers {
   void Begin(grpc::CallbackServerContext* context, Instant now, size_t num_bytes = 0);
   void End(grpc::CallbackServerContext* context);
 
-  // Cancels the calls whose status is older than kLongestNs, so that the library frees memory.
+  // Cancels the calls whose status is older than kMaxStatusAgeNs, so that the library frees memory.
   // REQUIRES: not on a library thread: it might run OnDone inside, and End would wait for mutex_.
   void CancelOld(Instant now);
 

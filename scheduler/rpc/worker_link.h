@@ -48,7 +48,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   void Greet(const v1::HandshakeRequest& request);
   void BeginEpoch(const v1::BeginEpochRequest& request);
   void OpenSteps();
-  // Does nothing if no stream of steps is open.
+  // No-op without an open stream of steps.
   void Send(const grpc::ByteBuffer& request);
   void BreakSteps();
   // Cancels all calls.

@@ -95,7 +95,7 @@ class Axes {
   double Position(double x) const { return has_log_x_ ? std::log2(x) : x; }
 
   bool has_log_x_;
-  double low_ = 0;  // of positions
+  double low_ = 0;  // low_ and high_: the axis's ends, as Position returns them
   double high_ = 1;
   double top_ = 1;
   double step_ = 1;

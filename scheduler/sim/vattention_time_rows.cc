@@ -1,5 +1,5 @@
-// How long the vAttention paper's windows make requests wait: Fig 10 and 11, reclamation, and the
-// limit that Linux sets to mappings.
+// Rows on the time that requests wait for vAttention's windows of virtual memory: Fig 10 and 11 of
+// the paper, its reclamation, and Linux's limit on mappings.
 #include <algorithm>
 #include <iterator>
 #include <string>

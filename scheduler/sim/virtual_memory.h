@@ -69,7 +69,7 @@ struct MapperCounts {
   int64_t num_pages_ahead = 0;    // mapped beside a step
   int64_t num_pages_unmapped = 0;
   int64_t num_pages_found = 0;  // taken over from the slot's previous request
-  Instant waited = 0;           // by steps
+  Instant waited = 0;           // total time that steps waited for mappings
 };
 
 // PageMapper holds the windows of a number of slots, each for one request at a time, and the
@@ -93,9 +93,9 @@ class PageMapper {
   // Ends the request in the slot. REQUIRES: the slot has one.
   void End(int32_t slot);
 
-  // tokens: of each slot's request, once the step has run; ignored for slots without one. Returns
-  // when the step can begin: the background thread has finished, and missing pages are mapped.
-  // Returns nullopt if physical memory does not suffice.
+  // tokens: by slot, the number of tokens that its request has after the step; ignored for slots
+  // without a request. Returns the time at which the step can begin, with the background thread
+  // finished and missing pages mapped; nullopt if physical memory does not suffice.
   std::optional<Instant> BeginStep(Instant now, const std::vector<int64_t>& tokens);
 
   int64_t num_mapped_groups(int32_t slot) const { return groups_[static_cast<size_t>(slot)]; }
@@ -119,7 +119,7 @@ class PageMapper {
   MapperOptions options_;
   int64_t num_free_groups_;
   std::vector<int64_t> groups_;  // mapped, by slot
-  std::vector<int64_t> needed_;  // groups, by slot, for this step; for the next while mapping ahead
+  std::vector<int64_t> needed_;  // groups, by slot, for this step; in MapAhead for the next step
   std::vector<bool> is_active_;  // by slot: a request has it
   Instant unmapping_ = 0;        // time that the next step waits for
   Instant background_free_at_ = 0;

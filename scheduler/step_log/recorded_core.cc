@@ -28,42 +28,42 @@ void RecordedCore::OnWorkersLost() {
 AddOutcome RecordedCore::AddRequest(Request request) {
   Record(request);
   const AddOutcome outcome = core_.AddRequest(std::move(request));
-  Record(CallAnswered{static_cast<int64_t>(outcome)});
+  Record(CallResult{static_cast<int64_t>(outcome)});
   return outcome;
 }
 
 bool RecordedCore::AbortRequest(RequestId id) {
   Record(RequestAborted{id});
   const bool was_live = core_.AbortRequest(id);
-  Record(CallAnswered{was_live ? 1 : 0});
+  Record(CallResult{was_live ? 1 : 0});
   return was_live;
 }
 
 bool RecordedCore::FinishSequence(RequestId id, int32_t sequence_index) {
   Record(SequenceStopped{id, sequence_index});
   const bool was_live = core_.FinishSequence(id, sequence_index);
-  Record(CallAnswered{was_live ? 1 : 0});
+  Record(CallResult{was_live ? 1 : 0});
   return was_live;
 }
 
 PinResult RecordedCore::PinPrefix(RequestId id,
                                   std::vector<TokenId> token_ids,
                                   std::string cache_salt) {
-  Record(PinWanted{id, token_ids, cache_salt});
+  Record(PinPrefixCalled{id, token_ids, cache_salt});
   const PinResult result = core_.PinPrefix(id, std::move(token_ids), std::move(cache_salt));
-  Record(CallAnswered{static_cast<int64_t>(result.outcome)});
+  Record(CallResult{static_cast<int64_t>(result.outcome)});
   return result;
 }
 
 bool RecordedCore::UnpinPrefix(RequestId id) {
   Record(PrefixUnpinned{id});
   const bool was_there = core_.UnpinPrefix(id);
-  Record(CallAnswered{was_there ? 1 : 0});
+  Record(CallResult{was_there ? 1 : 0});
   return was_there;
 }
 
 std::optional<StepPlan> RecordedCore::PlanStep(Instant now) {
-  Record(PlanWanted{now});
+  Record(PlanStepCalled{now});
   std::optional<StepPlan> plan = core_.PlanStep(now);
   if (sink_ != nullptr) {
     Record(plan.has_value() ? Summarize(*plan) : PlanMade{});
@@ -79,7 +79,7 @@ void RecordedCore::ExpireRequests(Instant now) {
 absl::Status RecordedCore::ApplyStepResult(const StepResult& result) {
   Record(result);
   absl::Status status = core_.ApplyStepResult(result);
-  Record(CallAnswered{static_cast<int64_t>(status.code())});
+  Record(CallResult{static_cast<int64_t>(status.code())});
   return status;
 }
 

@@ -22,7 +22,7 @@ namespace {
 // No server accepts more; bounds what a forged log can ask for.
 constexpr int32_t kMaxSequencesPerRequest = kMaxSequencesLimit;
 
-std::string Describe(const CallAnswered& answered) { return absl::StrCat(answered.value); }
+std::string Describe(const CallResult& answered) { return absl::StrCat(answered.value); }
 
 std::string Describe(const PlanMade& made) {
   if (made == PlanMade{}) {
@@ -133,21 +133,21 @@ class Replayer {
       last_id_ = id;
       ++report_.num_requests;
     }
-    answer_ = CallAnswered{static_cast<int64_t>(outcome)};
+    answer_ = CallResult{static_cast<int64_t>(outcome)};
     return absl::OkStatus();
   }
 
   absl::Status On(const RequestAborted& aborted) {
-    answer_ = CallAnswered{core_->AbortRequest(aborted.id) ? 1 : 0};
+    answer_ = CallResult{core_->AbortRequest(aborted.id) ? 1 : 0};
     return absl::OkStatus();
   }
 
   absl::Status On(const SequenceStopped& stopped) {
-    answer_ = CallAnswered{core_->FinishSequence(stopped.id, stopped.sequence_index) ? 1 : 0};
+    answer_ = CallResult{core_->FinishSequence(stopped.id, stopped.sequence_index) ? 1 : 0};
     return absl::OkStatus();
   }
 
-  absl::Status On(const PinWanted& wanted) {
+  absl::Status On(const PinPrefixCalled& wanted) {
     const bool is_newer = !last_id_.has_value() || *last_id_ < wanted.id;
     if (!is_newer || wanted.token_ids.empty()) {
       return Impossible("a prefix without tokens, or with an id that is not new");
@@ -156,16 +156,16 @@ class Replayer {
     if (result.outcome == PinOutcome::kAccepted) {
       last_id_ = wanted.id;
     }
-    answer_ = CallAnswered{static_cast<int64_t>(result.outcome)};
+    answer_ = CallResult{static_cast<int64_t>(result.outcome)};
     return absl::OkStatus();
   }
 
   absl::Status On(const PrefixUnpinned& unpinned) {
-    answer_ = CallAnswered{core_->UnpinPrefix(unpinned.id) ? 1 : 0};
+    answer_ = CallResult{core_->UnpinPrefix(unpinned.id) ? 1 : 0};
     return absl::OkStatus();
   }
 
-  absl::Status On(const PlanWanted& wanted) {
+  absl::Status On(const PlanStepCalled& wanted) {
     if (core_->has_unanswered_plan()) {
       return Impossible("a plan is wanted before the last one was answered");
     }
@@ -181,11 +181,11 @@ class Replayer {
   }
 
   absl::Status On(const StepResult& result) {
-    answer_ = CallAnswered{static_cast<int64_t>(core_->ApplyStepResult(result).code())};
+    answer_ = CallResult{static_cast<int64_t>(core_->ApplyStepResult(result).code())};
     return absl::OkStatus();
   }
 
-  absl::Status On(const CallAnswered& answered) {
+  absl::Status On(const CallResult& answered) {
     return Compare("the answer of the core", answered, answer_);
   }
 
@@ -221,8 +221,8 @@ class Replayer {
   std::optional<SchedulerCore> core_;
   bool has_epoch_ = false;
   std::optional<RequestId> last_id_;
-  std::optional<CallAnswered> answer_;  // of the last call, until compared
-  std::optional<PlanMade> plan_;        // likewise
+  std::optional<CallResult> answer_;  // of the last call, until compared
+  std::optional<PlanMade> plan_;      // likewise
 };
 
 }  // namespace

@@ -38,7 +38,7 @@ struct SequenceStopped {
   RequestId id;
   int32_t sequence_index = 0;
 };
-struct PinWanted {  // PinPrefix
+struct PinPrefixCalled {  // PinPrefix
   RequestId id;
   std::vector<TokenId> token_ids;
   std::string cache_salt;
@@ -46,7 +46,7 @@ struct PinWanted {  // PinPrefix
 struct PrefixUnpinned {
   RequestId id;
 };
-struct PlanWanted {
+struct PlanStepCalled {
   Instant now = 0;
 };
 struct TimePassed {  // ExpireRequests
@@ -54,11 +54,11 @@ struct TimePassed {  // ExpireRequests
 };
 
 // Outcomes.
-struct CallAnswered {
+struct CallResult {
   // An AddOutcome or PinOutcome; 1 or 0 for true or false; an absl::StatusCode.
   int64_t value = 0;
 
-  friend bool operator==(const CallAnswered&, const CallAnswered&) = default;
+  friend bool operator==(const CallResult&, const CallResult&) = default;
 };
 struct PlanMade {  // a plan in a few numbers; all 0 if there was none
   uint64_t digest = 0;
@@ -88,12 +88,12 @@ using StepLogRecord = std::variant<CoreConfig,
                                    Request,
                                    RequestAborted,
                                    SequenceStopped,
-                                   PinWanted,
+                                   PinPrefixCalled,
                                    PrefixUnpinned,
-                                   PlanWanted,
+                                   PlanStepCalled,
                                    TimePassed,
                                    StepResult,
-                                   CallAnswered,
+                                   CallResult,
                                    PlanMade,
                                    EventsTaken>;
 
@@ -109,11 +109,11 @@ void GetTail(ByteReader& in, EpochBegun& begun);
 
 QUIRE_LOGGED_FIELDS(RequestAborted, id)
 QUIRE_LOGGED_FIELDS(SequenceStopped, id, sequence_index)
-QUIRE_LOGGED_FIELDS(PinWanted, id, token_ids, cache_salt)
+QUIRE_LOGGED_FIELDS(PinPrefixCalled, id, token_ids, cache_salt)
 QUIRE_LOGGED_FIELDS(PrefixUnpinned, id)
-QUIRE_LOGGED_FIELDS(PlanWanted, now)
+QUIRE_LOGGED_FIELDS(PlanStepCalled, now)
 QUIRE_LOGGED_FIELDS(TimePassed, now)
-QUIRE_LOGGED_FIELDS(CallAnswered, value)
+QUIRE_LOGGED_FIELDS(CallResult, value)
 QUIRE_LOGGED_FIELDS(PlanMade,
                     digest,
                     group_epoch,

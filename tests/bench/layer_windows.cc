@@ -16,8 +16,8 @@ int64_t NumMappings(const LayerWindowsShape& shape) {
 
 // As windows of whole blocks leave it (kernels/api/host_windows.cc).
 int64_t MaxWindowMappings() {
-  constexpr int64_t kMappingsElsewhere = 4096;
-  return MaxMappings() - kMappingsElsewhere;
+  constexpr int64_t kReservedMappings = 4096;
+  return MaxMappings() - kReservedMappings;
 }
 
 absl::StatusOr<std::unique_ptr<LayerWindows>> LayerWindows::Create(const LayerWindowsShape& shape) {

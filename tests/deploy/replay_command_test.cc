@@ -34,9 +34,9 @@ class ReplayCommandTest : public testing::Test {
     std::string bytes(encoder.Head("7.8.9\x1b[2J"));
     bytes += encoder.Record(CoreConfig{});
     bytes += encoder.Record(Request{.id = RequestId(1), .prompt_token_ids = {1}});
-    bytes += encoder.Record(CallAnswered{static_cast<int64_t>(outcome)});
+    bytes += encoder.Record(CallResult{static_cast<int64_t>(outcome)});
     bytes += encoder.Record(RequestAborted{RequestId(1)});
-    bytes += encoder.Record(CallAnswered{1});
+    bytes += encoder.Record(CallResult{1});
     return bytes;
   }
   RanCommand Replay(const std::string& bytes) {

@@ -176,8 +176,8 @@ std::vector<quire::StepLogRecord> AllowedRecords() {
   return {quire::CoreConfig{},
           quire::EpochBegun{.scheduler_incarnation = 1, .group_epoch = 1, .limits = limits},
           request,
-          quire::PinWanted{.id = quire::RequestId(3), .token_ids = {1, 2, 3, 4}},
-          quire::PlanWanted{.now = 1}};
+          quire::PinPrefixCalled{.id = quire::RequestId(3), .token_ids = {1, 2, 3, 4}},
+          quire::PlanStepCalled{.now = 1}};
 }
 
 using SetRecordBound = void (*)(std::vector<quire::StepLogRecord>* records, int past);
@@ -227,12 +227,12 @@ constexpr std::pair<const char*, SetRecordBound> kRecordBounds[] = {
      }},
     {"pinned_tokens",
      [](auto* records, int past) {
-       std::get<quire::PinWanted>((*records)[3])
+       std::get<quire::PinPrefixCalled>((*records)[3])
            .token_ids.resize(4 - 4 * static_cast<size_t>(past));
      }},
     {"pin_id",
      [](auto* records, int past) {
-       std::get<quire::PinWanted>((*records)[3]).id = quire::RequestId(past == 0 ? 3 : 2);
+       std::get<quire::PinPrefixCalled>((*records)[3]).id = quire::RequestId(past == 0 ? 3 : 2);
      }},
     {"plans",
      [](auto* records, int past) {

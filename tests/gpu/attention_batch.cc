@@ -41,7 +41,7 @@ int64_t KvPool::SizeFor(const Bench& bench, const PoolSize& size) {
   DeviceInfo now;
   Require(QueryDevice(bench.device().index, &now), "query device");
   const double bytes =
-      std::min(size.share_of_free * static_cast<double>(now.free_bytes), size.most_bytes);
+      std::min(size.share_of_free * static_cast<double>(now.free_bytes), size.max_bytes);
   return static_cast<int64_t>(bytes) / kMultiple * kMultiple;
 }
 

@@ -196,7 +196,7 @@ std::vector<double> Bench::TimeRepeats(int num_repeats,
   return us;
 }
 
-Timing Bench::Summarise(const std::vector<double>& us, int num_calls, int num_sets) const {
+Timing Bench::Summarize(const std::vector<double>& us, int num_calls, int num_sets) const {
   std::vector<double> sorted = us;
   std::sort(sorted.begin(), sorted.end());
   return {.median_us = sorted[sorted.size() / 2] / num_calls,
@@ -237,13 +237,13 @@ Timing Bench::Measure(int num_sets, const Call& call, const std::function<void()
   }
   const std::vector<double> us = TimeRepeats(NumRepeats(), run, prepare);
   Require(DestroyGraph(graph), "destroy graph");
-  return Summarise(us, num_calls, num_sets);
+  return Summarize(us, num_calls, num_sets);
 }
 
 Timing Bench::MeasureEagerly(const Call& call) {
   auto run = [&] { Require(call(0), "measured call"); };
   TimeRepeats(kWarmUps, run, nullptr);
-  return Summarise(TimeRepeats(NumRepeats(), run, nullptr), 1, 1);
+  return Summarize(TimeRepeats(NumRepeats(), run, nullptr), 1, 1);
 }
 
 // ---- Inputs and checks --------------------------------------------------------------------------

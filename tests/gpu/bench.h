@@ -139,7 +139,7 @@ class Bench {
  private:
   void RaiseClocks();
   int NumRepeats() const;
-  Timing Summarise(const std::vector<double>& us, int num_calls, int num_sets) const;
+  Timing Summarize(const std::vector<double>& us, int num_calls, int num_sets) const;
   std::vector<double> TimeRepeats(int num_repeats,
                                   const std::function<void()>& run,
                                   const std::function<void()>& prepare);

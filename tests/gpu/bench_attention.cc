@@ -156,7 +156,7 @@ std::vector<DecodeCase> AllDecodeCases() {
 // reads a 32nd: does translating so many addresses cost bandwidth? Beside it blocks of few layers,
 // and a pool in which each layer's blocks lie together.
 void MeasureReach(Bench& bench) {
-  constexpr PoolSize kNearlyAll = {.share_of_free = 0.93, .most_bytes = 115e9};
+  constexpr PoolSize kNearlyAll = {.share_of_free = 0.93, .max_bytes = 115e9};
   constexpr double kGiga = 1e9;
   KvPool pool(bench, kNearlyAll);
   const AttentionShape shape = bench.rehearse() ? AttentionShape{4, 2, 64} : AttentionShape{};

@@ -31,7 +31,7 @@ struct AttentionShape {
 // Of a KvPool. By default room for 128 sequences of 32768 tokens of one layer with 32 KV heads.
 struct PoolSize {
   double share_of_free = 0.5;
-  double most_bytes = 72e9;
+  double max_bytes = 72e9;
 };
 
 // How a model's layers share a pool.
@@ -68,8 +68,8 @@ struct SequenceLengths {
 
 class AttentionBatch {
  public:
-  // Nothing when the pool is too small. A number of layers gives as many sets or more: set i is
-  // layer i.
+  // Returns nullopt if the pool is too small. If layers.num_layers is given, there are at least as
+  // many sets, and set i < num_layers uses layer i.
   static std::optional<AttentionBatch> Make(Bench& bench,
                                             KvPool& pool,
                                             const AttentionShape& shape,

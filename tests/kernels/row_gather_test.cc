@@ -18,7 +18,7 @@ namespace {
 
 using testing::ElementsAreArray;
 
-constexpr float kLeftOut = std::numeric_limits<float>::lowest();
+constexpr float kNotSent = std::numeric_limits<float>::lowest();
 
 // Rows of a vocabulary that the ranks share out unevenly.
 class RowGatherTest : public testing::TestWithParam<int32_t> {
@@ -82,7 +82,7 @@ std::vector<float> Greatest(const std::vector<float>& row, size_t count) {
   std::vector<size_t> order(row.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return row[a] > row[b]; });
-  std::vector<float> kept(row.size(), kLeftOut);
+  std::vector<float> kept(row.size(), kNotSent);
   for (size_t i = 0; i < count; ++i) {
     kept[order[i]] = row[order[i]];
   }
@@ -105,7 +105,7 @@ TEST_P(RowGatherTest, TheGreatestOfEachRowAreThereAndTheirNumberIsTheRanks) {
       continue;
     }
     EXPECT_THAT(Greatest(got, count), ElementsAreArray(Greatest(row, count)));
-    const auto num_left_out = static_cast<size_t>(std::count(got.begin(), got.end(), kLeftOut));
+    const auto num_left_out = static_cast<size_t>(std::count(got.begin(), got.end(), kNotSent));
     EXPECT_EQ(got.size() - num_left_out, count * widths_.size());
   }
 }

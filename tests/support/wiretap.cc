@@ -61,12 +61,12 @@ std::string Wiretap::rendezvous() const {
   return "tcp:127.0.0.1:" + std::to_string(PortOf(listener_));
 }
 
-std::string Wiretap::said_by_dialler() const {
+std::string Wiretap::bytes_from_dialer() const {
   const MutexLock lock(mutex_);
   return said_[0];
 }
 
-std::string Wiretap::said_by_listener() const {
+std::string Wiretap::bytes_from_listener() const {
   const MutexLock lock(mutex_);
   return said_[1];
 }

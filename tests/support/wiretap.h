@@ -39,8 +39,8 @@ class Wiretap {
   std::string rendezvous() const;
 
   // All bytes so far from the dialing ends, and from the listening ends.
-  std::string said_by_dialler() const;
-  std::string said_by_listener() const;
+  std::string bytes_from_dialer() const;
+  std::string bytes_from_listener() const;
 
   // Flips a bit in the byte that follows the next num_bytes bytes from the dialing ends.
   void FlipAfter(int64_t num_bytes) { flip_after_ = num_bytes; }

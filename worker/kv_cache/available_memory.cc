@@ -66,7 +66,7 @@ std::optional<int64_t> Least(std::optional<int64_t> a, std::optional<int64_t> b)
   return a.has_value() ? a : b;
 }
 
-std::optional<int64_t> OfMachine(const std::string& root, Which which) {
+std::optional<int64_t> MachineBytes(const std::string& root, Which which) {
   const auto kibibytes = FieldOf(ReadText(root + "/proc/meminfo"),
                                  which == Which::kTotal ? "MemTotal:" : "MemAvailable:");
   if (!kibibytes.has_value() || *kibibytes > std::numeric_limits<int64_t>::max() / 1024) {
@@ -75,7 +75,7 @@ std::optional<int64_t> OfMachine(const std::string& root, Which which) {
   return *kibibytes * 1024;
 }
 
-std::optional<int64_t> OfGroup(const std::string& group, const CgroupFiles& files, Which which) {
+std::optional<int64_t> GroupBytes(const std::string& group, const CgroupFiles& files, Which which) {
   const auto limit = ParseBytes(ReadText(group + "/" + files.limit));  // version 2 may say "max"
   if (!limit.has_value() || which == Which::kTotal) {
     return limit;
@@ -107,21 +107,23 @@ std::string GroupPath(const std::string& root, const CgroupFiles& files) {
 
 // Returns the least of the group and its ancestors: any of them may have the tightest limit. The
 // mount point counts too: a container often sees its own group there, but the host's path in /proc.
-std::optional<int64_t> OfGroups(const std::string& root, const CgroupFiles& files, Which which) {
+std::optional<int64_t> LeastGroupBytes(const std::string& root,
+                                       const CgroupFiles& files,
+                                       Which which) {
   const std::string top = root + files.directory;
-  std::optional<int64_t> least = OfGroup(top, files, which);
+  std::optional<int64_t> least = GroupBytes(top, files, which);
   std::string path = GroupPath(root, files);
   while (path.size() > 1) {
-    least = Least(least, OfGroup(top + path, files, which));
+    least = Least(least, GroupBytes(top + path, files, which));
     path.resize(path.rfind('/'));
   }
   return least;
 }
 
 std::optional<int64_t> MemoryBytes(const std::string& root, Which which) {
-  std::optional<int64_t> least = OfMachine(root, which);
+  std::optional<int64_t> least = MachineBytes(root, which);
   for (const CgroupFiles& files : kCgroupFiles) {
-    least = Least(least, OfGroups(root, files, which));
+    least = Least(least, LeastGroupBytes(root, files, which));
   }
   return least;
 }

@@ -104,7 +104,7 @@ void BlockMover::Start(TransferDirection direction, uint64_t step_id) {
                               .host = static_cast<std::byte*>(host_->data()),
                               .blocks = blocks_,
                               .host_blocks = host_blocks_});
-  on_their_way_.push_back({.transfer = transfer, .step_id = step_id});
+  in_flight_.push_back({.transfer = transfer, .step_id = step_id});
   for (BlockId block : blocks_) {
     last_transfer_[static_cast<size_t>(block)] = transfer;
   }
@@ -130,7 +130,7 @@ void BlockMover::Copy(const std::vector<BlockCopy>& copies) {
 }
 
 void BlockMover::AwaitBlocks(std::span<const BlockId> blocks) {
-  if (on_their_way_.empty()) {
+  if (in_flight_.empty()) {
     return;
   }
   for (BlockId block : blocks) {
@@ -139,7 +139,7 @@ void BlockMover::AwaitBlocks(std::span<const BlockId> blocks) {
 }
 
 void BlockMover::Await(TransferId transfer) {
-  const bool is_done = on_their_way_.empty() || transfer < on_their_way_.front().transfer;
+  const bool is_done = in_flight_.empty() || transfer < in_flight_.front().transfer;
   if (is_done || std::find(awaited_.begin(), awaited_.end(), transfer) != awaited_.end()) {
     return;
   }
@@ -149,19 +149,19 @@ void BlockMover::Await(TransferId transfer) {
 }
 
 uint64_t BlockMover::SwapsDone(uint64_t step_id) {
-  const TransferId done = on_their_way_.empty() ? 0 : backend_.TransfersDone();
-  while (!on_their_way_.empty() && on_their_way_.front().transfer <= done) {
-    std::erase(awaited_, on_their_way_.front().transfer);
-    on_their_way_.pop_front();
+  const TransferId done = in_flight_.empty() ? 0 : backend_.TransfersDone();
+  while (!in_flight_.empty() && in_flight_.front().transfer <= done) {
+    std::erase(awaited_, in_flight_.front().transfer);
+    in_flight_.pop_front();
   }
-  return on_their_way_.empty() ? step_id : on_their_way_.front().step_id - 1;
+  return in_flight_.empty() ? step_id : in_flight_.front().step_id - 1;
 }
 
 void BlockMover::FinishSwaps() {
-  if (!on_their_way_.empty()) {
+  if (!in_flight_.empty()) {
     const Stopwatch stopwatch(&busy_nanos_);
     backend_.WaitForTransfers();
-    on_their_way_.clear();
+    in_flight_.clear();
     awaited_.clear();
   }
 }

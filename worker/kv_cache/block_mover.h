@@ -77,7 +77,7 @@ class BlockMover {
   const KvCacheView pool_;
   std::unique_ptr<DeviceMemory> host_;  // null without host blocks
 
-  std::deque<Swap> on_their_way_;               // oldest first
+  std::deque<Swap> in_flight_;                  // oldest first
   std::vector<TransferId> last_transfer_;       // by block
   std::vector<TransferId> last_host_transfer_;  // by host block
   std::vector<TransferId> awaited_;             // in flight, and operations are ordered behind them

@@ -138,11 +138,11 @@ void DecoderModel::Embed(const StepInputs& inputs) {
     tokens.out_dtype = activation;
     tokens.out = w.embedding.data();
     backend_.Embed(tokens);
-    MergeRanks({.num_rows = inputs.num_tokens,
-                .width = config_.embedding_dim,
-                .merge = Merge::kDisjoint,
-                .dtype = activation,
-                .data = w.embedding.data()});
+    AllReduceIfSplit({.num_rows = inputs.num_tokens,
+                      .width = config_.embedding_dim,
+                      .merge = Merge::kDisjoint,
+                      .dtype = activation,
+                      .data = w.embedding.data()});
     backend_.Linear({.num_tokens = inputs.num_tokens,
                      .x = w.embedding.data(),
                      .y = w.hidden.data(),
@@ -156,10 +156,10 @@ void DecoderModel::Embed(const StepInputs& inputs) {
       tokens.position_offset = config_.learned_position_offset;
     }
     backend_.Embed(tokens);
-    MergeRanks({.num_rows = inputs.num_tokens,
-                .width = config_.hidden_size,
-                .merge = Merge::kDisjoint,
-                .data = w.residual.data()});
+    AllReduceIfSplit({.num_rows = inputs.num_tokens,
+                      .width = config_.hidden_size,
+                      .merge = Merge::kDisjoint,
+                      .data = w.residual.data()});
     if (has_positions && !share_.is_whole()) {
       EmbedPositions(inputs, w.residual.data(), DType::kF32);
     }
@@ -198,7 +198,7 @@ void DecoderModel::EmbedPositions(const StepInputs& inputs, void* rows, DType dt
   backend_.Embed(params);
 }
 
-void DecoderModel::MergeRanks(const AllReduceParams& params) {
+void DecoderModel::AllReduceIfSplit(const AllReduceParams& params) {
   if (!share_.is_whole()) {
     backend_.AllReduce(params);
   }
@@ -273,11 +273,11 @@ void DecoderModel::Attend(int32_t layer, const StepInputs& inputs, const KvCache
                    .x = workspace_.attention.data(),
                    .y = workspace_.delta.data(),
                    .weight = weights.attention_out.get()});
-  MergeRanks({.num_rows = inputs.num_tokens,
-              .width = config_.hidden_size,
-              .dtype = backend_.activation_dtype(),
-              .data = workspace_.delta.data(),
-              .bias = weights.attention_out_bias.floats()});
+  AllReduceIfSplit({.num_rows = inputs.num_tokens,
+                    .width = config_.hidden_size,
+                    .dtype = backend_.activation_dtype(),
+                    .data = workspace_.delta.data(),
+                    .bias = weights.attention_out_bias.floats()});
 }
 
 void DecoderModel::RunMlp(int32_t layer, int64_t num_tokens) {
@@ -292,11 +292,11 @@ void DecoderModel::RunMlp(int32_t layer, int64_t num_tokens) {
                 .activated = workspace_.activated.data(),
                 .out = weights.mlp_out.get(),
                 .y = workspace_.delta.data()});
-  MergeRanks({.num_rows = num_tokens,
-              .width = config_.hidden_size,
-              .dtype = backend_.activation_dtype(),
-              .data = workspace_.delta.data(),
-              .bias = weights.mlp_out_bias.floats()});
+  AllReduceIfSplit({.num_rows = num_tokens,
+                    .width = config_.hidden_size,
+                    .dtype = backend_.activation_dtype(),
+                    .data = workspace_.delta.data(),
+                    .bias = weights.mlp_out_bias.floats()});
 }
 
 void DecoderModel::Normalize(const NormWeights& norm,

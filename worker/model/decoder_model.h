@@ -74,7 +74,7 @@ class DecoderModel : public Model {
   void Embed(const StepInputs& inputs);
   void EmbedPositions(const StepInputs& inputs, void* rows, DType dtype);
   // Sums the ranks' parts of [num_rows, width] by AllReduce. Does nothing with one rank.
-  void MergeRanks(const AllReduceParams& params);
+  void AllReduceIfSplit(const AllReduceParams& params);
   void RunPreNormLayer(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
   void RunPostNormLayer(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
   // Workspace hidden -> workspace delta.

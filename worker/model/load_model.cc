@@ -25,9 +25,9 @@ namespace quire {
 namespace {
 
 // Returns the tensors of which the rank before holds the same part and counts it in its sum.
-std::set<std::string> HeldByTheRankBefore(const RankShare& share,
-                                          const ModelConfig& config,
-                                          const WeightLayout& whole) {
+std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
+                                                 const ModelConfig& config,
+                                                 const WeightLayout& whole) {
   std::set<std::string> names;
   if (share.rank == 0) {
     return names;
@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
   QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_dir));
   QUIRE_ASSIGN_OR_RETURN(WeightLayout layout, CheckWeightFiles(config, files));
   QUIRE_ASSIGN_OR_RETURN(const std::vector<KvCacheScales> scales, ReadKvCacheScales(layout, files));
-  const FileTensors tensors(files, HeldByTheRankBefore(share, config, layout));
+  const FileTensors tensors(files, TensorsCountedByRankBefore(share, config, layout));
   const AdmitWeightsFn admit_and_tell = [&](const auto&... of_weights) {
     absl::Status status = admit ? admit(of_weights...) : absl::OkStatus();
     if (status.ok()) {

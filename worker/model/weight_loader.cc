@@ -104,7 +104,7 @@ class FileChecker {
 // Calls fn with all rows of a tensor if heads is 0. Else the rows are [heads, 3, head_dim], and fn
 // gets the q of every head, then the k, then the v.
 template <typename T, typename Fn>
-void InOrderOfQkv(std::span<const T> rows, int32_t heads, const Fn& fn) {
+void ForEachInQkvOrder(std::span<const T> rows, int32_t heads, const Fn& fn) {
   if (heads == 0) {
     fn(rows);
     return;
@@ -146,7 +146,8 @@ int64_t PackedBytes(const LinearLayout& layout,
   return backend.PackedBytes({.parts = parts, .num_segments = layout.num_segments});
 }
 
-// Returns the matrices that can be read while they are packed: none if q, k and v are interleaved.
+// Returns the matrices that packing reads from the file as it goes; none if q, k and v are
+// interleaved.
 TensorGroup PackedMatricesOf(const LinearLayout& layout) {
   TensorGroup matrices = GroupOf(layout);
   std::erase_if(matrices, [](const TensorShape& t) { return t.use != TensorUse::kPacked; });
@@ -227,9 +228,10 @@ class WeightReader {
       AddViews(layout, part, is_read_now ? nullptr : &tensors[next++], views);
       if (layout.has_bias) {
         const std::vector<float> values = Floats(part.name + ".bias", tensors[next++]);
-        InOrderOfQkv(std::span(values), layout.interleaved_heads, [&](std::span<const float> some) {
-          bias.insert(bias.end(), some.begin(), some.end());
-        });
+        ForEachInQkvOrder(
+            std::span(values), layout.interleaved_heads, [&](std::span<const float> some) {
+              bias.insert(bias.end(), some.begin(), some.end());
+            });
       }
     }
     if (layout.bias_is_apart && backend_.adds_bias_to_sums()) {
@@ -317,7 +319,7 @@ class WeightReader {
       views.push_back(view);
       return;
     }
-    InOrderOfQkv(*matrix, layout.interleaved_heads, [&](std::span<const std::byte> rows) {
+    ForEachInQkvOrder(*matrix, layout.interleaved_heads, [&](std::span<const std::byte> rows) {
       view.data = rows.data();
       view.rows = static_cast<int64_t>(rows.size()) / (view.cols * SizeOf(view.dtype));
       views.push_back(view);

@@ -133,7 +133,7 @@ int32_t StepExecutor::MaxBlocks(const KvCacheSpec& spec) const {
 
 absl::Status StepExecutor::CheckOverride(const KvCacheSpec& spec) const {
   const int64_t num_blocks = budget_.num_blocks_override;
-  if (num_blocks <= budget_.most_bytes / BlockBytes(spec)) {
+  if (num_blocks <= budget_.max_bytes / BlockBytes(spec)) {
     return absl::OkStatus();
   }
   return Error(absl::StatusCode::kResourceExhausted,
@@ -143,7 +143,7 @@ absl::Status StepExecutor::CheckOverride(const KvCacheSpec& spec) const {
                             " bytes that take more than there is (got ",
                             num_blocks,
                             ", limit ",
-                            budget_.most_bytes / BlockBytes(spec),
+                            budget_.max_bytes / BlockBytes(spec),
                             ")"));
 }
 
@@ -187,12 +187,12 @@ absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSp
   return CheckFits("num_host_blocks", limits.num_host_blocks, MaxHostBlocks(spec));
 }
 
-absl::Status StepExecutor::TakePools(const KvCacheSpec& spec, const StepLimits& limits) {
+absl::Status StepExecutor::AllocatePools(const KvCacheSpec& spec, const StepLimits& limits) {
   if (mover_ != nullptr) {
     mover_->BeginEpoch();
   }
   windows_.reset();
-  QUIRE_RETURN_IF_ERROR(TakePool(spec, limits));
+  QUIRE_RETURN_IF_ERROR(AllocatePool(spec, limits));
   if (mover_ == nullptr || mover_->num_host_blocks() != limits.num_host_blocks) {
     mover_.reset();
     QUIRE_ASSIGN_OR_RETURN(mover_,
@@ -216,7 +216,7 @@ absl::Status StepExecutor::TakeWindows(const StepLimits& limits) {
   return absl::OkStatus();
 }
 
-absl::Status StepExecutor::TakePool(const KvCacheSpec& spec, const StepLimits& limits) {
+absl::Status StepExecutor::AllocatePool(const KvCacheSpec& spec, const StepLimits& limits) {
   const int32_t num_blocks = limits.num_blocks;
   const int64_t num_places = budget_.backend == KvBackend::kVmm
                                  ? int64_t{limits.max_sequences} * BlocksOfSequence(limits)
@@ -280,7 +280,7 @@ absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
   QUIRE_RETURN_IF_ERROR(CheckLimits(limits, spec));
   QUIRE_RETURN_IF_ERROR(model_.Reserve(limits.max_tokens_per_step + kMaxPaddingRows,
                                        limits.max_sequences + kMaxPaddingRows));
-  QUIRE_RETURN_IF_ERROR(TakePools(spec, limits));
+  QUIRE_RETURN_IF_ERROR(AllocatePools(spec, limits));
   if (absl::Status status = MeetRanks(params); !status.ok()) {
     order_.LeaveEpoch();  // the pool of the old epoch is gone
     return status;
@@ -460,7 +460,7 @@ BlockLookup StepExecutor::LookUpBlocks(const StepPlan& plan, ExecutedStep* step)
   const WindowCounts before = windows_->counts();
   const bool are_shown = ShowWindows();
   if (are_shown) {
-    ExpectBlocks(plan.slices);
+    MapNextBlocks(plan.slices);
   }
   const WindowCounts& now = windows_->counts();
   step->windows = {.num_found = now.num_found - before.num_found,
@@ -472,7 +472,7 @@ BlockLookup StepExecutor::LookUpBlocks(const StepPlan& plan, ExecutedStep* step)
   return are_shown ? BlockLookup::kWindows : BlockLookup::kTables;
 }
 
-void StepExecutor::ExpectBlocks(const std::vector<SequenceSlice>& slices) {
+void StepExecutor::MapNextBlocks(const std::vector<SequenceSlice>& slices) {
   for (const SequenceSlice& slice : slices) {
     if (slice.next_block_id.has_value()) {
       windows_->Expect(slice.handle, *slice.next_block_id);

@@ -58,8 +58,8 @@ struct EpochParams {
 struct KvCacheBudget {
   int64_t bytes = 0;
   int64_t swap_space_bytes = 0;
-  int32_t num_blocks_override = 0;  // > 0: this many blocks, if they fit in most_bytes
-  int64_t most_bytes = std::numeric_limits<int64_t>::max();
+  int32_t num_blocks_override = 0;  // > 0: this many blocks, if they fit in max_bytes
+  int64_t max_bytes = std::numeric_limits<int64_t>::max();
   KvBackend backend = KvBackend::kPaged;
 };
 
@@ -148,8 +148,8 @@ class StepExecutor {
  private:
   absl::Status TryBeginEpoch(const EpochParams& params);
   absl::Status CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const;
-  absl::Status TakePools(const KvCacheSpec& spec, const StepLimits& limits);
-  absl::Status TakePool(const KvCacheSpec& spec, const StepLimits& limits);
+  absl::Status AllocatePools(const KvCacheSpec& spec, const StepLimits& limits);
+  absl::Status AllocatePool(const KvCacheSpec& spec, const StepLimits& limits);
   absl::Status TakeWindows(const StepLimits& limits);
   KvCacheLayout LayoutFor(const KvCacheSpec& spec) const;
   absl::Status MeetRanks(const EpochParams& params);
@@ -164,7 +164,7 @@ class StepExecutor {
   // Returns how attention finds the blocks.
   BlockLookup LookUpBlocks(const StepPlan& plan, ExecutedStep* step);
   // Starts mapping the blocks that slices will probably get next, beside the step.
-  void ExpectBlocks(const std::vector<SequenceSlice>& slices);
+  void MapNextBlocks(const std::vector<SequenceSlice>& slices);
   // Shows the blocks of slices_ in windows. Returns false if there is no room for all.
   bool ShowWindows();
   // Marks the slices' tokens as computed and appends the sampled ones.

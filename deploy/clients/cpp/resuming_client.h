@@ -40,8 +40,8 @@ class ResumingClient {
  public:
   // channels: to replicas, at least one, made with ClientChannelArguments; each failure moves on to
   // the next.
-  // api_key: visible ASCII, if the servers ask for one; empty: none. Send it over TLS alone, unless
-  // the server is on this machine.
+  // api_key: visible ASCII, if the servers ask for one; empty: none. Pass one only with channels
+  // over TLS, unless the server is on this machine.
   explicit ResumingClient(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
                           RetryPolicy policy = {},
                           std::string api_key = "");

@@ -45,9 +45,10 @@ QUIRE_DEVICE uint32_t SharedAddress(const void* pointer) {
 #endif
 }
 
-// Describes a matrix of such rows. stride_bytes lead from 8 rows to the next 8. K contiguous: rows
-// are those of M or N; leading_bytes is ignored. M or N contiguous: rows are those of K;
-// leading_bytes lead from 64 elements of M or N to the next 64.
+// Returns the descriptor of a matrix of swizzled 128-byte rows. stride_bytes: from a group of 8
+// rows to the next. If K is contiguous, a row belongs to one index of M or N, and leading_bytes is
+// ignored. If M or N is contiguous, a row belongs to one index of K, and leading_bytes is the
+// distance from 64 elements of M or N to the next 64.
 QUIRE_DEVICE uint64_t MakeDescriptor(const void* start, int leading_bytes, int stride_bytes) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   return (SharedAddress(start) & 0x3FFFF) >> 4 | static_cast<uint64_t>(leading_bytes >> 4) << 16 |

@@ -34,7 +34,10 @@ void* Emulator::NamedBarrierAddress(uint32_t barrier, uint32_t generation) const
          2 * barrier + (generation & 1);
 }
 
-void Emulator::ComeToNamedBarrier(uint32_t index, uint32_t num_threads, bool waits, SourceLine at) {
+void Emulator::ArriveAtNamedBarrier(uint32_t index,
+                                    uint32_t num_threads,
+                                    bool waits,
+                                    SourceLine at) {
   Fiber& me = *running_;
   me.at = at;
   if (index == 0 || index >= kNumNamedBarriers || num_threads == 0 ||

@@ -84,11 +84,11 @@ void CopyAsync16(void* shared, const void* global, bool valid, SourceLine at) {
 }
 
 void SyncNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at) {
-  Active(at).ComeToNamedBarrier(barrier, num_threads, true, at);
+  Active(at).ArriveAtNamedBarrier(barrier, num_threads, true, at);
 }
 
 void ArriveNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at) {
-  Active(at).ComeToNamedBarrier(barrier, num_threads, false, at);
+  Active(at).ArriveAtNamedBarrier(barrier, num_threads, false, at);
 }
 
 void InitSharedBarrier(void* barrier, uint32_t count, SourceLine at) {

@@ -54,8 +54,8 @@ extern thread_local constinit dim3 gridDim;
 
 namespace quire::gpu {
 
-// The line of a kernel's call that may fault. As a default argument it is the line of the
-// function's call; helpers take it from their callers and pass it on.
+// The source line of a call, made in a kernel, that may fault. Here() as a parameter's default
+// argument gives the line where that function is called; helpers pass their caller's line on.
 struct SourceLine {
   const char* file = "";
   int line = 0;

@@ -174,7 +174,7 @@ class Emulator {
                         uint32_t mask,
                         void* argument,
                         SourceLine at);
-  void ComeToNamedBarrier(uint32_t index, uint32_t num_threads, bool waits, SourceLine at);
+  void ArriveAtNamedBarrier(uint32_t index, uint32_t num_threads, bool waits, SourceLine at);
   void InitSharedBarrier(void* address, uint32_t count, SourceLine at);
   void ArriveSharedBarrier(void* address, SourceLine at);
   void ArriveSharedBarrierAfterCopies(void* address, SourceLine at);

@@ -35,7 +35,8 @@ namespace quire::gpu::emulator {
 void Emulator::ThreadMain() {
   Emulator& emulator = *active;
   if (UnderAsan()) {
-    // The first thread comes from the launcher's stack, whose limits ASan reports here.
+    // The launcher switches to the first thread, and ASan reports the launcher's stack here. Later
+    // threads need not ask.
     Context& launcher = emulator.launcher_;
     const void** bottom = launcher.stack_bytes == 0 ? &launcher.stack_bottom : nullptr;
     size_t* bytes = launcher.stack_bytes == 0 ? &launcher.stack_bytes : nullptr;

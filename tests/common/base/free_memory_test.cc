@@ -63,7 +63,7 @@ class FreeMemoryTest : public testing::Test {
 };
 
 TEST_F(FreeMemoryTest, ALargeBufferGoesBackAtOnceHoweverLargeOnesWereBefore) {
-  PrepareAllocator();
+  ConfigureMalloc();
   { const Buffer largest(16 * kMiB); }
   auto large = std::make_unique<Buffer>(kMiB);
   const Buffer behind(64 * kKiB);  // keeps an arena from ending before it

@@ -50,8 +50,8 @@ Address Loopback(int32_t port = 0) { return {.unix_path = "", .host = "127.0.0.1
 
 class TestServer {
  public:
-  explicit TestServer(const Address& address, int num_files_left = 0)
-      : listener_(*Listener::Bind(address, num_files_left)) {
+  explicit TestServer(const Address& address, int num_files_spared = 0)
+      : listener_(*Listener::Bind(address, num_files_spared)) {
     grpc::ServerBuilder builder;
     ConfigurePublicServer(builder);
     listener_->AddTo(builder);
@@ -342,7 +342,7 @@ TEST(ListenerTest, ConnectionsThatAreTooManyAreClosedAndItServesAgainAfterwards)
 
 TEST(ListenerTest, AFloodOfOnePortLeavesFilesToAnother) {
   const LowerFileLimit lower(160);
-  TestServer clients(Loopback(), /*num_files_left=*/16);
+  TestServer clients(Loopback(), /*num_files_spared=*/16);
   TestServer admin(Loopback());
   std::vector<FileDescriptor> flood;
   do {

@@ -136,7 +136,7 @@ TEST_F(EncryptedGroupTest, NobodyOnTheWayReadsSecretOrSums) {
   for (int i = 0; i < 4; ++i) {
     numbers.append(reinterpret_cast<const char*>(&kNumber), sizeof(kNumber));
   }
-  for (const std::string& said : {tap.said_by_dialler(), tap.said_by_listener()}) {
+  for (const std::string& said : {tap.bytes_from_dialer(), tap.bytes_from_listener()}) {
     EXPECT_GT(said.size(), kCount * sizeof(kNumber));
     EXPECT_THAT(said, Not(HasSubstr(group_.secret.substr(0, 8))));
     EXPECT_THAT(said, Not(HasSubstr(numbers)));
@@ -227,7 +227,7 @@ class StrangersTest : public EncryptedGroupTest {
     Wiretap tap(port());
     Groups groups = ConnectBoth(DialledAt(tap.rendezvous()));
     EXPECT_TRUE(groups[0].ok() && groups[1].ok());
-    return tap.said_by_dialler();
+    return tap.bytes_from_dialer();
   }
 
   // Each on a thread of its own, for it may wait.

@@ -1,6 +1,6 @@
-// WindowedAttention brings a problem's inputs to the device as DeviceAttention does, but for the
-// blocks: they are shown through windows, and there are no block tables. Entries of the tables that
-// are null become places that show nothing.
+// WindowedAttention brings a problem's inputs to the device as DeviceAttention does, except that
+// windows show the blocks and there are no block tables. Null entries of the tables become unmapped
+// places.
 #ifndef QUIRE_TESTS_KERNELS_CUDA_WINDOWED_ATTENTION_H_
 #define QUIRE_TESTS_KERNELS_CUDA_WINDOWED_ATTENTION_H_
 

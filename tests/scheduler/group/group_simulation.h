@@ -156,8 +156,8 @@ class GroupSimulation {
   void Stop(Rank& rank);
   void Hang(Rank& rank);
   void Spoil(Rank& rank);
-  void SayAgain(Rank& rank);
-  void SayOtherPlan(Rank& rank);
+  void RepeatAnswer(Rank& rank);
+  void AnswerOtherPlan(Rank& rank);
   void TakeOver(Rank& rank);
   uint64_t DrawNonsense();
   void StartScheduler();

@@ -39,11 +39,11 @@ void GroupSimulation::DrawFaultOf(Rank& rank) {
     case 5:
       return Spoil(rank);
     case 6:
-      return SayAgain(rank);
+      return RepeatAnswer(rank);
     case 7:
       return TakeOver(rank);
     default:
-      return SayOtherPlan(rank);
+      return AnswerOtherPlan(rank);
   }
 }
 
@@ -149,7 +149,7 @@ void GroupSimulation::Spoil(Rank& rank) {
 }
 
 // Delivers the last answer again, even if its connection, step or epoch is over.
-void GroupSimulation::SayAgain(Rank& rank) {
+void GroupSimulation::RepeatAnswer(Rank& rank) {
   if (!rank.last_answer.has_value()) {
     return;
   }
@@ -164,7 +164,7 @@ void GroupSimulation::SayAgain(Rank& rank) {
   Expect(was_stale_ && !was_lost_, "an answer of before is stale, and does no harm to the group");
 }
 
-void GroupSimulation::SayOtherPlan(Rank& rank) {
+void GroupSimulation::AnswerOtherPlan(Rank& rank) {
   if (!plan_.has_value() || !group_->is_ready()) {
     return;
   }

@@ -159,7 +159,7 @@ class StandbySimulation {
     uint64_t last_asked = 0;  // the number under which it asked last
     Instant asked_at = 0;
     std::set<uint64_t> numbers;
-    uint64_t must_say_of = 0;  // the holder that it must report
+    uint64_t holder_to_report = 0;  // the holder that it must report
     std::optional<Instant> must_say_since;
     Instant hit_at = 0;  // last begin or end of one of its faults
     Instant continued_at = 0;
@@ -267,7 +267,7 @@ class StandbySimulation {
   void AuditOverlap();
   void AuditAdmission();
   void ExpectHolderIsSilent(const Scheduler& scheduler);
-  void AuditWhatIsSaid(Scheduler& scheduler);
+  void AuditReports(Scheduler& scheduler);
   void ExpectMayAsk(Scheduler& scheduler);
   void ExpectIsNotHeard(const Scheduler& asking, uint64_t asks_as);
   void ExpectMayBeReady(const Scheduler& scheduler);

@@ -70,7 +70,7 @@ void StandbySimulation::Audit() {
   AuditOverlap();
   AuditAdmission();
   for (Scheduler& scheduler : schedulers_) {
-    AuditWhatIsSaid(scheduler);
+    AuditReports(scheduler);
   }
 }
 
@@ -173,7 +173,7 @@ std::optional<StandbySimulation::Told> StandbySimulation::ToldOfOther(
   return is_other ? std::optional(newest) : std::nullopt;
 }
 
-void StandbySimulation::AuditWhatIsSaid(Scheduler& scheduler) {
+void StandbySimulation::AuditReports(Scheduler& scheduler) {
   if (!scheduler.is_alive || scheduler.is_stopped) {
     scheduler.must_say_since.reset();
     return;
@@ -185,7 +185,7 @@ void StandbySimulation::AuditWhatIsSaid(Scheduler& scheduler) {
       (other->holder > own || (scheduler.stands_by && own != scheduler.last_asked));
   const bool says_so = scheduler.standby_for != 0 && !scheduler.is_ready;
   const bool is_news =
-      has_others && std::exchange(scheduler.must_say_of, other->holder) != other->holder;
+      has_others && std::exchange(scheduler.holder_to_report, other->holder) != other->holder;
   if (!has_others || says_so || is_news) {
     scheduler.must_say_since.reset();
     return;

@@ -2,7 +2,7 @@
 // test begins epochs, answers steps, loses the group, when it wants; or lets the client do so by
 // itself.
 //
-// Thread safety: not thread-safe, but for LoseGroupSoon.
+// Thread safety: not thread-safe, except LoseGroupSoon.
 #ifndef QUIRE_TESTS_SCHEDULER_LOOP_FAKE_WORKER_CLIENT_H_
 #define QUIRE_TESTS_SCHEDULER_LOOP_FAKE_WORKER_CLIENT_H_
 

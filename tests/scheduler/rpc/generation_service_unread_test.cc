@@ -129,7 +129,7 @@ TEST_F(UnreadAnswersTest, WhoIsNotReadForAMinuteEnds) {
   unread_.CancelOld(now);
   read->Read();
   EXPECT_TRUE(read->Finish().ok());
-  unread_.CancelOld(now + UnreadAnswers::kLongestNs);
+  unread_.CancelOld(now + UnreadAnswers::kMaxStatusAgeNs);
   EXPECT_EQ(unread->Finish().error_code(), grpc::StatusCode::CANCELLED);
   while (unread_.num_bytes() > 0) {
     std::this_thread::yield();

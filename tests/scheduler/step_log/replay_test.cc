@@ -183,7 +183,7 @@ TEST_F(ReplayMutationTest, AnAnswerThatIsMissingIsNoPossibleHistory) {
 }
 
 TEST_F(ReplayMutationTest, AnAbortThatNobodyAskedForIsFound) {
-  records_.insert(records_.begin() + static_cast<int64_t>(Place<PlanWanted>(3)),
+  records_.insert(records_.begin() + static_cast<int64_t>(Place<PlanStepCalled>(3)),
                   RequestAborted{RequestId(1)});
 
   EXPECT_FALSE(Replayed().is_identical());
@@ -220,25 +220,25 @@ TEST_F(ReplayMutationTest, EventsThatTheCoreWouldNotSurviveAreDamage) {
   expect_damage(CoreConfig{.watermark = 1.0}, 0);  // no fraction
   expect_damage(CoreConfig{.priority_ageing = -1}, 0);
   expect_damage(CoreConfig{.target_inter_token = -1}, 0);
-  expect_damage(EpochBegun{.limits = {.num_blocks = 20}}, 2);  // one is active
-  expect_damage(PlanWanted{.now = 9}, Place<PlanMade>() + 1);  // one is unanswered
-  expect_damage(CallAnswered{}, 1);                            // of no call
-  expect_damage(PlanMade{}, 1);                                // of no call
-  expect_damage(MakeRequest({.id = 1}), Place<PlanWanted>());  // the number is taken
-  expect_damage(Request{.id = RequestId(2)}, Place<PlanWanted>());
+  expect_damage(EpochBegun{.limits = {.num_blocks = 20}}, 2);      // one is active
+  expect_damage(PlanStepCalled{.now = 9}, Place<PlanMade>() + 1);  // one is unanswered
+  expect_damage(CallResult{}, 1);                                  // of no call
+  expect_damage(PlanMade{}, 1);                                    // of no call
+  expect_damage(MakeRequest({.id = 1}), Place<PlanStepCalled>());  // the number is taken
+  expect_damage(Request{.id = RequestId(2)}, Place<PlanStepCalled>());
   Request none = request;
   none.num_sequences = 0;
-  expect_damage(none, Place<PlanWanted>());
+  expect_damage(none, Place<PlanStepCalled>());
   Request endless = request;
   endless.max_tokens = 0;
-  expect_damage(endless, Place<PlanWanted>());
+  expect_damage(endless, Place<PlanStepCalled>());
   Request beams = request;
   beams.beam_search = BeamOptions{.num_beams = 0};
-  expect_damage(beams, Place<PlanWanted>());
+  expect_damage(beams, Place<PlanStepCalled>());
   Request ended = request;
   ended.is_resumed = true;
   ended.resumed = {{.token_ids = {}, .has_ended = true}};
-  expect_damage(ended, Place<PlanWanted>());
+  expect_damage(ended, Place<PlanStepCalled>());
   records_ = good;
   std::get<EpochBegun>(records_[Place<EpochBegun>()]).limits.num_blocks = 0;
   EXPECT_FALSE(Replayed().damage.ok());
