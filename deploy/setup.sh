@@ -14,7 +14,7 @@ test_packages=(
   haproxy
 )
 
-# Announces the next part, with the minutes and seconds that the script has run.
+# Announces the next part, with the run time of the script so far in minutes and seconds.
 say() { printf '\033[1m==> %02d:%02d %s\033[0m\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*" >&2; }
 
 # install_packages NAME...: installs missing packages with apt-get.
@@ -48,7 +48,7 @@ install_prometheus() {
   PATH=$1/usr/bin:$PATH
 }
 
-# Prints the number of compiler jobs: one a core, with 1.5 GiB of memory for each.
+# Prints the number of compiler jobs: at most one for each core and for each 1.5 GiB of memory.
 build_jobs() {
   local cores memory
   cores=$(nproc)

@@ -30,20 +30,22 @@
 namespace {
 
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
-// Shorter until the ready line, which the starter of this process waits for.
+// Polls are more frequent until the ready line, for which the parent process waits.
 constexpr timespec kPollUntilReady = {.tv_sec = 0, .tv_nsec = 10'000'000};
 
 constexpr timespec kDrainPollInterval = {.tv_sec = 0, .tv_nsec = 20'000'000};
-// timeout(1) and its like signal a program and then its process group: together one signal.
+// Two signals within this time count as one: timeout(1) and similar programs signal a program and
+// then its process group.
 constexpr quire::Instant kSameSignalNs = quire::kNanosPerSecond;
 
 constexpr size_t kMaxRefusalBytes = 1024;
 
-// Bounds the end after the drain: closing streams and writing files takes far less.
+// Bounds the shutdown after the drain. Closing streams and writing files takes far less.
 constexpr unsigned kMaxEndSeconds = 30;
 
-// Prints why a worker was refused. `quire serve` reads it, and ends if nothing was served before:
-// the worker will never be accepted. The text may come from the worker, which must not add lines.
+// Prints why a worker was refused. `quire serve` reads this line and ends if nothing was served
+// before, because the worker will never be accepted. The text may come from the worker, so it is
+// made printable: it must not add lines.
 void PrintRefusal(const absl::Status& status) {
   const std::string refusal =
       absl::StrCat(quire::ReasonOf(status), " ", absl::string_view(status.message()));
@@ -132,8 +134,8 @@ int main(int argc, char** argv) {
   const sigset_t signals = quire::PrepareSignals();
   quire::RaiseFileLimit();
   quire::ConfigureMalloc();
-  // Debian's abseil searches for lock cycles: that costs a global lock at each lock of ours and
-  // gRPC's, and half a KiB, never freed, for each mutex at the peak.
+  // Debian's abseil searches for lock cycles. The search takes a global lock at each lock of this
+  // process, gRPC's included. It also keeps half a KiB per mutex, for the peak number of mutexes.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   quire::SendGrpcLogToOurs();
   const auto positional = quire::ParseCommandLineOrExit(
@@ -162,7 +164,8 @@ int main(int argc, char** argv) {
   SayWhere("listens", *server);
   RunUntilSignal(*server, signals, started_at);
   Drain(*server, signals, config.shutdown_timeout);
-  ::alarm(kMaxEndSeconds);  // a disk that hangs (step log, pinned prefixes) must not keep it alive
+  // Ends this process even if a disk hangs (step log, pinned prefixes).
+  ::alarm(kMaxEndSeconds);
   server->Shutdown();
   return EXIT_SUCCESS;
 }

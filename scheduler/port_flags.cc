@@ -77,7 +77,7 @@ namespace {
 
 constexpr int32_t kMaxPort = 65535;
 
-// Reads the TLS files for the first time, before anything else is done.
+// Opens and reads the TLS files. Called first, since the other Set functions need config->tls.
 absl::Status SetTls(SchedulerConfig* config) {
   const TlsTexts own = {.certificate = absl::GetFlag(FLAGS_ssl_certfile),
                         .key = absl::GetFlag(FLAGS_ssl_keyfile),

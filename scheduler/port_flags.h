@@ -10,9 +10,9 @@
 
 namespace quire {
 
-// Sets the config's ports, keys and TLS files, those of the links to workers included. Reads each
-// file once.
-// Errors: kInvalidArgument FLAG; those of TlsFiles::Open and ApiKeys::Open.
+// Sets the config's ports, API keys and TLS files, including the TLS files of the links to workers.
+// Reads each file once.
+// Errors: kInvalidArgument FLAG; the errors of TlsFiles::Open and ApiKeys::Open.
 absl::Status SetPorts(SchedulerConfig* config);
 
 }  // namespace quire

@@ -35,9 +35,9 @@ struct SchedulerConfig {
   int32_t http_port = 8000;                 // 0: a free one
   std::optional<Address> admin;             // none: no admin calls; port 0: a free one
   std::shared_ptr<TlsFiles> tls;            // for both gRPC ports; null: plain text
-  std::shared_ptr<TlsFiles> worker_tls;     // for the links to workers; likewise
-  std::shared_ptr<ApiKeys> api_keys;        // of callers of the gRPC port; null: any caller
-  std::shared_ptr<ApiKeys> admin_api_keys;  // likewise, for the admin port
+  std::shared_ptr<TlsFiles> worker_tls;     // for the links to workers; null: plain text
+  std::shared_ptr<ApiKeys> api_keys;        // for the gRPC port; null: any caller is admitted
+  std::shared_ptr<ApiKeys> admin_api_keys;  // for the admin port; null: any caller is admitted
   int32_t max_sequences = 256;
   std::optional<int32_t> max_tokens_per_step;  // nullopt: the workers' choice
   int32_t block_size_tokens = 16;
@@ -52,7 +52,7 @@ struct SchedulerConfig {
   GroupTiming group_timing;
   LoopConfig loop;
   std::string step_log;              // file; empty: none
-  std::string pinned_prefixes_file;  // likewise
+  std::string pinned_prefixes_file;  // empty: none
   absl::Duration shutdown_timeout = absl::Seconds(25);
 };
 
@@ -61,8 +61,8 @@ struct SchedulerConfig {
 absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
     const std::vector<std::string>& positional);
 
-// Checks the flags against the model: it refuses more workers than the model divides into, and a
-// --max-model-len beyond its positions, which every worker would refuse.
+// Checks the flags against the model. Refuses more workers than the model can be divided into, and
+// a --max-model-len above the model's positions, because every worker would refuse it.
 // Errors: kInvalidArgument FLAG.
 absl::Status CheckFlagsOfModel(const SchedulerConfig& config, const ModelConfig& model);
 

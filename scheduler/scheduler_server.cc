@@ -35,13 +35,13 @@ constexpr int64_t kInboxCapacity = 8192;
 constexpr int64_t kMaxTasks = 1024;
 constexpr int64_t kMaxTaskBytes = int64_t{64} << 20;
 constexpr int kNumTaskThreads = 2;
-// The loop turns every second even when idle; one that has not turned for so long is stuck.
+// The loop turns every second even when idle. If it has not turned for so long, it is stuck.
 constexpr int64_t kLivenessNs = 5 * kNanosPerSecond;
 constexpr int64_t kStatusIntervalNs = 10 * kNanosPerSecond;
 constexpr int64_t kReturnIntervalNs = 2 * kNanosPerSecond;
 // Time for streams to send their last status.
 constexpr std::chrono::milliseconds kCloseGrace(500);
-// Files kept for connections of the admin port, however many clients connect.
+// File descriptors that the client port leaves to connections of the admin port.
 constexpr int kAdminFiles = 64;
 constexpr char kServiceName[] = "quire.v1.GenerationService";
 constexpr char kHealthPath[] = "/grpc.health.v1.Health/";
@@ -73,16 +73,16 @@ HttpResponse Answer(bool is_ok, std::string yes, std::string no) {
   return response;
 }
 
-// Returns the bounds of a door before the core. It has as many places for resumed requests as the
-// core, so a request with a place there has one here.
+// Returns the bounds of a queue before the core (the inbox or the tokenizer's pool). Its places for
+// resumed requests equal the core's, so it refuses no resumed request that the core could take.
 TenantShares::Bounds DoorBounds(const CoreConfig& core, const TenantShares::Load& fresh) {
   return {.fresh = fresh,
           .resumed = {.num_requests = core.max_resumed_requests, .num_bytes = fresh.num_bytes},
           .has_shares = core.scheduling_policy == SchedulingPolicyKind::kFairShare};
 }
 
-// Removes reflection, which the library adds to every server of a program that links it. It takes a
-// thread per stream, and tells strangers which services there are.
+// Removes reflection, which gRPC adds to every server of a program that links it. Reflection takes
+// a thread per stream, and tells unknown clients which services there are.
 class WithoutPlugins : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
@@ -191,7 +191,7 @@ SchedulerServer::~SchedulerServer() { Shutdown(); }
 
 absl::Status SchedulerServer::Listen() {
   if (prefix_store_ != nullptr) {
-    admin_service_.RestorePrefixes();  // before the first call
+    admin_service_.RestorePrefixes();  // before an operator can call
   }
   QUIRE_RETURN_IF_ERROR(StartGrpc());
   QUIRE_RETURN_IF_ERROR(StartAdmin());
@@ -223,7 +223,7 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
   (*listener)->AddTo(builder, MakeServerCredentials(config_.tls, CheckOf(keys)));
   builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  QUIRE_CHECK(server != nullptr);  // starting fails only at ports, and there are none
+  QUIRE_CHECK(server != nullptr);  // only binding ports can fail, and the builder binds none
   return server;
 }
 
@@ -244,10 +244,10 @@ CallCheck SchedulerServer::CheckOf(ApiKeys* keys) {
 }
 
 absl::Status SchedulerServer::StartGrpc() {
-  // Malformed messages of clients are answered; the library need not log each one.
+  // Malformed messages are answered with an error, so protobuf need not log each one.
   google::protobuf::SetLogHandler(nullptr);
   grpc::EnableDefaultHealthCheckService(true);
-  // The library's health service brings no descriptor; reflection finds this one once it is linked.
+  // gRPC's health service brings no descriptor. Reflection finds this descriptor once it is linked.
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const Address address = {.unix_path = "", .host = config_.host, .port = config_.port};
@@ -256,7 +256,7 @@ absl::Status SchedulerServer::StartGrpc() {
       grpc_server_,
       Serve(address, "grpc", config_.api_keys.get(), &service_, num_files_spared, &grpc_listener_));
   probe_ = std::make_unique<ListenerProbe>(grpc_listener_->address(), config_.tls != nullptr);
-  UpdateHealth();  // before the first client: the library begins with SERVING
+  UpdateHealth();  // before the first client connects: gRPC's health service begins with SERVING
   grpc_listener_->Start();
   return absl::OkStatus();
 }
@@ -341,8 +341,8 @@ void SchedulerServer::UpdateHealth() {
   SetHealth("liveness", IsLive());
 }
 
-// Calls the library only on a change: each call sends a message to every Watch stream, on this
-// thread and under the library's lock.
+// Calls gRPC only on a change: each call sends a message to every Watch stream, on this thread and
+// under the lock of gRPC's health service.
 void SchedulerServer::SetHealth(const char* name, bool is_serving) {
   const auto [entry, is_new] = health_.try_emplace(name, is_serving);
   if (is_new || std::exchange(entry->second, is_serving) != is_serving) {
@@ -350,7 +350,7 @@ void SchedulerServer::SetHealth(const char* name, bool is_serving) {
   }
 }
 
-// Logs in the words that users of vLLM search their logs for.
+// Logs the load in the words that users of vLLM search their logs for.
 void SchedulerServer::MaybeLogStatus() {
   const Instant now = SteadyNow();
   const int64_t elapsed_ns = now - last_status_at_;
@@ -414,7 +414,7 @@ void SchedulerServer::Shutdown() {
   const absl::Status status =
       Error(absl::StatusCode::kUnavailable, "DRAINING", "server: shut down before the end");
   inbox_.Post(AbortAll{status});
-  live_requests_.AbortAll(status);  // also requests that have not reached the loop
+  live_requests_.AbortAll(status);  // for requests that have not reached the loop
   if (grpc_server_ != nullptr) {
     grpc_listener_->Stop();
     grpc_server_->Shutdown(std::chrono::system_clock::now() + kCloseGrace);

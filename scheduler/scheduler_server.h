@@ -1,5 +1,5 @@
 // SchedulerServer is the whole scheduler process without its command line: it builds the parts,
-// connects them, and destroys each before the parts that it needs.
+// connects them, and destroys each part before the parts that it uses.
 //
 //   operator ── AdminService ── Inbox
 //   gRPC clients ── GenerationService ── Inbox ── SchedulerLoop ── GrpcWorkerGroup ── workers
@@ -42,17 +42,17 @@ namespace quire {
 
 class SchedulerServer {
  public:
-  // Is told why a worker was refused; called from any thread.
+  // Called from any thread with the reason for which a worker was refused.
   using RefusalListener = std::function<void(const absl::Status&)>;
 
-  // Listens first, and only then opens workers, step log and prefix file: another server that runs
-  // with them already has the port, so that this one fails before it disturbs them. The model must
-  // outlive the server.
+  // Binds the ports before it writes the step log and the prefix file and dials the workers. If
+  // another server with the same files and workers runs, the port is taken, and this server fails
+  // before it disturbs them. The model must outlive the server.
   // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG or PREFIX_FILE.
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
                                                                 const ServedModel* model,
                                                                 RefusalListener on_refusal);
-  // Calls Shutdown, unless it was called before.
+  // Calls Shutdown, unless Shutdown was called before.
   ~SchedulerServer();
 
   // "HOST:PORT".
@@ -60,7 +60,7 @@ class SchedulerServer {
   std::string http_address() const;
   std::string admin_address() const;  // empty without admin calls
   bool is_ready() const { return state_.Get().is_ready(); }
-  // Returns true while another scheduler holds the workers and this one waits for its end.
+  // Returns true while another scheduler holds the workers and this scheduler waits for its end.
   bool is_standby() const { return state_.Get().group == ServingState::Group::kStandby; }
 
   // Does periodic work: opens or closes the port to clients, cancels unread answers, updates the
@@ -70,9 +70,9 @@ class SchedulerServer {
 
   // Refuses new requests from now on; accepted requests go on. Keep calling Poll.
   void BeginDrain();
-  // Accepted requests without a status: being tokenized, waiting, running, or still being read.
+  // Accepted requests without a status: in the tokenizer, waiting, running, or with unread output.
   int64_t num_live_requests() const { return live_requests_.size(); }
-  // Returns true if no request lives and no task tokenizes or saves.
+  // Returns true if no request is live and no task tokenizes or saves.
   bool is_drained() const {
     return live_requests_.size() == 0 && tasks_.is_idle() &&
            (prefix_store_ == nullptr || prefix_store_->is_idle());
@@ -125,7 +125,7 @@ class SchedulerServer {
   std::unique_ptr<Listener> grpc_listener_;
   std::unique_ptr<grpc::Server> grpc_server_;
   std::unique_ptr<Listener> admin_listener_;    // null: no admin calls
-  std::unique_ptr<grpc::Server> admin_server_;  // likewise
+  std::unique_ptr<grpc::Server> admin_server_;  // null: no admin calls
   std::unique_ptr<ListenerProbe> probe_;        // dials grpc_listener_
   std::unique_ptr<HttpServer> http_;
   std::map<std::string, bool> health_;  // last value given to the health service, by name

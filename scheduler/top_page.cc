@@ -14,8 +14,8 @@
 namespace quire {
 namespace {
 
-// Returns an element's source for the content security policy: its hash, so that no text injected
-// into the page would run.
+// Returns the content security policy's source for an inline element: the hash of its text, so that
+// a browser runs no text injected into the page.
 std::string SourceOf(std::string_view html, const std::string& tag) {
   const std::string begin = absl::StrCat("<", tag, ">");
   const size_t first = html.find(begin);

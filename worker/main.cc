@@ -75,7 +75,7 @@ absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
   const Seconds weights_s = Since(start);
   QUIRE_ASSIGN_OR_RETURN(uint64_t hash, quire::HashModelFiles(dir));
   if (config.gpu.quantization == quire::GpuQuantization::kFp8) {
-    // Rounded weights count as other weights: a worker with unrounded ones must not continue
+    // Rounded weights get a different hash: a worker with unrounded weights must not continue
     // requests that this worker began.
     quire::Digest digest;
     digest.AddInt(hash);
@@ -88,8 +88,8 @@ absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
                      .hash_s = Since(start) - weights_s};
 }
 
-// Listens beside the scheduler's address: on a Unix socket of that name and ".ranks", or on another
-// port of the same host. Returns null if there are no other ranks.
+// Listens for other ranks, next to the address for schedulers: on a Unix socket with the same name
+// and ".ranks", or on another port of the same host. Returns null if there are no other ranks.
 absl::StatusOr<std::unique_ptr<quire::PeerListener>> ListenForRanks(
     const quire::WorkerConfig& config) {
   if (config.place.size == 1) {
@@ -114,14 +114,14 @@ void EndWithChangedWeights() {
   quire::ExitNow(quire::kExitDevice);
 }
 
-// The ports of the worker. Unix sockets leave files behind unless they are closed, and ExitNow runs
-// no destructors.
+// The ports of the worker. Unix sockets leave files behind unless they are closed. ExitNow runs no
+// destructors, so CloseAll is called first.
 struct Ports {
   std::unique_ptr<quire::PeerListener> peers;  // null: no other ranks
   std::unique_ptr<quire::WorkerServer> server;
   std::unique_ptr<quire::HttpServer> http;  // null: no HTTP port
 
-  // Keeps the peers, which the service and the executor may still use.
+  // Leaves `peers` open, which the service and the executor may still use.
   void Shutdown() {
     http.reset();
     if (server != nullptr) {
@@ -135,8 +135,9 @@ struct Ports {
   }
 };
 
-// Called before the weights are read. The size of the KV cache is not known yet if it is given in
-// blocks, whose size the scheduler chooses, or depends on what the weights leave on a GPU.
+// Called before the weights are read. The size of the KV cache is not known yet in two cases: it is
+// given in blocks, whose size the scheduler chooses, or it is the memory that the weights leave on
+// a GPU.
 void LogMemory(const quire::WorkerConfig& config,
                const quire::KernelBackend& backend,
                const quire::HostMemory& host,
@@ -197,14 +198,15 @@ T ValueOrStop(absl::StatusOr<T> value, Ports& ports, const char* prefix, int exi
   return quire::ValueOrExit(std::move(value), prefix, exit_code);
 }
 
-// Tells the supervisor, in a line on standard output, where the metrics are; port 0 is resolved.
+// Tells the supervisor, in a line on standard output, where the metrics are. http_port: the bound
+// port, since the configured one may be 0.
 void SayWhere(const quire::Address& listen, quire::Address http, int http_port) {
   http.port = http_port;
   quire::StandardOutput().Write(absl::StrCat(
       "quire_worker: listens listen=", listen.ToString(), " http=", http.ToString(), "\n"));
 }
 
-// Loads the model. A large one takes minutes, so meanwhile Watch calls are told the progress and
+// Loads the model. A large model takes minutes; meanwhile Watch calls report the progress, and
 // signals to stop are polled.
 class Loader {
  public:

@@ -14,11 +14,12 @@
 namespace quire {
 namespace {
 
-// The largest usual step. A larger one takes its workspace from the slack.
+// Size of the largest usual step, whose workspace is allocated first. A larger step takes its
+// workspace from the slack.
 constexpr int32_t kMaxUsualTokens = 8192;
 constexpr int32_t kMaxUsualSequences = 512;
-// Upper bound on the slack, which is left for graphs, inputs of steps and partial results of long
-// contexts: their size is not known yet.
+// Upper bound on the slack, the memory left free for graphs, step inputs and partial results of
+// long contexts, whose sizes are not known yet.
 constexpr int64_t kMaxSlackBytes = int64_t{1} << 30;
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
@@ -43,7 +44,7 @@ int64_t MinBlockBytes(const KernelBackend& backend,
       .block_bytes();
 }
 
-// A scheduler needs at least the null block and one more to serve a request.
+// Checks that two blocks fit: a scheduler needs the null block and one more to serve a request.
 absl::Status CheckHoldsBlocks(const KvCacheBudget& budget, int64_t min_block_bytes) {
   if (budget.num_blocks_override == 0 && budget.bytes < 2 * min_block_bytes) {
     return NoMemory(

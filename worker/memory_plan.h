@@ -1,7 +1,7 @@
 // Checks that the memory of this machine has room for weights, KV pool and swap space of this rank
-// and of the other ranks that run here. Main memory is checked before any is taken: the kernel
-// grants every allocation, gives out pages one by one, and would kill a process later. A GPU
-// refuses allocations itself.
+// and of the other ranks that run here. Main memory is checked before any is allocated. The kernel
+// grants every allocation and provides pages only when they are written; if pages run out, it kills
+// a process. A GPU refuses allocations that do not fit.
 //
 // Thread safety: called from main.
 // Errors:        kResourceExhausted, reason MEMORY, with the bytes needed and the limit.
@@ -28,16 +28,17 @@ struct HostMemory {
   std::optional<int64_t> available_bytes;
 };
 
-// Checks that there is as much memory as the command line asks for, for all ranks of this machine.
-// Message "--flag: rule".
+// Checks that the machine, or the device, has the memory that the command line asks for. In main
+// memory the ranks of this machine are summed. Message of errors: "--flag: rule".
 absl::Status CheckMemory(const WorkerConfig& config,
                          const std::optional<DeviceSpace>& device,
                          std::optional<int64_t> total_bytes);
 
 // Returns the sizes of the pools, before weights are loaded. weight_bytes: main memory of the
 // share's weights while they are loaded. Checks that pools and weights of all ranks here fit in the
-// machine, and those of this rank in the available memory. Sizes that were not given shrink to what
-// the weights leave. Errors: also a pool too small to serve any request.
+// machine, and that this rank's pools and weights fit in the available memory. Sizes that were not
+// given shrink to the memory that the weights leave. A pool too small to serve any request is an
+// error too.
 absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const HostMemory& host,
                                          const KernelBackend& backend,
@@ -45,9 +46,9 @@ absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const RankShare& share,
                                          int64_t weight_bytes);
 
-// Returns the final sizes, once weights are loaded. On a GPU without --kv-cache-memory-bytes it
-// allocates the model's workspace for the largest usual step first, and gives the pool what is then
-// left of --gpu-memory-utilization. Otherwise returns `plan`.
+// Returns the final sizes of the pools; called once weights are loaded. On a GPU without
+// --kv-cache-memory-bytes, allocates the model's workspace for the largest usual step, then gives
+// the KV pool the rest of --gpu-memory-utilization. Otherwise returns `plan`.
 absl::StatusOr<KvCacheBudget> SizeKvCache(const WorkerConfig& config,
                                           const KvCacheBudget& plan,
                                           const KernelBackend& backend,

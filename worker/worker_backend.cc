@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
       break;
   }
   auto gpu = CreateGpu(config, "cuda");
-  // The CPU cannot quantize, and a request for it must not be dropped silently.
+  // The CPU cannot quantize, and a request to quantize must not be dropped silently.
   if (gpu.ok() || config.gpu.quantization != GpuQuantization::kNone) {
     return gpu;
   }

@@ -19,11 +19,13 @@ namespace quire {
 // Returns the CPU options of the command line.
 CpuBackendOptions CpuOptions(const WorkerConfig& config);
 
-// --device=auto falls back to the CPU and logs why, except with --quantization, which the CPU
-// lacks. Errors: kInvalidArgument or kFailedPrecondition, message "--flag: rule".
+// Creates the backend. With --device=auto and no usable GPU, creates the CPU backend and logs the
+// reason; with --quantization, which the CPU lacks, that is an error. Errors: kInvalidArgument or
+// kFailedPrecondition, message "--flag: rule".
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig& config);
 
-// Checks that the device has windows if --kv-backend=vmm asks for them. Errors: as below.
+// Checks that the device has windows if --kv-backend=vmm asks for them. Errors: kInvalidArgument,
+// reason FLAG.
 absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& backend);
 
 // Checks that other ranks may connect over the listen address: on GPUs they may use NCCL, which

@@ -227,8 +227,8 @@ absl::StatusOr<bool> IsDummy() {
   return FlagError("load-format", "must be auto, safetensors or dummy");
 }
 
-// Returns null for plain text. TLS always asks peers for a certificate: any peer that connects to a
-// worker commands it.
+// Returns null for plain text. TLS always asks peers for a certificate, since any peer that
+// connects can command the worker.
 absl::StatusOr<std::shared_ptr<TlsFiles>> Tls() {
   const TlsTexts paths = {.certificate = absl::GetFlag(FLAGS_ssl_certfile),
                           .key = absl::GetFlag(FLAGS_ssl_keyfile),
@@ -274,7 +274,7 @@ absl::StatusOr<std::optional<Address>> HttpAddress() {
   return port < 0 ? std::nullopt : std::make_optional(address);
 }
 
-// ShareOf checks later whether the model can be split so.
+// ShareOf checks later whether the model can be split over so many ranks.
 absl::StatusOr<RankPlace> Place() {
   const RankPlace place = {.rank = absl::GetFlag(FLAGS_rank),
                            .size = absl::GetFlag(FLAGS_tensor_parallel_size)};

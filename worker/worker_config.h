@@ -27,18 +27,18 @@ enum class WorkerDevice : uint8_t { kAuto, kCpu, kCuda, kEmulated };
 
 struct GpuOptions {
   int32_t device_index = 0;
-  std::optional<DType> dtype;  // nullopt: the model's, bf16 for an fp32 model
+  std::optional<DType> dtype;  // nullopt: the model's type, or bf16 for an fp32 model
   bool use_graphs = true;
   bool batch_invariant = false;
   GpuQuantization quantization = GpuQuantization::kNone;
   std::string gemm_cache_path;      // empty: no file
-  double memory_utilization = 0.9;  // share of the device's memory for everything of this worker
+  double memory_utilization = 0.9;  // share of the device's memory that this worker may use
 };
 
 struct WorkerConfig {
   std::string model_dir;
   bool has_dummy_weights = false;  // random weights, for benchmarks
-  // Local to this machine, or with TLS that asks schedulers for a certificate, unless
+  // A local address, or one with TLS that asks schedulers for a certificate; any address if
   // allows_insecure_bind.
   Address listen;
   bool allows_insecure_bind = false;

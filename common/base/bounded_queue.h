@@ -1,7 +1,7 @@
 // BoundedQueue passes values from many threads to one. Only PushAlways exceeds its capacity.
 //
 // Thread safety: Push, Pop, Close and size may be called from any thread.
-// Cost:          one short critical section per call; Pop wakes when something arrives.
+// Cost:          one short critical section per call; Pop wakes when an item arrives.
 #ifndef QUIRE_COMMON_BASE_BOUNDED_QUEUE_H_
 #define QUIRE_COMMON_BASE_BOUNDED_QUEUE_H_
 
@@ -27,21 +27,22 @@ class BoundedQueue {
   BoundedQueue(const BoundedQueue&) = delete;
   BoundedQueue& operator=(const BoundedQueue&) = delete;
 
-  // Appends value. Returns false, and leaves the queue unchanged, when it is full or closed.
+  // Appends value. Returns false, and leaves the queue unchanged, if it is full or closed.
   [[nodiscard]] bool Push(T value) {
     const MutexLock lock(mutex_);
     return items_.size() < capacity_ && Append(std::move(value));
   }
 
-  // Appends value, even past the capacity. For events that must not be lost and that something else
-  // bounds (one abort per live request, one reply per worker). Returns false only when closed.
+  // Appends value, even past the capacity. For events that must not be lost and whose number has
+  // another bound (one abort per live request, one reply per worker). Returns false only if the
+  // queue is closed.
   bool PushAlways(T value) {
     const MutexLock lock(mutex_);
     return Append(std::move(value));
   }
 
-  // Takes all items, oldest first; waits at most timeout for the first. Returns an empty deque
-  // after the timeout, or when the queue is closed and drained.
+  // Takes all items, oldest first, and waits at most timeout for the first item. Returns an empty
+  // deque after the timeout, or if the queue is closed and drained.
   std::deque<T> PopAll(absl::Duration timeout) {
     const Instant deadline = SteadyNow() + absl::ToInt64Nanoseconds(timeout);
     const MutexLock lock(mutex_);
@@ -50,7 +51,7 @@ class BoundedQueue {
     return std::exchange(items_, {});
   }
 
-  // Waits for an item and takes the oldest. Returns nullopt when the queue is closed and drained.
+  // Waits for an item and takes the oldest. Returns nullopt if the queue is closed and drained.
   std::optional<T> Pop() {
     const MutexLock lock(mutex_);
     while (!IsReady()) {

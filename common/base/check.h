@@ -1,6 +1,6 @@
-// QUIRE_CHECK stops the process when the program itself is wrong: a broken invariant, a double
-// free, an unknown id inside the core. Data from the wire, files or flags must never reach one.
-// QUIRE_DCHECK is the same for hot loops and is compiled out when NDEBUG is defined.
+// QUIRE_CHECK stops the process if the program itself is wrong: a broken invariant, a double free,
+// an unknown id inside the core. Data from the wire, files or flags must never make a check fail.
+// QUIRE_DCHECK is the same for hot loops, and is compiled out if NDEBUG is defined.
 //
 // Thread safety: safe from any thread.
 #ifndef QUIRE_COMMON_BASE_CHECK_H_
@@ -16,7 +16,7 @@ namespace quire {
 // Prints "file:line: check failed: expression" on standard error and aborts.
 [[noreturn]] inline void CheckFailed(const char* file, int line, const char* expression) {
   constexpr unsigned kMaxSeconds = 2;
-  ::alarm(kMaxSeconds);  // a terminal that nobody reads must not keep the process alive
+  ::alarm(kMaxSeconds);  // else output to a blocked terminal could keep the process alive
   std::fprintf(stderr, "%s:%d: check failed: %s\n", file, line, expression);
   std::fflush(stderr);
   std::abort();

@@ -9,7 +9,8 @@
 
 namespace quire {
 
-// Nanoseconds since an arbitrary start, monotonic. Wall-clock jumps do not touch it.
+// Nanoseconds since an arbitrary start, monotonic. Jumps of the wall clock do not affect an
+// Instant.
 using Instant = int64_t;
 
 inline constexpr Instant kInfiniteFuture = std::numeric_limits<Instant>::max();
@@ -18,14 +19,14 @@ inline constexpr int64_t kNanosPerMilli = 1'000'000;
 inline constexpr int64_t kNanosPerSecond = 1'000'000'000;
 inline constexpr int64_t kNanosPerYear = int64_t{365} * 24 * 3600 * kNanosPerSecond;
 
-// The monotonic clock of this process. Thread-safe.
+// Returns the monotonic clock's time. Thread-safe.
 inline Instant SteadyNow() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
-// Nanoseconds since 1970 by the wall clock, which may jump. Thread-safe.
+// Returns nanoseconds since 1970 by the wall clock, which may jump. Thread-safe.
 inline uint64_t WallClockNanos() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                    std::chrono::system_clock::now().time_since_epoch())

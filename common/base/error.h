@@ -21,20 +21,20 @@ namespace quire {
 
 absl::Status Error(absl::StatusCode code, std::string_view reason, std::string_view message);
 
-// Shorthand for a request that is wrong however often it is retried.
+// Returns a kInvalidArgument Error, for a request that fails however often it is retried.
 absl::Status InvalidArgument(std::string_view reason, std::string_view message);
 
-// The reason given to Error, or "" when the status has none.
+// Returns the reason given to Error, or "" if the status has none.
 std::string ReasonOf(const absl::Status& status);
 
 // Returns `status` with one more machine-readable fact, key -> value ("last_done" -> "41"). An OK
 // status is returned unchanged.
 absl::Status WithMetadata(absl::Status status, std::string_view key, std::string_view value);
 
-// The value given to WithMetadata, or "".
+// Returns the value given to WithMetadata for the key, or "".
 std::string MetadataOf(const absl::Status& status, std::string_view key);
 
-// All keys and values given to WithMetadata, ascending by key.
+// Returns all keys and values given to WithMetadata, ascending by key.
 std::vector<std::pair<std::string, std::string>> AllMetadataOf(const absl::Status& status);
 
 }  // namespace quire

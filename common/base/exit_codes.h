@@ -10,7 +10,7 @@ inline constexpr int kExitUsage = 2;   // a mistake on the command line
 inline constexpr int kExitModel = 3;   // model files that cannot be served
 inline constexpr int kExitMemory = 4;  // the machine cannot hold what was asked for
 inline constexpr int kExitDevice = 5;  // a device failed
-inline constexpr int kExitStuck = 70;  // a thread hangs that others wait for
+inline constexpr int kExitStuck = 70;  // a thread hangs while other threads wait for it
 
 }  // namespace quire
 

@@ -1,4 +1,4 @@
-// The limit on open files of this process, sockets included (RLIMIT_NOFILE).
+// This process's limit on open files, sockets included (RLIMIT_NOFILE).
 //
 // Thread safety: RaiseFileLimit before other threads start; FileLimit from any thread.
 #ifndef QUIRE_COMMON_BASE_FILE_LIMIT_H_

@@ -5,8 +5,8 @@
 namespace quire {
 namespace {
 
-// glibc's initial M_MMAP_THRESHOLD. Setting it keeps it fixed; otherwise each freed buffer raises
-// it to its own size, up to 32 MiB.
+// glibc's initial M_MMAP_THRESHOLD. Setting the threshold keeps it fixed. Otherwise each freed
+// buffer raises the threshold to the buffer's size, up to 32 MiB.
 constexpr int kLargeBytes = 128 << 10;
 constexpr int kMaxArenas = 2;
 

@@ -1,10 +1,10 @@
-// Returns freed memory to the system. By default glibc keeps most of it: after the first large free
-// it cuts later large buffers from arenas, eight per core, and an arena gives back only the free
-// space at its end. A server would hold the memory of a flood of requests for good.
+// Returns freed memory to the system. By default glibc keeps most of it. After the first large free
+// it takes later large buffers from arenas, of which there are eight per core, and an arena gives
+// back only the free space at its end. So a server would keep the memory of a flood of requests.
 //
 // Thread safety: ConfigureMalloc before other threads start; ReturnFreeMemory from any thread.
 // Cost:          two system calls for each buffer of 128 KiB and more, and a page fault for each
-//                4 KiB of it; ReturnFreeMemory: see its declaration.
+//                4 KiB of the buffer; ReturnFreeMemory: see its declaration.
 // Source:        mallopt(3), malloc_trim(3).
 #ifndef QUIRE_COMMON_BASE_FREE_MEMORY_H_
 #define QUIRE_COMMON_BASE_FREE_MEMORY_H_

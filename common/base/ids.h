@@ -10,15 +10,16 @@
 
 namespace quire {
 
-// A block of the device pool; one id names the same place on every rank. A plain integer, because
-// block tables are arrays of ids on the wire and in kernels. Widen to int64_t before multiplying:
-// id * block elements overflows 32 bits in any real pool.
+// A block of the device pool. An id means the same place of the pool on every rank. A plain
+// integer, because block tables are arrays of ids on the wire and in kernels. Widen to int64_t
+// before multiplying: id * block elements overflows 32 bits in any real pool.
 using BlockId = int32_t;
 
-// Never allocated. Padding of block tables points at it, so that a stray read stays in the pool.
+// The null block is never allocated. Padding of block tables names this block, so that a stray read
+// stays in the pool.
 inline constexpr BlockId kNullBlockId = 0;
 
-// A block of the host pool, to which blocks are swapped. There is no null host block.
+// A block of the host pool, to which device blocks are swapped. There is no null host block.
 using HostBlockId = int32_t;
 
 using TokenId = int32_t;
@@ -26,8 +27,8 @@ using TokenId = int32_t;
 // One client request, numbered by the scheduler in order of arrival.
 using RequestId = StrongId<struct RequestIdTag, uint64_t>;
 
-// The scheduler's and a worker's short name for a sequence: an integer below max_sequences, reused
-// once the step that released it has been answered.
+// Short name for a sequence between scheduler and worker: an integer below max_sequences. A handle
+// is reused once the step that released it has been answered.
 using SequenceHandle = uint32_t;
 
 }  // namespace quire

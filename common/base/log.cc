@@ -55,7 +55,7 @@ std::string TextLine(std::string_view time,
   return line;
 }
 
-// Replaces bytes that are not UTF-8; a path may hold some.
+// Returns the line as JSON. Replaces bytes that are not UTF-8, which a path may hold.
 std::string JsonLine(std::string_view time,
                      std::string_view level,
                      std::string_view sentence,

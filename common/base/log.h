@@ -1,6 +1,6 @@
-// Log writes one line per call: time, level, a sentence, then key=value pairs, or the same as a
-// JSON object whose values are strings. Contents of users' requests (prompts, outputs, token ids)
-// are never logged; request ids and counts are.
+// Log writes one line per call: time, level, a sentence, then key=value pairs. As JSON, the line is
+// an object with the same parts, whose values are strings. Contents of users' requests (prompts,
+// outputs, token ids) are never logged; request ids and counts are.
 //
 // For example LogInfo("worker ready", {{"rank", absl::StrCat(rank)}}).
 //

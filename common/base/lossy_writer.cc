@@ -20,7 +20,7 @@ namespace quire {
 namespace {
 
 constexpr int64_t kMaxFlushNs = kNanosPerSecond / 2;
-constexpr unsigned kMaxDyingSeconds = 2;  // longer than both flushes
+constexpr unsigned kMaxDyingSeconds = 2;  // more than flushing both streams takes
 
 // Flushes, then lets the signal take its default action.
 void OnCrash(int signal) {
@@ -30,7 +30,7 @@ void OnCrash(int signal) {
   ::raise(signal);
 }
 
-// Whether the uncaught exception is std::thread's, which a limit kept from starting.
+// Returns whether the uncaught exception is std::thread's: a limit kept a thread from starting.
 bool CannotStartThread() {
   const std::exception_ptr exception = std::current_exception();
   try {
@@ -55,7 +55,7 @@ void OnTerminate() {
     const std::string message = program_invocation_short_name + std::string(kWhy);
     const ssize_t ignored = ::write(STDERR_FILENO, message.data(), message.size());
     static_cast<void>(ignored);
-    // A setting: starting again would not help.
+    // A limit of the system is a setting, so starting the process again would not help.
     ::_exit(kExitUsage);
   }
   __gnu_cxx::__verbose_terminate_handler();
@@ -136,7 +136,8 @@ void LossyWriter::Flush() {
 
 bool LossyWriter::HasThread() const { return thread_pid_ == ::getpid(); }
 
-// If no thread can start (a limit on processes), Write writes directly and retries next time.
+// Starts the thread. If a limit on processes forbids that, Write writes directly, and the next
+// Write tries again to start the thread.
 void LossyWriter::Start() {
   // The thread blocks all signals: handlers run on other threads, and SIGPIPE, SIGXFSZ and SIGTTOU
   // at most make write(2) fail instead of ending or stopping the process.
@@ -180,7 +181,7 @@ void LossyWriter::WriteNow(std::string_view text) {
       text.remove_prefix(static_cast<size_t>(written));
     } else if (written < 0 && errno == EAGAIN) {
       pollfd writable = {.fd = fd_, .events = POLLOUT, .revents = 0};
-      ::poll(&writable, 1, -1);  // another process has made it non-blocking
+      ::poll(&writable, 1, -1);  // another process made the descriptor non-blocking
     } else if (written == 0 || errno != EINTR) {
       is_torn_ |= text.size() < size;
       return;

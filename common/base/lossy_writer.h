@@ -1,15 +1,15 @@
-// LossyWriter writes to a descriptor from its own thread, so that its callers never wait for a
+// LossyWriter writes to a descriptor from a separate thread, so that its callers never wait for a
 // reader or a disk: a terminal that was stopped (Ctrl-S), the full pipe of a log collector, a file
-// on a network share that hangs. Servers write their log and all other output with it.
+// on a network share that hangs. Servers write their log and all other output with a LossyWriter.
 //
-// It uses a thread because O_NONBLOCK would not do: the flag applies to every process that shares
+// O_NONBLOCK cannot replace the thread: the flag applies to every process that shares
 // the terminal or pipe, and disks ignore it. Reopening the file to get a private flag fails for
 // sockets and for terminals of other users.
 //
 // Text is written in order, each piece by one write(2) if the descriptor takes it at once. While
-// the descriptor blocks, up to kMaxBacklogBytes are queued; later text is lost. Text that it
-// refuses (a full disk, a pipe without reader, a closed descriptor) is lost too. If a part of a
-// text was written, the next text begins on a new line.
+// the descriptor blocks, up to kMaxBacklogBytes are queued; later text is lost. Text that the
+// descriptor refuses (a full disk, a pipe without reader, a closed descriptor) is lost too. If a
+// part of a text was written, the next text begins on a new line.
 //
 // Thread safety: safe from any thread. After fork(2) the child writes directly, and may wait.
 // Cost:          a copy of the text and one short critical section per call.
@@ -55,25 +55,25 @@ class LossyWriter {
   void WriteNow(std::string_view text);
 
   const int fd_;
-  bool is_torn_ = false;  // the last text was cut short; only the writing thread uses it
+  bool is_torn_ = false;  // whether the last text was cut short; used only by the writing thread
   Mutex mutex_;
   CondVar queued_;
   CondVar written_;
   std::deque<std::string> queue_ ABSL_GUARDED_BY(mutex_);
   size_t backlog_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // queued, or being written
   static constexpr pid_t kNoThread = -1;
-  pid_t thread_pid_ ABSL_GUARDED_BY(mutex_) = kNoThread;  // the process that has the thread
+  pid_t thread_pid_ ABSL_GUARDED_BY(mutex_) = kNoThread;  // the process in which the thread runs
 };
 
-// The writers of descriptors 1 and 2. The process flushes both when it ends by exit, by ExitNow or
-// by a signal that its own fault raised (SIGABRT, SIGSEGV, ...).
+// Return the writers of descriptors 1 and 2. The process flushes both when it ends by exit, by
+// ExitNow or by a signal that its own fault raised (SIGABRT, SIGSEGV, ...).
 LossyWriter& StandardOutput();
 LossyWriter& StandardError();
 
-// Flushes both; takes at most a second.
+// Flushes the writers of both standard streams; takes at most a second.
 void FlushStandardStreams();
 
-// Ends the process without running destructors, which may wait for threads that hang.
+// Ends the process without running destructors, since those may wait for threads that hang.
 [[noreturn]] void ExitNow(int exit_code);
 
 }  // namespace quire

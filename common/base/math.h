@@ -10,19 +10,19 @@
 
 namespace quire {
 
-// ceil(a / b). REQUIRES: a >= 0, b > 0.
+// Returns ceil(a / b). REQUIRES: a >= 0, b > 0.
 template <typename T>
 constexpr T DivCeil(T a, std::type_identity_t<T> b) {
   return (a + b - 1) / b;
 }
 
-// The least multiple of b that is at least a. REQUIRES: a >= 0, b > 0.
+// Returns the least multiple of b that is at least a. REQUIRES: a >= 0, b > 0.
 template <typename T>
 constexpr T RoundUp(T a, std::type_identity_t<T> b) {
   return DivCeil(a, b) * b;
 }
 
-// a * b, or nullopt when the product does not fit. For sizes read from files and messages.
+// Returns a * b, or nullopt if the product does not fit. For sizes read from files and messages.
 inline std::optional<int64_t> CheckedMultiply(int64_t a, int64_t b) {
   int64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product)) {
@@ -31,7 +31,7 @@ inline std::optional<int64_t> CheckedMultiply(int64_t a, int64_t b) {
   return product;
 }
 
-// a + b, or nullopt when the sum does not fit.
+// Returns a + b, or nullopt if the sum does not fit.
 inline std::optional<int64_t> CheckedAdd(int64_t a, int64_t b) {
   int64_t sum = 0;
   if (__builtin_add_overflow(a, b, &sum)) {

@@ -1,14 +1,15 @@
 // Mutex, MutexLock and CondVar wrap the standard library's with thread-safety annotations: a member
-// names the mutex that guards it (ABSL_GUARDED_BY), a private function the mutex that its caller
-// must hold (ABSL_EXCLUSIVE_LOCKS_REQUIRED), and clang-tidy refuses code that violates either.
+// names the mutex that guards it (ABSL_GUARDED_BY), and a private function names the mutex that its
+// caller must hold (ABSL_EXCLUSIVE_LOCKS_REQUIRED). clang-tidy refuses code that violates these.
 //
 // abseil's mutex is not used: Debian's abseil is not instrumented, so that ThreadSanitizer would
 // report every use of it as a race.
 //
-// Wait takes no predicate, because clang's analysis does not look into one: loop around Wait.
+// Wait takes no predicate, because clang's analysis does not look into predicates. Write a loop
+// around Wait instead.
 //
 // Thread safety: Mutex and CondVar: any thread. MutexLock: the thread that made it.
-// Cost:          that of std::mutex, std::unique_lock and std::condition_variable.
+// Cost:          as std::mutex, std::unique_lock and std::condition_variable.
 #ifndef QUIRE_COMMON_BASE_MUTEX_H_
 #define QUIRE_COMMON_BASE_MUTEX_H_
 
@@ -22,7 +23,7 @@
 
 namespace quire {
 
-// Only MutexLock locks it.
+// Locked only by MutexLock.
 class ABSL_LOCKABLE Mutex {
  public:
   Mutex() = default;
@@ -44,7 +45,8 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
-  // Call them alternately, Unlock first. The destructor unlocks the mutex if it is held.
+  // Call Unlock and Lock alternately, Unlock first. The destructor unlocks the mutex if it is
+  // locked.
   void Unlock() ABSL_UNLOCK_FUNCTION() { lock_.unlock(); }
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { lock_.lock(); }
 
@@ -65,7 +67,8 @@ class CondVar {
     lock.release();
   }
 
-  // Like Wait, but at most until deadline (SteadyNow). Returns false after the deadline.
+  // Waits like Wait, but at most until deadline (on the clock of SteadyNow). Returns false after
+  // the deadline.
   bool WaitUntil(Mutex& mutex, Instant deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     const std::chrono::steady_clock::time_point at{std::chrono::nanoseconds(deadline)};

@@ -11,7 +11,7 @@
 
 namespace quire {
 
-// Returns at most the first `max_bytes` bytes, with '?' for each that is not printable ASCII.
+// Returns at most the first `max_bytes` bytes, with '?' for each byte that is not printable ASCII.
 inline std::string Printable(std::string_view text, size_t max_bytes = std::string_view::npos) {
   std::string printable(text.substr(0, max_bytes));
   std::replace_if(
@@ -19,7 +19,7 @@ inline std::string Printable(std::string_view text, size_t max_bytes = std::stri
   return printable;
 }
 
-// Returns the whole text as one line: control characters (C0, DEL, and C1 in UTF-8) become '?',
+// Returns the whole text as one line. Control characters (C0, DEL, and C1 in UTF-8) become '?';
 // letters of any language stay.
 inline std::string OneLine(std::string_view text) {
   std::string line;

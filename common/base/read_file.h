@@ -12,7 +12,7 @@
 namespace quire {
 
 // Reads a regular file of at most max_bytes; refuses any other kind (a FIFO) without waiting.
-// Errors: kNotFound when it is missing, else kInvalidArgument, reason FILE; the message starts with
+// Errors: kNotFound if it is missing, else kInvalidArgument, reason FILE; the message starts with
 //         the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 

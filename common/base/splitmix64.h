@@ -10,7 +10,7 @@
 
 namespace quire {
 
-// Returns the next word and advances state, which may start at any seed.
+// Returns the next word and advances state. Any number can be the first state, the seed.
 inline uint64_t SplitMix64(uint64_t& state) {
   state += 0x9E3779B97F4A7C15ULL;
   uint64_t word = state;

@@ -1,5 +1,5 @@
-// ThreadTimes holds how long a thread ran on a CPU, and how long it was runnable but waited for
-// one. Both only grow; their zero is arbitrary.
+// ThreadTimes holds how long a thread ran on a CPU, and how long it was runnable but waited for a
+// CPU. Both times only grow, from an arbitrary start.
 //
 // Thread safety: ThreadCpuNanos: any thread. ThreadTimesReader reads the times of the thread that
 //                made it; only that thread may use it.
@@ -16,7 +16,7 @@ namespace quire {
 
 struct ThreadTimes {
   int64_t cpu_ns = 0;
-  std::optional<int64_t> cpu_wait_ns;  // nullopt where the kernel does not report it
+  std::optional<int64_t> cpu_wait_ns;  // nullopt if the kernel does not report it
 };
 
 class ThreadTimesReader {
@@ -29,7 +29,7 @@ class ThreadTimesReader {
   FileDescriptor schedstat_;
 };
 
-// ThreadTimes::cpu_ns of the calling thread.
+// Returns ThreadTimes::cpu_ns of the calling thread.
 int64_t ThreadCpuNanos();
 
 }  // namespace quire

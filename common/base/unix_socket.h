@@ -1,4 +1,4 @@
-// IsListenedOn tells a live Unix socket from a stale file, which stays when its process dies.
+// IsListenedOn distinguishes a live Unix socket from a stale file, which a dead process left.
 //
 // Thread safety: a free function.
 #ifndef QUIRE_COMMON_BASE_UNIX_SOCKET_H_

@@ -12,8 +12,8 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
-# Keeps results the same bits under every compiler: none may fuse a multiply and an add unasked.
-# Kernels request fused operations by intrinsics.
+# Forbids compilers to fuse a multiply and an add, so that results have the same bits under every
+# compiler. Kernels request fused operations by intrinsics.
 add_compile_options(-ffp-contract=off)
 # Hardening: memory errors end the process. tests/tools/check_programs.py verifies the programs.
 add_compile_options(-fstack-protector-strong -fstack-clash-protection)
@@ -74,7 +74,8 @@ function(quire_cc_binary)
 endfunction()
 
 # Precompiles headers that nearly every test includes: without a compiler cache they take a fifth of
-# the tests' compile time. It is an executable because its compiler flags must equal a test's.
+# the tests' compile time. The target is an executable because its compiler flags must equal a
+# test's.
 function(quire_precompile_test_headers target)
   if(QUIRE_CCACHE)
     return()
@@ -148,7 +149,7 @@ function(quire_cc_test)
   endforeach()
 endfunction()
 
-# quire_cc_benchmark(NAME gemm_bench SRCS ... DEPS ...): built, not run by the test suite.
+# quire_cc_benchmark(NAME gemm_bench SRCS ... DEPS ...): built but not run by the test suite.
 function(quire_cc_benchmark)
   cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})

@@ -34,7 +34,7 @@ absl::CommandLineFlag* FindBool(absl::string_view name) {
   return flag != nullptr && flag->IsOfType<bool>() ? flag : nullptr;
 }
 
-// The flag that --no-x or --nox switches off.
+// Returns the flag that a name like no-x or nox switches off, or null.
 absl::CommandLineFlag* FindNegated(const std::string& name) {
   if (!absl::StartsWith(name, "no")) {
     return nullptr;
@@ -46,7 +46,7 @@ absl::CommandLineFlag* FindNegated(const std::string& name) {
   return flag;
 }
 
-// The number of single-character edits between two names.
+// Returns the number of single-character edits between two names.
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) {
@@ -157,7 +157,7 @@ class ArgumentParser {
     return absl::OkStatus();
   }
 
-  // The value of a flag written without "=".
+  // Returns the value of a flag that was written without "=".
   absl::StatusOr<std::string_view> ImpliedValue(std::string_view typed,
                                                 const absl::CommandLineFlag& flag) {
     if (flag.IsOfType<bool>()) {
@@ -174,7 +174,7 @@ class ArgumentParser {
   CommandLine result_;
 };
 
-// "--block-size (default 16)" and its help on the next line.
+// Returns a flag's lines in the help: "--block-size (default 16)", then the flag's description.
 std::string HelpOf(const absl::CommandLineFlag& flag) {
   std::string name = WithDashes(flag.Name());
   bool on = flag.IsOfType<bool>() && flag.DefaultValue() == "true";

@@ -4,8 +4,8 @@
 // the flags; other arguments are positional. Flags may also come from a file or the environment
 // (flag_sources.h).
 //
-// abseil's own parser is not used: it accepts no dashes, lists its own flags among ours and fixes
-// the exit code of a mistake.
+// abseil's own parser is not used: it accepts no dashes in names, lists its own flags among ours
+// and exits with a fixed code after a mistake.
 //
 // Thread safety: call from main, before other threads start.
 #ifndef QUIRE_COMMON_FLAGS_COMMAND_LINE_H_

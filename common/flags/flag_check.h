@@ -18,7 +18,7 @@ absl::Status FlagError(std::string_view flag, std::string_view rule);
 // "-".
 bool BeginsLikeFlag(std::string_view word);
 
-// Errors: FlagError when the value is not in [low, high].
+// Errors: FlagError if the value is not in [low, high].
 absl::Status CheckFlagRange(std::string_view flag, int64_t value, int64_t low, int64_t high);
 
 }  // namespace quire

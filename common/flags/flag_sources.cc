@@ -23,7 +23,7 @@ bool IsSource(absl::string_view name) {
   return name == "flagfile" || name == "fromenv" || name == "tryfromenv";
 }
 
-// The name in "--name=value", "--name value" or "--name".
+// Returns the name in "--name=value", "--name value" or "--name".
 absl::string_view NameIn(absl::string_view argument) {
   argument.remove_prefix(absl::StartsWith(argument, "--") ? 2 : 1);
   return argument.substr(0, argument.find_first_of("= \t"));

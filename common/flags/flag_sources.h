@@ -6,7 +6,7 @@
 //   --fromenv=NAME,NAME     --NAME with the value of the variable FLAGS_NAME, which must be set
 //   --tryfromenv=NAME,NAME  the same, but variables that are not set are skipped
 //
-// A flag that comes later wins. "--" ends the flags.
+// If a flag is set twice, the later setting counts. "--" ends the flags.
 //
 // Thread safety: call from main, before other threads start: it reads the environment.
 #ifndef QUIRE_COMMON_FLAGS_FLAG_SOURCES_H_
@@ -20,12 +20,12 @@
 
 namespace quire {
 
-// Returns the arguments with those three flags expanded, one argument for each expanded flag. A
+// Returns the arguments with the three flags above expanded, one argument for each expanded flag. A
 // file may hold at most 1 MiB and may name no other source.
 // Errors: kInvalidArgument, reason FLAG; the message names the file and the line, never the text.
 absl::StatusOr<std::vector<std::string>> ExpandFlagSources(const std::vector<std::string>& args);
 
-// The part of --help about these three flags.
+// Returns the part of --help about the three flags above.
 std::string_view FlagSourcesHelp();
 
 }  // namespace quire

@@ -8,8 +8,8 @@
 
 namespace quire {
 
-// Applies --log-format. If its value is wrong, ends the process (kExitUsage) with one line, which
-// begins with the prefix.
+// Applies --log-format. If the flag's value is wrong, ends the process (kExitUsage) with one line
+// that begins with the prefix.
 void ApplyLogFlagsOrExit(std::string_view prefix);
 
 }  // namespace quire

@@ -29,7 +29,7 @@ sigset_t PrepareSignals() {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGXFSZ, SIG_IGN);
-  std::signal(SIGPIPE, SIG_IGN);  // the reader of our output may go away
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of our output may end
   return signals;
 }
 
@@ -39,7 +39,7 @@ void ExitWith(const absl::Status& status, std::string_view prefix, int exit_code
     line.insert(0, prefix);
   }
   StandardError().Write(line + "\n");
-  // Other threads may run already; destructors would destroy objects under them.
+  // Other threads may already run, and destructors would destroy objects that the threads use.
   ExitNow(ReasonOf(status) == "MEMORY" ? kExitMemory : exit_code);
 }
 

@@ -13,11 +13,12 @@
 namespace quire {
 
 // Opens /dev/null for each closed descriptor among 0 to 2. Otherwise one of our sockets or files
-// could get the number, and the log would be written into it.
+// could get that number, and the log would be written into the socket or file.
 void OpenStandardStreams();
 
-// Blocks SIGTERM and SIGINT in this thread and all that start later, so that sigwait gets them.
-// Ignores SIGXFSZ and SIGPIPE: the write fails instead of ending the process.
+// Blocks SIGTERM and SIGINT in this thread and in threads that start later, so that sigwait gets
+// them, and returns the two signals. Ignores SIGXFSZ and SIGPIPE, so that a write fails instead of
+// ending the process.
 sigset_t PrepareSignals();
 
 // Ends the process with one line on standard error: the prefix, unless the message begins with it,

@@ -48,8 +48,8 @@ constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
 constexpr int64_t kMaxPageAgeNs = 20 * kNanosPerMilli;
 // Burst of the token bucket: a few requests in a row each get a fresh page.
 constexpr int64_t kBurstNs = 100 * kNanosPerMilli;
-// A quarter for each address; a name usually has two. So the last accepted connections are read
-// before later ones can push them out.
+// A quarter of all connections for each address, of which a name usually has two. So accepted
+// connections are read before later ones can replace them.
 constexpr size_t kMaxAcceptsAtOnce = HttpServer::kMaxConnections / 4;
 
 Response ErrorResponse(http::status status) {
@@ -62,8 +62,8 @@ Response ErrorResponse(http::status status) {
 class Connection;
 
 // A page and the connections waiting for it. Concurrent requests share one rendering. A token
-// bucket limits rendering: t ns of it cost 5 t, so it takes at most a fifth of the thread. Over the
-// limit, requests get the previous page.
+// bucket limits rendering: t ns of rendering cost 5 t, so that rendering takes at most a fifth of
+// the thread's time. Over the limit, requests get the previous page.
 class SharedPage {
  public:
   SharedPage(asio::io_context& context, HttpPage page)
@@ -73,7 +73,7 @@ class SharedPage {
 
   void Ask(std::shared_ptr<Connection> connection) {
     if (waiting_.empty()) {
-      // Posted behind the requests that have arrived, so that all of them share this rendering.
+      // Runs after the requests that have already arrived, so that they all share this rendering.
       asio::post(context_, [this] { AnswerAll(); });
     }
     waiting_.push_back(std::move(connection));
@@ -94,13 +94,13 @@ using SharedPages = std::list<SharedPage>;
 // All connections of a server, the longest silent first.
 using Connections = std::list<std::shared_ptr<Connection>>;
 
-// Reads and answers requests one by one. The list and pending operations keep it alive.
+// Reads and answers requests one by one. The list and pending operations keep the object alive.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, SharedPages& pages, Connections& connections)
       : stream_(std::move(socket)), pages_(pages), connections_(connections) {}
 
-  // REQUIRES: it is in the list, at this place.
+  // REQUIRES: the connection is in the list, at `place`.
   void Start(Connections::iterator place) {
     place_ = place;
     ErrorCode ignored;
@@ -120,7 +120,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
-  // Leaves unread bytes unread: waiting for a client that sends without end would never finish.
+  // Does not read remaining bytes first: a client that sends without end would keep the
+  // connection open.
   void Close() {
     if (is_open_) {
       is_open_ = false;
@@ -135,7 +136,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Read() {
     parser_.emplace();
     parser_->header_limit(kMaxRequestBytes);
-    stream_.expires_after(kReadTimeout);  // for the whole request, however slowly bytes come
+    stream_.expires_after(kReadTimeout);  // limit for the whole request, not for each read
     http::async_read_header(
         stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t /*bytes*/) {
           self->OnRead(error);
@@ -187,7 +188,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     response_.keep_alive(keep_alive);
     response_.prepare_payload();
     if (parser_->get().method() == http::verb::head) {
-      response_.body().clear();  // Content-Length stays
+      response_.body().clear();  // the Content-Length of the body stays
     }
     stream_.expires_after(kWriteTimeout);
     http::async_write(
@@ -212,13 +213,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   SharedPages& pages_;
   Connections& connections_;
   Connections::iterator place_;
-  bool is_open_ = true;  // then it is in connections_
+  bool is_open_ = true;  // open connections are in connections_
   beast::flat_buffer buffer_{kMaxRequestBytes};
   std::optional<http::request_parser<http::empty_body>> parser_;
   Response response_;
 };
 
-// For people who open the port without a path: the paths that it has.
+// Returns a page that lists the paths, for people who open the port without a path.
 HttpPage IndexOf(const std::vector<HttpPage>& pages) {
   std::string text;
   for (const HttpPage& page : pages) {
@@ -314,8 +315,8 @@ class HttpServer::Impl {
     return error;
   }
 
-  // Accepts several at a time. With one per turn of the event loop, a client behind a crowd would
-  // wait one round of answers for each connection before it.
+  // Accepts several connections at a time. With one per turn of the event loop, a client behind a
+  // crowd would wait for a round of answers for each connection accepted before its own.
   void Accept(tcp::acceptor& acceptor) {
     acceptor.async_wait(tcp::acceptor::wait_read, [this, &acceptor](ErrorCode error) {
       for (size_t i = 0; i < kMaxAcceptsAtOnce && !error; ++i) {
@@ -351,7 +352,7 @@ class HttpServer::Impl {
   asio::io_context context_{/*concurrency_hint=*/1};
   SharedPages pages_;
   std::list<tcp::acceptor> acceptors_;
-  Connections connections_;  // only the thread uses it
+  Connections connections_;  // used only by the server's thread
   int port_ = 0;
   Instant logged_at_ = SteadyNow() - kRefusalLogIntervalNs;  // last log line about failed accepts
   std::thread thread_;

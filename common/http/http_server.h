@@ -2,14 +2,14 @@
 // health and the page that shows them; "/" lists the paths. It limits what each client can take, so
 // that a health check is answered whatever other clients do:
 //
-//   connections  kMaxConnections; one more ends the one that has been silent longest
+//   connections  kMaxConnections; a further one ends the one that has been silent longest
 //   a request    8 KiB, complete within 10 s of the previous answer; a body is refused unread
-//   an answer    taken within 10 s
-//   a page       rendered once for all concurrent requests; under constant load it is up to 20 ms
-//                old and takes a fifth of the thread
+//   an answer    the client must take it within 10 s
+//   a page       rendered once for all concurrent requests; under constant load a page is up to
+//                20 ms old, and rendering takes a fifth of the thread's time
 //
 // Thread safety: Start and the destructor from one thread. The server's one thread calls
-//                HttpPage::make, one page at a time: it must not wait.
+//                HttpPage::make, one page at a time. The function must not wait.
 #ifndef QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 #define QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 
@@ -40,8 +40,8 @@ class HttpServer {
   // Half of the descriptors that the gRPC ports reserve for the rest of the process.
   static constexpr size_t kMaxConnections = 32;
 
-  // host: an address, or a name, to listen on all its addresses; port 0 picks a free one.
-  // Errors: kUnavailable HTTP_BIND when it cannot listen there.
+  // host: an address, or a name, of which all addresses are listened on. port: 0 picks a free one.
+  // Errors: kUnavailable HTTP_BIND if the server cannot listen there.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& host,
                                                            int port,
                                                            std::vector<HttpPage> pages);

@@ -54,7 +54,7 @@ class JsonBuilder {
   Json TakeRoot() { return std::move(root_); }
 
  private:
-  // Returns the value's new place, or null if there are too many values.
+  // Adds the value. Returns its address, or null if there are too many values.
   Json* Add(Json value) {
     if (num_values_ == limits_.max_values) {
       Fail(absl::StrCat("has too many values (limit ", limits_.max_values, ")"));
@@ -91,7 +91,7 @@ class JsonBuilder {
   const JsonLimits limits_;
   int64_t num_values_ = 0;
   Json root_;
-  std::vector<Json*> open_;  // innermost last; stay valid, as only the innermost one grows
+  std::vector<Json*> open_;  // innermost last; pointers stay valid, as only the innermost grows
   Json* member_ = nullptr;   // the value of the key that was read last
   std::string error_;
 };

@@ -4,8 +4,8 @@
 //
 // Thread safety: free functions, safe from any thread.
 // Cost:          linear, except for sorting keys; stops at the first fault. Memory: at most 256
-//                bytes a value plus twice its text, and a few times the longest string during
-//                parsing.
+//                bytes a value plus twice the value's text; while parsing also a few times the
+//                longest string.
 #ifndef QUIRE_COMMON_JSON_JSON_H_
 #define QUIRE_COMMON_JSON_JSON_H_
 
@@ -23,15 +23,15 @@ using Json = nlohmann::json;
 
 struct JsonLimits {
   size_t max_depth = 64;
-  int64_t max_values = 1'000'000;  // objects and arrays included, keys not
+  int64_t max_values = 1'000'000;  // counts objects and arrays, but not keys
 };
 
 // Errors: kInvalidArgument, reason JSON; for a syntax error the message has the byte offset.
 absl::StatusOr<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 
 // Reads a whole file and parses it with the default JsonLimits. Errors: kNotFound if it is missing,
-// kInvalidArgument as above or if the file is longer than max_bytes; the message starts with the
-// path.
+// kInvalidArgument as ParseJson or if the file is longer than max_bytes; the message starts with
+// the path.
 absl::StatusOr<Json> ParseJsonFile(const std::string& path, int64_t max_bytes);
 
 }  // namespace quire

@@ -18,7 +18,7 @@
 namespace quire {
 namespace {
 
-// Fields of /proc/self/stat behind the program's name, which may hold any characters.
+// Fields of /proc/self/stat after the program's name. The name may hold any characters.
 struct ProcessStat {
   int64_t user_ticks = 0;
   int64_t system_ticks = 0;
@@ -42,7 +42,7 @@ std::optional<ProcessStat> ReadStat() {
   std::string state;
   fields >> state;
   ProcessStat stat;
-  constexpr int kUserTicks = 14;  // proc(5) counts from 1; the state is the third
+  constexpr int kUserTicks = 14;  // number of the field in proc(5), where the state is 3
   constexpr int kSystemTicks = 15;
   constexpr int kStartTicks = 22;
   constexpr int kVirtualBytes = 23;
@@ -59,7 +59,7 @@ std::optional<ProcessStat> ReadStat() {
   return fields ? std::optional<ProcessStat>(stat) : std::nullopt;
 }
 
-// Seconds since 1970.
+// Returns when the machine started, in seconds since 1970.
 std::optional<double> BootTime() {
   std::istringstream text(ReadProcFile("/proc/stat"));
   for (std::string word; text >> word;) {

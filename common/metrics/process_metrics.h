@@ -1,5 +1,5 @@
-// ProcessMetrics exports Prometheus' standard process metrics, under the names that all its client
-// libraries use: memory, processor time, open files, start time.
+// ProcessMetrics exports Prometheus' standard process metrics, under the names that all Prometheus
+// client libraries use: memory, processor time, open files, start time.
 //
 // Thread safety: any thread.
 // Cost:          reads /proc at each scrape, O(open files).

@@ -1,5 +1,5 @@
-// MetricsRegistry makes metrics from the table in metric_names.h. Foreign names (they have a colon)
-// go to a separate registry, so that ours can be read and checked alone.
+// MetricsRegistry makes metrics from the table in metric_names.h. Metrics with foreign names, which
+// have a colon, are in a separate registry, so that ours can be read and checked alone.
 //
 // Thread safety: any thread, except Add.
 // Cost:          a counter or gauge is one atomic operation; a histogram takes a short lock.
@@ -34,10 +34,10 @@ class MetricsRegistry {
                                    const MetricBuckets& buckets,
                                    const MetricLabels& labels = {});
 
-  // Deletes a gauge; a new one starts at 0. REQUIRES: made with this info, not removed.
+  // Deletes a gauge. REQUIRES: the gauge was made with this info and is not removed.
   void Remove(const MetricInfo& info, prometheus::Gauge* gauge);
 
-  // Adds metrics under our names that are collected at each scrape. Not during a scrape.
+  // Adds metrics under our names, which are collected at each scrape. Not called during a scrape.
   void Add(std::shared_ptr<prometheus::Collectable> collectable);
 
   // Return our metrics, or all metrics, in Prometheus' text format.
@@ -53,7 +53,7 @@ class MetricsRegistry {
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables_;
 };
 
-// Buckets in seconds: time to the first token, between tokens, of whole requests, of steps.
+// Buckets in seconds, for the time to the first token, between tokens, of a request, of a step.
 const MetricBuckets& FirstTokenBuckets();
 const MetricBuckets& InterTokenBuckets();
 const MetricBuckets& RequestBuckets();

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxTokenIds = 1024;
 
-// Returns the value for a message: a number as its value, anything else as its type.
+// Returns the text of a value for a message: digits for a number, else the name of the type.
 std::string Shown(const Json& value) {
   return value.is_number() ? value.dump() : std::string(value.type_name());
 }

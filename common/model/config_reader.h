@@ -1,6 +1,6 @@
-// ConfigReader takes typed, range-checked values out of a JSON object. It keeps the first fault;
-// calls that fail return a fallback. So a parser reads all its fields and checks status() once,
-// before it uses the values.
+// ConfigReader takes typed, range-checked values out of a JSON object. It keeps the first fault,
+// and calls that fail return a fallback. So a parser can read all its fields and then check
+// status() once, before it uses the values.
 //
 // Thread safety: one caller at a time.
 // Errors:        kInvalidArgument, reason CONFIG, message "<file>: <field>: <rule>".
@@ -27,7 +27,8 @@ struct IntRange {
 
 class ConfigReader {
  public:
-  // The object must outlive the reader. `prefix` ("rope_parameters.") goes before field names.
+  // The object must outlive the reader. `prefix` ("rope_parameters.") is put before field names
+  // in messages.
   ConfigReader(const Json& object, std::string file, std::string prefix = "");
 
   // Returns true if the field is present, even if it is null.
@@ -38,21 +39,22 @@ class ConfigReader {
   const Json* Find(std::string_view field) const;
 
   int32_t RequiredInt(std::string_view field, IntRange range);
-  // Returns nullopt if missing or null.
+  // Returns nullopt if the field is missing or null.
   std::optional<int32_t> OptionalInt(std::string_view field, IntRange range);
   int32_t Int(std::string_view field, IntRange range, int32_t fallback);
 
-  // Returns a finite number in [min, max], or nullopt if missing or null.
+  // Returns a finite number in [min, max], or nullopt if the field is missing or null.
   std::optional<double> OptionalNumber(std::string_view field, double min, double max);
   double Number(std::string_view field, double min, double max, double fallback);
 
-  // Returns nullopt if missing or null.
+  // Returns nullopt if the field is missing or null.
   std::optional<bool> OptionalBool(std::string_view field);
   bool Bool(std::string_view field, bool fallback);
 
   std::optional<std::string> OptionalString(std::string_view field);
 
-  // Reads a token id or a list of them, each in [0, limit). Empty if missing or null.
+  // Returns a token id or a list of token ids, each in [0, limit). Empty if the field is missing or
+  // null.
   std::vector<TokenId> TokenIds(std::string_view field, int64_t limit);
 
   // Records a fault, unless there is one already.

@@ -23,7 +23,7 @@ class Digest {
   void AddInt(int64_t value) { AddInt(static_cast<uint64_t>(value)); }
   void AddDouble(double value) { AddInt(std::bit_cast<uint64_t>(value)); }
 
-  // The length goes first, so that "ab" + "c" and "a" + "bc" differ.
+  // The length is added first, so that "ab" + "c" and "a" + "bc" differ.
   void AddBytes(std::string_view bytes) {
     AddInt(uint64_t{bytes.size()});
     for (char byte : bytes) {

@@ -28,8 +28,8 @@ constexpr int64_t SizeOf(DType dtype) {
   }
 }
 
-// Returns "float32", "float16" or "bfloat16", as in config.json and the flags. The other names
-// appear only in messages.
+// Returns the name of a type. "float32", "float16" and "bfloat16" are also the names in config.json
+// and the flags; the other names appear only in messages.
 constexpr std::string_view NameOf(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -46,7 +46,7 @@ constexpr std::string_view NameOf(DType dtype) {
   return "unknown";
 }
 
-// Returns a type that weights can have, or nullopt.
+// Returns the type of that name if weights can have the type, else nullopt.
 constexpr std::optional<DType> DTypeFromName(std::string_view name) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     if (NameOf(dtype) == name) {

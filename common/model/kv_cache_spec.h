@@ -12,13 +12,13 @@ namespace quire {
 
 struct KvCacheSpec {
   int32_t num_layers = 0;
-  int32_t num_kv_heads = 0;  // of this rank
+  int32_t num_kv_heads = 0;  // KV heads of this rank
   int32_t head_dim = 0;
   int32_t block_size_tokens = 16;
   DType dtype = DType::kF32;
 
   // Bytes of one block's elements: K and V of block_size_tokens tokens, in all layers, for this
-  // rank's heads. A backend's layout may add to them (KvCacheLayout).
+  // rank's heads. A backend's layout may add scales and padding (KvCacheLayout).
   int64_t block_bytes() const {
     return int64_t{2} * num_layers * num_kv_heads * head_dim * block_size_tokens * SizeOf(dtype);
   }

@@ -27,8 +27,8 @@ constexpr std::string_view kGenerationFile = "generation_config.json";
 constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;          // real files are below 64 KiB
 constexpr JsonLimits kConfigLimits = {.max_values = 100'000};  // real files have some hundreds
 
-// Far above any published model (the 405B Llama has vocabulary 128256, hidden 16384, intermediate
-// 53248, 126 layers and 128 heads), yet no product of three of them overflows 64 bits.
+// Limits far above any published model (the 405B Llama has vocabulary 128256, hidden 16384,
+// intermediate 53248, 126 layers and 128 heads), yet no product of three of them overflows 64 bits.
 constexpr IntRange kVocabRange = {.min = 1, .max = 1 << 22};
 constexpr IntRange kHiddenRange = {.min = 1, .max = 1 << 18};
 constexpr IntRange kIntermediateRange = {.min = 1, .max = 1 << 20};
@@ -39,7 +39,7 @@ constexpr IntRange kHeadDimRange = {.min = 1, .max = 1024};
 constexpr IntRange kLengthsRange = {.min = 2, .max = kMaxPositionsLimit};
 constexpr IntRange kPositionsRange = {.min = 1, .max = kMaxPositionsLimit};
 
-// Defaults of a family's transformers class for missing fields, and the parts of its modules.
+// Defaults of a family's transformers class for missing fields, and the parts that its layers have.
 struct Family {
   std::string_view architecture;
   int32_t max_position_embeddings;
@@ -208,7 +208,7 @@ absl::StatusOr<RopeConfig> ParseRope(ConfigReader& reader, int32_t max_position_
     reader.Fail("partial_rotary_factor", "must be 1");
   }
   QUIRE_RETURN_IF_ERROR(reader.status());
-  // transformers 5 writes rope_parameters; before it, rope_scaling beside rope_theta.
+  // transformers 5 writes rope_parameters; earlier versions write rope_scaling and rope_theta.
   for (std::string_view field : {"rope_scaling", "rope_parameters"}) {
     const Json* object = reader.Find(field);
     if (object == nullptr || object->empty()) {
@@ -442,7 +442,7 @@ absl::Status ParseOpt(ConfigReader& reader, ModelConfig& config) {
   return reader.status();
 }
 
-// Returns the name that is present: the one of transformers, or the other in published files.
+// Returns the name that is present: `name`, which transformers uses, or `other` in published files.
 std::string_view FieldOf(ConfigReader& reader, std::string_view name, std::string_view other) {
   const Json* const value = reader.Find(name);
   const Json* const other_value = reader.Find(other);

@@ -58,21 +58,21 @@ struct ModelConfig {
   bool qk_norm = false;  // RMSNorm over head_dim on q and k, before RoPE (Qwen3)
   bool tie_word_embeddings = false;
   std::optional<RopeConfig> rope;  // nullopt: learned positions (OPT) or ALiBi
-  bool alibi = false;              // scores fall linearly with distance, a slope per head (BLOOM)
+  bool alibi = false;              // scores fall linearly with distance, one slope per head (BLOOM)
   // Learned positions start at this row of the table (OPT: 2).
   int32_t learned_position_offset = 0;
   // Embedding width, projected to hidden_size and back if it differs (OPT's word_embed_proj_dim).
   int32_t embedding_dim = 0;
   bool embedding_norm = false;  // a norm between the embedding and the first layer (BLOOM)
   bool norm_before = true;  // OPT-350m normalizes after the block (do_layer_norm_before = false)
-  // The residual connection starts behind the sub-layer's norm, not before it (BLOOM's
+  // The residual connection starts after the sub-layer's norm, not before it (BLOOM's
   // apply_residual_connection_post_layernorm). Only with norm_before.
   bool residual_after_norm = false;
   bool final_norm = true;   // a norm between the last layer and the logits
   bool norm_affine = true;  // norms have weights (OPT's layer_norm_elementwise_affine)
   // In a windowed layer a query attends to itself and the sliding_window - 1 positions before it.
   std::optional<int32_t> sliding_window;
-  std::vector<bool> layer_uses_sliding_window;  // [num_layers] when sliding_window is set
+  std::vector<bool> layer_uses_sliding_window;  // [num_layers] if sliding_window is set
   DType dtype = DType::kF32;  // torch_dtype: the stored type, a default for the KV cache
   std::optional<TokenId> bos_token_id;
   std::vector<TokenId> eos_token_ids;  // from config.json; generation_config.json may add some
@@ -101,13 +101,13 @@ struct GenerationDefaults {
 // Errors: kInvalidArgument, reason CONFIG, message "config.json: field: rule".
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json);
 
-// Reads <model_dir>/config.json. Errors: as above, and those of ResolveModelFile and ReadFile.
+// Reads <model_dir>/config.json. Errors: as ParseModelConfig, ResolveModelFile and ReadFile.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
 
 // Reads <model_dir>/generation_config.json. All fields are unset if the file is absent.
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir);
 
-// Returns the sliding window if all layers have it; 0 if some layer reads all tokens.
+// Returns the sliding window if all layers have one; 0 if some layer reads all tokens.
 int32_t WindowOfAllLayers(const ModelConfig& config);
 
 // Returns a digest of every field except the bos and eos ids, which affect no computation. It is

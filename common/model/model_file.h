@@ -12,9 +12,9 @@
 
 namespace quire {
 
-// Returns the path of <model_dir>/<name>, with links resolved. Errors: reason MODEL_FILE, the rule
-// as the message: kNotFound if there is no such file or folder; kInvalidArgument for a link to
-// nothing or out of the folder.
+// Returns the path of <model_dir>/<name>, with links resolved. Errors: reason MODEL_FILE, with
+// the rule as message: kNotFound if there is no such file or folder; kInvalidArgument for a broken
+// link or a link that leads out of the folder.
 absl::StatusOr<std::string> ResolveModelFile(const std::string& model_dir, const std::string& name);
 
 }  // namespace quire

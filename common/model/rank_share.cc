@@ -27,7 +27,8 @@ absl::Status CheckDivides(int32_t size, std::string_view what, int64_t number) {
                                                    ")"));
 }
 
-// Checks that a row-parallel sum can be cut into kMaxRanks equal segments, the same for every size.
+// Checks that a row-parallel sum can be cut into kMaxRanks equal segments, which are the same for
+// every group size.
 absl::Status CheckSegments(std::string_view what, int64_t number) {
   return number % kMaxRanks == 0 ? absl::OkStatus()
                                  : Refusal(absl::StrCat("above 1 needs a multiple of ",
@@ -59,7 +60,7 @@ absl::Status CheckSize(const ModelConfig& config, int32_t size) {
       return status;
     }
   }
-  // Each rank has whole KV heads, or equally many ranks share each KV head.
+  // Either each rank has whole KV heads, or each KV head is shared by the same number of ranks.
   if (config.num_kv_heads % size != 0 && size % config.num_kv_heads != 0) {
     return CheckDivides(size, "the KV heads", config.num_kv_heads);
   }

@@ -1,9 +1,9 @@
 // RankShare is the part of a model that one rank of a tensor-parallel group holds and computes.
 //
 //   column-parallel   q, k, v, gate, up, fc1: a rank has the outputs of its heads or of its columns
-//                     of the MLP. No rank needs another's.
-//   row-parallel      attention output, MLP down: a rank has the inputs that it computed itself,
-//                     and all outputs; the ranks' outputs are summed.
+//                     of the MLP. No rank needs another rank's outputs.
+//   row-parallel      attention output, MLP down: a rank has the weights of the inputs that it
+//                     computed, for all outputs; the ranks' outputs are summed.
 //   vocabulary        token table, output layer: a rank has the rows of its tokens.
 //   replicated        norms, learned positions, projections of the embedding.
 //
@@ -22,7 +22,8 @@
 
 namespace quire {
 
-// Upper bound on ranks: the number of segments of a row-parallel sum; a rank sums whole segments.
+// Upper bound on ranks: the number of segments of a row-parallel sum, since a rank sums at least
+// one whole segment.
 inline constexpr int32_t kMaxRanks = 8;
 
 // A rank's number, and the number of ranks.
@@ -44,12 +45,12 @@ struct RankShare {
   IndexRange heads;
   IndexRange kv_heads;
   IndexRange intermediate;  // columns of the MLP
-  IndexRange vocab;         // token ids; sizes differ by at most one
+  IndexRange vocab;         // token ids; the counts of two ranks differ by at most one
 
   bool is_whole() const { return size == 1; }
 };
 
-// Returns the share of a rank. Sizes above 1 need a model whose sums every size can cut at the same
+// Returns the share of a rank. Sizes above 1 need a model whose sums all sizes cut at the same
 // places (kTreeSegments of kernels/api/dense.h), so that the size changes no bit of an answer.
 // Errors: kInvalidArgument, reason TENSOR_PARALLEL_SIZE, message "tensor_parallel_size: rule" with
 // the numbers that do not divide; kInvalidArgument for a rank that is not below the size.

@@ -1,6 +1,6 @@
-// SamplingParams tells a worker how to turn a row of logits into a token; the same for every token
-// of a request. Order of application, as in vLLM and Hugging Face transformers: logit bias and
-// minimum-length ban, penalties, temperature, min-p, top-k, top-p, draw.
+// SamplingParams tells a worker how to turn a row of logits into a token. All tokens of a request
+// have the same parameters. Order of application, as in vLLM and Hugging Face transformers: logit
+// bias and minimum-length ban, penalties, temperature, min-p, top-k, top-p, draw.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_COMMON_MODEL_SAMPLING_PARAMS_H_
@@ -15,15 +15,15 @@
 namespace quire {
 
 struct SamplingParams {
-  float temperature = 1.0F;                           // 0 means greedy, as does any below 1e-5
-  int32_t top_k = 0;                                  // 0 means off
-  float top_p = 1.0F;                                 // (0, 1]; 1 means off
-  float min_p = 0.0F;                                 // [0, 1]; 0 means off
-  float repetition_penalty = 1.0F;                    // over prompt and output; 1 means off
-  float presence_penalty = 0.0F;                      // over output; [-2, 2]
-  float frequency_penalty = 0.0F;                     // over output; [-2, 2]
+  float temperature = 1.0F;         // 0, like any value below 1e-5, means greedy
+  int32_t top_k = 0;                // 0 means off
+  float top_p = 1.0F;               // (0, 1]; 1 means off
+  float min_p = 0.0F;               // [0, 1]; 0 means off
+  float repetition_penalty = 1.0F;  // for tokens of prompt and output; 1 means off
+  float presence_penalty = 0.0F;    // for tokens of the output; [-2, 2]
+  float frequency_penalty = 0.0F;   // for tokens of the output; [-2, 2]
   std::vector<std::pair<TokenId, float>> logit_bias;  // distinct ids, at most kMaxLogitBias
-  int32_t num_logprobs = -1;  // -1: none; 0: of the sampled token; k: also of the k likeliest
+  int32_t num_logprobs = -1;  // -1: none; 0: the sampled token's; k: also the k likeliest tokens'
 
   // While a sequence has fewer than min_tokens output tokens, banned_before_min_tokens (the ids
   // that would end it) may not be sampled.

@@ -25,7 +25,7 @@ struct Range {
   bool low_open = false;  // low itself is refused
 };
 
-// The fewest digits that tell the number from every other: 1.0000001 is not 1.
+// Returns the fewest digits that identify the number: 1.0000001 must not print as 1.
 std::string Shortest(float value) {
   std::array<char, 32> digits = {};
   const auto end = std::to_chars(digits.begin(), digits.end(), value).ptr;
@@ -92,7 +92,7 @@ absl::Status Validate(const SamplingParams& params, int32_t vocab_size) {
       CheckRange({"temperature", "TEMPERATURE_RANGE", params.temperature, 0.0F, kMaxTemperature}));
   QUIRE_RETURN_IF_ERROR(CheckRange({"top_p", "TOP_P_RANGE", params.top_p, 0.0F, 1.0F, true}));
   QUIRE_RETURN_IF_ERROR(CheckRange({"min_p", "MIN_P_RANGE", params.min_p, 0.0F, 1.0F}));
-  // A smaller penalty could make a logit infinite, as if the model's row were broken.
+  // A smaller penalty could make a logit infinite, and the row would count as broken.
   QUIRE_RETURN_IF_ERROR(CheckRange(
       {"repetition_penalty", "PENALTY_RANGE", params.repetition_penalty, 0.01F, 100.0F}));
   QUIRE_RETURN_IF_ERROR(

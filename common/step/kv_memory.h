@@ -11,14 +11,14 @@ namespace quire {
 
 // The way that attention finds a sequence's blocks.
 enum class KvBackend : uint8_t {
-  kPaged,  // by a block table
+  kPaged,  // through a block table
   kVmm,    // contiguous in virtual memory: a window of places, each of which maps a block
 };
 
 struct KvMemory {
   std::optional<KvBackend> backend;   // nullopt: not reported, or unknown to this build
-  int64_t page_bytes = 0;             // block sizes are multiples of it; 0: no windows
-  int64_t padding_bytes = 0;          // part of each block that fills up its last page
+  int64_t page_bytes = 0;             // a block's bytes are a multiple of this; 0: no windows
+  int64_t padding_bytes = 0;          // bytes of each block that only fill up its last page
   int64_t num_places = 0;             // places that map a block now
   std::optional<int64_t> max_places;  // most places mapped at once; nullopt: no limit
 

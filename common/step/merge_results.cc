@@ -42,8 +42,9 @@ absl::Status CheckSame(const std::vector<StepResult>& results, size_t rank, size
   return absl::OkStatus();
 }
 
-// Returns an error that names the first rank that differs from rank 0, or rank 0 itself if all
-// other ranks agree against it.
+// Returns OK if all ranks agree, else an error that names one rank. If all other ranks, at least
+// two, agree with each other but not with rank 0, it is rank 0. Otherwise it is the first rank that
+// differs from rank 0.
 absl::Status CheckAllSame(const std::vector<StepResult>& results) {
   size_t num_different = 0;
   absl::Status first_difference;

@@ -5,7 +5,8 @@
 //   header, digest, tokens, row hash   equal on all ranks (a row hash of 0 promises nothing)
 //   failed swap-ins                    of any rank, in the order of the plan
 //   swaps done                         the swaps that all ranks have done
-//   timings                            the slowest rank's; collectives: the least waiting rank's
+//   timings                            the longest of all ranks; collectives: the shortest, which
+//                                      holds the least waiting
 //   log-probabilities                  rank 0's
 //
 // Thread safety: a free function of its arguments.
@@ -24,7 +25,7 @@
 
 namespace quire {
 
-// results: by rank. swap_ins: the plan's. REQUIRES: at least one result.
+// results: one for each rank, by rank. swap_ins: those of the plan. REQUIRES: at least one result.
 absl::StatusOr<StepResult> MergeResults(std::vector<StepResult> results,
                                         std::span<const BlockSwapIn> swap_ins);
 

@@ -10,7 +10,7 @@ constexpr int64_t kIdBytes = 4;  // a packed fixed32
 // Tags, lengths and scalar fields of an introduction and its sampling: at most 21 fields of at
 // most 12 bytes.
 constexpr int64_t kFixedIntroductionBytes = 256;
-// The same for a StepRequest: its header, and the tag and length of each column.
+// Upper bound on a StepRequest's header, and the tag and length of each of its columns.
 constexpr int64_t kFixedStepBytes = 512;
 
 constexpr int64_t kSwapBytes = 16;  // a swap-in: block, host block, generation

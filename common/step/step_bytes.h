@@ -25,8 +25,8 @@ inline constexpr int64_t kIntroductionBudgetBytes = int64_t{512} << 10;
 // Returns an upper bound on the bytes of a SequenceIntroduction.
 int64_t IntroductionBytes(int64_t num_tokens, int64_t num_blocks, const SamplingParams& sampling);
 
-// Returns the bytes of the longest plan under these limits, whose introductions take
-// kIntroductionBudgetBytes and two of the longest (introduction_budget.h).
+// Returns the bytes of the longest plan under these limits. Its introductions take at most
+// kIntroductionBudgetBytes plus two introductions of the longest sequence (introduction_budget.h).
 // REQUIRES: limits.block_size_tokens > 0.
 int64_t MaxStepBytes(const StepLimits& limits);
 

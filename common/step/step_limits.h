@@ -13,12 +13,14 @@ struct StepLimits {
   int32_t num_blocks = 0;       // ids 1 .. num_blocks - 1 are usable; 0 is the null block
   int32_t num_host_blocks = 0;  // host ids 0 .. num_host_blocks - 1; 0: no swapping
   int32_t block_size_tokens = 16;
-  int32_t max_sequences = 256;  // handles are below this; also slices in a step
+  // Handles are below this number, and a step has at most this many slices.
+  int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 2048;
   int32_t max_model_len = 0;  // tokens of one sequence, prompt and output
   int32_t vocab_size = 0;
-  // In every layer only a token itself and the sliding_window - 1 tokens after it attend to it. So
-  // blocks before the window of all tokens still to be computed are free. 0: every token is kept.
+  // In every layer a token attends only to itself and the sliding_window - 1 tokens before it. So a
+  // block is free once it lies before the windows of all tokens still to be computed. 0: no window,
+  // every block is kept.
   int32_t sliding_window = 0;
   // The workers map blocks ahead of need, so slices carry SequenceSlice::next_block_id.
   bool wants_next_blocks = false;

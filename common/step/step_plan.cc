@@ -70,7 +70,7 @@ uint64_t DigestOf(const StepPlan& plan) {
     // Two fields in one word; -1 stands for no forced token, as token ids are not negative.
     const auto forced = static_cast<uint32_t>(slice.forced_token_id.value_or(-1));
     digest.Add(uint64_t{forced} << 32 | slice.handle);
-    // The same; the null block stands for no hint, and num_tokens is not negative.
+    // Again two fields in one word; the null block stands for no hint.
     const auto next_block = static_cast<uint32_t>(slice.next_block_id.value_or(kNullBlockId));
     digest.Add(uint64_t{next_block} << 32 | static_cast<uint32_t>(slice.num_tokens));
     digest.AddInts(slice.new_block_ids);

@@ -3,7 +3,7 @@
 //
 // Swaps overlap with the slices and with later steps: the result names the last step whose swaps
 // are done. Until then a block that is swapped out must not be written, and its host block must not
-// be read or written. A block that is swapped in may be named at once: its users wait for the swap.
+// be read or written. A plan may use a swapped-in block at once: its slices wait for the swap.
 //
 // A host block is filled many times in an epoch. Its generation is the step_id of the swap-out that
 // filled it last, and a swap-in names the generation it wants: a stale reference fails instead of
@@ -42,8 +42,8 @@ struct StepHeader {
   friend bool operator==(const StepHeader&, const StepHeader&) = default;
 };
 
-// Copies the block, as the previous step left it, to the host block. The plan's step_id becomes its
-// generation.
+// Copies the block, as the previous step left it, to the host block. The plan's step_id becomes the
+// host block's generation.
 struct BlockSwapOut {
   BlockId block = kNullBlockId;
   HostBlockId host_block = 0;
@@ -52,7 +52,7 @@ struct BlockSwapOut {
 };
 
 // Copies a host block back, into any block. If the host block has another generation, the worker
-// leaves the block unchanged and reports it in failed_swap_ins.
+// leaves the block unchanged and names it in failed_swap_ins.
 struct BlockSwapIn {
   BlockId block = kNullBlockId;
   HostBlockId host_block = 0;
@@ -75,12 +75,12 @@ struct BlockCopy {
 struct SequenceIntroduction {
   SequenceHandle handle = 0;
   std::vector<TokenId> token_ids;   // prompt, then committed output
-  int32_t num_prompt_tokens = 0;    // the first of token_ids; some penalties skip them
+  int32_t num_prompt_tokens = 0;    // length of the prompt; some penalties skip it
   int32_t num_computed_tokens = 0;  // already in the KV cache; < token_ids.size()
   // The blocks of the computed tokens; slices append more. A block is the null block if all its
   // tokens lie before the window of the tokens still to be computed: no query reads them.
   std::vector<BlockId> block_ids;
-  int32_t sequence_index = 0;  // in its request; it samples with seed + sequence_index
+  int32_t sequence_index = 0;  // index in the request; sampling uses seed + sequence_index
   SamplingParams sampling;
 
   friend bool operator==(const SequenceIntroduction&, const SequenceIntroduction&) = default;
@@ -119,7 +119,7 @@ struct StepPlan {
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
-// Returns a 64-bit digest of everything else in the plan, header included. Two plans with the same
+// Returns a 64-bit digest of all other fields of the plan, header included. Two plans with the same
 // step_id and different digests are a protocol violation.
 uint64_t DigestOf(const StepPlan& plan);
 

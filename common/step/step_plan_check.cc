@@ -419,7 +419,7 @@ absl::Status StepPlanChecker::CheckSlice(const SequenceSlice& slice,
                     .got = end,
                     .limit = sequence.num_known_tokens});
   }
-  if (end >= limits_.max_model_len) {  // the token sampled at its end would be one too many
+  if (end >= limits_.max_model_len) {  // a token sampled after the slice would be one too many
     return Invalid({.reason = "LENGTH",
                     .field = "slices.num_tokens",
                     .rule = "sequence longer than the model's limit",

@@ -5,20 +5,20 @@
 // Checks, with the reason of the refusal:
 //   BLOCK_RANGE     every block id is in [1, num_blocks), every host block in [0, num_host_blocks);
 //                   the null block stands only for passed blocks; next blocks are named only if
-//                   they are wanted
+//                   wants_next_blocks is set
 //   BLOCK_CONFLICT  no block is written by two slices, appears twice in one table, or is a copy's
 //                   target and another copy's source or target; no block and no host block is
 //                   swapped twice, and a block that is swapped out is not written in the same step
-//   HANDLE          handles are below max_sequences; used and released when known; introduced,
-//                   used and released at most once
-//   LENGTH          slices and tables are not empty, not negative, hold their tokens and stay
-//                   below max_model_len
+//   HANDLE          a handle is below max_sequences; it is used and released only while known, and
+//                   introduced, used and released at most once
+//   LENGTH          slices have tokens, counts are not negative, tables have room for all tokens,
+//                   and no sequence exceeds max_model_len
 //   POSITION_RANGE  a slice ends at or before the last known token
 //   TOKEN_ID_RANGE  every token id is in [0, vocab_size)
-//   STEP_LIMIT      (kResourceExhausted) sequences and tokens are not more than agreed
+//   STEP_LIMIT      (kResourceExhausted) a step has at most the agreed sequences and tokens
 //   and the reasons of Validate(SamplingParams).
-// Generations of host blocks are not checked: a swap-in that names another generation fails alone,
-// in the result.
+// Generations of host blocks are not checked: a swap-in that names a wrong generation fails alone
+// and is named in the result.
 //
 // Thread safety: one caller at a time; scratch memory is reused.
 // Errors:        kInvalidArgument except where noted, message "field: rule (got X, limit Y)".
@@ -43,10 +43,10 @@
 
 namespace quire {
 
-// Upper bounds on what a group may agree on: below them no arithmetic overflows. CheckMessageFits
-// bounds combinations of them.
-inline constexpr int32_t kMaxBlocksLimit = 1 << 24;      // both sides keep a few words per block
-inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // a step may name all of them
+// Upper bounds on the limits that a group may agree on. Within these bounds no arithmetic
+// overflows. CheckMessageFits bounds combinations of limits.
+inline constexpr int32_t kMaxBlocksLimit = 1 << 24;  // scheduler and worker keep some words a block
+inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // a step may name all host blocks
 inline constexpr int32_t kMaxBlockSizeTokens = 256;
 inline constexpr int32_t kMaxSequencesLimit = 4096;
 inline constexpr int32_t kMaxTokensPerStepLimit = 1 << 17;
@@ -62,7 +62,7 @@ absl::Status CheckMessageFits(const StepLimits& limits);
 
 // A sequence as the worker knows it before the plan.
 struct KnownSequence {
-  int32_t num_known_tokens = 0;     // prompt, forced and sampled
+  int32_t num_known_tokens = 0;     // prompt, forced and sampled tokens
   int32_t num_computed_tokens = 0;  // < num_known_tokens
   std::span<const BlockId> block_ids;
 };
@@ -126,7 +126,7 @@ class StepPlanChecker {
   SeenSet introduced_;                      // by handle
   SeenSet sliced_;                          // by handle
   SeenSet released_;                        // by handle
-  std::vector<size_t> introduction_index_;  // by handle, valid when introduced_
+  std::vector<size_t> introduction_index_;  // by handle, valid if introduced_ has the handle
 };
 
 }  // namespace quire

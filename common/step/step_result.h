@@ -14,7 +14,7 @@ namespace quire {
 
 struct TokenLogprob {
   TokenId token_id = 0;
-  float logprob = 0.0F;  // natural logarithm; of the distribution before temperature and truncation
+  float logprob = 0.0F;  // natural logarithm; before temperature and truncation
 
   friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
 };
@@ -25,16 +25,17 @@ struct SampledToken {
   TokenId token_id = 0;
   float logprob = 0.0F;
   bool finite = true;                      // false: the row of logits held a NaN or an infinity
-  std::vector<TokenLogprob> top_logprobs;  // likeliest first; num_logprobs of them
+  std::vector<TokenLogprob> top_logprobs;  // num_logprobs entries, likeliest first
 
   friend bool operator==(const SampledToken&, const SampledToken&) = default;
 };
 
 struct StepTimings {
   int64_t build_us = 0;    // batch building and checks
-  int64_t forward_us = 0;  // model
+  int64_t forward_us = 0;  // forward pass of the model
   int64_t sample_us = 0;   // logits to tokens
-  // Part of the above spent in collectives, waiting for other ranks included. 0 with one rank.
+  // Part of the times above that was spent in collectives, including the wait for other ranks. 0
+  // with one rank.
   int64_t collective_us = 0;
 
   friend bool operator==(const StepTimings&, const StepTimings&) = default;
@@ -47,10 +48,10 @@ struct StepResult {
   // Blocks of the plan's swap-ins, in plan order, whose host block had another generation. Results
   // computed from them are invalid.
   std::vector<BlockId> failed_swap_ins;
-  // The last step whose swaps, and those of all steps before it, are done. A step without slices
-  // waits for all swaps.
+  // The last step up to which all swaps are done. A step without slices waits for all swaps.
   uint64_t swaps_done_step_id = 0;
-  // Hash of all rows of the step behind the last layer. 0: this rank promises no equal bits.
+  // Hash of the activations of the step's rows after the last layer. 0: the bits of this rank may
+  // differ from those of other ranks.
   uint64_t row_hash = 0;
   StepTimings timings;
 

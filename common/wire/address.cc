@@ -44,7 +44,7 @@ bool Address::is_local() const {
   if (is_unix() || host == "localhost" || host == "::1") {
     return true;
   }
-  // Digits and dots only: a name like 127.example.com may lead anywhere.
+  // Only digits and dots: a name like 127.example.com may resolve to any machine.
   return absl::StartsWith(host, "127.") &&
          host.find_first_not_of("0123456789.") == std::string::npos;
 }

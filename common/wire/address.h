@@ -19,13 +19,14 @@ namespace quire {
 inline constexpr size_t kMaxUnixPathBytes = 107;
 
 struct Address {
-  std::string unix_path;  // set: a Unix socket; the rest is unused
-  std::string host;       // without brackets
+  std::string unix_path;  // if set, a Unix socket; other fields are unused
+  std::string host;       // name or IP address, without brackets
   int32_t port = 0;       // 0: any free port, for listening
 
   bool is_unix() const { return !unix_path.empty(); }
 
-  // Returns true if only this machine can reach it: a Unix socket, "localhost", 127.0.0.0/8 or ::1.
+  // Returns true if only this machine can reach the address: a Unix socket, "localhost",
+  // 127.0.0.0/8 or ::1.
   bool is_local() const;
 
   // Returns the form that gRPC takes as a target or listening address, and that ParseAddress reads.

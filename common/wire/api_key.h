@@ -26,7 +26,8 @@ using ApiKeyHash = std::array<uint8_t, 32>;
 std::string MakeApiKey();
 
 // Returns the key in a text, for example of a file, without surrounding white space.
-// Errors: kInvalidArgument when it is empty, too long, or not visible ASCII; never quotes the key.
+// Errors: kInvalidArgument if the key is empty, too long, or not visible ASCII. The message never
+// quotes the key.
 absl::StatusOr<std::string> ParseApiKey(std::string_view text);
 
 ApiKeyHash HashApiKey(std::string_view key);

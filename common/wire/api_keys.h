@@ -1,5 +1,5 @@
 // ApiKeys are the keys that a port accepts, from a file that may be replaced while the process runs
-// (reloaded.h). Replace it atomically, by a rename: half of a file may be a valid file.
+// (reloaded.h). Replace the file atomically, by a rename: half of a file may be a valid file.
 //
 // One key a line: the SHA-256 of the key in hex, white space, and the tenant's name (by the rule of
 // id_text.h). A tenant may have several keys. Lines that are empty or begin with '#' are skipped.
@@ -24,7 +24,8 @@
 
 namespace quire {
 
-// Bounds the time of a call: its key is compared with all keys, and 1,024 take some 20 us.
+// Bounds the time of a call: the call's key is compared with all keys, and 1,024 comparisons take
+// some 20 us.
 inline constexpr size_t kMaxApiKeys = 1024;
 inline constexpr int64_t kMaxApiKeysFileBytes = int64_t{512} << 10;
 
@@ -43,9 +44,9 @@ class ApiKeys {
   // Refuses a file without a key.
   static absl::StatusOr<std::shared_ptr<ApiKeys>> Open(const std::string& path);
 
-  // Returns the tenant of a call's key. authorization: the metadata value of that name; empty if
-  // there is none, or several.
-  // Errors: kUnauthenticated API_KEY. Its duration reveals only the number of keys.
+  // Returns the tenant of a call's key. authorization: the value of the metadata `authorization`;
+  // empty if the call has none, or several.
+  // Errors: kUnauthenticated API_KEY. The function's duration reveals only the number of keys.
   absl::StatusOr<std::string> TenantOf(std::string_view authorization);
 
  private:

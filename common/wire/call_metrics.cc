@@ -79,7 +79,7 @@ class CallObserver : public grpc::experimental::Interceptor {
  private:
   MethodMetrics& metrics_;
   const Instant begin_;
-  size_t code_ = grpc::StatusCode::CANCELLED;  // until a status is sent
+  size_t code_ = grpc::StatusCode::CANCELLED;  // for a call that ends without a status
 };
 
 }  // namespace

@@ -11,14 +11,16 @@ namespace {
 constexpr int kWorkerKeepaliveMs = 500;
 constexpr int kWorkerMinPingIntervalMs = 100;
 constexpr int kWorkerMaxStreams = 16;
-// gRPC uses its "minimum backoff" as the timeout of a connection attempt: allow for a busy machine.
+// gRPC uses its "minimum backoff" as the timeout of a connection attempt. A busy machine may take
+// this long to answer.
 constexpr int kWorkerConnectTimeoutMs = 1'000;
 
 constexpr int kPublicKeepaliveMs = 20'000;
 constexpr int kPublicMinPingIntervalMs = 2'000;
 constexpr int kPublicMaxPingStrikes = 2;
 constexpr int kPublicMaxStreams = 128;
-// The same as in deploy/clients: a stopped server is noticed after 7 s, a silent address after 2 s.
+// The same values as in deploy/clients: a stopped server is noticed after 7 s, a silent address
+// after 2 s.
 constexpr int kClientKeepaliveMs = 4'000;
 constexpr int kClientKeepaliveTimeoutMs = 3'000;
 constexpr int kClientConnectTimeoutMs = 2'000;
@@ -37,12 +39,12 @@ constexpr int kPublicAgeGraceMs = 2 * 60 * 60 * 1000;
 constexpr int kHandshakeTimeoutMs = 10'000;
 
 constexpr size_t kMaxServerBytes = size_t{1} << 30;
-// Threads for synchronous methods. Only reflection has some; our methods use callbacks.
+// Threads for synchronous methods. Only reflection has synchronous methods; ours use callbacks.
 constexpr int kMaxServerThreads = 32;
 
 // gRPC decompresses a whole message before it checks its size, so half a MiB may become half a GiB.
-// Without the filter nothing is decompressed; without the algorithms a call that names one is
-// refused with UNIMPLEMENTED.
+// Without the filter nothing is decompressed; without the algorithms a call that names an algorithm
+// is refused with UNIMPLEMENTED.
 void RefuseCompression(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
@@ -55,7 +57,8 @@ void RefuseCompression(grpc::ChannelArguments& arguments) {
 }
 
 // Bounds the memory of all connections together; other limits hold for each connection and stream.
-// A message over the quota ends a stream of an arbitrary client, but no honest load comes near it.
+// A message over the quota ends a stream of an arbitrary client, but honest load stays far below
+// the quota.
 void LimitResources(grpc::ServerBuilder& builder) {
   grpc::ResourceQuota quota;
   quota.Resize(kMaxServerBytes).SetMaxThreads(kMaxServerThreads);
@@ -127,7 +130,8 @@ grpc::ChannelArguments PublicChannelArguments() {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kClientKeepaliveTimeoutMs);
   // Since gRPC 1.60 the keepalive timeout alone has no effect: the ping timeout of 60 s applies.
   arguments.SetInt("grpc.http2.ping_timeout_ms", kClientKeepaliveTimeoutMs);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // a stream only receives
+  // 0: no limit on pings, since the client of a stream sends no data.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kClientConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kClientMinReconnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kClientMaxReconnectMs);

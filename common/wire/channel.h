@@ -22,30 +22,33 @@ inline constexpr int kWorkerMaxMessageBytes = kMaxStepBytes;
 inline constexpr int kPublicMaxReceiveBytes = 4 << 20;
 inline constexpr int kPublicMaxSendBytes = 1 << 20;
 
-// Pings every 500 ms, even without calls; 64 MiB messages; no retries by the library, which would
-// repeat a step behind the scheduler's back; a connection that no other channel shares.
+// Pings every 500 ms, even without calls; messages of up to 64 MiB; no retries by the library,
+// which would repeat a step without the scheduler's knowledge; a connection that no other channel
+// shares.
 grpc::ChannelArguments WorkerChannelArguments();
 
-// A channel to a worker. Connects when first used.
+// Returns a channel to a worker, which connects when first used.
 std::shared_ptr<grpc::Channel> DialWorker(const Address& address,
                                           const std::shared_ptr<grpc::ChannelCredentials>&
                                               credentials = grpc::InsecureChannelCredentials());
 
-// The worker's port: the same pings, tolerance for the peer's; 64 MiB messages; 16 streams;
-// 10 s for a handshake; at most 1 GiB of memory for all connections together.
+// Sets up the worker's port: pings every 500 ms; tolerates the scheduler's pings; messages of up to
+// 64 MiB; 16 streams; 10 s for a handshake; at most 1 GiB of memory for all connections.
 void ConfigureWorkerServer(grpc::ServerBuilder& builder);
 
-// The clients' port: 128 streams a connection; messages of 4 MiB in, 1 MiB out; 16 KiB of metadata;
-// pings every 20 s, and from clients at most one every 2 s. Connections are closed after 5 min
-// idle, or after 30 min plus the longest generation. At most 1 GiB and 32 threads for all of them.
+// Sets up the clients' port: 128 streams a connection; messages of 4 MiB in, 1 MiB out; 16 KiB of
+// metadata; pings every 20 s, and from clients at most one every 2 s. Connections are closed when
+// idle for 5 min, or at the age of 30 min, with 2 h for calls to end. All connections together take
+// at most 1 GiB of memory and 32 threads.
 void ConfigurePublicServer(grpc::ServerBuilder& builder);
 
-// Notices a dead peer within 7 s, gives up an attempt to connect after 2 s, and retries within
-// about a second. Connects to each address of a name, and resolves the name again after 5 s while
-// an address does not answer. No other channel shares its connections.
+// Returns settings with which a client notices a dead peer within 7 s, gives up an attempt to
+// connect after 2 s, and retries within about a second. The channel connects to each address of a
+// name, and resolves the name again after 5 s while an address does not answer. No other channel
+// shares its connections.
 grpc::ChannelArguments PublicChannelArguments();
 
-// A channel to the public port, for clients. Connects when first used.
+// Returns a channel to the public port, for clients, which connects when first used.
 std::shared_ptr<grpc::Channel> DialPublic(const Address& address,
                                           const std::shared_ptr<grpc::ChannelCredentials>&
                                               credentials = grpc::InsecureChannelCredentials());

@@ -16,8 +16,9 @@
 namespace quire {
 namespace {
 
-// Bounds the life of session tickets: with one, a client can return after its certificate expired.
-// Tickets are valid only under the configuration that issued them, so the configuration is renewed.
+// Bounds the life of session tickets, with which a client could return after its certificate has
+// expired. Tickets are valid only under the configuration that issued them, so the configuration is
+// renewed at this interval.
 constexpr int64_t kTicketLifeNs = 10 * kNanosPerSecond;
 
 std::string_view TextOf(const grpc_slice& slice) {
@@ -111,7 +112,7 @@ class PortCredentials : public grpc::ServerCredentials {
   }
 
   const std::shared_ptr<TlsFiles> files_;  // null: plain text
-  const CallCheck check_;                  // null: none
+  const CallCheck check_;                  // null: no check
   Mutex mutex_;
   TlsTexts in_use_ ABSL_GUARDED_BY(mutex_);
   Instant renew_at_ ABSL_GUARDED_BY(mutex_) = 0;

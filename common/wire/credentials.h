@@ -1,8 +1,8 @@
 // Credentials of our ports and of our channels: TLS with the files of a TlsFiles, or plain text. A
 // port may also check each call before it begins.
 //
-// A server fetches its files at each new connection, so that replaced files apply to the next one
-// and break none that is open. A channel keeps the files of its dial.
+// A server reads its TlsFiles at each new connection, so that replaced files apply to the next
+// connection and break no open one. A channel keeps the files that it was dialed with.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_CREDENTIALS_H_
@@ -22,13 +22,14 @@ namespace quire {
 
 // Returns OK if a call is permitted. Called by any thread once the call's metadata is there, before
 // its message is read, for every path: the library's own services and unknown methods included.
-// path: "/package.Service/Method". authorization: the metadata value of that name; empty if there
-// is none, or several. The client gets the status's code and message, nothing else.
+// path: "/package.Service/Method". authorization: the value of the metadata `authorization`; empty
+// if the call has none, or several. The client gets only the status's code and message.
 using CallCheck =
     std::function<absl::Status(std::string_view path, std::string_view authorization)>;
 
-// files: null for plain text. With authorities, clients need a certificate signed by one of them.
-// REQUIRES: files have a certificate. check: null for none. The result must outlive the server.
+// files: null for plain text. If the files have authorities, clients need a certificate signed by
+// one of these. REQUIRES: the files have a certificate. check: null for no check. The result must
+// outlive the server.
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(std::shared_ptr<TlsFiles> files,
                                                                CallCheck check = nullptr);
 

@@ -36,13 +36,14 @@ class FieldCounter {
  public:
   FieldCounter(CodedInputStream& input, int max_fields) : input_(input), max_fields_(max_fields) {}
 
-  // Reads to the end of the bytes. Returns false if they are no message, or if has_too_many().
+  // Reads to the end of the bytes. Returns false if the bytes are no message, or if has_too_many().
   bool Count(const Descriptor& type) { return CountUntilEnd(&type) && last_tag_ == 0; }
 
   bool has_too_many() const { return num_fields_ > max_fields_; }
 
  private:
-  // Counts the fields of a message, or of an unknown group (null). last_tag_ is its end tag then.
+  // Counts the fields of a message, or with null of an unknown group, after which last_tag_ is the
+  // group's end tag.
   bool CountUntilEnd(const Descriptor* type) {
     while (true) {
       last_tag_ = input_.ReadTag();

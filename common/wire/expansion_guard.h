@@ -1,9 +1,10 @@
 // CheckExpansion refuses a serialized message that would take many times its size once parsed. An
-// empty message in a list is 2 bytes on the wire and some 50 in memory: 4 MiB of them are 100 MiB.
+// empty message in a list is 2 bytes on the wire and some 50 in memory: 4 MiB of them become 100
+// MiB.
 //
 // Thread safety: a free function, safe from any thread.
-// Errors:        kInvalidArgument, reason MALFORMED_PROTO: too many fields, or no message.
-// Cost:          reads the bytes once; numbers in packed columns are skipped as one field.
+// Errors:        kInvalidArgument, reason MALFORMED_PROTO: too many fields, or bytes that are no
+// message. Cost:          reads the bytes once; numbers in packed columns are skipped as one field.
 #ifndef QUIRE_COMMON_WIRE_EXPANSION_GUARD_H_
 #define QUIRE_COMMON_WIRE_EXPANSION_GUARD_H_
 

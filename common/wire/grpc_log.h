@@ -1,9 +1,10 @@
 // Sends gRPC's log to ours, which never waits. gRPC itself writes to standard error and may block:
 // connections that make it complain would stop a server whose log has no reader.
 //
-// Clients can provoke any number of errors, with text of theirs. So each place in gRPC's source
-// logs one error every ten seconds, with the number left out since the last: at most 200 bytes,
-// without control characters. Lines below errors need GRPC_VERBOSITY and are all written.
+// Clients can provoke any number of errors whose text they choose. So each place in gRPC's source
+// logs at most one error every ten seconds, of at most 200 bytes without control characters. The
+// line has the number of errors left out since the last one. Lines of lower severity appear only
+// with GRPC_VERBOSITY, and then all of them.
 #ifndef QUIRE_COMMON_WIRE_GRPC_LOG_H_
 #define QUIRE_COMMON_WIRE_GRPC_LOG_H_
 
@@ -32,8 +33,8 @@ class GrpcLogLimit {
  public:
   static constexpr int64_t kIntervalNs = 10 * kNanosPerSecond;
 
-  // Returns the number of this place's errors left out since the last one written, or nullopt if
-  // this one is left out too.
+  // Returns the number of this place's errors left out since the last written one, or nullopt if
+  // the new error is to be left out too.
   std::optional<int64_t> Admit(std::string_view file, int line, Instant now);
 
  private:

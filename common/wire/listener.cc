@@ -73,8 +73,8 @@ FileDescriptor ListenAt(const sockaddr* address, socklen_t length, bool takes_ip
     return socket;
   }
   if (address->sa_family != AF_UNIX) {
-    SetOption(socket, SOL_SOCKET, SO_REUSEADDR, 1);  // bind even while old connections linger
-    SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // accepted connections inherit it
+    SetOption(socket, SOL_SOCKET, SO_REUSEADDR, 1);  // binds even while old connections linger
+    SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // accepted connections inherit this
   }
   if (address->sa_family == AF_INET6) {
     SetOption(socket, IPPROTO_IPV6, IPV6_V6ONLY, takes_ipv4_too ? 0 : 1);
@@ -144,7 +144,7 @@ absl::Status Listener::BindUnix() {
     return CannotListen(address_);
   }
   std::copy(address_.unix_path.begin(), address_.unix_path.end(), where.sun_path);
-  // Replacing a live process's socket would leave both unreachable once this one ends.
+  // Replacing a live process's socket would leave both processes unreachable once this one ends.
   if (IsListenedOn(address_.unix_path)) {
     errno = EADDRINUSE;
     return CannotListen(address_);
@@ -180,10 +180,10 @@ absl::Status Listener::BindHost() {
     FileDescriptor socket = ListenAt(
         reinterpret_cast<const sockaddr*>(&where), found->ai_addrlen, address_.host == "::");
     if (socket.is_open()) {
-      address_.port = BoundPort(socket);  // for the other addresses too
+      address_.port = BoundPort(socket);  // all addresses use the same port
       sockets_.push_back(std::move(socket));
     } else if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) {
-      return CannotListen(address_);  // a name may have an address that this machine lacks
+      return CannotListen(address_);  // only addresses that this machine lacks are skipped
     }
   }
   return sockets_.empty() ? CannotListen(address_) : absl::OkStatus();
@@ -207,8 +207,8 @@ void Listener::SetRefusing(bool is_refusing) {
   }
 }
 
-// gRPC has no call to close its connections and does not report their descriptors. They are found
-// by their local port, which all connections accepted here share.
+// gRPC has no call to close its connections and does not report their descriptors. So this
+// function finds them by their local port, which all connections accepted here share.
 void Listener::EndConnections() const {
   for (int fd = 0; fd < max_open_files_; ++fd) {
     sockaddr_storage address = {};
@@ -237,7 +237,7 @@ void Listener::Stop() {
   }
   sockets_.clear();
   while (!silent_.empty()) {
-    silent_.EndOldest();  // no server will read from them
+    silent_.EndOldest();  // no server would read from these connections
   }
 }
 
@@ -274,7 +274,7 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         WaitForFiles();
       }
-      return;  // no connection waits, or its client has gone; poll reports the next one
+      return;  // no connection waits, or its client left; poll reports the next
     }
     if (is_refusing_.load()) {
       continue;
@@ -296,7 +296,8 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
 }
 
 // Ends silent connections until the new one gets a descriptor below the bound, so that the bound
-// keeps counting it. Another thread may take a freed descriptor first; then one more is ended.
+// counts the new connection too. If another thread takes a freed descriptor first, one more silent
+// connection is ended.
 FileDescriptor Listener::MoveBelowBound(FileDescriptor connection) {
   while (!silent_.empty()) {
     silent_.EndOldest();
@@ -332,7 +333,8 @@ void Listener::RefuseUser() {
   }
 }
 
-// accept failed: the reserve is used up too. Clients wait in the kernel's queue.
+// Waits after a failed accept, when even the reserved descriptors are in use. Clients wait in the
+// kernel's queue.
 void Listener::WaitForFiles() {
   if (IsTimeToLog(&files_logged_at_)) {
     LogWarning(

@@ -1,20 +1,20 @@
-// Listener accepts connections for a gRPC server, in place of the library's own ports. In 1.51.1
-// those accept without limit, and stop for good once the process has no file descriptor left
-// (CVE-2023-4785).
+// Listener accepts connections for a gRPC server, in place of the library's own ports. In gRPC
+// 1.51.1 the library's ports accept without limit, and stop for good once the process has no file
+// descriptor left (CVE-2023-4785).
 //
 // A connection goes to the library after its client's first bytes (silent_connections.h). While too
-// many files are open, a new connection replaces the one that has been silent longest; if none is
-// silent, it is closed at once, so that the rest of the process always has some files left. The
-// bound counts open files, not connections, because the library does not report when a connection
-// ends: the kernel gives the lowest free descriptor, so descriptor N means at least N open files.
+// many files are open, a new connection replaces the connection that has been silent longest. If
+// none is silent, the new one is closed at once, so that the rest of the process always has some
+// files left. The bound counts open files, because the library does not report when a connection
+// ends. The kernel gives the lowest free descriptor, so descriptor N means at least N open files.
 //
-// A client of a Unix socket is trusted with everything behind it, so connections of users other
-// than this process's and root are closed, whatever the file's permissions are. Refusals for either
-// reason, and failures of accept, are each logged at most every ten seconds; accept is retried
-// every 100 ms.
+// A client of a Unix socket may do everything that the server offers. So connections of users other
+// than this process's and root are closed, whatever the file's permissions are. Refusals for too
+// many files, refusals of users, and failures of accept are each logged at most every ten seconds.
+// A failed accept is retried after 100 ms.
 //
 // Thread safety: one caller at a time. Its own thread accepts.
-// Errors:        kUnavailable, reason LISTEN, when the address cannot be bound.
+// Errors:        kUnavailable, reason LISTEN, if the address cannot be bound.
 #ifndef QUIRE_COMMON_WIRE_LISTENER_H_
 #define QUIRE_COMMON_WIRE_LISTENER_H_
 
@@ -42,16 +42,18 @@ class Listener {
 
   // Binds the address, or all addresses of a name; port 0 picks a free one. Clients can connect
   // from now on and wait until Start. num_files_spared: lowers this port's bound on open files, by
-  // at most a quarter, so that a flood of it leaves connections to the process's other ports.
+  // at most a quarter, so that a flood on this port leaves connections to the process's other
+  // ports.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const Address& address,
                                                         int num_files_spared = 0);
 
-  // Stops.
+  // Calls Stop.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // Makes the server accept connections from this listener. Call once, before it is built.
+  // Makes the server accept connections from this listener. Call once, before the server
+  // is built.
   void AddTo(grpc::ServerBuilder& builder,
              const std::shared_ptr<grpc::ServerCredentials>& credentials =
                  grpc::InsecureServerCredentials());
@@ -59,13 +61,13 @@ class Listener {
   // Accepts connections until Stop. Call once, after the server has started.
   void Start();
 
-  // true: closes all connections now, and each new one as it comes.
+  // With true, closes all connections now, and each new connection at once.
   void SetRefusing(bool is_refusing);
 
   // Accepts no more connections. Call before the server shuts down.
   void Stop();
 
-  // The bound address, with the port that was picked.
+  // Returns the bound address, with the port that was picked.
   const Address& address() const { return address_; }
 
  private:
@@ -77,7 +79,7 @@ class Listener {
   int PollTimeoutMillis() const;
   void AcceptFrom(const FileDescriptor& socket);
   void HandOverSpeakers();
-  // Returns a closed descriptor if there is no room; the connection was refused.
+  // Returns a descriptor that is not open if there is no room; the connection is then refused.
   FileDescriptor MoveBelowBound(FileDescriptor connection);
   void Refuse(FileDescriptor connection);
   void EndConnections() const;
@@ -91,7 +93,7 @@ class Listener {
   std::shared_ptr<grpc::ServerCredentials> credentials_;  // used at each connection
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::atomic<bool> is_refusing_ = false;
-  FileDescriptor stop_;      // becomes readable to end the thread
+  FileDescriptor stop_;      // readable once the thread must end
   Instant files_logged_at_;  // last log line about too many open files
   Instant users_logged_at_;  // last log line about another user
   std::thread thread_;

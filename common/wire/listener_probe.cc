@@ -25,8 +25,8 @@ namespace quire {
 namespace {
 
 // A Listener hands a connection over only after its client's first bytes: the preface of HTTP/2
-// (RFC 9113, section 3.4) or the start of a TLS record (RFC 8446, section 5.1). Nothing follows;
-// any other bytes would add errors to the log.
+// (RFC 9113, section 3.4) or the start of a TLS record (RFC 8446, section 5.1). No bytes
+// follow, since other bytes would add errors to the server's log.
 constexpr std::string_view kHttp2Hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr std::string_view kTlsHello = "\x16\x03\x01";
 
@@ -51,7 +51,7 @@ struct SocketAddress {
   socklen_t length = 0;
 };
 
-// Returns true if a server listens there and answers in time.
+// Returns true if a server listens at the address and answers in time.
 bool IsAnswered(const SocketAddress& address, std::string_view hello, Instant deadline) {
   const FileDescriptor socket(
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

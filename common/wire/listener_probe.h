@@ -1,8 +1,9 @@
-// ListenerProbe dials an address of its own process every few seconds, and reports when nothing
-// answers: a process that serves old connections but accepts no new ones looks healthy from inside.
+// ListenerProbe dials an address of its own process every few seconds, and reports if no answer
+// comes. Without the probe, a process that accepts no new connections would look healthy from
+// inside while it serves old ones.
 //
 // The server's first byte or the end of the connection counts as an answer, so a server that
-// refuses connections because it has too many is not deaf.
+// refuses connections because it has too many does not count as deaf.
 //
 // Thread safety: is_deaf from any thread. Its own thread dials, and may wait.
 #ifndef QUIRE_COMMON_WIRE_LISTENER_PROBE_H_
@@ -21,9 +22,9 @@
 namespace quire {
 
 struct ListenerProbeTiming {
-  std::chrono::milliseconds interval{3'000};  // from an answer, or a miss, to the next dial
+  std::chrono::milliseconds interval{3'000};  // from an answer or a miss to the next dial
   std::chrono::milliseconds patience{3'000};  // timeout of one answer
-  int num_misses = 3;                         // misses in a row until it is deaf
+  int num_misses = 3;                         // misses in a row until the server counts as deaf
 };
 
 class ListenerProbe {
@@ -34,7 +35,7 @@ class ListenerProbe {
   ListenerProbe(const ListenerProbe&) = delete;
   ListenerProbe& operator=(const ListenerProbe&) = delete;
 
-  // Returns true after num_misses misses in a row, false before and after an answer. Never waits.
+  // Returns true after num_misses misses in a row, until the next answer. Never waits.
   bool is_deaf() const { return is_deaf_.load(std::memory_order_relaxed); }
 
  private:

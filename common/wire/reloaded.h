@@ -1,5 +1,6 @@
-// Reloaded holds a value read from files that may be replaced while the process runs. Its own
-// thread reads them, so that calls and handshakes never wait for a disk or a hung network share.
+// Reloaded holds a value read from files that may be replaced while the process runs. A separate
+// thread reads the files, so that calls and handshakes never wait for a disk or a hung network
+// share.
 //
 // If files are missing, half written or wrong, the last good value stays in use, and each cause is
 // logged once.
@@ -28,22 +29,23 @@ namespace quire {
 template <typename Value>
 class Reloaded {
  public:
-  // Oldest value that Get returns, as long as the disk answers at once.
+  // Upper bound on the age of the value that Get returns, if the disk answers at once.
   static constexpr int64_t kMaxAgeNs = kNanosPerSecond;
   static constexpr int64_t kMaxEndNs = kNanosPerSecond;
 
-  // Its errors are logged: they must not quote contents. It may outlive the object if a disk hangs.
+  // Errors of the reader are logged, so they must not quote contents. If a disk hangs, the reader
+  // may outlive the object.
   using Reader = std::function<absl::StatusOr<Value>()>;
 
-  // what, file: how log lines name the contents (a plural) and the path. first: what `read`
-  // returned when it was called first.
+  // what, file: how log lines name the contents (a plural) and the path. first: the result of the
+  // first call of `read`, which the caller made.
   Reloaded(std::string what, std::string file, Reader read, Value first)
       : shared_(std::make_shared<Shared>(
             std::move(what), std::move(file), std::move(read), std::move(first))) {
     thread_ = std::thread([shared = shared_] { shared->Run(); });
   }
-  // Joins the thread, else it could use OpenSSL while exit() tears that down. If a disk hangs, the
-  // thread is detached after kMaxEndNs: it is stuck in a system call.
+  // Joins the thread, else it could use OpenSSL while exit() destroys the library. If a disk hangs,
+  // the thread is stuck in a system call and is detached after kMaxEndNs.
   ~Reloaded() { shared_->Stop(SteadyNow() + kMaxEndNs) ? thread_.join() : thread_.detach(); }
   Reloaded(const Reloaded&) = delete;
   Reloaded& operator=(const Reloaded&) = delete;
@@ -109,7 +111,7 @@ class Reloaded {
     const Reader read;
     Mutex mutex;
     CondVar stop;   // notified under mutex
-    CondVar ended;  // likewise
+    CondVar ended;  // notified under mutex
     bool is_stopped ABSL_GUARDED_BY(mutex) = false;
     bool has_ended ABSL_GUARDED_BY(mutex) = false;
     std::shared_ptr<const Value> value ABSL_GUARDED_BY(mutex);

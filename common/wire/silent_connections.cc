@@ -13,17 +13,17 @@
 namespace quire {
 namespace {
 
-constexpr size_t kMaxEvents = 64;  // per epoll_wait
+constexpr size_t kMaxEvents = 64;  // per call of epoll_wait
 constexpr std::string_view kHttp2 = "PRI * HTTP/2.0";
 constexpr std::string_view kTlsHandshake = "\x16\x03";
 
-// Compares as many bytes as have arrived.
+// Returns whether the bytes that have arrived so far match the word.
 bool BeginsLike(std::string_view word, std::string_view said) {
   const size_t length = std::min(word.size(), said.size());
   return word.substr(0, length) == said.substr(0, length);
 }
 
-// Returns true if a client began HTTP/2 or TLS. Its bytes stay in the socket, for the library.
+// Returns true if a client began HTTP/2 or TLS. The bytes stay in the socket, for the library.
 bool IsClient(const FileDescriptor& socket) {
   std::array<char, kHttp2.size()> buffer = {};
   const ssize_t num_bytes =
@@ -52,7 +52,7 @@ void SilentConnections::Add(Connection connection) {
 
 void SilentConnections::EndOldest() {
   QUIRE_CHECK(!connections_.empty());
-  connections_.erase(connections_.begin());  // closing it also removes it from the epoll
+  connections_.erase(connections_.begin());  // closing a socket also removes it from the epoll
 }
 
 void SilentConnections::EndExpired(Instant now) {
@@ -77,7 +77,7 @@ std::vector<SilentConnections::Connection> SilentConnections::TakeSpeakers() {
     Connection connection = std::move(found->second);
     connections_.erase(found);
     if (IsClient(connection.socket)) {
-      // From now on the library polls it.
+      // From now on the library polls the socket.
       ::epoll_ctl(events_.fd(), EPOLL_CTL_DEL, connection.socket.fd(), nullptr);
       speakers.push_back(std::move(connection));
     }

@@ -1,12 +1,12 @@
 // SilentConnections holds connections until their clients' first bytes. A silent connection costs
-// one file and nothing in the gRPC library, and never keeps another client out: one more than
-// kMaxConnections ends the one that has been silent longest. A client whose first bytes are neither
+// one file and nothing in the gRPC library. It keeps no other client out: beyond kMaxConnections, a
+// new connection ends the one that has been silent longest. A client whose first bytes are neither
 // HTTP/2 nor TLS is disconnected.
 //
 // Clients of HTTP/2 speak first: RFC 9113, section 3.4.
 //
 // Thread safety: one caller at a time.
-// Cost:          O(log n) for each connection that comes or goes.
+// Cost:          O(log n) for each connection that is added or removed.
 #ifndef QUIRE_COMMON_WIRE_SILENT_CONNECTIONS_H_
 #define QUIRE_COMMON_WIRE_SILENT_CONNECTIONS_H_
 
@@ -28,13 +28,14 @@ class SilentConnections {
 
   struct Connection {
     FileDescriptor socket;
-    int listener_fd = -1;  // the socket that accepted it
+    int listener_fd = -1;  // the listening socket that accepted this connection
     Instant since = 0;
   };
 
   SilentConnections();
 
-  // Readable when a client has sent bytes or left. Closed if the system could not make an epoll.
+  // The epoll, readable when a client has sent bytes or left. Not open if the system could not make
+  // an epoll.
   const FileDescriptor& events() const { return events_; }
   bool empty() const { return connections_.empty(); }
 
@@ -48,14 +49,14 @@ class SilentConnections {
   // Returns when the next connection expires, or nullopt if there is none.
   std::optional<Instant> next_expiry() const;
 
-  // Removes and returns connections whose clients began HTTP/2 or TLS. Ends those whose clients
-  // left or sent anything else.
+  // Removes and returns connections whose clients began HTTP/2 or TLS. Ends connections
+  // whose clients left or sent anything else.
   std::vector<Connection> TakeSpeakers();
 
  private:
   FileDescriptor events_;  // epoll
   uint64_t last_id_ = 0;
-  std::map<uint64_t, Connection> connections_;  // by arrival
+  std::map<uint64_t, Connection> connections_;  // by id, in order of arrival
 };
 
 }  // namespace quire

@@ -26,7 +26,7 @@ absl::Status CheckLength(std::string_view field, int got, int want) {
   return got == want ? absl::OkStatus() : Malformed(field, "column length", got, want);
 }
 
-// Checks that a column of counts adds up to the length of the column that it divides.
+// Checks that the counts add up to `want`, the length of the column that they cut into parts.
 absl::Status CheckSum(std::string_view field, const Column& counts, int want) {
   uint64_t sum = 0;  // at most 2^31 entries of 2^32: no overflow
   for (uint32_t count : counts) {
@@ -37,7 +37,7 @@ absl::Status CheckSum(std::string_view field, const Column& counts, int want) {
              : Malformed(field, "sum of counts", static_cast<int64_t>(sum), want);
 }
 
-// Checks a column of slice indices.
+// Checks that slice indices ascend and are below num_slices.
 absl::Status CheckIndices(std::string_view field, const Column& indices, int num_slices) {
   for (int i = 0; i < indices.size(); ++i) {
     const uint32_t slice = indices[i];
@@ -48,7 +48,7 @@ absl::Status CheckIndices(std::string_view field, const Column& indices, int num
   return absl::OkStatus();
 }
 
-// Hashes a column's bytes: one 64-bit word for two numbers.
+// Hashes a column's bytes, two numbers in each 64-bit word.
 template <typename T>
 void AddColumn(const google::protobuf::RepeatedField<T>& column, FoldHash& digest) {
   static_assert(sizeof(T) == sizeof(uint32_t));
@@ -56,7 +56,7 @@ void AddColumn(const google::protobuf::RepeatedField<T>& column, FoldHash& diges
                    static_cast<size_t>(column.size()) * sizeof(T)});
 }
 
-// Negative numbers travel as their two's complement.
+// Negative numbers are sent as their two's complement.
 template <typename T>
 void Append(const std::vector<T>& values, Column* column) {
   static_assert(sizeof(T) == sizeof(uint32_t));
@@ -349,7 +349,7 @@ void EncodeResult(const StepResult& result, v1::StepResponse* response) {
 
 absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response) {
   QUIRE_RETURN_IF_ERROR(CheckColumns(response));
-  // HTTP/2 has no checksum, and a token of a damaged answer would be committed like any other.
+  // HTTP/2 has no checksum, so without this check a damaged token would be committed.
   if (response.result_digest() != DigestOf(response)) {
     return Error(
         absl::StatusCode::kDataLoss, "DAMAGED", "result_digest: not the digest of this result");

@@ -6,7 +6,7 @@
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        kInvalidArgument, reason MALFORMED_PROTO, message "field: rule (got X, limit Y)".
-// Cost:          O(numbers); the message is cleared first and its memory reused.
+// Cost:          O(numbers); encoding clears the message first and reuses its memory.
 #ifndef QUIRE_COMMON_WIRE_STEP_CODEC_H_
 #define QUIRE_COMMON_WIRE_STEP_CODEC_H_
 
@@ -21,7 +21,7 @@
 
 namespace quire {
 
-// `request` may live on an arena.
+// `request` may be allocated on an arena.
 void EncodePlan(const StepPlan& plan, v1::StepRequest* request);
 
 // Returns the plan with the digest that the peer sent; the caller must check that it matches.
@@ -29,7 +29,7 @@ absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request);
 
 void EncodeResult(const StepResult& result, v1::StepResponse* response);
 
-// Returns the digest of every field except result_digest, which must be equal to it.
+// Returns the digest of every field except result_digest. The two must be equal.
 uint64_t DigestOf(const v1::StepResponse& response);
 
 absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response);

@@ -43,7 +43,7 @@ absl::Status LibraryFault(const std::string& path, std::string_view rule) {
                cause == nullptr ? std::string(rule) : absl::StrCat(ToAbsl(rule), " (", cause, ")"));
 }
 
-// Ends at the first zero byte, because gRPC takes the contents as a C string.
+// The source ends at the first zero byte, because gRPC takes the contents as a C string.
 Source Read(const std::string& text) { return Source(::BIO_new_mem_buf(text.c_str(), /*len=*/-1)); }
 
 // Without this callback OpenSSL would ask for a password at the terminal.
@@ -62,7 +62,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
                    : InvalidArgument("TLS_FILE", absl::StrCat("TLS: ", text.status().message()));
 }
 
-// Checks that the text has at least one certificate, and none that begins like one but is broken.
+// Checks that the text has at least one certificate, and no broken one.
 absl::Status CheckCertificates(const std::string& path, const std::string& text) {
   const Source source = Read(text);
   int count = 0;
@@ -81,7 +81,7 @@ absl::Status CheckCertificates(const std::string& path, const std::string& text)
   return absl::OkStatus();
 }
 
-// Loads certificate and key as gRPC will, so that gRPC refuses neither.
+// Loads certificate and key in the same way as gRPC, so that gRPC refuses neither.
 absl::Status CheckPair(const TlsTexts& paths, const TlsTexts& texts) {
   ::ERR_clear_error();
   const Context context(::SSL_CTX_new(::TLS_method()));

@@ -1,6 +1,6 @@
 // TlsFiles are the certificate, the key and the certificate authorities of one port, or of one kind
 // of connection. Their PEM files may be replaced while the process runs (reloaded.h). Files that do
-// not belong together are not used.
+// not belong together, such as a certificate and another one's key, are not used.
 //
 // Thread safety: any thread.
 // Errors:        kInvalidArgument, reason TLS_FILE, message "TLS: file: rule", without contents.
@@ -19,8 +19,8 @@ namespace quire {
 // Paths of files, or their contents.
 struct TlsTexts {
   std::string certificate;  // followed by its chain of intermediates; empty: none
-  std::string key;          // of the certificate, not encrypted
-  std::string authorities;  // that may sign the peer's certificate; empty: none is asked for
+  std::string key;          // private key of the certificate, not encrypted
+  std::string authorities;  // may sign the peer's certificate; empty: none is asked for
 
   bool is_empty() const { return certificate.empty() && key.empty() && authorities.empty(); }
 
@@ -32,7 +32,7 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsTexts& paths);
 
 class TlsFiles {
  public:
-  // Oldest texts that Get returns.
+  // Upper bound on the age of the texts that Get returns.
   static constexpr int64_t kMaxAgeNs = Reloaded<TlsTexts>::kMaxAgeNs;
 
   // Errors: as ReadTlsFiles.

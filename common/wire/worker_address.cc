@@ -16,7 +16,7 @@ namespace {
 
 constexpr mode_t kOwnerOnly = 0700;
 
-// Refuses symbolic links: the user who made one chooses where it leads.
+// Refuses symbolic links, whose target another user may have chosen.
 bool IsOwnFolder(const std::string& path) {
   struct stat found = {};
   return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&

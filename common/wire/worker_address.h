@@ -1,4 +1,4 @@
-// The default address of a worker, for it and for its scheduler: a Unix socket in a folder that
+// The default address of a worker, used by worker and scheduler: a Unix socket in a folder that
 // only its owner may enter, because a client of a worker decides what the worker computes.
 //
 // Thread safety: free functions; the environment must not change meanwhile.
@@ -15,8 +15,8 @@
 
 namespace quire {
 
-// Returns $XDG_RUNTIME_DIR, or nullopt if it is no absolute path, or so long that appending
-// path_below would exceed a Unix socket's path.
+// Returns $XDG_RUNTIME_DIR, or nullopt if that is no absolute path, or if path_below appended to it
+// would be too long for a Unix socket.
 std::optional<std::string> RuntimeFolder(std::string_view path_below);
 
 // Returns $XDG_RUNTIME_DIR/quire/worker.sock, or /tmp/quire-UID/worker.sock. Makes the folder.

@@ -12,7 +12,8 @@ namespace {
 // Bounds the cells of an answer; a server sends at most 1,024.
 constexpr int kMaxCells = 4096;
 
-// Light enough for dark terminals and dark enough for light ones; neighbors differ.
+// Colors that are light enough for dark terminals and dark enough for light ones. Neighbors in the
+// list differ.
 constexpr int kHolderColours[] = {33, 166, 71, 134, 37, 161, 136, 63, 107, 173, 31, 97};
 
 constexpr MapGlyphs kPlainGlyphs = {
@@ -29,8 +30,8 @@ struct Cell {
   double num_active = 0;
   double num_leaving = 0;
   double num_shared = 0;
-  double most = 0;      // active blocks of the merged cell that has most of them
-  uint64_t holder = 0;  // of that cell
+  double most = 0;      // active blocks of the merged cell with the most
+  uint64_t holder = 0;  // holder of that cell
 };
 
 template <typename Column>
@@ -38,7 +39,7 @@ double ValueAt(const Column& column, int i) {
   return i < column.size() ? static_cast<double>(column.Get(i)) : 0.0;
 }
 
-// Merges several cells into one.
+// Merges the cells from first to end - 1 into one.
 Cell CellsFrom(const v1::BlockMap& map, int first, int end) {
   Cell cell;
   for (int i = first; i < end; ++i) {
@@ -91,7 +92,7 @@ std::vector<std::vector<ColouredText>> BlockMapLines(const v1::BlockMap& map,
                                                      const MapGlyphs& glyphs) {
   const int num_cells = std::min(
       kMaxCells, std::max({map.num_cached_size(), map.num_active_size(), map.num_leaving_size()}));
-  // A cell that is two columns wide is about as wide as it is high.
+  // A cell of two columns is about square.
   const int cell_columns = 2 * num_cells <= width * max_lines ? 2 : 1;
   const int columns = width / cell_columns;
   const int places = columns * max_lines;

@@ -1,5 +1,5 @@
-// A map of KV blocks as lines of text: a glyph for each cell, twice if there is room, or one for
-// several cells if there is not.
+// A map of KV blocks as lines of text. A cell is one glyph, or two if there is room. If there is
+// not enough room, one glyph shows several cells.
 //
 // Thread safety: free functions and value types.
 #ifndef QUIRE_DEPLOY_CLI_BLOCK_MAP_TEXT_H_
@@ -33,12 +33,12 @@ const MapGlyphs& MapGlyphsOf(bool has_colour, bool has_unicode);
 inline constexpr char kFreeColour[] = "38;5;242";
 inline constexpr char kCachedColour[] = "38;5;247";
 inline constexpr char kLeavingColour[] = "38;5;208";
-// A holder has the same color in every frame.
+// Returns the color of a holder, which is the same in every frame.
 std::string ColourOfHolder(uint64_t number);
 
-// Returns at most max_lines lines of at most `width` glyphs each. Missing values of a column count
-// as 0, and cells beyond the most that a server sends are dropped. REQUIRES: width and max_lines
-// are positive.
+// Returns at most max_lines lines of at most `width` glyphs each. Missing values of a column of
+// `map` count as 0, and cells beyond an upper bound are dropped. REQUIRES: width and max_lines are
+// positive.
 std::vector<std::vector<ColouredText>> BlockMapLines(const v1::BlockMap& map,
                                                      int width,
                                                      int max_lines,

@@ -21,7 +21,7 @@ namespace {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) {
-    ::_exit(127);  // the parent died before the line above took effect
+    ::_exit(127);  // the parent died before prctl took effect
   }
   sigset_t none;
   sigemptyset(&none);

@@ -1,6 +1,6 @@
 // ChildProcess starts a program, reads its standard output line by line and can signal and await
-// it. The child is killed (SIGKILL, which also ends a stopped one) when the parent dies, however it
-// dies, so that a restarted parent finds the ports free.
+// it. The child is killed (SIGKILL, which also ends a stopped child) when the parent dies in any
+// way, so that a restarted parent finds the ports free.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_DEPLOY_CLI_CHILD_PROCESS_H_
@@ -36,7 +36,7 @@ class ChildProcess {
   // is none. Never blocks.
   std::optional<std::string> TakeLine();
 
-  // Exit status as of waitpid(2), once the child has ended. Never blocks.
+  // Returns the status of waitpid(2) once the child has ended, nullopt before. Never blocks.
   std::optional<int> Poll();
 
   void Signal(int signal);

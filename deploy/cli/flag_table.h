@@ -18,8 +18,8 @@ namespace quire {
 
 class FlagTable {
  public:
-  // Each registers a flag under its dashed name; the function gets the value, once for each time
-  // the flag is given.
+  // Each method registers a flag under its dashed name. The function is called with the value each
+  // time the flag is given.
   void Text(const std::string& name, std::function<void(const std::string&)> set);
   void Int32(const std::string& name, std::function<void(int32_t)> set);
   void Int64(const std::string& name, std::function<void(int64_t)> set);
@@ -29,7 +29,7 @@ class FlagTable {
   void Int32List(const std::string& name, std::function<void(int32_t)> add);  // 1,2,3
   void Switch(const std::string& name, std::function<void()> set);
 
-  // Errors: kInvalidArgument for an unknown flag, a missing value, or one of the wrong kind.
+  // Errors: kInvalidArgument for an unknown flag, a missing value, or a value of the wrong kind.
   absl::Status Parse(const std::vector<std::string>& args) const;
 
  private:

@@ -26,7 +26,8 @@
 namespace quire {
 namespace {
 
-// A person waits, perhaps at a wrong address. Once the answer has begun, the policy's bound holds.
+// Bounds the wait for the first message, because a person waits, perhaps for a wrong address.
+// Later, the bound of RetryPolicy holds.
 constexpr std::chrono::seconds kMaxUnansweredAtFirst(30);
 
 constexpr char kGenerateUsage[] =
@@ -109,8 +110,8 @@ absl::StatusOr<v1::EarlyStopping> ParseEarlyStopping(const std::string& text) {
       absl::StrCat("--early-stopping: must be false, true or never (got ", text, ")"));
 }
 
-// The text of one token of a chunk. If the server does not send an end for each token, the last
-// token has the whole text.
+// Returns the text of one token of a chunk. If the server does not say where each token's text
+// ends, the last token has the whole text.
 std::string TextOfToken(const v1::Chunk& chunk, int i) {
   const auto size = static_cast<uint32_t>(chunk.text().size());
   if (chunk.text_ends_size() != chunk.token_ids_size()) {
@@ -142,7 +143,7 @@ absl::StatusOr<Servers> DialAll(const GenerateOptions& options) {
 }
 
 // Writes answers to standard output, escaped if it is a terminal. Sequences that stream at once
-// would mix there, so all except the first wait for Finish.
+// would mix on standard output, so all except the first wait for Finish.
 class AnswerWriter {
  public:
   void WriteText(std::string_view text) {

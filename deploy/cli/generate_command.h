@@ -1,6 +1,6 @@
-// `quire generate --server ADDR (--prompt TEXT | --prompt-token-ids 1,2,3) [flags]`: one request,
-// streamed to the terminal as it is made, or as one JSON object a token with --json. The stream
-// outlives the server: see deploy/clients/cpp/resuming_client.h.
+// `quire generate --server ADDR (--prompt TEXT | --prompt-token-ids 1,2,3) [flags]`: sends one
+// request and streams the answer to the terminal; with --json, as one JSON object for each token.
+// The stream survives a restart of the server: see deploy/clients/cpp/resuming_client.h.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_GENERATE_COMMAND_H_
@@ -22,7 +22,7 @@ struct GenerateOptions {
   std::string server = "127.0.0.1:50051";  // addresses, separated by commas
   bool json = false;
   bool echo = false;                          // print the prompt before its continuation
-  std::optional<std::string> early_stopping;  // of beam search, as given
+  std::optional<std::string> early_stopping;  // for beam search, as the flag gives it
   ServerAccess access;
   v1::GenerateRequest request;
 };
@@ -31,10 +31,10 @@ struct GenerateOptions {
 // server checks ranges.
 absl::StatusOr<GenerateOptions> ParseGenerateArguments(const std::vector<std::string>& args);
 
-// The lines of --json for one response, each one token:
+// Returns the lines of --json for one response, one line for each token:
 //   {"index":0,"position":3,"token_id":17,"text":" cat","logprob":-0.5,"finish_reason":null}
 // finish_reason is set on the last line of a sequence. A sequence that ends without a new token
-// (or with text held back) has a last line whose position and token_id are null.
+// (or with text that was held back) has a last line whose position and token_id are null.
 std::string JsonLines(const v1::GenerateResponse& response);
 
 // Returns the exit code: 0; 1 if the request failed; 2 for bad arguments.

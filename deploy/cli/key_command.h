@@ -1,4 +1,4 @@
-// `quire key --tenant NAME`: prints a new API key, and its line for the file of a server
+// `quire key --tenant NAME`: prints a new API key, and the key's line for a server's file of keys
 // (common/wire/api_keys.h). With --hash it prints the line of an existing key.
 //
 // Thread safety: call from main.

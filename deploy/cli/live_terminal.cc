@@ -24,7 +24,7 @@ constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 constexpr absl::Duration kSizePoll = absl::Milliseconds(100);
 constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// Global, because signal handlers reach nothing else. Set before the handlers are.
+// Global, because signal handlers reach nothing else. Set before the handlers are installed.
 termios saved_input;
 bool has_saved_input = false;
 
@@ -102,8 +102,8 @@ TerminalSize CurrentTerminalSize() {
 }
 
 void LiveTerminal::Draw(const std::string& frame) const {
-  // Clears each line to its end, and everything below the last. A line end behind the last line
-  // would scroll the screen.
+  // Clears each line to its end, and everything below the last line. A line end behind the last
+  // line would scroll the screen, so it is dropped.
   std::string_view lines = frame;
   if (!lines.empty() && lines.back() == '\n') {
     lines.remove_suffix(1);

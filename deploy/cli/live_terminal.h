@@ -20,12 +20,13 @@ struct TerminalSize {
   friend bool operator==(const TerminalSize&, const TerminalSize&) = default;
 };
 
-// The size of the terminal on standard output; 80 x 24 if it is not a terminal.
+// The size of the terminal on standard output; 80 x 24 if standard output is not a terminal.
 TerminalSize CurrentTerminalSize();
 
 class LiveTerminal {
  public:
-  // Takes over standard input and output. SIGINT, SIGTERM and SIGHUP then end the program with 0.
+  // Takes over standard input and output. SIGINT, SIGTERM and SIGHUP then end the program with exit
+  // code 0.
   LiveTerminal();
   ~LiveTerminal();
   LiveTerminal(const LiveTerminal&) = delete;
@@ -34,7 +35,8 @@ class LiveTerminal {
   // Replaces the screen by frame: lines, each with its line end.
   void Draw(const std::string& frame) const;
 
-  // Returns the key pressed meanwhile, or '\0' if the timeout has passed or the size has changed.
+  // Waits for a key and returns it, or '\0' if the timeout has passed or the terminal's size has
+  // changed.
   char WaitForKey(absl::Duration timeout) const;
 };
 

@@ -25,7 +25,7 @@ namespace {
 constexpr int32_t kStreamsPerConnection = 64;
 constexpr int32_t kMaxConnections = 64;
 
-// Counts running streams; the caller waits for room, or for all of them to end.
+// Counts running streams; the caller waits for room, or until all streams have ended.
 class Gate {
  public:
   explicit Gate(int32_t limit) : limit_(limit) {}
@@ -55,7 +55,7 @@ class Gate {
   int32_t running_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// One request. Lives until OnDone, which is its last call.
+// The stream of one request. Exists until OnDone, which gRPC calls last.
 class Stream : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   Stream(v1::GenerationService::Stub& stub,

@@ -29,7 +29,7 @@ struct LoadOptions {
   double burstiness = 1.0;      // shape of the gaps; > 0; smaller is burstier
   int32_t max_concurrency = 0;  // 0: no bound
   uint64_t seed = 0;
-  int64_t timeout_ms = 0;  // deadline of each request, which also carries it; 0: none
+  int64_t timeout_ms = 0;  // deadline, which each request also carries; 0: none
 };
 
 // The outcome of one request. Times are SteadyNow() of this process.
@@ -37,7 +37,7 @@ struct RequestRecord {
   absl::Status status;
   Instant start = 0;
   Instant end = 0;
-  std::vector<Instant> arrivals;  // of each message that brought tokens
+  std::vector<Instant> arrivals;  // times of the messages that brought tokens
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;
   std::vector<int32_t> output_token_ids;  // in order of arrival

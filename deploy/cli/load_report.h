@@ -29,12 +29,13 @@ struct LoadReport {
   int64_t num_successful = 0;
   int64_t num_failed = 0;
   int64_t num_refused = 0;  // part of num_failed: RESOURCE_EXHAUSTED
-  int64_t num_in_time = 0;  // part of num_successful; all of them without a deadline
+  // Part of num_successful: requests within the deadline; all if there is no deadline.
+  int64_t num_in_time = 0;
   double generator_cpu_seconds = 0;
   double duration_seconds = 0;
   int64_t num_input_tokens = 0;
   int64_t num_output_tokens = 0;
-  double peak_output_tokens_per_second = 0;  // busiest whole second
+  double peak_output_tokens_per_second = 0;  // of the busiest whole second
   int64_t peak_concurrent_requests = 0;
   LatencyFigures ttft;
   LatencyFigures tpot;
@@ -54,8 +55,8 @@ LoadReport MakeReport(const std::vector<RequestRecord>& records,
 // The table, 50 columns wide. Unset rate and concurrency are left out.
 std::string FormatTable(const LoadReport& report, const LoadOptions& options);
 
-// One JSON object with vLLM's key names. details: null, or the records in order; then the object
-// lists their output_lens, output_token_ids and errors (empty: none).
+// One JSON object with vLLM's key names. details: null, or the records in order. With records, the
+// object also lists their output_lens, output_token_ids and errors (empty: none).
 std::string FormatJson(const LoadReport& report,
                        const LoadOptions& options,
                        const std::vector<RequestRecord>* details = nullptr);

@@ -1,6 +1,6 @@
 // RestartPolicy computes the pause before an ended program is started again: 100 ms, doubled (up to
-// 10 s) after each useless start. A start is useful if the program did its work, or lived longer
-// than the longest pause: no pause would slow down such a loop.
+// 10 s) after each useless start. A start is useful if the program did its work, or ran longer than
+// the longest pause. A loop of such starts is slow even without a pause.
 //
 // Thread safety: one caller at a time. It has no clock: the caller passes the time.
 #ifndef QUIRE_DEPLOY_CLI_RESTART_POLICY_H_
@@ -19,11 +19,12 @@ class RestartPolicy {
 
   void OnStart(Instant now);
 
-  // The program does its work.
+  // Notes that the program does its work.
   void OnUseful() { is_useful_ = true; }
   bool is_useful() const { return is_useful_; }
 
-  // The program has ended, or could not be started. Returns the pause until the next start.
+  // Notes that the program has ended, or could not be started. Returns the pause until the next
+  // start.
   int64_t OnEnd(Instant now);
 
  private:

@@ -1,6 +1,6 @@
 // SchedulerProbe asks a scheduler every second whether it lives, by GET /livez on its HTTP port.
-// That tells whether its loop turns and its gRPC port answers. The gRPC port itself is not asked:
-// it may demand a certificate that only clients have.
+// The answer tells whether the scheduler's loop runs and its gRPC port answers. The probe does not
+// ask the gRPC port itself, which may demand a certificate that only clients have.
 //
 // Thread safety: one caller at a time. Nothing blocks, except the look-up of a host name in the
 //                constructor.
@@ -27,15 +27,15 @@ class SchedulerProbe {
 
  private:
   void Dial(Instant now);
-  // Sends the question, unless it is sent, and reads available bytes. Returns true if the answer is
-  // complete, or none will come.
+  // Sends the question if it is not sent yet, and reads available bytes. Returns true if the answer
+  // is complete, or no answer will come.
   bool Exchange();
 
   sockaddr_storage where_ = {};
   socklen_t where_length_ = 0;  // 0: the host name is unknown
-  FileDescriptor socket_;       // of the question under way
+  FileDescriptor socket_;       // connection of the question under way
   bool is_sent_ = false;
-  std::string answer_;  // the first bytes
+  std::string answer_;  // first bytes of the answer
   Instant ask_at_ = 0;
   Instant deadline_ = 0;
 };

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int32_t kMaxPort = 65535;
 
-// Flags of quire_worker alone. Those of IsForBoth go to both; everything else is the scheduler's.
+// Flags of quire_worker alone. Flags of IsForBoth go to both programs; all others are the
+// scheduler's.
 constexpr std::array<std::string_view, 16> kWorkerFlags = {"threads",
                                                            "kv-cache-memory-bytes",
                                                            "num-gpu-blocks-override",
@@ -101,8 +102,8 @@ absl::StatusOr<int32_t> WorkerHttpPortOf(const std::vector<std::string>& words) 
   return port;
 }
 
-// Checks what neither program can check alone: the scheduler has the mode, the worker the space. If
-// a flag is given twice, the last counts.
+// Checks --preemption-mode against --swap-space. Neither program can do that alone: the first flag
+// goes to the scheduler, the second to the worker. If a flag is given twice, the last value counts.
 class SwapFlags {
  public:
   void See(std::string_view name, const std::vector<std::string>& words) {
@@ -188,7 +189,7 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
 
 std::optional<WorkerHttp> ParseWorkerHttp(std::string_view line) {
   constexpr absl::string_view kHttp = " http=";
-  // Takes the last one: the path of a socket may contain anything.
+  // Takes the last " http=", because the path of a socket before it may contain anything.
   const size_t begin = ToAbsl(line).rfind(kHttp);
   if (!line.starts_with("quire_worker: listens listen=") || begin == std::string_view::npos) {
     return std::nullopt;

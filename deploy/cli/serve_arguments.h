@@ -18,11 +18,11 @@ namespace quire {
 
 struct ServeArguments {
   std::vector<std::string> scheduler;
-  std::vector<std::string> worker;  // of each
+  std::vector<std::string> worker;  // flags of each worker
   int32_t tensor_parallel_size = 1;
-  std::string log_format;  // of our own lines, as given; empty: not given
-  // The HTTP port of rank 0; rank r has r more. 0: each rank has any free port. nullopt: workers
-  // have no HTTP port.
+  std::string log_format;  // format of our own lines, as given; empty: not given
+  // The HTTP port of rank 0; rank r has this port plus r. 0: each rank has any free port. nullopt:
+  // workers have no HTTP port.
   std::optional<int32_t> worker_http_port;
 };
 
@@ -30,11 +30,12 @@ struct ServeArguments {
 // both; all others to the scheduler. The model directory may be the first word. The programs check
 // whether a flag exists. Serve's own flags are --tensor-parallel-size, or -tp, and
 // --worker-http-port; --worker-http-host becomes --http-host of the workers.
-// Errors: kInvalidArgument if no model is named, an argument is not a flag, serve sets a flag
-// itself, the size is not from 1 to 8, or a rank's port would be above 65535.
+// Errors: kInvalidArgument if no model is named, an argument is not a flag, a flag is one that
+// serve itself sets, --tensor-parallel-size is not from 1 to 8, or a rank's port would be above
+// 65535.
 absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string>& args);
 
-// A scheduler's addresses, and the flags with which its next start listens on them.
+// A scheduler's addresses, and the flags that give the next start the same addresses.
 struct SchedulerAddresses {
   Address grpc;
   Address http;

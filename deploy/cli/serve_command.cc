@@ -55,13 +55,14 @@ Those of the scheduler:
 
 )";
 
-// The folder of this program, which holds the programs that it starts, too.
+// Returns the folder of this program. The programs that it starts are there, too.
 std::string ProgramFolder() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
-// Owns a private folder for the workers' sockets. The supervisor makes it again if it is gone.
+// Owns a private folder for the workers' sockets. The supervisor makes the folder again if it is
+// gone.
 class SocketFolder {
  public:
   SocketFolder() {
@@ -123,8 +124,8 @@ absl::StatusOr<ServeArguments> ReadArguments(const std::vector<std::string>& arg
   return SplitServeArguments(*expanded);
 }
 
-// The returned descriptor alone delivers the supervisor's signals. Threads of libraries inherit the
-// mask that blocks them.
+// Returns the only descriptor that delivers the supervisor's signals. Threads of libraries inherit
+// the mask that blocks these signals.
 int OpenSignalFd() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -173,7 +174,7 @@ int RunServe(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: %s\n", OneLine(ToStd(split.status().message())).c_str());
     return kExitUsage;
   }
-  if (split->log_format == "json") {  // the programs refuse unknown formats
+  if (split->log_format == "json") {  // the programs refuse other formats
     SetLogFormat(LogFormat::kJson);
   }
   SocketFolder sockets;

@@ -1,4 +1,4 @@
-// Access to a server, beside its address: TLS files and an API key. Their flags are the same for
+// Access to a server, beside its address: TLS files and an API key. The flags are the same for
 // every sub-command.
 //
 // Thread safety: free functions and a value type.
@@ -19,7 +19,7 @@
 
 namespace quire {
 
-// For usage texts.
+// The lines on these flags for usage texts.
 inline constexpr char kServerAccessUsage[] =
     R"(    --ssl-ca-certs FILE              TLS: the authorities, in PEM, of the server
     --ssl-certfile FILE              our own certificate, where the server asks for one
@@ -36,7 +36,7 @@ struct ServerAccess {
 // `access` must outlive the table.
 void AddServerAccessFlags(ServerAccess& access, FlagTable& flags);
 
-// Without TLS flags, credentials for plain text.
+// Returns credentials for TLS, or for plain text if there are no TLS flags.
 // Errors: kInvalidArgument for missing flags and for files that cannot be used.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const ServerAccess& access);
 
@@ -45,7 +45,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const Se
 // unencrypted.
 absl::StatusOr<std::string> ApiKeyOf(const ServerAccess& access, const Address& server);
 
-// The admin address of a server.
+// A client's access to the admin address of a server.
 struct AdminServer {
   std::shared_ptr<grpc::Channel> channel;  // connects when first used
   std::string api_key;

@@ -1,4 +1,4 @@
-// `quire sim [flags]`: makes the paper's tables and figures anew, in virtual time, and prints them
+// `quire sim [flags]`: reproduces the paper's tables and figures in virtual time, and prints them
 // beside the paper's numbers. `quire sim run [flags]`: one simulation.
 //
 // Thread safety: call from main.

@@ -1,5 +1,5 @@
-// SupervisedChild keeps a program running: it starts the program again, after a pause, when it
-// ends, and kills it when it gives no sign of life.
+// SupervisedChild keeps a program running. When the program ends, it is started again after a
+// pause. When the program gives no sign of life, it is killed.
 //
 // Thread safety: one caller at a time. Nothing blocks.
 #ifndef QUIRE_DEPLOY_CLI_SUPERVISED_CHILD_H_
@@ -32,8 +32,8 @@ class SupervisedChild {
   // now. Errors: those of ChildProcess::Start; the next try comes after a pause.
   absl::StatusOr<bool> MaybeStart(Instant now);
 
-  // Returns the wait status of a program that has ended, once. Call a few times a second: it also
-  // kills a silent program.
+  // Returns the wait status of a program that has ended, once. Call a few times a second, because
+  // this also kills a silent program.
   std::optional<int> TakeEnd(Instant now);
 
   // Logs the end that TakeEnd gave, and the pause until the next start.
@@ -47,7 +47,7 @@ class SupervisedChild {
   // The running program, or null.
   ChildProcess* process() { return process_.has_value() ? &*process_ : nullptr; }
   const std::string& name() const { return name_; }
-  // True if the last start was killed because it was silent.
+  // True if the last process was killed because it was silent.
   bool was_silent() const { return was_silent_; }
 
  private:

@@ -139,8 +139,8 @@ void Supervisor::OnListens(std::string_view addresses) {
   probe_.emplace(*scheduler_address_);
 }
 
-// The worker does not suit the scheduler. A restart of either may change that, but not if the
-// server was never ready: then the refusal ends it.
+// The worker does not suit the scheduler. If the server was never ready, the refusal ends it.
+// Later, a restart of either program may help.
 void Supervisor::OnRefusal(std::string_view refusal) {
   if (!was_ready_) {
     Say(refusal);
@@ -166,21 +166,22 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
   } else {
     scheduler_.LogEnd(wait_status);
     if (scheduler_.was_silent()) {
-      SetStandby(true);  // another scheduler may have taken its workers meanwhile
+      SetStandby(true);  // another scheduler may have taken the workers meanwhile
     }
   }
 }
 
-// Sets --standby for the scheduler's next start. After a holder of the workers, the next start
-// takes them at once; as a standby it would wait until they believe that the holder died. After a
-// standby, the next start stands by too, because the workers have another holder.
+// Sets --standby for the scheduler's next start. If the scheduler held the workers, its next start
+// takes them at once: a standby would wait until the workers believe that their holder died. If the
+// scheduler stood by, its next start stands by too, because the workers have another holder.
 void Supervisor::SetStandby(bool stands_by) {
   if (std::exchange(stands_by_, stands_by) != stands_by) {
     scheduler_.AddArguments({absl::StrCat("--standby=", stands_by ? "true" : "false")});
   }
 }
 
-// Starts the other ranks once the first has accepted its flags, which all ranks share, and listens.
+// Starts the other ranks once rank 0 listens: then it has accepted its flags, which all ranks
+// share.
 void Supervisor::TendWorkers(Instant now) {
   for (const auto& worker : workers_) {
     if (worker == workers_.front() || workers_.front()->was_heard) {
@@ -227,8 +228,8 @@ void Supervisor::ReadLines(WorkerChild& worker) {
   }
 }
 
-// A restarted worker reuses the first one's pool sizes. Sizing it anew could give a smaller pool,
-// and requests already accepted might not fit.
+// A restarted worker reuses the first one's pool sizes. A newly computed size could be smaller, and
+// requests already accepted might not fit.
 void Supervisor::OnWorkerLine(WorkerChild& worker, std::string_view line) {
   constexpr absl::string_view kSizes = " --kv-cache-memory-bytes=";
   const size_t begin = ToAbsl(line).find(kSizes);
@@ -236,7 +237,7 @@ void Supervisor::OnWorkerLine(WorkerChild& worker, std::string_view line) {
       !std::exchange(worker.has_sizes, true)) {
     worker.child.AddArguments(absl::StrSplit(ToAbsl(line).substr(begin + 1), ' '));
   }
-  // Keep the port, so that Prometheus finds the restarted worker.
+  // The restarted worker keeps the port, so that Prometheus finds it.
   if (const auto http = ParseWorkerHttp(line); http.has_value() && worker.http_address.empty()) {
     worker.http_address = http->address;
     worker.child.AddArguments({http->flag});
@@ -285,8 +286,8 @@ bool Supervisor::EndsServer(int wait_status) const {
          code == kExitDevice;
 }
 
-// Sleeps until a signal or a line of the scheduler comes, at most kPollMillis: poll(2) does not see
-// reports of workers and answers to the probe.
+// Sleeps until a signal or a line of the scheduler comes, but at most kPollMillis, because poll(2)
+// does not see reports of workers and answers to the probe.
 void Supervisor::Wait() {
   ChildProcess* scheduler = scheduler_.process();
   const int output_fd = scheduler == nullptr ? -1 : scheduler->output_fd();
@@ -308,7 +309,7 @@ void Supervisor::ReadSignals() {
     }
     if (ChildProcess* scheduler = scheduler_.process(); scheduler != nullptr) {
       scheduler->Signal(SIGTERM);
-      scheduler->Signal(SIGCONT);  // a stopped one would not see it
+      scheduler->Signal(SIGCONT);  // a stopped scheduler would not see SIGTERM
     } else {
       exit_code_ = EXIT_SUCCESS;
     }

@@ -1,18 +1,18 @@
 // Supervisor keeps a scheduler and its workers running until a signal asks it to stop. Once the
-// server has been ready, no program that dies or hangs ends it:
-//   - a program that ends is started again, after a pause (restart_policy.h), the scheduler on the
-//     ports that it had; workers also while the scheduler drains
+// server has been ready, no program that dies or hangs ends the supervisor:
+//   - a program that ends is started again, after a pause (restart_policy.h); the scheduler gets
+//     the ports that it had; workers are restarted also while the scheduler drains
 //   - a worker that is started again gets the sizes of KV cache and swap space, and the HTTP port,
-//     of its first start
+//     of the worker's first start
 //   - a worker that reports nothing for 4 s, or loads without progress for 120 s, and a scheduler
 //     that does not answer for 10 s, are killed and started again
-// A scheduler whose workers another one has taken over stands by, and so does its next start: else
-// it would take them back. The workers are kept running for the other one.
+// If another scheduler has taken over the workers, ours stands by, and so does its next start: else
+// it would take the workers back. The workers are kept running for the other scheduler.
 // Before the server has been ready, a failure that restarts cannot mend ends the supervisor: a
 // program's exit code that says so, or a scheduler that refuses its worker.
 //
-// Thread safety: one thread, the one that forks: the programs die with it. It never blocks except
-//                in poll(2), and for at most 5 s when it stops the workers.
+// Thread safety: only from the thread that forks, because the programs die with that thread. Never
+//                blocks except in poll(2), and for at most 5 s when it stops the workers.
 #ifndef QUIRE_DEPLOY_CLI_SUPERVISOR_H_
 #define QUIRE_DEPLOY_CLI_SUPERVISOR_H_
 
@@ -35,11 +35,11 @@ class Supervisor {
  public:
   struct Worker {
     std::vector<std::string> argv;
-    Address address;  // where it listens
+    Address address;  // address where the worker listens
   };
 
   // Bounds how long a worker may load without progress. A disk that spins up, or a network share,
-  // may keep it waiting this long.
+  // may keep a worker waiting this long.
   static constexpr int64_t kMaxLoadingPauseNs = 120 * kNanosPerSecond;
 
   // `signal_fd` gives SIGCHLD, and the signals that stop the server.
@@ -60,9 +60,9 @@ class Supervisor {
     std::optional<WorkerMonitor> monitor;  // of the running process
     Watchdog loading;
     uint64_t progress = 0;
-    bool was_heard = false;    // a start of it has accepted its flags and listened
-    bool has_sizes = false;    // the sizes of its first start are among its arguments
-    std::string http_address;  // of its first start, as its arguments say; empty: none
+    bool was_heard = false;    // a start of the worker has accepted its flags and listened
+    bool has_sizes = false;    // the sizes of the first start are among the arguments
+    std::string http_address;  // of the first start, now an argument; empty: none
   };
 
   void TendScheduler(Instant now);
@@ -80,7 +80,8 @@ class Supervisor {
 
   // Starts the child if it is due. Returns true if it was started now.
   bool Start(SupervisedChild& child, Instant now);
-  // True if the end of a program ends the server, because it was never ready and never will be.
+  // True if a program that ends with this status ends the server, which was never ready and never
+  // will be.
   bool EndsServer(int wait_status) const;
 
   void SetStandby(bool stands_by);

@@ -62,9 +62,9 @@ class Server {
     grpc::ClientContext context;
     return Ask(context);
   }
-  // `context` may be cancelled meanwhile.
+  // Another thread may cancel `context` meanwhile.
   absl::StatusOr<v1::GetStateResponse> Ask(grpc::ClientContext& context) const {
-    // gRPC reconnects only in threads that wait in it, so not between our calls.
+    // gRPC reconnects only in threads that wait inside gRPC, so not between our calls.
     channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectWait);
     AddApiKey(api_key_, context);
     context.set_deadline(std::chrono::system_clock::now() + kTimeout);
@@ -146,7 +146,7 @@ int RunLines(const Server& server, const TopOptions& options) {
   }
 }
 
-// Asks the server and reads keys meanwhile. Returns nullopt if the user wants to end.
+// Asks the server and reads keys meanwhile. Returns nullopt if the user wants to quit.
 std::optional<absl::StatusOr<v1::GetStateResponse>> AskBetweenKeys(const Server& server,
                                                                    const LiveTerminal& terminal) {
   grpc::ClientContext context;
@@ -179,7 +179,7 @@ int RunLive(Server server, const TopOptions& options) {
         server = Server(*dialled);
       }
     }
-    do {  // again when the size has changed
+    do {  // draws again if the terminal's size has changed
       terminal.Draw(TopFrame(history, options.admin, trouble, StyleOf(CurrentTerminalSize())));
       if (terminal.WaitForKey(std::max(next - absl::Now(), absl::Milliseconds(100))) == 'q') {
         return 0;
@@ -201,7 +201,7 @@ absl::StatusOr<TopOptions> ParseTopArguments(const std::vector<std::string>& arg
   if (options.admin.empty()) {
     return absl::InvalidArgumentError("--admin is needed");
   }
-  // Refuses NaN, too.
+  // This form of the comparison refuses NaN, too.
   if (!(options.interval_seconds >= kMinIntervalSeconds &&
         options.interval_seconds <= kMaxIntervalSeconds)) {
     return absl::InvalidArgumentError("--interval is 0.25 to 3600 seconds");

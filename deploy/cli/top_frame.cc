@@ -19,7 +19,7 @@ constexpr int kMaxSide = 1000;
 constexpr int kLabelColumns = 12;
 constexpr int kMaxMapLines = 16;  // if the height is not bounded
 constexpr int kMinMapLines = 2;
-constexpr int kAiryMapLines = 8;  // with this room, empty lines surround the map
+constexpr int kAiryMapLines = 8;  // from this many lines on, empty lines surround the map
 constexpr int kMaxHolders = 12;
 constexpr int kMaxRanks = 16;
 constexpr int kMaxNameColumns = 20;
@@ -37,7 +37,7 @@ int ColumnsOf(std::string_view text) {
       text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
 }
 
-// The first columns of text.
+// Returns the first `columns` columns of text.
 std::string_view Beginning(std::string_view text, int columns) {
   size_t end = 0;
   for (int left = columns; end < text.size(); ++end) {
@@ -111,7 +111,7 @@ class Lines {
 
   int size() const { return static_cast<int>(lines_.size()); }
 
-  // The lines, as many as the height allows.
+  // Returns the first lines, as many as the height allows.
   std::string Text() const {
     const size_t num_lines = style_.height == 0
                                  ? lines_.size()
@@ -195,7 +195,7 @@ void AddHeader(const TopHistory& history,
   items.push_back({absl::StrCat(" ", Printable(server)), kQuiet});
   lines.Add(items);
   if (!trouble.empty()) {
-    // gRPC's message lists all attempts; the cause follows the last of these words.
+    // gRPC's message lists all attempts; the cause follows the last kLast.
     constexpr std::string_view kLast = "last error: ";
     const size_t last = trouble.rfind(kLast);
     const std::string_view cause =

@@ -22,7 +22,8 @@ struct FrameStyle {
 
 inline constexpr int kMinFrameWidth = 24;
 
-// Returns lines, each with its line end. trouble: why the last answer is old; empty if it is not.
+// Returns lines, each with its line end. trouble: why the last answer is old; empty if the answer
+// is new.
 std::string TopFrame(const TopHistory& history,
                      std::string_view server,
                      std::string_view trouble,

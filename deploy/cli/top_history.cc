@@ -66,7 +66,7 @@ void TopHistory::Add(v1::GetStateResponse state) {
         counts.prompt_tokens < last.prompt_tokens) {
       samples_.clear();
     } else if (counts.seconds == last.seconds) {
-      return;  // the same moment again
+      return;  // the server's state is the same as before
     }
   }
   samples_.push_back(counts);

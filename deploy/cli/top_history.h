@@ -1,5 +1,5 @@
 // TopHistory holds a server's last answer, and the counts of earlier ones, from which `quire top`
-// computes rates. Answers are not trusted: their numbers may be any.
+// computes rates. Answers are not trusted: they may contain any numbers.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_DEPLOY_CLI_TOP_HISTORY_H_
@@ -40,11 +40,12 @@ class TopHistory {
 
   const std::optional<v1::GetStateResponse>& latest() const { return latest_; }
 
-  // Growth up to the last answer: since the answer before it, or an earlier one so that it covers
-  // at least `seconds`, if possible. All 0 before the second answer.
+  // Returns the growth from an earlier answer to the last one. The earlier answer is the newest
+  // that is at least `seconds` older, or else the oldest. All 0 before the second answer.
   TopCounts Since(double seconds) const;
 
-  // Growth a second between successive answers, oldest first: the last max_rates of them.
+  // Returns the growth a second between successive answers, oldest first; at most the last
+  // max_rates.
   std::vector<double> Rates(double TopCounts::*count, size_t max_rates) const;
 
  private:

@@ -7,8 +7,8 @@
 namespace quire {
 namespace {
 
-// Short, because the first stream is opened before the worker listens, and other ranks wait until
-// the first one is heard.
+// Short, because the first stream is opened before the worker listens, and the other ranks wait
+// until rank 0 is heard.
 constexpr int64_t kReopenPauseNs = 50 * kNanosPerMilli;
 
 }  // namespace

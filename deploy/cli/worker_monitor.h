@@ -39,7 +39,7 @@ class WorkerMonitor {
   Mutex mutex_;
   CondVar ended_;  // notified under mutex_
   std::optional<v1::WatchReport> report_ ABSL_GUARDED_BY(mutex_);
-  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;  // the stream
+  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;  // the stream has ended
 };
 
 }  // namespace quire

@@ -13,7 +13,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 
 def lost(ours, theirs, where=""):
-    """Returns the values of ours that theirs lacks or has differently. Theirs may have more."""
+    """Returns the values of `ours` that `theirs` lacks or has differently. `theirs` may have more."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return [fault for key, value in ours.items()
                 for fault in lost(value, theirs.get(key), f"{where}.{key}")]

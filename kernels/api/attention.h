@@ -10,7 +10,7 @@
 //
 // If the cache's layout has scales, PrepareAttention stores each key and each value of a token with
 // a separate scale: the largest magnitude of its numbers divided by the type's largest number (448
-// or 127). A vector that is not finite reads as NaN, a vector below 2^-100 as zero.
+// for fp8, 127 for int8). A vector that is not finite reads as NaN, a vector below 2^-100 as zero.
 //
 // q, k, v and out are activations (KernelBackend::activation_dtype).
 //
@@ -34,7 +34,7 @@ namespace quire {
 // Part of the numerical contract: changing it changes bits.
 inline constexpr int32_t kAttentionChunkTokens = 256;
 
-// RMS-normalises q and k per head where weights are given, rotates them (RoPE, the half-split
+// RMS-normalises q and k per head if weights are given, rotates them (RoPE, the half-split
 // layout of Hugging Face: dims d and d + head_dim / 2 are a pair), and writes k and v into the
 // cache; q is changed in place.
 struct PrepareAttentionParams {
@@ -45,10 +45,11 @@ struct PrepareAttentionParams {
   const float* q_norm = nullptr;  // [head_dim], or null: no norm
   const float* k_norm = nullptr;  // [head_dim], or null: no norm
   float norm_eps = 0.0F;
-  const float* rope_cos = nullptr;        // [max_positions, head_dim / 2], or null: no rotation
-  const float* rope_sin = nullptr;        // [max_positions, head_dim / 2]
-  const int32_t* positions = nullptr;     // [num_tokens]
-  const int64_t* slot_mapping = nullptr;  // [num_tokens], block_id * block_size_tokens + offset; -1
+  const float* rope_cos = nullptr;     // [max_positions, head_dim / 2], or null: no rotation
+  const float* rope_sin = nullptr;     // [max_positions, head_dim / 2]
+  const int32_t* positions = nullptr;  // [num_tokens]
+  // [num_tokens], block_id * block_size_tokens + offset; -1 for padding.
+  const int64_t* slot_mapping = nullptr;
   KvCacheView cache;  // num_kv_heads, head_dim and block size come from its layout
   // For an fp8 cache whose layout has no scales (a GPU's): stored number * scale = element.
   float k_scale = 1.0F;
@@ -62,19 +63,20 @@ struct PagedAttentionParams {
   const void* q = nullptr;     // [num_tokens, num_heads * head_dim], rows q_row_stride apart
   int64_t q_row_stride = 0;    // elements
   void* out = nullptr;         // [num_tokens, num_heads * head_dim], contiguous
-  float scale = 1.0F;          // of the scores, before softmax
-  int32_t sliding_window = 0;  // > 0: a query attends to itself and sliding_window - 1 before it
+  float scale = 1.0F;          // factor of the scores, before softmax
+  int32_t sliding_window = 0;  // > 0: a query reads itself and sliding_window - 1 tokens before
   // [num_heads], or null. ALiBi adds slope * (key position - query position) to each score.
   const float* alibi_slopes = nullptr;
-  const int32_t* query_start = nullptr;   // [num_seqs + 1], first token of each sequence
-  const int32_t* seq_lens = nullptr;      // [num_seqs], context with this step's tokens
-  const BlockId* block_tables = nullptr;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
-  int32_t max_blocks_per_seq = 0;         // of the longest context
-  // [num_seqs], or null. Replaces block_tables: cache.windows shows the blocks of a sequence one
-  // after another, from this place on.
+  const int32_t* query_start = nullptr;  // [num_seqs + 1], first token of each sequence
+  const int32_t* seq_lens = nullptr;     // [num_seqs], context with this step's tokens
+  // [num_seqs, max_blocks_per_seq], padded with kNullBlockId.
+  const BlockId* block_tables = nullptr;
+  int32_t max_blocks_per_seq = 0;  // blocks of the longest context
+  // [num_seqs], or null. If set, it replaces block_tables: cache.windows shows the blocks of each
+  // sequence one after another, beginning at the sequence's place given here.
   const int64_t* first_places = nullptr;
   KvCacheView cache;
-  float k_scale = 1.0F;  // as PrepareAttentionParams
+  float k_scale = 1.0F;  // as in PrepareAttentionParams
   float v_scale = 1.0F;
 };
 

@@ -23,7 +23,7 @@ struct BlockTransferParams {
   KvCacheView cache;
   std::byte* host = nullptr;  // from AllocateHost: contiguous blocks, each of the pool's block size
   std::span<const BlockId> blocks;
-  std::span<const HostBlockId> host_blocks;  // as many as blocks
+  std::span<const HostBlockId> host_blocks;  // same length as blocks
 };
 
 // Transfers of one backend are numbered in the order in which they were started: 1, 2, 3, ...

@@ -1,9 +1,9 @@
 // Parameters of the collective operations of a tensor-parallel group. Every rank calls them in the
 // same order with the same shapes; a rank without a group never calls them.
 //
-// AllReduce adds in one order: rank 0 + rank 1, 2 + 3, ..., then pairs of these. With the segments
-// of row-parallel sums (kTreeSegments) that is one binary tree, the same for groups of 1, 2, 4
-// and 8.
+// AllReduce adds in one order: rank 0 + rank 1, 2 + 3, ..., then pairs of these sums. With the
+// segments of row-parallel sums (kTreeSegments) all sums form one binary tree, the same for groups
+// of 1, 2, 4 and 8.
 //
 // When the group breaks, data becomes undefined: see Communicator::status.
 //
@@ -21,7 +21,8 @@ namespace quire {
 
 enum class Merge : uint8_t {
   kSum,
-  // At most one rank's row has bits that are set. They are merged as bits, so that -0 stays -0.
+  // At most one rank has set bits in its copy of a row. Rows are merged bitwise, so that -0 stays
+  // -0.
   kDisjoint,
 };
 
@@ -30,7 +31,7 @@ struct AllReduceParams {
   int64_t width = 0;
   Merge merge = Merge::kSum;
   DType dtype = DType::kF32;  // kF32 or the activations' type
-  void* data = nullptr;       // [num_rows, width]; in: this rank's, out: the merged rows
+  void* data = nullptr;       // [num_rows, width]; in: this rank's rows, out: merged rows
   // [width], added to the sum, or null. Always null without KernelBackend::adds_bias_to_sums.
   const float* bias = nullptr;
 };
@@ -38,10 +39,10 @@ struct AllReduceParams {
 // Rows assembled on rank 0 from the columns of all ranks.
 struct GatherParams {
   int64_t num_rows = 0;
-  std::span<const int64_t> widths;  // of each rank
+  std::span<const int64_t> widths;  // columns of each rank
   // [num_rows] on the host, or empty. Row i needs only its num_candidates[i] greatest values, ties
-  // to the lowest column; 0: all. Other values may become the lowest finite float, but a row with a
-  // NaN or an infinity keeps one.
+  // to the lowest column; 0: all values. Values that are not needed may become the lowest finite
+  // float. A row that holds a NaN or an infinity still holds one afterwards.
   std::span<const int32_t> num_candidates = {};
   const float* part = nullptr;  // [num_rows, widths[rank]]
   float* whole = nullptr;       // [num_rows, sum of widths], on rank 0

@@ -16,7 +16,7 @@ namespace quire {
 struct CopyBlocksParams {
   KvCacheView cache;
   std::span<const BlockId> src;
-  std::span<const BlockId> dst;  // as many as src
+  std::span<const BlockId> dst;  // same length as src
 };
 
 }  // namespace quire

@@ -22,7 +22,7 @@ namespace quire {
 
 class RowReader;
 
-// A matrix in row-major order, as it lies in a model file. Owns nothing.
+// A matrix in row-major order, as in a model file. Owns nothing.
 struct MatrixView {
   const void* data = nullptr;  // [rows, cols] of dtype; no alignment is promised
   DType dtype = DType::kF32;
@@ -30,22 +30,23 @@ struct MatrixView {
   int64_t cols = 0;
 };
 
-// Segments of the sums of row-parallel layers (attention output, MLP down), whose input dimension
-// is split over ranks. Each of 1, 2, 4 or 8 ranks sums its own segments as a tree; recursive
-// doubling over the ranks completes the tree over all eight.
+// Number of segments of a sum in a row-parallel layer (attention output, MLP down), whose input
+// dimension is split over ranks. Each of 1, 2, 4 or 8 ranks sums its own segments as a tree;
+// recursive doubling over the ranks completes the tree over all eight.
 inline constexpr int64_t kTreeSegments = 8;
 
 // y = x W^T + bias. Several matrices with the same number of columns are stacked by rows (q, k, v
 // or gate, up): their outputs are concatenated.
 struct LinearSource {
   std::span<const MatrixView> parts;
-  std::span<const float> bias;  // [sum of rows], or empty
+  std::span<const float> bias;  // [rows of all parts], or empty
   // 1, 2, 4 or 8 equal segments of the input dimension k, each summed in one accumulator, k
   // ascending. Their sums are added as a balanced binary tree, ((0+1)+(2+3))+((4+5)+(6+7)).
   int64_t num_segments = 1;
-  // A backend that quantises may store these weights in fewer bits; all others keep their type.
+  // Whether a backend that quantises may store these weights in fewer bits. Other weights keep
+  // their type.
   bool is_quantizable = false;
-  // Not null: the parts have no data; the reader gives each row once.
+  // If not null, the parts have no data, and each of their rows is read once through the reader.
   const RowReader* reader = nullptr;
 };
 
@@ -72,13 +73,14 @@ struct EmbeddingParams {
   int64_t num_tokens = 0;
   const TokenId* token_ids = nullptr;  // [num_tokens]
   MatrixView table = {};               // [rows, width]
-  // Set if the table has no data: its rows come from the source that PackLinear packed here. Only
-  // for backends that pack while they read (KernelBackend).
+  // Set if the table has no data. Its rows are then read from this packed matrix. Only for backends
+  // that pack while they read (KernelBackend::packs_while_reading).
   const PackedLinear* packed_table = nullptr;
   // The token of the table's first row. Tokens without a row get zeros: in a group each rank has
   // the rows of some tokens.
   TokenId first_token = 0;
-  // Learned positions (OPT): row positions[i] + position_offset is added. Null data: none.
+  // Learned positions (OPT): row positions[i] + position_offset is added to token i's row. Null
+  // data: none.
   MatrixView position_table = {};
   const int32_t* positions = nullptr;  // [num_tokens]
   int32_t position_offset = 0;
@@ -86,13 +88,13 @@ struct EmbeddingParams {
   void* out = nullptr;            // [num_tokens, width]
 };
 
-// residual += delta (where given), then out = norm(residual) * weight + bias. The pre-norm
+// residual += delta (if given), then out = norm(residual) * weight + bias. The pre-norm
 // transformer's step between two sub-layers.
 struct NormParams {
   NormKind kind = NormKind::kRmsNorm;
   int64_t num_tokens = 0;
   int64_t width = 0;
-  float* residual = nullptr;      // [num_tokens, width], updated when delta is given
+  float* residual = nullptr;      // [num_tokens, width], updated if delta is given
   const void* delta = nullptr;    // [num_tokens, width], activations, or null
   const float* weight = nullptr;  // [width]
   const float* bias = nullptr;    // [width], kLayerNorm only; null: none
@@ -117,9 +119,9 @@ struct MlpParams {
   ActivationKind activation = ActivationKind::kSilu;
   bool gated = true;
   int64_t num_tokens = 0;
-  int64_t width = 0;                 // of activated
+  int64_t width = 0;                 // columns of activated
   const void* x = nullptr;           // as LinearParams::x of the first product
-  const PackedLinear* in = nullptr;  // gate above up where gated
+  const PackedLinear* in = nullptr;  // if gated: rows of gate, then of up
   void* between = nullptr;           // room for [num_tokens, out_features of in], activations
   void* activated = nullptr;         // room for [num_tokens, width], activations
   const PackedLinear* out = nullptr;

@@ -1,11 +1,11 @@
-// WindowMemory in main memory. The pool is an unnamed file, mapped once as a whole and again, block
-// by block, into a range of addresses that is reserved without memory. A place that shows no block
-// is protected: access raises SIGSEGV.
+// WindowMemory in main memory. The pool is an unnamed file that is mapped as a whole. The windows
+// are a range of reserved addresses, into which blocks of the file are mapped a second time. A
+// place that shows no block is protected: access raises SIGSEGV.
 //
 // Thread safety: as WindowMemory.
 // Cost:          Map also fills the page table, so that kernels meet no page faults. Linux keeps
-//                one mapping for each run of neighbours and limits their number (vm.max_map_count,
-//                65,530 by default).
+//                one mapping for each run of adjacent blocks and limits the number of mappings
+//                (vm.max_map_count, 65,530 by default).
 #ifndef QUIRE_KERNELS_API_HOST_WINDOWS_H_
 #define QUIRE_KERNELS_API_HOST_WINDOWS_H_
 
@@ -26,8 +26,8 @@ int64_t HostPageBytes();
 
 // Returns how many mappings Linux allows a process, or its default if the limit cannot be read.
 int64_t MaxMappings();
-// Upper bound on places that show a block, such that enough mappings remain for the rest of the
-// process.
+// Returns an upper bound on places that show a block. More of them would leave too few mappings for
+// the rest of the process.
 int64_t MaxMappedHostPlaces();
 
 }  // namespace quire

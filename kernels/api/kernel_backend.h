@@ -2,9 +2,9 @@
 // and reference backends implement the same class.
 //
 // Every pointer in an operation's parameters points to memory from Allocate, BeginStep or
-// PackLinear, unless its comment names the host; a HostBackend takes any pointer.
+// PackLinear, unless the pointer's comment names the host. A HostBackend takes any pointer.
 //
-// Thread safety: one caller at a time (the executor thread), except where it says otherwise.
+// Thread safety: one caller at a time (the executor thread), except where a comment differs.
 //                Operations take effect in the order of their calls; Sample waits for all of them.
 //                Transfers run concurrently.
 // Errors:        the caller has checked all arguments (step_plan_check). An operation cannot fail
@@ -45,19 +45,20 @@ class KernelBackend {
  public:
   virtual ~KernelBackend() = default;
 
-  // Any thread. "cpu-amx", "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable", "reference":
-  // also the determinism fingerprint. Two backends with the same name give the same bits.
+  // Any thread. On a CPU "cpu-amx", "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable" or
+  // "reference". Part of the determinism fingerprint: backends with the same name give the same
+  // bits.
   virtual std::string name() const = 0;
 
-  // Must be the first call of each thread, except of the thread that made the backend: a GPU is
-  // bound to threads.
+  // Binds the calling thread to the backend's device. Must be the first call of each thread, except
+  // the thread that made the backend.
   virtual void BindThread() = 0;
 
   // Sets the model and this rank's share of it, before any other call. Errors: kFailedPrecondition,
   // reason DEVICE, naming the feature that has no kernel.
   virtual absl::Status PrepareFor(const ModelConfig& config, const RankShare& share) = 0;
 
-  // The next four: any thread, once PrepareFor has returned.
+  // The next four functions may be called from any thread, once PrepareFor has returned.
   virtual KvCacheLayout LayoutFor(const KvCacheSpec& spec) const = 0;
   virtual bool CanStoreKvAs(DType dtype) const = 0;
   // The type that linear layers read and write.
@@ -66,38 +67,39 @@ class KernelBackend {
   // sum.
   virtual bool adds_bias_to_sums() const = 0;
 
-  // Tokens in a step from which on matrix products run at full speed; 256 where that was not
-  // measured, GPUs among them. Any thread.
+  // Returns how many tokens a step needs for matrix products to run at full speed; 256 if that was
+  // not measured, as on GPUs. Any thread.
   virtual int32_t full_step_tokens() const { return 256; }
 
   // Returns nullopt if the backend computes in main memory.
   virtual std::optional<DeviceSpace> space() const = 0;
 
-  // Zeroed memory. Errors: kResourceExhausted, reason MEMORY.
+  // Returns zeroed memory. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;
-  // Windows need a block size that is a multiple of this; 0: no windows. Any thread.
-  virtual int64_t window_page_bytes() const { return 0; }
-  // Upper bound on places that show a block, for windows of any shape; nullopt: no bound. Any
+  // Returns the page size of windows: a block's bytes must be a multiple of it. 0: no windows. Any
   // thread.
+  virtual int64_t window_page_bytes() const { return 0; }
+  // Returns an upper bound on places that show a block, for windows of any shape; nullopt: no
+  // bound. Any thread.
   virtual std::optional<int64_t> max_window_places() const { return std::nullopt; }
-  // A pool and windows onto it (window_memory.h). Errors: kResourceExhausted, reason MEMORY.
-  // REQUIRES: window_page_bytes() > 0, and it divides the block size.
+  // Returns a pool and windows onto it (window_memory.h). Errors: kResourceExhausted, reason
+  // MEMORY. REQUIRES: window_page_bytes() > 0, and it divides the block size.
   virtual absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(
       const WindowShape& /*shape*/) {
     return Error(absl::StatusCode::kUnimplemented, "DEVICE", "windows: this device has none");
   }
   // Copies from host memory, which may be reused when the call returns.
   virtual void Upload(void* device, const void* host, int64_t bytes) = 0;
-  // Zeroed host memory for transfers. Errors: kResourceExhausted, reason MEMORY.
+  // Returns zeroed host memory for transfers. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) = 0;
 
-  // Whether PackLinear takes sources with a reader, called on several threads, the caller's among
-  // them. Packed weights are then in main memory, and Embed reads rows of them, so that a matrix
-  // that is also the token table is kept once.
+  // Whether PackLinear takes sources with a reader. It calls the reader on several threads, the
+  // caller's among them. Packed weights are then in main memory, and Embed can read their rows, so
+  // that a matrix that is also the token table is kept once.
   virtual bool packs_while_reading() const { return false; }
 
-  // Bytes of main memory that PackLinear needs for a source, whose data is not read; on a device:
-  // the bytes of the parts.
+  // Returns the bytes of main memory that PackLinear needs for a source, without reading its data.
+  // By default, as on a device, these are the bytes of the parts.
   virtual int64_t PackedBytes(const LinearSource& source) const {
     int64_t bytes = 0;
     for (const MatrixView& part : source.parts) {
@@ -106,17 +108,18 @@ class KernelBackend {
     return bytes;
   }
 
-  // Copies weights into the backend's own order. Errors: kInvalidArgument when the parts disagree
-  // on their columns or the segments do not divide them; kResourceExhausted; those of the reader.
+  // Copies weights into the backend's own order. Errors: kInvalidArgument if the parts disagree
+  // on their columns or the segments do not divide the columns; kResourceExhausted; the reader's.
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
 
-  // Brings the next step's inputs, host arrays, to where operations read them. The result is valid
-  // until the next call. It may have additional rows of padding that affect no other row (slot -1,
-  // length 0).
+  // Takes the next step's inputs from host arrays and returns arrays that operations can read,
+  // valid until the next call. The result may have additional rows of padding (slot -1, length 0),
+  // which affect no other row.
   virtual StepInputs BeginStep(const StepInputs& host) = 0;
   // Runs the operations that the function calls, on the inputs of the last BeginStep. A backend may
   // record them and, for another step of the same shape, replay the record without calling the
-  // function. So they may depend only on the inputs' shape and on memory that does not move.
+  // function. So the operations may depend only on the inputs' shape and on memory that does not
+  // move.
   virtual void RunStep(const std::function<void()>& operations) = 0;
 
   // Waits until all operations are done. Asynchronous backends override it.
@@ -143,16 +146,16 @@ class KernelBackend {
   }
   virtual void PrepareAttention(const PrepareAttentionParams& params) = 0;
   virtual void PagedAttention(const PagedAttentionParams& params) = 0;
-  // The ids are in host memory.
+  // The block ids are in host memory.
   virtual void CopyBlocks(const CopyBlocksParams& params) = 0;
 
-  // Starts a transfer that takes place after all operations that were called before. Operations
-  // called later may run before it is done: they must not touch its blocks, except after
-  // OrderAfter. Transfers of one direction take place in the order of their calls.
+  // Starts a transfer, which takes place after all operations that were called before. Operations
+  // called later may run before the transfer is done, so they must not touch its blocks until
+  // OrderAfter was called. Transfers of one direction take place in the order of their calls.
   virtual TransferId StartTransfer(const BlockTransferParams& params) = 0;
   // Operations and transfers called later take place after this transfer.
   virtual void OrderAfter(TransferId transfer) = 0;
-  // Returns the last transfer that is done and before which all are done; 0: none. Does not wait.
+  // Returns the last transfer up to which all transfers are done; 0: none. Does not wait.
   virtual TransferId TransfersDone() = 0;
   // Waits until all transfers are done.
   virtual void WaitForTransfers() = 0;
@@ -161,15 +164,15 @@ class KernelBackend {
 
   // Sets the group for the operations below; null: none.
   virtual absl::Status JoinGroup(std::shared_ptr<Communicator> group) = 0;
-  // The next three: REQUIRES a group.
+  // The next three functions REQUIRE a group.
   virtual void AllReduce(const AllReduceParams& params) = 0;
   virtual void Gather(const GatherParams& params) = 0;
-  // Copies rank 0's bytes to all ranks, in host memory. Waits for all operations before it.
+  // Copies rank 0's bytes to all ranks, in host memory. Waits for all earlier operations.
   virtual void Broadcast(std::span<std::byte> data) = 0;
 
-  // Grows while operations run and stops if they are stuck. A CPU counts finished parts of
-  // operations; a GPU counts submitted operations, which run behind by up to its queue's length.
-  // Any thread; may lag a little.
+  // Returns a counter that grows while operations run and stops if they are stuck. A CPU counts
+  // finished parts of operations. A GPU counts submitted operations, and may have up to a queue of
+  // them still to run. Any thread; the counter may lag a little.
   virtual uint64_t progress() const = 0;
 };
 

@@ -14,7 +14,7 @@
 //   K | V | key_scale[block_size_tokens] | value_scale[block_size_tokens]
 //
 // An element means stored number * scale of its slot. A scale depends on its own token's key or
-// value alone, so that a token's bytes do not depend on its block or its step. It lies in the
+// value alone, so that a token's bytes do not depend on its block or its step. Scales lie in the
 // block, so that a copied block is complete. Scales cost 8 bytes a (token, head, layer) on top of
 // 2 * head_dim: 6 % at head_dim 64.
 //
@@ -48,9 +48,9 @@ struct KvCacheLayout {
   int64_t key_slot_stride = 0;
   int64_t key_dim_stride = 0;
   int64_t value_slot_stride = 0;  // dims of a value are always contiguous
-  // From the keys of a head to its scales, in elements, here of one byte. 0: no scales.
+  // From the keys of a head to the scales of its keys, in elements of one byte. 0: no scales.
   int64_t key_scale_offset = 0;
-  int64_t value_scale_offset = 0;
+  int64_t value_scale_offset = 0;  // from the keys to the scales of the values
 
   // First key element of (block, layer, kv_head).
   constexpr int64_t KeyOffset(BlockId block, int32_t layer, int32_t kv_head) const {
@@ -92,7 +92,8 @@ inline KvCacheLayout TokenMajorKeys(const KvCacheSpec& spec) {
 
 constexpr bool IsEightBits(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kInt8; }
 
-// Adds scales behind each head if the dtype has 8 bits. All host backends use it.
+// Adds scales at the end of each head's part of a block if the dtype has 8 bits. All host backends
+// use such a layout.
 inline KvCacheLayout WithScales(KvCacheLayout layout) {
   if (!IsEightBits(layout.dtype)) {
     return layout;

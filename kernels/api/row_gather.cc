@@ -33,8 +33,9 @@ float MaxOfBlock(const float* values, int64_t count) {
 int64_t RowGather::NumSent(const GatherParams& params, int64_t row) {
   const int64_t wanted =
       params.num_candidates.empty() ? 0 : params.num_candidates[static_cast<size_t>(row)];
-  // All ranks must decide alike, so only shared numbers count. With more candidates, of 8 bytes
-  // each, the whole part is not much larger.
+  // All ranks must decide alike, so the rule uses only numbers that all ranks share. A candidate
+  // takes 8 bytes, a value of a whole part 4: beyond a quarter of the part, candidates save
+  // less than half.
   const int64_t narrowest = *std::min_element(params.widths.begin(), params.widths.end());
   return wanted * 4 <= narrowest ? wanted : 0;
 }
@@ -128,8 +129,8 @@ void RowGather::CollectGreatest(const float* part, int64_t width, int64_t count)
 
 void RowGather::Unpack(const GatherParams& params) {
   float* whole = params.whole;
-  int64_t num_candidates = 0;  // of the rows before
-  int64_t num_whole_rows = 0;  // among the rows before
+  int64_t num_candidates = 0;  // candidates that a rank sent for the rows before
+  int64_t num_whole_rows = 0;  // how many rows before were sent whole
   for (int64_t row = 0; row < params.num_rows; ++row) {
     const int64_t count = NumSent(params, row);
     const float* of_rank = gathered_.data();

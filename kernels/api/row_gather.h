@@ -1,10 +1,10 @@
-// RowGather assembles rows on rank 0 from the columns of all ranks. If a row's few greatest values
-// decide it, each rank sends only the greatest values of its part, as many as the row can need.
+// RowGather assembles rows on rank 0 from the columns of all ranks. If only a few greatest values
+// of a row matter, each rank sends only that many greatest values of its part.
 //
 // Thread safety: as Communicator.
 // Cost:          a whole row: its bytes, sent and copied twice. Candidates: two passes over the
-//                part, 8 bytes a candidate, and one row to fill on rank 0. No allocation once it
-//                has seen its largest rows.
+//                part, 8 bytes a candidate, and one row to fill on rank 0. Allocates only
+//                for larger rows than ever before.
 #ifndef QUIRE_KERNELS_API_ROW_GATHER_H_
 #define QUIRE_KERNELS_API_ROW_GATHER_H_
 
@@ -25,10 +25,10 @@ class RowGather {
   // One value of a row, as sent.
   struct Candidate {
     float value = 0.0F;
-    int32_t index = 0;  // in the part
+    int32_t index = 0;  // column in the part
   };
 
-  // Returns how many candidates each rank sends of the row; 0: its whole part.
+  // Returns how many candidates each rank sends for the row; 0: the rank's whole part.
   static int64_t NumSent(const GatherParams& params, int64_t row);
   void Pack(const GatherParams& params, int64_t width);
   void Unpack(const GatherParams& params);
@@ -40,7 +40,7 @@ class RowGather {
   std::vector<float> packed_;    // this rank's rows, one after another
   std::vector<float> gathered_;  // all ranks' packed rows, on rank 0
   std::vector<int64_t> sizes_;   // floats that each rank sends
-  std::vector<float> maxima_;    // of the blocks of the part
+  std::vector<float> maxima_;    // greatest value of each block of the part
   std::vector<float> sorted_;    // maxima_, partly sorted
   std::vector<Candidate> found_;
 };

@@ -28,7 +28,7 @@ namespace quire {
 struct SamplingRow {
   const SamplingParams* params = nullptr;
   std::span<const TokenId> prompt_token_ids;
-  std::span<const TokenId> output_token_ids;  // sampled before this one
+  std::span<const TokenId> output_token_ids;  // sampled before this token
   // The token's index in the output is output_token_ids.size().
 
   bool is_below_min_tokens() const {
@@ -38,8 +38,8 @@ struct SamplingRow {
   bool is_banning() const;
   // Whether bias, bans or penalties change the logits.
   bool is_adjusted() const;
-  // How many of the row's greatest logits, ties to the lowest id, are enough to sample and report
-  // its token; 0: the whole row is needed.
+  // Returns how many of the row's greatest logits suffice to sample and report the row's token.
+  // Ties go to the lowest id. 0: the whole row is needed.
   int32_t num_candidates() const;
 };
 
@@ -55,7 +55,8 @@ struct SampleParams {
   float* logits = nullptr;            // [num_rows, vocab_size]; overwritten
   const SamplingRow* rows = nullptr;  // [num_rows], on the host
   TokenId* token_ids = nullptr;       // [num_rows] out
-  // [num_rows] out, of the sampled token; unspecified where the row wants none (num_logprobs < 0).
+  // Out, [num_rows]: the sampled token's log-probability; unspecified if the row wants none
+  // (num_logprobs < 0).
   float* logprobs = nullptr;
   bool* finite = nullptr;  // [num_rows] out; false: NaN or infinity in the row, token is 0
   // Out: the likeliest tokens, best first. Row i has room for max(0, rows[i].params->num_logprobs)

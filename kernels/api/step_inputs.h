@@ -19,14 +19,15 @@ struct StepInputs {
   int32_t num_tokens = 0;
   int32_t num_seqs = 0;
   int32_t num_logits = 0;
-  int32_t max_blocks_per_seq = 0;         // of the longest context
+  int32_t max_blocks_per_seq = 0;         // blocks of the longest context
   const TokenId* token_ids = nullptr;     // [num_tokens]
   const int32_t* positions = nullptr;     // [num_tokens]
   const int64_t* slot_mapping = nullptr;  // [num_tokens], block_id * block_size_tokens + offset
   const int32_t* query_start = nullptr;   // [num_seqs + 1], first token of each sequence
   const int32_t* seq_lens = nullptr;      // [num_seqs], context with this step's tokens
-  const BlockId* block_tables = nullptr;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
-  // [num_seqs], or null. Replaces block_tables, as in PagedAttentionParams.
+  // [num_seqs, max_blocks_per_seq], padded with kNullBlockId.
+  const BlockId* block_tables = nullptr;
+  // [num_seqs], or null. If set, it replaces block_tables, as in PagedAttentionParams.
   const int64_t* first_places = nullptr;
   const int32_t* logits_rows = nullptr;  // [num_logits], tokens whose logits are wanted
 };

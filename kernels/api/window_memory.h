@@ -1,16 +1,16 @@
-// WindowMemory is a KV pool whose blocks can be seen at a second address: a range of places, each
-// as large as a block, any of which can show any block. A kernel that reads consecutive places sees
-// a sequence's keys and values as contiguous, whichever blocks hold them. Many places may show one
-// block, as for a shared prefix.
+// WindowMemory is a KV pool whose blocks can be seen at a second address, in windows. The windows
+// are a range of places. A place has the size of a block and can show (map) any block. A kernel
+// that reads consecutive places sees a sequence's keys and values as contiguous, whichever blocks
+// hold them. Many places may show one block, as for a shared prefix.
 //
-// pool() is where blocks are written, copied and swapped. A place that shows no block must not be
+// Blocks are written, copied and swapped through pool(). A place that shows no block must not be
 // accessed: a read ends the process, or is undefined on a device.
 //
-// Thread safety: Map and Unmap by one thread at a time, concurrently with operations that use none
-//                of the places; operations that do must be done (KernelBackend::WaitForOperations).
-//                Everything else: the executor thread.
-// Cost:          Map and Unmap are system calls of some microseconds, so map neighbours in one
-//                call.
+// Thread safety: Map and Unmap by one thread at a time. Operations that use other places may run
+//                meanwhile; operations that use the same places must be done before
+//                (KernelBackend::WaitForOperations). Everything else: the executor thread.
+// Cost:          Map and Unmap are system calls of some microseconds, so map adjacent
+//                blocks in one call.
 // Source:        vAttention, Prabhu et al. 2024, section 5 (virtual tensors, pages on demand), with
 //                aliases, which vAttention lacks.
 #ifndef QUIRE_KERNELS_API_WINDOW_MEMORY_H_
@@ -40,11 +40,13 @@ class WindowMemory {
   void* pool() const { return pool_; }
   void* windows() const { return windows_; }
 
-  // Upper bound on places that show a block. The system's limits allow it for any choice of blocks.
+  // Returns how many places may show a block at a time, whichever blocks they show: the system's
+  // limits allow that many.
   virtual int64_t max_mapped_places() const = 0;
 
-  // Makes places [place, place + count) show blocks [block, block + count) in place of earlier
-  // ones. Errors: kResourceExhausted, reason MEMORY; some of the places may then show no block.
+  // Makes places [place, place + count) show blocks [block, block + count) instead of the blocks
+  // that they showed before. Errors: kResourceExhausted, reason MEMORY; some of the places may then
+  // show no block.
   virtual absl::Status Map(int64_t place, BlockId block, int64_t count) = 0;
   // Makes the places show no block. Errors: as Map.
   virtual absl::Status Unmap(int64_t place, int64_t count) = 0;

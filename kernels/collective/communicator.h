@@ -2,13 +2,13 @@
 // form a hypercube: each is linked to the log2(size) ranks whose number differs in one bit, through
 // shared memory or a socket (PeerLink).
 //
-// A broken link breaks the group. All other links are aborted too, so that every rank learns of it
-// soon (see PeerLink) and none waits forever. The operation under way leaves its data undefined;
-// later operations do nothing.
+// A broken link breaks the group. All other links are aborted too, so that every rank learns of
+// the break soon (see PeerLink) and none waits forever. The operation under way leaves its data
+// undefined, and later operations do nothing.
 //
 // Thread safety: one caller at a time (the executor thread), except for Abort and status.
 // Cost:          AllReduce sends and receives the data log2(size) times, Gather and Broadcast
-//                follow a binomial tree. No allocation once it has seen its largest data.
+//                follow a binomial tree. Allocates only for more data than ever before.
 // Source:        Thakur, Rabenseifner and Gropp 2005, section 3.
 #ifndef QUIRE_KERNELS_COLLECTIVE_COMMUNICATOR_H_
 #define QUIRE_KERNELS_COLLECTIVE_COMMUNICATOR_H_
@@ -40,7 +40,7 @@ class Communicator {
   int32_t rank() const { return rank_; }
   int32_t size() const { return int32_t{1} << links_.size(); }
 
-  // Sums over ranks: rank 0 + rank 1, 2 + 3, ..., then pairs of these.
+  // Sums over ranks: rank 0 + rank 1, 2 + 3, ..., then pairs of these sums.
   void AllReduce(std::span<float> data);
   // Bitwise OR over ranks.
   void AllReduceBits(std::span<uint32_t> data);
@@ -54,26 +54,28 @@ class Communicator {
   // Aborts with a reason, which status returns unless the group was broken before.
   void Break(const absl::Status& reason);
 
-  // For a caller that waits for ranks outside these operations, as in NCCL. Breaks the group if a
-  // link has ended; returns whether the group is whole.
+  // Breaks the group if a link has ended. Returns whether the group is whole. For a caller that
+  // waits for ranks outside the operations above, as in NCCL.
   bool CheckLinks();
-  // Marks the start or end of such a wait. The rank waited for is unknown, so each rank reports the
-  // next one; that chain ends at a rank that does not wait.
+  // Marks the start or end of a wait outside the operations above. The awaited rank is then
+  // unknown, so each waiting rank reports the next rank. The chain of reports ends at a rank that
+  // does not wait.
   void SetWaiting(bool waits);
 
-  // Time spent in operations so far, waiting included. Only on the thread of the operations.
+  // Time spent in operations so far, waiting included. Called only on the thread of the operations.
   int64_t busy_nanos() const { return busy_nanos_; }
 
-  // kUnavailable, reason GROUP_BROKEN, message "rank N: rule", once the group is broken; N is the
-  // first neighbour whose link failed.
+  // Returns kUnavailable, reason GROUP_BROKEN, message "rank N: rule", once the group is broken. N
+  // is the first neighbour whose link failed.
   absl::Status status() const;
 
  private:
   int32_t Partner(size_t k) const { return rank_ ^ (int32_t{1} << k); }
-  // Fn merges this rank's element with the partner's; the lower rank's is the first argument.
+  // fn merges an element of this rank with the partner's. Its first argument is the element of the
+  // lower rank.
   template <typename T, typename Fn>
   void MergeWithAll(std::span<T> data, const Fn& fn);
-  // Both return false if the group is broken.
+  // Exchange and Run return false if the group is broken.
   bool Exchange(size_t k, std::span<const std::byte> out, std::span<std::byte> in);
   bool Run(size_t k, absl::FunctionRef<absl::Status(PeerLink&)> operation);
   std::byte* Scratch(size_t bytes);

@@ -18,8 +18,8 @@ namespace quire {
 // As send(2) without waiting. Passes `fd` with the first byte, unless it is -1.
 ssize_t SendWithFd(int socket, std::span<const std::byte> bytes, int fd);
 
-// As recv(2) without waiting. A received file replaces the one in `fd`; further files of a call are
-// closed.
+// As recv(2) without waiting. A received file replaces the file in `fd`. Further files of the same
+// call are closed.
 ssize_t ReceiveWithFd(int socket, std::span<std::byte> bytes, FileDescriptor* fd);
 
 }  // namespace quire

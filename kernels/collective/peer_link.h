@@ -1,6 +1,6 @@
 // PeerLink is a duplex connection to another rank. Ranks of one host move bytes through shared
-// memory, and the socket only shows that the other end lives. Without shared memory bytes go
-// through the socket, encrypted between hosts (TlsChannel).
+// memory, and the socket only shows whether the other process lives. Ranks without shared memory
+// move bytes through the socket, encrypted between hosts (TlsChannel).
 //
 // The bytes of one call at one end arrive in one call at the other end.
 //
@@ -12,7 +12,7 @@
 //                process within 3 ms.
 // Cost:          shared memory: a copy at the sender; at the receiver another one, or none (Merge);
 //                no system call unless an end sleeps. A socket: two copies, and at least two calls;
-//                encrypted, more of both (TlsChannel).
+//                encryption needs more of both (TlsChannel).
 #ifndef QUIRE_KERNELS_COLLECTIVE_PEER_LINK_H_
 #define QUIRE_KERNELS_COLLECTIVE_PEER_LINK_H_
 
@@ -38,7 +38,7 @@ class PeerLink {
   using TakePiece = absl::FunctionRef<void(size_t offset, std::span<const std::byte> piece)>;
 
   // Takes ownership of a connected stream socket. `channel` is null if the ends share no memory,
-  // `tls` if nothing is encrypted. REQUIRES: the handshake of `tls` is done.
+  // and `tls` is null if nothing is encrypted. REQUIRES: the handshake of `tls` is done.
   explicit PeerLink(int socket,
                     std::unique_ptr<SharedChannel> channel = nullptr,
                     std::unique_ptr<TlsChannel> tls = nullptr);
@@ -46,8 +46,8 @@ class PeerLink {
   // Sends all of `out` and fills `in`. Either may be empty.
   absl::Status Exchange(std::span<const std::byte> out, std::span<std::byte> in);
 
-  // Sends `data` and receives as many bytes, piece by piece in order. A piece is taken after the
-  // same part of `data` was sent, so `take` may overwrite that part.
+  // Sends `data` and receives the same number of bytes, piece by piece in order. `take` gets a
+  // piece only after the same part of `data` was sent, so `take` may overwrite that part.
   absl::Status Merge(std::span<const std::byte> data, TakePiece take);
 
   // Whether the other end has closed or is dead; does not wait.
@@ -58,12 +58,13 @@ class PeerLink {
 
  private:
   absl::Status ExchangeOverSocket(std::span<const std::byte> out, std::span<std::byte> in);
-  // `follows`: takes a piece only after the same part of `out` was sent, as Merge.
+  // `follows`: as in Merge, `take` gets a piece only after the same part of `out` was sent.
   absl::Status ExchangeShared(std::span<const std::byte> out,
                               size_t in_bytes,
                               bool follows,
                               TakePiece take);
-  // Neither waits. Both return how many bytes moved, perhaps 0, or nullopt if the link has ended.
+  // Send and Receive do not wait. They return how many bytes moved, perhaps 0, or nullopt if the
+  // link has ended.
   std::optional<size_t> Send(std::span<const std::byte> bytes);
   std::optional<size_t> Receive(std::span<std::byte> bytes);
   bool has_unsent() const { return tls_ != nullptr && tls_->has_unsent(); }

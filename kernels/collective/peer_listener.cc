@@ -33,12 +33,12 @@ constexpr int kBacklog = 64;
 constexpr size_t kMaxStrangers = 64;
 constexpr int kTickMillis = 5;
 constexpr int64_t kRetryNanos = 20 * kNanosPerMilli;
-// Time after which an unanswered dial is repeated: the network was cut. Kernels before 6.5 repeat
-// it only after 1, 3 and 7 s, and a repaired network would lie idle until then.
+// Time after which an unanswered dial is repeated, as when the network was cut. Linux before 6.5
+// repeats a dial only after 1, 3 and 7 s, so ranks would wait although the network is repaired.
 constexpr int64_t kDialNanos = 500 * kNanosPerMilli;
-// Answers of the higher rank to a hello: where data goes.
-constexpr char kWelcome = 'w';        // through the socket
-constexpr char kWelcomeShared = 'm';  // through the memory that came with the hello
+// The higher rank's answers to a hello, which say where data goes.
+constexpr char kWelcome = 'w';        // data goes through the socket
+constexpr char kWelcomeShared = 'm';  // data goes through the memory that came with the hello
 
 absl::Status CannotListen(const std::string& where) {
   return Error(absl::StatusCode::kUnavailable,
@@ -46,7 +46,7 @@ absl::Status CannotListen(const std::string& where) {
                "ranks: cannot listen on " + where + ": " + std::generic_category().message(errno));
 }
 
-// Ranks that listen on Unix sockets are all on this host.
+// Returns the number of ranks on this host: those with a Unix socket.
 int32_t NumOnThisHost(const std::vector<std::string>& rendezvous) {
   return static_cast<int32_t>(
       std::count_if(rendezvous.begin(), rendezvous.end(), [](const std::string& text) {
@@ -147,12 +147,12 @@ class PeerListener::Gathering {
  private:
   struct Neighbour {
     int32_t rank = 0;
-    std::vector<RankAddress> addresses;  // dialed in turns; empty for a lower rank
+    std::vector<RankAddress> addresses;  // dialed in turn; empty for a lower rank
     size_t num_dials = 0;
     RankConnection way;
     std::unique_ptr<SharedChannel> channel;  // null: everything goes through the socket
     Instant dial_at = 0;
-    Instant give_up_at = 0;  // unless it is connected by then
+    Instant give_up_at = 0;  // when to give up an unanswered dial
     bool is_connected = false;
     bool has_said_hello = false;
     bool is_there = false;
@@ -231,7 +231,7 @@ class PeerListener::Gathering {
         *is_known &&
         neighbour.way.SendAll(std::as_bytes(std::span(&hello, 1)), MemoryFor(neighbour));
     if (!neighbour.has_said_hello) {
-      neighbour.way.Close();  // not in this epoch yet, gone, or no rank: dial again
+      neighbour.way.Close();  // the peer is not yet in this epoch, gone, or no rank: dial again
     }
     return neighbour.has_said_hello;
   }
@@ -255,7 +255,8 @@ class PeerListener::Gathering {
     }
   }
 
-  // Returns new memory to share with a neighbour on this host; closed if there is none.
+  // Returns new memory to share with a neighbour on this host. The result is not open if the two
+  // cannot share memory.
   FileDescriptor MemoryFor(Neighbour& neighbour) const {
     neighbour.channel.reset();
     FileDescriptor memory;
@@ -269,7 +270,7 @@ class PeerListener::Gathering {
     return memory;
   }
 
-  // Accepts at most kMaxStrangers a call, so that each is read before another can replace it.
+  // Accepts at most kMaxStrangers a call, so that each is read before another replaces it.
   void AcceptStrangers() {
     for (size_t i = 0; i < kMaxStrangers; ++i) {
       RankConnection way = {.socket = FileDescriptor(::accept4(
@@ -330,7 +331,7 @@ class PeerListener::Gathering {
     stranger.way.Close();
   }
 
-  // A rank that dialed again replaces its first attempt.
+  // If a rank has dialed again, the new connection replaces the first one.
   bool Welcome(Stranger& stranger, Neighbour& neighbour) const {
     std::unique_ptr<SharedChannel> channel;
     if (stranger.memory.is_open()) {
@@ -379,7 +380,7 @@ absl::StatusOr<std::unique_ptr<PeerListener>> PeerListener::AtPath(const std::st
     errno = EADDRINUSE;
     return CannotListen(path);
   }
-  ::unlink(path.c_str());  // left by a process that died
+  ::unlink(path.c_str());  // the file was left by a process that died
   FileDescriptor socket = address->NewSocket();
   if (!socket.is_open() || ::bind(socket.fd(), address->get(), address->length) != 0 ||
       ::listen(socket.fd(), kBacklog) != 0) {

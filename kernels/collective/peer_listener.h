@@ -1,17 +1,17 @@
-// PeerListener connects the ranks of a group: of each pair the lower rank dials and the higher one
-// accepts. Both ends have the epoch's secret, which the scheduler gave to the ranks alone; a
-// connection without it is closed. Over TCP the secret keys the encryption and is never sent
-// (TlsChannel). On a Unix socket, in a folder of one user, the dialing rank sends it, with the
-// memory that both then share.
+// PeerListener connects the ranks of a group. In each pair the lower rank dials and the higher rank
+// accepts. Both have the epoch's secret, which the scheduler gave only to ranks of the group. A
+// connection that does not show the secret is closed. Over TCP the secret keys the encryption and
+// is never sent (TlsChannel). On a Unix socket, in a folder of one user, the dialing rank sends the
+// secret, together with the memory that both ranks then share.
 //
-// A stranger is an accepted connection that is no neighbour yet. Up to 64 are served at a time, and
-// they keep no rank out: a further one replaces the oldest that has not shown the secret. Connect
-// closes the remaining strangers when it returns.
+// A stranger is an accepted connection that is not yet a neighbour. Up to 64 strangers are served
+// at a time. A further one replaces the oldest stranger that has not shown the secret, so that
+// strangers cannot keep a rank out. Connect closes the remaining strangers when it returns.
 //
 // Thread safety: one caller at a time (the executor thread), except for rendezvous, waits_for_rank,
 //                Abort and num_aborts.
-// Errors:        kInvalidArgument, reason RENDEZVOUS, for bytes that are none; kUnavailable, reason
-//                LISTEN; kUnavailable, reason GROUP_BROKEN, message "rank N: rule".
+// Errors:        kInvalidArgument, reason RENDEZVOUS, for a malformed membership; kUnavailable,
+//                reason LISTEN; kUnavailable, reason GROUP_BROKEN, message "rank N: rule".
 #ifndef QUIRE_KERNELS_COLLECTIVE_PEER_LISTENER_H_
 #define QUIRE_KERNELS_COLLECTIVE_PEER_LISTENER_H_
 
@@ -33,26 +33,27 @@
 
 namespace quire {
 
-// One membership of a group, as each rank knows it.
+// A rank's membership in a group, for one epoch.
 struct GroupMembership {
   int32_t rank = 0;
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
-  std::string secret;                   // kGroupSecretBytes, equal on all ranks
-  std::vector<std::string> rendezvous;  // by rank; their number is the size, a power of two
+  std::string secret;                   // kGroupSecretBytes bytes, equal on all ranks
+  std::vector<std::string> rendezvous;  // addresses, one for each rank; a power of two of them
 };
 
 inline constexpr size_t kGroupSecretBytes = 32;
 
 class PeerListener {
  public:
-  // Listens on a Unix socket. Replaces its file, unless a process listens there, and removes it at
-  // the end. `num_sharers` ranks share this process's CPUs. A waiting rank spins before it sleeps
-  // if each of them, and each rank of the group on a Unix socket, has a CPU to itself.
+  // Listens on a Unix socket. Replaces a file at the path unless a process listens there, and
+  // removes the file at the end. `num_sharers`: how many ranks share this process's CPUs. A waiting
+  // rank spins before it sleeps if there are enough CPUs for these ranks, and for the group's ranks
+  // on Unix sockets.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path,
                                                               int32_t num_sharers);
-  // Listens on TCP at an address of this machine, "10.0.0.3" or "::1", port 0 for any. Other ranks
-  // dial `public_host`.
+  // Listens on TCP at an address of this machine, such as "10.0.0.3" or "::1". Port 0 takes any
+  // free port. Other ranks dial `public_host`.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtHost(const std::string& host,
                                                               int32_t port,
                                                               const std::string& public_host);
@@ -63,9 +64,10 @@ class PeerListener {
   // The address that other ranks dial: "unix:/path" or "tcp:host:port".
   const std::string& rendezvous() const { return rendezvous_; }
 
-  // Connects to the neighbours of the rank, which call this at about the same time. Returns when
-  // all are connected, after `timeout_ns`, or on Abort. `num_aborts`: its value before the caller
-  // decided to connect; an Abort since then ends this call, too.
+  // Connects to the neighbours of the rank, which call Connect at about the same time. Returns when
+  // all are connected, after `timeout_ns`, or on Abort. `num_aborts`: the value of num_aborts()
+  // when the caller decided to connect. An Abort between that time and this call ends the call,
+  // too.
   absl::StatusOr<std::shared_ptr<Communicator>> Connect(const GroupMembership& group,
                                                         int64_t timeout_ns,
                                                         uint64_t num_aborts);
@@ -82,7 +84,7 @@ class PeerListener {
   uint64_t num_aborts() const { return num_aborts_.load(); }
 
  private:
-  // Sent as its bytes: both ends run one build on machines of one kind.
+  // Sent as raw bytes, since both ends run the same build on the same kind of machine.
   struct Hello {
     std::array<char, 8> magic = {'q', 'u', 'i', 'r', 'e', 'p', 'e', '3'};
     std::array<char, kGroupSecretBytes> secret = {};
@@ -100,7 +102,7 @@ class PeerListener {
 
   const int socket_;
   const std::string rendezvous_;
-  const std::string path_;  // of a Unix socket, else empty
+  const std::string path_;  // file of the Unix socket; empty with TCP
   const bool spins_;
   std::atomic<uint64_t> num_aborts_{0};
   const std::shared_ptr<std::atomic<int32_t>> waits_for_rank_;

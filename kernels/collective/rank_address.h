@@ -1,7 +1,7 @@
 // RankAddress is an address at which a rank listens: a Unix socket, or TCP.
 //
 // Thread safety: a value type and free functions.
-// Cost:          names are looked up, which may take as long as the resolver does.
+// Cost:          a host's name is looked up, which takes as long as the system's resolver takes.
 #ifndef QUIRE_KERNELS_COLLECTIVE_RANK_ADDRESS_H_
 #define QUIRE_KERNELS_COLLECTIVE_RANK_ADDRESS_H_
 
@@ -27,10 +27,10 @@ struct RankAddress {
   socklen_t length = 0;
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-  // Else TCP.
+  // Returns false for TCP.
   bool is_unix() const { return storage.ss_family == AF_UNIX; }
 
-  // Returns a non-blocking socket; not open if the system has none.
+  // Returns a non-blocking socket, which is not open if the system refuses one.
   FileDescriptor NewSocket() const;
 };
 
@@ -38,7 +38,7 @@ struct RankAddress {
 std::optional<RankAddress> UnixAddress(const std::string& path);
 
 // Returns all addresses of the name, in the order to try them; empty if it cannot be resolved.
-// `passive`: to listen.
+// `passive`: for listening, not dialing.
 std::vector<RankAddress> TcpAddresses(const std::string& host,
                                       const std::string& port,
                                       bool passive);
@@ -47,7 +47,7 @@ std::vector<RankAddress> TcpAddresses(const std::string& host,
 // reason RENDEZVOUS.
 absl::StatusOr<std::vector<RankAddress>> ParseRendezvous(std::string_view text);
 
-// Returns that error.
+// Returns an error with reason RENDEZVOUS.
 absl::Status BadRendezvous(std::string_view rule);
 
 // Sends small writes at once (TCP_NODELAY). Does nothing on a Unix socket.

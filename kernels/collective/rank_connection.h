@@ -1,5 +1,5 @@
-// RankConnection is a connection between two ranks before it becomes a PeerLink: a TLS handshake,
-// over TCP, and the hello are still to come. Nothing here waits.
+// RankConnection is a connection between two ranks before it becomes a PeerLink: the hello is still
+// to come and, over TCP, a TLS handshake before the hello. No function waits.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_KERNELS_COLLECTIVE_RANK_CONNECTION_H_
@@ -24,12 +24,14 @@ struct RankConnection {
   // Returns whether the handshake succeeded, or nullopt while it is under way. True without TLS.
   std::optional<bool> ShakeHands() const;
 
-  // Reads the rest of `expected`, and perhaps a file with it (fd_passing.h). Returns as ShakeHands.
-  // REQUIRES, here and below: the handshake is done.
+  // Reads the rest of `expected`, of which *num_read bytes were read before, and a file if one
+  // comes with the bytes (fd_passing.h). Returns true once all are read, false if the connection
+  // has ended, nullopt while bytes are missing. REQUIRES, here and below: the handshake is done.
   std::optional<bool> ReadRest(std::span<std::byte> expected,
                                size_t* num_read,
                                FileDescriptor* memory) const;
-  // Returns false if the connection is broken or its socket's buffer, empty when new, is too small.
+  // Returns false if the connection is broken or the socket's buffer has too little room. A new
+  // socket's buffer is empty.
   bool SendAll(std::span<const std::byte> bytes, const FileDescriptor& memory = {}) const;
 
  private:

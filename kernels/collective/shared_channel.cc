@@ -19,11 +19,11 @@
 namespace quire {
 namespace {
 
-// Longest spin. Ranks with a core each are seldom further apart, and a sleep with its wake-up takes
-// longer than most waits.
+// Longest spin. Ranks with a core each seldom wait longer for each other, and to sleep and wake up
+// takes longer than most waits.
 constexpr int64_t kSpinNanos = kNanosPerMilli;
-// Upper bound on waits without a spin. The other rank may need this very core, so after a vain spin
-// the next wait sleeps at once, after another the next 2, then 4, ...
+// Upper bound on successive waits without a spin. The other rank may need this core. So after a
+// spin in vain the next wait sleeps at once; after the next vain spin 2 waits do so, then 4, ...
 constexpr int32_t kMaxSleepsAfterSpin = 64;
 constexpr int64_t kLookNanos = 2 * kNanosPerMilli;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -47,12 +47,12 @@ void WakeSleeper(const std::atomic<uint32_t>& word) {
 // Layout of the file, which starts as zeros. Arrays are indexed by side.
 struct SharedChannel::Memory {
   struct OfSide {
-    alignas(kRingLineBytes) std::atomic<uint32_t> sleeps_for{0};  // 0: is awake
+    alignas(kRingLineBytes) std::atomic<uint32_t> sleeps_for{0};  // 0: the side is awake
     std::atomic<uint32_t> is_closed{0};
   };
 
   std::array<OfSide, 2> sides;
-  std::array<RingCounters, 2> counters;  // of the ring that the side writes
+  std::array<RingCounters, 2> counters;  // counters of the ring that the side writes
   alignas(kRingLineBytes) std::array<std::array<std::byte, kSharedRingBytes>, 2> rings;
 };
 
@@ -115,8 +115,8 @@ SharedChannel::Waited SharedChannel::Wait(bool wants_data, bool wants_room) {
   if (spins_ && Spin(wants_data, wants_room)) {
     return Waited::kSomething;
   }
-  // All these loads and stores are in one order. So either this side sees the other side's latest
-  // change, or the other side sees that this side sleeps.
+  // All these loads and stores have one total order (seq_cst). So either this side sees the other
+  // side's latest change, or the other side sees that this side sleeps.
   std::atomic<uint32_t>& word = memory_->sides[self_].sleeps_for;
   const uint32_t reasons = (wants_data ? kData : 0) | (wants_room ? kRoom : 0);
   word.store(reasons);

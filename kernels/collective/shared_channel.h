@@ -2,9 +2,9 @@
 // futex word on which each side sleeps.
 //
 // The memory is an unnamed file. One side creates it with its size sealed; the other side gets it
-// over the socket (fd_passing.h) and maps it only with that size and seal, so that neither can
-// truncate the other's mapping. The memory does not show the death of a side: the caller checks the
-// socket, at least each time Wait returns kNothing.
+// over the socket (fd_passing.h) and maps it only with that size and seal, so that
+// neither side can truncate the other's mapping. The memory does not show that a side has died, so
+// the caller checks the socket, at least each time Wait returns kNothing.
 //
 // Thread safety: one caller at a time; Close, is_closed and is_closed_by_other from any thread.
 // Cost:          two rings of kSharedRingBytes, allocated from the start. Send and Release make no
@@ -31,23 +31,24 @@ class SharedChannel {
   enum class Side : uint8_t { kCreator = 0, kOther = 1 };
   enum class Waited : uint8_t { kSomething, kNothing };
 
-  // Creates the memory of a channel; not open if the kernel has none.
+  // Creates the memory of a channel. The result is not open if the system refuses the memory.
   static FileDescriptor CreateMemory();
   // Returns null if the file is not a channel's memory. `spins`: Wait spins before it sleeps, for
-  // ranks that have a core each. After a vain spin it skips some, since others may need these
-  // cores.
+  // ranks that have a core each. After a spin in vain some waits do not spin, since other threads
+  // may need the cores.
   static std::unique_ptr<SharedChannel> Map(const FileDescriptor& memory, Side side, bool spins);
   ~SharedChannel();
   SharedChannel(const SharedChannel&) = delete;
   SharedChannel& operator=(const SharedChannel&) = delete;
 
-  // As RingWriter::Write, RingReader::Peek and Release; wake the other side if it waits for this.
+  // As RingWriter::Write, RingReader::Peek and RingReader::Release. Send and Release wake the other
+  // side if it waits for data or room.
   std::optional<size_t> Send(std::span<const std::byte> bytes);
   std::optional<std::span<const std::byte>> Peek(size_t max_bytes) const;
   void Release(size_t num_bytes);
 
-  // Waits until wanted data or room is there or a side has closed. Returns kNothing after sleeping
-  // for 2 ms. REQUIRES: data or room is wanted.
+  // Waits until the wanted data or room is there, or a side has closed. Returns kNothing if none of
+  // this happens within 2 ms of sleep. REQUIRES: data or room is wanted.
   Waited Wait(bool wants_data, bool wants_room);
 
   // Closes this side for good and wakes both sides.
@@ -67,7 +68,7 @@ class SharedChannel {
   const size_t self_;
   const bool spins_;
   int32_t num_waits_without_spin_ = 0;
-  int32_t num_sleeps_after_spin_ = 1;  // if the next spin is in vain
+  int32_t num_sleeps_after_spin_ = 1;  // new value of the counter above after a spin in vain
   RingWriter out_;
   RingReader in_;
 };

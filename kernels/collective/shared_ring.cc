@@ -10,7 +10,7 @@ namespace {
 
 // Returns the distance from `behind` to `ahead`, or nullopt if a ring of this size forbids it.
 std::optional<size_t> Distance(uint64_t behind, uint64_t ahead, size_t ring_bytes) {
-  const uint64_t distance = ahead - behind;  // wraps to huge if out of order
+  const uint64_t distance = ahead - behind;  // huge if the counters are out of order
   return distance > ring_bytes || distance % kRingLineBytes != 0 ? std::nullopt
                                                                  : std::optional<size_t>(distance);
 }
@@ -34,7 +34,7 @@ std::optional<size_t> RingWriter::Write(std::span<const std::byte> bytes) {
   if (!room.has_value()) {
     return std::nullopt;
   }
-  // Room is whole lines, so a last partial line also has its padding free.
+  // Free room is whole lines, so there is also room for the padding of a partial last line.
   const size_t size = std::min({bytes.size(), *room, RunLength(num_written_, ring_.size())});
   if (size > 0) {
     std::memcpy(&ring_[num_written_ & (ring_.size() - 1)], bytes.data(), size);

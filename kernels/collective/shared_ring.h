@@ -4,9 +4,9 @@
 // only the other end's counter. An impossible counter is reported; nothing outside the ring is
 // touched.
 //
-// Messages begin at multiples of kRingLineBytes, so that their numbers are aligned. A piece that
-// does not fill its last line ends a message, and both ends skip the rest of the line. So the
-// reader must ask for the message sizes that were written.
+// Messages begin at multiples of kRingLineBytes, so that the numbers in a message are aligned. A
+// piece that does not fill its last line ends a message, and both ends skip the rest of the line.
+// So the reader must ask for the message sizes that were written.
 //
 // Thread safety: one thread per end.
 // Source:        Lamport 1983, "Specifying concurrent program modules": one reader, one writer.
@@ -23,7 +23,7 @@ namespace quire {
 
 inline constexpr size_t kRingLineBytes = 64;
 
-// In the shared memory: bytes since the start, multiples of kRingLineBytes.
+// Counters in the shared memory: bytes since the start, in multiples of kRingLineBytes.
 struct RingCounters {
   alignas(kRingLineBytes) std::atomic<uint64_t> num_written{0};
   alignas(kRingLineBytes) std::atomic<uint64_t> num_read{0};
@@ -39,8 +39,8 @@ class RingWriter {
 
   // Returns the free bytes, or nullopt if the reader's counter is impossible.
   std::optional<size_t> Room() const;
-  // Copies as much of `bytes` as fits contiguously: whole lines, or all. Returns how much, or
-  // nullopt as Room does.
+  // Copies as much of `bytes` as fits contiguously: whole lines, or all. Returns the number of
+  // bytes copied, or nullopt as Room does.
   std::optional<size_t> Write(std::span<const std::byte> bytes);
 
  private:

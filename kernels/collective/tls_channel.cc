@@ -15,13 +15,14 @@
 namespace quire {
 namespace {
 
-// The only suite and its number. Its hash, SHA-256, is the default for an external PSK (RFC 8446,
-// 4.2.11).
+// The only cipher suite and its number. The suite's hash, SHA-256, is the default for an external
+// PSK (RFC 8446, 4.2.11).
 constexpr const char* kSuite = "TLS_AES_128_GCM_SHA256";
 constexpr std::array<unsigned char, 2> kSuiteNumber = {0x13, 0x01};
 constexpr const char* kGroup = "X25519";
 constexpr size_t kMaxRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
-// Bounds the buffer, so that the other end decrypts while this end encrypts the next records.
+// Upper bound on buffered bytes. The buffer is small, so that the other end decrypts records while
+// this end encrypts the next ones.
 constexpr size_t kMaxUnsentBytes = size_t{64} << 10;
 // Slot of an SSL's ex_data that holds its channel.
 constexpr int kChannelIndex = 0;
@@ -47,7 +48,7 @@ struct TlsChannel::Callbacks {
     return key;
   }
 
-  // For the dialing end. 0 ends the handshake, here and below.
+  // Called at the dialing end. A result of 0 ends the handshake, here and in FindIdentity.
   static int ShowIdentity(SSL* ssl,
                           const EVP_MD* /*hash*/,
                           const unsigned char** identity,
@@ -61,7 +62,7 @@ struct TlsChannel::Callbacks {
     return *key == nullptr ? 0 : 1;
   }
 
-  // For the accepting end.
+  // Called at the accepting end.
   static int FindIdentity(SSL* ssl,
                           const unsigned char* identity,
                           size_t length,
@@ -183,7 +184,7 @@ std::unique_ptr<TlsChannel> TlsChannel::Create(int socket, const Settings& setti
   channel->ssl_.reset(::SSL_new(Callbacks::Context()));
   BIO* bio = ::BIO_new(Callbacks::Methods());
   SSL* ssl = channel->ssl_.get();
-  // These fail only for lack of memory.
+  // SSL_new and BIO_new fail only for lack of memory.
   QUIRE_CHECK(ssl != nullptr && bio != nullptr);
   ::BIO_set_data(bio, channel.get());
   ::BIO_set_init(bio, 1);
@@ -246,7 +247,7 @@ bool TlsChannel::SendRecord(std::span<const std::byte> bytes) {
   return ::SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &num_written) == 1;
 }
 
-// The library sends the message with the next record.
+// The library sends the key update with the next record.
 bool TlsChannel::ChangeKey() {
   num_records_ = 0;
   ++num_key_updates_;

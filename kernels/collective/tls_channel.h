@@ -1,11 +1,11 @@
 // TlsChannel encrypts the bytes between two ranks over a network and proves to each end that the
-// other one has the secret. It is TLS 1.3 with a pre-shared key (PSK) alone and AES-128-GCM. Each
+// other one has the secret. It uses TLS 1.3 with AES-128-GCM and only a pre-shared key (PSK). Each
 // connection has a fresh X25519 exchange, so that a secret that leaks later does not decrypt
 // recorded bytes. Certificates are refused; there are no tickets, no early data, no renegotiation.
 //
-// The dialing end shows an identity in plain text. It names both ranks and the epoch, so that a
-// rank is not connected to itself or into another epoch (RFC 9257, 4). All ranks have the same
-// secret: they trust each other, and prove only that they belong to the group.
+// The dialing end shows an identity in plain text. The identity names both ranks and the epoch, so
+// that a rank is not connected to itself or into another epoch (RFC 9257, 4). All ranks have the
+// same secret: they trust each other, and prove only that they belong to the group.
 //
 // Nothing here waits. Bytes that the socket does not take stay in a buffer. TLS never waits for
 // that buffer, not even to change keys, else two ends that only send could deadlock. The caller
@@ -18,9 +18,9 @@
 // Errors:        a failure is final: the other end lacks the secret, has closed, or its bytes were
 //                altered on the way. The caller closes the socket.
 // Cost:          one round trip and two X25519 operations at each end; the accepting end refuses a
-//                peer without the secret before them. Then, for each byte, the cipher and up to
-//                three copies at each end; 22 bytes for each 16 KiB. About 100 KiB of memory, of
-//                which a stranger's connection takes half.
+//                peer without the secret before these operations. Then, for each byte, the cipher
+//                and up to three copies at each end; 22 bytes for each 16 KiB. About 100 KiB of
+//                memory, of which a stranger's connection takes half.
 // Source:        RFC 8446, 4.2.11 (PSK), 5.5 (limits on keys); RFC 9257 (external PSKs).
 #ifndef QUIRE_KERNELS_COLLECTIVE_TLS_CHANNEL_H_
 #define QUIRE_KERNELS_COLLECTIVE_TLS_CHANNEL_H_
@@ -47,14 +47,16 @@ class TlsChannel {
 
   struct Settings {
     std::string_view secret;
-    // Dialing end: the one that it shows. Accepting end: those that it accepts.
+    // At the dialing end: the one identity that it shows. At the accepting end: all identities that
+    // it accepts.
     std::vector<std::string> identities;
     int64_t max_records_per_key = kMaxRecordsPerKey;
   };
 
   enum class Progress : uint8_t { kGoesOn, kDone, kFailed };
 
-  // Whether the TLS library offers all this; its configuration may exclude some of it.
+  // Whether the TLS library offers TLS 1.3 with this cipher and key exchange. Its configuration may
+  // exclude them.
   static bool IsPossible();
   // `socket` is connected, and stays open while the object is used. REQUIRES: IsPossible.
   static std::unique_ptr<TlsChannel> Dial(int socket, const Settings& settings);
@@ -63,14 +65,14 @@ class TlsChannel {
   TlsChannel(const TlsChannel&) = delete;
   TlsChannel& operator=(const TlsChannel&) = delete;
 
-  // Advances the handshake by the bytes that have come; call it again when more have.
+  // Advances the handshake by the bytes that have come; called again when more bytes have come.
   Progress ShakeHands();
   // Whether the other end has the secret, or replays an end that has it. Becomes true before the
   // handshake is done.
   bool has_shown_secret() const;
 
   // REQUIRES, here and below: ShakeHands has returned kDone. Returns how many bytes were taken,
-  // perhaps 0, or nullopt after a failure. They are sent once has_unsent is false.
+  // perhaps 0, or nullopt after a failure. Taken bytes are sent once has_unsent is false.
   std::optional<size_t> Send(std::span<const std::byte> bytes);
   bool has_unsent() const { return num_unsent() > 0; }
   // Returns how many bytes came, perhaps 0, or nullopt after a failure.
@@ -98,18 +100,18 @@ class TlsChannel {
   const int socket_;
   const std::vector<std::string> identities_;
   const int64_t max_records_per_key_;
-  std::string secret_;  // until the handshake is done
+  std::string secret_;  // overwritten once the handshake is done
   std::unique_ptr<SSL, Free> ssl_;
   bool is_done_ = false;
   bool is_over_ = false;
-  size_t num_handshake_bytes_ = 0;  // that have come
-  std::vector<std::byte> unsent_;   // from num_flushed_ on
+  size_t num_handshake_bytes_ = 0;  // received so far
+  std::vector<std::byte> unsent_;   // bytes still to send, from num_flushed_ on
   size_t num_flushed_ = 0;
-  int64_t num_records_ = 0;  // under the present key
+  int64_t num_records_ = 0;  // sent with the present key
   int64_t num_key_updates_ = 0;
 };
 
-// Whether two secrets are equal; the time taken does not tell where they differ.
+// Whether two secrets are equal. The time taken does not depend on where they differ.
 bool AreEqualSecrets(std::string_view first, std::string_view second);
 
 }  // namespace quire

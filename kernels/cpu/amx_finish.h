@@ -1,8 +1,8 @@
 // Finishes the sums of tiles: adds them up over segments, adds the bias, and writes them to y or
 // activates them as the input of the next product.
 //
-// This is work for the vector unit, which is idle while tiles are multiplied. So it is deferred:
-// each step of the next product does a few rows of it.
+// This is work for the vector unit, which is idle while tiles are multiplied. So the work is
+// deferred: each step of the next product finishes a few rows.
 //
 // Thread safety: a Finish belongs to one thread.
 #ifndef QUIRE_KERNELS_CPU_AMX_FINISH_H_
@@ -28,18 +28,18 @@ inline constexpr int64_t kUnitFloats = kSumTiles * AmxTile::kFloats;
 struct Sink {
   const CpuPackedLinear* weight = nullptr;
   float* y = nullptr;
-  BFloat16* activated = nullptr;  // if set, takes act(gate) * up, the x of another product
+  BFloat16* activated = nullptr;  // if set, receives act(gate) * up, the x of the next product
   ActivationKind activation = ActivationKind::kSilu;
   int64_t num_rows = 0;
   int64_t tile_rows = 0;
 };
 
-// The rows of one unit that wait to be finished.
+// The rows of one unit (amx_products.h) that are not finished yet.
 struct Finish {
   using Rows = void (*)(const Finish& finish, int64_t begin, int64_t end);
   Rows run = nullptr;
   const Sink* sink = nullptr;
-  const float* sums = nullptr;  // of the last segment, then of finished ones, kUnitFloats apart
+  const float* sums = nullptr;  // of the newest segment, then of earlier ones, kUnitFloats apart
   int merges = 0;               // finished segments to add first
   int64_t row = 0;
   int64_t column = 0;
@@ -63,8 +63,8 @@ struct Finish {
     }
   }
 
-  // Returns where row r begins; its further columns are in the following tiles. Each of two tiles
-  // of rows has two tiles of sums, a lone one has four.
+  // Returns the sums of row r in the first of its tiles; its other columns are in the tiles after
+  // it. Each of two tiles of rows has two tiles of sums; a single one has four.
   template <int kRowTiles>
   const float* RowOfSums(int64_t r) const {
     return kRowTiles == 2 ? sums + r / AmxTile::kRows * 2 * AmxTile::kFloats +
@@ -81,7 +81,7 @@ struct Finish {
   }
 };
 
-// For a segment that is not the last: adds its sums to the tree.
+// Finishes a segment that is not the last one: adds its sums to the tree.
 template <int kRowTiles>
 void MergeRows(const Finish& f, int64_t begin, int64_t end) {
   const int64_t to = (f.merges + 1) * kUnitFloats;
@@ -120,7 +120,7 @@ void OutputRows(const Finish& f, int64_t begin, int64_t end) {
 // In an anonymous namespace, so that no other source links functions compiled here.
 struct FinishSimd : SimdAvx512 {};
 
-// Sums 0 and 1, 2 and 3 are gate and up of the same columns.
+// Sums 0 and 1 are gate and up of the same columns, and so are sums 2 and 3.
 template <typename Function, int kRowTiles>
 void ActivateRows(const Finish& f, int64_t begin, int64_t end) {
   const int64_t width = f.sink->weight->out_features() / 2;

@@ -28,7 +28,7 @@ struct DepthRange {
   int64_t end = 0;
 };
 
-// Weights to prefetch, `lines` cache lines a step: the same part of each panel of a strip.
+// Weights to prefetch: the same part of each panel of a strip, `lines` cache lines per step.
 struct Ahead {
   const std::byte* at = nullptr;
   int64_t lines = 0;
@@ -48,13 +48,12 @@ struct Ahead {
   }
 };
 
-// Outputs to prefetch, rows_per_step rows a step, else the stores of sums would wait for their
-// cache lines.
+// Outputs to prefetch, rows_per_step rows per step, else storing sums would wait for cache lines.
 struct Outputs {
   const float* at = nullptr;
-  int64_t row_floats = 0;  // from row to row
-  int64_t lines = 0;       // of a row
-  int64_t rows = 0;        // left
+  int64_t row_floats = 0;  // floats from row to row
+  int64_t lines = 0;       // cache lines of a row
+  int64_t rows = 0;        // still to prefetch
   int64_t rows_per_step = 0;
 
   void Fetch() {
@@ -66,13 +65,13 @@ struct Outputs {
   }
 };
 
-// Four tiles of sums and their operands at k = 0.
+// Four tiles of sums that are computed together, and their operands x and w at k = 0.
 struct Unit {
   const BFloat16* x[2];
   const std::byte* w[kStripTiles];
-  int64_t x_step;  // from one tile of k to the next
+  int64_t x_step;  // elements from one tile of k to the next
   int64_t depth;
-  float* rest;  // sums of an unfinished segment, then finished segments that wait for a partner
+  float* rest;  // sums of an unfinished segment, then of finished ones not merged yet
   int64_t row;
   int64_t column;
 };
@@ -126,10 +125,10 @@ inline void Multiply2x2(
   }
 }
 
-// Prefetches the weights of two steps later, where weights are read only once.
+// Prefetches weights two steps ahead, for a single tile of rows, which reads each weight once.
 inline void FetchNear(const Unit& unit, int64_t step) {
   constexpr int64_t kLead = 2;
-  // From the end of a panel, skips the strip's other panels to the next strip.
+  // At the end of a panel, skips the strip's other panels and continues in the next strip.
   const int64_t later =
       step + kLead < unit.depth ? step + kLead : step + kLead + (kStripTiles - 1) * unit.depth;
   for (int64_t t = 0; t < kStripTiles; ++t) {

@@ -1,8 +1,8 @@
-// The tile registers of AMX, for the sources that are compiled for it.
+// The tile registers of AMX, for sources that are compiled for AMX.
 //
 // A tile has 16 rows of 64 bytes; a tile of sums has 16 rows and 16 columns of fp32. One TDPBF16PS
-// adds to it the products of 16 rows of 32 bf16 numbers with 16 columns, whose numbers lie in
-// pairs: [k / 2][column][k % 2].
+// instruction adds to a tile of sums the products of 16 rows of 32 bf16 numbers with 16 columns of
+// 32. The columns are stored in pairs: [k / 2][column][k % 2].
 //
 // Thread safety: tiles belong to the thread that has configured them.
 #ifndef QUIRE_KERNELS_CPU_AMX_TILES_H_
@@ -33,9 +33,9 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Configures tiles for this thread: 0 to 3 are sums, 4 and 5 the left operand, all of `rows` rows,
-// 6 and 7 the right operand. Its destructor releases them, else every thread switch would save
-// their 8 KiB.
+// Configures tiles for this thread: 0 to 3 are sums and 4 and 5 the left operand, with `rows` rows
+// each; 6 and 7 are the right operand. The destructor releases the tiles, else every thread switch
+// would save 8 KiB.
 class TileRegisters {
  public:
   explicit TileRegisters(int64_t rows) {
@@ -44,7 +44,7 @@ class TileRegisters {
       config.row_bytes[tile] = AmxTile::kRowBytes;
       config.rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : AmxTile::kRows);
     }
-    // gcc 12 takes ldtilecfg to read eight bytes, and may drop the stores behind them.
+    // gcc 12 assumes that ldtilecfg reads only eight bytes, and may drop the other stores.
     asm volatile("" : : "m"(config));
     _tile_loadconfig(&config);
   }
@@ -54,8 +54,8 @@ class TileRegisters {
 };
 
 // The vector unit sleeps after half a microsecond of tile instructions alone, and storing sums then
-// waits a quarter of a microsecond for it (measured on a Xeon of 2024: a fifth of a product's
-// time). One vector instruction a step keeps it awake.
+// waits a quarter of a microsecond until the unit wakes (measured on a Xeon of 2024: a fifth of a
+// product's time). One vector instruction a step keeps it awake.
 inline void KeepVectorUnitAwake() {
   __m512 zero = _mm512_setzero_ps();
   asm volatile("vaddps %0, %0, %0" : "+v"(zero));

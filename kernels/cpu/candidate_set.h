@@ -1,9 +1,10 @@
-// CandidateSet is the list of tokens that may still be drawn, in ascending id order, and the cuts
-// that shorten it: to the k likeliest, to the smallest set of likeliest tokens that reaches a mass.
+// CandidateSet is the list of tokens that may still be drawn, in ascending id order. Two cuts
+// shorten the list: to the k likeliest tokens, or to the smallest set of likeliest tokens that
+// reaches a mass.
 //
-// "Likelier" is by logit, the lower id first among equals. A cut distributes the candidates over
-// buckets of equal width in (max logit - logit) / temperature, and sorts only the bucket where the
-// limit falls: O(n) however flat the distribution is.
+// A token is likelier if its logit is greater or, among equal logits, its id is lower. A cut
+// distributes the candidates over buckets of equal width in (max logit - logit) / temperature, and
+// sorts only the bucket where the limit falls: O(n) however flat the distribution is.
 //
 // Thread safety: one thread at a time. Owns nothing; see CandidateMemory.
 #ifndef QUIRE_KERNELS_CPU_CANDIDATE_SET_H_
@@ -20,7 +21,7 @@ struct CandidateBucket {
   int64_t count = 0;
 };
 
-// Weights below exp(-87.33) are zero (Simd Exp), so buckets of 1 / 46 reach all the others.
+// Weights below exp(-87.33) are zero (Simd Exp), so 4096 buckets of width 1 / 46 cover the others.
 inline constexpr int32_t kCandidateBuckets = 4096;
 inline constexpr float kCandidateBucketsPerUnit = 46.0F;
 
@@ -35,17 +36,17 @@ struct CandidateMemory {
 
 class CandidateSet {
  public:
-  // The first `count` elements of the arrays; those of weight 0 are dropped.
+  // Takes the first `count` elements of the arrays, and drops elements of weight 0.
   CandidateSet(const CandidateMemory& memory, int64_t count, float max_logit, float temperature);
 
   int64_t size() const { return size_; }
   double TotalMass() const;
 
   void KeepLikeliest(int64_t count);
-  // Keeps likeliest tokens until their mass reaches `mass`, at least one.
+  // Keeps the likeliest tokens until their mass reaches `mass`, and at least one token.
   void KeepMass(double mass);
 
-  // The first token, in id order, at which the running sum of weights exceeds u * total.
+  // Returns the first token, in id order, at which the running sum of weights exceeds u * total.
   // REQUIRES: size() > 0.
   TokenId Draw(double u) const;
 

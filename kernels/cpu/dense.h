@@ -1,7 +1,7 @@
 // Embedding, norm and activation on the CPU (kernels/api/dense.h is the contract).
 //
 // Norm adds squares (kRmsNorm), or values and then centred squares (kLayerNorm), in an order that
-// follows from the width alone. Activations use the polynomial Exp of the Simd structs: silu and
+// depends only on the width. Activations use the polynomial Exp of the Simd structs: silu and
 // gelu_tanh are x / (1 + exp(-y)), gelu is exact (by the complementary error function) to about
 // 3e-7 relative.
 //

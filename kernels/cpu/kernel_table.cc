@@ -97,7 +97,7 @@ constexpr KernelTable kTables[] = {kPortable};
 #endif
 
 #if defined(__x86_64__)
-// clang's __builtin_cpu_supports does not know F16C. Its registers are those of AVX.
+// clang's __builtin_cpu_supports does not know F16C. F16C needs only the registers of AVX.
 bool HasF16C() {
   unsigned int eax = 0;
   unsigned int ebx = 0;
@@ -106,7 +106,8 @@ bool HasF16C() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
-// Tile registers take 8 KiB a thread, which Linux saves only for processes that have asked for it.
+// Asks Linux for permission to use tile registers. Linux saves them, 8 KiB per thread, only for
+// processes that have asked.
 bool MayUseTiles() {
 #if defined(__linux__)
   constexpr unsigned int kTileAndBf16 = 1U << 24 | 1U << 22;
@@ -134,7 +135,7 @@ std::span<const KernelTable> KernelTables() { return kTables; }
 bool IsSupported(const KernelTable& table) {
   const std::string_view isa = table.isa;
 #if defined(__x86_64__)
-  // These also check that the operating system saves the registers.
+  // __builtin_cpu_supports also checks that the operating system saves the registers.
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16C();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&

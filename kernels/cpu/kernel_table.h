@@ -1,5 +1,5 @@
 // KernelTable is the set of kernels compiled for one instruction set. CpuBackend picks one table at
-// creation and calls through it; the rest of the backend is common to all.
+// creation and calls its kernels; the rest of the backend is the same for all tables.
 //
 // Each kernel is a template over a Simd struct in <op>_kernel.inl.h, instantiated by
 // <op>_avx512.cc, <op>_avx2.cc and <op>_portable.cc, each compiled for its instruction set.
@@ -38,8 +38,8 @@ struct KernelTable {
 // Returns all compiled tables, in order of preference. AVX paths exist on x86-64 only.
 std::span<const KernelTable> KernelTables();
 
-// Whether this machine and its operating system can run the table's instructions. If the table uses
-// tile registers, asks Linux to permit them to this process.
+// Returns whether this machine and its operating system can run the table's instructions. If the
+// table uses tile registers, asks Linux to permit them to this process.
 bool IsSupported(const KernelTable& table);
 
 }  // namespace quire

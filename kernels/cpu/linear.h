@@ -1,23 +1,23 @@
 // Linear is y = x W^T + bias with a fixed order of summation: each output element is a sum over k
 // ascending in one fp32 accumulator, or up to eight such sums of equal segments of k, added as
-// ((0+1)+(2+3))+((4+5)+(6+7)); the bias comes last. Neither the number of rows nor the
-// number of threads changes a bit of it.
+// ((0+1)+(2+3))+((4+5)+(6+7)); the bias comes last. Neither the number of rows nor the number of
+// threads changes a bit of the result.
 //
 // The weights must come from CpuPackedLinear::Pack with the PanelShape of the same path.
 //
 // LinearAvx512Bf16 multiplies bf16 weights by activations rounded to bf16 (to nearest even) with
 // the bf16 dot-product instruction, twice the arithmetic per second of LinearAvx512; weights of
-// other types take the fp32 way. Its accumulation order is fixed too, but the order within a pair
-// of k is the instruction's.
+// other types are computed as by LinearAvx512. The accumulation order is fixed too, but the order
+// within a pair of k is chosen by the instruction.
 //
 // LinearAmx does the same with the tile instructions of AMX (TDPBF16PS), in this order: for every
-// 32 values of k, one sum adds the products at even places, another those at odd places, both
-// ascending and fused; then even + odd is added to the accumulator. Denormals count as zero. One
-// row takes the same instructions as many.
+// 32 values of k, one sum adds the products of even k and another the products of odd k, both in
+// ascending order by fused multiply-adds. Then even + odd is added to the accumulator. Denormals
+// count as zero. A single row uses the same instructions as many rows.
 //
-// MlpAmx computes an MLP whose sums of gate and up never reach memory: they are activated and
-// rounded in the cache, as the input of the next product. Returns false, without
-// effect, if it does not apply: few rows, not gated, weights of another type, partial tiles.
+// MlpAmx computes a gated MLP without writing the sums of gate and up to memory: it activates and
+// rounds them in the cache, as the input of the next product. Returns false, without effect, for
+// few rows, MLPs without a gate, weights of another type, and partial tiles.
 //
 // Thread safety: one caller at a time per team.
 // Cost:          2 * num_tokens * in_features * out_features operations. Few rows read the weights

@@ -1,16 +1,18 @@
 // The linear layer with bf16 weights on the tile registers of AMX. See linear.h for the contract.
 //
 // A tile of sums has 16 rows of x and 16 columns of the weights; one instruction adds the products
-// of 32 values of k to it. Four tiles of sums are computed at a time: 2 by 2, so that each operand
-// is loaded for two of them, or, where 16 rows or fewer are left, 1 by 4. Four panels are a strip.
+// of 32 values of k to the tile. Four tiles of sums are computed at a time: 2 by 2, so that each
+// loaded operand serves two tiles, or 1 by 4 if at most 16 rows are left. Four panels are a strip.
 //
 // A task is a block of rows times a group of strips. The rows of the block stay in the second-level
-// cache for all strips; if they are too long for that, k is cut into pieces. Meanwhile the weights
-// of the next strip are prefetched. Between pieces sums rest in memory, which does not change them.
+// cache for all strips; if the rows are too long for the cache, k is cut into pieces. While a strip
+// is computed, the weights of the next strip are prefetched. Between pieces the sums are kept in
+// memory in fp32, so no bit changes.
 //
-// In MlpAmx a unit has 16 columns of gate and the same of up. Its sums are activated while they are
-// in the first-level cache (amx_finish.h) and become tiles of the next product's input: otherwise
-// fp32 outputs, four times as many bytes, would be written to memory and read again.
+// In MlpAmx a unit (amx_products.h) has some columns of gate and the same columns of up. The sums
+// of a unit are activated while they are in the first-level cache (amx_finish.h), and become tiles
+// of the next product's input. Otherwise fp32 outputs, four times the bytes, would be written to
+// memory and read again.
 #include <immintrin.h>
 
 #include "kernels/cpu/amx_products.h"
@@ -28,7 +30,7 @@ static_assert(AmxTile::kColumns == kAmxPanel.bf16_panel);
 // Shared by all tasks of one call. Counts of k are in tiles.
 struct Job : Sink {
   const BFloat16* x = nullptr;  // [row tiles][depth][tile_rows][32]
-  int64_t num_strips = 0;       // in tasks; of gate alone if sums are activated
+  int64_t num_strips = 0;       // to compute; only those of gate if sums are activated
   int64_t row_tiles = 0;
   int64_t segment_depth = 0;
   int64_t depth = 0;
@@ -37,7 +39,7 @@ struct Job : Sink {
   int64_t strips_per_group = 0;
   int64_t num_groups = 0;
   int64_t num_tasks = 0;
-  int64_t unit_floats = 0;  // memory where a unit's sums rest: kSlots sets, or one
+  int64_t unit_floats = 0;  // floats that keep a unit's sums: kSlots sets (JobFor), or one
 
   bool has_pieces() const { return piece_depth < depth; }
 };
@@ -107,7 +109,8 @@ void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead, F
                          : Multiply1x4<false>(unit, {k, end}, ahead, outputs, earlier);
     }
     earlier.Flush();
-    // An even segment needs no merge: it is stored where the next one expects it.
+    // A segment with an even number has no merge: its sums are stored where the merge of the next
+    // segment reads them.
     const bool waits = end == segment_end && segment % 2 == 0 && end < job.depth;
     StoreSums(unit.rest + (waits ? kUnitFloats : 0));
     if (end == segment_end && !waits) {
@@ -122,8 +125,8 @@ const std::byte* StripWeights(const Job& job, int64_t strip, int64_t k) {
   return job.weight->panel_data(strip * kStripTiles) + k * kTileBytes;
 }
 
-// Returns the prefetch of the weights after strip s, spread over `units` units, so that memory is
-// busy during all of them. `offset` is the number of strips from gate to up.
+// Returns the prefetch of the weights that follow strip s. It is spread over `units` units, to keep
+// memory busy. `offset` is 0, or the number of strips from gate to up.
 Ahead ChooseAhead(
     const Job& job, const Task& task, DepthRange piece, int64_t s, int64_t offset, int64_t units) {
   DepthRange next = piece;
@@ -198,7 +201,8 @@ void RunGatedStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
     const bool is_pair = row_tile + 1 < task.row_tile_end;
     Unit unit = UnitOf(job, row_tile);
     for (int64_t tile = 0; tile < kStripTiles; tile += is_pair ? 1 : 2, ++i) {
-      if (i == 0 || i == row_tiles) {  // the first half fetches the next gate, the second its up
+      // The first half of the units prefetches the next strip of gate, the second half that of up.
+      if (i == 0 || i == row_tiles) {
         ahead = ChooseAhead(job, task, piece, s, i == 0 ? 0 : job.num_strips, row_tiles);
       }
       unit.column = s * kStripColumns + tile * AmxTile::kColumns;
@@ -217,8 +221,9 @@ void RunGatedStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
   }
 }
 
-// Chooses blocks of rows that stay in the second-level cache for all strips of a task: whole rows
-// if a block can hold enough of them, else a piece of k at a time; weights of a strip likewise.
+// Chooses blocks of rows that stay in the second-level cache for all strips of a task. If a block
+// can hold enough whole rows, k is not cut. Otherwise a block and a strip's weights hold one piece
+// of k at a time.
 void ChooseBlocks(Job& job) {
   constexpr int64_t kMaxRowTiles = 32;
   constexpr int64_t kEnoughRowTiles = 12;
@@ -230,7 +235,8 @@ void ChooseBlocks(Job& job) {
   most = is_whole && most < kMaxRowTiles ? most : kMaxRowTiles;
   const int64_t blocks = (job.row_tiles + most - 1) / most;
   const int64_t even = (job.row_tiles + blocks - 1) / blocks;
-  job.row_tiles_per_block = even + 1 <= most ? even + even % 2 : even;  // they are taken in pairs
+  // An even number if possible, because tiles of rows are computed in pairs.
+  job.row_tiles_per_block = even + 1 <= most ? even + even % 2 : even;
   job.piece_depth = job.depth;
   if (is_whole || job.row_tiles == 1) {
     return;
@@ -245,7 +251,8 @@ void ChooseGroups(Job& job, int num_threads) {
   const int64_t blocks = (job.row_tiles + job.row_tiles_per_block - 1) / job.row_tiles_per_block;
   const int64_t units = job.row_tiles_per_block * (job.activated != nullptr ? 2 : 1);
   const int64_t rest_bytes = units * job.unit_floats * int64_t{sizeof(float)};
-  // With one tile of rows, fewer tasks read longer runs of weights. Else more tasks end together.
+  // With one tile of rows there are few tasks, so that each reads a long run of weights. Otherwise
+  // many, so that threads finish together.
   const PanelGroups groups = ChoosePanelGroups(
       {.num_panels = job.num_strips,
        .num_blocks = blocks,
@@ -279,7 +286,7 @@ Task TaskAt(const Job& job, int64_t index, int thread, ThreadTeam& team) {
   return task;
 }
 
-// Rounds 32 values, or the first n and zeros.
+// Rounds n values, at most 32, to bf16, and pads them with zeros to 32.
 void RoundLine(const float* from, int64_t n, BFloat16* to) {
   const auto mask = static_cast<uint32_t>((uint64_t{1} << n) - 1);
   const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), from);
@@ -287,7 +294,7 @@ void RoundLine(const float* from, int64_t n, BFloat16* to) {
   _mm512_store_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
 }
 
-// Rounds a row of x to its lines, `step` elements apart.
+// Rounds a row of x to lines of 32 values, `step` elements from one line to the next.
 void RoundRow(const CpuPackedLinear& weight, const float* x, int64_t step, BFloat16* to) {
   const int64_t length = weight.segment_length();
   for (int segment = 0; segment < weight.num_segments(); ++segment, x += length) {
@@ -316,7 +323,7 @@ const BFloat16* RoundInput(const float* x, const Job& job, ThreadTeam& team) {
   return rounded;
 }
 
-// Sets everything except x and the destination of the sums.
+// Returns a job without x, the destination of the sums, and the sizes that Run chooses.
 Job JobFor(const CpuPackedLinear& weight, int64_t num_rows) {
   constexpr int64_t kSlots = 4;  // an unfinished segment, and three levels of a tree over eight
   Job job;
@@ -368,8 +375,8 @@ bool MlpAmx(const MlpParams& params, ThreadTeam& team) {
   const bool has_shape = params.gated && in.num_segments() == 1 &&
                          params.width % kStripColumns == 0 &&
                          out.segment_length() % AmxTile::kDepth == 0;
-  // A lone tile of rows had better read one strip at a time. Rounded rows, padded to whole tiles,
-  // fit into the fp32 memory of `activated`.
+  // A single tile of rows is faster if it reads one strip at a time. The activated rows, rounded
+  // and padded to whole tiles, fit into the memory of `activated`, which has room for fp32.
   if (!has_shape || in.dtype() != DType::kBF16 || out.dtype() != DType::kBF16 ||
       params.num_tokens <= AmxTile::kRows) {
     return false;

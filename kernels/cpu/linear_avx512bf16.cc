@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-// Products of pairs by vdpbf16ps. The input is rounded to bf16, segments padded with zeros.
+// Products of pairs by vdpbf16ps. The input is rounded to bf16, its segments padded with zeros.
 struct DotOperand {
   using Weight = BFloat16;
   using Input = BFloat16;

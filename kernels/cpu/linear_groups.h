@@ -1,6 +1,6 @@
 // ChoosePanelGroups divides the panels of a linear layer into tasks: a task is a block of rows
-// times a group of panels. It affects only which thread computes what, and is the same on every
-// path.
+// times a group of panels. The division affects only which thread computes what. All instruction
+// sets use the same rule.
 //
 // Thread safety: a free function.
 #ifndef QUIRE_KERNELS_CPU_LINEAR_GROUPS_H_
@@ -13,9 +13,9 @@ namespace quire {
 // The work of one call.
 struct PanelWork {
   int64_t num_panels = 0;
-  int64_t num_blocks = 0;            // of rows
+  int64_t num_blocks = 0;            // blocks of rows
   int64_t operations = 0;            // of the whole call
-  int64_t rest_bytes_per_panel = 0;  // if a task keeps the sums of all its panels at once, else 0
+  int64_t rest_bytes_per_panel = 0;  // for the sums of a panel, if a task keeps all its sums
   int num_threads = 1;
   int tasks_per_thread = 4;
 };
@@ -25,8 +25,8 @@ struct PanelGroups {
   int64_t num_groups = 1;
 };
 
-// Makes a few times as many tasks as threads, so that a descheduled thread delays little. No task
-// is too small to be worth handing out, and no task's sums take more than a few MiB.
+// Makes several tasks per thread, so that a descheduled thread delays only a small part of the
+// work. Tasks have a minimum size, and a task's sums take at most a few MiB.
 PanelGroups ChoosePanelGroups(const PanelWork& work);
 
 }  // namespace quire

@@ -3,9 +3,9 @@
 //
 // Structure: a task is a block of rows of x times a group of panels. Its k range is cut into pieces
 // (a piece never crosses a segment); for each piece and panel, tiles of up to kTileRows rows keep
-// their sums in registers. Between the pieces of one segment the sums rest in y; finished segments
-// wait in `levels` for their partner in the tree. The cuts decide only where sums rest, not their
-// order, so they may follow the cache sizes.
+// their sums in registers. Between the pieces of one segment the sums are kept in y. The sums of
+// finished segments are kept in `levels` until their partner in the tree is finished. The cuts
+// decide only where sums are kept, not their order, so the cuts may depend on cache sizes.
 #ifndef QUIRE_KERNELS_CPU_LINEAR_KERNEL_INL_H_
 #define QUIRE_KERNELS_CPU_LINEAR_KERNEL_INL_H_
 
@@ -20,9 +20,9 @@
 namespace quire {
 
 // An Operand policy defines the product of weights and activations of one format: Weight and Input
-// are their types in memory, kGroup how many values of k one step takes, and Step adds one step's
-// products to the accumulators; the last step of a segment may have fewer (`count`). kPaddedInput:
-// segments of the input are padded as those of the weights are.
+// are the types in memory. One step multiplies kGroup values of k, and Step adds the products to
+// the accumulators. The last step of a segment may have fewer values (`count`). kPaddedInput:
+// segments of the input are padded as in the weights.
 template <typename S, typename W>
 struct WidenedOperand {
   using Weight = W;
@@ -85,15 +85,15 @@ struct WidenedPairOperand {
   }
 };
 
-// One piece of k of one task, and what to do with its sums.
+// One piece of k of one task, and where its sums begin and end.
 struct LinearPiece {
   int64_t x_begin = 0;  // first k in the input row
   int64_t w_begin = 0;  // first k in the packed panel
   int64_t length = 0;
-  bool starts = false;  // first of a segment: sums start at zero, not from y
-  bool ends = false;    // of a segment
-  int merges = 0;       // finished tree levels to add when it ends
-  bool last = false;    // last of all segments
+  bool starts = false;  // first piece of a segment: sums start at zero, not from y
+  bool ends = false;    // last piece of a segment
+  int merges = 0;       // finished levels of the tree to add at the segment's end
+  bool last = false;    // last piece of the last segment
 };
 
 // One tile of rows in one panel.
@@ -105,15 +105,15 @@ struct LinearTile {
   int64_t w_stride = 0;                         // elements from step to step
   float* y = nullptr;
   int64_t y_stride = 0;
-  int64_t columns = 0;       // of y, from this panel on
-  float* levels = nullptr;   // tile's place in level 0
+  int64_t columns = 0;       // columns of y from this panel to the end
+  float* levels = nullptr;   // sums of this tile in level 0
   int64_t level_stride = 0;  // elements between levels
   int64_t level_row = 0;     // elements between rows of a level
   const float* bias = nullptr;
-  // Weights to prefetch, from here on: ahead_lines cache lines a step.
+  // First weights to prefetch. Each step prefetches ahead_lines cache lines.
   const char* ahead = nullptr;
   int ahead_lines = 0;
-  bool ahead_is_near = false;
+  bool ahead_is_near = false;  // prefetches into the first-level cache
 };
 
 // kPanelVecs: vectors in a panel.
@@ -121,9 +121,9 @@ template <typename S, int kPanelVecs>
 struct LinearKernel {
   using Vec = typename S::Vec;
   static constexpr int kTileRows = 6;
-  static constexpr int64_t kCacheBytes = int64_t{384} * 1024;  // of x, kept in the cache
+  static constexpr int64_t kCacheBytes = int64_t{384} * 1024;  // bytes of x that stay in the cache
   static constexpr int64_t kPieceBytes =
-      int64_t{64} * 1024;  // of a panel, read by all tiles in turn
+      int64_t{64} * 1024;  // bytes of one panel's piece, which all tiles read in turn
   static constexpr int64_t kCacheLine = 64;
 
   template <int kRows, int kVecs, typename Operand>
@@ -289,8 +289,8 @@ struct LinearKernel {
     }
   }
 
-  // A lone tile prefetches its own weights. With several tiles over one piece, the first ones share
-  // the prefetch of the next piece, so that memory is busy for longer than one tile.
+  // A lone tile prefetches its own weights. If several tiles read one piece, the first two or four
+  // of them share the prefetch of the next piece, so that memory is busy for longer than one tile.
   template <typename Operand>
   static void ChooseAhead(const Job<Operand>& job,
                           const LinearPiece& piece,
@@ -363,8 +363,9 @@ struct LinearKernel {
     }
   }
 
-  // Chooses the sizes of blocks and pieces. Few rows: whole panels, so that weights are read
-  // straight through. Many rows: as many as fit the cache with all of k, else shorter pieces of k.
+  // Chooses the sizes of blocks and pieces. With up to kTileRows rows a piece is a whole segment,
+  // so that weights are read sequentially. A block has all rows that fit in the cache with all of
+  // k. If too few fit, every panel is multiplied by one piece of k before the next piece begins.
   template <typename Operand>
   static void ChooseBlocks(Job<Operand>& job) {
     constexpr int64_t kFewRows = int64_t{16} * kTileRows;
@@ -422,7 +423,7 @@ struct LinearKernel {
     });
   }
 
-  // Room for the finished segments of a task: three levels of a tree over eight.
+  // Returns the bytes for a task's finished segments: a tree over eight keeps three levels.
   template <typename Operand>
   static int64_t LevelBytes(const Job<Operand>& job, int64_t num_rows, int64_t num_panels) {
     constexpr int64_t kLevels = 3;

@@ -6,7 +6,8 @@
 namespace quire {
 namespace {
 
-// counts: occurrences in the output, and this bit for tokens already penalised for repetition.
+// Bit of counts[token] that marks a token already penalised for repetition. The other bits hold the
+// token's occurrences in the output.
 constexpr uint32_t kRepeated = uint32_t{1} << 31;
 
 void PenaliseRepetition(std::span<const TokenId> tokens,

@@ -43,7 +43,8 @@ struct NormKernel {
     }
   }
 
-  // Adds up the row by term(sum, vector, lanes), which must add zero for lanes beyond the row.
+  // Returns the sum over a row. term(sum, vector, lanes) adds a vector to a sum, and must add zero
+  // for lanes beyond the row.
   template <typename Term>
   static float SumRow(const float* x, int64_t width, const Term& term) {
     Vec sums[kSums] = {S::Zero(), S::Zero(), S::Zero(), S::Zero()};

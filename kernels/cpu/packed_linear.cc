@@ -51,7 +51,8 @@ float WidenOne(const std::byte* p, DType dtype) {
   return 0.0F;
 }
 
-// Two numbers of a row form a unit; the last of an odd number is paired with zero.
+// Transposes bf16 rows, two numbers of a row as one unit. The last of an odd number is paired with
+// the zero of ZeroFiller.
 void TransposePairs(const RowsToTurn& rows, int64_t length, std::byte* to, int64_t stride) {
   constexpr int64_t kPairBytes = 2 * sizeof(BFloat16);
   const int64_t pairs = length / 2;
@@ -171,8 +172,8 @@ absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const Lin
   return packed;
 }
 
-// A task is a run of panels: threads that first write to one huge page at once would each clear a
-// page, all but one in vain.
+// A task is a run of panels, so that threads seldom touch a new huge page at the same time: each
+// would clear a page, all but one in vain.
 absl::Status CpuPackedLinear::PackPanels(const LinearSource& source, ThreadTeam& team) {
   QUIRE_RETURN_IF_ERROR(ReserveRows(source, shape_.panel, team));
   constexpr int64_t kTaskBytes = int64_t{4} << 20;
@@ -233,7 +234,7 @@ absl::Status CpuPackedLinear::PackPanel(const LinearSource& source,
                                         int64_t p,
                                         ThreadTeam& team,
                                         int thread) {
-  const int64_t first = p * shape_.panel;  // of the rows of all parts
+  const int64_t first = p * shape_.panel;  // in the rows of all parts together
   const int64_t last = first + panel_columns(p);
   ZeroFiller(p);
   int64_t part_begin = 0;

@@ -1,14 +1,15 @@
 // CpuPackedLinear holds the weights of one linear layer in the order in which the CPU kernels read
-// them: panels of `panel` output columns, within a panel one group of rows of k after the other, so
-// that a kernel reads weights strictly forwards.
+// them: panels of `panel` output columns. Within a panel k is ascending, so that a kernel reads
+// weights strictly forwards.
 //
 //   f32, f16   panel[p][k][column]
 //   bf16       panel[p][k / 2][column][k % 2]: two values of k in each 32-bit lane, the operand of
 //              the bf16 dot-product instruction; also the cheapest to widen to fp32.
 //
-// Columns beyond out_features are zero, up to a multiple of `lanes` only: the last panel may be
-// narrower. For bf16 every segment of k is padded with zeros to a multiple of `bf16_group`. Weights
-// keep the type of their source; parts of different types are all widened to fp32.
+// Columns beyond out_features are zero. The last panel is padded only to a multiple of `lanes`, so
+// it may be narrower than the others. For bf16 every segment of k is padded with zeros to a
+// multiple of `bf16_group`. Weights keep the type of their source; parts of different types are all
+// widened to fp32.
 //
 // Thread safety: immutable after Pack.
 #ifndef QUIRE_KERNELS_CPU_PACKED_LINEAR_H_
@@ -35,15 +36,15 @@ namespace quire {
 struct PanelShape {
   int32_t lanes = 0;
   int32_t panel = 0;       // a multiple of lanes
-  int32_t bf16_group = 2;  // in bf16, segments of k are padded to a multiple of it
+  int32_t bf16_group = 2;  // in bf16 weights, segments of k are padded to a multiple of it
   int32_t bf16_panel = 0;  // instead of `panel` for weights in bf16; 0: the same
 };
 
 class CpuPackedLinear final : public PackedLinear {
  public:
-  // Errors: kInvalidArgument when the parts are empty, disagree on their columns, when the bias has
-  // another length, or when the segments do not divide the columns; kResourceExhausted; those of
-  // the source's reader.
+  // Errors: kInvalidArgument if the parts are empty or disagree on their columns, the bias has a
+  // wrong length, or num_segments does not divide the columns; kResourceExhausted; errors of the
+  // source's reader.
   static absl::StatusOr<std::unique_ptr<CpuPackedLinear>> Pack(const LinearSource& source,
                                                                PanelShape shape,
                                                                HugeArena& arena,
@@ -66,23 +67,23 @@ class CpuPackedLinear final : public PackedLinear {
   int num_segments() const { return num_segments_; }  // 1, 2, 4 or 8
   int64_t segment_length() const { return in_features_ / num_segments_; }
   int64_t padded_segment_length() const { return padded_segment_length_; }
-  // Columns of panel p that are stored, a multiple of lanes.
+  // Returns the number of stored columns of panel p, a multiple of lanes.
   int64_t panel_columns(int64_t p) const;
   const std::byte* panel_data(int64_t p) const;
-  // Writes the source's row (an output column here) in fp32: in_features() numbers. Cost:
-  // consecutive cache lines, one for each number, or for two in bf16. Safe from any thread.
+  // Writes the source's row (an output column here) in fp32: in_features() numbers. Cost: reads up
+  // to a cache line for each number, or for each two numbers in bf16. Safe from any thread.
   // REQUIRES: 0 <= row < out_features()
   void WidenRow(int64_t row, float* out) const;
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
 
  private:
-  // For a source to pack; takes no memory yet.
+  // Computes the layout for a source; takes no memory yet.
   CpuPackedLinear(const LinearSource& source, PanelShape shape);
   std::optional<int64_t> WantedBytes() const;
   absl::Status PackPanels(const LinearSource& source, ThreadTeam& team);
   absl::Status PackPanel(const LinearSource& source, int64_t p, ThreadTeam& team, int thread);
   void ZeroFiller(int64_t p);
-  // Writes these rows as columns of the panel, from `column` on.
+  // Writes the rows of `view` as columns of the panel, from `column` on.
   void PackRows(const MatrixView& view, int64_t p, int64_t column);
 
   int64_t in_features_ = 0;

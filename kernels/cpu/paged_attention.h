@@ -1,25 +1,27 @@
 // Paged attention on the CPU, for prefill, chunked prefill and decode alike
 // (kernels/api/attention.h is the contract).
 //
-// A query's result is computed in this order and no other, whatever else runs:
+// A query's result is always computed in this order, regardless of the rest of the batch:
 //   score     of (query, position): one fp32 accumulator, dims ascending, then times the key's
-//             scale, if any, then times scale; with ALiBi, that fused with slope * distance;
-//   chunk     of 256 absolute positions: maximum, exp by the polynomial of the Simd struct, sum
-//             over positions 256k + lane, + lanes, ... and then across the lanes; weights times the
+//             scale, if any, then times scale; with ALiBi, a fused multiply-add then adds
+//             slope * distance;
+//   chunk     of 256 absolute positions: maximum; exp by the polynomial of the Simd struct; one
+//             sum per lane of a vector, ascending, then the sum of all lanes; weights times the
 //             values' scales, if any; weighted values one position after the other;
 //   result    chunks merged in ascending order, divided by the sum at the end.
 // PagedAttentionAvx512Bf16 computes from a bf16 cache with the bf16 dot-product instruction:
-// queries and weights are rounded to bf16 (to nearest even); an accumulator takes pairs of dims, or
-// of positions, in ascending order from an even one on. For other caches it is
+// queries and weights are rounded to bf16 (to nearest even); an accumulator adds pairs of dims, or
+// of positions, (2i, 2i + 1) in ascending order. For caches of other types it calls
 // PagedAttentionAvx512.
-// PagedAttentionAmx does the same with the tile instruction of AMX, in its order (linear.h): dims,
-// and positions of a chunk, 32 at a time. A position that a query does not attend to counts as zero
-// times zero; denormals count as zero. Few rows take vector instructions in the same order. Its
-// weights are 2^((score - max) * f) with f = scale / ln 2, by a separate polynomial
-// (paged_attention_rounded_softmax.inl.h). REQUIRES: scale > 0.
+// PagedAttentionAmx rounds likewise, but uses the tile instruction of AMX, in the order that
+// linear.h describes for it: dims, and positions of a chunk, 32 at a time. A position that a query
+// does not attend to counts as zero times zero; denormals count as zero. Tasks of few rows use
+// vector instructions in the same order. The softmax weights are 2^((score - max) * f) with
+// f = scale / ln 2, by a separate polynomial (paged_attention_rounded_softmax.inl.h).
+// REQUIRES: scale > 0.
 //
-// A position outside a query's range (causal, sliding window) takes no part, and positions that no
-// query of the task may see are not read as values.
+// A position outside a query's range (causal, sliding window) takes no part. The values of
+// positions that no query of the task attends to are not read.
 //
 // Parallel over (sequence, KV head, tile of queries); if that leaves threads idle, also over
 // chunks, whose partial results the last thread to finish merges in order.

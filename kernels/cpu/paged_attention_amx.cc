@@ -20,16 +20,17 @@ constexpr int32_t RoundedUp(int32_t n, int32_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// Products of tiles, for two tiles of rows at a time. Queries are [rows][dims], weights
-// [rows][slots], both padded to 32. Packed keys and values are pairs, padded with zeros likewise;
-// values of 16 dims of all slots are contiguous. A slot outside a row's range has the weight 0.
+// The policy that multiplies with tile instructions, two tiles of rows at a time. Queries are
+// [rows][dims], weights [rows][slots], both padded to 32. Packed keys and values are Pairs, padded
+// likewise with zeros. 16 dims of the values are contiguous over all slots. A slot outside a row's
+// range has the weight 0.
 struct TileProducts : RoundedPairs {
   struct TaskScope {
     explicit TaskScope(int32_t rows) : registers(rows < AmxTile::kRows ? rows : AmxTile::kRows) {}
     TileRegisters registers;
   };
   static constexpr int kRows = 2 * AmxTile::kRows;
-  // Tiles consume keys and values faster than memory delivers them, so many rows share them.
+  // Tiles consume keys and values faster than memory delivers them, so many rows must share them.
   // Queries, packed keys and values and running results still fit into the second-level cache.
   static constexpr int32_t kTaskRows = 1024;
   static constexpr bool kHasRowTiles = true;
@@ -38,7 +39,7 @@ struct TileProducts : RoundedPairs {
   static void PackKeys(
       const BFloat16* from, int64_t dim_stride, int32_t head_dim, int32_t n, Panel* to) {
     if (dim_stride == kLanes && n == kLanes && head_dim % kGroup == 0) {
-      for (int64_t d = 0; d < head_dim; d += kGroup) {  // two rows of the cache are a vector
+      for (int64_t d = 0; d < head_dim; d += kGroup) {  // two rows of the cache fill a vector
         _mm512_storeu_si512(
             to + d / kGroup * kLanes,
             _mm512_permutexvar_epi16(Order(), _mm512_loadu_si512(from + d * kLanes)));
@@ -114,7 +115,7 @@ struct TileProducts : RoundedPairs {
   }
 
   // Replaces the rows' scores by weights and merges their stats into `running`. Returns the factors
-  // to merge their values with.
+  // for merging the rows' values.
   static RowFactors SoftmaxOfRows(
       float* scores, const SlotRange* ranges, int32_t rows, float scale, SoftmaxStats* running) {
     static_assert(kRows <= RowFactors::kRows);
@@ -123,7 +124,7 @@ struct TileProducts : RoundedPairs {
     return MergeStats(stats, rows, running);
   }
 
-  // Merges each row's sums of weight * value over its slots into its running result.
+  // Sums weight * value over each row's slots, and merges the sums into its running result.
   static void MergeValuesOfRows(float* weights,
                                 const SlotRange* ranges,
                                 int32_t rows,
@@ -163,7 +164,7 @@ struct TileProducts : RoundedPairs {
   }
 
  private:
-  // Pairs from 16 dims of the values to the next 16.
+  // Number of Pairs from one run of 16 dims of the values to the next run.
   static constexpr int64_t kDimsStride = int64_t{kAttentionChunkTokens} / kGroup * kColumns;
 
   struct ValueRows {
@@ -176,7 +177,8 @@ struct TileProducts : RoundedPairs {
     float* out;
   };
 
-  // Merges two tiles of sums, one below the other, into the dims from `dim` on.
+  // Merges two tiles of sums, `first` for the first 16 rows and `second` for the others, into the
+  // dims from `dim` on.
   static void MergeValues(const ValueRows& t,
                           int32_t dim,
                           const float* first,
@@ -196,11 +198,12 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Packs the values of two slots, twice as many dims at a time as Interleave.
+  // Packs the values of two slots, 32 dims at a time, where Interleave packs 16.
   static void PackPair(const BFloat16* first, const BFloat16* second, int32_t head_dim, Panel* to) {
     const __m512i low = Order();
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(kLanes));
-    // The permutation numbers the elements of its second register from 32, not from 16.
+    // The permutation counts the elements of its second register from 32, while Order() counts them
+    // from 16.
     const __m512i of_second = _mm512_set1_epi32(kLanes << 16);
     for (int32_t d = 0; d < head_dim; d += 2 * kLanes) {
       const __m512i a = _mm512_loadu_si512(first + d);
@@ -216,8 +219,8 @@ struct TileProducts : RoundedPairs {
     return slots.contains(slot) ? LoadN(from[slot] + dim, n) : _mm256_setzero_si256();
   }
 
-  // Operands: one or two tiles of rows, row_stride bytes from row to row, and two tiles of columns,
-  // each contiguous.
+  // Operands of Multiply: one or two tiles of rows, row_stride bytes from row to row, and two tiles
+  // of columns, each contiguous.
   struct Factors {
     const std::byte* rows;
     int64_t row_stride;
@@ -225,7 +228,7 @@ struct TileProducts : RoundedPairs {
     bool has_second;
   };
 
-  // Tiles 0 and 1 get the products of the first rows, 2 and 3 those of the second rows.
+  // Tiles 0 and 1 get the products of the first rows, 2 and 3 the products of the second rows.
   static void Multiply(const Factors& f, int32_t depth) {
     constexpr int64_t kTilePairs = int64_t{kDepth} / kGroup * kColumns;
     const std::byte* first = f.rows;
@@ -259,8 +262,8 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Sums only the row's own slots: an infinite value outside them, times zero, would make the sum
-  // NaN.
+  // Sums only the row's own slots. In a tile, an infinite value of another slot times the weight
+  // zero makes the sum NaN.
   static Vec SumOfRow(const Pair* weights, SlotRange range, const Panel* values) {
     using Order = TileOrderProducts;
     const Order::ProductScope scope;

@@ -13,12 +13,13 @@
 namespace quire {
 namespace {
 
-// The context of one sequence under one KV head: blocks of a table, or consecutive blocks.
+// The context of one sequence in one KV head, in the blocks of a block table or in consecutive
+// blocks.
 template <typename T>
 struct ContextBlocks {
   const T* base;
   const KvCacheLayout* layout;
-  const BlockId* table;  // null: block i is the i-th from base on
+  const BlockId* table;  // null: the blocks are consecutive, from base on
   int32_t layer;
   int32_t kv_head;
   int32_t num_blocks;  // blocks that hold positions of the context
@@ -47,7 +48,7 @@ void ForEachBlock(int32_t chunk_position, SlotRange wanted, int32_t block_size, 
   }
 }
 
-// Copies the scales of the wanted slots to [kAttentionChunkTokens] floats each.
+// Copies the scales of the wanted slots to two arrays of kAttentionChunkTokens floats.
 template <typename T>
 void GatherScales(const ContextBlocks<T>& context,
                   int32_t chunk_position,
@@ -71,8 +72,9 @@ void GatherScales(const ContextBlocks<T>& context,
                });
 }
 
-// Views the blocks themselves. REQUIRES: block_size % S::kLanes == 0. A vector of keys may reach
-// into slots that were never written: their scores are garbage, and softmax drops them.
+// Makes a view of the blocks themselves, without copies. REQUIRES: block_size % S::kLanes == 0. A
+// vector of keys may reach into slots that were never written: their scores are garbage, and
+// softmax drops them.
 template <typename S, typename T>
 void ViewBlocks(const ContextBlocks<T>& context,
                 int32_t chunk_position,
@@ -105,7 +107,8 @@ void ViewBlocks(const ContextBlocks<T>& context,
       });
 }
 
-// Prefetches the block's values, wanted after the keys, and the keys of the next chunk's block.
+// Prefetches the values of the block, which are read after its keys, and the keys of the block one
+// chunk later.
 template <typename T>
 void FetchSoon(const ContextBlocks<T>& context, int32_t index, SlotRange slots) {
   const KvCacheLayout& layout = *context.layout;

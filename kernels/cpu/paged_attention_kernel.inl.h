@@ -20,10 +20,11 @@
 namespace quire {
 namespace {
 
-// Rows of a task from which on packing keys and values first pays for itself.
+// Keys and values are packed for tasks of at least this many rows. With fewer rows, packing costs
+// more than it saves.
 inline constexpr int32_t kPackRows = 24;
 
-// The result of some chunks for the rows of a task, in memory of PartialFloats(rows, head_dim).
+// The result of some chunks for a task's rows, in memory of PartialFloats(rows, head_dim) floats.
 struct Partial {
   SoftmaxStats* stats;  // [rows]
   float* values;        // [rows, head_dim]
@@ -38,7 +39,7 @@ int32_t MaxTaskRows(int32_t heads_per_kv_head) {
   return heads_per_kv_head > P::kTaskRows ? heads_per_kv_head : P::kTaskRows;
 }
 
-// The memory of a task that it does not share with other tasks.
+// The private memory of a task.
 template <typename S>
 struct TaskMemory {
   float* q;             // tiles of rows, as PackQuery writes them
@@ -47,9 +48,9 @@ struct TaskMemory {
   float* running;       // a Partial
   float* chunk;         // a Partial; unused with P::kHasRowTiles
   float* key_panel;     // room for [kGroups][head_dim][kLanes] floats
-  float* value_panel;   // for [kAttentionChunkTokens][head_dim]
-  float* key_scales;    // [kAttentionChunkTokens], of the current chunk, if any
-  float* value_scales;  // [kAttentionChunkTokens]
+  float* value_panel;   // room for [kAttentionChunkTokens][head_dim] floats
+  float* key_scales;    // [kAttentionChunkTokens], of the current chunk, if the cache has scales
+  float* value_scales;  // likewise
 
   TaskMemory(void* memory, int64_t rows, int64_t tile_rows, int64_t head_dim) {
     auto* base = static_cast<float*>(memory);
@@ -83,7 +84,7 @@ struct TaskMemory {
 
     Layout(int64_t rows, int64_t tile_rows, int64_t head_dim) {
       const int64_t dims = PaddedDims(head_dim);
-      q = Take((rows + tile_rows) * dims);  // the last tile may be read as a whole one
+      q = Take((rows + tile_rows) * dims);  // a partial last tile may be read as a full one
       ranges = Take(2 * rows);
       scores = Take(tile_rows * kScoreStride);
       running = Take(PartialFloats(rows, head_dim));
@@ -103,7 +104,7 @@ struct TaskMemory {
   };
 };
 
-// Rows are ordered by query, then head. Tiles are as equal as they can be.
+// Divides the rows of a task, ordered by query and then head, into tiles of nearly equal size.
 struct RowTiles {
   int32_t rows;
   int32_t tiles;
@@ -176,8 +177,8 @@ class AttentionTaskRunner {
   }
 
  private:
-  // The thread that takes tasks_left to zero sees all partial results (acquire pairs with the
-  // others' release), and merges them.
+  // The thread that decrements tasks_left to zero merges all partial results. It sees them, because
+  // its acquire pairs with the release of the other threads.
   void RunSplit() {
     AttentionSplit& split = plan_.splits[task_.split];
     const int64_t partial_floats = PartialFloats(tiles_.rows, head_dim_);
@@ -218,7 +219,7 @@ class AttentionTaskRunner {
     }
   }
 
-  // Returns the element of q or out where a row begins.
+  // Returns the offset of a row in q or out, in elements.
   int64_t RowOffset(int32_t row, int64_t token_stride) const {
     const int64_t head = int64_t{task_.kv_head} * group_ + row % group_;
     return (first_token_ + row / group_) * token_stride + head * head_dim_;
@@ -269,7 +270,8 @@ class AttentionTaskRunner {
     return wanted;
   }
 
-  // With P::kHasRowTiles merges the chunk into the result, else the chunk becomes the result.
+  // Computes attention over one chunk. With P::kHasRowTiles, the chunk is merged into `result`.
+  // Otherwise the chunk overwrites `result`.
   void AttendChunk(int32_t chunk, const Partial& result) {
     const int32_t chunk_position = chunk * kAttentionChunkTokens;
     const SlotRange wanted = FindRanges(chunk_position);
@@ -369,7 +371,8 @@ class AttentionTaskRunner {
     return slots;
   }
 
-  // Applies ALiBi, if any. Returns the scale that the scores still need.
+  // Applies ALiBi, if any, and with it the scale. Returns the factor by which the scores must still
+  // be multiplied.
   float BiasRow(int32_t row, int32_t first_position, SlotRange range, float* scores) {
     if (p_.alibi_slopes == nullptr) {
       return p_.scale;
@@ -380,7 +383,8 @@ class AttentionTaskRunner {
     return 1.0F;
   }
 
-  // Turns scores into the weights of stored values. A chunk's slot 0 is at first_position.
+  // Turns the row's scores into softmax weights, times the values' scales, if any. first_position
+  // is the position of the chunk's slot 0.
   SoftmaxStats WeightsOfRow(int32_t row, int32_t first_position, SlotRange range, float* scores) {
     if constexpr (kHasScales<T>) {
       MultiplySlots<S>(scores, range, memory_.key_scales);
@@ -427,7 +431,7 @@ class AttentionTaskRunner {
   const AttentionPlan& plan_;
   const AttentionTask& task_;
   const int32_t head_dim_;
-  const int32_t group_;  // query heads of the KV head
+  const int32_t group_;  // query heads per KV head
   const RowTiles tiles_;
   const TaskMemory<S> memory_;
   int64_t first_token_ = 0;
@@ -435,8 +439,8 @@ class AttentionTaskRunner {
   ContextBlocks<T> context_;
 };
 
-// With P::kHasRowTiles, the policy Few takes tasks of up to kFewRows rows if blocks hold whole
-// vectors.
+// With P::kHasRowTiles, tasks of up to kFewRows rows use the policy Few, provided that no vector of
+// slots spans two blocks.
 template <typename Few, typename P, typename T>
 void PagedAttentionOf(const PagedAttentionParams& p, ThreadTeam& team) {
   using Memory = TaskMemory<typename P::Simd>;

@@ -47,8 +47,8 @@ inline void StoreStats(StatsOfRows stats, StatsMasks masks, SoftmaxStats* to) {
   _mm512_mask_storeu_ps(to + 8, masks.high, _mm512_permutex2var_ps(stats.max, second, stats.sum));
 }
 
-// A row's values become old * kept + chunk's * added. A row without an earlier chunk has no old
-// values: its memory may hold anything.
+// A merge sets a row's values to old * kept + new * added. A row without an earlier chunk has no
+// old values, and its memory may hold anything.
 struct RowFactors {
   static constexpr int32_t kRows = 32;
   alignas(64) float kept[kRows];
@@ -74,7 +74,7 @@ inline RowFactors MergeStats(const SoftmaxStats* chunk, int32_t rows, SoftmaxSta
     const StatsOfRows old = LoadStats(running + r, masks);
     const __mmask16 has_fresh = _mm512_cmp_ps_mask(fresh.sum, zero, _CMP_NEQ_UQ);
     const __mmask16 has_old = _mm512_cmp_ps_mask(old.sum, zero, _CMP_NEQ_UQ);
-    // A row with only one of the two takes that one's maximum, and factors of 1.
+    // A row that has only fresh stats or only old ones takes their maximum, and factors of 1.
     const __mmask16 rises = _mm512_cmp_ps_mask(fresh.max, old.max, _CMP_GT_OQ);
     const auto takes_fresh = static_cast<__mmask16>(has_fresh & (rises | ~has_old));
     const __m512 max = _mm512_mask_blend_ps(takes_fresh, old.max, fresh.max);

@@ -19,9 +19,9 @@ struct Pair {
   uint32_t bits;
 };
 
-// Products of pairs by vdpbf16ps: queries and weights are rounded to bf16. A pair is two dims,
-// 2i and 2i + 1, of a key, or two such slots of a dim of the values. Pairs are interleaved from two
-// rows of the cache while loading, which costs no more than widening.
+// Products of pairs by vdpbf16ps: queries and weights are rounded to bf16. A pair holds dims 2i and
+// 2i + 1 of a key, or slots 2i and 2i + 1 of one dim of the values. Loading interleaves two rows of
+// the cache to pairs, which costs no more than widening them.
 struct PairProducts {
   using Simd = SimdAvx512;
   using Vec = __m512;

@@ -9,18 +9,18 @@
 namespace quire {
 namespace {
 
-// The work is cut until no part is above total / (kPartsPerThread * threads), as far as it can be.
+// Work is cut into parts of at most total / (kPartsPerThread * threads), where possible.
 constexpr int64_t kPartsPerThread = 4;
 // Lower bound on the rows of a task when work is cut to get more tasks: two row tiles.
 constexpr int64_t kMinTaskRows = 12;
-// Above this a task of several queries is not split by chunks: partial results take memory for each
-// row and chunk, and such a task could have been cut into tiles of fewer queries.
+// A task of several queries with more rows than this is not split by chunks: partial results take
+// memory for each row and chunk, and such a task could have been cut into tiles of fewer queries.
 constexpr int64_t kMaxSplitRows = 16;
 
 struct Tiling {
   int32_t heads_per_kv_head = 0;
   int32_t queries_per_tile = 0;
-  int64_t rows_chunks_per_task = 0;  // tasks above this are split; 0: none is
+  int64_t rows_chunks_per_task = 0;  // tasks with more rows * chunks are split; 0: none is
 };
 
 struct Counts {
@@ -63,7 +63,8 @@ void ForEachTileOf(const PagedAttentionParams& p, const Tiling& tiling, int32_t 
   }
 }
 
-// Large tasks first, so that the last to finish are small: prompts from their end, then decodes.
+// Visits large tasks first, so that the last tasks to finish are small: prompts, each from its end,
+// then decodes.
 template <typename Fn>
 void ForEachWholeTask(const PagedAttentionParams& p, const Tiling& tiling, const Fn& fn) {
   for (bool decodes : {false, true}) {

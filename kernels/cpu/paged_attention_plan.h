@@ -2,8 +2,8 @@
 //
 // A task is a tile of queries of one sequence, all query heads of one KV head, over a range of
 // chunks. Usually the range is the whole context. If there are too few tasks for the threads, tasks
-// are split by chunks: they leave partial results per chunk, and the last one to finish merges them
-// in order. The split changes which thread computes what, never a bit of the result.
+// are split by chunks: they leave partial results per chunk, and the last part to finish merges
+// them in order. The split changes which thread computes what, never a bit of the result.
 //
 // Thread safety: made by the caller; afterwards read-only except AttentionSplit::tasks_left.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_PLAN_H_
@@ -27,7 +27,7 @@ struct AttentionTask {
   int32_t split = -1;  // index of its AttentionSplit; -1: the task is whole
 };
 
-// Shared by the parts of one split task.
+// State that the parts of one split task share.
 struct AttentionSplit {
   int32_t tasks_left = 0;  // changed by atomic builtins only
   int32_t chunk_begin = 0;
@@ -39,8 +39,9 @@ struct AttentionPlan {
   const AttentionTask* tasks = nullptr;
   AttentionSplit* splits = nullptr;
   int32_t num_tasks = 0;
-  size_t work_bytes = 0;             // each thread's own memory
-  void* work_of_thread_0 = nullptr;  // thread 0 keeps the plan in its scratch, and this behind it
+  size_t work_bytes = 0;  // of each thread's own memory
+  // Own memory of thread 0, in its scratch memory behind the plan.
+  void* work_of_thread_0 = nullptr;
 
   void* WorkMemory(ThreadTeam& team, int thread) const {
     return thread == 0 ? work_of_thread_0 : team.Scratch(thread, work_bytes);

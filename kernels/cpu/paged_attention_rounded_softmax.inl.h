@@ -2,9 +2,9 @@
 // AVX-512.
 //
 // exp(scale * (score - max)) is 2^t with t = (score - max) * f and f = scale / ln 2: t is zero for
-// the highest score, however large it is. The integer part of t becomes an exponent; 2 to the rest,
-// in [0, 1), is a polynomial of degree 4, off by at most 2.6e-6. Rounding to bf16 is off by up to
-// 2e-3. A weight below 2^-126 is zero.
+// the highest score, however large it is. The integer part of t becomes an exponent. 2 to the
+// fractional part, in [0, 1), is computed by a polynomial of degree 4, which is off by at most
+// 2.6e-6. Rounding to bf16 is off by up to 2e-3. A weight below 2^-126 is zero.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
 
@@ -51,7 +51,7 @@ inline void ForEachGroup(SlotRange range, const Fn& fn) {
   }
 }
 
-// Loads 16 scores of a row, with minus infinity for those outside `inside`.
+// Loads 16 scores of a row, with minus infinity in the lanes that are not in `inside`.
 inline __m512 ScoresAt(const float* scores, int32_t slot, __mmask16 inside) {
   const __m512 outside = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
   return _mm512_mask_loadu_ps(outside, inside, scores + slot);
@@ -67,9 +67,9 @@ inline float MaxOfRow(const float* scores, SlotRange range) {
   return SimdAvx512::ReduceMax(_mm512_max_ps(low_max, high_max));
 }
 
-// As SoftmaxOfRow, given the row's maximum, but writes bf16 weights, contiguous from the row's
-// beginning. Weights of slots outside the range but in the same group of 32 are zero. The sum is of
-// weights before rounding. REQUIRES: scale > 0.
+// Does the same as SoftmaxOfRow, given the row's maximum, but writes weights in bf16, as elements
+// `slot` of a bf16 array at the row's beginning. Weights of slots outside the range but in the same
+// group of 32 are zero. The sum is of weights before rounding. REQUIRES: scale > 0.
 inline SoftmaxStats RoundedWeightsOfRow(float* scores, SlotRange range, float scale, float max) {
   constexpr float kLog2E = 1.44269504F;
   if (range.empty()) {
@@ -97,8 +97,8 @@ inline SoftmaxStats RoundedSoftmaxOfRow(float* scores, SlotRange range, float sc
   return RoundedWeightsOfRow(scores, range, scale, MaxOfRow(scores, range));
 }
 
-// The same for several rows, kScoreStride apart. A row's maximum is found before the weights of the
-// row before it, which hide the latency of its last steps.
+// Computes RoundedSoftmaxOfRow for several rows, kScoreStride apart. The next row's maximum is
+// computed before this row's weights, which hide the latency of the maximum's last steps.
 inline void RoundedSoftmaxOfRows(
     float* scores, const SlotRange* ranges, int32_t rows, float scale, SoftmaxStats* stats) {
   float max = MaxOfRow(scores, ranges[0]);

@@ -12,14 +12,14 @@
 namespace quire {
 namespace {
 
-// Softmax state of one row's positions, or of one chunk of them. sum == 0 means no position: any
-// position makes it at least 1, or NaN.
+// Softmax state of one row, over its positions so far or over one chunk. sum == 0 means that there
+// was no position yet: any position makes the sum at least 1, or NaN.
 struct SoftmaxStats {
   float max = 0.0F;
   float sum = 0.0F;
 };
 
-// Bit i for lane i of the vector at `slot`: the lanes inside range.
+// Returns a mask of the lanes inside the range: bit i for lane i of the vector at `slot`.
 template <typename S>
 uint32_t LanesInside(SlotRange range, int32_t slot) {
   const int32_t begin = range.begin > slot ? range.begin - slot : 0;
@@ -27,8 +27,8 @@ uint32_t LanesInside(SlotRange range, int32_t slot) {
   return ((uint32_t{1} << end) - 1) & ~((uint32_t{1} << begin) - 1);
 }
 
-// Multiplies each slot of the row by its factor. Slots outside the range in the same vectors become
-// garbage.
+// Multiplies each slot of the range by factors[slot]. Slots outside the range but in the same
+// vectors become garbage.
 template <typename S>
 void MultiplySlots(float* row, SlotRange range, const float* factors) {
   for (int32_t slot = range.begin / S::kLanes * S::kLanes; slot < range.end; slot += S::kLanes) {
@@ -37,7 +37,7 @@ void MultiplySlots(float* row, SlotRange range, const float* factors) {
 }
 
 // ALiBi: scores become scale * score + slope * distance, where the distance of slot 0 is `first`
-// and grows by 1 per slot. Slots outside the range in the same vectors become garbage.
+// and grows by 1 per slot. Slots outside the range but in the same vectors become garbage.
 template <typename S>
 void BiasSlots(float* row, SlotRange range, float scale, float slope, int32_t first) {
   static constexpr float kLaneNumbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

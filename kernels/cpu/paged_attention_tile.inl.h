@@ -1,8 +1,8 @@
 // The two inner products of attention for a tile of up to kTileRows rows: scores (q . k) and
 // weighted values, held in registers. Templates over a Products policy P and the stored type E.
 //
-// Every accumulator belongs to one (row, position) or one (row, dim), and takes its terms in
-// ascending order; the shape of a tile is therefore free.
+// Every accumulator belongs to one (row, position) or one (row, dim), and adds its terms in
+// ascending order, so the shape of a tile does not affect the result.
 //
 // A Products policy defines the products of queries and keys, and of weights and values. One step
 // multiplies kGroup terms: dims of a key, or slots of a value.
@@ -11,13 +11,13 @@
 //   Operand           kLanes elements of kGroup terms each, in a register
 //   Term              kGroup numbers of a query, or weights, side by side
 //   kPerElement<E>    terms in one element of E
-//   TaskScope         lives as long as a task; made with the rows of the task's largest tile
-//   ProductScope      lives while products are computed
+//   TaskScope         object that exists during a task; made with the rows of its largest tile
+//   ProductScope      object that exists while products are computed
 //   kRows             upper bound on the rows of a tile
 //   kTaskRows         upper bound on the rows of a task (unless one query has more)
-//   kHasRowTiles      whether it has ScoreRows, SoftmaxOfRows and MergeValuesOfRows, which compute
-//                     a whole tile of rows, in place of LoadKeys and everything below
-//   kRoundsWeights    whether it has Softmax, which leaves weights as Terms, not SoftmaxOfRow
+//   kHasRowTiles      whether P has ScoreRows, SoftmaxOfRows and MergeValuesOfRows, which compute
+//                     a whole tile of rows and replace LoadKeys and all members below it
+//   kRoundsWeights    whether P::Softmax, which writes weights as Terms, replaces SoftmaxOfRow
 //   KeySteps          steps of a packed key
 //   PackKeys          packs the keys of n slots into a panel, kLanes elements a step
 //   PackValues        packs the values of slots into a panel, head_dim elements a step
@@ -51,8 +51,8 @@ inline constexpr int kTileRows = 6;
 // the same cache sets.
 inline constexpr int kScoreStride = kAttentionChunkTokens + 16;
 
-// Adjacent vectors in a tile: enough accumulators to hide the latency of Fma (two a cycle, four
-// cycles each), no more than there are registers.
+// Returns the adjacent vectors of a tile: enough accumulators to hide the latency of Fma (two start
+// per cycle, each takes four cycles), but no more than the registers can hold.
 template <typename S>
 constexpr int TileVecs(int rows) {
   if (S::kLanes == 16) {
@@ -70,7 +70,7 @@ inline constexpr int kCacheLine = 64;
 template <typename E>
 struct ValueSegment {
   const E* values;       // of slot `begin`
-  const void* prefetch;  // needed next, as many bytes as the values
+  const void* prefetch;  // memory needed next, of the same size as the values
   int32_t begin;
   int32_t end;
 };
@@ -89,10 +89,10 @@ template <typename S, typename E>
 struct ChunkView {
   static constexpr int kGroups = kAttentionChunkTokens / S::kLanes;
 
-  int32_t first_position;  // of the context, where the chunk begins
+  int32_t first_position;  // position in the context of slot 0
   // keys[g]: dim 0 of slots [g * kLanes, (g + 1) * kLanes), for groups that hold a wanted slot.
   const E* keys[kGroups];
-  const void* prefetch[kGroups];  // needed next, as many bytes as the group's keys
+  const void* prefetch[kGroups];  // memory needed next, of the size of the group's keys
   int64_t key_dim_stride;
   ValueSegment<E> segments[kAttentionChunkTokens];
   int32_t num_segments;
@@ -106,7 +106,7 @@ struct NoTaskScope {
   explicit NoTaskScope(int32_t /*rows*/) {}
 };
 
-// Keys and values widened to fp32, one term a step.
+// The Products policy that widens keys and values to fp32, one term per step.
 template <typename S>
 struct WidenedProducts {
   using Simd = S;
@@ -170,7 +170,7 @@ struct WidenedProducts {
   }
 };
 
-// Folds the sums after the step at dim or slot `at`, if it ends kFoldTerms terms.
+// Folds the sums after the step at dim or slot `at`, if it completes kFoldTerms terms.
 template <typename P, int kRows, int kVecs>
 inline void FoldSums(int32_t at, typename P::Sum (&sums)[kRows][kVecs]) {
   if constexpr (P::kFoldTerms > 0) {
@@ -256,11 +256,11 @@ inline void ScoreGroups(const ChunkView<typename P::Simd, E>& chunk,
   }
 }
 
-// The slots of a tile's rows: wanted by any row, and wanted by all.
+// The slots to which the rows of a tile attend.
 struct TileSlots {
-  SlotRange any;
-  SlotRange all;
-  const SlotRange* rows;  // [kRows]
+  SlotRange any;          // slots of at least one row
+  SlotRange all;          // slots of every row
+  const SlotRange* rows;  // [kRows], slots of each row
 };
 
 template <typename P, typename E, int kRows, int kVecs, bool kPartial, bool kPrefetch>
@@ -303,8 +303,8 @@ inline void ValueTile(const ChunkView<typename P::Simd, E>& chunk,
           }
         }
       }
-      // A row must not add even zero times a value from outside its range: the value may be
-      // infinite.
+      // A value outside the row's range must not even be added with weight zero: an infinite value
+      // times zero is NaN.
       const bool all = slots.all.begin <= slot && slot + P::kGroup <= slots.all.end;
       QUIRE_UNROLL
       for (int r = 0; r < kRows; ++r) {

@@ -1,5 +1,5 @@
-// The Products policy (paged_attention_tile.inl.h) of a bf16 cache in the order of the tile
-// instruction of AMX, by vectors of AVX512-BF16.
+// The Products policy (paged_attention_tile.inl.h) of a bf16 cache that computes in the order of
+// AMX's tile instruction, but with the vector instructions of AVX512-BF16.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_TILE_ORDER_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_TILE_ORDER_INL_H_
 
@@ -13,7 +13,8 @@
 namespace quire {
 namespace {
 
-// The common part of products in the tile instruction's order, by tiles or by vectors.
+// The common base of the policies that compute in the tile instruction's order: with tiles
+// (paged_attention_amx.cc) or with vectors.
 struct RoundedPairs : PairProducts {
   static constexpr bool kRoundsWeights = true;
   static SoftmaxStats Softmax(float* scores, SlotRange range, float scale) {
@@ -24,9 +25,9 @@ struct RoundedPairs : PairProducts {
   }
 };
 
-// Products in the order of the tile instruction, by vectors: for few rows, which read the cache
-// unpacked. For each 32 terms one sum adds the even places and another the odd places, then both
-// are added to the total; denormals count as zero.
+// Computes with vectors in the order of the tile instruction, for tasks of few rows, which read the
+// cache unpacked. For every 32 terms, one sum adds the even terms and another the odd terms; then
+// both are added to the total. Denormals count as zero.
 struct TileOrderProducts : RoundedPairs {
   struct Operand {
     Vec even;
@@ -49,8 +50,8 @@ struct TileOrderProducts : RoundedPairs {
     static constexpr unsigned int kDenormalsAreZero = 0x8040;
     unsigned int saved_;
   };
-  static constexpr int kFoldTerms = 32;  // values of k that a tile instruction takes
-  // 24 registers of sums at most.
+  static constexpr int kFoldTerms = 32;  // values of k that one tile instruction multiplies
+  // The sums of a tile take at most 24 registers.
   template <int kRowsOfTile>
   static constexpr int kVecs = kRowsOfTile == 1   ? 8
                                : kRowsOfTile == 2 ? 4

@@ -1,6 +1,6 @@
 // The pass between the qkv product and attention (kernels/api/attention.h): norm of q and k per
-// head, rotation, write of k and v into the cache. Parallel over tokens; every token is computed
-// alone, so its bits do not depend on the others.
+// head, rotation, write of k and v into the cache. Parallel over tokens; each token is computed
+// separately, so its bits do not depend on other tokens.
 //
 // Thread safety: one caller per team at a time.
 // Cost:          one pass over qkv; keys are scattered, one element per cache line.

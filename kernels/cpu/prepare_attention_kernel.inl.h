@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-// As Hugging Face: scales by the inverse root first, by the weight second.
+// Scales first by the inverse root and then by the weight, in the order of Hugging Face.
 template <typename S>
 void NormalizeHead(float* head, const float* weight, int32_t head_dim, float eps) {
   typename S::Vec squares = S::Zero();
@@ -107,8 +107,8 @@ void PrepareToken(const PrepareAttentionParams& p, int64_t token, T* narrow_key)
 
 template <typename S, typename T>
 void PrepareTokens(const PrepareAttentionParams& p, ThreadTeam& team) {
-  // A task takes several neighbouring tokens, since they share cache lines of the key block, and
-  // enough of them to be worth handing out.
+  // A task takes several neighbouring tokens, because they share cache lines of the key block, and
+  // enough of them to outweigh the cost of starting a task.
   constexpr int64_t kMinTaskElements = 4096;
   const int64_t row =
       (p.num_heads + int64_t{2} * p.cache.layout.num_kv_heads) * p.cache.layout.head_dim;

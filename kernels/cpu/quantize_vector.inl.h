@@ -36,7 +36,7 @@ struct VectorScale {
 template <typename S>
 VectorScale ScaleOf(const float* vector, int32_t size, float largest) {
   auto max = S::Zero();
-  auto not_finite = S::Zero();  // 0 if all are finite; Max may lose a NaN
+  auto not_finite = S::Zero();  // 0 if all are finite; needed, as Max may lose a NaN
   ForEachPiece<S>(size, [&](int32_t d, int n) {
     const auto x = S::LoadN(vector + d, n);
     max = S::Max(max, S::Max(x, S::Sub(S::Zero(), x)));

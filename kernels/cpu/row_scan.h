@@ -20,8 +20,8 @@ struct RowScan {
   // an infinity; accept_banned permits -infinity, a banned token.
   bool (*block_max)(const float* row, int64_t n, bool accept_banned, float* block_max) = nullptr;
 
-  // Writes exp((row[i] - shift) * factor), or 0 where that is below floor, to weights[i], unless
-  // weights is null, and the sum of block b to block_sum[b].
+  // Computes exp((row[i] - shift) * factor), or 0 if that is below floor. Writes it to weights[i],
+  // unless weights is null, and the sum of block b to block_sum[b].
   void (*exp_weights)(const float* row,
                       int64_t n,
                       float shift,
@@ -30,7 +30,7 @@ struct RowScan {
                       float* weights,
                       float* block_sum) = nullptr;
 
-  // The sum of the weights that are at least `bound`.
+  // Returns the sum of the weights that are at least `bound`.
   double (*mass_at_least)(const float* weights, int64_t n, float bound) = nullptr;
 
   // Writes the indices of values >= bound in ascending order; returns how many. ids has room for n.

@@ -1,4 +1,4 @@
-// ForEachRow divides rows of equal cost among a thread team, in runs worth handing out.
+// ForEachRow divides rows of equal cost among a thread team, in runs long enough for a task.
 //
 // Thread safety: that of ThreadTeam::ParallelFor; fn runs on several threads at once.
 #ifndef QUIRE_KERNELS_CPU_ROW_TASKS_H_

@@ -101,14 +101,15 @@ class RowSampler {
     return params_.top_logprobs + index_ * params_.top_logprobs_stride;
   }
 
-  // Fills block_values_ with the maxima of the blocks, and max_.
+  // Sets block_values_ to the maxima of the blocks, and max_ to that of the row. Returns false if
+  // the row holds a NaN or an infinity; accept_banned permits -infinity.
   bool FindMax(bool accept_banned) {
     const bool valid = scan_.block_max(logits_, n_, accept_banned, block_values_);
     max_ = *std::max_element(block_values_, block_values_ + blocks_);
     return valid;
   }
 
-  // log(sum(exp(logits))).
+  // Returns log(sum(exp(logits))).
   double LogNormaliser() {
     scan_.exp_weights(logits_, n_, max_, 1.0F, 0.0F, nullptr, block_scratch_);
     return max_ + std::log(SumOfBlocks(block_scratch_));
@@ -173,7 +174,7 @@ class RowSampler {
 
   float factor() const { return 1.0F / row_.params->temperature; }
 
-  // Weights of the whole row; block_scratch_ gets the sums of the blocks.
+  // Writes the weights of the whole row, and the sums of its blocks to block_scratch_.
   void WeighAll(float* weights) {
     scan_.exp_weights(logits_, n_, max_, factor(), row_.params->min_p, weights, block_scratch_);
   }
@@ -190,8 +191,8 @@ class RowSampler {
     return candidates;
   }
 
-  // All tokens lighter than (1 - top_p) * total / n together weigh less than what top-p leaves out,
-  // so none of them belongs to the nucleus.
+  // Tokens lighter than (1 - top_p) * total / n do not belong to the nucleus: all of them together
+  // weigh less than the mass that top-p leaves out.
   CandidateSet NucleusCandidates() {
     constexpr int64_t kManyCandidates = 4096;
     const double total = SumOfBlocks(block_scratch_);
@@ -204,7 +205,7 @@ class RowSampler {
       found = scan_.collect(memory_.weights, n_, bound, memory_.ids);
     }
     for (int64_t i = 0; i < found; ++i) {
-      const TokenId token = memory_.ids[i];  // at least i: compacts in place
+      const TokenId token = memory_.ids[i];  // token >= i: no weight is overwritten unread
       memory_.logits[i] = logits_[token];
       memory_.weights[i] = memory_.weights[token];
     }
@@ -213,8 +214,8 @@ class RowSampler {
     return candidates;
   }
 
-  // Returns the greatest power of two such that tokens of at least that weight reach the mass, but
-  // at least floor.
+  // Returns the greatest power of two such that the tokens of at least that weight reach the mass,
+  // or `floor` if that is greater.
   float BoundOfMass(double mass, float floor) const {
     constexpr double kSlack = 1.0001;  // covers the rounding of fp32 sums
     constexpr int kMaxHalvings = 32;
@@ -236,7 +237,7 @@ class RowSampler {
   TokenId DrawFromAll(double u) const {
     const double target = u * SumOfBlocks(block_scratch_);
     double running = 0.0;
-    int64_t block = 0;  // the last with any weight, or the one where the sum passes the target
+    int64_t block = 0;  // where the sum passes the target, else the last one with any weight
     for (int64_t b = 0; b < blocks_; ++b) {
       if (block_scratch_[b] > 0.0F) {
         block = b;

@@ -3,10 +3,10 @@
 // Whole-row passes are vectorised (row_scan.h) and few: one for the maxima, one for the sum of a
 // log-probability, and, unless the row is greedy or has top-k, one for weights. No row is ever
 // sorted. Top-k, top-p and the likeliest tokens first reduce the row to candidates, by bounds that
-// cannot exclude a token of the result. Only the bucket of candidates at the border is sorted
-// (candidate_set.h).
+// cannot exclude a token of the result. Only the candidates in the bucket where the cut falls are
+// sorted (candidate_set.h).
 //
-// Probabilities are fp32 weights exp((logit - max) / temperature), sums of them double.
+// Probabilities are fp32 weights exp((logit - max) / temperature); their sums are doubles.
 //
 // Thread safety: one caller at a time per team.
 // Cost:          parallel over rows; greedy one pass, 128 k logits in about 10 us. Allocates

@@ -5,9 +5,10 @@
 // that are compiled for AVX-512, and keep other code out of those sources: an inline function
 // compiled there could be the copy that the linker keeps for machines that lack the instructions.
 //
-// Conventions: `N` variants touch the first n lanes only (0 <= n <= kLanes); loads zero the others.
-//              Stores to narrow types round to nearest, ties to even; those to 8-bit types need
-//              finite numbers and clamp them to the type's largest. Masks have bit i for lane i.
+// Conventions: `N` variants touch only the first n lanes (0 <= n <= kLanes); a load sets the others
+//              to zero. Stores to narrow types round to nearest, ties to even. Stores to 8-bit
+//              types need finite numbers, and clamp them to the type's largest number. Masks have
+//              bit i for lane i.
 // Determinism: ReduceSum adds in one fixed tree; Exp is one fixed polynomial.
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_SIMD_AVX512_H_
@@ -33,7 +34,7 @@ struct SimdAvx512 {
   static Vec Load(const Float16* p) { return Widen(p, LoadBits(p)); }
   static Vec Load(const Float8E4M3* p) { return Widen(p, LoadBytes(p)); }
   static Vec Load(const Int8* p) { return Widen(p, LoadBytes(p)); }
-  // Loads 2 * kLanes values; `even` gets those at even places.
+  // Loads 2 * kLanes values; `even` gets the values with even index, `odd` the others.
   static void LoadPairs(const BFloat16* p, Vec* even, Vec* odd) {
     const __m512i bits = _mm512_loadu_si512(p);
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
@@ -84,7 +85,8 @@ struct SimdAvx512 {
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
   }
 
-  // exp(x) to about 1.5 ulp. 0 below -87.33 (no denormals); inputs above 88.37 are clamped to it.
+  // Returns exp(x), off by about 1.5 ulp. Returns 0 for x below -87.33, so no denormals; x above
+  // 88.37 counts as 88.37.
   static Vec Exp(Vec x) {
     const __mmask16 alive = _mm512_cmp_ps_mask(x, Broadcast(-87.33F), _CMP_NLT_UQ);
     const Vec held = _mm512_min_ps(Broadcast(88.37F), x);
@@ -126,7 +128,7 @@ struct SimdAvx512 {
     _mm_mask_storeu_epi8(p, MaskOf(n), _mm512_cvtepi32_epi8(lanes));
   }
 
-  // The unused pointer says which type the bits are of.
+  // The unused pointer gives the type of the bits.
   static Vec Widen(const BFloat16*, __m256i bits) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
@@ -155,7 +157,7 @@ struct SimdAvx512 {
   static __m256i Narrow(const Float16*, Vec v) {
     return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
-  // The code is in the low byte of each lane.
+  // Returns the e4m3 code in the low byte of each lane.
   static __m512i Narrow(const Float8E4M3*, Vec v) {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));

@@ -98,7 +98,7 @@ struct SimdPortable {
     p = Add(Fma(p, r * r, r), Broadcast(1.0F));
     IntVec exponent;
     std::memcpy(&exponent, &shifted, sizeof(exponent));
-    exponent = (exponent + 127) << 23;  // the bits above wrap away
+    exponent = (exponent + 127) << 23;  // the other bits are shifted out
     Vec scale;
     std::memcpy(&scale, &exponent, sizeof(scale));
     return x < Broadcast(-87.33F) ? Zero() : p * scale;
@@ -136,7 +136,8 @@ struct SimdPortable {
       const uint32_t quiet = magnitude > 0x7c00U ? 0x00400000U : 0U;
       return FloatOf(sign | 0x7f800000U | quiet | (magnitude & 0x3ffU) << 13);
     }
-    // As an fp32 exponent and mantissa the value is 2^-112 too large; denormals come out right.
+    // Shifted to the places of fp32, exponent and mantissa mean the value times 2^-112, also for
+    // denormals.
     const float scaled = FloatOf(magnitude << 13) * 0x1p112F;
     return FloatOf(sign | BitsOf(scaled));
   }
@@ -144,7 +145,7 @@ struct SimdPortable {
   static float Widen(Float8E4M3 value) {
     const uint32_t sign = static_cast<uint32_t>(value.bits & 0x80U) << 24;
     const uint32_t size = value.bits & 0x7fU;
-    // Below 8 the exponent's bits are zero: multiples of 2^-9.
+    // If `size` is below 8, the exponent bits are zero, and the value is a multiple of 2^-9.
     const float normal = FloatOf((size << 20) + (120U << 23));
     const float small = static_cast<float>(size) * 0x1p-9F;
     return FloatOf(sign | BitsOf(size < 8U ? small : normal));

@@ -3,8 +3,8 @@
 // no arithmetic: the Simd structs widen them to fp32 on load and round them on store.
 //
 // Thread safety: value types.
-// Source:        e4m3, Micikevicius et al. 2022, without its NaN: a vector that holds one is stored
-//                with a scale that is NaN.
+// Source:        e4m3, Micikevicius et al. 2022, without its NaN: a vector that holds a NaN is
+//                stored with a scale that is NaN.
 #ifndef QUIRE_KERNELS_CPU_STORAGE_TYPES_H_
 #define QUIRE_KERNELS_CPU_STORAGE_TYPES_H_
 
@@ -28,7 +28,7 @@ struct Int8 {
   int8_t value;
 };
 
-// The largest number of a type that is stored with scales; 0 for a type that is not.
+// The largest number of a type that is stored with scales; 0 for a type without scales.
 template <typename T>
 inline constexpr float kLargestScaled = 0.0F;
 template <>

@@ -41,7 +41,7 @@ struct alignas(64) ThreadTeam::ScratchBuffer {
   std::byte* Reserve(size_t wanted) {
     if (bytes < wanted) {
       bytes = 0;
-      memory.reset();  // first: there may be no room for both
+      memory.reset();  // frees the old memory first: both might not fit
       const size_t rounded = RoundUp(wanted, size_t{4096});
       memory.reset(static_cast<std::byte*>(
           ::operator new[](rounded, std::align_val_t{kScratchAlignment}, std::nothrow)));
@@ -75,7 +75,7 @@ ThreadTeam::~ThreadTeam() {
 
 void* ThreadTeam::Scratch(int thread, size_t bytes) {
   std::byte* const memory = scratch_[static_cast<size_t>(thread)].Reserve(bytes);
-  QUIRE_CHECK(memory != nullptr || bytes == 0);  // an operation cannot fail: the process ends
+  QUIRE_CHECK(memory != nullptr || bytes == 0);  // the process ends: operations return no errors
   return memory;
 }
 

@@ -1,16 +1,16 @@
 // ThreadTeam is a set of persistent threads that share out the tasks of one kernel at a time.
 //
 // Tasks are handed out in order to the next idle thread, and the caller works too. A descheduled
-// thread delays only its current task, and a thread that has not woken up yet is not waited for.
-// Any thread may run a task, so a task may write only its own data, and results must not depend on
-// the thread.
+// thread delays only its current task. The other threads do not wait for a thread that is still
+// asleep. Any thread may run a task, so a task may write only its own data, and results must not
+// depend on the thread.
 //
 // Idle threads spin for kSpinMicros and then sleep; so does the caller while it waits for the last
 // tasks. A server shares its cores with other processes, and longer spinning would take their time.
 //
 // Thread safety: one caller at a time, except for progress. ParallelFor returns when every task is
-//                finished, and what tasks wrote is visible to the caller. No barriers or
-//                ParallelFor inside a task.
+//                finished; the caller then sees all memory that tasks wrote. A task must not use
+//                barriers or ParallelFor.
 // Cost:          ParallelFor allocates nothing; about 1 us while the threads spin, tens of us when
 //                they sleep. A single task runs on the caller without waking anyone.
 #ifndef QUIRE_KERNELS_CPU_THREAD_TEAM_H_
@@ -42,8 +42,8 @@ class ThreadTeam {
 
   int num_threads() const { return num_threads_; }
 
-  // Calls fn(task, thread) for each task in [0, num_tasks), where thread in [0, num_threads) names
-  // the thread it runs on (0: the caller), for scratch memory.
+  // Calls fn(task, thread) for each task in [0, num_tasks). `thread` in [0, num_threads) is the
+  // number of the thread that runs the task (0: the caller), for use with Scratch.
   template <typename Fn>
   void ParallelFor(int64_t num_tasks, const Fn& fn) {
     if (num_tasks <= 1 || num_threads_ == 1) {
@@ -56,15 +56,17 @@ class ThreadTeam {
     RunTasks(num_tasks, &Invoke<Fn>, &fn);
   }
 
-  // Grows with every task taken or, where the caller runs all tasks, finished. Any thread. It reads
-  // the existing ticket, so several threads pay nothing for it.
+  // Returns a number that grows with every task that is taken or, if the caller runs all tasks
+  // alone, finished. Safe from any thread. It reads ticket_, so tasks of several threads pay
+  // nothing for it.
   uint64_t progress() const {
-    // A ticket counts one job's tasks down; with its low half inverted it grows through all jobs.
+    // The low half of ticket_ counts a job's tasks down. With that half inverted, ticket_ grows
+    // within a job and from job to job.
     return tasks_of_caller_.value() + (ticket_.load(std::memory_order_relaxed) ^ 0xFFFFFFFFU);
   }
 
   // Returns at least `bytes` of the thread's scratch memory, 64-byte aligned, valid until the next
-  // call for that thread. It grows as needed and is kept: steady use allocates nothing.
+  // call for that thread. The memory grows as needed and is kept, so steady use allocates nothing.
   void* Scratch(int thread, size_t bytes);
 
   // The same, for memory that all tasks of a kernel share. Called outside tasks only.
@@ -90,15 +92,16 @@ class ThreadTeam {
 
   const int num_threads_;
 
-  // The current job. A thread may read its fields only between taking one of its tasks (by
-  // compare-and-swap on ticket_) and finishing it: meanwhile the job cannot be replaced.
+  // The current job. A thread may read these fields only between taking a task of the job (by
+  // compare-and-swap on ticket_) and finishing that task, because the job cannot be replaced
+  // meanwhile.
   TaskFunction function_ = nullptr;
   const void* context_ = nullptr;
   uint32_t num_tasks_ = 0;
   ProgressCounter tasks_of_caller_;              // of ParallelFors that ran on the caller alone
   alignas(64) std::atomic<uint64_t> ticket_{0};  // job number << 32 | tasks not yet taken
   alignas(64) std::atomic<uint32_t> unfinished_{0};
-  alignas(64) std::atomic<uint32_t> job_{0};  // job number: what idle threads watch
+  alignas(64) std::atomic<uint32_t> job_{0};  // number of the current job, which idle threads watch
   std::atomic<bool> stopping_{false};
 
   std::unique_ptr<ScratchBuffer[]> scratch_;  // [num_threads + 1], the shared one last

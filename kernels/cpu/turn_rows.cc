@@ -7,11 +7,11 @@ namespace quire {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
-// Units of a row that are copied before the next rows. Few enough that the lines they fill stay in
-// the cache until all rows are copied, enough for the hardware prefetcher to follow.
+// All rows are copied in runs of this many units: short enough that the destination lines stay in
+// the cache until all rows are copied, long enough for the hardware prefetcher.
 constexpr int64_t kRun = 64;
 
-// Rows of a tile, and units of each row: whole cache lines on both sides.
+// Rows of a tile, and units of each row, so that a tile has whole cache lines on both sides.
 template <typename Unit>
 constexpr int64_t kTile = kLineBytes / int64_t{sizeof(Unit)};
 

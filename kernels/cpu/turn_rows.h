@@ -1,5 +1,5 @@
-// TransposeRows transposes: it writes rows as columns, as rows of a weight matrix become the
-// columns of a panel (packed_linear.h).
+// TransposeRows writes rows as columns: rows of a weight matrix become the columns of a panel
+// (packed_linear.h).
 //
 // Thread safety: free functions, safe from any thread.
 // Units:         a unit is an element of the transpose: 32 bits (a float, two bf16) or 16 bits.

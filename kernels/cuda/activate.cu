@@ -1,7 +1,7 @@
 // The activation between the two halves of an MLP, gated or not: 8 elements per thread, in fp32.
 //
 // Cost:   reads and writes each element once: 6 bytes per output (bf16, gated). 64 rows of 14336
-//         move 5.5 MB, 1.3 us at 4.3 TB/s; 8192 rows 705 MB, 164 us.
+//         move 5.5 MB, 1.3 us at 4.3 TB/s; 8192 rows move 705 MB, 164 us.
 // Source: SiLU, Elfwing et al. 2017; GELU and its tanh form, Hendrycks and Gimpel 2016.
 #include "kernels/cuda/device/dispatch.h"
 #include "kernels/cuda/device/element.h"
@@ -16,7 +16,7 @@ namespace {
 constexpr int kElements = 8;
 constexpr int32_t kThreads = 128;
 
-// x / (1 + e^-y): exact at both ends, where e^-y is 0 or infinity.
+// Returns x / (1 + e^-y), which is exact at both ends, where e^-y is 0 or infinity.
 QUIRE_DEVICE float TimesSigmoid(float x, float y) { return x / (1.0F + Exp(-y)); }
 
 template <ActivationKind kKind>
@@ -27,7 +27,7 @@ QUIRE_DEVICE float ActivationOf(float x) {
     constexpr float kRootOfHalf = 0.70710678118654752F;
     return 0.5F * x * (1.0F + Erf(x * kRootOfHalf));
   } else if constexpr (kKind == ActivationKind::kGeluTanh) {
-    // 0.5 (1 + tanh z) is the sigmoid of 2 z, which keeps its digits where tanh nears -1.
+    // 0.5 (1 + tanh z) is the sigmoid of 2 z. The sigmoid keeps its digits where tanh z is near -1.
     constexpr float kTwiceRootOfTwoOverPi = 1.59576912160573071F;
     return TimesSigmoid(x, kTwiceRootOfTwoOverPi * (x + 0.044715F * x * x * x));
   } else {

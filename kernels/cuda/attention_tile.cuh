@@ -11,29 +11,29 @@
 //                 b[1] = k 2 quad + 8, 2 quad + 9, column group
 //   C [16 x 8]:   c[0], c[1] = row group,     columns 2 quad, 2 quad + 1
 //                 c[2], c[3] = row group + 8, columns 2 quad, 2 quad + 1
-// Q is A of the first product, K^T its B, S its C. Two adjacent C tiles of S, rounded, form one A
-// of the second product (PackWeights): no data moves between lanes. V is its B, O its C.
+// First product: Q is A, K^T is B, S is C. Second product: P is A, V is B, O is C. Two adjacent C
+// tiles of S, rounded, form one A fragment of P (PackWeights), so no data moves between lanes.
 //
 // Cache of 16-bit T: the mma runs in T. K rows are read by ldmatrix, V rows by ldmatrix.trans.
 //
-// Cache of e4m3: the mma runs in f16; every e4m3 value is exact there, and P has 11 bits. ldmatrix
-// moves pairs of bytes as if they were 16-bit elements, so each lane receives 4 consecutive dims
-// (K) or 2 (V) where the fragment wants 2 or 1. Instead of moving them, the order of the dims is
-// changed on both sides of each product:
+// Cache of e4m3: the mma runs in f16, which represents every e4m3 value exactly; P keeps 11 bits.
+// ldmatrix moves pairs of bytes as if they were 16-bit elements, so each lane receives 4
+// consecutive dims (K) or 2 (V) where the fragment wants 2 or 1. Instead of moving dims between
+// lanes, both sides of each product use another order of dims:
 //   K: within 16 dims, B holds at k 2 quad + {0, 1} the dims 4 quad + {0, 1} and at
-//      k 2 quad + 8 + {0, 1} the dims 4 quad + {2, 3}. A sum over k does not care, as long as Q is
-//      stored in the same order (StoreQueryRow).
-//   V: of 16 dims, the even ones are the columns of one C tile, the odd ones of the next.
+//      k 2 quad + 8 + {0, 1} the dims 4 quad + {2, 3}. The sum over k stays the same because
+//      StoreQueryRow stores Q in the same order.
+//   V: within 16 dims, the even dims are the columns of one C tile, the odd dims of the next tile.
 //      AccumulatorDim says which dim a register holds.
-// Queries of bf16 may exceed f16's range. Each query row is divided by a power of two that brings
-// its largest element to [1, 2), which changes no bit of elements down to 2^-14 of that; the factor
-// goes back in with the scale of the scores.
+// Queries of bf16 may exceed f16's range. So each query row is divided by a power of two that
+// brings its largest element to [1, 2). The division changes no bit of elements down to 2^-14 of
+// the largest. MakeScoreRow multiplies the scale of the scores by the same power.
 //
-// Shared memory. Rows are padded to an odd number of 16-byte units: the 8 rows that one phase of
-// ldmatrix reads then lie in 8 different groups of banks.
+// Shared memory. Rows are padded to an odd number of 16-byte units, so that the 8 rows that one
+// phase of ldmatrix reads lie in 8 different groups of banks.
 //
-// Masked keys must be zero in shared memory, not only masked in S: a weight of 0 times NaN is NaN.
-// CopyTile fills rows outside [begin, end) with zeros and does not read them.
+// Rows of masked keys must be zero in shared memory: masking S alone gives them weight 0, and 0
+// times NaN is NaN. CopyTile fills rows outside [begin, end) with zeros and does not read them.
 #ifndef QUIRE_KERNELS_CUDA_ATTENTION_TILE_CUH_
 #define QUIRE_KERNELS_CUDA_ATTENTION_TILE_CUH_
 
@@ -81,12 +81,12 @@ struct QueryTile {
 
 // ---- Global to shared ---------------------------------------------------------------------------
 
-// The pool, or a sequence's window onto it, as one layer, KV head and sequence reads it. Strides in
-// bytes.
+// Addresses of one sequence's K and V in one layer and KV head: in the pool, or in the sequence's
+// window (kernels/cuda/windows.h). Strides in bytes.
 struct PagedKv {
-  const uint8_t* keys = nullptr;         // of block 0, slot 0; in a window: of its first place
-  const uint8_t* values = nullptr;       // likewise
-  const BlockId* block_table = nullptr;  // null: a window, whose blocks are consecutive
+  const uint8_t* keys = nullptr;         // slot 0 of the pool's block 0, or of the window's first
+  const uint8_t* values = nullptr;       // slot 0 of the same block
+  const BlockId* block_table = nullptr;  // null in a window, whose blocks are consecutive
   int64_t block_stride = 0;
   int32_t key_slot_stride = 0;
   int32_t value_slot_stride = 0;
@@ -123,23 +123,23 @@ QUIRE_DEVICE BlockId BlockOf(const PagedKv& kv, int position) {
   return kv.block_table != nullptr ? kv.block_table[index] : index;
 }
 
-// Returns the block of the 8 positions from `position`, a multiple of 8: they never straddle
-// blocks, whose size is a multiple of 8. Reads no block table entry whose block has no position in
-// [begin, end).
+// Returns the block of the 8 positions from `position`. One block holds all 8, because `position`
+// and the block size are multiples of 8. If none of the 8 is in [begin, end), returns kNullBlockId
+// and does not read the block table.
 QUIRE_DEVICE BlockId FindBlock(const PagedKv& kv, int position, int begin, int end) {
   bool needed = position < end && position + 8 > begin;
   return needed ? BlockOf(kv, position) : kNullBlockId;
 }
 
-// The blocks of a tile of 16 positions; the same in all lanes.
+// The blocks of a tile of 16 positions. All lanes have the same value.
 struct TileBlocks {
   BlockId low = kNullBlockId;   // position + 0 .. 7
   BlockId high = kNullBlockId;  // position + 8 .. 15
 };
 
-// One warp starts the copy of 16 rows of K (plane = kv.keys, slot_stride = kv.key_slot_stride) or
-// of V (likewise) to tile; rows outside [begin, end) become zeros and are not read. The caller
-// commits.
+// One warp starts the copy of 16 rows to `tile`. For K, plane is kv.keys and slot_stride
+// kv.key_slot_stride; for V, kv.values and kv.value_slot_stride. Rows outside [begin, end) become
+// zeros and are not read. The caller calls CommitCopies.
 template <typename Cache, int kHeadDim>
 QUIRE_DEVICE void CopyTile(uint8_t* tile,
                            const PagedKv& kv,
@@ -169,17 +169,17 @@ QUIRE_DEVICE void CopyTile(uint8_t* tile,
   }
 }
 
-// For bf16 queries on an e4m3 cache: returns the power of two by which a row of this largest
-// magnitude is divided, so that it fits f16.
+// For bf16 queries on an e4m3 cache: returns the power of two by which a row is divided to fit f16.
+// magnitude: the largest of the row.
 QUIRE_DEVICE float QueryFactor(float magnitude) {
   uint32_t exponent = __float_as_uint(magnitude) >> 23;
   exponent = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
   return __uint_as_float(exponent << 23);
 }
 
-// One warp writes a row of Q to shared memory in the mma's type and order of dims; null: zeros.
-// row: QueryTile<kHeadDim>::kRowStride bytes. Returns the row's factor: what was stored times the
-// factor is q. All lanes get it; it is 1 unless T is bf16 and the cache e4m3.
+// One warp writes a row of Q to `row`, in shared memory, in the mma's type and order of dims. If q
+// is null, writes zeros. Returns the row's factor to all lanes: stored elements times the factor
+// are q. The factor is 1 unless T is bf16 and the cache e4m3.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
   using M = MmaElement<T, Cache>;
@@ -225,16 +225,16 @@ QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
 
 // ---- Shared to fragments ------------------------------------------------------------------------
 
-// The head_dim / 16 A fragments of 16 query rows. Kept in registers, or read again at each use if
-// registers are short (head_dim 256 would need 64 beside 128 accumulators).
+// The head_dim / 16 A fragments of 16 query rows. They stay in registers, or are read from shared
+// memory at each use if registers are short (head_dim 256 would need 64 beside 128 accumulators).
 template <int kHeadDim, bool kInRegisters>
 class QueryFragments {
  public:
   // rows: a QueryTile<kHeadDim>, complete and visible to the warp.
   QUIRE_DEVICE void Load(const uint8_t* rows) {
     int lane = static_cast<int>(threadIdx.x % 32);
-    // ldmatrix: lanes 8 j .. 8 j + 7 give the rows of matrix j. 0: rows 0..7, k 0..7; 1: rows
-    // 8..15, k 0..7; 2: rows 0..7, k 8..15; 3: rows 8..15, k 8..15.
+    // ldmatrix: lanes 8 j .. 8 j + 7 point to the rows of matrix j. Matrix 0: rows 0..7, k 0..7;
+    // 1: rows 8..15, k 0..7; 2: rows 0..7, k 8..15; 3: rows 8..15, k 8..15.
     lane_row_ = rows + lane % 16 * QueryTile<kHeadDim>::kRowStride + lane / 16 * 16;
     if constexpr (kInRegisters) {
       QUIRE_UNROLL
@@ -244,7 +244,7 @@ class QueryFragments {
     }
   }
 
-  // a: dims 16 k .. 16 k + 15. k must be a compile-time constant, by unrolling.
+  // Sets a to the fragment of dims 16 k .. 16 k + 15. After unrolling, k must be a constant.
   QUIRE_DEVICE void Get(int k, uint32_t (&a)[4]) const {
     if constexpr (kInRegisters) {
       QUIRE_UNROLL
@@ -261,7 +261,7 @@ class QueryFragments {
   uint32_t fragments_[kInRegisters ? kHeadDim / 16 : 1][4];
 };
 
-// Two e4m3 bytes to two f16: from the lower or the upper half of a register.
+// Convert the two e4m3 bytes in the lower or the upper half of a register to two f16.
 QUIRE_DEVICE uint32_t LowF8ToF16(uint32_t bytes) {
   return F8x2ToF16x2(static_cast<uint16_t>(bytes));
 }
@@ -298,8 +298,8 @@ QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
     }
   } else {
     // A 16-byte chunk is 16 dims. Matrices: 0: keys 0..7, chunk c; 1: keys 8..15, chunk c; 2 and 3:
-    // chunk c + 1 likewise. If the number of chunks is odd, the last one is loaded twice, once
-    // unused.
+    // chunk c + 1 likewise. If the number of chunks is odd, matrices 2 and 3 of the last load
+    // repeat chunk c and are not used.
     int lane_row = lane % 16;
     QUIRE_UNROLL
     for (int c = 0; c < Tile::kRowChunks; c += 2) {
@@ -328,8 +328,9 @@ QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
   }
 }
 
-// out += P V. out: C tiles of 16 rows x head_dim, for the dims see AccumulatorDim. weights: A
-// fragments of PackWeights. values: kKeys rows of KvTile<Cache, kHeadDim>::kRowStride bytes.
+// out += P V. out: C tiles of 16 rows x head_dim; AccumulatorDim gives their order of dims.
+// weights: P, as A fragments from PackWeights. values: kKeys rows of KvTile<Cache,
+// kHeadDim>::kRowStride bytes.
 template <typename T, typename Cache, int kHeadDim, int kKeys>
 QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
                             const uint32_t (&weights)[kKeys / 16][4],
@@ -354,8 +355,9 @@ QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
       }
     } else {
       // Matrices of byte pairs, transposed: 0: keys 0..7, chunk c; 1: keys 8..15, chunk c; 2 and 3:
-      // chunk c + 1 likewise. A register has the bytes (key 2 quad: dims 2 group, 2 group + 1; key
-      // 2 quad + 1: the same dims); the permutation brings the two keys of a dim together.
+      // chunk c + 1 likewise. A register has four bytes: dims 2 group and 2 group + 1 of key 2
+      // quad, then the same dims of key 2 quad + 1. BytePermute brings the two keys of a dim
+      // together.
       QUIRE_UNROLL
       for (int c = 0; c < Tile::kRowChunks; c += 2) {
         int lane_chunk = c + 1 < Tile::kRowChunks ? c + lane / 16 : c;
@@ -377,7 +379,7 @@ QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
   }
 }
 
-// Returns the dim that register r (0 .. 3) of C tile n of O holds in a lane of this quad.
+// Returns the dim of O that register r (0 .. 3) of C tile n holds in lanes with this quad.
 template <typename Cache>
 QUIRE_DEVICE constexpr int AccumulatorDim(int n, int r, int quad) {
   return sizeof(Cache) == 2 ? n * 8 + 2 * quad + r % 2
@@ -393,13 +395,13 @@ QUIRE_DEVICE int32_t FirstKey(int32_t position, int32_t sliding_window) {
 
 // Converts the products q . k of one row to scores in base 2.
 struct ScoreRow {
-  float scale = 1.0F;    // of the product
-  float slope = 0.0F;    // ALiBi, in base 2
+  float scale = 1.0F;    // multiplies the product
+  float slope = 0.0F;    // of ALiBi, in base 2
   int32_t position = 0;  // of the query
-  int32_t begin = 0;     // keys of [begin, position] are attended to
+  int32_t begin = 0;     // the query attends to keys [begin, position]
 };
 
-// factor: StoreQueryRow's.
+// factor: the value that StoreQueryRow returned for the row.
 QUIRE_DEVICE ScoreRow MakeScoreRow(const PagedAttentionParams& args,
                                    int32_t head,
                                    int32_t position,
@@ -412,8 +414,9 @@ QUIRE_DEVICE ScoreRow MakeScoreRow(const PagedAttentionParams& args,
   return row;
 }
 
-// scores: C tiles of 16 rows x (8 * kTiles) keys, the first key at first_position. rows: the lane's
-// row group and row group + 8. Applies the scale, then ALiBi if has_alibi.
+// Multiplies scores by the rows' scales, then adds ALiBi if has_alibi. scores: C tiles of 16 rows
+// x (8 * kTiles) keys, the first key at first_position. rows: the lane's two rows, group and
+// group + 8.
 template <int kTiles>
 QUIRE_DEVICE void ScaleScores(float (&scores)[kTiles][4],
                               bool has_alibi,
@@ -439,8 +442,8 @@ QUIRE_DEVICE void ScaleScores(float (&scores)[kTiles][4],
   }
 }
 
-// Sets scores to -infinity for keys that a row does not attend to. Not needed for tiles inside
-// [begin, position] of both rows.
+// Sets scores to -infinity for keys that a row does not attend to. A tile whose keys all lie in
+// [begin, position] of both rows needs no call.
 template <int kTiles>
 QUIRE_DEVICE void MaskScores(float (&scores)[kTiles][4],
                              const ScoreRow (&rows)[2],
@@ -458,7 +461,7 @@ QUIRE_DEVICE void MaskScores(float (&scores)[kTiles][4],
   }
 }
 
-// Multiplies the two rows of the lane by their factors.
+// Multiplies each of the lane's two rows by its factor.
 template <int kTiles>
 QUIRE_DEVICE void RescaleAccumulators(float (&out)[kTiles][4], const float (&factors)[2]) {
   QUIRE_UNROLL

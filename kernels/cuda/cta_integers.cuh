@@ -19,7 +19,8 @@ struct CtaScratch {
   int32_t found_index;
 };
 
-// Combines one value per thread over the CTA; combine is associative, commutative, with identity 0.
+// Returns the combination of all threads' values, the same to every thread. combine: associative
+// and commutative, with identity 0.
 template <typename Combine>
 QUIRE_DEVICE uint64_t CtaReduce(uint64_t value, CtaScratch* scratch, Combine combine) {
   const uint32_t lane = threadIdx.x % kWarpSize;
@@ -73,8 +74,8 @@ QUIRE_DEVICE uint64_t CtaExclusiveSum(uint64_t value, CtaScratch* scratch) {
 }
 
 struct Found {
-  int32_t index;    // count if there is none
-  uint64_t before;  // sum of the values before index; undefined if there is none
+  int32_t index;    // equals count if the limit is not reached
+  uint64_t before;  // sum of the values before index; undefined if the limit is not reached
 };
 
 // Returns the first i in [0, count) at which the running sum of value_of(0), ..., value_of(i)
@@ -115,7 +116,7 @@ QUIRE_DEVICE void SortDescending(uint64_t* values, int32_t count) {
     for (int32_t distance = size / 2; distance > 0; distance /= 2) {
       for (auto i = static_cast<int32_t>(threadIdx.x); i < count / 2;
            i += static_cast<int32_t>(blockDim.x)) {
-        const int32_t low = 2 * i - (i & (distance - 1));  // the bit of `distance` is 0
+        const int32_t low = 2 * i - (i & (distance - 1));  // low & distance is 0
         const int32_t high = low + distance;
         const uint64_t a = values[low];
         const uint64_t b = values[high];

@@ -1,5 +1,5 @@
-// CublasLt is the cuBLASLt library with a handle and a workspace. It is opened at run time:
-// quire_cuda.so loads without any CUDA library.
+// CublasLt is the cuBLASLt library with a handle and a workspace. The library is opened at run
+// time, so that quire_cuda.so can be loaded where no CUDA library is installed.
 //
 // Thread safety: one caller at a time.
 // Errors:        those of gemm.h.
@@ -44,7 +44,8 @@ class CublasLt {
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
 
-  // path: the library's, or null for the usual places. It stays open until the process ends.
+  // path: of the library, or null for the usual places. The library stays open until the process
+  // ends.
   int Open(const char* path);
 
   const CublasLtFunctions& f() const { return functions_; }
@@ -58,7 +59,7 @@ class CublasLt {
   void* workspace_ = nullptr;
 };
 
-// 0 or kGemmError - status.
+// Returns 0 for success, else kGemmError - status.
 int ErrorOf(cublasStatus_t status);
 
 }  // namespace quire::gpu

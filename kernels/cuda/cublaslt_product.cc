@@ -21,8 +21,8 @@ cudaDataType_t TypeOf(DType dtype) {
   }
 }
 
-// Returns the alignment of every row of 256-byte aligned memory: tiles and parts of a batch begin
-// at any row.
+// Returns the alignment that every row of 256-byte aligned memory has. Tiles and parts of a batch
+// may begin at any row.
 uint32_t RowAlignment(int64_t row_bytes) {
   constexpr int64_t kMemoryAlignment = 256;
   return static_cast<uint32_t>(std::min(kMemoryAlignment, row_bytes & -row_bytes));
@@ -77,7 +77,7 @@ int CublasLtProduct::Describe(const GemmArgs& args) {
 
 void CublasLtProduct::DescribeScales() {
   constexpr int32_t kVector = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-  // The heuristics require pointers, which CheckGemm's callers need not have.
+  // The heuristics require pointers to scales, but callers of CheckGemm may pass null.
   const auto pointer = [this](const float* scales) {
     return scales == nullptr ? library_.workspace() : static_cast<const void*>(scales);
   };
@@ -96,7 +96,7 @@ int CublasLtProduct::Candidates(bool split_k, std::vector<cublasLtMatmulAlgo_t>*
     }
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, CublasLt::kWorkspaceBytes);
-  // Else the library assumes 256-byte alignment, which only weights have.
+  // Without these, the library would assume 256-byte alignment, which only weights have.
   const uint32_t x_alignment = RowAlignment(args_.in_features * SizeOf(args_.dtype));
   const uint32_t y_alignment = RowAlignment(args_.out_features * SizeOf(args_.y_dtype));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, x_alignment);

@@ -1,14 +1,14 @@
 // CublasLtProduct describes one product to cuBLASLt, asks it for algorithms, and runs it.
 //
-// Row-major y = x W^T is column-major y^T = W^T' x^T with W transposed ("TN"): tensor cores read
-// this layout best, and it is the only one for e4m3. e4m3 has one scale per row of W and of x
-// (OUTER_VEC_32F: cuBLASLt 12.9, compute capability 9.0). Partial sums stay in fp32 (no fast
-// accumulation).
+// Row-major y = x W^T is column-major y^T = W^T' x^T with W transposed ("TN"). Tensor cores read
+// this layout best, and cuBLASLt takes no other for e4m3. e4m3 has one scale per row of W and of x
+// (OUTER_VEC_32F, which needs cuBLASLt 12.9 and compute capability 9.0). Partial sums stay in fp32
+// (no fast accumulation).
 //
 // Thread safety: one caller at a time.
 // Errors:        those of gemm.h.
-// Cost:          a few small allocations by the library for each product, none in steps replayed as
-//                graphs.
+// Cost:          the library makes a few small allocations for each product; a step replayed as a
+//                graph makes none.
 // Source:        cublasLt.h of CUDA 13.0 on cublasLtMatmul and on its scaling modes.
 #ifndef QUIRE_KERNELS_CUDA_CUBLASLT_PRODUCT_H_
 #define QUIRE_KERNELS_CUDA_CUBLASLT_PRODUCT_H_
@@ -34,8 +34,9 @@ class CublasLtProduct {
   // REQUIRES: called once, before anything else; IsValidProduct(args).
   int Describe(const GemmArgs& args);
 
-  // Returns at least one algorithm, the heuristics' best first. split_k: includes algorithms that
-  // cut the sum over k. All accept x and y at any row of 256-byte aligned memory.
+  // Sets *algorithms to at least one algorithm, the heuristics' best first. Algorithms that cut the
+  // sum over k are included only if split_k. All accept x and y that start at any row of 256-byte
+  // aligned memory.
   int Candidates(bool split_k, std::vector<cublasLtMatmulAlgo_t>* algorithms);
 
   // Returns whether the library can run the algorithm on this product.

@@ -1,9 +1,9 @@
-// DeviceGroup runs collectives of ranks on different GPUs on their streams: an NCCL communicator.
+// DeviceGroup is an NCCL communicator. It runs collectives of ranks on different GPUs.
 //
 // No call waits for other ranks, except EndDeviceGroup. After BeginDeviceGroup or an operation, the
-// caller polls until the group is settled, before it calls the group again or enqueues anything on
-// the stream. An operation is done once all ranks have reached it. If a rank never does, only
-// EndDeviceGroup releases the stream.
+// caller calls PollDeviceGroup until the group is settled, before it calls the group again or
+// enqueues anything on the stream. An operation is done once all ranks have reached it. If one rank
+// never reaches it, only EndDeviceGroup releases the stream.
 //
 // Thread safety: one caller at a time for one group. EndDeviceGroup, which may take long, may be
 //                called from another thread.
@@ -23,26 +23,27 @@ namespace quire::gpu {
 inline constexpr int kNoNccl = -3;
 inline constexpr int kNcclError = -2000;
 
-// Identifies a group: one rank makes it and sends it to the others.
+// Identifies a group. One rank makes the id and sends it to the others.
 struct DeviceGroupId {
   char bytes[128];
 };
 
-// Opens libnccl, which stays open. Called before everything else here. path: the library's, or null
-// for the usual places; the emulated build has none. Returns kNoNccl if the library is missing or
-// lacks a function.
+// Opens libnccl, which stays open. Called before the other functions. path: of the library, or null
+// for the usual places. Returns kNoNccl if the library is missing or lacks a function, and always
+// in the emulated build.
 int OpenNccl(const char* path);
 
 int MakeDeviceGroupId(DeviceGroupId* id);
-// Joins the group with the current device, which no other rank may use. All ranks call it. *group
-// is null if it fails at once.
+// Joins the group with the current device, which no other rank may use. All ranks call this. Sets
+// *group to null if the call fails at once.
 int BeginDeviceGroup(const DeviceGroupId& id, int32_t rank, int32_t size, void** group);
-// Returns whether all calls so far are settled, or the group's error.
+// Sets *is_settled to whether all calls so far are settled. Returns the group's error.
 int PollDeviceGroup(void* group, bool* is_settled);
 // Aborts operations under way and frees the group.
 int EndDeviceGroup(void* group);
 
-// count: of elements of dtype f32, bf16 or f16; for kDisjoint a multiple of 4 bytes in all.
+// Merges the ranks' data in place. count: elements of dtype f32, bf16 or f16; for Merge::kDisjoint
+// their bytes are a multiple of 4.
 int AllReduceOverGroup(
     void* group, void* data, int64_t count, DType dtype, Merge merge, Stream stream);
 int SendToGroup(void* group, const float* data, int64_t count, int32_t to_rank, Stream stream);

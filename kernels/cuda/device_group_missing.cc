@@ -1,5 +1,5 @@
-// Replaces device_group_nccl.cc if NCCL's headers are not installed, and in quire_emu.so, whose
-// devices NCCL does not know.
+// Replaces device_group_nccl.cc if NCCL's headers are not installed, and in quire_emu.so, because
+// NCCL does not work on emulated devices.
 #include "kernels/cuda/device_group.h"
 
 namespace quire::gpu {

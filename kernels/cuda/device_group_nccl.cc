@@ -13,7 +13,7 @@ static_assert(sizeof(DeviceGroupId) == sizeof(ncclUniqueId));
 
 std::optional<NcclFunctions> library;
 
-// ncclInProgress is no error: PollDeviceGroup reports it.
+// ncclInProgress is not an error: PollDeviceGroup reports it as a group that is not settled.
 int ErrorOf(ncclResult_t result) {
   return result == ncclSuccess || result == ncclInProgress ? 0
                                                            : kNcclError - static_cast<int>(result);
@@ -67,7 +67,7 @@ int AllReduceOverGroup(
     void* group, void* data, int64_t count, DType dtype, Merge merge, Stream stream) {
   ncclDataType_t type = TypeOf(dtype);
   if (merge == Merge::kDisjoint) {
-    // At most one integer is not zero, so the sum is that integer.
+    // At most one rank's integer is not zero, so the sum of the ranks' integers is that integer.
     type = ncclUint32;
     count = count * SizeOf(dtype) / int64_t{sizeof(uint32_t)};
   }
@@ -80,7 +80,7 @@ int SendToGroup(void* group, const float* data, int64_t count, int32_t to_rank, 
       data, static_cast<size_t>(count), ncclFloat32, to_rank, CommOf(group), StreamOf(stream)));
 }
 
-// One NCCL group, so that parts are received in any order: each rank sends when it is ready.
+// One NCCL group call, so that parts are received in any order, since each rank sends when ready.
 int ReceiveFromGroup(
     void* group, float* data, const int64_t* counts, int32_t num_ranks, Stream stream) {
   int error = ErrorOf(library->group_start());

@@ -4,8 +4,8 @@
 // Thread safety: one caller at a time for one Gemm object.
 // Errors:        0, a cudaError_t, kGemmError - cublasStatus_t, or kNoGemmLibrary.
 // Determinism:   emulated: an output depends on its own row and column alone. cuBLASLt: see
-//                GemmOptions::batch_invariant. Without it algorithms are chosen by timing, and may
-//                change with the next start.
+//                GemmOptions::batch_invariant. Without batch_invariant, algorithms are chosen by
+//                timing, and may be others after the next start.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_H_
 #define QUIRE_KERNELS_CUDA_GEMM_H_
 
@@ -19,16 +19,16 @@ inline constexpr int kNoGemmLibrary = -2;
 inline constexpr int kGemmError = -1000;
 
 struct GemmOptions {
-  // An output row has the same bits for every number of rows: one algorithm for each weight shape,
-  // without split-K. Costs speed.
+  // If 1, an output row has the same bits for every number of rows: each weight shape has one
+  // algorithm, without split-K. Costs speed.
   int32_t batch_invariant = 0;
   // Path of libcublasLt, or null for the usual places.
   const char* library_path = nullptr;
-  // File that keeps the fastest algorithms for the next start (gemm_cache.h); null: none. Unused if
-  // batch_invariant, which times nothing, and in the emulated build.
+  // File that keeps the fastest algorithms for the next start (gemm_cache.h), or null. Not used in
+  // the emulated build, nor if batch_invariant, as no algorithm is timed then.
   const char* cache_path = nullptr;
-  const char* device_name = "";  // key in the file, which devices share
-  // Called once with a sentence if the file cannot be used. May be null.
+  const char* device_name = "";  // key in the file, since several devices may share the file
+  // Called once, with a sentence that says why, if the file cannot be used. May be null.
   void (*warn)(const char* sentence) = nullptr;
 };
 
@@ -50,7 +50,7 @@ struct GemmArgs {
   const float* weight_scales = nullptr;  // [n], e4m3 only
 };
 
-// An opaque object: the library's handle, its workspace and the algorithms found so far.
+// Creates an opaque object: the library's handle and workspace, and the algorithms found so far.
 int CreateGemm(const GemmOptions& options, void** gemm);
 int DestroyGemm(void* gemm);
 // Returns 0 if the library can compute a product of this shape and these types, else kUnsupported.

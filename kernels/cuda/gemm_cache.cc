@@ -18,7 +18,8 @@ constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
 constexpr size_t kDigitsPerWord = 16;
 constexpr size_t kColumns = 9;
 
-// Removes and returns the text up to the separator, which is dropped, or else all of it.
+// Removes the text up to the separator, and the separator, and returns the text. Takes all text if
+// there is no separator.
 std::string_view Take(std::string_view* text, char separator) {
   const size_t end = text->find(separator);
   const std::string_view head = text->substr(0, end);

@@ -1,5 +1,5 @@
 // GemmCache maps a product, device and library version to the fastest algorithm. It is saved as
-// text for the next process, and does not depend on CUDA.
+// text for the next process. This code does not depend on CUDA.
 //
 // Format: the line "quire-gemm-cache 1", then one line per algorithm with tab-separated columns:
 // library version, rows, out_features, in_features, bias (0 or 1), dtype, y_dtype, the algorithm as
@@ -22,14 +22,15 @@
 
 namespace quire::gpu {
 
-// Returns the largest row count of the range that contains `rows`; products of one range share an
-// algorithm. Range sizes: 1 up to 8 rows, 8 up to 64, 32 up to 256, 128 up to 1024, then 512.
+// Returns the largest row count of the range that contains `rows`. Products whose row counts are in
+// one range share an algorithm. A range has 1 row count up to 8 rows, 8 up to 64, 32 up to 256, 128
+// up to 1024, and 512 above.
 int64_t RowRange(int64_t rows);
 
 struct GemmKey {
   std::string device;    // without tabs and line breaks
   uint64_t version = 0;  // of the library
-  int64_t rows = 0;      // a RowRange
+  int64_t rows = 0;      // as RowRange returns it
   int64_t out_features = 0;
   int64_t in_features = 0;
   bool has_bias = false;
@@ -52,7 +53,7 @@ class GemmCache {
   size_t size() const { return entries_.size(); }
 
   std::string Format() const;
-  // Returns nullopt if a line is not as Format writes it, as in a foreign or truncated file.
+  // Returns nullopt if a line is not as Format writes it, for example if the file is truncated.
   static std::optional<GemmCache> Parse(std::string_view text);
 
  private:
@@ -64,8 +65,8 @@ enum class GemmCacheState : uint8_t { kRead, kMissing, kUnreadable };
 // kUnreadable: the file cannot be read, is larger than 16 MiB or does not parse.
 GemmCacheState LoadGemmCache(const std::string& path, GemmCache* cache);
 // Writes a temporary file and renames it, so that readers see the whole old or the whole new file.
-// Creates missing folders. If two processes write at once, one wins. Returns false if it cannot
-// write.
+// Creates missing folders. If two processes write at once, the file of one remains. Returns false
+// if the file cannot be written.
 bool SaveGemmCache(const std::string& path, const GemmCache& cache);
 
 }  // namespace quire::gpu

@@ -1,10 +1,10 @@
 // Products by cuBLASLt. For each weight shape and range of row counts, the algorithms that the
-// library's heuristics suggest are timed once on the product's own operands. The fastest is kept,
-// also in a file for the next start.
+// library's heuristics suggest are timed once on the product's own operands. The fastest algorithm
+// is kept in memory, and in a file for the next start.
 //
-// Batch-invariant: one algorithm for each weight shape and all row counts, chosen for kMostTileRows
-// rows and without split-k. If it does not support a row count, the product is cut into tiles that
-// it supports, or padded to one.
+// Batch-invariant products: each weight shape has one algorithm for all row counts, chosen for
+// kMostTileRows rows and without split-k. If the algorithm does not support a row count, the
+// product is cut into tiles of a row count that it supports, and a partial tile is padded.
 #include <map>
 #include <memory>
 #include <tuple>
@@ -22,7 +22,7 @@ namespace {
 // How products of one shape are computed.
 struct Plan {
   cublasLtMatmulAlgo_t algorithm = {};
-  int64_t tile_rows = 0;  // 0: in one piece
+  int64_t tile_rows = 0;  // rows of a tile; 0 if the product is computed in one piece
 };
 
 // Rows, out_features, in_features, has bias, dtype, y_dtype.
@@ -49,7 +49,7 @@ class Gemm {
 
   int Check(GemmArgs args) {
     if (args.bias != nullptr) {
-      args.bias = library_.workspace();  // the library checks its alignment
+      args.bias = library_.workspace();  // any aligned pointer, as the library checks alignment
     }
     CublasLtProduct product(library_);
     std::vector<cublasLtMatmulAlgo_t> algorithms;
@@ -106,7 +106,7 @@ class Gemm {
     return plan->tile_rows == 0 ? kUnsupported : 0;
   }
 
-  // Returns the weight shape's algorithm for kMostTileRows rows.
+  // Sets *algorithm to the weight shape's algorithm, chosen for kMostTileRows rows.
   int Pinned(const GemmArgs& args, cublasLtMatmulAlgo_t* algorithm) {
     GemmArgs middling = args;
     middling.rows = kMostTileRows;

@@ -1,5 +1,5 @@
-// The product of the emulated build. It stands in for cuBLASLt, not for a kernel of ours, so it is
-// plain C++. An output is one sum over k in ascending order, in eight interleaved parts that a
+// The product of the emulated build. It replaces cuBLASLt, not a kernel of ours, so it is plain
+// C++. An output is a sum over k, added in ascending order in eight interleaved parts, which a
 // compiler can vectorize.
 #include <type_traits>
 #include <utility>
@@ -77,7 +77,7 @@ int RunOf(const GemmArgs& args) {
 
 }  // namespace
 
-// Holds no state; the handle only has to differ from null.
+// The object has no state, but its handle must differ from null.
 int CreateGemm(const GemmOptions& /*options*/, void** gemm) {
   static char handle;
   *gemm = &handle;

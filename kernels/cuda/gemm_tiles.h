@@ -1,5 +1,6 @@
-// GemmTiles computes a product whose row count an algorithm does not support in tiles of a row
-// count that it does. So the algorithm, and with it the bits of every row, stay the same.
+// GemmTiles computes a product whose row count an algorithm does not support. It cuts the product
+// into tiles of a row count that the algorithm supports. So one algorithm computes every row count,
+// and the bits of a row stay the same.
 //
 // Thread safety: one caller at a time, on one stream.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_TILES_H_
@@ -13,11 +14,11 @@
 
 namespace quire::gpu {
 
-// Largest tile; also the middling row count for which the algorithm of all row counts is chosen.
+// Rows of the largest tile. The algorithm for all row counts is chosen for this medium row count.
 inline constexpr int64_t kMostTileRows = 256;
 
-// Returns the smallest of 8, 16, ... 256 that holds all rows and is taken; for more rows 256. 0:
-// none is taken.
+// Returns the smallest of 8, 16, ..., 256 that is >= rows and for which is_taken returns true; for
+// more than 256 rows, 256. Returns 0 if is_taken returns false for all of them.
 int64_t TileRows(int64_t rows, const std::function<bool(int64_t)>& is_taken);
 
 class GemmTiles {
@@ -39,7 +40,8 @@ class GemmTiles {
                 int64_t tile_rows,
                 Stream stream,
                 const std::function<int(const GemmArgs&)>& multiply);
-  // Never moves memory in use: a graph may hold its address.
+  // Makes scratch memory of at least `bytes`. Keeps earlier memory, since a graph may hold its
+  // address.
   int Reserve(int64_t bytes);
 
   std::vector<void*> memory_;  // the last is the largest

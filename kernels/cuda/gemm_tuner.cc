@@ -153,7 +153,7 @@ int GemmTuner::Time(CublasLtProduct& product,
                     const cublasLtMatmulAlgo_t& algorithm,
                     Stream stream,
                     float* milliseconds) {
-  // The first run is not timed: it loads the kernel.
+  // The first run is not timed, because it loads the kernel.
   int error = product.MultiplyBy(weight.Next(), algorithm, stream);
   Event begin = nullptr;
   Event end = nullptr;

@@ -19,12 +19,12 @@
 
 namespace quire::gpu {
 
-// Copies of a weight, used in turns so that none is in the L2 cache when its turn comes. In a
-// model's step all other weights are read between two uses of one. Weights under 4 MB may stay in
-// L2; launches dominate their time.
+// Copies of a weight, used in turns so that no copy is in the L2 cache at its next use. A model's
+// step, too, reads all other weights between two uses of one weight. Weights under 4 MB may stay in
+// L2, but their products' time is mostly launch time.
 class RotatedWeight {
  public:
-  // Holds at most 256 MB until destroyed. Uses the weight alone if memory is short.
+  // Allocates at most 256 MB. If memory is short, makes no copies, and Next returns the weight.
   RotatedWeight(const GemmArgs& args, Stream stream);
   ~RotatedWeight();
   RotatedWeight(const RotatedWeight&) = delete;
@@ -44,11 +44,12 @@ class GemmTuner {
  public:
   explicit GemmTuner(const GemmOptions& options);
 
-  // version: the library's.
+  // version: that of cuBLASLt.
   int Open(uint64_t version);
 
-  // Sets is_final to false if a graph is being recorded, so that nothing can be timed. The
-  // algorithm is the library's first suggestion then, and a later call will time.
+  // Sets *algorithm, and *is_final to whether timing has found it the fastest. While a graph is
+  // being recorded nothing can be timed. Then *algorithm is the library's first suggestion,
+  // *is_final is false, and a later call times.
   int Choose(const GemmArgs& args,
              CublasLtProduct& product,
              Stream stream,
@@ -69,7 +70,7 @@ class GemmTuner {
   const std::string device_;
   void (*const warn_)(const char* sentence);
   uint64_t version_ = 0;
-  GemmCache found_;  // read from the file, and found since
+  GemmCache found_;  // algorithms from the file, and those found since
 };
 
 }  // namespace quire::gpu

@@ -2,7 +2,7 @@
 // quire_cuda.so, built by nvcc, or quire_emu.so, the same kernels on the CPU. So one worker program
 // starts on machines with and without a GPU, and needs no CUDA library installed.
 //
-// Thread safety: the table is constant. For its functions see their declarations.
+// Thread safety: the table is constant. Its functions' declarations say how each may be called.
 #ifndef QUIRE_KERNELS_CUDA_GPU_API_H_
 #define QUIRE_KERNELS_CUDA_GPU_API_H_
 
@@ -18,7 +18,8 @@
 
 namespace quire::gpu {
 
-// Increment with every change of a signature or struct: worker and library are built together.
+// Incremented with every change of a signature or struct. The worker refuses a library of another
+// version.
 inline constexpr uint32_t kGpuApiVersion = 8;
 
 struct GpuApi {

@@ -1,16 +1,17 @@
 // The operations of KernelBackend on a GPU, as plain functions. Each takes the operation's struct
 // of kernels/api (here with device pointers), GPU-only arguments and a stream, and returns an error
-// number. It enqueues and returns, so that a graph can capture it: it allocates nothing, waits for
-// nothing, and the host reads no device memory.
+// number. A function only enqueues work, so that a graph can capture it: it allocates nothing,
+// waits for nothing, and reads no device memory on the host.
 //
 // One source, two builds: nvcc compiles it for GPUs; g++ compiles it with kernels/cuda/emulator,
 // where device pointers are host pointers and a launch runs when its stream is waited for.
 //
-// Activations:   of type T, bf16 or f16; an argument if the struct does not hold it.
+// Activations:   of type T, bf16 or f16, given by the argument `activations` or by the struct.
 // Shapes:        rows are contiguous unless a stride is given, and 16-byte aligned; head_dim is one
 //                of 64, 80, 96, 112, 128, 256; widths are multiples of 8.
 // Padding:       a token with slot -1 is not written to the cache; a sequence of length 0 is not
-//                attended to. Such rows may hold anything and affect no other row.
+//                attended to. The rows of such tokens and sequences may hold anything and affect no
+//                other row.
 // Determinism:   a row's result depends on that row and its sequence alone, bit for bit, whatever
 //                else is in the batch and however many CTAs run.
 // Errors:        0, or the cudaError_t of the launch. kUnsupported for a type, layout or head_dim
@@ -38,7 +39,7 @@ inline constexpr int kUnsupported = -1;
 // Tables are f32, bf16 or f16, the output f32 or T.
 int Embed(const EmbeddingParams& params, Stream stream);
 
-// One CTA per row for every num_tokens, so that a row's sum always has the same order.
+// Runs one CTA per row whatever num_tokens is, so that a row's sum always has the same order.
 int Norm(const NormParams& params, DType activations, Stream stream);
 
 int Activate(const ActivationParams& params, DType activations, Stream stream);
@@ -48,26 +49,27 @@ int PrepareAttention(const PrepareAttentionParams& params, DType activations, St
 
 // ---- Attention of one layer; its cache types are those of PrepareAttention ----------------------
 
-// Decode: one query per sequence. The context is cut into splits of split_tokens absolute
-// positions, whose results are merged in order. A sequence's splits depend on that sequence alone.
+// Decode: one query per sequence. A sequence's context is cut into splits at absolute positions
+// that are multiples of split_tokens, and the splits' results are merged in order. A sequence's
+// splits depend on that sequence alone.
 struct DecodePlan {
   // The sequences to compute, [num_decodes], as rows of seq_lens; null: all, in order.
   const int32_t* seq_index = nullptr;
   int32_t num_decodes = 0;
   int32_t split_tokens = 256;            // a multiple of 64
-  const int32_t* split_start = nullptr;  // [num_decodes + 1] of PlanDecode
-  // Room for every split of the batch: [max_splits, num_heads, head_dim] and
+  const int32_t* split_start = nullptr;  // [num_decodes + 1], written by PlanDecode
+  // Memory for the results of all splits of the batch: [max_splits, num_heads, head_dim] and
   // [max_splits, num_heads, 2] (maximum of the scores in base 2, sum). A sequence has at most
-  // ceil(seq_len / split_tokens) splits, and with a window at most
+  // ceil(seq_len / split_tokens) splits; with a sliding window, also at most
   // ceil(sliding_window / split_tokens) + 1. Null if no sequence can have two splits.
   float* partial_out = nullptr;
   float* partial_state = nullptr;
   int32_t num_ctas = 0;  // in the persistent grid; any number gives the same bits
 };
 
-// Writes split_start [num_decodes + 1]: the number of splits of the sequences before each. Reads
-// seq_lens, sliding_window, and the plan's seq_index, num_decodes and split_tokens. One result
-// serves all layers of equal window.
+// Writes split_start [num_decodes + 1]: entry i is the total number of splits of the sequences
+// before sequence i. Reads seq_lens, sliding_window, and the plan's seq_index, num_decodes and
+// split_tokens. All layers with the same sliding window can use one result.
 int PlanDecode(const PagedAttentionParams& params,
                const DecodePlan& plan,
                int32_t* split_start,
@@ -76,21 +78,22 @@ int Decode(const PagedAttentionParams& params,
            const DecodePlan& plan,
            DType activations,
            Stream stream);
-// Returns the CTAs that fill the device with the decode kernel of these types and head_dim.
+// Sets *num_ctas to the number of CTAs of the decode kernel of these types and head_dim that run on
+// the device at once.
 int DecodeGridSize(DType activations, DType cache_dtype, int32_t head_dim, int32_t* num_ctas);
 
-// Prefill: sequences with any number of queries. An item is kPrefillRows rows of (token, head in
-// group) of one sequence, rows counted token by token from the sequence's first query.
+// Prefill: sequences with any number of queries. A row is a (token, head in group) of one sequence;
+// rows are counted token by token from the sequence's first query. An item is kPrefillRows rows.
 inline constexpr int32_t kPrefillRows = 128;
 struct PrefillItem {
   int32_t sequence = 0;
   int32_t first_row = 0;
 };
-// The kernels' results agree to rounding; each kernel is deterministic.
+// Each kernel is deterministic, but results of different kernels agree only to rounding.
 enum class PrefillKernel : uint8_t {
   kFastest,  // the fastest for the types and head_dim on this device
-  kMma,      // products of one warp: every device, type and head_dim
-  kWgmma,    // of a warpgroup: sm_90, a cache of type T, head_dim 64, 128 or 256
+  kMma,      // products of one warp; for every device, type and head_dim
+  kWgmma,    // products of a warpgroup; for sm_90, a cache of type T, head_dim 64, 128 or 256
 };
 struct PrefillPlan {
   const PrefillItem* items = nullptr;  // [num_items]; longest first is fastest
@@ -102,12 +105,12 @@ int Prefill(const PagedAttentionParams& params,
             DType activations,
             Stream stream);
 
-// Blocks are multiples of 16 bytes. The arrays of block ids are in device memory, too.
+// The size of a block is a multiple of 16 bytes. The arrays of block ids are in device memory, too.
 int CopyBlocks(const CopyBlocksParams& params, Stream stream);
 
 // ---- Sampling -----------------------------------------------------------------------------------
 
-// Changes the logit of one token of one row: first adds the bias, then applies the penalties.
+// A change to the logit of one token in one row. The bias is added first, then penalties apply.
 struct LogitAdjustment {
   TokenId token_id = 0;
   float bias = 0.0F;         // -infinity: banned
@@ -115,7 +118,7 @@ struct LogitAdjustment {
   int32_t in_context = 0;    // 1: in prompt or output
 };
 
-// A SamplingRow whose lists (bias, bans, tokens so far) have become adjustments.
+// A SamplingRow (kernels/api/sampling.h) whose bias, bans and tokens so far are LogitAdjustments.
 struct SampleRow {
   float temperature = 0.0F;  // below 1e-5: greedy
   float top_p = 1.0F;
@@ -134,9 +137,10 @@ struct SampleRow {
 // SampleParams::rows in device memory.
 struct SampleRowsView {
   const SampleRow* rows = nullptr;         // [num_rows]
-  LogitAdjustment* adjustments = nullptr;  // of all rows; overwritten
+  LogitAdjustment* adjustments = nullptr;  // of all rows; Sample overwrites them
 };
-// Ignores params.rows, which is in host memory. top_logprobs may be null if no row wants any.
+// Ignores params.rows, which is in host memory. params.top_logprobs may be null if no row asks for
+// top log-probabilities.
 int Sample(const SampleParams& params, const SampleRowsView& rows, Stream stream);
 
 }  // namespace quire::gpu

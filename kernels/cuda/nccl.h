@@ -1,5 +1,5 @@
-// NVIDIA's library for collectives, opened at run time: quire_cuda.so loads without any CUDA
-// library.
+// NVIDIA's library for collectives, opened at run time, so that quire_cuda.so can be loaded where
+// no CUDA library is installed.
 //
 // Thread safety: immutable once open.
 #ifndef QUIRE_KERNELS_CUDA_NCCL_H_
@@ -24,8 +24,8 @@ struct NcclFunctions {
   decltype(&ncclGroupEnd) group_end;
 };
 
-// path: the library's, or null for the usual places. It stays open until the process ends. Returns
-// nullopt if it is missing or lacks a function.
+// Opens libnccl, which stays open until the process ends. path: of the library, or null for the
+// usual places. Returns nullopt if the library is missing or lacks a function.
 std::optional<NcclFunctions> OpenNcclLibrary(const char* path);
 
 }  // namespace quire::gpu

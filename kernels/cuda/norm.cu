@@ -1,12 +1,13 @@
 // RMSNorm and LayerNorm, after adding delta to the residual: one CTA per row.
 //
-// The row is read once and stays in registers while its sums are formed. LayerNorm sums the squares
-// about the mean in a second pass: the mean of squares less the squared mean loses all digits if
-// the mean is large. The width alone decides each thread's elements, and so the order of additions:
-// per thread in ascending order, then a butterfly over the warp, then one over the warps.
+// The row is read once and stays in registers while its sums are formed. LayerNorm sums the squared
+// differences from the mean in a second pass over the registers, because the mean of squares minus
+// the squared mean loses all digits if the mean is large. The width alone decides each thread's
+// elements, and so the order of additions: each thread adds in ascending order, then a butterfly
+// adds over the warp, and another over the warps.
 //
 // Versions: kChunks chunks of 8 elements per thread, for widths up to 4096, 8192 and 16384. Wider
-//           rows are read again for each sum.
+//           rows do not stay in registers and are read again for each sum.
 // Cost:     12 bytes per element with delta (bf16). 64 rows of 4096 are bound by the launch; 8192
 //           rows move 403 MB, 94 us at 4.3 TB/s.
 // Source:   Zhang and Sennrich 2019, eq. 4, eps inside the root; Ba, Kiros and Hinton 2016, biased
@@ -25,7 +26,7 @@ namespace {
 
 constexpr int kElements = 8;  // of a chunk
 
-// Loads a chunk of the residual. Adds delta, if any, and writes the sum back.
+// Loads a chunk of the residual. If delta is not null, adds it and writes the sum back.
 template <typename T>
 QUIRE_DEVICE void LoadSum(const NormParams& params, int64_t index, float (&sum)[kElements]) {
   LoadVector(params.residual + index, sum);
@@ -131,7 +132,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormKernel(NormParams p
   }
 }
 
-// A thread re-reads only its own writes, so no barrier is needed in between.
+// For wide rows. A thread re-reads only elements that it wrote itself, so no barrier is needed.
 template <typename T>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormWideKernel(NormParams params) {
   const auto width = static_cast<int32_t>(params.width);

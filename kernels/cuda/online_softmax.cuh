@@ -1,6 +1,7 @@
-// The running softmax of attention: a maximum and a sum, in base 2, updated tile by tile and merged
-// state by state. If everything was masked, a state has maximum -infinity and sum 0; it merges with
-// any other without a NaN. A NaN among the scores reaches the sum, so that the row becomes NaN.
+// The running softmax of attention: a maximum and a sum, in base 2. Tiles update a state, and two
+// states can be merged. If all scores were masked, the state has maximum -infinity and sum 0, and
+// merges with any other state without a NaN. A NaN among the scores reaches the sum, so that the
+// row becomes NaN.
 //
 // Source: Milakov and Gimelshein 2018, algorithm 3; merge as in FlashAttention-2, Dao 2023, 3.1.
 #ifndef QUIRE_KERNELS_CUDA_ONLINE_SOFTMAX_CUH_
@@ -20,16 +21,17 @@ struct SoftmaxState {
   float sum = 0.0F;
 };
 
-// Returns the factor that moves weights from one maximum to a larger one. 0 if max is -infinity,
-// since -infinity - -infinity is NaN.
+// Returns the factor that converts weights relative to max into weights relative to larger_max.
+// Returns 0 if max is -infinity, because -infinity - -infinity is NaN.
 QUIRE_DEVICE float RescaleFactor(float max, float larger_max) {
   return max == -INFINITY ? 0.0F : Exp2(max - larger_max);
 }
 
 // Adds the scores of one row to its state and turns them into weights. scores: C fragments of
-// 16 rows x (8 * kTiles) keys; half 0 is the lane's row group, half 1 its row group + 8. The four
-// lanes of a row call it together. state.max is the row's, state.sum the lane's share: see RowSum.
-// Returns the factor for sums accumulated with earlier weights.
+// 16 rows x (8 * kTiles) keys; half 0 is the lane's row `group`, half 1 its row `group` + 8. The
+// four lanes of a row call together. state.max is the maximum of the whole row, state.sum the
+// lane's share of the row's sum (see RowSum). Returns the factor for sums accumulated with earlier
+// weights.
 template <int kTiles>
 QUIRE_DEVICE float UpdateSoftmax(SoftmaxState& state, float (&scores)[kTiles][4], int half) {
   float tile_max = -INFINITY;
@@ -64,7 +66,7 @@ QUIRE_DEVICE float RowSum(float share) {
   return share + __shfl_xor_sync(kWholeWarp, share, 2);
 }
 
-// Two states merged, and the factors for the sums accumulated under each.
+// The merger of two states, and the factor for the sums accumulated under each of the two.
 struct MergedState {
   SoftmaxState state;
   float first_factor = 0.0F;

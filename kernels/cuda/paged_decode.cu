@@ -1,10 +1,10 @@
 // PlanDecode, Decode and DecodeGridSize. The attention itself is in paged_decode.cuh; this file has
 // the prefix sum before it and the merge of the splits after it.
 //
-// A sequence has ceil(seq_len / split_tokens) splits, less those entirely before the window. So a
-// batch has at most num_decodes * ceil(max seq_len / split_tokens) splits, and with a window at
-// most num_decodes * (ceil(sliding_window / split_tokens) + 1): room for the smaller number is
-// enough. Only sequences of two or more splits write partial results.
+// A sequence has ceil(seq_len / split_tokens) splits, except splits entirely before the sliding
+// window. So a batch has at most num_decodes * ceil(max seq_len / split_tokens) splits, and with a
+// sliding window also at most num_decodes * (ceil(sliding_window / split_tokens) + 1). Memory for
+// the smaller number is enough. Only sequences of two or more splits write partial results.
 #include <bit>
 #include <cstdint>
 
@@ -24,12 +24,12 @@ QUIRE_DEVICE int32_t CountSplits(const PagedAttentionParams& params,
                                  const DecodePlan& plan,
                                  int32_t i) {
   int32_t sequence = plan.seq_index != nullptr ? plan.seq_index[i] : i;
-  int32_t seq_len = params.seq_lens[sequence];  // 0 for padding, and so is the result
+  int32_t seq_len = params.seq_lens[sequence];  // 0 for padding; then the result is 0, too
   int32_t first_split = FirstKey(seq_len - 1, params.sliding_window) / plan.split_tokens;
   return (seq_len + plan.split_tokens - 1) / plan.split_tokens - first_split;
 }
 
-// Returns the sum over this lane and all lower ones.
+// Returns the sum over this lane and all lower lanes.
 QUIRE_DEVICE int32_t WarpPrefixSum(int32_t value) {
   int lane = static_cast<int>(threadIdx.x % kWarpSize);
   QUIRE_UNROLL
@@ -40,7 +40,8 @@ QUIRE_DEVICE int32_t WarpPrefixSum(int32_t value) {
   return value;
 }
 
-// One CTA of kPlanThreads threads, kPlanWarps integers of shared memory.
+// Computes split_start. Launched with one CTA of kPlanThreads threads, and kPlanWarps integers of
+// shared memory.
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kPlanThreads, 1)
     PlanSplits(PagedAttentionParams params, DecodePlan plan, int32_t* split_start) {
   QUIRE_SHARED_MEMORY(shared);
@@ -76,8 +77,8 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kPlanThreads, 1)
 constexpr int kMergeWarps = 4;
 constexpr int kMergeThreads = kMergeWarps * kWarpSize;
 
-// Adds up the splits of one sequence and head: each warp adds every fourth split, then the warps'
-// sums are added. The number of splits alone decides the order. Grid (num_heads, num_decodes),
+// Merges the splits of one sequence and head: each warp merges every fourth split, then the warps'
+// results are merged. The number of splits alone decides the order. Grid (num_heads, num_decodes),
 // kMergeThreads threads; shared memory: kMergeWarps x (head_dim + 2) floats.
 template <typename T>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMergeThreads, 1) MergeSplits(DecodeParams params) {
@@ -178,7 +179,7 @@ int Decode(const PagedAttentionParams& params,
   int error = DispatchHeadDim(layout.head_dim,
                               [&]<int kHeadDim>() { return RunDecode<kHeadDim>(decode, stream); });
 
-  // No sequence has two splits if one split holds all positions of a block table.
+  // If one split holds all positions of a block table, no sequence has two splits to merge.
   int64_t max_seq_len = int64_t{params.max_blocks_per_seq} * layout.block_size_tokens;
   if (error != 0 || max_seq_len <= plan.split_tokens) {
     return error;

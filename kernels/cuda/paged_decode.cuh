@@ -1,20 +1,22 @@
 // Paged attention of one query per sequence, on tensor cores.
 //
 // Work. The context of a sequence is cut into splits of split_tokens absolute positions. An item is
-// (sequence, split, KV head, 16 of the query heads that read it); a persistent grid strides over
-// the items. It finds them by searching split_start on the device, so that a captured graph can be
-// replayed unchanged. Items of one split are consecutive: they read the same blocks.
+// (sequence, split, KV head, up to 16 query heads of that KV head). A persistent grid strides over
+// the items. Each CTA finds its items by searching split_start on the device, so that a captured
+// graph can be replayed unchanged. Items of one split are consecutive, since they read the same
+// blocks.
 //
-// An item. The query heads are the 16 rows of the A operand, unused rows are zero. Each of 4 warps
-// takes 16 of every 64 positions. It has its own ring of K and V tiles (K0 V0 K1 V1 ..., filled by
-// cp.async), running softmax and accumulators, and needs no CTA barrier before the end, where the
-// four results are merged in order. If the sequence has several splits, the result goes to the
-// partials, and MergeSplits adds them up in order. The position alone decides its warp and split,
-// so a row's bits depend on its sequence alone.
+// An item. The query heads are the 16 rows of the A operand; unused rows are zero. Each of 4 warps
+// takes 16 of every 64 positions. A warp has its own ring of K and V tiles (K0 V0 K1 V1 ..., filled
+// by cp.async), running softmax and accumulators. The warps meet at a CTA barrier only at the end,
+// where their four results are merged in order. If the sequence has several splits, the item's
+// result goes to the partials, and MergeSplits merges all splits in order. A position's warp and
+// split depend on the position alone, so a row's bits depend on its sequence alone.
 //
-// Bytes in flight. 4.3 TB/s at about 0.8 us of loaded latency are 3.4 MB, 26 KB per SM. A ring of r
-// tiles has r - 1 in flight per warp; r is the largest that fits the CTAs of an SM into 228 KB.
-// Several CTAs per SM hide the start and end of each other's items. On an H200:
+// Bytes in flight. 4.3 TB/s times about 0.8 us of latency under load are 3.4 MB, or 26 KB per SM. A
+// ring of r tiles has r - 1 tiles in flight per warp; r is the largest number for which all CTAs of
+// an SM fit into 228 KB. While one CTA of an SM starts or ends an item, the others keep copying. On
+// an H200:
 //   head_dim                   64   80   96   112  128  256
 //   CTAs per SM                3    3    3    3    3    2
 //   tiles, 16-bit cache        8    6    5    4    4    3
@@ -24,13 +26,13 @@
 // If a CTA may have only 99 KB (compute capability 8.6, 8.9, 12.x), head_dim 256 has a version with
 // 2 and 5 tiles.
 //
-// Bound. Memory: 2 head_dim sizeof(cache) bytes per position and KV head are read once. 16 rows
-// cost 64 head_dim FLOP for them, 16 FLOP per byte of bf16 and 32 of e4m3: 9 % and 18 % of the
-// tensor cores at full bandwidth. Partials add about 4 group / (split_tokens sizeof(cache)) of the
-// traffic.
+// Bound. Memory bandwidth: each position of a KV head has 2 head_dim sizeof(cache) bytes, which are
+// read once. 16 rows cost 64 head_dim FLOP per position: 16 FLOP per byte of bf16, 32 of e4m3. At
+// full bandwidth these take 9 % and 18 % of the tensor cores. Partials add about
+// 4 group / (split_tokens sizeof(cache)) of the traffic.
 //
-// Registers. head_dim 128: 64 accumulators and 32 of Q. head_dim 256 would need 128 and 64, so it
-// reads Q from shared memory at each use.
+// Registers. head_dim 128 needs 64 for accumulators and 32 for Q. head_dim 256 would need 128 and
+// 64, so that version reads Q from shared memory at each use.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_DECODE_CUH_
 #define QUIRE_KERNELS_CUDA_PAGED_DECODE_CUH_
 
@@ -49,7 +51,7 @@ namespace quire::gpu {
 
 inline constexpr int kDecodeWarps = 4;
 inline constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
-inline constexpr int kRoundKeys = kDecodeWarps * kTileKeys;  // positions of one tile of all warps
+inline constexpr int kRoundKeys = kDecodeWarps * kTileKeys;  // positions per tile of all warps
 
 // Layout of the CTA's shared memory, of at most kMaxSharedBytes.
 template <typename Cache, int kHeadDim, int kMaxSharedBytes = kMostSharedBytes>
@@ -57,7 +59,7 @@ struct DecodeShape {
   using Tile = KvTile<Cache, kHeadDim>;
   static constexpr bool kQueryInRegisters = kHeadDim <= 128;
 
-  // Registers set the limit: 168 per thread for 3 CTAs, 255 for 2.
+  // Registers limit the CTAs: 3 CTAs leave 168 registers per thread, 2 leave 255.
   static constexpr int kCtasPerSm = kHeadDim <= 128 ? 3 : 2;
 
   // Row stride of a warp's accumulators in the merge, in floats: 8 more than a multiple of 16, so
@@ -68,8 +70,8 @@ struct DecodeShape {
   static constexpr int kFactorBytes = kTileRows * 4;
   static constexpr int kFixedBytes = QueryTile<kHeadDim>::kBytes + kStateBytes + kFactorBytes;
 
-  // An SM has 228 KB of shared memory; each CTA takes 1 KB more than it asks for. More than 8 tiles
-  // hide no more latency.
+  // An SM has 228 KB of shared memory, and each CTA takes 1 KB more than its kernel asks for. A
+  // ring has at most 8 tiles, because more hide no more latency.
   static constexpr int kShareOfSm = (228 / kCtasPerSm - 1) * 1024;
   static constexpr int kBytesToUse = kShareOfSm < kMaxSharedBytes ? kShareOfSm : kMaxSharedBytes;
   static constexpr int kTilesThatFit = (kBytesToUse - kFixedBytes) / (kDecodeWarps * Tile::kBytes);
@@ -92,13 +94,13 @@ struct DecodeItem {
   int32_t sequence = 0;  // row of seq_lens and block_tables
   int32_t token = 0;     // row of q and out
   int32_t position = 0;  // of the query
-  int32_t begin = 0;     // positions [begin, end) are this item's
+  int32_t begin = 0;     // the item covers positions [begin, end)
   int32_t end = 0;
   int32_t kv_head = 0;
   int32_t first_head = 0;  // query heads [first_head, first_head + num_rows)
   int32_t num_rows = 0;    // 1 .. 16
   int32_t split = 0;       // index in the batch, row of the partials
-  bool whole = false;      // the sequence's only split
+  bool whole = false;      // whether `split` is the sequence's only split
 };
 
 // Returns the i in [0, num_decodes) with split_start[i] <= split < split_start[i + 1]. One warp
@@ -107,7 +109,7 @@ QUIRE_DEVICE int32_t FindSplitOwner(const int32_t* split_start,
                                     int32_t num_decodes,
                                     int32_t split) {
   int32_t lane = static_cast<int32_t>(threadIdx.x % kWarpSize);
-  int32_t first = 0;  // split_start[first] <= split; i is in [first, first + count)
+  int32_t first = 0;  // invariant: the result is in [first, first + count)
   int32_t count = num_decodes;
   while (count > 1) {
     int32_t step = (count + kWarpSize - 1) / kWarpSize;
@@ -168,8 +170,9 @@ class KvRing {
     }
   }
 
-  // Called in turns; each returns the next tile, valid until the next call. Starts the copy of the
-  // tile kTiles - 1 further on into the previous tile's slot.
+  // Called in turns, NextKeys first. Each returns the ring's next tile, which is valid until the
+  // next call. Also starts the copy of the tile that is kTiles - 1 ahead, into the slot of the
+  // tile returned before.
   QUIRE_DEVICE const uint8_t* NextKeys() {
     Arrive();
     (kTiles - 1) % 2 == 0 ? CopyKeys() : CopyValues();
@@ -232,8 +235,8 @@ class KvRing {
     filled_slot_ = filled_slot_ + 1 < kTiles ? filled_slot_ + 1 : 0;
   }
 
-  // Reads the block table for 16 tiles at once: lane l gets the block of half l % 2 of tile l / 2,
-  // counted from position_.
+  // Reads the block table for the 16 tiles from position_ on. Lane l gets the block of tile l / 2,
+  // half l % 2.
   QUIRE_DEVICE void FindLaneBlock() {
     int lane = static_cast<int>(threadIdx.x % kWarpSize);
     lane_block_ = FindBlock(kv_, position_ + lane / 2 * kRoundKeys + lane % 2 * 8, begin_, end_);
@@ -252,14 +255,14 @@ class KvRing {
   int used_slot_ = 0;
 };
 
-// One warp's result, not divided by the sums. A lane holds rows row group and row group + 8.
+// One warp's result, not yet divided by the sums. A lane holds rows group and group + 8.
 template <int kHeadDim>
 struct WarpResult {
   float out[kHeadDim / 8][4] = {};
   SoftmaxState states[2];  // `sum` is the lane's share
 };
 
-// Attends to the warp's part of [begin, end).
+// Adds the warp's part of positions [begin, end) to `result`. first: the warp's first position.
 template <typename T, typename Cache, int kHeadDim, int kTiles, typename Query>
 QUIRE_DEVICE void AttendTiles(WarpResult<kHeadDim>& result,
                               KvRing<Cache, kHeadDim, kTiles>& ring,
@@ -289,7 +292,8 @@ QUIRE_DEVICE void AttendTiles(WarpResult<kHeadDim>& result,
 
 // ---- The end of an item -------------------------------------------------------------------------
 
-// merge: [4 warps][16][kMergeStride] floats, states: [4 warps][16][2] floats.
+// Writes the warp's result to shared memory. merge: [4 warps][16][kMergeStride] floats. states:
+// [4 warps][16][2] floats, maximum and sum.
 template <typename Cache, int kHeadDim>
 QUIRE_DEVICE void StoreWarpResult(float* merge,
                                   float* states,
@@ -319,7 +323,7 @@ QUIRE_DEVICE void StoreWarpResult(float* merge,
   }
 }
 
-// Adds up the four warps' results, and writes the item's rows to the output or to the partials.
+// Merges the four warps' results, and writes the item's rows to the output or to the partials.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE void StoreItem(const DecodeParams& params,
                             const DecodeItem& item,
@@ -374,8 +378,8 @@ QUIRE_DEVICE void StoreQueries(uint8_t* tile,
   }
 }
 
-// Launched with any number of CTAs of kDecodeThreads threads and DecodeShape::kSharedBytes of
-// shared memory. The bits are the same for every kMaxSharedBytes.
+// Launched with any number of CTAs; each has kDecodeThreads threads and DecodeShape::kSharedBytes
+// of shared memory. Results have the same bits for every kMaxSharedBytes.
 template <typename T, typename Cache, int kHeadDim, int kMaxSharedBytes>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kDecodeThreads, (DecodeShape<Cache, kHeadDim>::kCtasPerSm))
     DecodeItems(DecodeParams params) {

@@ -14,13 +14,13 @@ struct DecodeParams {
   DecodePlan plan;
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
-  int32_t num_queries_per_kv_head = 0;  // the group
-  // Items that compute one group, of at most 16 query heads each.
+  int32_t num_queries_per_kv_head = 0;  // size of a group of query heads
+  // Items per group; each computes at most 16 of its query heads.
   int32_t num_row_groups = 0;
 };
 
-// Both return kUnsupported unless the cache is of the activations' type or kF8E4M3. One .cu file
-// defines each head_dim.
+// Both return kUnsupported unless the cache is of the activations' type or kF8E4M3. Each head_dim
+// is instantiated in a separate .cu file.
 template <int kHeadDim>
 int RunDecode(const DecodeParams& params, Stream stream);
 template <int kHeadDim>

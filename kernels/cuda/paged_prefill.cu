@@ -11,14 +11,15 @@
 namespace quire::gpu {
 namespace {
 
-// A token's key and value lie at the same place of their planes, so that one look-up serves both.
+// The kernels require that a token's key and value have the same offset from kv.keys and kv.values,
+// so that one look-up gives both.
 bool IsSupported(const KvCacheLayout& layout) {
   return layout.key_dim_stride == 1 && layout.key_slot_stride == layout.value_slot_stride &&
          layout.block_size_tokens >= 8 &&
          std::has_single_bit(static_cast<uint32_t>(layout.block_size_tokens));
 }
 
-// Head sizes that are whole swizzled rows of 64 elements.
+// Takes head sizes that are multiples of 64, the elements of a swizzled row.
 template <typename Body>
 int DispatchWgmmaHeadDim(int32_t head_dim, Body&& body) {
   switch (head_dim) {
@@ -33,7 +34,7 @@ int DispatchWgmmaHeadDim(int32_t head_dim, Body&& body) {
   }
 }
 
-// Returns 0 if there is a kernel on warpgroup products for these.
+// Returns 0 if these types and head_dim have a kernel on warpgroup products for the device.
 int CheckWgmma(DType activations, DType cache_dtype, int32_t head_dim) {
   // Code for compute capability 9.0a runs on no other device.
   constexpr int32_t kCapability = 90;

@@ -2,26 +2,27 @@
 // prefill over earlier context, or a single query.
 //
 // Work. A CTA computes half a PrefillItem of one KV head: kMmaRows rows of (token, head in group),
-// so that the query heads that share a KV head share its copies. Row r of a sequence is the query
-// at position (seq_len - query_len) + r / num_queries_per_kv_head. The position alone decides which
-// keys it attends to, so a first prompt, a later chunk and a decode are one case. The grid runs
-// items in the caller's order, all KV heads of an item together: longest first keeps the tail
-// short.
+// so that query heads that share a KV head share the copies of its keys and values. Row r of a
+// sequence is the query at position (seq_len - query_len) + r / num_queries_per_kv_head. The
+// position alone decides which keys the row attends to, so a first prompt, a later chunk and a
+// decode are one case. The grid runs items in the caller's order, all KV heads of an item together.
+// If the longest items come first, few CTAs run alone at the end.
 //
-// Warps. A warp has 32 rows: each fragment of K and V that it reads from shared memory feeds two
-// mma. With 16 rows per warp, the reads would take longer (32 KB, 256 cycles for a tile of head_dim
-// 128) than the mma they feed (about 200 cycles of an SM). At head_dim 256 the accumulators allow
-// only 16 rows.
+// Warps. A warp has 32 rows, so that each fragment of K and V read from shared memory serves two
+// mma. With 16 rows per warp, reads would take longer (32 KB, 256 cycles for a tile of head_dim
+// 128) than the mma that use them (about 200 cycles of an SM). At head_dim 256 the accumulators
+// leave registers for only 16 rows.
 //
-// Pipeline. K and V have a buffer each, filled by cp.async in turns:
+// Pipeline. K and V have one buffer each, and cp.async fills them in turns:
 //   wait for K(j)  | start V(j)    | S = Q K^T            V arrives meanwhile
 //   wait for V(j)  | start K(j+1)  | softmax, O += P V    K arrives meanwhile
-// with a barrier after each wait. Second buffers would halve the CTAs per SM, which hide each
-// other's waits. The places of a tile's rows are looked up one tile ahead.
+// with a barrier after each wait. K and V have no second buffers: these would halve the CTAs per
+// SM, and several CTAs hide each other's waits. FindPlaces looks up the addresses of a tile's rows
+// one tile ahead.
 //
-// Order of sums. Tiles begin at multiples of kPrefillTileKeys from position 0 for every first
-// query. A tile that a row does not attend to leaves its state unchanged, bit for bit. So a row's
-// result is the same however the prompt was cut into chunks, and rows into items.
+// Order of sums. Tiles begin at multiples of kPrefillTileKeys from position 0, whatever the item's
+// first query. A tile that a row does not attend to leaves the row's state unchanged, bit for bit.
+// So a row's result does not depend on how the prompt was cut into chunks or the rows into items.
 //
 // Registers and shared memory on sm_90, bf16, and CTAs (of 64 threads; head_dim 256: 128) per SM:
 //   head_dim                   64   80   96   112  128  256
@@ -58,26 +59,26 @@ namespace quire::gpu {
 // Rows of a CTA.
 inline constexpr int kMmaRows = kPrefillRows / 2;
 
-// Keys of a tile. Changing it changes bits.
+// Keys of a tile. Another value would change the bits of results.
 inline constexpr int kPrefillTileKeys = 64;
 
-// State that the CTA's threads share, in shared memory because registers are short.
+// State that is equal in all threads, kept once in shared memory because registers are short.
 struct PrefillCta {
   ItemRows rows;
   PagedKv kv;
 };
 
-// kMaxSharedBytes bounds a CTA's shared memory. If kMmaRows rows need more, a CTA has half as many;
-// a row's bits stay the same.
+// kMaxSharedBytes bounds a CTA's shared memory. If kMmaRows rows need more, a CTA has half of them.
+// A row's bits are the same in both cases.
 template <typename T, typename Cache, int kHeadDim, int kMaxSharedBytes = kMostSharedBytes>
 struct PrefillShape {
   using M = MmaElement<T, Cache>;
   static constexpr int kRowsPerWarp = kHeadDim <= 128 ? 32 : 16;
-  static constexpr int kRowTiles = kRowsPerWarp / kTileRows;  // A fragments per warp
-  static constexpr int kScoreTiles = kPrefillTileKeys / 8;    // C fragments of a row tile
-  static constexpr int kOutTiles = kHeadDim / 8;              // likewise
+  static constexpr int kRowTiles = kRowsPerWarp / kTileRows;  // tiles of 16 rows per warp
+  static constexpr int kScoreTiles = kPrefillTileKeys / 8;    // C fragments of S per row tile
+  static constexpr int kOutTiles = kHeadDim / 8;              // C fragments of O per row tile
   static constexpr bool kQueryInRegisters = kHeadDim <= 64;
-  // bf16 queries on an e4m3 cache become f16 times a factor per row.
+  // True for bf16 queries on an e4m3 cache, which become f16 times a factor per row.
   static constexpr bool kHasRowFactors = !std::is_same_v<M, T>;
 
   // Shared memory, in this order: queries, keys, values, places of rows, factors of rows,
@@ -100,14 +101,14 @@ struct PrefillShape {
 
   static constexpr int kCtasPerItem = kPrefillRows / kRows;
   static constexpr int kThreads = kRows / kRowsPerWarp * kWarpSize;
-  static constexpr int kMinCtas = 256 / kThreads;  // 255 registers a thread
-  static_assert(kThreads >= kPrefillTileKeys);     // FindPlaces: one thread per key
+  static constexpr int kMinCtas = 256 / kThreads;  // leaves 255 registers per thread
+  static_assert(kThreads >= kPrefillTileKeys);     // FindPlaces needs one thread per key
 };
 
 // ---- Global to shared ---------------------------------------------------------------------------
 
-// Starts the copy of the warp's rows of Q, or converts them. Rows past the sequence's end become
-// zeros. factors: the warp's rows', written if kHasRowFactors.
+// Starts the copy of the warp's rows of Q; for an e4m3 cache, converts and stores the rows instead.
+// Rows past the sequence's end become zeros. factors: one per row, written if kHasRowFactors.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE void CopyQueries(uint8_t* queries,
                               [[maybe_unused]] float* factors,
@@ -141,7 +142,7 @@ QUIRE_DEVICE void CopyQueries(uint8_t* queries,
   }
 }
 
-// Looks up where the rows of a tile lie, in bytes from slot 0 of block 0: [kPrefillTileKeys].
+// Sets places[kPrefillTileKeys] to the offsets of a tile's rows, in bytes from slot 0 of block 0.
 QUIRE_DEVICE void FindPlaces(int64_t* places, const PagedKv& kv, const ItemRows& rows, int tile) {
   auto row = static_cast<int32_t>(threadIdx.x);
   int32_t position = tile * kPrefillTileKeys + row;
@@ -151,8 +152,8 @@ QUIRE_DEVICE void FindPlaces(int64_t* places, const PagedKv& kv, const ItemRows&
   }
 }
 
-// The CTA starts the copy of a tile of K or of V (plane: slot 0 of block 0). Rows outside
-// [begin, end) become zeros and are not read. The caller commits.
+// The CTA starts the copy of a tile of K or of V. plane: kv.keys or kv.values. Rows outside
+// [begin, end) become zeros and are not read. The caller calls CommitCopies.
 template <typename Shape>
 QUIRE_DEVICE void CopyRows(
     uint8_t* buffer, const uint8_t* plane, const int64_t* places, const ItemRows& rows, int tile) {
@@ -165,7 +166,7 @@ QUIRE_DEVICE void CopyRows(
     const uint8_t* source = plane + (valid ? places[row] : 0) + chunk * 16;
     CopyAsync16(buffer + row * Shape::kTileStride + chunk * 16, source, valid);
   };
-  // Unrolled by four: the addresses of a whole tile would not fit the registers.
+  // Unrolled only by four, since the addresses of a whole tile would not fit the registers.
   if constexpr (Shape::kThreads % kChunks == 0) {
     constexpr int kRows = Shape::kThreads / kChunks;
     QUIRE_UNROLL_BY(4)
@@ -228,8 +229,8 @@ QUIRE_DEVICE void AddScoresOfRows(WarpScores<PrefillShape<T, Cache, kHeadDim>>& 
     // Matrix i: keys 8 i .. 8 i + 7 of 32, and a chunk of 16 dims. A lane has bytes 4 quad .. 4
     // quad + 3.
     const uint8_t* lane_keys = keys + lane * Shape::kTileStride;
-    // Unrolled by two unless Q is in registers, which needs constant k: with more in flight,
-    // conversions would spill.
+    // If Q is in registers, k must be constant, so the loop is unrolled completely. Else only by
+    // two: conversions of more chunks at once would spill registers.
     [[maybe_unused]] constexpr int kUnroll = Shape::kQueryInRegisters ? kHeadDim / 16 : 2;
     QUIRE_UNROLL_BY(kUnroll)
     for (int k = 0; k < kHeadDim / 16; ++k) {
@@ -274,7 +275,8 @@ QUIRE_DEVICE void AddValuesOfRows(WarpOut<PrefillShape<T, Cache, kHeadDim>>& out
       }
     }
   } else {
-    // Matrix i: keys 8 i .. 8 i + 7 of 32, and a chunk of 16 dims; then as AddValues.
+    // Matrix i: keys 8 i .. 8 i + 7 of 32, and a chunk of 16 dims. Registers are those of
+    // AddValues.
     const uint8_t* lane_values = values + lane * Shape::kTileStride;
     QUIRE_UNROLL
     for (int n = 0; n < kPrefillTileKeys / 16; n += 2) {
@@ -294,8 +296,8 @@ QUIRE_DEVICE void AddValuesOfRows(WarpOut<PrefillShape<T, Cache, kHeadDim>>& out
   }
 }
 
-// Writes the warp's rows to global memory, 16 bytes per store, through their place in the queries'
-// shared memory, which no other warp reads.
+// Writes the warp's rows of O to global memory, 16 bytes per store. The rows pass through the
+// shared memory of the warp's queries, which no other warp reads.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE void StoreRows(
     const WarpOut<PrefillShape<T, Cache, kHeadDim>>& out,
@@ -316,8 +318,8 @@ QUIRE_DEVICE void StoreRows(
                                                             Shape::kQueryStride);
       QUIRE_UNROLL
       for (int n = 0; n < Shape::kOutTiles; n += 2) {
-        // The lane's four dims of 16: by AccumulatorDim a pair within each C tile, or pairs across
-        // both.
+        // The lane has four of 16 dims (AccumulatorDim): in a 16-bit cache each C tile holds two
+        // adjacent dims; in e4m3 adjacent dims lie in different tiles.
         const float(&x)[4] = out[m][n];
         const float(&y)[4] = out[m][n + 1];
         const int i = 2 * half;
@@ -396,11 +398,11 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
   CopyQueries<T, Cache, kHeadDim>(
       queries, factors + warp * Shape::kRowsPerWarp, args, rows, warp_row);
   CommitCopies();
-  __syncthreads();  // the places are visible
+  __syncthreads();  // makes the places visible
   CopyRows<Shape>(keys, kv.keys, places_of(first_tile), rows, first_tile);
   CommitCopies();
   WaitCopies<1>();
-  __syncwarp();  // the warp's rows of Q have landed
+  __syncwarp();  // now the warp's rows of Q have landed
   QueryFragments<kHeadDim, Shape::kQueryInRegisters> query[Shape::kRowTiles];
   QUIRE_UNROLL
   for (int m = 0; m < Shape::kRowTiles; ++m) {
@@ -421,7 +423,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
   for (int tile = first_tile; tile < past_tile; ++tile) {
     // ---- S = Q K^T: [kRowsPerWarp, kPrefillTileKeys] a warp ----
     WaitCopies<0>();
-    __syncthreads();  // K has landed; no warp reads the previous V any more
+    __syncthreads();  // now K has landed, and no warp reads the previous V
     CopyRows<Shape>(values, cta->kv.values, places_of(tile), cta->rows, tile);
     CommitCopies();
     WarpScores<Shape> scores = {};
@@ -431,7 +433,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
     FindPlaces(places_of(tile + 1), cta->kv, cta->rows, tile + 1);
 
     WaitCopies<0>();
-    __syncthreads();  // V and the next places are there; no warp reads K any more
+    __syncthreads();  // now V and the next places are visible, and no warp reads K
     if (tile + 1 < past_tile) {
       CopyRows<Shape>(keys, cta->kv.keys, places_of(tile + 1), cta->rows, tile + 1);
       CommitCopies();
@@ -482,7 +484,8 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
         rescale[half] = UpdateScaledSoftmax(states[m][half], scores[m], half, scale);
       }
       PackWeights<typename Shape::M, kPrefillTileKeys>(weights[m], scores[m]);
-      // If all factors are 1, rescaling would change no bit. That is common: maxima settle early.
+      // If all factors are 1, rescaling would change no bit. This is common, as maxima settle
+      // early.
       bool is_changed = rescale[0] != 1.0F || rescale[1] != 1.0F;
       if (__any_sync(kWholeWarp, is_changed ? 1 : 0) != 0) {
         RescaleAccumulators(out[m], rescale);

@@ -14,18 +14,18 @@ struct PrefillParams {
   PrefillPlan plan;
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
-  int32_t num_queries_per_kv_head = 0;  // the group
-  // Scores are products q . k times a positive number, without ALiBi.
+  int32_t num_queries_per_kv_head = 0;  // size of a group of query heads
+  // Whether scores are only products q . k times a positive number, without ALiBi.
   bool has_plain_scores = true;
 };
 
-// Returns kUnsupported unless the cache is of the activations' type or kF8E4M3. One .cu file
-// defines each head_dim.
+// Returns kUnsupported unless the cache is of the activations' type or kF8E4M3. Each head_dim is
+// instantiated in a separate .cu file.
 template <int kHeadDim>
 int RunPrefill(const PrefillParams& params, Stream stream);
 
-// The same on warpgroup products. Returns kUnsupported unless the cache is of the activations'
-// type.
+// Computes the same on warpgroup products. Returns kUnsupported unless the cache is of the
+// activations' type.
 template <int kHeadDim>
 int RunWgmmaPrefill(const PrefillParams& params, Stream stream);
 

@@ -1,34 +1,37 @@
 // Prefill on warpgroup products (wgmma), for compute capability 9.0 and a cache of the queries'
-// type. Rows and, to rounding, results are those of paged_prefill.cuh.
+// type. Rows are numbered as in paged_prefill.cuh, and results equal that kernel's to rounding.
 //
 // Work. A CTA computes one PrefillItem of kPrefillRows rows of one KV head. It has three
-// warpgroups: one that copies keys and values, and two that compute 64 rows each. A warpgroup whose
-// 64 rows are all past the sequence's end returns at once.
+// warpgroups: one copies keys and values, and two compute 64 rows each. A warpgroup whose 64 rows
+// are all past the sequence's end returns at once.
 //
 // Pipeline. Tiles of K and of V have two buffers each. The copying warpgroup fills them in the
-// order of use: K(0), K(1), V(0), K(2), V(1), ..., two copies in flight, by cp.async because blocks
-// of 8 tokens lie anywhere. A computing warpgroup has the products of two tiles in flight and the
-// softmax of one beside them:
+// order of use: K(0), K(1), V(0), K(2), V(1), ..., with two copies in flight. The copies are
+// cp.async because blocks of 8 tokens may lie anywhere in the pool. A computing warpgroup has two
+// products in flight, and computes the softmax of one tile meanwhile:
 //   start S(j) = Q K(j)^T | start O += P(j-1) V(j-1) | wait for S(j), softmax | wait for O, P(j)
 // For head_dim up to 128 the two warpgroups take turns in starting products, so that the softmax of
 // one runs beside the products of the other.
 //
-// Barriers. A buffer has two. Full: its copies have landed. They arrive themselves, once per
-// copying thread; computing threads make them visible to products (MEMBAR.ALL.CTA and
-// FENCE.VIEW.ASYNC, twice a tile). Free: the products that read it are done; each warp arrives
-// once. Both are objects in shared memory, since the computing warpgroups must not wait for each
-// other there. Turns and queries, for which only computing warpgroups wait, use named barriers.
+// Barriers. Each buffer has a Full and a Free barrier. A phase of Full ends once the buffer's
+// copies have landed: the copies arrive at Full themselves, once per copying thread. Computing
+// threads then make the copies visible to products (MEMBAR.ALL.CTA and FENCE.VIEW.ASYNC, twice per
+// tile). A phase of Free ends once the products that read the buffer are done: each computing warp
+// arrives once. Both barriers are objects in shared memory, so that the two computing warpgroups
+// need not wait for each other. Turns and queries use named barriers, since only computing
+// warpgroups wait there.
 //
-// Shared memory. Rows of K, V and Q are cut into pieces of 64 dims, 128 bytes; a panel is one piece
-// of all rows, swizzled (device/warpgroup.h). K is read as the second factor with K contiguous, V
-// with N contiguous: no transposition. P stays in registers, where the accumulator of S has the
-// layout of a first factor.
+// Shared memory. Rows of K, V and Q are cut into pieces of 64 dims, 128 bytes. A panel is one piece
+// of all rows, swizzled (device/warpgroup.h). Keys are a second factor (B) whose k index is
+// contiguous, values one whose n index is contiguous, so neither is transposed. P stays in
+// registers, because the accumulator of S has the layout of a first factor (A).
 //
-// Order of sums. As in paged_prefill.cuh, with tiles of kKeys keys. Bits differ between the two.
+// Order of sums. As in paged_prefill.cuh, but with tiles of kKeys keys, so the two kernels' bits
+// differ.
 //
-// Arithmetic for an H200, calculated: a tile of head_dim 128 is 8.4 MFLOP, 2048 cycles of an SM's
-// tensor cores, in which products read 160 KB of shared memory and copies write 64 KB (112 bytes a
-// cycle of 128), and 16384 powers of two are taken (1024 cycles).
+// Calculated for an H200: a tile of head_dim 128 is 8.4 MFLOP, 2048 cycles of an SM's tensor cores.
+// In these cycles products read 160 KB of shared memory and copies write 64 KB (112 of 128 bytes
+// per cycle), and the softmax takes 16384 powers of two (1024 cycles).
 //
 // Source: FlashAttention-3, Shah et al. 2024, sections 3.1 and 3.2.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_PREFILL_WGMMA_CUH_
@@ -53,7 +56,7 @@
 
 namespace quire::gpu {
 
-// First numbers of the named barriers; each computing warpgroup has one of each kind.
+// Numbers of the first computing warpgroup's named barriers; the second has the next number.
 inline constexpr int kTurnBarrier = 1;
 inline constexpr int kQueryBarrier = 3;
 
@@ -66,7 +69,8 @@ using WgmmaWeights = uint32_t[Shape::kKeys / 16][4];
 template <typename Shape>
 using WgmmaOut = float[Shape::kOutParts][Shape::kOutColumns / 8][4];
 
-// Copies the warpgroup's 64 rows of Q, and waits. Rows past the sequence's end become zeros.
+// Copies the warpgroup's 64 rows of Q, and waits for the copy. Rows past the sequence's end become
+// zeros.
 template <typename Shape>
 QUIRE_DEVICE void CopyQueryRows(const WgmmaCta<Shape>& cta,
                                 const PagedAttentionParams& args,
@@ -143,8 +147,8 @@ QUIRE_DEVICE void StartValues(WgmmaOut<Shape>& out,
   CommitProducts();
 }
 
-// Turns the scores of tile i into weights, in place. lane_row: the sequence's row of the lane's
-// first half. rescale: factors for sums accumulated with earlier weights.
+// Turns the scores of tile i into weights, in place. lane_row: the lane's first row, counted in the
+// sequence; its second is lane_row + 8. Sets rescale to the factors for sums accumulated earlier.
 template <typename Shape>
 QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
                                  SoftmaxState (&states)[2],
@@ -163,7 +167,7 @@ QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
       const int32_t row = lane_row + half * 8;
       score_rows[half] = MakeScoreRow(args, rows.HeadOf(row), rows.PositionOf(row), 1.0F);
     }
-    // 8 keys at a time: more would exhaust the registers at head_dim 256.
+    // 8 keys at a time, because more would exhaust the registers at head_dim 256.
     QUIRE_UNROLL
     for (int n = 0; n < Shape::kKeys / 8; ++n) {
       float part[1][4] = {{scores[n][0], scores[n][1], scores[n][2], scores[n][3]}};
@@ -191,15 +195,15 @@ QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
   }
 }
 
-// Stores the number to memory that is never read, so that it is computed before the next wait.
-// ptxas of nvcc 13.0 moves waits for products up over arithmetic, but not over stores: without the
-// store, the softmax would begin only after the products beside it. unread: one float of shared
-// memory per computing thread.
+// Stores `number` to memory that is never read, so that it is computed before the next wait. ptxas
+// of nvcc 13.0 moves waits for products up over arithmetic, but not over stores. Without the store,
+// the softmax would begin only after the products that it should overlap with. unread: one float of
+// shared memory per computing thread.
 QUIRE_DEVICE void FinishBefore(float* unread, float number) {
   static_cast<volatile float*>(unread)[threadIdx.x - kWarpgroupSize] = number;
 }
 
-// Skips factors of 1, which change no bit.
+// Multiplies the lane's rows by their factors. Does nothing if all are 1, which change no bit.
 template <typename Shape>
 QUIRE_DEVICE void Rescale(WgmmaOut<Shape>& out, const float (&rescale)[2]) {
   const bool is_changed = rescale[0] != 1.0F || rescale[1] != 1.0F;
@@ -211,8 +215,8 @@ QUIRE_DEVICE void Rescale(WgmmaOut<Shape>& out, const float (&rescale)[2]) {
   }
 }
 
-// Writes the warp's rows to global memory, 16 bytes per store, through their place in the queries'
-// shared memory. row: the warp's first row in the CTA.
+// Writes the warp's rows of O to global memory, 16 bytes per store. The rows pass through the
+// shared memory of the warp's queries. row: the warp's first row, counted in the CTA.
 template <typename Shape>
 QUIRE_DEVICE void StoreWarpRows(const WgmmaOut<Shape>& out,
                                 const SoftmaxState (&states)[2],
@@ -264,8 +268,8 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
   const PagedAttentionParams& args = params.attention;
   const int warp = static_cast<int>(threadIdx.x % kWarpgroupSize / kWarpSize);
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
-  const int warp_row = consumer * kWarpgroupRows + warp * kTileRows;  // of the CTA
-  const int32_t lane_row = cta.rows.first_row + warp_row + lane / 4;  // of the sequence
+  const int warp_row = consumer * kWarpgroupRows + warp * kTileRows;  // counted in the CTA
+  const int32_t lane_row = cta.rows.first_row + warp_row + lane / 4;  // in the sequence
 
   CopyQueryRows<Shape>(cta, args, consumer);
   const uint64_t queries =
@@ -279,7 +283,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
   SoftmaxState states[2];
   float rescale[2];
 
-  // ---- The first tile: nothing to add to out yet ----
+  // ---- S of the first tile ----
   cta.keys.WaitUntilFull(0);
   StartScores<Shape>(scores, queries, cta.keys.Tile(0));
   WaitProducts<0>();
@@ -291,7 +295,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
   // ---- S of tile i, out += P V of tile i - 1 ----
   for (int i = 1; i < num_tiles; ++i) {
     cta.keys.WaitUntilFull(i);
-    if (takes_turns && (consumer == 1 || i > 1)) {  // the first warpgroup begins
+    if (takes_turns && (consumer == 1 || i > 1)) {  // consumer 0 has the first turn
       SyncNamedBarrier(kTurnBarrier + consumer, Shape::kConsumers * kWarpgroupSize);
     }
     StartScores<Shape>(scores, queries, cta.keys.Tile(i));
@@ -320,7 +324,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
   FenceOut<Shape>(out);
   FenceFragments(weights);
 
-  SyncNamedBarrier(kQueryBarrier + consumer, kWarpgroupSize);  // no warp reads the queries any more
+  SyncNamedBarrier(kQueryBarrier + consumer, kWarpgroupSize);  // now no warp reads the queries
   StoreWarpRows<Shape>(out, states, cta, args, warp_row);
 }
 
@@ -348,7 +352,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((WgmmaShape<T, kHeadDim>::kThreads), 1)
   }
   __syncthreads();
 
-  // The shuffle tells the compiler that all lanes have the same value.
+  // The shuffle shows the compiler that all lanes have the same value.
   const int warpgroup = __shfl_sync(kWholeWarp, static_cast<int>(threadIdx.x / kWarpgroupSize), 0);
   if (warpgroup == 0) {
     GiveUpRegisters<Shape::kProducerRegisters>();

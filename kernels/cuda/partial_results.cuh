@@ -1,5 +1,5 @@
-// Adds up, in order, attention over parts of a context: one part per warp of a CTA, or per split of
-// a sequence.
+// Merges, in order, the results of attention over the parts of a context: one part per warp of a
+// CTA, or per split of a sequence.
 #ifndef QUIRE_KERNELS_CUDA_PARTIAL_RESULTS_CUH_
 #define QUIRE_KERNELS_CUDA_PARTIAL_RESULTS_CUH_
 
@@ -11,10 +11,10 @@
 
 namespace quire::gpu {
 
-// Part i has the weighted sums out[i * out_stride], not divided by the sum of the weights, under
-// the state (max, sum) at state[i * state_stride]. Strides in floats.
+// Part i has its weighted sums at out[i * out_stride], not yet divided by the sum of the weights,
+// and its softmax state (max, sum) at state[i * state_stride]. Strides in floats.
 struct PartialResults {
-  const float* out = nullptr;  // at this thread's four dims
+  const float* out = nullptr;  // this thread's four dims of part 0
   int64_t out_stride = 0;
   const float* state = nullptr;
   int64_t state_stride = 0;
@@ -39,7 +39,7 @@ QUIRE_DEVICE SoftmaxState MergeResults(float (&out)[4], const PartialResults& pa
   return state;
 }
 
-// Stores four dims of the attention's result.
+// Stores four dims of the attention's result: sums * v_scale / weight_sum.
 template <typename T>
 QUIRE_DEVICE void StoreOutput(T* out, const float (&sums)[4], float weight_sum, float v_scale) {
   float factor = v_scale / weight_sum;

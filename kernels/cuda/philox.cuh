@@ -1,4 +1,4 @@
-// Philox4x32-10, a random function of a key and a counter: no state to keep, to lose or to share
+// Philox4x32-10, a random function of a key and a counter, so there is no state to keep or to share
 // between threads. For host and device.
 //
 // Thread safety: a pure function.
@@ -14,7 +14,7 @@ struct PhiloxWords {
   uint32_t word[4];
 };
 
-// The low word of the key comes first.
+// The low word of the key is the first key word of the paper.
 constexpr PhiloxWords Philox4x32(uint64_t key, PhiloxWords counter) {
   constexpr int kRounds = 10;
   auto key_low = static_cast<uint32_t>(key);

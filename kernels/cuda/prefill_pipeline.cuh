@@ -1,6 +1,6 @@
 // The copying side of prefill on warpgroup products: the layout of a CTA's shared memory, the
-// barriers that hand buffers between copying and computing warpgroups, and the copying warpgroup.
-// paged_prefill_wgmma.cuh says how the two sides work together.
+// barriers that pass buffers between copying and computing warpgroups, and the code of the copying
+// warpgroup. paged_prefill_wgmma.cuh says how the two sides work together.
 #ifndef QUIRE_KERNELS_CUDA_PREFILL_PIPELINE_CUH_
 #define QUIRE_KERNELS_CUDA_PREFILL_PIPELINE_CUH_
 
@@ -25,7 +25,7 @@ struct WgmmaShape {
   static constexpr int kConsumers = kRows / kWarpgroupRows;  // warpgroups
   static constexpr int kConsumerThreads = kConsumers * kWarpgroupSize;
   static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
-  // Keys of a tile. Changing it changes bits.
+  // Keys of a tile. Another value would change the bits of results.
   static constexpr int kKeys = kHeadDim <= 128 ? 128 : 64;
   static constexpr int kStages = 2;
   static constexpr int kPanels = kHeadDim / 64;
@@ -35,7 +35,7 @@ struct WgmmaShape {
   static constexpr int kOutParts = kHeadDim / kOutColumns;
   static constexpr bool kTakesTurns = kHeadDim <= 128;
 
-  // Registers per thread; 168 at launch.
+  // Registers per thread of a copying and a computing warpgroup. All threads start with 168.
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 
@@ -68,12 +68,12 @@ struct TileBuffers {
       Free(i).Wait((i / Shape::kStages - 1) & 1);
     }
   }
-  // The barriers at which tile i's buffer becomes full or free.
+  // Return the barriers of tile i's buffer.
   QUIRE_DEVICE SharedBarrier& Full(int i) const { return full[i % Shape::kStages]; }
   QUIRE_DEVICE SharedBarrier& Free(int i) const { return free[i % Shape::kStages]; }
 };
 
-// Arrives once for the warp, after everything that its threads did before.
+// Arrives once for the whole warp, after its threads' earlier reads and writes.
 QUIRE_DEVICE void ArriveOfWarp(SharedBarrier& barrier) {
   __syncwarp();
   if (threadIdx.x % kWarpSize == 0) {
@@ -92,7 +92,7 @@ struct WgmmaCta {
   float* unread = nullptr;  // [kConsumerThreads], written by FinishBefore
   int first_tile = 0;
   int num_tiles = 0;
-  int num_consumers = 0;  // warpgroups that have rows
+  int num_consumers = 0;  // computing warpgroups that have rows
 };
 
 template <typename Shape>
@@ -138,7 +138,8 @@ QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
 
 // ---- The copying warpgroup ----------------------------------------------------------------------
 
-// Lane l gets the place of positions 8 l to 8 l + 7 of tile i, in bytes from slot 0 of block 0.
+// Returns to lane l the offset of positions 8 l to 8 l + 7 of tile i, in bytes from slot 0 of
+// block 0.
 template <typename Shape>
 QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
@@ -149,9 +150,9 @@ QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
   return block * cta.kv.block_stride + slot * cta.kv.key_slot_stride;
 }
 
-// Starts the copy of tile i of K or V (plane: slot 0 of block 0). Rows outside [begin, end) become
-// zeros and are not read. lane_place: FindLanePlace's. Shuffles pass places, not block ids: with
-// block ids products waited for copies and took 1.3 times as long.
+// Starts the copy of tile i of K or V. plane: kv.keys or kv.values. lane_place: the result of
+// FindLanePlace. Rows outside [begin, end) become zeros and are not read. Shuffles pass offsets,
+// not block ids: with block ids, products waited for copies and took 1.3 times as long.
 template <typename Shape>
 QUIRE_DEVICE void CopyPagedTile(
     uint8_t* buffer, const uint8_t* plane, const WgmmaCta<Shape>& cta, int i, int64_t lane_place) {
@@ -159,8 +160,8 @@ QUIRE_DEVICE void CopyPagedTile(
   const int thread = static_cast<int>(threadIdx.x % kWarpgroupSize);
   const int chunk = thread % Shape::kRowChunks;
   const int first_row = thread / Shape::kRowChunks;
-  // The swizzle repeats every 8 rows. If 8 or 16 rows are copied at once, a thread's place in it is
-  // constant; with 4, even and odd rounds have one place each.
+  // The swizzle repeats every 8 rows. If 8 or 16 rows are copied at once, all of a thread's rows
+  // have the same row % 8. With 4 rows at once, there are two values, for even and odd rounds.
   constexpr int kRounds = kRowsAtOnce < 8 ? 8 / kRowsAtOnce : 1;
   uint8_t* to[kRounds];
   const uint8_t* from[kRounds];
@@ -182,8 +183,8 @@ QUIRE_DEVICE void CopyPagedTile(
   }
 }
 
-// The copies themselves arrive at the Full barrier, so the copying threads neither wait nor fence,
-// and go on with the next buffer.
+// Copies all tiles of K and V. The copies themselves arrive at the Full barrier, so a copying
+// thread neither waits for them nor fences, and goes on with the next buffer.
 template <typename Shape>
 QUIRE_DEVICE void CopyTiles(const WgmmaCta<Shape>& cta) {
   const auto copy =
@@ -207,7 +208,7 @@ QUIRE_DEVICE void CopyTiles(const WgmmaCta<Shape>& cta) {
     place = next_place;
   }
   CommitCopies();
-  WaitCopies<0>();  // before the thread returns
+  WaitCopies<0>();  // required before the thread returns
 }
 
 }  // namespace quire::gpu

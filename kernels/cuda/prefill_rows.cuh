@@ -1,5 +1,5 @@
-// Shared by the prefill kernels: an item's rows, the positions that they attend to, and the softmax
-// of one row.
+// Shared by the prefill kernels: an item's rows, the positions that the rows attend to, and the
+// softmax of one row.
 #ifndef QUIRE_KERNELS_CUDA_PREFILL_ROWS_CUH_
 #define QUIRE_KERNELS_CUDA_PREFILL_ROWS_CUH_
 
@@ -15,22 +15,22 @@
 
 namespace quire::gpu {
 
-// The rows of an item, and the positions that they attend to.
+// The rows of an item, and the positions that the rows attend to. A row is (token, head in group).
 struct ItemRows {
   int32_t first_token = 0;  // the sequence's first row of q
   int32_t context = 0;      // tokens before first_token
-  int32_t num_rows = 0;     // of the sequence
+  int32_t num_rows = 0;     // of the whole sequence
   int32_t group = 1;        // num_queries_per_kv_head
-  int32_t first_head = 0;   // of the group
-  int32_t first_row = 0;
-  int32_t begin = 0;  // the rows together attend to [begin, end)
+  int32_t first_head = 0;   // the first query head of the KV head
+  int32_t first_row = 0;    // of the item, counted in the sequence
+  int32_t begin = 0;        // the item's rows together attend to [begin, end)
   int32_t end = 0;
-  int32_t common_begin = 0;  // all rows attend to [common_begin, common_end)
+  int32_t common_begin = 0;  // each of the item's rows attends to all of [common_begin, common_end)
   int32_t common_end = 0;
 
   QUIRE_DEVICE int32_t PositionOf(int32_t row) const { return context + row / group; }
   QUIRE_DEVICE int32_t HeadOf(int32_t row) const { return first_head + row % group; }
-  // Returns the row's offset, in elements, in an array of tokens' heads.
+  // Returns the row's offset, in elements, in an array [tokens, heads, head_dim].
   QUIRE_DEVICE int64_t PlaceOf(int32_t row, int64_t token_stride, int32_t head_dim) const {
     return (first_token + row / group) * token_stride + int64_t{HeadOf(row)} * head_dim;
   }
@@ -63,8 +63,9 @@ QUIRE_DEVICE ItemRows MakeItemRows(const PrefillParams& params,
   return rows;
 }
 
-// As UpdateSoftmax for scores * scale: replaces one row's scores by 2^(score * scale - max). The
-// scale is part of the exponent's multiply-add. REQUIRES: scale > 0.
+// Does the same as UpdateSoftmax on scores * scale: replaces each score of one row by
+// 2^(score * scale - max). One multiply-add computes the exponent, so the scale costs nothing.
+// REQUIRES: scale > 0.
 template <int kTiles>
 QUIRE_DEVICE float UpdateScaledSoftmax(SoftmaxState& state,
                                        float (&scores)[kTiles][4],

@@ -1,12 +1,12 @@
 // RMS norm and rotary embedding of queries and keys, and the write to the KV cache, in one pass.
 //
 // A group of lanes computes one query, key or value head: lane i has dims 8 i .. 8 i + 7 of the
-// lower half and the same of the upper half. So a rotation's two dims are in one thread, and every
-// access moves 8 elements (16 bytes of T, 8 of e4m3; a group's stores join to whole rows). A group
-// is the power of two that holds head_dim / 16 lanes, 4, 8 or 16; at head_dim 80, 96 and 112 its
-// last lanes carry zeros. Its butterfly is the only exchange, so a head's result depends on the
-// head alone. Heads are numbered token by token: a single token fills a few CTAs, and its heads
-// find its row of the rotation tables in L1.
+// lower half of the head and the same of the upper half. So the two dims of a rotation are in one
+// thread, and every access moves 8 elements (16 bytes of T, 8 of e4m3; together a group's stores
+// write whole rows). A group has 4, 8 or 16 lanes, the least power of two >= head_dim / 16; at
+// head_dim 80, 96 and 112 its last lanes hold zeros. Lanes exchange values only in the butterfly
+// sum within a group, so a head's result depends on the head alone. Heads are numbered token by
+// token, so that a token's heads are in a few CTAs and read its row of the rotation tables from L1.
 //
 // Cost:      per element of q 2 bytes read and 2 written; of k and v 2 read and 1 or 2 written.
 //            64 tokens are bound by the launch; 8192 tokens of 32 + 8 + 8 heads of 128 move 200 MB,
@@ -27,7 +27,7 @@ namespace quire::gpu {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kElements = 8;  // of each half, per lane
+constexpr int kElements = 8;  // per lane, of each half of a head
 
 struct PrepareLaunch {
   PrepareAttentionParams params;
@@ -39,7 +39,7 @@ struct PrepareLaunch {
 // A lane's part of a head.
 struct LaneDims {
   float low[kElements] = {};   // dims 8 lane .. 8 lane + 7
-  float high[kElements] = {};  // the same of the upper half
+  float high[kElements] = {};  // the same dims of the upper half
 };
 
 template <int kHeadDim>
@@ -74,7 +74,7 @@ QUIRE_DEVICE void Multiply(float (&x)[kElements], const float* weight) {
   }
 }
 
-// cos, sin: for the lane's dims at the head's position.
+// cos, sin: the table entries for the lane's dims at the head's position.
 QUIRE_DEVICE void Rotate(LaneDims& x, const float* cos, const float* sin) {
   float c[kElements];
   float s[kElements];
@@ -116,7 +116,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 8) PrepareAttentionKernel(Prepar
     LoadVector<T, kElements>(row + kHalf, x.high);
   }
 
-  // ---- Norm; all lanes take part in the sums ----
+  // ---- Norm; lanes without dims take part in the sums, too ----
   if (params.q_norm != nullptr || params.k_norm != nullptr) {
     float sum = SumOfSquares(x);
     QUIRE_UNROLL

@@ -13,16 +13,16 @@
 
 namespace quire::gpu {
 
-// Elements of a vector; a row's width is a multiple of it.
+// Elements that a thread converts at a time. A row's width is a multiple of this.
 inline constexpr int32_t kQuantizedVector = 16;
-// The largest e4m3 number; a row's largest magnitude maps to it.
+// The largest e4m3 number, to which a row's largest magnitude is mapped.
 inline constexpr float kLargestQuantized = 448.0F;
 // Lower bound of scales, else 1 / scale would be infinite for rows of zeros or tiny numbers.
 inline constexpr float kSmallestScale = 0x1p-120F;
 
 // scales[r] = max(largest |in[r]| / 448, kSmallestScale); out[r][i] = in[r][i] / scales[r], rounded
-// to nearest. A row with a NaN or an infinity gets the scale NaN and NaN in all elements: e4m3 has
-// no infinity, and the product's row must show the fault.
+// to nearest. A row with a NaN or an infinity gets the scale NaN and NaN in all elements. e4m3 has
+// no infinity, and a fault in the input must show in the row of the product.
 struct QuantizeRowsArgs {
   int64_t num_rows = 0;
   int32_t width = 0;           // a multiple of 16

@@ -10,7 +10,7 @@
 namespace quire::gpu {
 namespace {
 
-// Clears CUDA's last error: the caller has it, and a later launch must not report it again.
+// Clears CUDA's last error, and returns `error`. Else a later launch would report the error again.
 int Reported(cudaError_t error) {
   if (error != cudaSuccess) {
     cudaGetLastError();
@@ -24,7 +24,7 @@ int CountDevices(int32_t* count) { return Reported(cudaGetDeviceCount(count)); }
 
 int SetDevice(int32_t device) { return Reported(cudaSetDevice(device)); }
 
-// cudaMemGetInfo asks the current device, so `device` is made current meanwhile.
+// cudaMemGetInfo asks the current device, so `device` is current during the query.
 int QueryDevice(int32_t device, DeviceInfo* info) {
   int before = 0;
   cudaDeviceProp properties;
@@ -113,7 +113,7 @@ int FillBytes(void* device, int byte, size_t bytes, Stream stream) {
 
 int Synchronize(Stream stream) { return cudaStreamSynchronize(static_cast<cudaStream_t>(stream)); }
 
-// Not ordered against the legacy default stream.
+// The stream is not ordered against CUDA's legacy default stream.
 int CreateStream(Stream* stream) {
   return cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking);
 }
@@ -136,7 +136,7 @@ int QueryEvent(Event event, bool* has_happened) {
   const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(event));
   *has_happened = state == cudaSuccess;
   if (state == cudaErrorNotReady) {
-    cudaGetLastError();  // "not yet" is no failure for a later launch to report
+    cudaGetLastError();  // else a later launch would report "not ready" as its error
     return 0;
   }
   return state;

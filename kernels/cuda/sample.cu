@@ -1,34 +1,37 @@
 // Sampling: one CTA per row, without sorting the row. kernels/api/sampling.h defines the result.
 //
-// Mass: the probability of a token relative to the likeliest, in units of 2^-40, truncated to an
-// integer. Integer sums are the same in any order, so their bits do not depend on which threads
-// formed them, and histograms may use atomics. Truncation loses at most 2^-40 per token, 2^-23 of
-// the total for 128k tokens, less than the error of one fp32 logit. Tokens below 2^-40 are never
-// drawn; the draw's random number has only 32 bits.
+// Mass: the probability of a token divided by that of the likeliest token, in units of 2^-40,
+// truncated to an integer. Integer sums are the same in any order, so their bits do not depend on
+// which threads formed them, and histograms may use atomics. Truncation loses at most 2^-40 per
+// token, or 2^-23 of the total for 128k tokens, less than the error of one fp32 logit. Tokens below
+// 2^-40 are never drawn, but the draw's random number has only 32 bits anyway.
 //
 // Rank: a 64-bit integer for each token of a row, greater for likelier tokens, and for the lower id
-// among equals. Ranks are distinct, so that top-k and top-p are each one number, the cutoff: tokens
-// of rank >= cutoff are kept, exactly as after a sort.
+// among equal logits. Ranks are distinct, so one number, the cutoff, describes the result of top-k
+// or top-p: tokens of rank >= cutoff are kept, exactly as after a sort.
 //
 // Passes over the row:
 //   1. Checks that all logits are finite; finds the greatest logit of the row and of each group of
 //      four threads, and for log-probabilities the sum of exponentials. Greedy rows are done.
 //   2. Without top-k and top-p: sums up the mass of each warp's segment of the row.
-//      With them, the short list: the k-th greatest of the groups' maxima is a bound that at least
-//      k tokens reach, and few more. These are collected, sorted in shared memory and cut. A
-//      nucleus must lie within the list; it does unless top_p is near 1 or the row is flat.
-//      Then a search for u * total finds a segment and, reading that again, the token.
-//   If the short list does not hold the cutoff, instead of 2:
+//      With top-k or top-p: the short list. At least k tokens reach the k-th greatest of the
+//      groups' maxima, and usually few more. These tokens are collected, sorted in shared memory
+//      and cut. The tokens that top-p keeps must all be in the list; they are unless top_p is near
+//      1 or the row is flat.
+//      In both cases a search for u * total (u: the random number) then finds a segment, and
+//      reading the segment again finds the token.
+//   If the short list does not hold the cutoff, these passes replace pass 2:
 //   2. A histogram in steps of 1/50 octave finds the bin that holds the cutoff.
-//   3. The tokens of the bin are collected, sorted and cut, and the masses before it summed up.
+//   3. The tokens of the bin are collected, sorted and cut; the masses before the bin are summed.
 //      Bins of more than kMaxCandidates tokens (ties, nearly equal logits) are searched by the bits
 //      of the rank, eleven at a time: six passes, and one for the masses.
-//   Top log-probabilities take one pass more, a short list of the raw row. An adjusted row that
-//   wants log-probabilities takes pass 1 twice.
+//   Top log-probabilities take one more pass, for a short list of the raw row. An adjusted row with
+//   log-probabilities takes pass 1 twice.
 //
-// Cost, measured on an H200, 64 rows of 128256: greedy 15 us, plain 33, top-k 50 with top-p 38,
-// top-p alone 114, the histogram 149. One row takes about as long, 256 greedy rows 41 us. Rows that
-// do not start at 16 bytes are read element by element.
+// Cost, measured on an H200 with 64 rows of 128256: 15 us greedy, 33 us without top-k and top-p,
+// 38 us with top-k 50 and top-p, 114 us with top-p alone, 149 us with the histogram. One row takes
+// about as long, and 256 greedy rows 41 us. Rows that are not 16-byte aligned are read element by
+// element.
 //
 // Source: Salmon et al. 2011 (Philox); Holtzman et al. 2020 (top-p); Batcher 1968 (bitonic sort).
 #include <cstdint>
@@ -67,7 +70,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxSampleThreads, 1)
   const bool has_logprobs = params.num_logprobs >= 0;
   const bool is_adjusted = params.num_adjustments > 0;
 
-  // ---- The row as the model gave it ----
+  // ---- The raw row, as the model computed it ----
   Scan scan = {};
   Summary summary = {};
   Normalizer normaliser = {};
@@ -87,7 +90,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxSampleThreads, 1)
     }
   }
 
-  // ---- The row as it is sampled ----
+  // ---- The adjusted row, from which a token is sampled ----
   if (is_adjusted || !has_logprobs) {
     const uint32_t num_banned =
         is_adjusted ? AdjustRow(args.logits + index * args.row_stride, adjustments, params) : 0;

@@ -29,7 +29,7 @@ QUIRE_DEVICE float AdjustedLogit(float logit,
 }
 
 // Changes the row in place, and overwrites each adjustment's bias by the raw logit. Returns how
-// many finite logits this thread banned: their -infinity is no fault.
+// many finite logits this thread banned. Summarize must not count their -infinity as a fault.
 QUIRE_DEVICE uint32_t AdjustRow(float* logits,
                                 LogitAdjustment* adjustments,
                                 const SampleRow& params) {
@@ -47,7 +47,7 @@ QUIRE_DEVICE uint32_t AdjustRow(float* logits,
   return num_banned;
 }
 
-// Returns a token's logit from before AdjustRow. shared: one float.
+// Returns the logit that a token had before AdjustRow. shared: one float of shared memory.
 QUIRE_DEVICE float RawLogit(const LogitRow& row,
                             const LogitAdjustment* adjustments,
                             const SampleRow& params,

@@ -1,5 +1,5 @@
 // Finds the likeliest tokens of a row without sorting the row: by a sorted short list, or by a
-// search over the bits of the rank. sample.cu says what for.
+// search over the bits of the rank. The head of sample.cu explains both.
 //
 // All threads of the CTA call together.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_CANDIDATES_CUH_
@@ -15,7 +15,7 @@
 
 namespace quire::gpu {
 
-inline constexpr int kGroupThreads = 4;  // that share one maximum of the first pass
+inline constexpr int kGroupThreads = 4;  // threads with one maximum in the first pass
 
 // ---- The short list ----
 
@@ -23,8 +23,8 @@ QUIRE_DEVICE bool CandidatesOverflow(const SampleWorkspace* workspace) {
   return workspace->num_candidates > kMaxCandidates;
 }
 
-// Collects the ranks of tokens that pass is_candidate, in any order. Returns the mass of this
-// thread's tokens that pass is_summed.
+// Collects the ranks of all tokens for which is_candidate is true, in any order. Returns the mass
+// of this thread's tokens for which is_summed is true.
 template <typename IsSummed, typename IsCandidate>
 QUIRE_DEVICE uint64_t Collect(const LogitRow& row,
                               const Distribution& distribution,
@@ -67,8 +67,9 @@ QUIRE_DEVICE int32_t SortCandidates(SampleWorkspace* workspace) {
   return count;
 }
 
-// Returns a logit that at least `count` tokens reach, and few more: the count-th greatest of the
-// thread groups' maxima. Returns -infinity if fewer groups have a token.
+// Returns the count-th greatest of the thread groups' maxima. At least `count` tokens have a logit
+// of this or more, and usually few more do. Returns -infinity if fewer than `count` groups have a
+// token.
 QUIRE_DEVICE float BoundOfLikeliest(int32_t count, uint64_t best_rank, SampleWorkspace* workspace) {
   const auto num_groups = static_cast<int32_t>(blockDim.x) / kGroupThreads;
   if (count > num_groups) {
@@ -104,7 +105,8 @@ QUIRE_DEVICE Found FindBin(const Limit& limit, int32_t num_bins, SampleWorkspace
   });
 }
 
-// Sums up each bin's tokens or masses, by `kind`. bin_of returns -1 for tokens to skip.
+// Counts the tokens of each bin, or sums up their masses, as `kind` says. bin_of(token_id, logit)
+// returns the token's bin, or -1 for a token to skip.
 template <typename BinOf>
 QUIRE_DEVICE void BuildHistogram(const LogitRow& row,
                                  const Distribution& distribution,
@@ -128,20 +130,21 @@ QUIRE_DEVICE void BuildHistogram(const LogitRow& row,
   __syncthreads();
 }
 
-// Returns the rank at which the tokens in scope reach the limit, found eleven bits at a time.
+// Returns the rank at which the tokens with is_in_scope(logit) reach the limit. Finds it eleven
+// bits at a time.
 template <typename IsInScope>
 QUIRE_DEVICE uint64_t FindCutoffByDigits(const LogitRow& row,
                                          const Distribution& distribution,
                                          Limit limit,
                                          SampleWorkspace* workspace,
                                          IsInScope is_in_scope) {
-  uint64_t prefix = 0;  // the cutoff's bits from `shift` on
+  uint64_t prefix = 0;  // the cutoff >> shift
   int shift = 64;
   while (shift > 0) {
     const int digit_bits = shift < kDigitBits ? shift : kDigitBits;
     const int prefix_shift = shift;
     shift -= digit_bits;
-    const int32_t greatest = (1 << digit_bits) - 1;  // the digit of bin 0: likeliest first
+    const int32_t greatest = (1 << digit_bits) - 1;  // bin 0 is for the greatest digit
     BuildHistogram(row, distribution, limit.kind, workspace, [&](TokenId token_id, float logit) {
       const uint64_t rank = RankOf(logit, token_id);
       const bool has_prefix = prefix_shift == 64 || rank >> prefix_shift == prefix;

@@ -20,8 +20,8 @@ QUIRE_DEVICE bool HasTopK(const SampleRow& params, int32_t vocab_size) {
   return params.top_k > 0 && params.top_k < vocab_size;
 }
 
-// Returns the rank at which the limit is reached. Sets each segment's mass to that of its kept
-// tokens.
+// Returns the rank at which the limit is reached: tokens of this rank or a greater one are kept.
+// Sets each segment's mass to the mass of its kept tokens.
 QUIRE_DEVICE uint64_t FindCutoff(const LogitRow& row,
                                  const Distribution& distribution,
                                  const Limit& limit,
@@ -30,7 +30,7 @@ QUIRE_DEVICE uint64_t FindCutoff(const LogitRow& row,
     return distribution.BinOf(logit);
   });
   const Found bin = FindBin(limit, kNumBins, workspace);
-  if (bin.index >= kNumBins - 1) {  // all tokens with a mass are kept
+  if (bin.index >= kNumBins - 1) {  // tokens of the last bin have mass 0, so all others are kept
     StoreSegments(Collect(
                       row,
                       distribution,
@@ -80,8 +80,8 @@ QUIRE_DEVICE uint64_t NucleusMass(float top_p, uint64_t total) {
   return static_cast<uint64_t>(ceil(static_cast<double>(top_p) * static_cast<double>(total)));
 }
 
-// As FindCutoff, for both filters, by the short list. Returns false if the list overflows or does
-// not hold the cutoff.
+// Sets *cutoff to the cutoff of top-k and top-p together, found in the short list, and the segments
+// as FindCutoff. Returns false if the list overflows or does not hold the cutoff.
 QUIRE_DEVICE bool FindCutoffInShortList(const LogitRow& row,
                                         const Distribution& distribution,
                                         const SampleRow& params,

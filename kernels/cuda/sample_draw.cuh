@@ -18,9 +18,9 @@
 
 namespace quire::gpu {
 
-// Returns the first token, by ascending id, at which the running mass of kept tokens exceeds
-// u * total, u = word * 2^-32. Masses are integers, so a sum exceeds u * total once it reaches
-// floor(u * total) + 1.
+// Adds up the masses of kept tokens by ascending id, and returns the first token at which the sum
+// exceeds u * total, where u = word * 2^-32. Masses are integers, so the sum exceeds u * total once
+// it reaches floor(u * total) + 1.
 QUIRE_DEVICE TokenId Draw(const LogitRow& row,
                           const Distribution& distribution,
                           uint64_t cutoff,
@@ -60,7 +60,8 @@ QUIRE_DEVICE TokenId SampleToken(const LogitRow& row,
     StoreSegments(sum, workspace);
   } else if (!FindCutoffInShortList(
                  row, distribution, params, scan.best_rank, workspace, &cutoff)) {
-    // First top-k, then top-p of the tokens left. One call site: FindCutoff inlines much code.
+    // First top-k, then top-p of the tokens left. A loop with one call of FindCutoff, since each
+    // call site inlines much code.
     for (int filter = has_top_k ? 0 : 1; filter < (has_top_p ? 2 : 1); ++filter) {
       const Limit limit =
           filter == 0

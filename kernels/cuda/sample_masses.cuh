@@ -1,5 +1,5 @@
 // Probabilities as integers, in the sampling kernel's shared memory: the mass of a token, and the
-// kept mass of each warp's segment of the row. sample.cu says what for.
+// kept mass of each warp's segment of the row. The head of sample.cu defines mass.
 //
 // All threads of the CTA call together, except for methods.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_MASSES_CUH_
@@ -21,13 +21,14 @@ inline constexpr int32_t kMaxCandidates = 4096;  // a power of two
 inline constexpr float kMassOfLikeliest = 0x1p40F;
 inline constexpr int kDigitBits = 11;
 inline constexpr int kNumBins = 1 << kDigitBits;
-// The last bin holds all tokens from 41 octaves on, whose masses are 0.
+// The last bin holds all tokens that are 41 octaves or more below the likeliest. Their masses are
+// 0.
 inline constexpr float kBinsPerOctave = 49.9F;
 
 // ---- Shared memory ----
 
-// 64-bit sums by 32-bit atomics, which shared memory has in hardware. The low half's previous value
-// tells the carry.
+// 64-bit sums by 32-bit atomics, which shared memory has in hardware. The low half's value before
+// an addition shows whether it carried.
 template <int kCount>
 struct MassSums {
   uint32_t low[kCount];
@@ -51,12 +52,12 @@ struct MassSums {
 
 struct SampleWorkspace {
   uint64_t candidates[kMaxCandidates];  // ranks
-  // Counts use `low` alone.
+  // Mass or number of tokens by bin. Numbers need only `low`.
   MassSums<kNumBins> bins;
   MassSums<kMaxSegments> segments;  // kept mass, by segment of the row
   CtaScratch scratch;
   float float_scratch[kWarpSize];
-  uint32_t num_candidates;  // found; there may be more than fit
+  uint32_t num_candidates;  // all that were found, even if more than kMaxCandidates
   float raw_logit;
 };
 
@@ -83,7 +84,7 @@ struct Distribution {
     return mass < 0x1p32F ? uint64_t{static_cast<uint32_t>(mass)} : static_cast<uint64_t>(mass);
   }
 
-  // Likelier tokens have lower positions. The integer part is the bin.
+  // Returns the token's bin as a number whose integer part is the bin; lower for likelier tokens.
   QUIRE_DEVICE float BinPosition(float logit) const { return OctavesOf(logit) * kBinsPerOctave; }
 
   QUIRE_DEVICE int32_t BinOf(float logit) const {
@@ -94,7 +95,7 @@ struct Distribution {
 
 // ---- Segments ----
 
-// Sets the masses of the segments from each thread's sum.
+// Sets the mass of each warp's segment to the total of its threads' sums.
 QUIRE_DEVICE void StoreSegments(uint64_t sum, SampleWorkspace* workspace) {
   sum = WarpInclusiveSum(sum);
   if (threadIdx.x % kWarpSize == kWarpSize - 1) {

@@ -1,5 +1,5 @@
 // A row of logits in the sampling kernel: how threads walk it, the rank of a token, and the results
-// of a first pass. sample.cu says what for.
+// of the first pass. The head of sample.cu defines rank and passes.
 //
 // All threads of the CTA call together, except RankOf, TokenOf and LogitOf.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_ROW_CUH_
@@ -23,8 +23,8 @@ struct LogitRow {
   const float* logits;
   int32_t vocab_size;
   bool is_aligned;  // to 16 bytes
-  // Each warp reads a segment of consecutive tokens, one quad of four per lane. vocab_size alone
-  // decides which thread reads a token.
+  // Each warp reads a segment of consecutive tokens, and each lane four of them (a quad) at a time.
+  // vocab_size and the CTA's size alone decide which thread reads a token.
   int32_t quads_per_segment;
 };
 
@@ -93,9 +93,9 @@ QUIRE_DEVICE float LogitOf(uint64_t rank) {
 
 // ---- The first pass ----
 
-// Results of one thread's tokens.
+// Result of ScanRow over one thread's tokens.
 struct Scan {
-  uint64_t best_rank;  // 0: no token, or only banned ones
+  uint64_t best_rank;  // 0 if the thread has no token or only banned ones
   float best_logit;
   float sum;  // of exponentials relative to best_logit
   uint32_t num_not_finite;
@@ -124,7 +124,7 @@ QUIRE_DEVICE Scan ScanRow(const LogitRow& row) {
 
 // Results of the whole row.
 struct Summary {
-  bool is_valid;  // all finite except banned tokens, and not all banned
+  bool is_valid;  // all logits except banned ones are finite, and not all are banned
   float max_logit;
   uint64_t best_rank;
 };

@@ -1,14 +1,14 @@
 // Windows: a pool of blocks on the device, and places of one block each. A place can show any block
 // at a second address (kernels/api/window_memory.h says what for).
 //
-// CUDA: each block is a separate physical allocation, made at the start, mapped into the pool
-// permanently and into places on demand. Reading a place that shows nothing is an illegal access.
-// Emulated: a memory file. A kernel faults if it copies from a place that shows nothing, or that
-// changed since the kernel was enqueued.
+// CUDA build: each block is a separate physical allocation, made in CreateWindows, mapped into the
+// pool permanently and into places on demand. Reading a place that shows nothing is an illegal
+// access. Emulated build: pool and places map a memory file. A kernel faults if it copies from a
+// place that shows nothing, or that changed since the kernel was enqueued.
 //
-// Devices: as in runtime.h: the windows belong to the device that was current at their creation.
-// Thread safety: MapPlaces and UnmapPlaces by one thread at a time, beside operations that touch
-//                none of these places, on devices as in runtime.h.
+// Devices:       as in runtime.h: windows belong to the device that was current at their creation.
+// Thread safety: one thread at a time calls MapPlaces and UnmapPlaces. Operations that touch other
+//                places may run meanwhile, on devices as in runtime.h.
 // Cost:          kernels/cuda/README.md has the calls' times on a GPU.
 // Errors:        0 or a cudaError_t, as in runtime.h.
 // Source:        CUDA C++ Programming Guide, "Virtual Memory Management".
@@ -34,19 +34,20 @@ struct Windows {
   void* places = nullptr;  // [num_places, block_bytes], read by kernels alone
 };
 
-// Sets *bytes to the current device's page size, or to 0 if it cannot map windows.
+// Sets *bytes to the current device's page size, or to 0 if the device cannot map windows.
 int WindowPageBytes(size_t* bytes);
 
-// The pool's contents are undefined, and no place shows anything. Errors:
+// Creates a pool with undefined contents, and places that show nothing. Errors:
 // cudaErrorMemoryAllocation, also if the address space is too small for the places.
 int CreateWindows(const WindowsShape& shape, Windows* windows);
-// Waits for all streams of the device, as Free. Does nothing for null.
+// Waits for all streams of the device, as Free does, then destroys pool and places. Does nothing
+// for null.
 int DestroyWindows(void* handle);
 
-// Makes places [place, place + count) show blocks [block, block + count). After an error they show
-// nothing. REQUIRES: no operation that reads these places is under way.
+// Makes places [place, place + count) show blocks [block, block + count). After an error the places
+// show nothing. REQUIRES: no operation that reads these places is under way.
 int MapPlaces(void* handle, int64_t place, BlockId block, int64_t count);
-// Makes the places show nothing. REQUIRES: as MapPlaces.
+// Makes places [place, place + count) show nothing. REQUIRES: as MapPlaces.
 int UnmapPlaces(void* handle, int64_t place, int64_t count);
 
 }  // namespace quire::gpu

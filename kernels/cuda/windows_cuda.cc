@@ -48,7 +48,7 @@ struct Driver {
     const cudaError_t asked =
         cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion, cudaEnableDefault, &result);
     if (asked != cudaSuccess || found == nullptr) {
-      cudaGetLastError();  // the error is ours, not a later launch's
+      cudaGetLastError();  // else a later launch would report this error
       error = asked != cudaSuccess ? asked : cudaErrorNotSupported;
     }
     *function = reinterpret_cast<Function>(found);
@@ -139,7 +139,7 @@ class DeviceWindows {
     return result;
   }
 
-  // One call for each run of mapped places: cuMemUnmap fails on an unmapped one.
+  // Calls cuMemUnmap once for each run of mapped places, since cuMemUnmap fails on others.
   CUresult Unmap(int64_t place, int64_t count) {
     const auto begin = is_mapped_.begin() + place;
     const auto end = begin + count;
@@ -165,8 +165,8 @@ class DeviceWindows {
   size_t PoolBytes() const { return static_cast<size_t>(shape_.num_blocks) * shape_.block_bytes; }
   size_t PlacesBytes() const { return static_cast<size_t>(shape_.num_places) * shape_.block_bytes; }
 
-  // Opens places for writing, too. An H200's driver accepted read-only, but only one program, by
-  // hand, has run on read-only places.
+  // Makes the addresses readable and writable. Places are only read, and an H200's driver accepted
+  // read-only places. But only one program, started by hand, has run on read-only places.
   CUresult Open(CUdeviceptr at, size_t bytes) const {
     const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -180,7 +180,7 @@ class DeviceWindows {
   CUdeviceptr places_ = 0;
   std::vector<CUmemGenericAllocationHandle> blocks_;
   size_t num_in_pool_ = 0;
-  std::vector<bool> is_mapped_;  // by place; empty until their addresses are reserved
+  std::vector<bool> is_mapped_;  // by place; empty until the places' addresses are reserved
 };
 
 }  // namespace

@@ -40,9 +40,9 @@ absl::Status DeviceError(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
 }
 
-// Returns the tokens of a split. At 50 tokens per query, a split's partial results are at most 4 %
-// of the keys and values that it reads. At least 512, so that short contexts need no merge: on an
-// H200 512 beats 256 for every batch except a single sequence of 512 tokens.
+// Returns the tokens that one split covers. At 50 tokens per query, a split's partial results are
+// at most 4 % of the keys and values that it reads. The minimum of 512 saves short contexts a
+// merge: on an H200 512 beats 256 for every batch except a single sequence of 512 tokens.
 int32_t SplitTokens(int32_t num_queries_per_kv_head) {
   constexpr int32_t kTokensPerQuery = 50;
   const auto wanted = static_cast<uint32_t>(kTokensPerQuery * num_queries_per_kv_head);
@@ -97,12 +97,12 @@ class GpuBackend final : public KernelBackend {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
   int64_t window_page_bytes() const override { return window_page_bytes_; }
   absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(const WindowShape& shape) override {
-    DropGraphs();  // as Allocate
+    DropGraphs();  // for the same reason as in Allocate
     return GpuWindows::Create(api_, stream_, shape);
   }
   void Upload(void* device, const void* host, int64_t bytes) override {
     Require(api_.copy_to_device(device, host, static_cast<size_t>(bytes), stream_), "upload");
-    Require(api_.synchronize(stream_), "upload");  // a copy from pinned memory may read it later
+    Require(api_.synchronize(stream_), "upload");  // copies from pinned memory are asynchronous
   }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
@@ -163,12 +163,13 @@ class GpuBackend final : public KernelBackend {
   }
   void LeaveGroup();
   void DropGraphs();
-  // Grows memory that a step touches, and drops the graphs, which hold its old address. A step that
-  // is being recorded never grows memory, because a step of its shape ran before; the device would
-  // refuse.
+  // Grows memory that steps use, and then drops the graphs, which hold the old address. While a
+  // step is recorded nothing grows (the device would refuse): an earlier step of its shape reserved
+  // all memory.
   void Reserve(GpuScratch& scratch, int64_t bytes) {
     if (nccl_ != nullptr && bytes > scratch.capacity_bytes()) {
-      nccl_->Finish();  // freeing waits for the device
+      // Freeing the old memory waits for the device, which hangs if a rank is lost.
+      nccl_->Finish();
     }
     if (scratch.Reserve(bytes)) {
       DropGraphs();
@@ -189,8 +190,8 @@ class GpuBackend final : public KernelBackend {
   const int64_t window_page_bytes_;
   GpuTransfers transfers_;
 
-  // Set if there are several ranks. Their collectives go through NCCL or, staged, through main
-  // memory.
+  // Set if there are several ranks. Collectives go through nccl_ or, if it is null, through
+  // staged_, in main memory.
   std::shared_ptr<Communicator> group_;
   std::unique_ptr<NcclGroup> nccl_;
   std::unique_ptr<StagedGroup> staged_;
@@ -340,7 +341,7 @@ StepInputs GpuBackend::BeginStep(const StepInputs& host) {
 }
 
 void GpuBackend::RunStep(const std::function<void()>& operations) {
-  // Collectives through main memory wait for the device, which a recording forbids.
+  // Collectives through main memory wait for the device, which must not happen in a recording.
   if (!step_.is_decode_only || group_ != nullptr) {
     operations();
     if (nccl_ != nullptr) {

@@ -6,8 +6,8 @@
 // all other steps run operation by operation.
 //
 // Thread safety: as KernelBackend.
-// Errors:        a failing device ends the process (exit code kExitDevice): its state cannot be
-//                trusted any more, and the scheduler computes what was lost again.
+// Errors:        a failing device ends the process (exit code kExitDevice), because its state
+//                cannot be trusted any more. The scheduler then has the lost steps computed again.
 #ifndef QUIRE_KERNELS_GPU_GPU_BACKEND_H_
 #define QUIRE_KERNELS_GPU_GPU_BACKEND_H_
 
@@ -32,19 +32,20 @@ enum class GpuQuantization : uint8_t {
 };
 
 struct GpuBackendOptions {
-  std::optional<DType> dtype;  // of activations and weights: kBF16 or kF16; nullopt: the model's
+  // Type of activations and weights: kBF16 or kF16. Nullopt: the model's type.
+  std::optional<DType> dtype;
   bool use_graphs = true;
   bool batch_invariant = false;  // a row of a product has the same bits in every batch
   GpuQuantization quantization = GpuQuantization::kNone;
   // File that keeps the fastest algorithm of each product (kernels/cuda/gemm_cache.h). Empty: no
-  // file, so every start times them again.
+  // file, so every start times the algorithms again.
   std::string gemm_cache_path;
 };
 
 // Makes the library's device the calling thread's current device, as BindThread does on other
-// threads. Errors: kInvalidArgument for another dtype; kFailedPrecondition, reason DEVICE, if there
-// is no library for products. PrepareFor fails the same way if that library has no products for the
-// quantization.
+// threads. Errors: kInvalidArgument if options.dtype is neither kBF16 nor kF16;
+// kFailedPrecondition, reason DEVICE, if there is no library for products. PrepareFor fails the
+// same way if that library does not support the quantization.
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary& library,
                                                                 const GpuBackendOptions& options);
 

@@ -1,10 +1,11 @@
 // GpuLibrary opens the shared library with the kernels: quire_cuda.so for "cuda", quire_emu.so for
-// "emu". It lies beside the program, or in the folder whose absolute path is in QUIRE_LIBRARY_PATH.
+// "emu". The library is beside the program, or in the folder whose absolute path is in
+// QUIRE_LIBRARY_PATH.
 //
-// Thread safety: Open from any thread; the api's functions as they say.
-// Errors:        kFailedPrecondition, reason DEVICE: a folder that is not absolute, no such
-// library,
-//                one of another version, or no device (the message says which and what to do).
+// Thread safety: Open from any thread; the api's functions as gpu_api.h says.
+// Errors:        kFailedPrecondition, reason DEVICE: the folder is not absolute, the library
+//                does not exist or has another version, or there is no such device. The message
+//                says which, and what to do.
 #ifndef QUIRE_KERNELS_GPU_GPU_LIBRARY_H_
 #define QUIRE_KERNELS_GPU_GPU_LIBRARY_H_
 

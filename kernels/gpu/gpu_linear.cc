@@ -25,7 +25,7 @@ void Convert(const std::byte* from, DType from_dtype, DType to_dtype, int64_t co
   }
 }
 
-// Returns null if there is no bias.
+// Uploads the bias, converted to `dtype`. Returns null if there is no bias.
 absl::StatusOr<std::unique_ptr<DeviceMemory>> UploadBias(const LinearSource& source,
                                                          DType dtype,
                                                          KernelBackend& backend) {
@@ -44,7 +44,8 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> UploadBias(const LinearSource& sou
   return bias;
 }
 
-// Returns the largest part's bytes, of as many whole rows as fit in kStagingBytes, at least one.
+// Returns staging bytes that suffice for every part: as many of its whole rows as fit in
+// kStagingBytes, and at least one row.
 int64_t StagingBytes(const LinearSource& source) {
   int64_t bytes = 0;
   for (const MatrixView& part : source.parts) {

@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// Doubles, so that a slowly growing batch does not reallocate at every step.
+// Rounds up to a power of two, so that a slowly growing batch does not reallocate at every step.
 int64_t GrownBytes(int64_t bytes) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
 }

@@ -1,4 +1,4 @@
-// Memory of the device and of the host as GpuBackend holds it.
+// The device memory and pinned host memory that GpuBackend uses.
 //
 // Thread safety: one caller at a time (the executor thread).
 #ifndef QUIRE_KERNELS_GPU_GPU_MEMORY_H_
@@ -41,7 +41,7 @@ class GpuMemory final : public DeviceMemory {
   gpu::Stream stream_;
 };
 
-// Device memory that loses its contents when it grows. Undefined at first.
+// Device memory that loses its contents when it grows. The contents are undefined at first.
 class GpuScratch {
  public:
   explicit GpuScratch(const gpu::GpuApi& api) : api_(api) {}

@@ -35,7 +35,8 @@ void GpuSampler::Sample(const SampleParams& params) {
   packer_.Pack(params);
   const Layout at = LayOut(params);
   staging_.Reserve(at.bytes);
-  static_cast<void>(memory_.Reserve(at.bytes));  // no graph holds it: sampling is never recorded
+  // The address may change: no graph holds it, because sampling is never recorded.
+  static_cast<void>(memory_.Reserve(at.bytes));
   std::byte* host = staging_.data();
   auto* device = static_cast<std::byte*>(memory_.data());
   const auto& rows = packer_.rows();

@@ -1,5 +1,5 @@
 // GpuSampler turns rows of logits into tokens: it uploads the parameters in one copy, runs the
-// sampling kernel, downloads the results in one copy and waits for it.
+// sampling kernel, downloads the results in one copy and waits for that copy.
 //
 // Thread safety: one caller at a time (the executor thread).
 #ifndef QUIRE_KERNELS_GPU_GPU_SAMPLER_H_

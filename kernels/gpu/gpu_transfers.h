@@ -1,9 +1,9 @@
 // GpuTransfers moves whole blocks between the KV pool and pinned host memory on the device's copy
 // engines: one stream for each direction, beside the compute stream.
 //
-// A transfer begins after the operations enqueued on the compute stream before it: by then an
-// outgoing block has been written, and the block that an incoming one overwrites has been read.
-// Blocks that are adjacent on both sides are one copy.
+// A transfer begins after all operations that were enqueued before it on the compute stream. So a
+// block that leaves the device has been written, and a block that is overwritten has been read.
+// Blocks that are adjacent both on the device and on the host are moved in one copy.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        a failing device ends the process, as in GpuBackend.
@@ -27,7 +27,7 @@ class GpuTransfers {
   GpuTransfers(const GpuTransfers&) = delete;
   GpuTransfers& operator=(const GpuTransfers&) = delete;
 
-  // As KernelBackend's functions of these names.
+  // See KernelBackend::StartTransfer, OrderAfter, TransfersDone and WaitForTransfers.
   TransferId Start(const BlockTransferParams& params);
   void OrderAfter(TransferId transfer);
   TransferId Done();

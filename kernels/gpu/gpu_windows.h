@@ -1,6 +1,6 @@
 // GpuWindows holds a KV pool on the device and windows onto it (kernels/cuda/windows.h).
 //
-// Thread safety: as WindowMemory; a thread that maps has called KernelBackend::BindThread.
+// Thread safety: as WindowMemory; a thread must call KernelBackend::BindThread before it maps.
 // Errors:        a failing device ends the process, as in GpuBackend.
 #ifndef QUIRE_KERNELS_GPU_GPU_WINDOWS_H_
 #define QUIRE_KERNELS_GPU_GPU_WINDOWS_H_

@@ -22,8 +22,8 @@
 namespace quire {
 namespace {
 
-// Bounds the unfinished collectives on the stream. A full stream would block the host, which could
-// not notice a lost rank then; streams take far more than this.
+// Bounds the unfinished collectives on the stream. If the stream were full, the host would block
+// and could not notice a lost rank. Streams have room for far more than this.
 constexpr int kMaxUnderWay = 64;
 constexpr int64_t kSpin = 50 * kNanosPerMicro;
 constexpr auto kNap = std::chrono::microseconds(20);
@@ -155,7 +155,7 @@ void NcclGroup::ReceiveParts(const GatherParams& params) {
   const int64_t others = std::accumulate(counts_.begin() + 1, counts_.end(), int64_t{0});
   const int64_t bytes = others * int64_t{sizeof(float)};
   if (bytes > parts_.capacity_bytes()) {
-    Finish();  // freeing waits for the device
+    Finish();  // because freeing the old memory waits for the device
     static_cast<void>(parts_.Reserve(bytes));
   }
   auto* parts = static_cast<float*>(parts_.data());
@@ -250,7 +250,7 @@ void NcclGroup::End() {
   }
   const Instant deadline = SteadyNow() + kMaxEnd;
   void* group = std::exchange(group_, nullptr);
-  // On a separate thread, because it may hang if another rank or the network does.
+  // On a separate thread, because end_device_group may hang if another rank or the network does.
   std::future<int> ended = std::async(std::launch::async, [this, group] {
     const int error = api_.set_device(device_);
     return error != 0 ? error : api_.end_device_group(group);

@@ -1,14 +1,14 @@
 // NcclGroup runs the collectives of a group's ranks on their GPUs by NCCL. Each operation is
 // enqueued on the stream and waits there for the other ranks.
 //
-// The host never blocks on the stream: a lost rank would hang it. It polls the stream, NCCL's
-// errors and the host links between the ranks. A failure breaks the group on all ranks, and ends
-// NCCL's communicator to release this rank's stream. If that takes more than kMaxEnd, the process
-// ends. REQUIRES: Finish before every other wait for the stream.
+// The host never blocks on the stream, because a lost rank would block the stream for ever. Instead
+// the host polls the stream, NCCL's errors and the host links between the ranks. A failure breaks
+// the group on all ranks, and ends NCCL's communicator to release this rank's stream. If that takes
+// more than kMaxEnd, the process ends. REQUIRES: Finish before every other wait for the stream.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        a group that breaks: see Communicator. A failing device ends the process, as in
-//                GpuBackend; so does ending NCCL's communicator, if that hangs.
+//                GpuBackend; a communicator of NCCL that does not end also ends the process.
 // Source:        NVIDIA NCCL User Guide, "Fault Tolerance".
 #ifndef QUIRE_KERNELS_GPU_NCCL_GROUP_H_
 #define QUIRE_KERNELS_GPU_NCCL_GROUP_H_
@@ -33,7 +33,8 @@ class NcclGroup {
   static constexpr int64_t kMaxEnd = 2 * kNanosPerSecond;
 
   // All ranks call this at about the same time. Returns null if a rank has no NCCL or two ranks
-  // share a GPU. Errors: kUnavailable, reason GROUP_BROKEN, also after `timeout_ns`.
+  // share a GPU. Errors: kUnavailable, reason GROUP_BROKEN, if the group breaks or is not connected
+  // after `timeout_ns`.
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Join(const GpuLibrary& library,
                                                          gpu::Stream stream,
                                                          std::shared_ptr<Communicator> ranks,
@@ -42,7 +43,7 @@ class NcclGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  // As KernelBackend's functions of these names. REQUIRES: no bias.
+  // See KernelBackend::AllReduce and Gather. REQUIRES: no bias.
   void AllReduce(const AllReduceParams& params);
   void Gather(const GatherParams& params);
   // Waits until the stream's operations are done or the group is broken.
@@ -53,8 +54,8 @@ class NcclGroup {
 
   void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
   absl::Status Connect(int64_t timeout_ns);
-  // Waits until NCCL has taken the operation just enqueued, which must happen before the next one.
-  // Breaks the group if `error` is not 0.
+  // Waits until NCCL has accepted the operation just enqueued, which must happen before the next
+  // one. Breaks the group if `error` is not 0.
   void Settle(int error, const char* what);
   void ReceiveParts(const GatherParams& params);
   // Waits until NCCL is settled and is_done returns true. Breaks the group on an error, a lost rank
@@ -67,7 +68,7 @@ class NcclGroup {
   const int32_t device_;
   const gpu::Stream stream_;
   const std::shared_ptr<Communicator> ranks_;
-  void* group_ = nullptr;  // null once it has ended
+  void* group_ = nullptr;  // NCCL's communicator; null once it has ended
   gpu::Event done_ = nullptr;
   int num_under_way_ = 0;
   GpuScratch parts_{api_};  // the other ranks' parts, one after another

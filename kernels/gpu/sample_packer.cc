@@ -8,7 +8,7 @@ namespace {
 
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
 
-// Merges the entries from `first` on to one per token id, in ascending order.
+// Merges the entries from `first` on, so that each token id has one entry, in ascending order.
 void MergeEqualTokens(std::vector<gpu::LogitAdjustment>* all, size_t first) {
   const auto begin = all->begin() + static_cast<std::ptrdiff_t>(first);
   std::stable_sort(

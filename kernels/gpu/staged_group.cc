@@ -69,7 +69,7 @@ void StagedGroup::Reserve(int64_t bytes) {
   }
 }
 
-// Stream order keeps this behind the previous operation's upload from the same memory.
+// Stream order makes this wait for the previous operation's upload from the same memory.
 void StagedGroup::Download(const void* device, int64_t bytes) {
   Require(api_.copy_to_host(staging_.data(), device, static_cast<size_t>(bytes), stream_),
           "download sum");

@@ -2,13 +2,13 @@
 // device, adds up through a Communicator and copies back. Slow, but it needs no NCCL, and ranks may
 // share a GPU.
 //
-// Sums are fp32, in the order of kernels/api/collective.h; a sum of 16 bits is rounded once, at the
-// end.
+// Sums are fp32, in the order of kernels/api/collective.h; a sum of bf16 or f16 elements is rounded
+// once, at the end.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        a group that breaks: see Communicator. A failing device ends the process, as in
 //                GpuBackend.
-// Cost:          each operation waits for the device; two copies over its bus.
+// Cost:          each operation waits for the device, and copies twice over the device's bus.
 #ifndef QUIRE_KERNELS_GPU_STAGED_GROUP_H_
 #define QUIRE_KERNELS_GPU_STAGED_GROUP_H_
 
@@ -34,7 +34,7 @@ class StagedGroup {
   StagedGroup(const StagedGroup&) = delete;
   StagedGroup& operator=(const StagedGroup&) = delete;
 
-  // As KernelBackend's functions of these names. REQUIRES: no bias.
+  // See KernelBackend::AllReduce and Gather. REQUIRES: no bias.
   void AllReduce(const AllReduceParams& params);
   void Gather(const GatherParams& params);
 
@@ -50,7 +50,7 @@ class StagedGroup {
   const gpu::Stream stream_;
   const std::shared_ptr<Communicator> ranks_;
   PinnedScratch staging_{api_};
-  std::vector<float> sums_;  // of 16-bit elements, added up in fp32
+  std::vector<float> sums_;  // fp32 copies of 16-bit elements
 };
 
 }  // namespace quire

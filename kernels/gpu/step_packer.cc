@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kArrayAlignment = 16;
 
-// Copies the values and fills the rest of the array.
+// Copies the `given` values, and fills the rest of the array with `padding`.
 template <typename T>
 void Fill(
     std::byte* bytes, int64_t offset, int64_t count, const T* from, int64_t given, T padding) {

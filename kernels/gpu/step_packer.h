@@ -1,9 +1,9 @@
 // StepPacker lays out the inputs of a step for one copy to the device. It decides which sequences
-// decode, which are prefilled in which items, and whether a graph can replay the step.
+// decode, divides the others into prefill items, and decides whether a graph can replay the step.
 //
 // A step in which every sequence decodes one token and is sampled is padded: to the next bucket of
-// sequences, and to a power of two of block table columns. So a few graphs serve all such steps.
-// Padding has slot -1 and length 0.
+// sequences (DecodeBucket), and to a power of two of block table columns. So a few graphs serve all
+// such steps. Padding sequences have slot -1 and length 0.
 //
 // Thread safety: one caller at a time.
 // Cost:          O(tokens + block table entries).
@@ -24,7 +24,7 @@ namespace quire {
 struct DecodeShape {
   int32_t num_seqs = 0;
   int32_t max_blocks_per_seq = 0;
-  bool reads_windows = false;  // first_places in place of block_tables
+  bool reads_windows = false;  // has first_places instead of block_tables
 
   // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 mistakes the operator
   friend auto operator<=>(const DecodeShape&, const DecodeShape&) = default;
@@ -32,13 +32,13 @@ struct DecodeShape {
 
 struct PackedStep {
   StepInputs inputs;            // pointers into the destination
-  bool is_decode_only = false;  // padded to shape
+  bool is_decode_only = false;  // every sequence decodes one token; padded to shape
   DecodeShape shape;
   int32_t num_decodes = 0;
-  const int32_t* decode_seq_index = nullptr;  // [num_decodes], or null: all, in order
+  const int32_t* decode_seq_index = nullptr;  // [num_decodes]; null: all sequences, in order
   int32_t num_items = 0;
   const gpu::PrefillItem* items = nullptr;  // [num_items], longest context first
-  int64_t max_splits = 0;                   // of the decodes, without a sliding window
+  int64_t max_splits = 0;                   // of all decodes, if there is no sliding window
 };
 
 class StepPacker {
@@ -49,7 +49,8 @@ class StepPacker {
 
   // Classifies the sequences and places the arrays. Returns the bytes that Write needs.
   int64_t Plan(const StepInputs& host);
-  // Fills `bytes` and returns the step with pointers as if they lay at `destination`.
+  // Fills `bytes`. The pointers of the returned step are valid after `bytes` is copied to
+  // `destination`.
   PackedStep Write(const StepInputs& host, std::byte* bytes, void* destination);
 
  private:
@@ -69,7 +70,7 @@ class StepPacker {
   const int32_t split_tokens_;
   const bool pad_decodes_;
 
-  // The step between Plan and Write.
+  // State of the current step, from Plan to Write.
   PackedStep step_;
   std::vector<int32_t> decodes_;
   std::vector<gpu::PrefillItem> items_;
@@ -78,8 +79,8 @@ class StepPacker {
       decode_index_, item_list_;
 };
 
-// Returns the smallest bucket that holds num_seqs: 1, 2, 4, 8, then steps of 8 to 64, 16 to 256, 32
-// beyond.
+// Returns the smallest bucket that holds num_seqs: 1, 2, 4, 8, then multiples of 8 up to 64, of 16
+// up to 256, and of 32 above.
 int32_t DecodeBucket(int32_t num_seqs);
 
 }  // namespace quire

@@ -11,12 +11,12 @@
 namespace quire::reference {
 namespace {
 
-// One query of one head, and where its context lies.
+// One query of one head, and the blocks and positions of its context.
 struct Query {
   const float* q = nullptr;  // [head_dim]
   float* out = nullptr;      // [head_dim]
   const void* base = nullptr;
-  const BlockId* block_table = nullptr;  // null: block i is the i-th from base on
+  const BlockId* block_table = nullptr;  // null: the blocks are consecutive, from base on
   int32_t kv_head = 0;
   double slope = 0.0;  // of ALiBi; 0: none
   int32_t first = 0;   // positions [first, last] are attended to
@@ -27,8 +27,8 @@ BlockId BlockAt(const Query& query, int32_t index) {
   return query.block_table == nullptr ? index : query.block_table[index];
 }
 
-// Returns the scale of the slot's key or value. `offset` leads from the keys of a head to these
-// scales; `without` is the scale in a cache that has none.
+// Returns the scale of the slot's key or value. `offset` is the distance from the keys of a head to
+// these scales. Returns `without` if the cache has no scales.
 double ScaleOf(const PagedAttentionParams& p,
                const Query& query,
                int32_t position,

@@ -1,4 +1,4 @@
-// Philox4x32-10, a random function of a key and a counter: no state to lose or to share.
+// Philox4x32-10, a random function of a key and a counter. It keeps no state.
 //
 // Thread safety: a free function.
 // Source:        Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 3.2.

@@ -29,7 +29,7 @@ void Sample(const SampleParams& params);
 // 0 for an excluded token; in a greedy row all but one are excluded. Empty if no token can be
 // sampled.
 std::vector<double> SamplingWeights(const SamplingRow& row, std::span<const float> logits);
-// u of the draw, in [0, 1).
+// Returns u of the draw, in [0, 1).
 double UniformOf(const SamplingRow& row);
 
 }  // namespace quire::reference

@@ -29,7 +29,7 @@ std::vector<double> LogSoftmax(const std::vector<double>& logits) {
   return result;
 }
 
-// Token ids, likeliest first, lowest id first among equals.
+// Returns all token ids, likeliest first; among equals the lowest id comes first.
 std::vector<TokenId> RankedTokens(const std::vector<double>& values) {
   std::vector<TokenId> order(values.size());
   for (size_t i = 0; i < order.size(); ++i) {
@@ -73,7 +73,7 @@ void ApplyPenalties(const SamplingRow& row, std::vector<double>& logits) {
   }
 }
 
-// Returns the weights after min-p, top-k and top-p, each applied to what the one before left.
+// Returns the weights after min-p, top-k and top-p, each applied to the tokens kept so far.
 std::vector<double> KeptWeights(const SamplingParams& params, std::vector<double> logits) {
   for (double& logit : logits) {
     logit /= params.temperature;
@@ -151,7 +151,7 @@ std::vector<double> SamplingWeights(const SamplingRow& row, std::span<const floa
   ApplyBiasAndBans(row, adjusted);
   ApplyPenalties(row, adjusted);
   if (!std::isfinite(*std::max_element(adjusted.begin(), adjusted.end()))) {
-    return {};  // bias and bans left no token
+    return {};  // bias and bans have excluded every token
   }
   if (row.params->is_greedy()) {
     std::vector<double> weights(adjusted.size(), 0.0);

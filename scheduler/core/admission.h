@@ -2,9 +2,9 @@
 //
 // A group starts only when all its sequences can: each needs a handle, and there must be blocks for
 // all their known tokens. The first slices may take fewer blocks, but the rest stays free for the
-// group: a prompt that is cut has spent the budget of its step, and comes before newer groups in
-// the next. A watermark of blocks stays free for the growth of running groups. If nothing runs, no
-// blocks are kept for growth, and any group that fits the pool starts.
+// group: a prompt that is cut has spent the budget of its step, and is served before newer groups
+// in the next step. A watermark of blocks stays free for the growth of running groups. If nothing
+// runs, no blocks are kept for growth, and any group that fits the pool starts.
 //
 // With a sliding window a group never holds more than NumBlocksAtMost blocks, however long its
 // sequences become, so admission asks for no more.
@@ -25,7 +25,7 @@ namespace quire {
 enum class AllocStatus : uint8_t {
   kOk,
   kLater,  // once running groups have given back blocks or handles
-  kNever,  // not under these limits, even alone
+  kNever,  // the group does not fit these limits, even alone
 };
 
 // Handles and blocks that a group may start with.
@@ -50,8 +50,8 @@ int32_t NumBlocksInStep(int32_t num_tokens, int32_t num_step_tokens, const StepL
 // num_tokens tokens: a step computes at most max_tokens_per_step tokens of all of them together.
 int64_t NumBlocksAtMost(int32_t num_sequences, int64_t num_tokens, const StepLimits& limits);
 
-// Upper bound on the blocks that the group takes until all its known tokens are computed, if it
-// need not take num_shared_blocks of them.
+// Upper bound on the blocks that the group takes until all its known tokens are computed, if
+// num_shared_blocks of them are shared and need not be taken.
 int64_t NumBlocksToCompute(const SequenceGroup& group,
                            int32_t num_shared_blocks,
                            const StepLimits& limits);
@@ -59,7 +59,8 @@ int64_t NumBlocksToCompute(const SequenceGroup& group,
 // Returns true if num_sequences sequences of full length fit when nothing else runs.
 bool FitsPool(const Request& request, int32_t num_sequences, const StepLimits& limits);
 
-// Returns true if the group can run to its full length, alone if need be. Else Admit: kNever.
+// Returns true if the group can run to its full length, alone if need be. If not, Admit returns
+// kNever.
 bool FitsEver(const SequenceGroup& group, const StepLimits& limits);
 
 AllocStatus Admit(const SequenceGroup& group, const StepLimits& limits, const Room& room);

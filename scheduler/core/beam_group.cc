@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-// Makes the sequences the next live beams.
+// Turns the group's sequences into the next live beams.
 void Place(CoreState& state, SequenceGroup& group, const BeamStep& step) {
   std::vector<Sequence>& sequences = group.sequences();
   const std::vector<size_t> parents = group.beams->places;

@@ -1,10 +1,11 @@
 // BeamGroup carries out beam search with the sequences of a group. Once every live beam has its
-// candidates, BeamSearch chooses the next live beams, and the sequences become those.
+// candidates, BeamSearch chooses the next live beams, and the sequences of the group take over the
+// tokens and blocks of these beams.
 //
-// The first continuation of a beam stays in its place, and the worker is told its token. Every
-// other one takes a free place as a fork: it shares all blocks, and copies the last one before it
-// writes to it. A beam without a continuation gives its blocks back. So blocks are shared like a
-// tree, and only the last one is ever copied.
+// The first continuation of a beam stays in the beam's sequence, and the worker is told its token.
+// Every other continuation takes an idle sequence as a fork: it shares all blocks, and copies the
+// last block before it writes to it. A beam without a continuation gives its blocks back. So blocks
+// are shared like a tree, and only the last one is ever copied.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.4 and figure 9.
@@ -21,9 +22,9 @@ namespace quire {
 // Returns the parameters of the search. REQUIRES: request.beam_search.
 BeamSearchParams SearchParamsOf(const Request& request);
 
-// Takes the candidate next tokens of one live beam. With those of the last beam, all beams advance
-// or the request finishes. REQUIRES: the group is running; the sequence is a live beam without a
-// gap.
+// Takes the candidate next tokens of one live beam. Once the last live beam has its candidates, all
+// beams advance or the request finishes. REQUIRES: the group is running; the sequence is a live
+// beam without a gap.
 void TakeCandidates(CoreState& state,
                     SequenceGroup& group,
                     Sequence& sequence,

@@ -142,8 +142,8 @@ void BeamSearch::RankExtensions(std::span<const std::span<const BeamCandidate>> 
   ExtensionMerge extensions(step_.beams, candidates);
   const auto num_going_on = [this] { return static_cast<int32_t>(next_beams_.size()); };
   int32_t rank = 0;
-  // Before the last step num_beams beams that go on suffice: as many are ranked then, so nothing
-  // behind them may become a hypothesis.
+  // Before the last step, num_beams beams that go on suffice: then at least num_beams extensions
+  // are ranked, so no later one may become a hypothesis.
   while ((is_last_step ? rank : num_going_on()) < params_.num_beams) {
     const std::optional<LiveBeam> extension = extensions.TakeBest();
     if (!extension) {
@@ -189,7 +189,7 @@ bool BeamSearch::IsStopToken(TokenId token_id) const {
   return std::binary_search(params_.stop_token_ids.begin(), params_.stop_token_ids.end(), token_id);
 }
 
-// In double, where no valid length and penalty give a power of 0 or infinity.
+// Computed in double: there no valid length and penalty give a power of 0 or infinity.
 float BeamSearch::Normalized(float score, int32_t num_tokens) const {
   return static_cast<float>(double{score} / std::pow(num_tokens, params_.length_penalty));
 }

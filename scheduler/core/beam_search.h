@@ -14,19 +14,21 @@
 // The rules are those of Hugging Face transformers 5 (`_beam_search` of generation/utils.py)
 // without sampling, for a batch of one. All extensions of all live beams by one token are ranked by
 // score:
-// - one that ends in a stop token, or reaches max_tokens, becomes a hypothesis if it is among the
-//   first num_beams of the ranking, and is forgotten otherwise;
-// - the first num_beams of the others are the next live beams.
+// - an extension that ends in a stop token or reaches max_tokens becomes a hypothesis if it is
+//   among the first num_beams of the ranking, and is forgotten otherwise;
+// - the first num_beams of the other extensions are the next live beams.
 // The best num_beams hypotheses are kept. EarlyStopping says when the search is over before
 // max_tokens. One beam is a search too, and not always greedy decoding (which transformers does
-// when asked for one beam): it goes on past a stop token while that can still bring a better score.
+// when asked for one beam): the search goes on past a stop token while that can still bring a
+// better score.
 //
 // Ties:          torch.topk, which transformers uses, promises no order. Here the lower beam goes
 //                first, then the earlier candidate of a beam, and an older hypothesis before a
-//                newer one. As there, a live beam that could only equal the worst hypothesis ends
-//                the search.
-// Scores:        sums of logprobs (natural logarithm) in float, as in transformers. That of a
-//                hypothesis is divided by (output tokens, stop token included) ^ length_penalty.
+//                newer one. As in transformers, the search ends if the best live beam could only
+//                equal the worst hypothesis.
+// Scores:        sums of logprobs (natural logarithm) in float, as in transformers. The score
+//                of a hypothesis is that sum, divided by
+//                (output tokens, stop token included) ^ length_penalty.
 //
 // Thread safety: not thread-safe. No clock, no randomness: equal calls give equal answers.
 // Cost:          Step is O(num_beams * (num_beams + stop tokens)). It allocates only when the
@@ -47,16 +49,16 @@ namespace quire {
 
 // When the search ends once num_beams hypotheses exist.
 enum class EarlyStopping : uint8_t {
-  kFalse,  // once the best live beam, ended now, would not beat the worst hypothesis
+  kFalse,  // once the best live beam, if it ended now, would not beat the worst hypothesis
   kTrue,   // at once
-  kNever,  // as kFalse, but if length_penalty > 0 the live beam is scored at max_tokens
+  kNever,  // as kFalse, but if length_penalty > 0 the beam is scored as if max_tokens long
 };
 
 struct BeamSearchParams {
   // The worker answers with at most this many candidates per sequence.
   static constexpr int32_t kMaxCandidates = 20;
   static constexpr int32_t kMaxBeams = kMaxCandidates / 2;
-  // Beyond it scores would leave the range of a float.
+  // With a larger penalty, scores would leave the range of a float.
   static constexpr double kMaxLengthPenalty = 5.0;
 
   int32_t num_beams = 1;
@@ -67,12 +69,12 @@ struct BeamSearchParams {
   int32_t min_tokens = 0;               // output tokens that must precede a stop token
   std::vector<TokenId> stop_token_ids;  // any order; they count as tokens of the hypothesis
 
-  // Candidates of each beam that always suffice for a step: every stop token may come before the
-  // num_beams that go on.
+  // Number of candidates per beam that always suffices for a step: every stop token may rank before
+  // the num_beams candidates that go on.
   int32_t num_candidates() const { return num_beams + static_cast<int32_t>(stop_token_ids.size()); }
 };
 
-// Errors: kInvalidArgument, which names what is out of range.
+// Errors: kInvalidArgument; the message names the parameter that is out of range.
 absl::Status CheckBeamSearchParams(const BeamSearchParams& params);
 
 struct BeamCandidate {
@@ -81,13 +83,13 @@ struct BeamCandidate {
 };
 
 struct LiveBeam {
-  int32_t parent = 0;  // place among the live beams of the previous step
+  int32_t parent = 0;  // index in the live beams of the previous step
   TokenId token_id = 0;
   float score = 0.0F;  // sum of logprobs
 };
 
 struct BeamStep {
-  std::vector<LiveBeam> beams;   // the next live beams, best first; none when the search is over
+  std::vector<LiveBeam> beams;   // the next live beams, best first; empty when the search is over
   std::vector<int32_t> dropped;  // previous live beams without a continuation, ascending
 };
 
@@ -102,22 +104,23 @@ class BeamSearch {
   // REQUIRES: CheckBeamSearchParams(params).ok()
   explicit BeamSearch(BeamSearchParams params);
 
-  // The live beams, in the order in which Step takes candidates. Before the first step there is
-  // one, the prompt, whose parent and token mean nothing.
+  // The live beams, in the order in which Step takes candidates. Before the first step there is one
+  // beam, the prompt, whose parent and token mean nothing.
   const std::vector<LiveBeam>& beams() const { return step_.beams; }
 
-  // candidates[i]: the likeliest next tokens of beam i, best first, params.num_candidates() of them
-  // or all there are; more do no harm. A candidate with a non-finite logprob is skipped. With fewer
-  // candidates there may be fewer beams; with none the search is over.
-  // The result is valid until the next call. REQUIRES: !is_done(); candidates for every live beam.
+  // candidates[i]: the likeliest next tokens of beam i, best first, params.num_candidates() of
+  // them, or the whole vocabulary if that is smaller; more do no harm. A candidate with a
+  // non-finite logprob is skipped. With fewer candidates there may be fewer beams; with none the
+  // search is over. The result is valid until the next call. REQUIRES: !is_done(); candidates for
+  // every live beam.
   const BeamStep& Step(std::span<const std::span<const BeamCandidate>> candidates);
 
   bool is_done() const { return is_done_; }
   int32_t num_tokens() const { return num_tokens_; }  // output tokens of each live beam
   int32_t num_hypotheses() const { return static_cast<int32_t>(hypotheses_.size()); }  // so far
 
-  // Returns the best hypotheses so far, best first, at most params.num_hypotheses; once the search
-  // is over, fewer only if candidates ran out.
+  // Returns the best hypotheses so far, best first, at most params.num_hypotheses. After the search
+  // there are fewer only if candidates ran out.
   std::vector<BeamHypothesis> BestHypotheses() const;
 
  private:
@@ -147,7 +150,7 @@ class BeamSearch {
   BeamSearchParams params_;  // stop_token_ids sorted
   int32_t num_tokens_ = 0;
   bool is_done_ = false;
-  BeamStep step_;               // beams: the live ones
+  BeamStep step_;               // step_.beams: the live beams
   std::vector<int32_t> nodes_;  // last nodes of the live beams, in their order
   std::vector<LiveBeam> next_beams_;
   std::vector<int32_t> next_nodes_;

@@ -24,8 +24,8 @@ struct BlockMapCell {
   int32_t num_cached = 0;
   int32_t num_active = 0;
   int32_t num_leaving = 0;  // leaving or pending: free soon
-  int32_t num_shared = 0;   // of the active and leaving ones, referenced more than once
-  RequestId holder;         // has the most of the active ones; 0: there are none
+  int32_t num_shared = 0;   // active and leaving blocks that are referenced more than once
+  RequestId holder;         // has more active blocks here than any other; 0: there are none
 };
 
 // A running request, or a pinned prefix.
@@ -33,14 +33,13 @@ struct BlockHolder {
   RequestId id;
   bool is_prefix = false;
   int32_t num_blocks = 0;
-  // Running sequences, and their tokens.
-  int32_t num_sequences = 0;
+  int32_t num_sequences = 0;  // running ones; 0 for a prefix
   int32_t num_prompt_tokens = 0;
-  int64_t num_output_tokens = 0;  // so far, of all of them
+  int64_t num_output_tokens = 0;  // so far, of all its running sequences
 };
 
 struct BlockMap {
-  int32_t blocks_per_cell = 0;  // the last one may have fewer
+  int32_t blocks_per_cell = 0;  // the last cell may have fewer
   std::vector<BlockMapCell> cells;
   std::vector<BlockHolder> holders;  // in descending order of num_blocks
 };

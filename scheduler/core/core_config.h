@@ -27,15 +27,16 @@ std::optional<PreemptionMode> ParsePreemptionMode(std::string_view name);
 // The order of service: see scheduling_policy.h.
 enum class SchedulingPolicyKind : uint8_t { kFcfs, kPriority, kFairShare };
 
-// A value of CoreConfig::target_inter_token: three times the duration of a step without prompts.
+// A value of CoreConfig::target_inter_token. It means three times the duration of a decode step.
 inline constexpr Instant kAutoInterToken = 0;
 
 struct CoreConfig {
   int32_t max_queued_requests = 1024;
   int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
-  // Bounds the waiting requests that an earlier scheduler had accepted, beside the above: its
-  // queue, and twice its running requests (waiting_queue.h). Their tokens are bounded by
-  // max_queued_tokens + 2 * max_sequences * max_model_len.
+  // Bounds the waiting requests that an earlier scheduler had accepted. They do not count against
+  // max_queued_requests. The value covers the queue of that scheduler and twice its running
+  // requests (waiting_queue.h). Their tokens are bounded by max_queued_tokens + 2 * max_sequences *
+  // max_model_len.
   int64_t max_resumed_requests = 1536;
   // Blocks kept free when a waiting request is admitted, so that running ones can grow a while
   // without a preemption. A fraction of the pool, in [0, 1).
@@ -44,9 +45,9 @@ struct CoreConfig {
   // Under kPriority: the waiting time that is worth one priority level.
   Instant priority_ageing = 10 * kNanosPerSecond;
   // Target duration of a step while sequences decode: recent step times decide how many prompt
-  // tokens it may have (step_bound.h). kInfiniteFuture: as many as the step has room for. >= 0.
+  // tokens a step may have (step_bound.h). kInfiniteFuture: no target. REQUIRES: >= 0.
   Instant target_inter_token = kInfiniteFuture;
-  // Bounds the introductions of one step (introduction_budget.h). > 0.
+  // Bounds the bytes of the introductions in one step (introduction_budget.h). > 0.
   int64_t introduction_budget_bytes = kIntroductionBudgetBytes;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
   // Whether requests of the same salt share computed blocks of common prefixes. Sequences of one

@@ -363,7 +363,9 @@ void CoreState::ForkWaitingFrom(SequenceGroup& group, const Sequence& sequence) 
 
 void CoreState::End(Sequence& sequence) {
   if (sequence.is_running()) {
-    if (sequence.num_scheduled_tokens() > 0) {  // its row is never checked: it may be non-finite
+    // The row of an unanswered slice is never checked. It may be non-finite, so no other sequence
+    // may use the blocks that the slice fills.
+    if (sequence.num_scheduled_tokens() > 0) {
       const int32_t num_full = sequence.num_computed_tokens() / epoch->kv_cache.block_size_tokens();
       epoch->kv_cache.Unpublish(sequence.table, num_full, sequence.block_hashes);
     }

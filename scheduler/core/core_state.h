@@ -34,8 +34,8 @@
 
 namespace quire {
 
-// One membership of a worker group, with all state that is valid only inside it. It starts empty
-// and is dropped as a whole.
+// The state that is valid only within one membership of a worker group. It starts empty and is
+// dropped as a whole.
 struct Epoch {
   Epoch(uint64_t incarnation, uint64_t epoch_number, const StepLimits& step_limits);
 
@@ -46,19 +46,19 @@ struct Epoch {
   KvCacheManager kv_cache;
   HandlePool handles;
   PreemptionCost preemption_cost;
-  bool had_suspect = false;                       // a suspect ran ahead of its turn
+  bool had_suspect = false;                       // a crash suspect ran ahead of its turn
   std::optional<ScheduleRank> owed_introduction;  // see introduction_budget.h
 };
 
-// The plan that was handed out and not answered yet, as far as its answer needs it.
+// The parts of the unanswered plan that are needed to apply its answer.
 struct UnansweredStep {
   struct Slice {
     SequenceGroup* group;
     Sequence* sequence;
     SequenceHandle handle;
     int32_t num_tokens;
-    int32_t num_recomputed;  // of num_tokens: computed before, and lost
-    bool samples;            // reaches the last known token, so the answer has a row for it
+    int32_t num_recomputed;  // part of num_tokens that was computed before and lost
+    bool samples;  // the slice reaches the last known token, so the answer has a row for it
   };
 
   bool is_active = false;
@@ -66,15 +66,15 @@ struct UnansweredStep {
   uint64_t plan_digest = 0;
   std::vector<Slice> slices;
   size_t num_sampled = 0;
-  int64_t num_tokens = 0;  // of the plan
+  int64_t num_tokens = 0;  // tokens of the plan
   // Swap and copy orders of the plan.
   std::vector<BlockSwapOut> swap_outs;
   std::vector<BlockSwapIn> swap_ins;
   std::vector<BlockCopy> copies;
-  // Scratch of NameNextBlocks: slices that take a block in the next step, and those blocks.
-  std::vector<size_t> growing;
-  std::vector<BlockId> next_blocks;
-  // Groups that ended meanwhile; the slices still point at them.
+  // Scratch of NameNextBlocks.
+  std::vector<size_t> growing;       // indices of the slices that take a block in the next step
+  std::vector<BlockId> next_blocks;  // the predicted blocks, in the order of `growing`
+  // Groups that ended during the step; the slices still point at them.
   std::vector<std::unique_ptr<SequenceGroup>> departed;
 
   // Empties the step, but keeps its memory for the next one.
@@ -92,7 +92,7 @@ struct CoreState {
   std::optional<Epoch> epoch;
   std::map<RequestId, std::unique_ptr<SequenceGroup>> groups;  // live
   std::vector<SequenceGroup*> running;                         // by rank: the first is served first
-  std::vector<SequenceGroup*> swapped;                         // likewise
+  std::vector<SequenceGroup*> swapped;                         // by rank
   std::unique_ptr<SchedulingPolicy> policy;
   WaitingQueue waiting;
   Deadlines deadlines;
@@ -100,23 +100,25 @@ struct CoreState {
   Instant now = 0;  // as the last call passed it in
   PinnedPrefixes prefixes;
   CrashSuspects suspects;
-  std::vector<LostSlice> lost_slices;   // of the lost step, until JudgeLoss
-  std::set<RequestId> poison_prefixes;  // ended for crashes; not pruned: operators pin few
-  ReservedBlocks reserved_blocks;  // for prefixes, under last_limits; not available to requests
+  std::vector<LostSlice> lost_slices;  // slices of the lost step, kept until JudgeLoss
+  // Prefixes that ended for crashes. Never pruned, because operators pin few.
+  std::set<RequestId> poison_prefixes;
+  // Blocks of pinned prefixes, under last_limits. Requests cannot use them.
+  ReservedBlocks reserved_blocks;
   UnansweredStep step;
   std::vector<OutputEvent> events;
-  CoreStats counters;  // fields "since the start"; block operations: of past epochs only
+  CoreStats counters;              // fields "since the start"; block operations of past epochs only
   std::vector<RequestId> started;  // requests whose first slice is in the last plan
   std::optional<RequestId> last_request_id;
 
   // Returns nullptr if the request is unknown or finished.
   SequenceGroup* Find(RequestId id);
 
-  // Returns last_limits less the blocks that are reserved for prefixes; the request of a prefix may
-  // use those that only its prefix needs. REQUIRES: workers were ready before.
+  // Returns last_limits less the blocks that are reserved for prefixes; the request that computes a
+  // prefix may use the blocks that only this prefix needs. REQUIRES: workers were ready before.
   StepLimits LimitsFor(const Request& request) const;
 
-  // Adds the block operations of the present epoch. REQUIRES: an epoch.
+  // Adds the block operations of the present epoch to *stats. REQUIRES: an epoch.
   void AddBlockOperations(CoreStats* stats) const;
 
   // Adds a new group to the waiting queue.
@@ -132,11 +134,12 @@ struct CoreState {
   // Starts a waiting group ahead of its turn. REQUIRES: as StartFirstWaiting; it has a rank.
   void StartAhead(SequenceGroup& group);
 
-  // Frees the blocks and handles of a running group, which waits in its place to be recomputed.
+  // Frees the blocks and handles of a running group, and returns it to the waiting queue by its
+  // rank. The group will be recomputed.
   void ReturnToWaiting(SequenceGroup& group);
 
-  // Moves a running group to host memory in the step that is being planned. Returns false,
-  // without a change, if it does not fit there or holds no block. REQUIRES: it has no slice.
+  // Moves a running group to host memory in the step that is being planned. Returns false, without
+  // a change, if the group does not fit there or holds no block. REQUIRES: the group has no slice.
   bool SwapOut(SequenceGroup& group);
 
   // Returns the blocks that a swapped group needs to come back and to compute its known tokens. The
@@ -151,16 +154,17 @@ struct CoreState {
   bool SwapIn(SequenceGroup& group);
 
   // If the sequence is the leader and has computed the prompt, forks the waiting sequences from it.
-  // They share its blocks except for the last token, whose logits each of them needs. REQUIRES: the
-  // leader's window has not slid since its slice was answered.
+  // The forks share the blocks of all prompt tokens except the last one: each fork computes that
+  // token, because it needs the logits. REQUIRES: the leader's window has not slid since its slice
+  // was answered.
   void ForkWaitingFrom(SequenceGroup& group, const Sequence& sequence);
 
   // Ends one sequence: frees its blocks and its handle, and emits the event. The group leaves with
   // its last sequence, and is destroyed then unless a step is unanswered. REQUIRES: not finished.
   void FinishSequence(SequenceGroup& group, Sequence& sequence, FinishReason reason);
 
-  // Ends the whole group with these hypotheses as its output. Output sequences without one end with
-  // reason_without. REQUIRES: a group of beam search.
+  // Ends the whole group with these hypotheses as its output. Output sequences without a hypothesis
+  // end with reason_without. REQUIRES: a group of beam search.
   void FinishBeamSearch(SequenceGroup& group,
                         std::span<const BeamHypothesis> hypotheses,
                         FinishReason reason_without);
@@ -172,9 +176,9 @@ struct CoreState {
   // of the step are kept until JudgeLoss.
   void LoseWorkers();
 
-  // was_crash: the last loss of workers was a crash. Then it counts against every request in their
-  // step, and requests that crashed workers kMaxCrashes times end with kWorkerCrash. REQUIRES: no
-  // epoch.
+  // was_crash: the last loss of workers was a crash. A crash counts against every request in the
+  // lost step. A request that crashed its workers kMaxCrashes times ends with kWorkerCrash.
+  // REQUIRES: no epoch.
   void JudgeLoss(bool was_crash);
 
  private:

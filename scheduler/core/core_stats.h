@@ -9,42 +9,42 @@
 namespace quire {
 
 struct CoreStats {
-  // Now.
+  // At present.
   int32_t num_waiting_requests = 0;
   int32_t num_running_requests = 0;
   int32_t num_running_sequences = 0;
   int32_t num_swapped_requests = 0;
   int64_t num_queued_tokens = 0;             // prompts and resumed output of waiting requests
-  int32_t num_waiting_resumed_requests = 0;  // of the waiting ones; own bounds (WaitingQueue)
-  int64_t num_queued_resumed_tokens = 0;     // of the queued ones: those of resumed requests
-  int64_t queue_drain_us = 0;  // estimated until all waiting ones have started; 0: unknown
+  int32_t num_waiting_resumed_requests = 0;  // part of num_waiting_requests; see WaitingQueue
+  int64_t num_queued_resumed_tokens = 0;     // part of the queued tokens: of resumed requests
+  int64_t queue_drain_us = 0;  // estimate: until all waiting requests have started; 0: unknown
   int32_t num_blocks = 0;      // usable blocks (without the null block)
   int32_t block_size_tokens = 0;
-  // free + used + pending = all.
+  // num_free_blocks + num_used_blocks + num_pending_blocks = num_blocks.
   int32_t num_free_blocks = 0;
-  int32_t num_free_cached_blocks = 0;  // of them, still found by their contents
+  int32_t num_free_cached_blocks = 0;  // free blocks that the prefix cache still finds
   int32_t num_used_blocks = 0;
-  int32_t num_held_blocks = 0;     // of them, in a block table; the others leave for host memory
-  int32_t num_shared_blocks = 0;   // of the used ones, referenced more than once
+  int32_t num_held_blocks = 0;     // used blocks in a block table; the others leave for host memory
+  int32_t num_shared_blocks = 0;   // used blocks that are referenced more than once
   int32_t num_pending_blocks = 0;  // released, fenced until the running step is answered
   int32_t num_leaving_blocks = 0;  // being copied to host memory
   int32_t num_host_blocks = 0;
   int32_t num_used_host_blocks = 0;
-  int32_t num_cached_blocks = 0;    // found by their contents; used, pending and free ones
+  int32_t num_cached_blocks = 0;    // blocks that the prefix cache finds: used, pending and free
   int64_t num_stored_tokens = 0;    // tokens whose K and V lie in held blocks, shared ones once
-  int64_t num_table_tokens = 0;     // the same, shared ones once for each sequence
+  int64_t num_table_tokens = 0;     // as num_stored_tokens, but shared ones once for each sequence
   int64_t num_table_blocks = 0;     // held blocks, shared ones once for each sequence
   int32_t num_pinned_prefixes = 0;  // in state kPinned
-  int32_t num_pinned_blocks = 0;    // of the held ones, for pinned prefixes
+  int32_t num_pinned_blocks = 0;    // held blocks of pinned prefixes
   int32_t num_suspects = 0;         // requests that may have crashed workers, and compute alone
   // Since the start.
   int64_t num_steps = 0;
   int64_t num_prompt_tokens_computed = 0;  // recomputed ones included
-  int64_t num_prefix_queried_tokens = 0;   // of sequences that looked up the prefix cache
-  int64_t num_prefix_hit_tokens = 0;       // of them, found and not computed
+  int64_t num_prefix_queried_tokens = 0;   // tokens of sequences that looked up the prefix cache
+  int64_t num_prefix_hit_tokens = 0;       // queried tokens that were found, so not computed
   int64_t num_tokens_committed = 0;
-  int64_t num_preemptions = 0;       // of either mode
-  int64_t num_swap_preemptions = 0;  // of them, by swapping
+  int64_t num_preemptions = 0;       // by swapping or recomputation
+  int64_t num_swap_preemptions = 0;  // preemptions by swapping
   // KvCacheManager::Operations, of all epochs.
   int64_t num_blocks_allocated = 0;
   int64_t num_blocks_evicted = 0;
@@ -52,7 +52,7 @@ struct CoreStats {
   int64_t num_blocks_forked = 0;
   int64_t num_blocks_copied = 0;  // by copy-on-write
   int64_t num_blocks_swapped_out = 0;
-  int64_t num_blocks_swapped_in = 0;  // as ordered; the failed ones included
+  int64_t num_blocks_swapped_in = 0;  // as ordered, failed ones included
   int64_t num_failed_swap_ins = 0;    // blocks that did not come back
   int64_t num_recomputed_tokens = 0;
   int64_t num_requests_finished = 0;

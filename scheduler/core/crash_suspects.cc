@@ -16,7 +16,7 @@ bool Overlap(const CrashSuspects::Place& a, const CrashSuspects::Place& b) {
   return std::max(a.begin, b.begin) < std::min(a.end, b.end);
 }
 
-// Returns the most crashes of a place that overlaps this one.
+// Returns the highest number of crashes among the places that overlap this one.
 int32_t MostCrashesAt(const CrashSuspects::Place& place, const Places& places) {
   int32_t most = 0;
   for (const auto& [sequence_index, other] : places) {
@@ -25,11 +25,11 @@ int32_t MostCrashesAt(const CrashSuspects::Place& place, const Places& places) {
   return most;
 }
 
-// A place only grows until it is computed. Else a kill from outside, or a crash by another request,
-// in a smaller slice of the sequence would hide the tokens that crash the workers. Recomputed
-// sequences of a request, beams above all, take turns in another order, so another one may compute
-// those tokens next: a place goes on from the count of the worst place of the request that it
-// overlaps.
+// A place only grows until it is computed. Otherwise a kill from outside, or a crash by another
+// request, could replace it by a smaller slice and hide the tokens that crash the workers.
+// Recomputed sequences of a request, beams above all, take turns in another order, so another
+// sequence may compute those tokens next. Therefore a place continues from the highest count of the
+// places of the request that it overlaps.
 void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
   const Places before = evidence.places;
   for (const auto& [sequence_index, place] : lost) {
@@ -43,10 +43,12 @@ void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
              .end = std::max(place.end, own->second.end),
              .num_crashes = MostCrashesAt(place, before) + 1};
     } else if (place.end <= own->second.begin) {
-      // On the way back to its place. That is kept, and extended: the cause may be here too.
+      // The sequence was still on its way back to its place. The place is kept and extended,
+      // because the cause may be in this slice, too.
       now.begin = place.begin;
     } else {
-      now = place;  // past the old place, so one of the two crashes had another cause: start anew
+      // The slice is past the old place, so one of the two crashes had another cause: start anew.
+      now = place;
     }
   }
 }
@@ -82,7 +84,8 @@ std::vector<RequestId> CrashSuspects::OnCrash(std::span<const LostSlice> slices)
   std::map<RequestId, std::pair<Places, Places>> lost;  // new and old tokens
   for (const LostSlice& slice : slices) {
     auto& [new_places, old_places] = lost[slice.id];
-    // Tokens "ever computed" may come from the cache and be what crashes: record both parts.
+    // Tokens "ever computed" may have come from the cache, so that computing them is new and may be
+    // what crashes. Therefore both parts are recorded.
     if (slice.begin < slice.num_computed_ever) {
       old_places[slice.sequence_index] = {.begin = slice.begin,
                                           .end = std::min(slice.end, slice.num_computed_ever)};

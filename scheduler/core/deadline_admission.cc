@@ -10,11 +10,12 @@ namespace {
 using Work = CompletionEstimate::Work;
 using Load = CompletionEstimate::Load;
 
-// A client cancels at its deadline. The cancellation may arrive a little before that passes here.
+// A client cancels at its deadline. The cancellation may arrive a little before the deadline passes
+// on this machine's clock.
 constexpr Instant kCancelSlack = 100 * kNanosPerMilli;
 
 Instant NanosOf(double micros) {
-  constexpr double kLongest = 1e12;  // twelve days: no sum of it and a time overflows
+  constexpr double kLongest = 1e12;  // twelve days: adding it to a time cannot overflow
   return static_cast<Instant>(std::min(micros, kLongest)) * kNanosPerMicro;
 }
 
@@ -78,7 +79,7 @@ double WaitMicros(const CoreState& state, const Work& own, const Load& load) {
       own, load, state.epoch->preemption_cost.steps(), state.epoch->limits);
 }
 
-// Returns true if no request waits and there are places for all its sequences.
+// Returns true if no request waits and all sequences of this one could run at once.
 bool FindsRoom(const CoreState& state, const Request& request) {
   return state.waiting.empty() &&
          NumRunning(state) + request.num_live_sequences() <= state.epoch->limits.max_sequences;
@@ -96,7 +97,7 @@ bool HasTrial(const CoreState& state, const std::string& tenant) {
 }  // namespace
 
 std::optional<DeadlineEstimate> AdmitByDeadline(const CoreState& state, const Request& request) {
-  const bool has_output = !request.resumed.empty();  // its client has a part of it already
+  const bool has_output = !request.resumed.empty();  // the client has a part of the output already
   if (has_output || !HasUsefulDeadline(state, request)) {
     return DeadlineEstimate::kNone;
   }
@@ -151,7 +152,7 @@ void OnGroupEnd(CoreState& state, const SequenceGroup& group, FinishReason reaso
     return;
   }
   const bool is_met = reason == FinishReason::kStop || reason == FinishReason::kLength;
-  Instant last_step_end = state.now;  // `now` is when the last step began
+  Instant last_step_end = state.now;  // state.now is when the last step began
   if (state.epoch.has_value()) {
     last_step_end +=
         NanosOf(state.epoch->preemption_cost.steps().StepMicros(state.epoch->handles.num_in_use()));

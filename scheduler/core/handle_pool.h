@@ -24,7 +24,8 @@ class HandlePool {
   // As GiveBack, for a handle that no worker was told of: it is free at once. REQUIRES: in use
   void GiveBackUnused(SequenceHandle handle);
 
-  // Returns the releases of a plan that is otherwise complete; their handles are free from now on.
+  // Returns the handles that a plan releases, once it is otherwise complete. They are free from now
+  // on.
   std::vector<SequenceHandle> TakeReleases();
 
   int32_t num_free() const { return static_cast<int32_t>(free_.size()); }

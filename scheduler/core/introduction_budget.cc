@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kUnranked = std::numeric_limits<int64_t>::max();
 
-// A group that the policy has not ranked yet comes behind all that have a rank.
+// A group that the policy has not ranked yet is behind all groups with a rank.
 ScheduleRank RankOf(const SequenceGroup& group) {
   return group.has_rank() ? group.rank() : ScheduleRank{.value = kUnranked, .id = group.id()};
 }

@@ -1,9 +1,10 @@
 // IntroductionBudget bounds the bytes of the introductions in one step. A sequence that is not
-// introduced for lack of bytes gets no slice, and has its turn in a later step.
+// introduced for lack of bytes gets no slice in this step, and is tried again in a later one.
 //
-// A group of beams forks, and may need introductions in every step. So a refused group is owed its
-// turn: in the next step, groups before it get half of the budget, and its first introduction is
-// allowed in any case. The turn then goes on to the next refused group behind it.
+// A group of beams forks, and may need introductions in every step. So that it cannot starve the
+// groups behind it, the turn is owed to a refused group: in the next step, groups before it get
+// half of the budget, and its first introduction is allowed in any case. Then the turn is owed to
+// the next refused group behind it.
 //
 // Thread safety: a value type.
 // Invariants:    the first introduction of a step is allowed whatever its length, so no step is
@@ -20,7 +21,7 @@ namespace quire {
 
 class IntroductionBudget {
  public:
-  // owed: owed_next() of the step before.
+  // owed: owed_next() of the previous step.
   IntroductionBudget(int64_t max_bytes, std::optional<ScheduleRank> owed)
       : max_bytes_(max_bytes), owed_(owed) {}
 
@@ -40,7 +41,7 @@ class IntroductionBudget {
   bool IsBeforeOwed(const SequenceGroup& group) const;
 
   int64_t max_bytes_;
-  int64_t num_bytes_ = 0;  // taken
+  int64_t num_bytes_ = 0;  // taken in this step
   std::optional<ScheduleRank> owed_;
   bool is_owed_served_ = false;
   std::optional<ScheduleRank> owed_next_;

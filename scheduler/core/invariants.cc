@@ -120,7 +120,7 @@ void CheckCachedBlocks(const CoreState& state,
     QUIRE_CHECK(!listed.has_value() || *listed == hashes[i]);
   }
 
-  // The hashes are right. Only the last is checked: each was the last when it was new.
+  // The hashes are right. Checking the last one suffices: each was the last when it was new.
   const Hash128& key = state.config.block_hash_key;
   const Request& request = group.request();
   const size_t last = hashes.size() - 1;
@@ -166,7 +166,7 @@ void CheckEpoch(const CoreState& state) {
       }
     }
   }
-  // The count that is kept for a swapped group is still right.
+  // The num_blocks_to_resume that a swapped group keeps is still right.
   for (SequenceGroup* group : state.swapped) {
     const auto counted = std::exchange(group->num_blocks_to_resume, std::nullopt);
     QUIRE_CHECK(!counted.has_value() || *counted == state.NumBlocksToResume(*group));
@@ -214,7 +214,7 @@ void CheckStep(const CoreState& state) {
   QUIRE_CHECK_EQ(step.header.group_epoch, epoch.group_epoch);
   QUIRE_CHECK_EQ(step.header.step_id, epoch.last_step_id);
 
-  // It is within the limits. (I15)
+  // The step is within the limits. (I15)
   QUIRE_CHECK(step.slices.size() <= static_cast<size_t>(epoch.limits.max_sequences));
   int64_t num_tokens = 0;
   std::vector<bool> is_written(static_cast<size_t>(epoch.limits.num_blocks), false);

@@ -12,7 +12,8 @@ bool TakesBlockNext(const UnansweredStep::Slice& slice, const KvCacheManager& kv
          slice.sequence->num_output_tokens() + 1 < slice.group->request().max_tokens;
 }
 
-// The order of StepPlanner::PlanRunning. In this step, groups that started came last.
+// Orders slices as StepPlanner::PlanRunning will in the next step. In this step, groups that just
+// started were planned last.
 bool IsServedBefore(const UnansweredStep::Slice& a, const UnansweredStep::Slice& b) {
   return a.group == b.group ? a.sequence->sequence_index() < b.sequence->sequence_index()
                             : a.group->rank() < b.group->rank();

@@ -1,6 +1,6 @@
 // NameNextBlocks predicts which block each sequence appends in the next step, for workers that
-// prepare blocks ahead of need. Decoding sequences that begin a block then get the next free
-// blocks, in the order in which the planner serves them.
+// prepare blocks ahead of need. Decoding sequences that then begin a block are assigned the next
+// free blocks, in the order in which the planner serves them.
 //
 // It is a hint. While every sequence just decodes on, all appended blocks are predicted right; an
 // arrival, a stop token, a fork or a preemption may shift them. Prompts get no hint: they may need

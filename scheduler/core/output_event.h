@@ -44,7 +44,7 @@ struct SequenceFinished {
   int32_t sequence_index = 0;
   FinishReason reason = FinishReason::kStop;
   int32_t num_output_tokens = 0;
-  bool is_last_of_request = false;  // no sequence of the request lives on
+  bool is_last_of_request = false;  // all sequences of the request have ended
   std::optional<float> beam_score;  // of beam search: sum of logprobs, normalized by length
 };
 

@@ -3,12 +3,12 @@
 //
 // A request of max_tokens 1 says nothing about one of 400, so lengths are kept by class of
 // max_tokens: [1, 2), [2, 4), [4, 8), ... Else many short requests would make long ones look short.
-// For a class without data the next larger known one answers, cut to max_tokens, and else the next
-// smaller one, whose estimate is too low.
+// A class without data takes its estimate from the next larger class that has data, cut to
+// max_tokens. If there is none, it takes that of the next smaller class, which is too low.
 //
 // An output that was cut off, by its deadline or its client, would have been longer. It counts if
-// it reached the expected length: else nothing would be learned while all are cut off. One that was
-// cut off earlier says nothing.
+// it reached the expected length, else nothing would be learned while all outputs are cut off. If
+// it was cut off earlier, it is ignored.
 //
 // Thread safety: not thread-safe; owned by CompletionEstimate.
 // Cost:          O(kNumLengths) a call of OnEnd; memory for kNumClasses * kNumLengths numbers.
@@ -27,7 +27,7 @@ class OutputLengths {
   static constexpr size_t kFewestLengths = 16;  // outputs before a class gives an estimate
   static constexpr size_t kNumClasses = 32;
 
-  // < kNumClasses.
+  // Returns the class of max_tokens, < kNumClasses.
   static size_t ClassOf(int32_t max_tokens);
 
   // A sequence of at most max_tokens ended. is_whole: it was not cut off. REQUIRES: both >= 0.
@@ -35,9 +35,10 @@ class OutputLengths {
 
   // Returns true once any class gives an estimate.
   bool is_known() const;
-  // Expected length of a sequence of at most max_tokens, no more than that. 0 while unknown.
+  // Expected length of a sequence of at most max_tokens; never more than max_tokens. 0 while
+  // unknown.
   int32_t Expect(int32_t max_tokens) const;
-  // Expected length of any sequence, as they came lately. 0 while unknown.
+  // Expected length over all classes, from recent outputs. 0 while unknown.
   int32_t ExpectOfAny() const { return any_.quartile; }
 
  private:

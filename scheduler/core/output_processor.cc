@@ -19,7 +19,8 @@
 namespace quire {
 namespace {
 
-// Successive non-finite rows for one token that end its sequence; the first is recomputed.
+// Successive non-finite rows for one token after which its sequence ends. After fewer rows, the
+// group is recomputed.
 constexpr int32_t kMaxNonFinite = 2;
 
 absl::Status Refuse(const std::string& message) { return InvalidArgument("STEP_RESULT", message); }
@@ -76,7 +77,7 @@ absl::Status CheckSampled(const SampledToken& sampled,
   return absl::OkStatus();
 }
 
-// Beam search needs as many candidates as it asked for, else it could not decide.
+// Beam search needs all the candidates that it asked for, else its ranking could be wrong.
 absl::Status CheckCandidates(const SampledToken& sampled,
                              const Request& request,
                              const StepLimits& limits) {
@@ -132,7 +133,7 @@ double MicrosOf(const StepTimings& timings) {
          static_cast<double>(timings.sample_us);
 }
 
-// Checks that the failed swap-ins are swap-ins of the step, in their order.
+// Checks that the failed swap-ins are swap-ins of the step, in the plan's order.
 absl::Status CheckFailedSwapIns(const UnansweredStep& step, const StepResult& result) {
   auto ordered = step.swap_ins.begin();
   for (BlockId block_id : result.failed_swap_ins) {
@@ -150,13 +151,13 @@ absl::Status CheckFailedSwapIns(const UnansweredStep& step, const StepResult& re
   return absl::OkStatus();
 }
 
-// Recomputes every group that lacks one of these blocks: it came back in this step and computed
-// from undefined contents. Nothing that it wrote was published. A swapped group that shares the
-// host block finds out when it comes back.
+// Recomputes every group that lacks one of these blocks. Such a group came back in this step and
+// computed from undefined contents, but published nothing. A swapped group that shares the lost
+// host block learns of the loss when it comes back.
 void RecomputeWithout(CoreState& state, const std::vector<BlockId>& failed_swap_ins) {
   std::unordered_set<BlockId> lost(failed_swap_ins.begin(), failed_swap_ins.end());
   for (const BlockCopy& copy : state.step.copies) {
-    if (lost.contains(copy.src)) {  // even if the holder of src has ended since
+    if (lost.contains(copy.src)) {  // true even if the holder of src has ended since
       lost.insert(copy.dst);
     }
   }
@@ -197,7 +198,7 @@ void LearnCosts(CoreState& state, const StepResult& result) {
   state.epoch->preemption_cost.ObserveStep(step);
 }
 
-// Counts the tokens of the slice as computed. has_token: its row was sampled and finite.
+// Counts the tokens of the slice as computed. has_token: it has a sampled token, from a finite row.
 void EndSlice(CoreState& state, const UnansweredStep::Slice& slice, bool has_token) {
   Sequence& sequence = *slice.sequence;
   const int32_t num_left_of_prompt =
@@ -307,7 +308,7 @@ void ProcessResult(CoreState& state, const StepResult& result) {
   for (const UnansweredStep::Slice& slice : state.step.slices) {
     const SampledToken* sampled = slice.samples ? &*next++ : nullptr;
     if (!slice.sequence->is_running()) {
-      continue;  // it ended while the step ran, or is recomputed: its token is dropped
+      continue;  // the sequence ended during the step, or is recomputed: its token is dropped
     }
     const bool has_token = sampled != nullptr && IsFinite(*sampled, slice.group->request());
     EndSlice(state, slice, has_token);
@@ -320,7 +321,8 @@ void ProcessResult(CoreState& state, const StepResult& result) {
       to_recompute.push_back(slice.group);
     }
   }
-  // Deferred, else later slices of the group would be dropped. It may be listed more than once.
+  // Deferred until here, else later slices of the group would be dropped. A group may be listed
+  // more than once.
   for (SequenceGroup* group : to_recompute) {
     if (group->is_running()) {
       state.ReturnToWaiting(*group);

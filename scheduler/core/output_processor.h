@@ -4,8 +4,8 @@
 // A sequence ends with kStop if the token is a stop token of the request and at least min_tokens
 // tokens precede it; the stop token itself is committed. Otherwise it ends with kLength at
 // max_tokens, or when the model's context is full. A row with non-finite logits, or with a
-// non-finite log-probability where those were asked for, commits nothing: its group is recomputed
-// once, and if the same token fails again its sequence ends (with beam search the whole group).
+// non-finite log-probability that the request asked for, commits nothing. Its group is recomputed
+// once. If the same token fails again, its sequence ends (with beam search the whole group).
 //
 // A group that came back from host memory without all of its blocks is recomputed, and its sampled
 // tokens are ignored. The answers of other groups stand.

@@ -1,16 +1,16 @@
-// Bounded overtaking: a short prompt does not wait for the whole of a long one. Plain first come,
-// first served would keep it waiting while a long prompt fills whole steps, although it could be
-// computed in a fraction of that time.
+// Bounded overtaking: a short prompt need not wait until a long prompt ahead of it is computed.
+// Plain first come, first served would keep the short prompt waiting while the long one fills whole
+// steps, although it could be computed in a fraction of that time.
 //
 // While a running group has more prompt left than a step has room for, waiting groups behind it may
-// pass if they have at most a quarter of the tokens that it has left. They get half of the prompt
-// tokens of a step, so the passed group takes at most twice as many steps, however many pass. A
-// group that has passed is not passed itself.
+// pass if they have at most a quarter of the tokens that the running group has left. Passing groups
+// get half of the prompt tokens of a step, so the passed group takes at most twice as many steps,
+// however many pass. A group that has passed is not passed itself.
 //
 // A passed group loses nothing else. Blocks are kept for the long prompt, and blocks and handles
-// for every group that waits before the passing one: without room for all of them, no group passes.
-// So a group that waits for room is not passed. A group that has passed may grow, and gives way
-// when a group that it passed lacks the room.
+// for every group that waits ahead of the passing group. Without room for all of them no group
+// passes, so a group that waits for room is not passed. A group that has passed may grow, but gives
+// way when a group that it passed lacks room.
 //
 // No group passes once decoding sequences would take more than half of a step, or of what a step
 // may have under CoreConfig::target_inter_token.
@@ -33,14 +33,14 @@ namespace quire {
 
 inline constexpr size_t kMostPassed = 64;
 inline constexpr int64_t kTimesShorter = 4;
-inline constexpr int32_t kPassingDivisor =
-    2;  // passing groups get 1 / kPassingDivisor of prompt tokens
+// Passing groups get 1 / kPassingDivisor of the prompt tokens of a step.
+inline constexpr int32_t kPassingDivisor = 2;
 
 // Returns true if others may pass a running group while its prompt is cut.
 bool MayBePassed(const CoreState& state, const SequenceGroup& group);
 
 // Returns the waiting groups behind `cut` that may pass it and start now, in order of arrival.
-// room: for them and for all that they pass. REQUIRES: MayBePassed(state, cut).
+// room: for these groups and for all that they pass. REQUIRES: MayBePassed(state, cut).
 std::vector<SequenceGroup*> ShortPromptsBehind(const CoreState& state,
                                                const SequenceGroup& cut,
                                                const Room& room);

@@ -14,10 +14,12 @@
 namespace quire {
 namespace {
 
-// Bounds the lists of tokens: a prefix may add few blocks to those of others, but has its list.
+// Bounds the memory of the token lists. The pool does not: a prefix may share most of its blocks
+// with other prefixes, but not its token list.
 constexpr size_t kMaxPrefixes = 256;
 
-// Returns the blocks that a request with this beginning reads: all, without a sliding window.
+// Returns the hashes of the blocks that a request reads if it begins with the prefix. Without a
+// sliding window, these are all of its full blocks.
 std::span<const BlockHash> HashesToHold(const PinnedPrefix& prefix, const StepLimits& limits) {
   const auto num_blocks = static_cast<int32_t>(prefix.block_hashes.size());
   const int32_t num_passed = NumBlocksBeforeWindow(
@@ -72,7 +74,7 @@ bool CanBeComputed(const CoreState& state, RequestId id, const PinnedPrefix& pre
 }
 
 // Checks whether the prefix, for which blocks are reserved, leaves room for all live requests and
-// prefixes. They have fitted so far, so only the number of blocks can fail.
+// prefixes. The others fitted before, so only the number of blocks can be too small for them.
 PinOutcome CheckRoom(const CoreState& state, RequestId id, int64_t num_blocks_of_largest_request) {
   const StepLimits& limits = *state.last_limits;
   const PinnedPrefix& prefix = state.prefixes.at(id);
@@ -123,7 +125,8 @@ void HashBlocks(const CoreState& state, PinnedPrefix& prefix) {
                                        state.last_limits->block_size_tokens);
 }
 
-// The last hash stands for all tokens before it. REQUIRES: both have their hashes.
+// Compares the last hash, which covers all full blocks, and the tokens behind them. REQUIRES: both
+// have their hashes.
 bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_tokens) {
   const auto behind = [block_size_tokens](const PinnedPrefix& prefix) {
     return std::span(prefix.token_ids)
@@ -136,9 +139,9 @@ bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_to
          last(a) == last(b) && std::ranges::equal(behind(a), behind(b));
 }
 
-// Queues the request of the prefix. Under first come, first served rank 0 leaves it in the place of
-// its arrival. Under other policies it goes, as a rule, ahead of the requests of clients, which it
-// makes cheaper. REQUIRES: an epoch; blocks are reserved.
+// Queues the request of the prefix. Under first come, first served every rank is 0, so the request
+// is served in order of arrival. Under other policies rank 0 usually puts it ahead of client
+// requests, which the prefix makes cheaper. REQUIRES: an epoch; blocks are reserved.
 void Start(CoreState& state, RequestId id) {
   PinnedPrefix& prefix = state.prefixes.at(id);
   auto group = std::make_unique<SequenceGroup>(RequestFor(id, prefix, state.epoch->limits));
@@ -247,12 +250,12 @@ std::optional<PrefixInfo> FindPrefix(const CoreState& state, RequestId id) {
 
 void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequence& sequence) {
   PinnedPrefix& prefix = state.prefixes.at(group.id());
-  // The prefix is computed and crashed nothing. Waiting until it passes the suspected positions
-  // would not do: with another block size it may never compute them.
+  // The prefix was computed without a crash, so it is cleared as a whole. It may never pass the
+  // suspected positions: with another block size it may end before them.
   state.suspects.Forget(group.id());
   KvCacheManager& kv_cache = state.epoch->kv_cache;
-  // When this sequence computed its block, another one of the same contents may have been listed,
-  // and handed out since. Publish lists this one.
+  // When this sequence computed a block, another block with the same contents may have been listed
+  // instead, and may have been reused since. Publish now lists the blocks of this sequence.
   kv_cache.Publish(sequence.table, sequence.table.num_passed_blocks(), prefix.block_hashes);
   kv_cache.Pin(prefix.block_hashes, prefix.table);
   if (NumTailBlocks(prefix, state.epoch->limits) > 0) {
@@ -299,7 +302,7 @@ void CheckPrefixes(const CoreState& state) {
     QUIRE_CHECK_EQ(is_pinned, !prefix.table.empty());
     num_held += prefix.table.num_blocks() - prefix.table.num_passed_blocks();
 
-    // A request with this beginning finds all of it.
+    // A request that begins with a pinned prefix finds all its full blocks.
     const auto num_blocks = static_cast<int32_t>(prefix.block_hashes.size());
     QUIRE_CHECK(!is_pinned ||
                 state.epoch->kv_cache.Match(prefix.block_hashes).num_blocks == num_blocks);

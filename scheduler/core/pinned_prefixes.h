@@ -1,9 +1,10 @@
 // Pinned prefixes are beginnings of prompts that an operator keeps in the KV cache: a system
-// prompt, the examples of a task. A request of the core's own computes a prefix once, and its
-// blocks are held from then on. A request of the same cache salt that begins with the prefix shares
-// its full blocks. A last block that is not full is copied, as far as the request begins with its
-// tokens. (Not with a sliding window: once the last tokens are computed, full blocks that a shorter
-// beginning reads may have been given back.)
+// prompt, the examples of a task. An internal request computes a prefix once, and the core holds
+// its blocks from then on. A request of the same cache salt that begins with the prefix shares the
+// prefix's full blocks. If the last block is partly filled, the request copies it, as far as their
+// tokens are equal. (With a sliding window only full blocks are pinned. Once the last tokens are
+// computed, full blocks that a request with a shorter common beginning reads may have been given
+// back.)
 //
 // Requests cannot use the blocks of pinned prefixes for anything else. So a prefix is refused if
 // prefixes would exceed CoreConfig::max_pinned_share of the pool, or if a live request could no
@@ -46,12 +47,12 @@ struct PinnedPrefix {
   std::vector<BlockHash> block_hashes;
   bool has_room = false;  // blocks are reserved for it, in this epoch or the last one
 
-  // Tokens behind the full blocks that are held too. REQUIRES: block_hashes is set.
+  // Tokens in the partly filled last block, if it is held too. REQUIRES: block_hashes is set.
   std::span<const TokenId> tail(const StepLimits& limits) const;
-  BlockTable table;  // while it is pinned
+  BlockTable table;  // its blocks while it is pinned, else empty
 };
 
-// By the id of the request that computes it.
+// Prefixes by the id of the request that computes each.
 using PinnedPrefixes = std::map<RequestId, PinnedPrefix>;
 
 // REQUIRES: id is greater than that of every request before; token_ids is not empty.
@@ -60,7 +61,8 @@ PinResult PinPrefix(CoreState& state,
                     std::vector<TokenId> token_ids,
                     std::string cache_salt);
 
-// Frees its blocks; requests that share them keep them. Returns false if there is no such prefix.
+// Frees the blocks of the prefix; requests that share them keep them. Returns false if there is no
+// such prefix.
 bool UnpinPrefix(CoreState& state, RequestId id);
 
 // Returns nullopt if there is no such prefix.
@@ -70,13 +72,13 @@ std::optional<PrefixInfo> FindPrefix(const CoreState& state, RequestId id);
 // the sequence still has its blocks.
 void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequence& sequence);
 
-// Forgets the blocks, which are gone with the workers.
+// Forgets the blocks of all prefixes: they were lost with the workers.
 void AbandonPrefixes(CoreState& state);
 
 // For the start of an epoch. EndPrefixRequests ends the requests that computed prefixes and drops
 // all reservations, so that requests are checked without them. RestorePrefixes then starts
 // prefixes, the oldest first, as far as there is room. REQUIRES of RestorePrefixes: hashes of
-// blocks of another size are gone.
+// another block size were cleared.
 void EndPrefixRequests(CoreState& state);
 void RestorePrefixes(CoreState& state);
 

@@ -52,9 +52,10 @@ double BlocksByMicros(int32_t num_exclusive_blocks, double micros, double idle_m
   return num_exclusive_blocks / std::max(1.0, micros + idle_micros);
 }
 
-// Upper bound on the blocks per microsecond that preempting the group frees, found without a look
-// at its blocks: it is taken to share none. Idle blocks cost by their square, so this is a bound
-// only while they cost less than the rest; else returns infinity.
+// Returns an upper bound on the blocks per microsecond that preempting the group frees. Assumes
+// that the group shares none of its blocks, so that they need not be looked at. The cost of idle
+// blocks grows with their square, so this is a bound only while idle blocks cost less than the
+// rest; else returns infinity.
 double MostBlocksByMicros(const CoreState& state,
                           const SequenceGroup& group,
                           const PreemptionCost::Load& load) {
@@ -74,9 +75,9 @@ double MostBlocksByMicros(const CoreState& state,
   return idle_micros <= micros ? BlocksByMicros(num_blocks, micros, idle_micros) : kUnknown;
 }
 
-// Returns the group that frees most blocks for its cost, of those behind `group` that the policy
-// ranks like the last one. Returns the last one if none frees blocks, or all that do were preempted
-// often. REQUIRES: group is not the last.
+// Returns the group behind `group` that frees the most blocks for its cost, among the groups with
+// the rank value of the last one. Returns the last group if none frees blocks, or all that do were
+// preempted often. REQUIRES: group is not the last.
 SequenceGroup& CheapestBehind(CoreState& state, const SequenceGroup& group) {
   const PreemptionCost& cost = state.epoch->preemption_cost;
   const PreemptionCost::Load load = LoadOf(state);

@@ -1,17 +1,18 @@
 // Preemption takes the blocks of running groups when a group ahead of them needs them. Victims are
 // whole groups, the last in the policy's order first (the newest, under first come, first served).
-// They are recomputed later, with prompt and output as one new prompt, or wait in host memory.
+// A victim is recomputed later, with prompt and output as one new prompt, or waits in host memory.
 //
-// PreemptionMode::kAuto considers the groups behind the one in need that the policy ranks like the
-// last one. It takes the group that frees most blocks for its cost, in the cheaper way
+// PreemptionMode::kAuto considers the groups behind the one in need whose rank value equals that of
+// the last group. It takes the group that frees the most blocks for its cost, in the cheaper way
 // (PreemptionCost). A group that was preempted three times is taken only if there is no other.
 //
 // No group is preempted for a group behind it. So the first running group always gets what it needs
 // (admission has seen that it fits the pool), and every group becomes the first in time: there is
 // no livelock. A group that finds no room and no group behind it keeps its blocks and sits the step
-// out; it is the next victim when one ahead of it needs room. Under kAuto a victim may stand before
-// groups that run on. It waits for them, but no group starts before it, and the first running group
-// always advances: they end one by one, and free their blocks for it.
+// out; it is the next victim when a group ahead of it needs room. Under kAuto a victim may be ahead
+// of groups that run on, and waits for them. No group starts before the victim, and the first
+// running group always advances, so the running groups end one by one and free their blocks for the
+// victim.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5.
@@ -35,7 +36,7 @@ enum class RoomOutcome : uint8_t {
 void Preempt(CoreState& state, SequenceGroup& group);
 
 // Frees num_blocks blocks for group, by preemption if need be. Blocks of a swapped victim are free
-// only once the worker has copied them: group waits for that. Cost: with kAuto O(blocks of the
+// only once the worker has copied them; until then `group` waits. Cost: with kAuto O(blocks of the
 // groups behind) for each victim. REQUIRES: group is running.
 RoomOutcome MakeRoom(CoreState& state, const SequenceGroup& group, int32_t num_blocks);
 

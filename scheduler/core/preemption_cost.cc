@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kKept = 15.0 / 16;        // share of the old sums that MovingRatio::Add keeps
 constexpr int32_t kTriesOtherAfter = 256;  // preemptions in one way before the other is tried
-constexpr int64_t kLongPrompt = 512;       // tokens
+constexpr int64_t kLongPrompt = 512;       // tokens of a slice of a long prompt
 
 // One hour: a longer step means a wrong clock.
 constexpr double kMaxMicros = 3.6e9;
@@ -118,8 +118,9 @@ double PreemptionCost::OfRecompute(const Work& work, const Load& load) const {
 double PreemptionCost::OfSwap(int64_t num_blocks, int32_t num_sequences) const {
   const auto blocks = static_cast<double>(num_blocks);
   const double there_and_back = 2 * blocks * std::max(0.0, swap_.value());
-  // Until the blocks have left, sequences that need one sit out: the preempting one, and of the
-  // others each once in block_size steps, at most as many as there are blocks to wait for.
+  // Until the blocks have left, sequences that need a block sit out. The preempting sequence always
+  // needs one. Each other sequence needs one once in block_size steps, and no more of them wait
+  // than blocks are leaving.
   const double step = std::max(1.0, CostsOf(num_sequences).step_micros);
   const double num_steps = 1 + (leave_.is_known() ? blocks * leave_.value() / step : 0);
   const double num_others = std::min(

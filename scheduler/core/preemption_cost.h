@@ -4,21 +4,24 @@
 //
 // The time of a copy or a recomputation alone says little: a step that waits for a copy delays
 // every sequence in it and every group that waits for it, while tokens that are recomputed in the
-// spare compute of a decode step delay none. So a cost is the delay of all service, in step time:
-//   - by how much steps were longer than steps without swaps and recomputed tokens that have as
-//     many tokens and read as much;
-//   - for a sequence or blocks that are idle in a step, their part of its fixed time: compute and
-//     the reading of K and V are not lost, because the step is shorter without them.
+// spare compute of a decode step delay no sequence. So a cost is the delay of all service, in step
+// time:
+//   - for swaps and recomputed tokens, by how much steps with them were longer than steps without
+//     them that have the same number of tokens and read the same amount;
+//   - for a sequence or blocks that are idle in a step, their part of the step's fixed time. The
+//     time of compute and of reading K and V is not lost, because an idle sequence shortens the
+//     step by it.
 //
 // Reading is counted separately because a swap mostly changes how many sequences are in a step, and
-// with that how much is read: the copy alone takes a few hundredths of a step.
+// thereby how much is read. The copy itself takes only a few hundredths of a step.
 //
 // To delay others little, a group of one sequence is recomputed in slices that hardly lengthen
 // steps, and is back after at most kMaxRecomputeSteps steps.
 //
 // One block is one copy, so the fixed time of a copy and the time of its bytes are one number here:
-// the time of a block. The first victim is swapped to learn it, and so is one after many
-// preemptions without a swap, because links change; likewise the other way round.
+// the time of a block. The first victim is swapped to measure that time. After many preemptions
+// without a swap one victim is swapped again, because links change. After many swaps one victim is
+// recomputed.
 //
 // Thread safety: not thread-safe; owned by Epoch.
 // Units:         microseconds of step time.
@@ -48,7 +51,7 @@ class PreemptionCost {
     uint64_t step_id = 0;
     uint64_t swaps_done_step_id = 0;
     int64_t num_tokens = 0;
-    int64_t num_recomputed = 0;  // of them
+    int64_t num_recomputed = 0;  // part of num_tokens
     int64_t num_context = 0;     // tokens that its sequences attended to
     int64_t num_swap_outs = 0;   // blocks
     int64_t num_swap_ins = 0;
@@ -73,19 +76,20 @@ class PreemptionCost {
   };
   // The running sequences that a preemption delays.
   struct Load {
-    int32_t num_sequences = 0;                                        // >= 1
-    int32_t num_used_blocks = 0;                                      // >= 1
-    int32_t num_prompt_tokens = std::numeric_limits<int32_t>::max();  // that a step can recompute
+    int32_t num_sequences = 0;    // >= 1
+    int32_t num_used_blocks = 0;  // >= 1
+    // Prompt tokens that a step can recompute.
+    int32_t num_prompt_tokens = std::numeric_limits<int32_t>::max();
   };
   struct Way {
     bool is_swap = false;
     double micros = 0;
   };
-  // Returns the cheaper way, or the other one if that is due to be tried.
+  // Returns the cheaper way, or the other way if it is due to be tried.
   Way Cheapest(const Work& work, const Load& load) const;
 
-  // Cost of blocks that are freed at once and lie idle until the running groups, which take one by
-  // one, have grown into them.
+  // Cost of blocks that are freed together and stay idle until the running groups have taken them,
+  // one by one.
   double OfIdleBlocks(int64_t num_blocks, const Load& load) const;
 
  private:
@@ -104,7 +108,7 @@ class PreemptionCost {
   struct SwapOut {
     uint64_t step_id = 0;
     int64_t num_blocks = 0;
-    double ordered_at = 0;  // by elapsed_, at the end of the step
+    double ordered_at = 0;  // value of elapsed_ at the end of the step
   };
 
   // Costs of steps of num_sequences sequences, computed once: thousands of groups may be weighed
@@ -119,7 +123,7 @@ class PreemptionCost {
   };
   const LoadCosts& CostsOf(int32_t num_sequences) const;
 
-  // Cost of a sequence that is idle in a step which would have served it, too.
+  // Cost of one sequence that is idle in a step of num_sequences sequences.
   double OfIdleStep(int32_t num_sequences) const { return CostsOf(num_sequences).idle_micros; }
   double OfRecompute(const Work& work, const Load& load) const;
   double OfSwap(int64_t num_blocks, int32_t num_sequences) const;
@@ -131,10 +135,9 @@ class PreemptionCost {
   MovingRatio leave_;      // time by which swap-outs outlast their step, per block
   double elapsed_ = 0;     // sum of all step times
   std::deque<SwapOut> under_way_;
-  mutable LoadCosts load_costs_;  // of the last call of CostsOf
-  // Preemptions since the last one by swap, and by recomputation.
-  int32_t num_since_swap_ = 0;
-  int32_t num_since_recompute_ = 0;
+  mutable LoadCosts load_costs_;     // of the last call of CostsOf
+  int32_t num_since_swap_ = 0;       // preemptions since the last one by swap
+  int32_t num_since_recompute_ = 0;  // preemptions since the last one by recomputation
 };
 
 }  // namespace quire

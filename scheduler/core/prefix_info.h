@@ -11,7 +11,7 @@
 namespace quire {
 
 enum class PrefixState : uint8_t {
-  kWaiting,    // for workers, or for a pool that has room for it
+  kWaiting,    // waits for workers, or for a pool that has room for it
   kComputing,  // a request computes it, or waits for its turn
   kPinned,
 };
@@ -19,25 +19,26 @@ enum class PrefixState : uint8_t {
 struct PrefixInfo {
   RequestId id;  // of the request that computes it
   PrefixState state = PrefixState::kWaiting;
-  int32_t num_tokens = 0;  // that a request with this beginning need not compute
-  int32_t num_blocks = 0;  // that are held for it, or will be; with a sliding window only the last
+  int32_t num_tokens = 0;  // tokens that a request with this beginning need not compute
+  // Blocks that are or will be held for it; with a sliding window only the last ones.
+  int32_t num_blocks = 0;
 };
 
 enum class PinOutcome : uint8_t {
-  kAccepted,        // computed in its turn
-  kAlreadyPinned,   // or being computed: the same tokens and salt
+  kAccepted,        // will be computed in its turn
+  kAlreadyPinned,   // the same tokens and salt are pinned or being computed
   kDisabled,        // there is no prefix cache to pin in
   kNoLimits,        // no worker was ever ready
-  kTooMany,         // prefixes are pinned already
-  kTooShort,        // fills no block
+  kTooMany,         // the number of prefixes is at its bound
+  kTooShort,        // the prefix fills no block
   kTooLong,         // leaves no room for a token within max_model_len
-  kExceedsShare,    // of the pool, together with the prefixes that are pinned
+  kExceedsShare,    // all prefixes together would exceed their share of the pool
   kStarvesRequest,  // a live request would no longer fit the pool
 };
 
 struct PinResult {
   PinOutcome outcome = PinOutcome::kAccepted;
-  RequestId id;  // of the prefix, when it is accepted or there already
+  RequestId id;  // of the prefix, if it is accepted or already pinned
 };
 
 }  // namespace quire

@@ -26,14 +26,15 @@ TokenId TokenAt(const SequenceGroup& group, const Sequence& sequence, int32_t po
              : sequence.output_token_ids()[static_cast<size_t>(position - num_prompt_tokens)];
 }
 
-// The parent of the first block's hash.
+// Returns the hash that the hash of the first block is chained to.
 BlockHash RootOf(const CoreState& state, const SequenceGroup& group) {
   const Hash128& key = state.config.block_hash_key;
   return UsesPrefixCache(state, group) ? RootHash(key, group.request().cache_salt)
                                        : PrivateRootHash(key, group.id());
 }
 
-// Returns the hashes of the first num_blocks blocks, and adds the missing ones. They must be full.
+// Returns the hashes of the first num_blocks blocks, and computes the missing ones. REQUIRES: the
+// sequence has enough tokens to fill these blocks.
 std::span<const BlockHash> HashBlocks(const CoreState& state,
                                       const SequenceGroup& group,
                                       Sequence& sequence,
@@ -62,7 +63,8 @@ std::span<const BlockHash> HashBlocks(const CoreState& state,
   return std::span(hashes).first(num_wanted);
 }
 
-// Returns the hashes of the blocks that may be taken from others.
+// Returns the hashes of the blocks that may be taken from others: all full blocks before the last
+// token.
 std::span<const BlockHash> HashPrefix(const CoreState& state,
                                       const SequenceGroup& group,
                                       Sequence& sequence) {
@@ -72,8 +74,8 @@ std::span<const BlockHash> HashPrefix(const CoreState& state,
 
 // The sequences of a waiting group, by where their blocks come from.
 struct Beginnings {
-  std::vector<Sequence*> look;  // for blocks of others
-  int32_t num_shared = 0;       // blocks that the rest will share with the leader
+  std::vector<Sequence*> look;  // sequences that look for blocks of others
+  int32_t num_shared = 0;       // blocks that the other sequences will share with the leader
 };
 
 Beginnings BeginningsOf(const CoreState& state, SequenceGroup& group) {
@@ -83,7 +85,8 @@ Beginnings BeginningsOf(const CoreState& state, SequenceGroup& group) {
       continue;
     }
     if (group.IsIdle(sequence) || group.WaitsForLeader(sequence)) {
-      // A fork of the leader takes one block: its own copy of the last one, or the next.
+      // A fork of the leader takes one new block: its copy of the last shared block, or the block
+      // after that.
       const int32_t num_own = group.IsIdle(sequence) ? 0 : 1;
       beginnings.num_shared += state.epoch->kv_cache.NumBlocksFor(sequence.num_tokens()) - num_own;
     } else {
@@ -93,7 +96,8 @@ Beginnings BeginningsOf(const CoreState& state, SequenceGroup& group) {
   return beginnings;
 }
 
-// Returns the length of the common beginning. Hashes are chained, so none after it is equal.
+// Returns how many first hashes are equal, by binary search: hashes are chained, so after the first
+// difference none is equal.
 int32_t NumEqual(std::span<const BlockHash> a, std::span<const BlockHash> b) {
   size_t num_equal = 0;
   size_t num_at_most = std::min(a.size(), b.size());
@@ -114,7 +118,7 @@ struct CommonBeginning {
   int32_t num_blocks = 0;
 };
 
-// Returns the longest one with an earlier sequence.
+// Returns the longest common beginning with an earlier sequence.
 CommonBeginning FindCommonBeginning(std::span<const std::span<const BlockHash>> before,
                                     std::span<const BlockHash> hashes) {
   CommonBeginning longest;
@@ -127,8 +131,8 @@ CommonBeginning FindCommonBeginning(std::span<const std::span<const BlockHash>> 
   return longest;
 }
 
-// Upper bound on the blocks that are held without a gap, from the first on or within the sliding
-// window: the block after them is not held, or does not exist.
+// Upper bound on the first blocks of the sequence that tables hold without a gap. With a sliding
+// window: the number of blocks that the window reaches.
 int32_t NumHeldAtMost(const CoreState& state,
                       std::span<const BlockHash> hashes,
                       Sequence& sequence) {
@@ -246,7 +250,8 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
   const KvCacheManager& kv_cache = state.epoch->kv_cache;
   int32_t num_shared = beginnings.num_shared;
   if (beginnings.look.size() == 1 || state.epoch->limits.sliding_window > 0) {
-    // With a window, an earlier sequence may not compute all that another one reads.
+    // With a sliding window, an earlier sequence may not compute every block that a later one
+    // reads, so only blocks that are held now count.
     for (Sequence* sequence : beginnings.look) {
       const PrefixMatch match = kv_cache.Match(HashPrefix(state, group, *sequence));
       sequence->num_blocks_held_at_most = match.num_held_blocks;
@@ -258,7 +263,7 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
   std::vector<std::vector<bool>> held_before;  // by earlier sequence: which of its blocks are held
   for (Sequence* sequence : beginnings.look) {
     const std::span<const BlockHash> hashes = HashPrefix(state, group, *sequence);
-    // Blocks in common with an earlier sequence were looked up for that one, and will be shared.
+    // Blocks in common with an earlier sequence were already looked up, and will be shared.
     const CommonBeginning common = FindCommonBeginning(before, hashes);
     std::vector<bool> held(hashes.size());
     for (size_t i = 0; i < held.size(); ++i) {

@@ -1,7 +1,8 @@
 // PrefixSharing lets a sequence begin with full blocks that another sequence computes or has
-// computed: one of any request of the same salt if both use the prefix cache, and always one of the
-// same request. So a group that was preempted by recomputation gets back the sharing that it had.
-// After the full blocks of a pinned prefix, a sequence goes on with a copy of its last block.
+// computed. The other sequence may belong to any request of the same salt if both use the prefix
+// cache, and always to the same request. So a group that was preempted by recomputation gets back
+// the sharing that it had. After the full blocks of a pinned prefix, a sequence goes on with a copy
+// of the prefix's partly filled last block.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Source:        automatic prefix caching is vLLM's; groups that keep their sharing:
@@ -15,27 +16,28 @@
 
 namespace quire {
 
-// Fills the table of the sequence with all its blocks that are cached, except for its last token,
-// whose logits are wanted. REQUIRES: running with an empty table.
+// Fills the table of the sequence with the cached blocks of its known tokens. The last token is
+// computed in any case, because its logits are needed. REQUIRES: running with an empty table.
 void BeginWithSharedBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence);
 
 // The partly filled last block of a pinned prefix, as far as a sequence that begins with the prefix
 // has the same tokens.
 struct PinnedTail {
-  const BlockTable* table = nullptr;  // of the prefix
-  int32_t num_tokens = 0;             // of its last block; 0: there is none
+  const BlockTable* table = nullptr;  // the prefix's
+  int32_t num_tokens = 0;             // equal tokens in its last block; 0: there is no tail
 };
 // Returns the longest tail that continues the full blocks with which the sequence has begun.
 // REQUIRES: the sequence has begun with shared blocks, and is not introduced.
 PinnedTail FindPinnedTail(const CoreState& state, const SequenceGroup& group, Sequence& sequence);
-// Gives the sequence its own copy of the tail, which it then need not compute.
+// Gives the sequence its own copy of the tail, so that it need not compute those tokens.
 void BeginWithTail(CoreState& state, const PinnedTail& tail, Sequence& sequence);
 
-// Lists the blocks that the sequence's slice fills: others find them. REQUIRES: it has a slice.
+// Lists the blocks that the sequence's slice fills, so that other sequences find them. REQUIRES: it
+// has a slice.
 void PublishBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence);
 
-// Returns how many blocks of a waiting group, counted for each sequence, need not come from the
-// free list: others hold them, or its sequences share them. O(blocks).
+// Returns how many blocks of a waiting group need not come from the free list, because other tables
+// hold them or its own sequences share them. Blocks are counted once per sequence. O(blocks).
 int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group);
 // Upper bound on NumSharedBlocks, and nearly always the same. O(sequences^2 log blocks) once the
 // tokens have been hashed, as long as no more blocks are held than at the last call.

@@ -16,17 +16,17 @@
 
 namespace quire {
 
-// Beam search in place of sampling: num_beams continuations are followed at a time, and the best
-// num_sequences hypotheses are the answer, at its end. Sampling must be greedy and ask for
+// Beam search instead of sampling: num_beams continuations are followed at a time. When the search
+// ends, the best num_sequences hypotheses are the answer. Sampling must be greedy and ask for
 // num_candidates() logprobs (BeamSearchParams).
 struct BeamOptions {
-  int32_t num_beams = 1;        // >= num_sequences
-  double length_penalty = 1.0;  // these two: see BeamSearchParams
-  EarlyStopping early_stopping = EarlyStopping::kFalse;
+  int32_t num_beams = 1;                                 // >= num_sequences
+  double length_penalty = 1.0;                           // see BeamSearchParams
+  EarlyStopping early_stopping = EarlyStopping::kFalse;  // see BeamSearchParams
 };
 
-// A sequence of a request that ran before, perhaps in another process. Draws are functions of seed
-// and position, so it goes on as it would have then.
+// A sequence of a request that ran before, perhaps in another process. Its random draws depend only
+// on seed and position, so it goes on as if it had not been interrupted.
 struct ResumedSequence {
   std::vector<TokenId> token_ids;  // output so far, without a token that ends it
   bool has_ended = false;          // nothing is generated or reported for it
@@ -38,21 +38,21 @@ struct Request {
   SamplingParams sampling;                // min_tokens and bans included
   int32_t num_sequences = 1;              // n: independent outputs of one prompt
   std::optional<BeamOptions> beam_search;
-  std::vector<ResumedSequence> resumed;  // by sequence; empty: see IsResumable
+  std::vector<ResumedSequence> resumed;  // one for each sequence, or empty (IsResumable)
   int32_t max_tokens = 16;               // output tokens of each sequence, >= 1; see CutToContext
   std::vector<TokenId> stop_token_ids;   // end a sequence once min_tokens exist; few, any order
-  int32_t priority = 0;                  // the smaller, the earlier, under kPriority
-  std::string tenant;                    // shares the service with other tenants, under kFairShare
+  int32_t priority = 0;                  // under kPriority: smaller numbers are served earlier
+  std::string tenant;                    // under kFairShare: tenants share the service equally
   std::string cache_salt;                // only requests of the same salt share blocks
   bool bypasses_prefix_cache = false;    // neither takes cached blocks nor leaves any
   bool is_resumed = false;               // was accepted before, perhaps by another process
-  bool pins_prefix = false;              // the core's own (pinned_prefixes.h): reports nothing
+  bool pins_prefix = false;              // internal, reports nothing (pinned_prefixes.h)
   Instant arrival = 0;
   Instant deadline = kInfiniteFuture;
 
   // Sequences that run side by side.
   int32_t group_size() const { return beam_search ? beam_search->num_beams : num_sequences; }
-  // Those of them that had not ended before.
+  // The sequences of the group, less those that had ended before the request was resumed.
   int32_t num_live_sequences() const;
   // Tokens of a sequence at its full length, prompt included.
   int64_t num_tokens_at_most() const { return int64_t{num_prompt_tokens()} + max_tokens; }
@@ -66,8 +66,8 @@ struct Request {
 void CutToContext(int32_t max_model_len, Request* request);
 
 // Returns true if `resumed` is empty, or can be continued: is_resumed is set, each sequence has an
-// entry, at least one has not ended, and all such have fewer than max_tokens tokens. Beam searches
-// start anew.
+// entry, at least one has not ended, and each that has not ended has fewer than max_tokens tokens.
+// Beam searches start anew.
 bool IsResumable(const Request& request);
 
 }  // namespace quire

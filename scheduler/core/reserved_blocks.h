@@ -19,8 +19,8 @@ namespace quire {
 
 class ReservedBlocks {
  public:
-  // The prefix needs these full blocks, and num_tails blocks that nobody shares.
-  // REQUIRES: nothing is reserved for it; no hash twice.
+  // Reserves the full blocks with these hashes for the prefix, and num_tails blocks that no other
+  // prefix shares. REQUIRES: nothing is reserved for it; no hash twice.
   void Add(RequestId prefix, std::span<const BlockHash> hashes, int32_t num_tails);
 
   // REQUIRES: the prefix was added with these hashes.
@@ -31,11 +31,11 @@ class ReservedBlocks {
   // All blocks that prefixes reserve, each counted once.
   int32_t num_blocks() const { return static_cast<int32_t>(needs_.size()) + num_tails_; }
 
-  // The same without the blocks that this prefix alone needs. A prefix that was not added needs
+  // num_blocks() without the blocks that this prefix alone needs. A prefix that was not added needs
   // none.
   int32_t NumWithout(RequestId prefix) const;
 
-  // Blocks that all calls together looked at: for tests of what a call costs.
+  // Total number of blocks that all calls looked at, for tests of the cost of a call.
   int64_t num_looked_at() const { return num_looked_at_; }
 
  private:
@@ -46,7 +46,7 @@ class ReservedBlocks {
   };
 
   absl::flat_hash_map<BlockHash, Need, BlockHashHasher> needs_;
-  // Blocks that one prefix alone needs, its tails among them.
+  // By prefix: the blocks that it alone needs, its tails included.
   std::map<RequestId, int32_t> num_own_;
   int32_t num_tails_ = 0;
   int64_t num_looked_at_ = 0;

@@ -47,13 +47,14 @@ struct CoreState;
 
 enum class AddOutcome : uint8_t {
   kQueued,
-  kQueueFull,            // max_queued_requests, or max_resumed_requests if it is resumed
-  kQueueTokensFull,      // max_queued_tokens, or the token bound of resumed requests
-  kTenantFull,           // the tenant's share of either bound: see WaitingQueue
-  kDeadlineUnreachable,  // it is estimated to miss its deadline
+  kQueueFull,            // max_queued_requests is reached; if resumed, max_resumed_requests
+  kQueueTokensFull,      // max_queued_tokens is reached; if resumed, the bound of waiting_queue.h
+  kTenantFull,           // the tenant has its share of either bound (waiting_queue.h)
+  kDeadlineUnreachable,  // the request is estimated to miss its deadline
   kTooLong,              // the prompt leaves no room for a token within max_model_len
-  kNeverFits,  // prompt + max_tokens of all its sequences exceed what prefixes leave of the pool;
-               // of a resumed request also max_model_len
+  // At full length its sequences exceed the pool beside the pinned prefixes, or a sequence of a
+  // resumed request exceeds max_model_len.
+  kNeverFits,
 };
 
 class SchedulerCore {
@@ -65,9 +66,9 @@ class SchedulerCore {
 
   // Begins an epoch: a worker group is ready, with an empty pool. Requests whose full length no
   // longer fits finish with kNoCapacity. `after_crash`: a request may have caused the last loss of
-  // workers: a worker process died, hung in the step, or failed the step itself. The requests of
-  // that step are then recorded (crash_suspects.h), and one that crashed its workers kMaxCrashes
-  // times ends with kWorkerCrash. REQUIRES: no epoch is active; limits are positive.
+  // workers, because a worker process died, hung in the step, or failed the step. Then the requests
+  // of that step are recorded (crash_suspects.h), and a request that crashed its workers
+  // kMaxCrashes times ends with kWorkerCrash. REQUIRES: no epoch is active; limits are positive.
   void BeginEpoch(uint64_t scheduler_incarnation,
                   uint64_t group_epoch,
                   const StepLimits& limits,
@@ -80,24 +81,28 @@ class SchedulerCore {
   // REQUIRES: request.id is greater than every id before; prompt not empty; max_tokens >= 1;
   // num_sequences >= 1; IsResumable; with beam search, CheckBeamSearchParams accepts it and
   // sampling is greedy with num_candidates() logprobs. A new request longer than max_model_len is
-  // cut to it, and ends with kLength there: by the limits of the present or the last epoch, or by
-  // the first ones that come. Before the first epoch only the queue bounds are checked.
+  // cut to max_model_len, where it ends with kLength. The limits are those of the present or the
+  // last epoch. Before the first epoch only the queue bounds are checked, and the request is cut
+  // when that epoch begins.
   AddOutcome AddRequest(Request request);
 
-  // Ends every sequence of the request with kAborted. Returns false if it is unknown or finished.
+  // Ends every sequence of the request with kAborted. Returns false if the request is unknown or
+  // finished.
   bool AbortRequest(RequestId id);
 
   // Ends one sequence with kStop: a stop string was found in its text. The token that a running
-  // step samples for it is dropped. Returns false if the sequence is unknown, finished, or of beam
-  // search, whose sequences are known only at its end.
+  // step samples for it is dropped. Returns false if the sequence is unknown, finished, or part of
+  // a beam search, whose output is known only at its end.
   bool FinishSequence(RequestId id, int32_t sequence_index);
 
   // Computes the blocks of a prefix and holds them: see pinned_prefixes.h. The prefix is pinned
-  // once FindPrefix reports kPinned. The same tokens and salt again return the existing prefix.
-  // REQUIRES: id is greater than every id before; token_ids is not empty and within the vocabulary.
+  // once FindPrefix reports kPinned. A second call with the same tokens and salt returns the
+  // existing prefix. REQUIRES: id is greater than every id before; token_ids is not empty and
+  // within the vocabulary.
   PinResult PinPrefix(RequestId id, std::vector<TokenId> token_ids, std::string cache_salt);
 
-  // Returns false if there is no such prefix. Requests that share its blocks keep them.
+  // Unpins a prefix; requests that share its blocks keep them. Returns false if there is no such
+  // prefix.
   bool UnpinPrefix(RequestId id);
 
   // Returns nullopt if the prefix does not exist: never pinned, unpinned, failed with non-finite
@@ -108,13 +113,13 @@ class SchedulerCore {
   std::vector<PrefixInfo> prefixes() const;  // oldest first
 
   // Ends expired requests, then gives out the step's token budget in the policy's order: to running
-  // groups first, then to waiting ones; a suspect of crashes gets all of it. If blocks run out,
-  // preempts groups behind the one in need and admits none. Releases of handles ride along; a plan
-  // of releases alone comes only if a waiting request needs those handles. REQUIRES: no plan is
-  // unanswered.
+  // groups first, then to waiting ones. A crash suspect gets the whole budget. If blocks run out,
+  // preempts groups behind the one in need and admits none. The plan also releases handles. A plan
+  // with nothing but releases is returned only if a waiting request needs those handles. REQUIRES:
+  // no plan is unanswered.
   std::optional<StepPlan> PlanStep(Instant now);
 
-  // Ends expired requests (deadline <= now). PlanStep begins with it; call it also during a long
+  // Ends expired requests (deadline <= now). PlanStep does this first; call it also during a long
   // step and while there are no workers.
   void ExpireRequests(Instant now);
 
@@ -125,15 +130,15 @@ class SchedulerCore {
   // Returns the events since the last call, in order.
   std::vector<OutputEvent> TakeEvents();
 
-  // Requests whose first slice is in the last plan, prefixes included. Some may have ended.
+  // Requests whose first slice is in the last plan, prefixes included. Some may have ended since.
   const std::vector<RequestId>& started() const;
   bool has_unanswered_plan() const;
   // True when PlanStep could return a plan.
   bool has_work() const;
-  // The earliest deadline of any live request; kInfiniteFuture when none has one.
+  // The earliest deadline of any live request; kInfiniteFuture if no request has a deadline.
   Instant next_deadline() const;
   CoreStats stats() const;
-  // See block_map.h; its counts are those of stats(). REQUIRES: as MakeBlockMap.
+  // See block_map.h. Its counts agree with stats(). REQUIRES: as for MakeBlockMap.
   BlockMap block_map(const BlockMapLimits& limits) const;
 
   // Checks every invariant against the state, aborts with the broken one. O(state): for tests,

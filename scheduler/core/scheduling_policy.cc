@@ -102,7 +102,7 @@ std::unique_ptr<SchedulingPolicy> MakeSchedulingPolicy(const CoreConfig& config)
     case SchedulingPolicyKind::kPriority:
       return std::make_unique<PriorityPolicy>(config.priority_ageing);
     case SchedulingPolicyKind::kFairShare:
-      // One tenant for each request that can be resumed here from an earlier scheduler.
+      // Enough for each request resumed from an earlier scheduler to have a different tenant.
       return std::make_unique<FairSharePolicy>(
           static_cast<size_t>(std::max<int64_t>(0, config.max_resumed_requests)));
     default:

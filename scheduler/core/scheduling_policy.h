@@ -1,11 +1,11 @@
-// SchedulingPolicy defines the order of service. Groups stand in one order, by rank and then by
-// arrival; the planner serves them in it and preempts from its end, whatever the policy. A rank
-// never changes, so no group is preempted for a group behind it, the first group always advances,
-// and there is no livelock. Most policies rank a request when it arrives. One that does not names
+// SchedulingPolicy defines the order of service. Groups are ordered by rank, then by arrival. Under
+// every policy the planner serves groups in this order and preempts from its end. A rank never
+// changes, so no group is preempted for a group behind it, the first group always advances, and
+// there is no livelock. Most policies rank a request when it arrives. Otherwise the policy names
 // the tenant whose unranked request starts next, and a request gets its rank when it starts.
 //
 //   FcfsPolicy       first come, first served
-//   PriorityPolicy   the smaller the priority number, the earlier; with age requests overtake newer
+//   PriorityPolicy   the smaller the priority number, the earlier; requests that age overtake newer
 //                    ones of better priority
 //   FairSharePolicy  tenants share the service equally while they compete for it
 //
@@ -34,12 +34,13 @@ class SchedulingPolicy {
  public:
   virtual ~SchedulingPolicy() = default;
 
-  // Returns the rank of an arriving request, the smaller the earlier. nullopt: until it starts, it
-  // stands behind every request that has a rank.
+  // Returns the rank of an arriving request: smaller ranks are served earlier. Returns nullopt if
+  // the request gets a rank only when it starts. Until then it is behind every ranked request.
   virtual std::optional<int64_t> RankOf(const Request& request) const = 0;
 
-  // The tenant's first unranked request begins to wait, or its last one no longer waits.
+  // The tenant's first unranked request begins to wait.
   virtual void BeginWaiting(const std::string& /*tenant*/) {}
+  // The tenant's last unranked request no longer waits.
   virtual void EndWaiting(const std::string& /*tenant*/) {}
 
   // Returns the tenant whose unranked request starts next. REQUIRES: one waits.
@@ -60,7 +61,8 @@ class FcfsPolicy : public SchedulingPolicy {
 class PriorityPolicy : public SchedulingPolicy {
  public:
   // ageing: the waiting time that is worth one priority level. A rank that would overflow, which
-  // only a hand-made step log causes, is the first or the last there is. REQUIRES: ageing >= 0.
+  // only a hand-made step log can cause, is replaced by the smallest or largest int64. REQUIRES:
+  // ageing >= 0.
   explicit PriorityPolicy(Instant ageing) : ageing_(ageing) {}
 
   std::optional<int64_t> RankOf(const Request& request) const override {
@@ -77,18 +79,19 @@ class PriorityPolicy : public SchedulingPolicy {
 };
 
 // Each tenant has a counter of the service that it got: prompt tokens, and output tokens twice. The
-// tenant with the lowest counter goes next; of equals, the one that waits the longest. While two
-// tenants wait, their counters differ by at most the cost of what one of them can have running.
+// tenant with the lowest counter is served next; among equals, the one that has waited longest.
+// While two tenants wait, their counters differ by at most the cost of what one of them can have
+// running.
 //
-// A tenant that comes, or comes back, is lifted to the highest counter of the tenants that wait or
-// waited before: its unused service is gone, and it stands behind all of them. So fresh names gain
-// nothing, and a waiting tenant is served once those that came before it have caught up. (The paper
-// lifts to the lowest counter of the waiting tenants. That serves a rare tenant a little earlier,
-// but lets a stream of fresh names starve all others.)
+// When a tenant begins to wait, its counter is lifted to the highest counter of the tenants that
+// wait or waited before: its unused service is lost, and it is behind all of them. So fresh names
+// gain nothing, and a waiting tenant is served once the tenants that came before it have caught up.
+// (The paper lifts to the lowest counter of the waiting tenants. That serves a rare tenant a little
+// earlier, but lets a stream of fresh names starve all others.)
 //
-// At most max_absent_tenants tenants that do not wait are remembered. Beyond that the one with the
-// lowest counter is forgotten, and every tenant that comes later is lifted to at least that
-// counter.
+// At most max_absent_tenants tenants that do not wait are remembered. Beyond that, the absent
+// tenant with the lowest counter is forgotten, and every tenant that begins to wait later is lifted
+// to at least that counter.
 //
 // Cost: O(log tenants) a call.
 class FairSharePolicy : public SchedulingPolicy {
@@ -108,9 +111,9 @@ class FairSharePolicy : public SchedulingPolicy {
                 int64_t num_prompt_tokens,
                 int64_t num_output_tokens) override;
 
-  int64_t counter(const std::string& tenant) const;  // after the lift, if it comes now
+  int64_t counter(const std::string& tenant) const;  // as lifted if the tenant began to wait now
   size_t num_tenants() const { return accounts_.size(); }
-  // Entries that all calls together looked at: for tests of what a call costs.
+  // Total number of entries that all calls compared, for tests of the cost of a call.
   int64_t num_compared() const { return num_compared_; }
 
  private:
@@ -137,7 +140,7 @@ class FairSharePolicy : public SchedulingPolicy {
   };
 
   Line& LineOf(const Account& account) { return account.is_waiting ? waiting_ : absent_; }
-  Account& Open(const std::string& tenant);  // REQUIRES: none is there
+  Account& Open(const std::string& tenant);  // REQUIRES: the tenant has none
   void Move(Account& account, bool is_waiting);
   void Charge(Account& account, int64_t cost);
   void ForgetBeyondBound();
@@ -146,14 +149,14 @@ class FairSharePolicy : public SchedulingPolicy {
 
   const size_t max_absent_tenants_;
   mutable int64_t num_compared_ = 0;
-  // Accounts outlive the requests around them. They have a separate memory pool, else each would
-  // keep a page in use that those requests were on.
+  // Accounts outlive the requests that are allocated around them. They have a separate memory pool,
+  // else each account would keep a page of freed requests in use.
   std::pmr::unsynchronized_pool_resource memory_;
-  // By tenant: all that wait, and others that are remembered.
+  // Accounts by tenant: all tenants that wait, and absent tenants that are remembered.
   std::pmr::map<std::pmr::string, Account, IsBefore> accounts_{IsBefore{&num_compared_}, &memory_};
   Line waiting_{IsAhead{&num_compared_}, &memory_};
   Line absent_{IsAhead{&num_compared_}, &memory_};
-  int64_t floor_ = 0;  // the most that earlier waiting or forgotten tenants had; never falls
+  int64_t floor_ = 0;  // highest counter of tenants that waited or were forgotten; never falls
   int64_t num_moves_ = 0;
 };
 

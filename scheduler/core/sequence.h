@@ -31,34 +31,36 @@ enum class SequenceState : uint8_t {
   kWaiting,  // Not known to the worker, holds no block: new, preempted, or its workers were lost.
   kRunning,  // Known to the worker under a handle. Has a slice in a step whenever budget and
              // blocks allow; between slices its blocks stay.
-  kSwapped,  // Not known to the worker, its blocks lie in host memory: preempted, what was computed
-             // is kept.
+  kSwapped,  // Preempted: not known to the worker, but the computed blocks are kept in host memory.
   kFinished,  // Has ended; only its counts are still read.
 };
 
 class Sequence {
  public:
-  // A waiting sequence with its earlier output, if any: in the state of a preempted one. REQUIRES:
-  // num_prompt_tokens >= 1.
+  // Creates a waiting sequence. With earlier output it is in the state of a preempted one.
+  // REQUIRES: num_prompt_tokens >= 1.
   Sequence(int32_t sequence_index,
            int32_t num_prompt_tokens,
            std::vector<TokenId> output_token_ids = {});
 
-  // It runs under the handle; a swapped sequence keeps what it has computed. REQUIRES: waiting, or
-  // swapped with its blocks back in the table.
+  // The sequence runs under the handle. A swapped sequence keeps its computed tokens. REQUIRES:
+  // waiting, or swapped with its blocks back in the table.
   void BecomeRunning(SequenceHandle handle);
 
-  // Its blocks go to host memory. REQUIRES: running without a slice, with an empty table.
+  // Its blocks go to host memory (host_table). REQUIRES: running without a slice, with an empty
+  // table.
   void BecomeSwapped();
 
-  // Its first tokens are in blocks that others computed; the table holds them. REQUIRES: running,
-  // not introduced, num_computed_tokens() <= num_computed_tokens < num_tokens().
+  // Its first num_computed_tokens tokens count as computed: the table holds blocks of them that
+  // other sequences computed. REQUIRES: running, not introduced, num_computed_tokens() <=
+  // num_computed_tokens < num_tokens().
   void BeginWithCached(int32_t num_computed_tokens);
 
-  // The plan that is being made introduces it to the worker. REQUIRES: running, not introduced.
+  // The plan that is being made introduces the sequence to the worker. REQUIRES: running, not
+  // introduced.
   void BecomeIntroduced();
 
-  // The worker no longer has it, and it starts over from its known tokens.
+  // The worker no longer has the sequence. It will be computed again from its known tokens.
   // REQUIRES: running or swapped, with empty tables.
   void BecomeWaiting();
 
@@ -69,7 +71,8 @@ class Sequence {
   // 0 < num_tokens <= gap().
   void BeginSlice(int32_t num_tokens);
 
-  // That slice was answered: its tokens are computed. REQUIRES: a slice is unanswered.
+  // The unanswered slice was answered: its tokens are now computed. REQUIRES: a slice is
+  // unanswered.
   void EndSlice();
 
   // A sampled token becomes known. REQUIRES: running, gap() == 0.
@@ -83,7 +86,7 @@ class Sequence {
   void BecomeIdle();
 
   // Beam search: takes over the tokens of another sequence, whose blocks its table already shares.
-  // The worker does not know it yet. REQUIRES: idle.
+  // The worker does not know this fork yet. REQUIRES: idle.
   void BecomeForkOf(const Sequence& other);
 
   // Beam search: keeps this sequence's candidates for its next token. Once every beam has its
@@ -106,7 +109,7 @@ class Sequence {
   // Whether the worker knows this sequence with its present tokens. False for a new fork, and for a
   // running sequence whose group's leader still computes the prompt.
   bool is_introduced() const { return is_introduced_; }
-  // Whether the worker knows its handle, perhaps for an earlier beam in its place.
+  // Whether the worker knows the handle. An earlier beam may have used it in this Sequence.
   bool is_handle_known() const { return is_handle_known_; }
   const std::vector<BeamCandidate>& candidates() const { return candidates_; }
 
@@ -115,7 +118,7 @@ class Sequence {
   int32_t num_tokens() const { return num_prompt_tokens_ + num_output_tokens(); }
   int32_t num_computed_tokens() const { return num_computed_tokens_; }
   int32_t num_scheduled_tokens() const { return num_scheduled_tokens_; }
-  // The most that it ever had computed, before a recomputation included.
+  // The most computed tokens that the sequence ever had, also before it was preempted.
   int32_t num_tokens_computed_ever() const { return num_tokens_computed_ever_; }
   // Whether some of its tokens were computed, are lost, and are not computed again yet.
   bool is_recomputing() const { return num_computed_tokens_ < num_tokens_computed_ever_; }
@@ -123,11 +126,12 @@ class Sequence {
   const std::vector<TokenId>& output_token_ids() const { return output_token_ids_; }
 
   BlockTable table;      // changed through KvCacheManager only
-  HostTable host_table;  // likewise; empty unless swapped
-  // Hashes of its full blocks, as far as they were needed. They depend on the tokens alone, so they
-  // outlive the blocks, and stay as long as blocks keep their size.
+  HostTable host_table;  // changed through KvCacheManager only; empty unless swapped
+  // Hashes of its full blocks, as far as they were needed. They depend only on the tokens and the
+  // block size, so they are kept when the blocks are freed.
   std::vector<BlockHash> block_hashes;
-  // Index of the first of them that no table held at the last lookup; the next starts there.
+  // Index of the first block of block_hashes that no table held at the last lookup. The next lookup
+  // starts there.
   int32_t num_blocks_held_at_most = 0;
 
  private:

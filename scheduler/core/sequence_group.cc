@@ -22,7 +22,7 @@ SequenceGroup::SequenceGroup(Request request)
       sequence.BecomeFinished();
     }
   }
-  request_.resumed.clear();  // the sequences have it
+  request_.resumed.clear();  // the sequences hold the resumed output now
 }
 
 void SequenceGroup::SetRank(int64_t value) {

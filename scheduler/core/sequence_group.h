@@ -18,13 +18,13 @@
 
 namespace quire {
 
-// Beam search under way. The sequences of a group are places for live beams.
+// Beam search under way. Each live beam occupies one sequence of the group.
 struct LiveBeams {
   BeamSearch search;
   std::vector<size_t> places;  // by live beam: the index of its sequence
 };
 
-// Where a group stands in the policy's order: the smaller is served first.
+// The rank of a group in the policy's order: the smallest is served first.
 struct ScheduleRank {
   int64_t value = 0;
   RequestId id;  // tie-break: the older request is first
@@ -33,19 +33,19 @@ struct ScheduleRank {
   friend auto operator<=>(const ScheduleRank&, const ScheduleRank&) = default;
 };
 
-// Whether a group can be complete by its deadline, by the last estimate (deadline_admission.h).
+// The last estimate of whether a group can be complete by its deadline (deadline_admission.h).
 enum class DeadlineEstimate : uint8_t { kNone, kReachable, kUnreachable };
 
 class SequenceGroup {
  public:
-  // All sequences waiting, except those that had ended before. REQUIRES: group_size() >= 1, a
-  // prompt, and a sequence that has not ended.
+  // All sequences begin as waiting, except those that had ended before. REQUIRES: group_size() >=
+  // 1, a prompt, and a sequence that has not ended.
   explicit SequenceGroup(Request request);
   SequenceGroup(const SequenceGroup&) = delete;
   SequenceGroup& operator=(const SequenceGroup&) = delete;
 
   const Request& request() const { return request_; }
-  // For the first limits that are known: see quire::CutToContext.
+  // Called when the first limits become known: see quire::CutToContext.
   void CutToContext(int32_t max_model_len) { quire::CutToContext(max_model_len, &request_); }
   RequestId id() const { return request_.id; }
   // Tokens of its prompt and of the output that it resumed.
@@ -62,13 +62,13 @@ class SequenceGroup {
   bool is_finished() const { return num_live_sequences() == 0; }
   bool is_running() const;
   bool is_swapped() const;
-  // Whether any token of it was ever computed.
+  // Whether any token of the group was ever computed.
   bool has_started() const;
-  // Whether its live sequences are all alike: none has an output token. Then the first of them, the
-  // leader, computes the prompt, and the others fork from it.
+  // Whether no live sequence has an output token, so that all are alike. Then the first live one,
+  // the leader, computes the prompt, and the others fork from it.
   bool is_undivided() const;
   bool IsLeader(const Sequence& sequence) const;
-  // Whether the sequence has nothing yet and will fork from the leader.
+  // Whether the sequence has no blocks yet and will fork from the leader.
   bool WaitsForLeader(const Sequence& sequence) const;
 
   bool is_beam_search() const { return request_.beam_search.has_value(); }
@@ -84,11 +84,11 @@ class SequenceGroup {
   // Set for beam search, from the first candidates on.
   std::optional<LiveBeams> beams;
   DeadlineEstimate estimate = DeadlineEstimate::kNone;
-  // Whether it passed groups that waited longer, because its prompt is short (overtaking.h).
+  // Whether the group passed groups that waited longer, because its prompt is short (overtaking.h).
   bool has_overtaken = false;
-  // Kept by CoreState::NumBlocksToResume while the group is swapped.
+  // Cached by CoreState::NumBlocksToResume while the group is swapped.
   std::optional<int32_t> num_blocks_to_resume;
-  // Whether a slice of it was ever planned.
+  // Whether a slice of the group was ever planned.
   bool was_planned = false;
 
  private:

@@ -11,8 +11,9 @@ namespace {
 // any, and streams feel it little.
 constexpr double kAutoTimesDecoding = 3;
 
-// Mean deviations by which steps are to stay within an explicit target, so that most do. Round-trip
-// times are given four (Jacobson 1988), where an early timeout costs far more.
+// The expected time of a step, plus this many mean deviations, must be within an explicit target,
+// so that most steps are. TCP uses four for round-trip times (Jacobson 1988), where an early
+// timeout costs far more.
 constexpr double kDeviations = 2;
 
 }  // namespace
@@ -21,8 +22,8 @@ StepBound BoundStep(Instant target,
                     const StepCost& steps,
                     int32_t num_decoding,
                     int32_t max_tokens_per_step) {
-  // Every decoding sequence keeps its token, even behind a prompt. If that leaves none for prompts,
-  // they still get one and advance.
+  // Every decoding sequence keeps its token, even behind a prompt. If that leaves no token for
+  // prompts, they still get one, so that they advance.
   StepBound bound = {.num_tokens = max_tokens_per_step,
                      .num_prompt_tokens = std::max(1, max_tokens_per_step - num_decoding)};
   if (target == kInfiniteFuture || num_decoding == 0) {

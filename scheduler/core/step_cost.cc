@@ -15,8 +15,8 @@ constexpr double kWeight = 1.0 / 8;  // of a new observation
 constexpr double kSpareShare = 0.02;
 constexpr double kLongest = 2;  // multiple of the expected time; a longer step hung
 
-// While the pool is full, successive steps read about as much: it takes many to tell the cost of
-// reading from clock noise.
+// While the pool is full, successive steps read about the same amount, so it takes many steps to
+// tell the cost of reading from clock noise.
 constexpr double kContextKept = 1 - 1.0 / 1024;
 
 }  // namespace
@@ -109,7 +109,7 @@ int64_t StepCost::most_tokens() const {
 }
 
 int64_t StepCost::TokensWithin(double micros, double num_deviations) const {
-  double tokens_below = 0;  // of the last bucket within
+  double tokens_below = 0;  // of the last bucket within the time
   double micros_below = 0;
   double most = 0;
   bool is_known = false;

@@ -1,13 +1,13 @@
-// StepCost learns from answered steps how long steps take: what one more token costs, how many are
-// free, and what reading the K and V of earlier tokens costs. A decode step waits for weights to be
-// read, not for compute, so it has room for tokens of a prompt.
+// StepCost learns from answered steps how long steps take: what one more token costs, how many more
+// tokens are nearly free, and what reading the K and V of earlier tokens costs. A decode step waits
+// for weights to be read, not for compute, so it has room for tokens of a prompt.
 //
 // Steps are grouped by their number of tokens, four buckets to a power of two. Each bucket has
-// moving averages of tokens, of tokens read, and of time, which are interpolated linearly between
-// two buckets that were seen. The time per token read is the slope of a least-squares fit over
-// about the last thousand steps, one for all buckets: among steps with equally many tokens it says
-// how much longer a step takes that reads more. So a decoding sequence, which reads its whole
-// context, costs more than a prompt token, which adds next to no reading.
+// moving averages of tokens, of tokens read, and of time. Between two buckets that were seen, these
+// are interpolated linearly. The time per token read is the slope of one least-squares fit for all
+// buckets, over about the last thousand steps. It tells how much longer a step takes if it reads
+// more than other steps with the same number of tokens. So a decoding sequence, which reads its
+// whole context, costs more than a prompt token, which adds next to no reading.
 //
 // Thread safety: not thread-safe; owned by PreemptionCost.
 // Units:         microseconds.
@@ -24,8 +24,8 @@
 
 namespace quire {
 
-// Tokens whose K and V are read when num_tokens are computed after num_computed. sliding_window: as
-// in StepLimits.
+// Number of tokens whose K and V are read when num_tokens tokens are computed after num_computed
+// earlier ones. sliding_window: as in StepLimits.
 int64_t NumContextTokens(int32_t num_computed, int32_t num_tokens, int32_t sliding_window);
 
 class StepCost {
@@ -38,18 +38,18 @@ class StepCost {
   // unknown. Beyond the largest step that was seen it is proportional to the tokens.
   double StepMicros(int64_t num_tokens) const;
 
-  // As StepMicros, or the time of a larger step if that is less. Else one step that hung would
-  // stand for a size that is no longer seen, because every step has prompts. REQUIRES: num_tokens
-  // >= 1.
+  // As StepMicros, or the time of a larger step if that is less. Otherwise one step that hung would
+  // determine the time of its size for good if, because every step has prompts, no step of that
+  // size comes again. REQUIRES: num_tokens >= 1.
   double LeastMicros(int64_t num_tokens) const;
 
   // Tokens of the largest steps that were seen; 0 while nothing is known.
   int64_t most_tokens() const;
 
-  // Estimated most tokens of a step that takes at most micros: the largest number while nothing
-  // is known, 0 if every step took longer. Twice the tokens are taken to need at most twice the
-  // time, so one step that hung does not bound smaller ones for good. The time of a step is its
-  // mean plus num_deviations mean deviations.
+  // Estimated most tokens of a step that takes at most micros: the largest number while nothing is
+  // known, 0 if every step took longer. Assumes that twice the tokens need at most twice the time,
+  // so one step that hung does not bound smaller steps for good. The time of a step is its mean
+  // plus num_deviations mean deviations.
   int64_t TokensWithin(double micros, double num_deviations) const;
 
   // StepMicros without the time of reading.
@@ -66,10 +66,11 @@ class StepCost {
 
  private:
   struct Bucket {
-    double num_tokens = 0;  // averages; 0: never seen
+    // Averages.
+    double num_tokens = 0;  // 0: never seen
     double num_context = 0;
     double micros = 0;
-    double deviation = 0;  // mean distance of micros from what was expected
+    double deviation = 0;  // mean distance of micros from the expected time
   };
 
   static constexpr size_t kBucketsPerOctave = 4;
@@ -79,13 +80,13 @@ class StepCost {
   // Interpolates between the buckets that were seen.
   Bucket At(double num_tokens) const;
   double MicrosWithoutContext(const Bucket& bucket) const;
-  void LearnContext(double more_context, double more_micros);  // than was expected
+  // A step read more_context more tokens, and took more_micros longer, than was expected.
+  void LearnContext(double more_context, double more_micros);
 
   std::array<Bucket, kNumBuckets> buckets_;
   double micros_by_context_ = 0;
-  // Moving sums of squares and products of what steps read and took beyond the expected.
-  double context_variance_ = 0;
-  double context_covariance_ = 0;
+  double context_variance_ = 0;    // moving sum of more_context * more_context (LearnContext)
+  double context_covariance_ = 0;  // moving sum of more_context * more_micros
 };
 
 }  // namespace quire

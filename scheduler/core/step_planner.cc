@@ -53,7 +53,7 @@ bool StepPlanner::PlanAlone(SequenceGroup& suspect) {
     return StartAlone(suspect);
   }
   LineUp(suspect);
-  // Its other sequences may have grown since it started.
+  // The suspect's other sequences may have grown since it started.
   const int32_t num_needed = NumBlocksNeeded(suspect);
   const KvCacheManager& kv_cache = epoch_.kv_cache;
   for (size_t i = state_.running.size(); i > 0; --i) {
@@ -73,7 +73,8 @@ bool StepPlanner::StartAlone(SequenceGroup& suspect) {
   while (!state_.running.empty() && !WillHaveRoom(suspect)) {
     Preempt(state_, *state_.running.back());
   }
-  const AllocStatus status = AdmitInto(RoomNow(), suspect);  // none are kept for others, which wait
+  // The other groups wait in this step, so RoomNow keeps no blocks for them.
+  const AllocStatus status = AdmitInto(RoomNow(), suspect);
   if (status == AllocStatus::kNever) {
     state_.FinishGroup(suspect, FinishReason::kNoCapacity);
   } else if (status == AllocStatus::kOk) {
@@ -124,7 +125,7 @@ bool StepPlanner::WillHaveRoom(SequenceGroup& group) const {
 }
 
 void StepPlanner::PlanRunning() {
-  // By index: MakeRoom shortens the list, behind the group that it makes room for.
+  // By index, because MakeRoom may remove groups behind this one from the list.
   for (size_t i = 0; i < state_.running.size() && !budgets_.all.is_spent(); ++i) {
     SequenceGroup& group = *state_.running[i];
     LineUp(group);
@@ -134,7 +135,7 @@ void StepPlanner::PlanRunning() {
                                     : MakeRoom(state_, group, num_needed + num_reserved_);
     may_admit_ = may_admit_ && outcome == RoomOutcome::kHadRoom;
     if (outcome == RoomOutcome::kNoRoom) {
-      num_reserved_ += num_needed;  // kept for it until enough blocks have left
+      num_reserved_ += num_needed;  // later groups must leave these blocks free
     } else if (IsToBePassed(group)) {
       SetAside(group, num_needed);
     } else {
@@ -147,7 +148,8 @@ void StepPlanner::PlanOthers() {
   CountKeptBlocks();
   bool has_room = may_admit_;
   while (has_room && !budgets_.all.is_spent()) {
-    if (!has_made_room_) {  // else the first group stays: room was made for it
+    // The group that PreemptForNext made room for must not be dropped.
+    if (!has_made_room_) {
       DropUnreachable();
     }
     SequenceGroup* next = state_.Next();
@@ -187,8 +189,9 @@ bool StepPlanner::StartWaiting(SequenceGroup& first) {
 
 bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
   BeginWithSharedBlocks(state_, group, sequence);
-  // An earlier sequence may have taken blocks that this one was to find, or have found more than
-  // was counted on and so left it more of the budget. It has its turn in the next step.
+  // The blocks that were counted may not suffice: an earlier sequence may have taken blocks that
+  // this one was to find, or have left it more of the budget than expected. Then this sequence
+  // waits for the next step.
   Budgets budgets = budgets_;
   const KvCacheManager& kv_cache = epoch_.kv_cache;
   const int32_t num_tokens = TakeTokens(group, sequence, budgets);
@@ -196,7 +199,8 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
   if (num_blocks > kv_cache.num_free_blocks()) {
     return false;
   }
-  // The tail must not cost more blocks than counted: with it, a slice that is cut ends later.
+  // With a pinned tail, a cut slice ends at a later position. The tail is used only if that takes
+  // no more blocks.
   const PinnedTail tail = FindPinnedTail(state_, group, sequence);
   const int32_t num_computed =
       tail.num_tokens + std::min(num_tokens, sequence.gap() - tail.num_tokens);
@@ -208,7 +212,7 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
 }
 
 void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
-  // Copy before the worker knows the table, whose entries never change from then on.
+  // Copies a shared last block first: once the worker knows the table, its entries never change.
   if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
     state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
     ++state_.counters.num_blocks_copied;
@@ -228,13 +232,13 @@ void StepPlanner::LineUp(SequenceGroup& group) {
   line_.clear();
   for (Sequence& sequence : group.sequences()) {
     if (sequence.is_running() && sequence.is_introduced()) {
-      line_.emplace_back(Turn::kGoingOn, &sequence);  // tested first: most are
+      line_.emplace_back(Turn::kGoingOn, &sequence);  // tested first, as the most frequent case
     } else if (sequence.is_running() && !group.IsIdle(sequence) &&
                !group.WaitsForLeader(sequence)) {
       line_.emplace_back(sequence.table.empty() ? Turn::kBeginning : Turn::kForked, &sequence);
     }
   }
-  std::sort(line_.begin(), line_.end());  // by index within a turn
+  std::sort(line_.begin(), line_.end());  // by turn, then by sequence index
   if (!are_prompts_bounded_ && std::any_of(line_.begin(), line_.end(), [](const auto& turn) {
         return turn.second->gap() > 1;
       })) {
@@ -242,7 +246,7 @@ void StepPlanner::LineUp(SequenceGroup& group) {
   }
 }
 
-// Called at the first prompt only: most steps have none.
+// Called only when a step meets its first prompt, because most steps have none.
 void StepPlanner::BoundPrompts() {
   are_prompts_bounded_ = true;
   int32_t num_decoding = 0;
@@ -266,13 +270,14 @@ void StepPlanner::PlanLine(SequenceGroup& group) {
       budgets_.introductions.OnRefused(group);
       is_fork_refused = is_fork_refused || turn == Turn::kForked;
     } else if (!is_fork_refused || !epoch_.kv_cache.IsTailShared(sequence->table)) {
+      // Skipped while a refused fork has not yet copied the block that this sequence writes to.
       PlanSlice(group, *sequence);
-    }  // else a fork has yet to take its copy of the block that this one writes to
+    }
     is_any_cut_ = is_any_cut_ || sequence->gap() > sequence->num_scheduled_tokens();
   }
 }
 
-// Counts running groups once, however many start behind them.
+// Sums the kept blocks of all running groups only once; each later group just adds its own.
 void StepPlanner::PlanFirstLine(SequenceGroup& group) {
   const bool was_any_cut = is_any_cut_;
   PlanLine(group);
@@ -292,7 +297,8 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
   const int32_t num_tokens = TakeTokens(group, sequence, budgets_);
   if (!sequence.is_introduced()) {
     Introduce(group, sequence);
-    if (!std::exchange(group.was_planned, true)) {  // not asked for every slice: most go on
+    // Checked only at introductions, because most slices have none.
+    if (!std::exchange(group.was_planned, true)) {
       state_.started.push_back(group.id());
     }
   }
@@ -317,9 +323,10 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
 }
 
 std::optional<StepPlan> StepPlanner::Finish() {
-  // Releases ride along with slices. They are sent alone only if a group waits: nothing runs then,
-  // so it waits for a handle and not for blocks. Else an idle worker may keep stale handles. A step
-  // without slices also waits for swaps: the worker answers it when all are done.
+  // Handle releases go out with slices. They are sent alone only if a group waits: nothing runs
+  // then, so that group lacks a handle, not blocks. If no group waits, an idle worker may keep
+  // stale handles. A plan without slices also serves to wait for swaps: the worker answers it when
+  // all are done.
   const bool waits_for_handles =
       epoch_.handles.num_to_release() > 0 && !(state_.waiting.empty() && state_.swapped.empty());
   if (plan_.slices.empty() && !epoch_.kv_cache.has_swaps_under_way() && !waits_for_handles) {
@@ -353,7 +360,7 @@ std::optional<StepPlan> StepPlanner::Finish() {
 int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
   Budgets budgets = budgets_;
   int32_t num_blocks = 0;
-  std::vector<BlockId> tails;  // shared ones that are about to be written to, once for each fork
+  std::vector<BlockId> tails;  // shared last blocks that forks will write to, once for each fork
   for (const auto& [turn, sequence] : line_) {
     if (budgets.all.is_spent()) {
       break;
@@ -362,7 +369,7 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
     if (num_tokens == 0) {
       continue;
     }
-    // A beginning sequence may take even its cached blocks from the free list.
+    // A cached block that no table holds is also taken from the free list, so all blocks count.
     num_blocks += turn == Turn::kBeginning
                       ? NumBlocksInStep(sequence->num_tokens(), num_tokens, epoch_.limits)
                       : epoch_.kv_cache.NumBlocksToAppend(sequence->table, num_tokens);
@@ -459,7 +466,7 @@ int32_t StepPlanner::NumBlocksKeptFor(const Sequence& sequence) const {
   const int32_t num_held = table.num_blocks() - table.num_passed_blocks();
   const int32_t num_to_take =
       epoch_.kv_cache.NumBlocksFor(sequence.num_tokens()) - table.num_blocks();
-  // With a sliding window some are given back meanwhile.
+  // With a sliding window some blocks are given back meanwhile, so fewer are held at once.
   const int32_t num_at_once =
       NumBlocksInStep(sequence.num_tokens(), epoch_.limits.max_tokens_per_step, epoch_.limits);
   return std::max(0, std::min(num_to_take, num_at_once - num_held));

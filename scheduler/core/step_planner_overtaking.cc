@@ -14,7 +14,8 @@ bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
   Budgets budgets = budgets_;
   for (const auto& [turn, sequence] : line_) {
     const int32_t num_tokens = TakeTokens(group, *sequence, budgets);
-    // A beginning sequence is not cut: it finds what its running group has computed.
+    // A beginning sequence does not count as cut: it finds blocks that its running group has
+    // computed.
     if (turn != Turn::kBeginning && num_tokens < sequence->gap() &&
         (budgets.prompts.is_spent() || budgets.all.is_spent())) {
       return true;
@@ -23,7 +24,7 @@ bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
   return false;
 }
 
-// Reserves its tokens and blocks, so that groups behind it decode with the rest.
+// Reserves the tokens and blocks of the cut group. Groups behind it decode with the rest.
 void StepPlanner::SetAside(SequenceGroup& cut, int32_t num_blocks) {
   cut_ = &cut;
   is_any_cut_ = true;
@@ -64,7 +65,8 @@ void StepPlanner::PlanPassing() {
     return;
   }
   CountKeptBlocks();
-  // Half of a step is left to prompts, else a passed group would wait for more than short prompts.
+  // Decoding sequences may take at most half of a step. Otherwise the passed group would wait not
+  // only for short prompts, but also for their decoding.
   const int32_t num_in_use = epoch_.handles.num_in_use();
   const int32_t num_at_most = num_step_tokens_ / kPassingDivisor - num_in_use;
   const Room room = {.num_free_handles = std::min(epoch_.handles.num_free(), num_at_most),

@@ -1,17 +1,17 @@
-// WaitingQueue holds the groups that are not running, in the order of the policy. New ones are
-// refused beyond the bounds. Groups that were running come back to their place and are never
-// refused.
+// WaitingQueue holds the groups that are not running, in the order of the policy. New groups are
+// refused beyond the bounds. Groups that were running return to their place in the order and are
+// never refused.
 //
 // Resumed requests (Request::is_resumed) have separate bounds: an earlier scheduler had accepted
-// them, and new requests that come first must not shut them out. It had its queue and its running
-// sequences. The latter count twice here, so that the share of a tenant that had them all is enough
-// for it.
+// them, and new requests that come first must not shut them out. The bounds cover that scheduler's
+// queue and, twice, its running sequences. So the share of one tenant suffices even if all running
+// sequences were its own.
 //
-// Under a policy without ranks a tenant that already waits may hold only its share
-// (tenant_share.h), in requests and in tokens: of the new ones half of the bound alone, a third
-// beside one that does likewise; of the resumed ones two thirds alone. So no tenant can fill the
-// queue of another, nothing has to be thrown out, and unknown names share the same bound as all
-// others.
+// Under a policy that does not rank new requests, a tenant that already waits may hold only its
+// share of requests and of tokens (tenant_share.h). For new requests a single tenant may fill half
+// of the bound, and two tenants a third each. For resumed requests a single tenant may fill two
+// thirds. So no tenant can take the room of another, no waiting request has to be dropped, and
+// unknown tenant names share the same bound as all others.
 //
 // Thread safety: not thread-safe; owned by CoreState. Observes the groups and the policy.
 // Invariants:    groups with a rank come before those without; no group twice.
@@ -43,35 +43,37 @@ class WaitingQueue {
   // The policy must outlive the queue.
   explicit WaitingQueue(SchedulingPolicy* policy) : policy_(*policy) {}
 
-  // Returns why a request may not join, or kNone. limits: of the last epoch. Before the first one
-  // the loop admits none, and tokens of resumed requests are not bounded.
+  // Returns why a request may not join, or kNone. limits: of the last epoch. Before the first epoch
+  // the loop admits no request, and tokens of resumed requests are not bounded.
   Refusal RefusalOf(const Request& request,
                     const CoreConfig& config,
                     const std::optional<StepLimits>& limits) const;
 
-  // A new group, which gets its rank if the policy has one for it. REQUIRES: newer than every group
-  // before.
+  // Adds a new group, with a rank if the policy ranks requests when they arrive. REQUIRES: the
+  // group is newer than every group added before.
   void Add(SequenceGroup& group);
 
-  // A group that was running. REQUIRES: not here.
+  // Adds a group that has a rank, such as one that was running. REQUIRES: not in the queue.
   void Return(SequenceGroup& group);
 
   SequenceGroup& front() const;  // REQUIRES: !empty()
-  // Removes the first group, which starts and has a rank from now on. REQUIRES: !empty()
+  // Removes the first group, which starts. Gives it a rank if it has none. REQUIRES: !empty()
   SequenceGroup& PopFront();
-  void Remove(SequenceGroup& group);  // REQUIRES: here
+  void Remove(SequenceGroup& group);  // REQUIRES: in the queue
 
   bool empty() const { return size() == 0; }
   int32_t size() const { return all_.fresh.num_requests + all_.resumed.num_requests; }
   // Tokens of prompts and of resumed output.
   int64_t num_tokens() const { return all_.fresh.num_tokens + all_.resumed.num_tokens; }
-  // The resumed part of size(), and of num_tokens().
+  // The resumed part of size().
   int32_t num_resumed() const { return all_.resumed.num_requests; }
+  // The resumed part of num_tokens().
   int64_t num_resumed_tokens() const { return all_.resumed.num_tokens; }
-  // The work of all groups, and of those that will start before a request that comes now. If the
-  // policy may let it overtake, only groups that it surely does not overtake count; if tenants take
-  // turns, about as many as have theirs before.
+  // The work of all groups.
   CompletionEstimate::Work work() const;
+  // The work of the groups that will start before the request if it arrives now. If the policy may
+  // let the request overtake, only groups that the request surely does not overtake count. If
+  // tenants take turns, the number of groups whose turn comes first is estimated.
   CompletionEstimate::Work AheadOf(const Request& request) const;
   // Returns the first `most` groups with a rank, in their order. Cost: O(most).
   std::vector<SequenceGroup*> FirstRanked(size_t most) const;
@@ -113,7 +115,7 @@ class WaitingQueue {
   SchedulingPolicy& policy_;
   std::set<SequenceGroup*, IsAhead> ranked_;
   std::map<std::string, Tenant, std::less<>> unranked_;
-  int64_t num_started_ = 0;  // groups without a rank until then
+  int64_t num_started_ = 0;  // groups that got their rank when they started
   Loads all_;
 };
 

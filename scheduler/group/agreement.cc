@@ -28,7 +28,7 @@ absl::Status Mismatch(std::string_view field, std::string_view rule) {
                absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule)));
 }
 
-// The message omits the text: a worker that sends this much may send anything.
+// The message omits the text, which may be anything if the worker sends so much.
 absl::Status CheckLength(std::string_view field, std::string_view text) {
   if (text.size() <= kMaxHelloBytes) {
     return absl::OkStatus();
@@ -108,7 +108,8 @@ absl::Status CheckEqual(const WorkerHello& hello, const WorkerHello& first, size
   return absl::OkStatus();
 }
 
-// Returns the full step of the device that fills first: in a larger step the others wait for it.
+// Returns the smallest full_step_tokens of all ranks: in a larger step, the other devices would
+// wait for that rank's.
 int32_t FullStepTokens(std::span<const WorkerHello> hellos) {
   constexpr int32_t kDefaultFullStepTokens = 256;
   int32_t num_tokens = kMaxTokensPerStepLimit;
@@ -129,7 +130,8 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
     num_host_blocks = std::min(num_host_blocks, std::max(0, hello.num_host_blocks_max));
     limits.wants_next_blocks = limits.wants_next_blocks || hello.wants_next_blocks;
   }
-  // At most as many host blocks as blocks, as in the paper. A group without room is recomputed.
+  // The host pool is never larger than the device pool, as in the paper. A group that does not fit
+  // into the host pool is recomputed.
   limits.num_host_blocks = std::min(num_host_blocks, limits.num_blocks);
   limits.block_size_tokens = settings.block_size_tokens;
   limits.max_sequences = settings.max_sequences;
@@ -141,7 +143,7 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
   return limits;
 }
 
-// Refused here because a worker would refuse these limits at every attempt.
+// Returns the error for limits that are refused here, since workers would refuse them every time.
 absl::Status LimitsRefusal(std::string_view message) {
   return Error(absl::StatusCode::kFailedPrecondition, "STEP_LIMITS", message);
 }

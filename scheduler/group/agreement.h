@@ -29,15 +29,15 @@ namespace quire {
 struct GroupSettings {
   ModelConfig model;
   int32_t block_size_tokens = 16;
-  std::optional<DType> kv_cache_dtype;         // none: the worker's choice
+  std::optional<DType> kv_cache_dtype;         // nullopt: the worker's choice
   std::optional<int32_t> num_blocks_override;  // null block included
-  std::optional<int32_t> max_model_len;        // none: as model and pool allow
-  bool wants_host_blocks = false;              // as many as the workers' swap space allows
+  std::optional<int32_t> max_model_len;        // nullopt: the longest that model and pool allow
+  bool wants_host_blocks = false;              // true: use all swap space of the workers
   int32_t max_sequences = 256;
-  std::optional<int32_t> max_tokens_per_step;  // none: as many as fill the workers' devices
-  // Lets workers with other numerics continue the streams; other weights are never let in.
+  std::optional<int32_t> max_tokens_per_step;  // nullopt: enough to fill the workers' devices
+  // True: workers with other numerics may continue streams. Other weights are never accepted.
   bool allow_changed_numerics = false;
-  // False: takes the workers from an older holder at once, the first time. True: stands by.
+  // False: the first time, takes the workers from an older holder without standing by.
   bool stands_by = true;
 };
 
@@ -59,13 +59,14 @@ struct Agreement {
   int64_t block_bytes = 0;  // on one rank
 };
 
-// Returns OK if the worker may be this rank. `pinned`: the numerics of the group before, if any.
+// Returns OK if the worker may be this rank. `pinned`: the numerics of the previous group, if any.
 absl::Status CheckHello(const WorkerHello& hello,
                         int32_t rank,
                         const GroupSettings& settings,
                         const std::optional<Numerics>& pinned);
 
-// REQUIRES: at least one hello, and CheckHello is OK for each.
+// Returns the limits and numerics of an epoch of these ranks. REQUIRES: at least one hello, and
+// CheckHello returned OK for each.
 absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos, const GroupSettings& settings);
 
 }  // namespace quire

@@ -1,8 +1,8 @@
-// GroupAction is an order of a WorkerGroup: to the owner of its connections (links), or to the
-// scheduling loop. Actions are done in order, and none of them blocks.
+// GroupAction is an order that a WorkerGroup gives to the owner of its connections (links) or to
+// the scheduling loop. Actions are executed in order, and none of them blocks.
 //
-// A link is one connection to the worker of one rank. Link numbers are never reused, so that late
-// events of an old connection are not taken for its successor's.
+// A link is one connection to the worker of one rank. Link numbers are never reused, so a late
+// event of an old connection cannot be mistaken for an event of the new one.
 //
 // Thread safety: value types.
 #ifndef QUIRE_SCHEDULER_GROUP_GROUP_ACTION_H_
@@ -28,13 +28,13 @@ struct LinkId {
   friend bool operator==(const LinkId&, const LinkId&) = default;
 };
 
-// Connect to the rank's worker and start to watch it. The previous link is given up: its calls are
-// ended, and its late events are dropped or carry its old number.
+// Connect to the rank's worker and open a Watch call. The rank's previous link is closed: its calls
+// are ended, and its late events are dropped or carry the old number.
 struct DialLink {
   LinkId link;
   uint64_t scheduler_incarnation = 0;
 };
-// Give the link up.
+// Close the link.
 struct CloseLink {
   LinkId link;
 };
@@ -48,17 +48,17 @@ struct BeginWorkerEpoch {
   uint64_t group_epoch = 0;
   StepLimits limits;
   DType kv_cache_dtype = DType::kF32;
-  std::vector<std::string> rendezvous;  // of all ranks
+  std::vector<std::string> rendezvous;  // address of each rank, for the other ranks
 };
 // Open a stream of steps. A stream already open on this link is ended first.
 struct OpenSteps {
   LinkId link;
 };
-// End the stream of steps; its end is reported like any other.
+// End the stream of steps. The end is reported (OnStepsEnd) as if the connection had broken.
 struct BreakSteps {
   LinkId link;
 };
-// Send the plan of the last WorkerGroup::Plan.
+// Send the plan that WorkerGroup::Plan was given last.
 struct SendPlan {
   LinkId link;
 };
@@ -81,11 +81,11 @@ struct ReportLost {
   uint64_t group_epoch = 0;
   absl::Status status;
 };
-// Another scheduler holds the workers, or may hold them, and this one stands by. Its epoch was lost
-// before, and its requests end. 0: it stands by no longer, and takes the workers as soon as all are
-// there.
+// This scheduler stands by, because another one holds the workers or may hold them. Its epoch was
+// reported lost before, and its requests must end. With scheduler_incarnation 0, this scheduler
+// stands by no longer, and takes the workers as soon as all are there.
 struct ReportStandby {
-  // The other scheduler's, kUnknownScheduler, or 0.
+  // The other scheduler's incarnation, kUnknownScheduler, or 0.
   uint64_t scheduler_incarnation = 0;
 };
 // A reachable worker does not fit, or refuses to join. It is asked again, with pauses.
@@ -93,8 +93,8 @@ struct ReportRefused {
   int32_t rank = 0;
   absl::Status status;
 };
-// A worker cannot be reached, or broke off. Before the first epoch, not reported until
-// GroupTiming::arrival_ns has passed. The worker is dialed again, with pauses.
+// A worker cannot be reached, or its connection broke. Before the first epoch, this is not reported
+// until GroupTiming::arrival_ns has passed. The worker is dialed again, with pauses.
 struct ReportAway {
   int32_t rank = 0;
   absl::Status status;

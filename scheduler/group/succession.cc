@@ -6,11 +6,12 @@
 namespace quire {
 namespace {
 
-// Incarnations are wall-clock nanoseconds, or slightly more; no two clocks differ by a year.
+// Bounds how far a holder's incarnation may be above this scheduler's. Incarnations are wall-clock
+// nanoseconds, or slightly more, and no two clocks differ by a year.
 constexpr uint64_t kMaxLead = kNanosPerYear;
-// A scheduler's own part is its start time modulo 1 ms: even well-set clocks differ there.
+// A scheduler's own part is its start time modulo 1 ms: even synchronized clocks differ in that.
 constexpr uint64_t kOwnParts = kNanosPerMilli;
-// Bounds the time from a worker's look at its clock to the arrival of the report here.
+// Bounds the time from when a worker reads its clock for a report until the report arrives here.
 constexpr int64_t kReportDelayNs = 200 * kNanosPerMilli;
 
 }  // namespace
@@ -33,7 +34,7 @@ void Succession::OnReport(int32_t rank,
   }
   worker.holder = Holder{holder_incarnation, silence_ns};
   if (now - outwaited_at_ >= patience_ns_) {
-    outwaited_ = 0;  // the redial of that turn is long over
+    outwaited_ = 0;  // the redial after this scheduler's last turn is long over
   }
   has_asked_ = has_asked_ && !AreWorkersReplaced();
   has_waited_ = has_waited_ || WaitsFor().has_value();
@@ -64,7 +65,7 @@ Succession::Holder Succession::NewestHolder() const {
   return newest;
 }
 
-// A report sent before this scheduler asked still names the holder before it.
+// A report that was sent before this scheduler asked still names the previous holder.
 std::optional<Succession::Holder> Succession::Other() const {
   const Holder newest = NewestHolder();
   const bool is_own = newest.incarnation == last_asked_as_;
@@ -91,8 +92,9 @@ std::optional<uint64_t> Succession::WaitsFor() const {
       other->silence_ns >= patience_ns_ || (!stands_by_ && other->incarnation < incarnation_)) {
     return std::nullopt;
   }
-  // After a rename the first reports may come from workers that heard of the holder a little later
-  // than the others, or that still have an older one. These must not end its turn.
+  // After a rename the first reports may come from workers that heard from the holder a little
+  // later than the others, or that still name an older holder. Such reports must not end the turn
+  // of this scheduler.
   const bool is_outwaited = other->incarnation <= outwaited_ && !HaveAllReported();
   return is_outwaited ? std::nullopt : std::optional(other->incarnation);
 }
@@ -115,7 +117,7 @@ Succession::Verdict Succession::Decide(Instant now) {
   if (has_waited_ && !is_in_turn) {
     return Verdict::kWait;
   }
-  has_waited_ = false;  // its turn has come
+  has_waited_ = false;  // the turn of this scheduler has come
   const std::optional<Holder> other = Other();
   outwaited_ = other.value_or(Holder()).incarnation;
   outwaited_at_ = now;

@@ -1,20 +1,21 @@
 // Succession decides when this scheduler, one of several, asks for the workers.
 //
-// A worker obeys the newest scheduler that asked for it (SchedulerClaim), its holder. Its reports
-// name the holder and the time since it last heard of it. A scheduler that has not asked is a
-// standby while another one holds the workers. It asks when some worker has not heard of the holder
-// for `patience`: the holder needs all workers, so it computes nothing any more.
+// A worker obeys its holder: the newest scheduler that asked for it (SchedulerClaim). Reports of
+// the worker name the holder and the time since the worker last heard from the holder. A scheduler
+// that has not asked is a standby while another scheduler holds the workers. The standby asks when
+// some worker has not heard from the holder for `patience`: by then the holder computes nothing any
+// more, since it needs all workers.
 //
-// A scheduler asks under a number above the holder's. A standby with a lower number takes the next
-// one plus its own part (own_part_), so that no two standbys take the same.
+// A scheduler asks under a number (incarnation) above the holder's. A standby with a lower number
+// first takes the holder's number + 1 + own_part_, so that no two standbys take the same.
 //
-// A holder that cannot reach a worker lets go: it takes a higher number without asking, so that no
-// worker hears the old one any more. A standby that reaches all workers may then ask. The holder
-// has the first turn, since its requests wait in it: a standby waits for `patience` once all
-// workers are there.
+// A holder that cannot reach a worker lets go: it takes a higher number without asking. Workers
+// hear nothing more from its old number, so a standby that reaches all workers may ask. The former
+// holder may ask first, since requests wait in it: a standby asks only when all workers have been
+// there for `patience`.
 //
 // A holder that was cut off while all its workers were replaced may find that an older scheduler
-// holds the new ones. It then waits as a standby would.
+// holds the new workers. It then waits like a standby.
 //
 // Thread safety: not thread-safe.
 // Source:        fencing by growing numbers, as in Raft; the workers time the lease.
@@ -32,7 +33,7 @@ namespace quire {
 class Succession {
  public:
   struct Settings {
-    // False: takes the workers from an older holder at once, the first time.
+    // False: the first time, this scheduler takes the workers from an older holder without waiting.
     bool stands_by = true;
     int64_t patience_ns = 2 * kNanosPerSecond;
   };
@@ -40,30 +41,31 @@ class Succession {
   // `incarnation`: nanoseconds of the wall clock.
   Succession(int32_t num_ranks, uint64_t incarnation, const Settings& settings);
 
-  // Only grows. Links must be dialed anew when it has grown.
+  // The number under which this scheduler asks; it only grows. Then links must be dialed anew.
   uint64_t incarnation() const { return incarnation_; }
 
-  // Returns false if no clock less than a year ahead of this one can have given this number.
+  // Returns false if the number must come from a clock that is over a year ahead of this one.
   bool IsPossible(uint64_t holder_incarnation) const { return holder_incarnation <= max_; }
 
   // Takes a report of the rank's worker. Incarnation 0: the worker has no holder.
   void OnReport(int32_t rank, uint64_t holder_incarnation, int64_t silence_ns, Instant now);
-  // The link was given up: forgets what its worker said, except since when it has named its holder.
+  // The rank's link was closed: forgets the worker's reports, except the time since which the
+  // worker has named its present holder.
   void Forget(int32_t rank);
 
-  // Returns true if this scheduler has asked and a newer one has asked since.
+  // Returns true if this scheduler has asked and a newer scheduler has asked since.
   bool IsOvertaken() const;
   // Gives up the claim to the workers.
   void StepBack() { has_asked_ = false; }
 
-  // Returns the scheduler that this one waits for; nullopt if none.
+  // Returns the number of the scheduler that this scheduler waits for; nullopt if none.
   std::optional<uint64_t> WaitsFor() const;
-  // Returns true if a worker has heard of the other scheduler since first naming it: it lives.
+  // Returns true if the other scheduler lives: some worker has heard from it after first naming it.
   bool DoesOtherLive(Instant now) const;
 
   enum class Verdict : uint8_t {
     kAsk,     // this scheduler is the holder from now on
-    kWait,    // for the other one, or for its turn
+    kWait,    // this scheduler waits for the other one, or for its own turn
     kRename,  // the incarnation has grown: dial anew and decide again
   };
   // REQUIRES: all workers are there, and each has reported since it was dialed.
@@ -76,22 +78,23 @@ class Succession {
  private:
   struct Holder {
     uint64_t incarnation = 0;
-    int64_t silence_ns = 0;  // NewestHolder: the longest of all ranks
+    int64_t silence_ns = 0;  // since a worker heard from it; in NewestHolder, the longest such time
   };
 
   struct Worker {
     std::optional<Holder> holder;  // as reported over the present link
-    uint64_t named = 0;            // its last holder, reported over any link
+    uint64_t named = 0;            // number of the last reported holder, over any link
     Instant named_since = 0;
-    bool is_asked = false;  // over the present link; the last report may predate it
+    // This scheduler has asked over the present link. The last report may be older than that.
+    bool is_asked = false;
   };
 
   Holder NewestHolder() const;
-  // Returns the newest holder; nullopt if it is this scheduler, or its predecessor in a late
-  // report.
+  // Returns the newest holder; nullopt if it is this scheduler, or a late report names its
+  // predecessor.
   std::optional<Holder> Other() const;
   bool HaveAllReported() const;
-  // Returns true if all workers are new since this scheduler asked, and an older one holds them.
+  // Returns true if all workers are new since this scheduler asked, and have an older holder.
   bool AreWorkersReplaced() const;
   void TakeNumberAbove(uint64_t incarnation);
 
@@ -102,8 +105,10 @@ class Succession {
   uint64_t incarnation_;
   uint64_t last_asked_as_ = 0;
   bool has_asked_ = false;
-  bool has_waited_ = false;  // for another holder since it asked last; its turn is still to come
-  uint64_t outwaited_ = 0;   // the holder that it need not wait for again, as its turn has come
+  // This scheduler has waited for another holder since it last asked, so it waits for its turn.
+  bool has_waited_ = false;
+  // The newest holder when this scheduler's turn came: it need not wait for that holder again.
+  uint64_t outwaited_ = 0;
   Instant outwaited_at_ = 0;
   std::vector<Worker> by_rank_;
   std::optional<Instant> all_are_there_since_;

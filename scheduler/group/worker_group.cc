@@ -14,11 +14,11 @@
 namespace quire {
 namespace {
 
-// Bounds the factor of the step timeout. A step of the default 5 s may then stand still for 5 min.
+// Bounds Rank::slowness. With the default timeout of 5 s, a step may then stand still for 5 min.
 constexpr int64_t kMaxSlowness = 64;
 
-// Epochs in a row that may be lost without a pause before the next: a single loss should cost a
-// stream little.
+// Up to so many losses in a row, the next epoch begins without a pause: a single loss should delay
+// streams little.
 constexpr int32_t kNumImmediateEpochs = 2;
 
 }  // namespace
@@ -44,7 +44,7 @@ void WorkerGroup::Plan(const StepPlan& plan, Instant now) {
     return;  // the loop has not heard yet that the epoch is over
   }
   QUIRE_CHECK(!pending_.has_value());
-  if (has_sampled_) {  // the loop plans again, so it took the token
+  if (has_sampled_) {  // the loop plans again, so it accepted the token
     num_failed_epochs_ = 0;
   }
   pending_ = Pending{.header = plan.header, .digest = plan.digest, .swap_ins = plan.swap_ins};
@@ -77,7 +77,7 @@ void WorkerGroup::OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instan
     return;
   }
   if (ReasonOf(hello.status()) == "LOADING") {
-    rank->state = RankState::kLoading;  // until its reports name another phase
+    rank->state = RankState::kLoading;  // until the worker reports another phase
     return;
   }
   absl::Status status = hello.status();
@@ -115,7 +115,7 @@ void WorkerGroup::OnEpochBegun(LinkId link, const absl::Status& status, Instant 
     Refuse(*rank, status, now);
     return;
   }
-  DropRank(*rank, status, now);  // a newer holder shows in its next report
+  DropRank(*rank, status, now);  // if a newer scheduler holds the worker, its reports will say so
 }
 
 void WorkerGroup::OnAnswer(LinkId link, StepResult result, Instant now) {
@@ -138,7 +138,7 @@ void WorkerGroup::OnAnswer(LinkId link, StepResult result, Instant now) {
   rank->idle_at.reset();
   for (Rank& other : ranks_) {
     if (other.report.waits_for_rank == IndexOf(*rank)) {
-      other.moved_at = now;  // its wait is over only now
+      other.moved_at = now;  // the other rank's wait ends only now
     }
   }
   AnswerIfComplete(now);
@@ -164,7 +164,7 @@ void WorkerGroup::OnStepsEnd(LinkId link, const absl::Status& status, Instant no
   actions_.push_back(CloseLink{LinkOf(*rank)});
   rank->link_number = ++last_link_number_;
   rank->has_stream = false;
-  rank->idle_at.reset();  // a lost plan or answer went with the connection
+  rank->idle_at.reset();  // what was lost on this connection is sent again on the next
   rank->reopen_at = now + timing_.mend_pause_ns;
 }
 
@@ -181,7 +181,8 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
              now);
     return;
   }
-  // Progress counts finished work only, and a rank that has just stopped waiting has none yet.
+  // Progress counts finished work only. A rank that has just stopped waiting for another has
+  // finished nothing yet, but it moves.
   const bool moved = report.progress != rank->report.progress ||
                      report.waits_for_rank != rank->report.waits_for_rank;
   rank->heard_at = now;
@@ -241,13 +242,14 @@ void WorkerGroup::Tick(Instant now) {
   for (Rank& rank : ranks_) {
     CheckRank(rank, now);
   }
-  // Waits standby_ns: a replaced worker names no holder until the other scheduler asks for it.
+  // Ends standing by only after standby_ns without another holder: a replaced worker names no
+  // holder until the other scheduler asks for it.
   if (waits_for_ != 0 && now - last_waited_at_ >= timing_.standby_ns &&
       std::ranges::any_of(ranks_, HasReported)) {
     StandBy(0);
   }
   if (IsCutOffFromAll(now)) {
-    succession_.StepBack();  // replaced workers may have an older holder
+    succession_.StepBack();  // workers that were replaced meanwhile may have an older holder
     StandBy(kUnknownScheduler);
   }
   if (succession_.has_asked() && IsCutOff(now)) {
@@ -257,8 +259,8 @@ void WorkerGroup::Tick(Instant now) {
   AskIfAllAreThere(now);
 }
 
-// The whole process was held up. Reports of that time have yet to be read, and workers have closed
-// connections that nobody answered on: neither is their fault.
+// This process was held up. Reports sent meanwhile are still unread, and workers have closed
+// connections on which this process was silent. Neither is the workers' fault.
 void WorkerGroup::BeginToWaitAnew(Instant now) {
   for (Rank& rank : ranks_) {
     rank.heard_at = now;
@@ -266,7 +268,7 @@ void WorkerGroup::BeginToWaitAnew(Instant now) {
     rank.moved_at = now;
     rank.idle_at.reset();
     rank.broken_at.reset();
-    rank.report.uuid.clear();  // asking needs a fresh report of the holder
+    rank.report.uuid.clear();  // before this scheduler asks, the worker must name its holder again
   }
 }
 
@@ -394,7 +396,7 @@ void WorkerGroup::HandleSuccession(Instant now) {
                  "STALE_SCHEDULER",
                  "scheduler: a newer one has taken over the workers"),
            now);
-      return;  // the next report tells whether the newer one lives
+      return;  // the next report tells whether the newer scheduler lives
     }
     if (phase_ == Phase::kBeginning) {
       Regather(now);
@@ -406,7 +408,7 @@ void WorkerGroup::HandleSuccession(Instant now) {
     return;
   }
   last_waited_at_ = now;
-  // If the other scheduler is already dead, the requests of the last epoch can go on here.
+  // If the other scheduler is already dead, this one keeps the requests of the last epoch.
   const bool may_go_on = pinned_.has_value() && !succession_.DoesOtherLive(now);
   if (*other != waits_for_ && !may_go_on) {
     StandBy(*other);
@@ -533,7 +535,7 @@ void WorkerGroup::EndEpoch(Instant now) {
   pending_.reset();
   for (Rank& rank : ranks_) {
     if (rank.state != RankState::kAway) {
-      // The pause grows with the failed epochs in a row, not with the attempts to reach a rank.
+      // The pause grows with the number of failed epochs in a row, not with attempts to dial.
       rank.backoff_ns = std::min(timing_.min_backoff_ns << std::min(num_failed_epochs_, 16),
                                  timing_.max_backoff_ns);
       CloseAndPause(rank, now);
@@ -608,12 +610,12 @@ void WorkerGroup::CheckStep(Rank& rank, Instant now) {
     return;
   }
   if (rank.idle_at.has_value() && now - *rank.idle_at >= timing_.lease_ns) {
-    // The plan or its answer was lost on a connection that looks well.
+    // The plan or its answer was lost, although the connection looks intact.
     rank.idle_at.reset();
     actions_.push_back(BreakSteps{LinkOf(rank)});
     return;
   }
-  // Measured up to the last report: a rank behind a network cut does not count as standing still.
+  // Measured up to the last report, not to now: a network cut must not count as standing still.
   const bool stands_still =
       rank.report.phase != WorkerPhase::kIdle &&
       rank.heard_at - rank.moved_at >= rank.slowness * timing_.step_timeout_ns;
@@ -628,9 +630,9 @@ void WorkerGroup::CheckStep(Rank& rank, Instant now) {
   }
 }
 
-// Returns true if the rank waits for another one that stands still. False if it is part of a circle
-// of ranks that wait for each other: then the network between them is cut. A rank that has answered
-// the step owes the others nothing, so a wait for it does not count.
+// Returns true if the rank waits, directly or through others, for a rank that holds it up. Returns
+// false if it is part of a circle of ranks that wait for each other: then the network between them
+// is cut. A wait for a rank that has already answered the step does not count.
 bool WorkerGroup::WaitsForAnother(const Rank& rank) const {
   const Rank* last = &rank;
   for (size_t i = 0; i < ranks_.size(); ++i) {
@@ -644,7 +646,7 @@ bool WorkerGroup::WaitsForAnother(const Rank& rank) const {
       return false;
     }
   }
-  return true;  // it waits for a circle that it is not part of
+  return true;  // the rank waits for a circle of ranks that it is not part of
 }
 
 void WorkerGroup::AnswerIfComplete(Instant now) {

@@ -22,13 +22,13 @@ struct WorkerHello {
   int64_t block_bytes = 0;
   int32_t num_blocks_max = 0;  // the null block included
   int32_t num_host_blocks_max = 0;
-  std::optional<DType> kv_cache_dtype;  // none: a type unknown to this scheduler
+  std::optional<DType> kv_cache_dtype;  // nullopt: a type unknown to this scheduler
   std::string determinism_fingerprint;  // of the backend
   int32_t vocab_size = 0;
-  int32_t full_step_tokens = 0;    // that fill its device; 0: not reported
+  int32_t full_step_tokens = 0;    // tokens of a step that fill the device; 0: not reported
   std::string rendezvous;          // the address for other ranks
-  bool wants_next_blocks = false;  // it prepares blocks ahead of need
-  KvMemory kv_memory;              // num_places is in reports instead
+  bool wants_next_blocks = false;  // the worker prepares blocks before they are used
+  KvMemory kv_memory;              // without num_places, which is in WorkerReport
 };
 
 enum class WorkerPhase : uint8_t { kUnknown, kLoading, kIdle, kBeginningEpoch, kExecuting };
@@ -36,16 +36,16 @@ enum class WorkerPhase : uint8_t { kUnknown, kLoading, kIdle, kBeginningEpoch, k
 struct WorkerReport {
   std::string uuid;
   WorkerPhase phase = WorkerPhase::kUnknown;
-  uint64_t progress = 0;  // unchanged if nothing was done in between
+  uint64_t progress = 0;  // equal in two reports if no work was finished in between
   int64_t loaded_bytes = 0;
   int64_t total_bytes = 0;
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   uint64_t step_id = 0;
   std::optional<int32_t> waits_for_rank;  // not validated
-  int64_t num_window_places = 0;          // mapped to a block
+  int64_t num_window_places = 0;          // KvMemory::num_places
   uint64_t holder_incarnation = 0;        // the worker's holder; 0: none
-  int64_t holder_silence_ns = 0;          // since the worker last heard from the holder
+  int64_t holder_silence_ns = 0;          // time since the worker last heard from the holder
 };
 
 }  // namespace quire

@@ -26,7 +26,7 @@ bool IsFailureAtStep(const absl::Status& status) {
   if (reason == "STEP_TIMEOUT" || reason == "STEP_LIMIT") {
     return true;
   }
-  // No step can make ranks differ, or make a worker return another digest than it was sent.
+  // No step can make ranks differ, or make a worker return another digest than the plan's.
   const bool is_of_worker =
       !IsTransportError(status) && reason != "RANKS_DIFFER" && reason != "OTHER_PLAN";
   return is_of_worker && (absl::IsInternal(status) || absl::IsInvalidArgument(status));

@@ -11,17 +11,17 @@ namespace quire {
 // Returns true for a broken connection: its status has no reason. A worker's refusal has one.
 bool IsTransportError(const absl::Status& status);
 
-// Returns the status with which to give up a rank whose connections kept breaking with `status`.
-// Damaged bytes (kDataLoss) are asked for again; a worker that keeps sending nonsense has failed at
-// the step, so kDataLoss becomes NONSENSE.
+// Returns the status with which a rank is lost whose connections kept breaking with `status`. A
+// single answer of damaged bytes (kDataLoss) is asked for again. A worker that keeps sending
+// damaged bytes has failed at the step, so kDataLoss becomes NONSENSE.
 absl::Status CauseOfBreaks(const absl::Status& status);
 
-// Returns true if a reachable worker will refuse again until somebody changes something.
+// Returns true if a reachable worker will refuse again until an operator changes something.
 bool IsMismatch(const absl::Status& status);
 
-// Returns true if the step itself may have broken the worker: it stood still in the step, refused
-// its contents, or gave an impossible answer. False if ranks differ, since they had the same step,
-// and for refusals about the step's sender or order.
+// Returns true if the step itself may have broken the worker: the worker stood still in the step,
+// refused its contents, or gave an impossible answer. Returns false if ranks differ, since all had
+// the same step, and if the worker refused the step for its sender or its order.
 bool IsFailureAtStep(const absl::Status& status);
 
 }  // namespace quire

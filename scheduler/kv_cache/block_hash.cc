@@ -15,7 +15,8 @@ BlockHash PrivateRootHash(const Hash128& key, RequestId id) {
   return ChainHash(key, RootHash(key, ""), tokens);
 }
 
-// Hashes the parent, then the tokens under the result as key: needs no buffer to join the two.
+// Hashes the parent, and uses the result as the key that hashes the tokens. Needs no buffer to join
+// parent and tokens.
 BlockHash ChainHash(const Hash128& key, const BlockHash& parent, std::span<const TokenId> tokens) {
   return SipHash128(SipHash128(key, std::as_bytes(std::span(&parent, 1))), std::as_bytes(tokens));
 }

@@ -1,10 +1,10 @@
-// BlockHash names the contents of a full block: its tokens and everything before them. Blocks of
-// one name hold the same K and V, whichever sequence computed them.
+// BlockHash identifies the contents of a full block: its tokens and all tokens before them. Blocks
+// with equal hashes hold the same K and V, whichever sequence computed them.
 //
-// A hash is chained: it is made of the hash of the block before and of the block's own tokens. The
-// first block's chain begins with the cache salt, so that requests of different salts share
-// nothing. The key is secret and drawn once per process: no client can make up tokens whose blocks
-// take the name of another's.
+// Hashes are chained: a block's hash is computed from the previous block's hash and the block's own
+// tokens. The chain begins with the cache salt, so that requests of different salts share nothing.
+// The key is secret and drawn once per process, so no client can make up tokens whose blocks have
+// the hashes of another client's blocks.
 //
 // Thread safety: value types and free functions.
 // Cost:          about 0.1 us for a block of 16 tokens.

@@ -141,7 +141,7 @@ void BlockPool::CheckInvariants() const {
   CheckList(free_, Place::kFree);
   CheckList(pending_, Place::kPending);
 
-  // Every usable block is in one place, and used means referenced. (I2)
+  // Every usable block is in one place, and it is used if and only if it is referenced. (I2)
   int32_t num_used = 0;
   int32_t num_shared = 0;
   for (BlockId block_id = 1; block_id < num_blocks_; ++block_id) {

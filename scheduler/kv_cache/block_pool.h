@@ -1,19 +1,19 @@
 // BlockPool hands out and takes back device blocks by number. It holds no KV data.
 //
-// A block is in one of three places: free, used (ref_count > 0), or pending: given back while a
-// step that may touch it is unanswered, and not handed out before that step is answered.
+// A block is free, used (ref_count > 0) or pending. A pending block was given back while a step
+// that may touch it is unanswered, and is not handed out before that step is answered.
 //
 // The free list is intrusive and doubly linked, in eviction order: blocks are handed out from its
-// front and come back at its end, so the block given back last survives longest. A block leaves the
-// middle in O(1) when it is touched. The null block is the list's head, which removes the branches
-// for an empty list and is why it can never be handed out.
+// front and appended at its end, so the block given back last survives longest. Touch takes a block
+// out of the middle in O(1). The null block is the list's head: code needs no branch for an empty
+// list, and the null block is never handed out.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop. Copyable, for exhaustive tests.
 // Invariants:    free + used + pending == num_blocks() - 1, each block in exactly one of them.
 //                A block is used if and only if its ref_count is positive.
 //                No block is pending while the fence is down.
-//                num_shared_blocks() of them have a ref_count above 1; num_free_cached_blocks() of
-//                the free ones are marked as cached.
+//                num_shared_blocks() blocks have a ref_count above 1; num_free_cached_blocks() free
+//                blocks are marked as cached.
 // Cost:          every call is O(1) per block it names; LowerFence is O(pending).
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.2 and 4.4; the flat array with an
 //                intrusive free list and a null block is vLLM v1's block_pool.
@@ -31,37 +31,37 @@ namespace quire {
 
 class BlockPool {
  public:
-  // Blocks 1 .. num_blocks - 1, all free, the lowest number first. REQUIRES: num_blocks >= 1.
+  // Makes a pool of blocks 1 .. num_blocks - 1, all free, in this order. REQUIRES: num_blocks >= 1.
   explicit BlockPool(int32_t num_blocks);
 
-  // The same with a given free list. REQUIRES: a permutation of 1 .. num_blocks - 1.
+  // The same with another order of the free list. REQUIRES: free_order is a permutation of
+  // 1 .. num_blocks - 1.
   BlockPool(int32_t num_blocks, std::span<const BlockId> free_order);
 
-  // Appends n blocks from the front of the free list to out, each with one reference. Takes nothing
-  // and returns false when fewer are free. REQUIRES: n >= 0.
+  // Appends n blocks from the front of the free list to out, each with one reference. Returns false
+  // and takes nothing if fewer are free. REQUIRES: n >= 0.
   [[nodiscard]] bool Allocate(int32_t n, std::vector<BlockId>& out);
 
   // Appends to out the n blocks that Allocate would hand out next, or all free blocks if there are
   // fewer. Takes nothing. REQUIRES: n >= 0.
   void PeekFree(int32_t n, std::vector<BlockId>& out) const;
 
-  // One more reference. A free or pending block is used again, with its contents.
-  // REQUIRES: a usable block.
+  // Adds a reference. A free or pending block becomes used again and keeps its contents.
+  // REQUIRES: 0 < block_id < num_blocks().
   void Touch(BlockId block_id);
 
-  // One reference less. Without any, the block goes to the end of the free list, or is pending
-  // while the fence is up. REQUIRES: ref_count(block_id) > 0.
+  // Removes a reference. If it was the last one, the block goes to the end of the free list or,
+  // while the fence is up, becomes pending. REQUIRES: ref_count(block_id) > 0.
   void Free(BlockId block_id);
 
-  // Marks whether the block can be found by its contents. The mark stays until the next call; the
-  // pool only counts it.
+  // Marks whether the prefix cache lists the block. The mark stays until the next call. The pool
+  // uses marks only for its counts.
   void MarkCached(BlockId block_id, bool is_cached);
 
-  // A step has been planned that may touch any used block.
-  // REQUIRES: the fence is down.
+  // A step has been planned that may touch any used block. REQUIRES: the fence is down.
   void RaiseFence();
 
-  // That step has been answered: pending blocks become free, in the order they were given back.
+  // The step has been answered: pending blocks become free, in the order they were given back.
   // REQUIRES: the fence is up.
   void LowerFence();
 
@@ -93,11 +93,11 @@ class BlockPool {
     int32_t ref_count = 0;
     Place place = Place::kUsed;
     bool is_cached = false;
-    BlockId previous = kNullBlockId;  // neighbors in the list of its place; unused in kUsed
-    BlockId next = kNullBlockId;
+    BlockId previous = kNullBlockId;  // neighbor in the free or pending list; unused in kUsed
+    BlockId next = kNullBlockId;      // likewise
   };
 
-  // A circular list through the records; head is the record that stands for the list itself.
+  // A circular list through the records. head is a record of no usable block that links both ends.
   struct List {
     BlockId head = kNullBlockId;
     int32_t size = 0;

@@ -1,10 +1,11 @@
 // BlockTable maps the logical blocks of one sequence to physical ones: token i of the sequence has
 // its K and V in block (*this)[i / block_size_tokens] at offset i % block_size_tokens.
 //
-// It is append-only: an entry never changes while the table is in use, so a worker's copy of a
-// prefix stays right. Only entries that a sliding window has passed become the null block, from the
-// front on; the worker never reads its copy of them again. Only KvCacheManager changes a table; no
-// reference count moves in a destructor, so that the order of release stays visible.
+// A table is append-only: an entry never changes while the table is in use, so a worker's copy of
+// the first entries stays right. As the one exception, entries that a sliding window has passed
+// become the null block, from the front on; the worker never reads its copy of these entries again.
+// Only KvCacheManager changes a table. No destructor changes a reference count, so that the order
+// of release stays visible.
 //
 // Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
 // Units:         positions and lengths in tokens.
@@ -32,7 +33,7 @@ class BlockTable {
   BlockTable(const BlockTable&) = delete;
   BlockTable& operator=(const BlockTable&) = delete;
 
-  // Tokens that have a place, those of an unanswered step included.
+  // Tokens that have a slot in a block, including the tokens of an unanswered step.
   int32_t num_tokens() const { return num_tokens_; }
   int32_t num_blocks() const { return static_cast<int32_t>(block_ids_.size()); }
   bool empty() const { return block_ids_.empty(); }
@@ -42,7 +43,7 @@ class BlockTable {
   // REQUIRES: logical_block_index < num_blocks().
   BlockId operator[](int32_t logical_block_index) const;
 
-  // Filled positions of a logical block. REQUIRES: as above.
+  // Returns the number of filled positions of a logical block. REQUIRES: as for operator[].
   int32_t NumFilled(int32_t logical_block_index, int32_t block_size_tokens) const;
 
   // Forgets everything without giving back any reference: the pool is gone as a whole.

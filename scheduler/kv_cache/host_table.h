@@ -1,12 +1,13 @@
-// HostTable is the block table of a swapped sequence: it names the host blocks that hold its
-// blocks. Sequences that shared a block share its host block.
+// HostTable is the block table of a swapped sequence: it names the host blocks to which the
+// sequence's blocks were copied. Sequences that shared a block share its host block.
 //
-// A host block is reused after it was given back. The step that filled it is its generation. The
-// table keeps it, so that a worker can detect a host block that was overwritten since.
+// A host block is reused after it was given back. Its generation is the step that filled it. The
+// table keeps the generation, so that a worker can detect a host block that was overwritten since.
 //
 // Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
-// Invariants:    as many host blocks as num_tokens() needs, except the first num_passed_blocks(),
-//                which the sliding window has passed; changed through KvCacheManager only.
+// Invariants:    a table has exactly the host blocks that its tokens need, except the first
+//                num_passed_blocks(), which the sliding window has passed; only KvCacheManager
+//                changes a table.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_HOST_TABLE_H_
 #define QUIRE_SCHEDULER_KV_CACHE_HOST_TABLE_H_
@@ -23,7 +24,7 @@ namespace quire {
 struct SwappedBlock {
   BlockId block = kNullBlockId;
   HostBlockId host_block = 0;
-  uint64_t generation = 0;  // the step that swapped out to host_block
+  uint64_t generation = 0;  // the step that filled host_block
 };
 
 class HostTable {

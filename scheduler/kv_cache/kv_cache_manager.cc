@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-// Blocks that the sliding window has not passed.
+// Returns the table's blocks that the sliding window has not passed.
 std::span<const BlockId> HeldBlocks(const BlockTable& table) {
   return table.block_ids().subspan(static_cast<size_t>(table.num_passed_blocks()));
 }
@@ -55,7 +55,8 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
   if (num_new > 0 && !Allocate(num_new, table.block_ids_)) {
     return std::nullopt;
   }
-  if (!is_last_full) {  // the last block of a fork of fewer tokens may be listed as full
+  // After a fork that took only part of a full block, the last block may still be listed as full.
+  if (!is_last_full) {
     Unlist(table.block_ids_[num_blocks_before - 1]);
   }
   table.num_tokens_ += num_tokens;
@@ -69,7 +70,8 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
 
 GroupBlocks KvCacheManager::CountBlocks(std::span<const BlockTable* const> group) const {
   GroupBlocks blocks;
-  if (group.size() == 1) {  // no vector: a step may count each of thousands of groups
+  // Needs no vector: a step may count the blocks of thousands of groups.
+  if (group.size() == 1) {
     const std::span<const BlockId> held = HeldBlocks(*group.front());
     blocks.num_blocks = static_cast<int32_t>(held.size());
     blocks.num_exclusive = static_cast<int32_t>(std::ranges::count_if(
@@ -87,7 +89,7 @@ GroupBlocks KvCacheManager::CountBlocks(std::span<const BlockTable* const> group
       ++i;
     }
     if (entries[first] == kNullBlockId) {
-      continue;  // the sliding window has passed it
+      continue;  // entries that the sliding window has passed
     }
     ++blocks.num_blocks;
     const bool is_exclusive = pool_.ref_count(entries[first]) == static_cast<int32_t>(i - first);
@@ -98,7 +100,7 @@ GroupBlocks KvCacheManager::CountBlocks(std::span<const BlockTable* const> group
 
 PrefixMatch KvCacheManager::Match(std::span<const BlockHash> hashes) const {
   PrefixMatch match;
-  int32_t num_found = 0;  // in a row, up to this block
+  int32_t num_found = 0;  // cached blocks in a row, up to the present block
   for (int32_t num_blocks = 1; num_blocks <= static_cast<int32_t>(hashes.size()); ++num_blocks) {
     const bool is_cached = cache_.Find(hashes[static_cast<size_t>(num_blocks) - 1]).has_value();
     num_found = is_cached ? num_found + 1 : 0;
@@ -231,7 +233,7 @@ void KvCacheManager::Unpin(BlockTable& table) {
 
 void KvCacheManager::SlideWindow(BlockTable& table, int32_t num_computed_tokens) {
   if (sliding_window_ == 0) {
-    return;  // early: called for every sequence in every step
+    return;  // saves time: called for every sequence in every step
   }
   QUIRE_CHECK(num_computed_tokens <= table.num_tokens_);
   const int32_t num_passed = NumPassedBlocks(num_computed_tokens);
@@ -297,7 +299,7 @@ bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
       }
     }
   }
-  std::vector<BlockId> taken;  // by number in the host pool
+  std::vector<BlockId> taken;  // host blocks, by their numbers in host_pool_
   if (!host_pool_.Allocate(static_cast<int32_t>(to_copy.size()), taken)) {
     return false;
   }
@@ -322,14 +324,14 @@ bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
     Free(*tables.table);
   }
   for (BlockId host_block : taken) {
-    host_pool_.Free(host_block);  // the reference of Allocate; each table has its own now
+    host_pool_.Free(host_block);  // drops Allocate's reference: each table has taken one
   }
   return true;
 }
 
 SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const {
   std::map<HostBlockId, int32_t> num_holders;
-  std::map<HostBlockId, int32_t> num_tails;  // tables whose partly filled last block it is
+  std::map<HostBlockId, int32_t> num_tails;  // tables that have the block as partly filled tail
   for (const SwapTables& tables : group) {
     const HostTable& table = *tables.host_table;
     for (HostBlockId host_block : table.host_block_ids_) {
@@ -341,7 +343,8 @@ SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const
   }
   SwapInNeed need = {.num_blocks = static_cast<int32_t>(num_holders.size())};
   for (const auto& [host_block, count] : num_tails) {
-    // Every holder copies the tail; the last one keeps it, unless another group holds it too.
+    // Each table of the group copies the tail block, except the last one: that table keeps the
+    // original, unless the block is also a full block of another table of the group.
     need.num_tail_copies += count - (num_holders.at(host_block) == count ? 1 : 0);
   }
   return need;
@@ -351,7 +354,7 @@ bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders) {
   std::unordered_map<HostBlockId, BlockId>& block_of = arriving_now_.Of(step_id);
-  std::map<HostBlockId, uint64_t> to_copy;  // with generations
+  std::map<HostBlockId, uint64_t> to_copy;  // host block to its generation
   for (const SwapTables& tables : group) {
     QUIRE_CHECK(tables.table->empty());
     for (HostBlockId host_block : tables.host_table->host_block_ids_) {
@@ -388,7 +391,7 @@ bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
     Free(*tables.host_table);
   }
   for (BlockId block_id : taken) {
-    pool_.Free(block_id);  // the reference of Allocate; each table has its own now
+    pool_.Free(block_id);  // drops Allocate's reference: each table has taken one
   }
   return true;
 }
@@ -441,9 +444,9 @@ KvCacheManager::Occupancy KvCacheManager::CountTokens(
   for (const auto& [block_id, count] : num_copies_) {
     occupancy.num_held_blocks -= pool_.ref_count(block_id) == count ? 1 : 0;
   }
-  // Every held block is full, except one that is the last of every table that has it.
+  // A held block is full, unless it is the partly filled last block of every table that has it.
   int64_t num_empty = 0;
-  std::map<BlockId, std::vector<int32_t>> shared_tails;  // tokens in it, for each table
+  std::map<BlockId, std::vector<int32_t>> shared_tails;  // block to each table's tokens in it
   for (const BlockTable* table : tables) {
     occupancy.num_table_blocks += table->num_blocks() - table->num_passed_blocks();
     const int32_t num_filled = table->num_tokens_ % block_size_tokens_;
@@ -504,8 +507,8 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   std::vector<int32_t> num_entries(static_cast<size_t>(pool_.num_blocks()), 0);
   int64_t num_stored_tokens = 0;
   for (const BlockTable* table : tables) {
-    // A table has exactly the blocks that its tokens need: only the last may be partly filled. (I5)
-    // Blocks that the window has passed are not held.
+    // A table has exactly the blocks that its tokens need, so only its last block may be partly
+    // filled. (I5) Entries that the sliding window has passed name the null block.
     QUIRE_CHECK_EQ(table->num_blocks(), NumBlocksFor(table->num_tokens()));
     num_stored_tokens += NumStoredTokens(*table);
     for (int32_t i = 0; i < table->num_passed_blocks(); ++i) {
@@ -519,8 +522,8 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   }
   QUIRE_CHECK_EQ(num_stored_tokens, num_stored_tokens_);
 
-  // A block is referenced once for each table entry that names it, and for a copy that reads it.
-  // (I1)
+  // A block has one reference for each table entry that names it, and one for each copy to host
+  // memory that reads it. (I1)
   std::unordered_map<BlockId, int32_t> num_copies;
   for (const UnderWay& leaving : leaving_) {
     ++num_entries[static_cast<size_t>(leaving.copy.block)];
@@ -562,8 +565,8 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   }
   QUIRE_CHECK_EQ(num_pinned_blocks, num_pinned_blocks_);
 
-  // Only full blocks are shared, or blocks that no sequence writes to any more: Append refuses to
-  // grow a partly filled block with two holders. (I3)
+  // A block that a sequence still writes to is never shared: Append checks that a partly filled
+  // last block has one holder. (I3)
 }
 
 }  // namespace quire

@@ -1,21 +1,21 @@
-// KvCacheManager gives sequences places for the K and V of their tokens: it grows, shares and
-// frees block tables out of one BlockPool. Fork, Append and Free carry every decoding algorithm.
-// Match, ShareCached and Publish let a sequence begin with blocks that another one has computed.
+// KvCacheManager allocates blocks for the K and V of sequences: it grows, shares and frees block
+// tables, with the blocks of one BlockPool. Every decoding algorithm uses Fork, Append and Free.
+// Match, ShareCached and Publish let a sequence begin with blocks that another sequence computed.
 //
-// It knows tables, not requests: the owner of a sequence owns its table and passes it in.
-// SlideWindow gives back blocks that a model with a sliding window will not read again. Tables move
-// to host memory and back as a whole, with all that they share. Blocks and host blocks that a
-// worker is copying are not free until the worker reports the copy done.
+// The manager knows tables, not requests: the owner of a sequence owns its table and passes it in.
+// SlideWindow gives back blocks that a model with a sliding window will not read again. The tables
+// of a group move to host memory and back together, so that shared blocks stay shared. A block or
+// host block that a worker copies is not free until the worker reports the copy done.
 //
 // A manager lives for one epoch of a worker group. When the group is lost, the manager is dropped
 // as a whole and the tables are abandoned, so that nothing can be given back twice across a crash.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop.
-// Invariants:    ref_count(b) == entries that name b, over all tables, and copies that read b;
-//                the same for host blocks and host tables.
-//                Every table has exactly the blocks that its tokens need, except those that the
+// Invariants:    ref_count(b) == number of table entries that name b + number of copies that read
+//                b; the same for host blocks and host tables.
+//                Every table has exactly the blocks that its tokens need, except blocks that the
 //                sliding window has passed.
-// Units:         lengths in tokens, room in blocks.
+// Units:         lengths in tokens, memory in blocks.
 // Cost:          O(blocks that change hands).
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.3, 4.4 and 5.2; finding blocks by a
 //                hash of their contents is vLLM's automatic prefix caching; the window is
@@ -70,16 +70,16 @@ enum class BlockState : uint8_t {
 // Blocks in the tables of one group, each shared block counted once.
 struct GroupBlocks {
   int32_t num_blocks = 0;
-  int32_t num_exclusive = 0;  // of them, without another holder: freed with the group
+  int32_t num_exclusive = 0;  // held by this group alone, so they are freed with the group
 };
 
 // The longest beginning of a sequence that the prefix cache can supply.
 struct PrefixMatch {
   int32_t num_blocks = 0;
-  int32_t num_passed_blocks = 0;  // of them, before the sliding window: not read
-  // Blocks between the passed ones and the first free one. Tables hold them, so no allocation takes
-  // them; once a free block is handed out, nothing behind it is found. With a sliding window all or
-  // none: the blocks before a free one are useless without the rest.
+  int32_t num_passed_blocks = 0;  // blocks before the sliding window, which are never read
+  // Blocks after the passed ones that tables hold, up to the first free block. No allocation can
+  // take a held block. Once a free block is handed out, no block behind it is found. With a sliding
+  // window this is all blocks or 0, because the next token needs every block of the window.
   int32_t num_held_blocks = 0;
 };
 
@@ -100,77 +100,78 @@ class KvCacheManager {
     return num_tokens <= room ? 0 : NumBlocksFor(num_tokens - room);
   }
 
-  // Makes room for num_tokens more tokens at the end of the table: first the rest of the last
-  // block, then new ones. Returns the new blocks (none if the last one had room), valid until the
-  // table changes. Returns nullopt, without a change, if too few are free.
-  // REQUIRES: num_tokens > 0; the last block is full or not shared (its positions are written by
-  // this sequence alone).
+  // Makes room for num_tokens more tokens at the end of the table: first in the last block, then in
+  // new blocks. Returns the new blocks, valid until the table changes; empty if the last block had
+  // room for all tokens. Returns nullopt, without a change, if too few blocks are free.
+  // REQUIRES: num_tokens > 0; the last block is full or not shared, because this sequence will
+  // write into it.
   [[nodiscard]] std::optional<std::span<const BlockId>> Append(BlockTable& table,
                                                                int32_t num_tokens);
 
-  // Gives back the blocks before the window of the next token to compute, at position
-  // num_computed_tokens. REQUIRES: num_computed_tokens <= table.num_tokens(), and never less than
-  // before.
+  // Gives back the blocks before the sliding window of the next token to compute, whose position is
+  // num_computed_tokens. REQUIRES: num_computed_tokens <= table.num_tokens(), and not less than in
+  // the last call for this table.
   void SlideWindow(BlockTable& table, int32_t num_computed_tokens);
 
-  // Makes child begin with the first num_tokens tokens of parent, which are computed: their blocks
-  // are shared, except those before the window of the next token. REQUIRES: child is empty;
-  // num_tokens <= parent.num_tokens(); parent still has the blocks that child needs.
+  // Makes child begin with the first num_tokens tokens of parent. Both tables then share the blocks
+  // of these tokens, except blocks before the sliding window of the next token. REQUIRES: child is
+  // empty; num_tokens <= parent.num_tokens(); these tokens are computed; parent still has the
+  // blocks that child needs.
   void Fork(const BlockTable& parent, int32_t num_tokens, BlockTable& child);
 
   // Returns true if the last block is partly filled and shared, so that it must not be written.
   bool IsTailShared(const BlockTable& table) const;
 
-  // Copy-on-write: replaces a shared tail by a block that only this table has. Returns the copy
-  // that the worker must make before it writes; nullopt if the tail is not shared. REQUIRES: a free
-  // block if it is.
+  // Copy-on-write: replaces a shared tail (partly filled last block) by a new block. Returns the
+  // copy that the worker must make before it writes into the new block; nullopt if the tail is not
+  // shared. REQUIRES: if the tail is shared, a block is free.
   std::optional<CopiedBlock> MakeTailExclusive(BlockTable& table);
 
   GroupBlocks CountBlocks(std::span<const BlockTable* const> group) const;
 
-  // Returns the most blocks that a sequence with these hashes need not compute: the cache has every
-  // block that the next token attends to. Without a sliding window that is every block from the
-  // first on.
+  // Returns the longest run of first blocks that a sequence with these hashes need not compute: the
+  // cache has each block of the run that the next token attends to. Without a sliding window, the
+  // next token attends to all of them.
   PrefixMatch Match(std::span<const BlockHash> hashes) const;
 
   // Returns true if a table holds the block of this hash.
   bool IsHeld(const BlockHash& hash) const;
 
-  // Makes the table begin with these full blocks and share those in the window with their holders.
-  // REQUIRES: the table is empty; Match finds as many.
+  // Makes the table begin with the cached blocks of these hashes, shared with their other holders.
+  // Entries before the sliding window are the null block.
+  // REQUIRES: the table is empty; Match(hashes).num_blocks == hashes.size().
   void ShareCached(std::span<const BlockHash> hashes, BlockTable& table);
 
-  // Like ShareCached, but the blocks stay listed until Unpin, even through Unpublish. REQUIRES: as
-  // for ShareCached; the caller owns the table like any other.
+  // Like ShareCached, but the blocks stay in the prefix cache until Unpin, even if Unpublish names
+  // them. REQUIRES: as for ShareCached. The caller owns the table, like any other table.
   void Pin(std::span<const BlockHash> hashes, BlockTable& table);
   // Adds the parent's partly filled last block, with all its tokens, to a pinned table. REQUIRES:
-  // the parent has one block more.
+  // the parent has one block more than the table.
   void PinTail(const BlockTable& parent, BlockTable& table);
-  // Gives back every block. The table is empty afterwards. REQUIRES: Pin has filled it.
+  // Gives back every block. The table is empty afterwards. REQUIRES: Pin has filled the table.
   void Unpin(BlockTable& table);
 
-  // Adds to the table a block that only it has, for the first num_tokens tokens of the parent's
-  // last block. Returns the copy that the worker must make before the table is read. REQUIRES: as
-  // for PinTail; a free block; 0 < num_tokens <= tokens of that block.
+  // Adds a new block to the table, for a copy of the first num_tokens tokens of the parent's last
+  // block. Returns the copy that the worker must make before it reads the new block. REQUIRES: as
+  // for PinTail; a block is free; 0 < num_tokens <= tokens in the parent's last block.
   CopiedBlock CopyTail(const BlockTable& parent, int32_t num_tokens, BlockTable& table);
 
-  // From now on block i of the table, i >= first_block, is found by hashes[i]. Its tokens are
-  // computed, or are by the step being planned: a worker runs steps in order, and in a step it
-  // writes K and V of all slices before it reads any. Among blocks with the same contents the first
-  // is found, unless no table holds it any more. REQUIRES: the table has at least hashes.size()
-  // full blocks.
+  // Lists block i of the table in the prefix cache under hashes[i], for each i >= first_block. The
+  // block is computed, or will be by the step being planned: in a step, a worker writes K and V of
+  // all slices before it reads any. If the hash already lists another block that is in a table,
+  // that block stays listed instead. REQUIRES: the table has at least hashes.size() full blocks.
   void Publish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
-  // Unlists the blocks of the table from first_block on; for those before its window, the blocks
-  // listed under the sequence's hashes. Their contents are bad, or not known to be good. Pinned
-  // blocks stay listed: their own logits were finite.
+  // Unlists the table's blocks from first_block on: their contents are bad, or not known to be
+  // good. A block before the sliding window has no table entry any more, so it is looked up by its
+  // hash. Pinned blocks stay listed: the logits of their own computation were finite.
   void Unpublish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
-  // Moves the tables to host memory in step step_id. Appends the worker's copies, each shared block
-  // once, also if another group takes it along in this step. The blocks are free when OnSwapsDone
-  // has named the step. Returns false, without a change, if too few host blocks are free. REQUIRES:
-  // host tables are empty; only full blocks are shared with tables outside the group; no block that
-  // was swapped in this step has been given back.
+  // Moves the tables to host memory in step step_id. Appends the worker's copies to orders. Each
+  // block is copied once, even if it is shared, also with a group swapped out in the same step. The
+  // blocks become free when OnSwapsDone reports the step. Returns false, without a change, if too
+  // few host blocks are free. REQUIRES: host tables are empty; only full blocks are shared with
+  // tables outside the group; no block that a copy of this step fills has been given back.
   [[nodiscard]] bool SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);
@@ -178,8 +179,9 @@ class KvCacheManager {
   // REQUIRES: the group is in host memory.
   SwapInNeed NeedToSwapIn(std::span<const SwapTables> group) const;
 
-  // Moves the tables back, into other blocks. Returns false, without a change, if too few are free.
-  // REQUIRES: tables are empty; otherwise as for SwapOut.
+  // Moves the tables back to the device, into new blocks. Appends the worker's copies to orders.
+  // Returns false, without a change, if too few blocks are free. REQUIRES: device tables are empty;
+  // otherwise as for SwapOut.
   [[nodiscard]] bool SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders);
@@ -187,11 +189,11 @@ class KvCacheManager {
   // Gives back every host block. The host table is empty afterwards.
   void Free(HostTable& host_table);
 
-  // The worker has done all swaps of steps up to this one.
+  // The worker has done all swaps of steps up to step_id: drops their references to blocks.
   void OnSwapsDone(uint64_t step_id);
 
-  // Gives back every block, the last one first, so that tails are reused before beginnings, which
-  // other requests are likelier to share. The table is empty afterwards.
+  // Gives back every block, the last one first. The pool then reuses the end of a sequence before
+  // its beginning, which other requests are likelier to share. The table is empty afterwards.
   void Free(BlockTable& table);
 
   // Between a plan and its answer, freed blocks stay pending: see BlockPool.
@@ -201,32 +203,32 @@ class KvCacheManager {
   const BlockPool& pool() const { return pool_; }
   int32_t num_free_blocks() const { return pool_.num_free_blocks(); }
   int32_t block_size_tokens() const { return block_size_tokens_; }
-  // Summed over the tables: a shared block counts once per table, a block before the window never.
+  // Summed over all tables: a shared block counts once per table, passed blocks do not count.
   int64_t num_stored_tokens() const { return num_stored_tokens_; }
   // Blocks that become free when the swaps under way are done.
   int32_t num_leaving_blocks() const { return static_cast<int32_t>(leaving_.size()); }
   bool has_swaps_under_way() const { return !leaving_.empty() || !arriving_.empty(); }
   const BlockPool& host_pool() const { return host_pool_; }
-  int32_t num_pinned_blocks() const { return num_pinned_blocks_; }  // each once
-  // Blocks in the prefix cache, used and free ones.
+  int32_t num_pinned_blocks() const { return num_pinned_blocks_; }  // each counted once
+  // Blocks in the prefix cache, both used and free.
   int32_t num_cached_blocks() const { return cache_.size(); }
   int64_t num_lookups() const { return cache_.num_lookups(); }
   // Counts of device blocks since construction.
   struct Operations {
     int64_t num_allocated = 0;  // taken from the free list
-    int64_t num_evicted = 0;    // of them, still in the prefix cache
+    int64_t num_evicted = 0;    // allocated while still in the prefix cache
     int64_t num_found = 0;      // references taken to cached blocks
-    int64_t num_forked = 0;     // references that forks took to blocks of parents
+    int64_t num_forked = 0;     // references taken by forks to their parents' blocks
   };
   const Operations& operations() const { return operations_; }
-  // The hash that the block is found by; nullopt if none.
+  // Returns the hash that the block is listed under; nullopt if it is not in the prefix cache.
   std::optional<BlockHash> HashOf(BlockId block_id) const { return cache_.HashOf(block_id); }
 
   // Contents of all blocks in tables, each shared block counted once.
   struct Occupancy {
-    int32_t num_held_blocks = 0;    // in a table; other used blocks are leaving
+    int32_t num_held_blocks = 0;    // in a table, unlike leaving blocks
     int64_t num_stored_tokens = 0;  // in held blocks
-    int64_t num_table_blocks = 0;   // held blocks, once for each table
+    int64_t num_table_blocks = 0;   // held blocks, each counted once per table
   };
   // REQUIRES: tables are all the tables in use, in any order. O(tables + leaving blocks).
   Occupancy CountTokens(std::span<const BlockTable* const> tables) const;
@@ -240,7 +242,7 @@ class KvCacheManager {
                        std::span<const HostTable* const> host_tables = {}) const;
 
  private:
-  // A copy that the worker has not done. It holds a reference to its source.
+  // A copy that the worker has not yet reported done. It holds a reference to its source block.
   struct UnderWay {
     uint64_t step_id = 0;
     SwappedBlock copy;
@@ -250,7 +252,7 @@ class KvCacheManager {
   template <typename Src, typename Dst>
   class StepCopies {
    public:
-    // Returns the step's copies, from source to destination. Forgets those of another step.
+    // Returns the copies of step step_id, from source to destination. Forgets other steps' copies.
     std::unordered_map<Src, Dst>& Of(uint64_t step_id) {
       if (std::exchange(step_id_, step_id) != step_id) {
         copies_.clear();
@@ -265,9 +267,9 @@ class KvCacheManager {
 
   void CheckOccupancy(std::span<const BlockTable* const> tables) const;
 
-  // Takes blocks from the pool. The caller unlists them, as they will hold something else.
+  // Takes blocks from the pool. The caller must Unlist them, because their contents will change.
   [[nodiscard]] bool Allocate(int32_t num_blocks, std::vector<BlockId>& out);
-  // The block is about to hold something else, or its contents are bad. Pinned blocks stay listed.
+  // Removes the block from the prefix cache, unless it is pinned.
   void Unlist(BlockId block_id);
 
   // Host blocks are numbered from 0, blocks of a pool from 1.
@@ -284,9 +286,9 @@ class KvCacheManager {
   PrefixCache cache_;
   std::vector<int32_t> num_pins_;  // by block
   int32_t num_pinned_blocks_ = 0;
-  std::deque<UnderWay> leaving_;                     // to host memory, in order of steps
-  std::deque<UnderWay> arriving_;                    // likewise, on the way back
-  std::unordered_map<BlockId, int32_t> num_copies_;  // of leaving_, by source block
+  std::deque<UnderWay> leaving_;                     // copies to host memory, in order of steps
+  std::deque<UnderWay> arriving_;                    // copies from host memory, in order of steps
+  std::unordered_map<BlockId, int32_t> num_copies_;  // copies in leaving_, by source block
   StepCopies<BlockId, HostBlockId> leaving_now_;
   StepCopies<HostBlockId, BlockId> arriving_now_;
   int32_t block_size_tokens_;

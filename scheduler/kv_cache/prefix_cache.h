@@ -1,7 +1,7 @@
-// PrefixCache finds blocks by their contents. A block that holds a full block of tokens is listed
-// under their hash from the step that computes it until the block is handed out for something else.
-// It stays listed while it is used, pending or free: a free block that is found is touched, and
-// used again with its contents.
+// PrefixCache finds blocks by their contents. A full block is listed under its BlockHash, from the
+// step that computes it until the block is handed out for other contents. It stays listed while it
+// is used, pending or free. A free block that is found is touched (BlockPool::Touch) and used again
+// with its contents.
 //
 // If several blocks have the same contents, only the first is listed.
 //
@@ -26,25 +26,25 @@ class PrefixCache {
 
   std::optional<BlockId> Find(const BlockHash& hash) const;
 
-  // Lists the block, unless it is listed or another is under this hash.
+  // Lists the block, unless it is already listed or another block is listed under this hash.
   void Insert(BlockId block_id, const BlockHash& hash);
 
-  // Unlists the block, if it is listed: it is about to hold something else.
+  // Unlists the block, if it is listed.
   void Erase(BlockId block_id);
 
-  // The hash that the block is listed under; nullopt if none.
+  // Returns the hash that the block is listed under; nullopt if it is not listed.
   const std::optional<BlockHash>& HashOf(BlockId block_id) const {
     return hash_of_[static_cast<size_t>(block_id)];
   }
   int32_t size() const { return size_; }
-  // Calls of Find, for tests of what Match costs.
+  // Number of calls of Find, for tests of the cost of KvCacheManager::Match.
   int64_t num_lookups() const { return num_lookups_; }
 
   // Aborts with the broken invariant.
   void CheckInvariants() const;
 
  private:
-  // The first block of the hash's chain. kNone ends a chain.
+  // Returns the first block of the hash's chain; kNone ends a chain.
   BlockId& FirstOf(const BlockHash& hash) { return first_[hash.low & (first_.size() - 1)]; }
   const BlockId& FirstOf(const BlockHash& hash) const {
     return first_[hash.low & (first_.size() - 1)];
@@ -53,7 +53,7 @@ class PrefixCache {
   static constexpr BlockId kNone = -1;
 
   std::vector<BlockId> first_;                     // heads of chains, by the hash's low bits
-  std::vector<BlockId> next_;                      // by block: the next one of its chain
+  std::vector<BlockId> next_;                      // by block: next block of its chain, or kNone
   std::vector<std::optional<BlockHash>> hash_of_;  // by block
   int32_t size_ = 0;
   mutable int64_t num_lookups_ = 0;

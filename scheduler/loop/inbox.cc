@@ -6,7 +6,7 @@
 namespace quire {
 namespace {
 
-// The tenant that calls to pin count for: operators are no tenant.
+// Calls to pin a prefix count for this tenant, since operators have none.
 constexpr char kOperator[] = "(operator)";
 
 absl::Status ToStatus(TenantShares::Answer answer) {

@@ -1,6 +1,6 @@
-// Inbox is the one door into the loop: for client requests and aborts, operator calls, and events
-// of the workers. Requests are bounded (TenantShares). Everything else is bounded by something that
-// exists already (one abort per admitted request, one reply per step) and must not be lost.
+// Inbox is the only way into the loop: for client requests and aborts, operator calls, and events
+// of the workers. TenantShares bounds the requests. Other events must not be lost, and need no
+// bound here: there is at most one abort per admitted request, one reply per step, and so on.
 //
 // Thread safety: every method may be called from any thread.
 #ifndef QUIRE_SCHEDULER_LOOP_INBOX_H_
@@ -36,7 +36,7 @@
 
 namespace quire {
 
-// A client's request. The loop and the call share the stream, and either may end first.
+// A client's request. The loop and the gRPC call share the stream, and either may end first.
 struct AddRequest {
   Request request;
   OutputOptions output;
@@ -49,7 +49,7 @@ struct AbortRequest {
   absl::Status status;
 };
 
-// Ends every request with this status; later ones are refused with it.
+// Ends every request with this status; later requests are refused with it.
 struct AbortAll {
   absl::Status status;
 };
@@ -85,10 +85,10 @@ struct GroupLost {
   absl::Status status;
 };
 
-// Another scheduler holds the workers, and this one stands by; a GroupLost of its own epoch came
-// before. 0: it stands by no longer.
+// This scheduler stands by, because another one holds the workers. GroupLost of this scheduler's
+// epoch came before. With scheduler_incarnation 0, this scheduler stands by no longer.
 struct GroupStandby {
-  uint64_t scheduler_incarnation = 0;  // the other one's, kUnknownScheduler, or 0
+  uint64_t scheduler_incarnation = 0;  // of the other scheduler, kUnknownScheduler, or 0
 };
 
 // Makes Run return.
@@ -131,8 +131,9 @@ class Inbox {
   // bounds: of waiting requests; bytes are not counted here.
   explicit Inbox(const TenantShares::Bounds& bounds = {}) : shares_(bounds) {}
 
-  // Gives the request the next id, in the order of the queue. Errors: RESOURCE_EXHAUSTED,
-  // QUEUE_FULL if the inbox is full, TENANT_LIMIT if the tenant's share of it is.
+  // Queues the request and returns its id; ids grow in the order of the queue. Errors:
+  // kResourceExhausted, with QUEUE_FULL if the inbox is full, or TENANT_LIMIT if the tenant's share
+  // of the inbox is full.
   absl::StatusOr<RequestId> Add(AddRequest add);
 
   // The same for a prefix, which is computed like a request.

@@ -21,30 +21,30 @@ namespace quire {
 
 enum class RequestOutcome : uint8_t { kStop, kLength, kAborted, kExpired, kRejected, kError };
 
-// One step, from the decision to the answer. Durations in nanoseconds.
+// One step, from its planning to its answer. Durations in nanoseconds.
 struct StepObservation {
   int64_t plan_ns = 0;        // PlanStep
   int64_t send_ns = 0;        // SendStep
   int64_t round_trip_ns = 0;  // from the start of SendStep until the answer
   int64_t apply_ns = 0;       // ApplyStepResult
-  int64_t publish_ns = 0;     // the publishing that ran while this step was computed
+  int64_t publish_ns = 0;     // Publish, while the workers computed this step
   StepTimings worker;
   int32_t num_sequences = 0;
   int32_t num_tokens = 0;
 };
 
-// A request that ended. Durations in nanoseconds, by the times at which tokens were committed.
+// A request that ended. Durations in nanoseconds; a token's time is the time of its commit.
 struct RequestObservation {
   RequestOutcome outcome = RequestOutcome::kRejected;
   std::string_view refusal;         // kRejected: the reason, for example QUEUE_FULL
-  int64_t duration_ns = 0;          // since its arrival
-  std::optional<int64_t> queue_ns;  // arrival until its first slice was planned
-  // nullopt for a beam search, whose tokens are known only at its end.
-  std::optional<int64_t> prefill_ns;  // first slice planned until this stream's first token
-  std::optional<int64_t> decode_ns;   // this stream's first token until its last
+  int64_t duration_ns = 0;          // from its arrival to its end
+  std::optional<int64_t> queue_ns;  // from its arrival to the planning of its first slice
+  // Both are nullopt for a beam search, whose tokens are known only at its end.
+  std::optional<int64_t> prefill_ns;  // from then to this stream's first token
+  std::optional<int64_t> decode_ns;   // from this stream's first token to its last
   int32_t num_prompt_tokens = 0;
   int32_t max_tokens = 0;
-  int32_t longest_new_output = 0;               // most tokens of a sequence, in this stream
+  int32_t longest_new_output = 0;               // most tokens that a sequence got in this stream
   std::vector<int32_t> num_output_tokens = {};  // by sequence, earlier streams included
 };
 
@@ -64,7 +64,7 @@ class LoopObserver {
                             const std::string& /*kv_cache_dtype*/,
                             int64_t /*block_bytes*/) {}
   virtual void OnGroupLost() {}
-  // stands_by: another scheduler holds the workers, and this one waits for its end.
+  // stands_by: another scheduler holds the workers, and this scheduler waits for its end.
   virtual void OnStandby(bool /*stands_by*/) {}
   virtual void OnStaleReply() {}
   // Time from the end of the wait for events to the end of the turn.

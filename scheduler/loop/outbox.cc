@@ -19,8 +19,8 @@ size_t BytesOf(const SequenceUpdate& update) {
   return bytes;
 }
 
-// Returns an upper bound for a token's part of a Chunk (proto/v1/generation.proto): its id, its
-// text and where that ends, its logprob and the top ones, each with tags and lengths.
+// Returns an upper bound for a token's bytes in a Chunk (proto/v1/generation.proto): its id, its
+// text and text end, its logprob and the top logprobs, each with tags and lengths.
 size_t BytesOnWire(const SequenceUpdate& update, size_t token) {
   constexpr size_t kToken = 5 + 5;
   constexpr size_t kLogprobs = 4 + 5;

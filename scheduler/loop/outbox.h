@@ -3,10 +3,10 @@
 // message: a slow reader gets the same tokens in fewer and larger messages.
 //
 // Thread safety: not thread-safe; the stream guards it with its own lock.
-// Invariants:    at most max_tokens tokens and max_bytes bytes wait, apart from ends of
-//                sequences, which are always taken, since no update follows them. Tokens of a
-//                sequence leave in order, in messages of at most kMaxTokensPerMessage tokens and
-//                kMaxMessageBytes bytes, or of one token.
+// Invariants:    at most max_tokens tokens and max_bytes bytes wait, except that an update with the
+//                end of its sequence is always accepted, since no update follows it. Tokens of a
+//                sequence are sent in order. A message has at most kMaxTokensPerMessage tokens and
+//                kMaxMessageBytes bytes, or a single token of any size.
 // Cost:          Append and Take are O(size of the update + sequences of the request).
 #ifndef QUIRE_SCHEDULER_LOOP_OUTBOX_H_
 #define QUIRE_SCHEDULER_LOOP_OUTBOX_H_
@@ -23,8 +23,8 @@ namespace quire {
 
 // Keeps a message with logprobs far below the 4 MiB that clients accept by default.
 inline constexpr size_t kMaxTokensPerMessage = 1024;
-// Bounds BytesOnWire. Half of kPublicMaxSendBytes: the other half is larger than the end of a
-// sequence, or one token with its text, can be.
+// Bounds BytesOnWire of a message. It is half of kPublicMaxSendBytes; the other half has room for
+// the end of a sequence, or for a single large token.
 inline constexpr size_t kMaxMessageBytes = size_t{512} << 10;
 
 struct OutboxLimits {
@@ -32,8 +32,8 @@ struct OutboxLimits {
   size_t max_bytes = 1 << 20;  // text, logprobs and ids
 };
 
-// Takes the first num_tokens tokens of an update, or all, with their text and logprobs. The update
-// keeps the other tokens and the end.
+// Removes and returns the first num_tokens tokens of an update with their text and logprobs; all
+// tokens, if there are fewer. The update keeps the other tokens and the end.
 SequenceUpdate SplitFront(SequenceUpdate& update, size_t num_tokens);
 
 class Outbox {
@@ -43,7 +43,7 @@ class Outbox {
   // Returns false and drops the update if it would exceed a limit and has no end.
   [[nodiscard]] bool Append(SequenceUpdate update, Instant now);
 
-  // Returns the next message to send, or nullopt. It counts as sent only after OnSent.
+  // Returns the next message to send, or nullopt. The message counts as sent only after OnSent.
   std::optional<SequenceUpdate> Take();
 
   // The message that was taken last has been sent.
@@ -53,12 +53,12 @@ class Outbox {
   void Clear();
 
   bool empty() const { return updates_.empty(); }
-  // Since when a message waits to be sent; kInfiniteFuture if none waits.
+  // Returns the time since which output waits and none was sent; kInfiniteFuture if none waits.
   Instant stalled_since() const { return stalled_since_; }
 
  private:
   const OutboxLimits limits_;
-  std::deque<SequenceUpdate> updates_;  // at most one without an end per sequence
+  std::deque<SequenceUpdate> updates_;  // unsent, at most one per sequence
   size_t num_tokens_ = 0;
   size_t num_bytes_ = 0;
   bool sending_ = false;

@@ -42,7 +42,8 @@ absl::Status StatusOf(FinishReason reason, const absl::Status& abort_status) {
   }
 }
 
-// abort_status: why it was aborted. UNAVAILABLE is a server error, not a client that left.
+// abort_status: the cause of an abort. UNAVAILABLE counts as an error of the server; other causes
+// count as aborts by the client.
 RequestOutcome OutcomeOf(FinishReason reason, const absl::Status& abort_status) {
   switch (reason) {
     case FinishReason::kStop:
@@ -62,7 +63,7 @@ RequestOutcome OutcomeOf(FinishReason reason, const absl::Status& abort_status) 
 }
 
 // Drops the tokens that a resumed client already has. Returns false if it has the whole sequence.
-// If the core starts anew, one update carries all of a sequence.
+// A core that starts anew sends the whole sequence in one update.
 bool SkipReceived(const std::vector<ReceivedOutput>& received, SequenceUpdate& update) {
   if (received.empty()) {
     return true;
@@ -184,7 +185,7 @@ void OutputRouter::OnToken(const TokenCommitted& token, Instant now, Published& 
   RequestOutput& request = *it->second;
   SequenceOutput& sequence = request.sequences[static_cast<size_t>(token.sequence_index)];
   if (sequence.ended) {
-    return;  // after a stop string
+    return;  // a stop string has ended the sequence
   }
   QUIRE_CHECK_EQ(token.token_index, sequence.num_tokens);
   MarkTouched(token.request_id, request, sequence);

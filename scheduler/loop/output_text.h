@@ -1,6 +1,6 @@
-// OutputText makes the text of one sequence from its tokens as they come, and looks for stop
-// strings on the way. A token's text depends only on the tokens up to it, so pushing the same
-// tokens again leads to the same byte.
+// OutputText turns the tokens of one sequence into text, one by one, and looks for stop strings. A
+// token's text depends only on the prompt and the tokens up to it, so pushing the same tokens again
+// gives the same bytes.
 //
 // Thread safety: not thread-safe; one per sequence. Copyable.
 // Cost:          O(bytes of text).
@@ -33,7 +33,7 @@ class OutputText {
   // Returns the text to send now. Text that may begin a character or a stop string is held back.
   std::string Push(TokenId token_id);
 
-  // Returns the text held back; empty if a stop string ended it. Call once, after the last token.
+  // Returns the text held back; empty after a stop string. Call once, after the last token.
   std::string Flush();
 
   // Index of the stop string that ended the text; -1 without one.

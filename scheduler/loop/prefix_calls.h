@@ -1,8 +1,8 @@
 // PrefixCalls answers an operator's calls about pinned prefixes. A call to pin waits until the core
-// has computed the prefix; the others are answered at once.
+// has computed the prefix; other calls are answered at once.
 //
-// Thread safety: not thread-safe; owned by the scheduler loop, which also makes the answers: they
-//                must be quick.
+// Thread safety: not thread-safe; owned by the scheduler loop. The `answer` functions run on the
+//                loop's thread, so they must be quick.
 // Invariants:    every call is answered exactly once.
 // Errors:        kFailedPrecondition PREFIX_CACHE_OFF; kUnavailable LOADING; kInvalidArgument
 //                PREFIX_TOO_SHORT and PROMPT_TOO_LONG; kResourceExhausted PINNED_SHARE,
@@ -25,10 +25,10 @@
 namespace quire {
 
 struct PinCall {
-  RequestId id;  // the next one, in the order of the inbox
+  RequestId id;  // given by Inbox::Add
   std::vector<TokenId> token_ids;
   std::string cache_salt;
-  bool waits_for_workers = false;  // false: refused before the first workers
+  bool waits_for_workers = false;  // false: refused until the first workers are ready
   std::function<void(const absl::StatusOr<PrefixInfo>&)> answer;
 };
 
@@ -45,15 +45,16 @@ class PrefixCalls {
  public:
   // has_workers: an epoch is active.
   void Pin(RecordedCore& core, PinCall call, bool has_workers);
-  // Call before any request of the new epoch: calls that waited for workers have smaller ids.
+  // Pins for the calls that waited for workers. Call before any request of the new epoch, because
+  // these calls have smaller ids.
   void OnWorkersReady(RecordedCore& core);
   void Unpin(RecordedCore& core, const UnpinCall& call);
 
-  // Answers the Pin calls whose prefix is computed or never will be.
+  // Answers the calls to pin whose prefix is computed or never will be.
   void AnswerWaiting(const RecordedCore& core, bool has_workers);
 
-  // Answers calls to pin that wait for their prefix; the prefixes stay. Calls that wait for the
-  // first workers keep waiting.
+  // Answers the calls to pin that wait for their prefix; the prefixes stay. Calls that wait for
+  // workers keep waiting.
   void FailWaiting(const absl::Status& status);
   // Answers all waiting calls.
   void FailAll(const absl::Status& status);

@@ -1,5 +1,5 @@
-// ResponseStream takes the output of one request: the loop writes, the other end (a gRPC call, a
-// test) reads at its own pace.
+// ResponseStream takes the output of one request. The loop writes it; the other end (a gRPC call, a
+// test) reads it at its own pace.
 //
 // Thread safety: SequenceUpdate is a value type; a ResponseStream is called by the loop thread and
 //                must not block it.
@@ -25,11 +25,11 @@ struct OutputLogprobs {
   std::vector<TokenLogprob> top;
 };
 
-// The good end of a sequence. A sequence that ended badly ends with the stream's status.
+// The normal end of a sequence. If a sequence fails, the stream's status says so instead.
 struct SequenceEnd {
   enum class Reason : uint8_t { kStop, kLength };
   Reason reason = Reason::kStop;
-  std::string text;          // held back until now
+  std::string text;          // last part of the text, held back until now
   std::string matched_stop;  // the stop string, if one ended the sequence
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;
@@ -39,10 +39,10 @@ struct SequenceEnd {
 // New output of one sequence: consecutive tokens, then perhaps its end.
 struct SequenceUpdate {
   int32_t sequence_index = 0;
-  int32_t first_position = 0;  // output position of token_ids[0]; of the next token when empty
+  int32_t first_position = 0;  // output position of token_ids[0]; if empty, of the next token
   std::vector<TokenId> token_ids;
   std::string text;
-  std::vector<uint32_t> text_ends;       // one per token: where its part of text ends
+  std::vector<uint32_t> text_ends;       // by token: end of the token's bytes in text
   std::vector<OutputLogprobs> logprobs;  // one per token if asked for, else empty
   std::optional<SequenceEnd> end;
 };
@@ -57,11 +57,11 @@ class ResponseStream {
   // Returns false if unsent output exceeds its bound: the reader is too slow to be served.
   [[nodiscard]] virtual bool Write(SequenceUpdate update, Instant now) = 0;
 
-  // No Write follows. OK: every sequence ended well. Unsent output is sent first, except with
-  // ABORTED: that drops it, and may also come after another End.
+  // Ends the stream; no Write follows. OK: every sequence ended normally. Unsent output is sent
+  // before the status. Exception: ABORTED drops unsent output, and may follow another End.
   virtual void End(absl::Status status) = 0;
 
-  // Since when unsent output waits and none gets through; kInfiniteFuture if none waits.
+  // Returns the time since which output waits and none was sent; kInfiniteFuture if none waits.
   virtual Instant stalled_since() const = 0;
 
   // The client's id of the request; empty if there is none.

@@ -56,8 +56,8 @@ int32_t NumTokens(const StepPlan& plan) {
   return num_tokens;
 }
 
-// Bounds reported times by the round trip: a worker may report anything, and a sum keeps it for
-// good.
+// Bounds reported times by the round trip: a worker may report anything, and a wrong value would
+// stay in the sums for good.
 StepTimings Within(int64_t round_trip_ns, const StepTimings& reported) {
   const int64_t most_us = std::max<int64_t>(0, round_trip_ns / kNanosPerMicro);
   const auto bounded = [most_us](int64_t us) { return std::clamp<int64_t>(us, 0, most_us); };
@@ -80,7 +80,7 @@ std::string WithCommas(int64_t number) {
   return text;
 }
 
-// Logs what fits, in the words that users of other servers look for.
+// Logs how many tokens fit, in the words that users of vLLM search their logs for.
 void LogCacheSize(const StepLimits& limits) {
   const int64_t num_blocks = limits.num_blocks - 1;
   LogInfo(absl::StrCat(
@@ -91,7 +91,7 @@ void LogCacheSize(const StepLimits& limits) {
                                                                 1, limits.max_model_len, limits))));
 }
 
-// Drops the output of Probe's request: only its answer by the workers matters.
+// Drops the output of Probe's request: it only matters that the workers answer.
 class ProbeStream : public ResponseStream {
  public:
   bool Write(SequenceUpdate /*update*/, Instant /*now*/) override { return true; }
@@ -127,7 +127,8 @@ bool SchedulerLoop::Turn(absl::Duration max_wait) {
 
 void SchedulerLoop::Work(std::deque<LoopEvent>& events) {
   now_ = parts_.clock();
-  if (core_.next_deadline() <= now_) {  // before the events: the client cancels then, too
+  // Before the events: at the deadline the client cancels too, but the request counts as expired.
+  if (core_.next_deadline() <= now_) {
     core_.ExpireRequests(now_);
   }
   for (LoopEvent& event : events) {
@@ -143,12 +144,13 @@ void SchedulerLoop::Work(std::deque<LoopEvent>& events) {
   watch_.Enter("stats");
   PublishStats();
   watch_.Enter("prefix_answers");
-  prefix_calls_.AnswerWaiting(core_, epoch_.has_value());  // operators then look at the metrics
+  // After PublishStats: operators look at the metrics once their call is answered.
+  prefix_calls_.AnswerWaiting(core_, epoch_.has_value());
   watch_.Enter("state_answers");
   state_calls_.AnswerWaiting(core_, router_, step_totals_, swap_bytes_, now_);
 }
 
-// A passed deadline changes the next plan only, so the loop wakes for it only between two steps.
+// A passed deadline changes only the next plan, so the loop does not wake for it during a step.
 absl::Duration SchedulerLoop::TimeToWait(absl::Duration max_wait) const {
   if (replan_) {
     return absl::ZeroDuration();
@@ -172,8 +174,8 @@ void SchedulerLoop::Handle(AddRequest& add) {
     router_.Reject(id, refuse_with_.value_or(SupersededStatus()), now_);
     return;
   }
-  // Its length was checked against an earlier group, and its client is told that length: the core
-  // would cut it.
+  // The request's length was checked against the limits of an earlier group, and its client relies
+  // on that length. The core would silently cut it, so the request is refused here.
   if (add.request.num_prompt_tokens() < limits_.max_model_len &&
       add.request.num_tokens_at_most() > limits_.max_model_len) {
     router_.Reject(id, NoCapacityStatus(), now_);
@@ -211,7 +213,7 @@ void SchedulerLoop::Handle(ListPrefixesCall& call) { call.answer(core_.prefixes(
 void SchedulerLoop::Handle(GetStateCall& call) { state_calls_.Add(std::move(call)); }
 
 void SchedulerLoop::Handle(GroupReady& ready) {
-  if (epoch_.has_value()) {  // the loss of its predecessor went unreported
+  if (epoch_.has_value()) {  // no GroupLost came for the previous epoch
     wait_.OnLost(now_, absl::UnavailableError("worker group: replaced"), core_.has_work());
     core_.OnWorkersLost();
     sent_.reset();
@@ -274,7 +276,7 @@ void SchedulerLoop::Handle(StepReply& reply) {
   step_totals_.Add(step);
   parts_.observer->OnStep(step);
   sent_.reset();
-  // A step without a token proves nothing: workers may fail at each step that gives one.
+  // A step without a token proves nothing: workers may still fail at each step that samples one.
   if (reply.result.sampled.empty()) {
     return;
   }
@@ -380,7 +382,8 @@ void SchedulerLoop::Publish() {
   }
 }
 
-// Swaps are counted when their step is planned, so new ones are in blocks of the present group.
+// The core counts a swap when its step is planned, so swaps since the last call used blocks of the
+// present group.
 void SchedulerLoop::PublishStats() {
   const CoreStats stats = core_.stats();
   swap_bytes_.Add(stats_, stats, block_bytes_);
@@ -408,7 +411,8 @@ void SchedulerLoop::CheckTimers() {
 
 void SchedulerLoop::GiveUp() {
   const int32_t num_failed = wait_.num_failed_epochs();
-  needs_answer_ = needs_answer_ || num_failed > 1;  // after one loss it may only be late
+  // After a single loss, the next group may just be late.
+  needs_answer_ = needs_answer_ || num_failed > 1;
   const absl::Status status =
       needs_answer_ ? Error(absl::StatusCode::kUnavailable,
                             "WORKERS_FAIL",
@@ -429,7 +433,7 @@ void SchedulerLoop::GiveUp() {
   prefix_calls_.FailWaiting(status);
 }
 
-// Requests one token of a group that would otherwise have nothing to do.
+// Requests one token from an unproven group that has no other work.
 void SchedulerLoop::Probe() {
   AddRequest probe{.request = {.prompt_token_ids = {0}, .max_tokens = 1},
                    .output = {},

@@ -1,18 +1,18 @@
-// SchedulerLoop is the one thread that owns the SchedulerCore. Each turn drains the inbox, plans,
-// dispatches to the workers and, while they compute, publishes the output of the step before. Then
-// it waits for the inbox, and for the inbox only.
+// SchedulerLoop is the one thread that owns the SchedulerCore. Each turn drains the inbox, plans a
+// step, dispatches it to the workers and, while they compute, publishes the output of the previous
+// step. Between turns the loop waits for the inbox and for nothing else.
 //
 //   inbox -> SchedulerCore -> StepPlan -> WorkerClient
 //     ^                                        |
 //     +---- GroupReady, StepReply, GroupLost --+        OutputRouter -> ResponseStream
 //
-// If the group is lost, or its answer does not fit its plan, every request stays: the core returns
-// it to waiting with its committed tokens, and it goes on under the next epoch. If another
-// scheduler has taken over the workers, the loop stands by: every request ends with UNAVAILABLE
-// SUPERSEDED, so that its client goes on with it there.
+// If the group is lost, or an answer does not fit its plan, no request is lost: the core returns
+// each request to waiting with its committed tokens, and continues it in the next epoch. If another
+// scheduler has taken over the workers, the loop stands by. It ends every request with UNAVAILABLE
+// SUPERSEDED, so that clients resume their requests at the other scheduler.
 //
 // Thread safety: Run and Turn from one thread. Everything else talks through the inbox.
-// Invariants:    at most one step is unanswered; a stream hears of a token only after its commit.
+// Invariants:    at most one step is unanswered; a stream gets a token only after its commit.
 #ifndef QUIRE_SCHEDULER_LOOP_SCHEDULER_LOOP_H_
 #define QUIRE_SCHEDULER_LOOP_SCHEDULER_LOOP_H_
 
@@ -43,9 +43,9 @@ namespace quire {
 struct LoopConfig {
   CoreConfig core;
   int64_t slow_consumer_ns = 30 * kNanosPerSecond;
-  // Bounds the wait for a worker group that gives tokens (WorkerWait). Then requests end with
-  // UNAVAILABLE, and new ones are refused until a group is ready or, if groups failed, until one
-  // gives a token.
+  // Bounds the wait for a worker group that gives tokens (WorkerWait). After this time, requests
+  // end with UNAVAILABLE. New requests are refused until a group is ready; if several groups in a
+  // row failed, until one gives a token.
   int64_t worker_timeout_ns = 300 * kNanosPerSecond;
 };
 
@@ -57,13 +57,13 @@ class SchedulerLoop {
     WorkerClient* workers = nullptr;
     ServingState* state = nullptr;
     LoopObserver* observer = nullptr;
-    RecordedCore::Log step_log = {};  // none unless given
+    RecordedCore::Log step_log = {};  // default: no step log
     std::function<Instant()> clock = SteadyNow;
   };
 
   SchedulerLoop(const LoopConfig& config, Parts parts);
 
-  // Turns until a Stop event. Open requests then end with UNAVAILABLE.
+  // Runs turns until a Stop event. Open requests then end with UNAVAILABLE.
   void Run();
 
   // One turn, waiting at most max_wait for an event. Returns false after a Stop event.
@@ -96,7 +96,7 @@ class SchedulerLoop {
   void Publish();
   void PublishStats();
   void CheckTimers();
-  // Publishes that the group takes requests.
+  // Publishes in ServingState that the group takes requests.
   void Announce(const GroupReady& ready);
   void GiveUp();
   void Probe();
@@ -113,23 +113,25 @@ class SchedulerLoop {
   PrefixCalls prefix_calls_;
   StateCalls state_calls_;
   StepTotals step_totals_;
-  CoreStats stats_;  // as published last
+  CoreStats stats_;  // last published
   SwapBytes swap_bytes_;
   int64_t block_bytes_ = 0;        // of the last ready group
   StepLimits limits_;              // of the last ready group
   Instant now_ = 0;                // of this turn
-  std::optional<uint64_t> epoch_;  // of the group that is ready
+  std::optional<uint64_t> epoch_;  // of the ready group; nullopt: no group is ready
   WorkerWait wait_;
-  bool has_given_up_ = false;           // until a group is announced
-  bool needs_answer_ = false;           // groups failed: none is announced before it gives a token
-  std::optional<GroupReady> unproven_;  // ready, but not announced yet
+  // worker_timeout_ns has passed, and no group was announced since.
+  bool has_given_up_ = false;
+  // Several groups failed, so the next one is announced only after it gives a token.
+  bool needs_answer_ = false;
+  std::optional<GroupReady> unproven_;  // a ready group that has not given that token yet
   Instant next_probe_ = 0;
   Instant next_loading_log_ = 0;
   std::optional<SentStep> sent_;             // the unanswered step
-  std::optional<absl::Status> refuse_with_;  // after AbortAll
+  std::optional<absl::Status> refuse_with_;  // after AbortAll: status for new requests
   bool stands_by_ = false;
   Instant next_stall_check_ = 0;
-  bool replan_ = false;  // publishing ended sequences while no step was out
+  bool replan_ = false;  // publishing ended sequences while no step was unanswered
   bool stopping_ = false;
 };
 

@@ -1,4 +1,4 @@
-// ServingState tells the rest of the process about the loop: whether requests are taken, within
+// ServingState tells the rest of the process about the loop: whether it takes requests, within
 // which limits, and how busy it is.
 //
 // Thread safety: safe from any thread. The loop writes; calls, health checks and metrics read.
@@ -29,7 +29,7 @@ absl::Status SupersededStatus();
 class ServingState {
  public:
   enum class Group : uint8_t {
-    kNeverReady,  // no group since the start, or since it stood by
+    kNeverReady,  // no group since the start, or since the last standby
     kStandby,     // another scheduler holds the workers
     kReady,
     kLost,     // requests queue; a group is expected back
@@ -39,7 +39,7 @@ class ServingState {
     Group group = Group::kNeverReady;
     bool draining = false;
     StepLimits limits;        // of the last ready group
-    std::string numerics;     // of that group (Numerics::fingerprint)
+    std::string numerics;     // of the last ready group (Numerics::fingerprint)
     int64_t block_bytes = 0;  // K and V of one block on one worker, of the last ready group
     CoreStats stats;
     SwapBytes swap_bytes;
@@ -52,8 +52,8 @@ class ServingState {
 
   Snapshot Get() const;
 
-  // Returns OK if a new request may come in. Errors: kUnavailable with LOADING, STANDBY, NO_WORKERS
-  // or DRAINING.
+  // Returns OK if a new request may enter the inbox. Errors: kUnavailable with LOADING, STANDBY,
+  // NO_WORKERS or DRAINING.
   absl::Status CheckAdmission() const;
 
   // Returns OK until the shutdown. Errors: kUnavailable DRAINING.

@@ -1,11 +1,11 @@
-// StateCalls answers calls for the state of the loop with one moment of it, made of what the loop
-// has published. A moment is made on demand and at most four times a second: without calls it costs
-// nothing, and many calls cost little more than one.
+// StateCalls answers calls for the state of the loop with a snapshot, a LoopState, of what the loop
+// has published. Snapshots are made on demand and at most four times a second: without calls they
+// cost nothing, and many calls cost little more than one.
 //
 // Thread safety: LoopState is a value type. StateCalls is not thread-safe; owned by the scheduler
-//                loop, which also makes the answers: they must be quick.
+//                loop. The `answer` functions run on the loop's thread, so they must be quick.
 // Invariants:    every call is answered exactly once.
-// Cost:          a moment costs one SchedulerCore::block_map.
+// Cost:          a snapshot costs one SchedulerCore::block_map.
 #ifndef QUIRE_SCHEDULER_LOOP_STATE_CALLS_H_
 #define QUIRE_SCHEDULER_LOOP_STATE_CALLS_H_
 
@@ -39,14 +39,14 @@ struct StepTotals {
   void Add(const StepObservation& step);
 };
 
-// One moment. It is consistent: the blocks of the map are those that stats count.
+// A snapshot of one moment: block_map shows the same blocks that stats counts.
 struct LoopState {
   Instant taken_at = 0;
   CoreStats stats;
   SwapBytes swap_bytes;
   StepTotals steps;
   BlockMap block_map;
-  // The clients' ids of block_map.holders; empty for a holder without one.
+  // The clients' ids of the requests in block_map.holders; "" for a holder without an id.
   std::vector<std::string> request_ids;
 };
 
@@ -56,14 +56,14 @@ struct GetStateCall {
 
 class StateCalls {
  public:
-  // Bounds a map, however large the pool.
+  // Bounds the size of a BlockMap, for a pool of any size.
   static constexpr BlockMapLimits kLimits = {.max_cells = 1024, .max_holders = 24};
   static constexpr int64_t kIntervalNs = kNanosPerSecond / 4;
 
   void Add(GetStateCall call) { waiting_.push_back(std::move(call)); }
 
-  // Answers all waiting calls with the moment that the arguments describe, or with one that is less
-  // than kIntervalNs older.
+  // Answers all waiting calls with a snapshot of the arguments, or with the last snapshot if that
+  // is less than kIntervalNs old.
   void AnswerWaiting(const RecordedCore& core,
                      const OutputRouter& router,
                      const StepTotals& steps,

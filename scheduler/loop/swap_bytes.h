@@ -13,7 +13,7 @@ namespace quire {
 
 struct SwapBytes {
   int64_t out = 0;  // to host memory, by each worker, since the start
-  int64_t in = 0;   // and back
+  int64_t in = 0;   // from host memory, by each worker, since the start
 
   // Adds the blocks swapped between two stats of one group, at block_bytes each.
   void Add(const CoreStats& before, const CoreStats& after, int64_t block_bytes) {

@@ -18,7 +18,7 @@ TenantShares::Answer TenantShares::Take(const std::string& tenant,
   Side& side = is_resumed ? resumed_ : fresh_;
   const Load& max = is_resumed ? bounds_.resumed : bounds_.fresh;
   const int64_t factor = is_resumed ? kShareFactorOfResumed : 1;
-  // A request without bytes is not refused for bytes.
+  // A request of 0 bytes is never refused for bytes.
   if (side.all.num_requests >= max.num_requests ||
       (num_bytes > 0 && num_bytes > max.num_bytes - side.all.num_bytes)) {
     return Answer::kFull;
@@ -44,7 +44,8 @@ void TenantShares::Release(const std::string& tenant, bool is_resumed, const Loa
   side.all.num_requests -= load.num_requests;
   side.all.num_bytes -= load.num_bytes;
   QUIRE_CHECK(side.all.num_requests >= 0 && side.all.num_bytes >= 0);
-  // A release of nothing may find its tenant erased: TaskPool releases bytes after the request.
+  // A release of 0 requests and 0 bytes may find its tenant erased: TaskPool releases a request
+  // first, and its bytes later.
   if (!bounds_.has_shares || (load.num_requests == 0 && load.num_bytes == 0)) {
     return;
   }

@@ -1,7 +1,7 @@
-// TenantShares counts what waits at one of the doors before the core (the inbox, the tokenizer's
-// pool) and decides what may enter. The total is bounded. Under a policy that shares between
-// tenants each tenant is bounded too, by the rule of the core's queue (tenant_share.h), else one
-// tenant could fill the way to a queue that it cannot fill.
+// TenantShares counts the requests that wait in one of the queues before the core (the inbox, the
+// tokenizer's pool) and decides which requests may enter. The total is bounded. Under a policy that
+// shares between tenants, each tenant is bounded too, by the rule of the core's queue
+// (tenant_share.h). Otherwise one tenant could fill this queue, though it cannot fill the core's.
 //
 // Resumed requests have separate places, as in the core's queue.
 //
@@ -19,7 +19,7 @@
 
 namespace quire {
 
-// RESOURCE_EXHAUSTED TENANT_LIMIT: the tenant has as much waiting as it may.
+// kResourceExhausted TENANT_LIMIT: the tenant's waiting requests fill its share.
 absl::Status TenantLimitStatus();
 
 class TenantShares {
@@ -34,16 +34,17 @@ class TenantShares {
 
     Load fresh = {kNone, kNone};
     Load resumed = {kNone, kNone};
-    bool has_shares = false;  // bounds each tenant too
+    bool has_shares = false;  // true: each tenant is bounded too
   };
 
   explicit TenantShares(const Bounds& bounds) : bounds_(bounds) {}
 
-  // Takes a request of so many bytes, unless all places are full, or the tenant's share is.
+  // Counts a request of num_bytes bytes. Counts nothing if it would exceed the bound of all
+  // requests (kFull) or the tenant's share (kTenantFull).
   enum class Answer : uint8_t { kTaken, kFull, kTenantFull };
   [[nodiscard]] Answer Take(const std::string& tenant, bool is_resumed, int64_t num_bytes);
 
-  // Gives back so much of what was taken.
+  // Gives back a load that Take has counted, or a part of it.
   void Release(const std::string& tenant, bool is_resumed, const Load& load);
 
   // Bytes of new and of resumed requests.

@@ -1,14 +1,14 @@
 // TurnWatch measures the turns of the scheduling loop, from the end of the wait for events to the
-// end of the turn. No stream gets a token during a turn, so a turn longer than kSlowTurnNs is
-// logged as a warning, with its duty that took longest.
+// end of the turn. A turn consists of duties. A turn longer than kSlowTurnNs delays tokens, so it
+// is logged as a warning, with the duty that took longest.
 //
-// The log line tells a loop that stands still from a machine with too few processors: cpu_ms is the
-// time that the thread computed, cpu_wait_ms the time that it was runnable and another thread had
-// the processor. Both are counted from up to kReadIntervalNs before the turn, else each turn would
-// cost two system calls more.
+// The log line distinguishes a loop that is blocked from a machine with too few processors. cpu_ms
+// is the time in which the thread computed; cpu_wait_ms is the time in which it was runnable but
+// another thread had the processor. Both include up to kReadIntervalNs before the turn: to read
+// them at the start of each turn would cost two more system calls.
 //
-// Thread safety: not thread-safe; owned by the scheduler loop, which makes every call but the
-//                constructor's from one thread.
+// Thread safety: not thread-safe; owned by the scheduler loop. All calls except the constructor's
+//                come from one thread.
 // Cost:          a reading of the clock for Begin, End, and each change of the duty.
 #ifndef QUIRE_SCHEDULER_LOOP_TURN_WATCH_H_
 #define QUIRE_SCHEDULER_LOOP_TURN_WATCH_H_
@@ -33,9 +33,9 @@ class TurnWatch {
   explicit TurnWatch(std::function<Instant()> clock) : clock_(std::move(clock)) {}
 
   void Begin();
-  // The turn works at this duty from now on. REQUIRES: between Begin and End; the name is static.
+  // The turn enters this duty. REQUIRES: called between Begin and End; the name is a static string.
   void Enter(std::string_view duty);
-  // Returns the nanoseconds of the turn.
+  // Ends the turn and returns its nanoseconds.
   int64_t End();
 
  private:
@@ -48,11 +48,11 @@ class TurnWatch {
   void LogSlowTurn(int64_t turn_ns) const;
 
   const std::function<Instant()> clock_;
-  std::optional<ThreadTimesReader> reader_;  // made by Begin, on the thread that it reads
-  ThreadTimes times_before_;                 // at read_at_
+  std::optional<ThreadTimesReader> reader_;  // made by the first Begin, on the loop's thread
+  ThreadTimes times_before_;                 // the thread's times at read_at_
   std::optional<Instant> read_at_;
   Instant began_at_ = 0;
-  std::string_view duty_;  // the present one
+  std::string_view duty_;  // the present duty
   Instant duty_began_at_ = 0;
   std::vector<DutyTime> duty_times_;  // of this turn, each duty once
 };

@@ -1,7 +1,7 @@
 // WorkerClient is the loop's view of the worker group, however many ranks it has: plans go out,
-// events come back through the inbox (GroupReady, StepReply, GroupLost). It connects and reconnects
-// unasked, and decides when a group is lost. Each time it is connected it begins a new group epoch
-// and reports GroupReady.
+// events come back through the inbox (GroupReady, StepReply, GroupLost). The client connects and
+// reconnects unasked, and decides when a group is lost. Each time it has connected to all ranks, it
+// begins a new group epoch and reports GroupReady.
 //
 // Thread safety: called by the loop thread only. No call blocks.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_CLIENT_H_
@@ -17,8 +17,8 @@ class WorkerClient {
  public:
   virtual ~WorkerClient() = default;
 
-  // Sends the plan. During the group's lease a broken connection is mended and the same bytes are
-  // sent again; a worker executes a step once, however often it is asked.
+  // Sends the plan. If a connection breaks, it is mended within the group's lease, and the same
+  // bytes are sent again. A worker executes a step only once, even if it receives the plan twice.
   virtual void SendStep(const StepPlan& plan) = 0;
 
   // The loop has given up this epoch and accepts no more events of it. The client goes on to the

@@ -1,7 +1,7 @@
-// WorkerWait counts how long requests wait for workers to give a token: while there is no group,
-// and over all epochs lost before their first token. Time in which a worker makes progress in
-// loading does not count. A failed epoch counts for at most kMaxPerEpochNs: its steps may have been
-// long.
+// WorkerWait measures how long requests wait for workers to give a token: the time without a group,
+// and the time of failed epochs, each lost before its first token. Time in which a worker makes
+// progress in loading does not count. A failed epoch counts for at most kMaxPerEpochNs, since its
+// steps may have been long.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
@@ -20,7 +20,7 @@ namespace quire {
 
 class WorkerWait {
  public:
-  // Longer than the default lease and step timeout, within which a fault is found.
+  // Longer than the default lease and the default step timeout: a fault is found within these.
   static constexpr int64_t kMaxPerEpochNs = 6 * kNanosPerSecond;
 
   // Begins without a group.
@@ -42,7 +42,7 @@ class WorkerWait {
     }
   }
 
-  // The wait goes on if the epoch before failed: this one may fail too.
+  // If the previous epoch failed, its wait is kept, because this epoch may fail too.
   void OnReady(Instant now) {
     const int64_t waited_now_ns = since_.has_value() ? now - *since_ : 0;
     waited_ns_ = num_failed_epochs_ > 0 ? waited_ns_ + waited_now_ns : 0;
@@ -59,7 +59,7 @@ class WorkerWait {
   // Ends the wait for workers.
   void Stop() { since_.reset(); }
 
-  // Returns when the wait will have lasted timeout_ns; kInfiniteFuture without a wait.
+  // Returns the time at which the wait will have lasted timeout_ns; kInfiniteFuture without a wait.
   Instant EndsAt(int64_t timeout_ns) const {
     return since_.has_value() ? *since_ + (timeout_ns - waited_ns_) : kInfiniteFuture;
   }
@@ -70,10 +70,10 @@ class WorkerWait {
   const absl::Status& cause() const { return cause_; }
 
  private:
-  std::optional<Instant> since_;   // the present wait; nullopt: none
-  Instant ready_at_ = 0;           // of the last group
-  bool has_given_tokens_ = false;  // the last group
-  int64_t waited_ns_ = 0;          // before since_, over the failed epochs in a row
+  std::optional<Instant> since_;   // start of the present wait; nullopt: none
+  Instant ready_at_ = 0;           // time at which the last group became ready
+  bool has_given_tokens_ = false;  // by the last group
+  int64_t waited_ns_ = 0;          // counted before since_, over the failed epochs in a row
   int32_t num_failed_epochs_ = 0;
   absl::Status cause_;
 };

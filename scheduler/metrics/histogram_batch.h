@@ -1,5 +1,6 @@
 // HistogramBatch gathers durations that one thread observes and hands them to a pair of histograms
-// at once. The library takes a lock per observation, and a step has one for each of its tokens.
+// at once. The metrics library takes a lock per observation, and a step has one observation for
+// each of its tokens.
 //
 // Thread safety: one thread.
 // Cost:          ObserveNanos: an increment if the duration equals the last one, as for all tokens
@@ -64,7 +65,7 @@ class HistogramBatch {
 
   HistogramPair pair_;
   std::vector<int64_t> bounds_ns_;  // ascending
-  std::vector<double> counts_;      // by bound; the last is above all bounds
+  std::vector<double> counts_;      // by bound; the last counts durations above all bounds
   int64_t sum_ns_ = 0;
   bool is_empty_ = true;
   int64_t last_ns_ = 0;  // observed num_last_ times, not counted yet

@@ -1,6 +1,6 @@
-// A metric pair exports one number under our name and under the foreign one of other tools.
+// A metric pair exports one number under our name and under a foreign name that other tools expect.
 //
-// Thread safety: as the metrics; a CounterPair is for one thread.
+// Thread safety: like the metrics; a CounterPair is for one thread.
 #ifndef QUIRE_SCHEDULER_METRICS_METRIC_PAIR_H_
 #define QUIRE_SCHEDULER_METRICS_METRIC_PAIR_H_
 
@@ -53,7 +53,7 @@ struct HistogramPair {
   }
 };
 
-// Returns the labels of a foreign name: the model, and the engine, of which a process has one.
+// Returns the labels of a foreign name: the model, and engine 0, the only engine of a process.
 inline MetricLabels ForeignLabels(const std::string& model_name, MetricLabels labels = {}) {
   labels.emplace("model_name", model_name);
   labels.emplace("engine", "0");

@@ -12,7 +12,7 @@ namespace {
 struct OutcomeName {
   RequestOutcome outcome;
   const char* name;
-  const char* vllm_name;  // null: not a finished request there
+  const char* vllm_name;  // null: vLLM does not count such a request as finished
 };
 
 constexpr OutcomeName kOutcomes[] = {

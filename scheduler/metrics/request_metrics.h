@@ -1,10 +1,10 @@
-// RequestMetrics counts how requests ended and why they were refused, how long each part of them
-// took, and how many tokens they had. Parts are those of vLLM: a request waits until its first
-// slice is planned, computes its prompt until its first token, and decodes until its last one. A
-// preemption counts as part of what it interrupted.
+// RequestMetrics counts how requests ended, why they were refused, how long each of their phases
+// took, and how many tokens they had. The phases are vLLM's: a request waits until its first slice
+// is planned, computes its prompt until its first token, and decodes until its last token. The time
+// of a preemption counts for the phase that it interrupted.
 //
 // Thread safety: construction from one thread; OnEnd from any, the rest from the loop.
-// Cost:          a few locks per request, and two per step for all its calls of OnInterToken.
+// Cost:          a few locks per request, and two per step for all OnInterToken calls of the step.
 #ifndef QUIRE_SCHEDULER_METRICS_REQUEST_METRICS_H_
 #define QUIRE_SCHEDULER_METRICS_REQUEST_METRICS_H_
 
@@ -23,7 +23,7 @@ namespace quire {
 
 class RequestMetrics {
  public:
-  // max_model_len: of the model; buckets of token counts end there. The registry must outlive this.
+  // max_model_len: the largest bucket of token counts. The registry must outlive this object.
   RequestMetrics(MetricsRegistry* registry, const std::string& model_name, int32_t max_model_len);
 
   void OnFirstToken(int64_t latency_ns) { first_token_.ObserveNanos(latency_ns); }
@@ -57,7 +57,7 @@ class RequestMetrics {
   void ObserveTokens(const RequestObservation& request) const;
 
   std::array<prometheus::Counter*, kNumOutcomes> outcomes_{};
-  std::array<prometheus::Counter*, kNumOutcomes> vllm_outcomes_{};     // null: not counted there
+  std::array<prometheus::Counter*, kNumOutcomes> vllm_outcomes_{};     // null: vLLM has none
   std::array<prometheus::Counter*, kRefusals.size() + 1> refusals_{};  // the last one: all others
 
   HistogramPair first_token_;

@@ -50,7 +50,7 @@ void SchedulerMetrics::MakeGauges() {
   vllm_waiting_ = &r.Gauge(metric::kVllmWaiting, Foreign());
   vllm_waiting_for_capacity_ =
       &r.Gauge(metric::kVllmWaitingByReason, Foreign({{"reason", "capacity"}}));
-  r.Gauge(metric::kVllmWaitingByReason, Foreign({{"reason", "deferred"}})).Set(0);  // none is
+  r.Gauge(metric::kVllmWaitingByReason, Foreign({{"reason", "deferred"}})).Set(0);  // always 0
   vllm_kv_usage_ = &r.Gauge(metric::kVllmKvUsage, Foreign());
 }
 
@@ -142,7 +142,7 @@ void SchedulerMetrics::SetBlockCounters(const CoreStats& stats) {
 }
 
 void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_bytes) {
-  requests_.Flush();  // here: every turn of the loop ends with OnStats
+  requests_.Flush();  // every turn of the loop calls OnStats
   blocks_->Set(stats);
   SetBlockCounters(stats);
   requests_swapped_->Set(stats.num_swapped_requests);

@@ -1,5 +1,5 @@
-// SchedulerMetrics turns the loop's events into metrics, under our names and the few that routers
-// know.
+// SchedulerMetrics turns the loop's events into metrics, under our names and, for a few metrics,
+// also under the names that routers know.
 //
 // Thread safety: construction from one thread; OnRequestEnd from any; the rest from the loop.
 #ifndef QUIRE_SCHEDULER_METRICS_SCHEDULER_METRICS_H_

@@ -34,7 +34,7 @@ class AdminService final : public RawAdminService {
   AdminService(const ServiceParts& parts, PrefixStore* store)
       : parts_(parts), store_(store), state_answers_(parts.model, parts.inbox, parts.state) {}
 
-  // Pins the prefixes of the store once workers are ready. Call once, before the first call.
+  // Pins the prefixes of the store once workers are ready. Call once, before any client calls.
   // REQUIRES: store is not null.
   void RestorePrefixes();
 
@@ -55,19 +55,19 @@ class AdminService final : public RawAdminService {
                                      grpc::ByteBuffer* response) override;
 
  private:
-  // Logs the caller's tenant, if calls bring API keys.
+  // Logs the caller's tenant, if calls carry API keys.
   void LogCaller(const char* what, const grpc::CallbackServerContext& context) const;
   // Checks everything that can be checked without tokenizing.
   absl::Status CheckPin(const v1::PinPrefixRequest& request) const;
   absl::StatusOr<std::vector<TokenId>> TokensOf(const v1::PinPrefixRequest& request,
                                                 grpc::CallbackServerContext* context) const;
-  // Refuses at once, or answers when the prefix is pinned and saved.
+  // Refuses the call at once, or answers when the prefix is pinned and saved.
   void Pin(const v1::PinPrefixRequest& request,
            grpc::CallbackServerContext* context,
            grpc::ServerUnaryReactor* reactor,
            grpc::ByteBuffer* response) const;
-  // Answers once the store has saved the change. Waits on the store's thread, since the caller's is
-  // the loop's.
+  // Answers once the store has saved the change. The store's thread waits for the disk and answers,
+  // since this runs on the loop's thread.
   void FinishSaved(grpc::ServerUnaryReactor* reactor) const;
 
   const ServiceParts parts_;

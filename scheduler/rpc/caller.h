@@ -14,7 +14,7 @@
 namespace quire {
 
 // Returns the tenant of the call's key; empty if `keys` is null. Errors: those of
-// ApiKeys::TenantOf, for a key that was removed meanwhile.
+// ApiKeys::TenantOf, if the key was removed after the server checked it.
 absl::StatusOr<std::string> TenantOfCall(ApiKeys* keys, const grpc::ServerContextBase& context);
 
 }  // namespace quire

@@ -30,12 +30,13 @@ std::string RandomRequestId() {
   return absl::StrFormat("%016x%016x", RandomNumber(), RandomNumber());
 }
 
-// The client's deadline on SteadyNow's clock; kInfiniteFuture if there is none.
+// Returns the client's deadline on SteadyNow's clock; kInfiniteFuture if there is none.
 Instant DeadlineOf(const grpc::CallbackServerContext& context, Instant now) {
   const gpr_timespec left =
       gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC),
                    gpr_now(GPR_CLOCK_MONOTONIC));
-  constexpr int64_t kLongestSeconds = int64_t{100} * 365 * 24 * 3600;  // no deadline is longer
+  // A longer time means that there is no deadline.
+  constexpr int64_t kLongestSeconds = int64_t{100} * 365 * 24 * 3600;
   if (left.tv_sec > kLongestSeconds) {
     return kInfiniteFuture;
   }
@@ -60,7 +61,7 @@ TraceContext TraceOf(const grpc::CallbackServerContext& context) {
   return ParseTraceParent({header.data(), header.size()}).value_or(TraceContext());
 }
 
-// Bytes that a request holds while it waits for the pool.
+// Returns the bytes that a request holds while it waits for the task pool.
 int64_t NumBytes(const GenerateSpec& spec) {
   size_t num_tokens = spec.token_ids.size();
   for (const ResumedSequence& sequence : spec.request.resumed) {
@@ -169,7 +170,7 @@ absl::Status GenerateCall::Begin(const grpc::ByteBuffer& request) {
   {
     absl::MutexLock lock(&mutex_);
     is_registered_ = true;
-    if (is_finished_) {  // aborted by its name meanwhile
+    if (is_finished_) {  // an Abort call has ended this call meanwhile
       parts_.live_requests->Remove(live_name_, this);
     }
   }
@@ -237,7 +238,7 @@ void GenerateCall::OnQueued() {
   {
     absl::MutexLock lock(&mutex_);
     if (!is_resumed_ || is_abort_posted_) {
-      return;  // if aborted, the client may be using the live stream
+      return;  // an aborted call takes nothing over: its client may use the live stream
     }
   }
   const absl::Status status = parts_.live_requests->TakeOver(live_name_, shared_from_this());
@@ -263,7 +264,7 @@ void GenerateCall::Refuse(absl::Status status) {
 bool GenerateCall::Write(SequenceUpdate update, Instant now) {
   absl::MutexLock lock(&mutex_);
   if (is_finished_) {
-    return true;  // the call is over; Abort tells the loop
+    return true;  // the client cancelled; OnCancel has told the loop
   }
   if (!outbox_.Append(std::move(update), now)) {
     return false;
@@ -276,7 +277,7 @@ void GenerateCall::End(absl::Status status) {
   absl::MutexLock lock(&mutex_);
   if (absl::IsAborted(status)) {
     outbox_.Clear();
-    FinishNow(status);  // does not wait for a stuck write
+    FinishNow(status);  // at once, even if a write is stuck
     return;
   }
   end_status_ = std::move(status);
@@ -291,13 +292,13 @@ Instant GenerateCall::stalled_since() const {
 void GenerateCall::Abort(absl::Status status) {
   absl::MutexLock lock(&mutex_);
   if (loop_id_.has_value()) {
-    // Once: Post ignores the inbox's bounds, and a client may abort as often as it likes.
+    // Posts only the first abort. Post has no bound, and a client may abort often.
     if (!std::exchange(is_abort_posted_, true)) {
       parts_.inbox->Post(AbortRequest{*loop_id_, std::move(status)});
     }
   } else {
     abort_ = std::move(status);
-    FinishNow(*abort_);  // its turn in the pool may come too late for a shutdown
+    FinishNow(*abort_);  // at once: a shutdown cannot wait for the pool to run this call
   }
 }
 
@@ -322,7 +323,7 @@ void GenerateCall::OnCancel() {
 
 void GenerateCall::OnDone() {
   if (parts_.logs_requests) {
-    LogEnd();  // not in FinishNow, where it would hold up the loop
+    LogEnd();  // not in FinishNow, since logging there would delay the loop
   }
   parts_.unread->End(context_);
   self_.reset();

@@ -1,10 +1,11 @@
-// GenerateCall is one Generate call, from its first byte to its status: it checks the request, has
-// its text tokenized, hands it to the loop, and writes the output as fast as the client reads.
+// GenerateCall is one Generate call, from its first byte to its status. It checks the request, has
+// its text tokenized, hands the request to the loop, and writes the output as fast as the client
+// reads.
 //
 //   library thread: parse, check ── TaskPool: tokenize ── Inbox ── loop: Write ... End
 //
-// Thread safety: library threads, a pool thread and the loop thread call it at once; mutex_ guards
-//                what they share and is never held during a wait.
+// Thread safety: called by library threads, a pool thread and the loop thread at the same time.
+//                mutex_ guards the members that they share, and is never held during a wait.
 // Lifetime:      shared by the library (until OnDone) and the loop (until End).
 #ifndef QUIRE_SCHEDULER_RPC_GENERATE_CALL_H_
 #define QUIRE_SCHEDULER_RPC_GENERATE_CALL_H_
@@ -48,13 +49,13 @@ struct ServiceParts {
   LoopObserver* observer = nullptr;
   UnreadAnswers* unread = nullptr;
   OutboxLimits outbox_limits;
-  ApiKeys* api_keys = nullptr;       // of permitted clients; null: any client
+  ApiKeys* api_keys = nullptr;       // null: every client is permitted
   bool has_priorities = false;       // see RequestRules
-  bool requires_cache_salt = false;  // likewise
+  bool requires_cache_salt = false;  // see RequestRules
   bool logs_requests = false;
 };
 
-// Fills *response from an update, except `started`. The message of an update from an Outbox is
+// Fills *response from an update, except `started`. The response to an update from an Outbox is
 // smaller than kPublicMaxSendBytes.
 void FillResponse(const SequenceUpdate& update, v1::GenerateResponse* response);
 
@@ -87,7 +88,8 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* context);
 
-  // Checks the request, then admits it or submits it to the task pool. Returns why it is refused.
+  // Checks the request, then admits it or submits it to the pool. Returns the error if it is
+  // refused.
   absl::Status Begin(const grpc::ByteBuffer& request);
   // Runs on the task pool: tokenizes the prompt, rebuilds the text of resumed tokens, and admits.
   void Tokenize();
@@ -109,7 +111,8 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const Instant arrival_;
   Instant deadline_ = kInfiniteFuture;
   std::shared_ptr<GenerateCall> self_;  // keeps the call alive until OnDone
-  // Set before other threads see the call. spec_ then belongs to the thread that admits it.
+  // The next five members are set before other threads see the call. Afterwards only the thread
+  // that admits the request uses spec_.
   GenerateSpec spec_;
   RequestRules rules_;
   std::string request_id_;
@@ -119,14 +122,14 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   mutable absl::Mutex mutex_;
   Outbox outbox_ ABSL_GUARDED_BY(mutex_);
   std::optional<RequestId> loop_id_ ABSL_GUARDED_BY(mutex_);   // set once admitted
-  std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);  // an abort before admission
-  bool is_abort_posted_ ABSL_GUARDED_BY(mutex_) = false;       // an abort after admission
+  std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);  // if aborted before admission
+  bool is_abort_posted_ ABSL_GUARDED_BY(mutex_) = false;       // the loop was told to abort
   std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mutex_);
   bool is_registered_ ABSL_GUARDED_BY(mutex_) = false;  // in live_requests
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;           // Finish was called
   absl::Status status_ ABSL_GUARDED_BY(mutex_);                // given to Finish
-  std::optional<Instant> started_at_ ABSL_GUARDED_BY(mutex_);  // Started was sent
+  std::optional<Instant> started_at_ ABSL_GUARDED_BY(mutex_);  // when Started was sent
   int32_t num_prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t max_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t num_output_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // sent so far

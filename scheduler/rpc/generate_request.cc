@@ -69,7 +69,7 @@ absl::Status SetPromptSource(const v1::GenerateRequest& message,
     return absl::OkStatus();
   }
   const auto& ids = message.token_ids().ids();
-  if (ids.size() >= rules.max_model_len) {  // before anything is copied
+  if (ids.size() >= rules.max_model_len) {  // checked before the ids are copied
     return InvalidArgument(
         "PROMPT_TOO_LONG",
         LimitMessage("token_ids", "leave no room for output", ids.size(), rules.max_model_len - 1));
@@ -92,7 +92,7 @@ absl::Status SetSampling(const v1::GenerateRequest& message,
       asked.has_repetition_penalty() ? asked.repetition_penalty() : params.repetition_penalty;
   params.presence_penalty = asked.presence_penalty();
   params.frequency_penalty = asked.frequency_penalty();
-  if (asked.logit_bias_size() > kMaxLogitBias) {  // before anything is copied
+  if (asked.logit_bias_size() > kMaxLogitBias) {  // checked before the copy
     return InvalidArgument(
         "LOGIT_BIAS",
         LimitMessage(
@@ -416,7 +416,8 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
   QUIRE_RETURN_IF_ERROR(CheckRequestId(message.request_id()));
   QUIRE_RETURN_IF_ERROR(CheckModelName(message.model(), *rules.model));
   if (message.resume().has_max_tokens()) {
-    QUIRE_RETURN_IF_ERROR(CheckResumedLength(message, rules));  // must be first
+    // Comes first, since other checks would hide its error.
+    QUIRE_RETURN_IF_ERROR(CheckResumedLength(message, rules));
   }
   QUIRE_RETURN_IF_ERROR(SetPromptSource(message, rules, &spec));
   if (message.has_beam_search()) {

@@ -1,14 +1,14 @@
-// Turns a client's GenerateRequest into a Request that the core may trust. Every rule on its fields
-// and every default is here.
+// Turns a client's GenerateRequest into a Request that the core may trust. All rules and defaults
+// of its fields are here.
 //
 // Two steps, because the tokenizer runs between them, on another thread:
-//   CheckGenerateRequest   checks and sets all that needs no prompt tokens
-//   SetPrompt              sets the prompt, and checks and sets what depends on it
+//   CheckGenerateRequest   checks and sets all fields that do not depend on the prompt's tokens
+//   SetPrompt              sets the prompt; checks and sets the fields that depend on it
 //
-// Thread safety: free functions of their arguments.
+// Thread safety: pure functions, safe from any thread.
 // Errors:        kInvalidArgument with the reason of the rule (README.md lists them);
 //                kNotFound MODEL; kFailedPrecondition NO_TOKENIZER; kPermissionDenied
-//                TENANT_OF_KEY; those of resume_check.h. No message repeats user text.
+//                TENANT_OF_KEY; the errors of resume_check.h. No message repeats user text.
 #ifndef QUIRE_SCHEDULER_RPC_GENERATE_REQUEST_H_
 #define QUIRE_SCHEDULER_RPC_GENERATE_REQUEST_H_
 
@@ -40,14 +40,16 @@ inline constexpr int kMaxStopTokenIds = 64;
 inline constexpr int32_t kMaxPriority = 100;
 
 struct GenerateSpec {
-  Request request;  // without id, arrival and deadline; SetPrompt sets prompt and max_tokens
+  // Lacks id, arrival and deadline. SetPrompt sets the prompt and max_tokens.
+  Request request;
   OutputOptions output;
-  std::optional<std::string> text;  // prompt to tokenize; nullopt: see token_ids
+  // The prompt as text. If nullopt, the prompt is token_ids.
+  std::optional<std::string> text;
   std::vector<TokenId> token_ids;
   bool add_special_tokens = true;
   bool parse_special_tokens = false;
-  std::optional<int32_t> max_tokens;  // as the client asked
-  bool is_length_promised = false;    // an earlier server admitted max_tokens
+  std::optional<int32_t> max_tokens;  // that the client set; nullopt: the default
+  bool is_length_promised = false;    // max_tokens comes from an earlier server
   std::optional<int64_t> timeout_ms;
 
   // Returns true if the client resumes a request whose sequences have all ended.
@@ -56,30 +58,30 @@ struct GenerateSpec {
 
 struct RequestRules {
   const ServedModel* model = nullptr;
-  int32_t max_model_len = 0;            // tokens of prompt and output
-  uint64_t fresh_seed = 0;              // for a request without a seed
-  bool has_priorities = false;          // the scheduling policy uses them
-  bool requires_cache_salt = false;     // unless a request bypasses the cache
-  std::string tenant;                   // of the client's API key; empty: the request names it
+  int32_t max_model_len = 0;            // bounds prompt and output together
+  uint64_t fresh_seed = 0;              // seed of a request that sets none
+  bool has_priorities = false;          // the scheduling policy uses priorities
+  bool requires_cache_salt = false;     // a request without salt must bypass the cache
+  std::string tenant;                   // tenant of the API key; empty: no keys in use
   std::string determinism_fingerprint;  // see DeterminismFingerprint
 };
 
 absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& message,
                                                   const RequestRules& rules);
 
-// Calls stop_check during the replay of resumed output; its error ends the replay and is returned.
+// Calls stop_check during the replay of resumed output. Returns its error, which ends the replay.
 absl::Status SetPrompt(std::vector<TokenId> prompt,
                        const RequestRules& rules,
                        const StopCheck& stop_check,
                        GenerateSpec* spec);
 
-// "field: rule (got 3, limit 2)".
+// Returns "field: rule (got 3, limit 2)".
 std::string LimitMessage(std::string_view field, std::string_view rule, int64_t got, int64_t limit);
 
 // Returns OK if `id` is empty or valid as a request id.
 absl::Status CheckRequestId(std::string_view id);
 
-// Returns OK if `name` is empty or one of the model's names.
+// Returns OK if `name` is empty or one of the served names of the model.
 absl::Status CheckModelName(std::string_view name, const ServedModel& model);
 
 // Returns OK if the salt is at most kMaxCacheSaltBytes long.

@@ -20,7 +20,7 @@ namespace {
 
 // Bounds the time for which one call holds a thread of the pool.
 constexpr int kMaxDetokenizeIds = 1 << 18;
-// Text that fits into an answer; 16 bytes are enough for the field's tag and length.
+// Upper bound on text in an answer. 16 bytes are enough for the field's tag and length.
 constexpr size_t kMaxDetokenizedBytes = kPublicMaxSendBytes - 16;
 
 // Parses the request, runs `method` on the calling thread, and answers.
@@ -38,8 +38,8 @@ grpc::ServerUnaryReactor* Answer(const grpc::ByteBuffer& bytes,
   return call;
 }
 
-// Frees the bytes of a parsed message. The library keeps them until the call ends, so a long call
-// would hold up to 4 MiB in vain. The cast is safe: the library only destroys the object later.
+// Frees the bytes of a parsed message. Otherwise the library keeps them until the call ends, up to
+// 4 MiB for a long call. The cast is safe: the library only destroys the object later.
 void FreeBytes(const grpc::ByteBuffer* message) { const_cast<grpc::ByteBuffer*>(message)->Clear(); }
 
 absl::Status NoTokenizer() {

@@ -48,7 +48,7 @@ class GenerationService final : public RawGenerationService {
 
  private:
   // Runs `run` on the task pool if status is OK, else refuses the call. On the library's threads,
-  // long work would delay the workers' answers. num_bytes: what `run` holds while it waits.
+  // long work would delay the workers' answers. num_bytes: bytes that `run` holds while it waits.
   void Submit(UnaryCall* call, absl::Status status, size_t num_bytes, std::function<void()> run);
 
   absl::StatusOr<v1::AbortResponse> DoAbort(const v1::AbortRequest& request,

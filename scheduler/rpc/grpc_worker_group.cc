@@ -36,8 +36,9 @@ std::vector<RankStatus> NewRanks(const std::vector<Address>& addresses) {
   return ranks;
 }
 
-// A plan within the agreed limits is never so long. INTERNAL makes the step's requests suspects,
-// else the same step would be planned again in every epoch.
+// Error for a plan that does not fit into a message; no plan within the agreed limits is so long.
+// INTERNAL makes the step's requests suspects, else the same step would be planned again in every
+// epoch.
 absl::Status TooLong(size_t num_bytes) {
   return Error(absl::StatusCode::kInternal,
                "STEP_TOO_LONG",
@@ -61,7 +62,7 @@ GrpcWorkerGroup::GrpcWorkerGroup(std::vector<Address> addresses,
       inbox_(inbox),
       listener_(std::move(listener)),
       tls_(std::move(tls)),
-      // The clock serves as incarnation: it grows with every start, without a counter on disk.
+      // The incarnation is the wall clock: it grows with every start, without a counter on disk.
       group_(settings, static_cast<int32_t>(addresses_.size()), WallClockNanos(), timing),
       links_(addresses_.size()),
       ranks_(NewRanks(addresses_)),
@@ -105,7 +106,7 @@ void GrpcWorkerGroup::Close(std::shared_ptr<WorkerLink>& link) {
   }
 }
 
-// Runs on our own thread, never on the library's (see WorkerLink). A closed link gets no new
+// Runs on thread_ only, never on a library thread (see WorkerLink). A closed link gets no new
 // references, so a use count of one is final.
 void GrpcWorkerGroup::DestroyClosedLinks() {
   std::erase_if(closed_, [](const auto& link) { return link.use_count() == 1; });
@@ -303,7 +304,7 @@ void GrpcWorkerGroup::Do(const ReportLoading& action) {
 }
 
 bool GrpcWorkerGroup::IsNews(int32_t rank, const absl::Status& status) {
-  std::string cause(status.message());  // without details, whose order is not fixed
+  std::string cause(status.message());  // without the details, since their order varies
   std::string& last = last_causes_[static_cast<size_t>(rank)];
   if (cause == last) {
     return false;

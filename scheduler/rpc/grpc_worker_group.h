@@ -1,6 +1,6 @@
-// GrpcWorkerGroup is the WorkerClient for the workers of a group. WorkerGroup decides, WorkerLinks
-// carry out its actions, and its reports go to the loop's inbox. An event is handled on the thread
-// that brings it; a separate thread ticks the group's timers.
+// GrpcWorkerGroup is the WorkerClient for the workers of a group. A WorkerGroup makes the
+// decisions. WorkerLinks carry out its actions, and its reports go to the loop's inbox. The group
+// handles an event on the thread that delivers it; a separate thread ticks the group's timers.
 //
 // Thread safety: SendStep and AbandonEpoch as for WorkerClient; construction, Start and destruction
 //                from one thread. The inbox must outlive it.
@@ -30,11 +30,11 @@
 
 namespace quire {
 
-// Both are called on any thread, in order, and must be quick.
+// Both callbacks may run on any thread, one at a time, and must be quick.
 struct GroupListener {
-  // Reports why a worker is refused, once for each cause.
+  // Reports why a worker is refused. Called once for each cause.
   std::function<void(const absl::Status&)> on_refusal;
-  // Reports the status of all ranks, in their order, whenever one changes.
+  // Reports the status of all ranks, in their order. Called whenever one status changes.
   std::function<void(const std::vector<RankStatus>&)> on_ranks;
 };
 
@@ -78,12 +78,12 @@ class GrpcWorkerGroup : public WorkerClient {
   void Do(const ReportRefused& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportAway& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportLoading& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The link of the rank; null after Close.
+  // Returns the link of the rank, which is null after Close.
   std::shared_ptr<WorkerLink>& LinkOf(LinkId link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Close(std::shared_ptr<WorkerLink>& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Destroys closed links whose calls have all ended.
   void DestroyClosedLinks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns true unless the rank's last cause was the same: a repeated cause is logged once.
+  // Returns true if the cause differs from the rank's last cause, and so is worth logging.
   bool IsNews(int32_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<Address> addresses_;
@@ -96,10 +96,10 @@ class GrpcWorkerGroup : public WorkerClient {
   WorkerGroup group_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<WorkerLink>> links_ ABSL_GUARDED_BY(mutex_);  // by rank
   std::vector<std::shared_ptr<WorkerLink>> closed_ ABSL_GUARDED_BY(mutex_);
-  std::vector<RankStatus> ranks_ ABSL_GUARDED_BY(mutex_);         // as last reported
+  std::vector<RankStatus> ranks_ ABSL_GUARDED_BY(mutex_);         // as last passed to on_ranks
   std::vector<std::string> last_causes_ ABSL_GUARDED_BY(mutex_);  // by rank
-  v1::StepRequest request_ ABSL_GUARDED_BY(mutex_);               // reused
-  grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                 // the last step, encoded
+  v1::StepRequest request_ ABSL_GUARDED_BY(mutex_);               // reused by each step
+  grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                 // the last plan, encoded
   uint64_t secret_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string secret_ ABSL_GUARDED_BY(mutex_);  // of secret_epoch_
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;

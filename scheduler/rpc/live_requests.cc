@@ -17,7 +17,7 @@ absl::Status Resumed() {
 }  // namespace
 
 std::string LiveRequests::NameOf(std::string_view tenant, std::string_view request_id) {
-  return absl::StrCat(ToAbsl(tenant), "/", ToAbsl(request_id));  // neither has a slash
+  return absl::StrCat(ToAbsl(tenant), "/", ToAbsl(request_id));  // tenants and ids contain no slash
 }
 
 absl::Status LiveRequests::Add(const std::string& name, std::weak_ptr<Abortable> request) {

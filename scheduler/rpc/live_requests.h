@@ -1,5 +1,5 @@
-// LiveRequests finds live requests by name. A name belongs to one live request, and perhaps to
-// resumed ones that wait to take it over.
+// LiveRequests finds live requests by name. A name belongs to one live request. Resumed requests of
+// the same name may wait to take over the name.
 //
 // Thread safety: safe from any thread.
 #ifndef QUIRE_SCHEDULER_RPC_LIVE_REQUESTS_H_
@@ -26,24 +26,25 @@ class LiveRequests {
    public:
     virtual ~Abortable() = default;
     virtual void Abort(absl::Status status) = 0;
-    // When the request arrived.
+    // Returns the time at which the request arrived.
     virtual Instant arrival() const = 0;
   };
 
-  // Returns the name of a request. It includes the tenant of the API key, so that no tenant can
-  // see, abort or take over another tenant's request by its id. tenant: empty without keys.
+  // Returns the name of a request. The name includes the tenant of the API key, so that no tenant
+  // can see, abort or take over another tenant's request by its id. tenant: empty without API keys.
   static std::string NameOf(std::string_view tenant, std::string_view request_id);
 
   // Errors: kAlreadyExists REQUEST_ID_IN_USE.
   absl::Status Add(const std::string& name, std::weak_ptr<Abortable> request);
 
-  // Adds a resumed request that waits for a place in the queue, until TakeOver or Remove. Meanwhile
-  // the name is in use, and Abort ends both this request and a live one of the same name.
+  // Adds a resumed request that waits for a place in the queue. Until TakeOver or Remove, the name
+  // is in use, and Abort ends both this request and a live one of the same name.
   void AddResumed(const std::string& name, std::weak_ptr<Abortable> request);
 
-  // Makes a resumed request, which now has a place, the live one of its name. The previous one ends
-  // with ABORTED RESUMED, since its client is back.
-  // Errors: ABORTED RESUMED if the live one arrived later: the client has then left this request.
+  // Makes a resumed request, which now has a place in the queue, the live request of its name. The
+  // previous live request ends with ABORTED RESUMED, since its client is back.
+  // Errors: ABORTED RESUMED if the live request arrived after this one, since the client has then
+  // abandoned this one.
   absl::Status TakeOver(const std::string& name, const std::shared_ptr<Abortable>& request);
 
   // Removes the request, live or waiting; others of the same name stay.
@@ -62,7 +63,7 @@ class LiveRequests {
   // Weak, so that the map keeps no call alive.
   struct Holders {
     std::weak_ptr<Abortable> live;
-    std::vector<std::weak_ptr<Abortable>> resumed;  // waiting to take over
+    std::vector<std::weak_ptr<Abortable>> resumed;  // wait to take over the name
   };
   static void RemoveResumed(Holders& holders, const Abortable* request);
   // Appends the requests that are still alive.

@@ -32,7 +32,7 @@ namespace {
 
 constexpr std::string_view kTitle = "quire pinned prefixes 1 ";
 constexpr size_t kHashDigits = 32;
-// Keeps a wrong file from filling memory; far above what can be pinned.
+// Keeps a wrong file from filling memory. Far above the size of all prefixes that can be pinned.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
 
 absl::Status Damaged(std::string_view what) {
@@ -55,7 +55,7 @@ std::string TargetOf(const std::string& path) {
   return error ? path : target.string();
 }
 
-// Finds accidental damage only, so the key need not be secret.
+// The hash detects accidental damage only, so its key need not be secret.
 std::string HashOf(std::string_view body) {
   const Hash128 hash = SipHash128({}, std::as_bytes(std::span(body)));
   return absl::StrFormat("%016x%016x", hash.high, hash.low);
@@ -87,8 +87,8 @@ absl::StatusOr<SavedPrefix> ParseLine(absl::string_view line) {
   return prefix;
 }
 
-// Returns nullopt if there is no such file. Refuses a pipe, which would block, and a device, which
-// never ends.
+// Returns nullopt if there is no such file. Refuses a pipe, since its read would block, and a
+// device, since its read may never end.
 absl::StatusOr<std::optional<std::string>> ReadFile(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) {
@@ -122,7 +122,7 @@ bool WriteAll(int fd, std::string_view bytes) {
   return true;
 }
 
-// Writes and syncs bytes, then closes fd in any case. Keeps the errno of a failure.
+// Writes and syncs bytes, then closes fd in any case. Keeps the errno of the write or sync.
 bool WriteAndClose(int fd, std::string_view bytes) {
   const bool is_written = WriteAll(fd, bytes) && ::fsync(fd) == 0;
   const int error = errno;
@@ -131,7 +131,7 @@ bool WriteAndClose(int fd, std::string_view bytes) {
   return is_written;
 }
 
-// A rename is durable once its folder is synced.
+// Syncs the folder of `path`, since a rename in a folder is durable only then.
 bool SyncFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -145,7 +145,7 @@ std::string FileOf(std::string_view body) {
 
 absl::Status ReplaceFile(const std::string& path, std::string_view text) {
   const std::string temporary = absl::StrCat(path, ".new");
-  ::unlink(temporary.c_str());  // a crash may have left it, with any mode
+  ::unlink(temporary.c_str());  // a crash may have left one with another mode
   const int fd =
       ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
   const bool is_replaced = fd >= 0 && WriteAndClose(fd, text) &&
@@ -229,7 +229,8 @@ std::vector<SavedPrefix> PrefixStore::prefixes() const {
   return prefixes;
 }
 
-// Copies pointers only: the loop takes this lock too, so tokens are copied after its release.
+// Copies only pointers under the lock, since the loop takes this lock too. Callers copy the tokens
+// after its release.
 std::vector<std::shared_ptr<const SavedPrefix>> PrefixStore::Snapshot() const {
   const MutexLock lock(mutex_);
   std::vector<std::shared_ptr<const SavedPrefix>> prefixes;

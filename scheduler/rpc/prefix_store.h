@@ -1,17 +1,18 @@
-// PrefixStore keeps the pinned prefixes in a file, so that they outlive the scheduler. The file is
-// replaced as a whole (temporary file, fsync, rename), so a crash leaves the state before or after
-// a change. It holds prompts as plain token ids, hence its mode 0600.
+// PrefixStore keeps the pinned prefixes in a file, so that they outlive the scheduler. A save
+// replaces the whole file (temporary file, fsync, rename), so a crash leaves the file as before or
+// after the save. The file holds prompts as plain token ids, hence its mode 0600.
 //
-// Saved prefixes are pinned again when the first workers are ready. A prefix that is refused then,
-// since the pool has become too small, stays in the file for another start.
+// Saved prefixes are pinned again when the first workers are ready. If one is refused then, because
+// the pool has become too small, it stays in the file for the next start.
 //
 //   quire pinned prefixes 1 <SipHash of the rest, 32 hexadecimal digits>
 //   <cache salt in hexadecimal digits, or -> <token id> <token id> ...          one line a prefix
 //
-// A bad file never stops a scheduler from serving: clients with broken streams may wait for it.
+// A bad file never stops a scheduler from serving, since clients with broken streams may be waiting
+// for this scheduler.
 //
 // Thread safety: safe from any thread. Open, Save and the destructor wait for the disk; the other
-//                methods hold a lock for O(prefixes) steps, however long these are.
+//                methods hold a lock for O(number of prefixes), whatever their lengths.
 // Errors:        kFailedPrecondition PREFIX_FILE: the file cannot be read or written.
 #ifndef QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
 #define QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
@@ -41,11 +42,12 @@ struct SavedPrefix {
   friend bool operator==(const SavedPrefix&, const SavedPrefix&) = default;
 };
 
-// Far above what can be pinned at once, since prefixes refused at a start stay in the file.
+// Upper bound on prefixes in the file. Far above the number that can be pinned at once, since
+// prefixes that were refused at a start stay in the file.
 inline constexpr size_t kMaxSavedPrefixes = 4096;
 
-// Convert prefixes to the text of the file and back. Errors: kDataLoss PREFIX_FILE if the text is
-// damaged or holds more than kMaxSavedPrefixes.
+// EncodePrefixes makes the text of the file, DecodePrefixes reads it. Errors: kDataLoss PREFIX_FILE
+// if the text is damaged or holds more than kMaxSavedPrefixes.
 std::string EncodePrefixes(const std::vector<SavedPrefix>& prefixes);
 absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text);
 
@@ -55,20 +57,21 @@ class PrefixStore {
   // is left alone: nothing is pinned from it, and every Save fails.
   static std::unique_ptr<PrefixStore> Open(const std::string& path);
 
-  // Saves for the waiting calls of SaveLater.
+  // Saves once more if calls of SaveLater wait.
   ~PrefixStore();
   PrefixStore(const PrefixStore&) = delete;
   PrefixStore& operator=(const PrefixStore&) = delete;
 
   std::vector<SavedPrefix> prefixes() const;
 
-  // Record a change in memory; Save writes it. OnPinned gives a known prefix its new id.
+  // The next three methods change the prefixes in memory; Save writes them. If OnPinned gets a
+  // known prefix, it replaces the prefix's id.
   void OnPinned(RequestId id, const SavedPrefix& prefix);
   void OnUnpinned(RequestId id);
-  void Forget(const SavedPrefix& prefix);  // unpinned before its id was known
+  void Forget(const SavedPrefix& prefix);  // for a prefix whose id is unknown
 
-  // Writes the current prefixes; on return they are on disk. Fails above kMaxSavedPrefixes, which
-  // Open would refuse.
+  // Writes the current prefixes; on return they are on disk. Fails if there are more than
+  // kMaxSavedPrefixes, since Open would refuse such a file.
   absl::Status Save();
 
   // Saves on the store's thread, which then calls `done`. Calls that arrive during a write share
@@ -92,15 +95,16 @@ class PrefixStore {
   void Run();
 
   const std::string path_;
-  absl::Status unusable_;  // why nothing may be written; set before the store is shared
-  Mutex save_mutex_;       // one write at a time, the latest state last
+  // If not OK, the reason why the file must not be written. Set before the store is shared.
+  absl::Status unusable_;
+  Mutex save_mutex_;  // orders writes, so that the latest state wins
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::vector<DoneFn> waiting_ ABSL_GUARDED_BY(mutex_);  // calls that the next write answers
   bool is_saving_ ABSL_GUARDED_BY(mutex_) = false;       // a write for SaveLater runs
   bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it uses the rest
+  std::thread thread_;  // declared last, since it uses the other members
 };
 
 }  // namespace quire

@@ -15,13 +15,13 @@ namespace quire {
 namespace {
 
 constexpr char kSequences[] = "resume.sequences";
-constexpr size_t kTokensPerStopCheck = 4096;  // replayed within 1 ms
+constexpr size_t kTokensPerStopCheck = 4096;  // takes at most 1 ms to replay
 
 absl::Status Refuse(std::string_view rule, int64_t got, int64_t limit) {
   return InvalidArgument("RESUME", LimitMessage(kSequences, rule, got, limit));
 }
 
-// Sets the seed of the broken stream, else the sequence would go on with other draws.
+// Sets the seed of the broken stream, else the sequence would continue with other random numbers.
 absl::Status SetSeed(const v1::GenerateRequest& message, SamplingParams* sampling) {
   const v1::Resume& resume = message.resume();
   if (resume.has_seed() && message.sampling().has_seed() &&
@@ -63,7 +63,7 @@ absl::StatusOr<ResumedSequence> SequenceOf(const v1::ResumedSequence& from,
   if (sequence.has_ended) {
     return sequence;
   }
-  if (from.token_ids_size() >= rules.max_model_len) {  // before anything is copied
+  if (from.token_ids_size() >= rules.max_model_len) {  // checked before the copy
     return Refuse("more tokens than the context", from.token_ids_size(), rules.max_model_len - 1);
   }
   sequence.token_ids.assign(from.token_ids().begin(), from.token_ids().end());

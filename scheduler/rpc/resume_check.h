@@ -1,10 +1,10 @@
 // Checks GenerateRequest.resume and applies it to the request. The client is not trusted: output
 // that no server could have sent, or that would have ended its sequence, is refused.
 //
-// Sampling goes on after the resumed tokens (Request::resumed). Beam search and best_of > n send
+// Sampling continues after the resumed tokens (Request::resumed). Beam search and best_of > n send
 // nothing before their end, so they start anew and then send what the client lacks.
 //
-// Thread safety: free functions of their arguments.
+// Thread safety: pure functions, safe from any thread.
 // Errors:        kInvalidArgument RESUME, MISSING_FIELD, CONFLICTING_FIELDS, TOKEN_ID_RANGE,
 //                EXCEEDS_CAPACITY; kFailedPrecondition FINGERPRINT, CONTEXT. No message repeats
 //                user text or a valid token.
@@ -21,24 +21,26 @@
 
 namespace quire {
 
-// Checks resume.max_tokens, which an earlier server admitted. Call it first: other checks answer
-// INVALID_ARGUMENT if only this server's context is too small. REQUIRES: resume.max_tokens is set.
+// Checks resume.max_tokens, which an earlier server admitted. Call this before the other checks: if
+// only this server's context is too small, they would answer INVALID_ARGUMENT instead of CONTEXT.
+// REQUIRES: resume.max_tokens is set.
 absl::Status CheckResumedLength(const v1::GenerateRequest& message, const RequestRules& rules);
 
 // Returns OK if the context holds num_tokens of prompt and promised output.
 absl::Status CheckPromisedLength(int64_t num_tokens, const RequestRules& rules);
 
-// Checks and sets what needs no prompt. REQUIRES: spec is complete except for the prompt.
+// Checks all parts of `resume` that do not depend on the prompt, and sets them in *spec. REQUIRES:
+// *spec is complete except for the prompt.
 absl::Status SetResume(const v1::GenerateRequest& message,
                        const RequestRules& rules,
                        GenerateSpec* spec);
 
-// Returns OK if the pool could ever hold the resumed tokens, or if its size is unknown. The core
-// counts the prompt and further output too, but only after the costly replay.
+// Returns OK if the pool could ever hold the resumed tokens, or if its size is unknown. The core's
+// own check counts the prompt and further output too, but comes only after the costly replay.
 absl::Status CheckResumedFit(const Request& request, const StepLimits& limits);
 
-// Does the rest, once the prompt is set: rebuilds the text of the resumed tokens while stop_check
-// returns OK. O(bytes of the text).
+// Rebuilds the text of the resumed tokens, once the prompt is set. An error of stop_check ends the
+// replay and is returned. O(bytes of the text).
 absl::Status ReplayResumed(const StopCheck& stop_check, GenerateSpec* spec);
 
 }  // namespace quire

@@ -44,8 +44,8 @@ absl::Status CheckDefaults(const ServedModel& model) {
       "CONFIG", absl::StrCat("generation_config.json: ", absl::string_view(status.message())));
 }
 
-// A model need not have defaults. A directory given by --generation-config must have them, else its
-// name is a mistake.
+// A model may lack generation_config.json. A directory given by --generation-config must have the
+// file: if it lacks the file, its name is probably a mistake.
 absl::StatusOr<GenerationDefaults> LoadDefaults(const ServedModelSource& source) {
   if (source.generation_config == "auto") {
     return LoadGenerationDefaults(source.model_dir);

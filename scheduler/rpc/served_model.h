@@ -27,12 +27,13 @@ struct ServedModel {
   std::unique_ptr<Tokenizer> tokenizer;  // null: token ids only
 };
 
-// Returns the parameters of a request that sets none. The seed is left to the caller.
+// Returns the parameters of a request that sets none. The caller sets the seed.
 SamplingParams DefaultSampling(const ServedModel& model);
 
-// Returns what decides the bits and the text of an answer: `numerics` of the workers
-// (Numerics::fingerprint) and a digest of sampling defaults, end-of-sequence tokens and tokenizer.
-// The digest is the same for the same model and flags on any machine. Empty if `numerics` is empty.
+// Returns a string that identifies everything that decides the bits and the text of an answer:
+// `numerics` of the workers (Numerics::fingerprint) and a digest of sampling defaults,
+// end-of-sequence tokens and tokenizer. The digest is the same for the same model and flags on any
+// machine. Returns "" if `numerics` is empty.
 std::string DeterminismFingerprint(const ServedModel& model, std::string_view numerics);
 
 struct ServedModelSource {

@@ -1,10 +1,10 @@
 // StateAnswers answers GetState. One moment of the loop (LoopState) serves all calls within
-// StateCalls::kIntervalNs: each builds its message on its own thread. A later call waits for the
-// next moment.
+// StateCalls::kIntervalNs. Each call builds its message on its own thread. A later call waits for
+// the next moment.
 //
-// Thread safety: safe from any thread. Waiting calls are answered on the loop's thread: their
-//                answers must be quick, and at most kMaxWaiting wait.
-// Cost:          to the loop, one message and kMaxWaiting answers per kIntervalNs, at any load.
+// Thread safety: safe from any thread. Waiting calls are answered on the loop's thread, so each
+//                Answer must be quick, and at most kMaxWaiting calls wait.
+// Cost:          the loop makes one message and kMaxWaiting answers per kIntervalNs, at any load.
 #ifndef QUIRE_SCHEDULER_RPC_STATE_ANSWERS_H_
 #define QUIRE_SCHEDULER_RPC_STATE_ANSWERS_H_
 
@@ -30,12 +30,13 @@ class StateAnswers {
 
   using Answer = std::function<void(const grpc::ByteBuffer& message)>;
 
-  // All must outlive this object, and the loop of the inbox must have ended before it.
+  // All arguments must outlive this object. The loop of the inbox must end before this object does.
   StateAnswers(const ServedModel* model, Inbox* inbox, const ServingState* state)
       : model_(*model), inbox_(*inbox), state_(*state) {}
 
   // Calls `answer` once, now or later, with a GetStateResponse of less than 64 KiB. If kMaxWaiting
-  // calls wait, answers from the last moment, however old; before the first, without steps and map.
+  // calls wait already, answers from the last moment, however old. If there is no moment yet, that
+  // answer has no steps and no map.
   void Get(Instant now, Answer answer);
 
  private:
@@ -46,8 +47,8 @@ class StateAnswers {
   Inbox& inbox_;
   const ServingState& state_;
   Mutex mutex_;
-  std::shared_ptr<const LoopState> moment_ ABSL_GUARDED_BY(mutex_);  // the last; null: none yet
-  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);              // if any, the loop was asked
+  std::shared_ptr<const LoopState> moment_ ABSL_GUARDED_BY(mutex_);  // last one; null: none yet
+  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);  // not empty: the loop was asked
 };
 
 }  // namespace quire

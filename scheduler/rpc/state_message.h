@@ -1,7 +1,7 @@
 // Builds messages for operators (proto/v1/admin.proto) from the state that the loop publishes.
 //
 // Thread safety: free functions, safe from any thread.
-// Cost:          StateMessage takes a few microseconds per hundred cells.
+// Cost:          StateMessage takes a few microseconds per hundred cells of the block map.
 #ifndef QUIRE_SCHEDULER_RPC_STATE_MESSAGE_H_
 #define QUIRE_SCHEDULER_RPC_STATE_MESSAGE_H_
 

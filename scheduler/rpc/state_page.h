@@ -1,6 +1,6 @@
 // StatePage is AdminService.GetState for a page that must not wait for the loop. It returns the
-// loop's last moment and asks for the next one, so a page that polls every second is a second
-// behind.
+// loop's last moment and asks the loop for the next one. So a page that polls every second shows
+// the state of a second ago.
 //
 // Thread safety: safe from any thread.
 #ifndef QUIRE_SCHEDULER_RPC_STATE_PAGE_H_
@@ -18,14 +18,15 @@ namespace quire {
 
 class StatePage {
  public:
-  // An older moment is not shown: no page has polled for so long, or the loop does not answer.
+  // Maximum age of a moment that is shown. An older one means that no page has polled for so long,
+  // or that the loop does not answer.
   static constexpr int64_t kMaxAgeNs = 5 * kNanosPerSecond;
 
-  // All must outlive the page. The loop may answer after the page is destroyed.
+  // All arguments must outlive the page. The loop may answer after the page is destroyed.
   StatePage(const ServedModel* model, Inbox* inbox, const ServingState* state);
 
-  // Returns a GetStateResponse as JSON, with the proto's field names and with fields that are zero.
-  // Less than 64 KiB.
+  // Returns a GetStateResponse as JSON of less than 64 KiB, with the proto's field names. Fields
+  // that are zero are included.
   std::string Json(Instant now);
 
  private:
@@ -34,7 +35,7 @@ class StatePage {
   const ServedModel* const model_;
   Inbox* const inbox_;
   const ServingState* const state_;
-  const std::shared_ptr<Latest> latest_;  // shared with the call that waits in the inbox
+  const std::shared_ptr<Latest> latest_;  // shared with the GetStateCall in the inbox
 };
 
 }  // namespace quire

@@ -62,7 +62,7 @@ void StepStream::OnWriteDone(bool ok) {
 }
 
 void StepStream::OnDone(const grpc::Status& status) {
-  // On return, this object is destroyed first, then what the callbacks hold.
+  // On return, first this object is destroyed, then the objects that the callbacks hold.
   const Callbacks callbacks = std::move(callbacks_);
   const std::shared_ptr<StepStream> self = std::move(self_);
   absl::Status end = FromGrpcStatus(status);

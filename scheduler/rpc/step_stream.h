@@ -1,9 +1,9 @@
-// StepStream is one Steps call to one worker: requests go out as bytes, responses and the end of
-// the call come back as callbacks. Requests are bytes so that a plan is encoded once for all ranks.
+// StepStream is one Steps call to one worker. Requests go out as bytes; responses and the end of
+// the call come back as callbacks. Bytes allow a plan to be encoded once for all ranks.
 //
 // Thread safety: Send and Cancel may be called from any thread. Callbacks come from library
 //                threads, one at a time, on_end last and exactly once.
-// Lifetime:      holds itself until on_end has returned.
+// Lifetime:      the stream holds a reference to itself until on_end has returned.
 #ifndef QUIRE_SCHEDULER_RPC_STEP_STREAM_H_
 #define QUIRE_SCHEDULER_RPC_STEP_STREAM_H_
 
@@ -34,7 +34,7 @@ class StepStream : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteB
   // Never blocks. REQUIRES: the previous request was answered.
   void Send(grpc::ByteBuffer request);
 
-  // Ends the call; on_end still comes.
+  // Ends the call; on_end is still called.
   void Cancel();
 
  private:
@@ -55,7 +55,7 @@ class StepStream : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteB
   grpc::ByteBuffer waiting_ ABSL_GUARDED_BY(mutex_);
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_waiting_ ABSL_GUARDED_BY(mutex_) = false;
-  // A reactor hold keeps the call from ending between two operations; a failed read drops it.
+  // A reactor hold keeps the call from ending between two operations. A failed read drops the hold.
   bool has_hold_ ABSL_GUARDED_BY(mutex_) = true;
 };
 

@@ -62,7 +62,7 @@ bool TaskPool::is_idle() const {
 void TaskPool::RunTasks() {
   while (std::optional<Task> task = Pop()) {
     task->run();
-    task->run = nullptr;  // frees the text before its bytes are released
+    task->run = nullptr;  // frees the text before Release subtracts its bytes
     const MutexLock lock(mutex_);
     shares_.Release(task->owner, task->is_resumed, {.num_bytes = task->num_bytes});
     --num_tasks_;

@@ -1,7 +1,7 @@
 // TaskPool runs small tasks (tokenizing a prompt) on a few separate threads, so that the library's
 // threads stay free for the network. TenantShares bounds the number of waiting tasks and the bytes
-// of text that tasks hold. Owners take turns (round-robin): a new owner's first task waits for one
-// task of each other owner, however many those have queued.
+// of text that tasks hold. Owners take turns (round-robin): before a new owner's first task, at
+// most one task of each other owner runs, however many that owner has queued.
 //
 // Thread safety: every method may be called from any thread.
 // Cost:          O(log owners) a task, besides running it.
@@ -27,19 +27,19 @@ namespace quire {
 
 class TaskPool {
  public:
-  // Owners of tasks without a tenant. No tenant has such a name: ids hold no parentheses.
+  // Owners of tasks without a tenant. No tenant has such a name: ids have no parentheses.
   static constexpr char kOperator[] = "(operator)";
   static constexpr char kTokenizeCalls[] = "(tokenize)";
 
   struct Task {
     std::function<void()> run;
     std::string owner = kOperator;
-    int64_t num_bytes = 0;  // of text, held until the task has run
+    int64_t num_bytes = 0;  // of text that the task holds until it has run
     bool is_resumed = false;
   };
 
-  // `bounds` limits the number of waiting tasks, and the bytes of waiting and running ones. Without
-  // shares all tasks have one owner: first come, first served.
+  // `bounds` limits the number of waiting tasks, and the bytes of waiting and running ones. Unless
+  // bounds.has_shares, all tasks have one owner and run in the order of Submit.
   TaskPool(int num_threads, const TenantShares::Bounds& bounds);
   // Runs the queued tasks, then joins the threads.
   ~TaskPool();
@@ -62,7 +62,8 @@ class TaskPool {
   mutable Mutex mutex_;
   CondVar changed_;  // notified under mutex_
   TenantShares shares_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, std::deque<Task>> waiting_ ABSL_GUARDED_BY(mutex_);  // by owner; none empty
+  // Queues by owner. No queue is empty.
+  std::map<std::string, std::deque<Task>> waiting_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // owners with waiting tasks, each once
   int64_t num_tasks_ ABSL_GUARDED_BY(mutex_) = 0;          // waiting or running
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;

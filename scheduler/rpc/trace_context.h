@@ -13,11 +13,11 @@ namespace quire {
 
 struct TraceContext {
   std::string trace_id;   // 32 hexadecimal digits, lower case, not all of them 0
-  std::string parent_id;  // 16 likewise: the client's span
+  std::string parent_id;  // 16 such digits, the id of the client's span
 };
 
-// Returns nullopt if the header is malformed, which the recommendation says to ignore. Reads a
-// later version as far as version 00 defines it.
+// Returns nullopt if the header is malformed, which the recommendation says to ignore. From a later
+// version, reads only the fields of version 00.
 std::optional<TraceContext> ParseTraceParent(std::string_view header);
 
 }  // namespace quire

@@ -1,7 +1,7 @@
 // UnaryCall is one call of a unary method, tracked by UnreadAnswers.
 //
 // Thread safety: Answer or Refuse is called once, from any thread.
-// Lifetime:      deletes itself in OnDone, which the library calls some time after that.
+// Lifetime:      deletes itself in OnDone, which the library calls some time after Finish.
 #ifndef QUIRE_SCHEDULER_RPC_UNARY_CALL_H_
 #define QUIRE_SCHEDULER_RPC_UNARY_CALL_H_
 
@@ -29,7 +29,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     return context_->IsCancelled() ? CancelledByClient() : absl::OkStatus();
   }
 
-  // REQUIRES: as UnreadAnswers::Take.
+  // REQUIRES: as for UnreadAnswers::Take.
   template <typename Response>
   void Answer(const absl::StatusOr<Response>& answer) {
     absl::StatusOr<grpc::ByteBuffer> bytes =

@@ -1,14 +1,14 @@
 // UnreadAnswers bounds the memory of answers that clients do not read. The library frees an answer
-// when it is done with the call, which may be never: a client that opens no HTTP/2 window holds its
-// answer as long as the connection lives. So the bytes of large unary answers are counted until the
-// library frees them. If there are too many, the calls that have waited longest are cancelled;
-// clients that read are not among these. A call is also cancelled kMaxStatusAgeNs after its status.
+// when it is done with the call. A client that opens no HTTP/2 window can delay this for as long as
+// its connection lasts. So the bytes of large unary answers are counted until the library frees
+// them. If there are too many, the calls that have waited longest are cancelled; these are not
+// calls of clients that read. A call is also cancelled kMaxStatusAgeNs after its status.
 //
-// Streams bound their own output (loop/outbox.h), and the number of calls bounds small answers: for
-// both only kMaxStatusAgeNs matters here.
+// Streams bound their own output (loop/outbox.h), and the number of calls bounds small answers. For
+// streams and small answers, only kMaxStatusAgeNs matters here.
 //
-// Thread safety: every method may be called from any thread, except as CancelOld and Take say.
-// Cost:          O(1) an answer; O(waiting calls) if there is no room.
+// Thread safety: safe from any thread, within the REQUIRES of CancelOld and Take.
+// Cost:          O(1) an answer; O(waiting calls) if calls must be cancelled.
 #ifndef QUIRE_SCHEDULER_RPC_UNREAD_ANSWERS_H_
 #define QUIRE_SCHEDULER_RPC_UNREAD_ANSWERS_H_
 
@@ -36,10 +36,11 @@ class UnreadAnswers {
   static constexpr int64_t kMaxBytes = int64_t{64} << 20;
   static constexpr int64_t kMaxStatusAgeNs = 60 * kNanosPerSecond;
 
-  // Returns the bytes of an answer. Above kSmallBytes they count until the library frees them, even
-  // after the end of this object. Cancels the oldest large calls above kMaxBytes in all.
-  // Errors: RESOURCE_EXHAUSTED UNREAD_ANSWERS above twice that, as long as they are not freed.
-  // REQUIRES: as for CancelOld if the answer has more than kSmallBytes.
+  // Returns the bytes of an answer. If it has more than kSmallBytes, its bytes count until the
+  // library frees them, even after this object is destroyed. If more than kMaxBytes count, cancels
+  // the oldest large calls.
+  // Errors: RESOURCE_EXHAUSTED UNREAD_ANSWERS while more than 2 * kMaxBytes count.
+  // REQUIRES: as for CancelOld, if the answer has more than kSmallBytes.
   absl::StatusOr<grpc::ByteBuffer> Take(const google::protobuf::Message& answer);
 
   // Call Begin before Finish, with the size of the call's answer, and End in OnDone.
@@ -47,7 +48,8 @@ class UnreadAnswers {
   void End(grpc::CallbackServerContext* context);
 
   // Cancels the calls whose status is older than kMaxStatusAgeNs, so that the library frees memory.
-  // REQUIRES: not on a library thread: it might run OnDone inside, and End would wait for mutex_.
+  // REQUIRES: not called on a library thread. TryCancel might run OnDone on that thread, and End
+  // would then wait for mutex_ forever.
   void CancelOld(Instant now);
 
   int64_t num_bytes() const { return *num_bytes_; }
@@ -56,7 +58,7 @@ class UnreadAnswers {
   struct Call {
     grpc::CallbackServerContext* context;
     Instant since;
-    int64_t num_bytes;  // 0: small
+    int64_t num_bytes;  // 0 for a small answer
     bool is_cancelled = false;
   };
   using Calls = std::list<Call>;
@@ -74,7 +76,7 @@ class UnreadAnswers {
   Calls large_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<grpc::CallbackServerContext*, Calls::iterator> places_
       ABSL_GUARDED_BY(mutex_);
-  int64_t num_cancelled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in large_
+  int64_t num_cancelled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of cancelled calls in large_
 };
 
 }  // namespace quire

@@ -70,7 +70,7 @@ absl::Status CountUnknown(const Message& message, size_t* num_bytes) {
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, Message* message) {
   QUIRE_RETURN_IF_ERROR(CheckExpansion(bytes, *message->GetDescriptor(), kMaxMessageFields));
-  grpc::ByteBuffer copy(bytes);  // shares the slices; parsing releases them
+  grpc::ByteBuffer copy(bytes);  // shares the slices, which parsing releases
   const bool parsed =
       grpc::GenericDeserialize<grpc::ProtoBufferReader, Message>(&copy, message).ok();
   if (!parsed) {

@@ -4,7 +4,7 @@
 // Thread safety: free functions, safe from any thread.
 // Errors:        kInvalidArgument: MALFORMED_PROTO (not the message, nested too deep, a known field
 //                of another wire type, or more than kMaxMessageFields fields); UNKNOWN_FIELDS (more
-//                than kMaxUnknownFieldBytes: a newer client stays below, a wrong one does not).
+//                than kMaxUnknownFieldBytes: newer clients stay below, wrong messages do not).
 #ifndef QUIRE_SCHEDULER_RPC_WIRE_MESSAGE_H_
 #define QUIRE_SCHEDULER_RPC_WIRE_MESSAGE_H_
 
@@ -17,12 +17,12 @@
 namespace quire {
 
 inline constexpr size_t kMaxUnknownFieldBytes = 1024;
-// Fields as expansion_guard.h counts them; many times what the limits of a request allow.
+// Upper bound on fields, counted as in expansion_guard.h. Many times what a request may have.
 inline constexpr int kMaxMessageFields = 4096;
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
-// The bytes of a message. REQUIRES: smaller than 2 GiB.
+// Returns the bytes of a message. REQUIRES: smaller than 2 GiB.
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message);
 
 }  // namespace quire

@@ -37,7 +37,7 @@ WorkerPhase PhaseOf(v1::WorkerPhase phase) {
   }
 }
 
-// Clamps what the worker reports, so that sums with other times cannot overflow.
+// Returns the reported silence, clamped so that sums with other times cannot overflow.
 int64_t SilenceNs(const v1::WatchReport& report) {
   return std::clamp<int64_t>(report.holder_silence_ms(), 0, kMaxSilenceMs) * kNanosPerMilli;
 }
@@ -58,7 +58,7 @@ WorkerReport ReportOf(const v1::WatchReport& report) {
           .holder_silence_ns = SilenceNs(report)};
 }
 
-// Workers are trusted: unlike a client's message, theirs is not searched for unknown fields.
+// Workers are trusted, so their messages are not searched for unknown fields (clients' are).
 absl::StatusOr<StepResult> ResultOf(const grpc::ByteBuffer& buffer) {
   grpc::ByteBuffer bytes(buffer);  // another reference to the same memory
   grpc::ProtoBufferReader reader(&bytes);
@@ -145,7 +145,7 @@ void WorkerLink::OpenSteps() {
     }
     LogError("a step was answered with nonsense", {{"cause", result.status().ToString()}});
     const bool is_damaged = ReasonOf(result.status()) == "DAMAGED";
-    // Damage happens on the way and says nothing about the step: treat it as a broken connection.
+    // Damage happens in transit, not in the step, so treat it as a broken connection.
     self->callbacks_.on_steps_end(is_damaged
                                       ? absl::UnavailableError("worker: its answer was damaged")
                                       : absl::DataLossError("worker: answered with nonsense"));

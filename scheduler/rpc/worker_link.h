@@ -1,9 +1,9 @@
 // WorkerLink is one connection to the worker of one rank, with the calls over it: handshake, begin
-// of an epoch, the stream of steps, the stream of reports. It decides nothing: every event goes to
-// the callbacks.
+// of an epoch, the stream of steps, the stream of reports. It makes no decisions: every event goes
+// to the callbacks.
 //
-// Thread safety: one caller at a time. Callbacks come from library threads, several at once, and
-//                may come until the link is destroyed, after Close too.
+// Thread safety: one caller at a time. Callbacks come from library threads, several at once. They
+//                may come until the link is destroyed, even after Close.
 // Lifetime:      every call under way holds the link. A callback must not drop the last reference:
 //                the library joins its callback threads when the last channel is destroyed, and a
 //                thread that joins itself ends the process.
@@ -57,7 +57,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
  private:
   template <typename Request, typename Response>
   struct UnaryCall;
-  // References that a call under way holds. The link's is dropped last.
+  // References that a call under way holds. The reference to the link is dropped last.
   template <typename Call>
   struct Held {
     std::shared_ptr<WorkerLink> link;

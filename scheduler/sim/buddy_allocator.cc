@@ -17,7 +17,7 @@ int OrderFor(int32_t num_slots) {
 BuddyAllocator::BuddyAllocator(int32_t num_slots)
     : num_slots_(num_slots), num_free_slots_(num_slots) {
   QUIRE_CHECK(num_slots >= 1);
-  // Longest first, so that each begins at a multiple of its length.
+  // Longest chunk first, so that each chunk begins at a multiple of its length.
   int32_t begin = 0;
   for (int order = kNumOrders - 1; order >= 0; --order) {
     if ((num_slots >> order) & 1) {

@@ -3,7 +3,7 @@
 //
 // Thread safety: not thread-safe.
 // Invariants:    chunks are disjoint, lie in the pool, and begin at a multiple of their length; no
-//                two free buddies lie beside each other unmerged.
+//                two buddies are both free, else they are merged.
 // Cost:          O(log pool) of set operations.
 // Source:        Knowlton 1965; Kwon et al. 2023, section 6.1.
 #ifndef QUIRE_SCHEDULER_SIM_BUDDY_ALLOCATOR_H_
@@ -28,8 +28,9 @@ class BuddyAllocator {
     friend bool operator==(const Chunk&, const Chunk&) = default;
   };
 
-  // Returns num_slots rounded up to a power of two, cut from the smallest free chunk that holds
-  // it, at the lowest address. Returns nullopt if there is none. REQUIRES: num_slots >= 1.
+  // Returns a chunk of num_slots, rounded up to a power of two. Cuts it from the smallest free
+  // chunk that is large enough, at the lowest address. Returns nullopt if no free chunk is large
+  // enough. REQUIRES: num_slots >= 1.
   std::optional<Chunk> Allocate(int32_t num_slots);
 
   // REQUIRES: chunk came from Allocate and was not freed since.
@@ -43,7 +44,8 @@ class BuddyAllocator {
 
   int32_t num_slots_;
   int32_t num_free_slots_;
-  std::array<std::set<int32_t>, kNumOrders> free_;  // beginnings, by log2 of the length
+  // Beginnings of free chunks, by log2 of the length.
+  std::array<std::set<int32_t>, kNumOrders> free_;
 };
 
 }  // namespace quire

@@ -7,15 +7,17 @@
 namespace quire {
 
 std::vector<TokenLogprob> CandidateModel::Draw(int32_t count) {
-  // After 64 sticks (alpha / (alpha + 1)) ^ 64 = 1e-5 is left on average: none of the likeliest.
+  // After 64 sticks (alpha / (alpha + 1)) ^ 64 = 1e-5 is left on average, too little for one of the
+  // likeliest tokens.
   constexpr int32_t kNumSticks = 64;
   if (count == 0) {
-    return {};  // most requests search for no beams
+    return {};  // most requests have no beam search
   }
   parts_.clear();
   double left = 1;
   for (int32_t i = 0; i < kNumSticks; ++i) {
-    const double uniform = random_.Uniform();  // even if unused: every Draw takes as many numbers
+    // Drawn even if unused, so that every Draw takes the same number of random numbers.
+    const double uniform = random_.Uniform();
     if (parts_.size() == static_cast<size_t>(count) && left <= parts_.back()) {
       continue;
     }

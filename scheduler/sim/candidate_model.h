@@ -1,11 +1,11 @@
 // CandidateModel draws the candidates of a beam search: the likeliest tokens of a random
-// distribution. Beams compete by these; the search decides which beams descend from which, and so
-// which blocks they share.
+// distribution. Beams compete by these candidates. The search decides which beams descend from
+// which, and so which blocks the beams share.
 //
 // The distribution is stick-breaking, GEM(alpha): the first token takes a Beta(1, alpha) part of
-// the probability, the next such a part of the rest, and so on. Its expected entropy is
-// digamma(alpha + 1) + 0.5772 nats; alpha is chosen so that this is ln 10.13 = 2.32, where 10.13 is
-// the perplexity of OPT-13B on WikiText-2.
+// the probability, the next token a Beta(1, alpha) part of the rest, and so on. Its expected
+// entropy is digamma(alpha + 1) + 0.5772 nats; alpha is chosen so that this is ln 10.13 = 2.32,
+// where 10.13 is the perplexity of OPT-13B on WikiText-2.
 //
 // Thread safety: not thread-safe.
 // Source:        Zhang et al. 2022 (OPT), as measured by Frantar et al. 2022 (GPTQ), table 3.
@@ -31,7 +31,7 @@ class CandidateModel {
 
  private:
   SimRandom random_;
-  std::vector<double> parts_;  // the largest so far, descending; reused
+  std::vector<double> parts_;  // largest parts so far, descending; reused
 };
 
 }  // namespace quire

@@ -17,7 +17,8 @@ namespace {
 constexpr char kOpt13B[] = "a100-opt-13b";
 constexpr int32_t kBlockSizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
 
-// Request rate of Fig 18b, as a share of what blocks of 16 sustain. The paper does not give it.
+// Request rate of Fig 18b, as a share of the rate that blocks of 16 tokens sustain. The paper does
+// not give the rate.
 constexpr double kLoad = 0.9;
 
 // The paper's "as good as the best" and "degrades sharply", as multiples of the least latency.

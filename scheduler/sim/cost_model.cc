@@ -18,16 +18,16 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr double kFlopsShare = 0.5;
 constexpr double kMemoryShare = 0.8;
 
-// Fixed time of a sum over the GPUs of one NVLink box: the time of a small one.
+// Fixed time of a sum over the GPUs of one NVLink machine, which is the time of a small sum.
 constexpr double kReduceLatencySeconds = 15e-6;
 constexpr int32_t kReducesPerLayer = 2;
 
 // The paper's attention kernel is 20 to 26 % slower than one without a block table (Fig 18a).
 constexpr double kBlockTableSlowdown = 1.23;
 
-// Little's law of the attention kernel: bytes under way = rate * latency. A warp has one block of
-// one head under way, and 16 warps live on a core with the kernel's use of registers. Blocks that
-// are too short leave the memory waiting.
+// Little's law for the attention kernel: bytes in flight = rate * latency. A warp has one block of
+// one head in flight, and the kernel's use of registers allows 16 warps on a core. Blocks that are
+// too short do not keep the memory busy.
 constexpr double kMemoryLatencySeconds = 600e-9;
 constexpr double kWarpsPerCore = 16;
 constexpr double kElementBytes = 2;
@@ -81,7 +81,7 @@ ModelSpec Opt175B() {
           .kv_size = 12288};
 }
 
-// Eight key heads of 128 each, shared by groups of query heads.
+// Eight heads of K and V with 128 elements each, shared by groups of query heads.
 ModelSpec Llama3Of8B() {
   return {.weight_bytes = 16.06e9,
           .num_parameters = 8.03e9,
@@ -109,7 +109,7 @@ ModelSpec Yi34B() {
           .query_size = 7168};
 }
 
-// For long prompts: attention's products count.
+// For long prompts, where the time of attention's products matters.
 ModelSpec Llama3Of8BLong() {
   ModelSpec model = Llama3Of8B();
   model.query_size = 4096;
@@ -132,7 +132,8 @@ constexpr StepOverhead kSystemsOf2023 = {.fixed_s = 5e-3, .per_sequence_s = 8e-3
 // Third-party measurement of vLLM 0.27: 541 us a step and 12.7 us a sequence.
 constexpr StepOverhead kSystemsOf2026 = {.fixed_s = 541e-6, .per_sequence_s = 12.7e-6};
 
-// Nine tenths of the memory, less the weights and 3 GB of activations on each GPU.
+// Returns the bytes of the KV pool: nine tenths of the memory, less the weights and 3 GB of
+// activations on each GPU.
 double PoolBytes(double gpu_bytes, int32_t num_gpus, const ModelSpec& model) {
   return num_gpus * (0.9 * gpu_bytes - 3e9) - model.weight_bytes;
 }
@@ -144,13 +145,13 @@ std::vector<Platform> MakePlatforms() {
   const ModelSpec yi34 = Yi34B();
   const ModelSpec small_long = Llama3Of8BLong();
   const GpuSpec a100 = A100Gpu80();
-  // Pools of the first three: the paper's Table 1. It rounds 66B's pool to 21 GB, which would be
-  // 9.6K slots; the 9.7K that it gives are 21.2 to 21.4 GiB.
+  // Pools of the first three platforms: the paper's Table 1. It rounds OPT-66B's pool to 21 GB,
+  // which would hold 9.6K slots; the 9.7K slots that it gives take 21.2 to 21.4 GiB.
   return {
       {"a100-opt-13b", A100Gpu40(), 1, Opt13B(), 12 * kGiB, kSystemsOf2023},
       {"a100x4-opt-66b", A100Gpu40(), 4, Opt66B(), 21.3 * kGiB, kSystemsOf2023},
       {"a100x8-opt-175b", A100Gpu80(), 8, Opt175B(), 264 * kGiB, kSystemsOf2023},
-      {"a100-llama-13b", A100Gpu40(), 1, Opt13B(), 12 * kGiB, kSystemsOf2023},  // the same shape
+      {"a100-llama-13b", A100Gpu40(), 1, Opt13B(), 12 * kGiB, kSystemsOf2023},  // OPT-13B's shape
       {"h100-llama3-8b", H100Gpu(), 1, small, PoolBytes(80e9, 1, small), kSystemsOf2026},
       {"h200-llama3-8b", H200Gpu(), 1, small, PoolBytes(141e9, 1, small), kSystemsOf2026},
       {"h100x4-llama3-70b", H100Gpu(), 4, large, PoolBytes(80e9, 4, large), kSystemsOf2026},

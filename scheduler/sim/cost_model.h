@@ -1,6 +1,7 @@
 // CostModel computes how long a step takes on a named machine with a named model, by roofline
 // arithmetic: bytes read, products computed, bytes sent between GPUs, and a fixed part. No constant
-// is fitted to a figure that the simulator reproduces; README.md gives their sources.
+// is fitted to a figure that the simulator reproduces; README.md gives the sources of the
+// constants.
 //
 // Thread safety: value types; const methods share nothing.
 // Units:         seconds, bytes, bytes per second, floating-point operations per second.
@@ -31,14 +32,14 @@ struct ModelSpec {
   int32_t hidden_size = 0;
   int32_t kv_size = 0;  // elements of K, and of V, of one token in one layer
   int32_t head_dim = 128;
-  // Elements of Q of one token in one layer. 0: attention's products cost nothing. Prompts of the
-  // PagedAttention paper are too short for them to matter.
+  // Elements of Q of one token in one layer. 0: attention's products cost nothing, because in the
+  // PagedAttention paper prompts are too short for these products to matter.
   int32_t query_size = 0;
 
   int64_t kv_bytes_per_token() const { return int64_t{2} * num_layers * kv_size * 2; }  // fp16
 };
 
-// Time of a step beside the model's arithmetic: planning, building the batch, launching, sampling.
+// Time of a step outside the model's arithmetic: planning, building the batch, launching, sampling.
 struct StepOverhead {
   double fixed_s = 0;
   double per_sequence_s = 0;
@@ -64,19 +65,19 @@ const std::vector<Platform>& AllPlatforms();
 absl::StatusOr<Platform> FindPlatform(std::string_view name);
 
 struct StepWork {
-  int64_t num_tokens = 0;          // computed
-  int64_t num_context_tokens = 0;  // their K and V are read
+  int64_t num_tokens = 0;          // tokens that the step computes
+  int64_t num_context_tokens = 0;  // tokens whose K and V are read
   int32_t num_sequences = 0;
-  int64_t num_attended_tokens = 0;  // pairs of a computed token and one that it attends to
+  int64_t num_attended_tokens = 0;  // pairs of a computed token and a token that it attends to
 };
 
 // Pairs of attention for num_tokens consecutive tokens, the last of which is the
-// num_context_tokens-th of its sequence. Each token attends to itself and to all before it.
+// num_context_tokens-th of its sequence. Each token attends to itself and to all tokens before it.
 constexpr int64_t NumAttendedTokens(int64_t num_tokens, int64_t num_context_tokens) {
   return num_tokens * (2 * num_context_tokens - num_tokens + 1) / 2;
 }
 
-// 0: K and V of a sequence lie in one run, read by a kernel without a block table.
+// A block size of 0: K and V of a sequence are contiguous, and the kernel reads no block table.
 inline constexpr int32_t kContiguous = 0;
 
 class CostModel {
@@ -85,7 +86,8 @@ class CostModel {
 
   double StepSeconds(const StepWork& work) const;
 
-  // The parts of StepSeconds, which sums them; of the two attention times it takes the longer.
+  // The parts of StepSeconds, which adds them up, but counts only the longer of the two attention
+  // times.
   double LinearSeconds(int64_t num_tokens) const;             // products with weights
   double AttentionSeconds(int64_t num_context_tokens) const;  // reading K and V
   double AttentionProductSeconds(int64_t num_attended_tokens) const;

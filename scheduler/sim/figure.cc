@@ -107,7 +107,8 @@ std::string FormatTable(const Figure& figure) {
                        std::string_view verdict,
                        const std::string& rule) {
     std::string verdict_cell(verdict);
-    verdict_cell.resize(std::max<size_t>(verdict_cell.size(), 7), ' ');  // the header "verdict"
+    // The header "verdict" has 7 characters.
+    verdict_cell.resize(std::max<size_t>(verdict_cell.size(), 7), ' ');
     absl::StrAppend(&table,
                     "  ",
                     quantity,

@@ -1,5 +1,5 @@
-// A Figure is one of the paper's tables or figures, made anew: rows that stand beside the paper's
-// numbers with a verdict, the data as CSV, and a plot.
+// A Figure reproduces one of the paper's tables or figures. It has rows that compare our numbers
+// with the paper's and give a verdict, the data as CSV, and plots.
 //
 // Thread safety: value types; the functions share nothing.
 #ifndef QUIRE_SCHEDULER_SIM_FIGURE_H_
@@ -29,7 +29,7 @@ struct FigureRow {
 
 struct Series {
   std::string name;
-  std::vector<std::pair<double, double>> points;  // by x
+  std::vector<std::pair<double, double>> points;  // (x, y), ordered by x
 };
 
 struct Plot {
@@ -47,7 +47,8 @@ struct Figure {
   std::vector<Plot> plots;
 };
 
-// Each returns a row that judges a number by the rule in its name; Shown judges nothing.
+// Each function returns a row that judges `ours` by the rule in the function's name; Shown gives no
+// verdict.
 FigureRow WithinPoints(std::string quantity, double paper, double ours, double points);
 FigureRow WithinPercent(std::string quantity, double paper, double ours, double percent);
 FigureRow WithinRange(std::string quantity, double low, double high, double ours);
@@ -60,7 +61,7 @@ std::string_view NameOf(Verdict verdict);
 // Fixed notation. Whole numbers and numbers from 1000 have no decimals; smaller ones have 1 to 4.
 std::string FormatNumber(double value);
 
-// The rows as a table of text, under the title.
+// Returns the rows as a table of text, under the title.
 std::string FormatTable(const Figure& figure);
 
 // CSV with a header line: quantity,paper,ours,rule,verdict. Quotes fields with commas or quotes.

@@ -15,10 +15,10 @@ namespace {
 constexpr char kPlatform[] = "a100-opt-13b";
 constexpr int32_t kWidths[] = {2, 4, 6};
 
-// Length of a trace. Alpaca's requests are short, so minutes of them are thousands of steps.
+// Length of a trace. Alpaca's requests are short, so a few minutes are thousands of steps.
 constexpr double kMinutes = 5;
 
-// Paged rate over that of Orca (Oracle), from the paper's text.
+// Rate of vLLM divided by the rate of Orca (Oracle), from the paper's text.
 constexpr double kPaperBasic = 1.3;
 constexpr double kPaperBeam6 = 2.3;
 

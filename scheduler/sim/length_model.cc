@@ -90,7 +90,8 @@ LengthModel::LengthModel(const LengthShape& shape) : rules_(shape.rules) {
   const double output_sigma = SigmaOf(shape.output_variation);
   double prompt_median = std::log(shape.mean_prompt);
   double output_median = std::log(shape.mean_output);
-  // The rule on the total ties the two means together, weakly: a damped fixed point settles fast.
+  // Because of the rule on the total, each mean depends weakly on the other median. So a damped
+  // fixed-point iteration converges fast.
   for (int round = 0; round < 200; ++round) {
     prompt_ = LogNormal(prompt_median, prompt_sigma, rules_.min_prompt, rules_.max_prompt);
     output_ = LogNormal(output_median,

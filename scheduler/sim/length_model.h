@@ -1,7 +1,7 @@
 // LengthModel draws prompt and output lengths of synthetic requests: two independent log-normals,
 // rounded to whole tokens and truncated together by the rules of vLLM's benchmark scripts. The
-// medians are solved for, so that the means after truncation are the wanted ones. Only the two
-// shapes are free.
+// medians are computed so that the means after truncation are the given ones. Only the two
+// variations are free parameters.
 //
 // Thread safety: const methods may be called concurrently; the random source is the caller's.
 // Source:        means: Kwon et al. 2023, section 6.1 and Fig 11. Rules: the dataset sampling of
@@ -34,14 +34,14 @@ struct LengthShape {
   LengthRules rules;
 };
 
-// The paper's two datasets and the sentences of its translation task. See README.md for why these
-// shapes.
+// The paper's two datasets and the sentences of its translation task. README.md says why these
+// shapes were chosen.
 LengthShape ShareGptLike();
 LengthShape AlpacaLike();
 LengthShape TranslationLike();
 
-// The two traces of arXiv papers in microsoft/vattention, artifact of ASPLOS 2025, with their
-// means, shortest and longest lengths.
+// Like the two traces of arXiv papers in microsoft/vattention, artifact of ASPLOS 2025, with the
+// same means, shortest and longest lengths.
 LengthShape ArxivOfflineLike();
 LengthShape ArxivOnlineLike();
 inline constexpr int32_t kArxivOfflineRequests = 427;
@@ -68,8 +68,8 @@ class LengthModel {
 
   LengthRules rules_;
   std::vector<double> prompt_;         // probability by length, before the rule on the total
-  std::vector<double> output_;         // same
-  std::vector<double> prompt_so_far_;  // running sums
+  std::vector<double> output_;         // likewise, of an output
+  std::vector<double> prompt_so_far_;  // running sums of prompt_
   std::vector<double> output_so_far_;
   double mean_prompt_ = 0;
   double mean_output_ = 0;

@@ -18,8 +18,8 @@ constexpr char kOpt13B[] = "a100-opt-13b";
 constexpr double kShareGptRate = 2;
 constexpr double kAlpacaRate = 30;
 
-// Rates above what any of the systems can serve, so that memory alone limits them. The paper gives
-// no rate for Fig 2.
+// Rates above the rate that any of the systems can serve, so that memory alone limits them. The
+// paper gives no rate for Fig 2.
 constexpr double kShareGptOverload = 4;
 constexpr double kAlpacaOverload = 120;
 constexpr double kAlpacaOverloadMinutes = 15;  // enough: requests are short

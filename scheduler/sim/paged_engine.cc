@@ -41,7 +41,7 @@ PagedEngine::PagedEngine(const SimConfig& config,
 void PagedEngine::Arrive(const SimRequest& request, size_t index, Instant now) {
   Request to_add;
   to_add.id = RequestId(index + 1);
-  // The shared prefix is token 0, the rest a token that no other request has.
+  // The shared prefix repeats token 0, and the rest repeats a token that no other request has.
   const auto own_token = static_cast<TokenId>(index % (kSimVocabSize - 1) + 1);
   to_add.prompt_token_ids.assign(static_cast<size_t>(request.prompt_tokens), own_token);
   std::fill_n(to_add.prompt_token_ids.begin(), shared_prefix_tokens_, TokenId{0});
@@ -93,7 +93,7 @@ StepWork PagedEngine::Execute(const StepPlan& plan) {
     work.num_context_tokens += sequence.num_computed_tokens;
     work.num_attended_tokens += NumAttendedTokens(slice.num_tokens, sequence.num_computed_tokens);
     if (sequence.num_computed_tokens == sequence.num_known_tokens) {
-      // Each sequence has its own token, so that no two of a group become equal.
+      // Each sequence samples its own token, so that no two sequences of a group become equal.
       result_.sampled.push_back({.handle = slice.handle,
                                  .token_id = static_cast<TokenId>(slice.handle),
                                  .top_logprobs = candidates_.Draw(sequence.num_candidates)});

@@ -1,5 +1,5 @@
-// PagedEngine serves with the production core: it adds requests, asks for plans and answers them
-// like a worker that needs no time. No part of the scheduling is modeled.
+// PagedEngine serves with the production core: it adds requests, asks for plans and answers each
+// plan like a worker that takes no time. The scheduling is the production code, not a model.
 //
 // Thread safety: not thread-safe.
 #ifndef QUIRE_SCHEDULER_SIM_PAGED_ENGINE_H_
@@ -40,12 +40,12 @@ class PagedEngine : public Engine {
   struct Known {
     int32_t num_known_tokens = 0;
     int32_t num_computed_tokens = 0;
-    int32_t num_candidates = 0;  // for each sampled token, for beam search
+    int32_t num_candidates = 0;  // returned with each sampled token, for beam search
   };
 
   // Executes the plan: fills result_ and returns the work.
   StepWork Execute(const StepPlan& plan);
-  // Completes result_ at the end of the step and gives it to the core.
+  // Completes result_ at the end of the step and gives result_ to the core.
   void Answer(Instant now);
   MemoryUse Memory() const;
 
@@ -58,7 +58,7 @@ class PagedEngine : public Engine {
   std::vector<Known> known_;  // by handle
   CandidateModel candidates_{1};
   SwapLink link_;
-  StepResult result_;  // of the step that runs
+  StepResult result_;  // of the running step
   Instant begin_ = 0;  // when that step was planned
 };
 

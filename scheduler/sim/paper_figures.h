@@ -20,11 +20,12 @@ namespace quire {
 
 struct FigureOptions {
   uint64_t seed = 1;
-  // Upper bound on traces, beside the paper's own lengths: an hour, and 15 minutes for OPT-175B.
+  // Upper bound on a trace's length. No trace is longer than the paper's: an hour, and 15 minutes
+  // for OPT-175B.
   double trace_minutes = 60;
 };
 
-// table1, fig2, fig12, ...
+// Returns "table1", "fig2", "fig12", ...
 const std::vector<std::string>& FigureNames();
 
 // Errors: also kInvalidArgument for an unknown name, listing the known ones.
@@ -42,7 +43,7 @@ absl::StatusOr<Figure> MakeFig18(const FigureOptions& options);   // block size
 absl::StatusOr<Figure> MakeFig19(const FigureOptions& options);   // swap and recompute
 // The vAttention paper's figures (Prabhu et al. 2024): KV memory in windows of virtual memory.
 absl::StatusOr<Figure> MakeVattention(const FigureOptions& options);
-// Our own figure: swap, recompute and the measured choice between them, under overload.
+// Our own figure: swap, recompute, and the measured choice between these two, under overload.
 absl::StatusOr<Figure> MakePreemption(const FigureOptions& options);
 
 }  // namespace quire

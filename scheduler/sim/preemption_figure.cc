@@ -1,4 +1,5 @@
-// Our own figure: the gain of a measured choice between swapping and recomputing over either.
+// Our own figure: the gain of a measured choice between swapping and recomputing over either fixed
+// mode.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -18,11 +19,12 @@ constexpr int32_t kBlockSizes[] = {1, 8, 16, 64, 256};
 constexpr double kLinkSpeeds[] = {0.1, 1, 10};  // times the platform's
 constexpr double kOverload = 1.2;               // times the sustained rate
 
-// Our targets for latency over that of the better fixed mode: never worse, somewhere much better.
+// Our targets for the ratio of kAuto's latency to the better fixed mode's: never worse, and much
+// better somewhere.
 constexpr double kNeverAbove = 1.02;
 constexpr double kSomewhereBelow = 0.85;
 
-// An hour of short requests is about 100,000 of them; minutes give the same result.
+// An hour has about 100,000 of these short requests; minutes give the same result.
 constexpr double kAlpacaMinutes = 10;
 
 // Seconds a token.
@@ -63,7 +65,8 @@ absl::StatusOr<Trace> OverloadTrace(const Dataset& dataset,
   return trace_at_rate(kOverload * most->requests_per_second);
 }
 
-// Adds a row and a point for each cell. Returns the least ratio.
+// Adds a row and a point for each cell: one block size with one link speed. Returns the least
+// ratio.
 absl::StatusOr<double> AddCells(const Dataset& dataset,
                                 double guess,
                                 const FigureOptions& options,

@@ -21,7 +21,8 @@ namespace quire {
 // policy is one of Orca's.
 int32_t ReservedSlots(MemoryPolicy policy, const SimRequest& request, int32_t max_model_len);
 
-// True if an empty pool has a run for each sequence of the request. REQUIRES: as above.
+// True if an empty pool has a run for each sequence of the request. REQUIRES: config.policy is one
+// of Orca's.
 bool FitsReserved(const SimConfig& config, const SimRequest& request);
 
 class ReservingEngine : public Engine {
@@ -40,7 +41,7 @@ class ReservingEngine : public Engine {
     SimRequest request;
     size_t index = 0;
     std::vector<BuddyAllocator::Chunk> chunks;  // one for each sequence
-    int32_t num_reserved = 0;                   // slots asked for, for each sequence
+    int32_t num_reserved = 0;                   // slots asked for by each sequence
     int32_t num_output_tokens = 0;              // so far, of each sequence
   };
   struct Waiting {
@@ -49,7 +50,7 @@ class ReservingEngine : public Engine {
   };
 
   void AdmitWaiting();
-  // Returns a run for each sequence of a request, or none if not all fit.
+  // Returns a run for each sequence of a request, or an empty vector if not all fit.
   std::vector<BuddyAllocator::Chunk> Reserve(int32_t num_slots);
   void Free(const std::vector<BuddyAllocator::Chunk>& chunks);
   static int32_t NumTokensToCompute(const Running& running);

@@ -19,10 +19,10 @@ class SimRandom {
 
   uint64_t Next() { return SplitMix64(state_); }
 
-  // In [0, 1), 53 bits.
+  // Returns a number in [0, 1) with 53 random bits.
   double Uniform() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
 
-  // Mean 1.
+  // Returns an exponentially distributed number with mean 1.
   double Exponential() { return -std::log1p(-Uniform()); }
 
  private:

@@ -40,7 +40,7 @@ class Meter {
     busy_ += weight;
   }
 
-  // Idle time counts for batches, not for memory: an empty pool wastes nothing.
+  // Idle time counts for mean_batch but not for memory, because an empty pool wastes nothing.
   void Report(int64_t num_slots, Instant now, SimResult* result) const {
     if (busy_ == 0) {
       return;
@@ -100,7 +100,8 @@ absl::Status CheckRequest(const SimConfig& config, const SimRequest& request, si
                                config.max_model_len,
                                " tokens"));
   }
-  // The core splits a prompt over steps; Orca computes it in one. FasterTransformer has no limit.
+  // The core splits a prompt over steps; Orca computes it in one step. FasterTransformer's steps
+  // have no limit.
   if (config.policy != MemoryPolicy::kPaged && config.policy != MemoryPolicy::kFasterTransformer &&
       int64_t{config.group_size()} * request.prompt_tokens > config.max_tokens_per_step) {
     return Refuse(absl::StrCat("request ", index, ": its prompt is longer than a step may be"));

@@ -48,15 +48,17 @@ struct SimConfig {
   Platform platform;
   MemoryPolicy policy = MemoryPolicy::kPaged;
   int32_t block_size_tokens = 16;
-  // The defaults of vLLM at the paper's time.
+  // The three limits are vLLM's defaults at the paper's time.
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 2560;
   int32_t max_model_len = 2048;
-  // Per request: sequences sampled side by side, or beams of a search with one answer. At most one
-  // of the two is above 1.
+  // Sequences of each request, sampled side by side.
   int32_t num_sequences = 1;
+  // Beams of each request's search, which has one answer. At most one of num_sequences and
+  // num_beams is above 1.
   int32_t num_beams = 1;
-  // For the paged policy alone. Host memory holds as many blocks as the pool.
+  // The next five fields are for the paged policy alone. Host memory holds as many blocks as the
+  // pool.
   bool prefix_caching = false;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
   Instant target_inter_token = kInfiniteFuture;   // as in CoreConfig
@@ -69,11 +71,11 @@ struct SimConfig {
   int32_t group_size() const { return std::max(num_sequences, num_beams); }
 };
 
-// Use of the pool's slots. Units: tokens. The four add up to the pool.
+// Use of the pool's slots. Units: tokens. The four fields add up to the pool.
 struct MemoryUse {
-  double stored = 0;    // hold K and V
-  double reserved = 0;  // will hold K and V of a running request
-  double internal = 0;  // held by a running request that will never fill them
+  double stored = 0;    // slots that hold K and V
+  double reserved = 0;  // slots that will hold K and V of a running request
+  double internal = 0;  // slots that a running request holds but never fills
   double external = 0;  // everything else: free, or lost between chunks
 };
 
@@ -82,8 +84,8 @@ struct SimResult {
   bool is_over_limit = false;            // latency_limit_s stopped the simulation
   double mean_normalized_latency_s = 0;  // mean over requests of latency / output tokens
   double mean_batch = 0;                 // sequences in a step, over time, until the last arrival
-  MemoryUse mean_memory;                 // shares of the pool, averaged likewise
-  // Share of blocks that sharing saves, of those held without it; averaged likewise.
+  MemoryUse mean_memory;                 // shares of the pool, averaged like mean_batch
+  // Blocks that sharing saves over the blocks held without sharing, averaged like mean_batch.
   double mean_saved_share = 0;
   Instant end = 0;  // of the last step
   int64_t num_steps = 0;
@@ -97,15 +99,17 @@ struct SimResult {
 
 // An engine's plan for one step.
 struct EngineStep {
-  Instant begin = 0;  // of the work; until then swaps are submitted or waited for
+  Instant begin = 0;  // of the work; before, swaps are submitted or awaited
   StepWork work;
   MemoryUse memory;  // while the step runs
-  // While the step runs: blocks in use, and the same with shared ones counted for each sequence.
+  // Blocks in use while the step runs.
   double held_blocks = 0;
+  // Like held_blocks, but a shared block counts once for each of its sequences.
   double table_blocks = 0;
 };
 
-// An engine decides which requests run. It is told of arrivals in order, and of each step's end.
+// An engine decides which requests run. RunSimulation tells it of arrivals in order, and of each
+// step's end.
 class Engine {
  public:
   virtual ~Engine() = default;

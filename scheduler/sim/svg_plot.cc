@@ -23,7 +23,7 @@ constexpr double kTop = 40;
 constexpr double kBottom = 60;
 constexpr int kNumTicks = 5;
 
-// Dark enough on white, and distinct for the color-blind (Okabe and Ito).
+// Colors that are dark enough on white, and distinct for the color-blind (Okabe and Ito).
 constexpr const char* kColours[] = {
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
 
@@ -81,8 +81,8 @@ class Axes {
   std::vector<double> TicksY() const { return Multiples(step_, 0, top_ / step_); }
 
  private:
-  // step * first, step * (first + 1), ... up to step * last. Tolerates a last that rounding made a
-  // little too small.
+  // step * first, step * (first + 1), ... up to step * last. Tolerates a `last` that rounding made
+  // a little too small.
   static std::vector<double> Multiples(double step, double first, double last) {
     const double count = std::floor(last - first + 1e-9) + 1;
     std::vector<double> multiples(static_cast<size_t>(std::max(count, 0.0)));
@@ -95,7 +95,8 @@ class Axes {
   double Position(double x) const { return has_log_x_ ? std::log2(x) : x; }
 
   bool has_log_x_;
-  double low_ = 0;  // low_ and high_: the axis's ends, as Position returns them
+  // low_ and high_ are the ends of the x axis, as Position returns them.
+  double low_ = 0;
   double high_ = 1;
   double top_ = 1;
   double step_ = 1;

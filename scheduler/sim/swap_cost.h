@@ -1,5 +1,5 @@
-// Cost of preempting a sequence and bringing it back, by swapping its blocks to the host and back
-// or by recomputing it.
+// Cost of preempting and resuming a sequence, by swapping its blocks to the host and back or by
+// recomputing the sequence.
 //
 // Thread safety: functions share nothing.
 // Source:        Kwon et al. 2023, section 7.3 and Fig 19.
@@ -20,7 +20,7 @@ enum class BlockLayout : uint8_t {
 // Cost of copying blocks in one direction. Units: seconds.
 struct CopyCost {
   double submit_s = 0;  // until the host has submitted the copies, one by one
-  double total_s = 0;   // until the last one is done; copying overlaps submitting
+  double total_s = 0;   // until the last copy is done; copying overlaps submitting
 };
 
 CopyCost CostOfCopy(const Platform& platform,
@@ -34,8 +34,8 @@ double SwapSeconds(const Platform& platform,
                    int32_t block_size_tokens,
                    int32_t num_tokens);
 
-// Seconds of one prefill of num_tokens, without a step's fixed part: it joins a step that runs
-// anyway.
+// Seconds of one prefill of num_tokens, without a step's fixed part, because the prefill joins a
+// step that runs anyway.
 double RecomputeSeconds(const Platform& platform, int32_t block_size_tokens, int32_t num_tokens);
 
 }  // namespace quire

@@ -22,12 +22,12 @@ class SwapLink {
  public:
   SwapLink(const Platform& platform, BlockLayout layout, const StepLimits& limits);
 
-  // Submits the swaps of a plan that is executed from now on. Returns when its slices can begin:
-  // once all copies are submitted and all swapped-in blocks have arrived. A plan without slices
-  // waits for all copies.
+  // Submits the swaps of a plan whose execution begins at `now`. Returns the time at which the
+  // plan's slices can begin: then all copies are submitted, and all swapped-in blocks have arrived.
+  // For a plan without slices, returns the time at which all copies are done.
   Instant Begin(const StepPlan& plan, Instant now);
 
-  // Returns the last step, at most last_step_id, up to which all swaps are done by now.
+  // Returns the id of the last step, at most last_step_id, up to which all swaps are done at `now`.
   uint64_t SwapsDone(uint64_t last_step_id, Instant now);
 
  private:
@@ -36,9 +36,9 @@ class SwapLink {
     Instant done_at = 0;
   };
 
-  // Appends a transfer to an engine's queue; returns when it has been submitted.
+  // Appends a transfer to a copy engine's queue. Returns the time at which it has been submitted.
   Instant Start(int64_t num_blocks, uint64_t step_id, Instant now, Instant* engine_free_at);
-  // Returns when the last of the swaps' host blocks has been written.
+  // Returns the time at which the last of the swaps' host blocks has been written.
   Instant WrittenAt(const std::vector<BlockSwapIn>& swaps) const;
 
   Platform platform_;

@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kTolerance = 1.01;
 constexpr double kStride = 2;
-constexpr double kFarthest = 1000;  // factor from the guess, either way
-constexpr int kMaxTrials = 40;      // 10 to reach the farthest, 7 to come within the tolerance
+constexpr double kFarthest = 1000;  // factor from the guess, up or down
+constexpr int kMaxTrials = 40;      // 10 to reach kFarthest, 7 to reach kTolerance
 
 // Runs the trace. Returns true, and adds a point, if the latency is within the limit.
 absl::StatusOr<bool> Holds(const SimConfig& config,

@@ -15,7 +15,8 @@
 
 namespace quire {
 
-// Mean normalized latency at which rates are compared: mid-axis in the paper, which ends at 1 s.
+// Mean normalized latency at which rates are compared: the middle of the paper's axis, which ends
+// at 1 s.
 inline constexpr double kLatencyLimitSeconds = 0.5;
 
 struct RatePoint {
@@ -28,9 +29,9 @@ struct SustainedRate {
   std::vector<RatePoint> points;  // rates tried that were within the limit, ascending
 };
 
-// Bisects to within 1 %, starting from guess, an order of magnitude. Traces of different rates hold
-// the same requests, except their number and spacing. Errors: those of RunSimulation, and
-// kOutOfRange if the rate is not within a factor of 1,000 of guess.
+// Bisects to within 1 %, starting from guess, which need only have the right order of magnitude.
+// Traces of different rates differ only in the number and spacing of their requests. Errors: those
+// of RunSimulation, and kOutOfRange if the rate is not within a factor of 1,000 of guess.
 absl::StatusOr<SustainedRate> FindSustainedRate(const SimConfig& config,
                                                 const std::function<Trace(double)>& trace_at_rate,
                                                 double guess);

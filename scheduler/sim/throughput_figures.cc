@@ -17,7 +17,7 @@ namespace {
 struct BasicSampling {
   const char* platform;
   bool is_share_gpt;
-  double knee;  // requests per second where vLLM's curve rises, read off
+  double knee;  // requests per second where vLLM's curve rises, read off Fig 12
 };
 
 constexpr BasicSampling kBasicSampling[] = {
@@ -51,7 +51,7 @@ void AddBasicSamplingRows(const BasicSampling& paper,
     return;
   }
   if (std::string_view(paper.platform) == "a100x8-opt-175b") {
-    // The paper's exception: much memory, short sequences, bound by computing.
+    // The paper's exception: with much memory and short sequences, computing is the limit.
     figure->rows.push_back(Claim(absl::StrCat(name, ", times Orca (Oracle)"),
                                  "less pronounced",
                                  FormatNumber(over_oracle),

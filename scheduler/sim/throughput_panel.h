@@ -1,4 +1,4 @@
-// A panel of the figures that compare the policies by the request rates that they serve at an equal
+// One panel of a figure that compares policies by the request rates that they sustain at an equal
 // latency.
 //
 // Thread safety: calls share nothing.
@@ -42,7 +42,7 @@ using PolicyRates = std::map<MemoryPolicy, double>;  // requests per second
 // Errors: those of FindSustainedRate.
 absl::StatusOr<PolicyRates> MakePanel(const ThroughputPanel& panel, Figure* figure);
 
-// The paged policy's rate over the other's.
+// Returns the paged policy's rate divided by the rate of `other`.
 double PagedOver(const PolicyRates& rates, MemoryPolicy other);
 
 }  // namespace quire

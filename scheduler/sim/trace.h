@@ -1,5 +1,5 @@
-// A Trace is the workload of a simulation: when each request arrives, its prompt's length and its
-// output's.
+// A Trace is the workload of a simulation: for each request its arrival, the length of its prompt
+// and the length of its output.
 //
 // Thread safety: a value type; the functions share nothing.
 // Units:         arrivals are nanoseconds from the start of the trace, ascending.
@@ -28,7 +28,7 @@ struct SimRequest {
 
 struct Trace {
   std::vector<SimRequest> requests;
-  // Tokens at the beginning of every prompt that all share. Counted in prompt_tokens.
+  // Tokens at the beginning of every prompt that all prompts share. Counted in prompt_tokens.
   int32_t shared_prefix_tokens = 0;
 
   friend bool operator==(const Trace&, const Trace&) = default;
@@ -37,29 +37,29 @@ struct Trace {
 struct TraceOptions {
   LengthShape lengths;
   double requests_per_second = 1;
-  double duration_s = 3600;  // arrivals until then
+  double duration_s = 3600;  // arrivals end before this time
   uint64_t seed = 1;
 };
 
-// Poisson arrivals. Lengths and the order of arrivals depend on the seed alone: a higher rate
-// gives the same requests, closer together, and more of them.
+// Poisson arrivals. Lengths and the order of arrivals depend on the seed alone: a higher rate gives
+// the same requests closer together, and then further requests.
 Trace PoissonTrace(const TraceOptions& options);
 
 // num_requests requests that all arrive at the start. Ignores the rate and the duration.
 Trace OfflineTrace(const TraceOptions& options, int32_t num_requests);
 
-// The same as PoissonTrace with prefix_tokens put before every prompt.
+// The same as PoissonTrace, with prefix_tokens shared tokens before every prompt.
 Trace SharedPrefixTrace(const TraceOptions& options, int32_t prefix_tokens);
 
-// Turns of chats, as in the paper's section 6.5: a prompt is the chat so far, cut to its last 1,024
-// tokens, with the new question; the answer has at most 1,024. No KV cache is kept between turns.
-// A request is a turn of a chat of kTurnsPerChat, each turn as likely as the others.
+// Chats, as in the paper's section 6.5. A request is one turn of a chat of kTurnsPerChat turns,
+// each turn with the same probability. Its prompt is the chat so far with the new question, cut to
+// the last 1,024 tokens; its answer has at most 1,024 tokens. No KV cache is kept between turns.
 inline constexpr int32_t kTurnsPerChat = 8;
 Trace ChatTrace(const TraceOptions& options);
 
-// One request a line: arrival_s,prompt_tokens,output_tokens. Lines that are empty or begin with
-// '#', and a header line, are skipped. Errors: kInvalidArgument, with the line's number, for a line
-// that is not three numbers, a length below 1, or an arrival before the previous one.
+// Parses one request a line: arrival_s,prompt_tokens,output_tokens. Lines that are empty or begin
+// with '#', and a header line, are skipped. Errors: kInvalidArgument, with the line's number, for a
+// line that is not three numbers, a length below 1, or an arrival before the previous one.
 absl::StatusOr<Trace> ParseTrace(std::string_view text);
 
 // Errors: kNotFound if the file cannot be read or is empty, and those of ParseTrace.

@@ -36,7 +36,7 @@ void AddKvBytes(Figure* figure) {
   }
 }
 
-// Fig 6.
+// Adds the rows and the plot of Fig 6.
 absl::Status AddNeededRates(Figure* figure) {
   Plot rates{.file_name = "vattention-needed",
              .title = "Fig 6: memory that decoding maps, 1,024 to 1,536 tokens",
@@ -69,7 +69,7 @@ absl::Status AddNeededRates(Figure* figure) {
   return absl::OkStatus();
 }
 
-// Table 7.
+// Adds the rows of Table 7.
 absl::Status AddOfferedRates(Figure* figure) {
   for (int64_t page : kVattentionPages) {
     QUIRE_ASSIGN_OR_RETURN(
@@ -91,7 +91,7 @@ absl::Status AddOfferedRates(Figure* figure) {
   return absl::OkStatus();
 }
 
-// Table 8: tokens of a page.
+// Adds the rows of Table 8 on the tokens of a page.
 void AddPageTokens(Figure* figure) {
   for (BlockLayout layout : kWindowLayouts) {
     for (const VattentionModel& model : kVattentionModels) {
@@ -135,7 +135,7 @@ absl::StatusOr<Range> WorstWaste(BlockLayout layout, int64_t page_bytes) {
   return waste;
 }
 
-// Table 8.
+// Returns the row of Table 8 on a layout and a page size.
 FigureRow WasteRow(BlockLayout layout, int64_t page_bytes, const Range& waste) {
   const std::string quantity =
       absl::StrCat(LabelOf(layout), ", worst waste of a request, ", NameOfPage(page_bytes), ", MB");

@@ -1,4 +1,4 @@
-// Rows of the vAttention paper's figures, in two parts, and the labels that both use.
+// Rows of the vAttention paper's figures, in two parts, and the labels that both parts use.
 //
 // Thread safety: calls share nothing.
 // Errors:        those of ServeInWindows.
@@ -18,13 +18,13 @@
 
 namespace quire {
 
-// The paper's models, with its numbers for each.
+// The paper's models, with the paper's numbers for each.
 struct VattentionModel {
   const char* name;
   const char* platform;
   double kv_kib_per_token;      // section 4
   double saturates_at;          // Fig 6: requests in a batch
-  const char* tokens_per_page;  // Table 8: of 64 KB, on one GPU and on two
+  const char* tokens_per_page;  // Table 8: a page of 64 KB, on one GPU and on two
 };
 inline constexpr VattentionModel kVattentionModels[] = {
     {"Yi-6B", "a100-yi-6b", 64, 200, "64, 128"},
@@ -35,16 +35,16 @@ inline constexpr char kVattentionLlama[] = "a100x2-llama3-8b";
 inline constexpr int64_t kVattentionPages[] = {64 * kKiB, 128 * kKiB, 256 * kKiB, kCudaPageBytes};
 inline constexpr BlockLayout kWindowLayouts[] = {BlockLayout::kLayerMajor,
                                                  BlockLayout::kBlockMajor};
-inline constexpr int32_t kVattentionPrompt = 16'384;  // Fig 11
+inline constexpr int32_t kVattentionPrompt = 16'384;  // tokens of the prompt in Fig 11
 
 std::string NameOfPage(int64_t page_bytes);
 std::string LabelOf(BlockLayout layout);
 FigureRow ShownText(std::string quantity, std::string ours);
 
-// How much is mapped: section 4, Fig 6, Tables 7 and 8.
+// Adds rows on how much memory is mapped: section 4, Fig 6, Tables 7 and 8.
 absl::Status AddMappedMemoryRows(Figure* figure);
 
-// How long mapping takes: Fig 10 and 11, reclamation, Linux's limit.
+// Adds rows on how long mapping takes: Fig 10 and 11, reclamation, Linux's limit.
 absl::Status AddMappingTimeRows(const FigureOptions& options, Figure* figure);
 
 }  // namespace quire

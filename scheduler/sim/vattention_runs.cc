@@ -124,7 +124,8 @@ absl::StatusOr<double> MappingRate(const WindowRunConfig& config, int32_t prompt
 absl::StatusOr<int64_t> WorstWasteBytes(const WindowRunConfig& config) {
   const WindowShape shape =
       ShapeOfWindows(config.platform, config.layout, config.page_bytes, config.block_size_tokens);
-  // Waste is worst when the next group is mapped ahead: the prompt fills one, and steps follow.
+  // Waste is worst when the next group is mapped ahead. So the prompt fills exactly one group, and
+  // decode steps follow.
   QUIRE_ASSIGN_OR_RETURN(const WindowRunResult result,
                          ServeInWindows(config, Alike(1, shape.tokens_per_group, 16)));
   return result.most_wasted_bytes;

@@ -24,30 +24,33 @@ struct DecodePoint {
   double mapped_bytes_per_s = 0;  // on each GPU
 };
 
-// Decoding alone, in batches of up to 512 requests or as many as fit, each from 1,024 tokens to
-// 1,536.
+// Measures decoding alone, in batches of up to 512 requests, or fewer if these do not fit. Each
+// request grows from 1,024 to 1,536 tokens.
 absl::StatusOr<std::vector<DecodePoint>> SweepDecode(const WindowRunConfig& config);
 
-// The smallest batch with nine tenths of the highest throughput. REQUIRES: points is not empty.
+// Returns the smallest batch with at least nine tenths of the highest throughput. REQUIRES: points
+// is not empty.
 int32_t SaturatingBatch(const std::vector<DecodePoint>& points);
 
-// Waits of decode steps for mappings. All requests have the same length, 16,384 tokens at first,
-// over 4,096 steps.
+// Waits for mappings in 4,096 decode steps. All requests have the same length, 16,384 tokens at
+// first.
 struct DecodeWaits {
-  double usual_ms = 0;      // a step that does not wait: median
-  double waiting_ms = 0;    // a step that waits: mean; 0: none does
+  double usual_ms = 0;      // median duration of steps that do not wait
+  double waiting_ms = 0;    // mean duration of steps that wait; 0: no step waits
   double longest_ms = 0;    // longest wait
-  int64_t steps_apart = 0;  // from one that waits to the next; 0: fewer than two do
+  int64_t steps_apart = 0;  // from the first waiting step to the second; 0: fewer than two
 };
 absl::StatusOr<DecodeWaits> MeasureDecodeWaits(const WindowRunConfig& config);
 
-// Percent by which the prefill of a lone prompt is longer if its pages are mapped first.
+// Returns the percentage by which the prefill of a lone prompt takes longer if its pages are mapped
+// first.
 absl::StatusOr<double> PrefillSlowdownPercent(const WindowRunConfig& config, int32_t prompt_tokens);
 
-// Bytes that the driver maps a second, on each GPU, while a prompt waits.
+// Returns the bytes that the driver maps on each GPU in a second while a prompt waits.
 absl::StatusOr<double> MappingRate(const WindowRunConfig& config, int32_t prompt_tokens);
 
-// Highest number of bytes that are mapped for a request and not filled, summed over GPUs.
+// Returns the highest number of bytes that are mapped for a request and not filled, summed over
+// GPUs.
 absl::StatusOr<int64_t> WorstWasteBytes(const WindowRunConfig& config);
 
 }  // namespace quire

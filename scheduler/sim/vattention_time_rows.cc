@@ -18,11 +18,11 @@ namespace quire {
 namespace {
 
 constexpr int32_t kSpikeBatch = 4;      // Fig 10
-constexpr int32_t kLockstepBatch = 32;  // too many for mapping one step ahead to hide
+constexpr int32_t kLockstepBatch = 32;  // so many that mapping one step ahead cannot hide the time
 constexpr int32_t kReclaimBatch = 8;
 constexpr int32_t kReclaimRequests = 64;
 
-// Fig 10 has 1,024 tokens in a page of 2 MB, which is Llama-3-8B on one GPU.
+// Fig 10 has 1,024 tokens in a page of 2 MB, which Llama-3-8B has on one GPU.
 WindowRunConfig SpikeConfig(BlockLayout layout, bool maps_ahead) {
   WindowRunConfig config = WindowConfigFor(kVattentionLlama, layout, kCudaPageBytes);
   config.platform.num_gpus = 1;
@@ -87,7 +87,8 @@ FigureRow PrefillRow(BlockLayout layout, int64_t page_bytes, double percent) {
   return WithinPoints(quantity, page_bytes == 64 * kKiB ? 15 : 3, percent, 2);
 }
 
-// Fig 11. The paper does not name the model of its number: the highest of the three is compared.
+// Fig 11. The paper does not name the model of its number, so the highest of our three models is
+// compared.
 absl::Status AddPrefillSlowdowns(Figure* figure) {
   Plot plot{.file_name = "vattention-prefill",
             .title = "Fig 11: a prefill of 16K whose pages are mapped before it",
@@ -136,8 +137,8 @@ absl::Status AddReclamation(const FigureOptions& options, Figure* figure) {
   return absl::OkStatus();
 }
 
-// Tokens that one process can map in main memory, with blocks of 16. A page of the layer-major
-// layout is as large as K of one layer in a block.
+// Tokens that one process can map in main memory, with blocks of 16 tokens. A page of the
+// layer-major layout is as large as K of one layer in a block.
 void AddMapLimit(Figure* figure) {
   for (BlockLayout layout : kWindowLayouts) {
     for (const VattentionModel& model : kVattentionModels) {

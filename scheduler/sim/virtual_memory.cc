@@ -9,8 +9,8 @@
 namespace quire {
 namespace {
 
-// The paper: a call of its driver that maps a page of 64 to 256 KB takes about 9 us. Its text gives
-// no time for unmapping; the same is assumed.
+// The paper: a call of its driver that maps a page of 64 to 256 KB takes about 9 us. The paper
+// gives no time for unmapping; the same time is assumed.
 constexpr Instant kSmallPageMap = 9 * kNanosPerMicro;
 constexpr Instant kSmallPageUnmap = 9 * kNanosPerMicro;
 
@@ -78,7 +78,8 @@ void PageMapper::FindNeeded(const std::vector<int64_t>& tokens, int64_t more_tok
 
 int32_t PageMapper::Begin(int64_t num_tokens) {
   const int64_t wanted = GroupsFor(num_tokens);
-  // Enough groups are better than too few; among equals, the count nearer to wanted.
+  // A slot with enough groups is better than one with too few. Among equals, the count nearer to
+  // `wanted` is better.
   const auto is_better = [&](int64_t a, int64_t b) {
     const bool a_is_enough = a >= wanted;
     return a_is_enough == (b >= wanted) ? (a_is_enough ? a < b : a > b) : a_is_enough;

@@ -1,10 +1,11 @@
 // KV memory in windows of virtual memory, in virtual time. A sequence's K and V have contiguous
-// addresses, pages of physical memory are mapped there as it grows, and each mapping takes the
-// driver's time. Two layouts: the vAttention paper's, with a window for K and one for V of every
-// layer, and Quire's, with one window of blocks that hold all layers.
+// addresses. Pages of physical memory are mapped there as the sequence grows, and each mapping
+// takes the driver's time. Two layouts: the vAttention paper's, with a window for K and one for V
+// of every layer, and Quire's, with one window of blocks that hold all layers.
 //
 // Thread safety: WindowShape and VmmCost are value types; PageMapper is not thread-safe.
-// Units:         bytes and pages are those of one GPU: each maps the same at the same time.
+// Units:         bytes and pages are those of one GPU, because each GPU maps the same at the same
+//                time.
 // Source:        Prabhu et al. 2024 (arXiv 2405.04437), sections 5 and 6.
 #ifndef QUIRE_SCHEDULER_SIM_VIRTUAL_MEMORY_H_
 #define QUIRE_SCHEDULER_SIM_VIRTUAL_MEMORY_H_
@@ -36,7 +37,7 @@ struct VmmCost {
 };
 VmmCost CostOfPage(int64_t page_bytes);
 
-// Growth of one sequence's windows: by a group of pages at a time.
+// The windows of one sequence, which grow by one group of pages at a time.
 struct WindowShape {
   int64_t page_bytes = 0;
   int32_t tokens_per_group = 0;
@@ -47,8 +48,9 @@ struct WindowShape {
   int64_t group_bytes() const { return pages_per_group * page_bytes; }
 };
 
-// A group of kLayerMajor is a page for K and one for V of each layer. A group of kBlockMajor is the
-// fewest whole blocks that are whole pages, in one mapping; only it depends on block_size_tokens.
+// In kLayerMajor a group is one page for K and one for V of each layer. In kBlockMajor a group is
+// the smallest number of whole blocks that fill whole pages, in one mapping; only this layout
+// depends on block_size_tokens.
 // REQUIRES: a page holds at least one token of a layer; page_bytes is a power of two.
 WindowShape ShapeOfWindows(const Platform& platform,
                            BlockLayout layout,
@@ -56,7 +58,7 @@ WindowShape ShapeOfWindows(const Platform& platform,
                            int32_t block_size_tokens);
 
 struct MapperOptions {
-  // A background thread maps pages for the next step while this one runs.
+  // A background thread maps pages for the next step while the current step runs.
   bool maps_ahead = true;
   // Pages of an ended request stay mapped, for the next request in its slot, until they are needed
   // elsewhere.
@@ -86,11 +88,12 @@ class PageMapper {
              int64_t num_groups,
              const MapperOptions& options);
 
-  // Takes a slot for a request of num_tokens: the free slot with the fewest mapped groups that are
-  // enough, or else with the most. REQUIRES: a slot is free.
+  // Takes a slot for a request of num_tokens, and returns it. Prefers, among free slots with enough
+  // mapped groups, the one with the fewest; if no slot has enough, the one with the most. REQUIRES:
+  // a slot is free.
   int32_t Begin(int64_t num_tokens);
 
-  // Ends the request in the slot. REQUIRES: the slot has one.
+  // Ends the request in the slot. REQUIRES: the slot has a request.
   void End(int32_t slot);
 
   // tokens: by slot, the number of tokens that its request has after the step; ignored for slots
@@ -105,10 +108,10 @@ class PageMapper {
 
  private:
   int64_t GroupsFor(int64_t num_tokens) const;
-  // Fills needed_, for requests with more_tokens more than tokens.
+  // Fills needed_ for requests whose lengths are `tokens` plus more_tokens.
   void FindNeeded(const std::vector<int64_t>& tokens, int64_t more_tokens);
-  // Unmaps unneeded groups, of any slot, until num_groups are free. Returns false if there are too
-  // few. Adds the time that this takes to *now.
+  // Unmaps unneeded groups, of any slot, until num_groups are free. Returns false if too few are
+  // unneeded. Adds the time that this takes to *now.
   bool Reclaim(int64_t num_groups, Instant* now);
   void Unmap(size_t slot, int64_t num_groups, Instant* now);
   void Map(size_t slot, int64_t num_groups, Instant* now);
@@ -118,10 +121,10 @@ class PageMapper {
   VmmCost cost_;
   MapperOptions options_;
   int64_t num_free_groups_;
-  std::vector<int64_t> groups_;  // mapped, by slot
+  std::vector<int64_t> groups_;  // mapped groups, by slot
   std::vector<int64_t> needed_;  // groups, by slot, for this step; in MapAhead for the next step
-  std::vector<bool> is_active_;  // by slot: a request has it
-  Instant unmapping_ = 0;        // time that the next step waits for
+  std::vector<bool> is_active_;  // by slot: true if a request has the slot
+  Instant unmapping_ = 0;        // time of unmapping that the next step waits for
   Instant background_free_at_ = 0;
   MapperCounts counts_;
 };

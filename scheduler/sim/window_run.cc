@@ -65,7 +65,7 @@ class WindowRun {
     return absl::OkStatus();
   }
 
-  // One token for each request that runs. The step writes K and V of the token before.
+  // Computes one token for each running request. The step writes K and V of the previous token.
   absl::Status Decode() {
     StepWork work;
     for (size_t slot = 0; slot < running_.size(); ++slot) {

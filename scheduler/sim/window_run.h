@@ -1,7 +1,7 @@
 // ServeInWindows serves requests in virtual time from KV memory that is mapped as they grow. A
 // fixed number run side by side; a request that ends makes room for the next. A prompt is computed
-// in a separate step, between two in which all running requests decode. Attention reads windows
-// without a block table.
+// in a separate step, between two steps in which all running requests decode. Attention reads
+// windows without a block table.
 //
 // Thread safety: calls share nothing.
 #ifndef QUIRE_SCHEDULER_SIM_WINDOW_RUN_H_
@@ -27,16 +27,16 @@ struct WindowRunConfig {
   int32_t block_size_tokens = 16;  // of the block-major layout
   int32_t batch = 1;               // requests side by side
   MapperOptions mapper;
-  // Mapping takes no time. The difference from a run without this is the cost of mapping.
+  // Mapping takes no time. The cost of mapping is the difference from a run where this is false.
   bool maps_at_no_cost = false;
 };
 
 // Totals of the prefill steps or of the decode steps.
 struct WindowSteps {
   std::vector<Instant> durations;
-  std::vector<Instant> waits;    // for mappings, part of durations
-  int64_t num_tokens = 0;        // computed
-  int64_t num_pages_mapped = 0;  // on their path or beside them, of each GPU
+  std::vector<Instant> waits;    // waits for mappings, part of durations
+  int64_t num_tokens = 0;        // tokens computed
+  int64_t num_pages_mapped = 0;  // while steps waited or beside steps, on each GPU
   Instant total = 0;             // sum of durations
   Instant waited = 0;            // sum of waits
 };

@@ -1,9 +1,9 @@
-// ByteWriter and ByteReader encode numbers and strings as bytes and decode them: integers as LEB128
-// varints (signed ones zigzag), the rest in little-endian order.
+// ByteWriter encodes numbers and strings as bytes; ByteReader decodes them. Integers are LEB128
+// varints (signed ones zigzag), all others little-endian.
 //
 // Thread safety: not thread-safe.
-// Errors:        reading past the end or a varint of more than 64 bits fails the reader for good;
-//                it returns zeros from then on.
+// Errors:        a read past the end or of a varint of more than 64 bits fails the reader for good.
+//                The reader returns zeros from then on.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_BYTE_STREAM_H_
 #define QUIRE_SCHEDULER_STEP_LOG_BYTE_STREAM_H_
 
@@ -43,8 +43,7 @@ class ByteWriter {
  private:
   static constexpr size_t kMaxVarintBytes = 10;
 
-  // Returns where the next bytes go. Doubles the buffer: growing it byte by byte would cost more
-  // than writing.
+  // Returns the position of the next bytes. Doubles a full buffer, so that growing is amortized.
   char* Room(size_t more) {
     if (buffer_.size() - size_ < more) {
       buffer_.resize(2 * buffer_.size() + more);
@@ -59,7 +58,7 @@ class ByteWriter {
     size_ += size;
   }
 
-  std::vector<char> buffer_;  // the first size_ bytes are written
+  std::vector<char> buffer_;  // only the first size_ bytes are written
   size_t size_ = 0;
 };
 

@@ -1,6 +1,7 @@
-// The field codec writes values to bytes and reads them back, field by field, as FieldsOf lists
-// them. Put and Get are each other's inverse; Put also makes digests. AddLayout folds the types of
-// all fields into a hash, so builds with different lists of fields have different layouts.
+// The field codec writes values to bytes and reads them back, field by field, in the order of
+// FieldsOf. Put and Get are inverse to each other; Put with a HashWriter makes a digest. AddLayout
+// folds the types of all fields into a hash, so builds with different lists of fields have
+// different layouts.
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        Get fails the reader if a number is out of its type's range.
@@ -47,7 +48,7 @@ inline constexpr bool kIsPair = false;
 template <typename A, typename B>
 inline constexpr bool kIsPair<std::pair<A, B>> = true;
 
-// References to the fields of a struct or a pair.
+// Returns references to the fields of a struct or a pair.
 template <typename T>
 auto Parts(T& value) {
   if constexpr (kIsPair<std::remove_const_t<T>>) {
@@ -67,7 +68,7 @@ void Put(const T& value, Out& out) {
   using namespace field_codec_internal;  // NOLINT(google-build-using-namespace)
   if constexpr (std::is_enum_v<T>) {
     out.Varint(static_cast<uint64_t>(value));
-  } else if constexpr (std::unsigned_integral<T>) {  // bool too
+  } else if constexpr (std::unsigned_integral<T>) {  // includes bool
     out.Varint(value);
   } else if constexpr (std::signed_integral<T>) {
     out.Zigzag(value);
@@ -97,7 +98,7 @@ void Put(const T& value, Out& out) {
 
 namespace field_codec_internal {
 
-// Returns the number as a T; fails the reader if it does not fit.
+// Returns the number as a T. Fails the reader if the number does not fit.
 template <typename T, typename Wide>
 T Narrow(Wide number, ByteReader& in) {
   if (!std::in_range<T>(number)) {
@@ -137,7 +138,7 @@ void Get(ByteReader& in, T& value) {
   } else if constexpr (std::same_as<T, std::string>) {
     value = in.Raw(in.Varint());
   } else if constexpr (kIsVector<T>) {
-    // Grown as it is read, else a forged count could allocate any amount of memory.
+    // The vector grows as its elements are read, else a forged count could fill the memory.
     for (uint64_t left = in.Varint(); left > 0 && in.ok(); --left) {
       Get(in, value.emplace_back());
     }

@@ -1,10 +1,10 @@
-// Every type that goes into a step log, with every one of its fields. This list is the format:
-// field_codec.h writes and reads what it names.
+// Lists every type that goes into a step log, with all of its fields. This list is the format:
+// field_codec.h writes and reads the fields named here.
 //
 // A field added to one of these types must be named here, else this does not compile: the macro's
-// structured binding wants all fields, in the order of declaration. A named field is logged, and
-// changes the layout in the head, so older logs are refused. To keep them readable, append the
-// field to its record instead (step_log_record.h, PutTail).
+// structured binding needs all fields, in the order of declaration. A named field is logged and
+// changes the layout in the log's head, so older logs are refused. To keep older logs readable,
+// append the field to its record instead (step_log_record.h, PutTail).
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_LOGGED_FIELDS_H_
@@ -60,7 +60,7 @@ QUIRE_LOGGED_FIELDS(CoreConfig,
                     max_pinned_share,
                     block_hash_key)
 
-// Without the macro, since EpochBegun carries the last field at its own end (PutTail).
+// Not by macro, which would log wants_next_blocks too: EpochBegun appends that field (PutTail).
 template <typename T>
 requires std::same_as<std::remove_const_t<T>, StepLimits>
 auto FieldsOf(T& logged) {
@@ -130,7 +130,7 @@ QUIRE_LOGGED_FIELDS(StepResult,
                     row_hash,
                     timings)
 
-// Events are not written, only their digest.
+// Output events are not written to the log, only their digest is.
 QUIRE_LOGGED_FIELDS(
     TokenCommitted, request_id, sequence_index, token_index, token_id, logprob, top_logprobs)
 QUIRE_LOGGED_FIELDS(SequenceFinished,

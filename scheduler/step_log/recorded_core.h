@@ -1,8 +1,9 @@
-// RecordedCore wraps a SchedulerCore and writes to a step log every call that changes the core,
-// before the call, and its outcome, after it. replay.h makes the same plans again from the log. The
-// core does not know of the log. Without a log, RecordedCore only forwards the calls.
+// RecordedCore wraps a SchedulerCore. It writes every call that changes the core to a step log: the
+// arguments before the call, the outcome after the call. From the log, replay.h makes the same
+// plans again. The core does not know the log. Without a log, RecordedCore only forwards the calls.
 //
-// The log holds prompts, output and the key of the block hashes: it is as secret as they are.
+// The log holds prompts, output and the key of the block hashes, so it must be kept as secret as
+// these.
 //
 // Thread safety: as SchedulerCore.
 // Cost:          with a log, O(arguments and outcome); scheduler/step_log/README.md has figures.
@@ -26,7 +27,8 @@ namespace quire {
 class RecordedCore {
  public:
   struct Log {
-    StepLogSink* sink = nullptr;  // null: nothing is recorded. Must outlive the core.
+    // If null, nothing is recorded. Must outlive the core.
+    StepLogSink* sink = nullptr;
     std::string_view program_version;
   };
 

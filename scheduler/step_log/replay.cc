@@ -19,7 +19,7 @@
 namespace quire {
 namespace {
 
-// No server accepts more; bounds what a forged log can ask for.
+// No server accepts more. Bounds the memory that a forged log can ask for.
 constexpr int32_t kMaxSequencesPerRequest = kMaxSequencesLimit;
 
 std::string Describe(const CallResult& answered) { return absl::StrCat(answered.value); }
@@ -52,7 +52,7 @@ absl::Status Impossible(std::string_view what) {
   return Error(absl::StatusCode::kDataLoss, "STEP_LOG", what);
 }
 
-// Returns true if the request alone meets what SchedulerCore::AddRequest REQUIRES.
+// Returns true if the request meets what SchedulerCore::AddRequest REQUIRES of the request alone.
 bool IsAcceptable(const Request& request) {
   if (request.prompt_token_ids.empty() || request.max_tokens < 1 || request.num_sequences < 1 ||
       request.num_sequences > kMaxSequencesPerRequest || request.pins_prefix ||
@@ -74,8 +74,8 @@ bool IsAcceptable(const Request& request) {
          request.sampling.num_logprobs >= params.num_candidates();
 }
 
-// Feeds records to the core, one by one. The core trusts its caller, but the log is not trusted:
-// what the core REQUIRES is checked before each call.
+// Feeds records to the core, one by one. The core trusts its caller, but the log is not trusted, so
+// the REQUIRES of the core are checked before each call.
 class Replayer {
  public:
   explicit Replayer(ReplayReport* report) : report_(*report) {}
@@ -197,7 +197,7 @@ class Replayer {
     return Compare("the output", taken, std::make_optional(replayed));
   }
 
-  // Clears answer_ and plan_ too, since each call has one answer.
+  // Clears both answer_ and plan_, since each call has only one answer.
   template <typename T>
   absl::Status Compare(std::string_view what, const T& logged, std::optional<T> replayed) {
     if (!replayed.has_value()) {
@@ -221,8 +221,8 @@ class Replayer {
   std::optional<SchedulerCore> core_;
   bool has_epoch_ = false;
   std::optional<RequestId> last_id_;
-  std::optional<CallResult> answer_;  // of the last call, until compared
-  std::optional<PlanMade> plan_;      // likewise
+  std::optional<CallResult> answer_;  // of the last call, until it is compared
+  std::optional<PlanMade> plan_;      // of the last call, until it is compared
 };
 
 }  // namespace

@@ -4,7 +4,7 @@
 // promise, or that another program wrote the log.
 //
 // Thread safety: a free function, safe from any thread.
-// Cost:          that of the core, O(log).
+// Cost:          that of the core's calls; O(size of the log).
 // Source:        the log of a replicated state machine, as in Raft, Ongaro and Ousterhout 2014.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_REPLAY_H_
 #define QUIRE_SCHEDULER_STEP_LOG_REPLAY_H_
@@ -19,13 +19,13 @@
 namespace quire {
 
 struct ReplayReport {
-  // Counts up to the end, the damage or the first difference.
+  // The counts cover the log up to its end, the damage or the first difference.
   int64_t num_records = 0;
   int64_t num_epochs = 0;
-  int64_t num_requests = 0;  // accepted
-  int64_t num_steps = 0;     // plans
-  int64_t num_tokens = 0;    // committed
-  bool is_torn = false;      // the last record was cut short: the process or its disk died
+  int64_t num_requests = 0;  // accepted requests
+  int64_t num_steps = 0;     // plans made
+  int64_t num_tokens = 0;    // committed tokens
+  bool is_torn = false;      // the last record was cut short: the process or disk failed
   absl::Status damage;       // OK, or the first invalid record or impossible event
   std::string difference;    // empty, or the first outcome that differs
 

@@ -4,7 +4,7 @@
 //
 // Nothing is synced: written bytes survive a crash of the process, but not of the machine.
 //
-// Thread safety: Write from one thread; Open, construction and destruction from any.
+// Thread safety: one thread calls Write; any thread may construct, call Open and destroy.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_
 #define QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_
 
@@ -23,10 +23,10 @@ namespace quire {
 
 class StepLogFile : public StepLogSink {
  public:
-  // Bytes that may wait for the disk.
+  // Upper bound on the bytes that wait for the disk.
   static constexpr size_t kDefaultBufferBytes = size_t{64} << 20;
 
-  // Makes no file yet: bytes written before Open wait for it.
+  // Makes no file yet. Bytes written before Open wait until Open has made the file.
   explicit StepLogFile(std::string path, size_t buffer_bytes = kDefaultBufferBytes);
 
   // Makes a new file that only its owner may read. An existing file of this name, the log of the
@@ -54,7 +54,7 @@ class StepLogFile : public StepLogSink {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
   int fd_ = -1;         // set before the thread starts
-  std::thread thread_;  // last: it uses the rest
+  std::thread thread_;  // declared last, since it uses the other members
 };
 
 }  // namespace quire

@@ -1,15 +1,15 @@
 // The format of a step log: a head, then records. All numbers are little-endian.
 //
 //   head     "QUIRELOG" | layout: u64 | size: u32 | version of the program: size bytes |
-//            checksum: u64, of all that
+//            checksum: u64, of all bytes before it
 //   record   size: u32 | ~size: u32 | checksum: u64 | payload: size bytes
 //   payload  kind of the record (its index in StepLogRecord), then its fields (field_codec.h), then
-//            fields added later, if they are needed (PutTail), which are not in the layout
+//            fields added later (PutTail), unless they have their default; not in the layout
 //
 // The checksum of a record covers its payload and the previous checksum, so that a changed, missing
-// or misplaced record is found. The layout is a hash over the types of all fields: only programs of
-// the same layout read a log. Logs are not migrated: another version plans differently, so its
-// replay would prove nothing.
+// or misplaced record is found. The layout is a hash over the types of all fields, and a program
+// reads only logs of its own layout. Logs are not migrated: another version plans differently, so
+// its replay would prove nothing.
 //
 // Thread safety: not thread-safe.
 // Cost:          16 bytes and about 20 ns a record in addition to its payload.
@@ -32,13 +32,14 @@
 
 namespace quire {
 
-// Above the size of any request's record. Bounds the memory that a damaged log can ask for.
+// Larger than the record of any request. Bounds the memory that a damaged log can ask for.
 inline constexpr uint32_t kMaxStepLogRecordBytes = 1U << 28;
 
 // Encodes one log, record by record.
 class StepLogEncoder {
  public:
-  // Returns the head. Call it first, once. All returned bytes are valid until the next call.
+  // Returns the head. Call it first, once. Returned bytes are valid until the next call of a
+  // method.
   std::string_view Head(std::string_view program_version);
 
   // T is an alternative of StepLogRecord.
@@ -51,7 +52,7 @@ class StepLogEncoder {
     return Framed(payload_.bytes());
   }
 
-  // Returns the record with this payload, which is not checked.
+  // Returns a record with this payload. The payload is not checked.
   std::string_view Framed(std::string_view payload);
 
  private:
@@ -68,7 +69,7 @@ class StepLogReader {
   static absl::StatusOr<StepLogReader> Open(std::istream* stream);
 
   // Returns the next record, or nullopt at the end and if the last record is cut short (is_torn).
-  // Errors: kDataLoss STEP_LOG; the message has number and place of the damaged record.
+  // Errors: kDataLoss STEP_LOG; the message has the number and position of the damaged record.
   absl::StatusOr<std::optional<StepLogRecord>> Next();
 
   const std::string& program_version() const { return version_; }
@@ -79,7 +80,7 @@ class StepLogReader {
   explicit StepLogReader(std::istream* stream) : stream_(stream) {}
 
   absl::Status ReadHead();
-  // Returns false if the stream ends first.
+  // Returns false if the stream ends before `size` bytes.
   bool Read(size_t size, std::string& bytes);
   absl::Status Damaged(std::string_view what) const;
 

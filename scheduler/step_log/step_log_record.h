@@ -1,5 +1,5 @@
 // StepLogRecord is one entry of a step log: a call of the core with its arguments, or the outcome
-// of the previous call. CoreConfig is the first: it constructs the core.
+// of the previous call. The first record is a CoreConfig, which constructs the core.
 //
 // Thread safety: value types.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_RECORD_H_
@@ -23,7 +23,7 @@
 
 namespace quire {
 
-// Calls. AddRequest is recorded as the Request, ApplyStepResult as the StepResult.
+// Calls of the core. AddRequest is recorded as the Request, ApplyStepResult as the StepResult.
 struct EpochBegun {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
@@ -38,7 +38,7 @@ struct SequenceStopped {
   RequestId id;
   int32_t sequence_index = 0;
 };
-struct PinPrefixCalled {  // PinPrefix
+struct PinPrefixCalled {  // a call of PinPrefix
   RequestId id;
   std::vector<TokenId> token_ids;
   std::string cache_salt;
@@ -49,18 +49,18 @@ struct PrefixUnpinned {
 struct PlanStepCalled {
   Instant now = 0;
 };
-struct TimePassed {  // ExpireRequests
+struct TimePassed {  // a call of ExpireRequests
   Instant now = 0;
 };
 
-// Outcomes.
+// Outcomes of calls.
 struct CallResult {
-  // An AddOutcome or PinOutcome; 1 or 0 for true or false; an absl::StatusCode.
+  // The AddOutcome, PinOutcome or absl::StatusCode that was returned; 1 for true, 0 for false.
   int64_t value = 0;
 
   friend bool operator==(const CallResult&, const CallResult&) = default;
 };
-struct PlanMade {  // a plan in a few numbers; all 0 if there was none
+struct PlanMade {  // summary of a plan; all 0 if there was no plan
   uint64_t digest = 0;
   uint64_t group_epoch = 0;
   uint64_t step_id = 0;
@@ -74,7 +74,7 @@ struct PlanMade {  // a plan in a few numbers; all 0 if there was none
 
   friend bool operator==(const PlanMade&, const PlanMade&) = default;
 };
-struct EventsTaken {  // written only if there were any
+struct EventsTaken {  // written only if there were events
   uint64_t digest = 0;
   uint32_t num_tokens = 0;
   uint32_t num_finished = 0;
@@ -98,13 +98,14 @@ using StepLogRecord = std::variant<CoreConfig,
                                    EventsTaken>;
 
 QUIRE_LOGGED_FIELDS(EpochBegun, scheduler_incarnation, group_epoch, limits, after_crash)
-// Fields added to a record later come after all others, and only if they differ from their default,
-// so that logs without them keep their bytes and layout. Most records have none.
+// PutTail writes fields that were added to a record later. They come after all other fields, and
+// only if they differ from their default, so that logs without them keep their bytes and layout.
+// Most records have no such fields.
 template <typename T>
 void PutTail(const T& /*record*/, ByteWriter& /*out*/) {}
 template <typename T>
 void GetTail(ByteReader& /*in*/, T& /*record*/) {}
-void PutTail(const EpochBegun& begun, ByteWriter& out);  // limits.wants_next_blocks
+void PutTail(const EpochBegun& begun, ByteWriter& out);  // writes wants_next_blocks
 void GetTail(ByteReader& in, EpochBegun& begun);
 
 QUIRE_LOGGED_FIELDS(RequestAborted, id)

@@ -13,7 +13,7 @@ uint64_t EdgeKey(uint32_t node, char byte) {
   return uint64_t{node} << 8 | static_cast<uint8_t>(byte);
 }
 
-// Where the last character of text[0, end) starts. REQUIRES: end > 0.
+// Returns the start of the last character of text[0, end). REQUIRES: end > 0.
 size_t PreviousCharacter(std::string_view text, size_t end) {
   size_t start = end - 1;
   while ((static_cast<uint8_t>(text[start]) & 0xC0) == 0x80) {
@@ -32,7 +32,7 @@ bool IsWholeWord(std::string_view text, size_t start, size_t end) {
   return end == text.size() || !IsWordCharacter(DecodeValidUtf8(text, &end));
 }
 
-// The start of the white space that ends at `end`, not before `floor`.
+// Returns the start of the white space that ends at `end`, but at least `floor`.
 size_t SkipSpaceLeft(std::string_view text, size_t end, size_t floor) {
   while (end > floor) {
     size_t start = PreviousCharacter(text, end);
@@ -45,13 +45,14 @@ size_t SkipSpaceLeft(std::string_view text, size_t end, size_t floor) {
   return end;
 }
 
-// Finds ends of white space in one text, from left to right. A run is read once, however many
-// tokens are found inside it.
+// Finds ends of white space in one text, from left to right. Each run of white space is read once,
+// even if many tokens match inside the run.
 class SpaceReader {
  public:
   explicit SpaceReader(std::string_view text) : text_(text) {}
 
-  // The end of the white space at `start`, a character's front. Adds the bytes read to *num_steps.
+  // Returns the end of the white space that begins at `start`. Adds the bytes read to *num_steps.
+  // REQUIRES: a character begins at start.
   size_t SkipRight(size_t start, size_t* num_steps) {
     if (start >= end_) {
       end_ = start;
@@ -69,7 +70,7 @@ class SpaceReader {
 
  private:
   std::string_view text_;
-  size_t end_ = 0;  // of the run that was read last
+  size_t end_ = 0;  // end of the run that was read last
 };
 
 }  // namespace
@@ -125,7 +126,7 @@ absl::Status AddedTokenMatcher::Split(std::string_view text,
                                       std::vector<TextSection>* sections) const {
   SpaceReader spaces(text);
   size_t num_steps = text.size();
-  size_t done = 0;      // text before it is in a section
+  size_t done = 0;      // text before this offset is in a section
   size_t position = 0;  // where to look for the next match
   while (position < text.size()) {
     if (!first_bytes_.test(static_cast<uint8_t>(text[position]))) {

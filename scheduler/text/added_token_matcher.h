@@ -1,9 +1,9 @@
-// AddedTokenMatcher cuts text at added tokens: leftmost match first, and the longest that starts
-// there. The token's rules (single_word, lstrip, rstrip) apply to that match.
+// AddedTokenMatcher cuts text at added tokens. It finds the leftmost match, and of the tokens that
+// match there, the longest. Then that token's rules (single_word, lstrip, rstrip) apply.
 //
-// Thread safety: immutable after Create; safe from any thread.
-// Cost:          O(bytes), and a step of the text's budget for every byte compared with a token;
-//                bytes that begin no token cost one table look-up.
+// Thread safety: safe from any thread after the last Add.
+// Cost:          O(bytes). Each byte of the text, and each byte compared with a token, is a step of
+//                the text's budget. A byte that begins no token takes one table look-up.
 #ifndef QUIRE_SCHEDULER_TEXT_ADDED_TOKEN_MATCHER_H_
 #define QUIRE_SCHEDULER_TEXT_ADDED_TOKEN_MATCHER_H_
 
@@ -32,7 +32,7 @@ struct TextSection {
 class AddedTokenMatcher {
  public:
   // Adds `pattern`, the token's content or its normalized form. Returns false, and changes nothing,
-  // if the pattern is empty or already taken.
+  // if the pattern is empty or was added before.
   [[nodiscard]] bool Add(std::string_view pattern, const AddedToken& token);
 
   // Appends the sections of text, none of them empty. If match_special is false, special tokens are
@@ -60,7 +60,8 @@ class AddedTokenMatcher {
 
   // A trie: (node, byte) -> node. Node 0 is the root.
   absl::flat_hash_map<uint64_t, uint32_t> edges_;
-  std::vector<int32_t> rule_index_ = {-1};  // by node; -1: no token ends here
+  // Indices into rules_, by node; -1: no token ends at the node.
+  std::vector<int32_t> rule_index_ = {-1};
   std::vector<Rules> rules_;
   std::bitset<256> first_bytes_;
 };

@@ -28,7 +28,7 @@ uint64_t PairKey(TokenId left, TokenId right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
 
-// Queue entries order by rank, then by position; the smallest is taken first.
+// Entries of the queue are ordered by rank, then by position. The smallest is taken first.
 uint64_t QueueEntry(uint32_t rank, size_t position) {
   return uint64_t{rank} << 32 | static_cast<uint32_t>(position);
 }
@@ -171,8 +171,9 @@ absl::Status BpeModel::AddMerge(const JsonNode& node,
   return absl::OkStatus();
 }
 
-// With SentencePiece vocabularies a whole text is one piece. If no token has U+2581 after another
-// character, no merge crosses the front of a U+2581, and the text can be cut there beforehand.
+// With a SentencePiece vocabulary a whole text is one piece. It may be cut before each run of
+// U+2581 if no merged token has a U+2581 behind another character, because then no merge crosses
+// such a cut.
 void BpeModel::FindSafeCut(const Vocabulary& vocabulary) {
   if (byte_level_ || !vocabulary.FindInModel(kMetaspace).has_value()) {
     return;
@@ -192,7 +193,8 @@ absl::Status BpeModel::IndexWholePieces(const Vocabulary& vocabulary) {
   for (TokenId id = 0; id < vocabulary.size(); ++id) {
     total_bytes += vocabulary.Text(id).size();
   }
-  piece_bytes_.reserve(byte_level_ ? total_bytes : 0);  // never reallocated: the keys point into it
+  // Reserves all bytes at once, because the keys of whole_pieces_ are views into piece_bytes_.
+  piece_bytes_.reserve(byte_level_ ? total_bytes : 0);
   whole_pieces_.reserve(static_cast<size_t>(vocabulary.size()));
   Scratch scratch;
   std::vector<TokenId> ids;
@@ -296,8 +298,9 @@ void BpeModel::ReadByteSymbols(std::string_view word, std::vector<TokenId>* symb
   }
 }
 
-// An unknown character waits in `pending_unk` until the next known one, and fallback bytes overtake
-// it, as in Hugging Face's code.
+// The unk token of an unknown character is appended before the next known character or at the end.
+// Until then `pending_unk` is true. Fallback bytes overtake the unk token, as in Hugging Face's
+// code.
 void BpeModel::ReadCharacterSymbols(std::string_view word, std::vector<TokenId>* symbols) const {
   bool pending_unk = false;
   size_t position = 0;
@@ -343,7 +346,7 @@ bool BpeModel::AppendFallbackBytes(std::string_view character,
 
 void BpeModel::MergeShort(Scratch* scratch) const {
   std::vector<TokenId>& symbols = scratch->symbols;
-  std::vector<uint32_t>& ranks = scratch->ranks;  // ranks[i]: of the pair (i, i + 1)
+  std::vector<uint32_t>& ranks = scratch->ranks;  // ranks[i]: merge rank of symbols i and i + 1
   auto rank_of = [this, &symbols](size_t i) {
     const Merge* merge = FindMerge(symbols[i], symbols[i + 1]);
     return merge == nullptr ? kNoRank : merge->rank;
@@ -377,7 +380,7 @@ absl::Status BpeModel::MergeLong(TextBudget* budget, Scratch* scratch) const {
   std::vector<int32_t>& previous = scratch->previous;
   std::vector<int32_t>& next = scratch->next;
   std::vector<uint64_t>& queue = scratch->queue;
-  auto last_first = std::greater<uint64_t>();  // makes the heap's top its smallest entry
+  auto last_first = std::greater<uint64_t>();  // puts the smallest entry at the heap's top
   size_t count = symbols.size();
   previous.resize(count);
   next.resize(count);

@@ -3,10 +3,10 @@
 //
 // Thread safety: immutable after Create; safe from any thread. Each thread needs its own Scratch.
 // Errors:        kInvalidArgument, reason TOKENIZER.
-// Cost:          a piece that is itself a token: one look-up. Else O(n^2) up to a few dozen
-//                symbols, where that is fastest, and O(n log n) beyond, by a priority queue over a
-//                linked list. A step of the text's budget for each byte, and for each pair that
-//                leaves the queue.
+// Cost:          a piece that is itself a token takes one look-up. Other pieces take O(n^2) up to a
+//                few dozen symbols, where that is fastest, and O(n log n) beyond, with a priority
+//                queue over a linked list. Each byte, and each pair that leaves the queue, is a
+//                step of the text's budget.
 // Source:        Sennrich, Haddow and Birch 2016, algorithm 1.
 #ifndef QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_
 #define QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_
@@ -91,9 +91,9 @@ class BpeModel {
   bool cut_before_metaspace_ = false;
   std::optional<TokenId> unk_;
 
-  std::array<TokenId, 256> byte_tokens_;  // by byte; -1: none
+  std::array<TokenId, 256> byte_tokens_;  // by byte; -1: the byte has no token
   absl::flat_hash_map<char32_t, TokenId> character_tokens_;
-  absl::flat_hash_map<uint64_t, Merge> merges_;  // by left << 32 | right
+  absl::flat_hash_map<uint64_t, Merge> merges_;  // key: left id << 32 | right id
   std::vector<TokenId> merged_by_rank_;
 
   // Pieces that become exactly one token. The keys are views into piece_bytes_ or the vocabulary.

@@ -1,5 +1,5 @@
-// The alphabet of byte-level vocabularies: one printable character for each byte. Printable Latin-1
-// stands for itself, the other 68 bytes are U+0100 and on.
+// The alphabet of byte-level vocabularies: one printable character for each byte. A printable
+// Latin-1 character stands for its own byte. The other 68 bytes have the characters from U+0100 on.
 //
 // Thread safety: free functions, safe from any thread.
 // Source:        Radford et al. 2019 (GPT-2), section 2.2, and its published encoder.
@@ -16,7 +16,7 @@ namespace quire {
 char32_t ByteToCharacter(uint8_t byte);
 std::optional<uint8_t> CharacterToByte(char32_t character);
 
-// The bytes that a token stands for. Returns nullopt if one of its characters is not in the
+// Returns the bytes that a token stands for, or nullopt if a character of the token is not in the
 // alphabet. REQUIRES: token is valid UTF-8.
 std::optional<std::string> AlphabetToBytes(std::string_view token);
 

@@ -11,13 +11,13 @@
 
 namespace quire {
 
-// "<0x0A>" for 10.
+// Returns "<0x0A>" for 10.
 std::string ByteTokenText(uint8_t byte);
 
-// The byte of a token "<0xHH>", with digits of either case. Returns nullopt for other tokens.
+// Returns the byte of a token "<0xHH>", with digits of either case, or nullopt for other tokens.
 std::optional<uint8_t> ParseByteToken(std::string_view token);
 
-// True if the token looks like a byte token and is none: "<0x100>", "<0x-1>", "<0x>".
+// True if the token looks like a byte token but is not one: "<0x100>", "<0x-1>", "<0x>".
 bool IsBrokenByteToken(std::string_view token);
 
 }  // namespace quire

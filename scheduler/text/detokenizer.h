@@ -1,13 +1,13 @@
-// Detokenizer turns the tokens of one sequence into text as they come. It never gives out half a
-// character: bytes that may still become one are held back, at most three of them.
+// Detokenizer turns the tokens of one sequence into text as they come. It never returns part of a
+// character: it holds back the bytes, at most three, of a character that is not complete yet.
 //
 // Thread safety: not thread-safe; one per sequence. Copyable, for forks.
 // Invariants:    for every split of the tokens,
 //                  text(prompt) + Push(...) + ... + Push(...) + Flush() == Decode(prompt + output)
-//                where text(prompt) is Decode(prompt) without a character that the prompt left
-//                unfinished. So a continuation keeps its leading space, and the first word after an
-//                empty prompt does not have one. All text given out is valid UTF-8.
-// Cost:          O(bytes of the token), independent of what came before.
+//                where text(prompt) is Decode(prompt) without an unfinished character at its end.
+//                So output after a prompt keeps its leading space, and output after an empty prompt
+//                has none. All returned text is valid UTF-8.
+// Cost:          O(bytes of the token), however many tokens came before.
 #ifndef QUIRE_SCHEDULER_TEXT_DETOKENIZER_H_
 #define QUIRE_SCHEDULER_TEXT_DETOKENIZER_H_
 
@@ -23,14 +23,14 @@ namespace quire {
 class Detokenizer {
  public:
   // prompt: the tokens in front of the output, as the model sees them (with the
-  // beginning-of-sequence token). Only its first and last few tokens are read. REQUIRES:
+  // beginning-of-sequence token). Only the first and last few tokens of prompt are read. REQUIRES:
   // tokenizer outlives this object.
   Detokenizer(const Tokenizer* tokenizer,
               std::span<const TokenId> prompt,
               bool skip_special_tokens);
 
-  // Takes the next token and returns the text that is final now; often "" for a token that ends
-  // inside a character. An id without a token adds nothing.
+  // Takes the next token. Returns the text that no later token can change; often "" for a token
+  // that ends inside a character. An id without a token adds nothing.
   std::string Push(TokenId id);
 
   // Returns the bytes held back, as U+FFFD. Call once, after the last token.

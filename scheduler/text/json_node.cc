@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxQuotedBytes = 64;
 constexpr int kMaxSequenceDepth = 16;
-constexpr size_t kMaxSequenceLeaves = 64;  // each is a pass over the text
+constexpr size_t kMaxSequenceLeaves = 64;  // each leaf is a pass over the text
 
 }  // namespace
 
@@ -110,7 +110,7 @@ absl::StatusOr<std::vector<JsonNode>> FlattenSequence(const JsonNode& node, cons
     int depth;
   };
   std::vector<JsonNode> leaves;
-  std::vector<Open> open;  // a stack
+  std::vector<Open> open;  // a stack of nodes still to visit
   if (!node.json().is_null()) {
     open.push_back({node, 0});
   }

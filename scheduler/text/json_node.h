@@ -1,7 +1,7 @@
-// JsonNode is a JSON value that knows its place in the file, so that every error about it names the
-// place: "pre_tokenizer.pretokenizers[1].behavior: is not known (got \"Foo\")".
+// JsonNode is a JSON value with its path in the file, so that every error about the value names the
+// path: "pre_tokenizer.pretokenizers[1].behavior: is not known (got \"Foo\")".
 //
-// Thread safety: a value type over a Json that must outlive it.
+// Thread safety: a value type that points to a Json; the Json must outlive it.
 // Errors:        kInvalidArgument, reason TOKENIZER.
 #ifndef QUIRE_SCHEDULER_TEXT_JSON_NODE_H_
 #define QUIRE_SCHEDULER_TEXT_JSON_NODE_H_
@@ -26,12 +26,12 @@ class JsonNode {
   const Json& json() const { return *json_; }
   const std::string& path() const { return path_; }
 
-  // "path: rule".
+  // Returns the error "path: rule".
   absl::Status Error(std::string_view rule) const;
-  // "path: rule (got "text")", with text made safe to print.
+  // Returns the error "path: rule (got "text")", with text made printable.
   absl::Status Error(std::string_view rule, std::string_view text) const;
 
-  // Whether this is an object with the member, and the member is not null.
+  // True if this is an object with the member `key`, and the member is not null.
   bool Has(const char* key) const;
   absl::StatusOr<JsonNode> Get(const char* key) const;
   absl::StatusOr<std::string> GetString(const char* key) const;
@@ -39,10 +39,11 @@ class JsonNode {
   // Returns fallback if the member is absent or null.
   absl::StatusOr<bool> GetBool(const char* key, bool fallback) const;
   absl::StatusOr<int64_t> GetInt(const char* key) const;
-  // The elements of the array member.
+  // Returns the elements of the member, which must be an array.
   absl::StatusOr<std::vector<JsonNode>> GetArray(const char* key) const;
 
-  // Refuses an object with any other member, so that no unknown setting is ignored.
+  // Returns an error if the object has a member outside `known`, so that no unknown setting is
+  // ignored.
   absl::Status CheckKeys(std::initializer_list<std::string_view> known) const;
 
  private:
@@ -50,8 +51,8 @@ class JsonNode {
   std::string path_;
 };
 
-// The leaves of a component that may be {"type": "Sequence", <list_key>: [...]}, nested up to 16
-// deep, in order, at most 64 of them. A null component has none.
+// Returns the leaves of a component, in order. A component is a leaf or {"type": "Sequence",
+// <list_key>: [...]}, nested up to 16 deep, with at most 64 leaves. A null component has none.
 absl::StatusOr<std::vector<JsonNode>> FlattenSequence(const JsonNode& node, const char* list_key);
 
 }  // namespace quire

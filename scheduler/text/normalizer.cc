@@ -30,7 +30,7 @@ std::optional<NormalizationForm> FormNamed(std::string_view type) {
 
 std::string_view StripSpace(std::string_view text, bool left, bool right) {
   size_t begin = 0;
-  size_t end = 0;  // of the last character that is not white space
+  size_t end = 0;  // end of the last character that is not white space
   bool inside = false;
   size_t position = 0;
   while (position < text.size()) {

@@ -1,8 +1,8 @@
 // Normalizer rewrites text before it is cut into pieces: the `normalizer` of tokenizer.json.
-// Known: NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace, and Sequence of them.
+// Supported: NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace, and a Sequence of these.
 //
 // Thread safety: immutable after Parse; safe from any thread.
-// Cost:          O(n log n) in bytes for each step, out of the text's budget.
+// Cost:          each step is O(n log n) in bytes, and spends the text's budget.
 #ifndef QUIRE_SCHEDULER_TEXT_NORMALIZER_H_
 #define QUIRE_SCHEDULER_TEXT_NORMALIZER_H_
 
@@ -27,8 +27,8 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
 
-  // REQUIRES: *text is valid UTF-8, and it still is afterwards.
-  // Errors: as for Pattern::FindAll, and when a step makes the text too long for its budget.
+  // Rewrites *text. REQUIRES: *text is valid UTF-8; it stays valid UTF-8.
+  // Errors: those of Pattern::FindAll, and those of the budget if a step makes the text too long.
   absl::Status Apply(TextBudget* budget, std::string* text) const;
 
  private:

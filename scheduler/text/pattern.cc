@@ -22,8 +22,8 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 4096;
 constexpr int kMaxRepeat = 256;
-// MULTILINE because ^ and $ always match at line ends in Oniguruma. AUTO_CALLOUT for CountItem.
-// NO_AUTO_CAPTURE since a match sets all groups that capture, which no step would count.
+// MULTILINE: ^ and $ always match at line ends in Oniguruma. AUTO_CALLOUT: PCRE2 calls CountItem.
+// NO_AUTO_CAPTURE: a match would set all groups that capture, at a cost that no step counts.
 constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
                               PCRE2_AUTO_CALLOUT | PCRE2_NO_AUTO_CAPTURE;
 constexpr uint32_t kHeapLimitKiB = 64 * 1024;
@@ -47,14 +47,16 @@ absl::Status Refused(std::string_view rule) {
 }
 
 // Escapes that mean something else in Oniguruma, or start features that no tokenizer needs. A
-// reference to a group reads all of it in one item; \c consumes the next character, even a bracket.
+// reference to a group reads all of the group's text in one item; \c consumes the next character,
+// even a bracket.
 constexpr std::string_view kRefusedEscapes = "hHRXKGCQEgkzZc123456789";
 
-// Accepted after "(?". Other groups capture, change how the rest is read, or call a part of the
-// pattern, which copies the state of all its items, uncounted.
+// Texts accepted after "(?". Other groups capture, change how the rest of the pattern is read, or
+// call a part of the pattern. A call copies the state of all items, at a cost that no step counts.
 constexpr std::string_view kKnownGroups[] = {":", "=", "!", "<=", "<!", ">", "i:"};
 
-// The largest number of a count like {1,3}, which starts at pattern[0]; 0 if it is not a count.
+// Returns the largest number of a count like {1,3} at the front of pattern, or 0 if no count is
+// there.
 int LargestRepeat(std::string_view pattern) {
   int largest = 0;
   for (size_t i = 1; i < pattern.size() && pattern[i] != '}'; ++i) {
@@ -80,8 +82,8 @@ struct Progress {
   size_t position;  // where the previous item was tried
 };
 
-// PCRE2 calls this before it tries an item of a pattern. Spends the item, and the characters read
-// since the previous one.
+// PCRE2 calls this before it tries an item of a pattern. Spends a step for the item, and one for
+// each character read since the previous item.
 int CountItem(pcre2_callout_block* item, void* data) {
   auto* progress = static_cast<Progress*>(data);
   const size_t position = item->current_position;
@@ -90,7 +92,8 @@ int CountItem(pcre2_callout_block* item, void* data) {
   return progress->budget->Spend(1 + num_read) ? 0 : PCRE2_ERROR_CALLOUT;
 }
 
-// The length of a named class, like [:alpha:], at the front of text; 0 without one.
+// Returns the length of a named class, like [:alpha:], at the front of text, or 0 if no such class
+// is there.
 size_t NamedClassBytes(std::string_view text) {
   if (!text.starts_with("[:")) {
     return 0;
@@ -102,7 +105,7 @@ size_t NamedClassBytes(std::string_view text) {
   return text.substr(end).starts_with(":]") ? end + 2 : 0;
 }
 
-// Refuses syntax that both engines accept and read differently, or that costs uncounted steps.
+// Refuses syntax that PCRE2 and Oniguruma read differently, and syntax whose cost no step counts.
 absl::Status CheckPortable(std::string_view pattern) {
   bool in_class = false;
   for (size_t i = 0; i < pattern.size(); ++i) {
@@ -198,7 +201,7 @@ absl::Status Pattern::FindAll(std::string_view text,
                               std::vector<TextSpan>* spans) const {
   MatchDataPtr match(pcre2_match_data_create_from_pattern(code_->code.get(), nullptr));
   MatchContextPtr context(pcre2_match_context_create(nullptr));
-  JitStackPtr stack;  // made if PCRE2's default of 32 KiB is not enough
+  JitStackPtr stack;  // created if PCRE2's default stack of 32 KiB is too small
   if (match == nullptr || context == nullptr) {
     return Error(absl::StatusCode::kResourceExhausted, "TOKENIZE_MEMORY", "text: no memory left");
   }

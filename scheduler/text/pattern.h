@@ -3,9 +3,10 @@
 // syntax is refused rather than matched differently.
 //
 // Thread safety: immutable after Compile; safe from any thread.
-// Cost:          every item of the pattern that is tried, and every character that it reads, is a
-//                step of the text's budget. PCRE2 calls us before each item, which costs about
-//                10 ns. Its own limit bounds one match and does not count characters.
+// Cost:          each item of the pattern that is tried, and each character that an item reads, is
+//                a step of the text's budget. PCRE2 calls back before each item, which takes about
+//                10 ns. PCRE2's own limit would not do: it bounds a single match and does not count
+//                characters.
 #ifndef QUIRE_SCHEDULER_TEXT_PATTERN_H_
 #define QUIRE_SCHEDULER_TEXT_PATTERN_H_
 
@@ -22,14 +23,14 @@
 
 namespace quire {
 
-// A stretch of text, in bytes, that a splitter matched or did not.
+// A stretch of text, as byte offsets: a match of a splitter, or text between matches.
 struct TextSpan {
   size_t begin;
   size_t end;
   bool is_match;
 };
 
-// Bounds a literal, and so the bytes that looking for it compares at each byte of the text.
+// Bounds a literal's length, and so the comparisons that a search makes at each byte of the text.
 inline constexpr size_t kMaxLiteralBytes = 256;
 
 // Appends spans that cover text in order; every occurrence of literal is a match. REQUIRES: literal
@@ -38,10 +39,11 @@ void FindLiteral(std::string_view literal, std::string_view text, std::vector<Te
 
 class Pattern {
  public:
-  // Errors: kInvalidArgument with reason TOKENIZER if the pattern does not compile, may match the
-  // empty string, uses syntax with another meaning in Oniguruma, has an item that may read more
-  // than 256 characters before the next one is tried (a count, a reference to a group), or a group
-  // that captures or is called. Plain groups do not capture.
+  // Errors: kInvalidArgument with reason TOKENIZER if the pattern
+  //   - does not compile, may match the empty string, or has another meaning in Oniguruma;
+  //   - has an item that may read more than 256 characters before the next item is tried (a count,
+  //     a reference to a group);
+  //   - has a group that captures or is called. Plain groups do not capture.
   static absl::StatusOr<Pattern> Compile(const std::string& pattern);
 
   Pattern(Pattern&&) noexcept;

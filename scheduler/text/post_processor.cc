@@ -20,7 +20,8 @@ absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
     return items.Error("must be an array");
   }
   std::vector<TokenId> ids;
-  for (const Json& item : items.json()) {  // no JsonNodes: each would copy the name
+  // Makes no JsonNode of an item, because the node would copy the name.
+  for (const Json& item : items.json()) {
     if (!item.is_number_integer() ||
         item.get<uint64_t>() >= static_cast<uint64_t>(vocabulary.size()) ||
         !vocabulary.Contains(static_cast<TokenId>(item.get<uint64_t>()))) {
@@ -31,7 +32,7 @@ absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
   return ids;
 }
 
-// The id in ["</s>", 2], a token and its id.
+// Returns the id of a pair like ["</s>", 2], a token's text and its id.
 absl::StatusOr<TokenId> TokenPair(const JsonNode& node,
                                   const char* key,
                                   const Vocabulary& vocabulary) {
@@ -79,7 +80,7 @@ absl::Status PostProcessor::CheckRoom(const JsonNode& node, size_t num_ids) cons
 absl::Status PostProcessor::AddTemplate(const JsonNode& node, const Vocabulary& vocabulary) {
   QUIRE_RETURN_IF_ERROR(node.CheckKeys({"type", "single", "pair", "special_tokens"}));
   QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> items, node.GetArray("single"));
-  ptrdiff_t num_before = 0;  // ids of this template in front of the text
+  ptrdiff_t num_before = 0;  // number of this template's ids in front of the text
   bool seen_text = false;
   for (const JsonNode& item : items) {
     QUIRE_RETURN_IF_ERROR(item.CheckKeys({"Sequence", "SpecialToken"}));

@@ -1,6 +1,6 @@
 // PostProcessor puts special tokens around the tokens of a text: the `post_processor` of
-// tokenizer.json. Known: TemplateProcessing, RobertaProcessing, ByteLevel (which only moves
-// offsets, and so does nothing here), and Sequence of them.
+// tokenizer.json. Supported: TemplateProcessing, RobertaProcessing, ByteLevel (which only moves
+// offsets, and so does nothing here), and a Sequence of these.
 //
 // Thread safety: immutable after Parse; safe from any thread.
 // Errors:        kInvalidArgument, reason TOKENIZER.
@@ -19,7 +19,8 @@
 
 namespace quire {
 
-// Upper bound on the tokens put around a text, both sides together. A small file could name many.
+// Upper bound on the tokens put around a text, on both sides together. Without it a small file
+// could add very many.
 inline constexpr size_t kMaxSpecialIds = 1024;
 
 class PostProcessor {
@@ -34,7 +35,7 @@ class PostProcessor {
  private:
   absl::Status AddTemplate(const JsonNode& node, const Vocabulary& vocabulary);
   absl::Status AddRoberta(const JsonNode& node, const Vocabulary& vocabulary);
-  // Returns an error if num_ids more would exceed kMaxSpecialIds.
+  // Returns an error if num_ids more ids would exceed kMaxSpecialIds.
   absl::Status CheckRoom(const JsonNode& node, size_t num_ids) const;
 
   std::vector<TokenId> prefix_;

@@ -22,7 +22,7 @@ void AddSpan(size_t begin, size_t end, bool is_match, std::vector<TextSpan>* spa
   }
 }
 
-// Every character that is_member accepts is a separate match.
+// Appends spans that cover text. Every character that is_member accepts is a separate match.
 template <typename IsMember>
 void FindCharacters(IsMember is_member, std::string_view text, std::vector<TextSpan>* spans) {
   size_t done = 0;
@@ -57,7 +57,7 @@ void FindWordsAndSymbols(std::string_view text, std::vector<TextSpan>* spans) {
   }
 }
 
-// Joins each match with the span before it, unless that is a match, too.
+// Joins each match with the span before it, unless that span is a match, too.
 void MergeForward(const std::vector<TextSpan>& matches, std::vector<TextSpan>* spans) {
   size_t first = spans->size();
   bool previous_match = false;
@@ -71,7 +71,7 @@ void MergeForward(const std::vector<TextSpan>& matches, std::vector<TextSpan>* s
   }
 }
 
-// Joins each match with the span after it, unless that is a match, too.
+// Joins each match with the span after it, unless that span is a match, too.
 void MergeBackward(const std::vector<TextSpan>& matches, std::vector<TextSpan>* spans) {
   size_t first = spans->size();
   bool previous_match = false;

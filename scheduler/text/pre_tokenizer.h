@@ -1,10 +1,10 @@
 // PreTokenizer cuts normalized text into the pieces that the model merges within: the
-// `pre_tokenizer` of tokenizer.json. Known: ByteLevel (last), Split, Digits, Metaspace, Whitespace,
-// WhitespaceSplit, and Sequence of them.
+// `pre_tokenizer` of tokenizer.json. Supported: ByteLevel (last), Split, Digits, Metaspace,
+// Whitespace, WhitespaceSplit, and a Sequence of these.
 //
 // Thread safety: immutable after Parse; safe from any thread.
-// Cost:          O(bytes), except for Split with a Pattern, which costs what the Pattern does; all
-//                of it out of the text's budget.
+// Cost:          O(bytes), except that a Split with a Pattern costs as much as Pattern::FindAll.
+//                All steps spend the text's budget.
 #ifndef QUIRE_SCHEDULER_TEXT_PRE_TOKENIZER_H_
 #define QUIRE_SCHEDULER_TEXT_PRE_TOKENIZER_H_
 
@@ -23,8 +23,8 @@
 
 namespace quire {
 
-// The pieces of one text. They are views of `text`, which is the given text or, if a step had to
-// rewrite it, `buffer`. Reuse one object for many texts to save allocations.
+// The pieces of one text, as spans of `text`. `text` is a view of the given text, or of `buffer` if
+// a step rewrote the text. Reuse one object for many texts to save allocations.
 struct PieceList {
   std::vector<TextSpan> spans;
   std::string_view text;
@@ -42,11 +42,11 @@ class PreTokenizer {
   // node: the value of the key "pre_tokenizer"; null means that a text is one piece.
   static absl::StatusOr<PreTokenizer> Parse(const JsonNode& node);
 
-  // True if the model sees the bytes of a piece (through the byte-level alphabet), false if its
-  // characters.
+  // True if the model sees the bytes of a piece (through the byte-level alphabet), false if it sees
+  // the characters.
   bool is_byte_level() const { return is_byte_level_; }
 
-  // Fills *pieces. at_text_start: text is at the front of the whole text to encode.
+  // Fills *pieces. at_text_start: true if `text` is the front of the whole text to encode.
   // REQUIRES: text is valid UTF-8 and outlives *pieces.
   // Errors: as for Pattern::FindAll.
   absl::Status Split(std::string_view text,
@@ -60,19 +60,19 @@ class PreTokenizer {
   struct Literal {
     std::string text;
   };
-  struct WordsAndSymbols {
-  };  // runs of word characters, runs of other characters that are not spaces
+  // Matches runs of word characters, and runs of other characters that are not spaces.
+  struct WordsAndSymbols {};
   using Matcher = std::variant<WordSplitter, Pattern, Literal, CharSet, WordsAndSymbols>;
   struct SplitStep {
     Matcher matcher;
     Behavior behavior;
     bool invert;
   };
-  // Replaces every space and puts a prefix in front of pieces.
+  // Puts a prefix in front of pieces, and may replace every space by the prefix.
   struct PrefixStep {
     enum class When { kAlways, kFirst, kNever };
-    std::string prefix;   // put in front of a piece that does not start with it
-    bool replace_spaces;  // by prefix
+    std::string prefix;   // put in front of a piece that does not start with the prefix
+    bool replace_spaces;  // replaces every space by the prefix
     When when;
   };
   using Step = std::variant<SplitStep, PrefixStep>;

@@ -10,10 +10,11 @@
 
 namespace quire {
 
-// States are the prefixes of the stop strings; state 0 is the empty one. There are at most
-// kMaxStopStrings * kMaxStopStringBytes + 1. A state takes 3 bytes only, because every waiting
-// request has an automaton. The states that a string adds form a branch: they are consecutive, each
-// the child of the one before. So only the first states of branches have to be searched.
+// An automaton of Aho and Corasick. Its states are the prefixes of the stop strings, at most
+// kMaxStopStrings * kMaxStopStringBytes + 1; state 0 is the empty prefix. A state takes only 3
+// bytes, because every waiting request has an automaton. The states that a string adds form a
+// branch: consecutive states, each the child of the state before. So Child compares the next state,
+// and else searches only the first states of branches.
 class StopAutomaton {
  public:
   // The end of a stop string.
@@ -40,7 +41,8 @@ class StopAutomaton {
 
   bool empty() const { return links_.size() == 1; }
 
-  // Amortized O(1): every step to a fallback undoes an earlier step deeper.
+  // Returns the state after `byte`. Amortized O(1): every step to a fallback undoes an earlier step
+  // to a deeper state.
   int32_t Next(int32_t state, char byte) const {
     while (state != 0) {
       int32_t child = Child(state, byte);
@@ -52,7 +54,7 @@ class StopAutomaton {
     return first_bytes_[static_cast<unsigned char>(byte)] ? Child(0, byte) : 0;
   }
 
-  // The length of the state's prefix: as many bytes have to be held back.
+  // Returns the length of the state's prefix, which is the number of bytes to hold back.
   size_t Depth(int32_t state) const {
     auto branch = branches_.rbegin();
     while (branch != branches_.rend() && branch->first > state) {
@@ -63,7 +65,8 @@ class StopAutomaton {
 
   // True if a stop string ends in the state.
   bool IsMatch(int32_t state) const { return At(state).is_match; }
-  // The longest of these, and the first of equal ones. REQUIRES: IsMatch(state).
+  // Returns the longest stop string that ends in the state; of equal strings, the first. REQUIRES:
+  // IsMatch(state).
   const End& Match(int32_t state) const {
     while (true) {
       for (const End& end : ends_) {
@@ -81,10 +84,10 @@ class StopAutomaton {
   static_assert(kMaxStopStrings * kMaxStopStringBytes <= kFallbackMask);
 
   struct Link {
-    uint16_t fallback : 13 = 0;  // the longest proper suffix that is a state, too
+    uint16_t fallback : 13 = 0;  // state of the longest proper suffix that is a state, too
     bool is_match : 1 = false;
-    bool has_next : 1 = false;      // state + 1 is its child, in the same branch
-    bool has_branches : 1 = false;  // its child is the first state of another branch
+    bool has_next : 1 = false;      // state + 1 is a child, in the same branch
+    bool has_branches : 1 = false;  // first states of other branches are children
   };
   static_assert(sizeof(Link) == 2);
 
@@ -94,7 +97,7 @@ class StopAutomaton {
     int32_t parent;
     int32_t parent_depth;
     int32_t first;
-    int32_t end;  // one past its last state
+    int32_t end;  // one past the branch's last state
   };
 
   const Link& At(int32_t state) const { return links_[static_cast<size_t>(state)]; }
@@ -108,7 +111,7 @@ class StopAutomaton {
       return state + 1;
     }
     if (link.has_branches) {
-      for (const Branch& branch : branches_) {  // one a string at most
+      for (const Branch& branch : branches_) {  // at most one branch for each string
         if (branch.parent == state && ByteOf(branch.first) == byte) {
           return branch.first;
         }
@@ -152,7 +155,8 @@ class StopAutomaton {
     return end - 1;
   }
 
-  // Goes by depth: a fallback is shallower than its state, so it is linked before.
+  // Links the states by depth. A fallback is shallower than its state, so it is linked before the
+  // state.
   void LinkFallbacks() {
     for (int32_t depth = 1; depth <= static_cast<int32_t>(kMaxStopStringBytes); ++depth) {
       for (const Branch& branch : branches_) {
@@ -170,10 +174,10 @@ class StopAutomaton {
     At(state).is_match = At(state).is_match || At(fallback).is_match;
   }
 
-  std::bitset<256> first_bytes_;  // of the strings; skips most bytes of a text
+  std::bitset<256> first_bytes_;  // of the stop strings; most bytes of a text are not among them
   std::string bytes_;             // by state
   std::vector<Link> links_;       // by state
-  std::vector<Branch> branches_;  // by first
+  std::vector<Branch> branches_;  // ascending by `first`
   std::vector<End> ends_;
 };
 

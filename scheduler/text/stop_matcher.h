@@ -2,15 +2,16 @@
 // so that a client never sees part of a stop string. The result does not depend on how the text is
 // cut into pieces.
 //
-// Which match counts: the one that is complete first; of several that end at the same byte, the
+// The match that is complete first counts; of several matches that end at the same byte, the
 // longest. With stops {"bc", "abcd"} the text "abcd" stops at "bc".
 //
 // Thread safety: not thread-safe; one per sequence. Copyable, for forks (copies share the immutable
 //                automaton, the only reason for a shared_ptr here).
 // Invariants:    text returned so far + text held back + stop string (when matched) = text pushed.
 //                Text returned ends at a character boundary when the text pushed does.
-// Cost:          O(bytes pushed), whatever the number of stop strings. Memory: 3 bytes for each of
-//                theirs and less than 1 KiB, and at most kMaxStopStringBytes held back.
+// Cost:          O(bytes pushed), whatever the number of stop strings. Memory: 3 bytes for each
+//                byte of the stop strings, less than 1 KiB more, and at most kMaxStopStringBytes of
+//                text held back.
 // Source:        Aho and Corasick 1975.
 #ifndef QUIRE_SCHEDULER_TEXT_STOP_MATCHER_H_
 #define QUIRE_SCHEDULER_TEXT_STOP_MATCHER_H_
@@ -33,24 +34,24 @@ class StopAutomaton;
 
 class StopMatcher {
  public:
-  // No stop strings is fine: such a matcher passes everything through.
+  // stop_strings may be empty: then the matcher passes all text through.
   // Errors: kInvalidArgument, reason STOP_LIMIT: too many, empty, too long or not UTF-8.
   static absl::StatusOr<StopMatcher> Create(const std::vector<std::string>& stop_strings,
                                             bool include_stop_in_output);
 
   struct Output {
-    std::string text;      // to send now
+    std::string text;      // text to send now
     bool matched = false;  // the sequence ends here; later text is dropped
   };
 
-  // Takes the next text. After a match it returns {"", true} for ever.
+  // Takes the next text. After a match, every call returns {"", true}.
   Output Push(std::string_view text);
 
   // Ends the text. Returns the text held back, or "" after a match.
   std::string Flush();
 
   bool matched() const { return matched_index_ >= 0; }
-  // Index into stop_strings of the match, -1 without one.
+  // Index of the matched string in stop_strings; -1 if none has matched.
   int32_t matched_index() const { return matched_index_; }
 
  private:
@@ -60,7 +61,7 @@ class StopMatcher {
   bool include_stop_in_output_;
   int32_t state_ = 0;
   int32_t matched_index_ = -1;
-  std::string held_;  // the last bytes of the text, as many as the depth of state_
+  std::string held_;  // last bytes of the text; their number is the depth of state_
 };
 
 }  // namespace quire

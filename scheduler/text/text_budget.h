@@ -1,11 +1,11 @@
-// TextBudget bounds the cost of tokenizing one text, for any text and any tokenizer.json of the
-// operator's. It counts steps: a byte that a pass reads, an item of a pattern that is tried, a byte
-// that is compared with an added token, a pair of symbols that may merge. It does not measure time,
-// so the same text ends the same way on every machine.
+// TextBudget bounds the cost of tokenizing one text, whatever the text and the operator's
+// tokenizer.json. It counts steps: a byte that a pass reads, an item of a pattern that is tried, a
+// byte that is compared with an added token, a pair of symbols that may merge. It does not measure
+// time, so the same text ends the same way on every machine.
 //
 // Limits: kMaxStepsPerByte steps for each byte of the text, and kMaxBytesPerByte bytes of rewritten
-//         text, each plus an allowance that even the shortest text has. Ordinary text with the
-//         tokenizers that README.md names takes less than a quarter of them.
+//         text, each plus a fixed allowance (kMaxFreeSteps, kMaxFreeBytes). Ordinary text with the
+//         tokenizers that README.md names takes less than a quarter of these limits.
 //
 // Thread safety: not thread-safe; one for each text.
 // Errors:        kInvalidArgument, reason TOKENIZE_BUDGET; or what the StopCheck returned.
@@ -26,21 +26,23 @@ inline constexpr size_t kMaxBytesPerByte = 4;
 inline constexpr size_t kMaxFreeBytes = 4096;
 inline constexpr size_t kStepsPerStopCheck = size_t{1} << 16;
 
-// Returns an error, which ends the text, if its client no longer waits. Called on the thread that
-// tokenizes, every kStepsPerStopCheck steps.
+// Returns an error, which ends the tokenizing, if the client of the text no longer waits. Called on
+// the thread that tokenizes, every kStepsPerStopCheck steps.
 using StopCheck = std::function<absl::Status()>;
 
 class TextBudget {
  public:
   explicit TextBudget(size_t text_bytes, StopCheck stop_check = nullptr);
 
-  // Counts steps. Returns false, now and ever after, if the text must end with status().
+  // Counts num_steps. Returns false, in this and all later calls, if tokenizing must end with
+  // status().
   [[nodiscard]] bool Spend(size_t num_steps) {
     num_steps_ += num_steps;
     return num_steps_ < next_look_ || Look();
   }
 
-  // Returns false, as Spend does, if a rewritten text must not have num_bytes.
+  // Returns false if num_bytes is too long for a rewritten text. Then, too, tokenizing must end
+  // with status().
   [[nodiscard]] bool HasRoomFor(size_t num_bytes);
 
   const absl::Status& status() const { return status_; }
@@ -53,7 +55,8 @@ class TextBudget {
   const size_t max_bytes_;
   const StopCheck stop_check_;
   size_t num_steps_ = 0;
-  size_t next_look_ = 0;  // num_steps_ at which Spend calls Look; 0 at first and once it must end
+  // Value of num_steps_ at which Spend calls Look; 0 at first, and once tokenizing must end.
+  size_t next_look_ = 0;
   absl::Status status_;
 };
 

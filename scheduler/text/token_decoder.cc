@@ -18,7 +18,7 @@
 namespace quire {
 namespace {
 
-// Most bytes of an unfinished UTF-8 character.
+// Upper bound on the bytes of an unfinished UTF-8 character.
 constexpr size_t kMaxPendingBytes = 3;
 
 absl::StatusOr<std::string> TypeOf(const JsonNode& node) { return node.GetString("type"); }
@@ -57,7 +57,8 @@ absl::Status TokenDecoder::ParseLeaves(const std::vector<JsonNode>& leaves) {
   return leaves[0].CheckKeys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
 }
 
-// Accepts Replace... ByteFallback? Fuse? Strip?. Only after Fuse does Strip mean the whole text.
+// Accepts Replace* ByteFallback? Fuse? Strip?. Strip must follow Fuse, else it would strip each
+// token instead of the whole text.
 absl::Status TokenDecoder::ParseChain(const std::vector<JsonNode>& leaves) {
   kind_ = Kind::kSentencePiece;
   bool fused = false;
@@ -118,7 +119,7 @@ absl::Status TokenDecoder::AddReplace(const JsonNode& node) {
   if (from.empty()) {
     return pattern.Error("String must not be empty");
   }
-  // The tokens are rewritten at load; without this bound a small file could make them large.
+  // The tokens are rewritten at load. Without this bound a small file could make the tokens large.
   if (to.size() > from.size()) {
     return node.Error("content must not be longer than the pattern");
   }
@@ -297,7 +298,7 @@ DecodeState TokenDecoder::StateAfter(std::span<const TokenId> prompt,
   std::string ignored;
   for (TokenId id : prompt) {
     if (!state.at_first_token && state.strip_left == 0) {
-      // Only the bytes at the very end can still matter.
+      // After the first token and the stripped front, only loose bytes at the end of prompt matter.
       state.pending.clear();
       AppendLoose(LooseTail(prompt, skip_special_tokens), &state, &ignored);
       break;

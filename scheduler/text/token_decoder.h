@@ -1,15 +1,15 @@
 // TokenDecoder knows the bytes of every token and the rules that join them into text: the `decoder`
-// part of tokenizer.json, compiled. Tokenizer::Decode and Detokenizer both run on it, which is why
-// a stream and a whole decode agree.
+// part of tokenizer.json, compiled. Tokenizer::Decode and Detokenizer both use TokenDecoder, which
+// is why a stream and a whole decode agree.
 //
-// Known: ByteLevel; Metaspace; and the SentencePiece chain of Replace, ByteFallback, Fuse and
+// Supported: ByteLevel; Metaspace; and the SentencePiece chain of Replace, ByteFallback, Fuse and
 // Strip.
 //
-// Loose bytes need not be whole characters. In byte-level vocabularies any token may end inside a
-// character; bytes that form none become one U+FFFD for each maximal part, as in Rust's
-// from_utf8_lossy. In byte-fallback vocabularies only tokens "<0x00>" to "<0xFF>" carry loose
-// bytes; a complete character among them is text at once, every other byte becomes a separate
-// U+FFFD. (Hugging Face turns a whole run of byte tokens into U+FFFD if one byte of it is bad,
+// A token has loose bytes if these need not be whole characters. In byte-level vocabularies every
+// token has loose bytes. Bytes that form no character become one U+FFFD for each maximal part, as
+// in Rust's from_utf8_lossy. In byte-fallback vocabularies only the tokens "<0x00>" to "<0xFF>"
+// have loose bytes. A complete character among these becomes text at once; every other byte becomes
+// a separate U+FFFD. (Hugging Face turns a whole run of byte tokens into U+FFFD if one byte is bad,
 // which a stream cannot know in time.)
 //
 // Thread safety: immutable after Parse; safe from any thread.
@@ -37,7 +37,7 @@ namespace quire {
 struct DecodeState {
   std::string pending;         // bytes of an unfinished character, at most 3
   int64_t strip_left = 0;      // leading characters that may still be stripped
-  bool at_first_token = true;  // no token has been kept so far
+  bool at_first_token = true;  // true while no token has been decoded
 };
 
 class TokenDecoder {
@@ -54,14 +54,14 @@ class TokenDecoder {
   // Ends the text: appends U+FFFD for unfinished bytes.
   void Finish(DecodeState* state, std::string* text) const;
 
-  // The state after prompt. Cost: the first and last few tokens.
+  // The state after prompt. Cost: reads the first and last few tokens only.
   DecodeState StateAfter(std::span<const TokenId> prompt, bool skip_special_tokens) const;
 
   // The bytes the token stands for inside a text. "" for an id without a token.
   std::string_view Bytes(TokenId id) const;
 
  private:
-  // Decides how loose bytes are read, and which rules the front of the text has.
+  // Decides how loose bytes are read, and which rules apply at the front of the text.
   enum class Kind { kByteLevel, kSentencePiece, kMetaspace };
 
   struct Token {

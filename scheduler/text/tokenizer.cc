@@ -22,12 +22,12 @@
 namespace quire {
 namespace {
 
-// The largest known file (Gemma 3, 262k tokens) has 33 MB.
+// Upper bound on a file. The largest known file (Gemma 3, 262k tokens) has 33 MB.
 constexpr int64_t kMaxFileBytes = int64_t{256} << 20;
-// Published files have up to two million values: a token is one, a merge up to three.
+// Published files have up to two million values: a token is one value, a merge up to three.
 constexpr JsonLimits kFileLimits = {.max_values = 4'000'000};
 
-// The component of the file, or null, as the parsers expect, if it is absent.
+// Returns the component of the file; if the file has none, a JSON null, as the parsers expect.
 JsonNode Component(const JsonNode& root, const char* key) {
   static const Json null;
   auto it = root.json().find(key);
@@ -46,7 +46,7 @@ struct Tokenizer::Parts {
   AddedTokenMatcher original_matcher;    // added tokens matched in the given text
   AddedTokenMatcher normalized_matcher;  // added tokens matched in the normalized text
 
-  // The added tokens as their matchers look for them, in the order of the vocabulary.
+  // Returns the texts that the matchers search for added tokens, in the order of the vocabulary.
   absl::StatusOr<std::vector<std::string>> AddedTexts() const;
   absl::Status IndexAddedTokens(const std::vector<std::string>& texts);
   absl::Status EncodeSection(std::string_view section,
@@ -120,7 +120,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(const Json& json)
 }
 
 absl::StatusOr<std::vector<std::string>> Tokenizer::Parts::AddedTexts() const {
-  TextBudget budget(vocabulary->added_bytes());  // one for all: a file may hold many tokens
+  // One budget for all tokens together, because a file may hold many.
+  TextBudget budget(vocabulary->added_bytes());
   size_t num_bytes = 0;
   std::vector<std::string> texts;
   texts.reserve(vocabulary->added_tokens().size());
@@ -182,7 +183,8 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view utf8_tex
       QUIRE_RETURN_IF_ERROR(
           parts_->EncodeSection(section.text, at_text_start, parse_special, budget, &ids));
     }
-    if (!budget->HasRoomFor(ids.size())) {  // the sum: each section alone stays below the limit
+    // Checks the sum over all sections: each section alone may stay below the limit.
+    if (!budget->HasRoomFor(ids.size())) {
       return budget->status();
     }
   }

@@ -1,13 +1,13 @@
 // Tokenizer turns text into token ids and back, exactly as Hugging Face `tokenizers` does for the
 // same tokenizer.json: byte-level BPE (GPT-2, OPT, Llama 3, Qwen2, ...) and SentencePiece-style BPE
-// with byte fallback (Llama 2, Mistral, ...). A file that asks for anything this code does not know
-// is refused at load; nothing in it is ever ignored silently. README.md lists what is known.
+// with byte fallback (Llama 2, Mistral, ...). A file with an unsupported setting is refused at
+// load; no setting is ignored silently. README.md lists the supported settings.
 //
 // Thread safety: immutable after Load; every method may be called from any thread at once.
 // Errors:        kInvalidArgument. Load: reason TOKENIZER, the message names file and rule.
 //                Encode: INVALID_UTF8, and those of the text's budget: TOKENIZE_BUDGET for a file
 //                that makes this text slow or long (impossible with the files of the models named
-//                above), or the error of its StopCheck.
+//                above), or the error of the StopCheck.
 // Cost:          Load about 0.5 s for 128k tokens. Encode O(n log n) in bytes whatever the text;
 //                Decode O(bytes). No recursion on the depth or size of any input.
 // Source:        Sennrich et al. 2016 (BPE); Kudo and Richardson 2018 (SentencePiece).
@@ -46,12 +46,12 @@ class Tokenizer {
   //   beginning-of-sequence token in front).
   // parse_special: true reads the text of a special token ("</s>") as that token, anywhere in the
   //   text, as Hugging Face does by default; false reads it as plain text. Use false for text that
-  //   comes from people: otherwise a prompt can forge the turns of a chat. Added tokens that are
+  //   comes from people: with true, a prompt could forge the turns of a chat. Added tokens that are
   //   not special are always recognized.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special) const;
-  // The same with the caller's budget for this text, which counts the cost and may end the text.
+  // The same with the caller's budget for this text, which counts the cost and may end the call.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special,
@@ -65,10 +65,10 @@ class Tokenizer {
   // FoldHash of the file's bytes, which tells files apart; 0 if there was no file.
   uint64_t file_digest() const { return file_digest_; }
 
-  // One more than the largest id. Ids below it may still have no token: see IsValidId.
+  // One more than the largest id. A smaller id may have no token: see IsValidId.
   int32_t vocab_size() const;
-  // True if the id names a token. False for negative ids, ids of gaps, and ids at or past
-  // vocab_size(), which a model may well have as padding.
+  // True if the id names a token. False for negative ids, for gaps, and for ids from vocab_size()
+  // on, which a model may have as padding.
   bool IsValidId(TokenId id) const;
   // True if the id names a special added token, one that skip_special_tokens leaves out.
   bool IsSpecial(TokenId id) const;
@@ -78,7 +78,7 @@ class Tokenizer {
   // The bytes the token stands for inside a text (" the", " the", "\n", "</s>"): not always whole
   // characters. "" when !IsValidId(id). For logprobs and other per-token output.
   std::string_view TokenBytes(TokenId id) const;
-  // The id of the token with this text in the file, if there is one.
+  // Returns the id of the token that the file writes as token_text, or nullopt.
   std::optional<TokenId> FindToken(std::string_view token_text) const;
 
   // For Detokenizer.

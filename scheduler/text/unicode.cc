@@ -26,7 +26,7 @@ bool Contains(std::span<const Range> ranges, char32_t code_point) {
   return after != ranges.begin() && code_point <= std::prev(after)->last;
 }
 
-// Letters and numbers of Unicode 15.1 and 16.0. The system's utf8proc knows 15.0.
+// Letters and numbers added by Unicode 15.1 and 16.0. The system's utf8proc has Unicode 15.0.
 constexpr Range kNewLetters[] = {
     {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3},
     {0x10D4A, 0x10D65}, {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389},
@@ -45,9 +45,10 @@ constexpr Range kNewNumbers[] = {
     {0x1E5F1, 0x1E5FA},
 };
 
-// Characters that compose, decompose or reorder in Unicode 15.0 and did not exist in the version
-// that Hugging Face's normalizer knows. There they never change, and nothing composes across them.
-// U+11A7 is here because utf8proc 2.8.0 loses it after a Hangul syllable; nothing composes with it.
+// Characters that compose, decompose or reorder in Unicode 15.0 and did not exist in the Unicode
+// version of Hugging Face's normalizer. That normalizer never changes these characters, and
+// composes nothing across them. U+11A7 is listed because utf8proc 2.8.0 drops U+11A7 after a Hangul
+// syllable; no character composes with U+11A7.
 constexpr Range kUnknownToNormalizer[] = {
     {0x07FD, 0x07FD},   {0x0898, 0x089F},   {0x08CA, 0x08D3},   {0x09FE, 0x09FE},
     {0x0C3C, 0x0C3C},   {0x0D3B, 0x0D3C},   {0x0EBA, 0x0EBA},   {0x11A7, 0x11A7},
@@ -71,7 +72,7 @@ constexpr Range kAlphabeticSymbols[] = {
     {0x1F170, 0x1F189},
 };
 
-// Lower case of letters newer than Unicode 15.0: code point plus distance.
+// Letters newer than Unicode 15.0. Lower case is the code point plus `distance`.
 struct CaseRange {
   char32_t first;
   char32_t last;
@@ -254,7 +255,8 @@ std::string ToLowerCase(std::string_view text) {
   size_t position = 0;
   while (position < text.size()) {
     char32_t code_point = DecodeValidUtf8(text, &position);
-    if (code_point == 0x130) {  // the one character whose lower case is two: i, combining dot above
+    // U+0130 alone has a lower case of two characters: i and the combining dot above.
+    if (code_point == 0x130) {
       out += "i\xCC\x87";
     } else {
       AppendUtf8(LowerCase(code_point), &out);

@@ -22,7 +22,7 @@ enum class CharClass : uint8_t {
 
 CharClass ClassOf(char32_t code_point);
 
-// Perl's \w by Unicode: letters, marks, decimal numbers, connectors, joiners.
+// True for Perl's \w in Unicode: letters, marks, decimal numbers, connectors, joiners.
 bool IsWordCharacter(char32_t code_point);
 
 inline bool IsWhiteSpace(char32_t code_point) {
@@ -33,7 +33,7 @@ inline bool IsWhiteSpace(char32_t code_point) {
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 
 // Returns text in the given form. Characters newer than Unicode 9 stay as they are, because Hugging
-// Face's normalizer does not know them. REQUIRES: text is valid UTF-8.
+// Face's normalizer does not change these. REQUIRES: text is valid UTF-8.
 // Cost: O(n log n), also for endless runs of combining marks.
 std::string Normalize(NormalizationForm form, std::string_view text);
 

@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-// The length of a character, by its lead byte, and the range of its second byte. That range
+// Rule for one lead byte: the length of the character, and the range of the second byte. The range
 // excludes overlong forms, surrogates and values above U+10FFFF.
 struct LeadRule {
   size_t length;  // 0: not a lead byte

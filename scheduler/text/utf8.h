@@ -1,5 +1,5 @@
 // Validation of UTF-8 as Unicode defines it (table 3-7): no overlong form, no surrogate, nothing
-// above U+10FFFF, no cut tail. All code behind Tokenizer::Encode relies on it.
+// above U+10FFFF, no cut tail. All code behind Tokenizer::Encode relies on this validation.
 //
 // Thread safety: free functions, safe from any thread.
 // Cost:          O(bytes); runs of ASCII are checked eight bytes at a time.
@@ -16,7 +16,7 @@
 
 namespace quire {
 
-// U+FFFD, to which bytes that form no character decode.
+// U+FFFD, which stands for bytes that form no character.
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
 // Kind of the bytes at one position.
@@ -46,7 +46,8 @@ inline bool IsValidUtf8(std::string_view text) {
 // OK, or kInvalidArgument with reason INVALID_UTF8 that names the field and the first bad byte.
 absl::Status CheckUtf8(std::string_view field, std::string_view text);
 
-// The character at `position` of text that is known to be valid; advances past it.
+// Returns the character at *position, and advances *position past it. REQUIRES: text is valid
+// UTF-8.
 char32_t DecodeValidUtf8(std::string_view text, size_t* position);
 
 // Appends one character. REQUIRES: a Unicode scalar value.

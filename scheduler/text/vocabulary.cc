@@ -12,8 +12,8 @@
 namespace quire {
 namespace {
 
-// Longer than any content of known models (43 bytes), short enough that looking for one costs
-// little at every byte of a text.
+// Upper bound on an added token's content. Longer than any content of known models (43 bytes), yet
+// short enough that a search at every byte of a text costs little.
 constexpr size_t kMaxAddedTokenBytes = 256;
 
 absl::StatusOr<AddedToken> ParseAddedToken(const JsonNode& node) {
@@ -60,7 +60,7 @@ absl::Status Vocabulary::ReadModel(const JsonNode& vocab) {
   }
   model_tokens_.reserve(vocab.json().size());
   for (const auto& [text, id] : vocab.json().items()) {
-    // Negative numbers become huge ones here, and fail the comparison as they should.
+    // A negative number becomes a huge one here, and so fails the comparison.
     uint64_t value = id.is_number_integer() ? id.get<uint64_t>() : uint64_t{UINT64_MAX};
     if (value >= uint64_t{std::numeric_limits<TokenId>::max()}) {
       return vocab.Error("every id must be an integer in [0, 2^31 - 1)", text);

@@ -1,11 +1,11 @@
-// Vocabulary maps token texts and ids, over the model's own tokens and the added ones.
+// Vocabulary maps token texts and ids, over the model's own tokens and the added tokens.
 //
-// Thread safety: immutable after Create; safe from any thread. Not copyable: the other components
-//                keep views into it.
+// Thread safety: immutable after Create; safe from any thread. Not copyable, because other
+//                components keep views into the object.
 // Invariants:    no two tokens share an id or a text; size() is at most twice the number of tokens,
-//                so that a file cannot make the process allocate much more than its own size.
-// Errors:        kInvalidArgument, reason TOKENIZER; a token has at most kMaxTokenBytes.
-// Cost:          look-ups O(1); memory about 40 bytes a token and its text.
+//                so that a file cannot make the process allocate much more than the file's size.
+// Errors:        kInvalidArgument, reason TOKENIZER; also for a token longer than kMaxTokenBytes.
+// Cost:          look-ups O(1); memory about 40 bytes for each token, plus its text.
 #ifndef QUIRE_SCHEDULER_TEXT_VOCABULARY_H_
 #define QUIRE_SCHEDULER_TEXT_VOCABULARY_H_
 
@@ -25,8 +25,8 @@
 
 namespace quire {
 
-// Several times the longest token of known vocabularies (some hundreds), yet low enough that the
-// text of a few tokens is short.
+// Upper bound on a token's text. Several times the longest token of known vocabularies (some
+// hundred bytes), yet low enough that the text of a few tokens stays short.
 inline constexpr size_t kMaxTokenBytes = 4096;
 
 // A token outside the model's merges, matched in the text before all other steps.
@@ -37,7 +37,7 @@ struct AddedToken {
   bool lstrip = false;       // includes the white space on its left
   bool rstrip = false;       // includes the white space on its right
   bool normalized = false;   // matched in normalized text, not in the original
-  bool special = false;      // left out of decoded text when asked
+  bool special = false;      // left out of decoded text if the caller asks for that
 };
 
 class Vocabulary {
@@ -53,13 +53,13 @@ class Vocabulary {
   bool Contains(TokenId id) const { return id >= 0 && id < size() && At(id).exists; }
   bool IsSpecial(TokenId id) const { return Contains(id) && At(id).special; }
   bool IsInModel(TokenId id) const { return Contains(id) && At(id).in_model; }
-  // Returns "" if there is no such token.
+  // Returns the token's text, or "" if no token has the id.
   std::string_view Text(TokenId id) const {
     return Contains(id) ? At(id).text : std::string_view();
   }
 
   std::optional<TokenId> Find(std::string_view text) const;
-  // The same, among the model's own tokens only.
+  // As Find, among the model's own tokens only.
   std::optional<TokenId> FindInModel(std::string_view text) const;
 
   const std::vector<AddedToken>& added_tokens() const { return added_tokens_; }

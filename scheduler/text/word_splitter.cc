@@ -76,9 +76,9 @@ class Reader {
     return position;
   }
 
-  // The end of the white space at position. `\s+(?!\S)|\s+`: a run leaves its last character to the
-  // word that follows. With lines_first, `\s*[\r\n]+` comes first: a run with line ends goes up to
-  // the last of them.
+  // Returns the end of the white space at position, by `\s+(?!\S)|\s+`: a run leaves its last
+  // character to the word that follows. If lines_first, `\s*[\r\n]+` is tried before: a run with
+  // line ends then ends at the last of these.
   size_t SpaceEnd(size_t position, bool lines_first) const {
     size_t last = position;  // start of the last character of the run
     size_t line_end = position;
@@ -157,7 +157,7 @@ bool SeparatesBloomWords(char32_t c) {
   return kSeparators.find(c) != std::u32string_view::npos || IsWhiteSpace(c);
 }
 
-// The end of the word that starts at position, or position itself if none does.
+// The end of the word that starts at position, or position itself if no word starts there.
 size_t BloomWordEnd(std::string_view text, size_t position) {
   const size_t first = text[position] == ' ' ? position + 1 : position;
   size_t end = first;

@@ -5,11 +5,11 @@
 //   GPT-2    's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 //   Llama 3  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
 //            ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-//   Qwen2    the same with \p{N} in place of \p{N}{1,3}
-// Each of them matches at every position, so the words cover the text.
+//   Qwen2    Llama 3's pattern with \p{N} in place of \p{N}{1,3}
+// Each of these three patterns matches at every position, so the words cover the text.
 //   BLOOM     ?[^(\s|[.,!?…。，、।۔،])]+
 // BLOOM's pattern does not match runs of white space and punctuation. Its inner brackets are part
-// of the class, as Oniguruma reads them.
+// of the class, as Oniguruma reads the pattern.
 //
 // Thread safety: a value without state; safe from any thread.
 // Cost:          O(bytes).
@@ -27,12 +27,12 @@ namespace quire {
 
 class WordSplitter {
  public:
-  // Returns the splitter for a pattern, or nullopt if it is not one of the four.
+  // Returns the splitter for a pattern, or nullopt if the pattern is not one of the four above.
   static std::optional<WordSplitter> ForPattern(std::string_view pattern);
   static WordSplitter Gpt2();
 
-  // Appends the words of text as matches, and the text between them. REQUIRES: text is valid
-  // UTF-8.
+  // Appends the words of text as matches, and the text between words as other spans. REQUIRES: text
+  // is valid UTF-8.
   void FindAll(std::string_view text, std::vector<TextSpan>* spans) const;
 
  private:

@@ -58,7 +58,7 @@ std::optional<int64_t> FieldOf(absl::string_view text, absl::string_view name) {
   return std::nullopt;
 }
 
-// nullopt means no limit.
+// Returns the lesser value; nullopt counts as no limit.
 std::optional<int64_t> Least(std::optional<int64_t> a, std::optional<int64_t> b) {
   if (a.has_value() && b.has_value()) {
     return std::min(*a, *b);
@@ -105,8 +105,9 @@ std::string GroupPath(const std::string& root, const CgroupFiles& files) {
   return "";
 }
 
-// Returns the least of the group and its ancestors: any of them may have the tightest limit. The
-// mount point counts too: a container often sees its own group there, but the host's path in /proc.
+// Returns the least bytes of the group and its ancestors, since any of them may have the tightest
+// limit. The mount point counts too: in a container it often is the container's group, while /proc
+// has the path on the host.
 std::optional<int64_t> LeastGroupBytes(const std::string& root,
                                        const CgroupFiles& files,
                                        Which which) {

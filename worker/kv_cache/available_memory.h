@@ -12,10 +12,12 @@
 namespace quire {
 
 // Returns the bytes that can still be taken without swapping; file pages that can be dropped count
-// as free. Returns nullopt if the kernel does not report it. root: holds /proc and /sys; for tests.
+// as free. Returns nullopt if the kernel does not report it. root: directory in place of /, for
+// tests.
 std::optional<int64_t> AvailableMemoryBytes(const std::string& root = "");
 
-// Returns the total, used and free. Returns nullopt if the kernel does not report it.
+// Returns the bytes in total, used and free ones together. Returns nullopt if the kernel does not
+// report them.
 std::optional<int64_t> TotalMemoryBytes(const std::string& root = "");
 
 }  // namespace quire

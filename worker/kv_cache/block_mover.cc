@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-// Adds its lifetime to *nanos.
+// Adds the stopwatch's lifetime to *nanos.
 class Stopwatch {
  public:
   explicit Stopwatch(int64_t* nanos) : nanos_(*nanos), begin_(SteadyNow()) {}

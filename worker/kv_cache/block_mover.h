@@ -1,6 +1,6 @@
 // BlockMover moves whole blocks for the step executor: copies inside the pool, and swaps between
-// the pool and the host pool that it owns. Swaps run while steps compute; the mover tracks blocks
-// in flight and orders operations that use one behind its swap. Each host block has a generation,
+// the pool and the host pool, which the mover owns. Swaps run while steps compute. An operation
+// that uses a block in flight is ordered behind the block's swap. Each host block has a generation,
 // the step that filled it; a swap-in that names another generation copies nothing.
 //
 // Thread safety: one caller at a time (the executor thread).
@@ -40,8 +40,8 @@ class BlockMover {
   std::vector<BlockId> SwapIn(const std::vector<BlockSwapIn>& swaps, uint64_t step_id);
   void Copy(const std::vector<BlockCopy>& copies);
 
-  // Orders later operations of the backend behind the swaps of these blocks. Cost: O(1) while no
-  // swap is in flight, else O(blocks).
+  // Orders later operations of the backend behind the swaps of these blocks, if any are in flight.
+  // Cost: O(1) while no swap is in flight, else O(blocks).
   void AwaitBlocks(std::span<const BlockId> blocks);
 
   // Returns the last step, at most step_id, up to which all swaps are done.
@@ -80,9 +80,9 @@ class BlockMover {
   std::deque<Swap> in_flight_;                  // oldest first
   std::vector<TransferId> last_transfer_;       // by block
   std::vector<TransferId> last_host_transfer_;  // by host block
-  std::vector<TransferId> awaited_;             // in flight, and operations are ordered behind them
-  std::vector<uint64_t> generations_;           // by host block; 0: empty
-  int32_t num_filled_ = 0;                      // host blocks that have a generation
+  std::vector<TransferId> awaited_;    // in flight; later operations are ordered behind them
+  std::vector<uint64_t> generations_;  // by host block; 0: empty
+  int32_t num_filled_ = 0;             // host blocks that have a generation
   int64_t busy_nanos_ = 0;
 
   // Scratch.

@@ -1,6 +1,7 @@
-// KvCacheStorage owns the memory of this rank's KV pool: num_blocks blocks, one after another, and,
-// if places are asked for, the windows that show them a second time. It knows no sequences: the
-// scheduler knows which block belongs to which. The null block is never written and stays zero.
+// KvCacheStorage owns the memory of this rank's KV pool: num_blocks consecutive blocks. If places
+// are asked for, it also owns windows, in which the same blocks are mapped a second time
+// (kv_windows.h). It knows no sequences: the scheduler decides which block belongs to which
+// sequence. The null block is never written and stays zero.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    view().base is 64-byte aligned.
@@ -21,7 +22,7 @@ namespace quire {
 
 class KvCacheStorage {
  public:
-  // num_places > 0 makes windows. REQUIRES: then layout.block_bytes() is a multiple of
+  // Makes windows if num_places > 0. REQUIRES: with windows, layout.block_bytes() is a multiple of
   // KernelBackend::window_page_bytes. Errors: kInvalidArgument if the pool has no blocks or its
   // size overflows; kResourceExhausted, reason MEMORY, if the backend lacks the memory.
   static absl::StatusOr<std::unique_ptr<KvCacheStorage>> Create(KernelBackend& backend,

@@ -44,7 +44,7 @@ bool KvWindows::Show(SequenceHandle handle, std::span<const BlockId> block_ids) 
   if (window.num_shown >= end) {
     return true;
   }
-  StartAhead();  // expected blocks are noted in shown_ already, so they must be mapped first
+  StartAhead();  // shown_ has the expected blocks already, so they must be mapped first
   AwaitAhead();
   const auto block_at = [&](int32_t index) { return block_ids[static_cast<size_t>(index)]; };
   while (window.num_shown < end) {

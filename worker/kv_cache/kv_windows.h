@@ -1,10 +1,11 @@
-// KvWindows gives each sequence a window: a range of places that show its blocks one after another.
-// A window's contents follow from the sequence's block table.
+// KvWindows gives each sequence a window: consecutive places that show the sequence's blocks in
+// order. A place is a block-sized address range that a block of the pool can be mapped to; it shows
+// that block.
 //
-// The end of a sequence unmaps nothing. The next sequence of the window maps only the places that
-// show another block than its own (deferred reclamation). The block that probably comes next can be
-// mapped ahead, on a separate thread beside the running step; if the guess was wrong, Show maps the
-// place anew like any other.
+// The end of a sequence unmaps nothing. The next sequence in the window maps only the places where
+// another block than its own is shown (deferred reclamation). The block that a sequence probably
+// gets next can be mapped ahead, on a separate thread while the step runs. If the guess was wrong,
+// Show maps the place again.
 //
 // If the system allows no more mappings, windows without a sequence are taken down. If that does
 // not suffice, Show returns false and the step reads through block tables.
@@ -12,7 +13,7 @@
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    a place shows nothing or a block of the pool; the first num_shown places of a
 //                window with a sequence show the sequence's blocks, except null blocks.
-// Cost:          per step O(new blocks), and one system call for each run of consecutive ids.
+// Cost:          per step O(new blocks), and one system call for each run of consecutive block ids.
 // Source:        vAttention, Prabhu et al. 2024, sections 5.3 and 6.2.
 #ifndef QUIRE_WORKER_KV_CACHE_KV_WINDOWS_H_
 #define QUIRE_WORKER_KV_CACHE_KV_WINDOWS_H_
@@ -31,7 +32,7 @@
 
 namespace quire {
 
-// In places, since the windows were made.
+// Numbers of places, counted since the windows were created.
 struct WindowCounts {
   int64_t num_found = 0;         // already showed the block, from an earlier sequence
   int64_t num_mapped = 0;        // mapped while the caller waited
@@ -41,9 +42,9 @@ struct WindowCounts {
 
 class KvWindows {
  public:
-  // num_windows: sequence handles; window_blocks: most blocks of a sequence. Unmaps all places. The
-  // backend and the memory must outlive the windows. REQUIRES: memory has num_windows *
-  // window_blocks places. Errors: those of WindowMemory::Unmap.
+  // Unmaps all places. num_windows: number of sequence handles. window_blocks: upper bound on the
+  // blocks of a sequence. The backend and the memory must outlive the windows. REQUIRES: memory has
+  // num_windows * window_blocks places. Errors: those of WindowMemory::Unmap.
   static absl::StatusOr<std::unique_ptr<KvWindows>> Create(KernelBackend& backend,
                                                            WindowMemory& memory,
                                                            int32_t num_windows,
@@ -56,18 +57,19 @@ class KvWindows {
   void Begin(SequenceHandle handle);
   void End(SequenceHandle handle);
 
-  // Makes the window show these blocks, which extend those of the last call since Begin; the place
-  // of a null block may show anything. Returns false if there is no room; fewer are shown then.
+  // Makes the window show these blocks. block_ids extends the list of the last call since Begin.
+  // The place of a null block may show anything. Returns false if there is no room for all; the
+  // window then shows fewer blocks.
   bool Show(SequenceHandle handle, std::span<const BlockId> block_ids);
 
   // Notes this block as the sequence's probable next one, to be mapped ahead if there is room.
   void Expect(SequenceHandle handle, BlockId block);
-  // Starts mapping the expected blocks, beside what the caller does next. Without this call the
-  // next Show maps them and waits.
+  // Starts mapping the expected blocks while the caller continues. Without this call the next Show
+  // maps them and waits.
   void StartAhead();
 
   int64_t FirstPlace(SequenceHandle handle) const { return int64_t{handle} * window_blocks_; }
-  // Places that show something.
+  // Number of places that show a block.
   int64_t num_mapped() const { return num_mapped_; }
   int64_t max_mapped() const { return memory_.max_mapped_places(); }
   const WindowCounts& counts() const { return counts_; }
@@ -75,8 +77,8 @@ class KvWindows {
  private:
   struct Window {
     int32_t num_shown = 0;   // blocks of its sequence
-    int32_t num_mapped = 0;  // places that show something
-    int32_t ahead = -1;      // index mapped ahead and not needed yet; -1: none
+    int32_t num_mapped = 0;  // places that show a block
+    int32_t ahead = -1;      // index of the place mapped ahead and not needed yet; -1: none
     bool is_used = false;
   };
 
@@ -85,16 +87,16 @@ class KvWindows {
             int32_t num_windows,
             int32_t window_blocks);
 
-  // Returns true if the place shows the block or the block is null. Counts the place if found.
+  // Returns true if the place shows the block, which counts it as found, or if the block is null.
   bool IsFound(SequenceHandle handle, int32_t index, BlockId block);
   // Maps `count` blocks with consecutive ids from `index` on. Returns false if there is no room.
   bool Map(SequenceHandle handle, int32_t index, BlockId block, int32_t count);
-  // Returns how many of the places show nothing.
+  // Returns how many of these `count` places show nothing.
   int64_t NumEmpty(SequenceHandle handle, int32_t index, int32_t count) const;
   bool MakeRoomFor(int64_t num_places);
   bool TakeDown(SequenceHandle handle);
   void AwaitAhead();
-  // Records that the place shows this block; null block: nothing.
+  // Records that the place shows this block, or nothing if the block is null.
   void Note(SequenceHandle handle, int32_t index, BlockId block);
   BlockId ShownAt(SequenceHandle handle, int32_t index) const {
     return shown_[static_cast<size_t>(FirstPlace(handle) + index)];
@@ -103,11 +105,11 @@ class KvWindows {
   WindowMemory& memory_;
   const int32_t window_blocks_;
   std::vector<Window> windows_;  // by handle
-  std::vector<BlockId> shown_;   // by place; null block: nothing
+  std::vector<BlockId> shown_;   // by place: the block that it shows, or the null block
   int64_t num_mapped_ = 0;
   WindowCounts counts_;
 
-  std::vector<MapOrder> ahead_;  // expected, or being mapped
+  std::vector<MapOrder> ahead_;  // orders that are expected, or being mapped
   bool is_ahead_under_way_ = false;
   PlaceMapper mapper_;
 };

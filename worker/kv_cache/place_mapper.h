@@ -1,4 +1,4 @@
-// PlaceMapper maps places of a WindowMemory on its own thread, beside the executor's work.
+// PlaceMapper maps places of a WindowMemory on its own thread, while the executor works.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Source:        vAttention, Prabhu et al. 2024, section 6.2.1 (overlapping memory allocation).
@@ -24,7 +24,7 @@ struct MapOrder {
 
 class PlaceMapper {
  public:
-  // Both must outlive the mapper.
+  // The backend and the memory must outlive the mapper.
   PlaceMapper(KernelBackend& backend, WindowMemory& memory);
   // Waits for the orders that were started.
   ~PlaceMapper();
@@ -33,7 +33,8 @@ class PlaceMapper {
 
   // Starts mapping the orders. REQUIRES: Wait was called since the last Start.
   void Start(const std::vector<MapOrder>& orders);
-  // Waits until all orders were tried. Returns false if some places may show nothing now.
+  // Waits until all orders were tried. Returns false if any failed; the places of all orders may
+  // then show nothing.
   bool Wait();
 
  private:

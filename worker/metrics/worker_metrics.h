@@ -1,7 +1,7 @@
 // WorkerMetrics observes the executor and exports Prometheus metrics. Their names and meanings are
 // in common/metrics/metric_names.h.
 //
-// Thread safety: OnEpoch and OnStep from the executor thread, everything else from any.
+// Thread safety: OnEpoch and OnStep from the executor thread, all other methods from any.
 // Cost:          OnStep: some twenty atomic additions and no lock, 0.1 us (step_metrics_bench).
 #ifndef QUIRE_WORKER_METRICS_WORKER_METRICS_H_
 #define QUIRE_WORKER_METRICS_WORKER_METRICS_H_
@@ -77,7 +77,8 @@ class WorkerMetrics : public StepObserver, public prometheus::Collectable {
   std::atomic<const WeightScrubber*> scrubber_{nullptr};
 
   mutable Mutex mutex_;
-  EpochObservation epoch_ ABSL_GUARDED_BY(mutex_);  // the last one; OnStep takes no lock
+  // The last one. OnStep, which takes no lock, does not use it.
+  EpochObservation epoch_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace quire

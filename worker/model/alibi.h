@@ -1,6 +1,7 @@
-// ALiBi slopes: the factors by which attention scores fall with the distance between query and key,
-// one per head. n heads, a power of two, have 2^(-8/n), 2^(-16/n), ... For another number of heads,
-// n is the next lower power of two, and further heads take every other slope of 2n heads.
+// ALiBi slopes, one per head: the factors by which attention scores fall with the distance between
+// query and key. If the number n of heads is a power of two, the slopes are 2^(-8/n), 2^(-16/n),
+// ... Otherwise n is the next lower power of two, and the other heads take every other slope of 2n
+// heads.
 //
 // Thread safety: a pure function.
 // Source:        Press et al. 2022 (ALiBi); build_alibi_tensor of Hugging Face transformers, which

@@ -30,7 +30,8 @@ StepInputs ViewOf(const Batch& batch) {
           .logits_rows = batch.logits_rows.data()};
 }
 
-// Returns the checkpoint's scales for an fp8 cache without a scale per token, else the default.
+// Returns the checkpoint's scales if the cache is fp8 and keeps no scale per token, else scales of
+// 1.
 KvCacheScales ScalesFor(const LayerWeights& weights, const KvCacheLayout& layout) {
   return layout.dtype == DType::kF8E4M3 && !layout.has_scales() ? weights.kv_cache_scales
                                                                 : KvCacheScales{};
@@ -180,8 +181,8 @@ void DecoderModel::Embed(const StepInputs& inputs) {
   }
 }
 
-// Sets residual to the rows plus their position rows. Embed takes `rows` as its token table; they
-// may be the residual.
+// Sets the residual to `rows` plus their position embeddings. Embed takes `rows` as its token
+// table; `rows` may be the residual itself.
 void DecoderModel::EmbedPositions(const StepInputs& inputs, void* rows, DType dtype) {
   EmbeddingParams params = {.num_tokens = inputs.num_tokens,
                             .token_ids = static_cast<const TokenId*>(workspace_.row_ids.data()),
@@ -373,9 +374,9 @@ void DecoderModel::Logits(const StepInputs& inputs, std::span<const int32_t> num
   }
 }
 
-// Layers only add to the residual, or derive it anew from values that all ranks share, so a rank
-// whose bits once differed still differs here. An error made before a sum over the ranks is in all
-// of them alike and cannot be detected.
+// Layers only add to the residual, or derive it from values that all ranks share. So a rank whose
+// bits once differed still differs here. An error made before a sum over the ranks reaches all
+// ranks alike, so it cannot be detected.
 uint64_t DecoderModel::HashRows(int64_t num_tokens) const {
   FoldHash hash;
   const auto add = [&](const void* rows, DType dtype) {

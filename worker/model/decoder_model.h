@@ -1,7 +1,7 @@
 // DecoderModel computes Llama 2/3, Mistral, Qwen2, Qwen3, OPT and BLOOM with the operations of a
 // KernelBackend. The configuration says which parts are present; there is no class per family. If
 // the model is split, each rank computes its share; two sums over the ranks in each layer give all
-// of them the same activations.
+// ranks the same activations.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Cost:          Forward allocates only when a batch is larger than every one before it.
@@ -30,7 +30,8 @@ namespace quire {
 
 class DecoderModel : public Model {
  public:
-  // The backend must outlive the model. REQUIRES: the weights are this share of this configuration.
+  // The backend must outlive the model. REQUIRES: `weights` holds this share of a model with this
+  // configuration.
   DecoderModel(ModelConfig config,
                const RankShare& share,
                DecoderWeights weights,
@@ -49,17 +50,17 @@ class DecoderModel : public Model {
   }
 
  private:
-  // Memory of one step. Elements have the backend's activation type unless a comment says fp32. 'Of
-  // the share' dimensions count this rank's part only.
+  // Memory of one step. Elements have the backend's activation type unless a comment says fp32.
+  // Dimensions 'of the share' count this rank's part only.
   struct Workspace {
     DeviceBuffer residual;   // fp32 [num_tokens, hidden_size], the sum over layers
-    DeviceBuffer hidden;     // [num_tokens, hidden_size], what a sub-layer reads
-    DeviceBuffer delta;      // [num_tokens, hidden_size], what a sub-layer adds
-    DeviceBuffer embedding;  // [num_tokens, embedding_dim], where it differs from hidden_size
+    DeviceBuffer hidden;     // [num_tokens, hidden_size], input of a sub-layer
+    DeviceBuffer delta;      // [num_tokens, hidden_size], output of a sub-layer
+    DeviceBuffer embedding;  // [num_tokens, embedding_dim], if that is not hidden_size
     DeviceBuffer row_ids;    // int32 [num_tokens]: 0, 1, 2, ...
     DeviceBuffer qkv;        // [num_tokens, (heads + 2 * kv_heads) * head_dim], of the share
     DeviceBuffer attention;  // [num_tokens, heads * head_dim], of the share
-    DeviceBuffer mlp;        // [num_tokens, intermediate, twice that when gated], of the share
+    DeviceBuffer mlp;        // [num_tokens, intermediate (twice that if gated)], of the share
     DeviceBuffer activated;  // [num_tokens, intermediate], of the share
     DeviceBuffer rows;       // fp32 [num_logits, hidden_size]
     DeviceBuffer last;       // [num_logits, hidden_size], normalized rows
@@ -88,7 +89,7 @@ class DecoderModel : public Model {
 
   const ModelConfig config_;
   const RankShare share_;
-  std::vector<int64_t> vocab_widths_;  // of each rank
+  std::vector<int64_t> vocab_widths_;  // by rank
   const DecoderWeights weights_;
   KernelBackend& backend_;
   std::optional<RopeTable> rope_;

@@ -1,5 +1,5 @@
-// DecoderWeights holds the weights of a decoder in the form kernels read: linear layers packed by
-// the backend, tables in the type of the file, norms in fp32.
+// DecoderWeights holds the weights of a decoder in the form that kernels read: linear layers packed
+// by the backend, tables in the type of the file, norms in fp32.
 //
 // With several ranks it holds this rank's part; see RankShare.
 //
@@ -21,7 +21,7 @@
 namespace quire {
 
 struct NormWeights {
-  DeviceBuffer weight;  // fp32 [width]; ones when the model has none
+  DeviceBuffer weight;  // fp32 [width]; all ones if the model has none
   DeviceBuffer bias;    // fp32 [width], or empty
 };
 
@@ -43,20 +43,20 @@ struct LayerWeights {
   DeviceBuffer q_norm;  // fp32 [head_dim], or empty
   DeviceBuffer k_norm;
   std::unique_ptr<PackedLinear> attention_out;
-  // fp32 [hidden_size] with several ranks, on a backend that adds_bias_to_sums; else empty.
+  // fp32 [hidden_size] with several ranks, if the backend adds_bias_to_sums; else empty.
   DeviceBuffer attention_out_bias;
   NormWeights mlp_norm;
   std::unique_ptr<PackedLinear> mlp_in;
   std::unique_ptr<PackedLinear> mlp_out;
-  DeviceBuffer mlp_out_bias;  // as attention_out_bias
+  DeviceBuffer mlp_out_bias;  // filled like attention_out_bias
   KvCacheScales kv_cache_scales;
 };
 
 struct DecoderWeights {
   TableWeights token_table;
-  TableWeights position_table;               // no rows: the model has none
+  TableWeights position_table;               // no rows if the model has none
   std::unique_ptr<PackedLinear> project_in;  // or null
-  NormWeights embedding_norm;                // empty: the model has none
+  NormWeights embedding_norm;                // empty if the model has none
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   std::unique_ptr<PackedLinear> project_out;  // or null

@@ -20,7 +20,8 @@ constexpr std::array<std::string_view, 4> kValueNames = {
     ".v_scale", ".v_proj.v_scale", ".v_proj.output_scale", ".kv_scale"};
 constexpr std::string_view kQueryName = ".q_scale";
 
-// Far outside what any model needs: its keys and values are about the size of f16 numbers.
+// Bounds of a valid scale, far outside the scales that any model needs: keys and values are about
+// as large as f16 numbers.
 constexpr float kLeastScale = 1e-9F;
 constexpr float kMostScale = 1e9F;
 
@@ -51,7 +52,7 @@ absl::StatusOr<float> ReadScale(const WeightRef& weight) {
   return scale;
 }
 
-// Returns the scale under the first of the names that is in the files.
+// Returns the scale under the first of these names that is in the files; nullopt if none is.
 absl::StatusOr<std::optional<float>> FindScale(const LayerLayout& layer,
                                                const std::array<std::string_view, 4>& names,
                                                const WeightFiles& files) {

@@ -1,5 +1,6 @@
-// Scales that a checkpoint carries for an fp8 KV cache: per layer one for the keys and one for the
-// values, found by calibration so that stored numbers fit e4m3. Published under several names:
+// Scales that a checkpoint carries for an fp8 KV cache: in each layer one for the keys and one for
+// the values. Calibration chose them so that stored numbers fit e4m3. They are published under
+// several names:
 //
 //   <attention>.k_scale, <attention>.v_scale                        compressed-tensors
 //   <attention>.k_proj.k_scale, <attention>.v_proj.v_scale          ModelOpt
@@ -35,8 +36,8 @@ struct KvCacheScales {
 std::vector<std::string> KvCacheScaleNames(const LayerLayout& layer);
 
 // Returns one entry per layer. Errors: kInvalidArgument, reason MODEL_FILE, if a scale is not one
-// number from 1e-9 to 1e9 in F32, F16 or BF16. Caches that use no scales check them too, so that
-// all devices accept the same directories.
+// number from 1e-9 to 1e9 in F32, F16 or BF16. The scales are checked even if the cache does not
+// use them, so that all devices accept the same directories.
 absl::StatusOr<std::vector<KvCacheScales>> ReadKvCacheScales(const WeightLayout& layout,
                                                              const WeightFiles& files);
 

@@ -1,5 +1,5 @@
-// Errors of loading a model directory: one line "load: <file>: <rule>" or
-// "load: <file>: <tensor>: <rule>", reason MODEL_FILE. Names come from the file, so they are shown
+// Errors of loading a model directory: one line "load: <file>: <rule>" or "load: <file>: <tensor>:
+// <rule>", reason MODEL_FILE. Names of files and tensors come from outside, so they are made
 // printable and short.
 //
 // Thread safety: free functions, safe from any thread.

@@ -24,7 +24,8 @@
 namespace quire {
 namespace {
 
-// Returns the tensors of which the rank before holds the same part and counts it in its sum.
+// Returns the tensors of which the previous rank holds the same part, so that an earlier rank
+// already counts the part in its weights_sum.
 std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
                                                  const ModelConfig& config,
                                                  const WeightLayout& whole) {
@@ -32,7 +33,7 @@ std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
   if (share.rank == 0) {
     return names;
   }
-  // Not an error: this rank's share has the same size.
+  // Cannot fail: ShareOf succeeded for this rank of the same group.
   const absl::StatusOr<RankShare> before =
       ShareOf(config, {.rank = share.rank - 1, .size = share.size});
   const std::vector<TensorGroup> theirs = TensorGroups(SliceFor(*before, config, whole));
@@ -49,7 +50,7 @@ std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
   return names;
 }
 
-// Called only after the weights were admitted, so that a start that fails logs one line.
+// Called only after the weights were admitted, so that a failing start logs nothing but its error.
 void LogFound(const WeightFiles& files) {
   int64_t bytes = 0;
   for (const SafetensorsFile& file : files.files()) {

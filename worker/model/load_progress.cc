@@ -15,7 +15,7 @@ namespace quire {
 namespace {
 
 constexpr auto kRedrawInterval = std::chrono::milliseconds(50);
-// Bounds the silence in a log: a quarter of a large model takes minutes.
+// Upper bound on the time between two lines in a log: a quarter of a large model takes minutes.
 constexpr auto kLogInterval = std::chrono::seconds(10);
 constexpr double kBytesPerMb = 1e6;
 
@@ -72,7 +72,7 @@ void LoadProgressBar::Update(const LoadProgress& progress) {
     return;
   }
   if (is_finished && last_quarter_ > 4) {
-    return;  // the last line is out already
+    return;  // the final line was written before
   }
   last_drawn_ = now;
   last_quarter_ = is_finished ? 5 : quarter;

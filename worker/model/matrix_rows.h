@@ -22,8 +22,9 @@ namespace quire {
 
 class MatrixRows final : public RowReader {
  public:
-  // The constructing thread calls `tick` for each part that it reads itself, with the bytes that
-  // all threads had begun to read before. The source must outlive the object.
+  // `tick` is called on the constructing thread only, after each of its own Read calls. `bytes`:
+  // the sizes of all reads that any thread had begun before that one. The source must outlive the
+  // object.
   MatrixRows(const TensorSource& source,
              TensorGroup matrices,
              std::function<void(int64_t bytes)> tick);
@@ -36,7 +37,7 @@ class MatrixRows final : public RowReader {
   const TensorSource& source_;
   const TensorGroup matrices_;
   const std::function<void(int64_t bytes)> tick_;
-  mutable std::atomic<int64_t> bytes_begun_ = 0;  // several threads read
+  mutable std::atomic<int64_t> bytes_begun_ = 0;  // atomic: several threads call Read
   const std::thread::id caller_ = std::this_thread::get_id();
 };
 

@@ -43,12 +43,12 @@ class Model {
   // size.
   virtual float* Forward(const Batch& batch, const KvCacheView& cache) = 0;
 
-  // Hash of all rows of the last Forward as they leave the last layer, equal on every rank. 0 where
-  // ranks are not compared: for a whole model, and on GPUs, whose bits may differ.
+  // Hash of all rows after the last layer in the last Forward, equal on every rank. 0 if ranks are
+  // not compared: for a whole model, and on GPUs, since bits may differ between GPUs.
   virtual uint64_t row_hash() const = 0;
 
-  // Allocates the memory for steps of up to so many tokens and rows of logits, so that no such step
-  // allocates. Errors: kResourceExhausted, reason MEMORY.
+  // Allocates the memory for steps of at most max_tokens tokens and max_logits rows of logits, so
+  // that these steps allocate nothing. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::Status Reserve(int32_t max_tokens, int32_t max_logits) = 0;
 
   // Bytes of packed weights.
@@ -59,12 +59,12 @@ class Model {
   virtual uint64_t weights_sum() const = 0;
 
   // Returns the weights in main memory, valid while the model lives and never written again. Empty
-  // if they are on a device.
+  // if the weights are on a device.
   virtual std::vector<std::span<const std::byte>> weights_memory() const = 0;
 };
 
-// State of loading, reported for each tensor that is done and for many of the pieces read before.
-// bytes_done includes bytes of tensors that are not done.
+// State of loading, reported after each tensor and after many of its pieces. bytes_done includes
+// pieces of tensors that are not done yet.
 struct LoadProgress {
   int64_t tensors_done = 0;
   int64_t tensors_total = 0;
@@ -74,7 +74,7 @@ struct LoadProgress {
 using LoadProgressFn = std::function<void(const LoadProgress&)>;
 
 // Called before the first weight is read. weight_bytes: main memory for the weights of the rank's
-// share and for the buffer that reads them. An error ends the loading.
+// share and for the buffer into which they are read. An error ends the loading.
 using AdmitWeightsFn =
     std::function<absl::Status(const ModelConfig&, const RankShare&, int64_t weight_bytes)>;
 
@@ -96,9 +96,9 @@ absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_d
                                                       RankPlace place = {},
                                                       const AdmitWeightsFn& admit = nullptr);
 
-// Returns the identity of the files, equal on workers that loaded the same ones: a digest of the
-// config, the file sizes, and each tensor's name, dtype, shape and a sample of its bytes, sorted by
-// name. weights_sum() compares the bytes between the samples.
+// Returns the identity of the model files, equal on workers that loaded the same files: a digest of
+// the config, the file sizes, and each tensor's name, dtype, shape and a sample of its bytes,
+// sorted by name. Model::weights_sum covers the bytes between the samples.
 absl::StatusOr<uint64_t> HashModelFiles(const std::string& model_dir);
 
 }  // namespace quire

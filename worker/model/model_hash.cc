@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kSampleBytes = 64;
 constexpr int64_t kSamplesPerTensor = 16;
 
-// Adds the first and the last bytes of the tensor and evenly spread ones between.
+// Adds samples of the tensor: its first bytes, its last bytes, and evenly spaced samples between.
 absl::Status AddSample(const WeightRef& weight, Digest& digest) {
   const int64_t bytes = weight.tensor->bytes;
   const int64_t size = std::min(bytes, kSampleBytes);

@@ -62,7 +62,7 @@ void ReadAhead::Place(std::vector<TensorGroup> groups) {
   for (TensorGroup& group : groups) {
     const int64_t bytes = BytesOf(group, source_);
     if (at % ring_bytes_ + bytes > ring_bytes_) {
-      at = RoundUp(at, ring_bytes_);  // a group is contiguous
+      at = RoundUp(at, ring_bytes_);  // else the group would not be contiguous
     }
     PlacedGroup placed = {
         .first_tensor = tensors_.size(), .end_tensor = 0, .begin = at, .end = at + bytes};
@@ -125,7 +125,7 @@ absl::StatusOr<std::vector<std::span<const std::byte>>> ReadAhead::Next(
   MutexLock lock(mutex_);
   QUIRE_CHECK(next_group_ < groups_.size());
   const PlacedGroup& group = groups_[next_group_];
-  freed_ = group.begin;  // the caller is done with the group before
+  freed_ = group.begin;  // the caller is done with the previous group
   changed_.NotifyAll();
   while (pieces_left_[next_group_] != 0) {
     const size_t seen = num_pieces_read_;

@@ -7,10 +7,10 @@
 // taken.
 //
 // Thread safety: one caller at a time; the object owns its threads.
-// Errors:        those of TensorSource::Read, returned by Next for the group that they hit;
+// Errors:        those of TensorSource::Read, returned by Next for the group that has the error;
 //                kResourceExhausted without memory for the buffer.
-// Cost:          memory of the largest group, or if more, the lesser of kMinRingBytes and all
-//                tensors.
+// Cost:          the buffer takes min(kMinRingBytes, bytes of all tensors), but at least the bytes
+//                of the largest group.
 #ifndef QUIRE_WORKER_MODEL_READ_AHEAD_H_
 #define QUIRE_WORKER_MODEL_READ_AHEAD_H_
 
@@ -36,19 +36,19 @@ class ReadAhead {
  public:
   static constexpr int64_t kMinRingBytes = int64_t{256} << 20;
 
-  // Groups are read in their order. The source must outlive the object.
+  // Starts the threads, which read the groups in order. The source must outlive the object.
   static absl::StatusOr<std::unique_ptr<ReadAhead>> Start(const TensorSource& source,
                                                           std::vector<TensorGroup> groups,
                                                           KernelBackend& backend,
                                                           int64_t min_ring_bytes = kMinRingBytes);
-  // Stops the threads, whether or not all was read.
+  // Stops the threads, even if some groups were not read.
   ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
   // Waits for the next group and returns its tensors, valid until the next call. While it waits, it
-  // calls `tick` at first and after each piece read of any group, with the bytes read of this one.
-  // REQUIRES: fewer calls than there are groups.
+  // calls `tick` once at the start and after each piece read of any group. `bytes`: bytes read of
+  // the awaited group. REQUIRES: fewer calls than there are groups.
   absl::StatusOr<std::vector<std::span<const std::byte>>> Next(
       const std::function<void(int64_t bytes)>& tick);
 
@@ -60,12 +60,13 @@ class ReadAhead {
     TensorShape shape;
     int64_t bytes = 0;
     size_t group = 0;
-    int64_t place = 0;  // in the ring
+    int64_t place = 0;  // offset in the ring
   };
   struct PlacedGroup {
     size_t first_tensor = 0;
     size_t end_tensor = 0;
-    int64_t begin = 0;  // in bytes since the first round of the ring, not modulo ring_bytes_
+    // Offsets since the first round of the ring, not reduced modulo ring_bytes_.
+    int64_t begin = 0;
     int64_t end = 0;
   };
   struct Piece {
@@ -93,11 +94,11 @@ class ReadAhead {
   CondVar changed_;
   size_t next_piece_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t num_pieces_read_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;             // to be returned by Next
-  int64_t freed_ ABSL_GUARDED_BY(mutex_) = 0;                 // bytes before may be overwritten
+  size_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;  // that Next returns next
+  int64_t freed_ ABSL_GUARDED_BY(mutex_) = 0;      // bytes before this offset may be overwritten
   std::vector<size_t> pieces_left_ ABSL_GUARDED_BY(mutex_);   // by group
   std::vector<int64_t> bytes_read_ ABSL_GUARDED_BY(mutex_);   // by group
-  std::vector<absl::Status> errors_ ABSL_GUARDED_BY(mutex_);  // by group, of its first failed piece
+  std::vector<absl::Status> errors_ ABSL_GUARDED_BY(mutex_);  // by group: the first error
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::vector<std::thread> threads_;

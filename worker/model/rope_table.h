@@ -2,9 +2,10 @@
 // rather than to the model's maximum (a million positions of a 128-wide head would take 512 MB).
 //
 // Angles follow Hugging Face transformers: inverse frequencies, and their product with the
-// position, are rounded to fp32 in its order of operations. At position 100,000 an exact angle
-// would differ from theirs by some thousandths of a radian. (PyTorch's own power function is off by
-// one unit in the last place for one frequency in a hundred; that difference remains.)
+// position, are rounded to fp32 in the same order of operations. At position 100,000 an exact angle
+// would differ from the angle in transformers by some thousandths of a radian. (One difference
+// remains: for one frequency in a hundred, PyTorch's power function is off by one unit in the last
+// place.)
 //
 // Thread safety: one caller at a time.
 // Shapes:        cos() and sin() [num_positions(), head_dim / 2].
@@ -31,8 +32,8 @@ class RopeTable {
   // The backend must outlive the table.
   RopeTable(const RopeConfig& rope, int32_t head_dim, KernelBackend& backend);
 
-  // Makes positions 0 to `num_positions` - 1 available; earlier pointers become invalid. Grows to
-  // the next power of two, so that a decoding sequence does not grow it at every step.
+  // Makes positions 0 to `num_positions` - 1 available; earlier pointers become invalid. The table
+  // grows to the next power of two, so that a decoding sequence does not grow it at every step.
   // Errors: those of KernelBackend::Allocate.
   absl::Status Reserve(int64_t num_positions);
 

@@ -7,8 +7,8 @@
 // Thread safety: reading is const and safe from any thread.
 // Units:         offsets and sizes in bytes.
 // Errors:        see load_error.h; kNotFound if the file is missing.
-// Cost:          Open reads only the header and allocates in proportion to its size, never to a
-//                number that it contains.
+// Cost:          Open reads only the header and allocates in proportion to the header's size,
+//                never to a number in the header.
 // Source:        the format description of the safetensors project: 8 bytes little-endian header
 //                length, JSON header, data.
 #ifndef QUIRE_WORKER_MODEL_SAFETENSORS_FILE_H_
@@ -31,7 +31,7 @@ namespace quire {
 
 // The format's own limit on the header.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
-// Published models have up to some tens of thousands of tensors.
+// Upper bound on the tensors of a file; published models have at most some tens of thousands.
 inline constexpr int64_t kMaxSafetensorsTensors = 100'000;
 
 struct SafetensorsTensor {
@@ -48,7 +48,7 @@ std::string ShapeToString(std::span<const int64_t> shape);
 
 class SafetensorsFile {
  public:
-  // `name` stands for the file in messages.
+  // `name`: name of the file in error messages.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path, std::string name);
 
   SafetensorsFile(SafetensorsFile&& other) noexcept;

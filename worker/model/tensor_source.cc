@@ -63,7 +63,8 @@ void ForEachRun(const TensorShape& tensor,
   }
 }
 
-// The numbers of a piece of a tensor, kPieceBytes long. Any part of it can be made alone.
+// The numbers of one piece of a tensor, kPieceBytes long. Any part of the piece can be computed
+// without the rest.
 class DummyPiece {
  public:
   DummyPiece(const TensorShape& tensor, int64_t begin, DType dtype, uint64_t seed) {
@@ -80,8 +81,8 @@ class DummyPiece {
     state_ = state;
   }
 
-  // Fills `out` with the piece's elements from index `first` on. Elements are drawn from a table:
-  // a model needs billions, and computing each one takes several times as long.
+  // Fills `out` with the piece's elements from index `first` on. Elements are drawn from a table: a
+  // model needs billions of them, and computing each one would take several times as long.
   void Fill(int64_t first, std::span<std::byte> out) const {
     constexpr int kBitsPerDraw = 12;
     uint64_t state = SplitMix64After(state_, static_cast<uint64_t>(first / kDrawsPerWord));

@@ -22,7 +22,8 @@ namespace quire {
 
 class TensorSource {
  public:
-  // Bytes that one thread reads at a time: enough for a busy disk, few enough to share out.
+  // Bytes that one thread reads at a time: enough to keep a disk busy, few enough to spread over
+  // the threads.
   static constexpr int64_t kPieceBytes = int64_t{8} << 20;
 
   virtual ~TensorSource() = default;
@@ -71,7 +72,7 @@ class FileTensors final : public TensorSource {
 
   const WeightFiles& files_;
   const std::set<std::string> not_counted_;
-  mutable std::atomic<uint64_t> sum_ = 0;  // several threads read
+  mutable std::atomic<uint64_t> sum_ = 0;  // atomic: several threads call Read
 };
 
 // Random numbers from a seed and the tensor's name, for benchmarks without model files: matrices

@@ -17,7 +17,8 @@ namespace {
 
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
-// Bounds the tensors of all files. The largest published models have a tenth of it.
+// Upper bound on the tensors of all files together; the largest published models have a tenth of
+// that.
 constexpr size_t kMaxTensors = 1'000'000;
 
 // Returns the path with links resolved. Errors: the file is missing or may not be read.
@@ -68,7 +69,8 @@ absl::Status WeightFiles::AddFiles(const std::string& model_dir,
     QUIRE_ASSIGN_OR_RETURN(std::string path, Resolve(model_dir, name));
     QUIRE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path, name));
     files_.push_back(std::move(file));
-    QUIRE_RETURN_IF_ERROR(AddTensors(files_.back()));  // fails before the next file is read
+    QUIRE_RETURN_IF_ERROR(
+        AddTensors(files_.back()));  // now, so that it fails before the next file is read
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,6 @@
 // WeightFiles is the set of safetensors files of a model directory: model.safetensors, or the
-// shards that model.safetensors.index.json names. Tensors are found by name whichever file holds
-// them.
+// shards that model.safetensors.index.json names. A tensor is found by its name, in whichever file
+// it is.
 //
 // A file must lie in the model folder. Symbolic links out of it are refused, except those of a
 // Hugging Face hub cache from .../snapshots/<revision>/ to .../blobs/.

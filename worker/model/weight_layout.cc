@@ -34,7 +34,7 @@ ModelNames ModelNamesFor(const ModelConfig& config) {
 // Names of a layer's modules, without the layer's prefix.
 struct LayerNames {
   std::string_view attention_norm;
-  std::vector<std::string_view> qkv;  // one: interleaved
+  std::vector<std::string_view> qkv;  // one name: q, k and v are interleaved
   std::string_view attention_out;
   std::string_view mlp_norm;
   std::vector<std::string_view> mlp_in;
@@ -75,7 +75,8 @@ NormLayout Norm(const ModelConfig& config, std::string name) {
           .has_bias = config.norm_affine && config.norm == NormKind::kLayerNorm};
 }
 
-// Returns a layer whose input dimension is split over ranks: its sum is a fixed tree, see dense.h.
+// Returns a layer whose input dimension is split over ranks. Its sum has the order of a fixed tree
+// (kernels/api/dense.h).
 LinearLayout RowParallel(std::string name, int64_t rows, int64_t cols, bool has_bias) {
   return {.parts = {{std::move(name), rows}},
           .cols = cols,
@@ -155,12 +156,12 @@ WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix
 
 namespace {
 
-// Returns the rows (or columns) of the heads, tokens or inputs in `range`, `width` for each.
+// Returns the rows or columns of the heads, tokens or inputs in `range`; each has `width` of them.
 Slice Times(const IndexRange& range, int64_t width) {
   return {.begin = range.begin * width, .count = range.count * width};
 }
 
-// Cuts a layer whose outputs are summed over the ranks down to this rank's inputs.
+// Keeps only this rank's inputs of a layer. The layer's outputs are summed over the ranks.
 void SliceRowParallel(const RankShare& share,
                       const IndexRange& range,
                       int64_t width,

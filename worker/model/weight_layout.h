@@ -1,7 +1,8 @@
 // WeightLayout lists the tensors of a model of a given configuration, under the names of Hugging
-// Face transformers, and how they are fused: the rows of q, k and v (gate and up) are concatenated
-// in one linear layer. BLOOM's files interleave q, k and v head by head in one tensor; loading
-// sorts them. SliceFor gives the rows and columns that one rank of several holds.
+// Face transformers, and how they are fused: the rows of q, k and v are concatenated in one linear
+// layer, and so are the rows of gate and up. BLOOM's files interleave q, k and v head by head in
+// one tensor; loading sorts the rows. SliceFor gives the rows and columns that one rank of several
+// holds.
 //
 // Thread safety: a value type.
 // Shapes:        a linear layer of `parts` p and `cols` c reads <p.name>.weight [p.rows, c] and,
@@ -36,21 +37,21 @@ inline Slice Whole(int64_t size) { return {.begin = 0, .count = size}; }
 struct LinearPart {
   std::string name;  // without ".weight"
   int64_t rows = 0;
-  Slice held = Whole(rows);  // of the rows
+  Slice held = Whole(rows);  // rows that this rank holds
 };
 
 struct LinearLayout {
   std::vector<LinearPart> parts = {};
   int64_t cols = 0;
-  Slice held = Whole(cols);  // of the columns
+  Slice held = Whole(cols);  // columns that this rank holds
   bool has_bias = false;
-  // With several ranks the bias is added once: to the sum over all ranks, or by the first rank's
-  // product (KernelBackend::adds_bias_to_sums).
+  // True if the layer's outputs are summed over several ranks, so that the bias may be added only
+  // once: to the sum, or by the first rank's product (KernelBackend::adds_bias_to_sums).
   bool bias_is_apart = false;
   // > 0: the held rows of the only part are [interleaved_heads, 3, head_dim]: q, k and v of the
   // first head, then of the second, ...
   int32_t interleaved_heads = 0;
-  int64_t num_segments = 1;     // of the sum, see dense.h
+  int64_t num_segments = 1;     // of the sum over columns (kernels/api/dense.h)
   bool is_quantizable = false;  // true inside layers; false before and after them
 };
 
@@ -67,7 +68,7 @@ struct TableLayout {
   std::string name;
   int64_t rows = 0;
   int64_t width = 0;
-  Slice held = Whole(rows);  // of the rows
+  Slice held = Whole(rows);  // rows that this rank holds
 };
 
 struct LayerLayout {
@@ -90,7 +91,7 @@ struct WeightLayout {
   std::vector<LayerLayout> layers;
   std::optional<NormLayout> final_norm;
   std::optional<LinearLayout> project_out;  // hidden_size -> embedding_dim
-  LinearLayout lm_head;                     // parts name the token table when tied
+  LinearLayout lm_head;                     // if tied, its part has the name of the token table
 
   bool is_tied() const { return lm_head.parts.front().name == token_table.name; }
 };
@@ -102,7 +103,8 @@ enum class TensorUse : uint8_t {
   kPacked,  // packed row by row, in the order of the file
 };
 
-// A tensor of the files, [rows, cols] or a vector [cols], and its part that is read.
+// A tensor of the files, a matrix [rows, cols] or a vector [cols], and the part of it that this
+// rank reads.
 struct TensorShape {
   std::string name;
   int64_t rows = 0;  // 0: a vector
@@ -119,7 +121,7 @@ struct TensorShape {
 // norm's weight and bias; or a table.
 using TensorGroup = std::vector<TensorShape>;
 
-// Returns all groups in loading order, except a tied lm_head.
+// Returns all groups in loading order. A tied lm_head is left out, since it is the token table.
 std::vector<TensorGroup> TensorGroups(const WeightLayout& layout);
 
 // Returns pointers to all linear layers in `layout`, a tied lm_head included.
@@ -129,8 +131,8 @@ std::vector<const LinearLayout*> LinearLayers(const WeightLayout& layout);
 TensorGroup GroupOf(const LinearLayout& linear);
 TensorGroup GroupOf(const TableLayout& table);
 
-// `prefix` begins every name except lm_head: "model.", "model.decoder.", "decoder.",
-// "transformer." or "".
+// Returns the layout of a whole model. Every name except lm_head begins with `prefix`: "model.",
+// "model.decoder.", "decoder.", "transformer." or "".
 WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix);
 
 // Returns the part of a whole layout that a rank holds.

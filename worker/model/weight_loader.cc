@@ -29,8 +29,8 @@ class FileChecker {
  public:
   explicit FileChecker(const WeightFiles& files) : files_(files) {}
 
-  // Errors: a tensor is missing or has another shape or type. A group's matrices become one, so
-  // they must have one type.
+  // Errors: a tensor is missing or has another shape or type. A group's matrices are packed as one
+  // matrix, so they must have one type.
   absl::Status Check(const TensorGroup& group) {
     const SafetensorsTensor* first = nullptr;
     for (const TensorShape& shape : group) {
@@ -54,7 +54,7 @@ class FileChecker {
     return absl::OkStatus();
   }
 
-  // Allows tensors that are read elsewhere.
+  // Allows tensors with these names, which are read elsewhere.
   void Expect(const std::vector<std::string>& names) { seen_.insert(names.begin(), names.end()); }
 
   // Errors: a tensor of the files was neither checked nor expected, and is no harmless extra.
@@ -117,8 +117,8 @@ void ForEachInQkvOrder(std::span<const T> rows, int32_t heads, const Fn& fn) {
   }
 }
 
-// Returns the tensors that go through the read-ahead buffer, in order. A backend that packs while
-// reading bypasses it for matrices, and tables are read directly into their memory then.
+// Returns the tensors that go through the read-ahead buffer, in order. If the backend packs while
+// reading, matrices bypass the buffer, and tables are read directly into their memory.
 std::vector<TensorGroup> GroupsReadAhead(const WeightLayout& layout, const KernelBackend& backend) {
   std::vector<TensorGroup> groups = TensorGroups(layout);
   if (backend.packs_while_reading()) {
@@ -238,7 +238,7 @@ class WeightReader {
       QUIRE_RETURN_IF_ERROR(Assign(bias, *bias_apart));
       bias.clear();
     } else if (layout.bias_is_apart && layout.held.begin > 0) {
-      bias.clear();  // the first rank's product adds it
+      bias.clear();  // the first rank's product adds the bias
     }
     QUIRE_RETURN_IF_ERROR(Pack({.parts = views,
                                 .bias = bias,
@@ -258,7 +258,7 @@ class WeightReader {
     return absl::OkStatus();
   }
 
-  // Fills the bar: its totals include extra tensors, which are not read.
+  // Reports everything as read. The totals include extra tensors, which are never read.
   void Finish() {
     state_.tensors_done = state_.tensors_total;
     state_.bytes_done = state_.bytes_total;
@@ -379,8 +379,9 @@ absl::Status ReadLayer(WeightReader& reader, const LayerLayout& layout, LayerWei
   return reader.Read(layout.mlp_out, layer.mlp_out, &layer.mlp_out_bias);
 }
 
-// A model that ties its matrices is served with the embedding, as transformers does it. Fine-tuned
-// output matrices that a wrong tie_word_embeddings hides differ in their first rows already.
+// Warns if a tied model has an output matrix that differs from the embedding. The model is served
+// with the embedding, as in transformers. A fine-tuned output matrix under a wrong
+// tie_word_embeddings already differs in its first rows, so only these are compared.
 void WarnOfAnotherHead(const WeightFiles& files, const WeightLayout& layout) {
   constexpr int64_t kComparedBytes = 64 << 10;
   const WeightRef head = files.Find("lm_head.weight");
@@ -431,7 +432,8 @@ int64_t LoadedBytes(const WeightLayout& layout,
                     const KernelBackend& backend) {
   int64_t bytes = 0;
   if (layout.is_tied() && backend.packs_while_reading()) {
-    bytes -= BytesOf(GroupOf(layout.token_table).front(), source);  // the table is not kept
+    bytes -=
+        BytesOf(GroupOf(layout.token_table).front(), source);  // the unpacked table is not kept
   }
   for (const TensorGroup& group : TensorGroups(layout)) {
     for (const TensorShape& tensor : group) {

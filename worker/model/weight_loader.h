@@ -3,12 +3,12 @@
 //
 // The check comes first and is complete: every tensor is present, has the shape that config.json
 // asks for and a supported type, and no unknown tensor lies beside them. Memory for weights is
-// taken only then, so it is bounded by the size of the files. Several threads read ahead
+// allocated only after the check, so the size of the files bounds it. Several threads read ahead
 // (read_ahead.h) while the backend packs what was read before.
 //
-// With a backend that packs while reading, matrices bypass that buffer: each thread reads the rows
-// of a panel, sums them and packs them while they are in its cache. Tables are read directly into
-// their memory, except a tied model's: it is packed, and no other copy is kept.
+// If the backend packs while reading, matrices bypass the read-ahead buffer: each thread reads the
+// rows of a panel, sums them and packs them while they are in its cache. Tables are read directly
+// into their memory. Only a tied model's token table is packed, and no other copy of it is kept.
 //
 // Thread safety: one caller at a time per backend.
 // Errors:        see load_error.h; kResourceExhausted if memory runs out.
@@ -32,8 +32,9 @@ namespace quire {
 absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files);
 
 // Returns the main memory that LoadWeights takes on a CPU: packed matrices, tables in the type of
-// the files, norms and biases in fp32, and the buffer for reading ahead. A tied model's output
-// matrix adds to the token table, or replaces it if the backend packs while reading.
+// the files, norms and biases in fp32, and the buffer for reading ahead. For a tied model the token
+// table and the output matrix count both, or only the output matrix if the backend packs while
+// reading.
 int64_t LoadedBytes(const WeightLayout& layout,
                     const TensorSource& source,
                     const KernelBackend& backend);

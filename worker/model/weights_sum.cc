@@ -33,7 +33,8 @@ uint64_t SumOfWords(const std::byte* line, const WeightsSum::Factors& factors) {
 }
 
 #if defined(__x86_64__)
-// SumOfWords, eight words at a time: gcc cannot know that the factors fit in 32 bits.
+// SumOfWords, eight words at a time. Written by hand, since gcc cannot know that the factors fit in
+// 32 bits.
 [[gnu::target("avx2")]] uint64_t SumOfWordsAvx2(const std::byte* line,
                                                 const WeightsSum::Factors& factors) {
   __m256i of_even = _mm256_setzero_si256();
@@ -104,7 +105,8 @@ uint64_t WeightsSum::Of(int64_t begin, std::span<const std::byte> bytes) const {
       bytes = bytes.subspan(whole.size());
       continue;
     }
-    // The line's other bytes count as zero; sums are linear, so the calls with them add the rest.
+    // The line's other bytes count as zero. Sums are linear, so the calls that get the other bytes
+    // add the rest.
     std::array<std::byte, kLineBytes> part = {};
     const size_t size = std::min(kLineBytes - in_line, bytes.size());
     std::memcpy(part.data() + in_line, bytes.data(), size);

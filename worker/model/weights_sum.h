@@ -1,13 +1,14 @@
 // WeightsSum compares all bytes of a model's weights, however many ranks share them: each rank sums
-// what it reads, and the sums of all ranks add up to that of the whole model.
+// the bytes that it reads, and the sums of all ranks add up to the sum of the whole model.
 //
-// A tensor is a sequence of lines of 64 words of 32 bits. Each word is multiplied by a factor of
-// its place in the line, each line's sum by a factor of its place in the tensor, all modulo 2^64.
-// The factors are odd and derived from the tensor's name. One changed word always changes the sum,
-// any other accident almost certainly. An attacker can construct other weights with the same sum.
+// A tensor is a sequence of lines of 64 words of 32 bits. Each word is multiplied by a factor that
+// depends on its place in the line, and each line's sum by a factor that depends on the line's
+// place in the tensor, all modulo 2^64. The factors are odd and derived from the tensor's name. One
+// changed word always changes the sum, any other accident almost certainly. An attacker can
+// construct other weights with the same sum.
 //
 // Thread safety: a value type.
-// Cost:          a multiplication a word; bytes that were just read are still in the cache.
+// Cost:          one multiplication per word; bytes that were just read are still in the cache.
 #ifndef QUIRE_WORKER_MODEL_WEIGHTS_SUM_H_
 #define QUIRE_WORKER_MODEL_WEIGHTS_SUM_H_
 
@@ -32,8 +33,8 @@ class WeightsSum {
   // `name`: the tensor's name, from which the factors are derived.
   explicit WeightsSum(std::string_view name);
 
-  // Returns what these bytes, from byte `begin` of the tensor on, add to the sum. They may begin or
-  // end inside a word.
+  // Returns what these bytes, from byte `begin` of the tensor on, add to the sum. The bytes may
+  // begin or end inside a word.
   uint64_t Of(int64_t begin, std::span<const std::byte> bytes) const;
 
  private:

@@ -11,7 +11,7 @@ ExecutorThread::ExecutorThread(size_t capacity, WorkerProgress& progress)
 ExecutorThread::~ExecutorThread() { Stop(); }
 
 bool ExecutorThread::Run(std::function<void()> task) {
-  progress_.AddTask();  // before Push, after which the task may end and be removed at once
+  progress_.AddTask();  // before Push: once queued, the task may run and be removed
   const bool is_queued = tasks_.Push(std::move(task));
   if (!is_queued) {
     progress_.RemoveTask();

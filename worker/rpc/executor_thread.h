@@ -1,9 +1,9 @@
-// ExecutorThread runs tasks one after another, in the order of the Run calls. Once it has started
-// it is the only thread that touches the model, the KV pool and the sequences; RPC threads only
-// hand it tasks.
+// ExecutorThread runs tasks one after another, in the order of the Run calls. Once started, it is
+// the only thread that touches the model, the KV pool and the sequences; RPC threads only hand it
+// tasks.
 //
-// WorkerProgress counts every task that is queued, begun and ended: an executor that has tasks but
-// begins none hangs between two of them.
+// WorkerProgress counts tasks as they are queued, begun and ended. So an executor that hangs
+// between two tasks is detected: it has tasks but begins none.
 //
 // Thread safety: all methods may be called from any thread, except Stop from a task.
 #ifndef QUIRE_WORKER_RPC_EXECUTOR_THREAD_H_
@@ -20,7 +20,7 @@ namespace quire {
 
 class ExecutorThread {
  public:
-  // At most this many tasks wait. The progress must outlive the object.
+  // capacity: upper bound on waiting tasks. The progress must outlive the object.
   ExecutorThread(size_t capacity, WorkerProgress& progress);
   // Calls Stop.
   ~ExecutorThread();

@@ -1,8 +1,8 @@
 // ReadMessage parses a peer's message. The service takes raw bytes, so that malformed ones are
 // answered with INVALID_ARGUMENT MALFORMED_PROTO and not with the library's own status.
 //
-// Messages with more fields than any valid one has are refused before they are parsed, else a short
-// message could unfold into far more memory (common/wire/expansion_guard.h).
+// Messages with more fields than any valid message are refused before they are parsed, else a short
+// message could expand into far more memory (common/wire/expansion_guard.h).
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_WORKER_RPC_MESSAGE_READER_H_
@@ -14,10 +14,11 @@
 
 namespace quire {
 
-// Fields of the largest message: an introduction with its sampling parameters for each sequence.
+// Upper bound on the fields of a message. The largest has, for each of 4,096 sequences, an
+// introduction and its sampling parameters.
 inline constexpr int kMaxFields = 2 * 4096 + 64;
 
-// Replaces the contents of `message`. The buffer stays as it is.
+// Replaces the contents of `message`. The buffer is not changed.
 absl::Status ReadMessage(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
 
 // Returns the serialized message.

@@ -94,13 +94,13 @@ void StepsCall::OnCancel() {
 }
 
 void StepsCall::OnDone() {
-  std::shared_ptr<StepsCall> last = std::move(self_);  // may end this object on return
+  std::shared_ptr<StepsCall> last = std::move(self_);  // may destroy this object on return
 }
 
 StepsCall::Action StepsCall::Next(bool in_reaction) {
   Action action;
   if (is_finished_ || is_writing_) {
-    return action;  // OnWriteDone asks again
+    return action;  // OnWriteDone calls Next again
   }
   bool has_response = !responses_.empty() && !is_broken_;
   bool is_complete = is_half_closed_ && num_unanswered_ == 0;

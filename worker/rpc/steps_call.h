@@ -24,13 +24,14 @@ namespace quire {
 
 class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // One step runs while the next one waits.
+  // One for the running step, one for the step that waits.
   static constexpr int kMaxUnanswered = 2;
 
   using Handler = std::function<void(std::shared_ptr<StepsCall>, const grpc::ByteBuffer&)>;
 
-  // Starts reading. The handler is called on an RPC thread for each request and must not block. It
-  // or its task answers each request with one Answer, or ends the call with Fail.
+  // Starts reading. The handler is called on an RPC thread for each request and must not block. The
+  // handler, or a task that it queues, answers each request with one Answer, or ends the call with
+  // Fail.
   static std::shared_ptr<StepsCall> Start(Handler handler);
 
   void Answer(grpc::ByteBuffer response);
@@ -41,8 +42,8 @@ class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
   bool has_failed() const;
 
  private:
-  // Calls into gRPC, decided under the lock and made after its release: gRPC may call back at once
-  // on the same thread, which would deadlock.
+  // Calls into gRPC. They are decided under the lock and made after its release, since gRPC may
+  // call back at once on the same thread, which would deadlock.
   struct Action {
     bool read = false;
     const grpc::ByteBuffer* write = nullptr;
@@ -56,14 +57,14 @@ class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
   void OnCancel() override;
   void OnDone() override;
 
-  // Returns the calls to make now. Only reactions start reads: gRPC keeps the call alive until a
-  // reaction returns, even if another thread has finished it.
+  // Returns the gRPC calls to make now. Reads start only in a reaction, that is one of the On
+  // methods: until it returns, gRPC keeps the call alive even if another thread has finished it.
   Action Next(bool in_reaction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const Action& action);
 
   const Handler handler_;
   std::shared_ptr<StepsCall> self_;  // set until OnDone
-  grpc::ByteBuffer request_;         // of the read in progress
+  grpc::ByteBuffer request_;         // filled by the read in progress
 
   mutable absl::Mutex mutex_;
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = true;

@@ -18,7 +18,8 @@ bool IsAtWork(const WorkerProgress::State& state) {
   }
 }
 
-// A step may stand still while nothing waits for it; all other work is awaited.
+// Returns true if something waits for the work. A step may stand still while nothing waits for it;
+// all other work counts as awaited.
 bool IsAwaited(const WorkerProgress::State& state) {
   return state.num_waiters > 0 || state.report.phase() != v1::WORKER_PHASE_EXECUTING;
 }

@@ -55,7 +55,7 @@ void WatchCall::OnCancel() {
 }
 
 void WatchCall::OnDone() {
-  const std::shared_ptr<WatchCall> last = std::move(self_);  // may end this object on return
+  const std::shared_ptr<WatchCall> last = std::move(self_);  // may destroy this object on return
 }
 
 void WatchCall::EndWith(const grpc::Status& status) {

@@ -105,7 +105,7 @@ WorkerProgress::State WorkerProgress::Read() const {
     state.report.set_holder_incarnation(claim_.scheduler_incarnation());
     state.report.set_holder_silence_ms(claim_.SilenceNs(SteadyNow()) / kNanosPerMilli);
   }
-  // Both counters only grow, so the sum differs whenever one of them does.
+  // Both counters only grow, so the sum changes whenever one of them does.
   state.report.set_progress(state.report.progress() + backend_.progress());
   if (const int32_t rank = peers_ == nullptr ? -1 : peers_->waits_for_rank(); rank >= 0) {
     state.report.set_waits_for_rank(rank);

@@ -1,6 +1,6 @@
-// WorkerProgress is the state that a worker reports: its phase, how far it is, a counter that moves
-// while it works, and its holder. The loading thread and the executor write it; the reporter reads
-// it.
+// WorkerProgress is the state that a worker reports: its phase, the bytes loaded or the step, a
+// counter that grows while the worker makes progress, and its holder. The loading thread and the
+// executor write the state; the reporter reads it.
 //
 // Thread safety: all methods may be called from any thread.
 // Cost:          a short critical section per call; a step makes a few calls.
@@ -31,11 +31,11 @@ class WorkerProgress {
   // 16 random bytes, drawn at the start of the process.
   const std::string& uuid() const { return uuid_; }
 
-  // Notes how much of the model was read.
+  // Notes how much of the model has been read.
   void Load(int64_t loaded_bytes, int64_t total_bytes);
   void FinishLoad();
 
-  // Notes that an epoch begins, with pools of so many bytes to allocate or clear.
+  // Notes that an epoch begins. pool_bytes: bytes of the pools to allocate or clear.
   void BeginEpoch(int64_t pool_bytes);
   // Notes the state after BeginEpoch, whether or not the epoch was refused.
   void EndBeginEpoch(uint64_t scheduler_incarnation,
@@ -44,29 +44,30 @@ class WorkerProgress {
                      int64_t num_window_places);
 
   void BeginStep(uint64_t step_id);
-  // Notes the end of a step. It was refused if last_step_id is another one than BeginStep's.
+  // Notes the end of a step. The step was refused if last_step_id differs from BeginStep's step_id.
   void EndStep(uint64_t last_step_id, int64_t num_window_places);
 
   // Counts progress that the backend does not count.
   void Tick();
 
-  // Counts requests that need the executor to leave its step for good: a newer epoch, the shutdown.
+  // Count requests that wait until the executor has left its step: a newer epoch, the shutdown.
   void AddWaiter();
   void RemoveWaiter();
 
-  // Count tasks of the executor: added before they are queued, removed once done or refused.
+  // Count tasks of the executor. A task is added before it is queued, and removed once done or
+  // refused.
   void AddTask();
   void RemoveTask();
 
   struct State {
     v1::WatchReport report;
     int num_waiters = 0;
-    int num_tasks = 0;       // waiting ones and the running one
-    int64_t pool_bytes = 0;  // of the last BeginEpoch
+    int num_tasks = 0;       // waiting tasks and the running one
+    int64_t pool_bytes = 0;  // as passed to the last BeginEpoch
   };
   State Read() const;
 
-  // As SchedulerClaim's methods, at the current time.
+  // Like SchedulerClaim's methods, with the current time.
   absl::Status Ask(uint64_t scheduler_incarnation, uint64_t group_epoch);
   absl::Status CheckClaim(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
   void Hear(uint64_t scheduler_incarnation);
@@ -78,7 +79,7 @@ class WorkerProgress {
 
   mutable Mutex mutex_;
   SchedulerClaim claim_ ABSL_GUARDED_BY(mutex_);
-  State state_ ABSL_GUARDED_BY(mutex_);  // report.progress() is without the backend's
+  State state_ ABSL_GUARDED_BY(mutex_);  // report.progress() excludes the backend's
 };
 
 }  // namespace quire

@@ -1,6 +1,6 @@
-// WorkerReporter is the thread that looks at the worker's progress four times a second: it reports
-// it to all Watch calls, notes the holder as connected while it watches, and ends the process if
-// the executor is stuck (StuckDetector).
+// WorkerReporter is a thread that reads the worker's progress four times a second. It reports the
+// progress to all Watch calls, notes the holder as connected while one of the calls is the
+// holder's, and ends the process if the executor is stuck (StuckDetector).
 //
 // Thread safety: all methods may be called from any thread.
 // Cost:          encodes one report per round for all calls.
@@ -29,9 +29,10 @@ namespace quire {
 class WorkerReporter {
  public:
   static constexpr std::chrono::milliseconds kInterval{250};
-  // Far more than a scheduler, its standbys, a supervisor, and calls left over from earlier ones.
+  // Upper bound on open Watch calls: far more than those of a scheduler, its standbys and a
+  // supervisor, and calls left over from earlier schedulers.
   static constexpr size_t kMaxCalls = 64;
-  // Most time between two looks of a live worker; a normal round takes kInterval.
+  // Upper bound on the time between two observations (Look) in a live worker; normal is kInterval.
   static constexpr Instant kMaxBlindness = 5 * kNanosPerSecond;
 
   // The progress must outlive the object.
@@ -41,22 +42,24 @@ class WorkerReporter {
   WorkerReporter(const WorkerReporter&) = delete;
   WorkerReporter& operator=(const WorkerReporter&) = delete;
 
-  // Returns a call that gets its first report at once, or ends with `status` if that is not OK. It
-  // ends with RESOURCE_EXHAUSTED, reason QUEUE_FULL, if kMaxCalls are open, and with UNAVAILABLE,
-  // reason SHUTTING_DOWN, on Stop. scheduler_incarnation: as of WatchCall::Start.
+  // Returns a call that gets its first report at once. The call ends with `status` if that is not
+  // OK, with RESOURCE_EXHAUSTED, reason QUEUE_FULL, if kMaxCalls calls are open, and with
+  // UNAVAILABLE, reason SHUTTING_DOWN, on Stop. scheduler_incarnation: see WatchCall::Start.
   std::shared_ptr<WatchCall> Watch(uint64_t scheduler_incarnation, absl::Status status);
 
-  // Sends the next report at once, not at the end of the interval: a peer waits for its news.
+  // Sends the next report at once instead of at the end of the interval. For changes that a peer
+  // waits for.
   void ReportNow();
 
   void Stop();
 
-  // Returns false if the executor has stood still for longer than any work takes, awaited or not,
-  // or this thread has not looked for kMaxBlindness. A rank that waits for another rank is live.
+  // Returns false if the executor has stood still for longer than any work takes, whether or not a
+  // task waits, or if the reporter has made no observation for kMaxBlindness. A rank that waits for
+  // another rank is live.
   bool is_live() const;
 
  private:
-  // Adds a call that gets reports. Errors: as Watch.
+  // Adds a call that gets reports. Errors: those with which Watch ends a call.
   absl::Status Add(const std::shared_ptr<WatchCall>& call);
   void Loop();
   // Waits for one interval, or for ReportNow. Returns true if the thread must stop.

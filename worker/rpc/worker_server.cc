@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const Address&
   server->listener_->AddTo(builder, MakeServerCredentials(std::move(tls)));
   builder.RegisterService(&service);
   server->server_ = builder.BuildAndStart();
-  QUIRE_CHECK(server->server_ != nullptr);  // it binds no port itself, so it cannot fail
+  QUIRE_CHECK(server->server_ != nullptr);  // the builder binds no port itself, so it cannot fail
   grpc::HealthCheckServiceInterface* health = server->server_->GetHealthCheckService();
   health->SetServingStatus("", false);
   health->SetServingStatus("liveness", true);

@@ -1,5 +1,5 @@
-// WorkerServer serves one WorkerService on its address, and grpc.health.v1 for probes: "liveness"
-// is SERVING from the start, "" from SetReady on.
+// WorkerServer serves one WorkerService on its address, and grpc.health.v1 for probes: the service
+// "liveness" is SERVING from the start, the service "" after SetReady.
 //
 // Thread safety: one caller at a time.
 // Errors:        kUnavailable, reason LISTEN, if the address cannot be bound.
@@ -21,8 +21,8 @@ namespace quire {
 
 class WorkerServer {
  public:
-  // Serves at once, in plain text if tls is null. Port 0 takes any free one. The registry counts
-  // calls; null: they are not counted. The service and the registry must outlive the server.
+  // Serves at once, in plain text if tls is null. Port 0 takes any free port. The registry counts
+  // calls; null: calls are not counted. The service and the registry must outlive the server.
   static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(
       const Address& address,
       WorkerService& service,

@@ -21,9 +21,9 @@
 namespace quire {
 namespace {
 
-// Bounds the tasks that wait; far more than the schedulers of one worker ever have waiting.
+// Upper bound on waiting tasks; far more than the schedulers of one worker ever have waiting.
 constexpr size_t kMaxWaitingTasks = 64;
-// Larger requests are parsed into a temporary message, so that their memory is given back.
+// Larger requests are parsed into a temporary message, so that their memory is freed afterwards.
 constexpr size_t kMaxKeptRequestBytes = 4 << 20;
 
 absl::Status QueueFull() {
@@ -83,8 +83,8 @@ absl::Status CheckClock(uint64_t scheduler_incarnation) {
                             ")"));
 }
 
-// Checks that the digest is the plan's: a plan from a peer with another digest function, or a
-// damaged one, must not be executed.
+// Checks that the digest matches the plan. A damaged plan, or a plan from a peer with another
+// digest function, must not be executed.
 absl::Status CheckDigest(const StepPlan& plan) {
   if (DigestOf(plan) == plan.digest) {
     return absl::OkStatus();
@@ -111,7 +111,7 @@ void WorkerService::Serve(WorkerIdentity identity, StepExecutor& executor) {
 }
 
 void WorkerService::Stop() {
-  progress_.AddWaiter();  // so that a hanging executor ends the process
+  progress_.AddWaiter();  // so that the reporter ends the process if the executor hangs
   if (CheckIsLoaded().ok()) {
     executor_->AbortGroup();  // the executor may wait for ranks that are stopping too
   }
@@ -243,7 +243,8 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
 }
 
 absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpochRequest& request) {
-  // Read before the claim is checked: a newer claim either fails that check or ends the meeting.
+  // Read before the claim is checked. If a newer scheduler asks, either that check fails or its
+  // AbortGroup ends the wait for other ranks.
   const uint64_t num_aborts = executor_->num_aborts();
   QUIRE_RETURN_IF_ERROR(
       progress_.CheckClaim(request.scheduler_incarnation(), request.group_epoch()));

@@ -1,17 +1,17 @@
 // WorkerService speaks proto/v1/worker.proto to a scheduler and drives the StepExecutor.
 //
 // RPC threads hand epochs and steps to one executor thread, which owns the model, the pool and the
-// sequences. Handshakes and reports do not need it, so a busy or stuck worker still gives its
-// identity and state. No bytes from a peer can end the process: malformed messages, and plans that
-// do not pass the checks, are answered with a status. An executor that hangs ends the process
-// (StuckDetector).
+// sequences. Handshakes and reports do not need the executor thread, so a busy or stuck worker
+// still gives its identity and state. No bytes from a peer can end the process: malformed messages,
+// and plans that do not pass the checks, are answered with a status. An executor that hangs ends
+// the process (StuckDetector).
 //
 // A worker listens before it has loaded its model. Until Serve, all methods except Watch are
 // answered with UNAVAILABLE, reason LOADING.
 //
-// A scheduler that asks for a newer epoch takes the worker over at once (SchedulerClaim). Steps of
-// older epochs are refused from then on, and their streams end by the time that epoch begins, with
-// FAILED_PRECONDITION, reason STALE_SCHEDULER or STALE_GROUP.
+// A scheduler that asks for a newer epoch takes the worker over at once (SchedulerClaim). From then
+// on steps of older epochs are refused. Their streams end when the new epoch begins, or earlier,
+// with FAILED_PRECONDITION, reason STALE_SCHEDULER or STALE_GROUP.
 //
 // Thread safety: the RPC methods may be called from any thread, Serve and Stop from one.
 // Ownership:     must outlive the grpc::Server that it is registered with.
@@ -63,8 +63,9 @@ class WorkerService
   // the process.
   void Stop();
 
-  // Whether the model is loaded, and whether the executor is live (WorkerReporter). Any thread.
+  // Returns true once Serve was called. Any thread.
   bool is_loaded() const { return is_loaded_.load(std::memory_order_acquire); }
+  // See WorkerReporter::is_live. Any thread.
   bool is_live() const { return reporter_.is_live(); }
 
   grpc::ServerUnaryReactor* Handshake(grpc::CallbackServerContext* context,
@@ -98,9 +99,9 @@ class WorkerService
   StepExecutor* executor_ = nullptr;
   std::atomic<bool> is_loaded_{false};
 
-  v1::StepRequest step_request_;                   // reused, to allocate its columns only once
-  v1::StepResponse step_response_;                 // reused
-  std::vector<std::weak_ptr<StepsCall>> streams_;  // carried a step of this epoch
+  v1::StepRequest step_request_;    // reused, so that its columns are allocated only once
+  v1::StepResponse step_response_;  // reused
+  std::vector<std::weak_ptr<StepsCall>> streams_;  // streams that carried a step of this epoch
   WorkerReporter reporter_;
   ExecutorThread thread_;  // last member: ends before the rest is destroyed
 };

@@ -1,5 +1,6 @@
-// BuildBatch lays the slices of a plan out as the flat arrays that kernels take. Positions go on
-// from the computed tokens; the input of a decode slice is the token sampled last.
+// BuildBatch lays the slices of a plan out as the flat arrays that kernels take. A slice's
+// positions start after the sequence's computed tokens; the input of a decode slice is the token
+// sampled last.
 //
 // Thread safety: a free function over its arguments.
 // Cost:          O(tokens + blocks of the sliced sequences). Vectors of `batch` are reused.
@@ -30,8 +31,8 @@ struct ScheduledSlice {
 // Where attention finds the blocks of a sequence.
 enum class BlockLookup : uint8_t { kTables, kWindows };
 
-// Fills `batch`: block tables or first places, as `lookup` says; one row in logits_rows for each
-// sampled slice, in order.
+// Fills `batch`, with either block tables or the first places of windows, as `lookup` says.
+// logits_rows gets one row for each sampled slice, in order.
 // REQUIRES: the slices passed StepPlanChecker.
 void BuildBatch(const std::vector<ScheduledSlice>& slices,
                 int32_t block_size_tokens,

@@ -68,7 +68,7 @@ class FailPoints {
  private:
   const FailPointList list_;
   const std::function<void()> tick_;
-  uint64_t num_steps_ = 0;  // begun
+  uint64_t num_steps_ = 0;  // steps begun so far
 };
 
 }  // namespace quire

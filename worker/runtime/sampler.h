@@ -3,8 +3,8 @@
 // other ranks have no log-probabilities.
 //
 // Thread safety: one caller at a time (the executor thread).
-// Cost:          no allocation once it has seen its most rows, except the lists of top
-//                log-probabilities that requests ask for.
+// Cost:          no allocation once it has seen the largest number of rows, except the lists of
+//                top log-probabilities that requests ask for.
 #ifndef QUIRE_WORKER_RUNTIME_SAMPLER_H_
 #define QUIRE_WORKER_RUNTIME_SAMPLER_H_
 
@@ -25,7 +25,7 @@ class Sampler {
   Sampler(KernelBackend& backend, int32_t vocab_size, const RankShare& share);
 
   // Row i of `logits` belongs to the i-th sampled slice; slices that are not sampled have no row.
-  // Overwrites logits [sampled slices, vocab_size], which only rank 0 has. Appends one entry per
+  // Overwrites `logits` [sampled slices, vocab_size]; only rank 0 has them. Appends one entry per
   // row to `sampled`.
   void Sample(const std::vector<ScheduledSlice>& slices,
               float* logits,

@@ -1,6 +1,6 @@
-// SchedulerClaim records the worker's holder: the newest scheduler that asked, from the moment it
-// asked, long before its epoch begins. Otherwise schedulers that start together would break up each
-// other's meetings of ranks again and again.
+// SchedulerClaim records the worker's holder: the newest scheduler that asked for an epoch. A
+// scheduler is the holder as soon as it asks, long before its epoch begins. Otherwise schedulers
+// that start at the same time would abort each other's meetings of ranks again and again.
 //
 // A standby takes over once the worker has not heard from its holder for some time, so the claim
 // measures that silence.
@@ -19,11 +19,12 @@ namespace quire {
 
 class SchedulerClaim {
  public:
-  // Makes this scheduler the holder, for this epoch. Errors: as Check; the holder stays then.
+  // Makes this scheduler the holder, for this epoch. Errors: those of Check; the holder does not
+  // change then.
   absl::Status Ask(uint64_t scheduler_incarnation, uint64_t group_epoch, Instant now);
 
   // Checks that no newer claim was made. Errors: STALE_SCHEDULER if a newer scheduler asked;
-  // STALE_GROUP if the same one asked for a later epoch.
+  // STALE_GROUP if the same scheduler asked for a later epoch.
   absl::Status Check(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
 
   // Notes that a scheduler is connected. Ignored unless it is the holder.

@@ -1,5 +1,5 @@
-// SequenceTable holds the state of each sequence, by handle. All of it can be derived from what the
-// scheduler has, so losing the table loses no token.
+// SequenceTable holds the state of each sequence, by handle. The scheduler can derive all of it, so
+// losing the table loses no token.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    0 <= num_computed_tokens < token_ids.size() between steps;
@@ -65,8 +65,8 @@ class SequenceTable {
   void Release(SequenceHandle handle);
 
   int32_t num_sequences() const { return num_sequences_; }
-  // Blocks in the sequences' block tables, shared ones counted once, without the null block. Blocks
-  // that a sliding window has passed count until their sequence is released.
+  // Blocks in the sequences' block tables, without the null block; a shared block counts once.
+  // Blocks that a sliding window has passed count until their sequence is released.
   int32_t num_blocks() const { return num_blocks_; }
 
  private:
@@ -79,9 +79,9 @@ class SequenceTable {
   void Dereference(std::span<const BlockId> block_ids);
 
   std::vector<Entry> entries_;     // [max_sequences]
-  std::vector<int32_t> num_refs_;  // by block: entries of block tables that name it
+  std::vector<int32_t> num_refs_;  // by block: block table entries that name the block
   int32_t num_sequences_ = 0;
-  int32_t num_blocks_ = 0;  // with num_refs_ > 0, except the null block
+  int32_t num_blocks_ = 0;  // blocks with num_refs_ > 0, except the null block
 };
 
 }  // namespace quire

@@ -16,14 +16,14 @@
 namespace quire {
 namespace {
 
-// Bounds the wait for other ranks. All begin an epoch at the same time, but allocating pools for
-// the first time takes a rank a moment.
+// Upper bound on the wait for other ranks. All ranks begin an epoch at the same time, but a rank
+// that first allocates its pools arrives a moment later.
 constexpr int64_t kMeetTimeout = 10 * kNanosPerSecond;
 
 // Upper bound on the places of all windows; KvWindows keeps a 4-byte block id for each.
 constexpr int64_t kMaxPlaces = 1 << 26;
 
-// Time spent in operations with other ranks so far.
+// Returns the time spent so far in operations with other ranks.
 int64_t CollectiveNanos(const Communicator* group) {
   return group == nullptr ? 0 : group->busy_nanos();
 }
@@ -239,7 +239,7 @@ absl::Status StepExecutor::AllocatePool(const KvCacheSpec& spec, const StepLimit
   const KvCacheLayout layout = LayoutFor(spec);
   auto storage = KvCacheStorage::Create(backend_, layout, num_blocks, num_places);
   if (absl::IsResourceExhausted(storage.status())) {
-    // A GPU has no room for both pools, so give up the old one first.
+    // A GPU may lack room for the old and the new pool together, so free the old one first.
     mover_.reset();
     storage_.reset();
     storage = KvCacheStorage::Create(backend_, layout, num_blocks, num_places);
@@ -355,7 +355,7 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   QUIRE_RETURN_IF_ERROR(
       checker_->Check(plan, [this](SequenceHandle handle) { return sequences_->View(handle); }));
 
-  // The plan takes effect from here on, and no check may refuse it any more.
+  // From here on the plan takes effect, so nothing below may refuse it.
   const int64_t swap_before = mover_->busy_nanos();
   mover_->SwapOut(plan.swap_outs, plan.header.step_id);
   std::vector<BlockId> failed_swap_ins = mover_->SwapIn(plan.swap_ins, plan.header.step_id);
@@ -381,8 +381,8 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   const int64_t collective_forward = CollectiveNanos(group);
   sampler_.Sample(slices_, logits, &result.sampled);
   if (windows_ != nullptr) {
-    // The next step may remap places that running operations still read. A broken group returns
-    // below, but its next epoch remaps places too.
+    // The next step may remap places that running operations still read. Wait for a broken group
+    // too, which returns below: the next epoch remaps places as well.
     backend_.WaitForOperations();
   }
   if (absl::Status status = group == nullptr ? absl::OkStatus() : group->status(); !status.ok()) {
@@ -398,7 +398,7 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
     }
   }
   if (slices_.empty()) {
-    mover_->FinishSwaps();  // the scheduler may have no other step to send until they are done
+    mover_->FinishSwaps();  // until then the scheduler may have no other step to send
   }
   result.swaps_done_step_id = mover_->SwapsDone(plan.header.step_id);
   step.build_ns = built - begin;

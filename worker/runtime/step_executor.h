@@ -4,7 +4,7 @@
 // One step: check everything, start swaps, copy blocks, introduce sequences, build the batch, run
 // the model, sample, release. A step that is refused has changed nothing.
 //
-// Thread safety: one caller at a time (the executor thread), except where it says otherwise.
+// Thread safety: one caller at a time (the executor thread), except where a comment says otherwise.
 // Errors:        those of StepOrder and StepPlanChecker.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.6.
 #ifndef QUIRE_WORKER_RUNTIME_STEP_EXECUTOR_H_
@@ -43,31 +43,32 @@
 
 namespace quire {
 
-// Terms of an epoch, set by the scheduler that begins it.
+// Parameters of an epoch, set by the scheduler that begins it.
 struct EpochParams {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
-  StepLimits limits;  // vocab_size is ignored: the model's counts
+  StepLimits limits;  // vocab_size is ignored; the model's vocabulary is used
   DType kv_cache_dtype = DType::kF32;
-  std::string group_secret = {};  // with several ranks
-  uint64_t num_aborts = 0;        // num_aborts() before the scheduler's claim was checked
-  std::vector<std::string> rendezvous = {};  // by rank
+  std::string group_secret = {};  // used with several ranks only
+  // StepExecutor::num_aborts(), read before the scheduler's claim was checked.
+  uint64_t num_aborts = 0;
+  std::vector<std::string> rendezvous = {};  // by rank: the address that other ranks dial
 };
 
-// Upper bounds of the KV pool and the host pool, and how attention reads the KV pool.
+// Upper bounds on the sizes of the KV pool and the host pool, and how attention reads the KV pool.
 struct KvCacheBudget {
   int64_t bytes = 0;
   int64_t swap_space_bytes = 0;
-  int32_t num_blocks_override = 0;  // > 0: this many blocks, if they fit in max_bytes
+  int32_t num_blocks_override = 0;  // > 0: blocks, instead of `bytes`; must fit in max_bytes
   int64_t max_bytes = std::numeric_limits<int64_t>::max();
   KvBackend backend = KvBackend::kPaged;
 };
 
 class StepExecutor {
  public:
-  // All arguments except the budget must outlive the executor; the backend is the model's. Null
-  // fail_points: no step fails on purpose. peers: the listener for the other ranks, null with one
-  // rank. Null observer: none is told.
+  // All arguments except the budget must outlive the executor. backend: the backend that loaded the
+  // model. fail_points: null if no step fails on purpose. peers: the listener for the other ranks;
+  // null with one rank. observer: may be null.
   StepExecutor(Model& model,
                KernelBackend& backend,
                const KvCacheBudget& budget,
@@ -75,69 +76,74 @@ class StepExecutor {
                PeerListener* peers = nullptr,
                StepObserver* observer = nullptr);
 
-  // Binds the calling thread to the device. REQUIRES: called on the executor thread before it
-  // executes anything, unless that thread made the backend.
+  // Binds the calling thread to the device. REQUIRES: called on the executor thread before any step
+  // or epoch, unless that thread created the backend.
   void BindThread() { backend_.BindThread(); }
 
-  // From here to num_aborts: any thread, at any time.
+  // The methods from here to num_aborts may be called from any thread at any time.
 
   // Returns the cache geometry of this rank. Errors: kInvalidArgument, reason STEP_LIMITS, if the
   // block size is no power of two in [1, kMaxBlockSizeTokens] or the backend cannot store the type.
   absl::StatusOr<KvCacheSpec> SpecFor(int32_t block_size_tokens, DType dtype) const;
 
-  // Returns the type of the model's weights if the backend can store keys and values so, else the
-  // type of its activations.
+  // Returns the type of the model's weights if the backend can store keys and values in that type,
+  // else the type of the backend's activations.
   DType DefaultKvCacheDtype() const;
 
-  // Bytes of one block in the backend's layout, padding to full pages included under windows.
+  // Returns the bytes of one block in the backend's layout. With windows, blocks are padded to full
+  // pages.
   int64_t BlockBytes(const KvCacheSpec& spec) const;
-  // Returns how blocks are kept, except num_places (see num_places()).
+  // Returns how blocks are kept. Leaves KvMemory::num_places at 0.
   KvMemory MemoryOf(const KvCacheSpec& spec) const;
 
-  // Blocks that the budget allows, the null block included, at most kMaxBlocksLimit; 0 if not even
-  // one fits.
+  // Returns the number of blocks that the budget allows, the null block included, at most
+  // kMaxBlocksLimit; 0 if not even one fits.
   int32_t MaxBlocks(const KvCacheSpec& spec) const;
-  // Checks that the override's blocks fit. Errors: kResourceExhausted, reason MEMORY.
+  // Checks that num_blocks_override blocks fit in max_bytes. Errors: kResourceExhausted, reason
+  // MEMORY.
   absl::Status CheckOverride(const KvCacheSpec& spec) const;
-  // Blocks that the swap space holds, at most kMaxBlocksLimit.
+  // Returns the number of blocks that the swap space holds, at most kMaxBlocksLimit.
   int32_t MaxHostBlocks(const KvCacheSpec& spec) const;
 
-  // See KernelBackend.
+  // See KernelBackend::full_step_tokens.
   int32_t full_step_tokens() const { return backend_.full_step_tokens(); }
 
-  // Whether plans should name the blocks that come next, for windows to map them ahead.
+  // Returns true if plans should name each sequence's probable next block, so that windows can map
+  // it ahead.
   bool wants_next_blocks() const { return budget_.backend == KvBackend::kVmm; }
 
   // The address that other ranks dial; "" with one rank.
   std::string rendezvous() const { return peers_ == nullptr ? "" : peers_->rendezvous(); }
 
-  // Ends every wait for another rank. A step under way fails, and its epoch is left.
+  // Ends every wait for another rank. A step in progress fails, and the executor leaves the epoch.
   void AbortGroup();
-  // Calls of AbortGroup. BeginEpoch with params of an older number does not wait for other ranks.
+  // Number of AbortGroup calls so far. BeginEpoch does not wait for other ranks if AbortGroup was
+  // called after params.num_aborts was read.
   uint64_t num_aborts() const { return peers_ == nullptr ? 0 : peers_->num_aborts(); }
 
-  // From here on: the executor thread only, except model().
+  // The methods below may be called only from the executor thread, except model().
 
-  // Bytes of an epoch's pools, as far as the budget allows; 0 if its cache geometry is refused.
+  // Returns the bytes of an epoch's KV pool and host pool, cut to the budget; 0 if the epoch's
+  // cache geometry is refused.
   int64_t PoolBytes(const EpochParams& params) const;
 
   // Forgets all sequences, allocates the pools and the workspace of the largest step, meets the
-  // other ranks, and expects step 1. A refusal changes nothing, except: without memory for the new
-  // pools the old ones are given up, and if ranks do not meet the old epoch is left. Then steps are
-  // refused too. Errors: those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS;
-  // kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks and MaxHostBlocks, and if
-  // memory runs out; those of PeerListener::Connect.
+  // other ranks, and expects step 1. A refusal changes nothing, with two exceptions: if memory for
+  // the new pools is missing, the old pools are freed; if the ranks do not meet, the old epoch is
+  // left. Then steps are refused too. Errors: those of StepOrder::CheckEpoch; kInvalidArgument,
+  // reason STEP_LIMITS; kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks and
+  // MaxHostBlocks, and if memory runs out; those of PeerListener::Connect.
   absl::Status BeginEpoch(const EpochParams& params);
 
-  // Executes a step, or returns the kept result of a repeated one. Valid until the next call.
-  // Errors: also kUnavailable, reason GROUP_BROKEN, if another rank was lost in the step, which
-  // ends the epoch. REQUIRES: plan.digest is DigestOf(plan).
+  // Executes a step, or returns the kept result of a repeated one. The result is valid until the
+  // next call. Errors: those of the class, and kUnavailable, reason GROUP_BROKEN, if another rank
+  // was lost during the step; the epoch ends then. REQUIRES: plan.digest is DigestOf(plan).
   absl::StatusOr<const StepResult*> Execute(const StepPlan& plan);
 
-  // Called once the result was handed to the scheduler's stream; for fail-points.
+  // For fail-points: called once the result was handed to the scheduler's stream.
   void WhenAnswered() const;
 
-  // Places of windows that show something.
+  // Number of places in windows that show a block (kv_windows.h).
   int64_t num_places() const { return windows_ == nullptr ? 0 : windows_->num_mapped(); }
 
   const StepOrder& order() const { return order_; }
@@ -153,21 +159,21 @@ class StepExecutor {
   absl::Status TakeWindows(const StepLimits& limits);
   KvCacheLayout LayoutFor(const KvCacheSpec& spec) const;
   absl::Status MeetRanks(const EpochParams& params);
-  // Returns null with one rank. Valid until the next epoch.
+  // Returns the epoch's communicator, valid until the next epoch; null with one rank.
   const Communicator* Group() const;
   WorkerHoldings Holdings() const;
 
   void Introduce(const SequenceIntroduction& introduction);
-  // Fills slices_ and appends the new blocks.
+  // Fills slices_. Appends each slice's new blocks to its sequence.
   void Schedule(const std::vector<SequenceSlice>& slices);
   // Shows the blocks of slices_ in windows, if there are windows, and notes the work in `step`.
   // Returns how attention finds the blocks.
   BlockLookup LookUpBlocks(const StepPlan& plan, ExecutedStep* step);
-  // Starts mapping the blocks that slices will probably get next, beside the step.
+  // Starts mapping the blocks that the sequences will probably get next, while the step runs.
   void MapNextBlocks(const std::vector<SequenceSlice>& slices);
   // Shows the blocks of slices_ in windows. Returns false if there is no room for all.
   bool ShowWindows();
-  // Marks the slices' tokens as computed and appends the sampled ones.
+  // Marks the slices' tokens as computed and appends the sampled tokens to their sequences.
   void Commit(const std::vector<SampledToken>& sampled);
 
   Model& model_;
@@ -184,8 +190,8 @@ class StepExecutor {
   std::unique_ptr<StepPlanChecker> checker_;  // of this epoch
   std::unique_ptr<SequenceTable> sequences_;  // of this epoch
   std::unique_ptr<KvCacheStorage> storage_;
-  std::unique_ptr<BlockMover> mover_;   // on storage_; null: there are no pools
-  std::unique_ptr<KvWindows> windows_;  // on storage_; of this epoch; null: attention reads tables
+  std::unique_ptr<BlockMover> mover_;   // of storage_; null: there are no pools
+  std::unique_ptr<KvWindows> windows_;  // of this epoch; null: attention reads block tables
   KvCacheSpec spec_;
   Sampler sampler_;
 

@@ -12,12 +12,12 @@ namespace quire {
 // Memory in use for the worker's sequences.
 struct WorkerHoldings {
   int32_t num_sequences = 0;
-  int32_t num_blocks = 0;       // in block tables, shared ones counted once
+  int32_t num_blocks = 0;       // in block tables, a shared block counted once
   int32_t num_host_blocks = 0;  // filled in this epoch
   int64_t num_places = 0;       // places of windows that show a block
 };
 
-// Sizes of the pools; all 0: there are none.
+// Sizes of the pools; all 0 if there are no pools.
 struct WorkerPools {
   int64_t block_bytes = 0;
   int64_t padding_bytes = 0;  // part of block_bytes
@@ -35,11 +35,11 @@ struct EpochObservation {
   WorkerHoldings holdings;
 };
 
-// Changes of one step to the windows that attention reads, in places (see WindowCounts).
+// Numbers of places that one step found, mapped or took down in windows (see WindowCounts).
 struct WindowWork {
   int64_t num_found = 0;  // already showed the right block, from an earlier sequence
   int64_t num_mapped = 0;
-  int64_t num_mapped_ahead = 0;  // needed now, mapped beside an earlier step
+  int64_t num_mapped_ahead = 0;  // needed now, mapped during an earlier step
   int64_t num_taken_down = 0;
   bool was_refused = false;  // no room, so attention read block tables
 };
@@ -56,7 +56,7 @@ struct ExecutedStep {
   int64_t num_tokens = 0;
   int64_t num_sampled = 0;
   int64_t num_swapped_out = 0;
-  int64_t num_swapped_in = 0;  // without failed ones
+  int64_t num_swapped_in = 0;  // without failed swap-ins
   int64_t num_failed_swap_ins = 0;
   WindowWork windows;
   WorkerHoldings holdings;

@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// Returns an error whose metadata tells the peer the current number.
+// Returns an error whose metadata tells the peer the current number: `value`, under `key`.
 absl::Status Refusal(absl::StatusCode code,
                      std::string_view reason,
                      std::string_view message,

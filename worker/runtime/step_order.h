@@ -24,7 +24,7 @@
 
 namespace quire {
 
-// Checks that no newer scheduler is known. Errors: STALE_SCHEDULER.
+// Checks that this scheduler is not older than the newest one. Errors: STALE_SCHEDULER.
 absl::Status CheckIncarnation(uint64_t scheduler_incarnation, uint64_t newest_incarnation);
 
 class StepOrder {

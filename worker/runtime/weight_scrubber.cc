@@ -59,7 +59,7 @@ void WeightScrubber::Loop() {
   // Lowers the priority of this thread only. A failure is harmless: the scrubber needs little CPU.
   static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19));
   for (size_t num_read = 0; sums_.num_pieces() > 0; ++num_read) {
-    // The first pass does not pause: a change before a piece's first sum goes unnoticed.
+    // No pauses in the first pass: until a piece has its first sum, a change in it goes unnoticed.
     if (WaitOrStop(num_read < sums_.num_pieces() ? kNoTime : kInterval)) {
       return;
     }

@@ -1,12 +1,12 @@
-// WeightScrubber rereads the weights in main memory, over and over beside the steps, and reports a
-// change, upon which the process ends. A supervisor starts it again, and it reads its weights from
-// the files.
+// WeightScrubber rereads the weights in main memory again and again while steps run. It reports a
+// change, and the process ends. A supervisor starts a new process, which reads the weights from the
+// files.
 //
-// Memory without error correction loses a bit now and then. No other check would find a flip in a
-// rank's own weights: sums over the ranks spread it to all of them alike, and every answer from
+// Memory without error correction loses a bit now and then. No other check would find a flipped bit
+// in a rank's weights: sums over the ranks spread the error to all ranks alike. Every answer from
 // then on would be wrong.
 //
-// Thread safety: one caller at a time, except where it says otherwise.
+// Thread safety: one caller at a time, except where a comment says otherwise.
 // Cost:          kBytesPerSecond of memory bandwidth and about 1 % of a core, at the lowest
 //                priority. A flip is found after at most size / kBytesPerSecond: 16 s for 0.5 GB of
 //                weights.
@@ -40,13 +40,13 @@ class MemorySums {
   // Bytes of the piece that CheckNext reads next. REQUIRES: num_pieces() > 0
   size_t next_bytes() const { return pieces_[next_].size(); }
 
-  // Sums the next piece, in a cycle. Returns false if its sum differs from its first one. REQUIRES:
-  // num_pieces() > 0
+  // Sums the next piece; after the last piece the first follows. Returns false if the sum differs
+  // from the first sum of that piece. REQUIRES: num_pieces() > 0
   bool CheckNext();
 
  private:
   std::vector<std::span<const std::byte>> pieces_;
-  std::vector<uint64_t> sums_;  // first sums, of the pieces read so far
+  std::vector<uint64_t> sums_;  // first sum of each piece read so far
   size_t next_ = 0;
 };
 

@@ -17,11 +17,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// The server ends late requests and says why. The grace is for a server that no longer can.
+// Added to a request's timeout. The server itself ends late requests and says why; the client's
+// deadline is for a server that can no longer do so.
 constexpr milliseconds kDeadlineGrace(1000);
 constexpr std::chrono::hours kLongestTimeout(24 * 365);
 
-// The delay of the status's RetryInfo, if it has one.
+// Returns the delay of the status's RetryInfo, or nullopt without one.
 std::optional<milliseconds> RetryDelayOf(const grpc::Status& status) {
   google::rpc::Status details;
   if (!details.ParseFromString(status.error_details())) {
@@ -40,12 +41,15 @@ std::optional<milliseconds> RetryDelayOf(const grpc::Status& status) {
   return std::nullopt;
 }
 
-// A full server's refusal ends a new request. A resumed one was accepted, and waits for a place.
+// A full server's refusal ends a new request. A resumed request was accepted before, and waits for
+// a place.
 bool IsWorthARetry(const grpc::Status& status, bool is_resuming) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
       return true;
-    case grpc::StatusCode::CANCELLED:  // by gRPC in a server that closes; the caller's is final
+    // CANCELLED comes from gRPC in a server that shuts down. The caller's own cancel is final
+    // (Attempt).
+    case grpc::StatusCode::CANCELLED:
     case grpc::StatusCode::INTERNAL:
     case grpc::StatusCode::UNKNOWN:
       return status.error_details().empty();  // our servers always send details
@@ -70,8 +74,8 @@ class Progress {
  public:
   explicit Progress(int num_sequences) : num_sequences_(num_sequences) {}
 
-  // Takes a message in, and drops from it a second `started`, which the caller has seen. Returns
-  // DATA_LOSS if the message does not go on where the last one ended.
+  // Takes a message in. Drops a second `started` from the message, because the caller has seen the
+  // first. Returns DATA_LOSS if the message does not go on where the last one ended.
   grpc::Status Take(v1::GenerateResponse* response) {
     grpc::Status status;
     if (response->has_started() && has_started()) {
@@ -89,7 +93,8 @@ class Progress {
     return status;
   }
 
-  // Adds to the request what has come so far: the next attempt resumes there.
+  // Adds the part of the answer that has come to the request, so that the next attempt resumes
+  // there.
   void FillNext(v1::GenerateRequest* request) const {
     *request->mutable_resume() = resume_;
     if (has_started()) {
@@ -123,7 +128,7 @@ class Progress {
     return is_same ? grpc::Status::OK : DataLoss("a server went on with another seed or numerics");
   }
 
-  // Returns nullptr if there is no such sequence, or it has ended.
+  // Returns nullptr if there is no such sequence, or the sequence has ended.
   v1::ResumedSequence* Find(int index) {
     if (index < 0 || index >= resume_.sequences_size() || resume_.sequences(index).has_ended()) {
       return nullptr;
@@ -201,7 +206,7 @@ bool IsFull(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
 }
 
-// The status of a client that gives up: the last failure, and how long it has waited.
+// The status of a client that gives up: the last failure, and how long the client has waited.
 grpc::Status GivenUp(const grpc::Status& last, const Patience& patience) {
   const auto seconds = [](milliseconds time) {
     return std::to_string(std::chrono::floor<std::chrono::seconds>(time).count()) + " s";
@@ -214,12 +219,13 @@ grpc::Status GivenUp(const grpc::Status& last, const Patience& patience) {
           last.error_details()};
 }
 
-// Sleeps inside gRPC, which reconnects only in threads that wait in it. While this thread slept
+// Sleeps inside gRPC, which reconnects only in threads that wait inside it. If this thread slept
 // outside, no thread would reconnect for up to 5 s, the interval of gRPC's own polls.
 void SleepUntil(Clock::time_point end, grpc::Channel& channel) {
   const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
   const auto deadline = std::chrono::system_clock::now() + left;
-  // Once only: else a server that ends each connection would be dialed without a pause.
+  // Tries to connect only once: else a server that ends each connection would be dialed without a
+  // pause.
   bool tries_to_connect = true;
   while (Clock::now() < end) {
     const grpc_connectivity_state state = channel.GetState(std::exchange(tries_to_connect, false));
@@ -240,7 +246,7 @@ grpc::ChannelArguments ClientChannelArguments() {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 4000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
-  arguments.SetInt("grpc.http2.ping_timeout_ms", 3000);        // else 60 s count, from gRPC 1.60 on
+  arguments.SetInt("grpc.http2.ping_timeout_ms", 3000);  // from gRPC 1.60 on, the default is 60 s
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // a stream only receives
   arguments.SetLoadBalancingPolicyName("round_robin");
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 5000);

@@ -2,10 +2,10 @@
 // breaks, it asks the same server or another one for the rest. Its caller sees one stream, with the
 // tokens, text and log-probabilities of an undisturbed run.
 //
-// It retries failures that no server answered: UNAVAILABLE; and, if they have no details, INTERNAL
-// or UNKNOWN (a torn connection) and CANCELLED (gRPC in a server that closes). It also retries a
-// full server's refusal (RESOURCE_EXHAUSTED with google.rpc.RetryInfo) of a resumed request, which
-// had been accepted. The caller gets any other refusal at once.
+// It retries failures that no server answered: UNAVAILABLE; and, if the status has no details,
+// INTERNAL or UNKNOWN (a torn connection) and CANCELLED (from gRPC in a server that shuts down). It
+// also retries a full server's refusal (RESOURCE_EXHAUSTED with google.rpc.RetryInfo) of a resumed
+// request, because that request was accepted before. The caller gets any other refusal at once.
 //
 // Needs gRPC and the stubs made from proto/v1 and proto/google/rpc, and nothing else.
 //
@@ -30,7 +30,7 @@ namespace quire {
 
 // Returns arguments for channels to servers. A channel with them
 //   - gives up an attempt to connect after 2 s, and makes the next one within a second or so;
-//   - notices a server that is stopped or gone without a word within 7 s;
+//   - notices within 7 s that a server is stopped or gone without a word;
 //   - holds a connection to each address of a name (round_robin), so that an address that is silent
 //     or closes connections, as a standby does, costs no wait: a standby that takes over gets the
 //     next attempt. Each such address is dialed once a second, and the name looked up every 5 s.
@@ -49,7 +49,7 @@ class ResumingClient {
   // Returns false to cancel the request.
   using OnResponse = std::function<bool(const v1::GenerateResponse&)>;
 
-  // Returns when the answer is complete or has failed. timeout_ms counts from this call on.
+  // Blocks until the answer is complete or has failed. timeout_ms counts from this call on.
   // Errors: the server's refusal; the last failure once `policy` gives up, its message followed by
   // "(given up after N s without an answer)" or "(given up after waiting for a place for N s)";
   // CANCELLED by on_response or, with details, by an operator; DEADLINE_EXCEEDED; DATA_LOSS if a

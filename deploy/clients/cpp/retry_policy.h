@@ -1,5 +1,5 @@
-// RetryPolicy bounds how long a client stays without an answer. Patience keeps one request's
-// account of it: how long to wait before the next attempt, and when to give up.
+// RetryPolicy bounds how long a client stays without an answer. Patience applies the policy to one
+// request: it says how long to wait before the next attempt, and when to give up.
 //
 // Thread safety: value types. Neither reads a clock nor sleeps.
 #ifndef QUIRE_DEPLOY_CLIENTS_CPP_RETRY_POLICY_H_
@@ -13,17 +13,17 @@ namespace quire {
 struct RetryPolicy {
   // How long a request may stay unanswered since its last message. 180 s cover the replacement of a
   // dead node: Kubernetes calls it unreachable after 40 to 50 s, its pods are evicted 15 s later,
-  // a scheduler starts within seconds, and a rank loads its model in the rest.
+  // a scheduler starts within seconds, and a rank loads its model in the rest of the time.
   std::chrono::milliseconds max_unanswered{180'000};
-  // The same until the first message has come; nullopt: max_unanswered. Set less if a person waits:
-  // then a wrong address is more likely than a server that is away.
+  // The same bound until the first message has come; nullopt: max_unanswered. Set a lower one if a
+  // person waits, because at first a wrong address is more likely than a server that is away.
   std::optional<std::chrono::milliseconds> max_unanswered_at_first;
   // Waits double from first_wait to max_wait, each shortened by up to half at random. So a server
-  // that returns is asked within max_wait, and its clients arrive spread over half of that.
+  // that returns is asked within max_wait, and its clients arrive spread over half of max_wait.
   std::chrono::milliseconds first_wait{100};
   std::chrono::milliseconds max_wait{1500};
-  // Bounds the sum of waits for full servers since the last message. The last wait is cut to the
-  // rest.
+  // Bounds the sum of waits for full servers since the last message. The last wait is shortened to
+  // keep the bound.
   std::chrono::milliseconds max_wait_for_a_place{30 * 60 * 1000};
 };
 
@@ -31,12 +31,12 @@ class Patience {
  public:
   explicit Patience(const RetryPolicy& policy) : policy_(policy) {}
 
-  // Restarts both accounts, because a message has come.
+  // Sets unanswered() and waited_for_a_place() to 0, because a message has come.
   void NoteMessage();
 
   // Returns how long to wait after an attempt that no server answered, or nullopt to give up.
   // lasted: duration of the attempt. At most 10 s of it count: keepalive ends an attempt at a dead
-  // server sooner, so a longer one was in a live server's queue.
+  // server sooner, so a longer attempt waited in a live server's queue.
   std::optional<std::chrono::milliseconds> WaitUnanswered(std::chrono::milliseconds lasted);
 
   // Returns how long to wait after a full server's refusal, `asked` at least, or nullopt to give

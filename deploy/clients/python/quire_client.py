@@ -18,19 +18,20 @@ from proto.v1 import generation_pb2_grpc as api_grpc
 
 # How long a request may stay unanswered since its last message. 180 s cover the replacement of a dead node:
 # Kubernetes calls it unreachable after 40 to 50 s, its pods are evicted 15 s later, a scheduler starts within seconds,
-# and a rank loads its model in the rest.
+# and a rank loads its model in the rest of the time.
 MAX_UNANSWERED_S = 180.0
-# Upper bound on the time of one attempt that counts: keepalive ends an attempt at a dead server sooner, so a longer one
-# was in a live server's queue.
+# Upper bound on the time of one attempt that counts: keepalive ends an attempt at a dead server sooner, so a longer
+# attempt waited in a live server's queue.
 LONGEST_UNANSWERED_ATTEMPT_S = 10.0
 # Waits double from the first to the longest, each shortened by up to half at random. So a server that returns is asked
-# within MAX_WAIT_S, and its clients arrive spread over half of that.
+# within MAX_WAIT_S, and its clients arrive spread over half of MAX_WAIT_S.
 FIRST_WAIT_S = 0.1
 MAX_WAIT_S = 1.5
 LONGEST_RETRY_DELAY_S = 24 * 3600.0
 # Bounds the sum of waits for full servers since the last message.
 MAX_WAIT_FOR_A_PLACE_S = 1800.0
-# The server ends late requests and says why. The grace is for a server that no longer can.
+# Added to a request's timeout. The server itself ends late requests and says why; the client's deadline is for a server
+# that no longer can.
 DEADLINE_GRACE_S = 1.0
 UNANSWERED_WITHOUT_DETAILS = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL,
                               grpc.StatusCode.UNKNOWN)
@@ -41,7 +42,7 @@ CHANNEL_OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     # Notice within 7 s that a server is gone without a word, although the stream only receives. From gRPC 1.60 on the
-    # keepalive timeout alone has no effect: without the ping timeout, 60 s count.
+    # keepalive timeout alone has no effect: without the ping timeout, the default of 60 s counts.
     ("grpc.keepalive_time_ms", 4000),
     ("grpc.keepalive_timeout_ms", 3000),
     ("grpc.http2.ping_timeout_ms", 3000),
@@ -72,7 +73,7 @@ class ProtocolError(Exception):
 def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED_S, max_unanswered_at_first_s=None):
     """Yields the messages of one answer, `started` once and first, positions without gap or repeat.
 
-    channels: to replicas, one at least; each failure moves on to the next. Make them with
+    channels: to replicas, at least one; each failure moves on to the next. Make them with
     dial(). request: an api.GenerateRequest; timeout_ms counts from the first message asked
     for. Closing the generator cancels the request. api_key: if the servers ask for one. Send it over
     TLS alone, unless the server is on this machine. max_unanswered_s: how long servers may leave the request
@@ -129,8 +130,8 @@ def _seconds_left(deadline, grace=0.0):
 
 
 def _sleep(seconds, channel):
-    """Sleeps inside gRPC, in a probe of any outcome, because gRPC reconnects only in threads that wait in it. While
-    this thread slept outside, no thread would reconnect for up to 5 s, the interval of gRPC's own polls."""
+    """Sleeps inside gRPC, in a probe whose outcome does not matter, because gRPC reconnects only in threads that wait
+    inside it. If this thread slept outside, no thread would reconnect for up to 5 s, the interval of gRPC's own polls."""
     end = time.monotonic() + seconds
     try:
         channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=seconds, wait_for_ready=True)
@@ -140,10 +141,10 @@ def _sleep(seconds, channel):
 
 
 def _is_worth_a_retry(error, is_resuming):
-    """Returns True if no server answered: these codes without details, which our servers always send.
+    """Returns True if no server answered. Our servers always send details, so these codes without details qualify.
 
-    A torn connection ends calls with INTERNAL or UNKNOWN, gRPC in a server that closes with CANCELLED: this
-    client never cancels a call that it reads. A full server's refusal of a new request is final. A resumed
+    A torn connection ends calls with INTERNAL or UNKNOWN. gRPC in a server that shuts down ends calls with CANCELLED;
+    this client itself never cancels a call that it reads. A full server's refusal of a new request is final. A resumed
     request was accepted before, and waits for a place.
     """
     if error.code() in UNANSWERED_WITHOUT_DETAILS:
@@ -198,7 +199,7 @@ class _Patience:
         return min(wait, left)
 
     def _next_wait(self):
-        # The power is bounded: the wait has long reached MAX_WAIT_S.
+        # The exponent is bounded: at 20 the wait has long reached MAX_WAIT_S.
         wait = min(MAX_WAIT_S, FIRST_WAIT_S * 2**min(self._num_waits, 20)) * random.uniform(0.5, 1)
         self._num_waits += 1
         return wait
@@ -251,7 +252,7 @@ class _Progress:
             sequence.has_ended = True
 
     def fill(self, request):
-        """Adds to the request what has come so far: the next attempt resumes there."""
+        """Adds the part of the answer that has come to the request, so that the next attempt resumes there."""
         request.resume.CopyFrom(self._resume)
         if self._request_id:
             request.request_id = self._request_id

@@ -85,8 +85,8 @@ TOKENIZER_CONFIG = {
 TOKENS = 2048
 
 # Between these steps, three of four batches are short exercises in which names
-# come back in almost every sentence. The model learns there, within minutes, to
-# look up a name instead of guessing it, and then uses that in the stories.
+# return in almost every sentence. With these, the model learns within minutes to
+# look up a name instead of guessing it, and then does so in the stories.
 COPYING = (750, 1000)
 
 
@@ -182,11 +182,11 @@ class Batches:
 def init_copying(model):
     """Starts every attention head as a copier.
 
-    The value and output projections begin as the two halves of a projection, so
-    what a head looks at is added to the residual stream almost unchanged and,
-    with tied embeddings, makes that same token more likely. Only where to look is
-    left to learn. Without this a small model needs far longer before it repeats
-    the right names.
+    The value and output projections begin as the two halves of one projection. So
+    a head adds the token that it attends to almost unchanged to the residual
+    stream, which makes that token more likely, because embeddings are tied. A head
+    only has to learn where to attend. Without this start a small model needs far
+    longer before it repeats the right names.
     """
     d = CONFIG["head_dim"]
     group = CONFIG["num_attention_heads"] // CONFIG["num_key_value_heads"]

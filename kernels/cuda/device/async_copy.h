@@ -1,10 +1,10 @@
-// cp.async: copies from global to shared memory that run beside the thread that starts them.
+// cp.async: copies from global to shared memory, asynchronous to the thread that starts them.
 //
 // A thread waits for its own copies; a barrier after the wait makes them visible to other threads.
 // A thread must wait for all its copies before it returns.
 //
-// Usage: CopyAsync16 for each 16 bytes of a tile, CommitCopies, the same for the next tile; then
-// WaitCopies<1>, after which all groups but the latest have landed, and a barrier.
+// Usage: CopyAsync16 for each 16 bytes of a tile, then CommitCopies; both again for the next tile.
+// Then WaitCopies<1>, after which all groups except the latest have landed, and a barrier.
 //
 // Thread safety: device functions; each thread has its own groups.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ASYNC_COPY_H_
@@ -41,7 +41,7 @@ QUIRE_DEVICE void CommitCopies() {
 #endif
 }
 
-// Returns when at most kMaxPending groups are in flight.
+// Waits until at most kMaxPending groups are in flight.
 template <int kMaxPending>
 QUIRE_DEVICE void WaitCopies() {
 #ifdef __CUDACC__

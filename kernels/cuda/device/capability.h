@@ -11,12 +11,11 @@
 
 namespace quire::gpu {
 
-// Most shared memory of a CTA, in bytes, by compute capability: 8.6, 8.9 and 12.x; 8.0 and 8.7; 9.0
-// and 10.x. A kernel for all of them that needs more than the least also has a version that does
-// not.
-inline constexpr int32_t kLeastSharedBytes = 99 * 1024;
-inline constexpr int32_t kMiddleSharedBytes = 163 * 1024;
-inline constexpr int32_t kMostSharedBytes = 227 * 1024;
+// Most shared memory of a CTA, in bytes, by compute capability. A kernel for all devices that needs
+// more than kLeastSharedBytes also has a version that does not.
+inline constexpr int32_t kLeastSharedBytes = 99 * 1024;    // 8.6, 8.9 and 12.x
+inline constexpr int32_t kMiddleSharedBytes = 163 * 1024;  // 8.0 and 8.7
+inline constexpr int32_t kMostSharedBytes = 227 * 1024;    // 9.0 and 10.x
 
 // Sets *capability, 90 for sm_90. Returns 0 or a cudaError_t.
 inline int QueryComputeCapability(int32_t* capability) {
@@ -62,8 +61,9 @@ inline int QuerySharedBytes(int32_t* bytes) {
   return 0;
 }
 
-// Calls body with the kMaxSharedBytes for the current device. Returns its result, or a cudaError_t.
-// kSharedBytes: needed by the kernel's version for kMostSharedBytes.
+// Calls body<kMaxSharedBytes>: kMostSharedBytes if the current device allows kSharedBytes, else
+// kLeastSharedBytes. Returns the body's result, or a cudaError_t. kSharedBytes: the need of the
+// kernel's version for kMostSharedBytes.
 template <int kSharedBytes, typename Body>
 int DispatchSharedBytes(Body&& body) {
   if constexpr (kSharedBytes > kLeastSharedBytes) {

@@ -39,7 +39,7 @@ int DispatchElementOrFloat(DType dtype, Body&& body) {
   return DispatchElement(dtype, body);
 }
 
-// The activations' type and the cache's, which is the same or F8E4M3.
+// The activations' type T, and the cache's type: T or F8E4M3.
 template <typename Body>
 int DispatchCacheElement(DType dtype, DType cache_dtype, Body&& body) {
   return DispatchElement(dtype, [&]<typename T>() {

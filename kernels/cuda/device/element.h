@@ -1,7 +1,7 @@
 // Bf16, F16 and F8E4M3 are storage types; computation is in fp32.
 //
 // Conversion to fp32 is exact. Conversion from fp32 rounds to nearest, ties to even; NaN stays NaN.
-// Numbers too large become infinity, or 448, the largest number, in e4m3, which has no infinity.
+// Too large numbers become infinity; in e4m3, which has no infinity, its largest number, 448.
 //
 // Thread safety: value types and pure functions.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ELEMENT_H_
@@ -24,7 +24,7 @@ struct F8E4M3 {
   uint8_t bits;
 };
 
-// The arithmetic of the CPU, and of GPUs that cannot convert e4m3 (before sm_89).
+// Conversions for the CPU, and for GPUs that cannot convert e4m3 (before sm_89).
 namespace portable {
 
 QUIRE_DEVICE float FloatFromF16(uint16_t bits) {
@@ -136,13 +136,13 @@ QUIRE_DEVICE uint32_t F8x2ToF16x2(uint16_t pair) {
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(pair));
   return result;
 #else
-  // Exponents move to their new place with the old bias; times 256 corrects the bias, for
-  // subnormals too.
+  // Exponents move to their new place with the old bias. Multiplying by 256 corrects the bias, also
+  // for subnormals.
   const uint32_t spread = (pair & 0xFFu) | static_cast<uint32_t>(pair >> 8) << 16;
   const uint32_t magnitude = (spread & 0x007F007F) << 7;
   uint32_t result;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(magnitude), "r"(0x5C005C00));
-  // 0x7F, NaN, plus 1 carries into bit 7 of its half, which becomes all ones below the sign.
+  // NaN is 0x7F: adding 1 carries into bit 7. A half with that bit becomes all ones below the sign.
   const uint32_t nan = ((spread & 0x007F007F) + 0x00010001) & 0x00800080;
   return result | ((nan << 8) - (nan >> 7)) | ((spread & 0x00800080) << 8);
 #endif

@@ -1,9 +1,10 @@
-// Numbered barriers for a subset of a CTA's warps: 1 to 15 (0 is __syncthreads).
+// Barriers for a subset of a CTA's warps, numbered 1 to 15 (0 is __syncthreads).
 //
 // A barrier completes when num_threads threads have called either function, and then starts anew. A
-// thread that returns from Sync sees all writes that other threads made before they came.
+// thread that returns from SyncNamedBarrier sees all writes that other threads made before their
+// calls.
 //
-// Usage, if 128 threads fill a buffer and 256 use it:
+// Usage if 128 threads fill a buffer and 256 others use it:
 //   fill; ArriveNamedBarrier(kFull, 384);  |  SyncNamedBarrier(kFull, 384); use;
 //
 // Thread safety: device functions; all threads of a warp call together.
@@ -25,7 +26,7 @@ QUIRE_DEVICE void SyncNamedBarrier(int barrier,
 #endif
 }
 
-// Does not wait.
+// Counts the thread as arrived, and does not wait.
 QUIRE_DEVICE void ArriveNamedBarrier(int barrier,
                                      int num_threads,
                                      [[maybe_unused]] SourceLine at = SourceLine::Here()) {

@@ -43,7 +43,8 @@ int CountResidentCtas(void (*kernel)(Parameters...),
 
 #else
 
-// The emulator runs CTAs one after another. Returns more than one, so that tests cover shared work.
+// Sets *num_ctas to 3. The emulator runs CTAs one after another, but with several CTAs tests cover
+// work that CTAs divide among themselves.
 template <typename... Parameters>
 int CountResidentCtas(void (*)(Parameters...), int, size_t shared_bytes, int32_t* num_ctas) {
   *num_ctas = 3;

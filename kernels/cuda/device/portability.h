@@ -5,10 +5,11 @@
 //   int error = QUIRE_LAUNCH(Scale, dim3(grid), dim3(128), shared_bytes, stream, x, factor);
 //   int error = QUIRE_LAUNCH((Sort<Bf16, 4>), ...);  // parentheses around commas
 //
-// Shared memory is dynamic, of one size per launch: QUIRE_SHARED_MEMORY(name) declares a uint8_t*
-// to it, 128-byte aligned. Warp operations use kWholeWarp unless there is a reason.
+// All shared memory is dynamic: the launch sets its size, and QUIRE_SHARED_MEMORY(name) declares a
+// uint8_t* to it, 128-byte aligned. Warp operations use the mask kWholeWarp unless there is a
+// reason for another.
 //
-// Thread safety: launches as the stream's; device functions as in CUDA.
+// Thread safety: launches: that of the stream; device functions: as in CUDA.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_
 
@@ -54,16 +55,16 @@ inline constexpr int kWarpSize = 32;
 
 namespace quire::gpu {
 
-// The emulator's reports name lines; a device reports none.
+// Empty, as only the emulator reports source lines.
 struct SourceLine {
   __host__ __device__ static constexpr SourceLine Here() { return {}; }
 };
 
-// Allows the kernel's CTAs this much dynamic shared memory on the current device. Asks for the
-// largest shared part of L1, else an SM may get fewer CTAs than fit. Calls the driver once per
-// kernel and device. Any thread.
+// Allows the kernel's CTAs this much dynamic shared memory on the current device. Also asks for the
+// largest shared part of L1, else an SM may get fewer CTAs than fit. Calls the driver only if the
+// kernel needs more on this device than before. Any thread may call.
 inline cudaError_t AllowSharedBytes(const void* kernel, size_t bytes) {
-  constexpr size_t kSmall = 16 * 1024;  // such CTAs need no larger limit or shared part of L1
+  constexpr size_t kSmall = 16 * 1024;  // up to here the default limit and part of L1 suffice
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, size_t> allowed;
   if (bytes <= kSmall) {
@@ -292,8 +293,8 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b) {
 
 namespace quire::gpu {
 
-// Returns the number, but hides its value from the compiler. So computations from it stay inside a
-// loop; hoisted, they would hold registers throughout.
+// Returns the number, but hides its value from the compiler. So the compiler cannot move
+// computations that use the number out of a loop, where they would hold registers throughout.
 QUIRE_DEVICE int32_t NotHoisted(int32_t number) {
 #ifdef __CUDACC__
   asm volatile("" : "+r"(number));

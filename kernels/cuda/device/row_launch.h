@@ -1,8 +1,8 @@
-// Launches kernels with one CTA per row. Each thread takes the same number of chunks, and the CTA
-// has as few warps as that allows. So the width alone decides the threads and the elements that
-// each adds up.
+// Launches kernels with one CTA per row. Each thread takes the same number of chunks of the row,
+// and the CTA has as few warps as possible. So the row's width alone decides the number of threads
+// and which elements each thread adds up.
 //
-// Thread safety: as the stream's.
+// Thread safety: that of the stream.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ROW_LAUNCH_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_ROW_LAUNCH_H_
 
@@ -15,7 +15,8 @@ namespace quire::gpu {
 
 inline constexpr int32_t kMaxRowThreads = 512;
 
-// Returns the fewest chunks that a thread may take. REQUIRES: a row's num_chunks >= 1.
+// Returns the fewest chunks per thread for which kMaxRowThreads threads suffice. num_chunks: of a
+// row. REQUIRES: num_chunks >= 1.
 constexpr int32_t NumChunksPerThread(int32_t num_chunks) {
   return (num_chunks + kMaxRowThreads - 1) / kMaxRowThreads;
 }

@@ -1,13 +1,13 @@
 // SharedBarrier is a barrier object in shared memory (mbarrier): some threads arrive and go on,
 // others wait.
 //
-// It has phases 0, 1, 2, ...: a phase ends after `count` arrivals, and the next begins. A waiter
-// names the parity of the phase whose end it waits for, and must not be two phases behind. After
-// the wait it sees everything that threads did before they arrived.
+// A barrier has phases 0, 1, 2, ...: a phase ends after `count` arrivals, and the next begins. A
+// waiting thread names the parity of the phase whose end it waits for, and must not be two phases
+// behind. After the wait it sees all writes that threads made before they arrived.
 //
-// Usage: one thread calls Init(4), all call __syncthreads. Four warps fill a buffer; one lane of
-// each calls Arrive after __syncwarp. Threads that use the buffer call Wait(0) first, and Wait(1)
-// before its second use.
+// Usage: one thread calls Init(4), then all threads call __syncthreads. Four warps fill a buffer;
+// one lane of each warp calls Arrive after __syncwarp. Threads that use the buffer call Wait(0)
+// before their first use, and Wait(1) before their second.
 //
 // Thread safety: device functions.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_SHARED_BARRIER_H_
@@ -39,8 +39,9 @@ class SharedBarrier {
 #endif
   }
 
-  // Arrives once all copies that the thread has started (async_copy.h) have landed; does not wait.
-  // Products may read them after waiters for the phase have called FenceAsyncProxy.
+  // Returns at once. The arrival happens once all copies that the thread has started
+  // (async_copy.h) have landed. After its Wait for this phase, a thread calls FenceAsyncProxy
+  // before it starts products that read the copies.
   QUIRE_DEVICE void ArriveAfterCopies([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"

@@ -1,8 +1,8 @@
 // ldmatrix, mma.m16n8k16 and prmt. All 32 lanes of a warp call together, from one place.
 //
 // Fragments, with g = lane / 4 and t = lane % 4 (PTX ISA, "Matrix fragments for mma.m16n8k16"):
-//   a[r]: row g + 8 (r & 1), columns 2 t + 8 (r >> 1) and the one after
-//   b[r]: column g, rows 2 t + 8 r and the one after
+//   a[r]: row g + 8 (r & 1), columns 2 t + 8 (r >> 1) and the next
+//   b[r]: column g, rows 2 t + 8 r and the next
 //   d[r]: row g + 8 (r >> 1), column 2 t + (r & 1)
 //
 // Thread safety: device functions.
@@ -17,7 +17,7 @@ namespace quire::gpu {
 #ifndef __CUDACC__
 namespace emulator {
 
-// Shows the row to sanitizers, which do not see the emulator's own reads.
+// Reads the row where sanitizers see it, since they do not see the emulator's own reads.
 inline void TouchRow(const void* row) {
   const auto* words = static_cast<const volatile uint64_t*>(row);
   static_cast<void>(words[0]);
@@ -27,9 +27,9 @@ inline void TouchRow(const void* row) {
 }  // namespace emulator
 #endif
 
-// Loads four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8 i to 8 i + 7 point to
-// the rows of matrix i (16 bytes each, 16-byte aligned), and r[i] receives row g, columns 2 t and
-// 2 t + 1 of it.
+// Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lanes 8 i to 8 i + 7 point to
+// the rows of matrix i (16 bytes each, 16-byte aligned). r[i] receives row g, columns 2 t and
+// 2 t + 1 of matrix i.
 QUIRE_DEVICE void LoadMatrixX4(uint32_t (&r)[4],
                                const void* row,
                                [[maybe_unused]] SourceLine at = SourceLine::Here()) {
@@ -45,7 +45,7 @@ QUIRE_DEVICE void LoadMatrixX4(uint32_t (&r)[4],
 #endif
 }
 
-// The same with each matrix transposed: r[i] receives column g, rows 2 t and 2 t + 1.
+// Does the same, but r[i] receives column g, rows 2 t and 2 t + 1 of matrix i.
 QUIRE_DEVICE void LoadMatrixX4Transposed(uint32_t (&r)[4],
                                          const void* row,
                                          [[maybe_unused]] SourceLine at = SourceLine::Here()) {
@@ -61,7 +61,7 @@ QUIRE_DEVICE void LoadMatrixX4Transposed(uint32_t (&r)[4],
 #endif
 }
 
-// d += a * b: 16 x 8 += 16 x 16 times 16 x 8, T times T, fp32 sums.
+// d += a * b, with fp32 sums. d is 16 x 8, a 16 x 16 and b 16 x 8; a and b have elements T.
 template <typename T>
 QUIRE_DEVICE void Mma16816(float (&d)[4],
                            const uint32_t (&a)[4],
@@ -91,8 +91,8 @@ QUIRE_DEVICE void Mma16816(float (&d)[4],
 #endif
 }
 
-// Returns four of the eight bytes of b:a, numbered from a's lowest; the i-th nibble of selector
-// names byte i of the result.
+// Returns four of the eight bytes of a and b. Bytes 0 to 3 are those of a, lowest first, and 4 to 7
+// those of b. The i-th nibble of selector is the number of the result's byte i.
 QUIRE_DEVICE uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
 #ifdef __CUDACC__
   return __byte_perm(a, b, selector);

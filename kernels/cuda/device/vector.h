@@ -1,6 +1,7 @@
-// LoadVector and StoreVector move N elements by accesses of 16 bytes, or one of 8, and convert.
+// LoadVector and StoreVector move N elements of type T, and convert them to or from fp32.
 //
-// N * sizeof(T) is 8 or a multiple of 16; the pointer is aligned to the access.
+// N * sizeof(T) is 8, moved by one access, or a multiple of 16, moved by accesses of 16 bytes. The
+// pointer is aligned to the size of an access.
 //
 // Thread safety: device functions.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_VECTOR_H_

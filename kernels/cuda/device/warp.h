@@ -46,8 +46,8 @@ QUIRE_DEVICE float WarpMax(float value, SourceLine at = SourceLine::Here()) {
   return value;
 }
 
-// Gives thread i the value of lane 0 of warp i % 32, or `absent` if there is no such warp. scratch:
-// 32 floats of shared memory, reusable on return.
+// Returns to thread i the value that lane 0 of warp i % 32 passed, or `absent` if the CTA has no
+// such warp. scratch: 32 floats of shared memory; the caller may reuse them at once.
 QUIRE_DEVICE float GatherWarps(float value,
                                float absent,
                                float* scratch,
@@ -64,7 +64,7 @@ QUIRE_DEVICE float GatherWarps(float value,
   return value;
 }
 
-// scratch: 32 floats of shared memory. Ends with a barrier.
+// scratch: 32 floats of shared memory; the caller may reuse them at once.
 QUIRE_DEVICE float CtaSum(float value, float* scratch, SourceLine at = SourceLine::Here()) {
   return WarpSum(GatherWarps(WarpSum(value, at), 0.0F, scratch, at), at);
 }

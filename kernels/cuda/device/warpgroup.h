@@ -1,9 +1,9 @@
 // wgmma: matrix products of a warpgroup, four warps of which the first is a multiple of four, for
 // sm_90a alone.
 //
-// A product runs beside the threads that start it. It reads B, and A unless A is in registers, from
-// shared memory through descriptors, and adds to an accumulator in registers. Before the wait for
-// it, no thread may write operands or accumulator, or read the accumulator.
+// A product runs asynchronously to the threads that start it. It reads B from shared memory through
+// a descriptor, A from registers or in the same way, and adds to an accumulator in registers. Until
+// WaitProducts returns, no thread may write the operands, nor read or write the accumulator.
 //
 // Usage: copy the operands, WaitCopies, FenceAsyncProxy, and a barrier with the copying threads;
 // then FenceAccumulator and FenceWarpgroup, WarpgroupMma for each 16 of K, CommitProducts; then
@@ -11,7 +11,7 @@
 //
 // Fragments of warp w of the four, with g = lane / 4 and t = lane % 4 (PTX ISA, "Register Fragments
 // for wgmma.m64nNk16"), as those of mma.m16n8k16 for rows 16 w to 16 w + 15:
-//   a[r]:    row g + 8 (r & 1), columns 2 t + 8 (r >> 1) and the one after
+//   a[r]:    row g + 8 (r & 1), columns 2 t + 8 (r >> 1) and the next
 //   d[n][r]: row g + 8 (r >> 1), column 8 n + 2 t + (r & 1)
 //
 // Thread safety: device functions. All threads of the warpgroup call together, from one place.
@@ -28,8 +28,8 @@ inline constexpr int kWarpgroupRows = 64;
 
 // ---- Matrices in shared memory ------------------------------------------------------------------
 
-// Rows are 128 bytes, swizzled: 16-byte unit u of row r lies at u ^ (r % 8). 8 rows are a pattern,
-// which begins at a multiple of 1024 bytes.
+// Rows are 128 bytes, swizzled: 16-byte unit u of row r lies at unit u ^ (r % 8). The pattern
+// repeats every 8 rows, and must begin at a multiple of 1024 bytes.
 inline constexpr int kSwizzleRowBytes = 128;
 inline constexpr int kSwizzleBytes = 1024;
 QUIRE_DEVICE int SwizzledOffset(int row, int unit) {
@@ -57,16 +57,18 @@ QUIRE_DEVICE uint64_t MakeDescriptor(const void* start, int leading_bytes, int s
 
 // Returns the descriptor of the matrix that starts `bytes` later, a multiple of 16.
 QUIRE_DEVICE uint64_t Advance(uint64_t descriptor, int bytes) {
-  // No carry into the upper half, so the compiler knows it to be constant.
+  // Adds to the lower half only, so that the compiler knows that the upper half is constant.
   const auto lower = static_cast<uint32_t>(descriptor) + static_cast<uint32_t>(bytes >> 4);
   return (descriptor >> 32 << 32) | lower;
 }
 
 // ---- Order --------------------------------------------------------------------------------------
 
-// Makes shared memory readable by products: the thread's own stores and landed copies, for threads
-// that meet it at a later barrier; and other threads' writes before a barrier that it has passed,
-// for products that it starts later.
+// Makes writes to shared memory visible to products. It has two uses:
+//   - After the thread's own stores and landed copies, and before a barrier. Products that threads
+//     start after the barrier see the writes.
+//   - After a barrier. Products that this thread starts later see what other threads wrote before
+//     the barrier.
 QUIRE_DEVICE void FenceAsyncProxy() {
 #ifdef __CUDACC__
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -93,7 +95,7 @@ QUIRE_DEVICE void CommitProducts([[maybe_unused]] SourceLine at = SourceLine::He
 #endif
 }
 
-// Returns when at most kMaxPending groups are in flight.
+// Waits until at most kMaxPending groups are in flight.
 template <int kMaxPending>
 QUIRE_DEVICE void WaitProducts([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
@@ -103,8 +105,8 @@ QUIRE_DEVICE void WaitProducts([[maybe_unused]] SourceLine at = SourceLine::Here
 #endif
 }
 
-// Keeps the compiler from moving accesses to the accumulator across this call: it does not know
-// that products write it late.
+// Keeps the compiler from moving accesses to the accumulator across this call. The compiler does
+// not know that products write the accumulator until the wait.
 template <int kTiles>
 QUIRE_DEVICE void FenceAccumulator([[maybe_unused]] float (&d)[kTiles][4]) {
 #ifdef __CUDACC__
@@ -118,8 +120,8 @@ QUIRE_DEVICE void FenceAccumulator([[maybe_unused]] float (&d)[kTiles][4]) {
 #endif
 }
 
-// The same for fragments of A, which products read late: called before the products start and after
-// the wait for them.
+// Does the same for fragments of A, which products may read until the wait. Called before products
+// start and after the wait for them.
 template <int kFragments>
 QUIRE_DEVICE void FenceFragments([[maybe_unused]] uint32_t (&a)[kFragments][4]) {
 #ifdef __CUDACC__
@@ -133,8 +135,9 @@ QUIRE_DEVICE void FenceFragments([[maybe_unused]] uint32_t (&a)[kFragments][4]) 
 #endif
 }
 
-// Sets the registers of each thread of the warpgroup. The CTA's are divided evenly at launch;
-// TakeRegisters waits until other warpgroups have given up enough.
+// Set the number of registers of each thread of the warpgroup, to more or to fewer. A launch
+// divides the CTA's registers evenly. TakeRegisters waits until other warpgroups have given up
+// enough.
 template <int kRegisters>
 QUIRE_DEVICE void TakeRegisters() {
   static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 240);
@@ -159,7 +162,7 @@ QUIRE_DEVICE void GiveUpRegisters() {
 #define QUIRE_D16(n) QUIRE_D4(n), QUIRE_D4((n) + 1), QUIRE_D4((n) + 2), QUIRE_D4((n) + 3)
 #define QUIRE_D32(n) QUIRE_D16(n), QUIRE_D16((n) + 4)
 #define QUIRE_D64 QUIRE_D32(0), QUIRE_D32(8)
-// Their names.
+// Names of the operands.
 #define QUIRE_NAMES_32                       \
   "%0, %1, %2, %3, %4, %5, %6, %7, "         \
   "%8, %9, %10, %11, %12, %13, %14, %15, "   \
@@ -182,8 +185,8 @@ QUIRE_DEVICE void GiveUpRegisters() {
 
 #endif  // __CUDACC__
 
-// d = a * b^T, or d += if accumulates: 64 x kColumns, 64 x 16 and kColumns x 16 elements T, K
-// contiguous in both.
+// d = a * b^T, or d += a * b^T if `accumulates`. d is 64 x kColumns, a 64 x 16 and b kColumns x 16
+// elements T; K is contiguous in a and b.
 template <typename T, int kColumns>
 QUIRE_DEVICE void WarpgroupMma([[maybe_unused]] float (&d)[kColumns / 8][4],
                                [[maybe_unused]] uint64_t a,
@@ -220,7 +223,8 @@ QUIRE_DEVICE void WarpgroupMma([[maybe_unused]] float (&d)[kColumns / 8][4],
 #endif
 }
 
-// d += a * b: 64 x kColumns, 64 x 16 in registers and 16 x kColumns elements T, N contiguous.
+// d += a * b. d is 64 x kColumns, a 64 x 16 in registers, and b 16 x kColumns elements T, in which
+// N is contiguous.
 template <typename T, int kColumns>
 QUIRE_DEVICE void WarpgroupMmaOfRegisters([[maybe_unused]] float (&d)[kColumns / 8][4],
                                           [[maybe_unused]] const uint32_t (&a)[4],

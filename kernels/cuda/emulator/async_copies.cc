@@ -11,8 +11,8 @@ bool Emulator::InSharedMemory(const void* pointer, size_t bytes) const {
   return begin >= shared_ && begin + bytes <= shared_ + shared_bytes_;
 }
 
-// Hardware may write at any time before the wait. So the destination is poisoned until then: a
-// thread that reads too early, or still needs the old contents, reads NaN.
+// Hardware may write the destination at any time before the wait. So the destination is poisoned
+// until the wait: a thread that reads too early, or still needs the old contents, reads NaN.
 void Emulator::CopyAsync16(void* shared, const void* global, bool valid, SourceLine at) {
   constexpr size_t kBytes = kCopyBytes;
   Fiber& me = *running_;
@@ -73,8 +73,8 @@ void Emulator::WaitCopies(uint32_t max_pending) {
   }
 }
 
-// Tells TSan that landed copies come before the arrivals that wait for them, though the thread
-// called Arrive earlier.
+// Tells TSan that landed copies happen before the arrivals that wait for these copies, although the
+// thread called ArriveSharedBarrierAfterCopies earlier.
 void Emulator::ReleaseLandingArrivals(const Fiber& fiber) {
   for (uint32_t i = 0; i < num_shared_barriers_; ++i) {
     const SharedBarrier& barrier = shared_barriers_[i];

@@ -13,7 +13,7 @@ bool SameLine(SourceLine a, SourceLine b) {
 }
 
 // Addresses that represent barriers to TSan; nothing is stored there. Each CTA of a launch has its
-// own, else one CTA's barriers would order another's accesses.
+// own addresses, else one CTA's barriers would order another CTA's accesses.
 constexpr size_t kTsanAddressesPerCta = 2 + 2 * kMaxWarps + 2 * kNumNamedBarriers;
 constexpr size_t kTsanCtas = 4096;
 char tsan_addresses[kTsanCtas * kTsanAddressesPerCta];
@@ -122,7 +122,7 @@ void Emulator::ArriveSharedBarrier(void* address, SourceLine at) {
 }
 
 // The copies land as late as possible: when a thread waits for the phase, or at the first arrival
-// of the next one.
+// in the next phase.
 void Emulator::ArriveSharedBarrierAfterCopies(void* address, SourceLine at) {
   SharedBarrier& barrier = SharedBarrierAt(address, at);
   if (UnderTsan()) {
@@ -145,7 +145,8 @@ bool Emulator::IsWaitedFor(const SharedBarrier& barrier) {
   });
 }
 
-// Ends the phase if all have arrived, counting arrivals that wait for copies, which land now.
+// Ends the phase if `count` threads have arrived. Arrivals that wait for copies count, too: their
+// copies land now.
 void Emulator::TryEndPhase(SharedBarrier& barrier) {
   if (barrier.num_arrived + barrier.num_landing < barrier.count) {
     return;
@@ -213,7 +214,8 @@ BarrierResult Emulator::SyncCta(bool predicate, SourceLine at) {
   return result;
 }
 
-// Called when all threads are at the barrier. `last`: the running thread, or null.
+// Called when all threads are at the barrier. last: the running thread if it arrived last, or null
+// if a thread that returned completed the barrier.
 void Emulator::ReleaseBarrier(const Fiber* last) {
   num_at_barrier_ = 0;
   ++barrier_generation_;
@@ -254,7 +256,7 @@ void Emulator::RunWarpOperation(const WarpOperation& operation,
   for (uint32_t lanes = mask; complete && lanes != 0; lanes &= lanes - 1) {
     const auto lane = static_cast<uint32_t>(std::countr_zero(lanes));
     const Fiber& other = fibers_[me.warp * kWarpSize + lane];
-    complete = other.mask == mask;  // else that lane waits for another mask
+    complete = other.mask == mask;  // false if that lane waits for another mask
     if (complete &&
         (other.operation != &operation || (operation.from_one_line && !SameLine(other.at, at)))) {
       Fail(me, FaultKind::kDivergentWarp, "lanes of one mask are in different warp operations", at);

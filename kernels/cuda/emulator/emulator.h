@@ -1,15 +1,15 @@
 // The CUDA thread model on one CPU thread: a fiber for each CUDA thread, CTAs one after another.
-// kernels/cuda/device is written on top of it; kernels include only those headers.
+// The headers of kernels/cuda/device use the emulator, and kernels include only those headers.
 //
 // Where hardware leaves behavior open, the emulator makes the most hostile choice: an asynchronous
 // copy lands only when it is waited for, shared memory starts as NaN, and every thread runs until
-// it must wait. Errors that hardware punishes at random are faults, reported with kernel, CTA,
-// thread, file and line.
+// it must wait. Errors that hardware shows only sometimes are always faults, reported with kernel,
+// CTA, thread, file and line.
 //
-// Launches go to streams: see streams.h.
+// Launches are enqueued on streams: see streams.h.
 //
-// Thread safety: each CPU thread has its own emulator; the fault handler and the streams are
-//                shared, so one thread launches at a time.
+// Thread safety: each CPU thread has its own emulator. The fault handler and the streams are
+//                shared, so only one thread launches at a time.
 // Sanitizers:    ASan and TSan are told of the fibers. Under TSan only barriers order the threads
 //                of a launch. emulator.cc and warp_operation.cc are not instrumented.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_EMULATOR_H_
@@ -45,7 +45,7 @@ struct dim3 {
       : x(size_x), y(size_y), z(size_z) {}
 };
 
-// The running fiber's.
+// Values of the running fiber.
 extern thread_local constinit uint3 threadIdx;
 extern thread_local constinit uint3 blockIdx;
 extern thread_local constinit dim3 blockDim;
@@ -54,8 +54,8 @@ extern thread_local constinit dim3 gridDim;
 
 namespace quire::gpu {
 
-// The source line of a call, made in a kernel, that may fault. Here() as a parameter's default
-// argument gives the line where that function is called; helpers pass their caller's line on.
+// The source line in a kernel of a call that may fault. A function takes it as a parameter with the
+// default argument Here(), which is the line of the caller. Helpers pass their caller's line on.
 struct SourceLine {
   const char* file = "";
   int line = 0;
@@ -96,11 +96,11 @@ inline constexpr int kErrorCaptureWrongThread = 908;
 // ---- Faults ----
 
 enum class FaultKind : uint8_t {
-  kDeadlock,  // all threads wait for each other; or a stream waits for ranks that may never come
+  kDeadlock,  // all threads wait for each other, or a stream waits for ranks that may never arrive
   kDivergentBarrier,  // threads of one CTA in different __syncthreads
   kDivergentWarp,     // lanes of one mask in different collectives
-  kNotInMask,         // the caller, or the lane it reads from, is not in the mask
-  kLaneMissing,       // a lane of the mask has returned or never was
+  kNotInMask,         // the calling lane, or the lane that it reads from, is not in the mask
+  kLaneMissing,       // a lane of the mask has returned or does not exist
   kMisaligned,
   kOutOfBounds,    // outside of shared memory, or not allocated according to ASan
   kCopyInFlight,   // a thread returned without waiting for its asynchronous copies
@@ -108,15 +108,15 @@ enum class FaultKind : uint8_t {
   kStackOverflow,
   kOutsideOfLaunch,
   kIncompleteBarrier,  // a named barrier was incomplete when the CTA ended
-  kNoBarrier,          // an mbarrier that was not initialized
-  kBadDescriptor,      // of a matrix in shared memory
-  kMissingFence,       // wgmma reads registers or copies without a fence
+  kNoBarrier,          // use of an mbarrier that was not initialized
+  kBadDescriptor,      // an invalid descriptor of a matrix in shared memory
+  kMissingFence,       // wgmma reads registers or copied bytes without a fence before
   kOperandChanged,     // an operand of wgmma changed before the wait for it
   kProductInFlight,    // a thread returned without waiting for its wgmma
   kEmptyPlace,         // a copy from a place of windows that shows nothing
   kChangedPlace,       // a copy from a place that changed since the kernel was enqueued
-  // Faults of an operation on a stream, whose name is in `kernel`.
-  kFreedMemory,      // it refers to memory that was freed since it was enqueued or recorded
+  // Faults of an operation on a stream. Fault::kernel is the operation's name.
+  kFreedMemory,      // the operation's memory was freed since it was enqueued or recorded
   kChangedInFlight,  // a copy's source or destination was written before the wait for it
 };
 
@@ -126,27 +126,28 @@ struct Fault {
   uint3 cta;
   uint3 thread;
   SourceLine at;
-  const char* text;  // all of the above in words, and the other threads' waits
+  const char* text;  // the fields above in words, and where the other threads wait
 };
 
-// Called on the launching thread's own stack. When it returns, the launch is abandoned with
-// kErrorLaunchFailure. The default prints the text and aborts. A handler must not launch.
+// Called on the launching thread's own stack. After the handler returns, the launch is abandoned
+// with kErrorLaunchFailure. The default handler prints the text and aborts. A handler must not
+// launch.
 using FaultHandler = void (*)(const Fault& fault);
 
 // Sets the handler; null sets the default. Returns the former handler.
 FaultHandler SetFaultHandler(FaultHandler handler);
 
-// Does not return.
+// Ends the launch with this fault of the running thread.
 [[noreturn]] void ReportFault(FaultKind kind, const char* what, SourceLine at);
 
-// The same for an operation on a stream. Returns kErrorLaunchFailure if the handler returns.
+// Reports a fault of an operation on a stream. Returns kErrorLaunchFailure if the handler returns.
 int ReportStreamFault(FaultKind kind, const char* operation, const char* what);
 
 // ---- Launch ----
 
 using ThreadBody = void (*)(void* context);
 
-// Returns 0, or why the device refuses the launch.
+// Returns 0, or the error with which a device would refuse the launch.
 int CheckLaunch(dim3 grid, dim3 cta, size_t shared_bytes);
 
 // Returns 0 or kErrorLaunchFailure. REQUIRES: CheckLaunch returned 0.
@@ -191,11 +192,11 @@ struct BarrierResult {
   int32_t count;
 };
 
-// Barrier of all threads of the CTA that have not returned.
+// Waits at the barrier of all threads of the CTA that have not returned.
 BarrierResult SyncCta(bool predicate, SourceLine at);
 
-// bar.sync and bar.arrive: once num_threads threads have come, waiting threads go on and the
-// barrier starts anew. Barrier 0 belongs to __syncthreads.
+// bar.sync and bar.arrive: once num_threads threads have called either, waiting threads continue
+// and the barrier starts anew. Barrier 0 belongs to __syncthreads.
 inline constexpr uint32_t kNumNamedBarriers = 16;
 void SyncNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at);
 void ArriveNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at);
@@ -203,11 +204,11 @@ void ArriveNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at);
 // mbarrier objects, 8 bytes of shared memory.
 void InitSharedBarrier(void* barrier, uint32_t count, SourceLine at);
 void ArriveSharedBarrier(void* barrier, SourceLine at);
-// cp.async.mbarrier.arrive.noinc: arrives once the thread's copies so far have landed.
+// cp.async.mbarrier.arrive.noinc: arrives once all copies that the thread has started have landed.
 void ArriveSharedBarrierAfterCopies(void* barrier, SourceLine at);
 void WaitSharedBarrier(void* barrier, uint32_t parity, SourceLine at);
 
-// In the warp operations below, the last lane of the mask to arrive does the work for all.
+// In the warp operations below, the last lane of the mask that arrives does the work for all lanes.
 
 uint32_t Lane();
 
@@ -217,8 +218,8 @@ void SyncWarp(uint32_t mask, SourceLine at);
 uint64_t RunShuffle(uint32_t mask, uint64_t value, uint32_t source, SourceLine at);
 uint32_t RunBallot(uint32_t mask, bool predicate, SourceLine at);
 
-// Loads four 8 x 8 matrices of 16-bit elements; lanes 8 i to 8 i + 7 point to the rows of matrix i,
-// 16-byte aligned, in shared memory.
+// Loads four 8 x 8 matrices of 16-bit elements. Lanes 8 i to 8 i + 7 point to the rows of matrix i
+// in shared memory, 16-byte aligned.
 void RunLoadMatrix(uint32_t* registers, const void* row, bool transposed, SourceLine at);
 
 // d += a * b for the fragments of mma.m16n8k16: products and sums in fp32, k ascending.
@@ -232,20 +233,20 @@ void CommitCopies();
 // Waits until at most max_pending of the committed groups are in flight.
 void WaitCopies(uint32_t max_pending);
 
-// wgmma may read copied shared memory only after this call by the thread that copied, or by all
-// threads of the warp that multiplies.
+// wgmma may read what a copy wrote to shared memory only after this call, by the thread that copied
+// or by all threads of the warp that multiplies.
 void FenceAsyncProxy();
 
 // ---- Products of a warpgroup: see warpgroup_operation.h ----
 
 struct WgmmaArgs {
   float* d = nullptr;           // the lane's fragment, num_columns / 2 numbers
-  const uint32_t* a = nullptr;  // the lane's fragment, 4 words; null: a_descriptor
+  const uint32_t* a = nullptr;  // the lane's fragment, 4 words; if null, A is at a_descriptor
   uint64_t a_descriptor = 0;
   uint64_t b_descriptor = 0;
   uint32_t num_columns = 0;
-  bool b_is_column_major = true;  // K is contiguous; else N
-  bool accumulates = true;        // else overwrites d
+  bool b_is_column_major = true;  // true: K is contiguous; false: N
+  bool accumulates = true;        // false: overwrites d
   bool is_bf16 = true;
 };
 void RunWgmma(const WgmmaArgs& args, SourceLine at);
@@ -253,7 +254,7 @@ void RunWgmmaFence(SourceLine at);
 void RunWgmmaCommit(SourceLine at);
 void RunWgmmaWait(uint32_t max_pending, SourceLine at);
 
-// Returns the address in the shared window, as descriptors hold it.
+// Returns the address in the shared window (kSharedWindow), as matrix descriptors hold it.
 uint32_t SharedAddress(const void* pointer);
 
 // ---- Checks ----

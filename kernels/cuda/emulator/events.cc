@@ -11,13 +11,14 @@ namespace quire::gpu {
 namespace emulator {
 namespace {
 
-// QueryEvent returns "not yet" this often before it runs the stream, so that callers must poll.
+// How often QueryEvent says that the event has not happened before it runs the stream, so that
+// callers must poll.
 constexpr int kNumPatientQueries = 2;
 
 struct EventState {
   int32_t device = 0;
-  std::shared_ptr<Mark> mark;  // null: never recorded, which counts as happened
-  bool is_captured = false;    // last recorded on a stream that was being recorded
+  std::shared_ptr<Mark> mark;  // null if never recorded; such an event counts as happened
+  bool is_captured = false;    // whether RecordEvent last went to a recording
 };
 
 // Never destroyed: see Map in memory.cc.
@@ -31,7 +32,7 @@ EventState* FindEvent(void* handle) {
   return found == AllEvents().end() ? nullptr : found->second.get();
 }
 
-// Returns 0 if the host may query the event or wait for it.
+// Returns 0 if the host may query the event or wait for it, else an error.
 int CheckAskedByHost(const EventState* event) {
   if (event == nullptr) {
     return kErrorInvalidResourceHandle;
@@ -116,7 +117,7 @@ int WaitForEvent(Event event, Stream stream) {
   if (queue->recording != nullptr) {
     return queue->RecordingError();  // an event of the same stream is already in order
   }
-  if (state->is_captured) {  // the wait would record this stream, too
+  if (state->is_captured) {  // on CUDA, the wait would include this stream in the recording
     emulator::RefuseWhileRecording();
     return emulator::kErrorCaptureUnsupported;
   }

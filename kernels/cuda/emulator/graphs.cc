@@ -28,7 +28,8 @@ struct GraphState {
   }
 };
 
-// Never destroyed: see Map in memory.cc. A destroyed graph lives until its launches are done.
+// Never destroyed: see Map in memory.cc. Launches share the state, so that a graph may be destroyed
+// before they are done.
 std::map<void*, std::shared_ptr<const GraphState>>& AllGraphs() {
   static auto& graphs = *new std::map<void*, std::shared_ptr<const GraphState>>();
   return graphs;

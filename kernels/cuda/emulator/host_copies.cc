@@ -12,8 +12,8 @@ namespace quire::gpu {
 namespace emulator {
 namespace {
 
-// Returns whether the bytes may be the device's memory. True for tests' arrays, which no allocation
-// holds.
+// Returns whether the bytes may be the device's memory. Returns true outside of all allocations,
+// because tests use plain arrays as device memory.
 bool MayBeOn(int32_t device, const void* memory, size_t bytes) {
   const std::optional<Allocation> found = FindAllocation(memory);
   return !found.has_value() ||
@@ -49,7 +49,7 @@ int CopyOnStream(const char* name, StreamQueue* queue, std::vector<HostCopy> cop
   return queue->Add(std::move(operation));
 }
 
-// Enqueues a copy whose source is read now.
+// Enqueues a copy, but reads its source now.
 int CopyFromHeap(const char* name, StreamQueue* queue, const HostCopy& copy) {
   const auto* from = static_cast<const std::byte*>(copy.from);
   auto read = std::make_shared<std::vector<std::byte>>(from, from + copy.bytes);
@@ -106,7 +106,7 @@ int CopyToHost(void* host, const void* device, size_t bytes, Stream stream) {
       "CopyToHost", queue, {{.to = host, .from = device, .bytes = bytes}});
 }
 
-// As cudaMemcpyBatchAsync, which takes no default stream.
+// Refuses the default stream, as cudaMemcpyBatchAsync does.
 int CopyMany(
     void* const* to, const void* const* from, const size_t* bytes, size_t count, Stream stream) {
   emulator::StreamQueue* queue = emulator::FindStream(stream);

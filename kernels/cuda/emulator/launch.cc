@@ -9,8 +9,9 @@
 namespace quire::gpu::emulator {
 namespace {
 
-// TSan has room for about 8000 threads. Ended fibers are destroyed only at the end of the launch,
-// since reused numbers would hide races between CTAs; in a large launch, earlier.
+// Ended fibers are destroyed only at the end of the launch, since TSan would reuse their numbers
+// and miss races between CTAs. But TSan has room for about 8000 threads, so above this number of
+// ended fibers they are destroyed earlier.
 constexpr size_t kMaxTsanFibers = 5000;
 
 }  // namespace
@@ -127,14 +128,14 @@ void Emulator::RunCta(uint3 index) {
   }
   if (failed_) {
     DescribeFault();
-    active = nullptr;  // the handler may throw
+    active = nullptr;  // before the handler, which may throw
     fault_handler.load()(fault_);
   }
 }
 
 void Emulator::PrepareStacks() {
   const size_t needed = kStackStride * num_threads_;
-  // TSan would take a reused stack for one that two threads write to.
+  // New under TSan, which would report races between two threads that use one stack in turn.
   if (stacks_ != nullptr && (stack_area_bytes_ < needed || UnderTsan())) {
     munmap(stacks_, stack_area_bytes_);
     stacks_ = nullptr;
@@ -143,15 +144,15 @@ void Emulator::PrepareStacks() {
     stacks_ = static_cast<uint8_t*>(MapPages(needed));
     stack_area_bytes_ = needed;
   }
-  if (UnderAsan()) {  // threads that did not return leave red zones
+  if (UnderAsan()) {  // removes the red zones of threads that did not return
     __asan_unpoison_memory_region(stacks_, needed);
   }
 }
 
 void Emulator::PrepareSharedMemory() {
   if (UnderAsan()) {
-    // Exact size, so that ASan knows its end; new for each CTA, so that pointers into the last
-    // CTA's memory fault.
+    // Allocated with the exact size, so that ASan knows its end. New for each CTA, so that pointers
+    // into the previous CTA's memory fault.
     void* area = nullptr;
     if (posix_memalign(&area, 128, shared_bytes_) != 0) {
       abort();
@@ -227,7 +228,7 @@ void Emulator::DestroyTsanFibers() {
   ended_tsan_fibers_.clear();
 }
 
-// Orders the abandoned threads' accesses before the end of the launch, as those of other threads.
+// Tells TSan that the accesses of abandoned threads, too, happen before the end of the launch.
 void Emulator::ReleaseFibers() {
   if (!UnderTsan()) {
     return;
@@ -249,7 +250,7 @@ void Emulator::CheckGuards() {
   }
 }
 
-// Finds mistakes of several threads together.
+// Checks at the end of the CTA what no single thread can check when it returns.
 void Emulator::CheckEnd() {
   constexpr uint32_t kWarpsOfGroup = 4;
   for (const NamedBarrier& barrier : named_barriers_) {

@@ -1,11 +1,11 @@
-// Emulator is the machine behind emulator.h: a CTA's threads as fibers, shared memory, barriers,
-// asynchronous copies, and their faults. Its parts are in launch.cc (CTAs, stacks, shared memory),
-// schedule.cc (which thread runs), barriers.cc, async_copies.cc and faults.cc; kernels call
-// emulator.cc.
+// Emulator implements emulator.h: a CTA's threads as fibers, shared memory, barriers, asynchronous
+// copies, and their faults. Its parts are in launch.cc (CTAs, stacks, shared memory), schedule.cc
+// (which thread runs), barriers.cc, async_copies.cc and faults.cc. The functions that kernels call
+// are in emulator.cc.
 //
-// These files are always compiled without sanitizers: the machine switches stacks, and TSan would
-// take its bookkeeping for synchronization of the kernel. It calls the sanitizers' runtimes if they
-// are linked.
+// These files are always compiled without sanitizers, because the emulator switches stacks, and
+// TSan would take the emulator's bookkeeping for synchronization of the kernel. The emulator calls
+// the sanitizers' runtimes itself if they are linked.
 //
 // Thread safety: one Emulator for each thread that launches.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_MACHINE_H_
@@ -50,16 +50,17 @@ inline constexpr uint32_t kMaxSharedBarriers = 64;
 inline constexpr uint8_t kPoison = 0xFF;  // NaN in every type
 inline constexpr size_t kCopyBytes = 16;
 
-// Start of shared memory in its window: not a multiple of a swizzle pattern's alignment, so that
-// missing alignment is found.
+// Address of shared memory in its window. Not a multiple of a swizzle pattern's alignment, so that
+// kernels that forget to align a pattern fault.
 inline constexpr uint32_t kSharedWindow = 0x480;
 
-// The stride of stacks is not a power of two: else their hot ends would share a few cache sets.
+// The stride of stacks is not a power of two, else the used ends of all stacks would share a few
+// cache sets.
 inline constexpr size_t kStackBytes = 256 * 1024;
 inline constexpr size_t kStackStride = kStackBytes + 17 * 64;
 
-// Guard bytes before and after shared memory and at the end of each stack; a kernel must not write
-// them.
+// Guard bytes before and after shared memory and at the end of each stack. If they have changed, a
+// kernel wrote out of bounds.
 inline constexpr size_t kGuardBytes = 128;
 inline constexpr uint8_t kGuard = 0xA5;
 
@@ -72,7 +73,7 @@ bool IsGuard(const uint8_t* bytes, size_t count);
 // Returns zeroed memory; aborts if there is none.
 void* MapPages(size_t bytes);
 
-// A stack that can be left and returned to: a CUDA thread's, or the launching thread's own.
+// A stack that execution can leave and return to: of a CUDA thread, or of the launching thread.
 struct Context {
   void* stack_pointer = nullptr;
   const void* stack_bottom = nullptr;  // the lowest address
@@ -94,7 +95,7 @@ enum class Wait : uint8_t { kNothing, kBarrier, kNamedBarrier, kSharedBarrier, k
 // The last cp.async that wrote to 16 bytes of shared memory.
 struct CopyMark {
   uint32_t thread;
-  uint64_t landing;  // counted from 1 in the CTA; 0: no copy landed here
+  uint64_t landing;  // its number among the CTA's landings, from 1; 0 if no copy landed here
 };
 
 struct Fiber : Context {
@@ -105,7 +106,8 @@ struct Fiber : Context {
 
   Wait wait = Wait::kNothing;
   SourceLine at;
-  uint32_t mask = 0;  // mask, operation and argument are valid while wait is kWarp
+  // mask, operation and argument are valid while `wait` is kWarp.
+  uint32_t mask = 0;
   const WarpOperation* operation = nullptr;
   void* argument = nullptr;
 
@@ -115,17 +117,17 @@ struct Fiber : Context {
   uint64_t fenced_landings = 0;  // num_landings_ at the thread's last FenceAsyncProxy
 };
 
-// Bit i is lane i.
+// The state of a warp's lanes; in each set, bit i is lane i.
 struct Warp {
   uint32_t exists = 0;
   uint32_t returned = 0;
-  uint32_t runnable = 0;  // without the running lane
+  uint32_t runnable = 0;  // excludes the running lane
   uint32_t waiting = 0;   // in a warp operation
   uint32_t memory_generation = 0;
 };
 
-// Which warp runs next. CTAs take turns between the orders, which show different mistakes: copying
-// warps are far ahead of computing ones, or as late as possible.
+// Rule for which warp runs next. Each CTA uses another order, since orders show different mistakes:
+// copying warps are far ahead of computing warps in one, and as late as possible in another.
 enum class WarpOrder : uint8_t { kRound, kHighestFirst, kLowestFirst };
 inline constexpr uint32_t kNumWarpOrders = 3;
 
@@ -142,7 +144,7 @@ struct SharedBarrier {
   uint32_t num_arrived = 0;
   uint32_t phase = 0;
   uint32_t waiting[kMaxWarps] = {};  // lanes
-  // Arrivals that become due when a thread's first num_copies copies have landed.
+  // An arrival that counts once the thread's first num_copies copies have landed.
   struct LandingArrival {
     uint32_t thread;
     uint64_t num_copies;
@@ -154,7 +156,7 @@ struct SharedBarrier {
 // Flag of __tsan_switch_to_fiber: the switch does not order the two fibers' accesses.
 inline constexpr unsigned kWithoutOrder = 1;
 
-// Represents the end of a launch to TSan.
+// An address that represents the end of a launch to TSan.
 extern char tsan_launch_end;
 
 class Emulator {
@@ -246,7 +248,7 @@ class Emulator {
   SourceLine barrier_at_;
   Warp warps_[kMaxWarps];
   NamedBarrier named_barriers_[kNumNamedBarriers];
-  // In place, for TSan's sake, as WarpProducts.
+  // An array, since TSan would see races if fibers allocated memory, as for WarpProducts.
   SharedBarrier shared_barriers_[kMaxSharedBarriers];
   uint32_t num_shared_barriers_ = 0;
   uint64_t num_landings_ = 0;
@@ -254,7 +256,7 @@ class Emulator {
   uint32_t runnable_warps_ = 0;
   uint8_t* shared_ = nullptr;
 
-  // Kept from CTA to CTA.
+  // Reused by the next CTA.
   WarpProducts* products_ = static_cast<WarpProducts*>(MapPages(sizeof(WarpProducts) * kMaxWarps));
   std::vector<Fiber> fibers_;
   uint8_t* stacks_ = nullptr;
@@ -282,13 +284,13 @@ void Emulator::LandCopies(Fiber& fiber, Condition lands) {
   fiber.copies.resize(kept);
 }
 
-// The machine of this thread's launch; null outside of one.
+// The emulator of this CPU thread's launch; null outside of a launch.
 extern thread_local constinit Emulator* active;
 
 // Returns `active`; ends the process outside of a launch.
 Emulator& Active(SourceLine at);
 
-// Called with the fault that ends a launch.
+// The handler that is called with the fault that ends a launch.
 extern std::atomic<FaultHandler> fault_handler;
 
 }  // namespace quire::gpu::emulator

@@ -32,7 +32,7 @@ struct MemoryMap {
   }
 };
 
-// Never destroyed: programs free memory until their last line.
+// Never destroyed, because static objects of a program may free memory after main returns.
 MemoryMap& Map() {
   static auto& map = *new MemoryMap();
   return map;
@@ -137,7 +137,8 @@ bool References::AreReachableFrom(int32_t device) const {
 
 namespace {
 
-// Frees the allocation that begins at the pointer and is pinned or not. Does nothing for null.
+// Frees the allocation that begins at the pointer. Returns an error if the memory is pinned and
+// is_pinned is false, or the reverse. Does nothing for null.
 int Release(void* pointer, bool is_pinned) {
   if (const int error = RefuseWhileRecording(); error != 0 || pointer == nullptr) {
     return error;
@@ -170,7 +171,7 @@ int AllocatePinned(void** pointer, size_t bytes) {
   return error != 0 ? error : emulator::AllocateMemory(emulator::kPinned, pointer, bytes);
 }
 
-// Does not wait: a copy that still needs the memory faults when it runs.
+// Does not wait for streams, so a copy that still needs the memory faults when it runs.
 int FreePinned(void* pointer) { return emulator::Release(pointer, /*is_pinned=*/true); }
 
 }  // namespace quire::gpu

@@ -1,7 +1,7 @@
 // The memory of the emulated devices and the host's pinned memory: maps addresses to allocations.
 //
-// Every allocation has a unique number, so that memory freed and allocated again differs even at
-// the same address. Addresses outside of all allocations count as unpinned host memory.
+// Every allocation has a unique number, which tells it from a later allocation at the same address.
+// Addresses outside of all allocations count as unpinned host memory.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_MEMORY_H_
@@ -15,9 +15,11 @@
 namespace quire::gpu::emulator {
 
 inline constexpr int32_t kNumDevices = 2;
-inline constexpr int32_t kPinned = -1;  // in place of a device: the host's pinned memory
+// Stands for the host's pinned memory where a function takes a device.
+inline constexpr int32_t kPinned = -1;
 
-// Bytes of each device, and of pinned memory: enough for small models, and tests can fill it.
+// Bytes of each device, and of pinned memory: enough for small models, but few enough for tests to
+// fill.
 inline constexpr int64_t kDeviceBytes = int64_t{1} << 30;
 
 struct Allocation {
@@ -25,15 +27,16 @@ struct Allocation {
   int32_t device = kPinned;
   const std::byte* begin = nullptr;
   size_t bytes = 0;
-  size_t used_bytes = 0;   // taken from the device's memory
-  bool is_mapped = false;  // AddMappedMemory's caller allocates and releases it
+  size_t used_bytes = 0;   // bytes that count as the device's memory
+  bool is_mapped = false;  // true if the caller of AddMappedMemory owns the memory
 };
 
 // Returns 0 or cudaErrorMemoryAllocation. Fills the memory with 0xFF.
 int AllocateMemory(int32_t device, void** pointer, size_t bytes);
 void FreeMemory(const Allocation& allocation);
 
-// The same for addresses that the caller has mapped; used_bytes count as the device's memory.
+// Adds an allocation of addresses that the caller has mapped. used_bytes count as the device's
+// memory.
 void AddMappedMemory(int32_t device, const void* begin, size_t bytes, size_t used_bytes);
 void RemoveMappedMemory(const void* begin);
 
@@ -42,10 +45,10 @@ std::optional<Allocation> FindAllocation(const void* address);
 bool IsAllocated(const Allocation& allocation);
 int64_t NumUsedBytes(int32_t device);
 
-// The allocations that an operation works on.
+// The allocations that an operation reads or writes.
 class References {
  public:
-  // Adds the allocations that any word of the object, at a multiple of 8, points into.
+  // Adds each allocation that a word of the object points into. Words are at multiples of 8 bytes.
   template <typename T>
   void AddPointersIn(const T& object) {
     T copy = object;
@@ -58,9 +61,9 @@ class References {
   }
   void Add(const void* address);
 
-  // Returns whether none was freed since it was added.
+  // Returns whether no allocation was freed since it was added.
   bool AreAllocated() const;
-  // Returns whether all are the device's or pinned.
+  // Returns whether every allocation is on the device or pinned.
   bool AreReachableFrom(int32_t device) const;
 
  private:

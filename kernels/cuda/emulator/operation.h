@@ -11,21 +11,21 @@
 namespace quire::gpu::emulator {
 
 struct Operation {
-  const char* name = "";  // in faults
+  const char* name = "";  // for fault reports
   References references;
-  std::function<int()> run;  // 0 or an error
-  // Returns whether the ranks that the operation needs have come; called when it is the first of
-  // its stream. Empty: it needs no rank.
+  std::function<int()> run;  // returns 0 or an error
+  // Returns whether the ranks that the operation needs have arrived. Called while the operation is
+  // the first of its stream. Empty if the operation needs no rank.
   std::function<bool()> is_ready = nullptr;
 };
 
-// Puts the operation on the stream, or into the graph that is being recorded there. On the default
-// stream it runs before the call returns, with its error. Errors: cudaErrorInvalidResourceHandle
-// for a stream of another than the current device; cudaErrorIllegalAddress for memory of another
-// device; those of recording.
+// Puts the operation on the stream, or into the graph that is being recorded there. An operation on
+// the default stream runs before the call returns, and the call returns its error. Other errors:
+// cudaErrorInvalidResourceHandle for a stream that is not of the current device,
+// cudaErrorIllegalAddress for memory of another device, and those of recording.
 int Enqueue(void* stream, Operation operation);
 
-// Runs the operation now. Memory freed since the operation was made is a fault.
+// Runs the operation now. Reports a fault if memory of the operation was freed since it was made.
 int RunOperation(const Operation& operation);
 
 }  // namespace quire::gpu::emulator

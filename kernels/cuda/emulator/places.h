@@ -1,5 +1,6 @@
-// Tracks what the places of emulated windows show, and since when. So it detects a kernel that
-// copies from a place that shows nothing, or that changed while the kernel waited on its stream.
+// Tracks what the places of emulated windows (kernels/cuda/windows.h) show, and since when. So the
+// emulator detects a kernel that copies from a place that shows nothing, or from a place that
+// changed while the kernel waited on its stream.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_PLACES_H_
@@ -10,20 +11,21 @@
 
 namespace quire::gpu::emulator {
 
-// Returns the number of changes of any place so far.
+// Returns how often any place has changed so far.
 uint64_t NumPlaceChanges();
 
 enum class Sight : uint8_t {
-  kElsewhere,  // not in windows
+  kElsewhere,  // the address is not in a place
   kShown,
   kNothing,
-  kChanged,  // changed after the first num_changes changes
+  kChanged,  // the place changed after the operation was enqueued
 };
-// Returns what an operation that was enqueued after num_changes changes sees at the address.
+// Returns what an operation sees at the address. num_changes: NumPlaceChanges() at its enqueueing.
 Sight LookAt(const void* address, size_t bytes, uint64_t num_changes);
 
-// Returns the number of changes at the enqueueing of the operation that the calling thread runs.
+// Returns NumPlaceChanges() at the enqueueing of the operation that the calling thread runs.
 uint64_t ChangesAtEnqueue();
+// Sets ChangesAtEnqueue() as long as the object exists.
 class RunningOperation {
  public:
   explicit RunningOperation(uint64_t changes_at_enqueue);

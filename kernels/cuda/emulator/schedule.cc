@@ -29,14 +29,14 @@ quire_emulator_switch:
 
 namespace quire::gpu::emulator {
 
-// A thread runs until it must wait; then the next of its warp runs. If all of them wait, another
-// warp runs, by the CTA's order.
+// A thread runs until it must wait; then the next thread of its warp runs. If all threads of the
+// warp wait, another warp runs, chosen by the CTA's WarpOrder.
 
 void Emulator::ThreadMain() {
   Emulator& emulator = *active;
   if (UnderAsan()) {
-    // The launcher switches to the first thread, and ASan reports the launcher's stack here. Later
-    // threads need not ask.
+    // The launcher switches to the first thread, and here ASan tells that thread the bounds of the
+    // launcher's stack. Other threads need not ask.
     Context& launcher = emulator.launcher_;
     const void** bottom = launcher.stack_bytes == 0 ? &launcher.stack_bottom : nullptr;
     size_t* bytes = launcher.stack_bytes == 0 ? &launcher.stack_bytes : nullptr;
@@ -109,7 +109,7 @@ void Emulator::Return(Fiber& fiber) {
   Switch(fiber, *next, true);
 }
 
-// Runs other fibers until the fiber is made runnable.
+// Runs other fibers until `fiber` has been made runnable and is chosen.
 void Emulator::Block(Fiber& fiber) {
   Fiber* next = TakeRunnable(fiber);
   if (next == nullptr) {
@@ -177,7 +177,7 @@ void Emulator::MakeRunnable(uint32_t warp, uint32_t lanes) {
   }
 }
 
-// Makes the waiting lanes runnable, and clears them.
+// Makes these lanes runnable, and clears their bits.
 void Emulator::MakeRunnable(uint32_t (&lanes_of_warps)[kMaxWarps]) {
   for (uint32_t warp = 0; warp < kMaxWarps; ++warp) {
     MakeRunnable(warp, lanes_of_warps[warp]);

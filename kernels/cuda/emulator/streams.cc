@@ -135,10 +135,10 @@ void StreamQueue::RunAll() {
 int StreamQueue::TakeError() { return std::exchange(error_, 0); }
 
 void StreamQueue::RunFirst() {
-  // An awaited mark was set before the wait, so streams never wait for each other. Holds a
-  // reference to the mark, whose task is gone once it has happened.
+  // A mark is added before any wait for it, so streams never wait for each other in a circle. The
+  // shared_ptr keeps the mark, whose task is removed once the mark has happened.
   if (const std::shared_ptr<Mark> awaited = tasks_.front().awaited; awaited != nullptr) {
-    awaited->stream->RunUntil(*awaited);  // settles this stream, too
+    awaited->stream->RunUntil(*awaited);  // also removes this wait, by SettleAll
     return;
   }
   const bool is_ready = IsFirstReady();
@@ -225,7 +225,7 @@ int StreamQueue::Land(const Task& task) {
   return 0;
 }
 
-// ---- All of them --------------------------------------------------------------------------------
+// ---- All streams --------------------------------------------------------------------------------
 
 StreamQueue* FindStream(void* handle) {
   Streams& streams = AllStreams();

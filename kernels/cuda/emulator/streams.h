@@ -1,18 +1,18 @@
 // The streams of the emulated devices: queues of operations that run when they are waited for.
 //
-// An operation on a stream runs only when it is forced: by Synchronize, by an event that is waited
-// for or queried often enough, by another stream that waits for such an event, or by Free. Only the
+// An operation on a stream runs only when something forces it: Synchronize, Free, an event that is
+// waited for or queried often enough, or another stream that waits for such an event. Only the
 // default stream runs its operations at once.
 //
-// A copy between host and device begins as early as it may, when it is the first of its stream, and
-// ends as late as it may. Meanwhile its destination holds 0xFF bytes; a change of the source and a
-// write to the destination are faults.
+// A copy between host and device begins as early as possible, when it is the first of its stream,
+// and ends as late as possible. In between its destination holds 0xFF bytes, and a change of its
+// source or a write to its destination is a fault.
 //
-// An operation that needs other ranks does not run before they have come. Waiting for it in any way
-// except QueryEvent is a fault: a rank may never come.
+// An operation that needs other ranks does not run before the ranks have arrived. Waiting for such
+// an operation in any way except QueryEvent is a fault, because a rank may never arrive.
 //
-// While a stream is recorded, its operations go into the recording. Forbidden calls return an error
-// and invalidate the recording, as in cudaStreamCaptureModeThreadLocal.
+// While a stream is recorded, its operations are added to the recording. Forbidden calls
+// (runtime.h) return an error and invalidate the recording, as in cudaStreamCaptureModeThreadLocal.
 //
 // Thread safety: one caller at a time. Each thread has its own current device and recording.
 // Source:        CUDA C++ Programming Guide, "Asynchronous Concurrent Execution", "Multi-Device
@@ -39,10 +39,10 @@ class StreamQueue;
 
 // A point on a stream.
 struct Mark {
-  StreamQueue* stream = nullptr;  // valid until it has happened
+  StreamQueue* stream = nullptr;  // valid until the mark has happened
   bool has_happened = false;
   int num_queries = 0;
-  std::chrono::steady_clock::time_point time;  // when it happened
+  std::chrono::steady_clock::time_point time;  // at which the mark happened
 };
 
 struct HostCopy {
@@ -66,17 +66,18 @@ class StreamQueue {
 
   // Adds the operation to the recording, if there is one, else to the stream.
   int Add(Operation operation);
-  // Returns 0, or why the recording takes no more operations.
+  // Returns cudaErrorStreamCaptureInvalidated if there is a recording that is invalid, else 0.
   int RecordingError() const;
-  // As RefuseWhileRecording, for calls that a stream refuses while it is recorded.
+  // For calls that are forbidden on a stream that is being recorded: if there is a recording,
+  // invalidates it and returns an error, else returns 0.
   int RefuseIfRecorded();
-  // Adds the copies, in no order among themselves. Ignores operation.run.
+  // Adds the copies as one task, within which they have no order. Ignores operation.run.
   void AddCopies(Operation operation, std::vector<HostCopy> copies);
   std::shared_ptr<Mark> AddMark();
   void AddWait(std::shared_ptr<Mark> mark);
 
   void RunUntil(const Mark& mark);
-  // The same, but stops at an operation whose ranks have not come.
+  // Does the same, but stops at an operation whose ranks have not arrived.
   void RunUntilBlocked(const Mark& mark);
   void RunAll();
   // Returns and clears the first error since the last call.
@@ -89,20 +90,21 @@ class StreamQueue {
   struct Task {
     Operation operation;
     std::vector<HostCopy> copies;
-    std::vector<std::vector<std::byte>> sources;  // the copies' sources when they began
+    std::vector<std::vector<std::byte>> sources;  // bytes of the copies' sources at their beginning
     bool has_begun = false;
-    std::shared_ptr<Mark> mark;      // happens when the stream reaches this task
-    std::shared_ptr<Mark> awaited;   // the stream waits here for this mark
+    std::shared_ptr<Mark> mark;      // if not null, happens when the stream reaches this task
+    std::shared_ptr<Mark> awaited;   // if not null, the mark that the stream waits for in this task
     uint64_t num_place_changes = 0;  // NumPlaceChanges() at enqueueing
   };
 
   void Push(Task task);
   void RunFirst();
   bool IsFirstReady() const;
-  // Removes marks and fulfilled waits from the front, then begins the first task's copies. Returns
-  // whether a mark has happened.
+  // Removes marks and fulfilled waits from the front of the queue, then begins the first task's
+  // copies. Returns whether a mark happened.
   bool Settle();
-  // Settles all streams until no mark happens: one stream's mark may release another.
+  // Settles all streams until no more mark happens, since one stream's mark may release another
+  // stream.
   static void SettleAll();
   static void Begin(Task* task);
   static int Land(const Task& task);
@@ -114,15 +116,16 @@ class StreamQueue {
   int error_ = 0;
 };
 
-// Null handle: the current device's default stream. Returns null if there is no such stream.
+// Returns the stream, for a null handle the current device's default stream. Returns null if there
+// is no such stream.
 StreamQueue* FindStream(void* handle);
 void* NewStream();
 void EraseStream(StreamQueue* stream);
 // Runs all operations on the device's streams.
 void RunAllStreams(int32_t device);
 
-// For calls that a recording thread must not make: returns an error and invalidates its recording.
-// Returns 0 if it does not record.
+// For calls that a recording thread must not make. If the calling thread is recording, invalidates
+// its recording and returns an error, else returns 0.
 int RefuseWhileRecording();
 
 }  // namespace quire::gpu::emulator

@@ -93,7 +93,7 @@ void MultiplyAdd(void* const* lanes, uint32_t /*mask*/) {
     }
   }
   for (uint32_t row = 0; row < 16; ++row) {
-    float a[16];  // even k, then odd k, by fours
+    float a[16];  // k 0, 2, 4, 6, then 1, 3, 5, 7, then the same + 8
     for (uint32_t half = 0; half < 2; ++half) {
       Words pairs;
       memcpy(&pairs, &a_words[row][4 * half], sizeof(pairs));

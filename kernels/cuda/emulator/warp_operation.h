@@ -1,5 +1,5 @@
 // WarpOperation is a collective of the lanes of a mask: a shuffle, a vote or a matrix instruction.
-// The last lane to arrive does the work for all.
+// The last lane that arrives does the work for all lanes.
 //
 // Thread safety: as the emulator; called by kernels, during a launch.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_WARP_OPERATION_H_
@@ -16,28 +16,29 @@ inline constexpr uint32_t kWarpSize = 32;
 
 struct WarpOperation {
   const char* name;
-  // Null: only waits. lanes[i] is the argument of lane i of the mask.
+  // The work, or null if lanes only wait for each other. lanes[i] is lane i's argument.
   void (*run)(void* const* lanes, uint32_t mask);
-  bool from_one_line;  // .aligned in PTX
-  bool orders_memory;  // lanes see each other's earlier writes afterwards
+  bool from_one_line;  // whether all lanes must call from one line (.aligned in PTX)
+  bool orders_memory;  // whether lanes see each other's earlier writes afterwards
 };
 
-// Returns when all lanes of the mask have called with the same operation and mask.
+// Waits until all lanes of the mask have called with the same operation and mask. The last of them
+// runs the operation.
 void RunWarpOperation(const WarpOperation& operation, uint32_t mask, void* argument, SourceLine at);
 
 bool InSharedMemory(const void* pointer, size_t bytes, SourceLine at);
 
-// ---- For products, which read shared memory beside the threads ----
+// ---- For wgmma, which reads shared memory asynchronously ----
 
 // Returns null if the address is not in shared memory.
 const uint8_t* AtSharedAddress(uint32_t address, size_t bytes);
-// Returns whether a copy landed here without a FenceAsyncProxy since, of its thread or of the whole
-// running warp.
+// Returns whether a copy landed at this address, and since then neither the thread that copied nor
+// all threads of the running warp have called FenceAsyncProxy.
 bool IsUnfenced(const uint8_t* shared);
-// Lets TSan see a read.
+// Reports a read to TSan.
 void RecordRead(const void* pointer, size_t bytes);
 uint32_t RunningWarp(SourceLine at);
-// Lets another warp, by the CTA's order, run before the caller goes on.
+// Runs another warp, chosen by the CTA's order, before the calling thread continues.
 void YieldToOtherWarps();
 
 }  // namespace quire::gpu::emulator

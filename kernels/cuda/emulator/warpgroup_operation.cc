@@ -14,7 +14,8 @@ constexpr uint32_t kRows = 16;  // per warp
 constexpr uint32_t kRowsOfGroup = kWarpsOfGroup * kRows;
 constexpr uint32_t kDepth = 16;  // K of one product of 16-bit elements
 constexpr uint32_t kUnit = 16;   // bytes; 8 elements
-// A signaling NaN: any arithmetic changes its bits, so that even a multiplication in place is seen.
+// A signaling NaN. Any arithmetic changes its bits, so that even a multiplication in place is
+// found.
 constexpr uint32_t kPoisonFloat = 0xFFBFFFFF;
 
 // ---- Matrices in shared memory ----
@@ -24,7 +25,7 @@ struct Matrix {
   uint32_t start;
   uint32_t leading;
   uint32_t stride;
-  uint32_t row_units;  // of the swizzle pattern
+  uint32_t row_units;  // 16-byte units in a row of the swizzle pattern
 };
 
 Matrix Decode(uint64_t descriptor, SourceLine at) {
@@ -46,8 +47,8 @@ Matrix Decode(uint64_t descriptor, SourceLine at) {
   return matrix;
 }
 
-// Returns the address of unit `unit`, 8 elements, of row `row`: a row of M or N has units of K, or
-// the reverse.
+// Returns the address of unit `unit` (8 elements) of row `row`. If K is contiguous, a row is one
+// index of M or N, and its units follow K; else a row is one index of K.
 uint32_t UnitAddress(const Matrix& matrix, bool k_is_contiguous, uint32_t row, uint32_t unit) {
   const uint32_t row_units = matrix.row_units;
   uint32_t address = matrix.start + row % 8 * row_units * kUnit;
@@ -62,7 +63,7 @@ uint32_t UnitAddress(const Matrix& matrix, bool k_is_contiguous, uint32_t row, u
   return address ^ ((address >> 7 & (row_units - 1)) << 4);
 }
 
-// Fills elements[row][unit][8]. starts: the product starts now; else this is the wait for it.
+// Fills elements[row][unit][8]. starts: true at the start of the product, false at the wait for it.
 void ReadMatrix(const Matrix& matrix,
                 bool k_is_contiguous,
                 uint32_t num_rows,
@@ -106,10 +107,11 @@ void ToFloatArray(const uint16_t* from, uint32_t count, float* to) {
   }
 }
 
-// rows[16][num_columns] = or += a[16][16] b[16][num_columns]; as mma, sums from 0, then adds.
+// rows[16][num_columns] = a[16][16] b[16][num_columns], or += if `accumulates`. As in mma, the
+// product is summed from 0 before it is added.
 void MultiplyAdd(
     const float* a, const float* b, uint32_t num_columns, bool accumulates, float* rows) {
-  constexpr uint32_t kVectors = 8;  // columns of 4 at a time
+  constexpr uint32_t kVectors = 8;  // groups of 4 columns at a time
   for (uint32_t first = 0; first < num_columns; first += 4 * kVectors) {
     const uint32_t count = std::min(kVectors, (num_columns - first) / 4);
     for (uint32_t row = 0; row < kRows; ++row) {
@@ -224,7 +226,7 @@ WarpProducts::Accumulator* WarpProducts::Find(const float* registers) {
   return nullptr;
 }
 
-// Moves the registers' numbers to an accumulator and leaves NaN.
+// Moves the numbers in the registers d to an accumulator, and leaves NaN in the registers.
 void WarpProducts::AddAccumulator(const WgmmaArgs* const* lanes, SourceLine at) {
   const uint32_t num_columns = lanes[0]->num_columns;
   const uint32_t num_registers = num_columns / 2;
@@ -264,7 +266,7 @@ void WarpProducts::ReadOperands(const Product& product, bool starts, Operands& o
       }
     }
   } else {
-    // Reads all rows: the PTX ISA does not say which rows a warp reads.
+    // All 64 rows, because the PTX ISA does not say which rows a warp reads.
     ReadMatrix(Decode(args.a_descriptor, product.at),
                true,
                kRowsOfGroup,
@@ -345,7 +347,7 @@ void WarpProducts::Finish(const Product& product, SourceLine at) {
       a, args.b_is_column_major ? b : read, num_columns, args.accumulates, accumulator->rows);
 }
 
-// Gives the registers their results.
+// Moves the results to the registers. Reports a fault if a thread wrote a register before.
 void WarpProducts::Release(Accumulator& accumulator, SourceLine at) {
   const uint32_t num_columns = accumulator.num_registers * 2;
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {

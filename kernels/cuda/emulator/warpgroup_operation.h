@@ -1,36 +1,41 @@
-// wgmma: products that a warpgroup starts and waits for: four warps, the first a multiple of four.
+// wgmma: products that a warpgroup starts and later waits for. A warpgroup is four warps, the first
+// of which has a number that is a multiple of four.
 //
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": "Matrix Descriptor Format",
 // "Shared Memory Matrix Layout", "Register Fragments", "wgmma.fence", "wgmma.commit_group",
-// "wgmma.wait_group" and "Async Proxy"; layouts that it only draws are read as CUTLASS's canonical
-// layouts (cute/atom/mma_traits_sm90_gmma.hpp).
+// "wgmma.wait_group" and "Async Proxy". Layouts that the PTX ISA only draws are read as CUTLASS's
+// canonical layouts (cute/atom/mma_traits_sm90_gmma.hpp).
 //
 // Descriptor, 64 bits; addresses and offsets in units of 16 bytes:
 //   0..13 start | 16..29 leading offset | 32..45 stride offset | 49..51 base offset | 62..63 mode
-// Mode 0: no swizzle, 1: of 128 bytes, 2: of 64, 3: of 32. A row of the swizzle's pattern has W
-// 16-byte units: 1, 8, 4, 2.
-// Offset of the 16-byte unit of 8 elements, before the swizzle:
+// Mode 0: no swizzle; 1: a swizzle of 128 bytes; 2: of 64; 3: of 32. A row of the swizzle's pattern
+// has W 16-byte units: 1, 8, 4 or 2 in modes 0 to 3.
+// Offset of a 16-byte unit, which is 8 elements, before the swizzle:
 //   K contiguous (row r of M or N, unit u of K):      r % 8 * 16 W + r / 8 * stride + u * 16,
 //                                                     without a swizzle u * leading
 //   M or N contiguous (unit u of M or N, row k of K): u % W * 16 + u / W * leading +
 //                                                     k % 8 * 16 W + k / 8 * stride,
 //                                                     without a swizzle u * stride, k / 8 * leading
-// The swizzle exchanges units: the log2 W lowest of address bits 4 to 6 are xored with those of
-// bits 7 to 9. It acts on the address, so a pattern begins at a multiple of 128 W; then the base
-// offset is 0.
+// The swizzle exchanges units: the log2 W lowest of address bits 4 to 6 are xored with the log2 W
+// lowest of bits 7 to 9. The swizzle acts on the address, so a pattern must begin at a multiple of
+// 128 W; then the base offset is 0.
 //
-// Asynchronous work takes the most hostile course. An accumulator is NaN from the start of a
-// product until the wait for it. Operands, in shared memory and fragments of A, are read at the
-// start and again at the wait, before which other warps run. A difference is a fault: a thread
-// wrote there before the wait, or the product started before its data were there. Further faults:
-// an accumulator or A fragment without a fence since the last wait; bytes of cp.async without a
-// proxy fence after they landed, by the thread that copied or the warp that multiplies; a
-// descriptor that points outside of shared memory, has other bits set than the above, or starts
-// within a swizzle pattern; warps of one warpgroup that start different products; overlapping
-// accumulators; a return before the wait for a product.
+// Asynchronous work is as hostile as possible. An accumulator is NaN from the start of a product
+// until the wait for it. Operands (matrices in shared memory and fragments of A) are read at the
+// start and again at the wait, and other warps run in between. A difference is a fault: a thread
+// wrote the operand before the wait, or the product started before its data had arrived. Further
+// faults:
+//   - an accumulator or A fragment without a wgmma.fence since the last wait;
+//   - bytes of cp.async for which, after they landed, neither the thread that copied nor the warp
+//     that multiplies called FenceAsyncProxy;
+//   - a descriptor that points outside of shared memory, sets bits other than the above, or starts
+//     within a swizzle pattern;
+//   - warps of one warpgroup that start different products;
+//   - overlapping accumulators;
+//   - a thread that returns before the wait for its product.
 //
-// Not detected: a fence that precedes a change of registers that no wait follows; ordinary stores,
-// unlike cp.async, without the proxy fence.
+// Not detected: registers that change between wgmma.fence and the product, without a wait in
+// between; ordinary stores, unlike cp.async, without FenceAsyncProxy.
 //
 // Thread safety: as the emulator.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_WARPGROUP_OPERATION_H_
@@ -43,16 +48,16 @@
 
 namespace quire::gpu::emulator {
 
-// A warp's share of the products in flight: 16 of the 64 rows. Zero bytes are an empty object. All
-// in place, and without memcpy and memset: TSan would report a race if one fiber allocates or
-// copies memory and another frees or copies it.
+// A warp's share of the products in flight: 16 of the 64 rows. An object of all zero bytes is
+// empty. All fields are in place, and the code copies or clears nothing large by memcpy or memset:
+// TSan would report a race if one fiber allocated or copied memory and another freed or copied it.
 class WarpProducts {
  public:
   void Reset();
   bool in_flight() const { return num_products_ > 0; }
   uint64_t num_started() const { return num_started_; }
-  // Returns whether product `number`, counted from 0, is the same in both. Also true if it was not
-  // started yet, or too long ago.
+  // Returns whether product `number`, counted from 0, is the same in both warps. Also returns true
+  // if a warp has not started it yet, or started it too long ago to remember.
   bool AgreesWith(const WarpProducts& other, uint64_t number) const;
 
   // lanes: the arguments of the 32 lanes.
@@ -75,7 +80,7 @@ class WarpProducts {
   };
   struct Operands {
     uint16_t a[64 * 16];           // [64][16]; if A is in registers, the warp's [16][16]
-    uint16_t b[16 * kMaxColumns];  // as in shared memory: rows of M or N, or of K
+    uint16_t b[16 * kMaxColumns];  // [N][16] if K is contiguous, else [16][N]
   };
   struct Accumulator {
     float* registers[kWarpSize];
@@ -84,14 +89,14 @@ class WarpProducts {
   };
   struct Product {
     WgmmaArgs args;                      // of lane 0
-    const uint32_t* a_lanes[kWarpSize];  // if A is in registers
+    const uint32_t* a_lanes[kWarpSize];  // the lanes' fragments if A is in registers
     uint32_t warp_of_group;
     uint32_t group;
     Operands operands;
     SourceLine at;
   };
 
-  // i: 0 is the oldest.
+  // Product 0 is the oldest.
   Product& ProductAt(uint32_t i) { return products_[(first_product_ + i) % kMaxProducts]; }
   Accumulator* Find(const float* registers);
   void AddAccumulator(const WgmmaArgs* const* lanes, SourceLine at);

@@ -1,4 +1,5 @@
-// The windows of windows.h: a memory file, mapped whole as the pool, by blocks into places.
+// The windows of windows.h. A memory file is mapped as a whole as the pool, and block by block into
+// places.
 #include "kernels/cuda/windows.h"
 
 #include <unistd.h>
@@ -28,7 +29,8 @@ struct WindowRange {
   WindowsShape shape;
   std::byte* pool = nullptr;
   std::byte* places = nullptr;
-  std::vector<uint64_t> changed_at;  // by place: number of its last change; 0: it shows nothing
+  // By place: the number of its last change, or 0 if the place shows nothing.
+  std::vector<uint64_t> changed_at;
 
   size_t PoolBytes() const { return static_cast<size_t>(shape.num_blocks) * shape.block_bytes; }
   size_t PlacesBytes() const { return static_cast<size_t>(shape.num_places) * shape.block_bytes; }
@@ -46,7 +48,8 @@ AllWindows& All() {
 }
 
 std::atomic<uint64_t> num_changes{0};
-std::atomic<bool> are_there_windows{false};  // skips the lock of LookAt, which every copy calls
+std::atomic<bool> are_there_windows{
+    false};  // if false, LookAt, called by every copy, needs no lock
 thread_local uint64_t changes_at_enqueue = 0;
 
 void* Map(void* at, size_t bytes, int protection, int flags, int file, int64_t offset) {
@@ -66,7 +69,7 @@ void Release(const WindowRange& range) {
   }
 }
 
-// Returns false on failure; the caller releases what was made.
+// Creates the file and both mappings. Returns false on failure; then the caller calls Release.
 bool Make(WindowRange* range) {
   constexpr int kPoison = 0xFF;
   range->file = memfd_create("emulated-windows", MFD_CLOEXEC);
@@ -191,7 +194,7 @@ int DestroyWindows(void* handle) {
   emulator::RemoveMappedMemory(range->places);
   emulator::AllWindows& all = emulator::All();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  emulator::Release(*range);  // under the lock, since others may get its addresses
+  emulator::Release(*range);  // under the lock, since new windows may get the same addresses
   all.by_places.erase(range->places);
   emulator::are_there_windows = !all.by_places.empty();
   return 0;
