@@ -10,7 +10,8 @@ namespace {
 constexpr char kC2 = '\xC2';
 
 bool IsContinuation(unsigned char c) { return c >= 0x80 && c <= 0xBF; }
-// Returns true for a C1 character as a single byte, or for its second byte in UTF-8, after 0xC2.
+// Returns true for a byte that is a C1 control character, or the second byte of one in UTF-8 (the
+// first is 0xC2).
 bool IsC1(unsigned char c) { return c >= 0x80 && c <= 0x9F; }
 bool IsC0(unsigned char c) { return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F; }
 

@@ -24,7 +24,8 @@ void PenaliseRepetition(std::span<const TokenId> tokens,
   }
 }
 
-// Penalises each distinct token of the output once, by its count.
+// Lowers the logit of each distinct output token by frequency_penalty times its count, plus
+// presence_penalty.
 void PenalizeOutput(const SamplingRow& row, std::span<float> logits, std::span<uint32_t> counts) {
   for (const TokenId token : row.output_token_ids) {
     ++counts[static_cast<size_t>(token)];

@@ -3,8 +3,8 @@
 //
 // A query's result is always computed in this order, regardless of the rest of the batch:
 //   score     of (query, position): one fp32 accumulator, dims ascending, then times the key's
-//             scale, if any, then times scale; with ALiBi, a fused multiply-add then adds
-//             slope * distance;
+//             scale, if the cache has one, then times params.scale; with ALiBi, a fused
+//             multiply-add then adds slope * distance;
 //   chunk     of 256 absolute positions: maximum; exp by the polynomial of the Simd struct; one
 //             sum per lane of a vector, ascending, then the sum of all lanes; weights times the
 //             values' scales, if any; weighted values one position after the other;
@@ -13,12 +13,12 @@
 // queries and weights are rounded to bf16 (to nearest even); an accumulator adds pairs of dims, or
 // of positions, (2i, 2i + 1) in ascending order. For caches of other types it calls
 // PagedAttentionAvx512.
-// PagedAttentionAmx rounds likewise, but uses the tile instruction of AMX, in the order that
-// linear.h describes for it: dims, and positions of a chunk, 32 at a time. A position that a query
-// does not attend to counts as zero times zero; denormals count as zero. Tasks of few rows use
-// vector instructions in the same order. The softmax weights are 2^((score - max) * f) with
-// f = scale / ln 2, by a separate polynomial (paged_attention_rounded_softmax.inl.h).
-// REQUIRES: scale > 0.
+// PagedAttentionAmx rounds likewise, but computes with AMX's tile instruction, which takes 32 dims,
+// or 32 positions of a chunk, at a time (linear.h gives the order of its additions). In a tile, a
+// position that the query does not attend to has weight 0 and value 0. Denormals count as zero.
+// Tasks of few rows use vector instructions in the same order. In place of exp, PagedAttentionAmx
+// computes the softmax weights as 2^((score - max) * f), f = params.scale / ln 2, by a separate
+// polynomial (paged_attention_rounded_softmax.inl.h). REQUIRES: scale > 0.
 //
 // A position outside a query's range (causal, sliding window) takes no part. The values of
 // positions that no query of the task attends to are not read.

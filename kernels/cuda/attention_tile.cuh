@@ -342,8 +342,8 @@ QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
   QUIRE_UNROLL
   for (int n = 0; n < kKeys / 16; ++n) {
     if constexpr (sizeof(Cache) == 2) {
-      // Matrices, transposed: 0: keys 0..7, dims 0..7; 1: keys 8..15, dims 0..7; 2 and 3:
-      // dims 8..15.
+      // The four matrices, transposed. 0 and 1 hold dims 0..7, 2 and 3 hold dims 8..15; even ones
+      // hold keys 0..7, odd ones keys 8..15.
       QUIRE_UNROLL
       for (int d = 0; d < kHeadDim / 16; ++d) {
         uint32_t b[4];

@@ -47,7 +47,8 @@ class StepPacker {
   StepPacker(int32_t num_queries_per_kv_head, int32_t split_tokens, bool pad_decodes)
       : group_(num_queries_per_kv_head), split_tokens_(split_tokens), pad_decodes_(pad_decodes) {}
 
-  // Classifies the sequences and places the arrays. Returns the bytes that Write needs.
+  // Divides the sequences into prefills and decodes, and chooses the offset of each array. Returns
+  // the number of bytes that Write fills.
   int64_t Plan(const StepInputs& host);
   // Fills `bytes`. The pointers of the returned step are valid after `bytes` is copied to
   // `destination`.

@@ -18,9 +18,9 @@
 //   among the first num_beams of the ranking, and is forgotten otherwise;
 // - the first num_beams of the other extensions are the next live beams.
 // The best num_beams hypotheses are kept. EarlyStopping says when the search is over before
-// max_tokens. One beam is a search too, and not always greedy decoding (which transformers does
-// when asked for one beam): the search goes on past a stop token while that can still bring a
-// better score.
+// max_tokens. With num_beams = 1 the rules are the same, so the result may differ from greedy
+// decoding, which transformers uses for one beam: the search goes on past a stop token while that
+// can still bring a better score.
 //
 // Ties:          torch.topk, which transformers uses, promises no order. Here the lower beam goes
 //                first, then the earlier candidate of a beam, and an older hypothesis before a

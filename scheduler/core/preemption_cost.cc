@@ -91,8 +91,8 @@ const PreemptionCost::LoadCosts& PreemptionCost::CostsOf(int32_t num_sequences) 
       .step_micros = steps_.StepMicros(num_sequences),
       .micros_without_context = step,
       .long_prompt_micros = steps_.MicrosWithoutContext(num_sequences + kLongPrompt) - step,
-      // The fixed time of a step, which its sequences share: 0 if time is proportional to tokens.
-      // Reading is left out: a later step reads what this one would have read.
+      // A sequence's share of a step's fixed time; 0 if time is proportional to tokens. The time to
+      // read the context is not counted, because a later step reads it instead.
       .idle_micros = std::clamp(2 * step - twice, 0.0, step) / num_sequences};
   return load_costs_;
 }

@@ -17,8 +17,8 @@
 namespace quire {
 
 // Beam search instead of sampling: num_beams continuations are followed at a time. When the search
-// ends, the best num_sequences hypotheses are the answer. Sampling must be greedy and ask for
-// num_candidates() logprobs (BeamSearchParams).
+// ends, the best num_sequences hypotheses are the answer. The request's SamplingParams must be
+// greedy, with num_candidates() logprobs (BeamSearchParams).
 struct BeamOptions {
   int32_t num_beams = 1;                                 // >= num_sequences
   double length_penalty = 1.0;                           // see BeamSearchParams

@@ -52,8 +52,8 @@ enum class AddOutcome : uint8_t {
   kTenantFull,           // the tenant has its share of either bound (waiting_queue.h)
   kDeadlineUnreachable,  // the request is estimated to miss its deadline
   kTooLong,              // the prompt leaves no room for a token within max_model_len
-  // At full length its sequences exceed the pool beside the pinned prefixes, or a sequence of a
-  // resumed request exceeds max_model_len.
+  // At full length the request's sequences need more blocks than pinned prefixes leave of the pool,
+  // or a sequence of a resumed request exceeds max_model_len.
   kNeverFits,
 };
 

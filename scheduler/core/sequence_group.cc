@@ -75,7 +75,8 @@ bool SequenceGroup::WaitsForLeader(const Sequence& sequence) const {
 }
 
 bool SequenceGroup::IsIdle(const Sequence& sequence) const {
-  // A live beam has an output token from the first step of the search on.
+  // After the first step of the search every live beam has an output token. Before it the leader
+  // alone is live.
   return is_beam_search() && sequence.num_output_tokens() == 0 && !IsLeader(sequence);
 }
 

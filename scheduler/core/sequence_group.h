@@ -45,7 +45,7 @@ class SequenceGroup {
   SequenceGroup& operator=(const SequenceGroup&) = delete;
 
   const Request& request() const { return request_; }
-  // Called when the first limits become known: see quire::CutToContext.
+  // Cuts the request to max_model_len (see quire::CutToContext), once an epoch has made that known.
   void CutToContext(int32_t max_model_len) { quire::CutToContext(max_model_len, &request_); }
   RequestId id() const { return request_.id; }
   // Tokens of its prompt and of the output that it resumed.

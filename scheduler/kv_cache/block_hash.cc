@@ -8,7 +8,8 @@ BlockHash RootHash(const Hash128& key, std::string_view cache_salt) {
   return SipHash128(key, std::as_bytes(std::span(cache_salt)));
 }
 
-// No token id is negative, so no chain under a salt can have this hash.
+// Hashes -1 and the request id as if they were tokens. No token id is negative, so no chain of real
+// tokens has this hash.
 BlockHash PrivateRootHash(const Hash128& key, RequestId id) {
   const std::array<TokenId, 3> tokens = {
       -1, static_cast<TokenId>(id.value() & 0xFFFFFFFFU), static_cast<TokenId>(id.value() >> 32)};

@@ -21,7 +21,8 @@ absl::Status Refuse(std::string_view rule, int64_t got, int64_t limit) {
   return InvalidArgument("RESUME", LimitMessage(kSequences, rule, got, limit));
 }
 
-// Sets the seed of the broken stream, else the sequence would continue with other random numbers.
+// Gives *sampling the seed of the broken stream. With another seed the sequences would continue
+// with other random numbers.
 absl::Status SetSeed(const v1::GenerateRequest& message, SamplingParams* sampling) {
   const v1::Resume& resume = message.resume();
   if (resume.has_seed() && message.sampling().has_seed() &&

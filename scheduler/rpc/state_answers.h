@@ -35,8 +35,8 @@ class StateAnswers {
       : model_(*model), inbox_(*inbox), state_(*state) {}
 
   // Calls `answer` once, now or later, with a GetStateResponse of less than 64 KiB. If kMaxWaiting
-  // calls wait already, answers from the last moment, however old. If there is no moment yet, that
-  // answer has no steps and no map.
+  // calls wait already, answers at once from the last snapshot (LoopState), however old; without
+  // any snapshot yet, the answer has no steps and no map.
   void Get(Instant now, Answer answer);
 
  private:

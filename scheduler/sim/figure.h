@@ -64,7 +64,8 @@ std::string FormatNumber(double value);
 // Returns the rows as a table of text, under the title.
 std::string FormatTable(const Figure& figure);
 
-// CSV with a header line: quantity,paper,ours,rule,verdict. Quotes fields with commas or quotes.
+// CSV with a header line: quantity,paper,ours,rule,verdict. A field with a comma or a quotation
+// mark is quoted.
 std::string FormatRowsCsv(const Figure& figure);
 
 // CSV with a header line: series, x, y.

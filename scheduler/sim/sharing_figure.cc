@@ -10,14 +10,15 @@
 namespace quire {
 namespace {
 
-// Rates far below saturation: how much is shared does not depend on the rate.
+// Rates far below saturation, which suffice: the share of saved blocks does not depend on the rate.
 constexpr double kAlpacaCalmRate = 2;
 constexpr double kShareGptCalmRate = 0.2;
 constexpr double kMinutes = 15;
 
+// Percent of KV blocks that sharing saves on Alpaca, by parallel sampling and by beam search.
 struct Saving {
   int32_t width;
-  double parallel;  // percent, Alpaca
+  double parallel;
   double beam;
 };
 

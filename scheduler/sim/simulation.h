@@ -83,8 +83,8 @@ struct SimResult {
   std::vector<Instant> finished;         // by request; -1: not finished
   bool is_over_limit = false;            // latency_limit_s stopped the simulation
   double mean_normalized_latency_s = 0;  // mean over requests of latency / output tokens
-  double mean_batch = 0;                 // sequences in a step, over time, until the last arrival
-  MemoryUse mean_memory;                 // shares of the pool, averaged like mean_batch
+  double mean_batch = 0;  // sequences in a step, time-weighted, up to the last arrival
+  MemoryUse mean_memory;  // shares of the pool, averaged like mean_batch
   // Blocks that sharing saves over the blocks held without sharing, averaged like mean_batch.
   double mean_saved_share = 0;
   Instant end = 0;  // of the last step

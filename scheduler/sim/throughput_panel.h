@@ -29,7 +29,7 @@ struct ThroughputPanel {
   // As in SimConfig.
   int32_t num_sequences = 1;
   int32_t num_beams = 1;
-  // In the order of the plot's curves. The paper compares with Orca everywhere.
+  // In the order of the plot's curves. The PagedAttention paper compares with Orca in every plot.
   std::vector<MemoryPolicy> policies = {MemoryPolicy::kOrcaMax,
                                         MemoryPolicy::kOrcaPow2,
                                         MemoryPolicy::kOrcaOracle,

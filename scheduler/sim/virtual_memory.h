@@ -74,11 +74,11 @@ struct MapperCounts {
   Instant waited = 0;           // total time that steps waited for mappings
 };
 
-// PageMapper holds the windows of a number of slots, each for one request at a time, and the
-// physical memory behind them.
+// PageMapper holds the windows of num_slots slots, and the physical memory behind them in groups of
+// pages. A slot serves one request at a time.
 //
-// Invariants: every group is free or mapped in one slot; a slot has the groups that its tokens
-//             need while its step runs.
+// Invariants: every group is free or mapped in exactly one slot. While a request's step runs, its
+//             slot has all groups that its tokens need.
 class PageMapper {
  public:
   // REQUIRES: num_slots >= 1, num_groups >= 0.

@@ -55,7 +55,7 @@ class AddedTokenMatcher {
     const Rules* rules;
   };
 
-  // Returns the longest token at start, and adds the bytes compared to *num_steps.
+  // Returns the longest token at start. Increases *num_steps by the number of bytes it compared.
   std::optional<Match> LongestAt(std::string_view text, size_t start, size_t* num_steps) const;
 
   // A trie: (node, byte) -> node. Node 0 is the root.

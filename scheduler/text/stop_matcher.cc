@@ -111,7 +111,7 @@ class StopAutomaton {
       return state + 1;
     }
     if (link.has_branches) {
-      for (const Branch& branch : branches_) {  // at most one branch for each string
+      for (const Branch& branch : branches_) {  // few: at most one per stop string
         if (branch.parent == state && ByteOf(branch.first) == byte) {
           return branch.first;
         }

@@ -41,8 +41,8 @@ class TextBudget {
     return num_steps_ < next_look_ || Look();
   }
 
-  // Returns false if num_bytes is too long for a rewritten text. Then, too, tokenizing must end
-  // with status().
+  // Returns false if a rewritten text may not have num_bytes bytes. As after a false from Spend,
+  // tokenizing must then end with status().
   [[nodiscard]] bool HasRoomFor(size_t num_bytes);
 
   const absl::Status& status() const { return status_; }

@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kOpt = "OPTForCausalLM";
 constexpr std::string_view kBloom = "BloomForCausalLM";
 
-// Names of the modules outside the layers, and the prefix of a layer's number.
+// Names of the modules outside the layers, and the text before a layer's number (layers.7).
 struct ModelNames {
   std::string_view token_table = "embed_tokens";
   std::string_view embedding_norm = "";

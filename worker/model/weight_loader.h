@@ -7,8 +7,9 @@
 // (read_ahead.h) while the backend packs what was read before.
 //
 // If the backend packs while reading, matrices bypass the read-ahead buffer: each thread reads the
-// rows of a panel, sums them and packs them while they are in its cache. Tables are read directly
-// into their memory. Only a tied model's token table is packed, and no other copy of it is kept.
+// rows of a panel, adds them to the checksum and packs them while they are in its cache. Tables are
+// read directly into their memory, unpacked, except a tied model's token table: that is packed, and
+// no other copy of it is kept.
 //
 // Thread safety: one caller at a time per backend.
 // Errors:        see load_error.h; kResourceExhausted if memory runs out.

@@ -49,7 +49,7 @@ struct ExecutedStep {
   int64_t build_ns = 0;
   int64_t forward_ns = 0;
   int64_t sample_ns = 0;
-  int64_t swap_ns = 0;                // part of build_ns and sample_ns
+  int64_t swap_ns = 0;                // spent partly in build_ns, partly in sample_ns
   int64_t map_ns = 0;                 // part of build_ns
   int64_t forward_collective_ns = 0;  // part of forward_ns
   int64_t sample_collective_ns = 0;   // part of sample_ns

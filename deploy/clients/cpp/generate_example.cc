@@ -20,7 +20,7 @@
 
 namespace {
 
-// The contents of the file that a variable names; empty without one.
+// Returns the contents of the file that the environment variable names; empty if it is unset.
 std::string FileOf(const char* variable) {
   const char* path = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): no other thread yet
   std::ifstream file(path == nullptr ? "" : path, std::ios::binary);

@@ -43,7 +43,7 @@ int CountResidentCtas(void (*kernel)(Parameters...),
 
 #else
 
-// Sets *num_ctas to 3. The emulator runs CTAs one after another, but with several CTAs tests cover
+// Sets *num_ctas to 3. The emulator runs CTAs one after another; tests still need several, to cover
 // work that CTAs divide among themselves.
 template <typename... Parameters>
 int CountResidentCtas(void (*)(Parameters...), int, size_t shared_bytes, int32_t* num_ctas) {

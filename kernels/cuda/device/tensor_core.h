@@ -28,8 +28,8 @@ inline void TouchRow(const void* row) {
 #endif
 
 // Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lanes 8 i to 8 i + 7 point to
-// the rows of matrix i (16 bytes each, 16-byte aligned). r[i] receives row g, columns 2 t and
-// 2 t + 1 of matrix i.
+// the rows of matrix i (16 bytes each, 16-byte aligned). In each lane, r[i]
+// receives two elements of matrix i: row lane / 4, columns lane % 4 * 2 and the next.
 QUIRE_DEVICE void LoadMatrixX4(uint32_t (&r)[4],
                                const void* row,
                                [[maybe_unused]] SourceLine at = SourceLine::Here()) {

@@ -215,7 +215,7 @@ BarrierResult Emulator::SyncCta(bool predicate, SourceLine at) {
 }
 
 // Called when all threads are at the barrier. last: the running thread if it arrived last, or null
-// if a thread that returned completed the barrier.
+// if a thread completed the barrier by returning.
 void Emulator::ReleaseBarrier(const Fiber* last) {
   num_at_barrier_ = 0;
   ++barrier_generation_;

@@ -15,10 +15,10 @@ namespace quire::gpu::emulator {
 uint64_t NumPlaceChanges();
 
 enum class Sight : uint8_t {
-  kElsewhere,  // the address is not in a place
-  kShown,
-  kNothing,
-  kChanged,  // the place changed after the operation was enqueued
+  kElsewhere,  // no window's place contains the address
+  kShown,      // the place shows memory
+  kNothing,    // the place shows no memory
+  kChanged,    // the place changed after the operation was enqueued
 };
 // Returns what an operation sees at the address. num_changes: NumPlaceChanges() at its enqueueing.
 Sight LookAt(const void* address, size_t bytes, uint64_t num_changes);

@@ -49,8 +49,9 @@
 namespace quire::gpu::emulator {
 
 // A warp's share of the products in flight: 16 of the 64 rows. An object of all zero bytes is
-// empty. All fields are in place, and the code copies or clears nothing large by memcpy or memset:
-// TSan would report a race if one fiber allocated or copied memory and another freed or copied it.
+// empty. The object owns no heap memory, and no code copies or clears large parts of it by memcpy
+// or memset: TSan would report a race if one fiber allocated or copied memory and another freed or
+// copied it.
 class WarpProducts {
  public:
   void Reset();
