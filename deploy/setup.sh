@@ -7,7 +7,7 @@ build_packages=(
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
   prometheus-cpp-dev libboost-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libssl-dev
 )
-package_packages=(dpkg-dev file)  # for cpack
+package_packages=(dpkg-dev file)  # needed by cpack
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
   git openssl python3 python3-grpcio python3-protobuf python3-yaml clang-format clang-tidy
@@ -37,7 +37,7 @@ install_packages() {
 }
 
 # install_prometheus FOLDER: prometheus and promtool from Debian's package, unpacked there and put on the PATH.
-# Installed, the package would also start a Prometheus server on this machine.
+# Installing the package would also start a Prometheus server on this machine.
 install_prometheus() {
   command -v promtool >/dev/null && command -v prometheus >/dev/null && return 0
   if [ ! -x "$1/usr/bin/promtool" ]; then

@@ -1,4 +1,4 @@
-// quire_scheduler: the public service, every request and the KV cache's bookkeeping.
+// The program quire_scheduler: public service, all requests, and bookkeeping of the KV cache.
 #include <unistd.h>
 
 #include <csignal>
@@ -30,7 +30,8 @@
 namespace {
 
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
-// Polls are more frequent until the ready line, for which the parent process waits.
+// Polls are more frequent until the ready line is printed, since the parent process waits for that
+// line.
 constexpr timespec kPollUntilReady = {.tv_sec = 0, .tv_nsec = 10'000'000};
 
 constexpr timespec kDrainPollInterval = {.tv_sec = 0, .tv_nsec = 20'000'000};
@@ -134,8 +135,9 @@ int main(int argc, char** argv) {
   const sigset_t signals = quire::PrepareSignals();
   quire::RaiseFileLimit();
   quire::ConfigureMalloc();
-  // Debian's abseil searches for lock cycles. The search takes a global lock at each lock of this
-  // process, gRPC's included. It also keeps half a KiB per mutex, for the peak number of mutexes.
+  // Debian's build of abseil searches for lock cycles. The search takes a global lock whenever this
+  // process locks a mutex, even a mutex of gRPC. It also keeps half a KiB of memory for each mutex,
+  // and reuses but never returns it.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   quire::SendGrpcLogToOurs();
   const auto positional = quire::ParseCommandLineOrExit(

@@ -109,7 +109,8 @@ absl::StatusOr<Address> HostAddress(std::string_view flag, const std::string& ho
   return address.ok() ? std::move(address) : FlagError(flag, "must be an address or a host name");
 }
 
-// Refuses an address that other machines can reach, unless the port has TLS or the flag allows it.
+// Refuses an address that other machines can reach, unless the port has TLS or
+// --allow-insecure-bind is given.
 absl::Status CheckHost(std::string_view flag, const std::string& host, const TlsFiles* tls) {
   QUIRE_ASSIGN_OR_RETURN(const Address address, HostAddress(flag, host));
   if (!address.is_local() && tls == nullptr && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
@@ -154,7 +155,8 @@ absl::Status SetAdmin(SchedulerConfig* config) {
   return absl::OkStatus();
 }
 
-// Refuses keys on an unencrypted remote address: an eavesdropper would get them.
+// Refuses API keys on an address that other machines reach without TLS: an eavesdropper would read
+// the keys.
 absl::StatusOr<std::shared_ptr<ApiKeys>> OpenKeys(std::string_view flag,
                                                   const std::string& file,
                                                   const Address& address,

@@ -30,10 +30,10 @@ struct SchedulerConfig {
   ServedModelSource model;
   std::vector<Address> workers;  // by rank
   std::string host = "127.0.0.1";
-  int32_t port = 50051;  // gRPC; 0: a free one
+  int32_t port = 50051;  // gRPC port; 0: any free port
   std::string http_host = "127.0.0.1";
-  int32_t http_port = 8000;                 // 0: a free one
-  std::optional<Address> admin;             // none: no admin calls; port 0: a free one
+  int32_t http_port = 8000;                 // 0: any free port
+  std::optional<Address> admin;             // nullopt: no admin calls; port 0: any free port
   std::shared_ptr<TlsFiles> tls;            // for both gRPC ports; null: plain text
   std::shared_ptr<TlsFiles> worker_tls;     // for the links to workers; null: plain text
   std::shared_ptr<ApiKeys> api_keys;        // for the gRPC port; null: any caller is admitted
@@ -45,24 +45,24 @@ struct SchedulerConfig {
   std::optional<int32_t> num_blocks_override;
   std::optional<int32_t> max_model_len;
   bool allow_changed_numerics = false;
-  bool stands_by = true;  // waits while another scheduler holds the workers
+  bool stands_by = true;  // whether to wait while another scheduler holds the workers
   bool has_reflection = false;
   bool requires_cache_salt = false;
   bool logs_requests = false;
   GroupTiming group_timing;
   LoopConfig loop;
-  std::string step_log;              // file; empty: none
-  std::string pinned_prefixes_file;  // empty: none
+  std::string step_log;              // path; empty: no step log
+  std::string pinned_prefixes_file;  // path; empty: pins are not saved
   absl::Duration shutdown_timeout = absl::Seconds(25);
 };
 
-// Reads the flags and the positional arguments (the model directory may be one).
+// Reads the flags and the positional arguments. The model directory can be given either way.
 // Errors: kInvalidArgument FLAG, message "--flag: rule".
 absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
     const std::vector<std::string>& positional);
 
 // Checks the flags against the model. Refuses more workers than the model can be divided into, and
-// a --max-model-len above the model's positions, because every worker would refuse it.
+// a --max-model-len above the model's positions, because every worker would refuse such a length.
 // Errors: kInvalidArgument FLAG.
 absl::Status CheckFlagsOfModel(const SchedulerConfig& config, const ModelConfig& model);
 

@@ -35,11 +35,11 @@ constexpr int64_t kInboxCapacity = 8192;
 constexpr int64_t kMaxTasks = 1024;
 constexpr int64_t kMaxTaskBytes = int64_t{64} << 20;
 constexpr int kNumTaskThreads = 2;
-// The loop turns every second even when idle. If it has not turned for so long, it is stuck.
+// A loop that has not turned for this long is stuck, since even an idle loop turns every second.
 constexpr int64_t kLivenessNs = 5 * kNanosPerSecond;
 constexpr int64_t kStatusIntervalNs = 10 * kNanosPerSecond;
 constexpr int64_t kReturnIntervalNs = 2 * kNanosPerSecond;
-// Time for streams to send their last status.
+// Time that a shutdown gives streams to send their last status.
 constexpr std::chrono::milliseconds kCloseGrace(500);
 // File descriptors that the client port leaves to connections of the admin port.
 constexpr int kAdminFiles = 64;
@@ -73,8 +73,9 @@ HttpResponse Answer(bool is_ok, std::string yes, std::string no) {
   return response;
 }
 
-// Returns the bounds of a queue before the core (the inbox or the tokenizer's pool). Its places for
-// resumed requests equal the core's, so it refuses no resumed request that the core could take.
+// Returns the bounds of a queue before the core (the inbox or the tokenizer's pool). The bound on
+// resumed requests equals the core's, so this queue refuses no resumed request that the core could
+// take.
 TenantShares::Bounds DoorBounds(const CoreConfig& core, const TenantShares::Load& fresh) {
   return {.fresh = fresh,
           .resumed = {.num_requests = core.max_resumed_requests, .num_bytes = fresh.num_bytes},
@@ -247,7 +248,8 @@ absl::Status SchedulerServer::StartGrpc() {
   // Malformed messages are answered with an error, so protobuf need not log each one.
   google::protobuf::SetLogHandler(nullptr);
   grpc::EnableDefaultHealthCheckService(true);
-  // gRPC's health service brings no descriptor. Reflection finds this descriptor once it is linked.
+  // gRPC's health service comes without its protobuf descriptor. Linking the descriptor here lets
+  // reflection find it.
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const Address address = {.unix_path = "", .host = config_.host, .port = config_.port};

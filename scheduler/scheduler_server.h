@@ -45,9 +45,9 @@ class SchedulerServer {
   // Called from any thread with the reason for which a worker was refused.
   using RefusalListener = std::function<void(const absl::Status&)>;
 
-  // Binds the ports before it writes the step log and the prefix file and dials the workers. If
-  // another server with the same files and workers runs, the port is taken, and this server fails
-  // before it disturbs them. The model must outlive the server.
+  // Binds the ports first, then writes the step log and the prefix file, and dials the workers. If
+  // another server with the same settings is running, its port is taken, so Start fails before it
+  // touches that server's files and workers. The model must outlive the server.
   // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG or PREFIX_FILE.
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
                                                                 const ServedModel* model,
@@ -70,9 +70,10 @@ class SchedulerServer {
 
   // Refuses new requests from now on; accepted requests go on. Keep calling Poll.
   void BeginDrain();
-  // Accepted requests without a status: in the tokenizer, waiting, running, or with unread output.
+  // Number of accepted requests whose streams have no status yet: in the tokenizer, waiting,
+  // running, or with unread output.
   int64_t num_live_requests() const { return live_requests_.size(); }
-  // Returns true if no request is live and no task tokenizes or saves.
+  // Returns true if no request is live, and no task tokenizes a prompt or saves pinned prefixes.
   bool is_drained() const {
     return live_requests_.size() == 0 && tasks_.is_idle() &&
            (prefix_store_ == nullptr || prefix_store_->is_idle());
@@ -94,7 +95,8 @@ class SchedulerServer {
                                                       grpc::Service* service,
                                                       int num_files_spared,
                                                       std::unique_ptr<Listener>* listener);
-  // Refuses calls without a key, and counts them.
+  // Returns a check that refuses calls without a valid key and counts the refusals; null if `keys`
+  // is null.
   CallCheck CheckOf(ApiKeys* keys);
   absl::Status StartGrpc();
   absl::Status StartAdmin();
@@ -111,14 +113,14 @@ class SchedulerServer {
   SchedulerMetrics metrics_;
   Inbox inbox_;
   ServingState state_;
-  std::unique_ptr<PrefixStore> prefix_store_;  // null: none
+  std::unique_ptr<PrefixStore> prefix_store_;  // null: pins are not saved
   TaskPool tasks_;
   LiveRequests live_requests_;
   UnreadAnswers unread_;
   GenerationService service_;
   AdminService admin_service_;
   StatePage state_page_;
-  std::unique_ptr<StepLogFile> step_log_;  // null: none
+  std::unique_ptr<StepLogFile> step_log_;  // null: no step log
   std::unique_ptr<GrpcWorkerGroup> workers_;
   std::unique_ptr<SchedulerLoop> loop_;
   std::thread loop_thread_;
@@ -128,7 +130,7 @@ class SchedulerServer {
   std::unique_ptr<grpc::Server> admin_server_;  // null: no admin calls
   std::unique_ptr<ListenerProbe> probe_;        // dials grpc_listener_
   std::unique_ptr<HttpServer> http_;
-  std::map<std::string, bool> health_;  // last value given to the health service, by name
+  std::map<std::string, bool> health_;  // last status of each name in gRPC's health service
   Instant last_status_at_ = 0;
   Instant last_return_at_ = 0;
   CoreStats last_status_;

@@ -55,9 +55,9 @@ Seconds Since(quire::Instant start) {
 struct LoadedModel {
   std::unique_ptr<quire::Model> model;
   uint64_t hash = 0;
-  Seconds weights_s = 0.0;  // to read and pack the weights
+  Seconds weights_s = 0.0;  // time to read and pack the weights
   Seconds hash_s = 0.0;
-  quire::KvCacheBudget pools = {};  // as planned before loading
+  quire::KvCacheBudget pools = {};  // plan of PlanMemory, made before loading
 };
 
 absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
@@ -110,18 +110,18 @@ absl::StatusOr<std::unique_ptr<quire::PeerListener>> ListenForRanks(
 
 void EndWithChangedWeights() {
   quire::LogError("the weights have changed in memory; the worker ends");
-  // Without destructors: they would wait for the step under way, whose tokens are worth nothing.
+  // Skips destructors: they would wait for the current step, whose tokens may be wrong.
   quire::ExitNow(quire::kExitDevice);
 }
 
-// The ports of the worker. Unix sockets leave files behind unless they are closed. ExitNow runs no
-// destructors, so CloseAll is called first.
+// The worker's ports. Call CloseAll before ExitNow, which runs no destructors: a Unix socket that
+// is not closed leaves its file behind.
 struct Ports {
   std::unique_ptr<quire::PeerListener> peers;  // null: no other ranks
   std::unique_ptr<quire::WorkerServer> server;
   std::unique_ptr<quire::HttpServer> http;  // null: no HTTP port
 
-  // Leaves `peers` open, which the service and the executor may still use.
+  // Does not close `peers`, which the service and the executor may still use.
   void Shutdown() {
     http.reset();
     if (server != nullptr) {
@@ -135,9 +135,9 @@ struct Ports {
   }
 };
 
-// Called before the weights are read. The size of the KV cache is not known yet in two cases: it is
-// given in blocks, whose size the scheduler chooses, or it is the memory that the weights leave on
-// a GPU.
+// Called before the weights are read. The size of the KV cache is not known yet in two cases: the
+// flags give it in blocks, whose size the scheduler chooses, or the KV cache gets the memory that
+// the weights leave on a GPU.
 void LogMemory(const quire::WorkerConfig& config,
                const quire::KernelBackend& backend,
                const quire::HostMemory& host,
@@ -198,8 +198,8 @@ T ValueOrStop(absl::StatusOr<T> value, Ports& ports, const char* prefix, int exi
   return quire::ValueOrExit(std::move(value), prefix, exit_code);
 }
 
-// Tells the supervisor, in a line on standard output, where the metrics are. http_port: the bound
-// port, since the configured one may be 0.
+// Tells the supervisor, in a line on standard output, the address of the metrics. http_port: the
+// bound port, since the configured port may be 0.
 void SayWhere(const quire::Address& listen, quire::Address http, int http_port) {
   http.port = http_port;
   quire::StandardOutput().Write(absl::StrCat(
@@ -254,7 +254,8 @@ class Loader {
     if (const int signal = sigtimedwait(&signals_, nullptr, &kNoWait); signal > 0) {
       LogStop(signal);
       ports_.CloseAll();
-      quire::ExitNow(EXIT_SUCCESS);  // without destructors: threads still read files
+      // Skips destructors, since threads still read files.
+      quire::ExitNow(EXIT_SUCCESS);
     }
   }
 
@@ -265,7 +266,7 @@ class Loader {
 
 }  // namespace
 
-// The JSON of model files throws only if a type was not checked first, which clang-tidy cannot see.
+// Reading JSON throws only if a type was not checked before, which clang-tidy cannot see.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   quire::OpenStandardStreams();
@@ -306,7 +307,8 @@ int main(int argc, char** argv) {
   auto server = quire::WorkerServer::Start(
       config.listen, service, config.tls, config.http.has_value() ? &registry : nullptr);
   if (!server.ok()) {
-    service.Stop();  // its threads use the peers, which ValueOrStop closes
+    // The service's threads use the peer listener, which ValueOrStop closes.
+    service.Stop();
   }
   ports.server = ValueOrStop(std::move(server), ports, kName, EXIT_FAILURE);
   if (config.http.has_value()) {

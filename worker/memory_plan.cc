@@ -14,8 +14,8 @@
 namespace quire {
 namespace {
 
-// Size of the largest usual step, whose workspace is allocated first. A larger step takes its
-// workspace from the slack.
+// Tokens and sequences of the largest usual step. The workspace for it is allocated before the KV
+// pool is sized. A larger step takes its workspace from the slack.
 constexpr int32_t kMaxUsualTokens = 8192;
 constexpr int32_t kMaxUsualSequences = 512;
 // Upper bound on the slack, the memory left free for graphs, step inputs and partial results of

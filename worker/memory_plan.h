@@ -1,7 +1,7 @@
 // Checks that the memory of this machine has room for weights, KV pool and swap space of this rank
-// and of the other ranks that run here. Main memory is checked before any is allocated. The kernel
-// grants every allocation and provides pages only when they are written; if pages run out, it kills
-// a process. A GPU refuses allocations that do not fit.
+// and of the other ranks that run here. Main memory is checked before any is allocated: Linux
+// grants every allocation, provides pages only when they are written, and kills a process if pages
+// run out. A GPU refuses allocations that do not fit.
 //
 // Thread safety: called from main.
 // Errors:        kResourceExhausted, reason MEMORY, with the bytes needed and the limit.
@@ -29,15 +29,15 @@ struct HostMemory {
 };
 
 // Checks that the machine, or the device, has the memory that the command line asks for. In main
-// memory the ranks of this machine are summed. Message of errors: "--flag: rule".
+// memory, the needs of all ranks on this machine are added up. Message of errors: "--flag: rule".
 absl::Status CheckMemory(const WorkerConfig& config,
                          const std::optional<DeviceSpace>& device,
                          std::optional<int64_t> total_bytes);
 
-// Returns the sizes of the pools, before weights are loaded. weight_bytes: main memory of the
-// share's weights while they are loaded. Checks that pools and weights of all ranks here fit in the
-// machine, and that this rank's pools and weights fit in the available memory. Sizes that were not
-// given shrink to the memory that the weights leave. A pool too small to serve any request is an
+// Returns the sizes of the pools, before weights are loaded. weight_bytes: main memory that loading
+// the rank's weights takes. Checks that pools and weights of all ranks here fit in the machine, and
+// that this rank's pools and weights fit in the available memory. Pools without a flag for their
+// size shrink to the memory that the weights leave. A pool too small to serve any request is an
 // error too.
 absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const HostMemory& host,
@@ -48,7 +48,8 @@ absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
 
 // Returns the final sizes of the pools; called once weights are loaded. On a GPU without
 // --kv-cache-memory-bytes, allocates the model's workspace for the largest usual step, then gives
-// the KV pool the rest of --gpu-memory-utilization. Otherwise returns `plan`.
+// the KV pool the rest of the memory that --gpu-memory-utilization allows. Otherwise returns
+// `plan`.
 absl::StatusOr<KvCacheBudget> SizeKvCache(const WorkerConfig& config,
                                           const KvCacheBudget& plan,
                                           const KernelBackend& backend,

@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
       break;
   }
   auto gpu = CreateGpu(config, "cuda");
-  // The CPU cannot quantize, and a request to quantize must not be dropped silently.
+  // The CPU backend cannot quantize, and a --quantization flag must not be ignored silently.
   if (gpu.ok() || config.gpu.quantization != GpuQuantization::kNone) {
     return gpu;
   }

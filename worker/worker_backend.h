@@ -20,16 +20,17 @@ namespace quire {
 CpuBackendOptions CpuOptions(const WorkerConfig& config);
 
 // Creates the backend. With --device=auto and no usable GPU, creates the CPU backend and logs the
-// reason; with --quantization, which the CPU lacks, that is an error. Errors: kInvalidArgument or
-// kFailedPrecondition, message "--flag: rule".
+// reason; if --quantization is given too, returns an error, since the CPU backend cannot quantize.
+// Errors: kInvalidArgument or kFailedPrecondition, message "--flag: rule".
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig& config);
 
 // Checks that the device has windows if --kv-backend=vmm asks for them. Errors: kInvalidArgument,
 // reason FLAG.
 absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& backend);
 
-// Checks that other ranks may connect over the listen address: on GPUs they may use NCCL, which
-// encrypts nothing. Errors: kInvalidArgument, reason FLAG.
+// Refuses ranks on GPUs with a listen address that other machines reach, unless
+// --allow-insecure-bind is given: such ranks can use NCCL, which encrypts nothing. Errors:
+// kInvalidArgument, reason FLAG.
 absl::Status CheckRankLinks(const WorkerConfig& config, const KernelBackend& backend);
 
 }  // namespace quire

@@ -145,7 +145,8 @@ namespace {
 constexpr int64_t kGibibyte = int64_t{1} << 30;
 constexpr int32_t kMaxThreads = 1024;
 constexpr int32_t kMaxPort = 65535;
-constexpr int32_t kMaxDeviceIndex = 4095;  // the driver checks whether the GPU exists
+// Only a sanity bound: the driver checks whether the GPU exists.
+constexpr int32_t kMaxDeviceIndex = 4095;
 
 absl::StatusOr<std::string> ModelDir(const std::vector<std::string>& positional) {
   std::string model_dir = absl::GetFlag(FLAGS_model);
@@ -242,8 +243,9 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> Tls() {
   return TlsFiles::Open(paths);
 }
 
-// Links between ranks need no separate check: the key that encrypts them comes over this port, and
-// TLS keeps it secret. REQUIRES: config.tls and config.allows_insecure_bind are set.
+// Links between ranks need no separate check: the key that encrypts these links comes over this
+// port, and TLS keeps that key secret. REQUIRES: config.tls and config.allows_insecure_bind have
+// been read from the flags.
 absl::StatusOr<Address> ListenAddress(const WorkerConfig& config) {
   const std::string text = absl::GetFlag(FLAGS_listen);
   absl::StatusOr<Address> address = text.empty() ? DefaultWorkerAddress() : ParseAddress(text);

@@ -38,21 +38,21 @@ struct GpuOptions {
 struct WorkerConfig {
   std::string model_dir;
   bool has_dummy_weights = false;  // random weights, for benchmarks
-  // A local address, or one with TLS that asks schedulers for a certificate; any address if
+  // A local address. Any other address needs TLS, which demands a certificate of schedulers, or
   // allows_insecure_bind.
   Address listen;
   bool allows_insecure_bind = false;
-  std::optional<Address> http;    // nullopt: no HTTP port; never a Unix socket
+  std::optional<Address> http;    // a TCP address; nullopt: no HTTP port
   std::shared_ptr<TlsFiles> tls;  // null: plain text
   RankPlace place;
   int32_t num_threads = 0;  // 0: the CPUs that this process may use, divided by ranks_on_host
   int32_t ranks_on_host = 1;
-  std::string cpu_isa;  // "": the best of this machine
+  std::string cpu_isa;  // "": the best one that this machine has
   WorkerDevice device = WorkerDevice::kAuto;
   GpuOptions gpu;
   KvCacheBudget kv_cache;
-  bool kv_cache_bytes_given = false;  // by --kv-cache-memory-bytes; else a default
-  bool swap_space_given = false;      // by --swap-space; else a default
+  bool kv_cache_bytes_given = false;  // true if --kv-cache-memory-bytes was given
+  bool swap_space_given = false;      // true if --swap-space was given
   FailPointList fail_points;
 };
 
@@ -63,8 +63,8 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
 // path that is null or not absolute counts as not set. Returns "" if neither is set.
 std::string DefaultGemmCachePath(const char* xdg_cache_home, const char* home);
 
-// Parses a number of bytes: "4294967296", "4GiB", "512MiB", "64KiB". The binary units may be
-// shortened to their letter. Returns nullopt for anything else, and for less than one byte.
+// Parses a number of bytes: "4294967296", "4GiB", "512MiB", "64KiB". "4G" means the same as "4GiB".
+// Returns nullopt for anything else, and for less than one byte.
 std::optional<int64_t> ParseByteSize(std::string_view text);
 
 // Returns the default size of the KV pool: 30 % of the available memory, at most 4 GiB; 1 GiB if

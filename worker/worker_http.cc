@@ -32,7 +32,7 @@ double LoadRatio(const v1::WatchReport& report) {
                                          static_cast<double>(report.total_bytes());
 }
 
-// Metrics of the worker's state, available even if its executor hangs.
+// Metrics of the worker's state, which can be read even if the executor hangs.
 class StateMetrics : public prometheus::Collectable {
  public:
   StateMetrics(MetricLabels info, const WorkerService& service, const WorkerProgress& progress)

@@ -1,6 +1,6 @@
 // The worker's HTTP port: metrics for Prometheus, and health for probes.
 //
-//   /metrics   the registry's metrics, the worker's state, and the process
+//   /metrics   the metrics of the registry, of the worker's state and of the process
 //   /livez     503 while the executor stands still, which only a new process can mend
 //   /readyz    503 also while the model loads; /healthz is the same
 //

@@ -1,4 +1,4 @@
-// BoundedQueue passes values from many threads to one. Only PushAlways exceeds its capacity.
+// BoundedQueue passes values from many threads to one. Only PushAlways may exceed the capacity.
 //
 // Thread safety: Push, Pop, Close and size may be called from any thread.
 // Cost:          one short critical section per call; Pop wakes when an item arrives.
@@ -27,22 +27,22 @@ class BoundedQueue {
   BoundedQueue(const BoundedQueue&) = delete;
   BoundedQueue& operator=(const BoundedQueue&) = delete;
 
-  // Appends value. Returns false, and leaves the queue unchanged, if it is full or closed.
+  // Appends value. Returns false, and leaves the queue unchanged, if the queue is full or closed.
   [[nodiscard]] bool Push(T value) {
     const MutexLock lock(mutex_);
     return items_.size() < capacity_ && Append(std::move(value));
   }
 
-  // Appends value, even past the capacity. For events that must not be lost and whose number has
-  // another bound (one abort per live request, one reply per worker). Returns false only if the
+  // Appends value, even past the capacity. For events that must not be lost and whose number is
+  // bounded elsewhere (one abort per live request, one reply per worker). Returns false only if the
   // queue is closed.
   bool PushAlways(T value) {
     const MutexLock lock(mutex_);
     return Append(std::move(value));
   }
 
-  // Takes all items, oldest first, and waits at most timeout for the first item. Returns an empty
-  // deque after the timeout, or if the queue is closed and drained.
+  // Waits at most timeout for an item, then takes all items, oldest first. Returns an empty deque
+  // after the timeout, or if the queue is closed and has no items left.
   std::deque<T> PopAll(absl::Duration timeout) {
     const Instant deadline = SteadyNow() + absl::ToInt64Nanoseconds(timeout);
     const MutexLock lock(mutex_);
@@ -51,7 +51,8 @@ class BoundedQueue {
     return std::exchange(items_, {});
   }
 
-  // Waits for an item and takes the oldest. Returns nullopt if the queue is closed and drained.
+  // Waits for an item and takes the oldest. Returns nullopt if the queue is closed and has no items
+  // left.
   std::optional<T> Pop() {
     const MutexLock lock(mutex_);
     while (!IsReady()) {
@@ -91,7 +92,7 @@ class BoundedQueue {
 
   const size_t capacity_;
   mutable Mutex mutex_;
-  CondVar changed_;  // notified under mutex_
+  CondVar changed_;  // notified while mutex_ is held
   std::deque<T> items_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };

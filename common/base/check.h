@@ -16,7 +16,8 @@ namespace quire {
 // Prints "file:line: check failed: expression" on standard error and aborts.
 [[noreturn]] inline void CheckFailed(const char* file, int line, const char* expression) {
   constexpr unsigned kMaxSeconds = 2;
-  ::alarm(kMaxSeconds);  // else output to a blocked terminal could keep the process alive
+  // Without the alarm, output to a blocked terminal could keep the process alive.
+  ::alarm(kMaxSeconds);
   std::fprintf(stderr, "%s:%d: check failed: %s\n", file, line, expression);
   std::fflush(stderr);
   std::abort();

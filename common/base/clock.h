@@ -1,5 +1,5 @@
 // Time as a plain number. The scheduler core never reads a clock: its caller passes the time, so
-// that the server, the simulator and the tests can each bring their own.
+// that the server, the simulator and the tests can each use a different clock.
 #ifndef QUIRE_COMMON_BASE_CLOCK_H_
 #define QUIRE_COMMON_BASE_CLOCK_H_
 

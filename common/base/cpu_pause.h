@@ -1,5 +1,5 @@
-// CpuPause tells the core that the thread spins, to save power and to let the core's other hardware
-// thread compute.
+// CpuPause tells the CPU core that the calling thread spins in a loop. The hint saves power and
+// lets the core's other hardware thread compute.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_COMMON_BASE_CPU_PAUSE_H_

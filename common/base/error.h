@@ -1,10 +1,10 @@
 // Error makes the absl::Status of a failure that a client or an operator will read: a status code,
 // a stable machine-readable reason (QUEUE_FULL, TOKEN_ID_RANGE, ...) and one ASCII line
-// "field: rule (got X, limit Y)". The reason travels as a status payload; the rpc folders turn it
-// into google.rpc.ErrorInfo.
+// "field: rule (got X, limit Y)". The reason is a payload of the status; common/wire/grpc_status.h
+// turns the reason into google.rpc.ErrorInfo.
 //
-// Messages never contain text of the user, addresses, paths of the host or tensor contents
-// (loader errors name the file, because the operator gave it).
+// Messages for clients never contain users' text, addresses, file paths of the host or tensor
+// contents. Messages for the operator may name a file or an address that the operator gave.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_BASE_ERROR_H_
@@ -21,7 +21,7 @@ namespace quire {
 
 absl::Status Error(absl::StatusCode code, std::string_view reason, std::string_view message);
 
-// Returns a kInvalidArgument Error, for a request that fails however often it is retried.
+// Returns a kInvalidArgument Error, for a request that would fail again at every retry.
 absl::Status InvalidArgument(std::string_view reason, std::string_view message);
 
 // Returns the reason given to Error, or "" if the status has none.

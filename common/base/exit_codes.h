@@ -1,4 +1,4 @@
-// Exit codes of all programs, besides 0 and 1. worker/README.md lists the worker's reasons.
+// Exit codes of all programs, besides 0 and 1. worker/README.md says when a worker ends with each.
 //
 // Thread-safe: constants.
 #ifndef QUIRE_COMMON_BASE_EXIT_CODES_H_
@@ -8,7 +8,7 @@ namespace quire {
 
 inline constexpr int kExitUsage = 2;   // a mistake on the command line
 inline constexpr int kExitModel = 3;   // model files that cannot be served
-inline constexpr int kExitMemory = 4;  // the machine cannot hold what was asked for
+inline constexpr int kExitMemory = 4;  // too little memory for the model or the requested pools
 inline constexpr int kExitDevice = 5;  // a device failed
 inline constexpr int kExitStuck = 70;  // a thread hangs while other threads wait for it
 

@@ -1,6 +1,6 @@
 // FileDescriptor owns an open file, or none.
 //
-// Thread safety: as an int.
+// Thread safety: const methods from any thread; other methods from one thread at a time.
 #ifndef QUIRE_COMMON_BASE_FILE_DESCRIPTOR_H_
 #define QUIRE_COMMON_BASE_FILE_DESCRIPTOR_H_
 

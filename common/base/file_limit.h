@@ -6,8 +6,8 @@
 
 namespace quire {
 
-// Raises the soft limit to the hard one. The usual soft limit of 1,024 protects programs that use
-// select(2); a server has a socket for each client.
+// Raises the soft limit to the hard limit. The usual soft limit of 1,024 protects programs that use
+// select(2). A server does not use select and needs more files, since each client has a socket.
 void RaiseFileLimit();
 
 int FileLimit();

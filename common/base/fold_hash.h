@@ -1,6 +1,6 @@
-// FoldHash folds 64-bit words into one word, in a few cycles each. Every bit of every word affects
-// the result. The hash finds accidental differences and is no defense against forgery. Machines
-// with the same byte order get the same value.
+// FoldHash folds 64-bit words into one word, at a few cycles per word. Every bit of every word
+// affects the result. The hash finds accidental differences and is no defense against forgery.
+// Machines with the same byte order get the same value.
 //
 // Thread safety: one caller at a time.
 // Source:        the multiply-and-fold mixing step of wyhash, Wang Yi.

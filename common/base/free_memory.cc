@@ -5,8 +5,9 @@
 namespace quire {
 namespace {
 
-// glibc's initial M_MMAP_THRESHOLD. Setting the threshold keeps it fixed. Otherwise each freed
-// buffer raises the threshold to the buffer's size, up to 32 MiB.
+// glibc's initial M_MMAP_THRESHOLD. Setting the threshold, even to its initial value, keeps it
+// constant. Without this, each freed buffer above the threshold would raise the threshold to the
+// buffer's size, up to 32 MiB.
 constexpr int kLargeBytes = 128 << 10;
 constexpr int kMaxArenas = 2;
 

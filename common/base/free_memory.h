@@ -1,6 +1,7 @@
-// Returns freed memory to the system. By default glibc keeps most of it. After the first large free
-// it takes later large buffers from arenas, of which there are eight per core, and an arena gives
-// back only the free space at its end. So a server would keep the memory of a flood of requests.
+// Makes glibc return freed memory to the system. By default glibc keeps most freed memory: after
+// the first large buffer has been freed, glibc takes later large buffers from arenas, and it makes
+// up to eight arenas per core. An arena gives back only the free space at its end. So a server
+// would keep the memory of a flood of requests after the flood has ended.
 //
 // Thread safety: ConfigureMalloc before other threads start; ReturnFreeMemory from any thread.
 // Cost:          two system calls for each buffer of 128 KiB and more, and a page fault for each
@@ -11,12 +12,12 @@
 
 namespace quire {
 
-// Makes malloc map each large buffer separately, so that freeing it returns its memory, and makes
-// all threads share two arenas.
+// Makes malloc map each large buffer separately, so that free returns the buffer's memory to the
+// system. Makes all threads share two arenas.
 void ConfigureMalloc();
 
 // Gives back all free whole pages of all arenas. Allocations of other threads wait meanwhile: about
-// 0.1 ms per MiB given back, 0.02 ms if there is none.
+// 0.1 ms per MiB given back, or 0.02 ms if there is no free page.
 void ReturnFreeMemory();
 
 }  // namespace quire

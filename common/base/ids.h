@@ -1,4 +1,4 @@
-// The identities of the system. See the glossary in ARCHITECTURE.md.
+// Ids that scheduler and workers use. The glossary in ARCHITECTURE.md explains the terms.
 //
 // Thread safety: value types.
 #ifndef QUIRE_COMMON_BASE_IDS_H_
@@ -10,9 +10,9 @@
 
 namespace quire {
 
-// A block of the device pool. An id means the same place of the pool on every rank. A plain
-// integer, because block tables are arrays of ids on the wire and in kernels. Widen to int64_t
-// before multiplying: id * block elements overflows 32 bits in any real pool.
+// A block of the device pool. An id means the same place in the pool on every rank. BlockId is a
+// plain integer, because block tables are arrays of ids on the wire and in kernels. Widen an id to
+// int64_t before multiplying: id * block elements overflows 32 bits in any real pool.
 using BlockId = int32_t;
 
 // The null block is never allocated. Padding of block tables names this block, so that a stray read
@@ -28,7 +28,7 @@ using TokenId = int32_t;
 using RequestId = StrongId<struct RequestIdTag, uint64_t>;
 
 // Short name for a sequence between scheduler and worker: an integer below max_sequences. A handle
-// is reused once the step that released it has been answered.
+// can be reused when the step that released it has been answered.
 using SequenceHandle = uint32_t;
 
 }  // namespace quire

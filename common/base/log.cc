@@ -16,7 +16,8 @@
 namespace quire {
 namespace {
 
-// Accessed relaxed: a thread may see a change a few lines late.
+// Level and format are read with memory_order_relaxed: after a change, a thread may write a few
+// more lines with the old values.
 std::atomic<LogLevel> log_level{LogLevel::kInfo};
 std::atomic<LogFormat> log_format{LogFormat::kText};
 
@@ -55,7 +56,8 @@ std::string TextLine(std::string_view time,
   return line;
 }
 
-// Returns the line as JSON. Replaces bytes that are not UTF-8, which a path may hold.
+// Returns the line as JSON. Replaces bytes that are not valid UTF-8; a file path may have such
+// bytes.
 std::string JsonLine(std::string_view time,
                      std::string_view level,
                      std::string_view sentence,

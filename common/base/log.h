@@ -1,6 +1,7 @@
-// Log writes one line per call: time, level, a sentence, then key=value pairs. As JSON, the line is
-// an object with the same parts, whose values are strings. Contents of users' requests (prompts,
-// outputs, token ids) are never logged; request ids and counts are.
+// Log writes one line per call: time, level, a sentence, then key=value pairs. With
+// LogFormat::kJson the line is a JSON object with the same parts, all of them strings. Contents of
+// users' requests (prompts, outputs, token ids) are never logged; request ids and counts are
+// logged.
 //
 // For example LogInfo("worker ready", {{"rank", absl::StrCat(rank)}}).
 //

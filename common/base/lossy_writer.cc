@@ -20,7 +20,9 @@ namespace quire {
 namespace {
 
 constexpr int64_t kMaxFlushNs = kNanosPerSecond / 2;
-constexpr unsigned kMaxDyingSeconds = 2;  // more than flushing both streams takes
+// Time limit of a crash handler. Flushing both streams takes at most 2 * kMaxFlushNs, which is
+// less.
+constexpr unsigned kMaxDyingSeconds = 2;
 
 // Flushes, then lets the signal take its default action.
 void OnCrash(int signal) {
@@ -30,7 +32,7 @@ void OnCrash(int signal) {
   ::raise(signal);
 }
 
-// Returns whether the uncaught exception is std::thread's: a limit kept a thread from starting.
+// Returns true if std::thread threw the uncaught exception because a limit forbids more threads.
 bool CannotStartThread() {
   const std::exception_ptr exception = std::current_exception();
   try {
@@ -55,13 +57,15 @@ void OnTerminate() {
     const std::string message = program_invocation_short_name + std::string(kWhy);
     const ssize_t ignored = ::write(STDERR_FILENO, message.data(), message.size());
     static_cast<void>(ignored);
-    // A limit of the system is a setting, so starting the process again would not help.
+    // kExitUsage, because a limit of the system is a setting: a restart of the process would not
+    // help.
     ::_exit(kExitUsage);
   }
   __gnu_cxx::__verbose_terminate_handler();
 }
 
-// Skips signals that have a handler, for example a sanitizer's.
+// Makes crashes flush the standard streams. Skips signals that already have a handler, for example
+// a sanitizer's.
 void FlushAtCrashes() {
   std::set_terminate(OnTerminate);
   for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE}) {
@@ -136,11 +140,11 @@ void LossyWriter::Flush() {
 
 bool LossyWriter::HasThread() const { return thread_pid_ == ::getpid(); }
 
-// Starts the thread. If a limit on processes forbids that, Write writes directly, and the next
-// Write tries again to start the thread.
+// Starts the thread. If a limit on processes forbids new threads, Write writes directly, and the
+// next Write tries again to start the thread.
 void LossyWriter::Start() {
-  // The thread blocks all signals: handlers run on other threads, and SIGPIPE, SIGXFSZ and SIGTTOU
-  // at most make write(2) fail instead of ending or stopping the process.
+  // The thread blocks all signals. So handlers run on other threads, and SIGPIPE, SIGXFSZ and
+  // SIGTTOU cannot end or stop the process; at most write(2) fails.
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
@@ -180,8 +184,9 @@ void LossyWriter::WriteNow(std::string_view text) {
     if (written > 0) {
       text.remove_prefix(static_cast<size_t>(written));
     } else if (written < 0 && errno == EAGAIN) {
+      // EAGAIN means that another process made the descriptor non-blocking.
       pollfd writable = {.fd = fd_, .events = POLLOUT, .revents = 0};
-      ::poll(&writable, 1, -1);  // another process made the descriptor non-blocking
+      ::poll(&writable, 1, -1);
     } else if (written == 0 || errno != EINTR) {
       is_torn_ |= text.size() < size;
       return;

@@ -2,16 +2,16 @@
 // reader or a disk: a terminal that was stopped (Ctrl-S), the full pipe of a log collector, a file
 // on a network share that hangs. Servers write their log and all other output with a LossyWriter.
 //
-// O_NONBLOCK cannot replace the thread: the flag applies to every process that shares
-// the terminal or pipe, and disks ignore it. Reopening the file to get a private flag fails for
-// sockets and for terminals of other users.
+// O_NONBLOCK cannot replace the thread: the flag applies to every process that shares the terminal
+// or pipe, and disks ignore the flag. A process could reopen the file to have a flag that no other
+// process shares, but this fails for sockets and for terminals of other users.
 //
-// Text is written in order, each piece by one write(2) if the descriptor takes it at once. While
-// the descriptor blocks, up to kMaxBacklogBytes are queued; later text is lost. Text that the
-// descriptor refuses (a full disk, a pipe without reader, a closed descriptor) is lost too. If a
-// part of a text was written, the next text begins on a new line.
+// Texts are written in order, each by one write(2) if the descriptor takes the whole text at once.
+// While the descriptor blocks, up to kMaxBacklogBytes are queued; later text is lost. Text that the
+// descriptor refuses (a full disk, a pipe without reader, a closed descriptor) is lost too. If only
+// a part of a text could be written, the next text begins on a new line.
 //
-// Thread safety: safe from any thread. After fork(2) the child writes directly, and may wait.
+// Thread safety: safe from any thread. After fork(2) the child writes directly, so it can wait.
 // Cost:          a copy of the text and one short critical section per call.
 #ifndef QUIRE_COMMON_BASE_LOSSY_WRITER_H_
 #define QUIRE_COMMON_BASE_LOSSY_WRITER_H_
@@ -31,8 +31,8 @@ namespace quire {
 
 class LossyWriter {
  public:
-  // PIPE_BUF: a pipe takes writes of up to this size atomically, even from several processes.
-  // Longer text is cut, and ends with a newline.
+  // Equal to PIPE_BUF: a pipe takes writes of up to this size atomically, even from several
+  // processes. Write cuts longer text to this size and ends the text with a newline.
   static constexpr size_t kMaxTextBytes = 4096;
   static constexpr size_t kMaxBacklogBytes = 1 << 20;
 
@@ -55,25 +55,25 @@ class LossyWriter {
   void WriteNow(std::string_view text);
 
   const int fd_;
-  bool is_torn_ = false;  // whether the last text was cut short; used only by the writing thread
+  bool is_torn_ = false;  // true: only a part of the last text was written; used by WriteNow alone
   Mutex mutex_;
   CondVar queued_;
   CondVar written_;
   std::deque<std::string> queue_ ABSL_GUARDED_BY(mutex_);
-  size_t backlog_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // queued, or being written
+  size_t backlog_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // text that is queued or being written
   static constexpr pid_t kNoThread = -1;
   pid_t thread_pid_ ABSL_GUARDED_BY(mutex_) = kNoThread;  // the process in which the thread runs
 };
 
-// Return the writers of descriptors 1 and 2. The process flushes both when it ends by exit, by
-// ExitNow or by a signal that its own fault raised (SIGABRT, SIGSEGV, ...).
+// Return the writers of descriptors 1 and 2. Both are flushed when the process ends by exit, by
+// ExitNow or by the signal of a crash (SIGABRT, SIGSEGV, ...).
 LossyWriter& StandardOutput();
 LossyWriter& StandardError();
 
 // Flushes the writers of both standard streams; takes at most a second.
 void FlushStandardStreams();
 
-// Ends the process without running destructors, since those may wait for threads that hang.
+// Ends the process without running destructors, since destructors may wait for threads that hang.
 [[noreturn]] void ExitNow(int exit_code);
 
 }  // namespace quire

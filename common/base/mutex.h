@@ -1,9 +1,10 @@
-// Mutex, MutexLock and CondVar wrap the standard library's with thread-safety annotations: a member
-// names the mutex that guards it (ABSL_GUARDED_BY), and a private function names the mutex that its
-// caller must hold (ABSL_EXCLUSIVE_LOCKS_REQUIRED). clang-tidy refuses code that violates these.
+// Mutex, MutexLock and CondVar are std::mutex, std::unique_lock and std::condition_variable with
+// thread-safety annotations: a member names the mutex that guards the member (ABSL_GUARDED_BY), and
+// a private function names the mutex that its caller must hold (ABSL_EXCLUSIVE_LOCKS_REQUIRED).
+// clang-tidy refuses code that violates the annotations.
 //
-// abseil's mutex is not used: Debian's abseil is not instrumented, so that ThreadSanitizer would
-// report every use of it as a race.
+// abseil's mutex is not used: Debian's abseil is not instrumented, so ThreadSanitizer would report
+// every use of that mutex as a race.
 //
 // Wait takes no predicate, because clang's analysis does not look into predicates. Write a loop
 // around Wait instead.

@@ -1,6 +1,7 @@
-// Makes untrusted text safe for one line of a log or terminal: no line breaks, no escape sequences.
+// Printable and OneLine make untrusted text safe for one line of a log or terminal: no line breaks,
+// no escape sequences.
 //
-// Thread safety: a free function, safe from any thread.
+// Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_BASE_PRINTABLE_H_
 #define QUIRE_COMMON_BASE_PRINTABLE_H_
 

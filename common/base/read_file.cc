@@ -16,7 +16,8 @@
 namespace quire {
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
-  // O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on regular files.
+  // With O_NONBLOCK, opening a FIFO does not wait for a writer. The flag has no effect on regular
+  // files.
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return Error(

@@ -11,9 +11,10 @@
 
 namespace quire {
 
-// Reads a regular file of at most max_bytes; refuses any other kind (a FIFO) without waiting.
-// Errors: kNotFound if it is missing, else kInvalidArgument, reason FILE; the message starts with
-//         the path.
+// Reads a regular file of at most max_bytes. Refuses any other kind of file (a FIFO) without
+// waiting.
+// Errors: reason FILE, message beginning with the path; kNotFound if the file is missing, else
+//         kInvalidArgument.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
 }  // namespace quire

@@ -10,7 +10,7 @@
 
 namespace quire {
 
-// Returns the next word and advances state. Any number can be the first state, the seed.
+// Returns the next word and advances state. The first state is the seed and can be any number.
 inline uint64_t SplitMix64(uint64_t& state) {
   state += 0x9E3779B97F4A7C15ULL;
   uint64_t word = state;
@@ -19,7 +19,7 @@ inline uint64_t SplitMix64(uint64_t& state) {
   return word ^ (word >> 31);
 }
 
-// Returns the state after num_words more words.
+// Returns the state after num_words more calls of SplitMix64, in constant time.
 inline uint64_t SplitMix64After(uint64_t state, uint64_t num_words) {
   return state + num_words * 0x9E3779B97F4A7C15ULL;
 }

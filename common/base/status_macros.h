@@ -1,5 +1,5 @@
 // QUIRE_RETURN_IF_ERROR and QUIRE_ASSIGN_OR_RETURN return a failed absl::Status to the caller.
-// Abseil has such macros only since LTS 20260526; Debian 12 ships 20220623.
+// Abseil has macros like these since LTS 20260526; Debian 12 ships 20220623.
 //
 // Thread safety: macros without state.
 #ifndef QUIRE_COMMON_BASE_STATUS_MACROS_H_

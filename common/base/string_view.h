@@ -1,5 +1,5 @@
-// Debian 12's abseil has its own absl::string_view, distinct from std::string_view and without
-// conversion either way. Our types use std::string_view; convert at the call with ToAbsl.
+// In Debian 12's abseil, absl::string_view is a separate class that does not convert from or to
+// std::string_view. Quire uses std::string_view, and converts with ToAbsl where Quire calls abseil.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_BASE_STRING_VIEW_H_

@@ -10,8 +10,8 @@ namespace {
 constexpr char kC2 = '\xC2';
 
 bool IsContinuation(unsigned char c) { return c >= 0x80 && c <= 0xBF; }
-// Returns true for a byte that is a C1 control character, or the second byte of one in UTF-8 (the
-// first is 0xC2).
+// Returns true for a byte that is a C1 control character by itself. In UTF-8 the same character is
+// 0xC2 followed by this byte.
 bool IsC1(unsigned char c) { return c >= 0x80 && c <= 0x9F; }
 bool IsC0(unsigned char c) { return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F; }
 
@@ -25,7 +25,8 @@ std::string TerminalText::Escape(std::string_view piece) {
   std::string out;
   for (const char c : piece) {
     if (std::exchange(holds_c2_, false)) {
-      // A terminal takes U+009B for CSI, like the single byte 0x9B.
+      // The held 0xC2 and this byte are a C1 character in UTF-8. A terminal treats such a character
+      // like the single byte: both U+009B and 0x9B are CSI.
       if (IsC1(static_cast<unsigned char>(c))) {
         Append(c, out);
         continue;

@@ -18,8 +18,8 @@
 namespace quire {
 namespace {
 
-// The file's fields: nanoseconds on a CPU, nanoseconds runnable without a CPU, number of time
-// slices.
+// The kernel's times of the calling thread, as three fields: nanoseconds on a CPU, nanoseconds
+// runnable without a CPU, number of time slices.
 constexpr char kSchedstat[] = "/proc/thread-self/schedstat";
 constexpr size_t kSchedstatBytes = 64;  // three numbers of 20 digits
 

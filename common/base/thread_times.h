@@ -1,8 +1,8 @@
 // ThreadTimes holds how long a thread ran on a CPU, and how long it was runnable but waited for a
 // CPU. Both times only grow, from an arbitrary start.
 //
-// Thread safety: ThreadCpuNanos: any thread. ThreadTimesReader reads the times of the thread that
-//                made it; only that thread may use it.
+// Thread safety: ThreadCpuNanos: any thread. A ThreadTimesReader reads the times of the thread that
+//                constructed the reader; only this thread may use the reader.
 // Cost:          ThreadCpuNanos and Read are system calls, 1 us and 2 us.
 #ifndef QUIRE_COMMON_BASE_THREAD_TIMES_H_
 #define QUIRE_COMMON_BASE_THREAD_TIMES_H_

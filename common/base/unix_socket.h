@@ -8,7 +8,8 @@
 
 namespace quire {
 
-// Returns true even if the listening process is stopped, false if the path is too long.
+// Returns true even if the listening process is stopped (SIGSTOP). Returns false for a path that is
+// too long for a Unix socket.
 bool IsListenedOn(const std::string& unix_path);
 
 }  // namespace quire

@@ -1,6 +1,6 @@
-# quire_cc_library, quire_cc_binary, quire_cc_test and quire_cc_benchmark: one list of sources and
-# one list of dependencies per target. A library may use only what it lists in DEPS, and the lists
-# follow the layer table in ARCHITECTURE.md.
+# quire_cc_library, quire_cc_binary, quire_cc_test and quire_cc_benchmark define a target by one
+# list of sources and one list of dependencies. A library may use only the libraries in its DEPS,
+# and DEPS follow the layer table in ARCHITECTURE.md.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -12,15 +12,16 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
-# Forbids compilers to fuse a multiply and an add, so that results have the same bits under every
-# compiler. Kernels request fused operations by intrinsics.
+# Forbids the compiler to fuse a multiplication and an addition, so that results have the same bits
+# under every compiler. Kernels request fused operations by intrinsics.
 add_compile_options(-ffp-contract=off)
 # Hardening: memory errors end the process. tests/tools/check_programs.py verifies the programs.
 add_compile_options(-fstack-protector-strong -fstack-clash-protection)
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
-  add_compile_options(-fcf-protection)  # an x86 feature
+  add_compile_options(-fcf-protection)
 endif()
-if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT QUIRE_SANITIZER)  # needs an optimizer
+# _FORTIFY_SOURCE works only in optimized code.
+if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT QUIRE_SANITIZER)
   add_compile_definitions(_FORTIFY_SOURCE=2 _GLIBCXX_ASSERTIONS)
 endif()
 add_link_options(-Wl,-z,relro,-z,now)
@@ -36,7 +37,7 @@ if(QUIRE_MOLD)
 endif()
 
 function(quire_warnings target)
-  # A designated initializer may leave fields at their defaults.
+  # -Wno-missing-field-initializers: our designated initializers leave fields at their defaults.
   target_compile_options(
     ${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -Wno-missing-field-initializers)
   if(QUIRE_WERROR)
@@ -73,9 +74,9 @@ function(quire_cc_binary)
   quire_warnings(${ARG_NAME})
 endfunction()
 
-# Precompiles headers that nearly every test includes: without a compiler cache they take a fifth of
-# the tests' compile time. The target is an executable because its compiler flags must equal a
-# test's.
+# Makes the target use precompiled headers. Nearly every test includes these headers; without a
+# compiler cache, the headers take a fifth of the tests' compile time. quire_test_headers is an
+# executable, because its compiler flags must equal those of a test.
 function(quire_precompile_test_headers target)
   if(QUIRE_CCACHE)
     return()
@@ -111,24 +112,24 @@ function(quire_precompile_test_headers target)
         <gtest/gtest.h>)
   endif()
   target_precompile_headers(${target} REUSE_FROM quire_test_headers)
-  # With a precompiled <string>, gcc 12 sometimes takes std::string + "x" for an out-of-bounds copy.
+  # With a precompiled <string>, gcc 12 sometimes warns that std::string + "x" copies out of bounds.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
   endif()
 endfunction()
 
-# Targets that build all tests of a label, for the sanitizer builds.
+# Each target builds all tests of one label, for the sanitizer builds.
 add_custom_target(unit_tests)
 add_custom_target(tsan_tests)
 
-# quire_cc_test(NAME block_pool_test SRCS ... DEPS ... LABELS unit): one executable, one CTest.
-# LABELS defaults to unit. The working directory is the source tree, for golden files.
+# quire_cc_test(NAME block_pool_test SRCS ... DEPS ... LABELS unit): one executable and one test of
+# CTest. LABELS defaults to unit. A test runs in the source tree, where it finds golden files.
 function(quire_cc_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   quire_warnings(${ARG_NAME})
-  # Tests compute little themselves: -O1 saves a third of their compile time.
+  # Tests compute little themselves, so -O1 is enough; it saves a third of their compile time.
   target_compile_options(${ARG_NAME} PRIVATE -pthread $<$<CONFIG:Release>:-O1>)
   quire_precompile_test_headers(${ARG_NAME})
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
@@ -149,7 +150,8 @@ function(quire_cc_test)
   endforeach()
 endfunction()
 
-# quire_cc_benchmark(NAME gemm_bench SRCS ... DEPS ...): built but not run by the test suite.
+# quire_cc_benchmark(NAME gemm_bench SRCS ... DEPS ...): an executable in <build>/bench, which no
+# test runs.
 function(quire_cc_benchmark)
   cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})

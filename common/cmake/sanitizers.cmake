@@ -6,7 +6,8 @@ if(QUIRE_BUILD_FUZZERS)
   add_compile_options(-fsanitize=fuzzer-no-link)
   add_link_options(-fsanitize=fuzzer-no-link)
 endif()
-# QUIRE_SANITIZER=address,undefined or thread: instruments every target. A report ends the test.
+# QUIRE_SANITIZER ("address,undefined" or "thread"): instruments every target. A sanitizer's report
+# ends the test.
 if(QUIRE_SANITIZER)
   add_compile_options(-fsanitize=${QUIRE_SANITIZER} -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=${QUIRE_SANITIZER})

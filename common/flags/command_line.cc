@@ -46,7 +46,7 @@ absl::CommandLineFlag* FindNegated(const std::string& name) {
   return flag;
 }
 
-// Returns the number of single-character edits between two names.
+// Returns the least number of single-character edits that turn a into b.
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) {
@@ -64,7 +64,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// Returns the error "unknown flag", with the most similar known name if one is close.
+// Returns the error "unknown flag", with the most similar name of a flag if that name is close.
 absl::Status UnknownFlag(std::string_view typed) {
   std::string name = WithUnderscores(typed);
   std::string nearest;
@@ -115,7 +115,7 @@ class ArgumentParser {
  private:
   static std::ptrdiff_t Offset(size_t index) { return static_cast<std::ptrdiff_t>(index); }
 
-  // text: the argument without its dashes.
+  // text: the argument without its leading dashes.
   absl::Status ParseFlag(std::string_view text) {
     size_t equals = text.find('=');
     std::string_view typed = text.substr(0, equals);
@@ -157,7 +157,7 @@ class ArgumentParser {
     return absl::OkStatus();
   }
 
-  // Returns the value of a flag that was written without "=".
+  // Returns the value of a flag written without "=": "true" for a boolean, else the next argument.
   absl::StatusOr<std::string_view> ImpliedValue(std::string_view typed,
                                                 const absl::CommandLineFlag& flag) {
     if (flag.IsOfType<bool>()) {

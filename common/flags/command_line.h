@@ -1,5 +1,5 @@
-// ParseCommandLineOrExit gives every program of Quire the same command line, over flags defined
-// with ABSL_FLAG: names may be written with dashes or underscores (--block-size, --block_size),
+// ParseCommandLineOrExit gives every program of Quire the same syntax for flags defined with
+// ABSL_FLAG: names may be written with dashes or underscores (--block-size, --block_size),
 // values as --flag value or --flag=value, booleans as --flag, --no-flag or --flag=true. "--" ends
 // the flags; other arguments are positional. Flags may also come from a file or the environment
 // (flag_sources.h).
@@ -22,12 +22,12 @@
 
 namespace quire {
 
-// The version of this build, "0.1.0".
+// Returns the version of this build, for example "0.1.0".
 std::string_view Version();
 
 struct ProgramInfo {
-  std::string name;     // "quire_worker"
-  std::string usage;    // after the name: "--model DIR [flags]"
+  std::string name;     // for example "quire_worker"
+  std::string usage;    // arguments for the usage line: "--model DIR [flags]"
   std::string summary;  // one sentence
 };
 
@@ -37,16 +37,17 @@ struct CommandLine {
   bool version = false;  // --version was given
 };
 
-// Sets the flags named in arguments, which exclude the program's name. After an error the flags
-// before the faulty one keep their new values.
+// Sets the flags named in arguments; the program's name is not among the arguments. After an error,
+// the flags before the faulty flag keep their new values.
 // Errors: kInvalidArgument, reason FLAG, message "--flag: rule".
 absl::StatusOr<CommandLine> ParseArguments(std::span<const char* const> arguments);
 
 // Returns the text of --help: usage, summary, then every flag with its default.
 std::string HelpText(const ProgramInfo& program);
 
-// For main. Returns the positional arguments, or exits: --help and --version print to standard
-// output and exit with 0, a mistake prints one line to standard error and exits with kExitUsage.
+// For main. Sets the flags and returns the positional arguments. With --help or --version, prints
+// to standard output and exits with 0. After a mistake, prints one line to standard error and exits
+// with kExitUsage.
 std::vector<std::string> ParseCommandLineOrExit(int argc, char** argv, const ProgramInfo& program);
 
 }  // namespace quire

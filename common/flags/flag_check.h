@@ -14,8 +14,8 @@ namespace quire {
 // Returns kInvalidArgument, reason FLAG. `flag` is the name without its dashes.
 absl::Status FlagError(std::string_view flag, std::string_view rule);
 
-// Returns true if a word is a flag, not a value of the flag before it: "--x", "-x", but not "-1" or
-// "-".
+// Returns true if a word looks like a flag ("--x", "-x"), false if it looks like a value ("x",
+// "-1", "-").
 bool BeginsLikeFlag(std::string_view word);
 
 // Errors: FlagError if the value is not in [low, high].

@@ -29,7 +29,8 @@ absl::string_view NameIn(absl::string_view argument) {
   return argument.substr(0, argument.find_first_of("= \t"));
 }
 
-// Turns "--name value" into "--name=value": each expanded flag is one argument.
+// Turns "--name value" into "--name=value", because ExpandFlagSources returns one argument per
+// flag.
 std::string OneArgument(absl::string_view line) {
   const size_t end = line.find_first_of("= \t");
   if (end == absl::string_view::npos || line[end] == '=') {

@@ -1,4 +1,5 @@
-// Flags from a file or the environment, by abseil's names:
+// ExpandFlagSources replaces three flags, which have the names and the meaning of abseil's flags,
+// by flags from a file or the environment:
 //
 //   --flagfile=FILE         the lines of FILE, in place of this flag. A line is --name=value,
 //                           --name value or --name; blank lines and lines that begin with # are
@@ -8,7 +9,7 @@
 //
 // If a flag is set twice, the later setting counts. "--" ends the flags.
 //
-// Thread safety: call from main, before other threads start: it reads the environment.
+// Thread safety: call from main, before other threads start, because the environment is read.
 #ifndef QUIRE_COMMON_FLAGS_FLAG_SOURCES_H_
 #define QUIRE_COMMON_FLAGS_FLAG_SOURCES_H_
 
@@ -20,9 +21,11 @@
 
 namespace quire {
 
-// Returns the arguments with the three flags above expanded, one argument for each expanded flag. A
-// file may hold at most 1 MiB and may name no other source.
-// Errors: kInvalidArgument, reason FLAG; the message names the file and the line, never the text.
+// Returns the arguments, with each of the three flags above replaced by the flags from its file or
+// variables, one argument per flag. A file can have at most 1 MiB, and must not have any of the
+// three flags.
+// Errors: kInvalidArgument, reason FLAG; the message has the file's name and the line's number, but
+// no text of the line.
 absl::StatusOr<std::vector<std::string>> ExpandFlagSources(const std::vector<std::string>& args);
 
 // Returns the part of --help about the three flags above.

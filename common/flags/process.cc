@@ -17,7 +17,7 @@ namespace quire {
 void OpenStandardStreams() {
   int fd = -1;
   do {
-    fd = ::open("/dev/null", O_RDWR);  // the lowest number that is free
+    fd = ::open("/dev/null", O_RDWR);  // open returns the lowest number that is free
   } while (fd >= 0 && fd <= STDERR_FILENO);
   ::close(fd);
 }
@@ -29,7 +29,7 @@ sigset_t PrepareSignals() {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGXFSZ, SIG_IGN);
-  std::signal(SIGPIPE, SIG_IGN);  // the reader of our output may end
+  std::signal(SIGPIPE, SIG_IGN);  // raised if the reader of a pipe or socket has gone
   return signals;
 }
 

@@ -1,6 +1,7 @@
 // Helpers for the main of every server: standard streams, signals, one-line errors.
 //
-// Thread safety: call from main, PrepareSignals and OpenStandardStreams before other threads start.
+// Thread safety: call from main. Call PrepareSignals and OpenStandardStreams before other threads
+//                start.
 #ifndef QUIRE_COMMON_FLAGS_PROCESS_H_
 #define QUIRE_COMMON_FLAGS_PROCESS_H_
 
@@ -16,13 +17,14 @@ namespace quire {
 // could get that number, and the log would be written into the socket or file.
 void OpenStandardStreams();
 
-// Blocks SIGTERM and SIGINT in this thread and in threads that start later, so that sigwait gets
-// them, and returns the two signals. Ignores SIGXFSZ and SIGPIPE, so that a write fails instead of
-// ending the process.
+// Blocks SIGTERM and SIGINT in this thread and in threads that start later, so that sigwait
+// receives both signals. Returns the set of these two. Ignores SIGXFSZ and SIGPIPE, so that a write
+// fails instead of ending the process.
 sigset_t PrepareSignals();
 
-// Ends the process with one line on standard error: the prefix, unless the message begins with it,
-// and the message. Exits with kExitMemory for the reason MEMORY, else with exit_code.
+// Prints the status's message as one line on standard error and ends the process. Puts the prefix
+// before a message that does not begin with it. The exit code is kExitMemory for the reason MEMORY,
+// else exit_code.
 [[noreturn]] void ExitWith(const absl::Status& status, std::string_view prefix, int exit_code);
 
 // Returns the value, or ends the process by ExitWith.

@@ -46,10 +46,12 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
 // A cached page is served for at most this long, even if rendering is slow.
 constexpr int64_t kMaxPageAgeNs = 20 * kNanosPerMilli;
-// Burst of the token bucket: a few requests in a row each get a fresh page.
+// Burst of SharedPage's token bucket, so that each of a few requests in a row gets a fresh page.
 constexpr int64_t kBurstNs = 100 * kNanosPerMilli;
-// A quarter of all connections for each address, of which a name usually has two. So accepted
-// connections are read before later ones can replace them.
+// Most connections that one listening socket accepts in one turn of the event loop. A host name
+// usually has two addresses, so two sockets accept at most half of kMaxConnections in a turn. If a
+// turn could accept more than kMaxConnections, its last connections would close its first ones
+// unread.
 constexpr size_t kMaxAcceptsAtOnce = HttpServer::kMaxConnections / 4;
 
 Response ErrorResponse(http::status status) {
@@ -62,8 +64,9 @@ Response ErrorResponse(http::status status) {
 class Connection;
 
 // A page and the connections waiting for it. Concurrent requests share one rendering. A token
-// bucket limits rendering: t ns of rendering cost 5 t, so that rendering takes at most a fifth of
-// the thread's time. Over the limit, requests get the previous page.
+// bucket limits rendering: a page that takes t ns to render costs 5 t ns of the bucket, so that
+// rendering takes at most a fifth of the thread's time. Over the limit, requests get the previous
+// page.
 class SharedPage {
  public:
   SharedPage(asio::io_context& context, HttpPage page)
@@ -91,16 +94,17 @@ class SharedPage {
 
 using SharedPages = std::list<SharedPage>;
 
-// All connections of a server, the longest silent first.
+// All connections of a server; the connection that has been silent longest is first.
 using Connections = std::list<std::shared_ptr<Connection>>;
 
-// Reads and answers requests one by one. The list and pending operations keep the object alive.
+// Reads and answers requests one by one. The entry in Connections keeps the object alive, and so
+// does each pending operation.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, SharedPages& pages, Connections& connections)
       : stream_(std::move(socket)), pages_(pages), connections_(connections) {}
 
-  // REQUIRES: the connection is in the list, at `place`.
+  // REQUIRES: the connection is in connections_, at `place`.
   void Start(Connections::iterator place) {
     place_ = place;
     ErrorCode ignored;
@@ -120,8 +124,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
-  // Does not read remaining bytes first: a client that sends without end would keep the
-  // connection open.
+  // Does not read the client's remaining bytes first, else a client that never stops sending would
+  // keep the connection open.
   void Close() {
     if (is_open_) {
       is_open_ = false;
@@ -188,7 +192,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     response_.keep_alive(keep_alive);
     response_.prepare_payload();
     if (parser_->get().method() == http::verb::head) {
-      response_.body().clear();  // the Content-Length of the body stays
+      response_.body().clear();  // the header keeps the body's Content-Length
     }
     stream_.expires_after(kWriteTimeout);
     http::async_write(
@@ -213,7 +217,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   SharedPages& pages_;
   Connections& connections_;
   Connections::iterator place_;
-  bool is_open_ = true;  // open connections are in connections_
+  bool is_open_ = true;  // true while this connection is in connections_
   beast::flat_buffer buffer_{kMaxRequestBytes};
   std::optional<http::request_parser<http::empty_body>> parser_;
   Response response_;
@@ -242,7 +246,7 @@ void SharedPage::AnswerAll() {
 
 }  // namespace http_server_internal
 
-using namespace http_server_internal;  // NOLINT(google-build-using-namespace): of this file
+using namespace http_server_internal;  // NOLINT(google-build-using-namespace): this file's own
 
 class HttpServer::Impl {
  public:
@@ -262,7 +266,7 @@ class HttpServer::Impl {
     }
   }
 
-  // Listens on every address of the host that this machine has.
+  // Listens on every address of the host, except addresses that this machine does not have.
   ErrorCode Listen(const std::string& host, int port) {
     ErrorCode error;
     const auto found =
@@ -315,8 +319,9 @@ class HttpServer::Impl {
     return error;
   }
 
-  // Accepts several connections at a time. With one per turn of the event loop, a client behind a
-  // crowd would wait for a round of answers for each connection accepted before its own.
+  // Accepts several connections per turn of the event loop. The server answers clients in each
+  // turn. With one connection per turn, a new client would wait one such turn for each connection
+  // that the kernel queued earlier.
   void Accept(tcp::acceptor& acceptor) {
     acceptor.async_wait(tcp::acceptor::wait_read, [this, &acceptor](ErrorCode error) {
       for (size_t i = 0; i < kMaxAcceptsAtOnce && !error; ++i) {
@@ -335,7 +340,7 @@ class HttpServer::Impl {
         LogWarning("connections of the HTTP port wait: none can be taken",
                    {{"cause", error.message()}});
       }
-      // Each acceptor has its own timer: resetting a shared one would wake the other acceptors.
+      // Each acceptor has its own timer: resetting a shared timer would wake the other acceptors.
       const auto pause = std::make_shared<asio::steady_timer>(context_, kAcceptPause);
       pause->async_wait([this, &acceptor, pause](ErrorCode) { Accept(acceptor); });
     });
@@ -354,7 +359,8 @@ class HttpServer::Impl {
   std::list<tcp::acceptor> acceptors_;
   Connections connections_;  // used only by the server's thread
   int port_ = 0;
-  Instant logged_at_ = SteadyNow() - kRefusalLogIntervalNs;  // last log line about failed accepts
+  // Time of the last log line about failed accepts.
+  Instant logged_at_ = SteadyNow() - kRefusalLogIntervalNs;
   std::thread thread_;
 };
 

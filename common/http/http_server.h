@@ -1,15 +1,17 @@
-// HttpServer answers GET and HEAD on a few fixed paths with text rendered on demand: metrics,
-// health and the page that shows them; "/" lists the paths. It limits what each client can take, so
-// that a health check is answered whatever other clients do:
+// HttpServer answers GET and HEAD on a few fixed paths with text rendered on demand, such as
+// metrics and health; "/" lists the paths. The server limits what each client can take, so that a
+// health check is answered whatever other clients do:
 //
-//   connections  kMaxConnections; a further one ends the one that has been silent longest
-//   a request    8 KiB, complete within 10 s of the previous answer; a body is refused unread
-//   an answer    the client must take it within 10 s
+//   connections  at most kMaxConnections; a further connection ends the connection that has been
+//                silent longest
+//   a request    8 KiB, complete within 10 s of the connection's start or previous answer, without
+//                a body: a request with a body is refused unread
+//   an answer    taken by the client within 10 s
 //   a page       rendered once for all concurrent requests; under constant load a page is up to
 //                20 ms old, and rendering takes a fifth of the thread's time
 //
 // Thread safety: Start and the destructor from one thread. The server's one thread calls
-//                HttpPage::make, one page at a time. The function must not wait.
+//                HttpPage::make, for one page at a time; `make` must not wait.
 #ifndef QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 #define QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 
@@ -27,7 +29,7 @@ struct HttpResponse {
   unsigned status_code = 200;
   std::string body;
   std::string content_type = "text/plain; charset=utf-8";
-  std::string content_security_policy = {};  // empty: no header; browsers do not render the page
+  std::string content_security_policy = {};  // empty: no header, for pages that are not HTML
 };
 
 struct HttpPage {
@@ -37,11 +39,12 @@ struct HttpPage {
 
 class HttpServer {
  public:
-  // Half of the descriptors that the gRPC ports reserve for the rest of the process.
+  // Half of the descriptors that the gRPC ports leave to the rest of the process (kReservedFiles in
+  // common/wire/listener.cc).
   static constexpr size_t kMaxConnections = 32;
 
-  // host: an address, or a name, of which all addresses are listened on. port: 0 picks a free one.
-  // Errors: kUnavailable HTTP_BIND if the server cannot listen there.
+  // host: an address or a name; the server listens on all addresses of a name. port: 0 picks a free
+  // port. Errors: kUnavailable HTTP_BIND if the server cannot listen on host and port.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& host,
                                                            int port,
                                                            std::vector<HttpPage> pages);

@@ -13,7 +13,7 @@ namespace quire {
 namespace {
 
 // Builds the value from the library's SAX events, and stops at the first fault. Json::parse with a
-// callback scans a whole array each time that an object in it ends, and cannot stop early.
+// callback would scan a whole array at the end of each object in that array, and cannot stop early.
 class JsonBuilder {
  public:
   using number_integer_t = Json::number_integer_t;
@@ -33,7 +33,7 @@ class JsonBuilder {
     return Add(value) != nullptr;
   }
   bool string(string_t& value) { return Add(std::move(value)) != nullptr; }
-  bool binary(binary_t& /*value*/) { return Fail("not valid"); }  // never in JSON text
+  bool binary(binary_t& /*value*/) { return Fail("not valid"); }  // JSON text has no such values
   bool start_object(size_t /*size*/) { return Open(Json::object()); }
   bool start_array(size_t /*size*/) { return Open(Json::array()); }
   bool end_object() { return Close(); }
@@ -91,8 +91,10 @@ class JsonBuilder {
   const JsonLimits limits_;
   int64_t num_values_ = 0;
   Json root_;
-  std::vector<Json*> open_;  // innermost last; pointers stay valid, as only the innermost grows
-  Json* member_ = nullptr;   // the value of the key that was read last
+  // The containers that have not ended, innermost last. Only the innermost container grows, so the
+  // pointers stay valid.
+  std::vector<Json*> open_;
+  Json* member_ = nullptr;  // the value of the key that was read last
   std::string error_;
 };
 

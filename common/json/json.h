@@ -4,8 +4,8 @@
 //
 // Thread safety: free functions, safe from any thread.
 // Cost:          linear, except for sorting keys; stops at the first fault. Memory: at most 256
-//                bytes a value plus twice the value's text; while parsing also a few times the
-//                longest string.
+//                bytes plus twice the text for each value, and during parsing a few times the
+//                longest string in addition.
 #ifndef QUIRE_COMMON_JSON_JSON_H_
 #define QUIRE_COMMON_JSON_JSON_H_
 
@@ -29,9 +29,9 @@ struct JsonLimits {
 // Errors: kInvalidArgument, reason JSON; for a syntax error the message has the byte offset.
 absl::StatusOr<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 
-// Reads a whole file and parses it with the default JsonLimits. Errors: kNotFound if it is missing,
-// kInvalidArgument as ParseJson or if the file is longer than max_bytes; the message starts with
-// the path.
+// Reads a whole file and parses its text with the default JsonLimits. Errors: kNotFound if the file
+// is missing; kInvalidArgument if the file is longer than max_bytes or ParseJson fails. The message
+// starts with the path.
 absl::StatusOr<Json> ParseJsonFile(const std::string& path, int64_t max_bytes);
 
 }  // namespace quire

@@ -1,4 +1,5 @@
-// Builds metric families from plain numbers, for Collectables, which are read at each scrape.
+// Builds metric families from plain numbers, for implementations of prometheus::Collectable. Each
+// scrape of Prometheus calls their Collect.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_METRICS_METRIC_FAMILY_H_
@@ -31,7 +32,7 @@ prometheus::MetricFamily GaugeFamily(const MetricInfo& info,
 prometheus::MetricFamily HistogramFamily(const MetricInfo& info,
                                          std::vector<LabelledHistogram> histograms);
 
-// Without labels.
+// Return a family of one value without labels.
 prometheus::MetricFamily CounterFamily(const MetricInfo& info, double value);
 prometheus::MetricFamily GaugeFamily(const MetricInfo& info, double value);
 

@@ -2,7 +2,7 @@
 // bytes, tokens); counters end in _total.
 //
 // Names that begin with "vllm:" repeat our own metrics for routers, autoscalers and dashboards that
-// look for exactly these names. They are served at /metrics only, never at /metrics/native.
+// look for exactly these names. These copies are served at /metrics only, never at /metrics/native.
 //
 // Thread safety: constants.
 #ifndef QUIRE_COMMON_METRICS_METRIC_NAMES_H_
@@ -14,7 +14,7 @@ namespace quire {
 
 struct MetricInfo {
   std::string_view name;
-  std::string_view help;  // no newline, no backslash: the text format would need escapes
+  std::string_view help;  // without newline and backslash, which the text format would escape
 };
 
 namespace metric {
@@ -145,7 +145,8 @@ inline constexpr MetricInfo kPoisonRequestsTotal{
     "quire_poison_requests_total",
     "Requests and pinned prefixes that ended because they crashed their workers each time."};
 
-// Metrics of a worker, on its own port. The scheduler's metrics about its workers are above.
+// Metrics that a worker serves on its own HTTP port. Metrics of the scheduler about its workers are
+// above.
 inline constexpr MetricInfo kWorkerInfo{
     "quire_worker_info",
     "Always 1; labels tell the worker's version, what computes, and which rank of how many it is."};

@@ -18,11 +18,11 @@
 namespace quire {
 namespace {
 
-// Fields of /proc/self/stat after the program's name. The name may hold any characters.
+// Fields of /proc/self/stat after the program's name. The name may have any characters, even ')'.
 struct ProcessStat {
   int64_t user_ticks = 0;
   int64_t system_ticks = 0;
-  int64_t start_ticks = 0;  // since boot
+  int64_t start_ticks = 0;  // from boot to the start of the process
   int64_t virtual_bytes = 0;
   int64_t resident_pages = 0;
 };
@@ -42,7 +42,8 @@ std::optional<ProcessStat> ReadStat() {
   std::string state;
   fields >> state;
   ProcessStat stat;
-  constexpr int kUserTicks = 14;  // number of the field in proc(5), where the state is 3
+  // Numbers of the fields in proc(5), where the state is field 3.
+  constexpr int kUserTicks = 14;
   constexpr int kSystemTicks = 15;
   constexpr int kStartTicks = 22;
   constexpr int kVirtualBytes = 23;
@@ -59,7 +60,7 @@ std::optional<ProcessStat> ReadStat() {
   return fields ? std::optional<ProcessStat>(stat) : std::nullopt;
 }
 
-// Returns when the machine started, in seconds since 1970.
+// Returns the time at which the machine started, in seconds since 1970.
 std::optional<double> BootTime() {
   std::istringstream text(ReadProcFile("/proc/stat"));
   for (std::string word; text >> word;) {

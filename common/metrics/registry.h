@@ -1,5 +1,6 @@
-// MetricsRegistry makes metrics from the table in metric_names.h. Metrics with foreign names, which
-// have a colon, are in a separate registry, so that ours can be read and checked alone.
+// MetricsRegistry makes metrics from the table in metric_names.h. Metrics with foreign names
+// (vLLM's, which have a colon) are in a separate registry, so that Quire's own metrics can be read
+// and checked alone.
 //
 // Thread safety: any thread, except Add.
 // Cost:          a counter or gauge is one atomic operation; a histogram takes a short lock.
@@ -23,11 +24,11 @@
 namespace quire {
 
 using MetricLabels = std::map<std::string, std::string>;
-using MetricBuckets = std::vector<double>;  // upper bounds, ascending
+using MetricBuckets = std::vector<double>;  // upper bounds of a histogram's buckets, ascending
 
 class MetricsRegistry {
  public:
-  // Returns the same metric for the same name and labels.
+  // Each function returns a metric. The same name and labels give the same object.
   prometheus::Counter& Counter(const MetricInfo& info, const MetricLabels& labels = {});
   prometheus::Gauge& Gauge(const MetricInfo& info, const MetricLabels& labels = {});
   prometheus::Histogram& Histogram(const MetricInfo& info,
@@ -37,11 +38,13 @@ class MetricsRegistry {
   // Deletes a gauge. REQUIRES: the gauge was made with this info and is not removed.
   void Remove(const MetricInfo& info, prometheus::Gauge* gauge);
 
-  // Adds metrics under our names, which are collected at each scrape. Not called during a scrape.
+  // Adds metrics with Quire's own names. Each scrape calls collectable->Collect().
+  // REQUIRES: no scrape runs at the same time.
   void Add(std::shared_ptr<prometheus::Collectable> collectable);
 
-  // Return our metrics, or all metrics, in Prometheus' text format.
+  // Returns the metrics with Quire's own names, in Prometheus' text format.
   std::string NativeText() const;
+  // Returns all metrics, in Prometheus' text format.
   std::string AllText() const;
 
  private:
@@ -53,17 +56,21 @@ class MetricsRegistry {
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables_;
 };
 
-// Buckets in seconds, for the time to the first token, between tokens, of a request, of a step.
+// Returns buckets in seconds for the time to the first token.
 const MetricBuckets& FirstTokenBuckets();
+// Returns buckets in seconds for the time between two tokens.
 const MetricBuckets& InterTokenBuckets();
+// Returns buckets in seconds for the duration of a request.
 const MetricBuckets& RequestBuckets();
+// Returns buckets in seconds for the duration of a step.
 const MetricBuckets& StepBuckets();
 // Returns powers of two from 1 to limit.
 MetricBuckets CountBuckets(int limit);
 // Returns 1, 2, 5, 10, 20, 50, ... up to limit.
 MetricBuckets OneTwoFiveBuckets(int limit);
-// vLLM's buckets for tokens in a step and for sequences of a request.
+// Returns vLLM's buckets for the number of tokens in a step.
 const MetricBuckets& IterationTokenBuckets();
+// Returns vLLM's buckets for the number of sequences in a request.
 const MetricBuckets& SequenceCountBuckets();
 
 }  // namespace quire

@@ -69,7 +69,7 @@ std::optional<int32_t> ConfigReader::CheckInt(std::string_view field,
     Fail(field, absl::StrCat("must be an integer (got ", Shown(value), ")"));
     return std::nullopt;
   }
-  // An unsigned value above int64 would wrap in get<int64_t>.
+  // An unsigned value above INT64_MAX would become negative in get<int64_t>.
   bool huge = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX};
   int64_t number = huge ? INT64_MAX : value.get<int64_t>();
   if (number < range.min || number > range.max) {

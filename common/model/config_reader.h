@@ -1,6 +1,6 @@
-// ConfigReader takes typed, range-checked values out of a JSON object. It keeps the first fault,
-// and calls that fail return a fallback. So a parser can read all its fields and then check
-// status() once, before it uses the values.
+// ConfigReader takes typed, range-checked values out of a JSON object. A call that fails returns a
+// fallback value, and the reader keeps the first fault. So a parser can read all its fields and
+// then check status() once, before it uses the values.
 //
 // Thread safety: one caller at a time.
 // Errors:        kInvalidArgument, reason CONFIG, message "<file>: <field>: <rule>".
@@ -53,11 +53,11 @@ class ConfigReader {
 
   std::optional<std::string> OptionalString(std::string_view field);
 
-  // Returns a token id or a list of token ids, each in [0, limit). Empty if the field is missing or
-  // null.
+  // Reads a field that is a token id or a list of token ids, each in [0, limit). Returns the ids;
+  // empty if the field is missing or null.
   std::vector<TokenId> TokenIds(std::string_view field, int64_t limit);
 
-  // Records a fault, unless there is one already.
+  // Records a fault, unless a fault is recorded already.
   void Fail(std::string_view field, std::string_view rule);
   const absl::Status& status() const { return status_; }
 

@@ -11,11 +11,11 @@
 namespace quire {
 
 // kF8E4M3: 4 bits of exponent, 3 of mantissa, no infinity. kInt8: a signed integer. Only KV caches
-// use these two. kInt8 always has a scale, kF8E4M3 only if the backend's layout has one
-// (kernels/api/kv_cache_layout.h).
+// use kF8E4M3 and kInt8. kInt8 values always have a scale; kF8E4M3 values have a scale only if the
+// backend's layout has scales (kernels/api/kv_cache_layout.h).
 enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBF16 = 3, kF8E4M3 = 4, kInt8 = 5 };
 
-// Returns bytes.
+// Returns the bytes of one number.
 constexpr int64_t SizeOf(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -46,7 +46,7 @@ constexpr std::string_view NameOf(DType dtype) {
   return "unknown";
 }
 
-// Returns the type of that name if weights can have the type, else nullopt.
+// Returns the type with this name if weights can have the type, else nullopt.
 constexpr std::optional<DType> DTypeFromName(std::string_view name) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     if (NameOf(dtype) == name) {

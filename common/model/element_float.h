@@ -10,7 +10,8 @@
 
 namespace quire {
 
-// `at` needs no alignment. Exact. REQUIRES: fp32, f16 or bf16.
+// Returns the number at `at`, without rounding. `at` needs no alignment.
+// REQUIRES: dtype is kF32, kF16 or kBF16.
 float ElementToFloat(const std::byte* at, DType dtype);
 
 }  // namespace quire

@@ -1,4 +1,5 @@
-// NormKind and ActivationKind name functions of a model's layers, defined in kernels/api/dense.h.
+// NormKind and ActivationKind name the norms and activation functions of a model's layers.
+// kernels/api/dense.h defines these functions.
 //
 // Thread safety: value types.
 #ifndef QUIRE_COMMON_MODEL_LAYER_KINDS_H_

@@ -25,26 +25,27 @@ namespace {
 constexpr std::string_view kFile = "config.json";
 constexpr std::string_view kGenerationFile = "generation_config.json";
 constexpr int64_t kMaxConfigBytes = int64_t{4} << 20;          // real files are below 64 KiB
-constexpr JsonLimits kConfigLimits = {.max_values = 100'000};  // real files have some hundreds
+constexpr JsonLimits kConfigLimits = {.max_values = 100'000};  // real files have hundreds of values
 
 // Limits far above any published model (the 405B Llama has vocabulary 128256, hidden 16384,
-// intermediate 53248, 126 layers and 128 heads), yet no product of three of them overflows 64 bits.
+// intermediate 53248, 126 layers and 128 heads), yet no product of three limits overflows 64 bits.
 constexpr IntRange kVocabRange = {.min = 1, .max = 1 << 22};
 constexpr IntRange kHiddenRange = {.min = 1, .max = 1 << 18};
 constexpr IntRange kIntermediateRange = {.min = 1, .max = 1 << 20};
 constexpr IntRange kLayersRange = {.min = 1, .max = 1024};
 constexpr IntRange kHeadsRange = {.min = 1, .max = 4096};
 constexpr IntRange kHeadDimRange = {.min = 1, .max = 1024};
-// Range of max_position_embeddings: at least a prompt token and an output token.
+// Range of max_position_embeddings. The minimum is one prompt token and one output token.
 constexpr IntRange kLengthsRange = {.min = 2, .max = kMaxPositionsLimit};
 constexpr IntRange kPositionsRange = {.min = 1, .max = kMaxPositionsLimit};
 
-// Defaults of a family's transformers class for missing fields, and the parts that its layers have.
+// A family of models: defaults for fields that config.json lacks, as in the family's class in
+// Hugging Face transformers, and flags for optional parts of the layers.
 struct Family {
   std::string_view architecture;
   int32_t max_position_embeddings;
-  std::optional<int32_t> num_kv_heads;  // nullopt: num_attention_heads
-  std::optional<int32_t> head_dim;      // nullopt: hidden_size / num_attention_heads
+  std::optional<int32_t> num_kv_heads;  // nullopt: the default is num_attention_heads
+  std::optional<int32_t> head_dim;      // nullopt: the default is hidden_size / num_attention_heads
   std::optional<TokenId> bos_token_id;
   std::optional<TokenId> eos_token_id;
   bool reads_attention_bias;
@@ -225,8 +226,8 @@ absl::StatusOr<RopeConfig> ParseRope(ConfigReader& reader, int32_t max_position_
   return rope;
 }
 
-// Qwen2 and Qwen3: layer_types names each layer full or sliding; without it, layers are sliding
-// from max_window_layers on.
+// For Qwen2 and Qwen3. layer_types says of each layer whether its attention is full or sliding.
+// Without layer_types, the layers with index max_window_layers and above are sliding.
 void ParseQwenSlidingWindow(ConfigReader& reader, ModelConfig& config) {
   const auto num_layers = static_cast<size_t>(config.num_layers);
   std::optional<int32_t> window;
@@ -279,7 +280,7 @@ struct SizeFields {
   std::string_view heads = "num_attention_heads";
 };
 
-// Returns hidden_size / num_heads, the default of head_dim.
+// Returns hidden_size / num_heads, which is head_dim if config.json has no field head_dim.
 int32_t HeadDim(ConfigReader& reader, const SizeFields& fields, const ModelConfig& config) {
   if (config.hidden_size % config.num_heads != 0) {
     reader.Fail(fields.heads,
@@ -300,7 +301,7 @@ void ParseTokenIds(ConfigReader& reader,
                    std::optional<TokenId> bos,
                    std::optional<TokenId> eos,
                    ModelConfig& config) {
-  // Drops the family's defaults if the vocabulary is too small for them.
+  // Drops each of the family's defaults that is not in the vocabulary.
   bos = bos < config.vocab_size ? bos : std::nullopt;
   eos = eos < config.vocab_size ? eos : std::nullopt;
   config.bos_token_id = reader.Has("bos_token_id")
@@ -313,8 +314,8 @@ void ParseTokenIds(ConfigReader& reader,
   }
 }
 
-// Refuses quantized weights. A checkpoint with plain weights may have scales for an fp8 KV cache
-// (compressed-tensors): one static scale per tensor.
+// Refuses quantized weights. Accepts plain weights with scales for an fp8 KV cache, in the format
+// of compressed-tensors with one static scale per tensor.
 void ParseQuantization(ConfigReader& reader) {
   constexpr std::string_view kField = "quantization_config";
   const Json* object = reader.Find(kField);
@@ -403,7 +404,7 @@ absl::Status ParseRopeFamily(ConfigReader& reader, const Family& family, ModelCo
   return reader.status();
 }
 
-// Multi-head attention: one KV head per query head.
+// Sets the sizes of multi-head attention, which has one KV head per query head.
 void ParseMultiHead(ConfigReader& reader, const SizeFields& fields, ModelConfig& config) {
   config.num_kv_heads = config.num_heads;
   config.head_dim = HeadDim(reader, fields, config);
@@ -422,7 +423,7 @@ absl::Status ParseOpt(ConfigReader& reader, ModelConfig& config) {
   config.intermediate_size = reader.RequiredInt("ffn_dim", kIntermediateRange);
   config.max_position_embeddings = reader.Int("max_position_embeddings", kLengthsRange, 2048);
   config.norm = NormKind::kLayerNorm;
-  config.norm_eps = 1e-5;  // torch.nn.LayerNorm's default; OPT has no field for it
+  config.norm_eps = 1e-5;  // default of torch.nn.LayerNorm, since OPT's config.json has no epsilon
   config.activation = ParseActivation(reader, "activation_function", "relu");
   config.gated_mlp = false;
   const bool bias = reader.Bool("enable_bias", true);
@@ -442,7 +443,8 @@ absl::Status ParseOpt(ConfigReader& reader, ModelConfig& config) {
   return reader.status();
 }
 
-// Returns the name that is present: `name`, which transformers uses, or `other` in published files.
+// Returns the name under which config.json has a field: `name`, as transformers writes it, or
+// `other`, as in published files. Returns `name` if config.json has neither.
 std::string_view FieldOf(ConfigReader& reader, std::string_view name, std::string_view other) {
   const Json* const value = reader.Find(name);
   const Json* const other_value = reader.Find(other);

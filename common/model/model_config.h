@@ -1,8 +1,8 @@
 // ModelConfig is config.json of a Hugging Face model directory, reduced to the fields that
 // determine the computation: parsed once, range-checked once, trusted afterwards.
 //
-// Families: Llama 2 and 3, Mistral, Qwen2, Qwen3, OPT, BLOOM. Code after parsing looks at the flags
-// below, never at the family.
+// Families: Llama 2 and 3, Mistral, Qwen2, Qwen3, OPT, BLOOM. After parsing, code looks at the
+// fields of ModelConfig, never at the family.
 //
 // Thread safety: a value type.
 // Units:         sizes in elements, positions in tokens.
@@ -30,10 +30,10 @@ enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3 };
 struct RopeConfig {
   double theta = 10000.0;
   RopeScalingKind scaling = RopeScalingKind::kNone;
-  double factor = 1.0;                              // kLinear, kLlama3
-  double low_freq_factor = 1.0;                     // kLlama3
-  double high_freq_factor = 4.0;                    // kLlama3
-  int32_t original_max_position_embeddings = 8192;  // kLlama3
+  double factor = 1.0;                              // used by kLinear and kLlama3
+  double low_freq_factor = 1.0;                     // used by kLlama3
+  double high_freq_factor = 4.0;                    // used by kLlama3
+  int32_t original_max_position_embeddings = 8192;  // used by kLlama3
 
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
@@ -51,36 +51,42 @@ struct ModelConfig {
   NormKind norm = NormKind::kRmsNorm;
   double norm_eps = 1e-5;
   ActivationKind activation = ActivationKind::kSilu;
-  bool gated_mlp = true;  // down(act(gate) * up); otherwise fc2(act(fc1))
+  bool gated_mlp = true;  // true: the MLP is down(act(gate) * up); false: fc2(act(fc1))
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;  // RMSNorm over head_dim on q and k, before RoPE (Qwen3)
+  bool qk_norm = false;  // RMSNorm of q and k over head_dim, before RoPE (Qwen3)
   bool tie_word_embeddings = false;
-  std::optional<RopeConfig> rope;  // nullopt: learned positions (OPT) or ALiBi
-  bool alibi = false;              // scores fall linearly with distance, one slope per head (BLOOM)
-  // Learned positions start at this row of the table (OPT: 2).
+  std::optional<RopeConfig> rope;  // nullopt: no RoPE, but learned positions (OPT) or ALiBi
+  // ALiBi: attention scores fall linearly with distance, with one slope per head (BLOOM).
+  bool alibi = false;
+  // Row of position 0 in the table of learned positions (OPT: 2).
   int32_t learned_position_offset = 0;
-  // Embedding width, projected to hidden_size and back if it differs (OPT's word_embed_proj_dim).
+  // Width of the token embedding (OPT's word_embed_proj_dim). If it is not hidden_size, one
+  // projection converts it to hidden_size before the layers, and another converts it back.
   int32_t embedding_dim = 0;
   bool embedding_norm = false;  // a norm between the embedding and the first layer (BLOOM)
-  bool norm_before = true;  // OPT-350m normalizes after the block (do_layer_norm_before = false)
-  // The residual connection starts after the sub-layer's norm, not before it (BLOOM's
-  // apply_residual_connection_post_layernorm). Only with norm_before.
+  // True: norms precede attention and MLP (pre-norm). False: norms follow attention and MLP
+  // (post-norm), as in OPT-350m (do_layer_norm_before = false).
+  bool norm_before = true;
+  // True: a sub-layer's residual connection starts after the sub-layer's norm. False: before the
+  // norm. Can be true only if norm_before is true (BLOOM's
+  // apply_residual_connection_post_layernorm).
   bool residual_after_norm = false;
   bool final_norm = true;   // a norm between the last layer and the logits
   bool norm_affine = true;  // norms have weights (OPT's layer_norm_elementwise_affine)
-  // In a windowed layer a query attends to itself and the sliding_window - 1 positions before it.
+  // In a layer with a sliding window, a query attends to itself and to the sliding_window - 1
+  // positions before it.
   std::optional<int32_t> sliding_window;
-  std::vector<bool> layer_uses_sliding_window;  // [num_layers] if sliding_window is set
-  DType dtype = DType::kF32;  // torch_dtype: the stored type, a default for the KV cache
+  std::vector<bool> layer_uses_sliding_window;  // [num_layers], or empty without sliding_window
+  DType dtype = DType::kF32;  // torch_dtype: type of the stored weights; default of the KV cache
   std::optional<TokenId> bos_token_id;
-  std::vector<TokenId> eos_token_ids;  // from config.json; generation_config.json may add some
+  std::vector<TokenId> eos_token_ids;  // of config.json alone; GenerationDefaults can have more
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-// Sampling defaults from generation_config.json; fields absent there are unset.
+// Sampling defaults from generation_config.json. Fields that the file lacks are unset.
 struct GenerationDefaults {
   std::optional<bool> do_sample;
   std::optional<float> temperature;
@@ -92,9 +98,9 @@ struct GenerationDefaults {
   std::optional<TokenId> bos_token_id;
 };
 
-// Parses config.json. The sizes that decide the shape of the weights (vocab_size, hidden_size,
-// intermediate_size or ffn_dim, num_hidden_layers, num_attention_heads; BLOOM: vocab_size,
-// hidden_size or n_embed, n_layer, n_head or the names above) are required; any other missing field
+// Parses config.json. The sizes that decide the shape of the weights are required: vocab_size,
+// hidden_size (BLOOM: or n_embed), num_hidden_layers (BLOOM: or n_layer), num_attention_heads
+// (BLOOM: or n_head), intermediate_size (OPT: ffn_dim; BLOOM: no field). Any other missing field
 // takes the default of Hugging Face transformers. Both spellings of rope parameters (rope_scaling
 // with rope_theta, rope_parameters) and of the stored type (torch_dtype, dtype) are read. auto_map
 // is ignored: code from a model directory is never run.
@@ -107,11 +113,11 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
 // Reads <model_dir>/generation_config.json. All fields are unset if the file is absent.
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir);
 
-// Returns the sliding window if all layers have one; 0 if some layer reads all tokens.
+// Returns the sliding window if all layers use it; 0 if at least one layer reads all tokens.
 int32_t WindowOfAllLayers(const ModelConfig& config);
 
-// Returns a digest of every field except the bos and eos ids, which affect no computation. It is
-// equal on scheduler and workers, on any machine.
+// Returns a digest of every field except the bos and eos ids, which affect no computation.
+// Scheduler and workers get the same digest for the same model, on any machine.
 uint64_t HashOf(const ModelConfig& config);
 
 }  // namespace quire

@@ -1,6 +1,7 @@
-// Decides which files of a model folder may be read. An untrusted folder must not make a program
-// read other files: symbolic links are followed inside the folder, and from a revision of a Hugging
-// Face hub cache (snapshots/<revision>/) to its blobs (blobs/), nowhere else.
+// ResolveModelFile decides which files of a model folder may be read. An untrusted folder must not
+// make a program read other files. So symbolic links may lead only to files inside the folder; in a
+// Hugging Face hub cache, links of a revision (snapshots/<revision>/) may also lead to the cache's
+// blobs (blobs/).
 //
 // Thread safety: a free function, safe from any thread.
 #ifndef QUIRE_COMMON_MODEL_MODEL_FILE_H_
@@ -12,9 +13,9 @@
 
 namespace quire {
 
-// Returns the path of <model_dir>/<name>, with links resolved. Errors: reason MODEL_FILE, with
-// the rule as message: kNotFound if there is no such file or folder; kInvalidArgument for a broken
-// link or a link that leads out of the folder.
+// Returns the path of <model_dir>/<name>, with links resolved. Errors: reason MODEL_FILE, with a
+// message that does not name the file. kNotFound if the file or the folder does not exist;
+// kInvalidArgument for a broken link or a link that leads out of the folder.
 absl::StatusOr<std::string> ResolveModelFile(const std::string& model_dir, const std::string& name);
 
 }  // namespace quire

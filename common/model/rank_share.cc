@@ -27,8 +27,8 @@ absl::Status CheckDivides(int32_t size, std::string_view what, int64_t number) {
                                                    ")"));
 }
 
-// Checks that a row-parallel sum can be cut into kMaxRanks equal segments, which are the same for
-// every group size.
+// Checks that the number is a multiple of kMaxRanks. Only then can a row-parallel sum of that many
+// terms be cut into kMaxRanks equal segments, which are the same for every group size.
 absl::Status CheckSegments(std::string_view what, int64_t number) {
   return number % kMaxRanks == 0 ? absl::OkStatus()
                                  : Refusal(absl::StrCat("above 1 needs a multiple of ",

@@ -1,11 +1,12 @@
 // RankShare is the part of a model that one rank of a tensor-parallel group holds and computes.
 //
-//   column-parallel   q, k, v, gate, up, fc1: a rank has the outputs of its heads or of its columns
-//                     of the MLP. No rank needs another rank's outputs.
-//   row-parallel      attention output, MLP down: a rank has the weights of the inputs that it
-//                     computed, for all outputs; the ranks' outputs are summed.
+//   column-parallel   q, k, v, gate, up, fc1: a rank computes the outputs of its heads, or of its
+//                     columns of the MLP. No rank needs another rank's outputs.
+//   row-parallel      attention output, MLP down: a rank multiplies the inputs that it computed by
+//                     its share of the weights, which gives a partial sum of every output. The
+//                     partial sums of all ranks are added up.
 //   vocabulary        token table, output layer: a rank has the rows of its tokens.
-//   replicated        norms, learned positions, projections of the embedding.
+//   replicated        norms, learned positions, projections of the embedding: every rank has all.
 //
 // With fewer KV heads than ranks, neighboring ranks hold the same KV head.
 //
@@ -26,7 +27,7 @@ namespace quire {
 // one whole segment.
 inline constexpr int32_t kMaxRanks = 8;
 
-// A rank's number, and the number of ranks.
+// The place of a rank in a group of `size` ranks.
 struct RankPlace {
   int32_t rank = 0;
   int32_t size = 1;
@@ -50,10 +51,12 @@ struct RankShare {
   bool is_whole() const { return size == 1; }
 };
 
-// Returns the share of a rank. Sizes above 1 need a model whose sums all sizes cut at the same
-// places (kTreeSegments of kernels/api/dense.h), so that the size changes no bit of an answer.
-// Errors: kInvalidArgument, reason TENSOR_PARALLEL_SIZE, message "tensor_parallel_size: rule" with
-// the numbers that do not divide; kInvalidArgument for a rank that is not below the size.
+// Returns the share of a rank. A size above 1 needs a model whose row-parallel sums can be cut into
+// the same segments for every size (kTreeSegments of kernels/api/dense.h), so that the size changes
+// no bit of an answer.
+// Errors: kInvalidArgument, reason TENSOR_PARALLEL_SIZE, if the size does not divide the model's
+// dimensions (message "tensor_parallel_size: rule" with both numbers), or if the rank is not below
+// the size.
 absl::StatusOr<RankShare> ShareOf(const ModelConfig& config, RankPlace place);
 
 // Returns the token ids whose rows of the token table and output layer the rank has.

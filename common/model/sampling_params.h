@@ -19,18 +19,19 @@ struct SamplingParams {
   int32_t top_k = 0;                // 0 means off
   float top_p = 1.0F;               // (0, 1]; 1 means off
   float min_p = 0.0F;               // [0, 1]; 0 means off
-  float repetition_penalty = 1.0F;  // for tokens of prompt and output; 1 means off
-  float presence_penalty = 0.0F;    // for tokens of the output; [-2, 2]
-  float frequency_penalty = 0.0F;   // for tokens of the output; [-2, 2]
+  float repetition_penalty = 1.0F;  // applies to tokens of prompt and output; 1 means off
+  float presence_penalty = 0.0F;    // applies to tokens of the output; [-2, 2]
+  float frequency_penalty = 0.0F;   // applies to tokens of the output; [-2, 2]
   std::vector<std::pair<TokenId, float>> logit_bias;  // distinct ids, at most kMaxLogitBias
   int32_t num_logprobs = -1;  // -1: none; 0: the sampled token's; k: also the k likeliest tokens'
 
-  // While a sequence has fewer than min_tokens output tokens, banned_before_min_tokens (the ids
-  // that would end it) may not be sampled.
+  // Least number of output tokens of a sequence.
   int32_t min_tokens = 0;
+  // Token ids that would end a sequence. Not sampled while the sequence has fewer than min_tokens
+  // output tokens.
   std::vector<TokenId> banned_before_min_tokens;
 
-  uint64_t seed = 0;  // key of the counter-based generator
+  uint64_t seed = 0;  // key of the counter-based random generator
 
   bool is_greedy() const { return temperature < 1e-5F; }
   bool has_penalties() const {

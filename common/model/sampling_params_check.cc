@@ -22,10 +22,11 @@ struct Range {
   float value;
   float low;
   float high;
-  bool low_open = false;  // low itself is refused
+  bool low_open = false;  // true: a value equal to low is refused
 };
 
-// Returns the fewest digits that identify the number: 1.0000001 must not print as 1.
+// Returns the number as text with the fewest digits that identify it, so that 1.0000001 does not
+// become "1".
 std::string Shortest(float value) {
   std::array<char, 32> digits = {};
   const auto end = std::to_chars(digits.begin(), digits.end(), value).ptr;
@@ -92,7 +93,8 @@ absl::Status Validate(const SamplingParams& params, int32_t vocab_size) {
       CheckRange({"temperature", "TEMPERATURE_RANGE", params.temperature, 0.0F, kMaxTemperature}));
   QUIRE_RETURN_IF_ERROR(CheckRange({"top_p", "TOP_P_RANGE", params.top_p, 0.0F, 1.0F, true}));
   QUIRE_RETURN_IF_ERROR(CheckRange({"min_p", "MIN_P_RANGE", params.min_p, 0.0F, 1.0F}));
-  // A smaller penalty could make a logit infinite, and the row would count as broken.
+  // A repetition penalty below 0.01 could make a logit infinite, and the row of logits would count
+  // as broken.
   QUIRE_RETURN_IF_ERROR(CheckRange(
       {"repetition_penalty", "PENALTY_RANGE", params.repetition_penalty, 0.01F, 100.0F}));
   QUIRE_RETURN_IF_ERROR(

@@ -1,5 +1,6 @@
-// Computes which blocks of a sequence are no longer read if every layer of the model has a sliding
-// window (Mistral): a query attends to itself and to the window - 1 tokens before it.
+// NumBlocksBeforeWindow tells which blocks of a sequence are no longer read if every layer of the
+// model has a sliding window (Mistral): a query attends to itself and to the window - 1 tokens
+// before it.
 //
 // Thread safety: free functions without state.
 // Units:         tokens; a window of 0 means no window: every block is read.
@@ -13,7 +14,7 @@
 namespace quire {
 
 // Returns the number of leading blocks that lie wholly before the window of the token at position
-// num_computed_tokens. They then lie before the window of every later token, too.
+// num_computed_tokens. These blocks also lie before the window of every later token.
 // REQUIRES: num_computed_tokens >= 0, sliding_window >= 0, block_size_tokens >= 1.
 inline int32_t NumBlocksBeforeWindow(int32_t num_computed_tokens,
                                      int32_t sliding_window,

@@ -12,15 +12,15 @@ namespace quire {
 // The way that attention finds a sequence's blocks.
 enum class KvBackend : uint8_t {
   kPaged,  // through a block table
-  kVmm,    // contiguous in virtual memory: a window of places, each of which maps a block
+  kVmm,    // through a window: contiguous virtual memory, made of places that each map a block
 };
 
 struct KvMemory {
   std::optional<KvBackend> backend;   // nullopt: not reported, or unknown to this build
-  int64_t page_bytes = 0;             // a block's bytes are a multiple of this; 0: no windows
+  int64_t page_bytes = 0;             // page size of windows; divides the block size. 0: no windows
   int64_t padding_bytes = 0;          // bytes of each block that only fill up its last page
-  int64_t num_places = 0;             // places that map a block now
-  std::optional<int64_t> max_places;  // most places mapped at once; nullopt: no limit
+  int64_t num_places = 0;             // places of windows that map a block now
+  std::optional<int64_t> max_places;  // upper bound on num_places; nullopt: no bound
 
   friend bool operator==(const KvMemory&, const KvMemory&) = default;
 };

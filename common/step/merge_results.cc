@@ -42,9 +42,9 @@ absl::Status CheckSame(const std::vector<StepResult>& results, size_t rank, size
   return absl::OkStatus();
 }
 
-// Returns OK if all ranks agree, else an error that names one rank. If all other ranks, at least
-// two, agree with each other but not with rank 0, it is rank 0. Otherwise it is the first rank that
-// differs from rank 0.
+// Returns OK if all ranks agree, else an error that names one rank. The error names rank 0 if the
+// other ranks, at least two, agree with each other but not with rank 0. Otherwise the error names
+// the first rank that differs from rank 0.
 absl::Status CheckAllSame(const std::vector<StepResult>& results) {
   size_t num_different = 0;
   absl::Status first_difference;
@@ -65,7 +65,7 @@ absl::Status CheckAllSame(const std::vector<StepResult>& results) {
   return CheckSame(results, 0, 1);
 }
 
-// Returns the blocks that failed on any rank, in the order of the plan.
+// Returns the blocks whose swap-in failed on at least one rank, in the order of the plan.
 std::vector<BlockId> UniteFailed(const std::vector<StepResult>& results,
                                  std::span<const BlockSwapIn> swap_ins) {
   std::vector<BlockId> united;
@@ -102,7 +102,7 @@ absl::StatusOr<StepResult> MergeResults(std::vector<StepResult> results,
     first.timings.build_us = std::max(first.timings.build_us, result.timings.build_us);
     first.timings.forward_us = std::max(first.timings.forward_us, result.timings.forward_us);
     first.timings.sample_us = std::max(first.timings.sample_us, result.timings.sample_us);
-    // The slowest rank never waits, so the minimum is the time without waiting.
+    // The slowest rank never waits for another rank, so the minimum is the time without waits.
     first.timings.collective_us =
         std::min(first.timings.collective_us, result.timings.collective_us);
   }

@@ -2,14 +2,14 @@
 // compute the same tokens; a rank that differs computes wrongly, and the blocks it wrote cannot be
 // trusted either.
 //
-//   header, digest, tokens, row hash   equal on all ranks (a row hash of 0 promises nothing)
-//   failed swap-ins                    of any rank, in the order of the plan
+//   header, digest, tokens, row hash   equal on all ranks (a row hash of 0 is not compared)
+//   failed swap-ins                    blocks that failed on at least one rank, in plan order
 //   swaps done                         the swaps that all ranks have done
-//   timings                            the longest of all ranks; collectives: the shortest, which
-//                                      holds the least waiting
+//   timings                            the longest time of all ranks; for collectives the shortest
+//                                      time, which includes the least waiting
 //   log-probabilities                  rank 0's
 //
-// Thread safety: a free function of its arguments.
+// Thread safety: a free function, safe from any thread.
 // Errors:        kInternal RANKS_DIFFER, message "rank N: field: rule".
 // Cost:          O(sampled tokens) a rank; none for one rank.
 #ifndef QUIRE_COMMON_STEP_MERGE_RESULTS_H_
@@ -25,7 +25,8 @@
 
 namespace quire {
 
-// results: one for each rank, by rank. swap_ins: those of the plan. REQUIRES: at least one result.
+// results: one result per rank, in the order of the ranks. swap_ins: the swap-ins of the plan.
+// REQUIRES: results is not empty.
 absl::StatusOr<StepResult> MergeResults(std::vector<StepResult> results,
                                         std::span<const BlockSwapIn> swap_ins);
 

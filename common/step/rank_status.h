@@ -12,16 +12,16 @@
 namespace quire {
 
 enum class RankPhase : uint8_t {
-  kAway,     // not reached, or not admitted
-  kLoading,  // loads its model
-  kWaiting,  // waits for other ranks, or for the epoch to begin
-  kReady,    // computes steps
+  kAway,     // the worker is not reached, or its handshake is not accepted (yet)
+  kLoading,  // the worker loads its model
+  kWaiting,  // the worker waits for other ranks, or for the epoch to begin
+  kReady,    // the worker computes steps
 };
 
 struct RankStatus {
   std::string address;
   RankPhase phase = RankPhase::kAway;
-  KvMemory kv_memory;  // as reported; default while the worker is away or loading
+  KvMemory kv_memory;  // as the worker reported it; default values while kAway or kLoading
 
   friend bool operator==(const RankStatus&, const RankStatus&) = default;
 };

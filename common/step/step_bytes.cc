@@ -5,22 +5,23 @@
 namespace quire {
 namespace {
 
-constexpr int64_t kIdBytes = 4;  // a packed fixed32
+constexpr int64_t kIdBytes = 4;  // a packed fixed32 on the wire
 
-// Tags, lengths and scalar fields of an introduction and its sampling: at most 21 fields of at
-// most 12 bytes.
+// Upper bound on the tags, lengths and scalar fields of an introduction and its sampling: at most
+// 21 fields of at most 12 bytes.
 constexpr int64_t kFixedIntroductionBytes = 256;
-// Upper bound on a StepRequest's header, and the tag and length of each of its columns.
+// Upper bound on a StepRequest's header and the tags and lengths of its columns.
 constexpr int64_t kFixedStepBytes = 512;
 
 constexpr int64_t kSwapBytes = 16;  // a swap-in: block, host block, generation
 
-// A slice without its new blocks: three columns; a forced token and a next block, each with the
-// slice's index; a release; one copy for a shared last block and one for a pinned tail.
+// Upper bound on a slice without its new blocks: three columns; a forced token and a next block,
+// each with the slice's index; a release; one copy of a shared last block, and one copy of the
+// partly filled last block of a pinned prefix.
 constexpr int64_t kSliceBytes = kIdBytes * (3 + 2 + 2 + 1 + 2 + 2);
 
-// 300 biases of two numbers, 64 stop tokens, and 1,024 end-of-sequence tokens from each of
-// config.json and generation_config.json.
+// Upper bound on a sequence's sampling lists: 300 biases of two numbers, 64 stop tokens, and 1,024
+// end-of-sequence tokens each from config.json and generation_config.json.
 constexpr int64_t kMaxSamplingBytes = kIdBytes * (2 * 300 + 64 + 2 * 1024);
 
 }  // namespace

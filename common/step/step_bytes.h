@@ -17,16 +17,18 @@ namespace quire {
 // The longest message between scheduler and workers. The channel refuses longer ones.
 inline constexpr int64_t kMaxStepBytes = int64_t{64} << 20;
 
-// Bytes of all introductions of one step. Planning, encoding, sending and checking 512 KiB takes
-// some 3 ms, which delays every stream of that step. The budget also bounds computation: sequences
-// that begin with cached tokens compute one token each, over their whole context.
+// Budget for the bytes of all introductions of one step. Planning, encoding, sending and checking
+// 512 KiB takes some 3 ms, which delays every stream of that step. The budget also bounds the work
+// of attention. The token budget does not: a new sequence that is a prefix hit can compute a single
+// token, but this token attends to the whole context.
 inline constexpr int64_t kIntroductionBudgetBytes = int64_t{512} << 10;
 
 // Returns an upper bound on the bytes of a SequenceIntroduction.
 int64_t IntroductionBytes(int64_t num_tokens, int64_t num_blocks, const SamplingParams& sampling);
 
-// Returns the bytes of the longest plan under these limits. Its introductions take at most
-// kIntroductionBudgetBytes plus two introductions of the longest sequence (introduction_budget.h).
+// Returns the bytes of the longest plan under these limits. The introductions of a plan take at
+// most kIntroductionBudgetBytes plus two introductions of the longest sequence
+// (introduction_budget.h).
 // REQUIRES: limits.block_size_tokens > 0.
 int64_t MaxStepBytes(const StepLimits& limits);
 

@@ -1,5 +1,5 @@
-// StepLimits are agreed when a worker group's epoch begins. The scheduler never exceeds them; the
-// worker refuses a step that does, before it touches memory.
+// StepLimits are agreed when a worker group's epoch begins. The scheduler never exceeds the limits.
+// A worker refuses a step over a limit, before the step touches memory.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_COMMON_STEP_STEP_LIMITS_H_
@@ -19,10 +19,10 @@ struct StepLimits {
   int32_t max_model_len = 0;  // tokens of one sequence, prompt and output
   int32_t vocab_size = 0;
   // In every layer a token attends only to itself and the sliding_window - 1 tokens before it. So a
-  // block is free once it lies before the windows of all tokens still to be computed. 0: no window,
-  // every block is kept.
+  // block is free once the block lies before the windows of all tokens still to be computed. 0: no
+  // window, so every block is kept.
   int32_t sliding_window = 0;
-  // The workers map blocks ahead of need, so slices carry SequenceSlice::next_block_id.
+  // True: the workers map blocks ahead of need, so slices have SequenceSlice::next_block_id.
   bool wants_next_blocks = false;
 
   friend bool operator==(const StepLimits&, const StepLimits&) = default;

@@ -67,10 +67,10 @@ uint64_t DigestOf(const StepPlan& plan) {
   }
   digest.Add(plan.slices.size());
   for (const SequenceSlice& slice : plan.slices) {
-    // Two fields in one word; -1 stands for no forced token, as token ids are not negative.
+    // Two fields in one word. -1 stands for no forced token, since token ids are not negative.
     const auto forced = static_cast<uint32_t>(slice.forced_token_id.value_or(-1));
     digest.Add(uint64_t{forced} << 32 | slice.handle);
-    // Again two fields in one word; the null block stands for no hint.
+    // Two fields in one word. The null block stands for no next block.
     const auto next_block = static_cast<uint32_t>(slice.next_block_id.value_or(kNullBlockId));
     digest.Add(uint64_t{next_block} << 32 | static_cast<uint32_t>(slice.num_tokens));
     digest.AddInts(slice.new_block_ids);

@@ -1,22 +1,23 @@
-// StepPlan is the scheduler's order to a worker for one step. The worker executes it in the order
-// of the fields: swap-outs, swap-ins, copies, introductions, slices, releases.
+// StepPlan is the scheduler's order to a worker for one step. The worker executes the parts of the
+// plan in the order of the fields: swap-outs, swap-ins, copies, introductions, slices, releases.
 //
-// Swaps overlap with the slices and with later steps: the result names the last step whose swaps
-// are done. Until then a block that is swapped out must not be written, and its host block must not
-// be read or written. A plan may use a swapped-in block at once: its slices wait for the swap.
+// Swaps overlap with the slices and with later steps; each StepResult names the last step whose
+// swaps are done. Until its swap-out is done, a block must not be written, and the host block must
+// not be read or written. A plan may use a swapped-in block at once, because the plan's slices wait
+// for its swap-ins.
 //
-// A host block is filled many times in an epoch. Its generation is the step_id of the swap-out that
-// filled it last, and a swap-in names the generation it wants: a stale reference fails instead of
-// bringing back another sequence's K and V.
+// A host block is filled many times in an epoch. The generation of a host block is the step_id of
+// the swap-out that filled it last. A swap-in names the generation that it wants, so that a stale
+// reference fails instead of bringing back another sequence's K and V.
 //
-// A sequence is introduced once, with everything that determines its tokens. Later steps name it by
-// its handle and carry only new data. The worker derives the rest from its own state: a slice
-// begins where the previous one ended. The input of a decode slice is the token sampled last,
-// unless the scheduler forces another one (beam search does).
+// A sequence is introduced once, with everything that determines its tokens. Later steps name the
+// sequence by its handle and carry only new data. The worker derives the rest from its own state: a
+// slice begins where the previous slice of its sequence ended. The input of a decode slice is the
+// token sampled last, unless the scheduler forces another token (beam search does).
 //
-// Thread safety: value types; a plan is immutable once it is planned.
+// Thread safety: value types; a plan does not change after it is planned.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.6 (one message per step, physical
-//                block ids for all workers); the shape follows raft's Ready.
+//                block ids for all workers); the shape follows the Ready struct of etcd's raft.
 #ifndef QUIRE_COMMON_STEP_STEP_PLAN_H_
 #define QUIRE_COMMON_STEP_STEP_PLAN_H_
 
@@ -29,7 +30,7 @@
 
 namespace quire {
 
-// The incarnation of an unknown scheduler.
+// Stands for the incarnation of a scheduler that is not known.
 inline constexpr uint64_t kUnknownScheduler = ~uint64_t{0};
 
 // Identifies one step of one epoch of one scheduler. Block ids and handles are valid only within
@@ -52,7 +53,7 @@ struct BlockSwapOut {
 };
 
 // Copies a host block back, into any block. If the host block has another generation, the worker
-// leaves the block unchanged and names it in failed_swap_ins.
+// leaves `block` unchanged and names `block` in failed_swap_ins.
 struct BlockSwapIn {
   BlockId block = kNullBlockId;
   HostBlockId host_block = 0;
@@ -69,16 +70,17 @@ struct BlockCopy {
   friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
 };
 
-// Makes a sequence known under a handle; a sequence that had the handle is forgotten. Executed
-// before the slices, which may name the handle in the same step. After a preemption by recompute
-// the same sequence is introduced again, with all its tokens and num_computed_tokens = 0.
+// Makes a sequence known under a handle. The worker forgets an older sequence with the same handle.
+// Introductions are executed before the slices, so a slice of the same step may name the handle.
+// After a preemption by recompute the same sequence is introduced again, with all its tokens and
+// num_computed_tokens = 0.
 struct SequenceIntroduction {
   SequenceHandle handle = 0;
   std::vector<TokenId> token_ids;   // prompt, then committed output
-  int32_t num_prompt_tokens = 0;    // length of the prompt; some penalties skip it
-  int32_t num_computed_tokens = 0;  // already in the KV cache; < token_ids.size()
-  // The blocks of the computed tokens; slices append more. A block is the null block if all its
-  // tokens lie before the window of the tokens still to be computed: no query reads them.
+  int32_t num_prompt_tokens = 0;    // length of the prompt, which some penalties leave out
+  int32_t num_computed_tokens = 0;  // tokens already in the KV cache; < token_ids.size()
+  // The blocks of the computed tokens; slices append more. The null block stands for a block whose
+  // tokens all lie before the sliding window of the next token: no query reads such a block.
   std::vector<BlockId> block_ids;
   int32_t sequence_index = 0;  // index in the request; sampling uses seed + sequence_index
   SamplingParams sampling;
@@ -86,16 +88,17 @@ struct SequenceIntroduction {
   friend bool operator==(const SequenceIntroduction&, const SequenceIntroduction&) = default;
 };
 
-// Computes the next num_tokens tokens of a sequence. A slice that reaches the last known token
-// samples its logits, and the sampled token becomes known. Results come in the order of slices.
+// Computes the next num_tokens tokens of a sequence. If the slice reaches the sequence's last known
+// token, the worker samples one more token, which becomes known. Sampled tokens are returned in the
+// order of the slices.
 struct SequenceSlice {
   SequenceHandle handle = 0;
   int32_t num_tokens = 0;              // > 0
   std::vector<BlockId> new_block_ids;  // appended to the block table before computing
-  // Replaces the last known token, which the worker sampled.
+  // If set, replaces the last known token of the sequence, which the worker sampled.
   std::optional<TokenId> forced_token_id = std::nullopt;
   // A hint, only with StepLimits::wants_next_blocks: the block that the sequence will probably
-  // append in the next step. It reserves nothing, and a wrong hint costs only time.
+  // append in the next step. The hint reserves nothing, and a wrong hint costs only time.
   std::optional<BlockId> next_block_id = std::nullopt;
 
   friend bool operator==(const SequenceSlice&, const SequenceSlice&) = default;
@@ -108,8 +111,8 @@ struct StepPlan {
   std::vector<BlockCopy> copies;
   std::vector<SequenceIntroduction> introductions;
   std::vector<SequenceSlice> slices;
-  std::vector<SequenceHandle> releases;  // sequences to forget after the slices
-  uint64_t digest = 0;                   // DigestOf(this), set once the plan is complete
+  std::vector<SequenceHandle> releases;  // sequences that the worker forgets after the slices
+  uint64_t digest = 0;                   // DigestOf(this), set when the plan is complete
 
   bool empty() const {
     return swap_outs.empty() && swap_ins.empty() && copies.empty() && introductions.empty() &&

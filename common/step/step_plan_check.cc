@@ -187,7 +187,7 @@ absl::Status StepPlanChecker::CheckCounts(const StepPlan& plan) const {
       CheckStepLimit("introductions", count(plan.introductions), limits_.max_sequences));
   QUIRE_RETURN_IF_ERROR(CheckStepLimit("slices", count(plan.slices), limits_.max_sequences));
   QUIRE_RETURN_IF_ERROR(CheckStepLimit("releases", count(plan.releases), limits_.max_sequences));
-  int64_t num_tokens = 0;  // at most 4096 slices of 2^31: no overflow
+  int64_t num_tokens = 0;  // cannot overflow: at most 4096 slices of less than 2^31 tokens
   for (const SequenceSlice& slice : plan.slices) {
     if (slice.num_tokens <= 0) {
       return Invalid({.reason = "LENGTH",
@@ -353,8 +353,10 @@ absl::Status StepPlanChecker::CheckToken(std::string_view field, TokenId token_i
                   .limit = limits_.vocab_size - 1});
 }
 
-// Old ids were checked when they were new. Passed blocks are left out: they are never read again
-// and may have been reused, even as this sequence's new blocks.
+// Checks the table's length, the range of new_ids, and that no block is twice in the table. old_ids
+// were checked when they were new. Blocks before the sliding window are not compared: they are
+// never read again, and the scheduler can have reused them by now, even as new blocks of the same
+// sequence.
 absl::Status StepPlanChecker::CheckTable(std::span<const BlockId> old_ids,
                                          std::span<const BlockId> new_ids,
                                          int32_t num_computed_tokens) {
@@ -419,7 +421,8 @@ absl::Status StepPlanChecker::CheckSlice(const SequenceSlice& slice,
                     .got = end,
                     .limit = sequence.num_known_tokens});
   }
-  if (end >= limits_.max_model_len) {  // a token sampled after the slice would be one too many
+  // The token that is sampled after the slice must fit, too.
+  if (end >= limits_.max_model_len) {
     return Invalid({.reason = "LENGTH",
                     .field = "slices.num_tokens",
                     .rule = "sequence longer than the model's limit",

@@ -4,13 +4,13 @@
 //
 // Checks, with the reason of the refusal:
 //   BLOCK_RANGE     every block id is in [1, num_blocks), every host block in [0, num_host_blocks);
-//                   the null block stands only for passed blocks; next blocks are named only if
-//                   wants_next_blocks is set
+//                   the null block stands only for blocks before the sliding window; next blocks
+//                   are named only if wants_next_blocks is set
 //   BLOCK_CONFLICT  no block is written by two slices, appears twice in one table, or is a copy's
 //                   target and another copy's source or target; no block and no host block is
 //                   swapped twice, and a block that is swapped out is not written in the same step
-//   HANDLE          a handle is below max_sequences; it is used and released only while known, and
-//                   introduced, used and released at most once
+//   HANDLE          a handle is below max_sequences; slices and releases name only known handles; a
+//                   handle has at most one introduction, one slice and one release in a step
 //   LENGTH          slices have tokens, counts are not negative, tables have room for all tokens,
 //                   and no sequence exceeds max_model_len
 //   POSITION_RANGE  a slice ends at or before the last known token
@@ -20,7 +20,7 @@
 // Generations of host blocks are not checked: a swap-in that names a wrong generation fails alone
 // and is named in the result.
 //
-// Thread safety: one caller at a time; scratch memory is reused.
+// Thread safety: one caller at a time, since the checker reuses scratch memory.
 // Errors:        kInvalidArgument except where noted, message "field: rule (got X, limit Y)".
 // Cost:          O(slices + blocks written); O(tokens + blocks) for an introduction and for a slice
 //                with new blocks. No allocation.
@@ -45,8 +45,10 @@ namespace quire {
 
 // Upper bounds on the limits that a group may agree on. Within these bounds no arithmetic
 // overflows. CheckMessageFits bounds combinations of limits.
-inline constexpr int32_t kMaxBlocksLimit = 1 << 24;  // scheduler and worker keep some words a block
-inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // a step may name all host blocks
+
+// Scheduler and worker keep some words of memory for each block.
+inline constexpr int32_t kMaxBlocksLimit = 1 << 24;
+inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // one message can name all of them
 inline constexpr int32_t kMaxBlockSizeTokens = 256;
 inline constexpr int32_t kMaxSequencesLimit = 4096;
 inline constexpr int32_t kMaxTokensPerStepLimit = 1 << 17;
@@ -80,7 +82,7 @@ class StepPlanChecker {
   const StepLimits& limits() const { return limits_; }
 
  private:
-  // A set of small integers that is emptied in O(1): a stamp marks its members.
+  // A set of small integers that can be emptied in O(1): members have the set's current stamp.
   class SeenSet {
    public:
     explicit SeenSet(int32_t size) : stamps_(static_cast<size_t>(size), 0) {}
@@ -116,17 +118,17 @@ class StepPlanChecker {
                                      FindSequence find) const;
 
   StepLimits limits_;
-  SeenSet host_swapped_;                    // by host block
-  SeenSet swapped_out_;                     // by block
-  SeenSet swapped_in_;                      // by block
-  SeenSet copy_sources_;                    // by block
-  SeenSet copy_targets_;                    // by block
-  SeenSet table_;                           // by block, of one sequence
-  SeenSet written_;                         // by block
-  SeenSet introduced_;                      // by handle
-  SeenSet sliced_;                          // by handle
-  SeenSet released_;                        // by handle
-  std::vector<size_t> introduction_index_;  // by handle, valid if introduced_ has the handle
+  SeenSet host_swapped_;                    // host block ids
+  SeenSet swapped_out_;                     // block ids
+  SeenSet swapped_in_;                      // block ids
+  SeenSet copy_sources_;                    // block ids
+  SeenSet copy_targets_;                    // block ids
+  SeenSet table_;                           // block ids in the table of one sequence
+  SeenSet written_;                         // block ids
+  SeenSet introduced_;                      // handles
+  SeenSet sliced_;                          // handles
+  SeenSet released_;                        // handles
+  std::vector<size_t> introduction_index_;  // by handle; valid if introduced_ has the handle
 };
 
 }  // namespace quire

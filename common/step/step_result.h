@@ -14,12 +14,12 @@ namespace quire {
 
 struct TokenLogprob {
   TokenId token_id = 0;
-  float logprob = 0.0F;  // natural logarithm; before temperature and truncation
+  float logprob = 0.0F;  // natural logarithm, before temperature and truncation
 
   friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
 };
 
-// One for each slice that reached its sequence's last known token, in the order of the slices.
+// The token sampled for a slice that reached its sequence's last known token.
 struct SampledToken {
   SequenceHandle handle = 0;
   TokenId token_id = 0;
@@ -31,9 +31,9 @@ struct SampledToken {
 };
 
 struct StepTimings {
-  int64_t build_us = 0;    // batch building and checks
+  int64_t build_us = 0;    // checking the plan and building the batch
   int64_t forward_us = 0;  // forward pass of the model
-  int64_t sample_us = 0;   // logits to tokens
+  int64_t sample_us = 0;   // sampling tokens from the logits
   // Part of the times above that was spent in collectives, including the wait for other ranks. 0
   // with one rank.
   int64_t collective_us = 0;
@@ -44,14 +44,15 @@ struct StepTimings {
 struct StepResult {
   StepHeader header;
   uint64_t plan_digest = 0;
-  std::vector<SampledToken> sampled;
-  // Blocks of the plan's swap-ins, in plan order, whose host block had another generation. Results
-  // computed from them are invalid.
+  std::vector<SampledToken> sampled;  // in the order of the slices
+  // Blocks of the plan's swap-ins whose host block had another generation, in plan order. Results
+  // computed from these blocks are invalid.
   std::vector<BlockId> failed_swap_ins;
-  // The last step up to which all swaps are done. A step without slices waits for all swaps.
+  // All swaps of the step with this id and of earlier steps are done. A step without slices waits
+  // for all swaps.
   uint64_t swaps_done_step_id = 0;
-  // Hash of the activations of the step's rows after the last layer. 0: the bits of this rank may
-  // differ from those of other ranks.
+  // Hash of the activations of the step's rows after the last layer. 0: not compared, for example
+  // because this rank's bits may differ from other ranks' bits.
   uint64_t row_hash = 0;
   StepTimings timings;
 

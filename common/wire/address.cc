@@ -44,7 +44,8 @@ bool Address::is_local() const {
   if (is_unix() || host == "localhost" || host == "::1") {
     return true;
   }
-  // Only digits and dots: a name like 127.example.com may resolve to any machine.
+  // A loopback address has only digits and dots; a name like 127.example.com may resolve to any
+  // machine.
   return absl::StartsWith(host, "127.") &&
          host.find_first_not_of("0123456789.") == std::string::npos;
 }

@@ -19,7 +19,7 @@ namespace quire {
 inline constexpr size_t kMaxUnixPathBytes = 107;
 
 struct Address {
-  std::string unix_path;  // if set, a Unix socket; other fields are unused
+  std::string unix_path;  // path of a Unix socket; if set, host and port are unused
   std::string host;       // name or IP address, without brackets
   int32_t port = 0;       // 0: any free port, for listening
 

@@ -1,5 +1,5 @@
-// An API key is a client's secret. It is sent as metadata `authorization: Bearer KEY`; a server
-// keeps only its hash.
+// An API key is a client's secret. A client sends its key as metadata `authorization: Bearer KEY`;
+// a server keeps only hashes of keys.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_API_KEY_H_
@@ -16,7 +16,7 @@
 namespace quire {
 
 inline constexpr size_t kMaxApiKeyBytes = 256;
-// Metadata name that carries the key.
+// Name of the metadata entry whose value has the key.
 inline constexpr char kAuthorization[] = "authorization";
 
 // SHA-256. A fast hash is enough, because a random key cannot be guessed.
@@ -25,7 +25,7 @@ using ApiKeyHash = std::array<uint8_t, 32>;
 // Returns a new key: "qk-" and 256 random bits in base64url, 46 characters.
 std::string MakeApiKey();
 
-// Returns the key in a text, for example of a file, without surrounding white space.
+// Returns the key in a text, such as a file's contents, without the white space around the key.
 // Errors: kInvalidArgument if the key is empty, too long, or not visible ASCII. The message never
 // quotes the key.
 absl::StatusOr<std::string> ParseApiKey(std::string_view text);

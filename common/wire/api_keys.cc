@@ -105,7 +105,8 @@ absl::StatusOr<std::string> ApiKeys::TenantOf(std::string_view authorization) {
   const KnownApiKey* found = nullptr;
   if (is_bearer && key.size() <= kMaxApiKeyBytes) {
     const ApiKeyHash hash = HashApiKey(ToStd(key));
-    for (const KnownApiKey& known : *keys) {  // no early exit: the time must not depend on the key
+    // The loop has no early exit, because its duration must not depend on the key.
+    for (const KnownApiKey& known : *keys) {
       found = ::CRYPTO_memcmp(known.hash.data(), hash.data(), hash.size()) == 0 ? &known : found;
     }
   }

@@ -1,8 +1,10 @@
-// ApiKeys are the keys that a port accepts, from a file that may be replaced while the process runs
-// (reloaded.h). Replace the file atomically, by a rename: half of a file may be a valid file.
+// ApiKeys holds the keys that a port accepts. The keys come from a file that may be replaced while
+// the process runs (reloaded.h). Replace the file atomically, by a rename: half of a file may be a
+// valid file.
 //
-// One key a line: the SHA-256 of the key in hex, white space, and the tenant's name (by the rule of
-// id_text.h). A tenant may have several keys. Lines that are empty or begin with '#' are skipped.
+// Each line has one key: the SHA-256 of the key in hex, white space, and the tenant's name (by the
+// rule of id_text.h). A tenant may have several keys. Lines that are empty or begin with '#' are
+// skipped.
 //
 // Thread safety: any thread.
 // Errors:        kInvalidArgument, reason API_KEYS_FILE, message "API keys: file: line 3: rule";
@@ -24,7 +26,7 @@
 
 namespace quire {
 
-// Bounds the time of a call: the call's key is compared with all keys, and 1,024 comparisons take
+// Bounds the time of TenantOf, which compares a call's key with all keys: 1,024 comparisons take
 // some 20 us.
 inline constexpr size_t kMaxApiKeys = 1024;
 inline constexpr int64_t kMaxApiKeysFileBytes = int64_t{512} << 10;

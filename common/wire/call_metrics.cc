@@ -32,7 +32,8 @@ constexpr const char* kCodeNames[MethodMetrics::kNumCodes] = {"OK",
 
 using Paths = std::set<std::string, std::less<>>;
 
-// Returns "/package.Service/Method" for our services in this process and for the library's own.
+// Returns the path "/package.Service/Method" of each method of Quire's services that this program
+// links, and of gRPC's own services.
 Paths MakeKnownPaths() {
   Paths paths = {"/grpc.health.v1.Health/Check",
                  "/grpc.health.v1.Health/Watch",
@@ -79,7 +80,7 @@ class CallObserver : public grpc::experimental::Interceptor {
  private:
   MethodMetrics& metrics_;
   const Instant begin_;
-  size_t code_ = grpc::StatusCode::CANCELLED;  // for a call that ends without a status
+  size_t code_ = grpc::StatusCode::CANCELLED;  // stays if the call ends without a status
 };
 
 }  // namespace
@@ -95,7 +96,7 @@ MethodMetrics* CallMetrics::Find(std::string_view path) {
   if (auto it = methods_.find(key); it != methods_.end()) {
     return &it->second;
   }
-  // /package.Service/Method
+  // The key is "/package.Service/Method" or "/unknown".
   const std::string method(key.substr(key.rfind('/') + 1));
   MethodMetrics& metrics = methods_[std::string(key)];
   for (size_t code = 0; code < MethodMetrics::kNumCodes; ++code) {

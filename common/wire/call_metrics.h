@@ -1,6 +1,6 @@
-// CallMetrics counts the calls of a gRPC server by method and status code, and times them. Calls of
-// methods that the server lacks count as one method, "unknown": clients choose those names, and
-// could create any number of time series.
+// CallMetrics counts the calls of a gRPC server by method and status code, and measures their
+// duration. All calls of methods that the server lacks count as the one method "unknown", because
+// clients choose the names of such methods and could otherwise create any number of time series.
 //
 // Thread safety: any thread.
 // Cost:          per call, an allocation and a few atomic operations; per message, a virtual call.
@@ -44,7 +44,8 @@ class CallMetrics : public grpc::experimental::ServerInterceptorFactoryInterface
 
   MetricsRegistry* const registry_;
   Mutex mutex_;
-  // By path of a known method, and one entry for all others. Never erased: pointers stay valid.
+  // Keys: the path of a known method, or "/unknown" for all other methods. Entries are never
+  // erased, so pointers to them stay valid.
   std::map<std::string, MethodMetrics, std::less<>> methods_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -7,7 +7,8 @@
 namespace quire {
 namespace {
 
-// Measured: a peer that is stopped without closing its connection is noticed after about 1 s.
+// With this keepalive, a peer that is stopped without closing its connection is noticed after about
+// 1 s (measured).
 constexpr int kWorkerKeepaliveMs = 500;
 constexpr int kWorkerMinPingIntervalMs = 100;
 constexpr int kWorkerMaxStreams = 16;
@@ -27,24 +28,26 @@ constexpr int kClientConnectTimeoutMs = 2'000;
 constexpr int kClientMinReconnectMs = 200;
 constexpr int kClientMaxReconnectMs = 1'000;
 constexpr int kClientMinResolutionMs = 5'000;
-// A late ping shortens the interval to the next one, hence the factor 2. Pings closer together than
-// the server allows would end the connection with GOAWAY (too_many_pings).
+// If a ping arrives late, the interval to the next ping is shorter, hence the factor 2. Pings
+// closer together than the server allows would end the connection with GOAWAY (too_many_pings).
 static_assert(2 * kPublicMinPingIntervalMs <= kClientKeepaliveMs);
 constexpr int kPublicMaxMetadataBytes = 16 << 10;
 constexpr int kPublicMaxIdleMs = 5 * 60 * 1000;
 constexpr int kPublicMaxAgeMs = 30 * 60 * 1000;
 constexpr int kPublicAgeGraceMs = 2 * 60 * 60 * 1000;
 
-// Limit for TLS, or for the first bytes of HTTP/2. gRPC's default is two minutes.
+// Time limit for the handshake of a connection: TLS, and the first bytes of HTTP/2. gRPC's default
+// is two minutes.
 constexpr int kHandshakeTimeoutMs = 10'000;
 
 constexpr size_t kMaxServerBytes = size_t{1} << 30;
-// Threads for synchronous methods. Only reflection has synchronous methods; ours use callbacks.
+// Threads for synchronous methods. Only gRPC's reflection service has synchronous methods; Quire's
+// services use callbacks.
 constexpr int kMaxServerThreads = 32;
 
-// gRPC decompresses a whole message before it checks its size, so half a MiB may become half a GiB.
-// Without the filter nothing is decompressed; without the algorithms a call that names an algorithm
-// is refused with UNIMPLEMENTED.
+// gRPC decompresses a whole message before it checks the message's size, so half a MiB may become
+// half a GiB. The first setting turns decompression off. The other two make gRPC refuse a call that
+// names a compression algorithm, with UNIMPLEMENTED.
 void RefuseCompression(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
@@ -56,9 +59,9 @@ void RefuseCompression(grpc::ChannelArguments& arguments) {
   arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
 }
 
-// Bounds the memory of all connections together; other limits hold for each connection and stream.
-// A message over the quota ends a stream of an arbitrary client, but honest load stays far below
-// the quota.
+// Bounds the memory of all connections together; other limits bound each connection or stream
+// alone. A message that exceeds the quota ends a stream of an arbitrary client, but honest load
+// stays far below the quota.
 void LimitResources(grpc::ServerBuilder& builder) {
   grpc::ResourceQuota quota;
   quota.Resize(kMaxServerBytes).SetMaxThreads(kMaxServerThreads);
@@ -130,7 +133,7 @@ grpc::ChannelArguments PublicChannelArguments() {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kClientKeepaliveTimeoutMs);
   // Since gRPC 1.60 the keepalive timeout alone has no effect: the ping timeout of 60 s applies.
   arguments.SetInt("grpc.http2.ping_timeout_ms", kClientKeepaliveTimeoutMs);
-  // 0: no limit on pings, since the client of a stream sends no data.
+  // 0 removes the limit on pings without data: the client of a stream sends no data.
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kClientConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kClientMinReconnectMs);

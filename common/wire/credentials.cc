@@ -16,18 +16,18 @@
 namespace quire {
 namespace {
 
-// Bounds the life of session tickets, with which a client could return after its certificate has
-// expired. Tickets are valid only under the configuration that issued them, so the configuration is
-// renewed at this interval.
+// Bounds the life of TLS session tickets, with which a client could reconnect after its certificate
+// has expired. A ticket is valid only under the TLS configuration that issued it, so the
+// configuration is renewed at this interval.
 constexpr int64_t kTicketLifeNs = 10 * kNanosPerSecond;
 
 std::string_view TextOf(const grpc_slice& slice) {
   return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
 }
 
-// Uses gRPC's C API: the C++ class for plain text has no hook to check calls. For TLS, the C++ file
-// watcher (FileWatcherCertificateProvider) accepts a key that does not belong to the certificate
-// and then fails every handshake; the C API asks for files at each connection.
+// Uses gRPC's C API for two reasons. The C++ class for plain text has no hook to check calls. For
+// TLS, the C++ file watcher (FileWatcherCertificateProvider) accepts a key that does not belong to
+// the certificate and then fails every handshake, whereas the C API calls Fetch at each connection.
 class PortCredentials : public grpc::ServerCredentials {
  public:
   PortCredentials(std::shared_ptr<TlsFiles> files, CallCheck check)
@@ -75,7 +75,7 @@ class PortCredentials : public grpc::ServerCredentials {
     renew_at_ = now + kTicketLifeNs;
     const grpc_ssl_pem_key_cert_pair pair = {.private_key = in_use_.key.c_str(),
                                              .cert_chain = in_use_.certificate.c_str()};
-    // The library requires authorities even if it asks clients for no certificate.
+    // gRPC requires authorities even if clients are asked for no certificate.
     const std::string& authorities =
         files_->has_authorities() ? in_use_.authorities : in_use_.certificate;
     *config = ::grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);

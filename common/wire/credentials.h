@@ -1,8 +1,8 @@
 // Credentials of our ports and of our channels: TLS with the files of a TlsFiles, or plain text. A
-// port may also check each call before it begins.
+// port may also check each call before the call begins.
 //
 // A server reads its TlsFiles at each new connection, so that replaced files apply to the next
-// connection and break no open one. A channel keeps the files that it was dialed with.
+// connection and do not break open connections. A channel keeps the files that it was dialed with.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_CREDENTIALS_H_
@@ -20,21 +20,22 @@
 
 namespace quire {
 
-// Returns OK if a call is permitted. Called by any thread once the call's metadata is there, before
-// its message is read, for every path: the library's own services and unknown methods included.
-// path: "/package.Service/Method". authorization: the value of the metadata `authorization`; empty
-// if the call has none, or several. The client gets only the status's code and message.
+// Returns OK if a call is permitted. Called by any thread, when the call's metadata has arrived and
+// before its message is read. Called for every path, even for the library's own services and for
+// unknown methods. path: "/package.Service/Method". authorization: the value of the metadata
+// `authorization`; empty if the call has none, or several. The client gets only the status's code
+// and message.
 using CallCheck =
     std::function<absl::Status(std::string_view path, std::string_view authorization)>;
 
 // files: null for plain text. If the files have authorities, clients need a certificate signed by
-// one of these. REQUIRES: the files have a certificate. check: null for no check. The result must
-// outlive the server.
+// one of the authorities. check: null for no check. The result must outlive the server.
+// REQUIRES: the files, if given, have a certificate.
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(std::shared_ptr<TlsFiles> files,
                                                                CallCheck check = nullptr);
 
 // files: null for plain text. The server's certificate must be signed by one of the authorities,
-// for the host that is dialed; on a Unix socket for "localhost".
+// and must name the host that is dialed ("localhost" for a Unix socket).
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(TlsFiles* files);
 
 }  // namespace quire

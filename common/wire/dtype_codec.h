@@ -1,4 +1,4 @@
-// DType on the wire.
+// Converts between DType and v1::DType, its form on the wire.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_DTYPE_CODEC_H_

@@ -22,7 +22,7 @@ using google::protobuf::io::CodedInputStream;
 // The depth limit of protobuf's parser.
 constexpr int kMaxDepth = 100;
 
-// Returns true if the parser stores the field as a number.
+// Returns true if the parser stores the field as a number or as an array of numbers.
 bool IsNumber(const FieldDescriptor* field, WireFormatLite::WireType wire_type) {
   if (field == nullptr || field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE ||
       field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
@@ -36,14 +36,15 @@ class FieldCounter {
  public:
   FieldCounter(CodedInputStream& input, int max_fields) : input_(input), max_fields_(max_fields) {}
 
-  // Reads to the end of the bytes. Returns false if the bytes are no message, or if has_too_many().
+  // Reads to the end of the input. Returns false if the input is no message of the type, or if
+  // has_too_many().
   bool Count(const Descriptor& type) { return CountUntilEnd(&type) && last_tag_ == 0; }
 
   bool has_too_many() const { return num_fields_ > max_fields_; }
 
  private:
-  // Counts the fields of a message, or with null of an unknown group, after which last_tag_ is the
-  // group's end tag.
+  // Counts the fields of a message of the type. If type is null, counts the fields of an unknown
+  // group; last_tag_ is then the group's end tag.
   bool CountUntilEnd(const Descriptor* type) {
     while (true) {
       last_tag_ = input_.ReadTag();

@@ -1,10 +1,11 @@
-// CheckExpansion refuses a serialized message that would take many times its size once parsed. An
-// empty message in a list is 2 bytes on the wire and some 50 in memory: 4 MiB of them become 100
-// MiB.
+// CheckExpansion refuses a serialized message that would take many times as much memory, after
+// parsing, as it has bytes. An empty message in a list is 2 bytes on the wire and some 50 in
+// memory, so 4 MiB of empty messages become 100 MiB.
 //
 // Thread safety: a free function, safe from any thread.
 // Errors:        kInvalidArgument, reason MALFORMED_PROTO: too many fields, or bytes that are no
-// message. Cost:          reads the bytes once; numbers in packed columns are skipped as one field.
+//                message of the type.
+// Cost:          reads the bytes once; numbers in packed columns are skipped as one field.
 #ifndef QUIRE_COMMON_WIRE_EXPANSION_GUARD_H_
 #define QUIRE_COMMON_WIRE_EXPANSION_GUARD_H_
 
@@ -15,7 +16,8 @@
 namespace quire {
 
 // Counts fields that need an allocation, at any depth: messages, strings, bytes and unknown fields.
-// Numbers are not counted: they take at most eight times their bytes.
+// Numbers are not counted: a number takes at most eight times as many bytes in memory as on the
+// wire.
 absl::Status CheckExpansion(const grpc::ByteBuffer& bytes,
                             const google::protobuf::Descriptor& type,
                             int max_fields);

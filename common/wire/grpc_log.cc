@@ -23,13 +23,14 @@ LogLevel LevelOf(gpr_log_severity severity) {
 
 constexpr size_t kMaxTextBytes = 200;
 
-// gRPC's message ends with the server name that the TLS client asked for. Write cuts the name off:
-// a client must not write into the log.
+// gRPC's message begins with this text and ends with the server name that the TLS client asked for.
+// Write cuts the name off: a client must not write into the log.
 constexpr std::string_view kUnknownServerName = "No match found for server name";
 
-// Called only for severities that pass GRPC_VERBOSITY.
+// gRPC calls this function only for severities that pass GRPC_VERBOSITY.
 void Write(gpr_log_func_args* args) {
-  static auto* const limit = new GrpcLogLimit;  // threads of the library may outlive main
+  // Never deleted, because gRPC's threads may outlive main.
+  static auto* const limit = new GrpcLogLimit;
   std::optional<int64_t> num_left_out = 0;
   if (args->severity == GPR_LOG_SEVERITY_ERROR) {
     num_left_out = limit->Admit(args->file, args->line, SteadyNow());

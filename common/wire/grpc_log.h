@@ -1,10 +1,12 @@
-// Sends gRPC's log to ours, which never waits. gRPC itself writes to standard error and may block:
-// connections that make it complain would stop a server whose log has no reader.
+// Sends gRPC's log lines to our log (common/base/log.h), which never waits. gRPC itself would write
+// to standard error and might block there: a server whose standard error has no reader would stop
+// as soon as connections cause errors.
 //
-// Clients can provoke any number of errors whose text they choose. So each place in gRPC's source
-// logs at most one error every ten seconds, of at most 200 bytes without control characters. The
-// line has the number of errors left out since the last one. Lines of lower severity appear only
-// with GRPC_VERBOSITY, and then all of them.
+// Clients can provoke any number of errors, and choose a part of their text. So each place (file
+// and line) in gRPC's source logs at most one error every ten seconds, of at most 200 bytes without
+// control characters. The line has the number of errors of the same place that were left out since
+// the last line. Messages of lower severity appear only if the variable GRPC_VERBOSITY is set, and
+// are not limited.
 #ifndef QUIRE_COMMON_WIRE_GRPC_LOG_H_
 #define QUIRE_COMMON_WIRE_GRPC_LOG_H_
 
@@ -33,13 +35,13 @@ class GrpcLogLimit {
  public:
   static constexpr int64_t kIntervalNs = 10 * kNanosPerSecond;
 
-  // Returns the number of this place's errors left out since the last written one, or nullopt if
-  // the new error is to be left out too.
+  // Returns nullopt if the error must be left out. Otherwise returns how many errors of the same
+  // place (file, line) were left out since the last error that was written.
   std::optional<int64_t> Admit(std::string_view file, int line, Instant now);
 
  private:
   struct Place {
-    Instant next_at = 0;
+    Instant next_at = 0;  // errors before this time are left out
     int64_t num_left_out = 0;
   };
 

@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-// Metadata values are numbers and short names; longer ones are not sent.
+// Metadata values are numbers and short names; longer values are cut.
 constexpr size_t kMaxMetadataBytes = 128;
 
 bool IsRetryable(absl::StatusCode code) {

@@ -1,11 +1,13 @@
 // Converts between absl::Status and grpc::Status with google.rpc.Status details, so that any client
 // library in any language can read why a call failed.
 //
-// Towards the wire: the message is printable ASCII of at most 256 bytes; the details hold
-// ErrorInfo{reason, domain "quire", metadata} when the status has a reason (common/base/error.h),
-// BadRequest.FieldViolation for kInvalidArgument (field: the message before its first ": "), and
-// RetryInfo where a delay is given and the code is kUnavailable or kResourceExhausted. Details
-// larger than 2 KiB lose their metadata: too much trailing metadata would replace the status.
+// On the wire, the message is printable ASCII of at most 256 bytes. The details are:
+// - ErrorInfo{reason, domain "quire", metadata}, if the status has a reason (common/base/error.h);
+// - BadRequest.FieldViolation, if the code is kInvalidArgument. The violation's field is the part
+//   of the message before the first ": ";
+// - RetryInfo, if a delay is given and the code is kUnavailable or kResourceExhausted.
+// Details larger than 2 KiB lose the ErrorInfo's metadata, because gRPC replaces a status whose
+// trailing metadata is too large.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_GRPC_STATUS_H_

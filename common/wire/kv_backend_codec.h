@@ -1,4 +1,4 @@
-// KvBackend on the wire.
+// Converts between KvBackend and v1::KvBackend, its form on the wire.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_KV_BACKEND_CODEC_H_

@@ -35,15 +35,17 @@
 namespace quire {
 namespace {
 
-// Descriptors reserved for everything else: logs, links to workers, the HTTP port.
+// Descriptors that connections must leave to the rest of the process: logs, streams to workers, the
+// HTTP port.
 constexpr int kReservedFiles = 64;
 constexpr int kBacklog = 1024;
-// Accepts from one socket before the other sockets and stop_ get a turn.
+// Most connections accepted from one socket before the other sockets and stop_ are polled.
 constexpr int kMaxAcceptsInARow = 64;
 constexpr int kNoFilesPauseMillis = 100;
 constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
 
-// Subtracts the reserve, but at most a quarter of the limit: a low limit must leave connections.
+// Returns the limit less the reserve. Subtracts at most a quarter of the limit, so that a low limit
+// still allows connections.
 int Without(int reserve, int limit) { return limit - std::min(reserve, limit / 4); }
 
 int MaxOpenFiles(int num_files_spared) {
@@ -73,8 +75,8 @@ FileDescriptor ListenAt(const sockaddr* address, socklen_t length, bool takes_ip
     return socket;
   }
   if (address->sa_family != AF_UNIX) {
-    SetOption(socket, SOL_SOCKET, SO_REUSEADDR, 1);  // binds even while old connections linger
-    SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // accepted connections inherit this
+    SetOption(socket, SOL_SOCKET, SO_REUSEADDR, 1);  // allows bind while old connections linger
+    SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // accepted connections inherit this option
   }
   if (address->sa_family == AF_INET6) {
     SetOption(socket, IPPROTO_IPV6, IPV6_V6ONLY, takes_ipv4_too ? 0 : 1);
@@ -99,7 +101,8 @@ int32_t BoundPort(const FileDescriptor& socket) {
              : 0;
 }
 
-// Limits log lines about refusals: a refused client may come again at once.
+// Returns true at most once in kRefusalLogIntervalNs: a refused client may reconnect at once, and a
+// line for each refusal would flood the log.
 bool IsTimeToLog(Instant* logged_at) {
   const Instant now = SteadyNow();
   const bool is_time = now - *logged_at >= kRefusalLogIntervalNs;
@@ -107,7 +110,8 @@ bool IsTimeToLog(Instant* logged_at) {
   return is_time;
 }
 
-// Returns true for this process's user, and for root, which may do everything anyway.
+// Returns true if the client runs as this process's user, or as root, which may do everything
+// anyway.
 bool IsOwnUsers(const FileDescriptor& connection) {
   ucred peer = {};
   socklen_t length = sizeof(peer);
@@ -144,7 +148,8 @@ absl::Status Listener::BindUnix() {
     return CannotListen(address_);
   }
   std::copy(address_.unix_path.begin(), address_.unix_path.end(), where.sun_path);
-  // Replacing a live process's socket would leave both processes unreachable once this one ends.
+  // Replacing a live process's socket would leave both processes unreachable once this process
+  // ends.
   if (IsListenedOn(address_.unix_path)) {
     errno = EADDRINUSE;
     return CannotListen(address_);
@@ -180,10 +185,11 @@ absl::Status Listener::BindHost() {
     FileDescriptor socket = ListenAt(
         reinterpret_cast<const sockaddr*>(&where), found->ai_addrlen, address_.host == "::");
     if (socket.is_open()) {
-      address_.port = BoundPort(socket);  // all addresses use the same port
+      address_.port = BoundPort(socket);  // the other addresses get the same port
       sockets_.push_back(std::move(socket));
     } else if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) {
-      return CannotListen(address_);  // only addresses that this machine lacks are skipped
+      // The two errors above mean that this machine lacks the address, which is then skipped.
+      return CannotListen(address_);
     }
   }
   return sockets_.empty() ? CannotListen(address_) : absl::OkStatus();
@@ -207,8 +213,9 @@ void Listener::SetRefusing(bool is_refusing) {
   }
 }
 
-// gRPC has no call to close its connections and does not report their descriptors. So this
-// function finds them by their local port, which all connections accepted here share.
+// gRPC has no call to close its connections and does not report their descriptors. So this function
+// tries every descriptor and finds the connections by their local port, which all connections of
+// this listener share.
 void Listener::EndConnections() const {
   for (int fd = 0; fd < max_open_files_; ++fd) {
     sockaddr_storage address = {};
@@ -257,7 +264,7 @@ void Listener::Run() {
   }
 }
 
-// Returns the time until the next silent connection expires; -1 if there is none.
+// Returns the milliseconds until the next silent connection expires; -1 if there is no connection.
 int Listener::PollTimeoutMillis() const {
   const std::optional<Instant> expiry = silent_.next_expiry();
   if (!expiry.has_value()) {
@@ -274,13 +281,15 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         WaitForFiles();
       }
-      return;  // no connection waits, or its client left; poll reports the next
+      // No connection waits, or the waiting client has left. poll reports the next connection.
+      return;
     }
     if (is_refusing_.load()) {
       continue;
     }
     if (connection.fd() >= max_open_files_) {
-      HandOverSpeakers();  // clients that have spoken must not be ended as silent
+      // Without this call, MoveBelowBound could end clients that have already sent bytes.
+      HandOverSpeakers();
       connection = MoveBelowBound(std::move(connection));
       if (!connection.is_open()) {
         continue;
@@ -295,9 +304,9 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
   }
 }
 
-// Ends silent connections until the new one gets a descriptor below the bound, so that the bound
-// counts the new connection too. If another thread takes a freed descriptor first, one more silent
-// connection is ended.
+// Ends silent connections until the new connection can move to a freed descriptor below
+// max_open_files_, the bound on descriptors. If another thread takes a freed descriptor first, one
+// more silent connection is ended.
 FileDescriptor Listener::MoveBelowBound(FileDescriptor connection) {
   while (!silent_.empty()) {
     silent_.EndOldest();
@@ -333,8 +342,8 @@ void Listener::RefuseUser() {
   }
 }
 
-// Waits after a failed accept, when even the reserved descriptors are in use. Clients wait in the
-// kernel's queue.
+// Waits after accept failed because even the reserved descriptors are in use, or because memory is
+// short. Meanwhile clients wait in the kernel's accept queue.
 void Listener::WaitForFiles() {
   if (IsTimeToLog(&files_logged_at_)) {
     LogWarning(

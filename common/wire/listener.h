@@ -1,19 +1,20 @@
 // Listener accepts connections for a gRPC server, in place of the library's own ports. In gRPC
-// 1.51.1 the library's ports accept without limit, and stop for good once the process has no file
+// 1.51.1 the library's ports accept without limit, and stop for good when the process has no file
 // descriptor left (CVE-2023-4785).
 //
 // A connection goes to the library after its client's first bytes (silent_connections.h). While too
-// many files are open, a new connection replaces the connection that has been silent longest. If
-// none is silent, the new one is closed at once, so that the rest of the process always has some
-// files left. The bound counts open files, because the library does not report when a connection
-// ends. The kernel gives the lowest free descriptor, so descriptor N means at least N open files.
+// many files are open, a new connection replaces the connection that has been silent longest. If no
+// connection is silent, the new connection is closed at once, so that the rest of the process
+// always has some files left. The bound is on open files, because the library does not report when
+// a connection ends. The kernel gives the lowest free descriptor, so descriptor N means at least N
+// open files.
 //
 // A client of a Unix socket may do everything that the server offers. So connections of users other
-// than this process's and root are closed, whatever the file's permissions are. Refusals for too
-// many files, refusals of users, and failures of accept are each logged at most every ten seconds.
-// A failed accept is retried after 100 ms.
+// than this process's user and root are closed, whatever the file's permissions are. Refusals for
+// too many files, refusals of users, and failures of accept are each logged at most every ten
+// seconds. A failed accept is retried after 100 ms.
 //
-// Thread safety: one caller at a time. Its own thread accepts.
+// Thread safety: one caller at a time. The listener's own thread accepts.
 // Errors:        kUnavailable, reason LISTEN, if the address cannot be bound.
 #ifndef QUIRE_COMMON_WIRE_LISTENER_H_
 #define QUIRE_COMMON_WIRE_LISTENER_H_
@@ -36,14 +37,14 @@ namespace quire {
 
 class Listener {
  public:
-  // Most files that may be open when a connection is accepted, even if the process's limit is
-  // higher. A connection without calls takes some 50 KiB.
+  // Upper bound on open files when a connection is accepted, even if the process's limit is higher.
+  // The bound limits memory, since a connection without calls takes some 50 KiB.
   static constexpr int kMaxOpenFiles = 4096;
 
-  // Binds the address, or all addresses of a name; port 0 picks a free one. Clients can connect
-  // from now on and wait until Start. num_files_spared: lowers this port's bound on open files, by
-  // at most a quarter, so that a flood on this port leaves connections to the process's other
-  // ports.
+  // Binds the address, or all addresses of a name; port 0 picks a free port. After Bind clients can
+  // connect, but they wait until Start. num_files_spared: lowers this port's bound on open files,
+  // by at most a quarter, so that a flood on this port leaves files for connections to the
+  // process's other ports.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const Address& address,
                                                         int num_files_spared = 0);
 
@@ -61,7 +62,7 @@ class Listener {
   // Accepts connections until Stop. Call once, after the server has started.
   void Start();
 
-  // With true, closes all connections now, and each new connection at once.
+  // True: closes all connections now, and each new connection at once. False: accepts again.
   void SetRefusing(bool is_refusing);
 
   // Accepts no more connections. Call before the server shuts down.
@@ -79,7 +80,8 @@ class Listener {
   int PollTimeoutMillis() const;
   void AcceptFrom(const FileDescriptor& socket);
   void HandOverSpeakers();
-  // Returns a descriptor that is not open if there is no room; the connection is then refused.
+  // Returns the connection under a new descriptor. If there is no room, refuses the connection and
+  // returns a descriptor that is not open.
   FileDescriptor MoveBelowBound(FileDescriptor connection);
   void Refuse(FileDescriptor connection);
   void EndConnections() const;
@@ -90,12 +92,12 @@ class Listener {
   const int max_open_files_;
   std::vector<FileDescriptor> sockets_;
   SilentConnections silent_;
-  std::shared_ptr<grpc::ServerCredentials> credentials_;  // used at each connection
+  std::shared_ptr<grpc::ServerCredentials> credentials_;  // kept alive: used at each connection
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::atomic<bool> is_refusing_ = false;
-  FileDescriptor stop_;      // readable once the thread must end
-  Instant files_logged_at_;  // last log line about too many open files
-  Instant users_logged_at_;  // last log line about another user
+  FileDescriptor stop_;      // readable when the thread must end
+  Instant files_logged_at_;  // time of the last log line about too many open files
+  Instant users_logged_at_;  // time of the last log line about another user
   std::thread thread_;
 };
 

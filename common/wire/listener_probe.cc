@@ -25,8 +25,8 @@ namespace quire {
 namespace {
 
 // A Listener hands a connection over only after its client's first bytes: the preface of HTTP/2
-// (RFC 9113, section 3.4) or the start of a TLS record (RFC 8446, section 5.1). No bytes
-// follow, since other bytes would add errors to the server's log.
+// (RFC 9113, section 3.4) or the start of a TLS record (RFC 8446, section 5.1). The probe sends no
+// more than these bytes, since further bytes would add errors to the server's log.
 constexpr std::string_view kHttp2Hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr std::string_view kTlsHello = "\x16\x03\x01";
 
@@ -39,7 +39,7 @@ Address Dialled(Address address) {
   return address;
 }
 
-// Waits for poll(2) events. Returns false after the deadline.
+// Waits until the socket has one of the events of poll(2). Returns false after the deadline.
 bool WaitFor(const FileDescriptor& socket, int16_t events, Instant deadline) {
   pollfd wait = {.fd = socket.fd(), .events = events, .revents = 0};
   const int64_t left_ms = std::max<int64_t>((deadline - SteadyNow()) / kNanosPerMilli, 0);
@@ -69,7 +69,7 @@ bool IsAnswered(const SocketAddress& address, std::string_view hello, Instant de
   if (error != 0) {
     return false;  // connection refused: no server listens
   }
-  // With or without TLS, a server answers this incomplete greeting or closes the connection.
+  // With or without TLS, a server answers an incomplete hello or closes the connection.
   static_cast<void>(::send(socket.fd(), hello.data(), hello.size(), MSG_NOSIGNAL));
   ::shutdown(socket.fd(), SHUT_WR);
   return WaitFor(socket, POLLIN, deadline);
@@ -123,7 +123,8 @@ ListenerProbe::~ListenerProbe() {
 
 void ListenerProbe::Run() {
   int num_misses = 0;
-  // Resolved only once: the listening socket stays bound to those addresses even if DNS changes.
+  // The name is resolved only once, because the listening sockets stay bound to the first addresses
+  // even if DNS changes.
   std::vector<SocketAddress> addresses;
   MutexLock lock(mutex_);
   for (;;) {

@@ -1,11 +1,11 @@
 // ListenerProbe dials an address of its own process every few seconds, and reports if no answer
 // comes. Without the probe, a process that accepts no new connections would look healthy from
-// inside while it serves old ones.
+// inside while it still serves old connections.
 //
-// The server's first byte or the end of the connection counts as an answer, so a server that
-// refuses connections because it has too many does not count as deaf.
+// The server's first byte or the end of the connection counts as an answer. So a server that
+// refuses a connection because it has too many connections does not count as deaf.
 //
-// Thread safety: is_deaf from any thread. Its own thread dials, and may wait.
+// Thread safety: is_deaf from any thread. The probe's own thread dials, and it can wait.
 #ifndef QUIRE_COMMON_WIRE_LISTENER_PROBE_H_
 #define QUIRE_COMMON_WIRE_LISTENER_PROBE_H_
 
@@ -29,7 +29,8 @@ struct ListenerProbeTiming {
 
 class ListenerProbe {
  public:
-  // address: a Listener's, or a name of this machine. "0.0.0.0" and "::" are dialed on loopback.
+  // address: the address of a Listener, or a name of this machine. Instead of "0.0.0.0" and "::",
+  // the probe dials the loopback address.
   ListenerProbe(const Address& address, bool is_tls, ListenerProbeTiming timing = {});
   ~ListenerProbe();
   ListenerProbe(const ListenerProbe&) = delete;
@@ -46,7 +47,7 @@ class ListenerProbe {
   const ListenerProbeTiming timing_;
   std::atomic<bool> is_deaf_ = false;
   Mutex mutex_;
-  CondVar stop_;  // notified under mutex_
+  CondVar stop_;  // notified while mutex_ is held
   bool is_stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -6,7 +6,8 @@
 // logged once.
 //
 // Thread safety: any thread.
-// Cost:          Get is a lock and a reference. The files are read and checked twice in kMaxAgeNs.
+// Cost:          Get takes a lock and copies a shared_ptr. The files are read and checked twice in
+//                kMaxAgeNs.
 #ifndef QUIRE_COMMON_WIRE_RELOADED_H_
 #define QUIRE_COMMON_WIRE_RELOADED_H_
 
@@ -31,21 +32,22 @@ class Reloaded {
  public:
   // Upper bound on the age of the value that Get returns, if the disk answers at once.
   static constexpr int64_t kMaxAgeNs = kNanosPerSecond;
+  // Upper bound on the destructor's wait for the thread.
   static constexpr int64_t kMaxEndNs = kNanosPerSecond;
 
-  // Errors of the reader are logged, so they must not quote contents. If a disk hangs, the reader
-  // may outlive the object.
+  // Reads the files. Errors are logged, so their messages must not quote the files' contents. If a
+  // disk hangs, the reader may outlive the Reloaded object.
   using Reader = std::function<absl::StatusOr<Value>()>;
 
-  // what, file: how log lines name the contents (a plural) and the path. first: the result of the
-  // first call of `read`, which the caller made.
+  // what: name of the contents for log lines, a plural. file: path for log lines. first: the value
+  // that the caller got from a first call of `read`.
   Reloaded(std::string what, std::string file, Reader read, Value first)
       : shared_(std::make_shared<Shared>(
             std::move(what), std::move(file), std::move(read), std::move(first))) {
     thread_ = std::thread([shared = shared_] { shared->Run(); });
   }
-  // Joins the thread, else it could use OpenSSL while exit() destroys the library. If a disk hangs,
-  // the thread is stuck in a system call and is detached after kMaxEndNs.
+  // Joins the thread, else the thread could use OpenSSL while exit() destroys OpenSSL's data. If a
+  // disk hangs, the thread is stuck in a system call and is detached after kMaxEndNs.
   ~Reloaded() { shared_->Stop(SteadyNow() + kMaxEndNs) ? thread_.join() : thread_.detach(); }
   Reloaded(const Reloaded&) = delete;
   Reloaded& operator=(const Reloaded&) = delete;
@@ -57,7 +59,7 @@ class Reloaded {
   }
 
  private:
-  // The members that the thread uses.
+  // The members that the thread uses. A detached thread keeps them alive.
   struct Shared {
     Shared(std::string name, std::string path, Reader reader, Value first)
         : what(std::move(name)),
@@ -110,12 +112,12 @@ class Reloaded {
     const std::string file;
     const Reader read;
     Mutex mutex;
-    CondVar stop;   // notified under mutex
-    CondVar ended;  // notified under mutex
+    CondVar stop;   // notified while mutex is held
+    CondVar ended;  // notified while mutex is held
     bool is_stopped ABSL_GUARDED_BY(mutex) = false;
     bool has_ended ABSL_GUARDED_BY(mutex) = false;
     std::shared_ptr<const Value> value ABSL_GUARDED_BY(mutex);
-    std::string last_fault ABSL_GUARDED_BY(mutex);  // empty: none
+    std::string last_fault ABSL_GUARDED_BY(mutex);  // empty: the last read succeeded
   };
 
   const std::shared_ptr<Shared> shared_;

@@ -13,17 +13,19 @@
 namespace quire {
 namespace {
 
-constexpr size_t kMaxEvents = 64;  // per call of epoll_wait
+constexpr size_t kMaxEvents = 64;  // most events returned by one call of epoll_wait
 constexpr std::string_view kHttp2 = "PRI * HTTP/2.0";
 constexpr std::string_view kTlsHandshake = "\x16\x03";
 
-// Returns whether the bytes that have arrived so far match the word.
+// Returns true if `word` and `said` are equal up to the end of the shorter of the two. `said` has
+// the bytes that have arrived so far.
 bool BeginsLike(std::string_view word, std::string_view said) {
   const size_t length = std::min(word.size(), said.size());
   return word.substr(0, length) == said.substr(0, length);
 }
 
-// Returns true if a client began HTTP/2 or TLS. The bytes stay in the socket, for the library.
+// Returns true if the client's first bytes are HTTP/2 or TLS. The bytes stay in the socket, where
+// gRPC reads them.
 bool IsClient(const FileDescriptor& socket) {
   std::array<char, kHttp2.size()> buffer = {};
   const ssize_t num_bytes =
@@ -77,7 +79,7 @@ std::vector<SilentConnections::Connection> SilentConnections::TakeSpeakers() {
     Connection connection = std::move(found->second);
     connections_.erase(found);
     if (IsClient(connection.socket)) {
-      // From now on the library polls the socket.
+      // From now on gRPC polls the socket.
       ::epoll_ctl(events_.fd(), EPOLL_CTL_DEL, connection.socket.fd(), nullptr);
       speakers.push_back(std::move(connection));
     }

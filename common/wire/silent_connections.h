@@ -1,7 +1,7 @@
 // SilentConnections holds connections until their clients' first bytes. A silent connection costs
-// one file and nothing in the gRPC library. It keeps no other client out: beyond kMaxConnections, a
-// new connection ends the one that has been silent longest. A client whose first bytes are neither
-// HTTP/2 nor TLS is disconnected.
+// one file and nothing in the gRPC library. Silent connections keep no other client out: beyond
+// kMaxConnections, a new connection ends the connection that has been silent longest. A client
+// whose first bytes are neither HTTP/2 nor TLS is disconnected.
 //
 // Clients of HTTP/2 speak first: RFC 9113, section 3.4.
 //
@@ -29,13 +29,13 @@ class SilentConnections {
   struct Connection {
     FileDescriptor socket;
     int listener_fd = -1;  // the listening socket that accepted this connection
-    Instant since = 0;
+    Instant since = 0;     // time of accept
   };
 
   SilentConnections();
 
-  // The epoll, readable when a client has sent bytes or left. Not open if the system could not make
-  // an epoll.
+  // The epoll descriptor, readable when a client has sent bytes or left. Not open if the system
+  // could not make an epoll instance.
   const FileDescriptor& events() const { return events_; }
   bool empty() const { return connections_.empty(); }
 
@@ -46,7 +46,7 @@ class SilentConnections {
 
   // Ends connections that have been silent for kMaxSilenceNs.
   void EndExpired(Instant now);
-  // Returns when the next connection expires, or nullopt if there is none.
+  // Returns the time at which the next connection expires, or nullopt if there is no connection.
   std::optional<Instant> next_expiry() const;
 
   // Removes and returns connections whose clients began HTTP/2 or TLS. Ends connections
@@ -54,9 +54,9 @@ class SilentConnections {
   std::vector<Connection> TakeSpeakers();
 
  private:
-  FileDescriptor events_;  // epoll
+  FileDescriptor events_;  // an epoll descriptor
   uint64_t last_id_ = 0;
-  std::map<uint64_t, Connection> connections_;  // by id, in order of arrival
+  std::map<uint64_t, Connection> connections_;  // by id; ids ascend in order of arrival
 };
 
 }  // namespace quire

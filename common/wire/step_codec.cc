@@ -26,9 +26,9 @@ absl::Status CheckLength(std::string_view field, int got, int want) {
   return got == want ? absl::OkStatus() : Malformed(field, "column length", got, want);
 }
 
-// Checks that the counts add up to `want`, the length of the column that they cut into parts.
+// Checks that the counts add up to `want`, the length of the column that the counts divide.
 absl::Status CheckSum(std::string_view field, const Column& counts, int want) {
-  uint64_t sum = 0;  // at most 2^31 entries of 2^32: no overflow
+  uint64_t sum = 0;  // cannot overflow: at most 2^31 entries below 2^32
   for (uint32_t count : counts) {
     sum += count;
   }
@@ -56,7 +56,7 @@ void AddColumn(const google::protobuf::RepeatedField<T>& column, FoldHash& diges
                    static_cast<size_t>(column.size()) * sizeof(T)});
 }
 
-// Negative numbers are sent as their two's complement.
+// Appends the values to the column. Negative numbers are sent as their two's complement.
 template <typename T>
 void Append(const std::vector<T>& values, Column* column) {
   static_assert(sizeof(T) == sizeof(uint32_t));
@@ -208,7 +208,7 @@ void EncodeSwaps(const StepPlan& plan, v1::StepRequest* request) {
   }
 }
 
-// REQUIRES: the columns of each direction have equal lengths.
+// REQUIRES: the columns of swap-outs have equal lengths, and so do the columns of swap-ins.
 void DecodeSwaps(const v1::StepRequest& request, StepPlan* plan) {
   plan->swap_outs.reserve(static_cast<size_t>(request.swap_out_block_size()));
   for (int i = 0; i < request.swap_out_block_size(); ++i) {

@@ -19,7 +19,7 @@
 namespace quire {
 namespace {
 
-// Bundles of all authorities that browsers trust have a fifth of this size.
+// A bundle of all authorities that browsers trust has a fifth of this size.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 20;
 
 template <typename Object, void (*Free)(Object*)>
@@ -35,7 +35,7 @@ absl::Status Fault(const std::string& path, std::string_view rule) {
   return InvalidArgument("TLS_FILE", absl::StrCat("TLS: ", path, ": ", ToAbsl(rule)));
 }
 
-// Adds OpenSSL's reason, which never quotes the file.
+// Returns a Fault whose rule ends with OpenSSL's reason, which never quotes the file.
 absl::Status LibraryFault(const std::string& path, std::string_view rule) {
   const char* cause = ::ERR_reason_error_string(::ERR_peek_last_error());
   ::ERR_clear_error();
@@ -43,7 +43,8 @@ absl::Status LibraryFault(const std::string& path, std::string_view rule) {
                cause == nullptr ? std::string(rule) : absl::StrCat(ToAbsl(rule), " (", cause, ")"));
 }
 
-// The source ends at the first zero byte, because gRPC takes the contents as a C string.
+// Returns a BIO that ends at the first zero byte of the text, because gRPC takes the text as a C
+// string.
 Source Read(const std::string& text) { return Source(::BIO_new_mem_buf(text.c_str(), /*len=*/-1)); }
 
 // Without this callback OpenSSL would ask for a password at the terminal.
@@ -62,7 +63,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
                    : InvalidArgument("TLS_FILE", absl::StrCat("TLS: ", text.status().message()));
 }
 
-// Checks that the text has at least one certificate, and no broken one.
+// Checks that the text has at least one certificate, and that no certificate is broken.
 absl::Status CheckCertificates(const std::string& path, const std::string& text) {
   const Source source = Read(text);
   int count = 0;
@@ -81,7 +82,7 @@ absl::Status CheckCertificates(const std::string& path, const std::string& text)
   return absl::OkStatus();
 }
 
-// Loads certificate and key in the same way as gRPC, so that gRPC refuses neither.
+// Loads certificate and key in the same way as gRPC does, so that gRPC refuses no pair that passes.
 absl::Status CheckPair(const TlsTexts& paths, const TlsTexts& texts) {
   ::ERR_clear_error();
   const Context context(::SSL_CTX_new(::TLS_method()));

@@ -1,6 +1,6 @@
-// TlsFiles are the certificate, the key and the certificate authorities of one port, or of one kind
-// of connection. Their PEM files may be replaced while the process runs (reloaded.h). Files that do
-// not belong together, such as a certificate and another one's key, are not used.
+// TlsFiles holds the certificate, the key and the certificate authorities of one port, or of one
+// kind of connection. The PEM files may be replaced while the process runs (reloaded.h). Files that
+// do not belong together, such as a certificate and the key of another certificate, are not used.
 //
 // Thread safety: any thread.
 // Errors:        kInvalidArgument, reason TLS_FILE, message "TLS: file: rule", without contents.
@@ -16,11 +16,13 @@
 
 namespace quire {
 
-// Paths of files, or their contents.
+// Either the paths of three files, or the contents of three files.
 struct TlsTexts {
-  std::string certificate;  // followed by its chain of intermediates; empty: none
+  std::string certificate;  // certificate, then its chain of intermediates; empty: no certificate
   std::string key;          // private key of the certificate, not encrypted
-  std::string authorities;  // may sign the peer's certificate; empty: none is asked for
+  // Certificate authorities, one of which must have signed the peer's certificate. Empty: the peer
+  // is asked for no certificate.
+  std::string authorities;
 
   bool is_empty() const { return certificate.empty() && key.empty() && authorities.empty(); }
 
@@ -41,7 +43,7 @@ class TlsFiles {
   // Returns the newest texts that belong together.
   TlsTexts Get() { return *texts_.Get(); }
 
-  // Returns true if the peer is asked for a certificate. Never changes.
+  // Returns true if the peer is asked for a certificate. The result never changes.
   bool has_authorities() const { return !paths_.authorities.empty(); }
 
  private:

@@ -24,7 +24,8 @@ void WatchStream::OnReadDone(bool ok) {
 }
 
 void WatchStream::OnDone(const grpc::Status& status) {
-  // Moved to the stack: destroying the callbacks may destroy this stream, so it must happen last.
+  // The callbacks are moved to the stack, so that they are destroyed last: their destruction may
+  // destroy this stream.
   const Callbacks callbacks = std::move(callbacks_);
   absl::Status end = FromGrpcStatus(status);
   callbacks.on_end(end.ok() ? absl::UnavailableError("worker: ended the stream of reports")

@@ -38,7 +38,7 @@ absl::StatusOr<Address> DefaultWorkerAddress() {
   const std::optional<std::string> runtime = RuntimeFolder("/quire/worker.sock.ranks");
   const std::string folder = runtime.has_value() ? absl::StrCat(*runtime, "/quire")
                                                  : absl::StrCat("/tmp/quire-", ::geteuid());
-  static_cast<void>(::mkdir(folder.c_str(), kOwnerOnly));  // may exist already
+  static_cast<void>(::mkdir(folder.c_str(), kOwnerOnly));  // the folder may exist already
   if (!IsOwnFolder(folder)) {
     return Error(absl::StatusCode::kFailedPrecondition,
                  "ADDRESS",

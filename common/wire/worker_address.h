@@ -15,12 +15,14 @@
 
 namespace quire {
 
-// Returns $XDG_RUNTIME_DIR, or nullopt if that is no absolute path, or if path_below appended to it
-// would be too long for a Unix socket.
+// Returns $XDG_RUNTIME_DIR. Returns nullopt if the variable is no absolute path, or if the folder's
+// path with path_below appended would be too long for a Unix socket.
 std::optional<std::string> RuntimeFolder(std::string_view path_below);
 
-// Returns $XDG_RUNTIME_DIR/quire/worker.sock, or /tmp/quire-UID/worker.sock. Makes the folder.
-// Errors: kFailedPrecondition, reason ADDRESS, if the path is no folder or belongs to another user.
+// Returns $XDG_RUNTIME_DIR/quire/worker.sock, or /tmp/quire-UID/worker.sock if RuntimeFolder
+// returns nullopt. Makes the folder of the socket.
+// Errors: kFailedPrecondition, reason ADDRESS, if another user owns the folder or may enter it, or
+// if the path is no folder.
 absl::StatusOr<Address> DefaultWorkerAddress();
 
 }  // namespace quire

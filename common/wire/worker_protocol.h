@@ -1,5 +1,5 @@
-// The version of proto/v1/worker.proto that this build speaks. Both ends exchange it in the
-// handshake and refuse any other version.
+// The version of proto/v1/worker.proto that this build speaks. Scheduler and worker exchange their
+// versions in the handshake and refuse any other version.
 //
 // Thread-safe: a constant.
 #ifndef QUIRE_COMMON_WIRE_WORKER_PROTOCOL_H_

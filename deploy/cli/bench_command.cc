@@ -136,7 +136,8 @@ std::vector<v1::GenerateRequest> RandomRequests(const BenchOptions& options,
   return requests;
 }
 
-// Returns true if the line has a prompt, as text or as tokens.
+// Sets the request's prompt, from the text or the tokens of the line. Returns false if the line has
+// neither.
 bool SetPrompt(const Json& line, v1::GenerateRequest* request) {
   if (!line.is_object()) {
     return false;
@@ -158,7 +159,8 @@ bool SetPrompt(const Json& line, v1::GenerateRequest* request) {
   return true;
 }
 
-// The file's lines in order, repeated if there are fewer than count.
+// Returns `count` requests from the file's lines in order; starts again with the first line if
+// there are fewer lines than count.
 absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchOptions& options,
                                                                 int32_t count) {
   std::ifstream file(options.dataset_path);

@@ -1,6 +1,6 @@
-// `quire bench serve --server ADDR [flags]`: sends requests to a running server, open loop (a rate)
-// or closed loop (a number of clients), and prints the table that users know from `vllm bench
-// serve`.
+// `quire bench serve --server ADDR [flags]`: sends requests to a running server and prints the
+// table that users know from `vllm bench serve`. The load is an open loop (a rate of arrivals) or a
+// closed loop (a number of clients).
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_BENCH_COMMAND_H_

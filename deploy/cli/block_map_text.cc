@@ -9,18 +9,18 @@
 namespace quire {
 namespace {
 
-// Bounds the cells of an answer; a server sends at most 1,024.
+// Upper bound on the cells that are read from an answer; a server sends at most 1,024.
 constexpr int kMaxCells = 4096;
 
-// Colors that are light enough for dark terminals and dark enough for light ones. Neighbors in the
-// list differ.
+// Colors that are light enough for dark terminals and dark enough for light ones. Neighbors in this
+// list look different.
 constexpr int kHolderColours[] = {33, 166, 71, 134, 37, 161, 136, 63, 107, 173, 31, 97};
 
 constexpr MapGlyphs kPlainGlyphs = {
     .active = {"+", "+", "#", "#"}, .shared = "s", .leaving = "~", .cached = "c", .free = "."};
 constexpr MapGlyphs kUnicodeGlyphs = {
     .active = {"░", "▒", "▓", "█"}, .shared = "▞", .leaving = "~", .cached = "c", .free = "·"};
-// The color tells cached blocks from active ones.
+// The color shows which blocks are cached and which are active, so both may use the same glyphs.
 constexpr MapGlyphs kColouredGlyphs = {
     .active = {"░", "▒", "▓", "█"}, .shared = "▞", .leaving = "▒", .cached = "░", .free = "·"};
 
@@ -30,8 +30,8 @@ struct Cell {
   double num_active = 0;
   double num_leaving = 0;
   double num_shared = 0;
-  double most = 0;      // active blocks of the merged cell with the most
-  uint64_t holder = 0;  // holder of that cell
+  double most = 0;      // active blocks in the merged cell that has most of them
+  uint64_t holder = 0;  // holder in that merged cell
 };
 
 template <typename Column>
@@ -92,7 +92,7 @@ std::vector<std::vector<ColouredText>> BlockMapLines(const v1::BlockMap& map,
                                                      const MapGlyphs& glyphs) {
   const int num_cells = std::min(
       kMaxCells, std::max({map.num_cached_size(), map.num_active_size(), map.num_leaving_size()}));
-  // A cell of two columns is about square.
+  // On a terminal a cell that is two columns wide is about square.
   const int cell_columns = 2 * num_cells <= width * max_lines ? 2 : 1;
   const int columns = width / cell_columns;
   const int places = columns * max_lines;

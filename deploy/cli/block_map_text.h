@@ -1,5 +1,5 @@
-// A map of KV blocks as lines of text. A cell is one glyph, or two if there is room. If there is
-// not enough room, one glyph shows several cells.
+// Shows a map of KV blocks as lines of text. A cell is one glyph, or two if there is room. If there
+// is not enough room, one glyph shows several cells.
 //
 // Thread safety: free functions and value types.
 #ifndef QUIRE_DEPLOY_CLI_BLOCK_MAP_TEXT_H_
@@ -22,7 +22,7 @@ struct ColouredText {
 // Glyphs of cells.
 struct MapGlyphs {
   static constexpr int kNumShades = 4;
-  const char* active[kNumShades];  // by the share of active blocks, the smallest first
+  const char* active[kNumShades];  // from the smallest share of active blocks to the greatest
   const char* shared;
   const char* leaving;
   const char* cached;
@@ -33,11 +33,11 @@ const MapGlyphs& MapGlyphsOf(bool has_colour, bool has_unicode);
 inline constexpr char kFreeColour[] = "38;5;242";
 inline constexpr char kCachedColour[] = "38;5;247";
 inline constexpr char kLeavingColour[] = "38;5;208";
-// Returns the color of a holder, which is the same in every frame.
+// Returns the color of a holder. A holder has the same color in every frame.
 std::string ColourOfHolder(uint64_t number);
 
-// Returns at most max_lines lines of at most `width` glyphs each. Missing values of a column of
-// `map` count as 0, and cells beyond an upper bound are dropped. REQUIRES: width and max_lines are
+// Returns at most max_lines lines of at most `width` glyphs each. Values that a column of `map`
+// lacks count as 0; cells beyond an upper bound are dropped. REQUIRES: width and max_lines are
 // positive.
 std::vector<std::vector<ColouredText>> BlockMapLines(const v1::BlockMap& map,
                                                      int width,

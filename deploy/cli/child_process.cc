@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-// Runs in the forked child: only async-signal-safe calls until exec.
+// Runs in the forked child, so it makes only async-signal-safe calls until exec.
 [[noreturn]] void Exec(char* const* argv, int output_fd, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);

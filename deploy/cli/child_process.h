@@ -1,6 +1,6 @@
-// ChildProcess starts a program, reads its standard output line by line and can signal and await
-// it. The child is killed (SIGKILL, which also ends a stopped child) when the parent dies in any
-// way, so that a restarted parent finds the ports free.
+// ChildProcess starts a program, reads its standard output line by line, sends it signals and waits
+// for its end. If the parent dies in any way, the child is killed by SIGKILL, which also ends a
+// stopped child. So a restarted parent finds the ports free.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_DEPLOY_CLI_CHILD_PROCESS_H_
@@ -20,23 +20,24 @@ class ChildProcess {
  public:
   // Starts argv[0] with argv. Standard error is inherited, standard output is a pipe, standard
   // input is /dev/null. The child leads its own process group, so that a terminal's Ctrl-C reaches
-  // the parent alone, which then decides the order of stopping.
+  // only the parent, which then decides the order in which programs stop.
   static absl::StatusOr<ChildProcess> Start(const std::vector<std::string>& argv);
 
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&& other) noexcept;
-  ~ChildProcess();  // kills (SIGKILL) and reaps a child that still runs
+  ~ChildProcess();  // sends SIGKILL to a child that still runs, and reaps it
 
   pid_t pid() const { return pid_; }
 
-  // The pipe, for poll(2): readable when output or its end has come.
+  // The pipe, for poll(2). It becomes readable when output arrives or the output ends.
   int output_fd() const { return output_fd_; }
 
   // Reads available output. Returns the next complete line without its newline, or nullopt if there
   // is none. Never blocks.
   std::optional<std::string> TakeLine();
 
-  // Returns the status of waitpid(2) once the child has ended, nullopt before. Never blocks.
+  // Returns the status of waitpid(2) if the child has ended, nullopt if it still runs. Never
+  // blocks.
   std::optional<int> Poll();
 
   void Signal(int signal);
@@ -51,7 +52,7 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
-// "exit code 3" or "signal 9".
+// Returns "exit code 3" or "signal 9", for example.
 std::string DescribeExit(int wait_status);
 
 }  // namespace quire

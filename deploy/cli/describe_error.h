@@ -1,4 +1,4 @@
-// DescribeError puts a failure on one line for a terminal: "INVALID_ARGUMENT TOP_P_RANGE: message".
+// Formats an error as one line for a terminal: "INVALID_ARGUMENT TOP_P_RANGE: message".
 //
 // Thread safety: a free function, safe from any thread.
 #ifndef QUIRE_DEPLOY_CLI_DESCRIBE_ERROR_H_

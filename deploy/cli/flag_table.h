@@ -1,6 +1,6 @@
-// FlagTable reads the flags of one sub-command. (The flags of abseil are global to a program; here
-// each sub-command has its own.) Names may be written with dashes or underscores, values as
-// --flag value or --flag=value.
+// FlagTable parses the flags of one sub-command. Abseil's flags would not do, since they are global
+// to a program. Names may be written with dashes or underscores, values as --flag value or
+// --flag=value.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_DEPLOY_CLI_FLAG_TABLE_H_
@@ -18,15 +18,16 @@ namespace quire {
 
 class FlagTable {
  public:
-  // Each method registers a flag under its dashed name. The function is called with the value each
-  // time the flag is given.
+  // Each method registers a flag under its name with dashes. Parse calls the function with the
+  // value each time the flag is given.
   void Text(const std::string& name, std::function<void(const std::string&)> set);
   void Int32(const std::string& name, std::function<void(int32_t)> set);
   void Int64(const std::string& name, std::function<void(int64_t)> set);
   void Uint64(const std::string& name, std::function<void(uint64_t)> set);
   void Float(const std::string& name, std::function<void(float)> set);
-  void Double(const std::string& name, std::function<void(double)> set);      // "inf" is a number
-  void Int32List(const std::string& name, std::function<void(int32_t)> add);  // 1,2,3
+  void Double(const std::string& name, std::function<void(double)> set);  // also takes "inf"
+  // Takes "1,2,3"; calls `add` for each number.
+  void Int32List(const std::string& name, std::function<void(int32_t)> add);
   void Switch(const std::string& name, std::function<void()> set);
 
   // Errors: kInvalidArgument for an unknown flag, a missing value, or a value of the wrong kind.

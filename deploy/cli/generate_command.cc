@@ -26,8 +26,8 @@
 namespace quire {
 namespace {
 
-// Bounds the wait for the first message, because a person waits, perhaps for a wrong address.
-// Later, the bound of RetryPolicy holds.
+// Upper bound on the wait for the first message. It is short because a person waits, perhaps for a
+// wrong address. For later messages the limits of RetryPolicy hold.
 constexpr std::chrono::seconds kMaxUnansweredAtFirst(30);
 
 constexpr char kGenerateUsage[] =
@@ -110,8 +110,8 @@ absl::StatusOr<v1::EarlyStopping> ParseEarlyStopping(const std::string& text) {
       absl::StrCat("--early-stopping: must be false, true or never (got ", text, ")"));
 }
 
-// Returns the text of one token of a chunk. If the server does not say where each token's text
-// ends, the last token has the whole text.
+// Returns the text of token i of a chunk. If the server does not say where each token's text ends,
+// the last token has the whole text.
 std::string TextOfToken(const v1::Chunk& chunk, int i) {
   const auto size = static_cast<uint32_t>(chunk.text().size());
   if (chunk.text_ends_size() != chunk.token_ids_size()) {
@@ -142,8 +142,9 @@ absl::StatusOr<Servers> DialAll(const GenerateOptions& options) {
   return servers;
 }
 
-// Writes answers to standard output, escaped if it is a terminal. Sequences that stream at once
-// would mix on standard output, so all except the first wait for Finish.
+// Writes answers to standard output, escaped if standard output is a terminal. Sequences that
+// stream at the same time would mix there, so only the first is written while it streams. Finish
+// writes the other sequences.
 class AnswerWriter {
  public:
   void WriteText(std::string_view text) {

@@ -1,6 +1,6 @@
 // `quire generate --server ADDR (--prompt TEXT | --prompt-token-ids 1,2,3) [flags]`: sends one
-// request and streams the answer to the terminal; with --json, as one JSON object for each token.
-// The stream survives a restart of the server: see deploy/clients/cpp/resuming_client.h.
+// request and streams the answer to the terminal. With --json the answer is one JSON object for
+// each token. The stream survives a restart of the server (deploy/clients/cpp/resuming_client.h).
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_GENERATE_COMMAND_H_
@@ -21,8 +21,8 @@ namespace quire {
 struct GenerateOptions {
   std::string server = "127.0.0.1:50051";  // addresses, separated by commas
   bool json = false;
-  bool echo = false;                          // print the prompt before its continuation
-  std::optional<std::string> early_stopping;  // for beam search, as the flag gives it
+  bool echo = false;                          // true: prints the prompt before the answer
+  std::optional<std::string> early_stopping;  // for beam search; value of --early-stopping
   ServerAccess access;
   v1::GenerateRequest request;
 };
@@ -33,8 +33,8 @@ absl::StatusOr<GenerateOptions> ParseGenerateArguments(const std::vector<std::st
 
 // Returns the lines of --json for one response, one line for each token:
 //   {"index":0,"position":3,"token_id":17,"text":" cat","logprob":-0.5,"finish_reason":null}
-// finish_reason is set on the last line of a sequence. A sequence that ends without a new token
-// (or with text that was held back) has a last line whose position and token_id are null.
+// finish_reason is set on the last line of a sequence. If a sequence ends without a new token, or
+// with text that was held back, position and token_id of its last line are null.
 std::string JsonLines(const v1::GenerateResponse& response);
 
 // Returns the exit code: 0; 1 if the request failed; 2 for bad arguments.

@@ -34,7 +34,7 @@ keep it where you need it.
                                      output. Only keys that nobody can guess are worth a hash
 )";
 
-// Bounds the input: ample for a key with white space around it.
+// Upper bound on the input: ample for a key with white space around it.
 constexpr size_t kMaxInputBytes = 4096;
 
 struct KeyOptions {
@@ -74,7 +74,8 @@ absl::Status PrintKey(const KeyOptions& options) {
   } else {
     const std::string key = MakeApiKey();
     std::printf("%s\n", key.c_str());
-    QUIRE_RETURN_IF_ERROR(CheckWritten());  // no line for a key that was not written
+    // If the key could not be written, its line must not be printed either.
+    QUIRE_RETURN_IF_ERROR(CheckWritten());
     std::fprintf(stderr, "%s\n", ApiKeyLine(key, options.tenant).c_str());
   }
   return CheckWritten();

@@ -1,5 +1,5 @@
-// `quire key --tenant NAME`: prints a new API key, and the key's line for a server's file of keys
-// (common/wire/api_keys.h). With --hash it prints the line of an existing key.
+// `quire key --tenant NAME`: prints a new API key, and the line that a server's file of keys needs
+// for it (common/wire/api_keys.h). With --hash, prints the line for an existing key.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_KEY_COMMAND_H_

@@ -18,13 +18,13 @@
 namespace quire {
 namespace {
 
-// The alternate screen, cleared, without a cursor and without wrapping of long lines.
+// Switches to the alternate screen, clears it, hides the cursor and stops wrapping of long lines.
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 constexpr absl::Duration kSizePoll = absl::Milliseconds(100);
 constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// Global, because signal handlers reach nothing else. Set before the handlers are installed.
+// Global, because a signal handler can reach only global state. Set before handlers are installed.
 termios saved_input;
 bool has_saved_input = false;
 
@@ -63,7 +63,8 @@ void OnEnd(int /*signal*/) {
 void OnStop(int /*signal*/) {
   Leave();
   ::kill(::getpid(), SIGSTOP);
-  Enter();  // SIGCONT has come
+  // The process runs again, after SIGCONT.
+  Enter();
 }
 
 void SetHandler(int signal, void (*handler)(int)) {
@@ -102,7 +103,7 @@ TerminalSize CurrentTerminalSize() {
 }
 
 void LiveTerminal::Draw(const std::string& frame) const {
-  // Clears each line to its end, and everything below the last line. A line end behind the last
+  // Clears each line behind its text, and all lines below the last one. A line end after the last
   // line would scroll the screen, so it is dropped.
   std::string_view lines = frame;
   if (!lines.empty() && lines.back() == '\n') {

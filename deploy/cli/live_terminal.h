@@ -1,9 +1,9 @@
-// LiveTerminal takes the terminal over for frames that replace each other: alternate screen, no
-// cursor, no echo of keys. It restores the terminal in its destructor, when a signal ends the
-// program (Ctrl-C), and while the program is stopped (Ctrl-Z). It uses only escape sequences that
-// terminals have had for decades.
+// LiveTerminal takes over the terminal, to show frames one after the other: alternate screen, no
+// cursor, no echo of keys. The terminal is restored by the destructor, when a signal ends the
+// program (Ctrl-C), and while the program is stopped (Ctrl-Z). LiveTerminal uses only escape
+// sequences that terminals have had for decades.
 //
-// Thread safety: one thread, and one object at a time: signal handlers use global state.
+// Thread safety: one thread; at most one object at a time, since signal handlers use global state.
 #ifndef QUIRE_DEPLOY_CLI_LIVE_TERMINAL_H_
 #define QUIRE_DEPLOY_CLI_LIVE_TERMINAL_H_
 
@@ -20,7 +20,7 @@ struct TerminalSize {
   friend bool operator==(const TerminalSize&, const TerminalSize&) = default;
 };
 
-// The size of the terminal on standard output; 80 x 24 if standard output is not a terminal.
+// Returns the size of the terminal on standard output; 80 x 24 if standard output is no terminal.
 TerminalSize CurrentTerminalSize();
 
 class LiveTerminal {
@@ -32,7 +32,7 @@ class LiveTerminal {
   LiveTerminal(const LiveTerminal&) = delete;
   LiveTerminal& operator=(const LiveTerminal&) = delete;
 
-  // Replaces the screen by frame: lines, each with its line end.
+  // Replaces the screen by `frame`: lines, each with its line end.
   void Draw(const std::string& frame) const;
 
   // Waits for a key and returns it, or '\0' if the timeout has passed or the terminal's size has

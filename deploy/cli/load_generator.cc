@@ -20,12 +20,13 @@
 namespace quire {
 namespace {
 
-// A server admits a bounded number of streams per connection; the rest would wait inside the client
-// and be measured as the server's slowness.
+// Upper bound on the streams of one connection. A server admits a bounded number on a connection.
+// Further streams would wait inside the client, and this wait would be measured as slowness of the
+// server.
 constexpr int32_t kStreamsPerConnection = 64;
 constexpr int32_t kMaxConnections = 64;
 
-// Counts running streams; the caller waits for room, or until all streams have ended.
+// Counts running streams. Its caller waits until another stream may start, or until all have ended.
 class Gate {
  public:
   explicit Gate(int32_t limit) : limit_(limit) {}
@@ -55,7 +56,7 @@ class Gate {
   int32_t running_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// The stream of one request. Exists until OnDone, which gRPC calls last.
+// The stream of one request. The object exists until OnDone, which gRPC calls last.
 class Stream : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   Stream(v1::GenerationService::Stub& stub,

@@ -1,10 +1,10 @@
-// LoadGenerator sends a list of requests to a server and records when each token arrived.
+// RunLoad sends a list of requests to a server and records when each token arrived.
 //
-// Open loop: arrivals at a rate, gamma-distributed gaps (burstiness 1 is a Poisson process). Closed
-// loop: the rate is infinite and max_concurrency bounds how many run at once. Both together: open
-// loop with a bound.
+// Open loop: requests arrive at a rate, with gamma-distributed gaps (burstiness 1 is a Poisson
+// process). Closed loop: the rate is infinite, and max_concurrency bounds the requests that run at
+// the same time. If both a rate and max_concurrency are given, the loop is open but bounded.
 //
-// Thread safety: Run blocks its caller; one caller at a time.
+// Thread safety: RunLoad blocks its caller; one caller at a time.
 #ifndef QUIRE_DEPLOY_CLI_LOAD_GENERATOR_H_
 #define QUIRE_DEPLOY_CLI_LOAD_GENERATOR_H_
 
@@ -26,13 +26,13 @@ namespace quire {
 
 struct LoadOptions {
   double requests_per_second = std::numeric_limits<double>::infinity();
-  double burstiness = 1.0;      // shape of the gaps; > 0; smaller is burstier
+  double burstiness = 1.0;      // shape parameter of the gaps, > 0; smaller is burstier
   int32_t max_concurrency = 0;  // 0: no bound
   uint64_t seed = 0;
-  int64_t timeout_ms = 0;  // deadline, which each request also carries; 0: none
+  int64_t timeout_ms = 0;  // deadline of each request, also sent to the server; 0: none
 };
 
-// The outcome of one request. Times are SteadyNow() of this process.
+// The outcome of one request. Times are read from SteadyNow() of this process.
 struct RequestRecord {
   absl::Status status;
   Instant start = 0;
@@ -44,11 +44,11 @@ struct RequestRecord {
 };
 
 struct LoadTarget {
-  std::function<std::shared_ptr<grpc::Channel>()> dial;  // opens a separate connection
-  std::string api_key;                                   // empty: none
+  std::function<std::shared_ptr<grpc::Channel>()> dial;  // opens a new connection
+  std::string api_key;                                   // empty: no key
 };
 
-// Returns one record for each request, in order.
+// Returns one record for each request, in the order of `requests`.
 std::vector<RequestRecord> RunLoad(const LoadTarget& target,
                                    const std::vector<v1::GenerateRequest>& requests,
                                    const LoadOptions& options);

@@ -34,7 +34,7 @@ quire COMMAND --help tells more.
 
 }  // namespace
 
-// Reading JSON throws only if a type was not checked first, which clang-tidy cannot see.
+// Reading JSON throws only if a type was not checked before, which clang-tidy cannot see.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   std::vector<std::string> args(argv + 1, argv + argc);

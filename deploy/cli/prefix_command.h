@@ -1,5 +1,5 @@
-// `quire prefix pin|list|unpin --admin ADDR`: beginnings of prompts that a server keeps in its KV
-// cache.
+// `quire prefix pin|list|unpin --admin ADDR`: pins, lists or unpins beginnings of prompts that a
+// server keeps in its KV cache.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_PREFIX_COMMAND_H_

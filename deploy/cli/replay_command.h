@@ -1,6 +1,6 @@
-// `quire replay FILE`: feeds a step log (--step-log of the scheduler) to the production scheduler
-// core and compares every plan and all output with the log. Prints a summary of the log and the
-// first difference.
+// `quire replay FILE`: feeds a step log (--step-log of the scheduler) to a SchedulerCore, the same
+// class that serves, and compares every plan and all output with the log. Prints a summary of the
+// log and the first difference.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_REPLAY_COMMAND_H_
@@ -11,9 +11,9 @@
 
 namespace quire {
 
-// Returns the exit code: 0 if everything is identical, where a last record that was cut short does
-// not count; 1 if something differs, or the file is damaged, no step log or of another version; 2
-// for bad arguments.
+// Returns the exit code: 0 if everything is identical, even if the last record was cut short; 1 if
+// something differs, or if the file is not a step log, is damaged, or has another version; 2 for
+// bad arguments.
 int RunReplay(const std::vector<std::string>& args);
 
 }  // namespace quire

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kIntervalNs = kNanosPerSecond;
 constexpr int64_t kPatienceNs = 2 * kNanosPerSecond;
 constexpr std::string_view kQuestion = "GET /livez HTTP/1.0\r\n\r\n";
-// A yes begins with "HTTP/1.x 200", for any x.
+// An answer that means yes begins with "HTTP/1.x 200", for any x.
 constexpr std::string_view kProtocol = "HTTP/1.";
 constexpr std::string_view kYes = " 200";
 constexpr size_t kAnswerBytes = kProtocol.size() + 1 + kYes.size();
@@ -76,9 +76,9 @@ bool SchedulerProbe::Exchange() {
   if (!is_sent_) {
     const ssize_t sent = ::send(socket_.fd(), kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL);
     if (sent < 0) {
-      return errno != EAGAIN;  // EAGAIN: not connected yet; else refused
+      return errno != EAGAIN;  // EAGAIN: not connected yet; other errors: connection refused
     }
-    is_sent_ = true;  // so few bytes are never sent in parts
+    is_sent_ = true;  // a question this short is sent whole
   }
   std::array<char, kAnswerBytes> bytes = {};
   const ssize_t received = ::recv(socket_.fd(), bytes.data(), bytes.size(), 0);

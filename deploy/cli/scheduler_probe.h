@@ -1,4 +1,4 @@
-// SchedulerProbe asks a scheduler every second whether it lives, by GET /livez on its HTTP port.
+// SchedulerProbe asks a scheduler every second whether it is live, by GET /livez on its HTTP port.
 // The answer tells whether the scheduler's loop runs and its gRPC port answers. The probe does not
 // ask the gRPC port itself, which may demand a certificate that only clients have.
 //
@@ -19,21 +19,23 @@ namespace quire {
 
 class SchedulerProbe {
  public:
-  // address: of the HTTP port. "0.0.0.0" and "::" are asked on loopback.
+  // `address`: the scheduler's HTTP port. If the host is "0.0.0.0" or "::", the probe asks on
+  // loopback.
   explicit SchedulerProbe(const Address& address);
 
-  // Returns true if a scheduler has answered yes since the last call. Call a few times a second.
+  // Returns true if, since the last call, a scheduler has answered that it is live. Call a few
+  // times a second.
   bool Poll(Instant now);
 
  private:
   void Dial(Instant now);
-  // Sends the question if it is not sent yet, and reads available bytes. Returns true if the answer
-  // is complete, or no answer will come.
+  // Sends the question if it has not been sent, and reads available bytes. Returns true if the
+  // answer is complete, or if no answer will come.
   bool Exchange();
 
   sockaddr_storage where_ = {};
   socklen_t where_length_ = 0;  // 0: the host name is unknown
-  FileDescriptor socket_;       // connection of the question under way
+  FileDescriptor socket_;       // connection of the current question
   bool is_sent_ = false;
   std::string answer_;  // first bytes of the answer
   Instant ask_at_ = 0;

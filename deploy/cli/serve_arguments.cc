@@ -17,8 +17,8 @@ namespace {
 
 constexpr int32_t kMaxPort = 65535;
 
-// Flags of quire_worker alone. Flags of IsForBoth go to both programs; all others are the
-// scheduler's.
+// Flags that only quire_worker has. Flags of IsForBoth go to both programs, all other flags to the
+// scheduler.
 constexpr std::array<std::string_view, 16> kWorkerFlags = {"threads",
                                                            "kv-cache-memory-bytes",
                                                            "num-gpu-blocks-override",
@@ -48,7 +48,8 @@ std::string FlagName(std::string_view arg) {
   return name;
 }
 
-// True also for a switch that is turned off: --no-enforce-eager, --noenforce-eager.
+// Returns true for a flag of the worker, also for a switch that is turned off: --no-enforce-eager,
+// --noenforce-eager.
 bool IsForWorker(std::string_view name) {
   if (IsWorkerFlag(name)) {
     return true;
@@ -77,13 +78,13 @@ bool IsForBoth(std::string_view name) {
          name == "noallow-insecure-bind" || name == "no-allow-insecure-bind";
 }
 
-// The value of --flag=2 or --flag 2.
+// Returns "2" for --flag=2 or --flag 2.
 std::string ValueOf(const std::vector<std::string>& words) {
   const size_t equals = words.front().find('=');
   return equals != std::string::npos ? words.front().substr(equals + 1) : words.back();
 }
 
-// The programs check whether a size suits the model.
+// Checks only the range; the programs check whether the size suits the model.
 absl::StatusOr<int32_t> SizeOf(const std::vector<std::string>& words) {
   int32_t size = 0;
   if (!absl::SimpleAtoi(ValueOf(words), &size) || size < 1 || size > kMaxRanks) {
@@ -102,8 +103,8 @@ absl::StatusOr<int32_t> WorkerHttpPortOf(const std::vector<std::string>& words) 
   return port;
 }
 
-// Checks --preemption-mode against --swap-space. Neither program can do that alone: the first flag
-// goes to the scheduler, the second to the worker. If a flag is given twice, the last value counts.
+// Checks --preemption-mode against --swap-space. No program can check this alone: the first flag
+// goes to the scheduler, the second to the worker. If a flag is given twice, its last value counts.
 class SwapFlags {
  public:
   void See(std::string_view name, const std::vector<std::string>& words) {
@@ -189,7 +190,7 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
 
 std::optional<WorkerHttp> ParseWorkerHttp(std::string_view line) {
   constexpr absl::string_view kHttp = " http=";
-  // Takes the last " http=", because the path of a socket before it may contain anything.
+  // Takes the last " http=", because the path of a socket before it may itself contain " http=".
   const size_t begin = ToAbsl(line).rfind(kHttp);
   if (!line.starts_with("quire_worker: listens listen=") || begin == std::string_view::npos) {
     return std::nullopt;
@@ -211,7 +212,7 @@ absl::StatusOr<SchedulerAddresses> ParseSchedulerAddresses(std::string_view text
   QUIRE_ASSIGN_OR_RETURN(addresses.http, ParseAddress(http_text));
   addresses.flags = {absl::StrCat("--port=", addresses.grpc.port),
                      absl::StrCat("--http-port=", addresses.http.port)};
-  // Takes the rest of the line: the path of a socket may contain blanks.
+  // Takes the whole rest of the line, because the path of a socket may contain blanks.
   if (absl::string_view admin = ToAbsl(text); absl::ConsumePrefix(&admin, " admin=")) {
     addresses.flags.push_back(absl::StrCat("--admin-address=", admin));
   }

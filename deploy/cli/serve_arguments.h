@@ -20,22 +20,23 @@ struct ServeArguments {
   std::vector<std::string> scheduler;
   std::vector<std::string> worker;  // flags of each worker
   int32_t tensor_parallel_size = 1;
-  std::string log_format;  // format of our own lines, as given; empty: not given
-  // The HTTP port of rank 0; rank r has this port plus r. 0: each rank has any free port. nullopt:
+  std::string log_format;  // format of the log lines of `quire serve` itself; empty: not given
+  // HTTP port of rank 0; rank r has this port plus r. 0: each rank has any free port. nullopt:
   // workers have no HTTP port.
   std::optional<int32_t> worker_http_port;
 };
 
-// Flags of the worker alone go to the worker; --model, --log-format and --allow-insecure-bind to
-// both; all others to the scheduler. The model directory may be the first word. The programs check
-// whether a flag exists. Serve's own flags are --tensor-parallel-size, or -tp, and
-// --worker-http-port; --worker-http-host becomes --http-host of the workers.
+// Divides the flags: flags of the worker alone go to the worker; --model, --log-format and
+// --allow-insecure-bind to both programs; all others to the scheduler. The model directory may be
+// the first word. The programs check whether a flag exists. Serve's own flags are
+// --tensor-parallel-size, or -tp, and --worker-http-port; --worker-http-host becomes --http-host of
+// the workers.
 // Errors: kInvalidArgument if no model is named, an argument is not a flag, a flag is one that
 // serve itself sets, --tensor-parallel-size is not from 1 to 8, or a rank's port would be above
 // 65535.
 absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string>& args);
 
-// A scheduler's addresses, and the flags that give the next start the same addresses.
+// A scheduler's addresses, and the flags that give the scheduler's next start the same addresses.
 struct SchedulerAddresses {
   Address grpc;
   Address http;
@@ -45,13 +46,13 @@ struct SchedulerAddresses {
 // A worker's HTTP port.
 struct WorkerHttp {
   std::string address;  // HOST:PORT
-  std::string flag;     // gives the next process of that rank the same port
+  std::string flag;     // a flag that gives the rank's next process the same port
 };
 // Reads "quire_worker: listens listen=ADDRESS http=HOST:PORT". Returns nullopt for other lines.
 std::optional<WorkerHttp> ParseWorkerHttp(std::string_view line);
 
-// Reads "grpc=HOST:PORT http=HOST:PORT", and " admin=ADDRESS" after it.
-// Errors: kInvalidArgument.
+// Reads "grpc=HOST:PORT http=HOST:PORT", optionally followed by " admin=ADDRESS". Errors:
+// kInvalidArgument.
 absl::StatusOr<SchedulerAddresses> ParseSchedulerAddresses(std::string_view text);
 
 }  // namespace quire

@@ -55,14 +55,14 @@ Those of the scheduler:
 
 )";
 
-// Returns the folder of this program. The programs that it starts are there, too.
+// Returns the folder of this program, which also holds the programs that `quire serve` starts.
 std::string ProgramFolder() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
-// Owns a private folder for the workers' sockets. The supervisor makes the folder again if it is
-// gone.
+// Makes and owns a private folder for the workers' sockets. If the folder disappears, the
+// supervisor makes it again.
 class SocketFolder {
  public:
   SocketFolder() {
@@ -90,7 +90,7 @@ class SocketFolder {
   std::string path_;
 };
 
-// Prints a program's flags, as its own --help lists them.
+// Prints the --help text of a program.
 void PrintFlagsOf(const std::string& program) {
   absl::StatusOr<ChildProcess> child = ChildProcess::Start({program, "--help"});
   if (!child.ok()) {
@@ -124,8 +124,8 @@ absl::StatusOr<ServeArguments> ReadArguments(const std::vector<std::string>& arg
   return SplitServeArguments(*expanded);
 }
 
-// Returns the only descriptor that delivers the supervisor's signals. Threads of libraries inherit
-// the mask that blocks these signals.
+// Returns the file descriptor that delivers the supervisor's signals. Blocks these signals first;
+// threads that libraries start later inherit the mask, so the signals come only by the descriptor.
 int OpenSignalFd() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -133,7 +133,8 @@ int OpenSignalFd() {
     sigaddset(&signals, signal);
   }
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);  // the reader of our output may go away
+  // A write to a closed standard output must fail instead of ending the process.
+  ::signal(SIGPIPE, SIG_IGN);
   return ::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
@@ -164,7 +165,8 @@ std::vector<Supervisor::Worker> Workers(const ServeArguments& arguments,
 int RunServe(const std::vector<std::string>& args) {
   OpenStandardStreams();
   RaiseFileLimit();
-  SendGrpcLogToOurs();  // else a slow reader of the log would keep us from restarting programs
+  // Else gRPC would write to standard error itself, and a slow reader would delay restarts.
+  SendGrpcLogToOurs();
   const std::string folder = ProgramFolder();
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
     return PrintHelp(folder);
@@ -174,7 +176,7 @@ int RunServe(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: %s\n", OneLine(ToStd(split.status().message())).c_str());
     return kExitUsage;
   }
-  if (split->log_format == "json") {  // the programs refuse other formats
+  if (split->log_format == "json") {  // the programs refuse formats other than text and json
     SetLogFormat(LogFormat::kJson);
   }
   SocketFolder sockets;

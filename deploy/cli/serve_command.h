@@ -1,9 +1,9 @@
 // `quire serve --model DIR [flags]`: runs a scheduler and its workers as child processes.
 //
-// When requests can be sent for the first time, prints on standard output the addresses of workers
-// that have an HTTP port ("quire: worker 0 http=HOST:PORT"), and then:
+// When the server is ready for the first time, prints on standard output the address of each worker
+// that has an HTTP port ("quire: worker 0 http=HOST:PORT"), and then:
 //   quire: ready grpc=HOST:PORT http=HOST:PORT
-// SIGINT, SIGTERM and SIGHUP drain the scheduler, then stop the worker; another SIGINT or SIGTERM
+// SIGINT, SIGTERM and SIGHUP drain the scheduler, then stop the workers. A second SIGINT or SIGTERM
 // ends the drain. A program that dies or hangs is started again (supervisor.h).
 //
 // Thread safety: call from main.

@@ -1,5 +1,4 @@
-// Access to a server, beside its address: TLS files and an API key. The flags are the same for
-// every sub-command.
+// Access to a server: TLS files and an API key. The flags are the same for every sub-command.
 //
 // Thread safety: free functions and a value type.
 #ifndef QUIRE_DEPLOY_CLI_SERVER_ACCESS_H_
@@ -19,7 +18,7 @@
 
 namespace quire {
 
-// The lines on these flags for usage texts.
+// Lines that explain these flags, for usage texts.
 inline constexpr char kServerAccessUsage[] =
     R"(    --ssl-ca-certs FILE              TLS: the authorities, in PEM, of the server
     --ssl-certfile FILE              our own certificate, where the server asks for one
@@ -33,16 +32,15 @@ struct ServerAccess {
   std::string api_key_file;
 };
 
-// `access` must outlive the table.
+// Adds the flags to `flags`. `access` must outlive the table.
 void AddServerAccessFlags(ServerAccess& access, FlagTable& flags);
 
 // Returns credentials for TLS, or for plain text if there are no TLS flags.
 // Errors: kInvalidArgument for missing flags and for files that cannot be used.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const ServerAccess& access);
 
-// The API key for calls to this server; empty without one.
-// Errors: kInvalidArgument for text that is not a key, and for a key that would cross the network
-// unencrypted.
+// Returns the API key for calls to this server; empty if there is no key. Errors: kInvalidArgument
+// for text that is not a key, and for a key that would cross the network unencrypted.
 absl::StatusOr<std::string> ApiKeyOf(const ServerAccess& access, const Address& server);
 
 // A client's access to the admin address of a server.
@@ -54,7 +52,7 @@ struct AdminServer {
 // Errors: those of CredentialsOf and ApiKeyOf; kInvalidArgument for a bad address.
 absl::StatusOr<AdminServer> DialAdmin(const std::string& address, const ServerAccess& access);
 
-// Adds the key to a call that has not begun. key: empty for none.
+// Adds the key to a call that has not begun. An empty key adds nothing.
 void AddApiKey(const std::string& key, grpc::ClientContext& context);
 
 }  // namespace quire

@@ -64,7 +64,7 @@ quire sim run:
     --requests-csv FILE    write one line a request
 )";
 
-// A day: longer traces would only run out of memory.
+// Upper bound on --trace-minutes, a day: longer traces would only run out of memory.
 constexpr double kMaxTraceMinutes = 24 * 60;
 constexpr double kMaxRequests = 10e6;
 
@@ -168,7 +168,8 @@ struct RunOptions {
 
 constexpr char kOfflineDataset[] = "arxiv-offline";
 
-// The lengths of a dataset whose requests arrive over time, each drawn independently of others.
+// Returns the length distribution of a dataset whose requests arrive over time. Each length is
+// drawn independently of the others.
 std::optional<LengthShape> LengthsOf(std::string_view dataset) {
   if (dataset == "sharegpt") {
     return ShareGptLike();

@@ -25,18 +25,18 @@ class SupervisedChild {
   // `name` is for the log. `max_silence_ns` is the watchdog's limit.
   SupervisedChild(std::string name, std::vector<std::string> argv, int64_t max_silence_ns);
 
-  // Adds arguments to later starts.
+  // Adds arguments to the command line of later starts.
   void AddArguments(const std::vector<std::string>& arguments);
 
-  // Starts the program if it does not run and its pause is over. Returns true if it was started
-  // now. Errors: those of ChildProcess::Start; the next try comes after a pause.
+  // Starts the program if it does not run and its pause is over. Returns true if this call started
+  // the program. Errors: those of ChildProcess::Start; the next try comes after a pause.
   absl::StatusOr<bool> MaybeStart(Instant now);
 
-  // Returns the wait status of a program that has ended, once. Call a few times a second, because
-  // this also kills a silent program.
+  // Returns the wait status once after the program has ended, else nullopt. Call a few times a
+  // second, because the call also kills a silent program.
   std::optional<int> TakeEnd(Instant now);
 
-  // Logs the end that TakeEnd gave, and the pause until the next start.
+  // Logs the end that TakeEnd reported, and the pause until the next start.
   void LogEnd(int wait_status) const;
 
   void OnSign() { watchdog_.OnSign(); }
@@ -44,10 +44,10 @@ class SupervisedChild {
 
   void Kill(std::string_view why);
 
-  // The running program, or null.
+  // Returns the running program, or null.
   ChildProcess* process() { return process_.has_value() ? &*process_ : nullptr; }
   const std::string& name() const { return name_; }
-  // True if the last process was killed because it was silent.
+  // Returns true if the last process was killed because it was silent.
   bool was_silent() const { return was_silent_; }
 
  private:
@@ -59,7 +59,7 @@ class SupervisedChild {
   Instant start_at_ = 0;
   int64_t pause_ns_ = 0;
   bool was_silent_ = false;
-  pid_t pid_ = -1;  // of the last start
+  pid_t pid_ = -1;  // process id of the last start
 };
 
 }  // namespace quire

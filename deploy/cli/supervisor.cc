@@ -116,7 +116,8 @@ void Supervisor::OnSchedulerLine(std::string_view line) {
 
 void Supervisor::SayReady(std::string_view addresses) {
   for (const auto& worker : workers_) {
-    ReadLines(*worker);  // workers print their addresses before they are ready
+    // Workers print their addresses before they are ready, so the lines are there.
+    ReadLines(*worker);
     if (!worker->http_address.empty()) {
       StandardOutput().Write(
           absl::StrCat("quire: ", worker->child.name(), " http=", worker->http_address, "\n"));
@@ -139,8 +140,8 @@ void Supervisor::OnListens(std::string_view addresses) {
   probe_.emplace(*scheduler_address_);
 }
 
-// The worker does not suit the scheduler. If the server was never ready, the refusal ends it.
-// Later, a restart of either program may help.
+// Called if the worker does not suit the scheduler. If the server was never ready, the refusal ends
+// the supervisor. If the server was ready before, a restart of either program may help.
 void Supervisor::OnRefusal(std::string_view refusal) {
   if (!was_ready_) {
     Say(refusal);
@@ -158,7 +159,8 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
   const bool is_hopeless =
       EndsServer(wait_status) || (code == EXIT_FAILURE && !scheduler_address_.has_value());
   if (is_stopping_) {
-    // SIGTERM may come before the scheduler awaits it.
+    // SIGTERM may come before the scheduler has installed its handler, and then kills the
+    // scheduler.
     const bool is_early = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGTERM;
     exit_code_ = is_early ? EXIT_SUCCESS : code;
   } else if (is_hopeless && WIFEXITED(wait_status)) {
@@ -166,22 +168,24 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
   } else {
     scheduler_.LogEnd(wait_status);
     if (scheduler_.was_silent()) {
-      SetStandby(true);  // another scheduler may have taken the workers meanwhile
+      // Another scheduler may have taken over the workers meanwhile.
+      SetStandby(true);
     }
   }
 }
 
-// Sets --standby for the scheduler's next start. If the scheduler held the workers, its next start
-// takes them at once: a standby would wait until the workers believe that their holder died. If the
-// scheduler stood by, its next start stands by too, because the workers have another holder.
+// Sets --standby for the scheduler's next start. If the scheduler was the workers' holder, its next
+// start must take them at once: a standby would wait until the workers believe that their holder
+// died. If the scheduler was a standby, its next start is a standby too, because the workers have
+// another holder.
 void Supervisor::SetStandby(bool stands_by) {
   if (std::exchange(stands_by_, stands_by) != stands_by) {
     scheduler_.AddArguments({absl::StrCat("--standby=", stands_by ? "true" : "false")});
   }
 }
 
-// Starts the other ranks once rank 0 listens: then it has accepted its flags, which all ranks
-// share.
+// Starts the other ranks once rank 0 listens. By then rank 0 has accepted its flags, which all
+// ranks share.
 void Supervisor::TendWorkers(Instant now) {
   for (const auto& worker : workers_) {
     if (worker == workers_.front() || workers_.front()->was_heard) {
@@ -192,7 +196,8 @@ void Supervisor::TendWorkers(Instant now) {
 
 void Supervisor::TendWorker(WorkerChild& worker, Instant now) {
   if (worker.address.is_unix() && worker.child.process() == nullptr) {
-    // A cleaner of /tmp may have removed the folder; without it the worker could not listen.
+    // A cleaner of /tmp may have removed the folder, and without the folder the worker cannot
+    // listen.
     const auto folder = std::filesystem::path(worker.address.unix_path).parent_path();
     ::mkdir(folder.c_str(), S_IRWXU);
   }
@@ -228,8 +233,8 @@ void Supervisor::ReadLines(WorkerChild& worker) {
   }
 }
 
-// A restarted worker reuses the first one's pool sizes. A newly computed size could be smaller, and
-// requests already accepted might not fit.
+// A restarted worker reuses the pool sizes of its first start. A newly computed size could be
+// smaller, so that requests already accepted might not fit.
 void Supervisor::OnWorkerLine(WorkerChild& worker, std::string_view line) {
   constexpr absl::string_view kSizes = " --kv-cache-memory-bytes=";
   const size_t begin = ToAbsl(line).find(kSizes);
@@ -237,7 +242,7 @@ void Supervisor::OnWorkerLine(WorkerChild& worker, std::string_view line) {
       !std::exchange(worker.has_sizes, true)) {
     worker.child.AddArguments(absl::StrSplit(ToAbsl(line).substr(begin + 1), ' '));
   }
-  // The restarted worker keeps the port, so that Prometheus finds it.
+  // A restarted worker keeps the HTTP port of the first start, so that Prometheus finds it.
   if (const auto http = ParseWorkerHttp(line); http.has_value() && worker.http_address.empty()) {
     worker.http_address = http->address;
     worker.child.AddArguments({http->flag});
@@ -286,8 +291,8 @@ bool Supervisor::EndsServer(int wait_status) const {
          code == kExitDevice;
 }
 
-// Sleeps until a signal or a line of the scheduler comes, but at most kPollMillis, because poll(2)
-// does not see reports of workers and answers to the probe.
+// Sleeps until a signal or a line of the scheduler comes, but at most kPollMillis: poll(2) does not
+// see reports of workers and answers to the probe.
 void Supervisor::Wait() {
   ChildProcess* scheduler = scheduler_.process();
   const int output_fd = scheduler == nullptr ? -1 : scheduler->output_fd();
@@ -302,8 +307,8 @@ void Supervisor::ReadSignals() {
     if (info.ssi_signo == SIGCHLD) {
       continue;
     }
-    // A second signal goes to the scheduler too, and ends the drain. SIGHUP does not: a terminal
-    // that is closed after Ctrl-C is no reason to end streams.
+    // A second signal is passed to the scheduler too, and ends the drain. SIGHUP as a second signal
+    // is not passed on: a user who closes the terminal after Ctrl-C does not ask to end streams.
     if (std::exchange(is_stopping_, true) && info.ssi_signo == SIGHUP) {
       continue;
     }
@@ -316,7 +321,7 @@ void Supervisor::ReadSignals() {
   }
 }
 
-// The destructor of ChildProcess kills workers that take longer than kStopNs.
+// Workers that take longer than kStopNs are killed by the destructor of ChildProcess.
 void Supervisor::StopWorkers() {
   bool is_running = true;
   for (const auto& worker : workers_) {

@@ -1,18 +1,20 @@
 // Supervisor keeps a scheduler and its workers running until a signal asks it to stop. Once the
 // server has been ready, no program that dies or hangs ends the supervisor:
 //   - a program that ends is started again, after a pause (restart_policy.h); the scheduler gets
-//     the ports that it had; workers are restarted also while the scheduler drains
+//     the ports that it had before; workers are restarted even while the scheduler drains
 //   - a worker that is started again gets the sizes of KV cache and swap space, and the HTTP port,
 //     of the worker's first start
-//   - a worker that reports nothing for 4 s, or loads without progress for 120 s, and a scheduler
-//     that does not answer for 10 s, are killed and started again
-// If another scheduler has taken over the workers, ours stands by, and so does its next start: else
-// it would take the workers back. The workers are kept running for the other scheduler.
-// Before the server has been ready, a failure that restarts cannot mend ends the supervisor: a
-// program's exit code that says so, or a scheduler that refuses its worker.
+//   - a worker that reports nothing for 4 s, a worker that loads without progress for 120 s, and a
+//     scheduler that does not answer for 10 s, are killed and started again
+// If another scheduler has taken over the workers, our scheduler becomes a standby, and so does its
+// next start: otherwise it would take the workers back. The workers are kept running for the other
+// scheduler.
+// Until the server has been ready, the supervisor ends if a restart would not help: if a program's
+// exit code says so, or if the scheduler refuses its worker.
 //
-// Thread safety: only from the thread that forks, because the programs die with that thread. Never
-//                blocks except in poll(2), and for at most 5 s when it stops the workers.
+// Thread safety: only from the thread that forks, because the kernel kills the programs when that
+//                thread ends. Blocks only in poll(2), and for at most 5 s when it stops the
+//                workers.
 #ifndef QUIRE_DEPLOY_CLI_SUPERVISOR_H_
 #define QUIRE_DEPLOY_CLI_SUPERVISOR_H_
 
@@ -38,11 +40,11 @@ class Supervisor {
     Address address;  // address where the worker listens
   };
 
-  // Bounds how long a worker may load without progress. A disk that spins up, or a network share,
-  // may keep a worker waiting this long.
+  // Upper bound on the time that a worker may load without progress. A disk that spins up, or a
+  // network share, may keep a worker waiting this long.
   static constexpr int64_t kMaxLoadingPauseNs = 120 * kNanosPerSecond;
 
-  // `signal_fd` gives SIGCHLD, and the signals that stop the server.
+  // `signal_fd` delivers SIGCHLD, and the signals that stop the server.
   Supervisor(std::vector<std::string> scheduler_argv,
              std::vector<Worker> workers,
              int signal_fd,
@@ -57,12 +59,14 @@ class Supervisor {
 
     SupervisedChild child;
     Address address;
-    std::optional<WorkerMonitor> monitor;  // of the running process
+    std::optional<WorkerMonitor> monitor;  // follows the running process
     Watchdog loading;
     uint64_t progress = 0;
-    bool was_heard = false;    // a start of the worker has accepted its flags and listened
-    bool has_sizes = false;    // the sizes of the first start are among the arguments
-    std::string http_address;  // of the first start, now an argument; empty: none
+    bool was_heard = false;  // true if a process of this worker has accepted its flags and listened
+    bool has_sizes = false;  // true if the arguments contain the sizes of the first start
+    // HTTP address of the first start. Later starts keep it, by a flag among the arguments. Empty:
+    // none.
+    std::string http_address;
   };
 
   void TendScheduler(Instant now);
@@ -80,8 +84,8 @@ class Supervisor {
 
   // Starts the child if it is due. Returns true if it was started now.
   bool Start(SupervisedChild& child, Instant now);
-  // True if a program that ends with this status ends the server, which was never ready and never
-  // will be.
+  // Returns true if an exit with this status ends the server: it was never ready, and a restart
+  // would not help.
   bool EndsServer(int wait_status) const;
 
   void SetStandby(bool stands_by);
@@ -91,12 +95,14 @@ class Supervisor {
 
   const int signal_fd_;
   SupervisedChild scheduler_;
-  std::optional<Address> scheduler_address_;  // HTTP; none until the scheduler has listened once
-  std::optional<SchedulerProbe> probe_;       // of the running scheduler, once it listens
+  // Address of the scheduler's HTTP port; nullopt until a scheduler has listened.
+  std::optional<Address> scheduler_address_;
+  std::optional<SchedulerProbe> probe_;  // probes the running scheduler; nullopt until it listens
   std::vector<std::unique_ptr<WorkerChild>> workers_;
   std::string last_refusal_;
   bool was_ready_ = false;
-  bool stands_by_ = true;  // --standby of the scheduler's next start; true without the flag
+  // Value of --standby at the scheduler's next start. The flag's default is true.
+  bool stands_by_ = true;
   bool is_stopping_ = false;
   std::optional<int> exit_code_;
 };

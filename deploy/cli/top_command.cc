@@ -33,7 +33,7 @@
 namespace quire {
 namespace {
 
-constexpr double kMinIntervalSeconds = 0.25;  // a server renews its state no more often
+constexpr double kMinIntervalSeconds = 0.25;  // a server updates its state no more often
 constexpr double kMaxIntervalSeconds = 3600;
 constexpr std::chrono::seconds kTimeout(3);
 constexpr std::chrono::milliseconds kConnectWait(250);
@@ -62,9 +62,9 @@ class Server {
     grpc::ClientContext context;
     return Ask(context);
   }
-  // Another thread may cancel `context` meanwhile.
+  // Like Ask(), with a context that another thread may cancel meanwhile.
   absl::StatusOr<v1::GetStateResponse> Ask(grpc::ClientContext& context) const {
-    // gRPC reconnects only in threads that wait inside gRPC, so not between our calls.
+    // gRPC reconnects only while a thread waits inside gRPC, so wait here for the connection.
     channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectWait);
     AddApiKey(api_key_, context);
     context.set_deadline(std::chrono::system_clock::now() + kTimeout);
@@ -84,7 +84,7 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Looks at the variables in the order of the C library.
+// Checks the variables in the order in which the C library does.
 bool IsUtf8Locale() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const std::string locale = absl::AsciiStrToLower(Environment(name));
@@ -108,7 +108,7 @@ void PrintError(const absl::Status& status) {
   std::fprintf(stderr, "quire: top: %s\n", Printable(DescribeError(status)).c_str());
 }
 
-// Prints one frame, made of two answers: rates need both.
+// Prints one frame. Asks the server twice, because rates need two answers.
 int RunOnce(const Server& server, const TopOptions& options) {
   TopHistory history;
   for (int i = 0; i < 2; ++i) {
@@ -146,7 +146,7 @@ int RunLines(const Server& server, const TopOptions& options) {
   }
 }
 
-// Asks the server and reads keys meanwhile. Returns nullopt if the user wants to quit.
+// Asks the server, and reads keys during the call. Returns nullopt if the user wants to quit.
 std::optional<absl::StatusOr<v1::GetStateResponse>> AskBetweenKeys(const Server& server,
                                                                    const LiveTerminal& terminal) {
   grpc::ClientContext context;
@@ -160,7 +160,8 @@ std::optional<absl::StatusOr<v1::GetStateResponse>> AskBetweenKeys(const Server&
   return answer.get();
 }
 
-// Dials anew after a failure: the TLS files may have changed.
+// Shows frames until the user quits. Dials again after a failure, because the TLS files may have
+// changed.
 int RunLive(Server server, const TopOptions& options) {
   const LiveTerminal terminal;
   TopHistory history;
@@ -179,7 +180,8 @@ int RunLive(Server server, const TopOptions& options) {
         server = Server(*dialled);
       }
     }
-    do {  // draws again if the terminal's size has changed
+    // Draws again if the terminal's size has changed.
+    do {
       terminal.Draw(TopFrame(history, options.admin, trouble, StyleOf(CurrentTerminalSize())));
       if (terminal.WaitForKey(std::max(next - absl::Now(), absl::Milliseconds(100))) == 'q') {
         return 0;
@@ -201,7 +203,7 @@ absl::StatusOr<TopOptions> ParseTopArguments(const std::vector<std::string>& arg
   if (options.admin.empty()) {
     return absl::InvalidArgumentError("--admin is needed");
   }
-  // This form of the comparison refuses NaN, too.
+  // The negated comparison refuses NaN too.
   if (!(options.interval_seconds >= kMinIntervalSeconds &&
         options.interval_seconds <= kMaxIntervalSeconds)) {
     return absl::InvalidArgumentError("--interval is 0.25 to 3600 seconds");

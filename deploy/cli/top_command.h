@@ -1,4 +1,4 @@
-// `quire top --admin ADDR`: a live view of a server in the terminal: its KV blocks and their
+// `quire top --admin ADDR`: shows a live view of a server in the terminal: its KV blocks and their
 // holders, queues, tokens a second, and where the time of steps goes.
 //
 // Thread safety: call from main.

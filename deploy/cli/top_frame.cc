@@ -17,9 +17,9 @@ namespace {
 
 constexpr int kMaxSide = 1000;
 constexpr int kLabelColumns = 12;
-constexpr int kMaxMapLines = 16;  // if the height is not bounded
+constexpr int kMaxMapLines = 16;  // upper bound if the height of the frame is not bounded
 constexpr int kMinMapLines = 2;
-constexpr int kAiryMapLines = 8;  // from this many lines on, empty lines surround the map
+constexpr int kAiryMapLines = 8;  // with room for this many map lines, empty lines surround the map
 constexpr int kMaxHolders = 12;
 constexpr int kMaxRanks = 16;
 constexpr int kMaxNameColumns = 20;
@@ -31,7 +31,8 @@ constexpr char kBad[] = "1;31";
 constexpr char kQuiet[] = "2";
 constexpr char kStrong[] = "1";
 
-// Our glyphs are one column wide, so every byte that begins a character is a column.
+// Returns the columns of `text`. Our glyphs are one column wide, so each first byte of a character
+// counts as a column.
 int ColumnsOf(std::string_view text) {
   return static_cast<int>(std::count_if(
       text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
@@ -54,12 +55,12 @@ std::string Name(std::string_view text) {
              : absl::StrCat(Printable(text.substr(0, kMaxNameColumns - 2)), "..");
 }
 
-// Collects lines of at most style.width columns.
+// Collects lines, each at most style.width columns wide.
 class Lines {
  public:
   explicit Lines(const FrameStyle& style) : style_(style) {}
 
-  // Adds one line, and cuts it at the width.
+  // Adds one line, cut at style.width.
   void Add(const std::vector<ColouredText>& texts) {
     std::string line;
     int left = style_.width;
@@ -111,7 +112,7 @@ class Lines {
 
   int size() const { return static_cast<int>(lines_.size()); }
 
-  // Returns the first lines, as many as the height allows.
+  // Returns as many of the first lines as the height allows.
   std::string Text() const {
     const size_t num_lines = style_.height == 0
                                  ? lines_.size()
@@ -146,7 +147,7 @@ std::string Rate(double per_second) {
   return absl::StrFormat("%.*f", per_second < 100 ? 1 : 0, per_second);
 }
 
-// The newest rates as bars.
+// Returns the newest rates as bars.
 std::string Sparkline(const TopHistory& history,
                       double TopCounts::*count,
                       int columns,
@@ -195,7 +196,7 @@ void AddHeader(const TopHistory& history,
   items.push_back({absl::StrCat(" ", Printable(server)), kQuiet});
   lines.Add(items);
   if (!trouble.empty()) {
-    // gRPC's message lists all attempts; the cause follows the last kLast.
+    // gRPC's message lists all attempts; the cause follows the last "last error: ".
     constexpr std::string_view kLast = "last error: ";
     const size_t last = trouble.rfind(kLast);
     const std::string_view cause =

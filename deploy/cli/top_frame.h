@@ -1,6 +1,6 @@
-// The output of `quire top`: a frame for a terminal, made of a server's answers, or one line for a
-// program. A frame holds only printable ASCII, our own glyphs and our own colors, whatever the
-// server sends, and no line is wider than the terminal.
+// The output of `quire top`: a frame for a terminal, made from a server's answers, or one line for
+// a program. Even if the server sends hostile bytes, a frame contains only printable ASCII, our own
+// glyphs and our own colors, and no line is wider than the terminal.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_DEPLOY_CLI_TOP_FRAME_H_
@@ -14,9 +14,9 @@
 namespace quire {
 
 struct FrameStyle {
-  int width = 80;           // columns; raised to kMinFrameWidth
+  int width = 80;           // columns; a smaller value is raised to kMinFrameWidth
   int height = 0;           // lines; 0: no bound
-  bool has_colour = false;  // escape sequences of ANSI
+  bool has_colour = false;  // ANSI escape sequences
   bool has_unicode = false;
 };
 

@@ -66,7 +66,8 @@ void TopHistory::Add(v1::GetStateResponse state) {
         counts.prompt_tokens < last.prompt_tokens) {
       samples_.clear();
     } else if (counts.seconds == last.seconds) {
-      return;  // the server's state is the same as before
+      // The server has not updated its state since the last answer.
+      return;
     }
   }
   samples_.push_back(counts);

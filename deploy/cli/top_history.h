@@ -1,4 +1,4 @@
-// TopHistory holds a server's last answer, and the counts of earlier ones, from which `quire top`
+// TopHistory holds a server's last answer and the counts of earlier answers, from which `quire top`
 // computes rates. Answers are not trusted: they may contain any numbers.
 //
 // Thread safety: one caller at a time.
@@ -14,7 +14,8 @@
 
 namespace quire {
 
-// Counters since the start of a server, or their growth between two moments. Times in seconds.
+// Counters since the start of a server, or the growth of the counters between two moments. Times in
+// seconds.
 struct TopCounts {
   double seconds = 0;  // by the server's clock
   double prompt_tokens = 0;
@@ -35,17 +36,18 @@ class TopHistory {
  public:
   static constexpr size_t kMaxSamples = 300;
 
-  // Drops earlier counts if counters have fallen, because then the server is another process.
+  // Drops earlier counts if counters have fallen: then the server was started again.
   void Add(v1::GetStateResponse state);
 
   const std::optional<v1::GetStateResponse>& latest() const { return latest_; }
 
-  // Returns the growth from an earlier answer to the last one. The earlier answer is the newest
-  // that is at least `seconds` older, or else the oldest. All 0 before the second answer.
+  // Returns the growth from an earlier answer to the last one. The earlier answer is the newest one
+  // that is at least `seconds` older than the last, or else the oldest. All 0 before the second
+  // answer.
   TopCounts Since(double seconds) const;
 
-  // Returns the growth a second between successive answers, oldest first; at most the last
-  // max_rates.
+  // Returns the growth per second between successive answers, oldest first: the newest max_rates
+  // values at most.
   std::vector<double> Rates(double TopCounts::*count, size_t max_rates) const;
 
  private:
@@ -53,7 +55,7 @@ class TopHistory {
   std::deque<TopCounts> samples_;
 };
 
-// part / whole, or 0 if that is negative, not finite, or whole is not positive.
+// Returns part / whole; 0 if whole is not positive, or the quotient is negative or not finite.
 double ShareOf(double part, double whole);
 
 }  // namespace quire

@@ -7,8 +7,8 @@
 namespace quire {
 namespace {
 
-// Short, because the first stream is opened before the worker listens, and the other ranks wait
-// until rank 0 is heard.
+// The pause is short, because the first stream is opened before the worker listens, and the other
+// ranks are not started until rank 0 is heard from.
 constexpr int64_t kReopenPauseNs = 50 * kNanosPerMilli;
 
 }  // namespace
@@ -50,8 +50,8 @@ void WorkerMonitor::Open() {
                                  },
                              .on_end =
                                  [this](const absl::Status& /*status*/) {
-                                   // Notified under the lock: else the waiting destructor could
-                                   // end before this call.
+                                   // Notified under the lock, else the waiting destructor could end
+                                   // before NotifyOne is called.
                                    const MutexLock lock(mutex_);
                                    has_ended_ = true;
                                    ended_.NotifyOne();

@@ -1,8 +1,8 @@
-// WorkerMonitor follows one worker process through its stream of reports (Watch). A stream that
-// ends, or that the worker does not answer yet, is opened again over a new connection.
+// WorkerMonitor follows one worker process through its stream of reports (Watch). If a stream ends,
+// or the worker does not answer yet, the stream is opened again over a new connection.
 //
-// Thread safety: one caller at a time. Nothing blocks, except that the destructor waits for gRPC to
-//                give up the stream, which needs no answer of the worker.
+// Thread safety: one caller at a time. Only the destructor blocks: it waits until gRPC has given up
+//                the stream, which needs no answer from the worker.
 #ifndef QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_
 #define QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_
 
@@ -27,7 +27,8 @@ class WorkerMonitor {
   WorkerMonitor(const WorkerMonitor&) = delete;
   WorkerMonitor& operator=(const WorkerMonitor&) = delete;
 
-  // Returns the newest report, if one has come since the last call. Call a few times a second.
+  // Returns the newest report if one has come since the last call, else nullopt. Call a few times a
+  // second.
   std::optional<v1::WatchReport> Poll(Instant now);
 
  private:
@@ -39,7 +40,7 @@ class WorkerMonitor {
   Mutex mutex_;
   CondVar ended_;  // notified under mutex_
   std::optional<v1::WatchReport> report_ ABSL_GUARDED_BY(mutex_);
-  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;  // the stream has ended
+  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;  // true if the stream has ended
 };
 
 }  // namespace quire

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads the boards with Grafana's own types and writes them again: fields unknown to Grafana get lost.
+"""Reads the boards with Grafana's own types, writes them again, and prints the fields that Grafana does not know.
 
     python3 -m venv /tmp/sdk && /tmp/sdk/bin/pip install grafana-foundation-sdk
     /tmp/sdk/bin/python deploy/grafana/check_with_sdk.py

@@ -13,7 +13,7 @@ NUM_COLUMNS = 24
 
 def panel(kind, title, unit, description, targets, width, height, thresholds=(), custom=None,
           options=None):
-    """targets: (legend, expression); thresholds: values from which the panel is orange, then red."""
+    """targets: (legend, expression) pairs. thresholds: values from which a panel is orange, then red."""
     steps = [{"color": "green", "value": None}]
     steps += [{"color": color, "value": value} for color, value in zip(("orange", "red"), thresholds)]
     defaults = {"unit": unit, "thresholds": {"mode": "absolute", "steps": steps}}
@@ -67,7 +67,7 @@ def heatmap(title, unit, description, histogram):
 
 
 def quantile(share, histogram, by="", labels="@"):
-    """A quantile. For an empty histogram it is NaN; the comparison drops NaN, so that no line is drawn."""
+    """The expression of a quantile. An empty histogram gives NaN, which `>= 0` drops, so that no line is drawn."""
     return (f"histogram_quantile({share / 100}, sum by (le{f', {by}' if by else ''}) "
             f"(rate({histogram}_bucket{{{labels}}}[$__rate_interval]))) >= 0")
 
@@ -470,7 +470,8 @@ WORKERS = [
     ]),
 ]
 
-# By file: the title, the rows, and the metric that every program of the board has.
+# By file name: the title, the rows, and what the selection of instances above the board shows: its label, and
+# a metric that every program of the board has.
 BOARDS = {"quire-kv-blocks": ("Quire: KV blocks", KV_BLOCKS, ("Server", "quire_build_info")),
           "quire-serving": ("Quire: serving", SERVING, ("Server", "quire_build_info")),
           "quire-processes": ("Quire: processes", PROCESSES, ("Server", "quire_build_info")),
@@ -478,7 +479,7 @@ BOARDS = {"quire-kv-blocks": ("Quire: KV blocks", KV_BLOCKS, ("Server", "quire_b
 
 
 def place(rows):
-    """Panels from left to right, below a headline for each row."""
+    """Returns the panels of all rows. Each row has a headline, and below it its panels from left to right."""
     placed, y = [], 0
     for title, panels in rows:
         placed.append({"type": "row", "title": title, "collapsed": False, "panels": [],

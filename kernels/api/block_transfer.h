@@ -1,8 +1,8 @@
-// Transfers move whole blocks between the KV pool and host memory: swapping.
+// Transfers move whole blocks between the KV pool and host memory, to swap sequences out and in.
 //
 // Thread safety: value types.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5. A block is contiguous, so that
-//                swapping it is one copy.
+//                swapping a block is one copy.
 #ifndef QUIRE_KERNELS_API_BLOCK_TRANSFER_H_
 #define QUIRE_KERNELS_API_BLOCK_TRANSFER_H_
 
@@ -17,11 +17,12 @@ namespace quire {
 
 enum class TransferDirection : uint8_t { kToHost, kToDevice };
 
-// No block and no host block occurs twice. The spans are read before StartTransfer returns.
+// No block id and no host block id occurs twice. The spans are read before StartTransfer returns.
 struct BlockTransferParams {
   TransferDirection direction = TransferDirection::kToHost;
   KvCacheView cache;
-  std::byte* host = nullptr;  // from AllocateHost: contiguous blocks, each of the pool's block size
+  // Memory from AllocateHost: contiguous blocks, each of the pool's block size.
+  std::byte* host = nullptr;
   std::span<const BlockId> blocks;
   std::span<const HostBlockId> host_blocks;  // same length as blocks
 };

@@ -1,11 +1,11 @@
-// Parameters of the collective operations of a tensor-parallel group. Every rank calls them in the
-// same order with the same shapes; a rank without a group never calls them.
+// Parameters of the collective operations of a tensor-parallel group. Every rank calls the
+// operations in the same order with the same shapes; a rank without a group never calls them.
 //
-// AllReduce adds in one order: rank 0 + rank 1, 2 + 3, ..., then pairs of these sums. With the
-// segments of row-parallel sums (kTreeSegments) all sums form one binary tree, the same for groups
-// of 1, 2, 4 and 8.
+// AllReduce adds in one order: rank 0 + rank 1, 2 + 3, ..., then pairs of these sums. Before that,
+// each rank has added its segments of a row-parallel sum in the same manner (kTreeSegments). So
+// groups of 1, 2, 4 and 8 ranks compute one and the same binary tree of additions.
 //
-// When the group breaks, data becomes undefined: see Communicator::status.
+// When the group breaks, results are undefined. Communicator::status tells whether the group broke.
 //
 // Thread safety: value types; they own nothing.
 // Source:        Thakur, Rabenseifner and Gropp 2005 (recursive doubling).
@@ -21,8 +21,8 @@ namespace quire {
 
 enum class Merge : uint8_t {
   kSum,
-  // At most one rank has set bits in its copy of a row. Rows are merged bitwise, so that -0 stays
-  // -0.
+  // Copies of a row are merged by bitwise OR. At most one rank's copy has bits that are set; the
+  // other copies are 0. OR keeps a -0, while a sum of -0 and 0 is 0.
   kDisjoint,
 };
 
@@ -32,17 +32,18 @@ struct AllReduceParams {
   Merge merge = Merge::kSum;
   DType dtype = DType::kF32;  // kF32 or the activations' type
   void* data = nullptr;       // [num_rows, width]; in: this rank's rows, out: merged rows
-  // [width], added to the sum, or null. Always null without KernelBackend::adds_bias_to_sums.
+  // [width], added to the sum, or null. Null if KernelBackend::adds_bias_to_sums returns false.
   const float* bias = nullptr;
 };
 
-// Rows assembled on rank 0 from the columns of all ranks.
+// Gather assembles rows on rank 0 from the columns of all ranks.
 struct GatherParams {
   int64_t num_rows = 0;
   std::span<const int64_t> widths;  // columns of each rank
-  // [num_rows] on the host, or empty. Row i needs only its num_candidates[i] greatest values, ties
-  // to the lowest column; 0: all values. Values that are not needed may become the lowest finite
-  // float. A row that holds a NaN or an infinity still holds one afterwards.
+  // [num_rows] on the host; empty: every row needs all values. Row i needs only its
+  // num_candidates[i] greatest values, ties to the lowest column; 0: all values. Values that are
+  // not needed may become the lowest finite float. A row with a NaN or an infinity still has a NaN
+  // or an infinity in `whole`.
   std::span<const int32_t> num_candidates = {};
   const float* part = nullptr;  // [num_rows, widths[rank]]
   float* whole = nullptr;       // [num_rows, sum of widths], on rank 0

@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// Block src[i] is copied to dst[i]; no dst is also a src or another dst.
+// Block src[i] is copied to block dst[i]. No block occurs twice in dst, or in both dst and src.
 struct CopyBlocksParams {
   KvCacheView cache;
   std::span<const BlockId> src;

@@ -31,22 +31,23 @@ struct MatrixView {
 };
 
 // Number of segments of a sum in a row-parallel layer (attention output, MLP down), whose input
-// dimension is split over ranks. Each of 1, 2, 4 or 8 ranks sums its own segments as a tree;
-// recursive doubling over the ranks completes the tree over all eight.
+// dimension is split over ranks. Each of 1, 2, 4 or 8 ranks adds up its own segments as a binary
+// tree; AllReduce then completes the tree over all eight segments.
 inline constexpr int64_t kTreeSegments = 8;
 
-// y = x W^T + bias. Several matrices with the same number of columns are stacked by rows (q, k, v
-// or gate, up): their outputs are concatenated.
+// Weights of y = x W^T + bias. W is made of one or several parts with the same number of columns
+// (q, k and v; gate and up), stacked by rows, so that y has the parts' outputs side by side.
 struct LinearSource {
   std::span<const MatrixView> parts;
   std::span<const float> bias;  // [rows of all parts], or empty
-  // 1, 2, 4 or 8 equal segments of the input dimension k, each summed in one accumulator, k
-  // ascending. Their sums are added as a balanced binary tree, ((0+1)+(2+3))+((4+5)+(6+7)).
+  // 1, 2, 4 or 8. The input dimension k is cut into this number of equal segments. Each segment is
+  // summed in one accumulator, k ascending. The segments' sums are added as a balanced binary tree,
+  // ((0+1)+(2+3))+((4+5)+(6+7)).
   int64_t num_segments = 1;
-  // Whether a backend that quantises may store these weights in fewer bits. Other weights keep
-  // their type.
+  // Whether a backend that quantises weights may store these in fewer bits. If not, these weights
+  // keep their type.
   bool is_quantizable = false;
-  // If not null, the parts have no data, and each of their rows is read once through the reader.
+  // If not null, the parts have no data: each row of a part is read once, through the reader.
   const RowReader* reader = nullptr;
 };
 
@@ -57,7 +58,7 @@ class PackedLinear {
   virtual int64_t in_features() const = 0;
   virtual int64_t out_features() const = 0;
   virtual int64_t bytes() const = 0;
-  // Returns the weights' ranges in main memory; empty if they are on a device.
+  // Returns the ranges of main memory that hold the weights; empty if a device holds them.
   virtual std::vector<std::span<const std::byte>> memory() const { return {}; }
 };
 
@@ -66,21 +67,21 @@ struct LinearParams {
   const void* x = nullptr;  // [num_tokens, in_features], activations
   void* y = nullptr;        // [num_tokens, out_features], activations
   const PackedLinear* weight = nullptr;
-  bool f32_out = false;  // y is fp32, whatever the activations are
+  bool f32_out = false;  // whether y is fp32 instead of the activation type
 };
 
 struct EmbeddingParams {
   int64_t num_tokens = 0;
   const TokenId* token_ids = nullptr;  // [num_tokens]
   MatrixView table = {};               // [rows, width]
-  // Set if the table has no data. Its rows are then read from this packed matrix. Only for backends
-  // that pack while they read (KernelBackend::packs_while_reading).
+  // If not null, `table` has no data, and its rows are read from this packed matrix instead. Null
+  // unless KernelBackend::packs_while_reading.
   const PackedLinear* packed_table = nullptr;
-  // The token of the table's first row. Tokens without a row get zeros: in a group each rank has
-  // the rows of some tokens.
+  // The token of the table's first row. In a group each rank has the rows of some tokens only, and
+  // writes zeros for the other tokens.
   TokenId first_token = 0;
-  // Learned positions (OPT): row positions[i] + position_offset is added to token i's row. Null
-  // data: none.
+  // Learned positions (OPT). The row with index positions[i] + position_offset of this table is
+  // added to the row of token i. Null data: the model has no such table.
   MatrixView position_table = {};
   const int32_t* positions = nullptr;  // [num_tokens]
   int32_t position_offset = 0;
@@ -88,8 +89,8 @@ struct EmbeddingParams {
   void* out = nullptr;            // [num_tokens, width]
 };
 
-// residual += delta (if given), then out = norm(residual) * weight + bias. The pre-norm
-// transformer's step between two sub-layers.
+// residual += delta (if given), then out = norm(residual) * weight + bias. A pre-norm transformer
+// does this between two sub-layers.
 struct NormParams {
   NormKind kind = NormKind::kRmsNorm;
   int64_t num_tokens = 0;
@@ -100,11 +101,11 @@ struct NormParams {
   const float* bias = nullptr;    // [width], kLayerNorm only; null: none
   float eps = 1e-5F;
   void* out = nullptr;       // [num_tokens, width], activations
-  float* out_f32 = nullptr;  // [num_tokens, width], the same in fp32, or null
+  float* out_f32 = nullptr;  // [num_tokens, width], `out` in fp32, or null
 };
 
-// gated: out[i] = act(in[i]) * in[i + width] with rows of 2 * width (gate, then up).
-// not gated: out[i] = act(in[i]) with rows of width; out may equal in.
+// If gated, out[i] = act(in[i]) * in[i + width], and a row of `in` has 2 * width columns (gate,
+// then up). Else out[i] = act(in[i]), a row of `in` has `width` columns, and out may equal in.
 struct ActivationParams {
   ActivationKind kind = ActivationKind::kSilu;
   bool gated = true;
@@ -114,7 +115,8 @@ struct ActivationParams {
   void* out = nullptr;       // [num_tokens, width], activations
 };
 
-// y = out(act(in(x))), a feed-forward block, with the bits of Linear, Activate and Linear.
+// y = out(act(in(x))), the MLP of a layer, with the same bits as calls of Linear, Activate and
+// Linear.
 struct MlpParams {
   ActivationKind activation = ActivationKind::kSilu;
   bool gated = true;
@@ -122,8 +124,8 @@ struct MlpParams {
   int64_t width = 0;                 // columns of activated
   const void* x = nullptr;           // as LinearParams::x of the first product
   const PackedLinear* in = nullptr;  // if gated: rows of gate, then of up
-  void* between = nullptr;           // room for [num_tokens, out_features of in], activations
-  void* activated = nullptr;         // room for [num_tokens, width], activations
+  void* between = nullptr;           // scratch, [num_tokens, out_features of in], activations
+  void* activated = nullptr;         // scratch, [num_tokens, width], activations
   const PackedLinear* out = nullptr;
   void* y = nullptr;  // as LinearParams::y of the second product
 };

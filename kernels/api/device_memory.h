@@ -1,5 +1,5 @@
-// DeviceMemory is one allocation where a backend computes: main memory for the CPU, a GPU's memory
-// for a GPU. Made by KernelBackend::Allocate, freed with the object.
+// DeviceMemory is one allocation in the memory where a backend computes: main memory for the CPU, a
+// GPU's memory for a GPU. KernelBackend::Allocate makes it; its destructor frees the memory.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    data() is at least 64-byte aligned, and does not change.
@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// Memory of a device that is not main memory.
+// Sizes of a device's own memory, such as a GPU's.
 struct DeviceSpace {
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;

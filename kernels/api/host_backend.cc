@@ -26,8 +26,8 @@ class HostMemory final : public DeviceMemory {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> HostBackend::Allocate(int64_t bytes) {
-  // MAP_NORESERVE: a KV pool may be larger than the memory that is free now. The operator's setting
-  // limits the pool, not the guess of Linux.
+  // Without MAP_NORESERVE, Linux could refuse a KV pool that is larger than the memory that is free
+  // now. Only the operator's setting limits the pool.
   void* data = bytes <= 0 ? MAP_FAILED
                           : mmap(nullptr,
                                  static_cast<size_t>(bytes),

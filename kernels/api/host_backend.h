@@ -1,9 +1,9 @@
-// HostBackend is the base of all backends that compute in main memory: fp32 activations, anonymous
-// pages, inputs used where they are, operations run one by one, transfers that are done when their
-// call returns.
+// HostBackend is the base of all backends that compute in main memory. Activations are fp32.
+// Operations read a step's inputs directly from the caller's arrays. An operation or transfer is
+// done when its call returns.
 //
-// Allocated memory becomes resident page by page, at the first write. A page that was never written
-// reads as zero.
+// Memory consists of anonymous pages, which become resident one by one, at the first write. A page
+// that was never written reads as zero.
 //
 // Thread safety: as KernelBackend.
 #ifndef QUIRE_KERNELS_API_HOST_BACKEND_H_

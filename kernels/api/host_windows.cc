@@ -19,7 +19,7 @@
 namespace quire {
 namespace {
 
-// Mappings left to the rest of the process: libraries, thread stacks, arenas, weights.
+// Mappings that are left for the rest of the process: libraries, thread stacks, arenas, weights.
 constexpr int64_t kReservedMappings = 4096;
 
 absl::Status NoMemory(const char* what) {
@@ -63,8 +63,8 @@ class File {
   int get() const { return descriptor_; }
 
  private:
-  // Hardened hosts (vm.memfd_noexec) refuse a file without MFD_NOEXEC_SEAL, which Linux before 6.3
-  // rejects as unknown.
+  // Hardened hosts (vm.memfd_noexec) refuse a file without MFD_NOEXEC_SEAL. Linux before 6.3 does
+  // not know this flag, and gets a second call without it.
   static int Make() {
     constexpr unsigned kNoExecSeal = 8;
     const int descriptor = memfd_create("kv-cache", MFD_CLOEXEC | kNoExecSeal);
@@ -98,7 +98,8 @@ class HostWindows final : public WindowMemory {
       return absl::OkStatus();
     }
     absl::Status status = NoMemory("map blocks");
-    // The old mapping may be gone. Cover the hole, else the next allocation could land there.
+    // The failed mmap may have removed the old mapping. Cover the hole, else the next allocation
+    // could land there.
     QUIRE_CHECK(Unmap(place, count).ok());
     return status;
   }
@@ -147,7 +148,8 @@ int64_t MaxMappings() {
   return limit > 0 ? limit : kLinuxDefaultMappings;
 }
 
-// Each run of places that show blocks is followed by at most one empty run: two mappings.
+// At worst each mapped place takes two mappings: one for the place, one for the unmapped places
+// behind it.
 int64_t MaxMappedHostPlaces() { return (MaxMappings() - kReservedMappings) / 2; }
 
 absl::StatusOr<std::unique_ptr<WindowMemory>> MakeHostWindows(const WindowShape& shape) {

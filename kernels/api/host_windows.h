@@ -1,6 +1,6 @@
-// WindowMemory in main memory. The pool is an unnamed file that is mapped as a whole. The windows
-// are a range of reserved addresses, into which blocks of the file are mapped a second time. A
-// place that shows no block is protected: access raises SIGSEGV.
+// MakeHostWindows makes a WindowMemory in main memory. The pool is an unnamed file that is mapped
+// as a whole. The windows are a range of reserved addresses, into which blocks of the file are
+// mapped a second time. A place that shows no block is protected: access raises SIGSEGV.
 //
 // Thread safety: as WindowMemory.
 // Cost:          Map also fills the page table, so that kernels meet no page faults. Linux keeps
@@ -26,8 +26,8 @@ int64_t HostPageBytes();
 
 // Returns how many mappings Linux allows a process, or its default if the limit cannot be read.
 int64_t MaxMappings();
-// Returns an upper bound on places that show a block. More of them would leave too few mappings for
-// the rest of the process.
+// Returns an upper bound on the places that show a block at a time. More such places would leave
+// too few mappings for the rest of the process.
 int64_t MaxMappedHostPlaces();
 
 }  // namespace quire

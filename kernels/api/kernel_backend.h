@@ -1,15 +1,17 @@
-// KernelBackend is the set of operations that a model runs on, and the memory they run in. CPU, GPU
-// and reference backends implement the same class.
+// KernelBackend is the set of operations that a model calls, and the memory that these operations
+// use. CPU, GPU and reference backends implement the same class.
 //
 // Every pointer in an operation's parameters points to memory from Allocate, BeginStep or
-// PackLinear, unless the pointer's comment names the host. A HostBackend takes any pointer.
+// PackLinear, unless the pointer's comment says that it points to host memory. A HostBackend takes
+// any pointer.
 //
 // Thread safety: one caller at a time (the executor thread), except where a comment differs.
-//                Operations take effect in the order of their calls; Sample waits for all of them.
-//                Transfers run concurrently.
-// Errors:        the caller has checked all arguments (step_plan_check). An operation cannot fail
-//                on the CPU. A failing GPU ends the process: the device must be reopened, and the
-//                scheduler recomputes. Allocation returns kResourceExhausted.
+//                Operations take effect in the order of their calls; Sample returns when all are
+//                done. Transfers run concurrently with operations.
+// Errors:        the caller has checked all arguments (step_plan_check.h). An operation cannot fail
+//                on the CPU. A failing GPU ends the process. A new process opens the device again,
+//                and the scheduler plans the lost steps again. Allocation returns
+//                kResourceExhausted.
 #ifndef QUIRE_KERNELS_API_KERNEL_BACKEND_H_
 #define QUIRE_KERNELS_API_KERNEL_BACKEND_H_
 
@@ -45,9 +47,9 @@ class KernelBackend {
  public:
   virtual ~KernelBackend() = default;
 
-  // Any thread. On a CPU "cpu-amx", "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable" or
-  // "reference". Part of the determinism fingerprint: backends with the same name give the same
-  // bits.
+  // Returns on a CPU "cpu-amx", "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable" or
+  // "reference". The name is part of the determinism fingerprint: backends with the same name give
+  // the same bits. Any thread.
   virtual std::string name() const = 0;
 
   // Binds the calling thread to the backend's device. Must be the first call of each thread, except
@@ -58,13 +60,13 @@ class KernelBackend {
   // reason DEVICE, naming the feature that has no kernel.
   virtual absl::Status PrepareFor(const ModelConfig& config, const RankShare& share) = 0;
 
-  // The next four functions may be called from any thread, once PrepareFor has returned.
+  // After PrepareFor has returned, any thread may call the next four functions.
   virtual KvCacheLayout LayoutFor(const KvCacheSpec& spec) const = 0;
   virtual bool CanStoreKvAs(DType dtype) const = 0;
   // The type that linear layers read and write.
   virtual DType activation_dtype() const = 0;
-  // Whether AllReduce takes a bias. If it does not, one rank's product adds the bias before the
-  // sum.
+  // Whether AllReduce can add a bias to the sum over ranks. If not, one rank adds the bias to its
+  // own product, before AllReduce.
   virtual bool adds_bias_to_sums() const = 0;
 
   // Returns how many tokens a step needs for matrix products to run at full speed; 256 if that was
@@ -76,26 +78,27 @@ class KernelBackend {
 
   // Returns zeroed memory. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;
-  // Returns the page size of windows: a block's bytes must be a multiple of it. 0: no windows. Any
-  // thread.
+  // Returns the page size of windows; a block's size must be a multiple of it. 0: the backend has
+  // no windows. Any thread.
   virtual int64_t window_page_bytes() const { return 0; }
-  // Returns an upper bound on places that show a block, for windows of any shape; nullopt: no
-  // bound. Any thread.
+  // Returns an upper bound on the places that show a block at a time (window_memory.h), for windows
+  // of any shape; nullopt: no bound. Any thread.
   virtual std::optional<int64_t> max_window_places() const { return std::nullopt; }
   // Returns a pool and windows onto it (window_memory.h). Errors: kResourceExhausted, reason
-  // MEMORY. REQUIRES: window_page_bytes() > 0, and it divides the block size.
+  // MEMORY. REQUIRES: window_page_bytes() > 0 and divides shape.block_bytes.
   virtual absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(
       const WindowShape& /*shape*/) {
     return Error(absl::StatusCode::kUnimplemented, "DEVICE", "windows: this device has none");
   }
-  // Copies from host memory, which may be reused when the call returns.
+  // Copies bytes from host memory to the backend's memory. The host memory may be reused when the
+  // call returns.
   virtual void Upload(void* device, const void* host, int64_t bytes) = 0;
   // Returns zeroed host memory for transfers. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) = 0;
 
-  // Whether PackLinear takes sources with a reader. It calls the reader on several threads, the
-  // caller's among them. Packed weights are then in main memory, and Embed can read their rows, so
-  // that a matrix that is also the token table is kept once.
+  // Whether PackLinear takes sources with a reader (LinearSource::reader). If so, PackLinear calls
+  // the reader on several threads, the caller's included. Packed weights are then in main memory,
+  // and Embed can read their rows: a matrix that is also the token table is kept only once.
   virtual bool packs_while_reading() const { return false; }
 
   // Returns the bytes of main memory that PackLinear needs for a source, without reading its data.
@@ -109,7 +112,8 @@ class KernelBackend {
   }
 
   // Copies weights into the backend's own order. Errors: kInvalidArgument if the parts disagree
-  // on their columns or the segments do not divide the columns; kResourceExhausted; the reader's.
+  // on their columns or the segments do not divide the columns; kResourceExhausted; errors of the
+  // reader.
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
 
   // Takes the next step's inputs from host arrays and returns arrays that operations can read,
@@ -117,9 +121,9 @@ class KernelBackend {
   // which affect no other row.
   virtual StepInputs BeginStep(const StepInputs& host) = 0;
   // Runs the operations that the function calls, on the inputs of the last BeginStep. A backend may
-  // record them and, for another step of the same shape, replay the record without calling the
-  // function. So the operations may depend only on the inputs' shape and on memory that does not
-  // move.
+  // record the operations and, for another step of the same shape, replay the record without
+  // calling the function. So the operations' arguments must depend only on the inputs' shape and on
+  // memory that does not move.
   virtual void RunStep(const std::function<void()>& operations) = 0;
 
   // Waits until all operations are done. Asynchronous backends override it.
@@ -150,29 +154,30 @@ class KernelBackend {
   virtual void CopyBlocks(const CopyBlocksParams& params) = 0;
 
   // Starts a transfer, which takes place after all operations that were called before. Operations
-  // called later may run before the transfer is done, so they must not touch its blocks until
-  // OrderAfter was called. Transfers of one direction take place in the order of their calls.
+  // called later may run before the transfer is done, so they must not touch the transfer's blocks
+  // until OrderAfter was called for the transfer. Transfers of one direction take place in the
+  // order of their calls.
   virtual TransferId StartTransfer(const BlockTransferParams& params) = 0;
-  // Operations and transfers called later take place after this transfer.
+  // Makes all operations and transfers that are called later take place after this transfer.
   virtual void OrderAfter(TransferId transfer) = 0;
-  // Returns the last transfer up to which all transfers are done; 0: none. Does not wait.
+  // Returns the highest id up to which all transfers are done; 0: none. Does not wait.
   virtual TransferId TransfersDone() = 0;
   // Waits until all transfers are done.
   virtual void WaitForTransfers() = 0;
 
   virtual void Sample(const SampleParams& params) = 0;
 
-  // Sets the group for the operations below; null: none.
+  // Sets the group for the three operations below; null: this rank leaves its group.
   virtual absl::Status JoinGroup(std::shared_ptr<Communicator> group) = 0;
-  // The next three functions REQUIRE a group.
+  // AllReduce, Gather and Broadcast REQUIRE a group.
   virtual void AllReduce(const AllReduceParams& params) = 0;
   virtual void Gather(const GatherParams& params) = 0;
   // Copies rank 0's bytes to all ranks, in host memory. Waits for all earlier operations.
   virtual void Broadcast(std::span<std::byte> data) = 0;
 
-  // Returns a counter that grows while operations run and stops if they are stuck. A CPU counts
-  // finished parts of operations. A GPU counts submitted operations, and may have up to a queue of
-  // them still to run. Any thread; the counter may lag a little.
+  // Returns a counter that grows while operations run and stops if they are stuck. On a CPU it
+  // counts finished parts of operations. On a GPU it counts submitted operations; as many as a
+  // queue holds may not have run yet. Any thread; the counter may lag a little.
   virtual uint64_t progress() const = 0;
 };
 

@@ -2,27 +2,29 @@
 //
 // The pool is block-major: [block][layer][kv_head][K or V][block_size_tokens x head_dim]. One block
 // holds all layers, K and V, of block_size_tokens tokens for this rank's heads, contiguous, so that
-// copying or swapping a block is one copy. Inside the last bracket a backend chooses the order:
+// copying or swapping a block is one copy. The order inside the last bracket is a backend's choice.
+// On a CPU:
 //   values are token-major,    V[slot][dim]: a weighted sum of rows runs over contiguous dims;
-//   keys   are dim-major,      K[dim][slot]: a query times 16 slots is one vector operation a dim.
-// Kernels see base pointer and strides only.
+//   keys   are dim-major,      K[dim][slot]: one vector operation per dim multiplies a query by the
+//                              keys of 16 slots.
+// Kernels use only the base pointer and the strides.
 //
-// With 8-bit keys and values, each head of a layer in a block ends with scales, one fp32 a slot for
-// its key and one for its value. This holds for host backends; a GPU has one scale for the keys and
-// one for the values of a layer (PrepareAttentionParams::k_scale).
+// With 8-bit keys and values, scales follow the values of each (block, layer, kv_head): for each
+// slot one fp32 scale for its key and one for its value. This holds for host backends; a GPU has
+// one scale for the keys and one for the values of a layer (PrepareAttentionParams::k_scale).
 //
 //   K | V | key_scale[block_size_tokens] | value_scale[block_size_tokens]
 //
-// An element means stored number * scale of its slot. A scale depends on its own token's key or
-// value alone, so that a token's bytes do not depend on its block or its step. Scales lie in the
-// block, so that a copied block is complete. Scales cost 8 bytes a (token, head, layer) on top of
-// 2 * head_dim: 6 % at head_dim 64.
+// The number of an element is its stored number * the scale of its slot. A scale depends on its own
+// token's key or value alone, so that a token's bytes do not depend on its block or its step.
+// Scales lie in the block, so that a copied block is complete. Scales cost 8 bytes a (token, head,
+// layer) on top of 2 * head_dim bytes for key and value: 6 % at head_dim 64.
 //
 // Units:         strides and offsets in elements of dtype, 64 bits wide (block id * block elements
 //                overflows 32 bits).
 // Thread safety: a value type.
-// Source:        PagedAttention, Kwon et al. 2023, section 5.1 (block layout); its kernels' K cache
-//                interleaves groups of dims, here a group is one dim.
+// Source:        PagedAttention, Kwon et al. 2023, section 5.1 (block layout). The K cache of the
+//                paper's kernels interleaves groups of dims; here a group is one dim.
 #ifndef QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
 #define QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
 
@@ -44,10 +46,10 @@ struct KvCacheLayout {
   int64_t block_stride = 0;
   int64_t layer_stride = 0;
   int64_t head_stride = 0;
-  int64_t value_offset = 0;  // from the keys of a head to its values
+  int64_t value_offset = 0;  // from the keys of a head to the head's values
   int64_t key_slot_stride = 0;
   int64_t key_dim_stride = 0;
-  int64_t value_slot_stride = 0;  // dims of a value are always contiguous
+  int64_t value_slot_stride = 0;  // the dims of one value are always contiguous
   // From the keys of a head to the scales of its keys, in elements of one byte. 0: no scales.
   int64_t key_scale_offset = 0;
   int64_t value_scale_offset = 0;  // from the keys to the scales of the values
@@ -82,7 +84,7 @@ inline KvCacheLayout DimMajorKeys(const KvCacheSpec& spec) {
   return layout;
 }
 
-// Keys and values token-major: the order of the GPU backend and of the simplest reference.
+// Keys and values token-major: the order of the GPU backend and of the reference backend.
 inline KvCacheLayout TokenMajorKeys(const KvCacheSpec& spec) {
   KvCacheLayout layout = DimMajorKeys(spec);
   layout.key_slot_stride = spec.head_dim;
@@ -100,7 +102,8 @@ inline KvCacheLayout WithScales(KvCacheLayout layout) {
   }
   constexpr int64_t kScaleBytes = sizeof(float);
   const int64_t scales_bytes = kScaleBytes * layout.block_size_tokens;
-  // An odd head_dim in a block of odd size leaves the values' end unaligned.
+  // Rounds up to a multiple of 4, because the values do not end at one if head_dim and block size
+  // are both odd.
   layout.key_scale_offset = (layout.head_stride + kScaleBytes - 1) / kScaleBytes * kScaleBytes;
   layout.value_scale_offset = layout.key_scale_offset + scales_bytes;
   layout.head_stride = layout.value_scale_offset + scales_bytes;
@@ -121,7 +124,7 @@ struct KvCacheView {
   void* base = nullptr;  // [num_blocks] blocks of layout.block_bytes(), 64-byte aligned
   int64_t num_blocks = 0;
   KvCacheLayout layout;
-  // Places that show blocks of the pool (window_memory.h), for attention to read; null: none.
+  // Windows onto the blocks (window_memory.h), which attention reads; null: none.
   const void* windows = nullptr;
 };
 

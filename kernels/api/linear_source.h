@@ -19,8 +19,8 @@ struct LinearShape {
 };
 
 // Errors: kInvalidArgument, reason LINEAR_SHAPE, if there is no part, a part is empty, parts
-// disagree on their columns, the segments are not 1, 2, 4 or 8 or do not divide the columns, or the
-// bias has another length than the rows.
+// disagree on their columns, num_segments is not 1, 2, 4 or 8 or does not divide the columns, or
+// a given bias does not have one value for each row.
 absl::StatusOr<LinearShape> CheckLinearSource(const LinearSource& source);
 
 }  // namespace quire

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kBlock = 64;
 
-// Stands for values that were not sent. No sent value is lower, so it never decides a token.
+// Replaces values that were not sent. No sent value is lower, so that sampling chooses a value that
+// was sent.
 constexpr float kNotSent = std::numeric_limits<float>::lowest();
 
 // Returns NaN if the block holds a NaN or an infinity, else its greatest value. Tests the
@@ -34,8 +35,8 @@ int64_t RowGather::NumSent(const GatherParams& params, int64_t row) {
   const int64_t wanted =
       params.num_candidates.empty() ? 0 : params.num_candidates[static_cast<size_t>(row)];
   // All ranks must decide alike, so the rule uses only numbers that all ranks share. A candidate
-  // takes 8 bytes, a value of a whole part 4: beyond a quarter of the part, candidates save
-  // less than half.
+  // takes 8 bytes, a value of a whole part 4. If more than a quarter of the part is wanted,
+  // candidates save less than half of the bytes, so the whole part is sent.
   const int64_t narrowest = *std::min_element(params.widths.begin(), params.widths.end());
   return wanted * 4 <= narrowest ? wanted : 0;
 }
@@ -90,7 +91,7 @@ void RowGather::PackCandidates(const float* part, int64_t width, int64_t count) 
 }
 
 // Returns a bound that at least `count` values of the part reach: the count-th greatest of the
-// blocks' maxima.
+// blocks' maxima, or the lowest float if there are fewer blocks.
 float RowGather::BoundOfGreatest(int64_t count) {
   if (count > static_cast<int64_t>(maxima_.size())) {
     return kNotSent;
@@ -100,8 +101,8 @@ float RowGather::BoundOfGreatest(int64_t count) {
   return sorted_[static_cast<size_t>(count - 1)];
 }
 
-// Collects the `count` greatest values; ties go to the lowest index, as in sampling. If a value is
-// not finite, every candidate is NaN: the row is unusable.
+// Collects the `count` greatest values; ties go to the lowest index, as in sampling. If a value of
+// the part is not finite, all candidates are NaN, because such a row cannot be sampled.
 void RowGather::CollectGreatest(const float* part, int64_t width, int64_t count) {
   maxima_.clear();
   for (int64_t begin = 0; begin < width; begin += kBlock) {
@@ -129,8 +130,8 @@ void RowGather::CollectGreatest(const float* part, int64_t width, int64_t count)
 
 void RowGather::Unpack(const GatherParams& params) {
   float* whole = params.whole;
-  int64_t num_candidates = 0;  // candidates that a rank sent for the rows before
-  int64_t num_whole_rows = 0;  // how many rows before were sent whole
+  int64_t num_candidates = 0;  // candidates that a rank sent for earlier rows
+  int64_t num_whole_rows = 0;  // earlier rows that were sent whole
   for (int64_t row = 0; row < params.num_rows; ++row) {
     const int64_t count = NumSent(params, row);
     const float* of_rank = gathered_.data();
@@ -153,7 +154,7 @@ void RowGather::Unpack(const GatherParams& params) {
 void RowGather::UnpackCandidates(const float* from, int64_t count, int64_t width, float* part) {
   std::fill_n(part, width, kNotSent);
   for (int64_t i = 0; i < count; ++i) {
-    // An index corrupted by another process must not write outside the part.
+    // A corrupted index from another process must not lead to a write outside the part.
     const auto index = std::bit_cast<uint32_t>(from[2 * i + 1]);
     part[index < width ? index : 0] = from[2 * i];
   }

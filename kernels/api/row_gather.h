@@ -2,9 +2,9 @@
 // of a row matter, each rank sends only that many greatest values of its part.
 //
 // Thread safety: as Communicator.
-// Cost:          a whole row: its bytes, sent and copied twice. Candidates: two passes over the
-//                part, 8 bytes a candidate, and one row to fill on rank 0. Allocates only
-//                for larger rows than ever before.
+// Cost:          for a whole row, its bytes are sent, and copied twice. For candidates, two
+//                passes over the part, 8 bytes sent for each candidate, and one row that rank 0
+//                fills. Allocates only if rows need more room than ever before.
 #ifndef QUIRE_KERNELS_API_ROW_GATHER_H_
 #define QUIRE_KERNELS_API_ROW_GATHER_H_
 
@@ -25,10 +25,10 @@ class RowGather {
   // One value of a row, as sent.
   struct Candidate {
     float value = 0.0F;
-    int32_t index = 0;  // column in the part
+    int32_t index = 0;  // the value's column in the part
   };
 
-  // Returns how many candidates each rank sends for the row; 0: the rank's whole part.
+  // Returns how many candidates each rank sends for the row; 0: each rank sends its whole part.
   static int64_t NumSent(const GatherParams& params, int64_t row);
   void Pack(const GatherParams& params, int64_t width);
   void Unpack(const GatherParams& params);
@@ -37,8 +37,8 @@ class RowGather {
   void CollectGreatest(const float* part, int64_t width, int64_t count);
   static void UnpackCandidates(const float* from, int64_t count, int64_t width, float* part);
 
-  std::vector<float> packed_;    // this rank's rows, one after another
-  std::vector<float> gathered_;  // all ranks' packed rows, on rank 0
+  std::vector<float> packed_;    // this rank's rows as they are sent
+  std::vector<float> gathered_;  // packed_ of all ranks, on rank 0
   std::vector<int64_t> sizes_;   // floats that each rank sends
   std::vector<float> maxima_;    // greatest value of each block of the part
   std::vector<float> sorted_;    // maxima_, partly sorted

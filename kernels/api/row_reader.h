@@ -1,6 +1,6 @@
 // RowReader reads rows of matrices that are not in memory yet. A backend that packs while it reads
-// (KernelBackend::packs_while_reading) finds each row in the CPU cache, and memory never holds a
-// matrix twice.
+// (KernelBackend::packs_while_reading) packs a row while the CPU cache still holds it, and memory
+// never holds a matrix twice.
 //
 // Thread safety: Read is safe from any thread.
 #ifndef QUIRE_KERNELS_API_ROW_READER_H_

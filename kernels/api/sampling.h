@@ -1,16 +1,16 @@
 // Parameters of sampling: a row of logits becomes a token.
 //
-// Order: logit bias and banned tokens; repetition, then frequency and presence penalties; greedy
-// arg max, or temperature, min-p, top-k, top-p and one draw. Reported log-probabilities are those
-// of the model's row, before bias, penalties and temperature, as vLLM's raw_logprobs. Ties go to
-// the lowest token id everywhere. top-p keeps the smallest set of likeliest tokens whose
+// Steps, in order: logit bias and banned tokens; repetition, then frequency and presence penalties;
+// greedy arg max, or temperature, min-p, top-k, top-p and one draw. Reported log-probabilities are
+// those of the model's row, before bias, penalties and temperature, as vLLM's raw_logprobs. Ties go
+// to the lowest token id everywhere. top-p keeps the smallest set of likeliest tokens whose
 // probability reaches top_p, at least one.
 //
 // The draw: Philox4x32-10, key = seed, counter = (0, token_index, draw number, 0). The first of the
-// four words times 2^-32 is u, uniform in [0, 1). The token is the first kept token, in ascending
-// id order, at which the running sum of probabilities exceeds u * total.
+// four resulting words, times 2^-32, is u, uniform in [0, 1). The token is the first kept token, in
+// ascending id order, at which the running sum of probabilities exceeds u * total.
 //
-// A row's result depends on that row and its SamplingRow alone, bit for bit.
+// The result for a row of logits depends on the row and its SamplingRow alone, bit for bit.
 // Thread safety: value types; they own nothing.
 // Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3 (Philox); Holtzman et al.
 //         2020 (top-p); Nguyen et al. 2024 (min-p); Keskar et al. 2019 (repetition penalty).
@@ -28,8 +28,8 @@ namespace quire {
 struct SamplingRow {
   const SamplingParams* params = nullptr;
   std::span<const TokenId> prompt_token_ids;
-  std::span<const TokenId> output_token_ids;  // sampled before this token
-  // The token's index in the output is output_token_ids.size().
+  // Tokens sampled so far. The token to sample has the index output_token_ids.size() in the output.
+  std::span<const TokenId> output_token_ids;
 
   bool is_below_min_tokens() const {
     return static_cast<int64_t>(output_token_ids.size()) < params->min_tokens;
@@ -58,7 +58,9 @@ struct SampleParams {
   // Out, [num_rows]: the sampled token's log-probability; unspecified if the row wants none
   // (num_logprobs < 0).
   float* logprobs = nullptr;
-  bool* finite = nullptr;  // [num_rows] out; false: NaN or infinity in the row, token is 0
+  // Out, [num_rows]. False: the row has a NaN or an infinity, or all its tokens are banned. The
+  // sampled token is then 0.
+  bool* finite = nullptr;
   // Out: the likeliest tokens, best first. Row i has room for max(0, rows[i].params->num_logprobs)
   // at top_logprobs + i * top_logprobs_stride.
   SampledLogprob* top_logprobs = nullptr;

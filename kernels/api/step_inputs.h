@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// Upper bound on the padding rows that BeginStep adds to tokens, to sequences and to logits.
+// Upper bound on the padding rows that BeginStep adds to each of tokens, sequences and logits.
 inline constexpr int32_t kMaxPaddingRows = 32;
 
 struct StepInputs {
@@ -23,11 +23,12 @@ struct StepInputs {
   const TokenId* token_ids = nullptr;     // [num_tokens]
   const int32_t* positions = nullptr;     // [num_tokens]
   const int64_t* slot_mapping = nullptr;  // [num_tokens], block_id * block_size_tokens + offset
-  const int32_t* query_start = nullptr;   // [num_seqs + 1], first token of each sequence
-  const int32_t* seq_lens = nullptr;      // [num_seqs], context with this step's tokens
+  // [num_seqs + 1]: the first token of each sequence, then num_tokens.
+  const int32_t* query_start = nullptr;
+  const int32_t* seq_lens = nullptr;  // [num_seqs], tokens of the context, this step's included
   // [num_seqs, max_blocks_per_seq], padded with kNullBlockId.
   const BlockId* block_tables = nullptr;
-  // [num_seqs], or null. If set, it replaces block_tables, as in PagedAttentionParams.
+  // [num_seqs], or null. As PagedAttentionParams::first_places.
   const int64_t* first_places = nullptr;
   const int32_t* logits_rows = nullptr;  // [num_logits], tokens whose logits are wanted
 };

@@ -1,16 +1,16 @@
-// WindowMemory is a KV pool whose blocks can be seen at a second address, in windows. The windows
-// are a range of places. A place has the size of a block and can show (map) any block. A kernel
-// that reads consecutive places sees a sequence's keys and values as contiguous, whichever blocks
-// hold them. Many places may show one block, as for a shared prefix.
+// WindowMemory is a KV pool whose blocks can be read at a second address, in windows. The windows
+// are a range of addresses, divided into places. A place has the size of a block and can show (map)
+// any block. A kernel that reads consecutive places sees a sequence's keys and values as
+// contiguous, whichever blocks hold them. Many places can show one block, as for a shared prefix.
 //
 // Blocks are written, copied and swapped through pool(). A place that shows no block must not be
 // accessed: a read ends the process, or is undefined on a device.
 //
 // Thread safety: Map and Unmap by one thread at a time. Operations that use other places may run
-//                meanwhile; operations that use the same places must be done before
-//                (KernelBackend::WaitForOperations). Everything else: the executor thread.
-// Cost:          Map and Unmap are system calls of some microseconds, so map adjacent
-//                blocks in one call.
+//                meanwhile. Operations that use the same places must be done before the call
+//                (KernelBackend::WaitForOperations). The executor thread calls everything else.
+// Cost:          Map and Unmap are system calls of some microseconds, so map adjacent blocks in one
+//                call.
 // Source:        vAttention, Prabhu et al. 2024, section 5 (virtual tensors, pages on demand), with
 //                aliases, which vAttention lacks.
 #ifndef QUIRE_KERNELS_API_WINDOW_MEMORY_H_
@@ -40,8 +40,8 @@ class WindowMemory {
   void* pool() const { return pool_; }
   void* windows() const { return windows_; }
 
-  // Returns how many places may show a block at a time, whichever blocks they show: the system's
-  // limits allow that many.
+  // Returns how many places can show a block at a time under the system's limits, whichever blocks
+  // they show.
   virtual int64_t max_mapped_places() const = 0;
 
   // Makes places [place, place + count) show blocks [block, block + count) instead of the blocks

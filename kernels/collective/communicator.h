@@ -1,14 +1,15 @@
 // Communicator runs one rank's side of a group's collective operations, over main memory. The ranks
-// form a hypercube: each is linked to the log2(size) ranks whose number differs in one bit, through
-// shared memory or a socket (PeerLink).
+// form a hypercube: each rank is linked to the log2(size) ranks whose numbers differ from its own
+// in one bit, through shared memory or a socket (PeerLink).
 //
 // A broken link breaks the group. All other links are aborted too, so that every rank learns of
-// the break soon (see PeerLink) and none waits forever. The operation under way leaves its data
+// the break soon (see PeerLink) and no rank waits forever. The operation under way leaves its data
 // undefined, and later operations do nothing.
 //
 // Thread safety: one caller at a time (the executor thread), except for Abort and status.
 // Cost:          AllReduce sends and receives the data log2(size) times, Gather and Broadcast
-//                follow a binomial tree. Allocates only for more data than ever before.
+//                follow a binomial tree. Allocates only when a call has more data than all calls
+//                before it.
 // Source:        Thakur, Rabenseifner and Gropp 2005, section 3.
 #ifndef QUIRE_KERNELS_COLLECTIVE_COMMUNICATOR_H_
 #define QUIRE_KERNELS_COLLECTIVE_COMMUNICATOR_H_
@@ -31,8 +32,8 @@ namespace quire {
 
 class Communicator {
  public:
-  // links[k] leads to rank ^ 2^k. `waits_for_rank`, if not null, always holds the rank that an
-  // operation waits for, or -1. REQUIRES: 0 <= rank < 2^links.size().
+  // links[k] connects this rank to rank (`rank` XOR 2^k). `*waits_for_rank`, if not null, always
+  // holds the rank that an operation waits for, or -1. REQUIRES: 0 <= rank < 2^links.size().
   Communicator(int32_t rank,
                std::vector<PeerLink> links,
                std::shared_ptr<std::atomic<int32_t>> waits_for_rank = nullptr);
@@ -40,9 +41,9 @@ class Communicator {
   int32_t rank() const { return rank_; }
   int32_t size() const { return int32_t{1} << links_.size(); }
 
-  // Sums over ranks: rank 0 + rank 1, 2 + 3, ..., then pairs of these sums.
+  // Adds `data` of all ranks: rank 0 + rank 1, 2 + 3, ..., then pairs of these sums.
   void AllReduce(std::span<float> data);
-  // Bitwise OR over ranks.
+  // Merges `data` of all ranks by bitwise OR.
   void AllReduceBits(std::span<uint32_t> data);
   // Joins each rank's part [num_rows, widths[rank]] into `whole` [num_rows, sum of widths] on rank
   // 0; the other ranks do not use `whole`.
@@ -54,25 +55,25 @@ class Communicator {
   // Aborts with a reason, which status returns unless the group was broken before.
   void Break(const absl::Status& reason);
 
-  // Breaks the group if a link has ended. Returns whether the group is whole. For a caller that
-  // waits for ranks outside the operations above, as in NCCL.
+  // Breaks the group if a link has ended. Returns whether the group is still unbroken. For a caller
+  // that waits for ranks outside the operations above, as in NCCL.
   bool CheckLinks();
-  // Marks the start or end of a wait outside the operations above. The awaited rank is then
-  // unknown, so each waiting rank reports the next rank. The chain of reports ends at a rank that
-  // does not wait.
+  // Marks the start or end of a wait outside the operations above. The straggler is then unknown,
+  // so a waiting rank sets `*waits_for_rank` to the next rank. A reader that follows these numbers
+  // from rank to rank ends at a rank that does not wait: a straggler.
   void SetWaiting(bool waits);
 
   // Time spent in operations so far, waiting included. Called only on the thread of the operations.
   int64_t busy_nanos() const { return busy_nanos_; }
 
-  // Returns kUnavailable, reason GROUP_BROKEN, message "rank N: rule", once the group is broken. N
-  // is the first neighbour whose link failed.
+  // Returns OK. When the group is broken, returns kUnavailable, reason GROUP_BROKEN. After a failed
+  // link the message is "rank N: cause", where N is the first neighbour whose link failed.
   absl::Status status() const;
 
  private:
   int32_t Partner(size_t k) const { return rank_ ^ (int32_t{1} << k); }
-  // fn merges an element of this rank with the partner's. Its first argument is the element of the
-  // lower rank.
+  // `fn` merges an element of this rank with the partner's. The first argument of `fn` is the
+  // element of the lower rank.
   template <typename T, typename Fn>
   void MergeWithAll(std::span<T> data, const Fn& fn);
   // Exchange and Run return false if the group is broken.

@@ -1,5 +1,5 @@
-// SendWithFd and ReceiveWithFd move bytes over a connected stream socket and, if it is a Unix
-// socket, an open file with them.
+// SendWithFd and ReceiveWithFd move bytes over a connected stream socket. Over a Unix socket they
+// can move an open file with the bytes.
 //
 // Thread safety: free functions; one caller at a time for each socket and direction.
 // Source:        unix(7), SCM_RIGHTS.
@@ -15,11 +15,11 @@
 
 namespace quire {
 
-// As send(2) without waiting. Passes `fd` with the first byte, unless it is -1.
+// As send(2) without waiting. Passes `fd` with the first byte, unless `fd` is -1.
 ssize_t SendWithFd(int socket, std::span<const std::byte> bytes, int fd);
 
-// As recv(2) without waiting. A received file replaces the file in `fd`. Further files of the same
-// call are closed.
+// As recv(2) without waiting. A received file replaces the file in `*fd`. If the call receives more
+// files, the other ones are closed.
 ssize_t ReceiveWithFd(int socket, std::span<std::byte> bytes, FileDescriptor* fd);
 
 }  // namespace quire

@@ -15,7 +15,7 @@
 namespace quire {
 namespace {
 
-// Small, so that the other end reads one piece while this end writes the next.
+// Bytes of a piece. Small, so that the other end reads one piece while this end writes the next.
 constexpr size_t kPieceBytes = size_t{16} << 10;
 
 constexpr const char* kClosed = "the other end has closed";
@@ -77,7 +77,7 @@ absl::Status PeerLink::ExchangeShared(std::span<const std::byte> out,
     if (channel_->is_closed()) {
       return Broken("aborted");
     }
-    // Read before Peek, else bytes written just before the other end closed would be lost.
+    // Checked before Peek: bytes that the other end wrote just before it closed are still taken.
     const bool is_alone = is_dead || channel_->is_closed_by_other();
     const auto sent =
         channel_->Send(out.subspan(num_sent, std::min(kPieceBytes, out.size() - num_sent)));
@@ -129,7 +129,8 @@ std::optional<size_t> PeerLink::Receive(std::span<std::byte> bytes) {
 }
 
 absl::Status PeerLink::ExchangeOverSocket(std::span<const std::byte> out, std::span<std::byte> in) {
-  // Sends and receives in turns: two ranks that only sent would deadlock once the sockets are full.
+  // Sends and receives in turns. If two ranks first sent everything, they would deadlock once the
+  // sockets' buffers are full.
   while (!out.empty() || has_unsent() || !in.empty()) {
     bool has_moved = false;
     if (!out.empty() || has_unsent()) {

@@ -1,18 +1,19 @@
 // PeerLink is a duplex connection to another rank. Ranks of one host move bytes through shared
-// memory, and the socket only shows whether the other process lives. Ranks without shared memory
-// move bytes through the socket, encrypted between hosts (TlsChannel).
+// memory (SharedChannel); their socket only shows whether the other process lives. Ranks without
+// shared memory move bytes through the socket, encrypted between hosts (TlsChannel).
 //
-// The bytes of one call at one end arrive in one call at the other end.
+// Both ends call in step: the bytes that one call sends are received by one call of the other end.
 //
 // Thread safety: one caller at a time; Abort from any thread.
-// Errors:        kUnavailable, reason GROUP_BROKEN, once the other end has closed or is dead, the
-//                connection is broken, received bytes were altered on the way, the shared memory
-//                holds an impossible counter, or Abort was called. The link stays broken. A waiting
-//                caller learns of an Abort of either end at once, and of the death of the other
-//                process within 3 ms.
-// Cost:          shared memory: a copy at the sender; at the receiver another one, or none (Merge);
-//                no system call unless an end sleeps. A socket: two copies, and at least two calls;
-//                encryption needs more of both (TlsChannel).
+// Errors:        kUnavailable, reason GROUP_BROKEN, in each of these cases: the other end has
+// closed
+//                or is dead; the connection is broken; received bytes were altered on the way; the
+//                shared memory holds an impossible counter; Abort was called. The link stays
+//                broken. A waiting caller learns of an Abort of either end at once, and of the
+//                death of the other process within 3 ms.
+// Cost:          shared memory: a copy at the sender; at the receiver another copy, or none in
+//                Merge; no system call unless an end sleeps. A socket: two copies, and at least two
+//                system calls. Encryption needs more copies and calls (TlsChannel).
 #ifndef QUIRE_KERNELS_COLLECTIVE_PEER_LINK_H_
 #define QUIRE_KERNELS_COLLECTIVE_PEER_LINK_H_
 

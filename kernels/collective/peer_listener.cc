@@ -33,10 +33,11 @@ constexpr int kBacklog = 64;
 constexpr size_t kMaxStrangers = 64;
 constexpr int kTickMillis = 5;
 constexpr int64_t kRetryNanos = 20 * kNanosPerMilli;
-// Time after which an unanswered dial is repeated, as when the network was cut. Linux before 6.5
-// repeats a dial only after 1, 3 and 7 s, so ranks would wait although the network is repaired.
+// Time after which an unanswered dial is given up and repeated, as when the network was cut. Linux
+// before 6.5 repeats a dial only after 1, 3 and 7 s, so ranks would wait although the network is
+// repaired.
 constexpr int64_t kDialNanos = 500 * kNanosPerMilli;
-// The higher rank's answers to a hello, which say where data goes.
+// The two answers of the higher rank to a hello. They tell where data will go.
 constexpr char kWelcome = 'w';        // data goes through the socket
 constexpr char kWelcomeShared = 'm';  // data goes through the memory that came with the hello
 
@@ -46,7 +47,7 @@ absl::Status CannotListen(const std::string& where) {
                "ranks: cannot listen on " + where + ": " + std::generic_category().message(errno));
 }
 
-// Returns the number of ranks on this host: those with a Unix socket.
+// Returns the number of ranks on this host, which are the ranks with a Unix socket.
 int32_t NumOnThisHost(const std::vector<std::string>& rendezvous) {
   return static_cast<int32_t>(
       std::count_if(rendezvous.begin(), rendezvous.end(), [](const std::string& text) {
@@ -70,7 +71,7 @@ bool PeerListener::Hello::IsSameAs(const Hello& other) const {
   return AreEqualSecrets(text_of(*this), text_of(other));
 }
 
-// The state of one Connect.
+// The state of one call of Connect.
 class PeerListener::Gathering {
  public:
   Gathering(int listener, bool over_tcp, const GroupMembership& group, bool spins)
@@ -123,7 +124,7 @@ class PeerListener::Gathering {
     ::poll(fds.data(), fds.size(), kTickMillis);
   }
 
-  // Returns the first neighbour that is not connected; -1: all are.
+  // Returns the first neighbour that is not connected; -1: all are connected.
   int32_t missing_rank() const {
     for (const Neighbour& neighbour : neighbours_) {
       if (!neighbour.is_there) {
@@ -147,10 +148,10 @@ class PeerListener::Gathering {
  private:
   struct Neighbour {
     int32_t rank = 0;
-    std::vector<RankAddress> addresses;  // dialed in turn; empty for a lower rank
+    std::vector<RankAddress> addresses;  // dialed in turn; empty for a lower rank, which dials
     size_t num_dials = 0;
     RankConnection way;
-    std::unique_ptr<SharedChannel> channel;  // null: everything goes through the socket
+    std::unique_ptr<SharedChannel> channel;  // null: all data goes through the socket
     Instant dial_at = 0;
     Instant give_up_at = 0;  // when to give up an unanswered dial
     bool is_connected = false;
@@ -174,7 +175,8 @@ class PeerListener::Gathering {
     return hello;
   }
 
-  // Names the epoch and both ends, so that TLS refuses a rank of another epoch or pair.
+  // Returns the TLS identity of a dialing rank. It names the epoch and both ends, so that TLS
+  // refuses a rank of another epoch or pair.
   std::string IdentityOf(int32_t from, int32_t to) const {
     return "quire ranks, scheduler " + std::to_string(group_.scheduler_incarnation) + ", epoch " +
            std::to_string(group_.group_epoch) + ", from " + std::to_string(from) + " to " +
@@ -231,7 +233,8 @@ class PeerListener::Gathering {
         *is_known &&
         neighbour.way.SendAll(std::as_bytes(std::span(&hello, 1)), MemoryFor(neighbour));
     if (!neighbour.has_said_hello) {
-      neighbour.way.Close();  // the peer is not yet in this epoch, gone, or no rank: dial again
+      // The peer is gone, not yet in this epoch, or not a rank. It is dialed again.
+      neighbour.way.Close();
     }
     return neighbour.has_said_hello;
   }
@@ -248,15 +251,15 @@ class PeerListener::Gathering {
     const bool is_shared = welcome == kWelcomeShared && neighbour.channel != nullptr;
     neighbour.is_there = *read && (is_shared || welcome == kWelcome);
     if (!neighbour.is_there) {
-      neighbour.way.Close();  // as in SayHello
+      neighbour.way.Close();  // dialed again, as in SayHello
     }
     if (!is_shared) {
       neighbour.channel.reset();
     }
   }
 
-  // Returns new memory to share with a neighbour on this host. The result is not open if the two
-  // cannot share memory.
+  // Makes memory to share with a neighbour on this host, and maps it as neighbour.channel. The
+  // returned file is not open if the two ranks cannot share memory.
   FileDescriptor MemoryFor(Neighbour& neighbour) const {
     neighbour.channel.reset();
     FileDescriptor memory;
@@ -270,7 +273,8 @@ class PeerListener::Gathering {
     return memory;
   }
 
-  // Accepts at most kMaxStrangers a call, so that each is read before another replaces it.
+  // Accepts at most kMaxStrangers connections a call, so that each stranger is read before another
+  // one replaces it.
   void AcceptStrangers() {
     for (size_t i = 0; i < kMaxStrangers; ++i) {
       RankConnection way = {.socket = FileDescriptor(::accept4(
@@ -292,7 +296,7 @@ class PeerListener::Gathering {
   }
 
   // Returns the oldest stranger that has not shown the secret, so that a crowd of strangers does
-  // not drive out a rank with a slow handshake.
+  // not drive out a rank with a slow handshake. If all have shown it, returns the oldest stranger.
   std::vector<Stranger>::iterator OldestUnproven() {
     const auto found = std::ranges::find_if(strangers_, [](const Stranger& stranger) {
       return stranger.way.tls == nullptr || !stranger.way.tls->has_shown_secret();
@@ -310,7 +314,7 @@ class PeerListener::Gathering {
     return identities;
   }
 
-  // Makes a stranger with a right hello a neighbour, and closes one with a wrong hello.
+  // Turns a stranger with a right hello into a neighbour. Closes a stranger with a wrong hello.
   void Recognise(Stranger& stranger) {
     std::optional<bool> read = stranger.way.ShakeHands();
     if (read.value_or(false)) {
@@ -331,7 +335,8 @@ class PeerListener::Gathering {
     stranger.way.Close();
   }
 
-  // If a rank has dialed again, the new connection replaces the first one.
+  // Makes the stranger's connection the neighbour's. Replaces an earlier one if the rank has dialed
+  // again.
   bool Welcome(Stranger& stranger, Neighbour& neighbour) const {
     std::unique_ptr<SharedChannel> channel;
     if (stranger.memory.is_open()) {

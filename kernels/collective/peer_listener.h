@@ -1,17 +1,18 @@
 // PeerListener connects the ranks of a group. In each pair the lower rank dials and the higher rank
 // accepts. Both have the epoch's secret, which the scheduler gave only to ranks of the group. A
-// connection that does not show the secret is closed. Over TCP the secret keys the encryption and
-// is never sent (TlsChannel). On a Unix socket, in a folder of one user, the dialing rank sends the
-// secret, together with the memory that both ranks then share.
+// connection that does not show the secret is closed. Over TCP the secret is the key of the
+// encryption and is never sent (TlsChannel). On a Unix socket, in a folder of one user, the dialing
+// rank sends the secret, together with the memory that both ranks then share.
 //
-// A stranger is an accepted connection that is not yet a neighbour. Up to 64 strangers are served
-// at a time. A further one replaces the oldest stranger that has not shown the secret, so that
-// strangers cannot keep a rank out. Connect closes the remaining strangers when it returns.
+// A neighbour is a rank to which this rank connects. A stranger is an accepted connection that has
+// not yet proved to be a neighbour's. At most 64 strangers are served at a time. A further stranger
+// replaces the oldest one that has not shown the secret, so that strangers cannot keep a rank out.
+// Connect closes the remaining strangers when it returns.
 //
 // Thread safety: one caller at a time (the executor thread), except for rendezvous, waits_for_rank,
 //                Abort and num_aborts.
 // Errors:        kInvalidArgument, reason RENDEZVOUS, for a malformed membership; kUnavailable,
-//                reason LISTEN; kUnavailable, reason GROUP_BROKEN, message "rank N: rule".
+//                reason LISTEN; kUnavailable, reason GROUP_BROKEN, message "rank N: cause".
 #ifndef QUIRE_KERNELS_COLLECTIVE_PEER_LISTENER_H_
 #define QUIRE_KERNELS_COLLECTIVE_PEER_LISTENER_H_
 
@@ -39,17 +40,17 @@ struct GroupMembership {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   std::string secret;                   // kGroupSecretBytes bytes, equal on all ranks
-  std::vector<std::string> rendezvous;  // addresses, one for each rank; a power of two of them
+  std::vector<std::string> rendezvous;  // addresses of all ranks, whose number is a power of two
 };
 
 inline constexpr size_t kGroupSecretBytes = 32;
 
 class PeerListener {
  public:
-  // Listens on a Unix socket. Replaces a file at the path unless a process listens there, and
-  // removes the file at the end. `num_sharers`: how many ranks share this process's CPUs. A waiting
-  // rank spins before it sleeps if there are enough CPUs for these ranks, and for the group's ranks
-  // on Unix sockets.
+  // Listens on a Unix socket. Replaces a file at the path unless a process listens there; the
+  // destructor removes the file. `num_sharers`: how many ranks share this process's CPUs. A waiting
+  // rank spins before it sleeps only if this process may use at least `num_sharers` CPUs, and at
+  // least one CPU for each rank of the group with a Unix socket.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path,
                                                               int32_t num_sharers);
   // Listens on TCP at an address of this machine, such as "10.0.0.3" or "::1". Port 0 takes any
@@ -65,9 +66,9 @@ class PeerListener {
   const std::string& rendezvous() const { return rendezvous_; }
 
   // Connects to the neighbours of the rank, which call Connect at about the same time. Returns when
-  // all are connected, after `timeout_ns`, or on Abort. `num_aborts`: the value of num_aborts()
-  // when the caller decided to connect. An Abort between that time and this call ends the call,
-  // too.
+  // all neighbours are connected, after `timeout_ns`, or on Abort. `num_aborts`: the value of
+  // num_aborts() when the caller decided to connect. An Abort between that time and this call ends
+  // the call, too.
   absl::StatusOr<std::shared_ptr<Communicator>> Connect(const GroupMembership& group,
                                                         int64_t timeout_ns,
                                                         uint64_t num_aborts);
@@ -76,15 +77,17 @@ class PeerListener {
     return Connect(group, timeout_ns, num_aborts());
   }
 
-  // Any thread: the rank that Connect, or an operation of its Communicator, waits for; -1: none.
+  // Returns the rank for which Connect, or an operation of its Communicator, waits; -1: none. Any
+  // thread.
   int32_t waits_for_rank() const { return waits_for_rank_->load(std::memory_order_relaxed); }
 
-  // Any thread: ends a Connect that is under way.
+  // Ends a Connect that is under way. Any thread.
   void Abort() { num_aborts_.fetch_add(1); }
   uint64_t num_aborts() const { return num_aborts_.load(); }
 
  private:
-  // Sent as raw bytes, since both ends run the same build on the same kind of machine.
+  // The first message of the dialing rank. It is sent as raw bytes, since both ends run the same
+  // build on the same kind of machine.
   struct Hello {
     std::array<char, 8> magic = {'q', 'u', 'i', 'r', 'e', 'p', 'e', '3'};
     std::array<char, kGroupSecretBytes> secret = {};

@@ -1,7 +1,8 @@
 // RankAddress is an address at which a rank listens: a Unix socket, or TCP.
 //
 // Thread safety: a value type and free functions.
-// Cost:          a host's name is looked up, which takes as long as the system's resolver takes.
+// Cost:          TcpAddresses and ParseRendezvous look up a host's name, which takes as long as the
+//                system's resolver takes.
 #ifndef QUIRE_KERNELS_COLLECTIVE_RANK_ADDRESS_H_
 #define QUIRE_KERNELS_COLLECTIVE_RANK_ADDRESS_H_
 
@@ -30,27 +31,27 @@ struct RankAddress {
   // Returns false for TCP.
   bool is_unix() const { return storage.ss_family == AF_UNIX; }
 
-  // Returns a non-blocking socket, which is not open if the system refuses one.
+  // Returns a new non-blocking socket for the address; it is not open if the system refuses it.
   FileDescriptor NewSocket() const;
 };
 
 // Returns nullopt if the path is empty or too long for an address.
 std::optional<RankAddress> UnixAddress(const std::string& path);
 
-// Returns all addresses of the name, in the order to try them; empty if it cannot be resolved.
-// `passive`: for listening, not dialing.
+// Returns all addresses of the host, in the order to try them; empty if its name cannot be
+// resolved. `passive`: whether the addresses are for listening, not for dialing.
 std::vector<RankAddress> TcpAddresses(const std::string& host,
                                       const std::string& port,
                                       bool passive);
 
-// Returns the addresses of "unix:/path" or "tcp:host:port", at least one. Errors: kInvalidArgument,
-// reason RENDEZVOUS.
+// Returns the addresses of "unix:/path" or "tcp:host:port"; at least one address. Errors:
+// kInvalidArgument, reason RENDEZVOUS.
 absl::StatusOr<std::vector<RankAddress>> ParseRendezvous(std::string_view text);
 
 // Returns an error with reason RENDEZVOUS.
 absl::Status BadRendezvous(std::string_view rule);
 
-// Sends small writes at once (TCP_NODELAY). Does nothing on a Unix socket.
+// Makes the socket send small writes at once (TCP_NODELAY). Does nothing to a Unix socket.
 void SetNoDelay(const FileDescriptor& socket);
 
 }  // namespace quire

@@ -1,5 +1,5 @@
-// RankConnection is a connection between two ranks before it becomes a PeerLink: the hello is still
-// to come and, over TCP, a TLS handshake before the hello. No function waits.
+// RankConnection is a connection between two ranks before it becomes a PeerLink. Over TCP the ranks
+// first do a TLS handshake. Then one rank sends its hello (PeerListener). No function waits.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_KERNELS_COLLECTIVE_RANK_CONNECTION_H_
@@ -25,13 +25,14 @@ struct RankConnection {
   std::optional<bool> ShakeHands() const;
 
   // Reads the rest of `expected`, of which *num_read bytes were read before, and a file if one
-  // comes with the bytes (fd_passing.h). Returns true once all are read, false if the connection
-  // has ended, nullopt while bytes are missing. REQUIRES, here and below: the handshake is done.
+  // comes with the bytes (fd_passing.h). Returns true when all bytes are read, false if the
+  // connection has ended, nullopt while bytes are missing. REQUIRES, also for SendAll: the
+  // handshake is done.
   std::optional<bool> ReadRest(std::span<std::byte> expected,
                                size_t* num_read,
                                FileDescriptor* memory) const;
-  // Returns false if the connection is broken or the socket's buffer has too little room. A new
-  // socket's buffer is empty.
+  // Returns false if the connection is broken or the socket's buffer has too little room. The
+  // buffer of a new socket is empty, so that a short message fits.
   bool SendAll(std::span<const std::byte> bytes, const FileDescriptor& memory = {}) const;
 
  private:

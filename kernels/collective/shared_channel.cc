@@ -19,12 +19,13 @@
 namespace quire {
 namespace {
 
-// Longest spin. Ranks with a core each seldom wait longer for each other, and to sleep and wake up
-// takes longer than most waits.
+// Upper bound on a spin. Ranks with a core each seldom wait longer for each other, and most waits
+// are shorter than going to sleep and waking up.
 constexpr int64_t kSpinNanos = kNanosPerMilli;
 // Upper bound on successive waits without a spin. The other rank may need this core. So after a
-// spin in vain the next wait sleeps at once; after the next vain spin 2 waits do so, then 4, ...
+// first spin in vain, 1 wait sleeps without a spin; after a second one 2 waits, then 4, ...
 constexpr int32_t kMaxSleepsAfterSpin = 64;
+// Upper bound on a sleep, after which the caller looks whether the other process lives.
 constexpr int64_t kLookNanos = 2 * kNanosPerMilli;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -32,7 +33,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr uint32_t kData = 1;
 constexpr uint32_t kRoom = 2;
 
-// A futex, because std::atomic::wait works only within one process.
+// Sleeps on a futex, because std::atomic::wait works only within one process.
 void SleepWhile(const std::atomic<uint32_t>& word, uint32_t value, int64_t at_most_ns) {
   const timespec at_most = {.tv_sec = 0, .tv_nsec = at_most_ns};
   static_cast<void>(::syscall(SYS_futex, &word, FUTEX_WAIT, value, &at_most, nullptr, 0));
@@ -44,7 +45,7 @@ void WakeSleeper(const std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-// Layout of the file, which starts as zeros. Arrays are indexed by side.
+// Layout of the shared file, which starts as zeros. Arrays are indexed by Side.
 struct SharedChannel::Memory {
   struct OfSide {
     alignas(kRingLineBytes) std::atomic<uint32_t> sleeps_for{0};  // 0: the side is awake
@@ -115,8 +116,9 @@ SharedChannel::Waited SharedChannel::Wait(bool wants_data, bool wants_room) {
   if (spins_ && Spin(wants_data, wants_room)) {
     return Waited::kSomething;
   }
-  // All these loads and stores have one total order (seq_cst). So either this side sees the other
-  // side's latest change, or the other side sees that this side sleeps.
+  // All loads and stores of sleeps_for and of the rings' counters have one total order (seq_cst).
+  // So either this side sees the other side's latest change, or the other side sees that this side
+  // sleeps, and wakes it.
   std::atomic<uint32_t>& word = memory_->sides[self_].sleeps_for;
   const uint32_t reasons = (wants_data ? kData : 0) | (wants_room ? kRoom : 0);
   word.store(reasons);

@@ -2,9 +2,9 @@
 // futex word on which each side sleeps.
 //
 // The memory is an unnamed file. One side creates it with its size sealed; the other side gets it
-// over the socket (fd_passing.h) and maps it only with that size and seal, so that
-// neither side can truncate the other's mapping. The memory does not show that a side has died, so
-// the caller checks the socket, at least each time Wait returns kNothing.
+// over the socket (fd_passing.h) and maps it only with that size and seal. So neither side can
+// truncate the mapping of the other side. The memory does not show that a side has died. So the
+// caller checks the socket, at least each time Wait returns kNothing.
 //
 // Thread safety: one caller at a time; Close, is_closed and is_closed_by_other from any thread.
 // Cost:          two rings of kSharedRingBytes, allocated from the start. Send and Release make no
@@ -33,9 +33,9 @@ class SharedChannel {
 
   // Creates the memory of a channel. The result is not open if the system refuses the memory.
   static FileDescriptor CreateMemory();
-  // Returns null if the file is not a channel's memory. `spins`: Wait spins before it sleeps, for
-  // ranks that have a core each. After a spin in vain some waits do not spin, since other threads
-  // may need the cores.
+  // Returns null if the file is not a channel's memory. `spins`: whether Wait spins before it
+  // sleeps, which is meant for ranks that have a core each. After a spin in vain, the next waits do
+  // not spin, since other threads may need the core.
   static std::unique_ptr<SharedChannel> Map(const FileDescriptor& memory, Side side, bool spins);
   ~SharedChannel();
   SharedChannel(const SharedChannel&) = delete;
@@ -67,8 +67,9 @@ class SharedChannel {
   Memory* const memory_;
   const size_t self_;
   const bool spins_;
-  int32_t num_waits_without_spin_ = 0;
-  int32_t num_sleeps_after_spin_ = 1;  // new value of the counter above after a spin in vain
+  int32_t num_waits_without_spin_ = 0;  // how many of the next waits do not spin
+  // New value of num_waits_without_spin_ after the next spin in vain.
+  int32_t num_sleeps_after_spin_ = 1;
   RingWriter out_;
   RingReader in_;
 };

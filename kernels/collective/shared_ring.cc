@@ -8,7 +8,8 @@
 namespace quire {
 namespace {
 
-// Returns the distance from `behind` to `ahead`, or nullopt if a ring of this size forbids it.
+// Returns the distance from `behind` to `ahead`, or nullopt if it is impossible in a ring of this
+// size.
 std::optional<size_t> Distance(uint64_t behind, uint64_t ahead, size_t ring_bytes) {
   const uint64_t distance = ahead - behind;  // huge if the counters are out of order
   return distance > ring_bytes || distance % kRingLineBytes != 0 ? std::nullopt
@@ -23,8 +24,8 @@ size_t RunLength(uint64_t place, size_t ring_bytes) {
 }  // namespace
 
 std::optional<size_t> RingWriter::Room() const {
-  // Sequentially consistent, because counters and sleepers' words (SharedChannel::Wait) need one
-  // order; with acquire and release a wake-up could be lost.
+  // Loads and stores of counters are sequentially consistent, because they need one order with
+  // those of sleeps_for (SharedChannel::Wait). With acquire and release a wake-up could be lost.
   const auto used = Distance(counters_.num_read.load(), num_written_, ring_.size());
   return used.has_value() ? std::optional(ring_.size() - *used) : std::nullopt;
 }
@@ -34,7 +35,7 @@ std::optional<size_t> RingWriter::Write(std::span<const std::byte> bytes) {
   if (!room.has_value()) {
     return std::nullopt;
   }
-  // Free room is whole lines, so there is also room for the padding of a partial last line.
+  // The free room consists of whole lines, so the padding of a partial last line fits, too.
   const size_t size = std::min({bytes.size(), *room, RunLength(num_written_, ring_.size())});
   if (size > 0) {
     std::memcpy(&ring_[num_written_ & (ring_.size() - 1)], bytes.data(), size);

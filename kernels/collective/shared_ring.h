@@ -1,8 +1,8 @@
 // RingWriter and RingReader are the two ends of a byte ring in memory that two processes share.
 //
 // The other process is not trusted: each end keeps its own position in private memory and reads
-// only the other end's counter. An impossible counter is reported; nothing outside the ring is
-// touched.
+// only the other end's counter. An impossible counter is reported, and no byte outside the ring
+// is touched.
 //
 // Messages begin at multiples of kRingLineBytes, so that the numbers in a message are aligned. A
 // piece that does not fill its last line ends a message, and both ends skip the rest of the line.
@@ -23,7 +23,7 @@ namespace quire {
 
 inline constexpr size_t kRingLineBytes = 64;
 
-// Counters in the shared memory: bytes since the start, in multiples of kRingLineBytes.
+// Counters in the shared memory: bytes since the start, always multiples of kRingLineBytes.
 struct RingCounters {
   alignas(kRingLineBytes) std::atomic<uint64_t> num_written{0};
   alignas(kRingLineBytes) std::atomic<uint64_t> num_read{0};
@@ -60,8 +60,7 @@ class RingReader {
   // Returns at most `max_bytes` contiguous bytes, valid until Release, or nullopt as Available
   // does.
   std::optional<std::span<const std::byte>> Peek(size_t max_bytes) const;
-  // Frees the lines of the first `num_bytes` that Peek returned, the rest of the last line
-  // included.
+  // Frees the lines that hold the first `num_bytes` bytes that Peek returned.
   void Release(size_t num_bytes);
 
  private:

@@ -15,8 +15,8 @@
 namespace quire {
 namespace {
 
-// The only cipher suite and its number. The suite's hash, SHA-256, is the default for an external
-// PSK (RFC 8446, 4.2.11).
+// The only cipher suite, and its number in TLS. The suite's hash, SHA-256, is the default for an
+// external PSK (RFC 8446, 4.2.11).
 constexpr const char* kSuite = "TLS_AES_128_GCM_SHA256";
 constexpr std::array<unsigned char, 2> kSuiteNumber = {0x13, 0x01};
 constexpr const char* kGroup = "X25519";
@@ -24,7 +24,7 @@ constexpr size_t kMaxRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
 // Upper bound on buffered bytes. The buffer is small, so that the other end decrypts records while
 // this end encrypts the next ones.
 constexpr size_t kMaxUnsentBytes = size_t{64} << 10;
-// Slot of an SSL's ex_data that holds its channel.
+// Index in an SSL's ex_data at which the SSL's TlsChannel is stored.
 constexpr int kChannelIndex = 0;
 
 }  // namespace
@@ -34,7 +34,7 @@ struct TlsChannel::Callbacks {
     return *static_cast<TlsChannel*>(::SSL_get_ex_data(ssl, kChannelIndex));
   }
 
-  // Returns the secret as a session, which the library frees. Null: no memory.
+  // Returns the secret as a session, which the library frees; null if memory is lacking.
   static SSL_SESSION* NewKey(SSL* ssl, const std::string& secret) {
     SSL_SESSION* key = ::SSL_SESSION_new();
     if (key == nullptr ||
@@ -76,7 +76,7 @@ struct TlsChannel::Callbacks {
     return *key == nullptr ? 0 : 1;
   }
 
-  // A certificate does not prove that its holder has the secret.
+  // Refuses every certificate, because none proves that its holder has the secret.
   static int RefuseCertificate(X509_STORE_CTX* /*certificate*/, void* /*data*/) { return 0; }
 
   static int Write(BIO* bio, const char* bytes, int size) {
@@ -114,7 +114,8 @@ struct TlsChannel::Callbacks {
     return command == BIO_CTRL_FLUSH ? 1 : 0;
   }
 
-  // Returns null if the library fails. Never freed, since connections may outlive main.
+  // Returns null if the library fails. The methods are never freed, since connections may outlive
+  // main.
   static const BIO_METHOD* Methods() {
     static const BIO_METHOD* const methods = [] {
       BIO_METHOD* made =
@@ -147,7 +148,7 @@ struct TlsChannel::Callbacks {
     // A PSK without a key exchange would have no forward secrecy.
     ::SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX | SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-    // One system call for a record instead of two.
+    // Reads a record with one system call instead of two.
     SSL_CTX_set_read_ahead(context, 1);
     ::SSL_CTX_set_cert_verify_callback(context, RefuseCertificate, nullptr);
     ::SSL_CTX_set_psk_use_session_callback(context, ShowIdentity);
@@ -192,7 +193,7 @@ std::unique_ptr<TlsChannel> TlsChannel::Create(int socket, const Settings& setti
   QUIRE_CHECK(::SSL_set_ex_data(ssl, kChannelIndex, channel.get()) == 1);
   if (dials) {
     ::SSL_set_connect_state(ssl);
-    // Else the dialing end would accept any certificate.
+    // Calls RefuseCertificate; else the dialing end would accept any certificate.
     ::SSL_set_verify(ssl, SSL_VERIFY_PEER, nullptr);
   } else {
     ::SSL_set_accept_state(ssl);
@@ -221,8 +222,9 @@ TlsChannel::Progress TlsChannel::ShakeHands() {
   return Progress::kDone;
 }
 
-// True at the accepting end once it has verified the key's binder. True at the dialing end once the
-// other end has chosen the key, without which that end could not go on.
+// At the accepting end, becomes true when this end has verified the key's binder. At the dialing
+// end, becomes true when the other end has chosen the key: without the secret, the other end could
+// not continue the handshake.
 bool TlsChannel::has_shown_secret() const { return ::SSL_session_reused(ssl_.get()) == 1; }
 
 std::optional<size_t> TlsChannel::Send(std::span<const std::byte> bytes) {

@@ -4,23 +4,24 @@
 // recorded bytes. Certificates are refused; there are no tickets, no early data, no renegotiation.
 //
 // The dialing end shows an identity in plain text. The identity names both ranks and the epoch, so
-// that a rank is not connected to itself or into another epoch (RFC 9257, 4). All ranks have the
-// same secret: they trust each other, and prove only that they belong to the group.
+// that a rank is connected neither to itself nor to a rank of another epoch (RFC 9257, 4). All
+// ranks have the same secret: they trust each other, and prove only that they belong to the group.
 //
-// Nothing here waits. Bytes that the socket does not take stay in a buffer. TLS never waits for
+// No function waits. Bytes that the socket does not take stay in a buffer. TLS never waits for
 // that buffer, not even to change keys, else two ends that only send could deadlock. The caller
 // owns the socket, and may poll it, peek at its state and shut it down from any thread.
 //
-// A closing end sends no close_notify. Ranks know how many bytes are to come and treat an earlier
-// end as a broken link, so truncating a connection only breaks it.
+// A closing end sends no close_notify. Ranks know how many bytes are to come. If a connection
+// closes before all have come, they treat the link as broken, so an attacker who truncates a
+// connection can only break it.
 //
 // Thread safety: one caller at a time.
 // Errors:        a failure is final: the other end lacks the secret, has closed, or its bytes were
 //                altered on the way. The caller closes the socket.
 // Cost:          one round trip and two X25519 operations at each end; the accepting end refuses a
 //                peer without the secret before these operations. Then, for each byte, the cipher
-//                and up to three copies at each end; 22 bytes for each 16 KiB. About 100 KiB of
-//                memory, of which a stranger's connection takes half.
+//                and up to three copies at each end; on the wire 22 more bytes for each 16 KiB.
+//                About 100 KiB of memory; half of that before the peer shows the secret.
 // Source:        RFC 8446, 4.2.11 (PSK), 5.5 (limits on keys); RFC 9257 (external PSKs).
 #ifndef QUIRE_KERNELS_COLLECTIVE_TLS_CHANNEL_H_
 #define QUIRE_KERNELS_COLLECTIVE_TLS_CHANNEL_H_
@@ -40,23 +41,23 @@ namespace quire {
 
 class TlsChannel {
  public:
-  // AES-GCM allows 2^24.5 full records under one key.
+  // Far below the 2^24.5 full records that AES-GCM allows under one key.
   static constexpr int64_t kMaxRecordsPerKey = int64_t{1} << 20;
   // Upper bound on the bytes of a handshake, ten times what a rank sends.
   static constexpr size_t kMaxHandshakeBytes = size_t{4} << 10;
 
   struct Settings {
     std::string_view secret;
-    // At the dialing end: the one identity that it shows. At the accepting end: all identities that
-    // it accepts.
+    // At the dialing end one identity, which this end shows. At the accepting end all identities
+    // that this end accepts.
     std::vector<std::string> identities;
     int64_t max_records_per_key = kMaxRecordsPerKey;
   };
 
   enum class Progress : uint8_t { kGoesOn, kDone, kFailed };
 
-  // Whether the TLS library offers TLS 1.3 with this cipher and key exchange. Its configuration may
-  // exclude them.
+  // Whether the TLS library offers TLS 1.3 with this cipher and key exchange. The library's
+  // configuration may exclude them.
   static bool IsPossible();
   // `socket` is connected, and stays open while the object is used. REQUIRES: IsPossible.
   static std::unique_ptr<TlsChannel> Dial(int socket, const Settings& settings);
@@ -65,20 +66,22 @@ class TlsChannel {
   TlsChannel(const TlsChannel&) = delete;
   TlsChannel& operator=(const TlsChannel&) = delete;
 
-  // Advances the handshake by the bytes that have come; called again when more bytes have come.
+  // Advances the handshake by the bytes that have come. Call ShakeHands again when more bytes have
+  // come.
   Progress ShakeHands();
-  // Whether the other end has the secret, or replays an end that has it. Becomes true before the
-  // handshake is done.
+  // Whether the other end has the secret, or replays messages of an end that has it. Becomes true
+  // before the handshake is done.
   bool has_shown_secret() const;
 
-  // REQUIRES, here and below: ShakeHands has returned kDone. Returns how many bytes were taken,
-  // perhaps 0, or nullopt after a failure. Taken bytes are sent once has_unsent is false.
+  // REQUIRES, also for Receive: ShakeHands has returned kDone. Returns how many bytes were taken,
+  // perhaps 0, or nullopt after a failure. When has_unsent is false, all taken bytes have been
+  // sent.
   std::optional<size_t> Send(std::span<const std::byte> bytes);
   bool has_unsent() const { return num_unsent() > 0; }
   // Returns how many bytes came, perhaps 0, or nullopt after a failure.
   std::optional<size_t> Receive(std::span<std::byte> bytes);
 
-  // How often this end has changed its sending key.
+  // Returns how often this end has changed the key with which it sends.
   int64_t num_key_updates() const { return num_key_updates_; }
 
  private:
@@ -104,14 +107,14 @@ class TlsChannel {
   std::unique_ptr<SSL, Free> ssl_;
   bool is_done_ = false;
   bool is_over_ = false;
-  size_t num_handshake_bytes_ = 0;  // received so far
+  size_t num_handshake_bytes_ = 0;  // handshake bytes received so far
   std::vector<std::byte> unsent_;   // bytes still to send, from num_flushed_ on
   size_t num_flushed_ = 0;
-  int64_t num_records_ = 0;  // sent with the present key
+  int64_t num_records_ = 0;  // records sent with the present key
   int64_t num_key_updates_ = 0;
 };
 
-// Whether two secrets are equal. The time taken does not depend on where they differ.
+// Whether two secrets are equal. The comparison's time does not depend on where they differ.
 bool AreEqualSecrets(std::string_view first, std::string_view second);
 
 }  // namespace quire

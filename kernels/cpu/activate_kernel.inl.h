@@ -26,7 +26,7 @@ struct ActivateKernel {
   };
 
   struct GeluTanh {
-    // 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
+    // Returns 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
     static Vec Apply(Vec x) {
       const Vec cubic =
           S::Fma(S::Mul(x, x), S::Broadcast(0.0713548163F), S::Broadcast(1.59576912F));
@@ -35,8 +35,8 @@ struct ActivateKernel {
   };
 
   struct Gelu {
-    // 0.5 x erfc(-x / sqrt(2)). For z >= 0 and t = 1 / (1 + z / 2), erfc(z) = t exp(p(t) - z^2)
-    // with a polynomial p that was fitted to ln(erfcx(z) / t) for z in [0, 7].
+    // Returns 0.5 x erfc(-x / sqrt(2)). For z >= 0 and t = 1 / (1 + z / 2), erfc(z) = t exp(p(t) -
+    // z^2) with a polynomial p that was fitted to ln(erfcx(z) / t) for z in [0, 7].
     static Vec Apply(Vec x) {
       const Vec z = S::Mul(S::Max(S::Sub(S::Zero(), x), x), S::Broadcast(0.707106781F));
       const Vec one = S::Broadcast(1.0F);
@@ -84,7 +84,7 @@ struct ActivateKernel {
     });
   }
 
-  // out = f(in) * up, or f(in) where up is null.
+  // Writes Function(in) * up, or Function(in) if up is null.
   template <typename Function>
   static void RunRow(const float* in, const float* up, int64_t width, float* out) {
     int64_t d = 0;

@@ -1,7 +1,7 @@
-// Finishes the sums of tiles: adds them up over segments, adds the bias, and writes them to y or
-// activates them as the input of the next product.
+// Finish turns the sums of tiles into results. It adds the segments' sums and the bias. Then it
+// writes the results to y, or activates them and stores them as the input of the next product.
 //
-// This is work for the vector unit, which is idle while tiles are multiplied. So the work is
+// The vector unit does this work. The unit is idle while tiles are multiplied, so the work is
 // deferred: each step of the next product finishes a few rows.
 //
 // Thread safety: a Finish belongs to one thread.
@@ -24,11 +24,11 @@ namespace {
 inline constexpr int64_t kSumTiles = 4;
 inline constexpr int64_t kUnitFloats = kSumTiles * AmxTile::kFloats;
 
-// Destination of the sums of one product.
+// Destination of the sums of one product y = x W^T.
 struct Sink {
   const CpuPackedLinear* weight = nullptr;
   float* y = nullptr;
-  BFloat16* activated = nullptr;  // if set, receives act(gate) * up, the x of the next product
+  BFloat16* activated = nullptr;  // if set, gets act(gate) * up, the x of the next product
   ActivationKind activation = ActivationKind::kSilu;
   int64_t num_rows = 0;
   int64_t tile_rows = 0;
@@ -39,15 +39,16 @@ struct Finish {
   using Rows = void (*)(const Finish& finish, int64_t begin, int64_t end);
   Rows run = nullptr;
   const Sink* sink = nullptr;
-  const float* sums = nullptr;  // of the newest segment, then of earlier ones, kUnitFloats apart
-  int merges = 0;               // finished segments to add first
+  // Sums of the newest segment, then of earlier segments, kUnitFloats apart.
+  const float* sums = nullptr;
+  int merges = 0;  // number of earlier sums to add to those of the newest segment
   int64_t row = 0;
   int64_t column = 0;
-  int64_t next = 0;
+  int64_t next = 0;  // first row that is not finished
   int64_t end = 0;
   int64_t rows_per_step = 0;
 
-  // Spreads the rows over this many steps.
+  // Spreads the unfinished rows over the next `steps` steps.
   void Spread(int64_t steps) { rows_per_step = (end - next + steps - 1) / steps; }
   void Step() {
     if (next < end) {
@@ -63,8 +64,9 @@ struct Finish {
     }
   }
 
-  // Returns the sums of row r in the first of its tiles; its other columns are in the tiles after
-  // it. Each of two tiles of rows has two tiles of sums; a single one has four.
+  // Returns the sums of row r in the first tile of sums that has this row. The row's other columns
+  // are in the following tiles. With two tiles of rows, each has two tiles of sums; a single tile
+  // of rows has all four.
   template <int kRowTiles>
   const float* RowOfSums(int64_t r) const {
     return kRowTiles == 2 ? sums + r / AmxTile::kRows * 2 * AmxTile::kFloats +
@@ -81,7 +83,7 @@ struct Finish {
   }
 };
 
-// Finishes a segment that is not the last one: adds its sums to the tree.
+// Finishes a segment that is not the last one: merges its sums with those of earlier segments.
 template <int kRowTiles>
 void MergeRows(const Finish& f, int64_t begin, int64_t end) {
   const int64_t to = (f.merges + 1) * kUnitFloats;
@@ -117,10 +119,13 @@ void OutputRows(const Finish& f, int64_t begin, int64_t end) {
   }
 }
 
-// In an anonymous namespace, so that no other source links functions compiled here.
+// This type is in the anonymous namespace, so that the linker keeps the functions of
+// ActivateKernel<FinishSimd> in this source, which is compiled for AMX. The linker would share
+// functions of ActivateKernel<SimdAvx512> with other sources.
 struct FinishSimd : SimdAvx512 {};
 
-// Sums 0 and 1 are gate and up of the same columns, and so are sums 2 and 3.
+// Tiles of sums 0 and 1 hold gate and up of the same rows and columns; tiles 2 and 3 hold the next
+// pair.
 template <typename Function, int kRowTiles>
 void ActivateRows(const Finish& f, int64_t begin, int64_t end) {
   const int64_t width = f.sink->weight->out_features() / 2;

@@ -1,4 +1,5 @@
-// The inner loops of linear_amx.cc: four tiles of sums at a time, 2 by 2 or 1 by 4.
+// The inner loops of linear_amx.cc. A loop computes four tiles of sums at a time: of two tiles of
+// rows and two of columns, or of one tile of rows and four of columns.
 //
 // Thread safety: tiles belong to the thread that has configured them.
 #ifndef QUIRE_KERNELS_CPU_AMX_PRODUCTS_H_
@@ -17,7 +18,8 @@
 namespace quire {
 namespace {
 
-// A panel has the columns of one tile. A strip is kStripTiles panels, computed together.
+// A panel has the columns of one tile. A strip consists of kStripTiles panels that are computed
+// together.
 inline constexpr int64_t kStripTiles = 4;
 inline constexpr int64_t kStripColumns = kStripTiles * AmxTile::kColumns;
 inline constexpr int64_t kTileBytes = AmxTile::kDepth * AmxTile::kColumns * sizeof(BFloat16);
@@ -28,13 +30,13 @@ struct DepthRange {
   int64_t end = 0;
 };
 
-// Weights to prefetch: the same part of each panel of a strip, `lines` cache lines per step.
+// Prefetches the same part of each panel of a strip of weights, `lines` cache lines per step.
 struct Ahead {
-  const std::byte* at = nullptr;
+  const std::byte* at = nullptr;  // next line to prefetch
   int64_t lines = 0;
-  int64_t part_lines = 0;
+  int64_t part_lines = 0;  // cache lines of one panel's part
   int64_t panel_bytes = 0;
-  int64_t left = 0;  // lines left of this panel's part
+  int64_t left = 0;  // lines left of the present panel's part
 
   void Fetch() {
     for (int64_t line = 0; line < lines; ++line, at += AmxTile::kRowBytes) {
@@ -48,12 +50,12 @@ struct Ahead {
   }
 };
 
-// Outputs to prefetch, rows_per_step rows per step, else storing sums would wait for cache lines.
+// Prefetches rows_per_step rows of outputs per step. Else storing sums would wait for cache lines.
 struct Outputs {
-  const float* at = nullptr;
-  int64_t row_floats = 0;  // floats from row to row
-  int64_t lines = 0;       // cache lines of a row
-  int64_t rows = 0;        // still to prefetch
+  const float* at = nullptr;  // next row to prefetch
+  int64_t row_floats = 0;     // floats from row to row
+  int64_t lines = 0;          // cache lines of a row
+  int64_t rows = 0;           // rows still to prefetch
   int64_t rows_per_step = 0;
 
   void Fetch() {
@@ -65,13 +67,15 @@ struct Outputs {
   }
 };
 
-// Four tiles of sums that are computed together, and their operands x and w at k = 0.
+// Four tiles of sums that are computed together. x and w point to their operands at k = 0.
 struct Unit {
   const BFloat16* x[2];
   const std::byte* w[kStripTiles];
-  int64_t x_step;  // elements from one tile of k to the next
+  int64_t x_step;  // elements of x from one tile of k to the next
   int64_t depth;
-  float* rest;  // sums of an unfinished segment, then of finished ones not merged yet
+  // Sums of an unfinished segment, then of finished segments that are not merged yet, kUnitFloats
+  // apart.
+  float* rest;
   int64_t row;
   int64_t column;
 };
@@ -97,8 +101,8 @@ inline void StoreSums(float* rest) {
   _tile_stored(3, rest + 3 * AmxTile::kFloats, AmxTile::kRowBytes);
 }
 
-// Sums 0 and 1 belong to the first tile of rows, 2 and 3 to the second. Each step also finishes
-// some rows of an earlier product.
+// Multiplies two tiles of rows by two of columns. Sums 0 and 1 belong to the first tile of rows,
+// sums 2 and 3 to the second. Each step also finishes some rows of an earlier product.
 inline void Multiply2x2(
     const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs, Finish& earlier) {
   const BFloat16* x0 = unit.x[0] + k.begin * unit.x_step;
@@ -125,10 +129,12 @@ inline void Multiply2x2(
   }
 }
 
-// Prefetches weights two steps ahead, for a single tile of rows, which reads each weight once.
+// Prefetches weights two steps ahead. Used for a single tile of rows, which reads each weight only
+// once.
 inline void FetchNear(const Unit& unit, int64_t step) {
   constexpr int64_t kLead = 2;
-  // At the end of a panel, skips the strip's other panels and continues in the next strip.
+  // Past the end of a panel, continues with the panel that lies kStripTiles panels later, in the
+  // next strip.
   const int64_t later =
       step + kLead < unit.depth ? step + kLead : step + kLead + (kStripTiles - 1) * unit.depth;
   for (int64_t t = 0; t < kStripTiles; ++t) {

@@ -1,8 +1,8 @@
-// The tile registers of AMX, for sources that are compiled for AMX.
+// TileRegisters configures the tile registers of AMX. For sources that are compiled for AMX.
 //
 // A tile has 16 rows of 64 bytes; a tile of sums has 16 rows and 16 columns of fp32. One TDPBF16PS
-// instruction adds to a tile of sums the products of 16 rows of 32 bf16 numbers with 16 columns of
-// 32. The columns are stored in pairs: [k / 2][column][k % 2].
+// instruction multiplies 16 rows of 32 bf16 numbers by 16 columns of 32 bf16 numbers, and adds the
+// products to a tile of sums. The columns are stored in pairs: [k / 2][column][k % 2].
 //
 // Thread safety: tiles belong to the thread that has configured them.
 #ifndef QUIRE_KERNELS_CPU_AMX_TILES_H_
@@ -18,12 +18,12 @@ namespace {
 struct AmxTile {
   static constexpr int64_t kRows = 16;
   static constexpr int64_t kColumns = 16;
-  static constexpr int64_t kDepth = 32;  // values of k
+  static constexpr int64_t kDepth = 32;  // values of k that an operand tile holds
   static constexpr int64_t kFloats = kRows * kColumns;
   static constexpr int64_t kRowBytes = 64;  // a cache line
 };
 
-// The operand of ldtilecfg.
+// The operand of the instruction ldtilecfg, in the layout that Intel's manual gives.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -33,9 +33,9 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Configures tiles for this thread: 0 to 3 are sums and 4 and 5 the left operand, with `rows` rows
-// each; 6 and 7 are the right operand. The destructor releases the tiles, else every thread switch
-// would save 8 KiB.
+// Configures the tiles of this thread. Tiles 0 to 3 are sums, and 4 and 5 are left operands; these
+// six have `rows` rows each. Tiles 6 and 7 are right operands. The destructor releases the tiles,
+// else every thread switch would save 8 KiB.
 class TileRegisters {
  public:
   explicit TileRegisters(int64_t rows) {
@@ -44,7 +44,8 @@ class TileRegisters {
       config.row_bytes[tile] = AmxTile::kRowBytes;
       config.rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : AmxTile::kRows);
     }
-    // gcc 12 assumes that ldtilecfg reads only eight bytes, and may drop the other stores.
+    // Makes gcc keep all stores to `config`. gcc 12 assumes that ldtilecfg reads only eight bytes,
+    // and could drop the stores to the other bytes.
     asm volatile("" : : "m"(config));
     _tile_loadconfig(&config);
   }
@@ -53,9 +54,9 @@ class TileRegisters {
   TileRegisters& operator=(const TileRegisters&) = delete;
 };
 
-// The vector unit sleeps after half a microsecond of tile instructions alone, and storing sums then
-// waits a quarter of a microsecond until the unit wakes (measured on a Xeon of 2024: a fifth of a
-// product's time). One vector instruction a step keeps it awake.
+// The vector unit falls asleep after half a microsecond of tile instructions alone. Storing sums
+// then waits a quarter of a microsecond until the unit wakes up: a fifth of a product's time,
+// measured on a Xeon of 2024. One vector instruction a step keeps the unit awake.
 inline void KeepVectorUnitAwake() {
   __m512 zero = _mm512_setzero_ps();
   asm volatile("vaddps %0, %0, %0" : "+v"(zero));

@@ -69,7 +69,8 @@ void CandidateSet::Cut(Limit limit) {
   }
 }
 
-// Returns the bucket's least likely candidate within the limit, given all buckets before it.
+// Returns the bucket's least likely candidate within the limit. `before` counts the candidates of
+// all earlier buckets, which are kept.
 int64_t CandidateSet::LastKeptInBucket(int32_t bucket, Limit limit, Limit before) {
   int64_t members = 0;
   for (int64_t i = 0; i < size_; ++i) {

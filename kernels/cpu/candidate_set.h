@@ -1,10 +1,10 @@
-// CandidateSet is the list of tokens that may still be drawn, in ascending id order. Two cuts
+// CandidateSet is the list of tokens that can still be drawn, in ascending id order. Two cuts
 // shorten the list: to the k likeliest tokens, or to the smallest set of likeliest tokens that
-// reaches a mass.
+// reaches a given mass (the sum of weights).
 //
 // A token is likelier if its logit is greater or, among equal logits, its id is lower. A cut
 // distributes the candidates over buckets of equal width in (max logit - logit) / temperature, and
-// sorts only the bucket where the limit falls: O(n) however flat the distribution is.
+// sorts only the bucket where the limit falls, so that a cut is O(n) for flat distributions too.
 //
 // Thread safety: one thread at a time. Owns nothing; see CandidateMemory.
 #ifndef QUIRE_KERNELS_CPU_CANDIDATE_SET_H_
@@ -25,12 +25,12 @@ struct CandidateBucket {
 inline constexpr int32_t kCandidateBuckets = 4096;
 inline constexpr float kCandidateBucketsPerUnit = 46.0F;
 
-// Arrays of the caller.
+// Arrays that the caller owns.
 struct CandidateMemory {
   TokenId* ids = nullptr;              // [n]
   float* logits = nullptr;             // [n]
   float* weights = nullptr;            // [n], exp((logit - max) / temperature)
-  int32_t* border = nullptr;           // [n], scratch
+  int32_t* border = nullptr;           // [n], scratch for the bucket where the limit falls
   CandidateBucket* buckets = nullptr;  // [kCandidateBuckets], scratch
 };
 

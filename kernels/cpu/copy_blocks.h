@@ -1,4 +1,4 @@
-// Copies whole KV blocks inside the pool (copy-on-write), parallel over blocks.
+// CopyBlocks copies whole KV blocks inside the pool (copy-on-write), parallel over blocks.
 //
 // Thread safety: one caller per team at a time.
 #ifndef QUIRE_KERNELS_CPU_COPY_BLOCKS_H_
@@ -9,7 +9,7 @@
 
 namespace quire {
 
-// The same for every instruction set: memcpy chooses its instructions itself.
+// All instruction sets use this one function, because memcpy chooses its instructions at run time.
 void CopyBlocks(const CopyBlocksParams& params, ThreadTeam& team);
 
 }  // namespace quire

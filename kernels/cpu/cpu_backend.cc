@@ -45,7 +45,7 @@ class CpuBackend final : public HostBackend {
   void Embed(const EmbeddingParams& params) override { table_.embed(params, team_); }
   void Norm(const NormParams& params) override { table_.norm(params, team_); }
   void Linear(const LinearParams& params) override {
-    // A step of unfinished prompt chunks needs no row's logits.
+    // Zero rows occur: a step that completes no prompt and decodes nothing needs no logits.
     if (params.num_tokens > 0) {
       table_.linear(params, team_);
     }

@@ -1,12 +1,12 @@
-// Embedding, norm and activation on the CPU (kernels/api/dense.h is the contract).
+// Embedding, norm and activation on the CPU. kernels/api/dense.h is the contract.
 //
 // Norm adds squares (kRmsNorm), or values and then centred squares (kLayerNorm), in an order that
 // depends only on the width. Activations use the polynomial Exp of the Simd structs: silu and
-// gelu_tanh are x / (1 + exp(-y)), gelu is exact (by the complementary error function) to about
-// 3e-7 relative.
+// gelu_tanh are x / (1 + exp(-y)), where y is x for silu and a cubic polynomial of x for gelu_tanh;
+// gelu uses the complementary error function, with a relative error of about 3e-7.
 //
 // Thread safety: one caller per team at a time.
-// Cost:          one pass over the rows; parallel over rows when there is enough to do.
+// Cost:          one pass over the rows; parallel over rows if there is work for several tasks.
 // Source: RMSNorm, Zhang and Sennrich 2019; GELU, Hendrycks and Gimpel 2016.
 #ifndef QUIRE_KERNELS_CPU_DENSE_H_
 #define QUIRE_KERNELS_CPU_DENSE_H_

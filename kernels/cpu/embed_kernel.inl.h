@@ -35,7 +35,7 @@ struct EmbedKernel {
     });
   }
 
-  // out = table[row], plus `addend` if not null.
+  // Writes row `row` of the table to `out`, plus `addend` if `addend` is not null.
   static void WidenRow(const MatrixView& table, int64_t row, float* out, const float* addend) {
     const int64_t first = row * table.cols;
     switch (table.dtype) {
@@ -45,7 +45,7 @@ struct EmbedKernel {
         return Widen(static_cast<const Float16*>(table.data) + first, table.cols, out, addend);
       case DType::kBF16:
         return Widen(static_cast<const BFloat16*>(table.data) + first, table.cols, out, addend);
-      case DType::kF8E4M3:  // not types of a loaded weight file
+      case DType::kF8E4M3:  // loaded weights never have these two types
       case DType::kInt8:
         break;
     }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kChunkBytes = size_t{64} << 20;
-// Larger requests get a separate chunk, else they would leave too much of a shared one unused.
+// A larger request gets a separate chunk, else it could leave too much of a shared chunk unused.
 constexpr size_t kMaxSharedBytes = kChunkBytes / 4;
 
 std::shared_ptr<std::byte> MapChunk(size_t bytes) {
@@ -20,7 +20,7 @@ std::shared_ptr<std::byte> MapChunk(size_t bytes) {
   if (memory == nullptr) {
     return nullptr;
   }
-  // Advice only: without transparent huge pages the memory works as it is.
+  // The result is ignored: the memory works without transparent huge pages, too.
   static_cast<void>(::madvise(memory, bytes, MADV_HUGEPAGE));
   return {static_cast<std::byte*>(memory), [](std::byte* chunk) { std::free(chunk); }};
 }

@@ -1,7 +1,7 @@
-// HugeArena gives out long-lived memory in huge pages, one piece directly behind another, so that
-// only the last page is partly filled. Packed weights are read from end to end in every step, and
-// huge pages save most of the page-table walks. Separate pages would waste up to a megabyte a
-// matrix, which is much for one rank's part of a matrix.
+// HugeArena gives out long-lived memory in huge pages, for packed weights. Weights are read from
+// end to end in every step, and huge pages save most of the page-table walks. Small pieces lie one
+// directly behind another and share pages. Separate pages would waste up to a megabyte per matrix,
+// which is much if a rank has only a part of the matrix.
 //
 // Thread safety: one caller at a time. Memory taken may outlive the arena.
 // Cost:          memory is mapped 64 MiB at a time, and becomes resident when it is written.
@@ -20,8 +20,8 @@ class HugeArena {
   // Returns how much memory Take(bytes) uses.
   static size_t TakenBytes(size_t bytes);
 
-  // Returns memory aligned to kAlignment, or null if there is none. A chunk is freed when none of
-  // the memory taken from it is used any more.
+  // Returns memory aligned to kAlignment, or null if there is none. A chunk is freed when the last
+  // pointer to memory from it is gone.
   std::shared_ptr<std::byte> Take(size_t bytes);
 
  private:

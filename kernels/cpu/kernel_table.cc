@@ -89,15 +89,16 @@ constexpr KernelTable kPortable = {
 
 #if defined(__x86_64__)
 // In order of preference. amx and avx512bf16 differ from avx512 only for bf16 weights and a bf16 KV
-// cache. They round the other input of a product to bf16 too, which is as coarse as the data's own
-// rounding.
+// cache. They round the other factor of a product to bf16 too, which loses no more precision than
+// the rounding of the weights or of the cache.
 constexpr KernelTable kTables[] = {Amx(), Avx512Bf16(), kAvx512, kAvx2, kPortable};
 #else
 constexpr KernelTable kTables[] = {kPortable};
 #endif
 
 #if defined(__x86_64__)
-// clang's __builtin_cpu_supports does not know F16C. F16C needs only the registers of AVX.
+// Asks cpuid, because clang's __builtin_cpu_supports does not know F16C. F16C needs only registers
+// of AVX, so the check for AVX2 shows that the operating system saves them.
 bool HasF16C() {
   unsigned int eax = 0;
   unsigned int ebx = 0;
@@ -106,8 +107,8 @@ bool HasF16C() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
-// Asks Linux for permission to use tile registers. Linux saves them, 8 KiB per thread, only for
-// processes that have asked.
+// Returns whether this process may use tile registers; asks Linux for permission. Linux saves the
+// registers, 8 KiB per thread, only for processes that have asked.
 bool MayUseTiles() {
 #if defined(__linux__)
   constexpr unsigned int kTileAndBf16 = 1U << 24 | 1U << 22;

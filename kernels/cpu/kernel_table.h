@@ -2,7 +2,8 @@
 // creation and calls its kernels; the rest of the backend is the same for all tables.
 //
 // Each kernel is a template over a Simd struct in <op>_kernel.inl.h, instantiated by
-// <op>_avx512.cc, <op>_avx2.cc and <op>_portable.cc, each compiled for its instruction set.
+// <op>_avx512.cc, <op>_avx2.cc and <op>_portable.cc. Each of these files is compiled for its
+// instruction set.
 //
 // Thread safety: tables are constants; a kernel has one caller at a time per team.
 #ifndef QUIRE_KERNELS_CPU_KERNEL_TABLE_H_
@@ -20,14 +21,14 @@
 namespace quire {
 
 struct KernelTable {
-  const char* isa = "";            // "avx512": the name that CpuBackendOptions takes
-  PanelShape panel;                // of the packed weights that `linear` reads
+  const char* isa = "";            // as CpuBackendOptions::isa
+  PanelShape panel;                // shape of the packed weights that `linear` reads
   int32_t full_step_tokens = 256;  // as KernelBackend::full_step_tokens
   void (*embed)(const EmbeddingParams& params, ThreadTeam& team) = nullptr;
   void (*norm)(const NormParams& params, ThreadTeam& team) = nullptr;
   void (*linear)(const LinearParams& params, ThreadTeam& team) = nullptr;
   void (*activate)(const ActivationParams& params, ThreadTeam& team) = nullptr;
-  // Returns false, without effect, for unsupported params. Null: supports none.
+  // Returns false, without effect, for unsupported params. Null: no params are supported.
   bool (*mlp)(const MlpParams& params, ThreadTeam& team) = nullptr;
   void (*prepare_attention)(const PrepareAttentionParams& params, ThreadTeam& team) = nullptr;
   void (*paged_attention)(const PagedAttentionParams& params, ThreadTeam& team) = nullptr;
@@ -39,7 +40,7 @@ struct KernelTable {
 std::span<const KernelTable> KernelTables();
 
 // Returns whether this machine and its operating system can run the table's instructions. If the
-// table uses tile registers, asks Linux to permit them to this process.
+// table uses tile registers, asks Linux for permission to use them.
 bool IsSupported(const KernelTable& table);
 
 }  // namespace quire

@@ -1,17 +1,18 @@
 // The linear layer with bf16 weights on the tile registers of AMX. See linear.h for the contract.
 //
 // A tile of sums has 16 rows of x and 16 columns of the weights; one instruction adds the products
-// of 32 values of k to the tile. Four tiles of sums are computed at a time: 2 by 2, so that each
-// loaded operand serves two tiles, or 1 by 4 if at most 16 rows are left. Four panels are a strip.
+// of 32 values of k to the tile. Four tiles of sums, a unit, are computed at a time: 2 by 2, so
+// that each loaded operand serves two tiles, or 1 by 4 if at most 16 rows are left. A panel has 16
+// columns, and four panels are a strip.
 //
 // A task is a block of rows times a group of strips. The rows of the block stay in the second-level
 // cache for all strips; if the rows are too long for the cache, k is cut into pieces. While a strip
 // is computed, the weights of the next strip are prefetched. Between pieces the sums are kept in
-// memory in fp32, so no bit changes.
+// memory in fp32, so that the cuts change no bit.
 //
-// In MlpAmx a unit (amx_products.h) has some columns of gate and the same columns of up. The sums
-// of a unit are activated while they are in the first-level cache (amx_finish.h), and become tiles
-// of the next product's input. Otherwise fp32 outputs, four times the bytes, would be written to
+// In MlpAmx a unit has some columns of gate and the same columns of up. The sums of a unit are
+// activated while they are in the first-level cache (amx_finish.h), and become tiles of the next
+// product's input. Otherwise gate and up in fp32, four times as many bytes, would be written to
 // memory and read again.
 #include <immintrin.h>
 
@@ -27,10 +28,11 @@ namespace {
 static_assert(AmxTile::kDepth == kAmxPanel.bf16_group);
 static_assert(AmxTile::kColumns == kAmxPanel.bf16_panel);
 
-// Shared by all tasks of one call. Counts of k are in tiles.
+// Parameters that all tasks of one call share. Depths are ranges of k, counted in tiles of 32
+// values.
 struct Job : Sink {
   const BFloat16* x = nullptr;  // [row tiles][depth][tile_rows][32]
-  int64_t num_strips = 0;       // to compute; only those of gate if sums are activated
+  int64_t num_strips = 0;       // strips to compute; with activation, strips of gate only
   int64_t row_tiles = 0;
   int64_t segment_depth = 0;
   int64_t depth = 0;
@@ -39,7 +41,7 @@ struct Job : Sink {
   int64_t strips_per_group = 0;
   int64_t num_groups = 0;
   int64_t num_tasks = 0;
-  int64_t unit_floats = 0;  // floats that keep a unit's sums: kSlots sets (JobFor), or one
+  int64_t unit_floats = 0;  // floats of Unit::rest
 
   bool has_pieces() const { return piece_depth < depth; }
 };
@@ -50,11 +52,11 @@ struct Task {
   int64_t strip_begin = 0;
   int64_t strip_end = 0;
   float* rest = nullptr;
-  int64_t next_strip = -1;  // probable first strip of the thread's next task
-  Finish earlier;           // sums of the previous unit, not finished yet
+  int64_t next_strip = -1;  // probable first strip of the thread's next task; -1: none
+  Finish earlier;           // deferred work on the previous unit's sums
 };
 
-// Returns the outputs of a unit, to prefetch within its last `steps` steps.
+// Returns the prefetch of a unit's outputs, spread over the unit's last `steps` steps.
 template <int kRowTiles>
 Outputs OutputsOf(const Job& job, const Unit& unit, int64_t steps) {
   const int64_t row_floats = job.weight->out_features();
@@ -109,8 +111,8 @@ void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead, F
                          : Multiply1x4<false>(unit, {k, end}, ahead, outputs, earlier);
     }
     earlier.Flush();
-    // A segment with an even number has no merge: its sums are stored where the merge of the next
-    // segment reads them.
+    // A segment with an even index is not merged yet: its sums are stored where the next segment's
+    // merge reads them.
     const bool waits = end == segment_end && segment % 2 == 0 && end < job.depth;
     StoreSums(unit.rest + (waits ? kUnitFloats : 0));
     if (end == segment_end && !waits) {
@@ -125,8 +127,9 @@ const std::byte* StripWeights(const Job& job, int64_t strip, int64_t k) {
   return job.weight->panel_data(strip * kStripTiles) + k * kTileBytes;
 }
 
-// Returns the prefetch of the weights that follow strip s. It is spread over `units` units, to keep
-// memory busy. `offset` is 0, or the number of strips from gate to up.
+// Returns the prefetch of the weights that are needed after strip s. The prefetch is spread over
+// `units` units, so that memory stays busy. `offset` is 0, or job.num_strips to prefetch strips of
+// up instead of gate.
 Ahead ChooseAhead(
     const Job& job, const Task& task, DepthRange piece, int64_t s, int64_t offset, int64_t units) {
   DepthRange next = piece;
@@ -173,7 +176,7 @@ void RunStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
     for (int64_t half = 0; half < (is_pair ? halves : 1); ++half, ++i) {
       unit.column = s * kStripColumns + 2 * half * AmxTile::kColumns;
       for (int64_t t = 0; t < kStripTiles; ++t) {
-        // Tiles beyond the last panel repeat the first panel, and are not stored.
+        // Tiles beyond the last panel repeat the first panel; their sums are not written to y.
         const int64_t tile = 2 * half + t < panels ? 2 * half + t : 0;
         unit.w[t] = job.weight->panel_data(first_panel + tile);
       }
@@ -188,7 +191,8 @@ void RunStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
   }
 }
 
-// Computes a strip of gate and the strip of up with the same columns. REQUIRES: whole strips.
+// Computes a strip of gate and the strip of up with the same columns. REQUIRES: gate consists of
+// whole strips.
 void RunGatedStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
   const int64_t row_tiles = task.row_tile_end - task.row_tile_begin;
   const int64_t units = 2 * row_tiles;
@@ -201,7 +205,8 @@ void RunGatedStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
     const bool is_pair = row_tile + 1 < task.row_tile_end;
     Unit unit = UnitOf(job, row_tile);
     for (int64_t tile = 0; tile < kStripTiles; tile += is_pair ? 1 : 2, ++i) {
-      // The first half of the units prefetches the next strip of gate, the second half that of up.
+      // The first half of the units prefetches the next strip of gate, the second half the next
+      // strip of up.
       if (i == 0 || i == row_tiles) {
         ahead = ChooseAhead(job, task, piece, s, i == 0 ? 0 : job.num_strips, row_tiles);
       }
@@ -221,9 +226,9 @@ void RunGatedStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
   }
 }
 
-// Chooses blocks of rows that stay in the second-level cache for all strips of a task. If a block
-// can hold enough whole rows, k is not cut. Otherwise a block and a strip's weights hold one piece
-// of k at a time.
+// Chooses blocks of rows that stay in the second-level cache for all strips of a task. If enough
+// whole rows fit into the cache, k is not cut. Otherwise k is cut into pieces, so that one piece of
+// the block's rows fits.
 void ChooseBlocks(Job& job) {
   constexpr int64_t kMaxRowTiles = 32;
   constexpr int64_t kEnoughRowTiles = 12;
@@ -235,7 +240,7 @@ void ChooseBlocks(Job& job) {
   most = is_whole && most < kMaxRowTiles ? most : kMaxRowTiles;
   const int64_t blocks = (job.row_tiles + most - 1) / most;
   const int64_t even = (job.row_tiles + blocks - 1) / blocks;
-  // An even number if possible, because tiles of rows are computed in pairs.
+  // An even number of row tiles if possible, because row tiles are computed in pairs.
   job.row_tiles_per_block = even + 1 <= most ? even + even % 2 : even;
   job.piece_depth = job.depth;
   if (is_whole || job.row_tiles == 1) {
@@ -251,8 +256,8 @@ void ChooseGroups(Job& job, int num_threads) {
   const int64_t blocks = (job.row_tiles + job.row_tiles_per_block - 1) / job.row_tiles_per_block;
   const int64_t units = job.row_tiles_per_block * (job.activated != nullptr ? 2 : 1);
   const int64_t rest_bytes = units * job.unit_floats * int64_t{sizeof(float)};
-  // With one tile of rows there are few tasks, so that each reads a long run of weights. Otherwise
-  // many, so that threads finish together.
+  // With one tile of rows there are few tasks, so that each task reads a long run of weights.
+  // Otherwise there are many tasks, so that threads finish together.
   const PanelGroups groups = ChoosePanelGroups(
       {.num_panels = job.num_strips,
        .num_blocks = blocks,
@@ -286,7 +291,7 @@ Task TaskAt(const Job& job, int64_t index, int thread, ThreadTeam& team) {
   return task;
 }
 
-// Rounds n values, at most 32, to bf16, and pads them with zeros to 32.
+// Rounds n values to bf16, and pads them with zeros to 32. REQUIRES: n <= 32.
 void RoundLine(const float* from, int64_t n, BFloat16* to) {
   const auto mask = static_cast<uint32_t>((uint64_t{1} << n) - 1);
   const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), from);
@@ -294,7 +299,7 @@ void RoundLine(const float* from, int64_t n, BFloat16* to) {
   _mm512_store_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
 }
 
-// Rounds a row of x to lines of 32 values, `step` elements from one line to the next.
+// Rounds a row of x to bf16, in lines of 32 values. The lines begin `step` elements apart.
 void RoundRow(const CpuPackedLinear& weight, const float* x, int64_t step, BFloat16* to) {
   const int64_t length = weight.segment_length();
   for (int segment = 0; segment < weight.num_segments(); ++segment, x += length) {
@@ -304,8 +309,8 @@ void RoundRow(const CpuPackedLinear& weight, const float* x, int64_t step, BFloa
   }
 }
 
-// Returns x rounded to bf16 (to nearest even), in tiles. Surplus rows of the last tile stay unset:
-// they affect only their own sums.
+// Returns x rounded to bf16 (to nearest even), in tiles. Surplus rows of the last tile are not set,
+// since they affect only their own sums.
 const BFloat16* RoundInput(const float* x, const Job& job, ThreadTeam& team) {
   const int64_t step = job.tile_rows * AmxTile::kDepth;
   const int64_t elements = job.row_tiles * job.depth * step;
@@ -323,9 +328,11 @@ const BFloat16* RoundInput(const float* x, const Job& job, ThreadTeam& team) {
   return rounded;
 }
 
-// Returns a job without x, the destination of the sums, and the sizes that Run chooses.
+// Returns a job that still lacks x, the destination of the sums, and the sizes that Run chooses.
 Job JobFor(const CpuPackedLinear& weight, int64_t num_rows) {
-  constexpr int64_t kSlots = 4;  // an unfinished segment, and three levels of a tree over eight
+  // One slot for the sums of an unfinished segment, and three for the levels of a tree over eight
+  // segments.
+  constexpr int64_t kSlots = 4;
   Job job;
   job.weight = &weight;
   job.num_strips = (weight.num_panels() + kStripTiles - 1) / kStripTiles;
@@ -375,8 +382,9 @@ bool MlpAmx(const MlpParams& params, ThreadTeam& team) {
   const bool has_shape = params.gated && in.num_segments() == 1 &&
                          params.width % kStripColumns == 0 &&
                          out.segment_length() % AmxTile::kDepth == 0;
-  // A single tile of rows is faster if it reads one strip at a time. The activated rows, rounded
-  // and padded to whole tiles, fit into the memory of `activated`, which has room for fp32.
+  // A single tile of rows is refused: the separate operations, which read one strip of weights at a
+  // time, are faster. The activated rows are rounded to bf16 and padded to whole tiles. They fit
+  // into the memory of params.activated, which has room for the rows in fp32.
   if (!has_shape || in.dtype() != DType::kBF16 || out.dtype() != DType::kBF16 ||
       params.num_tokens <= AmxTile::kRows) {
     return false;

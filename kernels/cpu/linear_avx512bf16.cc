@@ -7,7 +7,8 @@
 namespace quire {
 namespace {
 
-// Products of pairs by vdpbf16ps. The input is rounded to bf16, its segments padded with zeros.
+// Multiplies pairs by vdpbf16ps. The input is rounded to bf16, and its segments are padded with
+// zeros.
 struct DotOperand {
   using Weight = BFloat16;
   using Input = BFloat16;
@@ -48,7 +49,7 @@ void RoundSegment(const float* from, int64_t length, int64_t padded_length, BFlo
   SimdAvx512::StoreN(to + i, SimdAvx512::LoadN(from + i, left), left_padded);
 }
 
-// Returns x rounded to bf16; a row is num_segments padded segments.
+// Returns x rounded to bf16. A row consists of num_segments padded segments.
 const BFloat16* RoundInput(const LinearParams& params,
                            const CpuPackedLinear& weight,
                            ThreadTeam& team) {

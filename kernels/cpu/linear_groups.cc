@@ -8,7 +8,8 @@ namespace quire {
 
 PanelGroups ChoosePanelGroups(const PanelWork& work) {
   constexpr int64_t kMinTaskOperations = 200'000;
-  // Bounds the scratch that each thread keeps: an output matrix has thousands of panels.
+  // Bounds the scratch memory that each thread keeps for sums. Without the bound, a task could have
+  // thousands of panels of the output matrix.
   constexpr int64_t kMaxRestBytes = int64_t{4} << 20;
   int64_t groups = 1;
   if (work.num_threads > 1) {

@@ -1,6 +1,6 @@
 // ChoosePanelGroups divides the panels of a linear layer into tasks: a task is a block of rows
-// times a group of panels. The division affects only which thread computes what. All instruction
-// sets use the same rule.
+// times a group of panels. The division decides which thread computes an output, and changes no
+// bit. All instruction sets use the same rule.
 //
 // Thread safety: a free function.
 #ifndef QUIRE_KERNELS_CPU_LINEAR_GROUPS_H_
@@ -14,8 +14,8 @@ namespace quire {
 struct PanelWork {
   int64_t num_panels = 0;
   int64_t num_blocks = 0;            // blocks of rows
-  int64_t operations = 0;            // of the whole call
-  int64_t rest_bytes_per_panel = 0;  // for the sums of a panel, if a task keeps all its sums
+  int64_t operations = 0;            // operations of the whole call
+  int64_t rest_bytes_per_panel = 0;  // scratch that a task needs per panel for unfinished sums
   int num_threads = 1;
   int tasks_per_thread = 4;
 };

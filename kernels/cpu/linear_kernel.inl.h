@@ -1,11 +1,11 @@
-// The linear layer as a template over a Simd struct and an Operand policy per weight type. See
-// linear.h for the contract.
+// LinearKernel is the linear layer as a template over a Simd struct and an Operand policy per
+// weight type. linear.h has the contract.
 //
-// Structure: a task is a block of rows of x times a group of panels. Its k range is cut into pieces
-// (a piece never crosses a segment); for each piece and panel, tiles of up to kTileRows rows keep
-// their sums in registers. Between the pieces of one segment the sums are kept in y. The sums of
-// finished segments are kept in `levels` until their partner in the tree is finished. The cuts
-// decide only where sums are kept, not their order, so the cuts may depend on cache sizes.
+// Structure: a task is a block of rows of x times a group of panels. The range of k is cut into
+// pieces; a piece lies within one segment. For each piece and panel, tiles of up to kTileRows rows
+// keep their sums in registers. Between the pieces of one segment the sums are kept in y. The sum
+// of a finished segment is kept in `levels` until its partner in the tree is finished. The cuts
+// decide where sums are kept, and do not change their order, so cuts may depend on cache sizes.
 #ifndef QUIRE_KERNELS_CPU_LINEAR_KERNEL_INL_H_
 #define QUIRE_KERNELS_CPU_LINEAR_KERNEL_INL_H_
 
@@ -19,10 +19,10 @@
 
 namespace quire {
 
-// An Operand policy defines the product of weights and activations of one format: Weight and Input
-// are the types in memory. One step multiplies kGroup values of k, and Step adds the products to
-// the accumulators. The last step of a segment may have fewer values (`count`). kPaddedInput:
-// segments of the input are padded as in the weights.
+// An Operand policy defines the product of weights and activations of one format. Weight and Input
+// are the types in memory. Step multiplies kGroup values of k and adds the products to the
+// accumulators; the last step of a segment may have fewer values (`count`). kPaddedInput tells
+// whether the input's segments are padded to the length of the weights' segments.
 template <typename S, typename W>
 struct WidenedOperand {
   using Weight = W;
@@ -85,14 +85,14 @@ struct WidenedPairOperand {
   }
 };
 
-// One piece of k of one task, and where its sums begin and end.
+// One piece of k, and what happens to the sums at its begin and end.
 struct LinearPiece {
-  int64_t x_begin = 0;  // first k in the input row
-  int64_t w_begin = 0;  // first k in the packed panel
+  int64_t x_begin = 0;  // index of the first k in a row of x
+  int64_t w_begin = 0;  // index of the first k in a panel, whose segments are padded
   int64_t length = 0;
-  bool starts = false;  // first piece of a segment: sums start at zero, not from y
+  bool starts = false;  // first piece of a segment: sums start at zero instead of from y
   bool ends = false;    // last piece of a segment
-  int merges = 0;       // finished levels of the tree to add at the segment's end
+  int merges = 0;       // number of levels to add at the segment's end
   bool last = false;    // last piece of the last segment
 };
 
@@ -101,29 +101,30 @@ template <typename Operand>
 struct LinearTile {
   const typename Operand::Input* x = nullptr;
   int64_t x_stride = 0;
-  const typename Operand::Weight* w = nullptr;  // first step of the piece
+  const typename Operand::Weight* w = nullptr;  // weights of the piece's first step
   int64_t w_stride = 0;                         // elements from step to step
   float* y = nullptr;
   int64_t y_stride = 0;
-  int64_t columns = 0;       // columns of y from this panel to the end
-  float* levels = nullptr;   // sums of this tile in level 0
-  int64_t level_stride = 0;  // elements between levels
-  int64_t level_row = 0;     // elements between rows of a level
+  int64_t columns = 0;       // columns of y from the panel's first column on
+  float* levels = nullptr;   // sums of finished segments for this tile: level 0
+  int64_t level_stride = 0;  // elements from level to level
+  int64_t level_row = 0;     // elements from row to row of a level
   const float* bias = nullptr;
   // First weights to prefetch. Each step prefetches ahead_lines cache lines.
   const char* ahead = nullptr;
   int ahead_lines = 0;
-  bool ahead_is_near = false;  // prefetches into the first-level cache
+  bool ahead_is_near = false;  // whether to prefetch into the first-level cache, not the second
 };
 
-// kPanelVecs: vectors in a panel.
+// The kernel for one Simd struct. kPanelVecs: vectors in a row of a panel, for one value of k.
 template <typename S, int kPanelVecs>
 struct LinearKernel {
   using Vec = typename S::Vec;
   static constexpr int kTileRows = 6;
-  static constexpr int64_t kCacheBytes = int64_t{384} * 1024;  // bytes of x that stay in the cache
-  static constexpr int64_t kPieceBytes =
-      int64_t{64} * 1024;  // bytes of one panel's piece, which all tiles read in turn
+  // Upper bound on the bytes of x that stay in the cache.
+  static constexpr int64_t kCacheBytes = int64_t{384} * 1024;
+  // Upper bound on the bytes of one panel's piece that several tiles read in turn.
+  static constexpr int64_t kPieceBytes = int64_t{64} * 1024;
   static constexpr int64_t kCacheLine = 64;
 
   template <int kRows, int kVecs, typename Operand>
@@ -234,7 +235,7 @@ struct LinearKernel {
     return vecs == 2 ? RunRows<2>(rows, piece, t) : RunRows<1>(rows, piece, t);
   }
 
-  // Shared by all tasks of one call.
+  // Parameters that all tasks of one call share.
   template <typename Operand>
   struct Job {
     const CpuPackedLinear* weight = nullptr;
@@ -244,7 +245,7 @@ struct LinearKernel {
     int64_t num_rows = 0;
     int64_t rows_per_block = 0;
     int64_t piece_length = 0;
-    bool pieces_outside = false;
+    bool pieces_outside = false;  // whether the loop over pieces is the outer one
   };
 
   struct Task {
@@ -255,7 +256,7 @@ struct LinearKernel {
     float* levels = nullptr;
   };
 
-  // Rows are spread evenly over the tiles: 8 rows are 4 + 4, not 6 + 2.
+  // Spreads the rows evenly over tiles: 8 rows are 4 + 4, not 6 + 2.
   template <typename Operand>
   static void RunPanel(const Job<Operand>& job,
                        const Task& task,
@@ -289,8 +290,9 @@ struct LinearKernel {
     }
   }
 
-  // A lone tile prefetches its own weights. If several tiles read one piece, the first two or four
-  // of them share the prefetch of the next piece, so that memory is busy for longer than one tile.
+  // A lone tile prefetches its own weights. If several tiles read one piece of a panel, the first
+  // two or four tiles share the prefetch of the next piece, so that memory is busy for longer than
+  // one tile.
   template <typename Operand>
   static void ChooseAhead(const Job<Operand>& job,
                           const LinearPiece& piece,
@@ -364,8 +366,9 @@ struct LinearKernel {
   }
 
   // Chooses the sizes of blocks and pieces. With up to kTileRows rows a piece is a whole segment,
-  // so that weights are read sequentially. A block has all rows that fit in the cache with all of
-  // k. If too few fit, every panel is multiplied by one piece of k before the next piece begins.
+  // so that weights are read sequentially. A block has as many whole rows of x as fit in the cache.
+  // If these are too few, a block has kFewRows rows, and its product with one piece of all panels
+  // is computed before the next piece begins.
   template <typename Operand>
   static void ChooseBlocks(Job<Operand>& job) {
     constexpr int64_t kFewRows = int64_t{16} * kTileRows;
@@ -378,7 +381,7 @@ struct LinearKernel {
                              : rows_in_cache / kTileRows * kTileRows;
     const int64_t column_bytes =
         job.weight->shape().panel * int64_t{sizeof(typename Operand::Weight)};
-    const int64_t piece_length = kPieceBytes / column_bytes;  // even: a whole number of groups
+    const int64_t piece_length = kPieceBytes / column_bytes;  // even, so it has whole groups
     job.piece_length = job.num_rows > kTileRows && length > piece_length ? piece_length : length;
     if (job.rows_per_block > job.num_rows) {
       job.rows_per_block = job.num_rows;
@@ -423,7 +426,7 @@ struct LinearKernel {
     });
   }
 
-  // Returns the bytes for a task's finished segments: a tree over eight keeps three levels.
+  // Returns the bytes of a task's `levels`. A tree over eight segments keeps three levels.
   template <typename Operand>
   static int64_t LevelBytes(const Job<Operand>& job, int64_t num_rows, int64_t num_panels) {
     constexpr int64_t kLevels = 3;
@@ -450,7 +453,7 @@ struct LinearKernel {
         return Run<WidenedOperand<S, Float16>>(params, x, stride, team);
       case DType::kBF16:
         return Run<WidenedPairOperand<S>>(params, x, stride, team);
-      case DType::kF8E4M3:  // not types of a loaded weight file
+      case DType::kF8E4M3:  // loaded weights never have these two types
       case DType::kInt8:
         break;
     }

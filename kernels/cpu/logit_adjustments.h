@@ -3,8 +3,9 @@
 //
 // Thread safety: pure functions of their arguments.
 // Cost:          O(bias + prompt + output), plus clearing `counts` when penalties are on.
-// Source:        repetition penalty, Keskar et al. 2019, section 4.1 (with its sign fix in Hugging
-//                Face: negative logits are multiplied); frequency and presence as in OpenAI's API.
+// Source:        repetition penalty, Keskar et al. 2019, section 4.1 (negative logits are
+//                multiplied, a correction by Hugging Face); frequency and presence as in OpenAI's
+//                API.
 #ifndef QUIRE_KERNELS_CPU_LOGIT_ADJUSTMENTS_H_
 #define QUIRE_KERNELS_CPU_LOGIT_ADJUSTMENTS_H_
 
@@ -15,7 +16,7 @@
 
 namespace quire {
 
-// A banned token becomes -infinity. counts: scratch with one element for each logit.
+// The logit of a banned token becomes -infinity. `counts`: scratch, one element for each logit.
 void AdjustLogits(const SamplingRow& row, std::span<float> logits, std::span<uint32_t> counts);
 
 }  // namespace quire

@@ -43,8 +43,8 @@ struct NormKernel {
     }
   }
 
-  // Returns the sum over a row. term(sum, vector, lanes) adds a vector to a sum, and must add zero
-  // for lanes beyond the row.
+  // Returns the sum over a row. term(sum, vector, lanes) adds the terms of a vector to `sum`. Only
+  // the first `lanes` lanes belong to the row, so `term` must add zero for the others.
   template <typename Term>
   static float SumRow(const float* x, int64_t width, const Term& term) {
     Vec sums[kSums] = {S::Zero(), S::Zero(), S::Zero(), S::Zero()};

@@ -51,8 +51,8 @@ float WidenOne(const std::byte* p, DType dtype) {
   return 0.0F;
 }
 
-// Transposes bf16 rows, two numbers of a row as one unit. The last of an odd number is paired with
-// the zero of ZeroFiller.
+// Transposes bf16 rows. Two adjacent numbers of a row stay together as one unit. If `length` is
+// odd, the last number is paired with a zero that ZeroFiller wrote.
 void TransposePairs(const RowsToTurn& rows, int64_t length, std::byte* to, int64_t stride) {
   constexpr int64_t kPairBytes = 2 * sizeof(BFloat16);
   const int64_t pairs = length / 2;
@@ -76,7 +76,7 @@ void WidenRows(const RowsToTurn& rows, DType from, int64_t length, float* to, in
   }
 }
 
-// Widens one column of a segment.
+// Widens one column of a panel within one segment.
 template <DType kType>
 void WidenColumn(const std::byte* from, int64_t columns, int64_t length, float* out) {
   constexpr int64_t kGroup = kType == DType::kBF16 ? 2 : 1;
@@ -101,7 +101,8 @@ absl::Status ReserveRows(const LinearSource& source, int64_t panel, ThreadTeam& 
                    " bytes on each of " + std::to_string(team.num_threads()) + " threads)");
 }
 
-// Returns rows of a part: in place, or read into the thread's scratch memory.
+// Returns a view of rows of a part. The view is of the source's own memory or, if the source has a
+// reader, of the thread's scratch memory, into which the rows are read.
 absl::StatusOr<MatrixView> RowsOf(const LinearSource& source,
                                   size_t part,
                                   int64_t first_row,
@@ -172,8 +173,9 @@ absl::StatusOr<std::unique_ptr<CpuPackedLinear>> CpuPackedLinear::Pack(const Lin
   return packed;
 }
 
-// A task is a run of panels, so that threads seldom touch a new huge page at the same time: each
-// would clear a page, all but one in vain.
+// A task is a run of adjacent panels, so that two threads seldom touch the same new huge page at
+// the same time. If they did, each thread would clear a huge page, but only one of these pages
+// would be used.
 absl::Status CpuPackedLinear::PackPanels(const LinearSource& source, ThreadTeam& team) {
   QUIRE_RETURN_IF_ERROR(ReserveRows(source, shape_.panel, team));
   constexpr int64_t kTaskBytes = int64_t{4} << 20;
@@ -234,7 +236,7 @@ absl::Status CpuPackedLinear::PackPanel(const LinearSource& source,
                                         int64_t p,
                                         ThreadTeam& team,
                                         int thread) {
-  const int64_t first = p * shape_.panel;  // in the rows of all parts together
+  const int64_t first = p * shape_.panel;  // row number, counted over all parts
   const int64_t last = first + panel_columns(p);
   ZeroFiller(p);
   int64_t part_begin = 0;
@@ -252,12 +254,13 @@ absl::Status CpuPackedLinear::PackPanel(const LinearSource& source,
   return absl::OkStatus();
 }
 
-// Zeroes what PackRows does not write: columns beyond the last row, and the padding of each
-// segment. Zeroing the rest would be wasted.
+// Zeroes the parts of a panel that PackRows does not write. A panel with columns beyond the last
+// row of the source is zeroed as a whole. In another panel only the padding of each segment is
+// zeroed, to save time.
 void CpuPackedLinear::ZeroFiller(int64_t p) {
   auto* const panel = const_cast<std::byte*>(panel_data(p));
   const int64_t columns = panel_columns(p);
-  const int64_t row_bytes = columns * SizeOf(dtype_);  // a row of k
+  const int64_t row_bytes = columns * SizeOf(dtype_);  // bytes for one value of k
   const bool has_filler_columns = p * shape_.panel + columns > out_features_;
   const int64_t group = dtype_ == DType::kBF16 ? 2 : 1;
   const int64_t kept = has_filler_columns ? 0 : segment_length() / group * group;

@@ -1,15 +1,15 @@
 // CpuPackedLinear holds the weights of one linear layer in the order in which the CPU kernels read
-// them: panels of `panel` output columns. Within a panel k is ascending, so that a kernel reads
-// weights strictly forwards.
+// them: in panels of `panel` (PanelShape) output columns. Within a panel k is ascending, so that a
+// kernel reads weights strictly forwards.
 //
 //   f32, f16   panel[p][k][column]
-//   bf16       panel[p][k / 2][column][k % 2]: two values of k in each 32-bit lane, the operand of
-//              the bf16 dot-product instruction; also the cheapest to widen to fp32.
+//   bf16       panel[p][k / 2][column][k % 2]: two values of k in each 32-bit lane. This order is
+//              the operand of the bf16 dot-product instruction, and the cheapest to widen to fp32.
 //
 // Columns beyond out_features are zero. The last panel is padded only to a multiple of `lanes`, so
 // it may be narrower than the others. For bf16 every segment of k is padded with zeros to a
-// multiple of `bf16_group`. Weights keep the type of their source; parts of different types are all
-// widened to fp32.
+// multiple of `bf16_group`. Weights keep the type of their source, unless the parts of the source
+// have different types: then all parts are widened to fp32.
 //
 // Thread safety: immutable after Pack.
 #ifndef QUIRE_KERNELS_CPU_PACKED_LINEAR_H_
@@ -32,26 +32,26 @@
 
 namespace quire {
 
-// The tile of a path: columns in a vector and in a panel.
+// The panels of an instruction-set path.
 struct PanelShape {
-  int32_t lanes = 0;
-  int32_t panel = 0;       // a multiple of lanes
-  int32_t bf16_group = 2;  // in bf16 weights, segments of k are padded to a multiple of it
-  int32_t bf16_panel = 0;  // instead of `panel` for weights in bf16; 0: the same
+  int32_t lanes = 0;       // fp32 columns in a vector
+  int32_t panel = 0;       // columns in a panel, a multiple of lanes
+  int32_t bf16_group = 2;  // segments of k of bf16 weights are padded to a multiple of this
+  int32_t bf16_panel = 0;  // replaces `panel` for bf16 weights; 0: `panel` holds for them too
 };
 
 class CpuPackedLinear final : public PackedLinear {
  public:
   // Errors: kInvalidArgument if the parts are empty or disagree on their columns, the bias has a
-  // wrong length, or num_segments does not divide the columns; kResourceExhausted; errors of the
-  // source's reader.
+  // wrong length, or num_segments does not divide the columns; kResourceExhausted if memory is
+  // lacking; errors of the source's reader.
   static absl::StatusOr<std::unique_ptr<CpuPackedLinear>> Pack(const LinearSource& source,
                                                                PanelShape shape,
                                                                HugeArena& arena,
                                                                ThreadTeam& team);
 
-  // Returns the bytes that Pack takes of the arena, or nullopt if they overflow. REQUIRES: the
-  // source passes the checks of Pack.
+  // Returns the bytes that Pack takes from the arena, or nullopt if the number overflows. REQUIRES:
+  // the source passes the checks of Pack.
   static std::optional<int64_t> BytesFor(const LinearSource& source, PanelShape shape);
 
   int64_t in_features() const override { return in_features_; }
@@ -70,14 +70,14 @@ class CpuPackedLinear final : public PackedLinear {
   // Returns the number of stored columns of panel p, a multiple of lanes.
   int64_t panel_columns(int64_t p) const;
   const std::byte* panel_data(int64_t p) const;
-  // Writes the source's row (an output column here) in fp32: in_features() numbers. Cost: reads up
-  // to a cache line for each number, or for each two numbers in bf16. Safe from any thread.
-  // REQUIRES: 0 <= row < out_features()
+  // Writes a row of the source in fp32: in_features() numbers. The row is a column of a panel, so
+  // up to a cache line is read for each number, or for every two numbers in bf16. Safe from any
+  // thread. REQUIRES: 0 <= row < out_features()
   void WidenRow(int64_t row, float* out) const;
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
 
  private:
-  // Computes the layout for a source; takes no memory yet.
+  // Computes the layout for a source. Pack allocates the memory.
   CpuPackedLinear(const LinearSource& source, PanelShape shape);
   std::optional<int64_t> WantedBytes() const;
   absl::Status PackPanels(const LinearSource& source, ThreadTeam& team);

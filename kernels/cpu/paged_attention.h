@@ -1,30 +1,33 @@
-// Paged attention on the CPU, for prefill, chunked prefill and decode alike
-// (kernels/api/attention.h is the contract).
+// Paged attention on the CPU, for prefill, chunked prefill and decode. kernels/api/attention.h is
+// the contract.
 //
 // A query's result is always computed in this order, regardless of the rest of the batch:
-//   score     of (query, position): one fp32 accumulator, dims ascending, then times the key's
-//             scale, if the cache has one, then times params.scale; with ALiBi, a fused
-//             multiply-add then adds slope * distance;
-//   chunk     of 256 absolute positions: maximum; exp by the polynomial of the Simd struct; one
-//             sum per lane of a vector, ascending, then the sum of all lanes; weights times the
-//             values' scales, if any; weighted values one position after the other;
-//   result    chunks merged in ascending order, divided by the sum at the end.
-// PagedAttentionAvx512Bf16 computes from a bf16 cache with the bf16 dot-product instruction:
-// queries and weights are rounded to bf16 (to nearest even); an accumulator adds pairs of dims, or
-// of positions, (2i, 2i + 1) in ascending order. For caches of other types it calls
-// PagedAttentionAvx512.
-// PagedAttentionAmx rounds likewise, but computes with AMX's tile instruction, which takes 32 dims,
-// or 32 positions of a chunk, at a time (linear.h gives the order of its additions). In a tile, a
-// position that the query does not attend to has weight 0 and value 0. Denormals count as zero.
-// Tasks of few rows use vector instructions in the same order. In place of exp, PagedAttentionAmx
-// computes the softmax weights as 2^((score - max) * f), f = params.scale / ln 2, by a separate
-// polynomial (paged_attention_rounded_softmax.inl.h). REQUIRES: scale > 0.
+//   score     One fp32 accumulator per (query, position) adds the products of q and k, dims
+//             ascending. The sum is multiplied by the key's scale, if the cache has scales, and
+//             then by params.scale. With ALiBi a fused multiply-add then adds slope * distance.
+//   chunk     A chunk has 256 absolute positions. Their weights are exp(score - maximum), by the
+//             polynomial of the Simd struct. The weights are summed per lane of a vector,
+//             ascending, then over all lanes. If the cache has scales, each weight is then
+//             multiplied by the scale of its value. Weighted values are added one position after
+//             another.
+//   result    Chunks are merged in ascending order. The values are divided by the sum at the end.
 //
-// A position outside a query's range (causal, sliding window) takes no part. The values of
-// positions that no query of the task attends to are not read.
+// PagedAttentionAvx512Bf16 uses the bf16 dot-product instruction for a bf16 cache. It rounds
+// queries and weights to bf16 (to nearest even). An accumulator adds pairs (2i, 2i + 1) of dims, or
+// of positions, in ascending order. For caches of other types it calls PagedAttentionAvx512.
 //
-// Parallel over (sequence, KV head, tile of queries); if that leaves threads idle, also over
-// chunks, whose partial results the last thread to finish merges in order.
+// PagedAttentionAmx rounds in the same way, and uses the tile instruction of AMX. The instruction
+// takes 32 dims, or 32 positions of a chunk, at a time (linear.h gives the order of its additions).
+// A position that the query does not attend to counts as weight 0 times value 0. Denormals count as
+// zero. Tasks of few rows use vector instructions in the same order. In place of exp,
+// PagedAttentionAmx computes the softmax weights as 2^((score - max) * f), f = params.scale / ln 2,
+// by a separate polynomial (paged_attention_rounded_softmax.inl.h). REQUIRES: params.scale > 0.
+//
+// A position outside a query's range (causal, sliding window) takes no part in the query's result.
+// The values of positions that no query of the task attends to are not read.
+//
+// Parallel over (sequence, KV head, tile of queries). If that would leave threads idle, tasks are
+// also split by chunks; the thread that finishes last merges the chunks' partial results in order.
 //
 // Thread safety: one caller per team at a time.
 // Cost:          2 * 2 * head_dim flops per (query head, position); K and V are read once per task

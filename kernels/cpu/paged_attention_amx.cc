@@ -21,17 +21,18 @@ constexpr int32_t RoundedUp(int32_t n, int32_t multiple) {
 }
 
 // The policy that multiplies with tile instructions, two tiles of rows at a time. Queries are
-// [rows][dims], weights [rows][slots], both padded to 32. Packed keys and values are Pairs, padded
-// likewise with zeros. 16 dims of the values are contiguous over all slots. A slot outside a row's
-// range has the weight 0.
+// [rows][dims] and weights are [rows][slots]. Keys and values are packed as elements of type Pair.
+// The values' shape is [dims / 16][slots / 2][16]. Dims and slots are padded to multiples of 32;
+// packed keys and values are padded with zeros. A slot outside a row's range has the weight 0.
 struct TileProducts : RoundedPairs {
   struct TaskScope {
     explicit TaskScope(int32_t rows) : registers(rows < AmxTile::kRows ? rows : AmxTile::kRows) {}
     TileRegisters registers;
   };
   static constexpr int kRows = 2 * AmxTile::kRows;
-  // Tiles consume keys and values faster than memory delivers them, so many rows must share them.
-  // Queries, packed keys and values and running results still fit into the second-level cache.
+  // Tiles consume keys and values faster than memory delivers them, so many rows must share each
+  // key and value. With this number of rows, the second-level cache still holds the queries, packed
+  // keys and values, and running results.
   static constexpr int32_t kTaskRows = 1024;
   static constexpr bool kHasRowTiles = true;
 
@@ -39,7 +40,7 @@ struct TileProducts : RoundedPairs {
   static void PackKeys(
       const BFloat16* from, int64_t dim_stride, int32_t head_dim, int32_t n, Panel* to) {
     if (dim_stride == kLanes && n == kLanes && head_dim % kGroup == 0) {
-      for (int64_t d = 0; d < head_dim; d += kGroup) {  // two rows of the cache fill a vector
+      for (int64_t d = 0; d < head_dim; d += kGroup) {  // two dims of 16 keys fill a vector
         _mm512_storeu_si512(
             to + d / kGroup * kLanes,
             _mm512_permutexvar_epi16(Order(), _mm512_loadu_si512(from + d * kLanes)));
@@ -81,7 +82,8 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Writes the scores of whole groups of slots that overlap `any`.
+  // Computes scores in groups of kLanes slots. Writes each group that overlaps `any`, with its
+  // slots outside `any` too.
   static void ScoreRows(const Term* q,
                         int32_t rows,
                         const Panel* keys,
@@ -114,8 +116,8 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Replaces the rows' scores by weights and merges their stats into `running`. Returns the factors
-  // for merging the rows' values.
+  // Replaces the rows' scores by weights, and merges the rows' stats into `running`. Returns the
+  // factors for merging the rows' values.
   static RowFactors SoftmaxOfRows(
       float* scores, const SlotRange* ranges, int32_t rows, float scale, SoftmaxStats* running) {
     static_assert(kRows <= RowFactors::kRows);
@@ -124,7 +126,8 @@ struct TileProducts : RoundedPairs {
     return MergeStats(stats, rows, running);
   }
 
-  // Sums weight * value over each row's slots, and merges the sums into its running result.
+  // For each row, sums weight * value over the row's slots and merges the sums into the row's
+  // running result.
   static void MergeValuesOfRows(float* weights,
                                 const SlotRange* ranges,
                                 int32_t rows,
@@ -164,7 +167,8 @@ struct TileProducts : RoundedPairs {
   }
 
  private:
-  // Number of Pairs from one run of 16 dims of the values to the next run.
+  // Distance from the values of 16 dims to the values of the next 16 dims, in elements of type
+  // Pair.
   static constexpr int64_t kDimsStride = int64_t{kAttentionChunkTokens} / kGroup * kColumns;
 
   struct ValueRows {
@@ -177,8 +181,8 @@ struct TileProducts : RoundedPairs {
     float* out;
   };
 
-  // Merges two tiles of sums, `first` for the first 16 rows and `second` for the others, into the
-  // dims from `dim` on.
+  // Merges two tiles of sums into 16 dims of the running results, from `dim` on. `first` has the
+  // sums of the first 16 rows, `second` those of the other rows.
   static void MergeValues(const ValueRows& t,
                           int32_t dim,
                           const float* first,
@@ -193,12 +197,13 @@ struct TileProducts : RoundedPairs {
                        t.ranges[r],
                        t.values + dim / kColumns * kDimsStride);
       }
-      // Adds +0, so that the sign of a zero does not depend on which zeros were added.
+      // Adds +0, which turns -0 into +0. Else the sign of a zero sum would depend on which zeros
+      // were added.
       t.factors->MergeValues(r, Simd::Add(sum, Simd::Zero()), mask, t.out + r * t.head_dim + dim);
     }
   }
 
-  // Packs the values of two slots, 32 dims at a time, where Interleave packs 16.
+  // Packs the values of two slots, 32 dims at a time (Interleave packs 16).
   static void PackPair(const BFloat16* first, const BFloat16* second, int32_t head_dim, Panel* to) {
     const __m512i low = Order();
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(kLanes));
@@ -219,8 +224,8 @@ struct TileProducts : RoundedPairs {
     return slots.contains(slot) ? LoadN(from[slot] + dim, n) : _mm256_setzero_si256();
   }
 
-  // Operands of Multiply: one or two tiles of rows, row_stride bytes from row to row, and two tiles
-  // of columns, each contiguous.
+  // Operands of Multiply: one or two tiles of rows (row_stride bytes from row to row), and two
+  // tiles of columns (each contiguous).
   struct Factors {
     const std::byte* rows;
     int64_t row_stride;
@@ -252,7 +257,7 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Zeroes the weights of groups of 32 slots that do not overlap the range.
+  // Within `slots`, zeroes the weights of each group of 32 slots that does not overlap `range`.
   static void ZeroOutside(float* row, SlotRange range, SlotRange slots) {
     auto* weights = reinterpret_cast<BFloat16*>(row);
     for (int32_t slot = slots.begin; slot < slots.end; slot += kDepth) {
@@ -262,8 +267,8 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Sums only the row's own slots. In a tile, an infinite value of another slot times the weight
-  // zero makes the sum NaN.
+  // Returns the sum over the row's own slots only, for a row whose sum in a tile is NaN. The
+  // tile also has slots outside the range: an infinite value there, times the weight zero, is NaN.
   static Vec SumOfRow(const Pair* weights, SlotRange range, const Panel* values) {
     using Order = TileOrderProducts;
     const Order::ProductScope scope;

@@ -1,7 +1,9 @@
-// Provides the keys and values of one chunk: directly from the blocks if each vector of slots lies
-// inside one block, else (or if many rows read them) gathered into a panel in the products' format.
-// Scales stay apart: they multiply scores and weights, not elements. Templates over a Simd struct S
-// or a Products policy P, and the stored type T.
+// ViewBlocks and PackBlocks provide the keys and values of one chunk. ViewBlocks points into the
+// blocks; this works only if each vector of slots lies inside one block. Otherwise, or if many rows
+// read the chunk, PackBlocks gathers keys and values into panels in the format of the Products
+// policy. Scales are gathered separately, because they multiply scores and weights, not elements. A
+// slot is a position of the chunk; a slot is wanted if a row of the task attends to it. Templates
+// over a Simd struct S or a Products policy P, and the stored type T.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_
 
@@ -33,8 +35,9 @@ struct ContextBlocks {
   }
 };
 
-// Calls fn(block index, first slot in the block, slots of the chunk) for each block that holds
-// wanted slots of the chunk.
+// Calls fn(index, in_block, slots) for each block that holds wanted slots of the chunk. `index` is
+// the block's index in the context. `slots` are the wanted slots in this block, counted in the
+// chunk; `in_block` is the first wanted slot, counted in the block.
 template <typename Fn>
 void ForEachBlock(int32_t chunk_position, SlotRange wanted, int32_t block_size, const Fn& fn) {
   int32_t index = (chunk_position + wanted.begin) / block_size;
@@ -73,8 +76,8 @@ void GatherScales(const ContextBlocks<T>& context,
 }
 
 // Makes a view of the blocks themselves, without copies. REQUIRES: block_size % S::kLanes == 0. A
-// vector of keys may reach into slots that were never written: their scores are garbage, and
-// softmax drops them.
+// vector of keys may include slots that were never written. The scores of such slots are garbage,
+// which softmax drops.
 template <typename S, typename T>
 void ViewBlocks(const ContextBlocks<T>& context,
                 int32_t chunk_position,
@@ -107,8 +110,8 @@ void ViewBlocks(const ContextBlocks<T>& context,
       });
 }
 
-// Prefetches the values of the block, which are read after its keys, and the keys of the block one
-// chunk later.
+// Prefetches the values of a block, which are read after its keys, and the keys of the block that
+// lies one chunk later.
 template <typename T>
 void FetchSoon(const ContextBlocks<T>& context, int32_t index, SlotRange slots) {
   const KvCacheLayout& layout = *context.layout;
@@ -125,8 +128,8 @@ void FetchSoon(const ContextBlocks<T>& context, int32_t index, SlotRange slots) 
   }
 }
 
-// Copies the wanted keys to panel [groups][head_dim / kGroup][kLanes] and the values to
-// [slots / kGroup][head_dim], in elements that hold kGroup terms each.
+// Copies the wanted keys to key_panel, [groups][head_dim / kGroup][kLanes], and the wanted values
+// to value_panel, [slots / kGroup][head_dim]. An element of a panel holds kGroup terms.
 template <typename P, typename T>
 void PackBlocks(const ContextBlocks<T>& context,
                 int32_t chunk_position,
@@ -150,7 +153,7 @@ void PackBlocks(const ContextBlocks<T>& context,
     view->keys[group] = key_panel + group * group_elements;
     view->prefetch[group] = nullptr;
   }
-  const T* values_of[kAttentionChunkTokens];  // wanted slots only
+  const T* values_of[kAttentionChunkTokens];  // set for wanted slots only
   ForEachBlock(chunk_position,
                wanted,
                layout.block_size_tokens,

@@ -1,9 +1,10 @@
 // The kernel of PagedAttention as a template over a Products policy P (paged_attention_tile.inl.h).
-// Included by paged_attention_<isa>.cc only; see paged_attention.h for the order of all sums.
+// Only paged_attention_<isa>.cc include it. paged_attention.h has the order of all sums.
 //
-// A task goes through its chunks in ascending order. In each chunk its rows, in tiles of up to
-// kTileRows, compute scores, softmax and weighted values (AttendTile); the chunk's result is then
-// merged into the rows' running result, or left for the merge at the end of a split task.
+// A row is one (query, query head) pair. A task computes its chunks in ascending order. In each
+// chunk, AttendTile computes scores, softmax and weighted values for tiles of up to kTileRows rows.
+// The chunk's result is then merged into the rows' running result. In a split task, the part that
+// finishes last does all merges.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_KERNEL_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_KERNEL_INL_H_
 
@@ -24,7 +25,7 @@ namespace {
 // more than it saves.
 inline constexpr int32_t kPackRows = 24;
 
-// The result of some chunks for a task's rows, in memory of PartialFloats(rows, head_dim) floats.
+// The merged result of some chunks for a task's rows, in PartialFloats(rows, head_dim) floats.
 struct Partial {
   SoftmaxStats* stats;  // [rows]
   float* values;        // [rows, head_dim]
@@ -39,18 +40,18 @@ int32_t MaxTaskRows(int32_t heads_per_kv_head) {
   return heads_per_kv_head > P::kTaskRows ? heads_per_kv_head : P::kTaskRows;
 }
 
-// The private memory of a task.
+// The memory that a thread needs for a task.
 template <typename S>
 struct TaskMemory {
   float* q;             // tiles of rows, as PackQuery writes them
-  SlotRange* ranges;    // [rows], of the current chunk
+  SlotRange* ranges;    // [rows], slots of the current chunk that each row attends to
   float* scores;        // [tile_rows, kScoreStride]
-  float* running;       // a Partial
-  float* chunk;         // a Partial; unused with P::kHasRowTiles
+  float* running;       // a Partial of all chunks so far
+  float* chunk;         // a Partial of the current chunk; unused with P::kHasRowTiles
   float* key_panel;     // room for [kGroups][head_dim][kLanes] floats
   float* value_panel;   // room for [kAttentionChunkTokens][head_dim] floats
   float* key_scales;    // [kAttentionChunkTokens], of the current chunk, if the cache has scales
-  float* value_scales;  // likewise
+  float* value_scales;  // as key_scales
 
   TaskMemory(void* memory, int64_t rows, int64_t tile_rows, int64_t head_dim) {
     auto* base = static_cast<float*>(memory);
@@ -70,7 +71,7 @@ struct TaskMemory {
     return static_cast<size_t>(Layout(rows, tile_rows, head_dim).end) * sizeof(float);
   }
 
-  // Dims of queries, keys and values, padded enough for every Products policy.
+  // Returns head_dim, padded to the multiple that the strictest Products policy needs.
   static int64_t PaddedDims(int64_t head_dim) {
     constexpr int64_t kMultiple = 32;
     return (head_dim + kMultiple - 1) / kMultiple * kMultiple;
@@ -84,7 +85,7 @@ struct TaskMemory {
 
     Layout(int64_t rows, int64_t tile_rows, int64_t head_dim) {
       const int64_t dims = PaddedDims(head_dim);
-      q = Take((rows + tile_rows) * dims);  // a partial last tile may be read as a full one
+      q = Take((rows + tile_rows) * dims);  // a partial last tile can be read like a full one
       ranges = Take(2 * rows);
       scores = Take(tile_rows * kScoreStride);
       running = Take(PartialFloats(rows, head_dim));
@@ -177,8 +178,8 @@ class AttentionTaskRunner {
   }
 
  private:
-  // The thread that decrements tasks_left to zero merges all partial results. It sees them, because
-  // its acquire pairs with the release of the other threads.
+  // The thread that decrements tasks_left to zero merges all partial results. This thread sees the
+  // results of the other threads, because its acquire pairs with their releases.
   void RunSplit() {
     AttentionSplit& split = plan_.splits[task_.split];
     const int64_t partial_floats = PartialFloats(tiles_.rows, head_dim_);
@@ -201,7 +202,7 @@ class AttentionTaskRunner {
     Finish(running);
   }
 
-  // Marks a result as having no chunk yet.
+  // Marks a result as empty: no chunk has been merged into it.
   void Clear(const Partial& result) {
     for (int32_t row = 0; row < tiles_.rows; ++row) {
       result.stats[row] = {};
@@ -250,7 +251,8 @@ class AttentionTaskRunner {
     return reinterpret_cast<Term*>(memory_.q) + first_row * TaskMemory<S>::PaddedDims(head_dim_);
   }
 
-  // Writes to memory_.ranges the slots of the chunk that each row attends to; returns their union.
+  // Writes to memory_.ranges the slots of the chunk that each row attends to. Returns the union of
+  // all rows' slots.
   SlotRange FindRanges(int32_t chunk_position) {
     SlotRange wanted{kAttentionChunkTokens, 0};
     for (int32_t row = 0; row < tiles_.rows; row += group_) {
@@ -371,8 +373,8 @@ class AttentionTaskRunner {
     return slots;
   }
 
-  // Applies ALiBi, if any, and with it the scale. Returns the factor by which the scores must still
-  // be multiplied.
+  // With ALiBi, multiplies the scores by p_.scale, adds the bias and returns 1. Without ALiBi,
+  // returns p_.scale, by which the scores must still be multiplied.
   float BiasRow(int32_t row, int32_t first_position, SlotRange range, float* scores) {
     if (p_.alibi_slopes == nullptr) {
       return p_.scale;
@@ -383,8 +385,8 @@ class AttentionTaskRunner {
     return 1.0F;
   }
 
-  // Turns the row's scores into softmax weights, times the values' scales, if any. first_position
-  // is the position of the chunk's slot 0.
+  // Turns the row's scores into softmax weights, multiplied by the values' scales if the cache has
+  // scales. `first_position` is the position of the chunk's slot 0.
   SoftmaxStats WeightsOfRow(int32_t row, int32_t first_position, SlotRange range, float* scores) {
     if constexpr (kHasScales<T>) {
       MultiplySlots<S>(scores, range, memory_.key_scales);
@@ -439,8 +441,8 @@ class AttentionTaskRunner {
   ContextBlocks<T> context_;
 };
 
-// With P::kHasRowTiles, tasks of up to kFewRows rows use the policy Few, provided that no vector of
-// slots spans two blocks.
+// With P::kHasRowTiles, tasks of up to kFewRows rows use the policy Few if no vector of slots spans
+// two blocks. All other tasks use P.
 template <typename Few, typename P, typename T>
 void PagedAttentionOf(const PagedAttentionParams& p, ThreadTeam& team) {
   using Memory = TaskMemory<typename P::Simd>;

@@ -1,6 +1,6 @@
-// Merges a chunk into the running results of a tile of rows, with the bits of MergeRow
-// (paged_attention_softmax.inl.h). Computes the factors of 16 rows at once, and merges values as
-// they are stored. For AVX-512.
+// MergeStats and RowFactors merge a chunk into the running results of a tile of rows, with the same
+// bits as MergeRow (paged_attention_softmax.inl.h). The factors of 16 rows are computed at once,
+// and values are merged when they are stored. For AVX-512.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_MERGE_ROWS_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_MERGE_ROWS_INL_H_
 
@@ -20,7 +20,8 @@ struct StatsOfRows {
   __m512 sum;
 };
 
-// Masks of the stats of the first n rows: `low` for rows 0 to 7, `high` for rows 8 to 15.
+// Masks for the stats of the first n of 16 rows, two floats a row: `low` for rows 0 to 7, `high`
+// for rows 8 to 15.
 struct StatsMasks {
   __mmask16 low;
   __mmask16 high;
@@ -48,12 +49,12 @@ inline void StoreStats(StatsOfRows stats, StatsMasks masks, SoftmaxStats* to) {
 }
 
 // A merge sets a row's values to old * kept + new * added. A row without an earlier chunk has no
-// old values, and its memory may hold anything.
+// old values. The memory for them may hold anything, so it is not read.
 struct RowFactors {
   static constexpr int32_t kRows = 32;
   alignas(64) float kept[kRows];
   alignas(64) float added[kRows];
-  uint32_t has_old = 0;  // bit r for row r
+  uint32_t has_old = 0;  // bit r is set if row r has old values
 
   void MergeValues(int64_t row, __m512 values, __mmask16 columns, float* to) const {
     const __mmask16 old = (has_old >> row & 1) != 0 ? columns : __mmask16{0};
@@ -62,7 +63,7 @@ struct RowFactors {
   }
 };
 
-// Merges a chunk's stats into `running`; returns the factors for the values.
+// Merges the stats of a chunk into `running`. Returns the factors for merging the values.
 inline RowFactors MergeStats(const SoftmaxStats* chunk, int32_t rows, SoftmaxStats* running) {
   using S = SimdAvx512;
   const __m512 zero = _mm512_setzero_ps();
@@ -74,7 +75,8 @@ inline RowFactors MergeStats(const SoftmaxStats* chunk, int32_t rows, SoftmaxSta
     const StatsOfRows old = LoadStats(running + r, masks);
     const __mmask16 has_fresh = _mm512_cmp_ps_mask(fresh.sum, zero, _CMP_NEQ_UQ);
     const __mmask16 has_old = _mm512_cmp_ps_mask(old.sum, zero, _CMP_NEQ_UQ);
-    // A row that has only fresh stats or only old ones takes their maximum, and factors of 1.
+    // A row that has only fresh stats, or only old ones, keeps their maximum, and its factors are
+    // 1.
     const __mmask16 rises = _mm512_cmp_ps_mask(fresh.max, old.max, _CMP_GT_OQ);
     const auto takes_fresh = static_cast<__mmask16>(has_fresh & (rises | ~has_old));
     const __m512 max = _mm512_mask_blend_ps(takes_fresh, old.max, fresh.max);

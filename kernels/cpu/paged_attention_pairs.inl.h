@@ -1,5 +1,4 @@
-// The Products policy (paged_attention_tile.inl.h) of a bf16 cache on AVX512-BF16: products of
-// pairs.
+// PairProducts is the Products policy (paged_attention_tile.inl.h) of a bf16 cache on AVX512-BF16.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_PAIRS_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_PAIRS_INL_H_
 
@@ -14,14 +13,14 @@
 namespace quire {
 namespace {
 
-// Two bf16 numbers that a step multiplies in one lane.
+// Two bf16 numbers in one 32-bit lane.
 struct Pair {
   uint32_t bits;
 };
 
-// Products of pairs by vdpbf16ps: queries and weights are rounded to bf16. A pair holds dims 2i and
+// Multiplies pairs by vdpbf16ps. Queries and weights are rounded to bf16. A pair holds dims 2i and
 // 2i + 1 of a key, or slots 2i and 2i + 1 of one dim of the values. Loading interleaves two rows of
-// the cache to pairs, which costs no more than widening them.
+// the cache into pairs, which costs no more than widening the rows.
 struct PairProducts {
   using Simd = SimdAvx512;
   using Vec = __m512;
@@ -56,7 +55,7 @@ struct PairProducts {
           Interleave(LoadN(row, n), LoadN(row + dim_stride, d + 1 < head_dim ? n : 0)));
     }
   }
-  // Packs whole groups of slots. A slot of a group that is outside `slots` becomes zeros.
+  // Packs all groups of kGroup slots that overlap `slots`. Slots outside `slots` become zeros.
   static void PackValues(const BFloat16* const* from,
                          SlotRange slots,
                          int32_t head_dim,
@@ -118,7 +117,8 @@ struct PairProducts {
         reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(term.bits))),
         reinterpret_cast<__m512bh>(values));
   }
-  // Zeroes both the weight and the value of a slot outside the range.
+  // If a slot of the pair is outside the range, multiplies with weight and value zero for this
+  // slot.
   static Vec MultiplyPart(Term term, Operand values, int32_t slot, SlotRange range, Vec sum) {
     const uint32_t inside =
         (range.contains(slot) ? 0xFFFFU : 0U) | (range.contains(slot + 1) ? 0xFFFF0000U : 0U);
@@ -138,12 +138,12 @@ struct PairProducts {
     return _mm256_maskz_loadu_epi16(MaskOf(n), p);
   }
   static __m256i Round(Vec v) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)); }
-  // Lane i is first[i] in its low half and second[i] in its high half.
+  // Returns a vector whose lane i has first[i] in its low half and second[i] in its high half.
   static __m512i Interleave(__m256i first, __m256i second) {
     return _mm512_permutexvar_epi16(Order(),
                                     _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));
   }
-  // 0, 16, 1, 17 and so on.
+  // Returns the permutation 0, 16, 1, 17 and so on, of 16-bit elements.
   static __m512i Order() {
     const __m512i numbers = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     return _mm512_or_si512(numbers,

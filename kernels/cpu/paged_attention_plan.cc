@@ -9,18 +9,19 @@
 namespace quire {
 namespace {
 
-// Work is cut into parts of at most total / (kPartsPerThread * threads), where possible.
+// Where possible, a task has at most 1 / (kPartsPerThread * threads) of the work.
 constexpr int64_t kPartsPerThread = 4;
-// Lower bound on the rows of a task when work is cut to get more tasks: two row tiles.
+// When work is cut to get more tasks, a task keeps at least this many rows: two tiles of 6 rows.
 constexpr int64_t kMinTaskRows = 12;
-// A task of several queries with more rows than this is not split by chunks: partial results take
-// memory for each row and chunk, and such a task could have been cut into tiles of fewer queries.
+// A task of several queries is split by chunks only if it has at most this many rows, because
+// partial results take memory for each row and chunk. A task of more rows can be cut into tiles of
+// fewer queries instead.
 constexpr int64_t kMaxSplitRows = 16;
 
 struct Tiling {
   int32_t heads_per_kv_head = 0;
   int32_t queries_per_tile = 0;
-  int64_t rows_chunks_per_task = 0;  // tasks with more rows * chunks are split; 0: none is
+  int64_t rows_chunks_per_task = 0;  // tasks whose rows * chunks exceed it are split; 0: none
 };
 
 struct Counts {
@@ -63,8 +64,8 @@ void ForEachTileOf(const PagedAttentionParams& p, const Tiling& tiling, int32_t 
   }
 }
 
-// Visits large tasks first, so that the last tasks to finish are small: prompts, each from its end,
-// then decodes.
+// Visits large tasks first, so that small tasks finish last: first prompts, each from its end, then
+// decodes.
 template <typename Fn>
 void ForEachWholeTask(const PagedAttentionParams& p, const Tiling& tiling, const Fn& fn) {
   for (bool decodes : {false, true}) {
@@ -107,7 +108,7 @@ Counts CountTasks(const PagedAttentionParams& p, const Tiling& tiling) {
   return counts;
 }
 
-// Writes the tasks and splits. `partials` is the memory for all splits.
+// Writes the tasks and splits. `partials` is memory for the partial results of all splits.
 void FillPlan(const PagedAttentionParams& p,
               const Tiling& tiling,
               AttentionTask* next_task,

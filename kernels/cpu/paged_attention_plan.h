@@ -1,9 +1,10 @@
 // AttentionPlan holds the tasks of one PagedAttention call and the memory that they share.
 //
-// A task is a tile of queries of one sequence, all query heads of one KV head, over a range of
-// chunks. Usually the range is the whole context. If there are too few tasks for the threads, tasks
-// are split by chunks: they leave partial results per chunk, and the last part to finish merges
-// them in order. The split changes which thread computes what, never a bit of the result.
+// A task computes a tile of queries of one sequence, for all query heads of one KV head, over a
+// range of chunks. Usually the range is the whole context. If there are too few tasks for the
+// threads, tasks are split by chunks. The parts of a split task leave a partial result per chunk,
+// and the part that finishes last merges the partial results in order. Splitting changes no bit of
+// the result.
 //
 // Thread safety: made by the caller; afterwards read-only except AttentionSplit::tasks_left.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_PLAN_H_
@@ -20,11 +21,14 @@ namespace quire {
 struct AttentionTask {
   int32_t seq = 0;
   int32_t kv_head = 0;
-  int32_t query_begin = 0;  // queries [begin, end) of the sequence, counted from its first
+  // The task has queries [query_begin, query_end) of the sequence, counted from the sequence's
+  // first query in this step.
+  int32_t query_begin = 0;
   int32_t query_end = 0;
-  int32_t chunk_begin = 0;  // chunks [begin, end) of the context
+  // The task attends to chunks [chunk_begin, chunk_end) of the context.
+  int32_t chunk_begin = 0;
   int32_t chunk_end = 0;
-  int32_t split = -1;  // index of its AttentionSplit; -1: the task is whole
+  int32_t split = -1;  // index of the AttentionSplit of which this is a part; -1: not split
 };
 
 // State that the parts of one split task share.
@@ -32,15 +36,15 @@ struct AttentionSplit {
   int32_t tasks_left = 0;  // changed by atomic builtins only
   int32_t chunk_begin = 0;
   int32_t chunk_end = 0;
-  float* partials = nullptr;  // [chunk_end - chunk_begin] partial results of the task's rows
+  float* partials = nullptr;  // [chunk_end - chunk_begin]: a result per chunk, for the task's rows
 };
 
 struct AttentionPlan {
   const AttentionTask* tasks = nullptr;
   AttentionSplit* splits = nullptr;
   int32_t num_tasks = 0;
-  size_t work_bytes = 0;  // of each thread's own memory
-  // Own memory of thread 0, in its scratch memory behind the plan.
+  size_t work_bytes = 0;  // bytes of the memory that each thread needs for a task
+  // Memory of work_bytes for thread 0. It lies behind the plan in the scratch memory of thread 0.
   void* work_of_thread_0 = nullptr;
 
   void* WorkMemory(ThreadTeam& team, int thread) const {
@@ -53,8 +57,8 @@ inline int64_t PartialFloats(int64_t rows, int64_t head_dim) { return rows * (he
 
 // Writes the plan into team.Scratch(0, ...), which belongs to the plan until the attention call
 // returns. A row is one (query, head) pair. A task has at most max_task_rows rows, or all rows of
-// one query if these are more. With more rows per task K and V are read less often; with fewer rows
-// there are more tasks to spread.
+// one query if these are more. With more rows per task, K and V are read less often; with fewer
+// rows, there are more tasks to spread.
 AttentionPlan PlanAttention(const PagedAttentionParams& params,
                             ThreadTeam& team,
                             int32_t max_task_rows,

@@ -1,10 +1,11 @@
-// Softmax of one row over one chunk, with weights rounded to bf16 as they are computed. For
-// AVX-512.
+// RoundedSoftmaxOfRow computes the softmax of one row over one chunk, with weights rounded to bf16.
+// For AVX-512.
 //
-// exp(scale * (score - max)) is 2^t with t = (score - max) * f and f = scale / ln 2: t is zero for
-// the highest score, however large it is. The integer part of t becomes an exponent. 2 to the
-// fractional part, in [0, 1), is computed by a polynomial of degree 4, which is off by at most
-// 2.6e-6. Rounding to bf16 is off by up to 2e-3. A weight below 2^-126 is zero.
+// exp(scale * (score - max)) is 2^t with t = (score - max) * f and f = scale / ln 2. For the
+// highest score t is exactly zero, however large the score is. The integer part of t becomes an
+// exponent. 2 to the power of the fractional part, in [0, 1), is computed by a polynomial of degree
+// 4, with an error of at most 2.6e-6. Rounding to bf16 adds an error of up to 2e-3. A weight below
+// 2^-126 becomes zero.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
 
@@ -20,7 +21,7 @@
 namespace quire {
 namespace {
 
-// Returns 2^t as above. NaN stays NaN.
+// Returns 2^t, computed as described above. NaN stays NaN.
 inline __m512 PowerOfTwo(__m512 t) {
   constexpr int kMinusFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
   const __mmask16 alive = _mm512_cmp_ps_mask(t, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
@@ -33,8 +34,9 @@ inline __m512 PowerOfTwo(__m512 t) {
   return _mm512_maskz_scalef_ps(alive, p, t);
 }
 
-// Calls fn(slot, low mask, high mask) for each group of 32 slots that overlaps the range, with
-// masks of the slots inside.
+// Calls fn(slot, low, high) for each group of 32 slots that overlaps the range. `slot` is the first
+// slot of the group. `low` is the mask of slots in the range among the group's first 16 slots, and
+// `high` among its last 16 slots.
 template <typename Fn>
 inline void ForEachGroup(SlotRange range, const Fn& fn) {
   constexpr int32_t kGroup = 32;
@@ -67,9 +69,10 @@ inline float MaxOfRow(const float* scores, SlotRange range) {
   return SimdAvx512::ReduceMax(_mm512_max_ps(low_max, high_max));
 }
 
-// Does the same as SoftmaxOfRow, given the row's maximum, but writes weights in bf16, as elements
-// `slot` of a bf16 array at the row's beginning. Weights of slots outside the range but in the same
-// group of 32 are zero. The sum is of weights before rounding. REQUIRES: scale > 0.
+// As SoftmaxOfRow, given the maximum of the scores. The weights replace the scores: they become a
+// bf16 array, indexed by slot, at the address of `scores`. In groups of 32 slots that overlap the
+// range, slots outside the range get the weight zero. The returned sum is that of the weights
+// before rounding. REQUIRES: scale > 0.
 inline SoftmaxStats RoundedWeightsOfRow(float* scores, SlotRange range, float scale, float max) {
   constexpr float kLog2E = 1.44269504F;
   if (range.empty()) {
@@ -86,7 +89,7 @@ inline SoftmaxStats RoundedWeightsOfRow(float* scores, SlotRange range, float sc
     const __m512 first = weights_at(slot, low);
     const __m512 second = weights_at(slot + 16, high);
     sum = _mm512_add_ps(_mm512_add_ps(sum, first), second);
-    // Weights take half the bytes of scores, so no score still needed is overwritten.
+    // A weight takes half the bytes of a score, so no score that is still needed is overwritten.
     _mm512_storeu_si512(reinterpret_cast<char*>(scores) + slot * sizeof(BFloat16),
                         reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
   });
@@ -98,7 +101,8 @@ inline SoftmaxStats RoundedSoftmaxOfRow(float* scores, SlotRange range, float sc
 }
 
 // Computes RoundedSoftmaxOfRow for several rows, kScoreStride apart. The next row's maximum is
-// computed before this row's weights, which hide the latency of the maximum's last steps.
+// computed before this row's weights, so that work on weights hides the latency of the maximum's
+// last steps.
 inline void RoundedSoftmaxOfRows(
     float* scores, const SlotRange* ranges, int32_t rows, float scale, SoftmaxStats* stats) {
   float max = MaxOfRow(scores, ranges[0]);

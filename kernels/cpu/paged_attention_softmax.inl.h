@@ -1,4 +1,5 @@
-// Softmax of one row over one chunk, and the merge of chunks. Templates over a Simd struct S.
+// SoftmaxOfRow computes the softmax of one row over one chunk; MergeRow merges chunks. Templates
+// over a Simd struct S.
 //
 // Source: online softmax, Milakov and Gimelshein 2018.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_SOFTMAX_INL_H_
@@ -13,13 +14,13 @@ namespace quire {
 namespace {
 
 // Softmax state of one row, over its positions so far or over one chunk. sum == 0 means that there
-// was no position yet: any position makes the sum at least 1, or NaN.
+// was no position yet. Otherwise the position of the maximum has added the weight 1, or NaN.
 struct SoftmaxStats {
   float max = 0.0F;
   float sum = 0.0F;
 };
 
-// Returns a mask of the lanes inside the range: bit i for lane i of the vector at `slot`.
+// Returns a mask of the lanes inside the range. Bit i stands for lane i of the vector at `slot`.
 template <typename S>
 uint32_t LanesInside(SlotRange range, int32_t slot) {
   const int32_t begin = range.begin > slot ? range.begin - slot : 0;
@@ -27,8 +28,8 @@ uint32_t LanesInside(SlotRange range, int32_t slot) {
   return ((uint32_t{1} << end) - 1) & ~((uint32_t{1} << begin) - 1);
 }
 
-// Multiplies each slot of the range by factors[slot]. Slots outside the range but in the same
-// vectors become garbage.
+// Multiplies each slot of the range by factors[slot]. Slots outside the range, but in the same
+// vectors as slots inside, become garbage.
 template <typename S>
 void MultiplySlots(float* row, SlotRange range, const float* factors) {
   for (int32_t slot = range.begin / S::kLanes * S::kLanes; slot < range.end; slot += S::kLanes) {
@@ -36,8 +37,9 @@ void MultiplySlots(float* row, SlotRange range, const float* factors) {
   }
 }
 
-// ALiBi: scores become scale * score + slope * distance, where the distance of slot 0 is `first`
-// and grows by 1 per slot. Slots outside the range but in the same vectors become garbage.
+// Applies ALiBi: scores become scale * score + slope * distance. The distance of slot 0 is `first`;
+// the distance grows by 1 per slot. Slots outside the range, but in the same vectors as slots
+// inside, become garbage.
 template <typename S>
 void BiasSlots(float* row, SlotRange range, float scale, float slope, int32_t first) {
   static constexpr float kLaneNumbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -51,8 +53,9 @@ void BiasSlots(float* row, SlotRange range, float scale, float slope, int32_t fi
   }
 }
 
-// Turns scores into weights exp(scale * score - max) and returns max and sum. Weights of slots
-// outside range but in the same vectors as slots inside become 0; others are not touched.
+// Turns scores into weights exp(scale * score - max), where max is the greatest scale * score.
+// Returns max and the sum of the weights. Slots outside the range, but in the same vectors as slots
+// inside, get the weight 0. No other slot is touched.
 template <typename S>
 SoftmaxStats SoftmaxOfRow(float* scores, SlotRange range, float scale) {
   if (range.empty()) {
@@ -98,7 +101,7 @@ void MergeRow(SoftmaxStats chunk_stats,
     __builtin_memcpy(values, chunk_values, static_cast<size_t>(head_dim) * sizeof(float));
     return;
   }
-  // One of the two factors is exp(0), which is 1.
+  // The result with the greater maximum has the factor exp(0), which is 1.
   const bool rises = chunk_stats.max > stats->max;
   const float max = rises ? chunk_stats.max : stats->max;
   const auto factor = S::Exp(S::Broadcast((rises ? stats->max : chunk_stats.max) - max));

@@ -1,24 +1,25 @@
-// The two inner products of attention for a tile of up to kTileRows rows: scores (q . k) and
-// weighted values, held in registers. Templates over a Products policy P and the stored type E.
+// ScoreGroups and WeightValues compute the two products of attention for a tile of up to kTileRows
+// rows: scores (q . k) and weighted values. A row is one (query, query head) pair. Sums are held in
+// registers. Templates over a Products policy P and the stored type E.
 //
 // Every accumulator belongs to one (row, position) or one (row, dim), and adds its terms in
 // ascending order, so the shape of a tile does not affect the result.
 //
 // A Products policy defines the products of queries and keys, and of weights and values. One step
 // multiplies kGroup terms: dims of a key, or slots of a value.
-//   Simd              its vector interface
+//   Simd              vector interface that the policy uses
 //   Panel             element type of the panels of PackBlocks (paged_attention_chunk.inl.h)
-//   Operand           kLanes elements of kGroup terms each, in a register
-//   Term              kGroup numbers of a query, or weights, side by side
+//   Operand           kLanes elements of kGroup terms each, in registers
+//   Term              kGroup dims of a query, or kGroup weights, side by side
 //   kPerElement<E>    terms in one element of E
-//   TaskScope         object that exists during a task; made with the rows of its largest tile
+//   TaskScope         object that exists during a task; its argument: rows of the largest tile
 //   ProductScope      object that exists while products are computed
 //   kRows             upper bound on the rows of a tile
-//   kTaskRows         upper bound on the rows of a task (unless one query has more)
+//   kTaskRows         upper bound on the rows of a task (one query may have more)
 //   kHasRowTiles      whether P has ScoreRows, SoftmaxOfRows and MergeValuesOfRows, which compute
 //                     a whole tile of rows and replace LoadKeys and all members below it
 //   kRoundsWeights    whether P::Softmax, which writes weights as Terms, replaces SoftmaxOfRow
-//   KeySteps          steps of a packed key
+//   KeySteps          number of steps for a packed key
 //   PackKeys          packs the keys of n slots into a panel, kLanes elements a step
 //   PackValues        packs the values of slots into a panel, head_dim elements a step
 //   PackQuery         packs a row of a tile of queries into Terms, kGroup dims each
@@ -26,10 +27,12 @@
 //   LoadKeys          loads the step's keys of kLanes slots; dims beyond head_dim are zero
 //   LoadValues        loads the step's values of `lanes` dims
 //   Sum, Empty, Total a vector of running sums, its initial value, its result
-//   kFoldTerms, Fold  terms after which a Sum is folded (0: never), counted from dim or slot 0
-//   kVecs             adjacent vectors of sums in a tile of the given rows
-//   Multiply          adds the step's products to sums
-//   MultiplyPart      the same, only for the step's slots inside a range
+//   kFoldTerms        a Sum is folded after every kFoldTerms terms, counted from dim or slot 0. If
+//                     kFoldTerms is 0, a Sum is never folded
+//   Fold              adds partial sums of a Sum to its total
+//   kVecs<rows>       in a tile of `rows` rows, the number of adjacent vectors of sums per row
+//   Multiply          adds the step's products to a Sum
+//   MultiplyPart      as Multiply, only for the step's slots inside a range
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_TILE_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_TILE_INL_H_
 
@@ -51,14 +54,14 @@ inline constexpr int kTileRows = 6;
 // the same cache sets.
 inline constexpr int kScoreStride = kAttentionChunkTokens + 16;
 
-// Returns the adjacent vectors of a tile: enough accumulators to hide the latency of Fma (two start
-// per cycle, each takes four cycles), but no more than the registers can hold.
+// Returns the number of adjacent vectors of sums for each row of a tile: enough to hide the latency
+// of Fma (two start per cycle, each takes four cycles), but no more than the registers can hold.
 template <typename S>
 constexpr int TileVecs(int rows) {
   if (S::kLanes == 16) {
-    return rows <= 2 ? 8 : 4;  // 32 registers
+    return rows <= 2 ? 8 : 4;  // AVX-512 has 32 registers
   }
-  return rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // 16 registers
+  return rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // others have 16 registers
 }
 
 // Bytes of a vector of elements as stored in the KV cache.
@@ -69,8 +72,8 @@ inline constexpr int kCacheLine = 64;
 // Slots [begin, end) of a chunk whose values lie next to each other.
 template <typename E>
 struct ValueSegment {
-  const E* values;       // of slot `begin`
-  const void* prefetch;  // memory needed next, of the same size as the values
+  const E* values;       // values of slot `begin`
+  const void* prefetch;  // memory to prefetch, of the same size as the values
   int32_t begin;
   int32_t end;
 };
@@ -89,10 +92,11 @@ template <typename S, typename E>
 struct ChunkView {
   static constexpr int kGroups = kAttentionChunkTokens / S::kLanes;
 
-  int32_t first_position;  // position in the context of slot 0
-  // keys[g]: dim 0 of slots [g * kLanes, (g + 1) * kLanes), for groups that hold a wanted slot.
+  int32_t first_position;  // position of slot 0 in the context
+  // keys[g] points to dim 0 of slots [g * kLanes, (g + 1) * kLanes). Set only for groups that hold
+  // a wanted slot.
   const E* keys[kGroups];
-  const void* prefetch[kGroups];  // memory needed next, of the size of the group's keys
+  const void* prefetch[kGroups];  // memory to prefetch, of the size of the group's keys
   int64_t key_dim_stride;
   ValueSegment<E> segments[kAttentionChunkTokens];
   int32_t num_segments;
@@ -170,7 +174,7 @@ struct WidenedProducts {
   }
 };
 
-// Folds the sums after the step at dim or slot `at`, if it completes kFoldTerms terms.
+// Folds the sums if the step at dim or slot `at` completes kFoldTerms terms.
 template <typename P, int kRows, int kVecs>
 inline void FoldSums(int32_t at, typename P::Sum (&sums)[kRows][kVecs]) {
   if constexpr (P::kFoldTerms > 0) {
@@ -230,8 +234,8 @@ inline void ScoreTile(const ChunkView<typename P::Simd, E>& chunk,
   }
 }
 
-// scores[r][slot] = q[r] . k[slot] for the slots of groups [group, group_end). q is
-// [head_dim / kGroup, kRows].
+// Computes scores[r][slot] = q[r] . k[slot] for the slots of groups [group, group_end). The shape
+// of q is [head_dim / kGroup, kRows].
 template <typename P, typename E, int kRows, bool kPrefetch>
 inline void ScoreGroups(const ChunkView<typename P::Simd, E>& chunk,
                         int32_t group,
@@ -328,8 +332,8 @@ inline void ValueTile(const ChunkView<typename P::Simd, E>& chunk,
   }
 }
 
-// out[r][dim] = sum over the row's slots of weights[r][slot] * v[slot][dim]. The weights are in
-// `scores`, which PackWeights may overwrite.
+// Computes out[r][dim], the sum over the row's slots of weight[r][slot] * v[slot][dim]. The weights
+// are in `scores`, which PackWeights may overwrite.
 template <typename P, typename E, int kRows, bool kPrefetch>
 inline void WeightValues(const ChunkView<typename P::Simd, E>& chunk,
                          const TileSlots& slots,

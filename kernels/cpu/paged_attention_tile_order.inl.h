@@ -1,5 +1,6 @@
-// The Products policy (paged_attention_tile.inl.h) of a bf16 cache that computes in the order of
-// AMX's tile instruction, but with the vector instructions of AVX512-BF16.
+// TileOrderProducts is a Products policy (paged_attention_tile.inl.h) for a bf16 cache. The policy
+// adds in the order of AMX's tile instruction, but computes with vector instructions of
+// AVX512-BF16.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_TILE_ORDER_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_TILE_ORDER_INL_H_
 
@@ -13,8 +14,8 @@
 namespace quire {
 namespace {
 
-// The common base of the policies that compute in the tile instruction's order: with tiles
-// (paged_attention_amx.cc) or with vectors.
+// The common base of the two policies that add in the tile instruction's order. One computes with
+// tiles (paged_attention_amx.cc), the other with vectors.
 struct RoundedPairs : PairProducts {
   static constexpr bool kRoundsWeights = true;
   static SoftmaxStats Softmax(float* scores, SlotRange range, float scale) {
@@ -26,8 +27,8 @@ struct RoundedPairs : PairProducts {
 };
 
 // Computes with vectors in the order of the tile instruction, for tasks of few rows, which read the
-// cache unpacked. For every 32 terms, one sum adds the even terms and another the odd terms; then
-// both are added to the total. Denormals count as zero.
+// cache unpacked. For every 32 terms, one sum adds the even terms and another sum the odd terms;
+// then even + odd is added to the total. Denormals count as zero.
 struct TileOrderProducts : RoundedPairs {
   struct Operand {
     Vec even;
@@ -38,7 +39,7 @@ struct TileOrderProducts : RoundedPairs {
     Vec even;
     Vec odd;
   };
-  // Treats denormals as zero during its lifetime.
+  // While a ProductScope exists, the thread treats denormals as zero.
   class ProductScope {
    public:
     ProductScope() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | kDenormalsAreZero); }
@@ -50,7 +51,7 @@ struct TileOrderProducts : RoundedPairs {
     static constexpr unsigned int kDenormalsAreZero = 0x8040;
     unsigned int saved_;
   };
-  static constexpr int kFoldTerms = 32;  // values of k that one tile instruction multiplies
+  static constexpr int kFoldTerms = 32;  // terms that one tile instruction adds
   // The sums of a tile take at most 24 registers.
   template <int kRowsOfTile>
   static constexpr int kVecs = kRowsOfTile == 1   ? 8
@@ -64,7 +65,8 @@ struct TileOrderProducts : RoundedPairs {
     sum->even = Simd::Zero();
     sum->odd = Simd::Zero();
   }
-  // Adds +0, so that the sign of a zero does not depend on which zeros were added.
+  // Adds +0, which turns -0 into +0. Else the sign of a zero sum would depend on which zeros were
+  // added.
   static Vec Total(Sum sum) {
     Fold(&sum);
     return Simd::Add(sum.total, Simd::Zero());

@@ -1,5 +1,4 @@
-// Philox4x32-10 turns a key and a counter into four random words: no state to keep, to lose or to
-// share between threads.
+// Philox4x32-10 turns a key and a counter into four random words, without any state.
 //
 // Thread safety: a pure function.
 // Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 3.
@@ -13,7 +12,7 @@ namespace quire {
 
 using PhiloxWords = std::array<uint32_t, 4>;
 
-// The low word of the key comes first.
+// The low word of `key` is the first of Philox's two key words.
 constexpr PhiloxWords Philox4x32(uint64_t key, PhiloxWords counter) {
   constexpr int kRounds = 10;
   auto key_low = static_cast<uint32_t>(key);

@@ -1,9 +1,10 @@
-// The pass between the qkv product and attention (kernels/api/attention.h): norm of q and k per
-// head, rotation, write of k and v into the cache. Parallel over tokens; each token is computed
-// separately, so its bits do not depend on other tokens.
+// PrepareAttention is the pass between the qkv product and attention (kernels/api/attention.h):
+// norm of q and k per head, rotation, write of k and v into the cache. Parallel over tokens. Each
+// token is computed separately, so that its bits do not depend on other tokens.
 //
 // Thread safety: one caller per team at a time.
-// Cost:          one pass over qkv; keys are scattered, one element per cache line.
+// Cost:          one pass over qkv. Keys are stored dim-major, so each element of a key is written
+//                to another cache line.
 #ifndef QUIRE_KERNELS_CPU_PREPARE_ATTENTION_H_
 #define QUIRE_KERNELS_CPU_PREPARE_ATTENTION_H_
 

@@ -1,5 +1,5 @@
-// The kernel of PrepareAttention as a template over a Simd struct S. Included by
-// prepare_attention_<isa>.cc only; see prepare_attention.h.
+// The kernel of PrepareAttention as a template over a Simd struct S. See prepare_attention.h. Only
+// prepare_attention_<isa>.cc include it.
 #ifndef QUIRE_KERNELS_CPU_PREPARE_ATTENTION_KERNEL_INL_H_
 #define QUIRE_KERNELS_CPU_PREPARE_ATTENTION_KERNEL_INL_H_
 
@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-// Scales first by the inverse root and then by the weight, in the order of Hugging Face.
+// Multiplies first by the inverse root and then by the weight, in the order of Hugging Face.
 template <typename S>
 void NormalizeHead(float* head, const float* weight, int32_t head_dim, float eps) {
   typename S::Vec squares = S::Zero();
@@ -56,7 +56,7 @@ void PrepareHead(const PrepareAttentionParams& p, int64_t token, float* head, co
   }
 }
 
-// Writes the vector's scale to `scale`, unless the type has none.
+// Narrows the vector to T. If T has scales, writes the vector's scale to `scale`.
 template <typename S, typename T>
 void NarrowVector(const float* from, int32_t size, T* to, float* scale) {
   if constexpr (kHasScales<T>) {
@@ -107,8 +107,8 @@ void PrepareToken(const PrepareAttentionParams& p, int64_t token, T* narrow_key)
 
 template <typename S, typename T>
 void PrepareTokens(const PrepareAttentionParams& p, ThreadTeam& team) {
-  // A task takes several neighbouring tokens, because they share cache lines of the key block, and
-  // enough of them to outweigh the cost of starting a task.
+  // A task has several neighbouring tokens, because their keys share cache lines of a block. It has
+  // enough tokens to outweigh the cost of starting a task.
   constexpr int64_t kMinTaskElements = 4096;
   const int64_t row =
       (p.num_heads + int64_t{2} * p.cache.layout.num_kv_heads) * p.cache.layout.head_dim;

@@ -1,11 +1,11 @@
-// Stores a vector of fp32 numbers as a type of 8 bits with one scale (storage_types.h). Templates
-// over a Simd struct S.
+// QuantizeVector stores a vector of fp32 numbers in an 8-bit type with one scale (storage_types.h).
+// Templates over a Simd struct S.
 //
-// The largest magnitude becomes the type's largest number; the others are rounded to nearest, ties
-// to even. A vector with an infinity or a NaN gets the scale NaN, so that all of it reads as NaN. A
-// vector whose largest magnitude is below kSmallestScaled reads as zero, because its scale would
-// lose digits or its inverse overflow. The result depends on the vector alone, and is the same on
-// every instruction set.
+// The largest magnitude becomes the type's largest number; all numbers are then rounded to nearest,
+// ties to even. A vector with an infinity or a NaN gets the scale NaN, so that all its numbers read
+// as NaN. If the largest magnitude is below kSmallestScaled, all numbers read as zero, because the
+// scale would lose digits or its inverse would overflow. The result depends on the vector alone,
+// and is the same on every instruction set.
 #ifndef QUIRE_KERNELS_CPU_QUANTIZE_VECTOR_INL_H_
 #define QUIRE_KERNELS_CPU_QUANTIZE_VECTOR_INL_H_
 
@@ -29,14 +29,15 @@ void ForEachPiece(int32_t size, const Fn& fn) {
 }
 
 struct VectorScale {
-  float scale = 0.0F;    // of the stored numbers
-  float inverse = 0.0F;  // factor of the numbers to store; 0: store zeros
+  float scale = 0.0F;    // factor of a stored number when it is read
+  float inverse = 0.0F;  // factor of a number when it is stored; 0: zeros are stored
 };
 
 template <typename S>
 VectorScale ScaleOf(const float* vector, int32_t size, float largest) {
   auto max = S::Zero();
-  auto not_finite = S::Zero();  // 0 if all are finite; needed, as Max may lose a NaN
+  // Stays 0 if all numbers are finite, else becomes NaN. Max alone could lose a NaN.
+  auto not_finite = S::Zero();
   ForEachPiece<S>(size, [&](int32_t d, int n) {
     const auto x = S::LoadN(vector + d, n);
     max = S::Max(max, S::Max(x, S::Sub(S::Zero(), x)));

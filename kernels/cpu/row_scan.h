@@ -1,9 +1,9 @@
-// RowScan is the set of sampling's passes over a whole row of logits, one set per instruction set.
-// The rest of sampling is common code.
+// RowScan is the set of passes over a whole row of logits that sampling needs. Each instruction set
+// has its own passes; the rest of sampling is common code.
 //
-// Rows are cut into blocks of kScanBlock values (the last may be shorter); per-block results let
-// the caller skip most of a row afterwards. The order of additions follows from the row's length
-// alone.
+// Rows are cut into blocks of kScanBlock values (the last may be shorter). A pass gives a result
+// per block, so that the caller can skip most blocks afterwards. The order of additions follows
+// from the row's length alone.
 //
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_ROW_SCAN_H_
@@ -17,11 +17,11 @@ inline constexpr int64_t kScanBlock = 64;
 
 struct RowScan {
   // Writes the greatest value of block b to block_max[b]. Returns false if the row holds a NaN or
-  // an infinity; accept_banned permits -infinity, a banned token.
+  // an infinity; accept_banned permits -infinity, the logit of a banned token.
   bool (*block_max)(const float* row, int64_t n, bool accept_banned, float* block_max) = nullptr;
 
-  // Computes exp((row[i] - shift) * factor), or 0 if that is below floor. Writes it to weights[i],
-  // unless weights is null, and the sum of block b to block_sum[b].
+  // Computes weight i as exp((row[i] - shift) * factor), or 0 if that is below `floor`. Writes it
+  // to weights[i], unless `weights` is null. Writes the sum of block b to block_sum[b].
   void (*exp_weights)(const float* row,
                       int64_t n,
                       float shift,
@@ -33,7 +33,8 @@ struct RowScan {
   // Returns the sum of the weights that are at least `bound`.
   double (*mass_at_least)(const float* weights, int64_t n, float bound) = nullptr;
 
-  // Writes the indices of values >= bound in ascending order; returns how many. ids has room for n.
+  // Writes the indices of values >= bound in ascending order, and returns their number. `ids` has
+  // room for n.
   int64_t (*collect)(const float* row, int64_t n, float bound, int32_t* ids) = nullptr;
 };
 

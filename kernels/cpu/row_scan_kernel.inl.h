@@ -13,7 +13,7 @@ struct RowScanKernel {
   using Vec = typename S::Vec;
   static constexpr float kInfinity = __builtin_inff();
 
-  // Loads up to a vector; the lanes beyond n hold `fill`.
+  // Loads n values, at most a vector. Lanes beyond n hold `fill`.
   static Vec LoadFilled(const float* p, int64_t n, float fill) {
     if (n >= S::kLanes) {
       return S::Load(p);

@@ -1,4 +1,5 @@
-// ForEachRow divides rows of equal cost among a thread team, in runs long enough for a task.
+// ForEachRow divides rows of equal cost among a thread team, in tasks of several rows if rows are
+// short.
 //
 // Thread safety: that of ThreadTeam::ParallelFor; fn runs on several threads at once.
 #ifndef QUIRE_KERNELS_CPU_ROW_TASKS_H_
@@ -10,10 +11,10 @@
 
 namespace quire {
 
-// Calls fn(row) for each row in [0, num_rows); `width` elements are touched in each.
+// Calls fn(row) for each row in [0, num_rows). `width`: elements that fn touches in a row.
 template <typename Fn>
 void ForEachRow(int64_t num_rows, int64_t width, ThreadTeam& team, const Fn& fn) {
-  constexpr int64_t kTaskElements = 16384;  // some microseconds
+  constexpr int64_t kTaskElements = 16384;  // some microseconds of work
   const int64_t wanted = width < kTaskElements ? kTaskElements / (width < 1 ? 1 : width) : 1;
   const int64_t tasks = (num_rows + wanted - 1) / wanted;
   team.ParallelFor(tasks, [&](int64_t task, int /*thread*/) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
-// Hands out the arrays of one row from one piece of scratch memory.
+// Hands out the arrays for sampling one row, from one piece of scratch memory.
 class Workspace {
  public:
   static size_t BytesFor(int64_t vocab_size) {
@@ -101,8 +101,9 @@ class RowSampler {
     return params_.top_logprobs + index_ * params_.top_logprobs_stride;
   }
 
-  // Sets block_values_ to the maxima of the blocks, and max_ to that of the row. Returns false if
-  // the row holds a NaN or an infinity; accept_banned permits -infinity.
+  // Sets block_values_ to the maxima of the blocks, and max_ to the maximum of the row. Returns
+  // false if the row holds a NaN or an infinity; accept_banned permits -infinity, which banned
+  // tokens have.
   bool FindMax(bool accept_banned) {
     const bool valid = scan_.block_max(logits_, n_, accept_banned, block_values_);
     max_ = *std::max_element(block_values_, block_values_ + blocks_);
@@ -191,8 +192,9 @@ class RowSampler {
     return candidates;
   }
 
-  // Tokens lighter than (1 - top_p) * total / n do not belong to the nucleus: all of them together
-  // weigh less than the mass that top-p leaves out.
+  // Returns the nucleus, the smallest set of likeliest tokens that reaches top_p. A token whose
+  // weight is below (1 - top_p) * total / n is not in the nucleus: all such tokens together weigh
+  // less than the mass that top-p leaves out.
   CandidateSet NucleusCandidates() {
     constexpr int64_t kManyCandidates = 4096;
     const double total = SumOfBlocks(block_scratch_);
@@ -205,7 +207,8 @@ class RowSampler {
       found = scan_.collect(memory_.weights, n_, bound, memory_.ids);
     }
     for (int64_t i = 0; i < found; ++i) {
-      const TokenId token = memory_.ids[i];  // token >= i: no weight is overwritten unread
+      // token >= i, so no weight is overwritten before it is read.
+      const TokenId token = memory_.ids[i];
       memory_.logits[i] = logits_[token];
       memory_.weights[i] = memory_.weights[token];
     }
@@ -214,8 +217,8 @@ class RowSampler {
     return candidates;
   }
 
-  // Returns the greatest power of two such that the tokens of at least that weight reach the mass,
-  // or `floor` if that is greater.
+  // Returns the greatest power of two p such that the tokens of weight p or more together reach
+  // `mass`. Returns `floor` if `floor` is greater.
   float BoundOfMass(double mass, float floor) const {
     constexpr double kSlack = 1.0001;  // covers the rounding of fp32 sums
     constexpr int kMaxHalvings = 32;
@@ -237,7 +240,8 @@ class RowSampler {
   TokenId DrawFromAll(double u) const {
     const double target = u * SumOfBlocks(block_scratch_);
     double running = 0.0;
-    int64_t block = 0;  // where the sum passes the target, else the last one with any weight
+    // The block in which the running sum passes the target, else the last block with any weight.
+    int64_t block = 0;
     for (int64_t b = 0; b < blocks_; ++b) {
       if (block_scratch_[b] > 0.0F) {
         block = b;
@@ -267,7 +271,7 @@ class RowSampler {
   const int64_t n_;
   const int64_t blocks_;
   float* const logits_;
-  float* const block_values_;  // maxima
+  float* const block_values_;  // maximum of each block
   float* const block_scratch_;
   CandidateMemory memory_;
   uint32_t* counts_ = nullptr;

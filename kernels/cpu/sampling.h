@@ -1,16 +1,16 @@
-// Sampling on the CPU: kernels/api/sampling.h is the contract.
+// Sampling on the CPU. kernels/api/sampling.h is the contract.
 //
-// Whole-row passes are vectorised (row_scan.h) and few: one for the maxima, one for the sum of a
-// log-probability, and, unless the row is greedy or has top-k, one for weights. No row is ever
-// sorted. Top-k, top-p and the likeliest tokens first reduce the row to candidates, by bounds that
-// cannot exclude a token of the result. Only the candidates in the bucket where the cut falls are
-// sorted (candidate_set.h).
+// Passes over a whole row are vectorised (row_scan.h) and few: one for the maxima; one for the sum
+// that log-probabilities need; and, unless the row is greedy or has top-k, one for weights. No row
+// is ever sorted. Top-k, top-p and the reported likeliest tokens first reduce the row to
+// candidates, by bounds that cannot exclude a token of the result. Only the candidates in the
+// bucket where the limit falls are sorted (candidate_set.h).
 //
 // Probabilities are fp32 weights exp((logit - max) / temperature); their sums are doubles.
 //
 // Thread safety: one caller at a time per team.
-// Cost:          parallel over rows; greedy one pass, 128 k logits in about 10 us. Allocates
-//                nothing in steady use.
+// Cost:          parallel over rows. A greedy row takes one pass, about 10 us for 128 k logits.
+//                Allocates nothing in steady use.
 #ifndef QUIRE_KERNELS_CPU_SAMPLING_H_
 #define QUIRE_KERNELS_CPU_SAMPLING_H_
 

@@ -1,5 +1,5 @@
 // SimdAvx2 is the vector interface of the kernels on AVX2 with FMA and F16C: 8 lanes. The contract
-// is that of SimdAvx512 (simd_avx512.h); include it only from sources compiled for AVX2.
+// is that of SimdAvx512 (simd_avx512.h); include this header only from sources compiled for AVX2.
 //
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_SIMD_AVX2_H_
@@ -137,7 +137,7 @@ struct SimdAvx2 {
   static Vec Widen(const Float16*, __m128i bits) { return _mm256_cvtph_ps(bits); }
   static Vec Widen(const Float8E4M3*, __m128i bytes) {
     const __m128i shifted = _mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7);
-    const __m128i half = _mm_and_si128(shifted, _mm_set1_epi16(-0x4080));  // 0xbf80
+    const __m128i half = _mm_and_si128(shifted, _mm_set1_epi16(-0x4080));  // the bits 0xbf80
     return _mm256_mul_ps(_mm256_cvtph_ps(half), Broadcast(256.0F));
   }
   static Vec Widen(const Int8*, __m128i bytes) {

@@ -2,13 +2,13 @@
 //
 // SimdAvx512, SimdAvx2 and SimdPortable offer the same static functions; a kernel is a template
 // over one of them (`template <typename S>`), written once. Include this header only from sources
-// that are compiled for AVX-512, and keep other code out of those sources: an inline function
-// compiled there could be the copy that the linker keeps for machines that lack the instructions.
+// that are compiled for AVX-512, and keep other code out of these sources. Else the linker could
+// keep their copy of an inline function, which would crash machines without AVX-512.
 //
-// Conventions: `N` variants touch only the first n lanes (0 <= n <= kLanes); a load sets the others
-//              to zero. Stores to narrow types round to nearest, ties to even. Stores to 8-bit
-//              types need finite numbers, and clamp them to the type's largest number. Masks have
-//              bit i for lane i.
+// Conventions: `N` variants touch only the first n lanes (0 <= n <= kLanes); a load sets the other
+//              lanes to zero. Stores to narrow types round to nearest, ties to even. Stores to
+//              8-bit types need finite numbers, and clamp them to the type's largest number. Masks
+//              have bit i for lane i.
 // Determinism: ReduceSum adds in one fixed tree; Exp is one fixed polynomial.
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_SIMD_AVX512_H_
@@ -34,7 +34,7 @@ struct SimdAvx512 {
   static Vec Load(const Float16* p) { return Widen(p, LoadBits(p)); }
   static Vec Load(const Float8E4M3* p) { return Widen(p, LoadBytes(p)); }
   static Vec Load(const Int8* p) { return Widen(p, LoadBytes(p)); }
-  // Loads 2 * kLanes values; `even` gets the values with even index, `odd` the others.
+  // Loads 2 * kLanes values; `even` gets the values with even index, `odd` those with odd index.
   static void LoadPairs(const BFloat16* p, Vec* even, Vec* odd) {
     const __m512i bits = _mm512_loadu_si512(p);
     *even = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
@@ -85,8 +85,8 @@ struct SimdAvx512 {
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
   }
 
-  // Returns exp(x), off by about 1.5 ulp. Returns 0 for x below -87.33, so no denormals; x above
-  // 88.37 counts as 88.37.
+  // Returns exp(x), off by about 1.5 ulp. Returns 0 for x below -87.33, so that no result is a
+  // denormal. An x above 88.37 counts as 88.37.
   static Vec Exp(Vec x) {
     const __mmask16 alive = _mm512_cmp_ps_mask(x, Broadcast(-87.33F), _CMP_NLT_UQ);
     const Vec held = _mm512_min_ps(Broadcast(88.37F), x);
@@ -128,15 +128,16 @@ struct SimdAvx512 {
     _mm_mask_storeu_epi8(p, MaskOf(n), _mm512_cvtepi32_epi8(lanes));
   }
 
-  // The unused pointer gives the type of the bits.
+  // In Widen and Narrow, the unused pointer selects the stored type.
   static Vec Widen(const BFloat16*, __m256i bits) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
   static Vec Widen(const Float16*, __m256i bits) { return _mm512_cvtph_ps(bits); }
-  // Moves exponent and mantissa to their places in a binary16, whose exponent bias is larger by 8.
+  // Moves exponent and mantissa to their places in a binary16. Its exponent bias is larger by 8,
+  // hence the factor 2^8.
   static Vec Widen(const Float8E4M3*, __m128i bytes) {
     const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
-    const __m256i half = _mm256_and_si256(shifted, _mm256_set1_epi16(-0x4080));  // 0xbf80
+    const __m256i half = _mm256_and_si256(shifted, _mm256_set1_epi16(-0x4080));  // the bits 0xbf80
     return _mm512_mul_ps(_mm512_cvtph_ps(half), Broadcast(256.0F));
   }
   static Vec Widen(const Int8*, __m128i bytes) {
@@ -148,7 +149,7 @@ struct SimdAvx512 {
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded =
         _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    // A NaN keeps its sign and becomes quiet: rounding could carry it over to infinity.
+    // A NaN keeps its sign and becomes quiet. Rounding could turn it into an infinity.
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x00400000));
     const __m512i out = _mm512_mask_blend_epi32(nan, rounded, quiet);
@@ -164,10 +165,10 @@ struct SimdAvx512 {
     const Vec size = _mm512_min_ps(_mm512_abs_ps(v), Broadcast(448.0F));
     const __m512i size_bits = _mm512_castps_si512(size);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(size_bits, 20), _mm512_set1_epi32(1));
-    // Ties to even; the exponent biases differ by 120.
+    // Rounds to nearest, ties to even, and subtracts 120, the difference of the exponent biases.
     const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(size_bits, odd),
                                              _mm512_set1_epi32(0x7ffff - (120 << 23)));
-    // Below 2^-6: adding 2^14 rounds to steps of 2^-9.
+    // For sizes below 2^-6: adding 2^14 rounds to multiples of 2^-9.
     const __m512i steps = _mm512_castps_si512(_mm512_add_ps(size, Broadcast(16384.0F)));
     const __mmask16 small = _mm512_cmp_ps_mask(size, Broadcast(0x1p-6F), _CMP_LT_OQ);
     const __m512i code = _mm512_mask_blend_epi32(small, _mm512_srli_epi32(rounded, 20), steps);

@@ -1,6 +1,7 @@
 // SimdPortable is the vector interface of the kernels in plain C++ with the 16-byte vectors that
 // gcc and clang offer on every machine: 4 lanes. The contract is that of SimdAvx512
-// (simd_avx512.h); Fma rounds twice here, because most baseline machines have no fused instruction.
+// (simd_avx512.h), except that Fma rounds twice here, because most baseline machines have no fused
+// instruction.
 //
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_SIMD_PORTABLE_H_
@@ -30,7 +31,7 @@ struct SimdPortable {
   static Vec Load(const Float8E4M3* p) { return LoadN(p, kLanes); }
   static Vec Load(const Int8* p) { return LoadN(p, kLanes); }
   static void LoadPairs(const BFloat16* p, Vec* even, Vec* odd) {
-    IntVec bits;  // little-endian: the even value is the low half
+    IntVec bits;  // a lane holds two values; little-endian, so the even one is low
     std::memcpy(&bits, p, sizeof(bits));
     const IntVec low = bits << 16;
     const IntVec high = bits & 0xffff0000U;
@@ -84,7 +85,7 @@ struct SimdPortable {
 
   static Vec Exp(Vec x) {
     const Vec held = Min(Broadcast(88.37F), x);
-    // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
+    // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
     const Vec magic = Broadcast(12582912.0F);
     const Vec shifted = held * Broadcast(1.44269504F) + magic;
     const Vec n = shifted - magic;
@@ -98,7 +99,7 @@ struct SimdPortable {
     p = Add(Fma(p, r * r, r), Broadcast(1.0F));
     IntVec exponent;
     std::memcpy(&exponent, &shifted, sizeof(exponent));
-    exponent = (exponent + 127) << 23;  // the other bits are shifted out
+    exponent = (exponent + 127) << 23;  // shifts out the bits of 1.5 * 2^23
     Vec scale;
     std::memcpy(&scale, &exponent, sizeof(scale));
     return x < Broadcast(-87.33F) ? Zero() : p * scale;
@@ -132,12 +133,12 @@ struct SimdPortable {
   static float Widen(Float16 value) {
     const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000U) << 16;
     const uint32_t magnitude = value.bits & 0x7fffU;
-    if (magnitude >= 0x7c00U) {  // infinity or NaN, which becomes quiet
+    if (magnitude >= 0x7c00U) {  // an infinity or a NaN; a NaN becomes quiet
       const uint32_t quiet = magnitude > 0x7c00U ? 0x00400000U : 0U;
       return FloatOf(sign | 0x7f800000U | quiet | (magnitude & 0x3ffU) << 13);
     }
-    // Shifted to the places of fp32, exponent and mantissa mean the value times 2^-112, also for
-    // denormals.
+    // Exponent and mantissa, shifted to their places in fp32, give the value times 2^-112, also for
+    // denormals: the exponent biases differ by 112.
     const float scaled = FloatOf(magnitude << 13) * 0x1p112F;
     return FloatOf(sign | BitsOf(scaled));
   }
@@ -166,9 +167,9 @@ struct SimdPortable {
     uint32_t half = 0;
     if (magnitude > 0x7f800000U) {
       half = 0x7e00U | (magnitude >> 13 & 0x3ffU);
-    } else if (magnitude >= 0x477ff000U) {  // rounds to 65536 or more
+    } else if (magnitude >= 0x477ff000U) {  // rounds to 65536 or more: infinity
       half = 0x7c00U;
-    } else if (magnitude < 0x38800000U) {  // below 2^-14: adding 0.5 rounds to steps of 2^-24
+    } else if (magnitude < 0x38800000U) {  // below 2^-14: adding 0.5 rounds to multiples of 2^-24
       half = BitsOf(FloatOf(magnitude) + 0.5F) - 0x3f000000U;
     } else {
       const uint32_t rounded = magnitude + 0xfffU + (magnitude >> 13 & 1U);
@@ -182,7 +183,7 @@ struct SimdPortable {
     const float size = positive < 448.0F ? positive : 448.0F;
     const uint32_t bits = BitsOf(size);
     uint32_t code = 0;
-    if (size < 0x1p-6F) {  // adding 2^14 rounds to steps of 2^-9
+    if (size < 0x1p-6F) {  // adding 2^14 rounds to multiples of 2^-9
       code = BitsOf(size + 16384.0F) & 0x7fU;
     } else {
       code = (bits + 0x7ffffU + (bits >> 20 & 1U) - (120U << 23)) >> 20;
@@ -192,7 +193,7 @@ struct SimdPortable {
   static void Narrow(float value, Int8* out) {
     const float below = value < 127.0F ? value : 127.0F;
     const float held = below > -127.0F ? below : -127.0F;
-    // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
+    // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
     out->value = static_cast<int8_t>(BitsOf(held + 12582912.0F) & 0xffU);
   }
 };

@@ -1,10 +1,10 @@
 // BFloat16 and Float16 are 16-bit floating-point numbers as stored in memory. Float8E4M3 and Int8
-// are 8-bit numbers that need a scale stored beside them, which the kernel applies. The types have
-// no arithmetic: the Simd structs widen them to fp32 on load and round them on store.
+// are 8-bit numbers. A scale is stored beside them, and kernels multiply them by the scale. The
+// types have no arithmetic: the Simd structs widen them to fp32 on load and round them on store.
 //
 // Thread safety: value types.
-// Source:        e4m3, Micikevicius et al. 2022, without its NaN: a vector that holds a NaN is
-//                stored with a scale that is NaN.
+// Source:        e4m3, Micikevicius et al. 2022. The NaN of e4m3 is not used: a vector that holds a
+//                NaN is stored with a scale that is NaN.
 #ifndef QUIRE_KERNELS_CPU_STORAGE_TYPES_H_
 #define QUIRE_KERNELS_CPU_STORAGE_TYPES_H_
 
@@ -34,7 +34,7 @@ inline constexpr float kLargestScaled = 0.0F;
 template <>
 inline constexpr float kLargestScaled<Float8E4M3> = 448.0F;
 template <>
-inline constexpr float kLargestScaled<Int8> = 127.0F;  // -128 is not used: there is no +128
+inline constexpr float kLargestScaled<Int8> = 127.0F;  // -128 is not used, since there is no +128
 
 template <typename T>
 inline constexpr bool kHasScales = kLargestScaled<T> > 0.0F;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kScratchAlignment = 64;
 
-// Waits until `value` is no longer `old`: spinning first, then asleep.
+// Waits until `value` is no longer `old`. Spins first, then sleeps.
 void WaitWhile(const std::atomic<uint32_t>& value, uint32_t old) {
   constexpr int kPausesPerClockRead = 16;
   const auto give_up = std::chrono::steady_clock::now() +  //
@@ -37,11 +37,11 @@ struct alignas(64) ThreadTeam::ScratchBuffer {
       ::operator delete[](p, std::align_val_t{kScratchAlignment});
     }
   };
-  // Returns null if there is no memory. Growing loses the contents.
+  // Returns null if there is no memory. If the buffer grows, its contents are lost.
   std::byte* Reserve(size_t wanted) {
     if (bytes < wanted) {
       bytes = 0;
-      memory.reset();  // frees the old memory first: both might not fit
+      memory.reset();  // frees the old memory first, since old and new might not fit together
       const size_t rounded = RoundUp(wanted, size_t{4096});
       memory.reset(static_cast<std::byte*>(
           ::operator new[](rounded, std::align_val_t{kScratchAlignment}, std::nothrow)));
@@ -75,7 +75,8 @@ ThreadTeam::~ThreadTeam() {
 
 void* ThreadTeam::Scratch(int thread, size_t bytes) {
   std::byte* const memory = scratch_[static_cast<size_t>(thread)].Reserve(bytes);
-  QUIRE_CHECK(memory != nullptr || bytes == 0);  // the process ends: operations return no errors
+  // Ends the process if memory is lacking, since operations return no errors.
+  QUIRE_CHECK(memory != nullptr || bytes == 0);
   return memory;
 }
 

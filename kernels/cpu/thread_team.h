@@ -1,12 +1,13 @@
-// ThreadTeam is a set of persistent threads that share out the tasks of one kernel at a time.
+// ThreadTeam is a set of persistent threads that run the tasks of one kernel at a time.
 //
 // Tasks are handed out in order to the next idle thread, and the caller works too. A descheduled
 // thread delays only its current task. The other threads do not wait for a thread that is still
-// asleep. Any thread may run a task, so a task may write only its own data, and results must not
+// asleep. Any thread can run a task, so a task must write only its own data, and results must not
 // depend on the thread.
 //
 // Idle threads spin for kSpinMicros and then sleep; so does the caller while it waits for the last
-// tasks. A server shares its cores with other processes, and longer spinning would take their time.
+// tasks. Longer spinning would take time from other processes, with which a server shares its
+// cores.
 //
 // Thread safety: one caller at a time, except for progress. ParallelFor returns when every task is
 //                finished; the caller then sees all memory that tasks wrote. A task must not use
@@ -56,12 +57,12 @@ class ThreadTeam {
     RunTasks(num_tasks, &Invoke<Fn>, &fn);
   }
 
-  // Returns a number that grows with every task that is taken or, if the caller runs all tasks
-  // alone, finished. Safe from any thread. It reads ticket_, so tasks of several threads pay
-  // nothing for it.
+  // Returns a number that grows with every task that a thread takes. If the caller runs all tasks
+  // alone, the number grows with every task that is finished. Safe from any thread. Tasks that are
+  // shared among threads need no separate counter, because ticket_ changes with each task.
   uint64_t progress() const {
-    // The low half of ticket_ counts a job's tasks down. With that half inverted, ticket_ grows
-    // within a job and from job to job.
+    // The low half of ticket_ counts down the tasks of a job. With this half inverted, the number
+    // grows within a job and from job to job.
     return tasks_of_caller_.value() + (ticket_.load(std::memory_order_relaxed) ^ 0xFFFFFFFFU);
   }
 
@@ -69,7 +70,7 @@ class ThreadTeam {
   // call for that thread. The memory grows as needed and is kept, so steady use allocates nothing.
   void* Scratch(int thread, size_t bytes);
 
-  // The same, for memory that all tasks of a kernel share. Called outside tasks only.
+  // As Scratch, for memory that all tasks of a kernel share. Called outside tasks only.
   void* SharedScratch(size_t bytes) { return Scratch(num_threads_, bytes); }
 
   // Reserves `bytes` for each thread, so that Scratch up to that size allocates nothing. Returns
@@ -92,19 +93,20 @@ class ThreadTeam {
 
   const int num_threads_;
 
-  // The current job. A thread may read these fields only between taking a task of the job (by
-  // compare-and-swap on ticket_) and finishing that task, because the job cannot be replaced
-  // meanwhile.
+  // The current job: the next three fields. A thread must read them only between taking a task of
+  // the job (by compare-and-swap on ticket_) and finishing this task, because the job cannot be
+  // replaced in that time.
   TaskFunction function_ = nullptr;
   const void* context_ = nullptr;
   uint32_t num_tasks_ = 0;
-  ProgressCounter tasks_of_caller_;              // of ParallelFors that ran on the caller alone
+  // Finished tasks of the ParallelFor calls whose tasks all ran on the caller.
+  ProgressCounter tasks_of_caller_;
   alignas(64) std::atomic<uint64_t> ticket_{0};  // job number << 32 | tasks not yet taken
   alignas(64) std::atomic<uint32_t> unfinished_{0};
   alignas(64) std::atomic<uint32_t> job_{0};  // number of the current job, which idle threads watch
   std::atomic<bool> stopping_{false};
 
-  std::unique_ptr<ScratchBuffer[]> scratch_;  // [num_threads + 1], the shared one last
+  std::unique_ptr<ScratchBuffer[]> scratch_;  // [num_threads + 1], the shared buffer last
   std::vector<std::thread> threads_;          // threads 1 to num_threads - 1
 };
 

@@ -7,11 +7,13 @@ namespace quire {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
-// All rows are copied in runs of this many units: short enough that the destination lines stay in
-// the cache until all rows are copied, long enough for the hardware prefetcher.
+// Number of units in a run. First one run of each row is copied, then the next run of each row.
+// Runs are short enough that the destination lines stay in the cache until all rows are copied, and
+// long enough for the hardware prefetcher.
 constexpr int64_t kRun = 64;
 
-// Rows of a tile, and units of each row, so that a tile has whole cache lines on both sides.
+// Number of rows of a tile, and of units in each row. So a tile consists of whole cache lines, both
+// in the source and in the destination.
 template <typename Unit>
 constexpr int64_t kTile = kLineBytes / int64_t{sizeof(Unit)};
 
@@ -65,7 +67,7 @@ void TurnTile(const RowsToTurn& rows, uint32_t* to, int64_t stride) {
   }
 }
 
-// Transposes tile after tile; the last may be narrower.
+// Transposes tile after tile; the last tile may be narrower.
 template <typename Unit>
 void TurnRun(const RowsToTurn& rows, int64_t depth, Unit* to, int64_t stride) {
   for (int64_t k = 0; k < depth; k += kTile<Unit>) {
@@ -83,8 +85,8 @@ void TurnRun(const RowsToTurn& rows, int64_t depth, Unit* to, int64_t stride) {
   }
 }
 
-// Prefetches lines to write: writes go from line to line with a stride that the processor does not
-// predict.
+// Prefetches lines that will be written, because the processor does not predict the stride from
+// write to write.
 void FetchForWriting(const void* begin, int64_t bytes) {
   const auto* const first = static_cast<const std::byte*>(begin);
   for (int64_t at = 0; at < bytes; at += kLineBytes) {

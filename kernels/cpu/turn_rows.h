@@ -3,8 +3,9 @@
 //
 // Thread safety: free functions, safe from any thread.
 // Units:         a unit is an element of the transpose: 32 bits (a float, two bf16) or 16 bits.
-// Cost:          on one core at least half the speed of memcpy; copying unit by unit takes three
-//                times as long. Cache lines of both sides are completed one after another.
+// Cost:          on one core at least half the speed of memcpy; copying unit by unit would take
+//                three times as long. Cache lines are read and written as a whole, one after
+//                another.
 #ifndef QUIRE_KERNELS_CPU_TURN_ROWS_H_
 #define QUIRE_KERNELS_CPU_TURN_ROWS_H_
 
@@ -14,12 +15,12 @@
 namespace quire {
 
 struct RowsToTurn {
-  const std::byte* first = nullptr;  // of any alignment, as in a mapped file
-  int64_t stride_bytes = 0;          // from row to row
+  const std::byte* first = nullptr;  // first row, of any alignment, as in a mapped file
+  int64_t stride_bytes = 0;          // bytes from row to row
   int64_t count = 0;
 };
 
-// to[k * stride + row] = unit k of the row, for all rows and k below `depth`.
+// Sets to[k * stride + r] to unit k of row r, for all rows r and all k in [0, depth).
 void TransposeRows(const RowsToTurn& rows, int64_t depth, uint32_t* to, int64_t stride);
 void TransposeRows(const RowsToTurn& rows, int64_t depth, uint16_t* to, int64_t stride);
 

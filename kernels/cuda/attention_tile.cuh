@@ -16,24 +16,25 @@
 //
 // Cache of 16-bit T: the mma runs in T. K rows are read by ldmatrix, V rows by ldmatrix.trans.
 //
-// Cache of e4m3: the mma runs in f16, which represents every e4m3 value exactly; P keeps 11 bits.
-// ldmatrix moves pairs of bytes as if they were 16-bit elements, so each lane receives 4
-// consecutive dims (K) or 2 (V) where the fragment wants 2 or 1. Instead of moving dims between
-// lanes, both sides of each product use another order of dims:
-//   K: within 16 dims, B holds at k 2 quad + {0, 1} the dims 4 quad + {0, 1} and at
-//      k 2 quad + 8 + {0, 1} the dims 4 quad + {2, 3}. The sum over k stays the same because
-//      StoreQueryRow stores Q in the same order.
-//   V: within 16 dims, the even dims are the columns of one C tile, the odd dims of the next tile.
-//      AccumulatorDim says which dim a register holds.
+// Cache of e4m3: the mma runs in f16, which represents every e4m3 value exactly; P keeps 11
+// significant bits. ldmatrix moves pairs of bytes as if they were 16-bit elements. So each lane
+// receives 4 consecutive dims of K where the fragment wants 2, and 2 dims of V where it wants 1.
+// Instead of moving dims between lanes, both products permute the dims:
+//   K: within 16 dims, B holds dims 4 quad + {0, 1} at k 2 quad + {0, 1}, and dims
+//      4 quad + {2, 3} at k 2 quad + 8 + {0, 1}. The sum over k stays the same because
+//      StoreQueryRow permutes Q in the same way.
+//   V: within 16 dims, the even dims are the columns of one C tile, and the odd dims are the
+//      columns of the next C tile. AccumulatorDim says which dim a register holds.
 // Queries of bf16 may exceed f16's range. So each query row is divided by a power of two that
-// brings its largest element to [1, 2). The division changes no bit of elements down to 2^-14 of
-// the largest. MakeScoreRow multiplies the scale of the scores by the same power.
+// brings the row's largest magnitude into [1, 2). The division changes no bit of elements down to
+// 2^-14 of the largest. MakeScoreRow multiplies the scale of the scores by the same power.
 //
 // Shared memory. Rows are padded to an odd number of 16-byte units, so that the 8 rows that one
 // phase of ldmatrix reads lie in 8 different groups of banks.
 //
-// Rows of masked keys must be zero in shared memory: masking S alone gives them weight 0, and 0
-// times NaN is NaN. CopyTile fills rows outside [begin, end) with zeros and does not read them.
+// Rows of masked keys must be zero in shared memory. Masking S alone gives such keys weight 0, but
+// 0 times a NaN in a row of V is NaN. CopyTile fills rows outside [begin, end) with zeros and does
+// not read them from the cache.
 #ifndef QUIRE_KERNELS_CUDA_ATTENTION_TILE_CUH_
 #define QUIRE_KERNELS_CUDA_ATTENTION_TILE_CUH_
 
@@ -53,39 +54,43 @@
 
 namespace quire::gpu {
 
-// Rows of an A fragment, and keys of the smallest tile.
+// Rows of an A fragment.
 inline constexpr int kTileRows = 16;
+// Keys of the smallest tile.
 inline constexpr int kTileKeys = 16;
 
-// The type both products run in.
+// The element type of the mma in both products.
 template <typename T, typename Cache>
 using MmaElement = std::conditional_t<sizeof(Cache) == 1, F16, T>;
 
-// Bytes from row to row in shared memory, for rows of `bytes` (a multiple of 16).
+// Returns the stride in bytes of rows in shared memory. bytes: a row's size, a multiple of 16.
 constexpr int PaddedRowBytes(int bytes) { return bytes / 16 % 2 == 0 ? bytes + 16 : bytes; }
 
 // A tile of K or V in shared memory: token rows of head_dim elements.
 template <typename Cache, int kHeadDim>
 struct KvTile {
-  static constexpr int kRowChunks = kHeadDim * static_cast<int>(sizeof(Cache)) / 16;  // of 16 bytes
-  static constexpr int kRowStride = PaddedRowBytes(kRowChunks * 16);                  // bytes
-  static constexpr int kBytes = kTileKeys * kRowStride;                               // 16 rows
+  // 16-byte chunks of a row.
+  static constexpr int kRowChunks = kHeadDim * static_cast<int>(sizeof(Cache)) / 16;
+  static constexpr int kRowStride = PaddedRowBytes(kRowChunks * 16);  // in bytes
+  static constexpr int kBytes = kTileKeys * kRowStride;               // size of a tile of 16 rows
 };
 
 // A tile of Q in shared memory: query rows of head_dim 16-bit elements.
 template <int kHeadDim>
 struct QueryTile {
-  static constexpr int kRowStride = PaddedRowBytes(kHeadDim * 2);  // bytes
-  static constexpr int kBytes = kTileRows * kRowStride;            // 16 rows
+  static constexpr int kRowStride = PaddedRowBytes(kHeadDim * 2);  // in bytes
+  static constexpr int kBytes = kTileRows * kRowStride;            // size of a tile of 16 rows
 };
 
 // ---- Global to shared ---------------------------------------------------------------------------
 
-// Addresses of one sequence's K and V in one layer and KV head: in the pool, or in the sequence's
-// window (kernels/cuda/windows.h). Strides in bytes.
+// Addresses of the K and V of one sequence in one layer and KV head: in the pool, or in the
+// sequence's window (kernels/cuda/windows.h). Strides in bytes.
 struct PagedKv {
-  const uint8_t* keys = nullptr;         // slot 0 of the pool's block 0, or of the window's first
-  const uint8_t* values = nullptr;       // slot 0 of the same block
+  // K of slot 0 of the pool's block 0, or of the window's first block.
+  const uint8_t* keys = nullptr;
+  // V of the same slot.
+  const uint8_t* values = nullptr;
   const BlockId* block_table = nullptr;  // null in a window, whose blocks are consecutive
   int64_t block_stride = 0;
   int32_t key_slot_stride = 0;
@@ -117,7 +122,7 @@ QUIRE_DEVICE PagedKv MakePagedKv(const PagedAttentionParams& args,
   return kv;
 }
 
-// Returns the block that holds the position, counted from kv.keys.
+// Returns the block that holds the position, as an index from the block at kv.keys.
 QUIRE_DEVICE BlockId BlockOf(const PagedKv& kv, int position) {
   int index = position >> kv.block_shift;
   return kv.block_table != nullptr ? kv.block_table[index] : index;
@@ -131,15 +136,15 @@ QUIRE_DEVICE BlockId FindBlock(const PagedKv& kv, int position, int begin, int e
   return needed ? BlockOf(kv, position) : kNullBlockId;
 }
 
-// The blocks of a tile of 16 positions. All lanes have the same value.
+// The blocks of a tile of 16 positions. All lanes hold the same ids.
 struct TileBlocks {
-  BlockId low = kNullBlockId;   // position + 0 .. 7
-  BlockId high = kNullBlockId;  // position + 8 .. 15
+  BlockId low = kNullBlockId;   // block of positions 0 .. 7
+  BlockId high = kNullBlockId;  // block of positions 8 .. 15
 };
 
-// One warp starts the copy of 16 rows to `tile`. For K, plane is kv.keys and slot_stride
-// kv.key_slot_stride; for V, kv.values and kv.value_slot_stride. Rows outside [begin, end) become
-// zeros and are not read. The caller calls CommitCopies.
+// One warp starts the copy of 16 rows to `tile`. plane and slot_stride: kv.keys and
+// kv.key_slot_stride for K, kv.values and kv.value_slot_stride for V. Rows outside [begin, end)
+// become zeros and are not read. The caller calls CommitCopies.
 template <typename Cache, int kHeadDim>
 QUIRE_DEVICE void CopyTile(uint8_t* tile,
                            const PagedKv& kv,
@@ -170,16 +175,16 @@ QUIRE_DEVICE void CopyTile(uint8_t* tile,
 }
 
 // For bf16 queries on an e4m3 cache: returns the power of two by which a row is divided to fit f16.
-// magnitude: the largest of the row.
+// magnitude: the row's largest magnitude.
 QUIRE_DEVICE float QueryFactor(float magnitude) {
   uint32_t exponent = __float_as_uint(magnitude) >> 23;
   exponent = exponent < 1 ? 1 : exponent > 253 ? 253 : exponent;
   return __uint_as_float(exponent << 23);
 }
 
-// One warp writes a row of Q to `row`, in shared memory, in the mma's type and order of dims. If q
-// is null, writes zeros. Returns the row's factor to all lanes: stored elements times the factor
-// are q. The factor is 1 unless T is bf16 and the cache e4m3.
+// One warp converts a row of Q to the mma's type and order of dims, and writes it to `row`, in
+// shared memory. Writes zeros if q is null. Returns the row's factor to all lanes: a stored element
+// times the factor is the element of q. The factor is 1 unless T is bf16 and the cache e4m3.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
   using M = MmaElement<T, Cache>;
@@ -212,7 +217,8 @@ QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
       pairs[i] = Pack2<M>(values[2 * i], values[2 * i + 1]);
     }
     if constexpr (sizeof(Cache) == 1) {
-      // Dims 4 quad + {0, 1} go to 2 quad + {0, 1}, dims 4 quad + {2, 3} to 2 quad + 8 + {0, 1}.
+      // Dims 4 quad + {0, 1} go to k 2 quad + {0, 1}. Dims 4 quad + {2, 3} go to k 2 quad + 8 +
+      // {0, 1}.
       uint8_t* low = row + lane / 2 * 32 + lane % 2 * 8;
       StoreWords<8>(low, {pairs[0], pairs[2]});
       StoreWords<8>(low + 16, {pairs[1], pairs[3]});
@@ -225,8 +231,9 @@ QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
 
 // ---- Shared to fragments ------------------------------------------------------------------------
 
-// The head_dim / 16 A fragments of 16 query rows. They stay in registers, or are read from shared
-// memory at each use if registers are short (head_dim 256 would need 64 beside 128 accumulators).
+// The head_dim / 16 A fragments of 16 query rows. If kInRegisters, the fragments stay in registers.
+// Else each Get reads its fragment from shared memory, which saves registers: at head_dim 256 the
+// fragments would take 64 registers, beside 128 for the accumulators.
 template <int kHeadDim, bool kInRegisters>
 class QueryFragments {
  public:
@@ -261,16 +268,17 @@ class QueryFragments {
   uint32_t fragments_[kInRegisters ? kHeadDim / 16 : 1][4];
 };
 
-// Convert the two e4m3 bytes in the lower or the upper half of a register to two f16.
+// Converts the two e4m3 bytes in the lower half of a register to two f16.
 QUIRE_DEVICE uint32_t LowF8ToF16(uint32_t bytes) {
   return F8x2ToF16x2(static_cast<uint16_t>(bytes));
 }
+// Converts the two e4m3 bytes in the upper half of a register to two f16.
 QUIRE_DEVICE uint32_t HighF8ToF16(uint32_t bytes) {
   return F8x2ToF16x2(static_cast<uint16_t>(bytes >> 16));
 }
 
-// scores += Q K^T. scores: C tiles of 16 rows x kKeys keys, tile n has keys 8 n .. 8 n + 7. keys:
-// kKeys rows of KvTile<Cache, kHeadDim>::kRowStride bytes.
+// scores += Q K^T. scores: C tiles of 16 rows x kKeys keys. Tile n has keys 8 n .. 8 n + 7.
+// keys: kKeys rows of KvTile<Cache, kHeadDim>::kRowStride bytes.
 template <typename T, typename Cache, int kHeadDim, int kKeys, bool kInRegisters>
 QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
                             const QueryFragments<kHeadDim, kInRegisters>& query,
@@ -279,7 +287,7 @@ QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
   using Tile = KvTile<Cache, kHeadDim>;
   int lane = static_cast<int>(threadIdx.x % 32);
   if constexpr (sizeof(Cache) == 2) {
-    // Matrices: 0: keys 0..7, k 0..7; 1: keys 0..7, k 8..15; 2 and 3: keys 8..15 likewise.
+    // Matrix 0: keys 0..7, k 0..7; 1: keys 0..7, k 8..15; 2 and 3: the same k, keys 8..15.
     int lane_row = lane / 16 * 8 + lane % 8;
     const uint8_t* lane_keys = keys + lane_row * Tile::kRowStride + lane / 8 % 2 * 16;
     QUIRE_UNROLL
@@ -297,9 +305,9 @@ QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
       }
     }
   } else {
-    // A 16-byte chunk is 16 dims. Matrices: 0: keys 0..7, chunk c; 1: keys 8..15, chunk c; 2 and 3:
-    // chunk c + 1 likewise. If the number of chunks is odd, matrices 2 and 3 of the last load
-    // repeat chunk c and are not used.
+    // A 16-byte chunk is 16 dims. Matrix 0: keys 0..7, chunk c; 1: keys 8..15, chunk c; 2: keys
+    // 0..7, chunk c + 1; 3: keys 8..15, chunk c + 1. If the number of chunks is odd, matrices 2 and
+    // 3 of the last load repeat chunk c and are not used.
     int lane_row = lane % 16;
     QUIRE_UNROLL
     for (int c = 0; c < Tile::kRowChunks; c += 2) {
@@ -328,9 +336,9 @@ QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
   }
 }
 
-// out += P V. out: C tiles of 16 rows x head_dim; AccumulatorDim gives their order of dims.
-// weights: P, as A fragments from PackWeights. values: kKeys rows of KvTile<Cache,
-// kHeadDim>::kRowStride bytes.
+// out += P V. out: C tiles of 16 rows x head_dim; AccumulatorDim gives the order of dims. weights:
+// P, as A fragments from PackWeights. values: kKeys rows of KvTile<Cache, kHeadDim>::kRowStride
+// bytes.
 template <typename T, typename Cache, int kHeadDim, int kKeys>
 QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
                             const uint32_t (&weights)[kKeys / 16][4],
@@ -342,8 +350,8 @@ QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
   QUIRE_UNROLL
   for (int n = 0; n < kKeys / 16; ++n) {
     if constexpr (sizeof(Cache) == 2) {
-      // The four matrices, transposed. 0 and 1 hold dims 0..7, 2 and 3 hold dims 8..15; even ones
-      // hold keys 0..7, odd ones keys 8..15.
+      // Transposed. Matrix 0: keys 0..7, dims 0..7; 1: keys 8..15, dims 0..7; 2: keys 0..7, dims
+      // 8..15; 3: keys 8..15, dims 8..15.
       QUIRE_UNROLL
       for (int d = 0; d < kHeadDim / 16; ++d) {
         uint32_t b[4];
@@ -354,10 +362,10 @@ QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
         Mma16816<M>(out[2 * d + 1], weights[n], second);
       }
     } else {
-      // Matrices of byte pairs, transposed: 0: keys 0..7, chunk c; 1: keys 8..15, chunk c; 2 and 3:
-      // chunk c + 1 likewise. A register has four bytes: dims 2 group and 2 group + 1 of key 2
-      // quad, then the same dims of key 2 quad + 1. BytePermute brings the two keys of a dim
-      // together.
+      // Transposed, in pairs of bytes. Matrix 0: keys 0..7, chunk c; 1: keys 8..15, chunk c; 2:
+      // keys 0..7, chunk c + 1; 3: keys 8..15, chunk c + 1. A register has four bytes: dims 2 group
+      // and 2 group + 1 of key 2 quad, then the same dims of key 2 quad + 1. For each dim,
+      // BytePermute puts the bytes of the two keys side by side.
       QUIRE_UNROLL
       for (int c = 0; c < Tile::kRowChunks; c += 2) {
         int lane_chunk = c + 1 < Tile::kRowChunks ? c + lane / 16 : c;
@@ -395,9 +403,9 @@ QUIRE_DEVICE int32_t FirstKey(int32_t position, int32_t sliding_window) {
 
 // Converts the products q . k of one row to scores in base 2.
 struct ScoreRow {
-  float scale = 1.0F;    // multiplies the product
-  float slope = 0.0F;    // of ALiBi, in base 2
-  int32_t position = 0;  // of the query
+  float scale = 1.0F;    // multiplies the product q . k
+  float slope = 0.0F;    // slope of ALiBi, in base 2
+  int32_t position = 0;  // the query's position
   int32_t begin = 0;     // the query attends to keys [begin, position]
 };
 
@@ -414,9 +422,9 @@ QUIRE_DEVICE ScoreRow MakeScoreRow(const PagedAttentionParams& args,
   return row;
 }
 
-// Multiplies scores by the rows' scales, then adds ALiBi if has_alibi. scores: C tiles of 16 rows
-// x (8 * kTiles) keys, the first key at first_position. rows: the lane's two rows, group and
-// group + 8.
+// Multiplies scores by the rows' scales, then adds the ALiBi bias if has_alibi. scores: C tiles of
+// 16 rows x (8 * kTiles) keys, the first key at first_position. rows: the lane's two rows, group
+// and group + 8.
 template <int kTiles>
 QUIRE_DEVICE void ScaleScores(float (&scores)[kTiles][4],
                               bool has_alibi,
@@ -461,7 +469,7 @@ QUIRE_DEVICE void MaskScores(float (&scores)[kTiles][4],
   }
 }
 
-// Multiplies each of the lane's two rows by its factor.
+// Multiplies each of the lane's two rows by the row's factor.
 template <int kTiles>
 QUIRE_DEVICE void RescaleAccumulators(float (&out)[kTiles][4], const float (&factors)[2]) {
   QUIRE_UNROLL

@@ -1,11 +1,12 @@
-// Copies whole blocks within the pool, for copy-on-write: CTA (i, j) copies chunk j of pair i.
+// Copies whole blocks within the pool, for copy-on-write. CTA (i, j) copies chunk j, of 32 KB, of
+// block src[i] to block dst[i].
 //
 // Each thread has 8 loads of 16 bytes in flight before its first store, so a CTA of 256 threads has
-// 32 KB. An SM needs about that much in flight to keep its share of the memory busy.
+// 32 KB in flight. An SM needs about 32 KB in flight to use its share of the memory bandwidth.
 //
 // Limit:     a block has at most 65535 chunks, 2 GiB.
-// Cost:      2 * block_bytes per pair. 64 blocks of 2 MiB move 268 MB, 62 us at 4.3 TB/s.
-// Registers: 56 (sm_90), no shared memory: 4 CTAs per SM.
+// Cost:      reads and writes each byte: 64 blocks of 2 MiB move 268 MB, 62 us at 4.3 TB/s.
+// Registers: 56 (sm_90), no shared memory, so an SM runs 4 CTAs at once.
 #include <cstdint>
 
 #include "kernels/cuda/device/portability.h"
@@ -15,7 +16,7 @@ namespace quire::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kLoads = 8;  // of 16 bytes, per thread
+constexpr int kLoads = 8;  // 16-byte loads per thread
 constexpr int64_t kChunkVectors = int64_t{kThreads} * kLoads;
 
 // pool: [num_blocks, block_vectors]; src, dst: [gridDim.x].

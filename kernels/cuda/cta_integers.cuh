@@ -1,8 +1,9 @@
 // Sums, searches and sorts of 64-bit integers by all threads of a CTA. Integer sums are the same in
 // any order, so results depend neither on the CTA's size nor on how threads interleave.
 //
-// All threads of a one-dimensional CTA of whole warps call together, after a barrier that follows
-// the last write to the inputs. Every function except WarpInclusiveSum ends with a barrier.
+// The CTA is one-dimensional and consists of whole warps. All its threads call a function together.
+// Between the last write to the function's inputs and the call there must be a barrier. Every
+// function except WarpInclusiveSum ends with a barrier.
 #ifndef QUIRE_KERNELS_CUDA_CTA_INTEGERS_CUH_
 #define QUIRE_KERNELS_CUDA_CTA_INTEGERS_CUH_
 
@@ -19,8 +20,8 @@ struct CtaScratch {
   int32_t found_index;
 };
 
-// Returns the combination of all threads' values, the same to every thread. combine: associative
-// and commutative, with identity 0.
+// Returns the combination of the values of all threads. Every thread gets the same result. combine:
+// associative and commutative, with identity 0.
 template <typename Combine>
 QUIRE_DEVICE uint64_t CtaReduce(uint64_t value, CtaScratch* scratch, Combine combine) {
   const uint32_t lane = threadIdx.x % kWarpSize;
@@ -47,7 +48,7 @@ QUIRE_DEVICE uint64_t CtaMaxOf(uint64_t value, CtaScratch* scratch) {
   return CtaReduce(value, scratch, [](uint64_t a, uint64_t b) { return a < b ? b : a; });
 }
 
-// Returns the sum over the lanes up to and including this one.
+// Returns the sum of the values of this lane and all lower lanes.
 QUIRE_DEVICE uint64_t WarpInclusiveSum(uint64_t value) {
   const uint32_t lane = threadIdx.x % kWarpSize;
   for (uint32_t distance = 1; distance < kWarpSize; distance *= 2) {
@@ -57,7 +58,7 @@ QUIRE_DEVICE uint64_t WarpInclusiveSum(uint64_t value) {
   return value;
 }
 
-// Returns the sum over the threads before this one.
+// Returns the sum of the values of all threads before this one.
 QUIRE_DEVICE uint64_t CtaExclusiveSum(uint64_t value, CtaScratch* scratch) {
   const uint32_t lane = threadIdx.x % kWarpSize;
   const uint32_t warp = threadIdx.x / kWarpSize;
@@ -116,7 +117,7 @@ QUIRE_DEVICE void SortDescending(uint64_t* values, int32_t count) {
     for (int32_t distance = size / 2; distance > 0; distance /= 2) {
       for (auto i = static_cast<int32_t>(threadIdx.x); i < count / 2;
            i += static_cast<int32_t>(blockDim.x)) {
-        const int32_t low = 2 * i - (i & (distance - 1));  // low & distance is 0
+        const int32_t low = 2 * i - (i & (distance - 1));  // the bit `distance` of low is 0
         const int32_t high = low + distance;
         const uint64_t a = values[low];
         const uint64_t b = values[high];

@@ -44,8 +44,8 @@ class CublasLt {
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
 
-  // path: of the library, or null for the usual places. The library stays open until the process
-  // ends.
+  // path: the library's file, or null for the usual names and folders. The library stays open until
+  // the process ends.
   int Open(const char* path);
 
   const CublasLtFunctions& f() const { return functions_; }

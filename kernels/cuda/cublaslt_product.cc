@@ -21,8 +21,8 @@ cudaDataType_t TypeOf(DType dtype) {
   }
 }
 
-// Returns the alignment that every row of 256-byte aligned memory has. Tiles and parts of a batch
-// may begin at any row.
+// Returns the alignment that every row has in a matrix that is 256-byte aligned. A product can
+// promise only this alignment, because tiles and parts of a batch can begin at any row.
 uint32_t RowAlignment(int64_t row_bytes) {
   constexpr int64_t kMemoryAlignment = 256;
   return static_cast<uint32_t>(std::min(kMemoryAlignment, row_bytes & -row_bytes));
@@ -77,7 +77,8 @@ int CublasLtProduct::Describe(const GemmArgs& args) {
 
 void CublasLtProduct::DescribeScales() {
   constexpr int32_t kVector = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-  // The heuristics require pointers to scales, but callers of CheckGemm may pass null.
+  // The heuristics require pointers to scales. Callers of CheckGemm may pass null, so the
+  // workspace's address replaces null.
   const auto pointer = [this](const float* scales) {
     return scales == nullptr ? library_.workspace() : static_cast<const void*>(scales);
   };
@@ -96,7 +97,7 @@ int CublasLtProduct::Candidates(bool split_k, std::vector<cublasLtMatmulAlgo_t>*
     }
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, CublasLt::kWorkspaceBytes);
-  // Without these, the library would assume 256-byte alignment, which only weights have.
+  // Without these settings, the library would assume 256-byte alignment. Only weights have that.
   const uint32_t x_alignment = RowAlignment(args_.in_features * SizeOf(args_.dtype));
   const uint32_t y_alignment = RowAlignment(args_.out_features * SizeOf(args_.y_dtype));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, x_alignment);

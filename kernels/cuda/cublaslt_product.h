@@ -1,14 +1,15 @@
 // CublasLtProduct describes one product to cuBLASLt, asks it for algorithms, and runs it.
 //
-// Row-major y = x W^T is column-major y^T = W^T' x^T with W transposed ("TN"). Tensor cores read
-// this layout best, and cuBLASLt takes no other for e4m3. e4m3 has one scale per row of W and of x
-// (OUTER_VEC_32F, which needs cuBLASLt 12.9 and compute capability 9.0). Partial sums stay in fp32
-// (no fast accumulation).
+// Matrices are row-major here and column-major in cuBLASLt, where the same memory holds the
+// transposed matrix. So y = x W^T is computed as y^T = W x^T, with a transposed first operand and a
+// plain second one ("TN"). Tensor cores read this layout best, and cuBLASLt takes no other for
+// e4m3. For e4m3, each row of W and of x has one scale (OUTER_VEC_32F, which needs cuBLASLt 12.9
+// and compute capability 9.0). Partial sums stay in fp32 (no fast accumulation).
 //
 // Thread safety: one caller at a time.
 // Errors:        those of gemm.h.
-// Cost:          the library makes a few small allocations for each product; a step replayed as a
-//                graph makes none.
+// Cost:          the library makes a few small allocations for each product. A step that is
+//                replayed as a graph makes none.
 // Source:        cublasLt.h of CUDA 13.0 on cublasLtMatmul and on its scaling modes.
 #ifndef QUIRE_KERNELS_CUDA_CUBLASLT_PRODUCT_H_
 #define QUIRE_KERNELS_CUDA_CUBLASLT_PRODUCT_H_
@@ -35,8 +36,8 @@ class CublasLtProduct {
   int Describe(const GemmArgs& args);
 
   // Sets *algorithms to at least one algorithm, the heuristics' best first. Algorithms that cut the
-  // sum over k are included only if split_k. All accept x and y that start at any row of 256-byte
-  // aligned memory.
+  // sum over k are included only if split_k. All algorithms accept x and y that start at any row of
+  // 256-byte aligned memory.
   int Candidates(bool split_k, std::vector<cublasLtMatmulAlgo_t>* algorithms);
 
   // Returns whether the library can run the algorithm on this product.
@@ -56,7 +57,7 @@ class CublasLtProduct {
 
   const CublasLt& library_;
   const CublasLtFunctions& f_;
-  cublasStatus_t status_ = CUBLAS_STATUS_SUCCESS;  // first error in Describe
+  cublasStatus_t status_ = CUBLAS_STATUS_SUCCESS;  // the first error of Describe
   GemmArgs args_;
   cublasLtMatmulDesc_t desc_ = nullptr;
   cublasLtMatrixLayout_t weight_ = nullptr;

@@ -1,12 +1,13 @@
 // DeviceGroup is an NCCL communicator. It runs collectives of ranks on different GPUs.
 //
 // No call waits for other ranks, except EndDeviceGroup. After BeginDeviceGroup or an operation, the
-// caller calls PollDeviceGroup until the group is settled, before it calls the group again or
-// enqueues anything on the stream. An operation is done once all ranks have reached it. If one rank
-// never reaches it, only EndDeviceGroup releases the stream.
+// caller calls PollDeviceGroup until the group is settled, which means that NCCL has finished the
+// call itself and no longer reports ncclInProgress. Only then may the caller call the group again
+// or enqueue anything on the stream. An operation cannot finish before all ranks have reached it.
+// If one rank never reaches it, only EndDeviceGroup releases the stream.
 //
-// Thread safety: one caller at a time for one group. EndDeviceGroup, which may take long, may be
-//                called from another thread.
+// Thread safety: one caller at a time for one group. Another thread is allowed to call
+//                EndDeviceGroup, because it can take long.
 // Errors:        0, kNoNccl, kNcclError - ncclResult_t. After an error, call only EndDeviceGroup.
 // Determinism:   a sum has the same bits on all ranks. NCCL chooses its order.
 // Source:        NVIDIA NCCL User Guide, "Fault Tolerance", "Creating a communicator with options".
@@ -28,9 +29,9 @@ struct DeviceGroupId {
   char bytes[128];
 };
 
-// Opens libnccl, which stays open. Called before the other functions. path: of the library, or null
-// for the usual places. Returns kNoNccl if the library is missing or lacks a function, and always
-// in the emulated build.
+// Opens libnccl, which stays open. Called before the other functions. path: the library's file, or
+// null for the usual names and folders. Returns kNoNccl if the library is missing or lacks a
+// function, and always in the emulated build.
 int OpenNccl(const char* path);
 
 int MakeDeviceGroupId(DeviceGroupId* id);
@@ -42,12 +43,12 @@ int PollDeviceGroup(void* group, bool* is_settled);
 // Aborts operations under way and frees the group.
 int EndDeviceGroup(void* group);
 
-// Merges the ranks' data in place. count: elements of dtype f32, bf16 or f16; for Merge::kDisjoint
-// their bytes are a multiple of 4.
+// Merges the ranks' data in place. dtype: f32, bf16 or f16. count: number of elements; for
+// Merge::kDisjoint all elements together have a multiple of 4 bytes.
 int AllReduceOverGroup(
     void* group, void* data, int64_t count, DType dtype, Merge merge, Stream stream);
 int SendToGroup(void* group, const float* data, int64_t count, int32_t to_rank, Stream stream);
-// Receives counts[rank] floats from every rank except 0, one rank's after another.
+// Receives counts[rank] floats from every rank except 0, stored in the order of the ranks.
 int ReceiveFromGroup(
     void* group, float* data, const int64_t* counts, int32_t num_ranks, Stream stream);
 

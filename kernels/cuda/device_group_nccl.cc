@@ -67,7 +67,8 @@ int AllReduceOverGroup(
     void* group, void* data, int64_t count, DType dtype, Merge merge, Stream stream) {
   ncclDataType_t type = TypeOf(dtype);
   if (merge == Merge::kDisjoint) {
-    // At most one rank's integer is not zero, so the sum of the ranks' integers is that integer.
+    // At each index, at most one rank has an integer that is not zero. So the sum over the ranks is
+    // that integer, bit for bit.
     type = ncclUint32;
     count = count * SizeOf(dtype) / int64_t{sizeof(uint32_t)};
   }
@@ -80,7 +81,8 @@ int SendToGroup(void* group, const float* data, int64_t count, int32_t to_rank, 
       data, static_cast<size_t>(count), ncclFloat32, to_rank, CommOf(group), StreamOf(stream)));
 }
 
-// One NCCL group call, so that parts are received in any order, since each rank sends when ready.
+// Receives all parts in one NCCL group call, so that they can arrive in any order: each rank sends
+// when it is ready.
 int ReceiveFromGroup(
     void* group, float* data, const int64_t* counts, int32_t num_ranks, Stream stream) {
   int error = ErrorOf(library->group_start());

@@ -5,7 +5,7 @@
 // Errors:        0, a cudaError_t, kGemmError - cublasStatus_t, or kNoGemmLibrary.
 // Determinism:   emulated: an output depends on its own row and column alone. cuBLASLt: see
 //                GemmOptions::batch_invariant. Without batch_invariant, algorithms are chosen by
-//                timing, and may be others after the next start.
+//                timing, so another start of the process may choose other algorithms.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_H_
 #define QUIRE_KERNELS_CUDA_GEMM_H_
 
@@ -22,13 +22,13 @@ struct GemmOptions {
   // If 1, an output row has the same bits for every number of rows: each weight shape has one
   // algorithm, without split-K. Costs speed.
   int32_t batch_invariant = 0;
-  // Path of libcublasLt, or null for the usual places.
+  // Path of libcublasLt, or null for the usual names and folders.
   const char* library_path = nullptr;
-  // File that keeps the fastest algorithms for the next start (gemm_cache.h), or null. Not used in
-  // the emulated build, nor if batch_invariant, as no algorithm is timed then.
+  // File that keeps the fastest algorithms for the next start (gemm_cache.h), or null. The file is
+  // not used in the emulated build or with batch_invariant, because no algorithm is timed there.
   const char* cache_path = nullptr;
-  const char* device_name = "";  // key in the file, since several devices may share the file
-  // Called once, with a sentence that says why, if the file cannot be used. May be null.
+  const char* device_name = "";  // part of the file's keys: different devices can share a file
+  // If the file cannot be used, called once with a sentence that says why. May be null.
   void (*warn)(const char* sentence) = nullptr;
 };
 
@@ -60,7 +60,8 @@ int RunGemm(void* gemm, const GemmArgs& args, Stream stream);
 
 // Checks the rules of GemmArgs for types and widths.
 inline bool IsValidProduct(const GemmArgs& args) {
-  constexpr int64_t kFp8Multiple = 16;  // 16 bytes, which the library asks for
+  // cuBLASLt requires rows of e4m3 that are a multiple of 16 bytes.
+  constexpr int64_t kFp8Multiple = 16;
   const bool has_16_bits = args.y_dtype == DType::kBF16 || args.y_dtype == DType::kF16;
   if (!has_16_bits && (args.y_dtype != DType::kF32 || args.bias != nullptr)) {
     return false;

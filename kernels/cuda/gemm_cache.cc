@@ -18,8 +18,8 @@ constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
 constexpr size_t kDigitsPerWord = 16;
 constexpr size_t kColumns = 9;
 
-// Removes the text up to the separator, and the separator, and returns the text. Takes all text if
-// there is no separator.
+// Removes the text up to and including the separator. Returns the removed text without the
+// separator. Takes all text if there is no separator.
 std::string_view Take(std::string_view* text, char separator) {
   const size_t end = text->find(separator);
   const std::string_view head = text->substr(0, end);
@@ -113,7 +113,7 @@ std::string GemmCache::Format() const {
 }
 
 std::optional<GemmCache> GemmCache::Parse(std::string_view text) {
-  // A last line without an end is truncated.
+  // A file whose last line has no line break was truncated.
   if (!text.ends_with('\n') || Take(&text, '\n') != kFirstLine) {
     return std::nullopt;
   }

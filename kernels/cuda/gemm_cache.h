@@ -1,5 +1,5 @@
-// GemmCache maps a product, device and library version to the fastest algorithm. It is saved as
-// text for the next process. This code does not depend on CUDA.
+// GemmCache maps a product, device and library version to the fastest algorithm. The map is saved
+// as text for the next process. This code does not depend on CUDA.
 //
 // Format: the line "quire-gemm-cache 1", then one line per algorithm with tab-separated columns:
 // library version, rows, out_features, in_features, bias (0 or 1), dtype, y_dtype, the algorithm as
@@ -23,21 +23,21 @@
 namespace quire::gpu {
 
 // Returns the largest row count of the range that contains `rows`. Products whose row counts are in
-// one range share an algorithm. A range has 1 row count up to 8 rows, 8 up to 64, 32 up to 256, 128
-// up to 1024, and 512 above.
+// one range share an algorithm. Up to 8 rows, each row count is a range of its own. Up to 64 rows a
+// range is 8 row counts, up to 256 rows 32, up to 1024 rows 128, and above that 512.
 int64_t RowRange(int64_t rows);
 
 struct GemmKey {
   std::string device;    // without tabs and line breaks
-  uint64_t version = 0;  // of the library
-  int64_t rows = 0;      // as RowRange returns it
+  uint64_t version = 0;  // version of cuBLASLt
+  int64_t rows = 0;      // a result of RowRange
   int64_t out_features = 0;
   int64_t in_features = 0;
   bool has_bias = false;
   DType dtype = DType::kBF16;
   DType y_dtype = DType::kBF16;
 
-  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 sees a null pointer in it
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 sees a null pointer in the operator
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
 };
 
@@ -48,7 +48,7 @@ class GemmCache {
  public:
   std::optional<GemmAlgorithm> Find(const GemmKey& key) const;
   void Insert(const GemmKey& key, const GemmAlgorithm& algorithm) { entries_[key] = algorithm; }
-  // Adds the other's entries; for keys in both, the other's algorithm wins.
+  // Adds the entries of `other`. If both caches have a key, the algorithm of `other` wins.
   void Merge(const GemmCache& other);
   size_t size() const { return entries_.size(); }
 
@@ -62,7 +62,7 @@ class GemmCache {
 
 enum class GemmCacheState : uint8_t { kRead, kMissing, kUnreadable };
 
-// kUnreadable: the file cannot be read, is larger than 16 MiB or does not parse.
+// Returns kUnreadable if the file cannot be read, is larger than 16 MiB or does not parse.
 GemmCacheState LoadGemmCache(const std::string& path, GemmCache* cache);
 // Writes a temporary file and renames it, so that readers see the whole old or the whole new file.
 // Creates missing folders. If two processes write at once, the file of one remains. Returns false

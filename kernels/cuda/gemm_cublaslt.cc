@@ -4,7 +4,7 @@
 //
 // Batch-invariant products: each weight shape has one algorithm for all row counts, chosen for
 // kMostTileRows rows and without split-k. If the algorithm does not support a row count, the
-// product is cut into tiles of a row count that it supports, and a partial tile is padded.
+// product is cut into tiles of a supported row count, and a partial tile is padded.
 #include <map>
 #include <memory>
 #include <tuple>
@@ -49,7 +49,9 @@ class Gemm {
 
   int Check(GemmArgs args) {
     if (args.bias != nullptr) {
-      args.bias = library_.workspace();  // any aligned pointer, as the library checks alignment
+      // The library checks the alignment of the bias. The caller's pointer may have any value, so
+      // the workspace's address, which is aligned, replaces it.
+      args.bias = library_.workspace();
     }
     CublasLtProduct product(library_);
     std::vector<cublasLtMatmulAlgo_t> algorithms;
@@ -130,7 +132,8 @@ class Gemm {
   GemmTuner tuner_;
   GemmTiles tiles_;
   std::map<Shape, Plan> plans_;
-  std::map<Shape, cublasLtMatmulAlgo_t> pinned_;  // of batch-invariant products, by weight shape
+  // Algorithms of batch-invariant products, by weight shape.
+  std::map<Shape, cublasLtMatmulAlgo_t> pinned_;
 };
 
 }  // namespace

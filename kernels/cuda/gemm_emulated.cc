@@ -1,6 +1,6 @@
-// The product of the emulated build. It replaces cuBLASLt, not a kernel of ours, so it is plain
-// C++. An output is a sum over k, added in ascending order in eight interleaved parts, which a
-// compiler can vectorize.
+// The product of the emulated build. This code replaces cuBLASLt rather than a kernel of this
+// project, so it is plain C++. A sum over k is formed from eight interleaved partial sums, each
+// added in ascending order, which a compiler can vectorize.
 #include <type_traits>
 #include <utility>
 #include <vector>

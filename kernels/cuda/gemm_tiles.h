@@ -14,11 +14,12 @@
 
 namespace quire::gpu {
 
-// Rows of the largest tile. The algorithm for all row counts is chosen for this medium row count.
+// Rows of the largest tile. An algorithm is chosen at this row count, a medium one, and then used
+// for all row counts.
 inline constexpr int64_t kMostTileRows = 256;
 
-// Returns the smallest of 8, 16, ..., 256 that is >= rows and for which is_taken returns true; for
-// more than 256 rows, 256. Returns 0 if is_taken returns false for all of them.
+// Returns the smallest of 8, 16, ..., 256 that is >= rows and for which is_taken returns true, or 0
+// if there is none. For more than 256 rows, only 256 is tried.
 int64_t TileRows(int64_t rows, const std::function<bool(int64_t)>& is_taken);
 
 class GemmTiles {
@@ -28,8 +29,8 @@ class GemmTiles {
   GemmTiles(const GemmTiles&) = delete;
   GemmTiles& operator=(const GemmTiles&) = delete;
 
-  // Calls multiply for products of tile_rows rows. A last, partial tile is copied to scratch
-  // memory, where undefined rows pad it, and its results are copied back.
+  // Calls multiply for products of tile_rows rows. A partial tile at the end is copied to scratch
+  // memory and padded with undefined rows, and its results are copied back.
   int Run(const GemmArgs& args,
           int64_t tile_rows,
           Stream stream,
@@ -44,7 +45,7 @@ class GemmTiles {
   // address.
   int Reserve(int64_t bytes);
 
-  std::vector<void*> memory_;  // the last is the largest
+  std::vector<void*> memory_;  // the last element is the largest
   int64_t capacity_bytes_ = 0;
 };
 

@@ -19,12 +19,13 @@
 
 namespace quire::gpu {
 
-// Copies of a weight, used in turns so that no copy is in the L2 cache at its next use. A model's
-// step, too, reads all other weights between two uses of one weight. Weights under 4 MB may stay in
-// L2, but their products' time is mostly launch time.
+// Copies of a weight, used in turn so that no copy is in the L2 cache at its next use. This
+// imitates a model's step, which reads all other weights between two uses of one weight. Weights
+// under 4 MB may stay in L2, but the time of their products is mostly launch time.
 class RotatedWeight {
  public:
-  // Allocates at most 256 MB. If memory is short, makes no copies, and Next returns the weight.
+  // Allocates at most 256 MB. If memory is short, makes no copies, and Next returns the weight
+  // itself.
   RotatedWeight(const GemmArgs& args, Stream stream);
   ~RotatedWeight();
   RotatedWeight(const RotatedWeight&) = delete;
@@ -47,9 +48,10 @@ class GemmTuner {
   // version: that of cuBLASLt.
   int Open(uint64_t version);
 
-  // Sets *algorithm, and *is_final to whether timing has found it the fastest. While a graph is
-  // being recorded nothing can be timed. Then *algorithm is the library's first suggestion,
-  // *is_final is false, and a later call times.
+  // Sets *algorithm to the fastest algorithm, and *is_final to true. Times the candidates if the
+  // fastest is not known yet. If it is not known while a graph is being recorded, nothing can be
+  // timed: sets *algorithm to the library's first suggestion and *is_final to false, and a later
+  // call times the candidates.
   int Choose(const GemmArgs& args,
              CublasLtProduct& product,
              Stream stream,
@@ -66,11 +68,11 @@ class GemmTuner {
   void Keep(const GemmKey& key, const cublasLtMatmulAlgo_t& algorithm);
   void GiveUpFile(const std::string& why);
 
-  std::string path_;  // empty: no file
+  std::string path_;  // empty if there is no file
   const std::string device_;
   void (*const warn_)(const char* sentence);
   uint64_t version_ = 0;
-  GemmCache found_;  // algorithms from the file, and those found since
+  GemmCache found_;  // algorithms from the file, and algorithms found since
 };
 
 }  // namespace quire::gpu

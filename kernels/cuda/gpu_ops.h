@@ -1,10 +1,11 @@
 // The operations of KernelBackend on a GPU, as plain functions. Each takes the operation's struct
 // of kernels/api (here with device pointers), GPU-only arguments and a stream, and returns an error
-// number. A function only enqueues work, so that a graph can capture it: it allocates nothing,
-// waits for nothing, and reads no device memory on the host.
+// number. A function only enqueues work: it allocates nothing, waits for nothing, and reads no
+// device memory on the host. So a graph can capture the call.
 //
-// One source, two builds: nvcc compiles it for GPUs; g++ compiles it with kernels/cuda/emulator,
-// where device pointers are host pointers and a launch runs when its stream is waited for.
+// One source, two builds: nvcc compiles the kernels for GPUs; g++ compiles them with
+// kernels/cuda/emulator, where device pointers are host pointers and a launch runs when its stream
+// is waited for.
 //
 // Activations:   of type T, bf16 or f16, given by the argument `activations` or by the struct.
 // Shapes:        rows are contiguous unless a stride is given, and 16-byte aligned; head_dim is one
@@ -53,22 +54,25 @@ int PrepareAttention(const PrepareAttentionParams& params, DType activations, St
 // that are multiples of split_tokens, and the splits' results are merged in order. A sequence's
 // splits depend on that sequence alone.
 struct DecodePlan {
-  // The sequences to compute, [num_decodes], as rows of seq_lens; null: all, in order.
+  // [num_decodes]: the sequences to compute, as row numbers of seq_lens. Null for all sequences, in
+  // order.
   const int32_t* seq_index = nullptr;
   int32_t num_decodes = 0;
   int32_t split_tokens = 256;            // a multiple of 64
   const int32_t* split_start = nullptr;  // [num_decodes + 1], written by PlanDecode
-  // Memory for the results of all splits of the batch: [max_splits, num_heads, head_dim] and
-  // [max_splits, num_heads, 2] (maximum of the scores in base 2, sum). A sequence has at most
-  // ceil(seq_len / split_tokens) splits; with a sliding window, also at most
+  // Memory for the outputs of all splits of the batch, [max_splits, num_heads, head_dim]. A
+  // sequence has at most ceil(seq_len / split_tokens) splits; with a sliding window, also at most
   // ceil(sliding_window / split_tokens) + 1. Null if no sequence can have two splits.
   float* partial_out = nullptr;
+  // Memory for the softmax states of the same splits, [max_splits, num_heads, 2]: the maximum of
+  // the scores in base 2, and the sum of the weights 2^(score - maximum). Null if partial_out is
+  // null.
   float* partial_state = nullptr;
-  int32_t num_ctas = 0;  // in the persistent grid; any number gives the same bits
+  int32_t num_ctas = 0;  // CTAs of the persistent grid; any number gives the same bits
 };
 
-// Writes split_start [num_decodes + 1]: entry i is the total number of splits of the sequences
-// before sequence i. Reads seq_lens, sliding_window, and the plan's seq_index, num_decodes and
+// Writes split_start [num_decodes + 1]: entry i is the total number of splits of the plan's first i
+// sequences. Reads seq_lens, sliding_window, and the plan's seq_index, num_decodes and
 // split_tokens. All layers with the same sliding window can use one result.
 int PlanDecode(const PagedAttentionParams& params,
                const DecodePlan& plan,
@@ -78,12 +82,13 @@ int Decode(const PagedAttentionParams& params,
            const DecodePlan& plan,
            DType activations,
            Stream stream);
-// Sets *num_ctas to the number of CTAs of the decode kernel of these types and head_dim that run on
-// the device at once.
+// Sets *num_ctas to the number of CTAs that run on the device at once, for the decode kernel with
+// these types and head_dim.
 int DecodeGridSize(DType activations, DType cache_dtype, int32_t head_dim, int32_t* num_ctas);
 
-// Prefill: sequences with any number of queries. A row is a (token, head in group) of one sequence;
-// rows are counted token by token from the sequence's first query. An item is kPrefillRows rows.
+// Prefill: sequences with any number of queries. A group is the query heads that share one KV head.
+// A row is a pair (token, head in group) of one sequence. Rows are numbered token by token, from
+// the sequence's first query. An item is kPrefillRows consecutive rows.
 inline constexpr int32_t kPrefillRows = 128;
 struct PrefillItem {
   int32_t sequence = 0;
@@ -91,12 +96,15 @@ struct PrefillItem {
 };
 // Each kernel is deterministic, but results of different kernels agree only to rounding.
 enum class PrefillKernel : uint8_t {
-  kFastest,  // the fastest for the types and head_dim on this device
-  kMma,      // products of one warp; for every device, type and head_dim
-  kWgmma,    // products of a warpgroup; for sm_90, a cache of type T, head_dim 64, 128 or 256
+  kFastest,  // the fastest kernel for the types and head_dim on this device
+  // Each product is computed by one warp (mma). Runs for every device, type and head_dim.
+  kMma,
+  // Each product is computed by a warpgroup (wgmma). Runs on sm_90, for a cache of type T and
+  // head_dim 64, 128 or 256.
+  kWgmma,
 };
 struct PrefillPlan {
-  const PrefillItem* items = nullptr;  // [num_items]; longest first is fastest
+  const PrefillItem* items = nullptr;  // [num_items]; fastest if the longest contexts are first
   int32_t num_items = 0;
   PrefillKernel kernel = PrefillKernel::kFastest;
 };
@@ -105,7 +113,8 @@ int Prefill(const PagedAttentionParams& params,
             DType activations,
             Stream stream);
 
-// The size of a block is a multiple of 16 bytes. The arrays of block ids are in device memory, too.
+// The size of a block is a multiple of 16 bytes. The arrays of block ids, too, are in device
+// memory.
 int CopyBlocks(const CopyBlocksParams& params, Stream stream);
 
 // ---- Sampling -----------------------------------------------------------------------------------
@@ -113,14 +122,15 @@ int CopyBlocks(const CopyBlocksParams& params, Stream stream);
 // A change to the logit of one token in one row. The bias is added first, then penalties apply.
 struct LogitAdjustment {
   TokenId token_id = 0;
-  float bias = 0.0F;         // -infinity: banned
-  int32_t output_count = 0;  // times in the output
-  int32_t in_context = 0;    // 1: in prompt or output
+  float bias = 0.0F;         // -infinity bans the token
+  int32_t output_count = 0;  // occurrences of the token in the output
+  int32_t in_context = 0;    // 1 if the token occurs in the prompt or output
 };
 
-// A SamplingRow (kernels/api/sampling.h) whose bias, bans and tokens so far are LogitAdjustments.
+// A SamplingRow (kernels/api/sampling.h). Its biases, its bans and the tokens of its prompt and
+// output are given as LogitAdjustments.
 struct SampleRow {
-  float temperature = 0.0F;  // below 1e-5: greedy
+  float temperature = 0.0F;  // greedy if below 1e-5
   float top_p = 1.0F;
   float min_p = 0.0F;
   int32_t top_k = 0;
@@ -129,7 +139,9 @@ struct SampleRow {
   float frequency_penalty = 0.0F;
   int32_t token_index = 0;
   int32_t num_logprobs = -1;
-  int32_t first_adjustment = 0;  // index into adjustments; their token ids are distinct
+  // Index of the row's first entry in SampleRowsView::adjustments. A row's entries have distinct
+  // token ids.
+  int32_t first_adjustment = 0;
   int32_t num_adjustments = 0;
   uint64_t seed = 0;
 };
@@ -137,7 +149,7 @@ struct SampleRow {
 // SampleParams::rows in device memory.
 struct SampleRowsView {
   const SampleRow* rows = nullptr;         // [num_rows]
-  LogitAdjustment* adjustments = nullptr;  // of all rows; Sample overwrites them
+  LogitAdjustment* adjustments = nullptr;  // adjustments of all rows, overwritten by Sample
 };
 // Ignores params.rows, which is in host memory. params.top_logprobs may be null if no row asks for
 // top log-probabilities.

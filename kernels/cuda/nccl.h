@@ -24,7 +24,7 @@ struct NcclFunctions {
   decltype(&ncclGroupEnd) group_end;
 };
 
-// Opens libnccl, which stays open until the process ends. path: of the library, or null for the
+// Opens libnccl, which stays open until the process ends. path: the library's file, or null for the
 // usual places. Returns nullopt if the library is missing or lacks a function.
 std::optional<NcclFunctions> OpenNcclLibrary(const char* path);
 

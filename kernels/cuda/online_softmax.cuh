@@ -27,11 +27,11 @@ QUIRE_DEVICE float RescaleFactor(float max, float larger_max) {
   return max == -INFINITY ? 0.0F : Exp2(max - larger_max);
 }
 
-// Adds the scores of one row to its state and turns them into weights. scores: C fragments of
-// 16 rows x (8 * kTiles) keys; half 0 is the lane's row `group`, half 1 its row `group` + 8. The
-// four lanes of a row call together. state.max is the maximum of the whole row, state.sum the
-// lane's share of the row's sum (see RowSum). Returns the factor for sums accumulated with earlier
-// weights.
+// Adds the scores of one row to the row's state and turns the scores into weights. scores: C
+// fragments of 16 rows x (8 * kTiles) keys. The row is lane / 4 if `half` is 0, and lane / 4 + 8 if
+// it is 1. The four lanes of a row call together. state.max is the maximum of the whole row,
+// state.sum the lane's share of the row's sum (see RowSum). Returns the factor by which the caller
+// must multiply sums that were accumulated with earlier weights.
 template <int kTiles>
 QUIRE_DEVICE float UpdateSoftmax(SoftmaxState& state, float (&scores)[kTiles][4], int half) {
   float tile_max = -INFINITY;
@@ -66,7 +66,8 @@ QUIRE_DEVICE float RowSum(float share) {
   return share + __shfl_xor_sync(kWholeWarp, share, 2);
 }
 
-// The merger of two states, and the factor for the sums accumulated under each of the two.
+// The merged state of two states. first_factor and second_factor rescale sums that were accumulated
+// under the first and the second state.
 struct MergedState {
   SoftmaxState state;
   float first_factor = 0.0F;

@@ -1,10 +1,12 @@
-// PlanDecode, Decode and DecodeGridSize. The attention itself is in paged_decode.cuh; this file has
-// the prefix sum before it and the merge of the splits after it.
+// PlanDecode, Decode and DecodeGridSize. The attention itself is in paged_decode.cuh. This file has
+// the prefix sum of split counts, which runs before the attention, and the merge of splits, which
+// runs after it.
 //
-// A sequence has ceil(seq_len / split_tokens) splits, except splits entirely before the sliding
-// window. So a batch has at most num_decodes * ceil(max seq_len / split_tokens) splits, and with a
-// sliding window also at most num_decodes * (ceil(sliding_window / split_tokens) + 1). Memory for
-// the smaller number is enough. Only sequences of two or more splits write partial results.
+// A sequence has ceil(seq_len / split_tokens) splits, minus the splits that lie entirely before the
+// sliding window. So a batch has at most num_decodes * ceil(max seq_len / split_tokens) splits, and
+// with a sliding window also at most num_decodes * (ceil(sliding_window / split_tokens) + 1).
+// Memory for the smaller number is enough. Only sequences of two or more splits write partial
+// results.
 #include <bit>
 #include <cstdint>
 
@@ -24,12 +26,13 @@ QUIRE_DEVICE int32_t CountSplits(const PagedAttentionParams& params,
                                  const DecodePlan& plan,
                                  int32_t i) {
   int32_t sequence = plan.seq_index != nullptr ? plan.seq_index[i] : i;
-  int32_t seq_len = params.seq_lens[sequence];  // 0 for padding; then the result is 0, too
+  // Padding has length 0, so it has 0 splits.
+  int32_t seq_len = params.seq_lens[sequence];
   int32_t first_split = FirstKey(seq_len - 1, params.sliding_window) / plan.split_tokens;
   return (seq_len + plan.split_tokens - 1) / plan.split_tokens - first_split;
 }
 
-// Returns the sum over this lane and all lower lanes.
+// Returns the sum of the values of this lane and all lower lanes.
 QUIRE_DEVICE int32_t WarpPrefixSum(int32_t value) {
   int lane = static_cast<int>(threadIdx.x % kWarpSize);
   QUIRE_UNROLL

@@ -7,32 +7,33 @@
 // blocks.
 //
 // An item. The query heads are the 16 rows of the A operand; unused rows are zero. Each of 4 warps
-// takes 16 of every 64 positions. A warp has its own ring of K and V tiles (K0 V0 K1 V1 ..., filled
-// by cp.async), running softmax and accumulators. The warps meet at a CTA barrier only at the end,
+// takes 16 of every 64 positions. A warp has its own softmax state, accumulators, and ring of K and
+// V tiles (K0 V0 K1 V1 ..., filled by cp.async). The warps meet at a CTA barrier only at the end,
 // where their four results are merged in order. If the sequence has several splits, the item's
-// result goes to the partials, and MergeSplits merges all splits in order. A position's warp and
-// split depend on the position alone, so a row's bits depend on its sequence alone.
+// result is stored as a partial result, and MergeSplits merges all splits in order. A position's
+// warp and split depend on the position alone, so a row's bits depend on its sequence alone.
 //
 // Bytes in flight. 4.3 TB/s times about 0.8 us of latency under load are 3.4 MB, or 26 KB per SM. A
-// ring of r tiles has r - 1 tiles in flight per warp; r is the largest number for which all CTAs of
-// an SM fit into 228 KB. While one CTA of an SM starts or ends an item, the others keep copying. On
-// an H200:
+// ring of r tiles has r - 1 tiles in flight per warp. r is the largest number, up to 8, for which
+// all CTAs of an SM fit into 228 KB. While one CTA of an SM starts or ends an item, the others keep
+// copying. On an H200:
 //   head_dim                   64   80   96   112  128  256
 //   CTAs per SM                3    3    3    3    3    2
 //   tiles, 16-bit cache        8    6    5    4    4    3
 //   KB in flight per SM        168  150  144  126  144  128
 //   tiles, e4m3 cache          8    8    8    8    7    6
 //   KB in flight per SM        84   105  126  147  144  160
-// If a CTA may have only 99 KB (compute capability 8.6, 8.9, 12.x), head_dim 256 has a version with
-// 2 and 5 tiles.
+// On devices that allow a CTA only 99 KB (compute capability 8.6, 8.9, 12.x), head_dim 256 has
+// another version, with 2 tiles of a 16-bit cache or 5 tiles of e4m3.
 //
-// Bound. Memory bandwidth: each position of a KV head has 2 head_dim sizeof(cache) bytes, which are
-// read once. 16 rows cost 64 head_dim FLOP per position: 16 FLOP per byte of bf16, 32 of e4m3. At
-// full bandwidth these take 9 % and 18 % of the tensor cores. Partials add about
-// 4 group / (split_tokens sizeof(cache)) of the traffic.
+// Bound. Decode is bound by memory bandwidth: each position of a KV head has 2 head_dim
+// sizeof(cache) bytes, which are read once. Two products of 16 rows cost 64 head_dim FLOP per
+// position. These are 16 FLOP per byte of bf16, or 32 per byte of e4m3. At full bandwidth these
+// FLOP take 9 % (bf16) and 18 % (e4m3) of the tensor cores. Partial results increase the traffic by
+// a fraction of about 4 group / (split_tokens sizeof(cache)), for `group` query heads per KV head.
 //
-// Registers. head_dim 128 needs 64 for accumulators and 32 for Q. head_dim 256 would need 128 and
-// 64, so that version reads Q from shared memory at each use.
+// Registers. head_dim 128 needs 64 registers for accumulators and 32 for Q. head_dim 256 would need
+// 128 and 64, so its version reads Q from shared memory at each use.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_DECODE_CUH_
 #define QUIRE_KERNELS_CUDA_PAGED_DECODE_CUH_
 
@@ -51,7 +52,8 @@ namespace quire::gpu {
 
 inline constexpr int kDecodeWarps = 4;
 inline constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
-inline constexpr int kRoundKeys = kDecodeWarps * kTileKeys;  // positions per tile of all warps
+// Positions of a round, in which each warp takes one tile.
+inline constexpr int kRoundKeys = kDecodeWarps * kTileKeys;
 
 // Layout of the CTA's shared memory, of at most kMaxSharedBytes.
 template <typename Cache, int kHeadDim, int kMaxSharedBytes = kMostSharedBytes>
@@ -71,7 +73,7 @@ struct DecodeShape {
   static constexpr int kFixedBytes = QueryTile<kHeadDim>::kBytes + kStateBytes + kFactorBytes;
 
   // An SM has 228 KB of shared memory, and each CTA takes 1 KB more than its kernel asks for. A
-  // ring has at most 8 tiles, because more hide no more latency.
+  // ring has at most 8 tiles, because more tiles hide no more latency.
   static constexpr int kShareOfSm = (228 / kCtasPerSm - 1) * 1024;
   static constexpr int kBytesToUse = kShareOfSm < kMaxSharedBytes ? kShareOfSm : kMaxSharedBytes;
   static constexpr int kTilesThatFit = (kBytesToUse - kFixedBytes) / (kDecodeWarps * Tile::kBytes);
@@ -93,14 +95,15 @@ struct DecodeShape {
 struct DecodeItem {
   int32_t sequence = 0;  // row of seq_lens and block_tables
   int32_t token = 0;     // row of q and out
-  int32_t position = 0;  // of the query
+  int32_t position = 0;  // the query's position
   int32_t begin = 0;     // the item covers positions [begin, end)
   int32_t end = 0;
   int32_t kv_head = 0;
-  int32_t first_head = 0;  // query heads [first_head, first_head + num_rows)
-  int32_t num_rows = 0;    // 1 .. 16
-  int32_t split = 0;       // index in the batch, row of the partials
-  bool whole = false;      // whether `split` is the sequence's only split
+  // The item computes query heads [first_head, first_head + num_rows).
+  int32_t first_head = 0;
+  int32_t num_rows = 0;  // 1 .. 16
+  int32_t split = 0;     // index among the batch's splits, and row of the partials
+  bool whole = false;    // whether `split` is the sequence's only split
 };
 
 // Returns the i in [0, num_decodes) with split_start[i] <= split < split_start[i + 1]. One warp
@@ -170,9 +173,9 @@ class KvRing {
     }
   }
 
-  // Called in turns, NextKeys first. Each returns the ring's next tile, which is valid until the
-  // next call. Also starts the copy of the tile that is kTiles - 1 ahead, into the slot of the
-  // tile returned before.
+  // NextKeys and NextValues are called in turns, NextKeys first. Each returns the ring's next tile,
+  // which is valid until the next call. Each also starts the copy of the tile that is kTiles - 1
+  // ahead, into the slot of the tile that the previous call returned.
   QUIRE_DEVICE const uint8_t* NextKeys() {
     Arrive();
     (kTiles - 1) % 2 == 0 ? CopyKeys() : CopyValues();
@@ -236,7 +239,7 @@ class KvRing {
   }
 
   // Reads the block table for the 16 tiles from position_ on. Lane l gets the block of tile l / 2,
-  // half l % 2.
+  // half l % 2 (8 positions).
   QUIRE_DEVICE void FindLaneBlock() {
     int lane = static_cast<int>(threadIdx.x % kWarpSize);
     lane_block_ = FindBlock(kv_, position_ + lane / 2 * kRoundKeys + lane % 2 * 8, begin_, end_);
@@ -248,7 +251,7 @@ class KvRing {
   uint8_t* memory_;
   int begin_;
   int end_;
-  int position_;  // of the next tile to copy
+  int position_;  // first position of the next tile to copy
   int tile_in_group_ = 0;
   BlockId lane_block_ = kNullBlockId;
   int filled_slot_ = 0;
@@ -259,7 +262,7 @@ class KvRing {
 template <int kHeadDim>
 struct WarpResult {
   float out[kHeadDim / 8][4] = {};
-  SoftmaxState states[2];  // `sum` is the lane's share
+  SoftmaxState states[2];  // `sum` is the lane's share of the row's sum
 };
 
 // Adds the warp's part of positions [begin, end) to `result`. first: the warp's first position.
@@ -378,8 +381,8 @@ QUIRE_DEVICE void StoreQueries(uint8_t* tile,
   }
 }
 
-// Launched with any number of CTAs; each has kDecodeThreads threads and DecodeShape::kSharedBytes
-// of shared memory. Results have the same bits for every kMaxSharedBytes.
+// Launched with any number of CTAs. Each CTA has kDecodeThreads threads and
+// DecodeShape::kSharedBytes of shared memory. Results have the same bits for every kMaxSharedBytes.
 template <typename T, typename Cache, int kHeadDim, int kMaxSharedBytes>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kDecodeThreads, (DecodeShape<Cache, kHeadDim>::kCtasPerSm))
     DecodeItems(DecodeParams params) {
@@ -434,7 +437,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kDecodeThreads, (DecodeShape<Cache, kHeadD
   }
 }
 
-// Calls body with the types and the device's kMaxSharedBytes.
+// Calls body with the template arguments T, Cache and the device's kMaxSharedBytes.
 template <int kHeadDim, typename Body>
 int DispatchDecode(DType dtype, DType cache_dtype, Body&& body) {
   return DispatchCacheElement(dtype, cache_dtype, [&]<typename T, typename Cache>() {

@@ -1,4 +1,4 @@
-// Shared by decode's launcher and its kernels for each head_dim.
+// Shared by the launcher of decode (paged_decode.cu) and the kernels for each head_dim.
 //
 // Thread safety: functions without state.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_DECODE_H_
@@ -15,12 +15,12 @@ struct DecodeParams {
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
   int32_t num_queries_per_kv_head = 0;  // size of a group of query heads
-  // Items per group; each computes at most 16 of its query heads.
+  // Items of one group in one split. An item computes at most 16 query heads of the group.
   int32_t num_row_groups = 0;
 };
 
-// Both return kUnsupported unless the cache is of the activations' type or kF8E4M3. Each head_dim
-// is instantiated in a separate .cu file.
+// RunDecode and CountDecodeCtas return kUnsupported unless the cache is of the activations' type or
+// kF8E4M3. Each head_dim is instantiated in a separate .cu file.
 template <int kHeadDim>
 int RunDecode(const DecodeParams& params, Stream stream);
 template <int kHeadDim>

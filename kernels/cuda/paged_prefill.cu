@@ -19,7 +19,8 @@ bool IsSupported(const KvCacheLayout& layout) {
          std::has_single_bit(static_cast<uint32_t>(layout.block_size_tokens));
 }
 
-// Takes head sizes that are multiples of 64, the elements of a swizzled row.
+// Calls body with head_dim as template argument. Returns kUnsupported unless head_dim is 64, 128 or
+// 256: a swizzled row has 64 elements.
 template <typename Body>
 int DispatchWgmmaHeadDim(int32_t head_dim, Body&& body) {
   switch (head_dim) {
@@ -34,7 +35,7 @@ int DispatchWgmmaHeadDim(int32_t head_dim, Body&& body) {
   }
 }
 
-// Returns 0 if these types and head_dim have a kernel on warpgroup products for the device.
+// Returns 0 if the device has a kernel on warpgroup products (wgmma) for these types and head_dim.
 int CheckWgmma(DType activations, DType cache_dtype, int32_t head_dim) {
   // Code for compute capability 9.0a runs on no other device.
   constexpr int32_t kCapability = 90;

@@ -1,36 +1,38 @@
 // Attention of many queries over a paged context, on tensor cores (mma m16n8k16): prefill, chunked
 // prefill over earlier context, or a single query.
 //
-// Work. A CTA computes half a PrefillItem of one KV head: kMmaRows rows of (token, head in group),
-// so that query heads that share a KV head share the copies of its keys and values. Row r of a
-// sequence is the query at position (seq_len - query_len) + r / num_queries_per_kv_head. The
-// position alone decides which keys the row attends to, so a first prompt, a later chunk and a
-// decode are one case. The grid runs items in the caller's order, all KV heads of an item together.
-// If the longest items come first, few CTAs run alone at the end.
+// Work. A CTA computes half a PrefillItem of one KV head, which is kMmaRows rows. A row is one
+// token and one query head of the KV head's group, so the query heads of a group share the copies
+// of keys and values. Row r of a sequence is the query at position
+// (seq_len - query_len) + r / num_queries_per_kv_head. The position alone decides which keys the
+// row attends to, so a first prompt, a later chunk and a decode run the same code. The grid runs
+// items in the caller's order, all KV heads of an item together. If the longest items come first,
+// few CTAs run alone at the end.
 //
-// Warps. A warp has 32 rows, so that each fragment of K and V read from shared memory serves two
-// mma. With 16 rows per warp, reads would take longer (32 KB, 256 cycles for a tile of head_dim
-// 128) than the mma that use them (about 200 cycles of an SM). At head_dim 256 the accumulators
-// leave registers for only 16 rows.
+// Warps. A warp has 32 rows, so that each fragment of K and V that is read from shared memory
+// serves two mma. With 16 rows per warp, the reads would take longer (32 KB, 256 cycles for a tile
+// of head_dim 128) than the mma that use them (about 200 cycles of an SM). At head_dim 256 the
+// accumulators leave registers for only 16 rows.
 //
 // Pipeline. K and V have one buffer each, and cp.async fills them in turns:
 //   wait for K(j)  | start V(j)    | S = Q K^T            V arrives meanwhile
 //   wait for V(j)  | start K(j+1)  | softmax, O += P V    K arrives meanwhile
-// with a barrier after each wait. K and V have no second buffers: these would halve the CTAs per
-// SM, and several CTAs hide each other's waits. FindPlaces looks up the addresses of a tile's rows
-// one tile ahead.
+// with a barrier after each wait. K and V have no second buffers, because these would halve the
+// number of CTAs per SM, and several CTAs hide each other's waits. FindPlaces looks up the
+// addresses of a tile's rows one tile ahead.
 //
-// Order of sums. Tiles begin at multiples of kPrefillTileKeys from position 0, whatever the item's
-// first query. A tile that a row does not attend to leaves the row's state unchanged, bit for bit.
-// So a row's result does not depend on how the prompt was cut into chunks or the rows into items.
+// Order of sums. Tiles begin at multiples of kPrefillTileKeys from position 0, wherever the item's
+// queries begin. A tile that a row does not attend to leaves the row's state unchanged, bit for
+// bit. So a row's result does not depend on how the prompt was cut into chunks or the rows into
+// items.
 //
 // Registers and shared memory on sm_90, bf16, and CTAs (of 64 threads; head_dim 256: 128) per SM:
 //   head_dim                   64   80   96   112  128  256
 //   registers per thread       254  243  255  255  254  252   (no spills)
 //   KB of shared memory        28   34   40   46   52   100
 //   CTAs per SM                4    4    4    4    4    2     (registers set the limit)
-// If a CTA may have only 99 KB (compute capability 8.6, 8.9, 12.x), CTAs of head_dim 256 over a
-// 16-bit cache have half the rows.
+// On devices that allow a CTA only 99 KB (compute capability 8.6, 8.9, 12.x), CTAs of head_dim 256
+// over a 16-bit cache have half the rows.
 //
 // Source: FlashAttention-2, Dao 2023, sections 3.1 to 3.3; PagedAttention, Kwon et al. 2023.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_PREFILL_CUH_
@@ -62,14 +64,14 @@ inline constexpr int kMmaRows = kPrefillRows / 2;
 // Keys of a tile. Another value would change the bits of results.
 inline constexpr int kPrefillTileKeys = 64;
 
-// State that is equal in all threads, kept once in shared memory because registers are short.
+// State that is equal in all threads, kept once in shared memory because registers are scarce.
 struct PrefillCta {
   ItemRows rows;
   PagedKv kv;
 };
 
-// kMaxSharedBytes bounds a CTA's shared memory. If kMmaRows rows need more, a CTA has half of them.
-// A row's bits are the same in both cases.
+// kMaxSharedBytes bounds a CTA's shared memory. If kMmaRows rows need more, a CTA has half as many
+// rows. A row's bits are the same in both cases.
 template <typename T, typename Cache, int kHeadDim, int kMaxSharedBytes = kMostSharedBytes>
 struct PrefillShape {
   using M = MmaElement<T, Cache>;
@@ -78,11 +80,12 @@ struct PrefillShape {
   static constexpr int kScoreTiles = kPrefillTileKeys / 8;    // C fragments of S per row tile
   static constexpr int kOutTiles = kHeadDim / 8;              // C fragments of O per row tile
   static constexpr bool kQueryInRegisters = kHeadDim <= 64;
-  // True for bf16 queries on an e4m3 cache, which become f16 times a factor per row.
+  // True for bf16 queries on an e4m3 cache. Such queries are stored as f16, with one factor per
+  // row.
   static constexpr bool kHasRowFactors = !std::is_same_v<M, T>;
 
-  // Shared memory, in this order: queries, keys, values, places of rows, factors of rows,
-  // PrefillCta.
+  // Shared memory, in this order: queries, keys, values, offsets of rows (FindPlaces), factors of
+  // rows (StoreQueryRow), PrefillCta.
   static constexpr int kQueryStride = QueryTile<kHeadDim>::kRowStride;
   static constexpr int kTileStride = KvTile<Cache, kHeadDim>::kRowStride;
   static constexpr int kRowChunks = KvTile<Cache, kHeadDim>::kRowChunks;
@@ -101,8 +104,9 @@ struct PrefillShape {
 
   static constexpr int kCtasPerItem = kPrefillRows / kRows;
   static constexpr int kThreads = kRows / kRowsPerWarp * kWarpSize;
-  static constexpr int kMinCtas = 256 / kThreads;  // leaves 255 registers per thread
-  static_assert(kThreads >= kPrefillTileKeys);     // FindPlaces needs one thread per key
+  // CTAs per SM that the compiler must allow for: as many as leave 255 registers per thread.
+  static constexpr int kMinCtas = 256 / kThreads;
+  static_assert(kThreads >= kPrefillTileKeys);  // FindPlaces needs one thread per key
 };
 
 // ---- Global to shared ---------------------------------------------------------------------------
@@ -119,7 +123,7 @@ QUIRE_DEVICE void CopyQueries(uint8_t* queries,
   const auto* q = static_cast<const T*>(args.q);
   int lane = static_cast<int>(threadIdx.x % kWarpSize);
   if constexpr (sizeof(Cache) == 2) {
-    constexpr int kChunks = kHeadDim / 8;  // of 16 bytes
+    constexpr int kChunks = kHeadDim / 8;  // 16-byte chunks of a row
     for (int i = lane; i < Shape::kRowsPerWarp * kChunks; i += kWarpSize) {
       int32_t row = warp_row + i / kChunks;
       bool valid = row < rows.num_rows;
@@ -190,7 +194,8 @@ using WarpWeights = uint32_t[Shape::kRowTiles][kPrefillTileKeys / 16][4];
 template <typename Shape>
 using WarpOut = float[Shape::kRowTiles][Shape::kOutTiles][4];
 
-// scores += Q K^T, as AddScores, with each fragment of K read once for all row tiles.
+// scores += Q K^T for all row tiles. Does the same as AddScores, but reads each fragment of K once
+// for all row tiles.
 template <typename T, typename Cache, int kHeadDim, typename Queries>
 QUIRE_DEVICE void AddScoresOfRows(WarpScores<PrefillShape<T, Cache, kHeadDim>>& scores,
                                   const Queries& queries,
@@ -226,11 +231,11 @@ QUIRE_DEVICE void AddScoresOfRows(WarpScores<PrefillShape<T, Cache, kHeadDim>>& 
       }
     }
   } else {
-    // Matrix i: keys 8 i .. 8 i + 7 of 32, and a chunk of 16 dims. A lane has bytes 4 quad .. 4
-    // quad + 3.
+    // Matrix i has keys 8 i to 8 i + 7 of 32, and one chunk of 16 dims. A lane has four bytes of
+    // each matrix's chunk, from byte 4 (lane % 4) on.
     const uint8_t* lane_keys = keys + lane * Shape::kTileStride;
-    // If Q is in registers, k must be constant, so the loop is unrolled completely. Else only by
-    // two: conversions of more chunks at once would spill registers.
+    // If Q is in registers, k must be constant, so the loop is unrolled completely. Else the loop
+    // is unrolled only by two, because conversions of more chunks at once would spill registers.
     [[maybe_unused]] constexpr int kUnroll = Shape::kQueryInRegisters ? kHeadDim / 16 : 2;
     QUIRE_UNROLL_BY(kUnroll)
     for (int k = 0; k < kHeadDim / 16; ++k) {
@@ -249,7 +254,8 @@ QUIRE_DEVICE void AddScoresOfRows(WarpScores<PrefillShape<T, Cache, kHeadDim>>& 
   }
 }
 
-// out += P V, as AddValues, with each fragment of V read once for all row tiles.
+// out += P V for all row tiles. Does the same as AddValues, but reads each fragment of V once for
+// all row tiles.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE void AddValuesOfRows(WarpOut<PrefillShape<T, Cache, kHeadDim>>& out,
                                   const WarpWeights<PrefillShape<T, Cache, kHeadDim>>& weights,
@@ -275,8 +281,8 @@ QUIRE_DEVICE void AddValuesOfRows(WarpOut<PrefillShape<T, Cache, kHeadDim>>& out
       }
     }
   } else {
-    // Matrix i: keys 8 i .. 8 i + 7 of 32, and a chunk of 16 dims. Registers are those of
-    // AddValues.
+    // Matrix i has keys 8 i to 8 i + 7 of 32, and one chunk of 16 dims. The registers have the
+    // layout that AddValues describes.
     const uint8_t* lane_values = values + lane * Shape::kTileStride;
     QUIRE_UNROLL
     for (int n = 0; n < kPrefillTileKeys / 16; n += 2) {
@@ -318,8 +324,8 @@ QUIRE_DEVICE void StoreRows(
                                                             Shape::kQueryStride);
       QUIRE_UNROLL
       for (int n = 0; n < Shape::kOutTiles; n += 2) {
-        // The lane has four of 16 dims (AccumulatorDim): in a 16-bit cache each C tile holds two
-        // adjacent dims; in e4m3 adjacent dims lie in different tiles.
+        // The lane has four of 16 dims (AccumulatorDim). With a 16-bit cache, adjacent dims lie in
+        // one C tile; with e4m3, they lie in different tiles.
         const float(&x)[4] = out[m][n];
         const float(&y)[4] = out[m][n + 1];
         const int i = 2 * half;
@@ -338,7 +344,7 @@ QUIRE_DEVICE void StoreRows(
   }
   __syncwarp();
 
-  constexpr int kChunks = kHeadDim / 8;  // of 16 bytes
+  constexpr int kChunks = kHeadDim / 8;  // 16-byte chunks of a row
   int64_t token_stride = int64_t{args.num_heads} * kHeadDim;
   for (int i = lane; i < Shape::kRowsPerWarp * kChunks; i += kWarpSize) {
     int32_t row = warp_row + i / kChunks;
@@ -398,7 +404,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
   CopyQueries<T, Cache, kHeadDim>(
       queries, factors + warp * Shape::kRowsPerWarp, args, rows, warp_row);
   CommitCopies();
-  __syncthreads();  // makes the places visible
+  __syncthreads();  // makes the results of FindPlaces visible
   CopyRows<Shape>(keys, kv.keys, places_of(first_tile), rows, first_tile);
   CommitCopies();
   WaitCopies<1>();
@@ -433,7 +439,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
     FindPlaces(places_of(tile + 1), cta->kv, cta->rows, tile + 1);
 
     WaitCopies<0>();
-    __syncthreads();  // now V and the next places are visible, and no warp reads K
+    __syncthreads();  // now V and the next offsets are visible, and no warp reads K
     if (tile + 1 < past_tile) {
       CopyRows<Shape>(keys, cta->kv.keys, places_of(tile + 1), cta->rows, tile + 1);
       CommitCopies();
@@ -484,7 +490,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
         rescale[half] = UpdateScaledSoftmax(states[m][half], scores[m], half, scale);
       }
       PackWeights<typename Shape::M, kPrefillTileKeys>(weights[m], scores[m]);
-      // If all factors are 1, rescaling would change no bit. This is common, as maxima settle
+      // If all factors are 1, rescaling would change no bit. This is common, because maxima settle
       // early.
       bool is_changed = rescale[0] != 1.0F || rescale[1] != 1.0F;
       if (__any_sync(kWholeWarp, is_changed ? 1 : 0) != 0) {

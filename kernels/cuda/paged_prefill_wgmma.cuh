@@ -1,5 +1,6 @@
-// Prefill on warpgroup products (wgmma), for compute capability 9.0 and a cache of the queries'
-// type. Rows are numbered as in paged_prefill.cuh, and results equal that kernel's to rounding.
+// Prefill on warpgroup products (wgmma), for compute capability 9.0 and a cache of the same type as
+// the queries. Rows are numbered as in paged_prefill.cuh. The two kernels' results agree up to
+// rounding.
 //
 // Work. A CTA computes one PrefillItem of kPrefillRows rows of one KV head. It has three
 // warpgroups: one copies keys and values, and two compute 64 rows each. A warpgroup whose 64 rows
@@ -7,24 +8,25 @@
 //
 // Pipeline. Tiles of K and of V have two buffers each. The copying warpgroup fills them in the
 // order of use: K(0), K(1), V(0), K(2), V(1), ..., with two copies in flight. The copies are
-// cp.async because blocks of 8 tokens may lie anywhere in the pool. A computing warpgroup has two
+// cp.async because blocks of 8 tokens can lie anywhere in the pool. A computing warpgroup has two
 // products in flight, and computes the softmax of one tile meanwhile:
-//   start S(j) = Q K(j)^T | start O += P(j-1) V(j-1) | wait for S(j), softmax | wait for O, P(j)
+//   start S(j) = Q K(j)^T | start O += P(j-1) V(j-1) | await S(j), softmax | await O, pack P(j)
 // For head_dim up to 128 the two warpgroups take turns in starting products, so that the softmax of
 // one runs beside the products of the other.
 //
-// Barriers. Each buffer has a Full and a Free barrier. A phase of Full ends once the buffer's
-// copies have landed: the copies arrive at Full themselves, once per copying thread. Computing
-// threads then make the copies visible to products (MEMBAR.ALL.CTA and FENCE.VIEW.ASYNC, twice per
-// tile). A phase of Free ends once the products that read the buffer are done: each computing warp
-// arrives once. Both barriers are objects in shared memory, so that the two computing warpgroups
-// need not wait for each other. Turns and queries use named barriers, since only computing
-// warpgroups wait there.
+// Barriers. Each buffer has a Full and a Free barrier. A phase of Full ends when the buffer's
+// copies have landed: the copies of each copying thread arrive at Full themselves, as one arrival.
+// Computing threads then make the copies visible to products by FenceAsyncProxy, once for K and
+// once for V of a tile (in machine code MEMBAR.ALL.CTA and FENCE.VIEW.ASYNC). A phase of Free ends
+// when the products that read the buffer are done: each computing warp arrives once. Full and Free
+// are objects in shared memory, so that the two computing warpgroups need not wait for each other.
+// Turns and queries use named barriers, since only computing warpgroups wait there.
 //
-// Shared memory. Rows of K, V and Q are cut into pieces of 64 dims, 128 bytes. A panel is one piece
-// of all rows, swizzled (device/warpgroup.h). Keys are a second factor (B) whose k index is
-// contiguous, values one whose n index is contiguous, so neither is transposed. P stays in
-// registers, because the accumulator of S has the layout of a first factor (A).
+// Shared memory. Rows of K, V and Q are cut into pieces of 64 dims, 128 bytes. A panel has the
+// same piece of all rows, swizzled (device/warpgroup.h). K is the second factor (B) of S, with a
+// contiguous k index. V is the second factor of O, with a contiguous n index. So neither K nor V is
+// transposed. P stays in registers, because the accumulator of S has the layout of a first factor
+// (A).
 //
 // Order of sums. As in paged_prefill.cuh, but with tiles of kKeys keys, so the two kernels' bits
 // differ.
@@ -56,7 +58,8 @@
 
 namespace quire::gpu {
 
-// Numbers of the first computing warpgroup's named barriers; the second has the next number.
+// Named barriers of the first computing warpgroup. The second computing warpgroup uses each number
+// plus 1.
 inline constexpr int kTurnBarrier = 1;
 inline constexpr int kQueryBarrier = 3;
 
@@ -148,7 +151,8 @@ QUIRE_DEVICE void StartValues(WgmmaOut<Shape>& out,
 }
 
 // Turns the scores of tile i into weights, in place. lane_row: the lane's first row, counted in the
-// sequence; its second is lane_row + 8. Sets rescale to the factors for sums accumulated earlier.
+// sequence. The lane's second row is lane_row + 8. Sets rescale to the factors for sums accumulated
+// earlier.
 template <typename Shape>
 QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
                                  SoftmaxState (&states)[2],
@@ -195,15 +199,16 @@ QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
   }
 }
 
-// Stores `number` to memory that is never read, so that it is computed before the next wait. ptxas
-// of nvcc 13.0 moves waits for products up over arithmetic, but not over stores. Without the store,
-// the softmax would begin only after the products that it should overlap with. unread: one float of
-// shared memory per computing thread.
+// Stores `number` to memory that is never read, so that the number is computed before the next
+// wait. ptxas of nvcc 13.0 moves a wait for products ahead of earlier arithmetic, but not ahead of
+// earlier stores. Without the store, the softmax would begin only after the products that it should
+// overlap with. unread: one float of shared memory per computing thread.
 QUIRE_DEVICE void FinishBefore(float* unread, float number) {
   static_cast<volatile float*>(unread)[threadIdx.x - kWarpgroupSize] = number;
 }
 
-// Multiplies the lane's rows by their factors. Does nothing if all are 1, which change no bit.
+// Multiplies the lane's rows by their factors. Skips the work if all factors are 1, since these
+// change no bit.
 template <typename Shape>
 QUIRE_DEVICE void Rescale(WgmmaOut<Shape>& out, const float (&rescale)[2]) {
   const bool is_changed = rescale[0] != 1.0F || rescale[1] != 1.0F;
@@ -268,8 +273,8 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
   const PagedAttentionParams& args = params.attention;
   const int warp = static_cast<int>(threadIdx.x % kWarpgroupSize / kWarpSize);
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
-  const int warp_row = consumer * kWarpgroupRows + warp * kTileRows;  // counted in the CTA
-  const int32_t lane_row = cta.rows.first_row + warp_row + lane / 4;  // in the sequence
+  const int warp_row = consumer * kWarpgroupRows + warp * kTileRows;  // index in the CTA
+  const int32_t lane_row = cta.rows.first_row + warp_row + lane / 4;  // index in the sequence
 
   CopyQueryRows<Shape>(cta, args, consumer);
   const uint64_t queries =
@@ -295,7 +300,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
   // ---- S of tile i, out += P V of tile i - 1 ----
   for (int i = 1; i < num_tiles; ++i) {
     cta.keys.WaitUntilFull(i);
-    if (takes_turns && (consumer == 1 || i > 1)) {  // consumer 0 has the first turn
+    if (takes_turns && (consumer == 1 || i > 1)) {  // consumer 0 starts without waiting
       SyncNamedBarrier(kTurnBarrier + consumer, Shape::kConsumers * kWarpgroupSize);
     }
     StartScores<Shape>(scores, queries, cta.keys.Tile(i));

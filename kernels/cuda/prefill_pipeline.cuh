@@ -22,20 +22,21 @@ struct WgmmaShape {
   using Element = T;
   static constexpr int kHeadDim = kDim;
   static constexpr int kRows = kPrefillRows;
-  static constexpr int kConsumers = kRows / kWarpgroupRows;  // warpgroups
+  static constexpr int kConsumers = kRows / kWarpgroupRows;  // computing warpgroups
   static constexpr int kConsumerThreads = kConsumers * kWarpgroupSize;
   static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
   // Keys of a tile. Another value would change the bits of results.
   static constexpr int kKeys = kHeadDim <= 128 ? 128 : 64;
   static constexpr int kStages = 2;
   static constexpr int kPanels = kHeadDim / 64;
-  static constexpr int kRowChunks = kHeadDim / 8;  // of 16 bytes
-  // Columns of one product with V, and the number of such products.
+  static constexpr int kRowChunks = kHeadDim / 8;  // 16-byte chunks of a row
+  // Columns of one product with V.
   static constexpr int kOutColumns = kHeadDim <= 128 ? kHeadDim : 128;
+  // Number of products with V that together cover all columns.
   static constexpr int kOutParts = kHeadDim / kOutColumns;
   static constexpr bool kTakesTurns = kHeadDim <= 128;
 
-  // Registers per thread of a copying and a computing warpgroup. All threads start with 168.
+  // Registers per thread. All threads start with 168.
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 
@@ -58,7 +59,7 @@ struct TileBuffers {
 
   // i: index among the CTA's tiles.
   QUIRE_DEVICE uint8_t* Tile(int i) const { return tiles + i % Shape::kStages * Shape::kTileBytes; }
-  // Waits until products may read the tile.
+  // Waits until products can read the tile.
   QUIRE_DEVICE void WaitUntilFull(int i) const {
     Full(i).Wait(i / Shape::kStages & 1);
     FenceAsyncProxy();
@@ -68,7 +69,7 @@ struct TileBuffers {
       Free(i).Wait((i / Shape::kStages - 1) & 1);
     }
   }
-  // Return the barriers of tile i's buffer.
+  // Return the Full and the Free barrier of tile i's buffer.
   QUIRE_DEVICE SharedBarrier& Full(int i) const { return full[i % Shape::kStages]; }
   QUIRE_DEVICE SharedBarrier& Free(int i) const { return free[i % Shape::kStages]; }
 };
@@ -86,7 +87,7 @@ template <typename Shape>
 struct WgmmaCta {
   ItemRows rows;
   PagedKv kv;
-  uint8_t* queries = nullptr;  // shared memory
+  uint8_t* queries = nullptr;  // in shared memory
   TileBuffers<Shape> keys;
   TileBuffers<Shape> values;
   float* unread = nullptr;  // [kConsumerThreads], written by FinishBefore
@@ -151,8 +152,9 @@ QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
 }
 
 // Starts the copy of tile i of K or V. plane: kv.keys or kv.values. lane_place: the result of
-// FindLanePlace. Rows outside [begin, end) become zeros and are not read. Shuffles pass offsets,
-// not block ids: with block ids, products waited for copies and took 1.3 times as long.
+// FindLanePlace. Rows outside [begin, end) become zeros and are not read. The shuffles pass
+// offsets instead of block ids. When they passed block ids, products had to wait for the copies,
+// and took 1.3 times as long.
 template <typename Shape>
 QUIRE_DEVICE void CopyPagedTile(
     uint8_t* buffer, const uint8_t* plane, const WgmmaCta<Shape>& cta, int i, int64_t lane_place) {
@@ -208,7 +210,7 @@ QUIRE_DEVICE void CopyTiles(const WgmmaCta<Shape>& cta) {
     place = next_place;
   }
   CommitCopies();
-  WaitCopies<0>();  // required before the thread returns
+  WaitCopies<0>();  // a thread must wait for its copies before it returns
 }
 
 }  // namespace quire::gpu

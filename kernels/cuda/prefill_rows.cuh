@@ -17,12 +17,12 @@ namespace quire::gpu {
 
 // The rows of an item, and the positions that the rows attend to. A row is (token, head in group).
 struct ItemRows {
-  int32_t first_token = 0;  // the sequence's first row of q
-  int32_t context = 0;      // tokens before first_token
-  int32_t num_rows = 0;     // of the whole sequence
-  int32_t group = 1;        // num_queries_per_kv_head
+  int32_t first_token = 0;  // the row of q that holds the sequence's first query
+  int32_t context = 0;      // tokens of the sequence before its first query
+  int32_t num_rows = 0;     // rows of the whole sequence
+  int32_t group = 1;        // query heads per KV head
   int32_t first_head = 0;   // the first query head of the KV head
-  int32_t first_row = 0;    // of the item, counted in the sequence
+  int32_t first_row = 0;    // index of the item's first row in the sequence
   int32_t begin = 0;        // the item's rows together attend to [begin, end)
   int32_t end = 0;
   int32_t common_begin = 0;  // each of the item's rows attends to all of [common_begin, common_end)

@@ -4,11 +4,11 @@
 // conversion. A maximum is the same in any order, so a row's bits depend on the row alone. A NaN
 // counts as infinity, because fmaxf would ignore it.
 //
-// Versions: kChunks chunks of 16 elements per thread, for widths up to 8192 and 16384. Wider rows
-//           are read twice, because with 4 chunks a thread would spill registers.
-// Cost:     3 bytes per element (bf16). 64 rows of 14336 move 2.8 MB and are bound by the launch;
-//           8192 rows move 352 MB, 82 us at 4.3 TB/s. If the norm or the activation quantized its
-//           own output, no row would be written and read as bf16. That would save a launch and the
+// Versions: 1 or 2 (kChunks) chunks of 16 elements per thread, for widths up to 8192 and 16384.
+//           Wider rows are read twice, because with 4 chunks a thread would spill registers.
+// Cost:     3 bytes per element (bf16). 64 rows of 14336 move 2.8 MB and are launch-bound; 8192
+//           rows move 352 MB, 82 us at 4.3 TB/s. If the norm or the activation quantized its own
+//           output, no row would be written and read as bf16. That would save a launch and the
 //           moving of 4 bytes per element.
 // Source:   Micikevicius et al. 2022, FP8 Formats for Deep Learning (e4m3 without infinities).
 #include <cmath>
@@ -24,8 +24,8 @@
 namespace quire::gpu {
 namespace {
 
-constexpr int kElements =
-    kQuantizedVector;  // of a chunk, which is stored in one access of 16 bytes
+// Elements of a chunk, which is stored in one 16-byte access.
+constexpr int kElements = kQuantizedVector;
 constexpr float kLargestFloat = 0x1.fffffeP127F;
 
 // Returns the largest magnitude, or infinity if an element is NaN.
@@ -39,7 +39,8 @@ QUIRE_DEVICE float LargestMagnitude(const float (&x)[kElements]) {
   return largest;
 }
 
-// Returns the scale for a row whose largest magnitude is `largest`; NaN if that is infinite.
+// Returns the scale for a row whose largest magnitude is `largest`, or NaN if `largest` is
+// infinite.
 QUIRE_DEVICE float ScaleFor(float largest) {
   return largest <= kLargestFloat ? fmaxf(largest / kLargestQuantized, kSmallestScale) : NAN;
 }

@@ -21,7 +21,7 @@ inline constexpr float kLargestQuantized = 448.0F;
 inline constexpr float kSmallestScale = 0x1p-120F;
 
 // scales[r] = max(largest |in[r]| / 448, kSmallestScale); out[r][i] = in[r][i] / scales[r], rounded
-// to nearest. A row with a NaN or an infinity gets the scale NaN and NaN in all elements. e4m3 has
+// to nearest. A row with a NaN or an infinity gets the scale NaN and NaN in all elements: e4m3 has
 // no infinity, and a fault in the input must show in the row of the product.
 struct QuantizeRowsArgs {
   int64_t num_rows = 0;

@@ -27,7 +27,7 @@ struct DeviceInfo {
   char name[64] = {};
   uint8_t uuid[16] = {};  // unique among all devices of all machines
   int32_t index = 0;
-  int32_t compute_capability = 0;  // 90: sm_90
+  int32_t compute_capability = 0;  // 90 for sm_90
   int32_t num_multiprocessors = 0;
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;
@@ -52,21 +52,21 @@ int AllocatePinned(void** pointer, size_t bytes);
 // REQUIRES: no copy that reads or writes the memory is under way.
 int FreePinned(void* pointer);
 
-// Copy in stream order. Pinned memory may be read after the call returns, other host memory is read
-// before. The caller may reuse a pinned source, and read what was copied to the host, once it knows
-// that a later operation on the stream is done.
+// CopyToDevice and CopyToHost copy in stream order. CopyToDevice may read pinned memory after it
+// returns, but reads other host memory before it returns. When the caller knows that a later
+// operation on the stream is done, it may reuse a pinned source, or read copied bytes on the host.
 int CopyToDevice(void* device, const void* host, size_t bytes, Stream stream);
 int CopyToHost(void* host, const void* device, size_t bytes, Stream stream);
 // Makes `count` copies between pinned memory and the device, all in one direction, in any order.
 // REQUIRES: no copy writes another's source or destination.
 int CopyMany(
     void* const* to, const void* const* from, const size_t* bytes, size_t count, Stream stream);
-// Copies within the device; may be recorded.
+// Copies within the device. The copy may be recorded in a graph.
 int CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream);
 // Copies a matrix of floats into columns of a wider matrix, on the device.
 struct ColumnsCopy {
   float* to = nullptr;
-  int64_t to_stride = 0;  // in elements
+  int64_t to_stride = 0;  // distance between rows, in elements
   const float* from = nullptr;
   int64_t from_stride = 0;
   int64_t num_rows = 0;
@@ -97,13 +97,14 @@ int SynchronizeEvent(Event event);
 int ElapsedMilliseconds(Event begin, Event end, float* milliseconds);
 
 // Between BeginGraph and EndGraph, operations enqueued on the stream are recorded instead of run,
-// with their arguments' current values. LaunchGraph runs the recorded operations any number of
-// times; memory that they refer to must stay allocated. The default stream cannot be recorded.
+// with their arguments' current values. LaunchGraph can run the recorded operations any number
+// of times; memory that these operations use must stay allocated. The default stream cannot be
+// recorded.
 //
 // During the recording these calls on the recording thread return an error:
 //   - Allocate, Free, AllocatePinned and FreePinned;
 //   - on the recorded stream: Synchronize, CopyMany, LaunchGraph, copies from and to unpinned host
-//     memory, and WaitForEvent of events not recorded there;
+//     memory, and WaitForEvent of events that were not recorded on this stream;
 //   - QueryEvent and SynchronizeEvent of events recorded on the recorded stream.
 // Each such call also invalidates the recording (cudaStreamCaptureModeThreadLocal), so that
 // EndGraph returns an error.

@@ -82,7 +82,8 @@ int CopyMany(
   if (error != cudaErrorNotSupported && error != cudaErrorCallRequiresNewerDriver) {
     return error;
   }
-  cudaGetLastError();  // the driver is too old for batches: copy one by one
+  // The driver is too old for batches. Clears the error, and copies one by one.
+  cudaGetLastError();
   error = cudaSuccess;
   for (size_t i = 0; i < count && error == cudaSuccess; ++i) {
     error = cudaMemcpyAsync(to[i], from[i], bytes[i], cudaMemcpyDefault, on);
@@ -136,7 +137,7 @@ int QueryEvent(Event event, bool* has_happened) {
   const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(event));
   *has_happened = state == cudaSuccess;
   if (state == cudaErrorNotReady) {
-    cudaGetLastError();  // else a later launch would report "not ready" as its error
+    cudaGetLastError();  // clears "not ready", which a later launch would report as its error
     return 0;
   }
   return state;

@@ -15,7 +15,7 @@
 
 namespace quire::gpu {
 
-inline constexpr int kGroupThreads = 4;  // threads with one maximum in the first pass
+inline constexpr int kGroupThreads = 4;  // threads that share one maximum in the first pass
 
 // ---- The short list ----
 
@@ -67,9 +67,9 @@ QUIRE_DEVICE int32_t SortCandidates(SampleWorkspace* workspace) {
   return count;
 }
 
-// Returns the count-th greatest of the thread groups' maxima. At least `count` tokens have a logit
-// of this or more, and usually few more do. Returns -infinity if fewer than `count` groups have a
-// token.
+// Returns the count-th greatest of the thread groups' maxima. At least `count` tokens, and usually
+// few more, have a logit that is not below it. Returns -infinity if fewer than `count` groups have
+// a token.
 QUIRE_DEVICE float BoundOfLikeliest(int32_t count, uint64_t best_rank, SampleWorkspace* workspace) {
   const auto num_groups = static_cast<int32_t>(blockDim.x) / kGroupThreads;
   if (count > num_groups) {
@@ -130,15 +130,15 @@ QUIRE_DEVICE void BuildHistogram(const LogitRow& row,
   __syncthreads();
 }
 
-// Returns the rank at which the tokens with is_in_scope(logit) reach the limit. Finds it eleven
-// bits at a time.
+// Adds up the tokens for which is_in_scope(logit) is true, likeliest first, and returns the rank at
+// which they reach the limit. Finds eleven bits of the rank at a time.
 template <typename IsInScope>
 QUIRE_DEVICE uint64_t FindCutoffByDigits(const LogitRow& row,
                                          const Distribution& distribution,
                                          Limit limit,
                                          SampleWorkspace* workspace,
                                          IsInScope is_in_scope) {
-  uint64_t prefix = 0;  // the cutoff >> shift
+  uint64_t prefix = 0;  // the bits of the cutoff found so far: cutoff >> shift
   int shift = 64;
   while (shift > 0) {
     const int digit_bits = shift < kDigitBits ? shift : kDigitBits;

@@ -30,7 +30,9 @@ QUIRE_DEVICE uint64_t FindCutoff(const LogitRow& row,
     return distribution.BinOf(logit);
   });
   const Found bin = FindBin(limit, kNumBins, workspace);
-  if (bin.index >= kNumBins - 1) {  // tokens of the last bin have mass 0, so all others are kept
+  if (bin.index >= kNumBins - 1) {
+    // The limit is not reached before the last bin. All tokens are kept, because those of the last
+    // bin have mass 0, so Draw never returns them.
     StoreSegments(Collect(
                       row,
                       distribution,
@@ -75,13 +77,14 @@ QUIRE_DEVICE uint64_t FindCutoff(const LogitRow& row,
   return cutoff;
 }
 
-// Returns the least mass that is at least top_p of the total.
+// Returns the least integer mass that is at least top_p of the total.
 QUIRE_DEVICE uint64_t NucleusMass(float top_p, uint64_t total) {
   return static_cast<uint64_t>(ceil(static_cast<double>(top_p) * static_cast<double>(total)));
 }
 
-// Sets *cutoff to the cutoff of top-k and top-p together, found in the short list, and the segments
-// as FindCutoff. Returns false if the list overflows or does not hold the cutoff.
+// Sets *cutoff to the cutoff of top-k and top-p together, found in the short list, and sets the
+// masses of segments as FindCutoff does. Returns false if the list overflows or does not hold the
+// cutoff.
 QUIRE_DEVICE bool FindCutoffInShortList(const LogitRow& row,
                                         const Distribution& distribution,
                                         const SampleRow& params,

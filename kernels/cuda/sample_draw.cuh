@@ -19,7 +19,7 @@
 namespace quire::gpu {
 
 // Adds up the masses of kept tokens by ascending id, and returns the first token at which the sum
-// exceeds u * total, where u = word * 2^-32. Masses are integers, so the sum exceeds u * total once
+// exceeds u * total, where u = word * 2^-32. Masses are integers, so the sum exceeds u * total when
 // it reaches floor(u * total) + 1.
 QUIRE_DEVICE TokenId Draw(const LogitRow& row,
                           const Distribution& distribution,
@@ -60,8 +60,8 @@ QUIRE_DEVICE TokenId SampleToken(const LogitRow& row,
     StoreSegments(sum, workspace);
   } else if (!FindCutoffInShortList(
                  row, distribution, params, scan.best_rank, workspace, &cutoff)) {
-    // First top-k, then top-p of the tokens left. A loop with one call of FindCutoff, since each
-    // call site inlines much code.
+    // First top-k, then top-p of the tokens that top-k keeps. This is a loop with a single call of
+    // FindCutoff, since each call site inlines much code.
     for (int filter = has_top_k ? 0 : 1; filter < (has_top_p ? 2 : 1); ++filter) {
       const Limit limit =
           filter == 0

@@ -1,4 +1,4 @@
-// Log-probabilities by the model's raw logits: of the sampled token, and of the likeliest tokens.
+// Log-probabilities of the sampled token and of the likeliest tokens, by the model's raw logits.
 //
 // All threads of the CTA call together.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_LOGPROBS_CUH_
@@ -28,7 +28,7 @@ struct Normalizer {
   float log_sum;
 
   QUIRE_DEVICE float LogprobOf(float logit) const {
-    // The difference of two logits may need more digits than fp32 has.
+    // The difference of two logits can need more digits than fp32 has.
     return static_cast<float>(static_cast<double>(logit) - static_cast<double>(max_logit) -
                               static_cast<double>(log_sum));
   }

@@ -1,7 +1,7 @@
 // Probabilities as integers, in the sampling kernel's shared memory: the mass of a token, and the
-// kept mass of each warp's segment of the row. The head of sample.cu defines mass.
+// mass of the kept tokens in each warp's segment of the row. The head of sample.cu defines mass.
 //
-// All threads of the CTA call together, except for methods.
+// All threads of the CTA call a function together. Methods have no such rule.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_MASSES_CUH_
 #define QUIRE_KERNELS_CUDA_SAMPLE_MASSES_CUH_
 
@@ -21,14 +21,14 @@ inline constexpr int32_t kMaxCandidates = 4096;  // a power of two
 inline constexpr float kMassOfLikeliest = 0x1p40F;
 inline constexpr int kDigitBits = 11;
 inline constexpr int kNumBins = 1 << kDigitBits;
-// The last bin holds all tokens that are 41 octaves or more below the likeliest. Their masses are
-// 0.
+// Bins per octave, a factor of two in probability. At this value the last bin holds the tokens that
+// are 41 octaves or more below the likeliest. The masses of such tokens are 0.
 inline constexpr float kBinsPerOctave = 49.9F;
 
 // ---- Shared memory ----
 
 // 64-bit sums by 32-bit atomics, which shared memory has in hardware. The low half's value before
-// an addition shows whether it carried.
+// an addition shows whether the addition carried.
 template <int kCount>
 struct MassSums {
   uint32_t low[kCount];
@@ -51,13 +51,13 @@ struct MassSums {
 };
 
 struct SampleWorkspace {
-  uint64_t candidates[kMaxCandidates];  // ranks
-  // Mass or number of tokens by bin. Numbers need only `low`.
+  uint64_t candidates[kMaxCandidates];  // ranks of candidates
+  // Masses or numbers of tokens, by bin. Numbers of tokens use only `low`.
   MassSums<kNumBins> bins;
-  MassSums<kMaxSegments> segments;  // kept mass, by segment of the row
+  MassSums<kMaxSegments> segments;  // mass of kept tokens in each segment of the row
   CtaScratch scratch;
   float float_scratch[kWarpSize];
-  uint32_t num_candidates;  // all that were found, even if more than kMaxCandidates
+  uint32_t num_candidates;  // counts all candidates found, even those beyond kMaxCandidates
   float raw_logit;
 };
 
@@ -73,18 +73,19 @@ struct Distribution {
     return (max_logit - logit) * octaves_per_logit;
   }
 
-  // Returns 0 for tokens below min_p or too unlikely to be drawn.
+  // Returns the token's mass, which is 0 for tokens below min_p or too unlikely to be drawn.
   QUIRE_DEVICE uint64_t MassOf(float logit) const {
     const float weight = Exp2(-OctavesOf(logit));
     if (weight < min_p) {
       return 0;
     }
     const float mass = weight * kMassOfLikeliest;
-    // Most masses are small, and conversion to 32 bits is faster.
+    // Converts small masses, the most frequent, to 32 bits, which is faster than to 64 bits.
     return mass < 0x1p32F ? uint64_t{static_cast<uint32_t>(mass)} : static_cast<uint64_t>(mass);
   }
 
-  // Returns the token's bin as a number whose integer part is the bin; lower for likelier tokens.
+  // Returns a number whose integer part is the token's bin. The number is lower for likelier
+  // tokens.
   QUIRE_DEVICE float BinPosition(float logit) const { return OctavesOf(logit) * kBinsPerOctave; }
 
   QUIRE_DEVICE int32_t BinOf(float logit) const {

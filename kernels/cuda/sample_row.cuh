@@ -22,7 +22,7 @@ inline constexpr int kUnroll = 4;  // 16-byte loads in flight per thread
 struct LogitRow {
   const float* logits;
   int32_t vocab_size;
-  bool is_aligned;  // to 16 bytes
+  bool is_aligned;  // whether `logits` is 16-byte aligned
   // Each warp reads a segment of consecutive tokens, and each lane four of them (a quad) at a time.
   // vocab_size and the CTA's size alone decide which thread reads a token.
   int32_t quads_per_segment;
@@ -39,7 +39,7 @@ QUIRE_DEVICE LogitRow RowOf(const SampleParams& args, int32_t index) {
           (per_warp + kWarpSize - 1) / kWarpSize * kWarpSize};
 }
 
-// Calls visit(token_id, logit) for this thread's tokens, ids ascending.
+// Calls visit(token_id, logit) for each of this thread's tokens, by ascending id.
 template <typename Visit>
 QUIRE_DEVICE void ForEachToken(const LogitRow& row, Visit visit) {
   const auto warp = static_cast<int32_t>(threadIdx.x / kWarpSize);
@@ -76,7 +76,7 @@ QUIRE_DEVICE void ForEachToken(const LogitRow& row, Visit visit) {
 
 QUIRE_DEVICE uint64_t RankOf(float logit, TokenId token_id) {
   constexpr uint32_t kSign = uint32_t{1} << 31;
-  const uint32_t bits = __float_as_uint(logit + 0.0F);  // -0 becomes 0
+  const uint32_t bits = __float_as_uint(logit + 0.0F);  // the addition turns -0 into 0
   const uint32_t key = (bits & kSign) != 0 ? ~bits : bits | kSign;
   return uint64_t{key} << 32 | ~static_cast<uint32_t>(token_id);
 }
@@ -95,9 +95,9 @@ QUIRE_DEVICE float LogitOf(uint64_t rank) {
 
 // Result of ScanRow over one thread's tokens.
 struct Scan {
-  uint64_t best_rank;  // 0 if the thread has no token or only banned ones
+  uint64_t best_rank;  // 0 if the thread has no tokens except banned ones
   float best_logit;
-  float sum;  // of exponentials relative to best_logit
+  float sum;  // sum of exponentials relative to best_logit
   uint32_t num_not_finite;
 };
 

@@ -1,14 +1,15 @@
-// Windows: a pool of blocks on the device, and places of one block each. A place can show any block
-// at a second address (kernels/api/window_memory.h says what for).
+// Windows consist of a pool of blocks on the device, and of places. A place is a range of
+// addresses, as large as one block, that can show any block of the pool at a second address
+// (kernels/api/window_memory.h says why).
 //
 // CUDA build: each block is a separate physical allocation, made in CreateWindows, mapped into the
 // pool permanently and into places on demand. Reading a place that shows nothing is an illegal
 // access. Emulated build: pool and places map a memory file. A kernel faults if it copies from a
-// place that shows nothing, or that changed since the kernel was enqueued.
+// place that shows nothing, or from a place that changed after the kernel was enqueued.
 //
-// Devices:       as in runtime.h: windows belong to the device that was current at their creation.
+// Devices:       as in runtime.h. Windows belong to the device that was current at their creation.
 // Thread safety: one thread at a time calls MapPlaces and UnmapPlaces. Operations that touch other
-//                places may run meanwhile, on devices as in runtime.h.
+//                places may run meanwhile, on the devices that runtime.h allows.
 // Cost:          kernels/cuda/README.md has the calls' times on a GPU.
 // Errors:        0 or a cudaError_t, as in runtime.h.
 // Source:        CUDA C++ Programming Guide, "Virtual Memory Management".
@@ -31,7 +32,7 @@ struct WindowsShape {
 struct Windows {
   void* handle = nullptr;
   void* pool = nullptr;    // [num_blocks, block_bytes], read and written
-  void* places = nullptr;  // [num_places, block_bytes], read by kernels alone
+  void* places = nullptr;  // [num_places, block_bytes], only read, and only by kernels
 };
 
 // Sets *bytes to the current device's page size, or to 0 if the device cannot map windows.

@@ -1,4 +1,5 @@
-// Driver functions are looked up on first use, so that quire_cuda.so loads without a driver.
+// The windows of windows.h on a GPU. Driver functions are looked up on first use, so that
+// quire_cuda.so can be loaded without a driver.
 #include <algorithm>
 #include <iterator>
 #include <memory>
@@ -39,7 +40,7 @@ struct Driver {
 
   template <typename Function>
   void Find([[maybe_unused]] const char* name, Function* function) {
-#if CUDART_VERSION < 12050  // these toolkits cannot ask for a version
+#if CUDART_VERSION < 12050  // older toolkits cannot ask for a version of a function
     *function = nullptr;
     error = cudaErrorNotSupported;
 #else
@@ -48,7 +49,7 @@ struct Driver {
     const cudaError_t asked =
         cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion, cudaEnableDefault, &result);
     if (asked != cudaSuccess || found == nullptr) {
-      cudaGetLastError();  // else a later launch would report this error
+      cudaGetLastError();  // clears the error, which a later launch would report again
       error = asked != cudaSuccess ? asked : cudaErrorNotSupported;
     }
     *function = reinterpret_cast<Function>(found);
@@ -139,7 +140,7 @@ class DeviceWindows {
     return result;
   }
 
-  // Calls cuMemUnmap once for each run of mapped places, since cuMemUnmap fails on others.
+  // Calls cuMemUnmap once for each run of mapped places, since cuMemUnmap fails on other places.
   CUresult Unmap(int64_t place, int64_t count) {
     const auto begin = is_mapped_.begin() + place;
     const auto end = begin + count;
@@ -165,8 +166,8 @@ class DeviceWindows {
   size_t PoolBytes() const { return static_cast<size_t>(shape_.num_blocks) * shape_.block_bytes; }
   size_t PlacesBytes() const { return static_cast<size_t>(shape_.num_places) * shape_.block_bytes; }
 
-  // Makes the addresses readable and writable. Places are only read, and an H200's driver accepted
-  // read-only places. But only one program, started by hand, has run on read-only places.
+  // Makes the addresses readable and writable. Places are only read, so read-only access would
+  // suffice, and an H200's driver accepted it. But only one program, started by hand, has tried it.
   CUresult Open(CUdeviceptr at, size_t bytes) const {
     const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -180,7 +181,7 @@ class DeviceWindows {
   CUdeviceptr places_ = 0;
   std::vector<CUmemGenericAllocationHandle> blocks_;
   size_t num_in_pool_ = 0;
-  std::vector<bool> is_mapped_;  // by place; empty until the places' addresses are reserved
+  std::vector<bool> is_mapped_;  // one entry per place; empty until places have addresses
 };
 
 }  // namespace

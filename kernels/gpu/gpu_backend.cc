@@ -40,9 +40,10 @@ absl::Status DeviceError(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
 }
 
-// Returns the tokens that one split covers. At 50 tokens per query, a split's partial results are
-// at most 4 % of the keys and values that it reads. The minimum of 512 saves short contexts a
-// merge: on an H200 512 beats 256 for every batch except a single sequence of 512 tokens.
+// Returns the tokens of one split. At 50 tokens for each query that shares a KV head, a split's
+// partial results are at most 4 % of the keys and values that the split reads. The minimum of 512
+// saves a merge for short contexts: on an H200 512 beats 256 except for a single sequence of 512
+// tokens.
 int32_t SplitTokens(int32_t num_queries_per_kv_head) {
   constexpr int32_t kTokensPerQuery = 50;
   const auto wanted = static_cast<uint32_t>(kTokensPerQuery * num_queries_per_kv_head);
@@ -97,12 +98,12 @@ class GpuBackend final : public KernelBackend {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
   int64_t window_page_bytes() const override { return window_page_bytes_; }
   absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(const WindowShape& shape) override {
-    DropGraphs();  // for the same reason as in Allocate
+    DropGraphs();  // the reason is in Allocate
     return GpuWindows::Create(api_, stream_, shape);
   }
   void Upload(void* device, const void* host, int64_t bytes) override {
     Require(api_.copy_to_device(device, host, static_cast<size_t>(bytes), stream_), "upload");
-    Require(api_.synchronize(stream_), "upload");  // copies from pinned memory are asynchronous
+    Require(api_.synchronize(stream_), "upload");  // a copy from pinned memory is asynchronous
   }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
@@ -163,9 +164,9 @@ class GpuBackend final : public KernelBackend {
   }
   void LeaveGroup();
   void DropGraphs();
-  // Grows memory that steps use, and then drops the graphs, which hold the old address. While a
-  // step is recorded nothing grows (the device would refuse): an earlier step of its shape reserved
-  // all memory.
+  // Grows `scratch` if needed, and then drops the graphs, which hold the old address. `scratch`
+  // never grows while a step is recorded (the device would refuse that), because an earlier step of
+  // the same shape has reserved all memory.
   void Reserve(GpuScratch& scratch, int64_t bytes) {
     if (nccl_ != nullptr && bytes > scratch.capacity_bytes()) {
       // Freeing the old memory waits for the device, which hangs if a rank is lost.
@@ -185,7 +186,7 @@ class GpuBackend final : public KernelBackend {
   const gpu::GpuApi& api_;
   const GpuBackendOptions options_;
   void* gemm_;
-  DType dtype_ = DType::kBF16;  // of activations and weights; set by PrepareFor
+  DType dtype_ = DType::kBF16;  // type of activations and weights; set by PrepareFor
   const gpu::Stream stream_;
   const int64_t window_page_bytes_;
   GpuTransfers transfers_;
@@ -211,16 +212,18 @@ class GpuBackend final : public KernelBackend {
   GpuScratch inputs_{api_};
   GpuScratch partial_out_{api_};
   GpuScratch partial_state_{api_};
-  std::map<int32_t, GpuScratch> split_starts_;  // by sliding window
-  std::map<DType, int32_t> decode_ctas_;        // by cache dtype
+  // Results of PlanSplits, by sliding window.
+  std::map<int32_t, GpuScratch> split_starts_;
+  // Results of DecodeGridSize, by cache dtype.
+  std::map<DType, int32_t> decode_ctas_;
   GpuScratch block_pairs_{api_};
-  GpuScratch fp8_rows_{api_};    // e4m3 [num_tokens, in_features] of one product
-  GpuScratch fp8_scales_{api_};  // fp32 [num_tokens]
+  GpuScratch fp8_rows_{api_};    // input of one product: e4m3 [num_tokens, in_features]
+  GpuScratch fp8_scales_{api_};  // scales of fp8_rows_: fp32 [num_tokens]
 
   GpuSampler sampler_;
   mutable ProgressCounter launches_;
 
-  // A shape's first step runs unrecorded and reserves all memory; the second one is recorded.
+  // The first step of a shape runs unrecorded and reserves all memory. The second step is recorded.
   std::map<DecodeShape, gpu::Graph> graphs_;
   std::set<DecodeShape> seen_shapes_;
 };
@@ -277,7 +280,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::Allocate(int64_t bytes
                  "MEMORY",
                  "memory: the device has none (got " + std::to_string(bytes) + " bytes)");
   }
-  // New memory means that addresses in the recorded graphs are about to change.
+  // The recorded graphs hold addresses of memory that the new memory is about to replace.
   DropGraphs();
   auto memory = std::make_unique<GpuMemory>(api_, stream_, data, bytes);
   QUIRE_RETURN_IF_ERROR(memory->Clear());
@@ -345,7 +348,7 @@ void GpuBackend::RunStep(const std::function<void()>& operations) {
   if (!step_.is_decode_only || group_ != nullptr) {
     operations();
     if (nccl_ != nullptr) {
-      nccl_->Finish();  // else a later wait for the device hangs if a rank is lost
+      nccl_->Finish();  // a later wait for the device would hang if a rank is lost
     }
     return;
   }

@@ -7,7 +7,7 @@
 //
 // Thread safety: as KernelBackend.
 // Errors:        a failing device ends the process (exit code kExitDevice), because its state
-//                cannot be trusted any more. The scheduler then has the lost steps computed again.
+//                cannot be trusted any more. The scheduler then plans the lost steps again.
 #ifndef QUIRE_KERNELS_GPU_GPU_BACKEND_H_
 #define QUIRE_KERNELS_GPU_GPU_BACKEND_H_
 
@@ -25,9 +25,9 @@ namespace quire {
 
 enum class GpuQuantization : uint8_t {
   kNone,
-  // Weights of the layers are e4m3 with one fp32 scale per output channel. Their inputs are rounded
-  // to e4m3 with one fp32 scale per token. Embedding, output matrix, attention and norms keep their
-  // types.
+  // Weights of the layers are e4m3 with one fp32 scale per output channel. The inputs of these
+  // layers are rounded to e4m3 with one fp32 scale per token. Embedding, output matrix, attention
+  // and norms keep their types.
   kFp8,
 };
 

@@ -2,7 +2,7 @@
 // "emu". The library is beside the program, or in the folder whose absolute path is in
 // QUIRE_LIBRARY_PATH.
 //
-// Thread safety: Open from any thread; the api's functions as gpu_api.h says.
+// Thread safety: Open is safe from any thread. For the api's functions see gpu_api.h.
 // Errors:        kFailedPrecondition, reason DEVICE: the folder is not absolute, the library
 //                does not exist or has another version, or there is no such device. The message
 //                says which, and what to do.

@@ -44,8 +44,8 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> UploadBias(const LinearSource& sou
   return bias;
 }
 
-// Returns staging bytes that suffice for every part: as many of its whole rows as fit in
-// kStagingBytes, and at least one row.
+// Returns the size of a staging buffer for all parts. The buffer holds as many rows of a part as
+// fit in kStagingBytes, and at least one row.
 int64_t StagingBytes(const LinearSource& source) {
   int64_t bytes = 0;
   for (const MatrixView& part : source.parts) {

@@ -67,8 +67,8 @@ class GpuLinear final : public PackedLinear {
   int64_t in_features_;
   int64_t out_features_;
   std::unique_ptr<DeviceMemory> weight_;
-  std::unique_ptr<DeviceMemory> scales_;  // or null
-  std::unique_ptr<DeviceMemory> bias_;    // or null
+  std::unique_ptr<DeviceMemory> scales_;  // null unless the weights are e4m3
+  std::unique_ptr<DeviceMemory> bias_;    // null if there is no bias
 };
 
 }  // namespace quire

@@ -49,7 +49,7 @@ class GpuScratch {
   GpuScratch(const GpuScratch&) = delete;
   GpuScratch& operator=(const GpuScratch&) = delete;
 
-  // Returns true if the address changed: graphs that hold the old one must be dropped.
+  // Returns true if the address changed. Then graphs that hold the old address must be dropped.
   [[nodiscard]] bool Reserve(int64_t bytes);
   void* data() const { return data_; }
   int64_t capacity_bytes() const { return capacity_bytes_; }

@@ -35,7 +35,7 @@ void GpuSampler::Sample(const SampleParams& params) {
   packer_.Pack(params);
   const Layout at = LayOut(params);
   staging_.Reserve(at.bytes);
-  // The address may change: no graph holds it, because sampling is never recorded.
+  // A changed address harms no graph, because sampling is never recorded.
   static_cast<void>(memory_.Reserve(at.bytes));
   std::byte* host = staging_.data();
   auto* device = static_cast<std::byte*>(memory_.data());

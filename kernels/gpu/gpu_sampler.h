@@ -22,7 +22,7 @@ class GpuSampler {
   void Sample(const SampleParams& params);
 
  private:
-  // Byte offsets of inputs and outputs, the same in device memory and in the host's copy.
+  // Byte offsets of inputs and then outputs, the same in device memory and in the host's copy.
   struct Layout {
     int64_t rows = 0;
     int64_t adjustments = 0;

@@ -51,7 +51,7 @@ class GpuTransfers {
   gpu::Event computed_ = nullptr;
 
   TransferId num_started_ = 0;
-  std::deque<UnderWay> under_way_;  // oldest first
+  std::deque<UnderWay> under_way_;  // transfers under way, the oldest first
   std::vector<gpu::Event> free_events_;
 
   std::vector<void*> to_;

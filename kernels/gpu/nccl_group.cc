@@ -23,12 +23,12 @@ namespace quire {
 namespace {
 
 // Bounds the unfinished collectives on the stream. If the stream were full, the host would block
-// and could not notice a lost rank. Streams have room for far more than this.
+// and could not notice a lost rank. Streams have room for far more operations than this.
 constexpr int kMaxUnderWay = 64;
 constexpr int64_t kSpin = 50 * kNanosPerMicro;
 constexpr auto kNap = std::chrono::microseconds(20);
 
-// Sent by each rank to the others before they join.
+// The message that each rank sends to all other ranks before they join NCCL.
 struct GpuOfRank {
   uint32_t has_nccl = 0;
   std::array<uint32_t, 4> uuid = {};
@@ -38,7 +38,7 @@ absl::Status Broken(const std::string& rule) {
   return Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", rule);
 }
 
-// Returns why NCCL cannot be used, or null.
+// Returns the reason why NCCL cannot be used, or null if it can.
 const char* WhyNcclIsUnusable(const std::vector<GpuOfRank>& ranks) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].has_nccl == 0) {
@@ -155,7 +155,7 @@ void NcclGroup::ReceiveParts(const GatherParams& params) {
   const int64_t others = std::accumulate(counts_.begin() + 1, counts_.end(), int64_t{0});
   const int64_t bytes = others * int64_t{sizeof(float)};
   if (bytes > parts_.capacity_bytes()) {
-    Finish();  // because freeing the old memory waits for the device
+    Finish();  // freeing the old memory waits for the device
     static_cast<void>(parts_.Reserve(bytes));
   }
   auto* parts = static_cast<float*>(parts_.data());
@@ -250,7 +250,8 @@ void NcclGroup::End() {
   }
   const Instant deadline = SteadyNow() + kMaxEnd;
   void* group = std::exchange(group_, nullptr);
-  // On a separate thread, because end_device_group may hang if another rank or the network does.
+  // Runs on a separate thread, because end_device_group may hang if another rank or the network
+  // hangs.
   std::future<int> ended = std::async(std::launch::async, [this, group] {
     const int error = api_.set_device(device_);
     return error != 0 ? error : api_.end_device_group(group);

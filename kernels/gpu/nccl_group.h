@@ -3,12 +3,13 @@
 //
 // The host never blocks on the stream, because a lost rank would block the stream for ever. Instead
 // the host polls the stream, NCCL's errors and the host links between the ranks. A failure breaks
-// the group on all ranks, and ends NCCL's communicator to release this rank's stream. If that takes
-// more than kMaxEnd, the process ends. REQUIRES: Finish before every other wait for the stream.
+// the group on all ranks, and ends NCCL's communicator to release this rank's stream. If ending
+// the communicator takes more than kMaxEnd, the process ends. REQUIRES: Finish before every other
+// wait for the stream.
 //
 // Thread safety: one caller at a time (the executor thread).
-// Errors:        a group that breaks: see Communicator. A failing device ends the process, as in
-//                GpuBackend; a communicator of NCCL that does not end also ends the process.
+// Errors:        if the group breaks, see Communicator. A failing device ends the process, as in
+//                GpuBackend. So does an NCCL communicator that does not end.
 // Source:        NVIDIA NCCL User Guide, "Fault Tolerance".
 #ifndef QUIRE_KERNELS_GPU_NCCL_GROUP_H_
 #define QUIRE_KERNELS_GPU_NCCL_GROUP_H_
@@ -54,8 +55,8 @@ class NcclGroup {
 
   void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
   absl::Status Connect(int64_t timeout_ns);
-  // Waits until NCCL has accepted the operation just enqueued, which must happen before the next
-  // one. Breaks the group if `error` is not 0.
+  // Waits until NCCL has accepted the operation that was just enqueued. NCCL must accept it before
+  // the next operation is enqueued. Breaks the group if `error` is not 0.
   void Settle(int error, const char* what);
   void ReceiveParts(const GatherParams& params);
   // Waits until NCCL is settled and is_done returns true. Breaks the group on an error, a lost rank

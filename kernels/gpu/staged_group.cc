@@ -18,7 +18,7 @@ void StagedGroup::AllReduce(const AllReduceParams& params) {
   Reserve(bytes);
   Download(params.data, bytes);
   if (params.merge == Merge::kDisjoint) {
-    // A whole number of words: rows are multiples of 16 bytes (gpu_ops.h).
+    // `bytes` is a whole number of words, since rows are multiples of 16 bytes (gpu_ops.h).
     ranks_->AllReduceBits(std::span(reinterpret_cast<uint32_t*>(staging_.data()),
                                     static_cast<size_t>(bytes) / sizeof(uint32_t)));
   } else if (params.dtype == DType::kF32) {
@@ -61,7 +61,7 @@ void StagedGroup::Gather(const GatherParams& params) {
   }
 }
 
-// Waits before it frees memory, which the previous operation's upload may still read.
+// Waits before it frees the staging memory, which the previous operation's upload may still read.
 void StagedGroup::Reserve(int64_t bytes) {
   if (bytes > staging_.capacity_bytes()) {
     Require(api_.synchronize(stream_), "upload sum");
@@ -69,7 +69,8 @@ void StagedGroup::Reserve(int64_t bytes) {
   }
 }
 
-// Stream order makes this wait for the previous operation's upload from the same memory.
+// The previous operation's upload reads the same staging memory. Stream order makes the download
+// wait for that upload.
 void StagedGroup::Download(const void* device, int64_t bytes) {
   Require(api_.copy_to_host(staging_.data(), device, static_cast<size_t>(bytes), stream_),
           "download sum");

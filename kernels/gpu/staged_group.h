@@ -6,7 +6,7 @@
 // once, at the end.
 //
 // Thread safety: one caller at a time (the executor thread).
-// Errors:        a group that breaks: see Communicator. A failing device ends the process, as in
+// Errors:        if the group breaks, see Communicator. A failing device ends the process, as in
 //                GpuBackend.
 // Cost:          each operation waits for the device, and copies twice over the device's bus.
 #ifndef QUIRE_KERNELS_GPU_STAGED_GROUP_H_

@@ -69,8 +69,8 @@ void StepPacker::CollectItems(const StepInputs& host) {
       items_.push_back({.sequence = seq, .first_row = row});
     }
   }
-  // Sorts by the tokens before an item's first row; the item's own rows add little. Longest first,
-  // so that no straggler runs alone at the end.
+  // Sorts by the number of tokens before an item's first row; the item's own rows add little. The
+  // longest item comes first, so that no straggler runs alone at the end.
   auto context = [&](const gpu::PrefillItem& item) {
     return host.seq_lens[item.sequence] - QueryLen(host, item.sequence) + item.first_row / group_;
   };

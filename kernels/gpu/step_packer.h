@@ -1,9 +1,9 @@
 // StepPacker lays out the inputs of a step for one copy to the device. It decides which sequences
 // decode, divides the others into prefill items, and decides whether a graph can replay the step.
 //
-// A step in which every sequence decodes one token and is sampled is padded: to the next bucket of
-// sequences (DecodeBucket), and to a power of two of block table columns. So a few graphs serve all
-// such steps. Padding sequences have slot -1 and length 0.
+// If every sequence of a step decodes one token and is sampled, the step is padded: to the next
+// bucket of sequences (DecodeBucket), and to a power of two of block table columns. So a few graphs
+// serve all such steps. Padding sequences have slot -1 and length 0.
 //
 // Thread safety: one caller at a time.
 // Cost:          O(tokens + block table entries).
@@ -24,21 +24,22 @@ namespace quire {
 struct DecodeShape {
   int32_t num_seqs = 0;
   int32_t max_blocks_per_seq = 0;
-  bool reads_windows = false;  // has first_places instead of block_tables
+  bool reads_windows = false;  // the step has first_places instead of block_tables
 
   // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 mistakes the operator
   friend auto operator<=>(const DecodeShape&, const DecodeShape&) = default;
 };
 
 struct PackedStep {
-  StepInputs inputs;            // pointers into the destination
-  bool is_decode_only = false;  // every sequence decodes one token; padded to shape
+  StepInputs inputs;            // all pointers point into the destination
+  bool is_decode_only = false;  // each sequence decodes one token; padded to `shape`
   DecodeShape shape;
   int32_t num_decodes = 0;
   const int32_t* decode_seq_index = nullptr;  // [num_decodes]; null: all sequences, in order
   int32_t num_items = 0;
   const gpu::PrefillItem* items = nullptr;  // [num_items], longest context first
-  int64_t max_splits = 0;                   // of all decodes, if there is no sliding window
+  // Number of splits of all decodes; with a sliding window, an upper bound on it.
+  int64_t max_splits = 0;
 };
 
 class StepPacker {

@@ -35,7 +35,8 @@ uint16_t HalfFromFloat(float value) {
   }
   float magnitude = std::fabs(value);
   constexpr float kSmallestNormal = 0x1p-14F;
-  if (magnitude < kSmallestNormal) {  // multiples of 2^-24; may round up to the smallest normal
+  // Smaller halfs are multiples of 2^-24. Rounding may give the smallest normal number.
+  if (magnitude < kSmallestNormal) {
     return sign |
            static_cast<uint16_t>(std::ldexp(RoundToMultipleOfPowerOfTwo(magnitude, -24), 24));
   }
@@ -47,7 +48,7 @@ uint16_t HalfFromFloat(float value) {
   if (exponent >= 16) {
     return sign | 0x7C00;  // infinity
   }
-  auto mantissa = static_cast<uint16_t>(std::ldexp(magnitude, 10 - exponent));  // [1024, 2048)
+  auto mantissa = static_cast<uint16_t>(std::ldexp(magnitude, 10 - exponent));  // in [1024, 2048)
   return static_cast<uint16_t>(sign | ((exponent + 15) << 10) | (mantissa & 0x3FF));
 }
 
@@ -58,7 +59,8 @@ float FloatFromBfloat16(uint16_t bits) {
 uint16_t Bfloat16FromFloat(float value) {
   auto bits = std::bit_cast<uint32_t>(value);
   if (std::isnan(value)) {
-    return static_cast<uint16_t>((bits >> 16) | 0x40);  // quiet, so that it cannot become infinity
+    // A quiet NaN: dropping its low bits cannot turn it into an infinity.
+    return static_cast<uint16_t>((bits >> 16) | 0x40);
   }
   uint32_t half_ulp_or_just_below = 0x7FFF + ((bits >> 16) & 1);
   return static_cast<uint16_t>((bits + half_ulp_or_just_below) >> 16);
@@ -82,12 +84,13 @@ uint8_t E4m3FromFloat(float value) {
   }
   float magnitude = std::fmin(std::fabs(value), 448.0F);
   constexpr float kSmallestNormal = 0x1p-6F;
-  if (magnitude < kSmallestNormal) {  // multiples of 2^-9; may round up to the smallest normal
+  // Smaller numbers of e4m3 are multiples of 2^-9. Rounding may give the smallest normal number.
+  if (magnitude < kSmallestNormal) {
     return sign | static_cast<uint8_t>(std::nearbyint(std::ldexp(magnitude, 9)));
   }
   magnitude = RoundToMultipleOfPowerOfTwo(magnitude, std::ilogb(magnitude) - 3);
   int exponent = std::ilogb(magnitude);
-  auto mantissa = static_cast<int>(std::ldexp(magnitude, 3 - exponent));  // [8, 16)
+  auto mantissa = static_cast<int>(std::ldexp(magnitude, 3 - exponent));  // in [8, 16)
   return static_cast<uint8_t>(sign | ((exponent + 7) << 3) | (mantissa & 7));
 }
 

@@ -1,13 +1,13 @@
 // LoadElement and StoreElement read and write one stored number of any DType as fp32.
 //
 // Storing rounds to nearest, ties to even; NaN stays NaN; a value too large for the type becomes
-// infinity, or the largest number if there is no infinity. Int8 has no NaN: storing a NaN as int8
-// is an error of the caller. Loading is exact.
+// infinity, or the largest number if the type has no infinity. Int8 has no NaN: storing a NaN as
+// int8 is an error of the caller. Loading is exact.
 //
-// StoreScaledVector divides by a scale first (kernels/api/attention.h says by which one).
+// StoreScaledVector divides by a scale first, which kernels/api/attention.h defines.
 //
 // Thread safety: free functions, safe from any thread.
-// Source:        IEEE 754-2008 (binary16); bfloat16 is the upper half of binary32; e4m3 is that of
+// Source:        IEEE 754-2008 (binary16); bfloat16 is the upper half of binary32; e4m3 as in
 //                Micikevicius et al. 2022.
 #ifndef QUIRE_KERNELS_REFERENCE_ELEMENT_H_
 #define QUIRE_KERNELS_REFERENCE_ELEMENT_H_
@@ -29,7 +29,7 @@ uint8_t E4m3FromFloat(float value);
 float LoadElement(const void* data, DType dtype, int64_t index);
 void StoreElement(void* data, DType dtype, int64_t index, float value);
 
-// Stores the vector in elements index, index + stride, ... of an 8-bit dtype. Returns its scale.
+// Stores the vector in elements index, index + stride, ... of an 8-bit dtype. Returns the scale.
 float StoreScaledVector(
     void* data, DType dtype, int64_t index, int64_t stride, const float* vector, int32_t size);
 

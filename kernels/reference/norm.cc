@@ -8,7 +8,8 @@
 namespace quire::reference {
 namespace {
 
-// out = (x - mean) / sqrt(mean of squares about mean + eps) * weight + bias.
+// Computes out = (x - mean) / sqrt(variance + eps) * weight + bias, where the variance is the
+// average of (x - mean)^2.
 void NormaliseRow(const NormParams& p, const float* x, double mean, float* out) {
   double sum_of_squares = 0.0;
   for (int64_t d = 0; d < p.width; ++d) {

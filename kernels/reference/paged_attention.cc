@@ -18,17 +18,17 @@ struct Query {
   const void* base = nullptr;
   const BlockId* block_table = nullptr;  // null: the blocks are consecutive, from base on
   int32_t kv_head = 0;
-  double slope = 0.0;  // of ALiBi; 0: none
-  int32_t first = 0;   // positions [first, last] are attended to
-  int32_t last = 0;
+  double slope = 0.0;  // ALiBi's slope of the head; 0: none
+  int32_t first = 0;   // first position that the query attends to
+  int32_t last = 0;    // last position that the query attends to: its own
 };
 
 BlockId BlockAt(const Query& query, int32_t index) {
   return query.block_table == nullptr ? index : query.block_table[index];
 }
 
-// Returns the scale of the slot's key or value. `offset` is the distance from the keys of a head to
-// these scales. Returns `without` if the cache has no scales.
+// Returns the scale of the position's key or value, or `without` if the cache has no scales.
+// `offset` is the distance from the keys of a head to the scales of its keys or values.
 double ScaleOf(const PagedAttentionParams& p,
                const Query& query,
                int32_t position,

@@ -10,7 +10,7 @@
 
 namespace quire::reference {
 
-// The first half of key is the low word.
+// The low word of `key` is the first of Philox's two key words.
 inline std::array<uint32_t, 4> Philox4x32(uint64_t key, std::array<uint32_t, 4> counter) {
   auto key_low = static_cast<uint32_t>(key);
   auto key_high = static_cast<uint32_t>(key >> 32);

@@ -2,7 +2,7 @@
 // per operation, the readable specification that every other backend is compared with. Tests link
 // it; servers do not.
 //
-// Thread safety: CreateReferenceBackend from any thread; the backend as KernelBackend says.
+// Thread safety: CreateReferenceBackend is safe from any thread. For the backend see KernelBackend.
 #ifndef QUIRE_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
 #define QUIRE_KERNELS_REFERENCE_REFERENCE_BACKEND_H_
 

@@ -1,6 +1,7 @@
-// The operations of the reference backend, one free function per file of the same name. Each is the
-// definition of its KernelBackend operation, written for reading: plain loops, sums in double.
-// Needs no library, so that tests on a GPU machine can link it (PackLinear is in pack_linear.h).
+// The operations of the reference backend: free functions, each in a file of its name. Each
+// function defines the KernelBackend operation of its name, and is written for reading: plain
+// loops, sums in double. The functions except Linear need no library, so that tests on a GPU
+// machine can link them. PackLinear, which needs abseil, is declared in pack_linear.h.
 //
 // Thread safety: free functions; safe while no other thread writes their arguments' memory.
 #ifndef QUIRE_KERNELS_REFERENCE_REFERENCE_OPS_H_
@@ -25,11 +26,11 @@ void PagedAttention(const PagedAttentionParams& params);
 void CopyBlocks(const CopyBlocksParams& params);
 void Sample(const SampleParams& params);
 
-// Returns the weights that Sample draws from: each token's probability over the likeliest token's,
-// 0 for an excluded token; in a greedy row all but one are excluded. Empty if no token can be
-// sampled.
+// Returns the weights that Sample draws from: for each token its probability divided by that of the
+// likeliest token, or 0 if the token is excluded. In a greedy row all tokens except one are
+// excluded. Returns an empty vector if no token can be sampled.
 std::vector<double> SamplingWeights(const SamplingRow& row, std::span<const float> logits);
-// Returns u of the draw, in [0, 1).
+// Returns the draw's random number u, in [0, 1) (kernels/api/sampling.h).
 double UniformOf(const SamplingRow& row);
 
 }  // namespace quire::reference

@@ -81,7 +81,7 @@ std::vector<double> KeptWeights(const SamplingParams& params, std::vector<double
   std::vector<TokenId> order = RankedTokens(logits);
   double max_logit = logits[static_cast<size_t>(order[0])];
 
-  std::vector<double> kept;  // exp(logit - max), in the order of likelihood
+  std::vector<double> kept;  // exp(logit - max), likeliest token first
   for (TokenId token : order) {
     double relative = std::exp(logits[static_cast<size_t>(token)] - max_logit);
     bool below_min_p = relative < params.min_p;

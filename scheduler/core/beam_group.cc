@@ -52,7 +52,8 @@ void GoOn(CoreState& state, SequenceGroup& group) {
   }
   const BeamStep& step = group.beams->search.Step(candidates);
   if (group.beams->search.is_done()) {
-    // The search found fewer hypotheses than asked for only if logits were not finite.
+    // Output sequences without a hypothesis end with kNonFinite: the search finds fewer hypotheses
+    // than asked for only if logits were not finite.
     state.FinishBeamSearch(group, group.beams->search.BestHypotheses(), FinishReason::kNonFinite);
   } else {
     Place(state, group, step);

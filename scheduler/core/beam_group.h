@@ -2,10 +2,11 @@
 // candidates, BeamSearch chooses the next live beams, and the sequences of the group take over the
 // tokens and blocks of these beams.
 //
-// The first continuation of a beam stays in the beam's sequence, and the worker is told its token.
-// Every other continuation takes an idle sequence as a fork: it shares all blocks, and copies the
-// last block before it writes to it. A beam without a continuation gives its blocks back. So blocks
-// are shared like a tree, and only the last one is ever copied.
+// The first continuation of a beam stays in the beam's sequence, and the worker is told the
+// continuation's token. Every other continuation becomes a fork in an idle sequence. The fork
+// shares all blocks, and copies the last block before it writes into that block. A beam without a
+// continuation gives its blocks back. So blocks are shared like a tree, and a fork copies at most
+// one block.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.4 and figure 9.
@@ -24,7 +25,7 @@ BeamSearchParams SearchParamsOf(const Request& request);
 
 // Takes the candidate next tokens of one live beam. Once the last live beam has its candidates, all
 // beams advance or the request finishes. REQUIRES: the group is running; the sequence is a live
-// beam without a gap.
+// beam with gap() == 0.
 void TakeCandidates(CoreState& state,
                     SequenceGroup& group,
                     Sequence& sequence,

@@ -16,8 +16,8 @@ namespace {
 
 using Candidates = std::span<const BeamCandidate>;
 
-// Yields the extensions of the live beams best first, by merging the sorted candidates of each. An
-// extension has the form of the live beam that it may become.
+// Yields the extensions of all live beams, best first, by merging the beams' sorted candidates. An
+// extension is represented by the LiveBeam that it may become.
 class ExtensionMerge {
  public:
   ExtensionMerge(std::span<const LiveBeam> beams, std::span<const Candidates> candidates)
@@ -25,7 +25,7 @@ class ExtensionMerge {
     std::copy(candidates.begin(), candidates.end(), left_.begin());
   }
 
-  // Returns nullopt once all are taken.
+  // Returns nullopt once all extensions are taken.
   std::optional<LiveBeam> TakeBest() {
     std::optional<LiveBeam> best;
     for (size_t beam = 0; beam < beams_.size(); ++beam) {
@@ -56,7 +56,8 @@ class ExtensionMerge {
   }
 
   std::span<const LiveBeam> beams_;
-  std::array<Candidates, BeamSearchParams::kMaxBeams> left_;  // by beam, best first
+  // By beam: the candidates that are not taken yet, best first.
+  std::array<Candidates, BeamSearchParams::kMaxBeams> left_;
 };
 
 }  // namespace
@@ -142,8 +143,8 @@ void BeamSearch::RankExtensions(std::span<const std::span<const BeamCandidate>> 
   ExtensionMerge extensions(step_.beams, candidates);
   const auto num_going_on = [this] { return static_cast<int32_t>(next_beams_.size()); };
   int32_t rank = 0;
-  // Before the last step, num_beams beams that go on suffice: then at least num_beams extensions
-  // are ranked, so no later one may become a hypothesis.
+  // In a step that is not the last, the loop can stop when num_beams beams go on: by then at least
+  // num_beams extensions have a rank, so no later one can become a hypothesis.
   while ((is_last_step ? rank : num_going_on()) < params_.num_beams) {
     const std::optional<LiveBeam> extension = extensions.TakeBest();
     if (!extension) {
@@ -189,7 +190,8 @@ bool BeamSearch::IsStopToken(TokenId token_id) const {
   return std::binary_search(params_.stop_token_ids.begin(), params_.stop_token_ids.end(), token_id);
 }
 
-// Computed in double: there no valid length and penalty give a power of 0 or infinity.
+// Computed in double, in which the power is neither 0 nor infinite for any valid length and
+// penalty.
 float BeamSearch::Normalized(float score, int32_t num_tokens) const {
   return static_cast<float>(double{score} / std::pow(num_tokens, params_.length_penalty));
 }

@@ -1,7 +1,7 @@
 // BeamSearch decides which beams of one request go on, which end and which are dropped. It computes
 // no probabilities and holds no sequences: after each step of the model it is told the likeliest
-// next tokens of every live beam, and answers which beam continues which. The search begins with
-// one live beam, the prompt.
+// next tokens of every live beam, and answers which next beam continues which live beam. The search
+// begins with one live beam, the prompt.
 //
 //   BeamSearch search(params);                 // CheckBeamSearchParams(params) is OK
 //   while (!search.is_done()) {
@@ -18,21 +18,22 @@
 //   among the first num_beams of the ranking, and is forgotten otherwise;
 // - the first num_beams of the other extensions are the next live beams.
 // The best num_beams hypotheses are kept. EarlyStopping says when the search is over before
-// max_tokens. With num_beams = 1 the rules are the same, so the result may differ from greedy
-// decoding, which transformers uses for one beam: the search goes on past a stop token while that
-// can still bring a better score.
+// max_tokens. These rules hold for num_beams = 1 too: the search goes on after a stop token as long
+// as a longer output can still have a better score. Transformers decodes greedily with one beam, so
+// its result may differ.
 //
-// Ties:          torch.topk, which transformers uses, promises no order. Here the lower beam goes
-//                first, then the earlier candidate of a beam, and an older hypothesis before a
-//                newer one. As in transformers, the search ends if the best live beam could only
-//                equal the worst hypothesis.
+// Ties:          torch.topk, which transformers uses, promises no order. Here the beam with the
+//                lower index is first, then the earlier candidate of a beam; an older hypothesis is
+//                before a newer one. As in transformers, the search ends if the best live beam
+//                could only equal the worst hypothesis.
 // Scores:        sums of logprobs (natural logarithm) in float, as in transformers. The score
-//                of a hypothesis is that sum, divided by
+//                of a hypothesis is its sum of logprobs, divided by
 //                (output tokens, stop token included) ^ length_penalty.
 //
 // Thread safety: not thread-safe. No clock, no randomness: equal calls give equal answers.
-// Cost:          Step is O(num_beams * (num_beams + stop tokens)). It allocates only when the
-//                history grows: 8 bytes per live beam and step, doubling.
+// Cost:          Step is O(num_beams * (num_beams + stop tokens)). The history takes 8 bytes per
+//                live beam and step. Step allocates only when the history is full, and then
+//                doubles the memory for it.
 // Source:        transformers 5.23; length normalization: Wu et al. 2016, section 7, simplified.
 #ifndef QUIRE_SCHEDULER_CORE_BEAM_SEARCH_H_
 #define QUIRE_SCHEDULER_CORE_BEAM_SEARCH_H_
@@ -47,11 +48,15 @@
 
 namespace quire {
 
-// When the search ends once num_beams hypotheses exist.
+// Decides when a search that has found num_beams hypotheses ends.
 enum class EarlyStopping : uint8_t {
-  kFalse,  // once the best live beam, if it ended now, would not beat the worst hypothesis
-  kTrue,   // at once
-  kNever,  // as kFalse, but if length_penalty > 0 the beam is scored as if max_tokens long
+  // The search ends if the best live beam, ended now, would not score above the worst hypothesis.
+  kFalse,
+  // The search ends at once.
+  kTrue,
+  // As kFalse, but with length_penalty > 0 the best live beam is scored as if it had max_tokens
+  // tokens.
+  kNever,
 };
 
 struct BeamSearchParams {
@@ -62,12 +67,12 @@ struct BeamSearchParams {
   static constexpr double kMaxLengthPenalty = 5.0;
 
   int32_t num_beams = 1;
-  int32_t num_hypotheses = 1;   // how many are returned, at most num_beams
+  int32_t num_hypotheses = 1;   // number of hypotheses to return, at most num_beams
   double length_penalty = 1.0;  // > 0 favors long hypotheses, < 0 short ones; 0: plain sums
   EarlyStopping early_stopping = EarlyStopping::kFalse;
   int32_t max_tokens = 16;              // output tokens of a hypothesis, >= 1
   int32_t min_tokens = 0;               // output tokens that must precede a stop token
-  std::vector<TokenId> stop_token_ids;  // any order; they count as tokens of the hypothesis
+  std::vector<TokenId> stop_token_ids;  // in any order; counted as tokens of a hypothesis
 
   // Number of candidates per beam that always suffices for a step: every stop token may rank before
   // the num_beams candidates that go on.
@@ -94,9 +99,9 @@ struct BeamStep {
 };
 
 struct BeamHypothesis {
-  std::vector<TokenId> token_ids;  // output tokens; the last one is the stop token if it stopped
+  std::vector<TokenId> token_ids;  // output tokens; if has_stopped, the last one is a stop token
   float score = 0.0F;              // normalized by length
-  bool has_stopped = false;        // false: it reached max_tokens
+  bool has_stopped = false;        // false: the hypothesis reached max_tokens
 };
 
 class BeamSearch {
@@ -108,19 +113,20 @@ class BeamSearch {
   // beam, the prompt, whose parent and token mean nothing.
   const std::vector<LiveBeam>& beams() const { return step_.beams; }
 
-  // candidates[i]: the likeliest next tokens of beam i, best first, params.num_candidates() of
-  // them, or the whole vocabulary if that is smaller; more do no harm. A candidate with a
-  // non-finite logprob is skipped. With fewer candidates there may be fewer beams; with none the
-  // search is over. The result is valid until the next call. REQUIRES: !is_done(); candidates for
-  // every live beam.
+  // candidates[i] holds the likeliest next tokens of beam i, best first: at least
+  // params.num_candidates(), or the whole vocabulary if that is smaller. A candidate with a
+  // non-finite logprob is skipped. With fewer candidates, fewer beams may go on; if none goes on,
+  // the search is over. The result is valid until the next call. REQUIRES: !is_done(); candidates
+  // has an entry for every live beam.
   const BeamStep& Step(std::span<const std::span<const BeamCandidate>> candidates);
 
   bool is_done() const { return is_done_; }
   int32_t num_tokens() const { return num_tokens_; }  // output tokens of each live beam
-  int32_t num_hypotheses() const { return static_cast<int32_t>(hypotheses_.size()); }  // so far
+  // Number of hypotheses found so far.
+  int32_t num_hypotheses() const { return static_cast<int32_t>(hypotheses_.size()); }
 
-  // Returns the best hypotheses so far, best first, at most params.num_hypotheses. After the search
-  // there are fewer only if candidates ran out.
+  // Returns the best hypotheses so far, best first, at most params.num_hypotheses. After the
+  // search, it returns fewer only if candidates ran out.
   std::vector<BeamHypothesis> BestHypotheses() const;
 
  private:
@@ -142,16 +148,16 @@ class BeamSearch {
   void RankExtensions(std::span<const std::span<const BeamCandidate>> candidates);
   void GoOn(const LiveBeam& extension);
   void End(const LiveBeam& extension, bool has_stopped);
-  bool CanImprove() const;  // whether next_beams_ may still beat a hypothesis
+  bool CanImprove() const;  // whether a next beam can still beat the worst hypothesis
   void ListDropped();
   bool IsStopToken(TokenId token_id) const;
   float Normalized(float score, int32_t num_tokens) const;
 
-  BeamSearchParams params_;  // stop_token_ids sorted
+  BeamSearchParams params_;  // with sorted stop_token_ids
   int32_t num_tokens_ = 0;
   bool is_done_ = false;
   BeamStep step_;               // step_.beams: the live beams
-  std::vector<int32_t> nodes_;  // last nodes of the live beams, in their order
+  std::vector<int32_t> nodes_;  // by live beam: history node of its last token
   std::vector<LiveBeam> next_beams_;
   std::vector<int32_t> next_nodes_;
   std::vector<HistoryNode> history_;

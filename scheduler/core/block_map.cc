@@ -48,9 +48,10 @@ Holdings FindHoldings(const CoreState& state) {
   return found;
 }
 
-// Gives each block of the tables to its first holder, and counts it there. Tables are walked from
-// their end: a block that already has a holder lies in a shared beginning, and `skips_beginnings`
-// ends the walk of the table there.
+// Assigns each block of the tables to its first holder, and counts the block for that holder. Each
+// table is walked from its last block to its first. If a block already has a holder, usually all
+// blocks before it have one too, because tables share beginnings. So with `skips_beginnings` the
+// walk of the table ends at that block.
 void MarkHolders(bool skips_beginnings, Holdings& holdings, std::vector<int32_t>& holder_of) {
   for (const HeldTable& held : holdings.tables) {
     const std::span<const BlockId> block_ids = held.table->block_ids();
@@ -67,9 +68,9 @@ void MarkHolders(bool skips_beginnings, Holdings& holdings, std::vector<int32_t>
   }
 }
 
-// Returns the holder of each block. Two blocks may have the same contents, and sequences may share
-// either, so a beginning need not be shared as a whole. That is rare, so the full walk runs only if
-// blocks are missing.
+// Returns the holder of each block. A walk that skips beginnings can miss blocks: two blocks may
+// have the same contents, so two tables may share a block but not all blocks before it. That is
+// rare, so the full walk runs only if some active block has no holder yet.
 std::vector<int32_t> HolderOfEach(size_t num_blocks, int64_t num_active, Holdings& holdings) {
   std::vector<int32_t> holder_of(num_blocks, kNobody);
   MarkHolders(/*skips_beginnings=*/true, holdings, holder_of);
@@ -141,8 +142,8 @@ class CellMaker {
   const std::span<const BlockState> states_;
   const std::span<const int32_t> holder_of_;
   const std::span<const BlockHolder> holders_;
-  std::vector<int32_t> num_held_by_holder_;  // blocks in the present cell, by holder
-  std::vector<int32_t> in_cell_;             // holders with blocks in the present cell
+  std::vector<int32_t> num_held_by_holder_;  // blocks in the current cell, by holder
+  std::vector<int32_t> in_cell_;             // holders with blocks in the current cell
 };
 
 }  // namespace

@@ -1,12 +1,13 @@
 // BlockMap is a picture of the pool: which blocks are used, shared and cached, and which requests
-// hold them. It is small for any pool: a cell stands for a run of adjacent blocks.
+// hold them. The map is small for any pool, because a cell stands for a run of adjacent blocks.
 //
-// A shared block counts for its first holder only: pinned prefixes come before requests, and
-// requests in their order of service. So the counts of the holders add up to the active blocks.
+// A shared block counts for its first holder only. Pinned prefixes are the first holders, followed
+// by the requests in their order of service. So the counts of all holders add up to the number of
+// active blocks.
 //
 // Thread safety: value types and a free function; the state is not thread-safe.
-// Cost:          O(blocks + tables). A block of a beginning that tables share is looked at once,
-//                however many tables have it.
+// Cost:          O(blocks + tables). If many tables begin with the same blocks, each of these
+//                blocks is looked at once, not once per table.
 #ifndef QUIRE_SCHEDULER_CORE_BLOCK_MAP_H_
 #define QUIRE_SCHEDULER_CORE_BLOCK_MAP_H_
 
@@ -25,7 +26,7 @@ struct BlockMapCell {
   int32_t num_active = 0;
   int32_t num_leaving = 0;  // leaving or pending: free soon
   int32_t num_shared = 0;   // active and leaving blocks that are referenced more than once
-  RequestId holder;         // has more active blocks here than any other; 0: there are none
+  RequestId holder;         // has the most active blocks in this cell; 0: no active block
 };
 
 // A running request, or a pinned prefix.
@@ -33,9 +34,9 @@ struct BlockHolder {
   RequestId id;
   bool is_prefix = false;
   int32_t num_blocks = 0;
-  int32_t num_sequences = 0;  // running ones; 0 for a prefix
+  int32_t num_sequences = 0;  // running sequences; 0 for a prefix
   int32_t num_prompt_tokens = 0;
-  int64_t num_output_tokens = 0;  // so far, of all its running sequences
+  int64_t num_output_tokens = 0;  // sum over the running sequences, so far
 };
 
 struct BlockMap {
@@ -46,7 +47,7 @@ struct BlockMap {
 
 struct BlockMapLimits {
   int32_t max_cells = 1;
-  int32_t max_holders = 0;  // holders beyond it are left out of BlockMap::holders only
+  int32_t max_holders = 0;  // bounds BlockMap::holders; cells may name further holders
 };
 
 // Without workers the map is empty. REQUIRES: max_cells >= 1.

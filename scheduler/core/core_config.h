@@ -17,8 +17,8 @@ namespace quire {
 // The fate of the blocks of a preempted request.
 enum class PreemptionMode : uint8_t {
   kRecompute,  // dropped and computed again
-  kSwap,       // copied to host memory and back; dropped if there is no room
-  kAuto,       // the cheaper of the two by measured cost, for the cheapest group
+  kSwap,       // copied to host memory and back; dropped if host memory has no room
+  kAuto,       // kRecompute or kSwap by measured cost; preempts the group that costs least
 };
 
 // Parses "recompute", "swap" or "auto". Returns nullopt for any other name.
@@ -27,19 +27,20 @@ std::optional<PreemptionMode> ParsePreemptionMode(std::string_view name);
 // The order of service: see scheduling_policy.h.
 enum class SchedulingPolicyKind : uint8_t { kFcfs, kPriority, kFairShare };
 
-// A value of CoreConfig::target_inter_token. It means three times the duration of a decode step.
+// Value of CoreConfig::target_inter_token that stands for three times the duration of a decode
+// step.
 inline constexpr Instant kAutoInterToken = 0;
 
 struct CoreConfig {
   int32_t max_queued_requests = 1024;
   int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
-  // Bounds the waiting requests that an earlier scheduler had accepted. They do not count against
-  // max_queued_requests. The value covers the queue of that scheduler and twice its running
-  // requests (waiting_queue.h). Their tokens are bounded by max_queued_tokens + 2 * max_sequences *
-  // max_model_len.
+  // Bounds the waiting requests that an earlier scheduler had accepted (resumed requests). They do
+  // not count against max_queued_requests. The value covers the queue of that scheduler and twice
+  // its running requests (waiting_queue.h). The tokens of resumed requests are bounded by
+  // max_queued_tokens + 2 * max_sequences * max_model_len.
   int64_t max_resumed_requests = 1536;
-  // Blocks kept free when a waiting request is admitted, so that running ones can grow a while
-  // without a preemption. A fraction of the pool, in [0, 1).
+  // Blocks kept free when a waiting request is admitted, so that running requests can grow for a
+  // while without a preemption. A fraction of the pool, in [0, 1).
   double watermark = 0.01;
   SchedulingPolicyKind scheduling_policy = SchedulingPolicyKind::kFcfs;
   // Under kPriority: the waiting time that is worth one priority level.
@@ -47,11 +48,11 @@ struct CoreConfig {
   // Target duration of a step while sequences decode: recent step times decide how many prompt
   // tokens a step may have (step_bound.h). kInfiniteFuture: no target. REQUIRES: >= 0.
   Instant target_inter_token = kInfiniteFuture;
-  // Bounds the bytes of the introductions in one step (introduction_budget.h). > 0.
+  // Bounds the bytes of the introductions in one step (introduction_budget.h). REQUIRES: > 0.
   int64_t introduction_budget_bytes = kIntroductionBudgetBytes;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
-  // Whether requests of the same salt share computed blocks of common prefixes. Sequences of one
-  // request always share blocks.
+  // Whether requests with the same cache_salt share computed blocks of common prefixes. Sequences
+  // of one request always share blocks.
   bool prefix_caching = false;
   // Bounds the share of the pool that pinned prefixes may hold. A fraction in [0, 1).
   double max_pinned_share = 0.5;

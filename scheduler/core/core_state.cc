@@ -92,7 +92,7 @@ SequenceGroup& CoreState::StartFirstWaiting() {
 
 SequenceGroup* CoreState::NextSuspect() {
   for (const auto& [num_crashes, id] : suspects.suspects()) {
-    // A suspected prefix has no request while the pool has no room for it.
+    // Null for a pinned prefix that waits for room in the pool: no request computes it yet.
     if (SequenceGroup* group = Find(id)) {
       return group;
     }
@@ -261,7 +261,7 @@ void CoreState::FinishGroup(SequenceGroup& group, FinishReason reason) {
     FinishBeamSearch(group, {}, reason);
     return;
   }
-  // The last FinishSequence may destroy the group, so the loop does not read it afterwards.
+  // The last FinishSequence may destroy the group, so the loop does not read the group afterwards.
   int32_t num_left = group.num_live_sequences();
   for (size_t i = 0; num_left > 0; ++i) {
     Sequence& sequence = group.sequences()[i];
@@ -363,8 +363,8 @@ void CoreState::ForkWaitingFrom(SequenceGroup& group, const Sequence& sequence) 
 
 void CoreState::End(Sequence& sequence) {
   if (sequence.is_running()) {
-    // The row of an unanswered slice is never checked. It may be non-finite, so no other sequence
-    // may use the blocks that the slice fills.
+    // The logits of the unanswered slice will not be checked, because the sequence ends here. They
+    // can be non-finite, so other sequences must not use the blocks that the slice fills.
     if (sequence.num_scheduled_tokens() > 0) {
       const int32_t num_full = sequence.num_computed_tokens() / epoch->kv_cache.block_size_tokens();
       epoch->kv_cache.Unpublish(sequence.table, num_full, sequence.block_hashes);

@@ -58,7 +58,7 @@ struct UnansweredStep {
     SequenceHandle handle;
     int32_t num_tokens;
     int32_t num_recomputed;  // part of num_tokens that was computed before and lost
-    bool samples;  // the slice reaches the last known token, so the answer has a row for it
+    bool samples;  // the slice has the last known token, so the answer has a sampled token for it
   };
 
   bool is_active = false;
@@ -88,34 +88,37 @@ struct CoreState {
   CoreState& operator=(const CoreState&) = delete;
 
   CoreConfig config;
-  std::optional<StepLimits> last_limits;  // of the present or the last epoch
+  std::optional<StepLimits> last_limits;  // limits of the current epoch, or else of the last one
   std::optional<Epoch> epoch;
-  std::map<RequestId, std::unique_ptr<SequenceGroup>> groups;  // live
+  std::map<RequestId, std::unique_ptr<SequenceGroup>> groups;  // all live groups
   std::vector<SequenceGroup*> running;                         // by rank: the first is served first
   std::vector<SequenceGroup*> swapped;                         // by rank
   std::unique_ptr<SchedulingPolicy> policy;
   WaitingQueue waiting;
   Deadlines deadlines;
   CompletionEstimate completion;
-  Instant now = 0;  // as the last call passed it in
+  Instant now = 0;  // the time that was passed to the last PlanStep or ExpireRequests
   PinnedPrefixes prefixes;
   CrashSuspects suspects;
   std::vector<LostSlice> lost_slices;  // slices of the lost step, kept until JudgeLoss
-  // Prefixes that ended for crashes. Never pruned, because operators pin few.
+  // Prefixes that ended because they crashed their workers. Never pruned, because operators pin few
+  // prefixes.
   std::set<RequestId> poison_prefixes;
-  // Blocks of pinned prefixes, under last_limits. Requests cannot use them.
+  // The blocks that pinned prefixes need under last_limits. Requests cannot use these blocks.
   ReservedBlocks reserved_blocks;
   UnansweredStep step;
   std::vector<OutputEvent> events;
-  CoreStats counters;              // fields "since the start"; block operations of past epochs only
+  // Holds only the counts since the start. Block operations are counted for past epochs only.
+  CoreStats counters;
   std::vector<RequestId> started;  // requests whose first slice is in the last plan
   std::optional<RequestId> last_request_id;
 
   // Returns nullptr if the request is unknown or finished.
   SequenceGroup* Find(RequestId id);
 
-  // Returns last_limits less the blocks that are reserved for prefixes; the request that computes a
-  // prefix may use the blocks that only this prefix needs. REQUIRES: workers were ready before.
+  // Returns last_limits without the blocks that are reserved for prefixes. The request that
+  // computes a prefix may use the blocks that only this prefix needs. REQUIRES: workers were ready
+  // before.
   StepLimits LimitsFor(const Request& request) const;
 
   // Adds the block operations of the present epoch to *stats. REQUIRES: an epoch.
@@ -124,33 +127,35 @@ struct CoreState {
   // Adds a new group to the waiting queue.
   SequenceGroup& Add(Request request);
 
-  // Starts the first waiting group, each live sequence under a handle. REQUIRES: an epoch, and
-  // handles for all its live sequences.
+  // Starts the first waiting group, and gives each live sequence a handle. REQUIRES: an epoch, and
+  // free handles for all live sequences of the group.
   SequenceGroup& StartFirstWaiting();
 
-  // Returns the suspect to compute next, alone; nullptr if there is none.
+  // Returns the crash suspect that must be computed next, alone; nullptr if there is none.
   SequenceGroup* NextSuspect();
 
-  // Starts a waiting group ahead of its turn. REQUIRES: as StartFirstWaiting; it has a rank.
+  // Starts a waiting group ahead of its turn. REQUIRES: as StartFirstWaiting; the group has a rank.
   void StartAhead(SequenceGroup& group);
 
-  // Frees the blocks and handles of a running group, and returns it to the waiting queue by its
-  // rank. The group will be recomputed.
+  // Frees the blocks and handles of a running group, and puts the group into the waiting queue at
+  // its rank. The group will be recomputed.
   void ReturnToWaiting(SequenceGroup& group);
 
   // Moves a running group to host memory in the step that is being planned. Returns false, without
-  // a change, if the group does not fit there or holds no block. REQUIRES: the group has no slice.
+  // a change, if host memory has no room for the group or the group holds no block. REQUIRES: the
+  // group has no slice.
   bool SwapOut(SequenceGroup& group);
 
-  // Returns the blocks that a swapped group needs to come back and to compute its known tokens. The
-  // first call counts them in O(blocks log blocks); the count is kept.
+  // Returns how many blocks a swapped group needs to return to the device and to compute its known
+  // tokens. The first call counts in O(blocks log blocks); later calls return that count.
   int32_t NumBlocksToResume(SequenceGroup& group) const;
 
   // Returns the swapped or waiting group that is next to run; nullptr if all run.
   SequenceGroup* Next() const;
 
-  // Brings a swapped group back in the step that is being planned; it runs from now on. Returns
-  // false, without a change, if blocks are short. REQUIRES: handles for all its live sequences.
+  // Brings a swapped group back in the step that is being planned; the group runs from now on.
+  // Returns false, without a change, if blocks are short. REQUIRES: free handles for all live
+  // sequences of the group.
   bool SwapIn(SequenceGroup& group);
 
   // If the sequence is the leader and has computed the prompt, forks the waiting sequences from it.
@@ -159,8 +164,9 @@ struct CoreState {
   // was answered.
   void ForkWaitingFrom(SequenceGroup& group, const Sequence& sequence);
 
-  // Ends one sequence: frees its blocks and its handle, and emits the event. The group leaves with
-  // its last sequence, and is destroyed then unless a step is unanswered. REQUIRES: not finished.
+  // Ends one sequence: frees its blocks and its handle, and emits the event. The end of the last
+  // sequence also ends the group, which is destroyed at once or, if a step is unanswered, after the
+  // answer. REQUIRES: the sequence is not finished.
   void FinishSequence(SequenceGroup& group, Sequence& sequence, FinishReason reason);
 
   // Ends the whole group with these hypotheses as its output. Output sequences without a hypothesis
@@ -177,7 +183,7 @@ struct CoreState {
   void LoseWorkers();
 
   // was_crash: the last loss of workers was a crash. A crash counts against every request in the
-  // lost step. A request that crashed its workers kMaxCrashes times ends with kWorkerCrash.
+  // lost step. A request that has crashed its workers kMaxCrashes times ends with kWorkerCrash.
   // REQUIRES: no epoch.
   void JudgeLoss(bool was_crash);
 

@@ -7,7 +7,8 @@
 namespace quire {
 namespace {
 
-// The first crash suspects nobody: any request may have caused it, or a kill from outside.
+// After one crash no request is suspected yet: any request of the step may have caused the crash,
+// or a kill from outside.
 constexpr int32_t kCrashesToSuspect = 2;
 
 using Places = std::map<int32_t, CrashSuspects::Place>;
@@ -16,7 +17,7 @@ bool Overlap(const CrashSuspects::Place& a, const CrashSuspects::Place& b) {
   return std::max(a.begin, b.begin) < std::min(a.end, b.end);
 }
 
-// Returns the highest number of crashes among the places that overlap this one.
+// Returns the highest number of crashes among the places that overlap `place`.
 int32_t MostCrashesAt(const CrashSuspects::Place& place, const Places& places) {
   int32_t most = 0;
   for (const auto& [sequence_index, other] : places) {
@@ -25,11 +26,11 @@ int32_t MostCrashesAt(const CrashSuspects::Place& place, const Places& places) {
   return most;
 }
 
-// A place only grows until it is computed. Otherwise a kill from outside, or a crash by another
-// request, could replace it by a smaller slice and hide the tokens that crash the workers.
-// Recomputed sequences of a request, beams above all, take turns in another order, so another
-// sequence may compute those tokens next. Therefore a place continues from the highest count of the
-// places of the request that it overlaps.
+// Until a place is computed, it only grows. Otherwise a kill from outside, or a crash by another
+// request, could replace the place by a smaller slice and hide the tokens that crash the workers.
+// When a request is recomputed, its sequences (above all beams) may run in another order, so the
+// same tokens may be computed by another sequence. Therefore a slice is compared with all places of
+// its request: the new count is one more than the highest count of those that the slice overlaps.
 void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
   const Places before = evidence.places;
   for (const auto& [sequence_index, place] : lost) {
@@ -43,11 +44,12 @@ void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
              .end = std::max(place.end, own->second.end),
              .num_crashes = MostCrashesAt(place, before) + 1};
     } else if (place.end <= own->second.begin) {
-      // The sequence was still on its way back to its place. The place is kept and extended,
-      // because the cause may be in this slice, too.
+      // The sequence was still recomputing tokens before its place. The place is kept, and extended
+      // to begin with this slice, because the cause of the crash may also be in this slice.
       now.begin = place.begin;
     } else {
-      // The slice is past the old place, so one of the two crashes had another cause: start anew.
+      // The slice lies after the old place. So one of the two crashes had another cause, and the
+      // place starts anew.
       now = place;
     }
   }
@@ -81,11 +83,11 @@ int32_t CrashSuspects::Record::num_crashes() const {
 bool CrashSuspects::Record::is_suspect() const { return num_crashes() >= kCrashesToSuspect; }
 
 std::vector<RequestId> CrashSuspects::OnCrash(std::span<const LostSlice> slices) {
-  std::map<RequestId, std::pair<Places, Places>> lost;  // new and old tokens
+  std::map<RequestId, std::pair<Places, Places>> lost;  // places of new and of old tokens
   for (const LostSlice& slice : slices) {
     auto& [new_places, old_places] = lost[slice.id];
-    // Tokens "ever computed" may have come from the cache, so that computing them is new and may be
-    // what crashes. Therefore both parts are recorded.
+    // Tokens below num_computed_ever may have come from the prefix cache. Then this sequence
+    // computes them for the first time now, and that may be the cause. So both parts are recorded.
     if (slice.begin < slice.num_computed_ever) {
       old_places[slice.sequence_index] = {.begin = slice.begin,
                                           .end = std::min(slice.end, slice.num_computed_ever)};

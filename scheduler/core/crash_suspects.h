@@ -1,38 +1,41 @@
-// CrashSuspects finds the request that crashes its workers, among many that were lost with it.
+// CrashSuspects finds out which of the requests in a lost step crashes the workers.
 //
-// A crash records a place for each sequence of the lost step: the tokens of its slice that were
-// never computed before. A later crash counts for the place if its slice overlaps the place and the
-// sequence has not computed the place since. The place then grows by that slice. Sequences of a
-// request may compute the same tokens in turns, so the new count is one more than the highest count
-// of any overlapping place of the request. The count of a request is that of its worst place.
+// A crash records a place for each sequence of the lost step: the range of tokens in the sequence's
+// slice that were never computed before. A later crash counts for the place if the sequence's slice
+// in that crash overlaps the place, and the place was not computed in between. The place then grows
+// by that slice. After a crash, another sequence of the request may be the one that computes the
+// same tokens. So a slice is compared with all places of its request: the new count of the place is
+// one more than the highest count of those that the slice overlaps. The count of a request is the
+// highest count of its places.
 //
 //   crashes   the request
-//   1         goes on with the others
+//   1         goes on beside other requests
 //   2 to 4    is a suspect: it is computed alone, one suspect at a time, the one with the fewest
 //             crashes first
 //   5         has crashed its workers three times alone, and must end
 //
-// A crash at tokens before a place, while they are recomputed, does not count. The place is kept,
-// and from then on begins with that slice.
+// A crash while tokens before a place are recomputed does not count for the place. The place is
+// kept, and extended so that it begins where the slice of that crash begins.
 //
 // A request is cleared when it has computed its places. So an innocent request is cleared as soon
-// as it is computed without the guilty one. Kills of workers from outside look like crashes. They
-// end a request only if no suspect is cleared between them, and then only after 3 + 2 * suspects
-// kills, because each kill hits another suspect.
+// as it is computed without the guilty request. Kills of workers from outside look like crashes.
+// Such kills end a request only if no suspect is cleared between two of them, and then only after
+// 3 + 2 * suspects kills: 2 kills make requests suspects, then 2 kills hit each suspect (successive
+// kills hit different suspects), and 1 more kill ends a request.
 //
 // Only a loss that a request can have caused is a crash: see SchedulerCore::BeginEpoch. The loss is
 // judged when the next workers are ready: only then is it known whether a process died or was only
 // cut off. No step is planned in between, so the suspects are known in time.
 //
-// Tokens of a slice that were computed before, and lost with the workers, are a separate place. A
-// crash there counts too, but does not change the place of new tokens.
+// Tokens of a slice that were computed before and lost are a separate place. A crash whose slice
+// overlaps that place counts too, but does not change the place of the new tokens.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Invariants:    suspects() are the records() with two crashes or more.
 // Units:         positions of tokens in their sequence, prompt and output, from 0.
 // Cost:          O(slices log slices) a crash; OnComputed O(1) without records, else O(log
-//                records). A record takes about 200 bytes, until its request has computed its
-//                place.
+//                records). A record takes about 200 bytes, and is kept until its request has
+//                computed its places.
 #ifndef QUIRE_SCHEDULER_CORE_CRASH_SUSPECTS_H_
 #define QUIRE_SCHEDULER_CORE_CRASH_SUSPECTS_H_
 
@@ -47,7 +50,7 @@
 
 namespace quire {
 
-// Crashes after which a request ends: two beside others, three alone.
+// Number of crashes after which a request ends: two beside other requests, three alone.
 inline constexpr int32_t kMaxCrashes = 5;
 
 // Tokens [begin, end) of a sequence that the workers were computing.
@@ -69,7 +72,7 @@ class CrashSuspects {
   struct Evidence {
     std::map<int32_t, Place> places;  // by sequence_index
 
-    // Crashes of the worst place.
+    // Returns the highest count of any place.
     int32_t num_crashes() const;
   };
   struct Record {
@@ -80,11 +83,11 @@ class CrashSuspects {
     bool is_suspect() const;
   };
 
-  // Workers crashed in a step of these slices. Returns the requests that must end, in order of id,
-  // and forgets them. REQUIRES: a suspect was alone in the step.
+  // Called when workers crashed in a step of these slices. Returns the requests that must end, in
+  // order of id, and forgets them. REQUIRES: if the step had a suspect, it had no other request.
   std::vector<RequestId> OnCrash(std::span<const LostSlice> slices);
 
-  // An answered step has computed the first num_tokens tokens of the sequence.
+  // Called when an answered step has computed the first num_tokens tokens of the sequence.
   void OnComputed(RequestId id, int32_t sequence_index, int32_t num_tokens) {
     if (!records_.empty()) {
       Shrink(id, sequence_index, num_tokens);
@@ -95,14 +98,14 @@ class CrashSuspects {
   void Forget(RequestId id);                          // the request has ended
 
   bool IsSuspect(RequestId id) const;
-  // Suspects with their numbers of crashes: the fewest first, then the older request.
+  // Suspects by number of crashes, the fewest first; among equals the oldest request is first.
   using Suspects = std::set<std::pair<int32_t, RequestId>>;
   const Suspects& suspects() const { return suspects_; }
   const std::map<RequestId, Record>& records() const { return records_; }
 
  private:
   void Shrink(RequestId id, int32_t sequence_index, int32_t num_tokens);
-  // Updates the suspects after a change of the record, and drops it if no place is left.
+  // Updates the suspects after a change of the record, and drops the record if it has no place.
   void Reconsider(RequestId id, int32_t num_crashes_before);
 
   std::map<RequestId, Record> records_;

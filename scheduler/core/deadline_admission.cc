@@ -10,8 +10,8 @@ namespace {
 using Work = CompletionEstimate::Work;
 using Load = CompletionEstimate::Load;
 
-// A client cancels at its deadline. The cancellation may arrive a little before the deadline passes
-// on this machine's clock.
+// A client cancels its request at the deadline. The cancellation may arrive up to this long before
+// the deadline passes on this machine's clock.
 constexpr Instant kCancelSlack = 100 * kNanosPerMilli;
 
 Instant NanosOf(double micros) {
@@ -79,13 +79,13 @@ double WaitMicros(const CoreState& state, const Work& own, const Load& load) {
       own, load, state.epoch->preemption_cost.steps(), state.epoch->limits);
 }
 
-// Returns true if no request waits and all sequences of this one could run at once.
+// Returns true if no request waits and all sequences of this request could run at once.
 bool FindsRoom(const CoreState& state, const Request& request) {
   return state.waiting.empty() &&
          NumRunning(state) + request.num_live_sequences() <= state.epoch->limits.max_sequences;
 }
 
-// Returns true if a trial of the tenant runs: a request started although it seemed too late.
+// Returns true if the tenant has a trial: a request that was started although it seemed too late.
 bool HasTrial(const CoreState& state, const std::string& tenant) {
   const auto is_trial = [&tenant](const SequenceGroup* group) {
     return group->estimate == DeadlineEstimate::kUnreachable && group->request().tenant == tenant;
@@ -148,11 +148,11 @@ void OnSequenceEnd(CoreState& state,
 
 void OnGroupEnd(CoreState& state, const SequenceGroup& group, FinishReason reason) {
   if (group.estimate == DeadlineEstimate::kNone || !group.has_started() ||
-      group.request().is_resumed) {  // as in OnSequenceEnd
+      group.request().is_resumed) {  // a resumed request is ignored, as in OnSequenceEnd
     return;
   }
   const bool is_met = reason == FinishReason::kStop || reason == FinishReason::kLength;
-  Instant last_step_end = state.now;  // state.now is when the last step began
+  Instant last_step_end = state.now;  // state.now is the time at which the last step began
   if (state.epoch.has_value()) {
     last_step_end +=
         NanosOf(state.epoch->preemption_cost.steps().StepMicros(state.epoch->handles.num_in_use()));

@@ -1,17 +1,18 @@
-// Deadline admission decides whether a request can be complete by its deadline. A request that
-// cannot is refused when it arrives. A waiting request that can no longer be complete in time is
-// dropped at its turn, before anything is computed for it. So computed requests are complete in
-// time even under overload.
+// Deadline admission decides whether a request can be complete by its deadline. If not, the request
+// is refused when it arrives. A waiting request that can no longer be complete in time is dropped
+// at its turn, before anything is computed for it. So requests that are computed are complete in
+// time, even under overload.
 //
 // In doubt a request is admitted. No request is refused before step times and output lengths were
 // seen. A request that is resumed with a part of its output (Request::resumed) is not refused when
 // it arrives. It waits, and is judged at its turn by the output that it still lacks. A request that
 // is resumed without output is treated as new, because any client can call its request resumed.
 //
-// While no request waits and there is room, one request of each tenant is tried at a time although
-// it seems too late. The estimates may stem from another tenant's outputs, and a tenant whose
-// requests never start would never correct them. So an idle server refuses nobody. If the policy
-// lets requests overtake, only groups that are certainly ahead of a request count as ahead.
+// While no request waits and there is room, each tenant can have one trial at a time: a request
+// that starts although it seems too late. The estimates may stem from another tenant's outputs, and
+// a tenant whose requests never start would never correct the estimates. So an idle server refuses
+// no request. If the policy lets requests overtake, only groups that are certainly ahead of a
+// request count as ahead.
 //
 // Thread safety: free functions on a state; not thread-safe.
 // Cost:          O(buckets of StepCost), and O(running) for a trial.
@@ -28,22 +29,23 @@
 
 namespace quire {
 
-// Judges a request on arrival. Returns the estimate that its group begins with, kUnreachable for a
-// trial, or nullopt if the request is refused.
+// Judges a request on arrival. Returns nullopt if the request is refused. Otherwise returns the
+// estimate that its group begins with: kUnreachable for a trial, else kNone.
 std::optional<DeadlineEstimate> AdmitByDeadline(const CoreState& state, const Request& request);
 
-// Returns true if a waiting group may start at its turn, as a trial if need be. Stores the estimate
-// in the group, so that OnGroupEnd can learn from the outcome.
+// Judges a waiting group at its turn. Returns true if the group may start, possibly as a
+// trial. Stores the estimate in the group, so that OnGroupEnd can learn from the outcome.
 bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first);
 
-// A sequence of the group has ended. Learns its output length, except for a resumed request: most
-// of its output was not computed here, and a client may claim any output.
+// Called when a sequence of the group has ended. Learns its output length. Ignores resumed
+// requests: most of their output was not computed here, and a client may claim any output.
 void OnSequenceEnd(CoreState& state,
                    const SequenceGroup& group,
                    int32_t num_output_tokens,
                    FinishReason reason);
 
-// The group has ended. reason: why its last sequence ended. Learns whether the deadline was met.
+// Called when the group has ended. Learns whether the deadline was met. reason: why the last
+// sequence ended.
 void OnGroupEnd(CoreState& state, const SequenceGroup& group, FinishReason reason);
 
 // Estimated time until every waiting request has started; 0 while nothing is known.

@@ -21,10 +21,10 @@ class Deadlines {
   void Add(const Request& request);
   void Remove(const Request& request);  // REQUIRES: added
 
-  // Returns kInfiniteFuture if no request has a deadline.
+  // Returns the earliest deadline, or kInfiniteFuture if no request has a deadline.
   Instant next() const;
 
-  // Returns the request that expired first (deadline <= now), if any. It stays until it is removed.
+  // Returns the request that expired first (deadline <= now), if any. Does not remove the request.
   std::optional<RequestId> FirstExpired(Instant now) const;
 
   size_t size() const { return by_time_.size(); }

@@ -16,16 +16,16 @@ namespace quire {
 
 class HandlePool {
  public:
-  // All handles free. REQUIRES: max_handles >= 0.
+  // Makes a pool in which all handles are free. REQUIRES: max_handles >= 0.
   explicit HandlePool(int32_t max_handles);
 
   SequenceHandle Take();                 // REQUIRES: num_free() > 0
   void GiveBack(SequenceHandle handle);  // REQUIRES: in use
-  // As GiveBack, for a handle that no worker was told of: it is free at once. REQUIRES: in use
+  // As GiveBack, for a handle that no worker knows. The handle is free at once. REQUIRES: in use
   void GiveBackUnused(SequenceHandle handle);
 
-  // Returns the handles that a plan releases, once it is otherwise complete. They are free from now
-  // on.
+  // Returns the handles that the plan must release, and makes them free. Call when the plan is
+  // otherwise complete.
   std::vector<SequenceHandle> TakeReleases();
 
   int32_t num_free() const { return static_cast<int32_t>(free_.size()); }

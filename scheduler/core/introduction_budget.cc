@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kUnranked = std::numeric_limits<int64_t>::max();
 
-// A group that the policy has not ranked yet is behind all groups with a rank.
+// Returns the group's rank. A group that the policy has not ranked yet is behind all ranked groups.
 ScheduleRank RankOf(const SequenceGroup& group) {
   return group.has_rank() ? group.rank() : ScheduleRank{.value = kUnranked, .id = group.id()};
 }
@@ -32,8 +32,8 @@ void IntroductionBudget::OnRefused(const SequenceGroup& group) {
   }
 }
 
-// The answer must not change when the group gets its rank at its start: else a group would start
-// and then get no introduction.
+// The answer must not change when the group gets its rank at its start. Otherwise a group could
+// start because an introduction was allowed, and then be refused the introduction.
 bool IntroductionBudget::IsBeforeOwed(const SequenceGroup& group) const {
   if (!owed_.has_value() || owed_->id == group.id()) {
     return false;

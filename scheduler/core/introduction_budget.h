@@ -1,14 +1,17 @@
-// IntroductionBudget bounds the bytes of the introductions in one step. A sequence that is not
-// introduced for lack of bytes gets no slice in this step, and is tried again in a later one.
+// IntroductionBudget bounds the bytes of the introductions in one step. An introduction tells the
+// workers all that determines the tokens of a sequence. A sequence that is not introduced for lack
+// of bytes gets no slice in this step, and is tried again in a later step.
 //
-// A group of beams forks, and may need introductions in every step. So that it cannot starve the
-// groups behind it, the turn is owed to a refused group: in the next step, groups before it get
-// half of the budget, and its first introduction is allowed in any case. Then the turn is owed to
-// the next refused group behind it.
+// A group of beams forks, and may need introductions in every step. It must not starve the groups
+// behind it. So when a step refuses groups, the next step owes an introduction to one of them:
+// groups before the owed group get half of the budget, and the first introduction of the owed group
+// is allowed in any case. The step after that owes an introduction to the next refused group behind
+// the owed group.
 //
 // Thread safety: a value type.
 // Invariants:    the first introduction of a step is allowed whatever its length, so no step is
-//                empty for lack of bytes; a step has at most the budget and two of the longest.
+//                empty for lack of bytes; the introductions of a step have at most max_bytes plus
+//                the bytes of the two longest introductions.
 #ifndef QUIRE_SCHEDULER_CORE_INTRODUCTION_BUDGET_H_
 #define QUIRE_SCHEDULER_CORE_INTRODUCTION_BUDGET_H_
 
@@ -28,22 +31,22 @@ class IntroductionBudget {
   // Returns true if the group may introduce a sequence of num_bytes bytes.
   bool Allows(const SequenceGroup& group, int64_t num_bytes) const;
 
-  // The group introduces a sequence. REQUIRES: Allows.
+  // Counts an introduction of num_bytes by the group. REQUIRES: Allows(group, num_bytes).
   void Take(const SequenceGroup& group, int64_t num_bytes);
 
-  // The group was refused, and gets nothing more in this step.
+  // Called after Allows returned false. The group may become owed_next().
   void OnRefused(const SequenceGroup& group);
 
-  // The first group behind the owed one that was refused; nullopt if there is none.
+  // Rank of the first refused group behind the owed group; nullopt if there is none.
   std::optional<ScheduleRank> owed_next() const { return owed_next_; }
 
  private:
   bool IsBeforeOwed(const SequenceGroup& group) const;
 
   int64_t max_bytes_;
-  int64_t num_bytes_ = 0;  // taken in this step
-  std::optional<ScheduleRank> owed_;
-  bool is_owed_served_ = false;
+  int64_t num_bytes_ = 0;             // taken in this step
+  std::optional<ScheduleRank> owed_;  // rank of the owed group
+  bool is_owed_served_ = false;       // the owed group has had an introduction
   std::optional<ScheduleRank> owed_next_;
 };
 

@@ -38,7 +38,7 @@ void CheckWindow(const Sequence& sequence, const StepLimits& limits) {
 }
 
 void CheckGroup(const CoreState& state, const SequenceGroup& group) {
-  // A live group has a live sequence, and its live sequences are all in one state. (gang)
+  // A live group has a live sequence, and all its live sequences are in the same state.
   QUIRE_CHECK(!group.is_finished());
   for (const Sequence& sequence : group.sequences()) {
     CheckSequence(sequence);
@@ -55,13 +55,14 @@ void CheckGroup(const CoreState& state, const SequenceGroup& group) {
     QUIRE_CHECK(sequence.num_output_tokens() < group.request().max_tokens);
   }
 
-  // A live group fits, at full length, the context and the pool beside the pinned prefixes; else it
-  // might never end. (I14)
+  // Even at full length, a live group fits into the context, and into the blocks that pinned
+  // prefixes leave. Otherwise the group might never end. (I14)
   QUIRE_CHECK(!state.epoch.has_value() || FitsEver(group, state.LimitsFor(group.request())));
 }
 
 void CheckQueues(const CoreState& state) {
-  // Each live group is in exactly one of the three queues, each in the policy's order. (I12, I13)
+  // Each live group is in exactly one of the three queues, and every queue is in the policy's
+  // order. (I12, I13)
   state.waiting.CheckInvariants();
   QUIRE_CHECK_EQ(
       state.groups.size(),
@@ -82,8 +83,8 @@ void CheckQueues(const CoreState& state) {
     QUIRE_CHECK(i == 0 || state.running[i - 1]->rank() < state.running[i]->rank());
   }
 
-  // First come, first served: a group that has never started is newer than every running group,
-  // except suspects and short prompts that passed it. (I14)
+  // Under first come, first served a group that has never started is newer than every running
+  // group, except suspects and short prompts that passed other groups. (I14)
   const bool is_fcfs = state.config.scheduling_policy == SchedulingPolicyKind::kFcfs;
   const auto newest =
       std::find_if(state.running.rbegin(), state.running.rend(), [](const SequenceGroup* group) {
@@ -120,7 +121,7 @@ void CheckCachedBlocks(const CoreState& state,
     QUIRE_CHECK(!listed.has_value() || *listed == hashes[i]);
   }
 
-  // The hashes are right. Checking the last one suffices: each was the last when it was new.
+  // The hashes are right. Checking the last hash suffices, because each hash was once the last one.
   const Hash128& key = state.config.block_hash_key;
   const Request& request = group.request();
   const size_t last = hashes.size() - 1;
@@ -181,7 +182,8 @@ void CheckEpoch(const CoreState& state) {
   QUIRE_CHECK_EQ(epoch.kv_cache.pool().is_fenced(), state.step.is_active);
 }
 
-// Recorded requests are live, and a suspect is never computed beside others.
+// Checks that each record belongs to a live request or a prefix, and that a suspect is never
+// computed beside other requests.
 void CheckSuspects(const CoreState& state) {
   size_t num_suspects = 0;
   for (const auto& [id, record] : state.suspects.records()) {
@@ -228,8 +230,8 @@ void CheckStep(const CoreState& state) {
     QUIRE_CHECK_EQ(sequence.handle(), slice.handle);
     QUIRE_CHECK_EQ(slice.samples, sequence.num_scheduled_tokens() == sequence.gap());
 
-    // No two sequences write one block. A written block that is shared is full after the step, so
-    // its other holders read it whole. (I3, I4)
+    // No two sequences write into the same block. A shared block that is written is full after the
+    // step: its other holders found it in the prefix cache, which has only full blocks. (I3, I4)
     int32_t block_size = epoch.kv_cache.block_size_tokens();
     for (int32_t i = sequence.num_computed_tokens() / block_size; i < sequence.table.num_blocks();
          ++i) {

@@ -1,10 +1,10 @@
 // NameNextBlocks predicts which block each sequence appends in the next step, for workers that
-// prepare blocks ahead of need. Decoding sequences that then begin a block are assigned the next
-// free blocks, in the order in which the planner serves them.
+// prepare blocks ahead of need. Decoding sequences that will begin a new block get the next free
+// blocks, in the order in which the planner will serve the sequences.
 //
-// It is a hint. While every sequence just decodes on, all appended blocks are predicted right; an
-// arrival, a stop token, a fork or a preemption may shift them. Prompts get no hint: they may need
-// several blocks.
+// The prediction is only a hint. It is right for all blocks if every sequence decodes on; an
+// arrival, a stop token, a fork or a preemption may make it wrong. A prompt gets no hint, because
+// it may need several blocks.
 //
 // Thread safety: as CoreState.
 // Cost:          O(slices + n log n) for n hints. No allocation in steady use.
@@ -17,7 +17,7 @@
 namespace quire {
 
 // Sets SequenceSlice::next_block_id and nothing else. REQUIRES: an epoch; state.step has the slices
-// of the plan, which takes no more blocks.
+// of the plan; the plan will take no more blocks.
 void NameNextBlocks(CoreState& state, StepPlan& plan);
 
 }  // namespace quire

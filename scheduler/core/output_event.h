@@ -1,8 +1,8 @@
 // OutputEvent reports that a token of a sequence was committed, or that the sequence ended. Tokens
 // of a sequence come in order of token_index, 0, 1, 2, ...; exactly one SequenceFinished comes for
 // each sequence of each accepted request, after its last token. For a resumed request, indices go
-// on after its resumed tokens, and sequences that had ended report nothing. Beam search reports its
-// sequences at its end, the best first.
+// on after its resumed tokens, and sequences that had ended before it was resumed report nothing.
+// Beam search reports its sequences at its end, the best first.
 //
 // Thread safety: value types.
 #ifndef QUIRE_SCHEDULER_CORE_OUTPUT_EVENT_H_
@@ -20,14 +20,14 @@ namespace quire {
 
 enum class FinishReason : uint8_t {
   kStop,            // a stop token was sampled, or the caller found a stop string
-  kLength,          // max_tokens, or the model's context is full
+  kLength,          // max_tokens was reached, or the model's context is full
   kAborted,         // cancelled by the client or the operator
-  kExpiredQueued,   // its deadline passed before any token was computed
-  kExpiredRunning,  // its deadline passed while it ran
-  kUnreachable,     // its deadline could no longer be met; nothing was computed
+  kExpiredQueued,   // the deadline passed before any token was computed
+  kExpiredRunning,  // the deadline passed after the request had started
+  kUnreachable,     // the deadline could no longer be met; nothing was computed
   kNonFinite,       // logits were NaN or infinite, twice
-  kNoCapacity,      // workers came back with a pool or context that can never hold it
-  kWorkerCrash,     // it crashed its workers kMaxCrashes times, the last three alone
+  kNoCapacity,      // workers came back with a pool or context that is too small for the request
+  kWorkerCrash,     // the request crashed its workers kMaxCrashes times, the last three times alone
 };
 
 struct TokenCommitted {
@@ -45,7 +45,7 @@ struct SequenceFinished {
   FinishReason reason = FinishReason::kStop;
   int32_t num_output_tokens = 0;
   bool is_last_of_request = false;  // all sequences of the request have ended
-  std::optional<float> beam_score;  // of beam search: sum of logprobs, normalized by length
+  std::optional<float> beam_score;  // with beam search: sum of logprobs, normalized by length
 };
 
 using OutputEvent = std::variant<TokenCommitted, SequenceFinished>;

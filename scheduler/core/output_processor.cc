@@ -19,14 +19,14 @@
 namespace quire {
 namespace {
 
-// Successive non-finite rows for one token after which its sequence ends. After fewer rows, the
-// group is recomputed.
+// A sequence ends after this many non-finite rows of logits in succession for the same token. After
+// fewer rows, its group is recomputed.
 constexpr int32_t kMaxNonFinite = 2;
 
 absl::Status Refuse(const std::string& message) { return InvalidArgument("STEP_RESULT", message); }
 
-// A finite row may still give non-finite log-probabilities. They count only if the request asked
-// for log-probabilities.
+// A finite row of logits may still give non-finite log-probabilities. These matter only if the
+// request asked for log-probabilities.
 bool IsFinite(const SampledToken& sampled, const Request& request) {
   if (!sampled.finite || request.sampling.num_logprobs < 0) {
     return sampled.finite;
@@ -96,7 +96,7 @@ absl::Status CheckCandidates(const SampledToken& sampled,
 std::optional<FinishReason> ReasonToFinish(const Request& request,
                                            const Sequence& sequence,
                                            TokenId last_token_id) {
-  // The last token does not count toward the min_tokens that precede it.
+  // The last token itself does not count: min_tokens tokens must precede it.
   bool may_stop = sequence.num_output_tokens() > request.sampling.min_tokens;
   bool is_stop =
       std::find(request.stop_token_ids.begin(), request.stop_token_ids.end(), last_token_id) !=
@@ -127,7 +127,7 @@ void CommitToken(CoreState& state,
   }
 }
 
-// In floating point, because a worker may report any integers and their sum could overflow.
+// Adds in floating point: a worker may report any integers, and an integer sum could overflow.
 double MicrosOf(const StepTimings& timings) {
   return static_cast<double>(timings.build_us) + static_cast<double>(timings.forward_us) +
          static_cast<double>(timings.sample_us);
@@ -151,13 +151,14 @@ absl::Status CheckFailedSwapIns(const UnansweredStep& step, const StepResult& re
   return absl::OkStatus();
 }
 
-// Recomputes every group that lacks one of these blocks. Such a group came back in this step and
-// computed from undefined contents, but published nothing. A swapped group that shares the lost
-// host block learns of the loss when it comes back.
+// Recomputes every running group that has a block of failed_swap_ins, or a copy of such a block,
+// because the contents are undefined. Each of these groups came back in this step, and its blocks
+// are not in the prefix cache yet. A swapped group that shares the lost host block learns of the
+// loss when it comes back.
 void RecomputeWithout(CoreState& state, const std::vector<BlockId>& failed_swap_ins) {
   std::unordered_set<BlockId> lost(failed_swap_ins.begin(), failed_swap_ins.end());
   for (const BlockCopy& copy : state.step.copies) {
-    if (lost.contains(copy.src)) {  // true even if the holder of src has ended since
+    if (lost.contains(copy.src)) {  // src is listed even if its holder has ended since
       lost.insert(copy.dst);
     }
   }
@@ -198,7 +199,8 @@ void LearnCosts(CoreState& state, const StepResult& result) {
   state.epoch->preemption_cost.ObserveStep(step);
 }
 
-// Counts the tokens of the slice as computed. has_token: it has a sampled token, from a finite row.
+// Counts the tokens of the slice as computed. has_token: a token was sampled after the slice, from
+// a finite row of logits.
 void EndSlice(CoreState& state, const UnansweredStep::Slice& slice, bool has_token) {
   Sequence& sequence = *slice.sequence;
   const int32_t num_left_of_prompt =
@@ -232,10 +234,10 @@ void TakeToken(CoreState& state,
   }
 }
 
-// Returns true if the group is to be computed again; else the sequence has ended.
+// Returns true if the group must be recomputed. Otherwise the sequence or its group has ended.
 bool TakeNonFinite(CoreState& state, SequenceGroup& group, Sequence& sequence) {
   ++state.counters.num_non_finite;
-  // No other sequence may build on these blocks.
+  // Other sequences must not share these blocks.
   state.epoch->kv_cache.Unpublish(sequence.table, /*first_block=*/0, sequence.block_hashes);
   if (sequence.CountNonFinite() < kMaxNonFinite) {
     return true;
@@ -321,8 +323,8 @@ void ProcessResult(CoreState& state, const StepResult& result) {
       to_recompute.push_back(slice.group);
     }
   }
-  // Deferred until here, else later slices of the group would be dropped. A group may be listed
-  // more than once.
+  // Groups are recomputed only after the loop, else the group's later slices would be dropped. A
+  // group may be listed more than once.
   for (SequenceGroup* group : to_recompute) {
     if (group->is_running()) {
       state.ReturnToWaiting(*group);

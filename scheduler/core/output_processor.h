@@ -1,5 +1,5 @@
-// OutputProcessor takes in the answer to a step: it counts computed tokens, commits sampled ones
-// and ends sequences. It is the only code that commits a token.
+// OutputProcessor takes in the answer to a step: it counts computed tokens, commits sampled tokens
+// and ends sequences. No other code commits a token.
 //
 // A sequence ends with kStop if the token is a stop token of the request and at least min_tokens
 // tokens precede it; the stop token itself is committed. Otherwise it ends with kLength at
@@ -8,7 +8,7 @@
 // once. If the same token fails again, its sequence ends (with beam search the whole group).
 //
 // A group that came back from host memory without all of its blocks is recomputed, and its sampled
-// tokens are ignored. The answers of other groups stand.
+// tokens are ignored. The sampled tokens of other groups count.
 //
 // Thread safety: free functions; the state is not thread-safe.
 #ifndef QUIRE_SCHEDULER_CORE_OUTPUT_PROCESSOR_H_

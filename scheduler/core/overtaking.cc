@@ -3,8 +3,8 @@
 namespace quire {
 namespace {
 
-// Returns the tokens that the group must compute until each of its sequences has a next token.
-// Sequences that wait for the leader share its tokens.
+// Returns the tokens that the group must compute until each of its sequences has a next token. A
+// sequence that waits for the leader adds none, because it will share the leader's tokens.
 int64_t NumTokensLeft(const SequenceGroup& group) {
   int64_t num_tokens = 0;
   for (const Sequence& sequence : group.sequences()) {
@@ -26,7 +26,7 @@ std::vector<SequenceGroup*> ShortPromptsBehind(const CoreState& state,
                                                const Room& room) {
   std::vector<SequenceGroup*> behind;
   if (!state.swapped.empty()) {
-    return behind;  // swapped groups wait for room, so none may pass
+    return behind;  // swapped groups wait for room, so no waiting group may pass
   }
   const int64_t longest = NumTokensLeft(cut) / kTimesShorter;
   int64_t num_blocks = int64_t{room.num_free_blocks} - room.num_watermark_blocks;

@@ -1,22 +1,23 @@
 // Bounded overtaking: a short prompt need not wait until a long prompt ahead of it is computed.
 // Plain first come, first served would keep the short prompt waiting while the long one fills whole
-// steps, although it could be computed in a fraction of that time.
+// steps, although the short prompt could be computed in a fraction of that time.
 //
 // While a running group has more prompt left than a step has room for, waiting groups behind it may
-// pass if they have at most a quarter of the tokens that the running group has left. Passing groups
-// get half of the prompt tokens of a step, so the passed group takes at most twice as many steps,
-// however many pass. A group that has passed is not passed itself.
+// pass it if they have at most a quarter of the tokens that the running group has left. Passing
+// groups get half of the prompt tokens of a step. So the passed group takes at most twice as many
+// steps, no matter how many groups pass it. A group that has passed another is not passed itself.
 //
 // A passed group loses nothing else. Blocks are kept for the long prompt, and blocks and handles
-// for every group that waits ahead of the passing group. Without room for all of them no group
-// passes, so a group that waits for room is not passed. A group that has passed may grow, but gives
-// way when a group that it passed lacks room.
+// for every group that waits ahead of the passing group. Without room for all of these groups no
+// group passes, so a group that waits for room is not passed. A group that has passed may grow, but
+// is preempted when a group that it passed lacks room.
 //
-// No group passes once decoding sequences would take more than half of a step, or of what a step
-// may have under CoreConfig::target_inter_token.
+// A group passes only if the sequences of all running groups, with its own, would take at most half
+// of the tokens of a step when they decode, and at most half of the tokens that
+// CoreConfig::target_inter_token allows.
 //
 // Only first come, first served lets groups pass; other policies define the order themselves.
-// Behind kMostPassed long requests at the head of a backlog no group passes.
+// A group with kMostPassed waiting groups ahead of it does not pass.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Cost:          O(kMostPassed) while a prompt is cut, else none.
@@ -36,11 +37,12 @@ inline constexpr int64_t kTimesShorter = 4;
 // Passing groups get 1 / kPassingDivisor of the prompt tokens of a step.
 inline constexpr int32_t kPassingDivisor = 2;
 
-// Returns true if others may pass a running group while its prompt is cut.
+// Returns true if other groups may pass a running group while its prompt is cut.
 bool MayBePassed(const CoreState& state, const SequenceGroup& group);
 
 // Returns the waiting groups behind `cut` that may pass it and start now, in order of arrival.
-// room: for these groups and for all that they pass. REQUIRES: MayBePassed(state, cut).
+// room: handles and blocks for these groups and for all waiting groups that they pass. REQUIRES:
+// MayBePassed(state, cut).
 std::vector<SequenceGroup*> ShortPromptsBehind(const CoreState& state,
                                                const SequenceGroup& cut,
                                                const Room& room);

@@ -14,8 +14,8 @@
 namespace quire {
 namespace {
 
-// Bounds the memory of the token lists. The pool does not: a prefix may share most of its blocks
-// with other prefixes, but not its token list.
+// Bounds the memory of the token lists. The size of the pool does not bound it: prefixes can share
+// most of their blocks, but each has its own token list.
 constexpr size_t kMaxPrefixes = 256;
 
 // Returns the hashes of the blocks that a request reads if it begins with the prefix. Without a
@@ -37,7 +37,7 @@ int32_t NumTokensToHold(const PinnedPrefix& prefix, const StepLimits& limits) {
   return static_cast<int32_t>(num_full + prefix.tail(limits).size());
 }
 
-// Returns the request that computes the prefix. Its one output token is dropped.
+// Returns the request that computes the prefix. The only output token of this request is dropped.
 Request RequestFor(RequestId id, const PinnedPrefix& prefix, const StepLimits& limits) {
   Request request{.id = id};
   request.prompt_token_ids.assign(prefix.token_ids.begin(),
@@ -65,7 +65,7 @@ int64_t NumBlocksOfLargestRequest(const CoreState& state) {
   return most;
 }
 
-// Returns true if the request of the prefix can run beside the blocks reserved for others.
+// Returns true if the request of the prefix can run beside the blocks reserved for other prefixes.
 bool CanBeComputed(const CoreState& state, RequestId id, const PinnedPrefix& prefix) {
   const StepLimits& limits = *state.last_limits;
   const int64_t num_tokens = int64_t{NumTokensToHold(prefix, limits)} + 1;
@@ -73,8 +73,9 @@ bool CanBeComputed(const CoreState& state, RequestId id, const PinnedPrefix& pre
          limits.num_blocks - 1 - state.reserved_blocks.NumWithout(id);
 }
 
-// Checks whether the prefix, for which blocks are reserved, leaves room for all live requests and
-// prefixes. The others fitted before, so only the number of blocks can be too small for them.
+// Checks whether the pool has room for the prefix beside all live requests and the other prefixes.
+// Requests and other prefixes were accepted before, so for them only the number of blocks is
+// checked again. REQUIRES: blocks are already reserved for the prefix.
 PinOutcome CheckRoom(const CoreState& state, RequestId id, int64_t num_blocks_of_largest_request) {
   const StepLimits& limits = *state.last_limits;
   const PinnedPrefix& prefix = state.prefixes.at(id);
@@ -125,8 +126,8 @@ void HashBlocks(const CoreState& state, PinnedPrefix& prefix) {
                                        state.last_limits->block_size_tokens);
 }
 
-// Compares the last hash, which covers all full blocks, and the tokens behind them. REQUIRES: both
-// have their hashes.
+// Compares the last block hash of each prefix, which covers all its full blocks, and the tokens
+// behind the full blocks. REQUIRES: block_hashes of both prefixes are set.
 bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_tokens) {
   const auto behind = [block_size_tokens](const PinnedPrefix& prefix) {
     return std::span(prefix.token_ids)
@@ -140,8 +141,9 @@ bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_to
 }
 
 // Queues the request of the prefix. Under first come, first served every rank is 0, so the request
-// is served in order of arrival. Under other policies rank 0 usually puts it ahead of client
-// requests, which the prefix makes cheaper. REQUIRES: an epoch; blocks are reserved.
+// is served in order of arrival. Under other policies rank 0 usually puts the request ahead of
+// client requests, since those that begin with the prefix become cheaper by it. REQUIRES: an epoch;
+// blocks are reserved.
 void Start(CoreState& state, RequestId id) {
   PinnedPrefix& prefix = state.prefixes.at(id);
   auto group = std::make_unique<SequenceGroup>(RequestFor(id, prefix, state.epoch->limits));
@@ -250,8 +252,9 @@ std::optional<PrefixInfo> FindPrefix(const CoreState& state, RequestId id) {
 
 void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequence& sequence) {
   PinnedPrefix& prefix = state.prefixes.at(group.id());
-  // The prefix was computed without a crash, so it is cleared as a whole. It may never pass the
-  // suspected positions: with another block size it may end before them.
+  // The whole prefix was computed without a crash, so it is no suspect any more. OnComputed does
+  // not always clear it: in an epoch with another block size, the computed part of the prefix can
+  // end before the suspected tokens do.
   state.suspects.Forget(group.id());
   KvCacheManager& kv_cache = state.epoch->kv_cache;
   // When this sequence computed a block, another block with the same contents may have been listed
@@ -302,7 +305,7 @@ void CheckPrefixes(const CoreState& state) {
     QUIRE_CHECK_EQ(is_pinned, !prefix.table.empty());
     num_held += prefix.table.num_blocks() - prefix.table.num_passed_blocks();
 
-    // A request that begins with a pinned prefix finds all its full blocks.
+    // A request that begins with a pinned prefix finds all full blocks of the prefix.
     const auto num_blocks = static_cast<int32_t>(prefix.block_hashes.size());
     QUIRE_CHECK(!is_pinned ||
                 state.epoch->kv_cache.Match(prefix.block_hashes).num_blocks == num_blocks);

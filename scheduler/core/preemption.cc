@@ -11,7 +11,7 @@ namespace quire {
 
 namespace {
 
-// Preemptions after which a group is taken only if there is no other.
+// A group that was preempted this many times is taken only if there is no other candidate.
 constexpr int32_t kEnoughPreemptions = 3;
 
 struct Footprint {
@@ -53,9 +53,10 @@ double BlocksByMicros(int32_t num_exclusive_blocks, double micros, double idle_m
 }
 
 // Returns an upper bound on the blocks per microsecond that preempting the group frees. Assumes
-// that the group shares none of its blocks, so that they need not be looked at. The cost of idle
-// blocks grows with their square, so this is a bound only while idle blocks cost less than the
-// rest; else returns infinity.
+// that the group shares no block, so that its blocks need not be looked at. If only n blocks are
+// exclusive, the exact value is n / (micros + c * n^2), where c * n^2 is the cost of n idle blocks.
+// This value grows with n as long as the idle blocks cost at most as much as the preemption itself.
+// So the value for all blocks is a bound only in that case; otherwise returns infinity.
 double MostBlocksByMicros(const CoreState& state,
                           const SequenceGroup& group,
                           const PreemptionCost::Load& load) {
@@ -76,8 +77,9 @@ double MostBlocksByMicros(const CoreState& state,
 }
 
 // Returns the group behind `group` that frees the most blocks for its cost, among the groups with
-// the rank value of the last one. Returns the last group if none frees blocks, or all that do were
-// preempted often. REQUIRES: group is not the last.
+// the rank value of the last running group. Returns the last running group if no candidate frees
+// blocks, or if every candidate that does was preempted kEnoughPreemptions times. REQUIRES: `group`
+// is not the last running group.
 SequenceGroup& CheapestBehind(CoreState& state, const SequenceGroup& group) {
   const PreemptionCost& cost = state.epoch->preemption_cost;
   const PreemptionCost::Load load = LoadOf(state);

@@ -11,7 +11,7 @@ constexpr double kKept = 15.0 / 16;        // share of the old sums that MovingR
 constexpr int32_t kTriesOtherAfter = 256;  // preemptions in one way before the other is tried
 constexpr int64_t kLongPrompt = 512;       // tokens of a slice of a long prompt
 
-// One hour: a longer step means a wrong clock.
+// Bounds the time of a step, by one hour: a longer time means a wrong clock.
 constexpr double kMaxMicros = 3.6e9;
 
 }  // namespace
@@ -71,9 +71,11 @@ PreemptionCost::Way PreemptionCost::Cheapest(const Work& work, const Load& load)
 }
 
 double PreemptionCost::OfIdleBlocks(int64_t num_blocks, const Load& load) const {
-  // Running groups take num_sequences / block_size blocks a step, so on average half of the blocks
-  // are idle for num_blocks * block_size / num_sequences steps. A sequence has num_used_blocks /
-  // num_sequences blocks.
+  // Running groups take num_sequences / block_size blocks a step. So it takes num_blocks *
+  // block_size / num_sequences steps until they have taken all blocks, and on average half of the
+  // blocks are idle during these steps. The product of both numbers, divided by the blocks of one
+  // sequence (num_used_blocks / num_sequences), is the number of steps for which one sequence would
+  // be idle.
   const auto blocks = static_cast<double>(num_blocks);
   const double num_idle_steps = blocks * blocks * block_size_tokens_ / (2.0 * load.num_used_blocks);
   return num_idle_steps * OfIdleStep(load.num_sequences);
@@ -91,8 +93,9 @@ const PreemptionCost::LoadCosts& PreemptionCost::CostsOf(int32_t num_sequences) 
       .step_micros = steps_.StepMicros(num_sequences),
       .micros_without_context = step,
       .long_prompt_micros = steps_.MicrosWithoutContext(num_sequences + kLongPrompt) - step,
-      // A sequence's share of a step's fixed time; 0 if time is proportional to tokens. The time to
-      // read the context is not counted, because a later step reads it instead.
+      // Cost of a sequence that idles for one step: its share of the step's fixed time, 0 if time
+      // is proportional to tokens. The time to read its context is no part of the cost, because the
+      // step is shorter by that time.
       .idle_micros = std::clamp(2 * step - twice, 0.0, step) / num_sequences};
   return load_costs_;
 }
@@ -105,8 +108,8 @@ double PreemptionCost::OfRecompute(const Work& work, const Load& load) const {
   const auto num_steps = static_cast<double>(DivCeil(work.num_tokens, slice));
   const double by_curve = num_steps * (steps_.MicrosWithoutContext(load.num_sequences + slice) -
                                        costs.micros_without_context);
-  // The measurement includes what the curve lacks, such as prompts in the same steps, and clock
-  // errors. No token costs more than one of a long prompt.
+  // The measured cost includes effects that the curve lacks, such as prompts in the same steps, but
+  // also clock errors. So it is bounded by the cost per token of a long prompt.
   double measured = 0;
   if (recompute_.is_known()) {
     measured = static_cast<double>(work.num_tokens) *
@@ -118,9 +121,9 @@ double PreemptionCost::OfRecompute(const Work& work, const Load& load) const {
 double PreemptionCost::OfSwap(int64_t num_blocks, int32_t num_sequences) const {
   const auto blocks = static_cast<double>(num_blocks);
   const double there_and_back = 2 * blocks * std::max(0.0, swap_.value());
-  // Until the blocks have left, sequences that need a block sit out. The preempting sequence always
-  // needs one. Each other sequence needs one once in block_size steps, and no more of them wait
-  // than blocks are leaving.
+  // Until the blocks have left, sequences that need a block get no slice. The preempting sequence
+  // always needs a block. Each other sequence needs a block once in block_size steps, and at most
+  // one sequence waits for each leaving block.
   const double step = std::max(1.0, CostsOf(num_sequences).step_micros);
   const double num_steps = 1 + (leave_.is_known() ? blocks * leave_.value() / step : 0);
   const double num_others = std::min(

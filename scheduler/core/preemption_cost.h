@@ -1,22 +1,24 @@
-// PreemptionCost estimates what it costs to take a group's blocks and to bring it back, by swapping
-// or by recomputation, from the step times so far. It has no clock: workers report times with their
-// answers, so the same events lead to the same choice.
+// PreemptionCost estimates, from the step times so far, what it costs to take a group's blocks and
+// later to bring the group back, by swapping or by recomputation. It has no clock: workers report
+// times with their answers, so the same events lead to the same choice.
 //
-// The time of a copy or a recomputation alone says little: a step that waits for a copy delays
-// every sequence in it and every group that waits for it, while tokens that are recomputed in the
+// The time of a copy or a recomputation alone says little. A step that waits for a copy delays all
+// sequences of that step and all groups that wait for it, while tokens that are recomputed in the
 // spare compute of a decode step delay no sequence. So a cost is the delay of all service, in step
 // time:
-//   - for swaps and recomputed tokens, by how much steps with them were longer than steps without
-//     them that have the same number of tokens and read the same amount;
-//   - for a sequence or blocks that are idle in a step, their part of the step's fixed time. The
-//     time of compute and of reading K and V is not lost, because an idle sequence shortens the
-//     step by it.
+//   - Swaps cost the time by which a step with swaps took longer than a step without swaps is
+//     expected to take for the same number of tokens and the same reading.
+//   - Recomputed tokens cost the time by which a step with them took longer than it is expected to
+//     take without them, for the same reading.
+//   - A sequence that is idle in a step costs its share of the step's fixed time. It does not cost
+//     the time to compute and to read K and V, because the step is shorter by that time.
+//   - Idle blocks cost as much as the idle sequences that would fill them.
 //
 // Reading is counted separately because a swap mostly changes how many sequences are in a step, and
 // thereby how much is read. The copy itself takes only a few hundredths of a step.
 //
-// To delay others little, a group of one sequence is recomputed in slices that hardly lengthen
-// steps, and is back after at most kMaxRecomputeSteps steps.
+// To delay other groups little, a group of one sequence is recomputed in slices that hardly
+// lengthen steps, in at most kMaxRecomputeSteps steps.
 //
 // One block is one copy, so the fixed time of a copy and the time of its bytes are one number here:
 // the time of a block. The first victim is swapped to measure that time. After many preemptions
@@ -25,8 +27,8 @@
 //
 // Thread safety: not thread-safe; owned by Epoch.
 // Units:         microseconds of step time.
-// Source:        PagedAttention, Kwon et al. 2023, sections 4.5 and 7.3, compares the two by the
-//                time of an event alone.
+// Source:        PagedAttention, Kwon et al. 2023, sections 4.5 and 7.3, compares swapping and
+//                recomputation only by the time that each takes.
 #ifndef QUIRE_SCHEDULER_CORE_PREEMPTION_COST_H_
 #define QUIRE_SCHEDULER_CORE_PREEMPTION_COST_H_
 
@@ -59,10 +61,10 @@ class PreemptionCost {
   };
   void ObserveStep(const Step& step);
 
-  // A group was preempted.
+  // Called when a group was preempted, by swapping or by recomputation.
   void CountPreemption(bool is_swap);
 
-  // How long steps take.
+  // The step times learned so far.
   const StepCost& steps() const { return steps_; }
 
   // Tokens that hardly lengthen a step of num_sequences decoding sequences.
@@ -72,7 +74,7 @@ class PreemptionCost {
   struct Work {
     int64_t num_tokens = 0;     // >= 1
     int64_t num_blocks = 0;     // >= 1
-    bool is_in_slices = false;  // recomputed in slices
+    bool is_in_slices = false;  // the group would be recomputed in slices
   };
   // The running sequences that a preemption delays.
   struct Load {
@@ -111,15 +113,15 @@ class PreemptionCost {
     double ordered_at = 0;  // value of elapsed_ at the end of the step
   };
 
-  // Costs of steps of num_sequences sequences, computed once: thousands of groups may be weighed
-  // under one load.
+  // Costs of steps of num_sequences sequences. Kept between calls, because thousands of groups can
+  // be weighed under one load.
   struct LoadCosts {
     int32_t num_sequences = 0;  // 0: not computed since the last step
     int64_t spare_tokens = 0;
     double step_micros = 0;
     double micros_without_context = 0;
-    double long_prompt_micros = 0;  // that kLongPrompt tokens add to the step
-    double idle_micros = 0;         // as OfIdleStep
+    double long_prompt_micros = 0;  // time that kLongPrompt more tokens add to the step
+    double idle_micros = 0;         // see OfIdleStep
   };
   const LoadCosts& CostsOf(int32_t num_sequences) const;
 
@@ -135,7 +137,7 @@ class PreemptionCost {
   MovingRatio leave_;      // time by which swap-outs outlast their step, per block
   double elapsed_ = 0;     // sum of all step times
   std::deque<SwapOut> under_way_;
-  mutable LoadCosts load_costs_;     // of the last call of CostsOf
+  mutable LoadCosts load_costs_;     // result of the last call of CostsOf
   int32_t num_since_swap_ = 0;       // preemptions since the last one by swap
   int32_t num_since_recompute_ = 0;  // preemptions since the last one by recomputation
 };

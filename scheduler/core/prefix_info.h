@@ -11,16 +11,17 @@
 namespace quire {
 
 enum class PrefixState : uint8_t {
-  kWaiting,    // waits for workers, or for a pool that has room for it
-  kComputing,  // a request computes it, or waits for its turn
+  kWaiting,    // waits for workers, or for a pool that has room for the prefix
+  kComputing,  // the request that computes the prefix is waiting or running
   kPinned,
 };
 
 struct PrefixInfo {
-  RequestId id;  // of the request that computes it
+  RequestId id;  // id of the request that computes the prefix
   PrefixState state = PrefixState::kWaiting;
   int32_t num_tokens = 0;  // tokens that a request with this beginning need not compute
-  // Blocks that are or will be held for it; with a sliding window only the last ones.
+  // Blocks that are or will be held for the prefix; with a sliding window, only those in the window
+  // of the token after the prefix.
   int32_t num_blocks = 0;
 };
 
@@ -31,14 +32,14 @@ enum class PinOutcome : uint8_t {
   kNoLimits,        // no worker was ever ready
   kTooMany,         // the number of prefixes is at its bound
   kTooShort,        // the prefix fills no block
-  kTooLong,         // leaves no room for a token within max_model_len
+  kTooLong,         // the prefix leaves no room for a token within max_model_len
   kExceedsShare,    // all prefixes together would exceed their share of the pool
   kStarvesRequest,  // a live request would no longer fit the pool
 };
 
 struct PinResult {
   PinOutcome outcome = PinOutcome::kAccepted;
-  RequestId id;  // of the prefix, if it is accepted or already pinned
+  RequestId id;  // id of the prefix, if the outcome is kAccepted or kAlreadyPinned
 };
 
 }  // namespace quire

@@ -26,7 +26,7 @@ TokenId TokenAt(const SequenceGroup& group, const Sequence& sequence, int32_t po
              : sequence.output_token_ids()[static_cast<size_t>(position - num_prompt_tokens)];
 }
 
-// Returns the hash that the hash of the first block is chained to.
+// Returns the parent hash of the first block.
 BlockHash RootOf(const CoreState& state, const SequenceGroup& group) {
   const Hash128& key = state.config.block_hash_key;
   return UsesPrefixCache(state, group) ? RootHash(key, group.request().cache_salt)
@@ -63,8 +63,8 @@ std::span<const BlockHash> HashBlocks(const CoreState& state,
   return std::span(hashes).first(num_wanted);
 }
 
-// Returns the hashes of the blocks that may be taken from others: all full blocks before the last
-// token.
+// Returns the hashes of the blocks that the sequence may share with other sequences: all full
+// blocks before the last token.
 std::span<const BlockHash> HashPrefix(const CoreState& state,
                                       const SequenceGroup& group,
                                       Sequence& sequence) {
@@ -74,7 +74,7 @@ std::span<const BlockHash> HashPrefix(const CoreState& state,
 
 // The sequences of a waiting group, by where their blocks come from.
 struct Beginnings {
-  std::vector<Sequence*> look;  // sequences that look for blocks of others
+  std::vector<Sequence*> look;  // sequences that look for blocks in the prefix cache
   int32_t num_shared = 0;       // blocks that the other sequences will share with the leader
 };
 
@@ -96,8 +96,8 @@ Beginnings BeginningsOf(const CoreState& state, SequenceGroup& group) {
   return beginnings;
 }
 
-// Returns how many first hashes are equal, by binary search: hashes are chained, so after the first
-// difference none is equal.
+// Returns the number of leading hashes that are equal. Hashes are chained, so none is equal after
+// the first difference, and binary search finds that difference.
 int32_t NumEqual(std::span<const BlockHash> a, std::span<const BlockHash> b) {
   size_t num_equal = 0;
   size_t num_at_most = std::min(a.size(), b.size());
@@ -112,13 +112,14 @@ int32_t NumEqual(std::span<const BlockHash> a, std::span<const BlockHash> b) {
   return static_cast<int32_t>(num_equal);
 }
 
-// An earlier sequence, and how many first blocks it has in common with this one.
+// The leading blocks that a sequence has in common with an earlier sequence of its group.
 struct CommonBeginning {
-  size_t other = 0;
+  size_t other = 0;  // index of the earlier sequence
   int32_t num_blocks = 0;
 };
 
-// Returns the longest common beginning with an earlier sequence.
+// Returns the longest beginning in common with an earlier sequence. before: the hashes of each
+// earlier sequence.
 CommonBeginning FindCommonBeginning(std::span<const std::span<const BlockHash>> before,
                                     std::span<const BlockHash> hashes) {
   CommonBeginning longest;
@@ -131,8 +132,8 @@ CommonBeginning FindCommonBeginning(std::span<const std::span<const BlockHash>> 
   return longest;
 }
 
-// Upper bound on the first blocks of the sequence that tables hold without a gap. With a sliding
-// window: the number of blocks that the window reaches.
+// Upper bound on the number of leading blocks of the sequence up to the first one that no table
+// holds. With a sliding window, returns the number of blocks that the window reaches.
 int32_t NumHeldAtMost(const CoreState& state,
                       std::span<const BlockHash> hashes,
                       Sequence& sequence) {
@@ -143,7 +144,8 @@ int32_t NumHeldAtMost(const CoreState& state,
                                               limits.sliding_window,
                                               limits.block_size_tokens);
   }
-  // Begins where the last call ended: the blocks before are nearly always still held.
+  // Begins where the last call ended, because the blocks before that point are nearly always still
+  // held.
   int32_t& num_held = sequence.num_blocks_held_at_most;
   num_held = std::min(num_held, num_blocks);
   while (num_held < num_blocks &&
@@ -250,8 +252,8 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
   const KvCacheManager& kv_cache = state.epoch->kv_cache;
   int32_t num_shared = beginnings.num_shared;
   if (beginnings.look.size() == 1 || state.epoch->limits.sliding_window > 0) {
-    // With a sliding window, an earlier sequence may not compute every block that a later one
-    // reads, so only blocks that are held now count.
+    // With a sliding window, an earlier sequence does not always compute every block that a later
+    // one reads, so only blocks that are held now count.
     for (Sequence* sequence : beginnings.look) {
       const PrefixMatch match = kv_cache.Match(HashPrefix(state, group, *sequence));
       sequence->num_blocks_held_at_most = match.num_held_blocks;

@@ -1,8 +1,8 @@
 // PrefixSharing lets a sequence begin with full blocks that another sequence computes or has
-// computed. The other sequence may belong to any request of the same salt if both use the prefix
-// cache, and always to the same request. So a group that was preempted by recomputation gets back
-// the sharing that it had. After the full blocks of a pinned prefix, a sequence goes on with a copy
-// of the prefix's partly filled last block.
+// computed. The other sequence may belong to the same request, or to a request of the same salt if
+// both requests use the prefix cache. So a group that was preempted by recomputation gets back the
+// sharing that it had. After the full blocks of a pinned prefix, a sequence goes on with a copy of
+// the prefix's partly filled last block.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Source:        automatic prefix caching is vLLM's; groups that keep their sharing:
@@ -17,14 +17,15 @@
 namespace quire {
 
 // Fills the table of the sequence with the cached blocks of its known tokens. The last token is
-// computed in any case, because its logits are needed. REQUIRES: running with an empty table.
+// computed in any case, because its logits are needed. REQUIRES: the sequence is running, with an
+// empty table.
 void BeginWithSharedBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence);
 
-// The partly filled last block of a pinned prefix, as far as a sequence that begins with the prefix
-// has the same tokens.
+// The first tokens in the partly filled last block of a pinned prefix: those that a sequence also
+// has after the prefix's full blocks.
 struct PinnedTail {
-  const BlockTable* table = nullptr;  // the prefix's
-  int32_t num_tokens = 0;             // equal tokens in its last block; 0: there is no tail
+  const BlockTable* table = nullptr;  // the prefix's table
+  int32_t num_tokens = 0;             // equal tokens in the table's last block; 0: no tail
 };
 // Returns the longest tail that continues the full blocks with which the sequence has begun.
 // REQUIRES: the sequence has begun with shared blocks, and is not introduced.
@@ -32,15 +33,16 @@ PinnedTail FindPinnedTail(const CoreState& state, const SequenceGroup& group, Se
 // Gives the sequence its own copy of the tail, so that it need not compute those tokens.
 void BeginWithTail(CoreState& state, const PinnedTail& tail, Sequence& sequence);
 
-// Lists the blocks that the sequence's slice fills, so that other sequences find them. REQUIRES: it
-// has a slice.
+// Adds the blocks that the sequence's slice fills to the prefix cache, so that other sequences find
+// these blocks. REQUIRES: the sequence has a slice.
 void PublishBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence);
 
 // Returns how many blocks of a waiting group need not come from the free list, because other tables
-// hold them or its own sequences share them. Blocks are counted once per sequence. O(blocks).
+// hold them or its own sequences share them. A block counts once for each sequence that shares it.
+// O(blocks).
 int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group);
-// Upper bound on NumSharedBlocks, and nearly always the same. O(sequences^2 log blocks) once the
-// tokens have been hashed, as long as no more blocks are held than at the last call.
+// Upper bound on NumSharedBlocks, and nearly always equal to it. O(sequences^2 log blocks) if the
+// tokens are already hashed and no more blocks are held than at the last call.
 int32_t NumSharedBlocksAtMost(const CoreState& state, SequenceGroup& group);
 
 }  // namespace quire

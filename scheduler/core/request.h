@@ -28,8 +28,8 @@ struct BeamOptions {
 // A sequence of a request that ran before, perhaps in another process. Its random draws depend only
 // on seed and position, so it goes on as if it had not been interrupted.
 struct ResumedSequence {
-  std::vector<TokenId> token_ids;  // output so far, without a token that ends it
-  bool has_ended = false;          // nothing is generated or reported for it
+  std::vector<TokenId> token_ids;  // output so far; no token of it ends the sequence
+  bool has_ended = false;          // true: nothing is generated or reported for the sequence
 };
 
 struct Request {
@@ -39,14 +39,14 @@ struct Request {
   int32_t num_sequences = 1;              // n: independent outputs of one prompt
   std::optional<BeamOptions> beam_search;
   std::vector<ResumedSequence> resumed;  // one for each sequence, or empty (IsResumable)
-  int32_t max_tokens = 16;               // output tokens of each sequence, >= 1; see CutToContext
-  std::vector<TokenId> stop_token_ids;   // end a sequence once min_tokens exist; few, any order
+  int32_t max_tokens = 16;               // most output tokens of a sequence; >= 1 (CutToContext)
+  std::vector<TokenId> stop_token_ids;   // each ends a sequence after min_tokens; few, any order
   int32_t priority = 0;                  // under kPriority: smaller numbers are served earlier
   std::string tenant;                    // under kFairShare: tenants share the service equally
   std::string cache_salt;                // only requests of the same salt share blocks
   bool bypasses_prefix_cache = false;    // neither takes cached blocks nor leaves any
   bool is_resumed = false;               // was accepted before, perhaps by another process
-  bool pins_prefix = false;              // internal, reports nothing (pinned_prefixes.h)
+  bool pins_prefix = false;              // internal request without output (pinned_prefixes.h)
   Instant arrival = 0;
   Instant deadline = kInfiniteFuture;
 
@@ -61,13 +61,13 @@ struct Request {
   int64_t num_known_tokens() const;
 };
 
-// Cuts max_tokens of a new request to what the prompt leaves of the context, but at least to 1. A
-// resumed request keeps its length, which was promised with its first token.
+// Cuts max_tokens of a new request to the part of the context that the prompt leaves free, but not
+// below 1. A resumed request keeps its max_tokens, which its client was told with the first token.
 void CutToContext(int32_t max_model_len, Request* request);
 
 // Returns true if `resumed` is empty, or can be continued: is_resumed is set, each sequence has an
 // entry, at least one has not ended, and each that has not ended has fewer than max_tokens tokens.
-// Beam searches start anew.
+// A beam search can only start anew, with `resumed` empty.
 bool IsResumable(const Request& request);
 
 }  // namespace quire

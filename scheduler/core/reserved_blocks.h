@@ -1,5 +1,6 @@
-// ReservedBlocks counts the blocks that pinned prefixes hold or will hold, each once however many
-// prefixes begin with it, and the blocks that one prefix alone needs.
+// ReservedBlocks counts the blocks that pinned prefixes hold or will hold. A block counts once even
+// if several prefixes share it. Also counts, for each prefix, the blocks that no other prefix
+// needs.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Cost:          Add and Remove O(blocks of the prefix); the counts O(log prefixes).
@@ -20,7 +21,7 @@ namespace quire {
 class ReservedBlocks {
  public:
   // Reserves the full blocks with these hashes for the prefix, and num_tails blocks that no other
-  // prefix shares. REQUIRES: nothing is reserved for it; no hash twice.
+  // prefix shares. REQUIRES: nothing is reserved for the prefix yet; hashes has no hash twice.
   void Add(RequestId prefix, std::span<const BlockHash> hashes, int32_t num_tails);
 
   // REQUIRES: the prefix was added with these hashes.
@@ -31,8 +32,8 @@ class ReservedBlocks {
   // All blocks that prefixes reserve, each counted once.
   int32_t num_blocks() const { return static_cast<int32_t>(needs_.size()) + num_tails_; }
 
-  // num_blocks() without the blocks that this prefix alone needs. A prefix that was not added needs
-  // none.
+  // Returns num_blocks() without the blocks that this prefix alone needs. A prefix that was not
+  // added needs no blocks.
   int32_t NumWithout(RequestId prefix) const;
 
   // Total number of blocks that all calls looked at, for tests of the cost of a call.
@@ -42,11 +43,11 @@ class ReservedBlocks {
   // The prefixes that need one block.
   struct Need {
     int32_t num_prefixes = 0;
-    uint64_t ids = 0;  // XOR of their ids: if one prefix is left, its id
+    uint64_t ids = 0;  // XOR of the ids of all these prefixes; the id itself if there is only one
   };
 
   absl::flat_hash_map<BlockHash, Need, BlockHashHasher> needs_;
-  // By prefix: the blocks that it alone needs, its tails included.
+  // By prefix: the number of blocks that no other prefix needs, tails included.
   std::map<RequestId, int32_t> num_own_;
   int32_t num_tails_ = 0;
   int64_t num_looked_at_ = 0;

@@ -32,7 +32,8 @@ std::vector<const BlockTable*> TablesInUse(const CoreState& state) {
   return tables;
 }
 
-// Blocks of another size hold other tokens, so every hash is stale.
+// Called when the block size has changed: blocks of another size hold other tokens, so every hash
+// is stale.
 void ForgetBlockHashes(CoreState& state) {
   for (auto& [id, group] : state.groups) {
     for (Sequence& sequence : group->sequences()) {
@@ -191,7 +192,7 @@ absl::Status SchedulerCore::ApplyStepResult(const StepResult& result) {
 std::vector<OutputEvent> SchedulerCore::TakeEvents() {
   size_t num_events = state_->events.size();
   std::vector<OutputEvent> events = std::exchange(state_->events, {});
-  state_->events.reserve(num_events);  // the next step is likely to have as many
+  state_->events.reserve(num_events);  // the next step will probably have this many events again
   return events;
 }
 

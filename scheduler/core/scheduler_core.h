@@ -3,11 +3,13 @@
 // server, the simulator, the tests and the fuzzers drive this same object.
 //
 // The caller's duties, in this order:
-//   1. BeginEpoch once workers are ready. Until then, and after OnWorkersLost, requests queue and
+//   1. BeginEpoch when workers are ready. Until then, and after OnWorkersLost, requests queue and
 //      PlanStep returns nullopt.
-//   2. PlanStep(now); nullopt: there is nothing to do. At most one plan may be unanswered.
-//   3. Send the plan to every rank and hand their merged answer to ApplyStepResult. On an error the
-//      answer does not fit the plan and nothing has changed: fence the group, then OnWorkersLost.
+//   2. PlanStep(now), which returns nullopt if there is nothing to do. At most one plan may be
+//      unanswered.
+//   3. Send the plan to every rank and hand their merged answer to ApplyStepResult. If this returns
+//      an error, the answer does not fit the plan and nothing has changed: fence the group, then
+//      call OnWorkersLost.
 //   4. TakeEvents after any call, and publish them in order.
 // AddRequest, AbortRequest and FinishSequence may be called at any time, also while a step runs:
 // blocks of a sequence that ends while its step runs stay pending until the step is answered.
@@ -49,7 +51,7 @@ enum class AddOutcome : uint8_t {
   kQueued,
   kQueueFull,            // max_queued_requests is reached; if resumed, max_resumed_requests
   kQueueTokensFull,      // max_queued_tokens is reached; if resumed, the bound of waiting_queue.h
-  kTenantFull,           // the tenant has its share of either bound (waiting_queue.h)
+  kTenantFull,           // the tenant's share of one of these bounds is full (waiting_queue.h)
   kDeadlineUnreachable,  // the request is estimated to miss its deadline
   kTooLong,              // the prompt leaves no room for a token within max_model_len
   // At full length the request's sequences need more blocks than pinned prefixes leave of the pool,
@@ -79,11 +81,11 @@ class SchedulerCore {
   void OnWorkersLost();
 
   // REQUIRES: request.id is greater than every id before; prompt not empty; max_tokens >= 1;
-  // num_sequences >= 1; IsResumable; with beam search, CheckBeamSearchParams accepts it and
-  // sampling is greedy with num_candidates() logprobs. A new request longer than max_model_len is
-  // cut to max_model_len, where it ends with kLength. The limits are those of the present or the
-  // last epoch. Before the first epoch only the queue bounds are checked, and the request is cut
-  // when that epoch begins.
+  // num_sequences >= 1; IsResumable; with beam search, CheckBeamSearchParams accepts its parameters
+  // and sampling is greedy with num_candidates() logprobs. A new request that could exceed
+  // max_model_len is cut to max_model_len, where it ends with kLength. The limits are those of the
+  // current epoch, or else of the last one. Before the first epoch only the queue bounds are
+  // checked, and the request is cut when that epoch begins.
   AddOutcome AddRequest(Request request);
 
   // Ends every sequence of the request with kAborted. Returns false if the request is unknown or
@@ -96,13 +98,13 @@ class SchedulerCore {
   bool FinishSequence(RequestId id, int32_t sequence_index);
 
   // Computes the blocks of a prefix and holds them: see pinned_prefixes.h. The prefix is pinned
-  // once FindPrefix reports kPinned. A second call with the same tokens and salt returns the
+  // when FindPrefix reports kPinned. A second call with the same tokens and salt returns the
   // existing prefix. REQUIRES: id is greater than every id before; token_ids is not empty and
   // within the vocabulary.
   PinResult PinPrefix(RequestId id, std::vector<TokenId> token_ids, std::string cache_salt);
 
-  // Unpins a prefix; requests that share its blocks keep them. Returns false if there is no such
-  // prefix.
+  // Unpins a prefix; requests that share the prefix's blocks keep these blocks. Returns false if
+  // there is no such prefix.
   bool UnpinPrefix(RequestId id);
 
   // Returns nullopt if the prefix does not exist: never pinned, unpinned, failed with non-finite
@@ -113,10 +115,10 @@ class SchedulerCore {
   std::vector<PrefixInfo> prefixes() const;  // oldest first
 
   // Ends expired requests, then gives out the step's token budget in the policy's order: to running
-  // groups first, then to waiting ones. A crash suspect gets the whole budget. If blocks run out,
-  // preempts groups behind the one in need and admits none. The plan also releases handles. A plan
-  // with nothing but releases is returned only if a waiting request needs those handles. REQUIRES:
-  // no plan is unanswered.
+  // groups first, then to waiting groups. A crash suspect gets the whole budget. If blocks run out,
+  // preempts groups behind the group in need, and admits no group. The plan also releases handles.
+  // A plan with nothing but releases is returned only if a waiting request needs those handles.
+  // REQUIRES: no plan is unanswered.
   std::optional<StepPlan> PlanStep(Instant now);
 
   // Ends expired requests (deadline <= now). PlanStep does this first; call it also during a long
@@ -141,8 +143,8 @@ class SchedulerCore {
   // See block_map.h. Its counts agree with stats(). REQUIRES: as for MakeBlockMap.
   BlockMap block_map(const BlockMapLimits& limits) const;
 
-  // Checks every invariant against the state, aborts with the broken one. O(state): for tests,
-  // simulation and debug builds.
+  // Aborts if an invariant of the state is broken, with a message that names it. O(state): for
+  // tests, simulation and debug builds.
   void CheckInvariants() const;
 
  private:

@@ -89,7 +89,8 @@ void FairSharePolicy::Charge(Account& account, int64_t cost) {
   Line& line = LineOf(account);
   const auto next = std::next(account.place);
   if (next == line.end() || account.counter + cost < (*next)->counter) {
-    account.counter += cost;  // its place stays: the common case, once for each output token
+    // The account keeps its place: the common case, since each output token is charged alone.
+    account.counter += cost;
     return;
   }
   line.erase(account.place);
@@ -102,7 +103,8 @@ std::unique_ptr<SchedulingPolicy> MakeSchedulingPolicy(const CoreConfig& config)
     case SchedulingPolicyKind::kPriority:
       return std::make_unique<PriorityPolicy>(config.priority_ageing);
     case SchedulingPolicyKind::kFairShare:
-      // Enough for each request resumed from an earlier scheduler to have a different tenant.
+      // This many absent tenants suffice even if every request resumed from an earlier scheduler
+      // has a different tenant.
       return std::make_unique<FairSharePolicy>(
           static_cast<size_t>(std::max<int64_t>(0, config.max_resumed_requests)));
     default:

@@ -5,8 +5,8 @@
 // the tenant whose unranked request starts next, and a request gets its rank when it starts.
 //
 //   FcfsPolicy       first come, first served
-//   PriorityPolicy   the smaller the priority number, the earlier; requests that age overtake newer
-//                    ones of better priority
+//   PriorityPolicy   smaller priority numbers are served earlier; a request that has waited long
+//                    enough is served before newer requests of better priority
 //   FairSharePolicy  tenants share the service equally while they compete for it
 //
 // Thread safety: not thread-safe; owned by CoreState.
@@ -38,12 +38,12 @@ class SchedulingPolicy {
   // the request gets a rank only when it starts. Until then it is behind every ranked request.
   virtual std::optional<int64_t> RankOf(const Request& request) const = 0;
 
-  // The tenant's first unranked request begins to wait.
+  // Called when the tenant's first unranked request begins to wait.
   virtual void BeginWaiting(const std::string& /*tenant*/) {}
-  // The tenant's last unranked request no longer waits.
+  // Called when the tenant's last unranked request no longer waits.
   virtual void EndWaiting(const std::string& /*tenant*/) {}
 
-  // Returns the tenant whose unranked request starts next. REQUIRES: one waits.
+  // Returns the tenant whose unranked request starts next. REQUIRES: an unranked request waits.
   virtual std::string_view NextTenant() const;
 
   // Charges the tenant for computed tokens. Tokens that are computed again after a preemption are
@@ -78,16 +78,16 @@ class PriorityPolicy : public SchedulingPolicy {
   Instant ageing_;
 };
 
-// Each tenant has a counter of the service that it got: prompt tokens, and output tokens twice. The
-// tenant with the lowest counter is served next; among equals, the one that has waited longest.
-// While two tenants wait, their counters differ by at most the cost of what one of them can have
-// running.
+// Each tenant has a counter of the service that it got; an output token counts twice as much as a
+// prompt token. The tenant with the lowest counter is served next; among tenants with equal
+// counters, the tenant that has waited longest. While two tenants wait, their counters differ by at
+// most the cost of all requests that one tenant can have running.
 //
 // When a tenant begins to wait, its counter is lifted to the highest counter of the tenants that
-// wait or waited before: its unused service is lost, and it is behind all of them. So fresh names
-// gain nothing, and a waiting tenant is served once the tenants that came before it have caught up.
-// (The paper lifts to the lowest counter of the waiting tenants. That serves a rare tenant a little
-// earlier, but lets a stream of fresh names starve all others.)
+// wait or waited before. So the tenant loses its unused service, and is behind all those tenants.
+// Fresh names gain nothing, and a waiting tenant is served as soon as the tenants that came before
+// it have caught up. (The paper lifts to the lowest counter of the waiting tenants. That serves a
+// rare tenant a little earlier, but lets a stream of fresh names starve all others.)
 //
 // At most max_absent_tenants tenants that do not wait are remembered. Beyond that, the absent
 // tenant with the lowest counter is forgotten, and every tenant that begins to wait later is lifted
@@ -111,7 +111,8 @@ class FairSharePolicy : public SchedulingPolicy {
                 int64_t num_prompt_tokens,
                 int64_t num_output_tokens) override;
 
-  int64_t counter(const std::string& tenant) const;  // as lifted if the tenant began to wait now
+  // Returns the counter that the tenant would have if it began to wait now.
+  int64_t counter(const std::string& tenant) const;
   size_t num_tenants() const { return accounts_.size(); }
   // Total number of entries that all calls compared, for tests of the cost of a call.
   int64_t num_compared() const { return num_compared_; }
@@ -124,9 +125,9 @@ class FairSharePolicy : public SchedulingPolicy {
   };
   using Line = std::pmr::set<Account*, IsAhead>;
   struct Account {
-    std::string_view tenant = {};  // its key in accounts_
+    std::string_view tenant = {};  // the key of this account in accounts_
     int64_t counter = 0;
-    int64_t since = 0;  // number of its last move between the lines
+    int64_t since = 0;  // value of num_moves_ when the account moved into its line
     bool is_waiting = false;
     Line::iterator place = {};
   };
@@ -140,17 +141,18 @@ class FairSharePolicy : public SchedulingPolicy {
   };
 
   Line& LineOf(const Account& account) { return account.is_waiting ? waiting_ : absent_; }
-  Account& Open(const std::string& tenant);  // REQUIRES: the tenant has none
+  Account& Open(const std::string& tenant);  // REQUIRES: the tenant has no account
   void Move(Account& account, bool is_waiting);
   void Charge(Account& account, int64_t cost);
   void ForgetBeyondBound();
-  // Returns the counter to which an arriving tenant is lifted: no waiting one has more.
+  // Returns the counter to which an arriving tenant is lifted. No waiting tenant has a higher
+  // counter.
   int64_t Floor() const;
 
   const size_t max_absent_tenants_;
   mutable int64_t num_compared_ = 0;
-  // Accounts outlive the requests that are allocated around them. They have a separate memory pool,
-  // else each account would keep a page of freed requests in use.
+  // Accounts have a separate memory pool, because they outlive the requests. In the common heap,
+  // one account could keep a page in use whose other memory is free.
   std::pmr::unsynchronized_pool_resource memory_;
   // Accounts by tenant: all tenants that wait, and absent tenants that are remembered.
   std::pmr::map<std::pmr::string, Account, IsBefore> accounts_{IsBefore{&num_compared_}, &memory_};

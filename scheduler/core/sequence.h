@@ -1,15 +1,16 @@
-// Sequence is one token stream of a request and what the worker holds of it. Its state changes only
-// through the named transitions, each of which resets all that must be reset.
+// Sequence is one token stream of a request, with a record of what the worker holds of it. Its
+// state changes only through the named transitions, each of which resets all that must be reset.
 //
 // Planning closes a gap: num_tokens() - num_computed_tokens() tokens are known but not yet in the
 // KV cache. Prefill, chunked prefill, recompute and decode differ only in how wide the gap is.
-// A slice that closes it yields one more token, so a decoding sequence has a gap of 1.
+// A slice that closes the gap yields one more token, so a decoding sequence has a gap of 1.
 //
 // Thread safety: not thread-safe; owned by its SequenceGroup.
 // Invariants:    num_computed_tokens() + num_scheduled_tokens() <= num_tokens().
-//                table.num_tokens() == num_computed_tokens() + num_scheduled_tokens() while
-//                running, host_table.num_tokens() == num_computed_tokens() while swapped. Waiting
-//                and finished sequences have no blocks, nothing computed or scheduled.
+//                While running: table.num_tokens() == num_computed_tokens() +
+//                num_scheduled_tokens(). While swapped: host_table.num_tokens() ==
+//                num_computed_tokens(). Waiting and finished sequences have no blocks, and no
+//                computed or scheduled tokens.
 // Units:         tokens.
 #ifndef QUIRE_SCHEDULER_CORE_SEQUENCE_H_
 #define QUIRE_SCHEDULER_CORE_SEQUENCE_H_
@@ -37,8 +38,8 @@ enum class SequenceState : uint8_t {
 
 class Sequence {
  public:
-  // Creates a waiting sequence. With earlier output it is in the state of a preempted one.
-  // REQUIRES: num_prompt_tokens >= 1.
+  // Creates a waiting sequence. If output_token_ids is not empty, the sequence is in the same state
+  // as after a preemption by recomputation. REQUIRES: num_prompt_tokens >= 1.
   Sequence(int32_t sequence_index,
            int32_t num_prompt_tokens,
            std::vector<TokenId> output_token_ids = {});
@@ -47,12 +48,12 @@ class Sequence {
   // waiting, or swapped with its blocks back in the table.
   void BecomeRunning(SequenceHandle handle);
 
-  // Its blocks go to host memory (host_table). REQUIRES: running without a slice, with an empty
-  // table.
+  // Called when the blocks of the sequence were moved to host memory (host_table). REQUIRES:
+  // running without a slice, with an empty table.
   void BecomeSwapped();
 
-  // Its first num_computed_tokens tokens count as computed: the table holds blocks of them that
-  // other sequences computed. REQUIRES: running, not introduced, num_computed_tokens() <=
+  // Counts the first num_computed_tokens tokens as computed, because the table has their blocks,
+  // which other sequences computed. REQUIRES: running, not introduced, num_computed_tokens() <=
   // num_computed_tokens < num_tokens().
   void BeginWithCached(int32_t num_computed_tokens);
 
@@ -67,37 +68,38 @@ class Sequence {
   // REQUIRES: not finished, with empty tables.
   void BecomeFinished();
 
-  // A slice of num_tokens was planned. REQUIRES: running, no slice is unanswered,
+  // Called when a slice of num_tokens was planned. REQUIRES: running, no slice is unanswered,
   // 0 < num_tokens <= gap().
   void BeginSlice(int32_t num_tokens);
 
-  // The unanswered slice was answered: its tokens are now computed. REQUIRES: a slice is
+  // Called when the slice was answered: its tokens are now computed. REQUIRES: a slice is
   // unanswered.
   void EndSlice();
 
-  // A sampled token becomes known. REQUIRES: running, gap() == 0.
+  // Appends a sampled token to the output. REQUIRES: running, gap() == 0.
   void Commit(TokenId token_id);
 
-  // Beam search: as Commit, but the worker need not have sampled the token.
+  // Beam search: as Commit, but the worker need not have sampled the token. If the worker knows the
+  // sequence, the next slice forces the token on the worker.
   void CommitForced(TokenId token_id);
 
-  // Beam search: drops its tokens and is idle until it becomes a fork. REQUIRES: running without a
-  // slice, with an empty table.
+  // Beam search: drops the tokens of this sequence, which is idle until it becomes a fork.
+  // REQUIRES: running without a slice, with an empty table.
   void BecomeIdle();
 
-  // Beam search: takes over the tokens of another sequence, whose blocks its table already shares.
-  // The worker does not know this fork yet. REQUIRES: idle.
+  // Beam search: this sequence takes over the tokens of `other`. The worker does not know this fork
+  // yet. REQUIRES: idle; the table of this sequence already shares the blocks of `other`.
   void BecomeForkOf(const Sequence& other);
 
-  // Beam search: keeps this sequence's candidates for its next token. Once every beam has its
+  // Beam search: keeps this sequence's candidates for its next token. When every beam has its
   // candidates, all are weighed together. REQUIRES: running, gap() == 0.
   void KeepCandidates(std::vector<BeamCandidate> candidates);
 
   // Returns the token that the next slice forces on the worker, if any, and clears it.
   std::optional<TokenId> TakeForcedToken() { return std::exchange(forced_token_id_, std::nullopt); }
 
-  // The last slice gave a non-finite row of logits. Returns how many times in succession that
-  // happened for the next token.
+  // Called when the last slice gave a non-finite row of logits. Returns how many times in
+  // succession that happened for the same token.
   int32_t CountNonFinite() { return ++num_non_finite_; }
 
   int32_t sequence_index() const { return sequence_index_; }
@@ -109,7 +111,8 @@ class Sequence {
   // Whether the worker knows this sequence with its present tokens. False for a new fork, and for a
   // running sequence whose group's leader still computes the prompt.
   bool is_introduced() const { return is_introduced_; }
-  // Whether the worker knows the handle. An earlier beam may have used it in this Sequence.
+  // Whether the worker knows the handle. Also true for an idle sequence or a new fork, which is not
+  // introduced, if an earlier beam in this Sequence used the handle.
   bool is_handle_known() const { return is_handle_known_; }
   const std::vector<BeamCandidate>& candidates() const { return candidates_; }
 
@@ -120,15 +123,15 @@ class Sequence {
   int32_t num_scheduled_tokens() const { return num_scheduled_tokens_; }
   // The most computed tokens that the sequence ever had, also before it was preempted.
   int32_t num_tokens_computed_ever() const { return num_tokens_computed_ever_; }
-  // Whether some of its tokens were computed, are lost, and are not computed again yet.
+  // Whether some tokens of the sequence were computed, then lost, and are not computed again yet.
   bool is_recomputing() const { return num_computed_tokens_ < num_tokens_computed_ever_; }
   int32_t gap() const { return num_tokens() - num_computed_tokens_; }
   const std::vector<TokenId>& output_token_ids() const { return output_token_ids_; }
 
   BlockTable table;      // changed through KvCacheManager only
   HostTable host_table;  // changed through KvCacheManager only; empty unless swapped
-  // Hashes of its full blocks, as far as they were needed. They depend only on the tokens and the
-  // block size, so they are kept when the blocks are freed.
+  // Hashes of the first full blocks, as many as were needed so far. A hash depends only on the
+  // tokens and the block size, so the hashes are kept when the blocks are freed.
   std::vector<BlockHash> block_hashes;
   // Index of the first block of block_hashes that no table held at the last lookup. The next lookup
   // starts there.

@@ -75,8 +75,8 @@ bool SequenceGroup::WaitsForLeader(const Sequence& sequence) const {
 }
 
 bool SequenceGroup::IsIdle(const Sequence& sequence) const {
-  // After the first step of the search every live beam has an output token. Before it the leader
-  // alone is live.
+  // Before the first step of the search, the leader is the only live beam. After that step, every
+  // live beam has an output token.
   return is_beam_search() && sequence.num_output_tokens() == 0 && !IsLeader(sequence);
 }
 

@@ -1,6 +1,6 @@
-// SequenceGroup is the sequences of one request. They are admitted, preempted and recovered
-// together: a request never holds blocks for half of its answer while the other half waits.
-// Sequences that have finished stay in the group and take no further part.
+// SequenceGroup holds the sequences of one request. The sequences are admitted, preempted and
+// recovered together: a request never holds blocks for half of its answer while the other half
+// waits. Sequences that have finished stay in the group and take no further part.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Invariants:    all sequences that are not finished are in the same state.
@@ -38,17 +38,18 @@ enum class DeadlineEstimate : uint8_t { kNone, kReachable, kUnreachable };
 
 class SequenceGroup {
  public:
-  // All sequences begin as waiting, except those that had ended before. REQUIRES: group_size() >=
-  // 1, a prompt, and a sequence that has not ended.
+  // All sequences begin as waiting, except resumed sequences that had ended. REQUIRES: group_size()
+  // >= 1; the request has a prompt, and a sequence that has not ended.
   explicit SequenceGroup(Request request);
   SequenceGroup(const SequenceGroup&) = delete;
   SequenceGroup& operator=(const SequenceGroup&) = delete;
 
   const Request& request() const { return request_; }
-  // Cuts the request to max_model_len (see quire::CutToContext), once an epoch has made that known.
+  // Cuts the request to max_model_len (see quire::CutToContext). Called when the first epoch has
+  // made max_model_len known.
   void CutToContext(int32_t max_model_len) { quire::CutToContext(max_model_len, &request_); }
   RequestId id() const { return request_.id; }
-  // Tokens of its prompt and of the output that it resumed.
+  // Tokens of the prompt and of resumed output.
   int64_t num_tokens_at_arrival() const { return num_tokens_at_arrival_; }
 
   bool has_rank() const { return rank_.has_value(); }
@@ -58,14 +59,14 @@ class SequenceGroup {
   std::vector<Sequence>& sequences() { return sequences_; }
   const std::vector<Sequence>& sequences() const { return sequences_; }
 
-  int32_t num_live_sequences() const;  // not finished
+  int32_t num_live_sequences() const;  // sequences that are not finished
   bool is_finished() const { return num_live_sequences() == 0; }
   bool is_running() const;
   bool is_swapped() const;
   // Whether any token of the group was ever computed.
   bool has_started() const;
-  // Whether no live sequence has an output token, so that all are alike. Then the first live one,
-  // the leader, computes the prompt, and the others fork from it.
+  // Whether no live sequence has an output token, so that all live sequences are alike. Then the
+  // first live sequence, the leader, computes the prompt, and the others fork from the leader.
   bool is_undivided() const;
   bool IsLeader(const Sequence& sequence) const;
   // Whether the sequence has no blocks yet and will fork from the leader.
@@ -78,10 +79,10 @@ class SequenceGroup {
   int32_t num_preemptions() const { return num_preemptions_; }
   void CountPreemption() { ++num_preemptions_; }
 
-  // Prompt, then committed output.
+  // Returns the tokens of the prompt, followed by those of the committed output.
   std::vector<TokenId> TokenIdsOf(const Sequence& sequence) const;
 
-  // Set for beam search, from the first candidates on.
+  // The state of a beam search. Empty before the first candidates, and without beam search.
   std::optional<LiveBeams> beams;
   DeadlineEstimate estimate = DeadlineEstimate::kNone;
   // Whether the group passed groups that waited longer, because its prompt is short (overtaking.h).

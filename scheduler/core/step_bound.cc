@@ -7,13 +7,13 @@
 namespace quire {
 namespace {
 
-// kAutoInterToken as a multiple of a decode step: prompts get most of a step's time while there are
-// any, and streams feel it little.
+// kAutoInterToken stands for this multiple of the time of a decode step. At 3, a step with prompts
+// spends most of its time on them, and streams are delayed little.
 constexpr double kAutoTimesDecoding = 3;
 
 // The expected time of a step, plus this many mean deviations, must be within an explicit target,
-// so that most steps are. TCP uses four for round-trip times (Jacobson 1988), where an early
-// timeout costs far more.
+// so that most steps meet the target. TCP uses four deviations for round-trip times (Jacobson
+// 1988), where an early timeout costs far more.
 constexpr double kDeviations = 2;
 
 }  // namespace
@@ -23,7 +23,7 @@ StepBound BoundStep(Instant target,
                     int32_t num_decoding,
                     int32_t max_tokens_per_step) {
   // Every decoding sequence keeps its token, even behind a prompt. If that leaves no token for
-  // prompts, they still get one, so that they advance.
+  // prompts, prompts still get one token, so that they advance.
   StepBound bound = {.num_tokens = max_tokens_per_step,
                      .num_prompt_tokens = std::max(1, max_tokens_per_step - num_decoding)};
   if (target == kInfiniteFuture || num_decoding == 0) {

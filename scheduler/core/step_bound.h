@@ -1,6 +1,6 @@
 // StepBound bounds the tokens of a step while sequences decode, and the prompt tokens among them,
 // so that most steps take at most CoreConfig::target_inter_token. Prompts always get
-// kLeastPromptTokens, so that each of them ends, whatever the target is.
+// kLeastPromptTokens, so that every prompt ends, whatever the target is.
 //
 // Thread safety: a free function of its arguments.
 // Cost:          O(buckets of StepCost).
@@ -17,8 +17,8 @@ namespace quire {
 inline constexpr int32_t kLeastPromptTokens = 16;
 
 struct StepBound {
-  int32_t num_tokens = 0;         // of decoding sequences and of prompts
-  int32_t num_prompt_tokens = 0;  // of sequences with a gap of more than one token
+  int32_t num_tokens = 0;         // bounds tokens of decoding sequences and of prompts together
+  int32_t num_prompt_tokens = 0;  // bounds tokens of sequences whose gap is more than one token
 };
 
 // target: as in CoreConfig. It has no effect if num_decoding is 0: then no stream waits.

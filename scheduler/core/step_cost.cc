@@ -11,12 +11,15 @@
 namespace quire {
 namespace {
 
-constexpr double kWeight = 1.0 / 8;  // of a new observation
-constexpr double kSpareShare = 0.02;
-constexpr double kLongest = 2;  // multiple of the expected time; a longer step hung
+constexpr double kWeight = 1.0 / 8;   // weight of a new observation in a moving average
+constexpr double kSpareShare = 0.02;  // spare tokens lengthen a step by at most this share
 
-// While the pool is full, successive steps read about the same amount, so it takes many steps to
-// tell the cost of reading from clock noise.
+// If a step took more than this multiple of its expected time, it must have hung, and counts as if
+// it took just this multiple.
+constexpr double kLongest = 2;
+
+// Share of the old sums that LearnContext keeps. While the pool is full, successive steps read
+// about the same amount, so it takes many steps to tell the cost of reading from clock noise.
 constexpr double kContextKept = 1 - 1.0 / 1024;
 
 }  // namespace
@@ -109,7 +112,7 @@ int64_t StepCost::most_tokens() const {
 }
 
 int64_t StepCost::TokensWithin(double micros, double num_deviations) const {
-  double tokens_below = 0;  // of the last bucket within the time
+  double tokens_below = 0;  // tokens of the last bucket within the time
   double micros_below = 0;
   double most = 0;
   bool is_known = false;

@@ -3,18 +3,18 @@
 // for weights to be read, not for compute, so it has room for tokens of a prompt.
 //
 // Steps are grouped by their number of tokens, four buckets to a power of two. Each bucket has
-// moving averages of tokens, of tokens read, and of time. Between two buckets that were seen, these
-// are interpolated linearly. The time per token read is the slope of one least-squares fit for all
-// buckets, over about the last thousand steps. It tells how much longer a step takes if it reads
-// more than other steps with the same number of tokens. So a decoding sequence, which reads its
-// whole context, costs more than a prompt token, which adds next to no reading.
+// moving averages of tokens, of tokens read, and of time. Between two buckets that were seen, the
+// averages are interpolated linearly. The time per token read is the slope of one least-squares fit
+// for all buckets, over about the last thousand steps. The slope tells how much longer a step takes
+// if it reads more than other steps with the same number of tokens. So a decoding sequence, which
+// reads its whole context, costs more than a prompt token, which adds next to no reading.
 //
 // Thread safety: not thread-safe; owned by PreemptionCost.
 // Units:         microseconds.
 // Cost:          O(buckets), of which there are 72.
-// Source:        prompts in the spare compute of decode steps: Sarathi, Agrawal et al. 2023. Time
-//                by tokens and, apart, by what attention reads: Vidur, Agrawal et al. 2024,
-//                "operator triaging".
+// Source:        prompts in the spare compute of decode steps: Sarathi, Agrawal et al. 2023.
+//                Separate times for tokens and for what attention reads: Vidur, Agrawal et al.
+//                2024, "operator triaging".
 #ifndef QUIRE_SCHEDULER_CORE_STEP_COST_H_
 #define QUIRE_SCHEDULER_CORE_STEP_COST_H_
 
@@ -34,22 +34,22 @@ class StepCost {
   // num_tokens >= 1, num_context >= 0, micros > 0.
   void ObserveStep(int64_t num_tokens, int64_t num_context, double micros);
 
-  // Expected time of a step of num_tokens that reads as much as such steps lately did; 0 while
-  // unknown. Beyond the largest step that was seen it is proportional to the tokens.
+  // Expected time of a step of num_tokens that reads as much as recent steps of this size; 0 while
+  // nothing is known. Above the largest step seen, the time is proportional to the tokens.
   double StepMicros(int64_t num_tokens) const;
 
-  // As StepMicros, or the time of a larger step if that is less. Otherwise one step that hung would
-  // determine the time of its size for good if, because every step has prompts, no step of that
-  // size comes again. REQUIRES: num_tokens >= 1.
+  // Returns StepMicros(num_tokens), or the time of a larger step if that is shorter. Without this,
+  // one step that hung could fix the time of its size for good: while every step also has prompts,
+  // no other step of that smaller size comes to correct it. REQUIRES: num_tokens >= 1.
   double LeastMicros(int64_t num_tokens) const;
 
   // Tokens of the largest steps that were seen; 0 while nothing is known.
   int64_t most_tokens() const;
 
-  // Estimated most tokens of a step that takes at most micros: the largest number while nothing is
-  // known, 0 if every step took longer. Assumes that twice the tokens need at most twice the time,
-  // so one step that hung does not bound smaller steps for good. The time of a step is its mean
-  // plus num_deviations mean deviations.
+  // Estimates the largest number of tokens with which a step takes at most micros. Returns the
+  // largest int64_t while nothing is known, and 0 if every step took longer. Assumes that twice the
+  // tokens need at most twice the time, so one step that hung does not bound smaller steps for
+  // good. The time of a step is taken as its mean plus num_deviations mean deviations.
   int64_t TokensWithin(double micros, double num_deviations) const;
 
   // StepMicros without the time of reading.
@@ -60,14 +60,14 @@ class StepCost {
     return micros_by_context_ * static_cast<double>(num_context);
   }
 
-  // Tokens that lengthen a step of num_tokens by at most a fiftieth, within the sizes that were
-  // seen. 0 while nothing is known.
+  // Number of additional tokens that lengthen a step of num_tokens by at most a fiftieth, within
+  // the sizes that were seen. 0 while nothing is known.
   int64_t SpareTokens(int64_t num_tokens) const;
 
  private:
   struct Bucket {
-    // Averages.
-    double num_tokens = 0;  // 0: never seen
+    // Moving averages over the steps of this bucket.
+    double num_tokens = 0;  // 0: the bucket was never seen
     double num_context = 0;
     double micros = 0;
     double deviation = 0;  // mean distance of micros from the expected time
@@ -80,7 +80,7 @@ class StepCost {
   // Interpolates between the buckets that were seen.
   Bucket At(double num_tokens) const;
   double MicrosWithoutContext(const Bucket& bucket) const;
-  // A step read more_context more tokens, and took more_micros longer, than was expected.
+  // Called when a step read more_context more tokens, and took more_micros longer, than expected.
   void LearnContext(double more_context, double more_micros);
 
   std::array<Bucket, kNumBuckets> buckets_;

@@ -48,12 +48,12 @@ std::optional<StepPlan> StepPlanner::Plan() {
 bool StepPlanner::PlanAlone(SequenceGroup& suspect) {
   epoch_.had_suspect = true;
   budgets_.spare = budgets_.all;  // a long slice delays no other group
-  are_prompts_bounded_ = true;    // skips BoundPrompts: no stream is in the step
+  are_prompts_bounded_ = true;    // skips BoundPrompts, since no other stream is in the step
   if (!suspect.is_running()) {
     return StartAlone(suspect);
   }
   LineUp(suspect);
-  // The suspect's other sequences may have grown since it started.
+  // Other sequences of the suspect may have grown since the suspect started.
   const int32_t num_needed = NumBlocksNeeded(suspect);
   const KvCacheManager& kv_cache = epoch_.kv_cache;
   for (size_t i = state_.running.size(); i > 0; --i) {
@@ -102,8 +102,9 @@ void StepPlanner::PreemptForNext() {
 }
 
 // Under kAuto the cheapest group is preempted, not the newest, so a waiting group may be older than
-// running ones. Preempting those in turn would undo the saving, so only rank values are compared.
-// A group that overtook always yields: overtaking must never cost the group that it overtook.
+// running groups. Preempting the newer groups in turn would undo the saving, so only rank values
+// are compared. A group that overtook always yields: overtaking must never cost the group that was
+// overtaken.
 bool StepPlanner::IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const {
   return state_.config.preemption_mode == PreemptionMode::kAuto && !running.has_overtaken
              ? waiting.rank().value < running.rank().value
@@ -189,9 +190,9 @@ bool StepPlanner::StartWaiting(SequenceGroup& first) {
 
 bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
   BeginWithSharedBlocks(state_, group, sequence);
-  // The blocks that were counted may not suffice: an earlier sequence may have taken blocks that
-  // this one was to find, or have left it more of the budget than expected. Then this sequence
-  // waits for the next step.
+  // The blocks that NumBlocksNeeded counted may not suffice. An earlier sequence may have taken
+  // free cached blocks that this sequence was to find, or may have left this sequence more of the
+  // token budget than expected. Then this sequence waits for the next step.
   Budgets budgets = budgets_;
   const KvCacheManager& kv_cache = epoch_.kv_cache;
   const int32_t num_tokens = TakeTokens(group, sequence, budgets);
@@ -199,8 +200,8 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
   if (num_blocks > kv_cache.num_free_blocks()) {
     return false;
   }
-  // With a pinned tail, a cut slice ends at a later position. The tail is used only if that takes
-  // no more blocks.
+  // With a pinned tail, a slice that the budget cuts ends at a later position, so the table can be
+  // longer. The tail is used only if that takes no additional blocks.
   const PinnedTail tail = FindPinnedTail(state_, group, sequence);
   const int32_t num_computed =
       tail.num_tokens + std::min(num_tokens, sequence.gap() - tail.num_tokens);
@@ -212,7 +213,8 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
 }
 
 void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
-  // Copies a shared last block first: once the worker knows the table, its entries never change.
+  // Copies a shared last block first: when the worker knows the table, its entries must not change
+  // any more.
   if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
     state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
     ++state_.counters.num_blocks_copied;
@@ -232,7 +234,7 @@ void StepPlanner::LineUp(SequenceGroup& group) {
   line_.clear();
   for (Sequence& sequence : group.sequences()) {
     if (sequence.is_running() && sequence.is_introduced()) {
-      line_.emplace_back(Turn::kGoingOn, &sequence);  // tested first, as the most frequent case
+      line_.emplace_back(Turn::kGoingOn, &sequence);  // the most frequent case, so tested first
     } else if (sequence.is_running() && !group.IsIdle(sequence) &&
                !group.WaitsForLeader(sequence)) {
       line_.emplace_back(sequence.table.empty() ? Turn::kBeginning : Turn::kForked, &sequence);
@@ -270,14 +272,15 @@ void StepPlanner::PlanLine(SequenceGroup& group) {
       budgets_.introductions.OnRefused(group);
       is_fork_refused = is_fork_refused || turn == Turn::kForked;
     } else if (!is_fork_refused || !epoch_.kv_cache.IsTailShared(sequence->table)) {
-      // Skipped while a refused fork has not yet copied the block that this sequence writes to.
+      // A sequence gets no slice while a refused fork has not yet copied the shared block that the
+      // sequence would write into.
       PlanSlice(group, *sequence);
     }
     is_any_cut_ = is_any_cut_ || sequence->gap() > sequence->num_scheduled_tokens();
   }
 }
 
-// Sums the kept blocks of all running groups only once; each later group just adds its own.
+// Sums the kept blocks of all running groups only once. Each later group just adds its own blocks.
 void StepPlanner::PlanFirstLine(SequenceGroup& group) {
   const bool was_any_cut = is_any_cut_;
   PlanLine(group);
@@ -297,7 +300,7 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
   const int32_t num_tokens = TakeTokens(group, sequence, budgets_);
   if (!sequence.is_introduced()) {
     Introduce(group, sequence);
-    // Checked only at introductions, because most slices have none.
+    // Checked only at introductions, because most slices come without an introduction.
     if (!std::exchange(group.was_planned, true)) {
       state_.started.push_back(group.id());
     }
@@ -323,10 +326,10 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
 }
 
 std::optional<StepPlan> StepPlanner::Finish() {
-  // Handle releases go out with slices. They are sent alone only if a group waits: nothing runs
-  // then, so that group lacks a handle, not blocks. If no group waits, an idle worker may keep
-  // stale handles. A plan without slices also serves to wait for swaps: the worker answers it when
-  // all are done.
+  // Handle releases are sent with slices. They are sent without slices only if a group waits:
+  // nothing runs then, so the group lacks a handle, not blocks. If no group waits, an idle worker
+  // may keep stale handles. A plan without slices also serves to wait for swaps: the worker answers
+  // it when all swaps are done.
   const bool waits_for_handles =
       epoch_.handles.num_to_release() > 0 && !(state_.waiting.empty() && state_.swapped.empty());
   if (plan_.slices.empty() && !epoch_.kv_cache.has_swaps_under_way() && !waits_for_handles) {
@@ -360,7 +363,7 @@ std::optional<StepPlan> StepPlanner::Finish() {
 int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
   Budgets budgets = budgets_;
   int32_t num_blocks = 0;
-  std::vector<BlockId> tails;  // shared last blocks that forks will write to, once for each fork
+  std::vector<BlockId> tails;  // for each fork: its shared last block, which it will write to
   for (const auto& [turn, sequence] : line_) {
     if (budgets.all.is_spent()) {
       break;
@@ -436,7 +439,7 @@ int32_t StepPlanner::TakeTokens(const SequenceGroup& group,
     budgets.introductions.Take(group, num_bytes);
   }
   if (sequence.gap() == 1) {
-    return budgets.all.Take(1);  // the common case: it decodes
+    return budgets.all.Take(1);  // the common case: the sequence decodes
   }
   const int32_t num_wanted = NumTokensWanted(group, sequence, budgets.spare);
   const int32_t num_tokens =
@@ -502,8 +505,8 @@ Room StepPlanner::RoomNow() const {
           .num_watermark_blocks = NumWatermarkBlocks()};
 }
 
-// A group that waits for room is tried in every step. It may have thousands of blocks, so they are
-// looked up only if the answer depends on them.
+// A group that waits for room is tried in every step. The group may have thousands of blocks, so
+// shared blocks are looked up only if the answer depends on them.
 AllocStatus StepPlanner::AdmitInto(Room room, SequenceGroup& group) const {
   const StepLimits limits = state_.LimitsFor(group.request());
   AllocStatus status = Admit(group, limits, room);

@@ -2,8 +2,9 @@
 // then swapped and waiting ones, all in the policy's order, under one token budget. Nothing is
 // admitted in a step in which blocks were short.
 //
-// A request that is suspected of crashing its workers computes alone, before all others: see
-// crash_suspects.h. Within the steps that its known tokens take, the request is cleared or ended.
+// A request that is suspected of crashing its workers is computed alone, before all others: see
+// crash_suspects.h. By the time that its known tokens are computed, the request is no longer
+// suspected or has ended.
 //
 // A slice takes its sequence's gap, or the rest of the budget if that is less. Therefore long
 // prompts are computed in chunks beside decoding sequences, and a budget smaller than the number of
@@ -40,7 +41,8 @@ class StepPlanner {
   explicit StepPlanner(CoreState& state);
 
   // Returns nullopt if there is nothing to do. A plan without slices waits for swaps, or releases
-  // handles that a waiting group needs. Makes the step unanswered. Call once.
+  // handles that a waiting group needs. After a plan was returned, the step is unanswered. Must not
+  // be called again.
   std::optional<StepPlan> Plan();
 
  private:
@@ -48,7 +50,7 @@ class StepPlanner {
   enum class Turn : uint8_t {
     kForked,     // copies a shared last block first, so that the other holders may write to it
     kGoingOn,    // known to the worker
-    kBeginning,  // has no blocks yet: shares those that earlier sequences compute
+    kBeginning,  // has no blocks yet; may share blocks that earlier sequences compute
   };
 
   // Tokens and introductions that the step has left.
@@ -60,8 +62,9 @@ class StepPlanner {
   };
 
   // Plans the crash suspect and nothing else. Running groups wait and keep their blocks. If the
-  // suspect has no room beside them they are preempted, even groups ahead of it: it runs alone for
-  // only a few steps. Returns false if the suspect can never fit; then it has ended.
+  // suspect has no room beside these groups, they are preempted, even groups ahead of the suspect,
+  // since it runs alone for only a few steps. Returns false if the suspect can never fit; then the
+  // suspect has ended.
   bool PlanAlone(SequenceGroup& suspect);
   bool StartAlone(SequenceGroup& suspect);
   // Ends groups at the front of the queue that can no longer be complete by their deadline.
@@ -69,30 +72,31 @@ class StepPlanner {
   // Preempts running groups behind the next swapped or waiting group, until that group has room.
   void PreemptForNext();
   bool IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const;
-  // Whether the group has room once leaving blocks and released handles are free.
+  // Whether the group will have room when leaving blocks and released handles are free.
   bool WillHaveRoom(SequenceGroup& group) const;
   void PlanRunning();
-  // Whether the step cuts the group's prompt and others may pass it. Then SetAside reserves the
-  // group's part of the step, and PlanCut plans the group after those that pass.
+  // Whether the step cuts the group's prompt and other groups may pass it.
   bool IsToBePassed(const SequenceGroup& group) const;
+  // Reserves the cut group's part of the step, in tokens and blocks.
   void SetAside(SequenceGroup& cut, int32_t num_blocks);
+  // Plans the groups that pass cut_, then cut_ itself. Has no effect if cut_ is null.
   void PlanCut();
-  // Plans groups that have passed already, then starts others that pass.
+  // Plans groups that passed in earlier steps, then starts more groups that pass.
   void PlanPassing();
   // Plans swapped and waiting groups, in the policy's order.
   void PlanOthers();
   bool ResumeSwapped(SequenceGroup& group);
   bool StartWaiting(SequenceGroup& first);
-  // Takes the blocks of the sequence's prefix that others computed. Returns false if too few blocks
-  // are free for the rest of its slice.
+  // Begins the sequence's table with blocks that other sequences computed, as far as there are any.
+  // Returns false if too few blocks are free for the rest of the slice.
   bool BeginTable(const SequenceGroup& group, Sequence& sequence);
   void Introduce(const SequenceGroup& group, Sequence& sequence);
   // Fills line_ with the sequences of the group that may get a slice.
   void LineUp(SequenceGroup& group);
-  // Plans slices for line_. REQUIRES: line_ is the group's.
+  // Plans slices for the sequences of line_. REQUIRES: LineUp was last called for this group.
   void PlanLine(SequenceGroup& group);
   // As PlanLine, for a group that starts or comes back in this step. Also counts the blocks to keep
-  // for its later slices.
+  // for the group's later slices.
   void PlanFirstLine(SequenceGroup& group);
   void PlanSlice(SequenceGroup& group, Sequence& sequence);
   // Bounds the prompt tokens of the step by target_inter_token, if any sequence decodes.
@@ -102,36 +106,36 @@ class StepPlanner {
   // Blocks that PlanLine would take now. REQUIRES: as PlanLine.
   int32_t NumBlocksNeeded(const SequenceGroup& group) const;
   Room RoomNow() const;
-  // Whether the group may start. num_shared_blocks of `room` is counted here, but only if the
-  // answer depends on it.
+  // Whether the group may start. Callers leave room.num_shared_blocks at 0: this function counts
+  // the shared blocks, but only if the answer depends on them.
   AllocStatus AdmitInto(Room room, SequenceGroup& group) const;
-  // Whether the group is recomputed in slices, from the spare tokens of steps (PreemptionCost). A
-  // group of several sequences is recomputed at once: in slices, each sequence would begin before
-  // earlier ones have computed the blocks that it could share.
+  // Whether the group is recomputed in slices, with the spare tokens of steps (PreemptionCost). A
+  // group of several sequences is not: in slices, a sequence would begin before earlier sequences
+  // have computed the blocks that it could share.
   bool IsRecomputedInSlices(const SequenceGroup& group) const;
   static bool HasTokensFor(const Sequence& sequence, const Budgets& budgets);
   int64_t IntroductionBytesOf(const SequenceGroup& group, const Sequence& sequence) const;
   // Whether the workers know the sequence, or it may be introduced to them in this step.
   bool MayBeKnown(const SequenceGroup& group, const Sequence& sequence) const;
-  // MayBeKnown for the first live sequence of a group that is to start or to come back. Reports a
-  // refusal to the budget.
+  // MayBeKnown for the first live sequence of a group that is to start or to come back. If the
+  // answer is false, reports the refusal to budgets_.introductions.
   bool MayIntroduceFirst(const SequenceGroup& group);
-  // Takes the next slice's tokens, and an introduction if need be, from the budgets. Returns the
-  // number of tokens.
+  // Takes the tokens of the next slice from the budgets, and an introduction if the worker does not
+  // know the sequence. Returns the number of tokens.
   int32_t TakeTokens(const SequenceGroup& group, const Sequence& sequence, Budgets& budgets) const;
   // Tokens that TakeTokens would take if budgets.all and budgets.prompts were unlimited.
   int32_t NumTokensWanted(const SequenceGroup& group,
                           const Sequence& sequence,
                           const TokenBudget& spare) const;
   int32_t NumWatermarkBlocks() const;
-  // Blocks that a running sequence will still take for its known tokens; for a group, the sum over
-  // its sequences whose gaps this step does not close.
+  // Blocks that a running sequence will still take for its known tokens.
   int32_t NumBlocksKeptFor(const Sequence& sequence) const;
+  // Sums NumBlocksKeptFor over the group's sequences whose gaps this step does not close.
   int32_t NumBlocksKeptFor(const SequenceGroup& group) const;
-  // Sums the kept blocks of running groups into num_kept_. O(running sequences) if a prompt was
-  // cut. REQUIRES: the running groups have their slices.
+  // Sets num_kept_ to the sum of NumBlocksKeptFor over all running groups. O(running sequences) if
+  // a prompt was cut. REQUIRES: the running groups have their slices.
   void CountKeptBlocks();
-  // Free blocks, less those that are kept for cut prompts. REQUIRES: num_kept_ is up to date.
+  // Free blocks, less the blocks that are kept for cut prompts. REQUIRES: num_kept_ is up to date.
   int32_t NumBlocksToGive() const;
 
   CoreState& state_;
@@ -140,15 +144,15 @@ class StepPlanner {
   int32_t num_step_tokens_;  // bound on the tokens of the step, by target_inter_token
   bool are_prompts_bounded_ = false;
   bool is_any_cut_ = false;       // whether a running prompt was cut
-  SequenceGroup* cut_ = nullptr;  // the group that SetAside set aside
-  int32_t num_set_aside_ = 0;     // tokens, for cut_ and for groups that pass it
-  int32_t num_reserved_ = 0;      // blocks, for earlier groups that have no slice yet
-  int32_t num_kept_ = 0;          // blocks, for cut prompts, by the last count
+  SequenceGroup* cut_ = nullptr;  // the group for which SetAside reserved a part of the step
+  int32_t num_set_aside_ = 0;     // tokens set aside for cut_ and for groups that pass it
+  int32_t num_reserved_ = 0;      // blocks reserved for earlier groups that have no slice yet
+  int32_t num_kept_ = 0;          // blocks kept for cut prompts, by the last count
   StepPlan plan_;
   std::vector<std::pair<Turn, Sequence*>> line_;  // by turn, then by sequence index
-  // The last group that was ordered back from host memory. The blocks that it fills in this step
-  // are not published: if a swap-in fails they are invalid, and other groups could have built on
-  // them.
+  // The last group that was ordered back from host memory. The blocks that this group fills in this
+  // step are not published: if a swap-in fails, these blocks are invalid, so other groups must
+  // not share them.
   const SequenceGroup* arriving_ = nullptr;
   bool may_admit_ = true;
   // Groups were preempted for the next group, so no other group may start in this step.

@@ -9,13 +9,13 @@ namespace quire {
 
 bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
   if (!are_prompts_bounded_ || budgets_.prompts.is_spent() || !MayBePassed(state_, group)) {
-    return false;  // quick exit while only decoding sequences were seen
+    return false;  // a fast exit, above all while only decoding sequences were seen
   }
   Budgets budgets = budgets_;
   for (const auto& [turn, sequence] : line_) {
     const int32_t num_tokens = TakeTokens(group, *sequence, budgets);
-    // A beginning sequence does not count as cut: it finds blocks that its running group has
-    // computed.
+    // A sequence without blocks (kBeginning) does not count as cut: it will find blocks that its
+    // running group has computed.
     if (turn != Turn::kBeginning && num_tokens < sequence->gap() &&
         (budgets.prompts.is_spent() || budgets.all.is_spent())) {
       return true;
@@ -24,7 +24,7 @@ bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
   return false;
 }
 
-// Reserves the tokens and blocks of the cut group. Groups behind it decode with the rest.
+// Groups behind the cut group decode with the tokens that are left.
 void StepPlanner::SetAside(SequenceGroup& cut, int32_t num_blocks) {
   cut_ = &cut;
   is_any_cut_ = true;
@@ -66,7 +66,7 @@ void StepPlanner::PlanPassing() {
   }
   CountKeptBlocks();
   // Decoding sequences may take at most half of a step. Otherwise the passed group would wait not
-  // only for short prompts, but also for their decoding.
+  // only while short prompts are computed, but also while their sequences decode.
   const int32_t num_in_use = epoch_.handles.num_in_use();
   const int32_t num_at_most = num_step_tokens_ / kPassingDivisor - num_in_use;
   const Room room = {.num_free_handles = std::min(epoch_.handles.num_free(), num_at_most),

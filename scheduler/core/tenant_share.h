@@ -1,6 +1,7 @@
-// The share of a tenant in a bounded queue: it may hold at most `factor` times the room that is
-// left free. A tenant alone gets factor / (factor + 1) of the bound, and less beside other tenants
-// that fill their shares. However many tenants fill their share, some room is left for a new one.
+// The share of a tenant in a bounded queue: a tenant may hold at most `factor` times the room that
+// is left free. A single tenant gets factor / (factor + 1) of the bound, and less beside other
+// tenants that fill their shares. Some room is always left for a new tenant, no matter how many
+// tenants fill their shares.
 //
 // Thread safety: free functions.
 // Source:        dynamic thresholds, Choudhury and Hahne 1998.
@@ -11,11 +12,11 @@
 
 namespace quire {
 
-// One tenant alone may fill two thirds of the bound for resumed requests.
+// The `factor` for resumed requests: a single tenant may fill two thirds of their bound.
 inline constexpr int64_t kShareFactorOfResumed = 2;
 
-// Returns true if a tenant that holds num_held may not have num_more in addition. All tenants
-// together hold num_of_all and may hold max. REQUIRES: nothing is negative, factor >= 1, num_of_all
+// Returns true if a tenant that holds num_held must not get num_more in addition. All tenants
+// together hold num_of_all, of at most max. REQUIRES: nothing is negative, factor >= 1, num_of_all
 // + num_more <= max.
 inline bool IsShareFull(
     int64_t num_held, int64_t num_more, int64_t num_of_all, int64_t max, int64_t factor) {

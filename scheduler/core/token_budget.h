@@ -1,4 +1,4 @@
-// TokenBudget is how many tokens are left to give out in the step being planned.
+// TokenBudget holds the number of tokens that are left to give out in the step being planned.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_CORE_TOKEN_BUDGET_H_

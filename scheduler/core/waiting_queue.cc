@@ -51,7 +51,7 @@ WaitingQueue::Refusal WaitingQueue::RefusalOf(const Request& request,
   }
   const auto tenant = unranked_.find(request.tenant);
   if (tenant == unranked_.end() || tenant->second.loads.Of(request) == Load{}) {
-    return Refusal::kNone;  // one request of each tenant may wait, whatever the bounds are
+    return Refusal::kNone;  // one request of each tenant may wait, whatever the tenant's share is
   }
   const Load& held = tenant->second.loads.Of(request);
   const int64_t factor = bounds.share_factor;
@@ -170,7 +170,7 @@ void WaitingQueue::CheckInvariants() const {
   }
   QUIRE_CHECK(counted == all_);
 
-  // A set keeps its order only as long as ranks do not change.
+  // The set ranked_ keeps its order only as long as no rank changes.
   QUIRE_CHECK(std::is_sorted(ranked_.begin(), ranked_.end(), IsAhead()));
   for (const auto& [name, tenant] : unranked_) {
     QUIRE_CHECK(!tenant.groups.empty());

@@ -1,17 +1,17 @@
-// WaitingQueue holds the groups that are not running, in the order of the policy. New groups are
-// refused beyond the bounds. Groups that were running return to their place in the order and are
-// never refused.
+// WaitingQueue holds the groups that neither run nor are swapped, in the order of the policy. New
+// groups are refused if the queue is at its bounds (CoreConfig). Groups that were running return to
+// their place in the order and are never refused.
 //
 // Resumed requests (Request::is_resumed) have separate bounds: an earlier scheduler had accepted
 // them, and new requests that come first must not shut them out. The bounds cover that scheduler's
-// queue and, twice, its running sequences. So the share of one tenant suffices even if all running
-// sequences were its own.
+// queue and twice its running sequences. So the share of one tenant (two thirds, see below)
+// suffices even if that tenant owned all running sequences.
 //
-// Under a policy that does not rank new requests, a tenant that already waits may hold only its
-// share of requests and of tokens (tenant_share.h). For new requests a single tenant may fill half
-// of the bound, and two tenants a third each. For resumed requests a single tenant may fill two
-// thirds. So no tenant can take the room of another, no waiting request has to be dropped, and
-// unknown tenant names share the same bound as all others.
+// Under a policy that does not rank new requests, a tenant with a waiting request may hold only its
+// share of the bounds on requests and tokens (tenant_share.h). For new requests, a single tenant
+// may fill half of a bound, and two tenants a third each. For resumed requests, a single tenant may
+// fill two thirds. So no tenant can take the room of another, no waiting request has to be dropped,
+// and requests with new tenant names are bounded like all others.
 //
 // Thread safety: not thread-safe; owned by CoreState. Observes the groups and the policy.
 // Invariants:    groups with a rank come before those without; no group twice.
@@ -43,8 +43,8 @@ class WaitingQueue {
   // The policy must outlive the queue.
   explicit WaitingQueue(SchedulingPolicy* policy) : policy_(*policy) {}
 
-  // Returns why a request may not join, or kNone. limits: of the last epoch. Before the first epoch
-  // the loop admits no request, and tokens of resumed requests are not bounded.
+  // Returns why a request may not join, or kNone if it may. limits: those of the last epoch. Before
+  // the first epoch, tokens of resumed requests are not bounded; the loop then admits no request.
   Refusal RefusalOf(const Request& request,
                     const CoreConfig& config,
                     const std::optional<StepLimits>& limits) const;
@@ -71,13 +71,14 @@ class WaitingQueue {
   int64_t num_resumed_tokens() const { return all_.resumed.num_tokens; }
   // The work of all groups.
   CompletionEstimate::Work work() const;
-  // The work of the groups that will start before the request if it arrives now. If the policy may
-  // let the request overtake, only groups that the request surely does not overtake count. If
-  // tenants take turns, the number of groups whose turn comes first is estimated.
+  // The work of the groups that will start before the request if it arrives now. If the policy
+  // ranks new requests, this is never an overestimate: no group counts if the request would
+  // overtake any waiting group. If tenants take turns, the number of groups that will start earlier
+  // is estimated.
   CompletionEstimate::Work AheadOf(const Request& request) const;
   // Returns the first `most` groups with a rank, in their order. Cost: O(most).
   std::vector<SequenceGroup*> FirstRanked(size_t most) const;
-  // Groups with a rank in their order, then the others, tenant by tenant.
+  // Returns the groups with a rank in their order, then the groups without, tenant by tenant.
   std::vector<SequenceGroup*> groups() const;
 
   void CheckInvariants() const;

@@ -19,7 +19,8 @@ namespace {
 // Bounds each text in a hello: an address, or the names of an instruction set and a device.
 constexpr size_t kMaxHelloBytes = 512;
 
-// Far above any real block, yet small enough that sums of block bytes stay in range.
+// Bounds the bytes of a block: far above any real block, yet so small that sums of block bytes do
+// not overflow.
 constexpr int64_t kMaxBlockBytes = int64_t{1} << 32;
 
 absl::Status Mismatch(std::string_view field, std::string_view rule) {
@@ -28,7 +29,7 @@ absl::Status Mismatch(std::string_view field, std::string_view rule) {
                absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule)));
 }
 
-// The message omits the text, which may be anything if the worker sends so much.
+// The error message omits the text, because so long a text may contain anything.
 absl::Status CheckLength(std::string_view field, std::string_view text) {
   if (text.size() <= kMaxHelloBytes) {
     return absl::OkStatus();
@@ -40,7 +41,8 @@ absl::Status CheckLength(std::string_view field, std::string_view text) {
           ToAbsl(field), ": too long (got ", text.size(), " bytes, limit ", kMaxHelloBytes, ")"));
 }
 
-// KvMemory decides nothing here, but it is passed on and summed, so impossible values are refused.
+// No decision depends on KvMemory, but it is passed on and summed. So impossible values are
+// refused.
 absl::Status CheckKvMemory(const KvMemory& memory, int64_t block_bytes) {
   if (memory.page_bytes < 0 || memory.page_bytes > block_bytes ||
       (memory.page_bytes > 0 && block_bytes % memory.page_bytes != 0)) {
@@ -108,8 +110,8 @@ absl::Status CheckEqual(const WorkerHello& hello, const WorkerHello& first, size
   return absl::OkStatus();
 }
 
-// Returns the smallest full_step_tokens of all ranks: in a larger step, the other devices would
-// wait for that rank's.
+// Returns the smallest full_step_tokens of all ranks. In a larger step, the other ranks would wait
+// for the rank with the smallest value.
 int32_t FullStepTokens(std::span<const WorkerHello> hellos) {
   constexpr int32_t kDefaultFullStepTokens = 256;
   int32_t num_tokens = kMaxTokensPerStepLimit;
@@ -130,8 +132,8 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
     num_host_blocks = std::min(num_host_blocks, std::max(0, hello.num_host_blocks_max));
     limits.wants_next_blocks = limits.wants_next_blocks || hello.wants_next_blocks;
   }
-  // The host pool is never larger than the device pool, as in the paper. A group that does not fit
-  // into the host pool is recomputed.
+  // The host pool is never larger than the device pool, as in the PagedAttention paper. A preempted
+  // group that does not fit into the host pool is recomputed.
   limits.num_host_blocks = std::min(num_host_blocks, limits.num_blocks);
   limits.block_size_tokens = settings.block_size_tokens;
   limits.max_sequences = settings.max_sequences;
@@ -143,7 +145,8 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
   return limits;
 }
 
-// Returns the error for limits that are refused here, since workers would refuse them every time.
+// Returns the error for bad limits. They are refused here, since workers would refuse every epoch
+// with them.
 absl::Status LimitsRefusal(std::string_view message) {
   return Error(absl::StatusCode::kFailedPrecondition, "STEP_LIMITS", message);
 }
@@ -217,7 +220,8 @@ absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
                               ", limit 2)"));
   }
   QUIRE_RETURN_IF_ERROR(CheckLimits(limits, settings.model));
-  // With a sliding window, a sequence may be longer than the pool.
+  // A sequence can have as many tokens as the pool has room for, or more if a sliding window bounds
+  // its blocks.
   if (NumBlocksAtMost(1, limits.max_model_len, limits) > limits.num_blocks - 1) {
     limits.max_model_len = (limits.num_blocks - 1) * limits.block_size_tokens;
   }

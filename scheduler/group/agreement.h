@@ -37,14 +37,15 @@ struct GroupSettings {
   std::optional<int32_t> max_tokens_per_step;  // nullopt: enough to fill the workers' devices
   // True: workers with other numerics may continue streams. Other weights are never accepted.
   bool allow_changed_numerics = false;
-  // False: the first time, takes the workers from an older holder without standing by.
+  // False: when this scheduler first asks for the workers, it takes them from an older holder
+  // without standing by.
   bool stands_by = true;
 };
 
 // Properties of a group that decide the bits of an answer. Groups with equal numerics can continue
 // each other's streams.
 struct Numerics {
-  uint64_t model_hash = 0;             // of the model's files
+  uint64_t model_hash = 0;             // hash of the model's files
   std::vector<uint64_t> weights_sums;  // by rank
   std::string backend;
   DType kv_cache_dtype = DType::kF32;

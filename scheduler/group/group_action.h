@@ -28,13 +28,12 @@ struct LinkId {
   friend bool operator==(const LinkId&, const LinkId&) = default;
 };
 
-// Connect to the rank's worker and open a Watch call. The rank's previous link is closed: its calls
-// are ended, and its late events are dropped or carry the old number.
+// Connect to the rank's worker and open a Watch call. This also closes the rank's previous link:
+// end that link's calls, and drop its late events or report them under the old number.
 struct DialLink {
   LinkId link;
   uint64_t scheduler_incarnation = 0;
 };
-// Close the link.
 struct CloseLink {
   LinkId link;
 };
@@ -54,7 +53,8 @@ struct BeginWorkerEpoch {
 struct OpenSteps {
   LinkId link;
 };
-// End the stream of steps. The end is reported (OnStepsEnd) as if the connection had broken.
+// End the stream of steps. The end is then reported to the group by OnStepsEnd, as if the
+// connection had broken.
 struct BreakSteps {
   LinkId link;
 };
@@ -68,7 +68,7 @@ struct ReportReady {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   Agreement agreement;
-  bool after_crash = false;  // for SchedulerCore::BeginEpoch
+  bool after_crash = false;  // the last epoch ended by a crash; see SchedulerCore::BeginEpoch
 };
 struct ReportResult {
   StepResult result;
@@ -81,14 +81,15 @@ struct ReportLost {
   uint64_t group_epoch = 0;
   absl::Status status;
 };
-// This scheduler stands by, because another one holds the workers or may hold them. Its epoch was
-// reported lost before, and its requests must end. With scheduler_incarnation 0, this scheduler
-// stands by no longer, and takes the workers as soon as all are there.
+// This scheduler stands by, because another scheduler holds the workers or may hold them. The epoch
+// of this scheduler was reported lost before, and its requests must end now. With
+// scheduler_incarnation 0, standing by is over: this scheduler takes the workers as soon as all are
+// there.
 struct ReportStandby {
   // The other scheduler's incarnation, kUnknownScheduler, or 0.
   uint64_t scheduler_incarnation = 0;
 };
-// A reachable worker does not fit, or refuses to join. It is asked again, with pauses.
+// A reachable worker does not fit, or refuses to join. The worker is dialed again, with pauses.
 struct ReportRefused {
   int32_t rank = 0;
   absl::Status status;

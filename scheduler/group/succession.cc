@@ -9,9 +9,10 @@ namespace {
 // Bounds how far a holder's incarnation may be above this scheduler's. Incarnations are wall-clock
 // nanoseconds, or slightly more, and no two clocks differ by a year.
 constexpr uint64_t kMaxLead = kNanosPerYear;
-// A scheduler's own part is its start time modulo 1 ms: even synchronized clocks differ in that.
+// A scheduler's own part is its start time modulo 1 ms. Even with synchronized clocks, two
+// schedulers hardly ever have the same own part.
 constexpr uint64_t kOwnParts = kNanosPerMilli;
-// Bounds the time from when a worker reads its clock for a report until the report arrives here.
+// Upper bound on the delay of a report, from the worker's reading of its clock to the arrival here.
 constexpr int64_t kReportDelayNs = 200 * kNanosPerMilli;
 
 }  // namespace
@@ -34,7 +35,7 @@ void Succession::OnReport(int32_t rank,
   }
   worker.holder = Holder{holder_incarnation, silence_ns};
   if (now - outwaited_at_ >= patience_ns_) {
-    outwaited_ = 0;  // the redial after this scheduler's last turn is long over
+    outwaited_ = 0;  // the dialing that followed kRename is long over
   }
   has_asked_ = has_asked_ && !AreWorkersReplaced();
   has_waited_ = has_waited_ || WaitsFor().has_value();
@@ -92,9 +93,9 @@ std::optional<uint64_t> Succession::WaitsFor() const {
       other->silence_ns >= patience_ns_ || (!stands_by_ && other->incarnation < incarnation_)) {
     return std::nullopt;
   }
-  // After a rename the first reports may come from workers that heard from the holder a little
-  // later than the others, or that still name an older holder. Such reports must not end the turn
-  // of this scheduler.
+  // After kRename all workers are dialed anew. The first reports may come from workers that heard
+  // from the holder a little later than the others, or that still name an older holder. Until all
+  // workers have reported, this scheduler must not begin to wait again for that holder.
   const bool is_outwaited = other->incarnation <= outwaited_ && !HaveAllReported();
   return is_outwaited ? std::nullopt : std::optional(other->incarnation);
 }
@@ -117,7 +118,7 @@ Succession::Verdict Succession::Decide(Instant now) {
   if (has_waited_ && !is_in_turn) {
     return Verdict::kWait;
   }
-  has_waited_ = false;  // the turn of this scheduler has come
+  has_waited_ = false;
   const std::optional<Holder> other = Other();
   outwaited_ = other.value_or(Holder()).incarnation;
   outwaited_at_ = now;

@@ -7,12 +7,12 @@
 // more, since it needs all workers.
 //
 // A scheduler asks under a number (incarnation) above the holder's. A standby with a lower number
-// first takes the holder's number + 1 + own_part_, so that no two standbys take the same.
+// first takes the holder's number + 1 + own_part_, so that no two standbys take the same number.
 //
 // A holder that cannot reach a worker lets go: it takes a higher number without asking. Workers
-// hear nothing more from its old number, so a standby that reaches all workers may ask. The former
-// holder may ask first, since requests wait in it: a standby asks only when all workers have been
-// there for `patience`.
+// hear nothing more under the old number, so a standby that reaches all workers may ask. The former
+// holder gets the first chance to ask, since its requests wait for the workers. So a standby asks
+// only after all workers have been there for `patience`.
 //
 // A holder that was cut off while all its workers were replaced may find that an older scheduler
 // holds the new workers. It then waits like a standby.
@@ -33,7 +33,8 @@ namespace quire {
 class Succession {
  public:
   struct Settings {
-    // False: the first time, this scheduler takes the workers from an older holder without waiting.
+    // False: when this scheduler first asks for the workers, it takes them from an older holder
+    // without waiting.
     bool stands_by = true;
     int64_t patience_ns = 2 * kNanosPerSecond;
   };
@@ -41,16 +42,18 @@ class Succession {
   // `incarnation`: nanoseconds of the wall clock.
   Succession(int32_t num_ranks, uint64_t incarnation, const Settings& settings);
 
-  // The number under which this scheduler asks; it only grows. Then links must be dialed anew.
+  // The number under which this scheduler asks. It only grows. After it has grown, all links must
+  // be dialed anew.
   uint64_t incarnation() const { return incarnation_; }
 
-  // Returns false if the number must come from a clock that is over a year ahead of this one.
+  // Returns false if the number is over a year ahead of this scheduler's clock: then one of the two
+  // clocks is wrong.
   bool IsPossible(uint64_t holder_incarnation) const { return holder_incarnation <= max_; }
 
-  // Takes a report of the rank's worker. Incarnation 0: the worker has no holder.
+  // Takes a report of the rank's worker. holder_incarnation 0: the worker has no holder.
   void OnReport(int32_t rank, uint64_t holder_incarnation, int64_t silence_ns, Instant now);
-  // The rank's link was closed: forgets the worker's reports, except the time since which the
-  // worker has named its present holder.
+  // Called when the rank's link was closed. Forgets the worker's reports, but keeps which holder
+  // the worker named last, and since when.
   void Forget(int32_t rank);
 
   // Returns true if this scheduler has asked and a newer scheduler has asked since.
@@ -60,7 +63,8 @@ class Succession {
 
   // Returns the number of the scheduler that this scheduler waits for; nullopt if none.
   std::optional<uint64_t> WaitsFor() const;
-  // Returns true if the other scheduler lives: some worker has heard from it after first naming it.
+  // Returns true if the other scheduler lives: some worker that names it as holder has heard from
+  // it again after the first report that named it.
   bool DoesOtherLive(Instant now) const;
 
   enum class Verdict : uint8_t {
@@ -78,23 +82,27 @@ class Succession {
  private:
   struct Holder {
     uint64_t incarnation = 0;
-    int64_t silence_ns = 0;  // since a worker heard from it; in NewestHolder, the longest such time
+    // Time since the worker last heard from this holder. NewestHolder returns the longest such time
+    // of all workers.
+    int64_t silence_ns = 0;
   };
 
   struct Worker {
     std::optional<Holder> holder;  // as reported over the present link
     uint64_t named = 0;            // number of the last reported holder, over any link
     Instant named_since = 0;
-    // This scheduler has asked over the present link. The last report may be older than that.
+    // This scheduler has asked over the present link. The worker's last report may be older than
+    // the request.
     bool is_asked = false;
   };
 
   Holder NewestHolder() const;
-  // Returns the newest holder; nullopt if it is this scheduler, or a late report names its
-  // predecessor.
+  // Returns the newest holder that the workers name. Returns nullopt if that is this scheduler, or
+  // if a late report still names this scheduler's predecessor.
   std::optional<Holder> Other() const;
   bool HaveAllReported() const;
-  // Returns true if all workers are new since this scheduler asked, and have an older holder.
+  // Returns true if every worker was replaced since this scheduler asked, and a living older
+  // scheduler holds the new workers.
   bool AreWorkersReplaced() const;
   void TakeNumberAbove(uint64_t incarnation);
 
@@ -105,9 +113,11 @@ class Succession {
   uint64_t incarnation_;
   uint64_t last_asked_as_ = 0;
   bool has_asked_ = false;
-  // This scheduler has waited for another holder since it last asked, so it waits for its turn.
+  // This scheduler has waited for another holder since it last asked. So it asks only after all
+  // workers have been there for patience_ns_.
   bool has_waited_ = false;
-  // The newest holder when this scheduler's turn came: it need not wait for that holder again.
+  // The newest holder at the time when this scheduler was last free to ask. This scheduler need not
+  // wait for that holder again.
   uint64_t outwaited_ = 0;
   Instant outwaited_at_ = 0;
   std::vector<Worker> by_rank_;

@@ -14,11 +14,12 @@
 namespace quire {
 namespace {
 
-// Bounds Rank::slowness. With the default timeout of 5 s, a step may then stand still for 5 min.
+// Bounds Rank::slowness. At this bound and the default timeout of 5 s, a rank may stand still in a
+// step for 5 min.
 constexpr int64_t kMaxSlowness = 64;
 
-// Up to so many losses in a row, the next epoch begins without a pause: a single loss should delay
-// streams little.
+// After each of the first two failed epochs in a row, ranks are dialed without a pause, so that a
+// single loss delays streams little.
 constexpr int32_t kNumImmediateEpochs = 2;
 
 }  // namespace
@@ -115,7 +116,8 @@ void WorkerGroup::OnEpochBegun(LinkId link, const absl::Status& status, Instant 
     Refuse(*rank, status, now);
     return;
   }
-  DropRank(*rank, status, now);  // if a newer scheduler holds the worker, its reports will say so
+  // If a newer scheduler holds the worker, the worker's reports will name that scheduler.
+  DropRank(*rank, status, now);
 }
 
 void WorkerGroup::OnAnswer(LinkId link, StepResult result, Instant now) {
@@ -160,11 +162,12 @@ void WorkerGroup::OnStepsEnd(LinkId link, const absl::Status& status, Instant no
     Lose(Blame(*rank, CauseOfBreaks(status)), now);
     return;
   }
-  // The step is sent again over another connection; a worker executes it once.
+  // The step is sent again over another connection. A worker that already has the step does not
+  // compute it twice.
   actions_.push_back(CloseLink{LinkOf(*rank)});
   rank->link_number = ++last_link_number_;
   rank->has_stream = false;
-  rank->idle_at.reset();  // what was lost on this connection is sent again on the next
+  rank->idle_at.reset();  // a plan or answer lost here is sent again on the next connection
   rank->reopen_at = now + timing_.mend_pause_ns;
 }
 
@@ -181,8 +184,8 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
              now);
     return;
   }
-  // Progress counts finished work only. A rank that has just stopped waiting for another has
-  // finished nothing yet, but it moves.
+  // Progress counts finished work only. A rank that has just stopped waiting for another rank has
+  // finished nothing yet, but it does not stand still.
   const bool moved = report.progress != rank->report.progress ||
                      report.waits_for_rank != rank->report.waits_for_rank;
   rank->heard_at = now;
@@ -195,7 +198,7 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
   HandleSuccession(now);
   rank = Find(link);
   if (rank == nullptr) {
-    return;  // every rank was dialed anew
+    return;  // HandleSuccession has closed every link
   }
   if (rank->state == RankState::kLoading) {
     if (report.phase != WorkerPhase::kLoading) {
@@ -242,14 +245,16 @@ void WorkerGroup::Tick(Instant now) {
   for (Rank& rank : ranks_) {
     CheckRank(rank, now);
   }
-  // Ends standing by only after standby_ns without another holder: a replaced worker names no
-  // holder until the other scheduler asks for it.
+  // Standing by ends when no worker has named a living other holder for standby_ns. It must not end
+  // earlier: a new worker process names no holder until the other scheduler has asked for it.
   if (waits_for_ != 0 && now - last_waited_at_ >= timing_.standby_ns &&
       std::ranges::any_of(ranks_, HasReported)) {
     StandBy(0);
   }
   if (IsCutOffFromAll(now)) {
-    succession_.StepBack();  // workers that were replaced meanwhile may have an older holder
+    // Gives up the claim: workers may have been replaced meanwhile, and an older scheduler may hold
+    // the new workers.
+    succession_.StepBack();
     StandBy(kUnknownScheduler);
   }
   if (succession_.has_asked() && IsCutOff(now)) {
@@ -259,8 +264,8 @@ void WorkerGroup::Tick(Instant now) {
   AskIfAllAreThere(now);
 }
 
-// This process was held up. Reports sent meanwhile are still unread, and workers have closed
-// connections on which this process was silent. Neither is the workers' fault.
+// Restarts the ranks' timeouts after this process was held up: reports sent meanwhile are unread,
+// and workers closed connections because this process was silent. Neither is the workers' fault.
 void WorkerGroup::BeginToWaitAnew(Instant now) {
   for (Rank& rank : ranks_) {
     rank.heard_at = now;
@@ -268,7 +273,8 @@ void WorkerGroup::BeginToWaitAnew(Instant now) {
     rank.moved_at = now;
     rank.idle_at.reset();
     rank.broken_at.reset();
-    rank.report.uuid.clear();  // before this scheduler asks, the worker must name its holder again
+    // Makes AskIfAllAreThere wait for a new report, in which the worker names its holder.
+    rank.report.uuid.clear();
   }
 }
 
@@ -396,7 +402,7 @@ void WorkerGroup::HandleSuccession(Instant now) {
                  "STALE_SCHEDULER",
                  "scheduler: a newer one has taken over the workers"),
            now);
-      return;  // the next report tells whether the newer scheduler lives
+      return;  // the next report will tell whether the newer scheduler lives
     }
     if (phase_ == Phase::kBeginning) {
       Regather(now);
@@ -615,7 +621,8 @@ void WorkerGroup::CheckStep(Rank& rank, Instant now) {
     actions_.push_back(BreakSteps{LinkOf(rank)});
     return;
   }
-  // Measured up to the last report, not to now: a network cut must not count as standing still.
+  // Time without progress is measured up to the last report, not up to now, else a network cut
+  // would count as standing still.
   const bool stands_still =
       rank.report.phase != WorkerPhase::kIdle &&
       rank.heard_at - rank.moved_at >= rank.slowness * timing_.step_timeout_ns;
@@ -630,9 +637,9 @@ void WorkerGroup::CheckStep(Rank& rank, Instant now) {
   }
 }
 
-// Returns true if the rank waits, directly or through others, for a rank that holds it up. Returns
-// false if it is part of a circle of ranks that wait for each other: then the network between them
-// is cut. A wait for a rank that has already answered the step does not count.
+// Returns true if the rank waits, directly or through other ranks, for a rank that holds it up.
+// Returns false if the rank is part of a circle of ranks that wait for each other: then the network
+// between these ranks is cut. A wait for a rank that has already answered the step does not count.
 bool WorkerGroup::WaitsForAnother(const Rank& rank) const {
   const Rank* last = &rank;
   for (size_t i = 0; i < ranks_.size(); ++i) {

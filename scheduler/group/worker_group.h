@@ -20,19 +20,19 @@
 // stuck. Its step timeout is doubled, else a slow machine would be fenced for ever.
 //
 // A loss is a crash if a request can have caused it: some rank has a new process when the next
-// epoch is ready, or a rank stood still in the step or failed at it. Other losses (a network cut, a
-// pause, a takeover, ranks that differ) are no crashes.
+// epoch is ready, or a rank stood still in the step, or a rank failed at the step. Other losses (a
+// network cut, a pause, a takeover, ranks that differ) are no crashes.
 //
 // Several schedulers may know the same workers; Succession decides when this scheduler asks for
-// them. A standby waits for another scheduler: it has greeted the workers, and begins no epoch. A
-// scheduler ends its requests and becomes a standby if a living scheduler took its workers. It does
-// the same after cut_off_ns without a report of any worker, since another scheduler may hold them.
+// them. A standby waits for another scheduler: the standby has greeted the workers, and begins no
+// epoch. A scheduler ends its requests and becomes a standby in two cases: a living scheduler took
+// its workers, or no worker has reported for cut_off_ns, so another scheduler may hold the workers.
 //
 // Thread safety: not thread-safe; one owner.
 // Invariants:    each ReportReady is followed by at most one ReportLost of its epoch, and by none
-//                after Abandon; a ReportResult answers the last plan given, once; ReportStandby(0)
-//                comes between a ReportStandby that names a scheduler and the next ReportReady; the
-//                incarnation only grows.
+//                after Abandon; at most one ReportResult answers a plan, and only the last plan
+//                given; ReportStandby(0) comes between a ReportStandby that names a scheduler and
+//                the next ReportReady; the incarnation only grows.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.6; fencing by epochs as in Raft.
 #ifndef QUIRE_SCHEDULER_GROUP_WORKER_GROUP_H_
 #define QUIRE_SCHEDULER_GROUP_WORKER_GROUP_H_
@@ -60,21 +60,23 @@ namespace quire {
 struct GroupTiming {
   // Until this time after the first tick, no worker is reported as away: it may still start.
   int64_t arrival_ns = 5 * kNanosPerSecond;
-  // Time to mend a broken stream of steps.
+  // A rank is lost if its stream of steps is broken and not mended within this time.
   int64_t lease_ns = 1500 * kNanosPerMilli;
-  // A rank is lost after so long without a report.
+  // A rank is lost if it sends no report for this time.
   int64_t silence_ns = 2000 * kNanosPerMilli;
-  // A rank is dropped if it reports idle for so long while a handshake or BeginEpoch is unanswered.
+  // A rank is dropped if it has not answered a handshake or BeginEpoch and reports idle for this
+  // time: the call or its answer was lost.
   int64_t call_ns = 5 * kNanosPerSecond;
-  // A rank is lost if it makes no progress in a step for so long.
+  // A rank is lost if it makes no progress in a step for this time.
   int64_t step_timeout_ns = 5 * kNanosPerSecond;
   int64_t mend_pause_ns = 50 * kNanosPerMilli;
   int64_t min_backoff_ns = 50 * kNanosPerMilli;
   int64_t max_backoff_ns = kNanosPerSecond;
-  // Another scheduler is gone if a worker has not heard from it for so long. A worker is cut off if
-  // this scheduler has not heard from it for so long.
+  // Another scheduler counts as dead if a worker has heard nothing from that scheduler for this
+  // time. A worker counts as cut off if it has sent this scheduler no report for this time.
   int64_t standby_ns = 2 * kNanosPerSecond;
-  // After so long without a report of any worker, requests end and go on elsewhere. 0: they wait.
+  // If no worker has reported for this time, this scheduler ends its requests, and clients resume
+  // them at another scheduler. 0: requests wait for the workers.
   int64_t cut_off_ns = 0;
 };
 
@@ -89,14 +91,15 @@ class WorkerGroup {
   // Sends the plan to every rank. Called by the loop. Ignored if the plan's epoch is over.
   // REQUIRES: the last plan was answered.
   void Plan(const StepPlan& plan, Instant now);
-  // A plan of this epoch cannot be sent: loses the epoch. IsFailureAtStep(status) decides whether
-  // the loss counts as a crash (worker_refusal.h). Ignored if the epoch is already over.
+  // Loses the epoch, because one of its plans cannot be sent. The loss counts as a crash if
+  // IsFailureAtStep(status) (worker_refusal.h). Ignored if the epoch is already over.
   void RejectPlan(uint64_t group_epoch, const absl::Status& status, Instant now);
-  // The loop found that an answer does not fit its plan: ends the epoch without ReportLost. The
-  // loss counts as a crash. Ignored if the epoch is already over.
+  // Ends the epoch without ReportLost, because the loop found that an answer does not fit its plan.
+  // The loss counts as a crash. Ignored if the epoch is already over.
   void Abandon(uint64_t group_epoch, Instant now);
 
-  // Called with events of links. Ignored if the rank has a newer link.
+  // Each takes an event of a link. If the rank has a newer link, the event is ignored, but a stale
+  // answer is reported.
   void OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instant now);
   void OnEpochBegun(LinkId link, const absl::Status& status, Instant now);
   void OnAnswer(LinkId link, StepResult result, Instant now);
@@ -130,17 +133,18 @@ class WorkerGroup {
     int64_t backoff_ns = 0;
     WorkerHello hello;
     std::string ready_uuid;  // the rank's process in the last ready epoch
-    Instant heard_at = 0;    // last report or dial
+    Instant heard_at = 0;    // time of the last report or dial
     WorkerReport report;
-    Instant seen_at = 0;               // last report, over any link
-    Instant moved_at = 0;              // last progress
-    std::optional<Instant> idle_at;    // start of idle reports with a call or step unanswered
+    Instant seen_at = 0;   // time of the last report, over any link
+    Instant moved_at = 0;  // time of the last progress
+    // Time of the first report in a row that says idle while a call or step is unanswered.
+    std::optional<Instant> idle_at;
     std::string slow_uuid;             // last process fenced for standing still
-    int64_t slowness = 1;              // factor of the step timeout
+    int64_t slowness = 1;              // multiplies the step timeout
     bool has_stream = false;           // a stream of steps is open
-    Instant reopen_at = 0;             // time to open a stream, if there is none
+    Instant reopen_at = 0;             // earliest time to open a stream again after a break
     std::optional<Instant> broken_at;  // first break of the stream since the last answer
-    std::optional<StepResult> answer;  // of this rank to the pending plan
+    std::optional<StepResult> answer;  // this rank's answer to the pending plan
   };
 
   // The plan that at least one rank has not answered yet.
@@ -160,11 +164,13 @@ class WorkerGroup {
 
   void Dial(Rank& rank, Instant now);
   void Greet(Rank& rank);
-  // Closes the rank's link and dials the rank after a pause. Ends the epoch if there is one.
+  // Loses the epoch if one is ready. Otherwise gives up an epoch that begins, closes the rank's
+  // link, and dials the rank again after a pause.
   void DropRank(Rank& rank, const absl::Status& status, Instant now);
   void Refuse(Rank& rank, const absl::Status& status, Instant now);
   void CloseAndPause(Rank& rank, Instant now);
-  // Errors: PROTOCOL_VIOLATION if the holder's incarnation lies over a year ahead of this clock.
+  // Passes the holder that the rank reported to succession_. Errors: PROTOCOL_VIOLATION if the
+  // holder's incarnation is over a year ahead of this scheduler's clock.
   absl::Status TakeHolder(const Rank& rank, Instant now);
   void RefuseHolder(Rank& rank, const absl::Status& status, Instant now);
   // Loses the epoch or stands by if the workers' reports name another holder.
@@ -173,13 +179,13 @@ class WorkerGroup {
   void BeginEpoch(Agreement agreement);
   void BecomeReadyIfAllBegan();
   void OpenStream(Rank& rank);
-  // Dials every reachable rank anew, at once.
+  // Dials every reachable rank anew, without a pause.
   void Regather(Instant now);
   // Ends the ready epoch and dials the ranks anew. If several epochs in a row gave no token, pauses
   // before it dials, else a rank that always fails would keep the others busy.
   void EndEpoch(Instant now);
   void Lose(const absl::Status& status, Instant now);
-  // Becomes a standby that waits for the other scheduler. 0: is a standby no longer.
+  // Begins to stand by for the other scheduler. 0: ends standing by.
   void StandBy(uint64_t other_incarnation);
   // Returns the number of ranks that have sent no report for duration_ns.
   size_t NumSilent(int64_t duration_ns, Instant now) const;
@@ -209,8 +215,8 @@ class WorkerGroup {
   Instant last_tick_ = 0;
   Phase phase_ = Phase::kGathering;
   std::vector<Rank> ranks_;
-  std::optional<Agreement> agreement_;  // of the epoch that begins or is ready
-  std::optional<Numerics> pinned_;      // of the last ready group; the next must have the same
+  std::optional<Agreement> agreement_;  // agreement of the epoch that begins or is ready
+  std::optional<Numerics> pinned_;      // of the last ready epoch; the next must have the same
   bool has_failed_at_step_ = false;     // the last epoch ended by a failure at a step
   int32_t num_failed_epochs_ = 0;       // epochs in a row that gave no token
   bool has_sampled_ = false;            // this epoch has given a token

@@ -1,4 +1,4 @@
-// A worker's account of itself: a WorkerHello in the handshake, then WorkerReports.
+// Messages in which a worker describes itself: a WorkerHello in the handshake, then WorkerReports.
 //
 // Thread safety: value types.
 #ifndef QUIRE_SCHEDULER_GROUP_WORKER_HELLO_H_
@@ -17,16 +17,16 @@ namespace quire {
 struct WorkerHello {
   std::string uuid;  // one value per process start
   uint64_t config_hash = 0;
-  uint64_t model_hash = 0;   // of the model's files
-  uint64_t weights_sum = 0;  // over this rank's weights
+  uint64_t model_hash = 0;   // hash of the model's files
+  uint64_t weights_sum = 0;  // checksum of this rank's weights
   int64_t block_bytes = 0;
   int32_t num_blocks_max = 0;  // the null block included
   int32_t num_host_blocks_max = 0;
   std::optional<DType> kv_cache_dtype;  // nullopt: a type unknown to this scheduler
-  std::string determinism_fingerprint;  // of the backend
+  std::string determinism_fingerprint;  // Numerics::backend
   int32_t vocab_size = 0;
   int32_t full_step_tokens = 0;    // tokens of a step that fill the device; 0: not reported
-  std::string rendezvous;          // the address for other ranks
+  std::string rendezvous;          // address at which the other ranks connect
   bool wants_next_blocks = false;  // the worker prepares blocks before they are used
   KvMemory kv_memory;              // without num_places, which is in WorkerReport
 };
@@ -42,7 +42,7 @@ struct WorkerReport {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   uint64_t step_id = 0;
-  std::optional<int32_t> waits_for_rank;  // not validated
+  std::optional<int32_t> waits_for_rank;  // rank that this worker waits for; not validated
   int64_t num_window_places = 0;          // KvMemory::num_places
   uint64_t holder_incarnation = 0;        // the worker's holder; 0: none
   int64_t holder_silence_ns = 0;          // time since the worker last heard from the holder

@@ -1,4 +1,4 @@
-// Classifies the status with which a worker ended a call, or for which a rank was given up.
+// Classifies the status of a call that a worker ended, or of a rank that was given up.
 //
 // Thread safety: free functions of their arguments.
 #ifndef QUIRE_SCHEDULER_GROUP_WORKER_REFUSAL_H_
@@ -8,12 +8,13 @@
 
 namespace quire {
 
-// Returns true for a broken connection: its status has no reason. A worker's refusal has one.
+// Returns true if the connection broke. A worker that refuses a call sends a reason
+// (common/base/error.h); the status of a broken connection has no reason.
 bool IsTransportError(const absl::Status& status);
 
-// Returns the status with which a rank is lost whose connections kept breaking with `status`. A
-// single answer of damaged bytes (kDataLoss) is asked for again. A worker that keeps sending
-// damaged bytes has failed at the step, so kDataLoss becomes NONSENSE.
+// Returns the status to report when a rank is lost because its connections kept breaking with
+// `status`. If a single answer is damaged (kDataLoss), the step is sent again. A worker that keeps
+// sending damaged answers has failed at the step, so kDataLoss becomes NONSENSE.
 absl::Status CauseOfBreaks(const absl::Status& status);
 
 // Returns true if a reachable worker will refuse again until an operator changes something.
@@ -21,7 +22,7 @@ bool IsMismatch(const absl::Status& status);
 
 // Returns true if the step itself may have broken the worker: the worker stood still in the step,
 // refused its contents, or gave an impossible answer. Returns false if ranks differ, since all had
-// the same step, and if the worker refused the step for its sender or its order.
+// the same step. Returns false if the worker refused the step because of its sender or its order.
 bool IsFailureAtStep(const absl::Status& status);
 
 }  // namespace quire

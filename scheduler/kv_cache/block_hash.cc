@@ -16,8 +16,8 @@ BlockHash PrivateRootHash(const Hash128& key, RequestId id) {
   return ChainHash(key, RootHash(key, ""), tokens);
 }
 
-// Hashes the parent, and uses the result as the key that hashes the tokens. Needs no buffer to join
-// parent and tokens.
+// Hashes the parent, then hashes the tokens with the result as key. So parent and tokens need not
+// be joined in a buffer.
 BlockHash ChainHash(const Hash128& key, const BlockHash& parent, std::span<const TokenId> tokens) {
   return SipHash128(SipHash128(key, std::as_bytes(std::span(&parent, 1))), std::as_bytes(tokens));
 }

@@ -2,9 +2,9 @@
 // with equal hashes hold the same K and V, whichever sequence computed them.
 //
 // Hashes are chained: a block's hash is computed from the previous block's hash and the block's own
-// tokens. The chain begins with the cache salt, so that requests of different salts share nothing.
-// The key is secret and drawn once per process, so no client can make up tokens whose blocks have
-// the hashes of another client's blocks.
+// tokens. The chain begins with the cache salt, so that requests with different salts share
+// nothing. The key is secret and drawn once per process, so no client can make up tokens whose
+// blocks have the hashes of another client's blocks.
 //
 // Thread safety: value types and free functions.
 // Cost:          about 0.1 us for a block of 16 tokens.
@@ -32,7 +32,7 @@ struct BlockHashHasher {
 // Returns the parent hash of a sequence's first block.
 BlockHash RootHash(const Hash128& key, std::string_view cache_salt);
 
-// The same for a request that shares blocks only among its own sequences.
+// Returns the parent hash for a request whose sequences share blocks only with each other.
 BlockHash PrivateRootHash(const Hash128& key, RequestId id);
 
 // Returns the hash of each full block, in order. REQUIRES: block_size_tokens >= 1.
@@ -41,7 +41,8 @@ std::vector<BlockHash> HashFullBlocks(const Hash128& key,
                                       std::span<const TokenId> tokens,
                                       int32_t block_size_tokens);
 
-// REQUIRES: a full block of tokens.
+// Returns the hash of a block with these tokens behind the parent's block. REQUIRES: tokens fill
+// exactly one block.
 BlockHash ChainHash(const Hash128& key, const BlockHash& parent, std::span<const TokenId> tokens);
 
 }  // namespace quire

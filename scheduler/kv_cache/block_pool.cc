@@ -170,7 +170,7 @@ void BlockPool::CheckList(const List& list, Place place) const {
     QUIRE_CHECK(IsUsable(id));
     QUIRE_CHECK(At(id).place == place);
     QUIRE_CHECK_EQ(At(id).previous, previous);
-    QUIRE_CHECK(++size <= list.size);  // also ends a walk around a broken ring
+    QUIRE_CHECK(++size <= list.size);  // also ends the walk if the ring is broken
     num_cached += At(id).is_cached ? 1 : 0;
     previous = id;
   }

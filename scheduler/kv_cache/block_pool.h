@@ -1,12 +1,12 @@
 // BlockPool hands out and takes back device blocks by number. It holds no KV data.
 //
-// A block is free, used (ref_count > 0) or pending. A pending block was given back while a step
-// that may touch it is unanswered, and is not handed out before that step is answered.
+// A block is free, used (ref_count > 0) or pending. A block becomes pending if it is given back
+// while an unanswered step may still touch it. It is not handed out before the step is answered.
 //
 // The free list is intrusive and doubly linked, in eviction order: blocks are handed out from its
 // front and appended at its end, so the block given back last survives longest. Touch takes a block
-// out of the middle in O(1). The null block is the list's head: code needs no branch for an empty
-// list, and the null block is never handed out.
+// out of the middle in O(1). The null block is the list's head, so an empty list needs no special
+// case and the null block is never handed out.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop. Copyable, for exhaustive tests.
 // Invariants:    free + used + pending == num_blocks() - 1, each block in exactly one of them.
@@ -14,7 +14,7 @@
 //                No block is pending while the fence is down.
 //                num_shared_blocks() blocks have a ref_count above 1; num_free_cached_blocks() free
 //                blocks are marked as cached.
-// Cost:          every call is O(1) per block it names; LowerFence is O(pending).
+// Cost:          O(1) for each block that a call names; LowerFence is O(pending blocks).
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.2 and 4.4; the flat array with an
 //                intrusive free list and a null block is vLLM v1's block_pool.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_BLOCK_POOL_H_
@@ -34,8 +34,8 @@ class BlockPool {
   // Makes a pool of blocks 1 .. num_blocks - 1, all free, in this order. REQUIRES: num_blocks >= 1.
   explicit BlockPool(int32_t num_blocks);
 
-  // The same with another order of the free list. REQUIRES: free_order is a permutation of
-  // 1 .. num_blocks - 1.
+  // Makes the same pool, with the free list in the order free_order. REQUIRES: free_order is a
+  // permutation of 1 .. num_blocks - 1.
   BlockPool(int32_t num_blocks, std::span<const BlockId> free_order);
 
   // Appends n blocks from the front of the free list to out, each with one reference. Returns false
@@ -54,15 +54,16 @@ class BlockPool {
   // while the fence is up, becomes pending. REQUIRES: ref_count(block_id) > 0.
   void Free(BlockId block_id);
 
-  // Marks whether the prefix cache lists the block. The mark stays until the next call. The pool
-  // uses marks only for its counts.
+  // Marks whether the prefix cache lists the block. The mark stays until the next call for this
+  // block. The pool uses marks only for its counts.
   void MarkCached(BlockId block_id, bool is_cached);
 
-  // A step has been planned that may touch any used block. REQUIRES: the fence is down.
+  // Called when a step is planned. The step may touch any used block, so from now on a block that
+  // is given back becomes pending, not free. REQUIRES: the fence is down.
   void RaiseFence();
 
-  // The step has been answered: pending blocks become free, in the order they were given back.
-  // REQUIRES: the fence is up.
+  // Called when the step is answered. Pending blocks become free, in the order in which they were
+  // given back. REQUIRES: the fence is up.
   void LowerFence();
 
   int32_t num_blocks() const { return num_blocks_; }  // the null block included
@@ -80,10 +81,10 @@ class BlockPool {
   bool is_cached(BlockId block_id) const { return At(block_id).is_cached; }
   bool is_free(BlockId block_id) const { return At(block_id).place == Place::kFree; }
 
-  // Front first. O(free blocks): for tests.
+  // Returns the free blocks, the front of the free list first. O(free blocks).
   std::vector<BlockId> FreeListForTest() const;
 
-  // Aborts with the broken invariant. O(num_blocks()).
+  // Aborts if an invariant is broken, with a message that names it. O(num_blocks()).
   void CheckInvariants() const;
 
  private:
@@ -93,11 +94,13 @@ class BlockPool {
     int32_t ref_count = 0;
     Place place = Place::kUsed;
     bool is_cached = false;
-    BlockId previous = kNullBlockId;  // neighbor in the free or pending list; unused in kUsed
-    BlockId next = kNullBlockId;      // likewise
+    // Neighbors in the free or pending list. Unused if place is kUsed.
+    BlockId previous = kNullBlockId;
+    BlockId next = kNullBlockId;
   };
 
-  // A circular list through the records. head is a record of no usable block that links both ends.
+  // A circular list through records_. Its head is a record that belongs to no usable block and
+  // links the two ends of the list.
   struct List {
     BlockId head = kNullBlockId;
     int32_t size = 0;

@@ -2,16 +2,16 @@
 // its K and V in block (*this)[i / block_size_tokens] at offset i % block_size_tokens.
 //
 // A table is append-only: an entry never changes while the table is in use, so a worker's copy of
-// the first entries stays right. As the one exception, entries that a sliding window has passed
-// become the null block, from the front on; the worker never reads its copy of these entries again.
-// Only KvCacheManager changes a table. No destructor changes a reference count, so that the order
-// of release stays visible.
+// the first entries stays right. There is one exception: entries before the sliding window become
+// the null block, from the front on; the worker never reads its copy of these entries again. Only
+// KvCacheManager changes a table. No destructor changes a reference count, so that the order of
+// release stays visible.
 //
 // Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
 // Units:         positions and lengths in tokens.
-// Invariants:    num_blocks() == ceil(num_tokens() / block_size_tokens): at most one block is
-//                partly filled, the last. Exactly the first num_passed_blocks() entries are
-//                the null block.
+// Invariants:    num_blocks() == ceil(num_tokens() / block_size_tokens), so only the last block
+//                may be partly filled. Exactly the first num_passed_blocks() entries are the null
+//                block.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.3 (an entry is a physical block and
 //                the number of filled positions).
 #ifndef QUIRE_SCHEDULER_KV_CACHE_BLOCK_TABLE_H_
@@ -46,7 +46,8 @@ class BlockTable {
   // Returns the number of filled positions of a logical block. REQUIRES: as for operator[].
   int32_t NumFilled(int32_t logical_block_index, int32_t block_size_tokens) const;
 
-  // Forgets everything without giving back any reference: the pool is gone as a whole.
+  // Empties the table without giving back references: they were given back before, or the whole
+  // pool is dropped.
   void Abandon();
 
  private:

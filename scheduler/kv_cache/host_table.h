@@ -1,8 +1,9 @@
 // HostTable is the block table of a swapped sequence: it names the host blocks to which the
 // sequence's blocks were copied. Sequences that shared a block share its host block.
 //
-// A host block is reused after it was given back. Its generation is the step that filled it. The
-// table keeps the generation, so that a worker can detect a host block that was overwritten since.
+// A host block is reused after it was given back. The generation of a host block is the step that
+// filled it last. The table keeps the generation that it expects, so that a worker can detect that
+// another step has overwritten the host block.
 //
 // Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
 // Invariants:    a table has exactly the host blocks that its tokens need, except the first
@@ -42,10 +43,11 @@ class HostTable {
     return num_passed_blocks_ + static_cast<int32_t>(host_block_ids_.size());
   }
   std::span<const HostBlockId> host_block_ids() const { return host_block_ids_; }
-  // The generation of all its host blocks: a table is swapped out as a whole, in one step.
+  // All host blocks of a table have one generation, since a table is swapped out in one step.
   uint64_t generation() const { return generation_; }
 
-  // Forgets everything without giving back any reference: the pool is gone as a whole.
+  // Empties the table without giving back references: they were given back before, or the whole
+  // pool is dropped.
   void Abandon() {
     host_block_ids_.clear();
     generation_ = 0;

@@ -70,7 +70,8 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
 
 GroupBlocks KvCacheManager::CountBlocks(std::span<const BlockTable* const> group) const {
   GroupBlocks blocks;
-  // Needs no vector: a step may count the blocks of thousands of groups.
+  // Fast path for a group of one sequence. A step may count the blocks of thousands of groups, so
+  // this path allocates no vector.
   if (group.size() == 1) {
     const std::span<const BlockId> held = HeldBlocks(*group.front());
     blocks.num_blocks = static_cast<int32_t>(held.size());
@@ -100,7 +101,7 @@ GroupBlocks KvCacheManager::CountBlocks(std::span<const BlockTable* const> group
 
 PrefixMatch KvCacheManager::Match(std::span<const BlockHash> hashes) const {
   PrefixMatch match;
-  int32_t num_found = 0;  // cached blocks in a row, up to the present block
+  int32_t num_found = 0;  // consecutive cached blocks that end at the current block
   for (int32_t num_blocks = 1; num_blocks <= static_cast<int32_t>(hashes.size()); ++num_blocks) {
     const bool is_cached = cache_.Find(hashes[static_cast<size_t>(num_blocks) - 1]).has_value();
     num_found = is_cached ? num_found + 1 : 0;
@@ -233,7 +234,7 @@ void KvCacheManager::Unpin(BlockTable& table) {
 
 void KvCacheManager::SlideWindow(BlockTable& table, int32_t num_computed_tokens) {
   if (sliding_window_ == 0) {
-    return;  // saves time: called for every sequence in every step
+    return;  // a fast exit, since every step calls this for every sequence
   }
   QUIRE_CHECK(num_computed_tokens <= table.num_tokens_);
   const int32_t num_passed = NumPassedBlocks(num_computed_tokens);
@@ -324,7 +325,7 @@ bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
     Free(*tables.table);
   }
   for (BlockId host_block : taken) {
-    host_pool_.Free(host_block);  // drops Allocate's reference: each table has taken one
+    host_pool_.Free(host_block);  // drops Allocate's reference; each table holds a separate one
   }
   return true;
 }
@@ -343,8 +344,8 @@ SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const
   }
   SwapInNeed need = {.num_blocks = static_cast<int32_t>(num_holders.size())};
   for (const auto& [host_block, count] : num_tails) {
-    // Each table of the group copies the tail block, except the last one: that table keeps the
-    // original, unless the block is also a full block of another table of the group.
+    // Before a table writes into the shared tail block, it copies the block. Only the last table
+    // keeps the original, unless the block is also a full block of another table of the group.
     need.num_tail_copies += count - (num_holders.at(host_block) == count ? 1 : 0);
   }
   return need;
@@ -391,7 +392,7 @@ bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
     Free(*tables.host_table);
   }
   for (BlockId block_id : taken) {
-    pool_.Free(block_id);  // drops Allocate's reference: each table has taken one
+    pool_.Free(block_id);  // drops Allocate's reference; each table holds a separate one
   }
   return true;
 }
@@ -446,7 +447,7 @@ KvCacheManager::Occupancy KvCacheManager::CountTokens(
   }
   // A held block is full, unless it is the partly filled last block of every table that has it.
   int64_t num_empty = 0;
-  std::map<BlockId, std::vector<int32_t>> shared_tails;  // block to each table's tokens in it
+  std::map<BlockId, std::vector<int32_t>> shared_tails;  // by block: each table's tokens in it
   for (const BlockTable* table : tables) {
     occupancy.num_table_blocks += table->num_blocks() - table->num_passed_blocks();
     const int32_t num_filled = table->num_tokens_ % block_size_tokens_;
@@ -472,7 +473,7 @@ KvCacheManager::Occupancy KvCacheManager::CountTokens(
   return occupancy;
 }
 
-// Recounts the occupancy slot by slot and compares.
+// Counts the occupancy again from the tables' entries, and compares it with CountTokens.
 void KvCacheManager::CheckOccupancy(std::span<const BlockTable* const> tables) const {
   std::vector<int32_t> num_filled(static_cast<size_t>(pool_.num_blocks()), 0);
   Occupancy counted;
@@ -499,7 +500,7 @@ void KvCacheManager::CheckOccupancy(std::span<const BlockTable* const> tables) c
 
 void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
                                      std::span<const HostTable* const> host_tables) const {
-  // The pool's own: free + used + pending = total, lists without duplicates. (I2)
+  // Checks of the pools: free + used + pending = total, and lists have no duplicates. (I2)
   pool_.CheckInvariants();
   host_pool_.CheckInvariants();
   cache_.CheckInvariants();
@@ -535,7 +536,8 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   }
   CheckOccupancy(tables);
 
-  // The same for host blocks.
+  // A host block has one reference for each host table entry that names it, and one for each copy
+  // to the device that reads it.
   std::vector<int32_t> num_host_entries(static_cast<size_t>(host_pool_.num_blocks()), 0);
   std::map<HostBlockId, uint64_t> generations;
   for (const HostTable* table : host_tables) {

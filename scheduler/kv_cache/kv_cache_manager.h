@@ -7,8 +7,9 @@
 // of a group move to host memory and back together, so that shared blocks stay shared. A block or
 // host block that a worker copies is not free until the worker reports the copy done.
 //
-// A manager lives for one epoch of a worker group. When the group is lost, the manager is dropped
-// as a whole and the tables are abandoned, so that nothing can be given back twice across a crash.
+// A manager lives for one epoch of a worker group. When the worker group is lost, the manager is
+// dropped as a whole and the tables are abandoned, so that no block can be given back twice across
+// a crash.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop.
 // Invariants:    ref_count(b) == number of table entries that name b + number of copies that read
@@ -46,7 +47,7 @@ struct SwapTables {
   HostTable* host_table = nullptr;
 };
 
-// Blocks that a group needs to return from host memory.
+// Numbers of free device blocks that a swapped group needs when it returns from host memory.
 struct SwapInNeed {
   int32_t num_blocks = 0;       // taken by SwapIn, each shared block once
   int32_t num_tail_copies = 0;  // taken by MakeTailExclusive, before the tails are written again
@@ -70,16 +71,17 @@ enum class BlockState : uint8_t {
 // Blocks in the tables of one group, each shared block counted once.
 struct GroupBlocks {
   int32_t num_blocks = 0;
-  int32_t num_exclusive = 0;  // held by this group alone, so they are freed with the group
+  int32_t num_exclusive = 0;  // held by this group alone, so freed when it gives back its blocks
 };
 
 // The longest beginning of a sequence that the prefix cache can supply.
 struct PrefixMatch {
   int32_t num_blocks = 0;
-  int32_t num_passed_blocks = 0;  // blocks before the sliding window, which are never read
-  // Blocks after the passed ones that tables hold, up to the first free block. No allocation can
-  // take a held block. Once a free block is handed out, no block behind it is found. With a sliding
-  // window this is all blocks or 0, because the next token needs every block of the window.
+  int32_t num_passed_blocks = 0;  // blocks before the sliding window; the sequence never reads them
+  // Number of blocks in use, counted from block num_passed_blocks up to the first free block. An
+  // allocation cannot take a block in use. It can take a free block, and then the blocks behind
+  // that block are not found either. With a sliding window the number is 0 unless all blocks of the
+  // window are in use, because the next token needs each of them.
   int32_t num_held_blocks = 0;
 };
 
@@ -91,10 +93,10 @@ class KvCacheManager {
                  int32_t num_host_blocks = 0,
                  int32_t sliding_window = 0);
 
-  // Blocks that a sequence of this many tokens fills.
+  // Returns the number of blocks that num_tokens tokens of a sequence occupy.
   int32_t NumBlocksFor(int64_t num_tokens) const;
 
-  // Blocks that Append would take. REQUIRES: num_tokens >= 0.
+  // Returns the number of blocks that Append would take. REQUIRES: num_tokens >= 0.
   int32_t NumBlocksToAppend(const BlockTable& table, int32_t num_tokens) const {
     const int64_t room = int64_t{table.num_blocks()} * block_size_tokens_ - table.num_tokens();
     return num_tokens <= room ? 0 : NumBlocksFor(num_tokens - room);
@@ -129,9 +131,9 @@ class KvCacheManager {
 
   GroupBlocks CountBlocks(std::span<const BlockTable* const> group) const;
 
-  // Returns the longest run of first blocks that a sequence with these hashes need not compute: the
-  // cache has each block of the run that the next token attends to. Without a sliding window, the
-  // next token attends to all of them.
+  // Returns the longest run of leading blocks that a sequence with these hashes need not compute,
+  // because the cache has all blocks that the next token attends to. Without a sliding window these
+  // are all blocks of the run; with a window they are only the last ones.
   PrefixMatch Match(std::span<const BlockHash> hashes) const;
 
   // Returns true if a table holds the block of this hash.
@@ -142,8 +144,8 @@ class KvCacheManager {
   // REQUIRES: the table is empty; Match(hashes).num_blocks == hashes.size().
   void ShareCached(std::span<const BlockHash> hashes, BlockTable& table);
 
-  // Like ShareCached, but the blocks stay in the prefix cache until Unpin, even if Unpublish names
-  // them. REQUIRES: as for ShareCached. The caller owns the table, like any other table.
+  // Like ShareCached, but the blocks stay in the prefix cache until Unpin, even if Unpublish is
+  // called for them. The caller owns the table. REQUIRES: as for ShareCached.
   void Pin(std::span<const BlockHash> hashes, BlockTable& table);
   // Adds the parent's partly filled last block, with all its tokens, to a pinned table. REQUIRES:
   // the parent has one block more than the table.
@@ -157,21 +159,24 @@ class KvCacheManager {
   CopiedBlock CopyTail(const BlockTable& parent, int32_t num_tokens, BlockTable& table);
 
   // Lists block i of the table in the prefix cache under hashes[i], for each i >= first_block. The
-  // block is computed, or will be by the step being planned: in a step, a worker writes K and V of
-  // all slices before it reads any. If the hash already lists another block that is in a table,
-  // that block stays listed instead. REQUIRES: the table has at least hashes.size() full blocks.
+  // block is already computed, or the step being planned computes it. Other sequences of that step
+  // may use the block too, because a worker writes K and V of all slices before it reads any. If
+  // another block in use is already listed under the hash, it stays listed instead. REQUIRES: the
+  // table has at least hashes.size() full blocks.
   void Publish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
-  // Unlists the table's blocks from first_block on: their contents are bad, or not known to be
-  // good. A block before the sliding window has no table entry any more, so it is looked up by its
-  // hash. Pinned blocks stay listed: the logits of their own computation were finite.
+  // Removes the table's blocks from first_block on from the prefix cache, because their contents
+  // are bad or not known to be good. A block before the sliding window has no table entry any more,
+  // so it is looked up by its hash. Pinned blocks stay listed: the request that computed their
+  // prefix got finite logits from them.
   void Unpublish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
   // Moves the tables to host memory in step step_id. Appends the worker's copies to orders. Each
-  // block is copied once, even if it is shared, also with a group swapped out in the same step. The
-  // blocks become free when OnSwapsDone reports the step. Returns false, without a change, if too
-  // few host blocks are free. REQUIRES: host tables are empty; only full blocks are shared with
-  // tables outside the group; no block that a copy of this step fills has been given back.
+  // block is copied once, even if several sequences share it, or several groups swapped out in the
+  // same step. The blocks become free when OnSwapsDone reports the step. Returns false, without a
+  // change, if too few host blocks are free. REQUIRES: host tables are empty; only full blocks are
+  // shared with tables outside the group; no host block that a copy of this step fills has been
+  // given back.
   [[nodiscard]] bool SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);
@@ -180,8 +185,8 @@ class KvCacheManager {
   SwapInNeed NeedToSwapIn(std::span<const SwapTables> group) const;
 
   // Moves the tables back to the device, into new blocks. Appends the worker's copies to orders.
-  // Returns false, without a change, if too few blocks are free. REQUIRES: device tables are empty;
-  // otherwise as for SwapOut.
+  // Returns false, without a change, if too few blocks are free. REQUIRES: as for SwapOut, with
+  // device and host exchanged.
   [[nodiscard]] bool SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders);
@@ -189,7 +194,8 @@ class KvCacheManager {
   // Gives back every host block. The host table is empty afterwards.
   void Free(HostTable& host_table);
 
-  // The worker has done all swaps of steps up to step_id: drops their references to blocks.
+  // Called when the worker has made all copies of steps up to step_id. Drops the references that
+  // these copies held.
   void OnSwapsDone(uint64_t step_id);
 
   // Gives back every block, the last one first. The pool then reuses the end of a sequence before
@@ -203,13 +209,15 @@ class KvCacheManager {
   const BlockPool& pool() const { return pool_; }
   int32_t num_free_blocks() const { return pool_.num_free_blocks(); }
   int32_t block_size_tokens() const { return block_size_tokens_; }
-  // Summed over all tables: a shared block counts once per table, passed blocks do not count.
+  // Tokens in the blocks of all tables. A shared block counts once per table; blocks before the
+  // sliding window do not count.
   int64_t num_stored_tokens() const { return num_stored_tokens_; }
   // Blocks that become free when the swaps under way are done.
   int32_t num_leaving_blocks() const { return static_cast<int32_t>(leaving_.size()); }
   bool has_swaps_under_way() const { return !leaving_.empty() || !arriving_.empty(); }
   const BlockPool& host_pool() const { return host_pool_; }
-  int32_t num_pinned_blocks() const { return num_pinned_blocks_; }  // each counted once
+  // Blocks with at least one pin.
+  int32_t num_pinned_blocks() const { return num_pinned_blocks_; }
   // Blocks in the prefix cache, both used and free.
   int32_t num_cached_blocks() const { return cache_.size(); }
   int64_t num_lookups() const { return cache_.num_lookups(); }
@@ -217,17 +225,17 @@ class KvCacheManager {
   struct Operations {
     int64_t num_allocated = 0;  // taken from the free list
     int64_t num_evicted = 0;    // allocated while still in the prefix cache
-    int64_t num_found = 0;      // references taken to cached blocks
-    int64_t num_forked = 0;     // references taken by forks to their parents' blocks
+    int64_t num_found = 0;      // references that ShareCached took to cached blocks
+    int64_t num_forked = 0;     // references that Fork took to a parent's blocks
   };
   const Operations& operations() const { return operations_; }
   // Returns the hash that the block is listed under; nullopt if it is not in the prefix cache.
   std::optional<BlockHash> HashOf(BlockId block_id) const { return cache_.HashOf(block_id); }
 
-  // Contents of all blocks in tables, each shared block counted once.
+  // Contents of all blocks in tables.
   struct Occupancy {
-    int32_t num_held_blocks = 0;    // in a table, unlike leaving blocks
-    int64_t num_stored_tokens = 0;  // in held blocks
+    int32_t num_held_blocks = 0;    // blocks in at least one table
+    int64_t num_stored_tokens = 0;  // tokens in held blocks, each shared block counted once
     int64_t num_table_blocks = 0;   // held blocks, each counted once per table
   };
   // REQUIRES: tables are all the tables in use, in any order. O(tables + leaving blocks).
@@ -236,8 +244,8 @@ class KvCacheManager {
   // Returns states by block id, with the null block as free. O(blocks + leaving blocks).
   std::vector<BlockState> BlockStates() const;
 
-  // Aborts with the broken invariant. REQUIRES: tables are all the tables in use, in any order.
-  // O(blocks + table entries).
+  // Aborts if an invariant is broken, with a message that names it. REQUIRES: tables are all the
+  // tables in use, in any order. O(blocks + table entries).
   void CheckInvariants(std::span<const BlockTable* const> tables,
                        std::span<const HostTable* const> host_tables = {}) const;
 
@@ -272,7 +280,8 @@ class KvCacheManager {
   // Removes the block from the prefix cache, unless it is pinned.
   void Unlist(BlockId block_id);
 
-  // Host blocks are numbered from 0, blocks of a pool from 1.
+  // Returns the host block's number in host_pool_. Host blocks are numbered from 0, but a pool's
+  // blocks from 1.
   static BlockId InPool(HostBlockId host_block) { return host_block + 1; }
 
   int32_t NumPassedBlocks(int32_t num_computed_tokens) const;

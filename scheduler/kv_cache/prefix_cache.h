@@ -1,13 +1,14 @@
 // PrefixCache finds blocks by their contents. A full block is listed under its BlockHash, from the
 // step that computes it until the block is handed out for other contents. It stays listed while it
-// is used, pending or free. A free block that is found is touched (BlockPool::Touch) and used again
-// with its contents.
+// is used, pending or free. A free block that a lookup finds is taken from the free list
+// (BlockPool::Touch) and used again with its contents.
 //
-// If several blocks have the same contents, only the first is listed.
+// If several blocks have the same contents, only the block inserted first is listed.
 //
 // Thread safety: not thread-safe; owned by KvCacheManager.
 // Invariants:    a block is listed under at most one hash, and a hash names at most one block.
-// Cost:          O(1) each; 36 to 40 bytes a block from the start, and no allocation afterwards.
+// Cost:          O(1) for each call. The constructor allocates 32 to 36 bytes per block; nothing is
+//                allocated later.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_PREFIX_CACHE_H_
 #define QUIRE_SCHEDULER_KV_CACHE_PREFIX_CACHE_H_
 
@@ -40,11 +41,11 @@ class PrefixCache {
   // Number of calls of Find, for tests of the cost of KvCacheManager::Match.
   int64_t num_lookups() const { return num_lookups_; }
 
-  // Aborts with the broken invariant.
+  // Aborts if an invariant is broken, with a message that names it.
   void CheckInvariants() const;
 
  private:
-  // Returns the first block of the hash's chain; kNone ends a chain.
+  // Returns the head of the hash's chain: its first block, or kNone if the chain is empty.
   BlockId& FirstOf(const BlockHash& hash) { return first_[hash.low & (first_.size() - 1)]; }
   const BlockId& FirstOf(const BlockHash& hash) const {
     return first_[hash.low & (first_.size() - 1)];
@@ -54,7 +55,7 @@ class PrefixCache {
 
   std::vector<BlockId> first_;                     // heads of chains, by the hash's low bits
   std::vector<BlockId> next_;                      // by block: next block of its chain, or kNone
-  std::vector<std::optional<BlockHash>> hash_of_;  // by block
+  std::vector<std::optional<BlockHash>> hash_of_;  // by block: hash under which it is listed
   int32_t size_ = 0;
   mutable int64_t num_lookups_ = 0;
 };

@@ -6,7 +6,7 @@
 namespace quire {
 namespace {
 
-// Calls to pin a prefix count for this tenant, since operators have none.
+// Tenant name under which calls to pin a prefix are counted: operators belong to no tenant.
 constexpr char kOperator[] = "(operator)";
 
 absl::Status ToStatus(TenantShares::Answer answer) {

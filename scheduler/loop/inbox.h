@@ -1,6 +1,7 @@
-// Inbox is the only way into the loop: for client requests and aborts, operator calls, and events
-// of the workers. TenantShares bounds the requests. Other events must not be lost, and need no
-// bound here: there is at most one abort per admitted request, one reply per step, and so on.
+// Inbox is the only queue into the loop. Client requests, aborts, operator calls and events of the
+// workers all pass through it. TenantShares bounds waiting requests and calls to pin a prefix.
+// Other events are never refused, since none must be lost. They need no bound: there is at most one
+// abort per admitted request, one reply per step, and so on.
 //
 // Thread safety: every method may be called from any thread.
 #ifndef QUIRE_SCHEDULER_LOOP_INBOX_H_
@@ -43,18 +44,18 @@ struct AddRequest {
   std::shared_ptr<ResponseStream> stream;
 };
 
-// Ends a request; its stream ends with this status. Unknown and finished ids are ignored.
+// Ends a request. The request's stream ends with `status`. Unknown and finished ids are ignored.
 struct AbortRequest {
   RequestId id;
   absl::Status status;
 };
 
-// Ends every request with this status; later requests are refused with it.
+// Ends every request with `status`. Later requests are refused with the same status.
 struct AbortAll {
   absl::Status status;
 };
 
-// A worker group is ready under this epoch, with an empty pool.
+// A worker group is ready: the epoch group_epoch begins, with an empty block pool.
 struct GroupReady {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
@@ -62,14 +63,14 @@ struct GroupReady {
   std::string numerics;  // Numerics::fingerprint
   std::string kv_cache_dtype;
   int64_t block_bytes = 0;   // K and V of one block on one worker
-  bool after_crash = false;  // for SchedulerCore::BeginEpoch
+  bool after_crash = false;  // see SchedulerCore::BeginEpoch
 };
 
 struct StepReply {
   StepResult result;
 };
 
-// A dropped answer of a worker: it matched no pending step.
+// A worker's answer was dropped, because it matched no pending step.
 struct StaleReply {};
 
 // A worker has made progress in loading its model.
@@ -85,10 +86,11 @@ struct GroupLost {
   absl::Status status;
 };
 
-// This scheduler stands by, because another one holds the workers. GroupLost of this scheduler's
-// epoch came before. With scheduler_incarnation 0, this scheduler stands by no longer.
+// This scheduler becomes a standby, or stops being one (scheduler_incarnation is 0). It becomes one
+// because another scheduler holds the workers, or perhaps holds them; the GroupLost of its own
+// epoch was posted before.
 struct GroupStandby {
-  uint64_t scheduler_incarnation = 0;  // of the other scheduler, kUnknownScheduler, or 0
+  uint64_t scheduler_incarnation = 0;  // the holder's, kUnknownScheduler, or 0
 };
 
 // Makes Run return.
@@ -128,7 +130,8 @@ inline constexpr std::array<std::string_view, std::variant_size_v<LoopEvent>> kL
 
 class Inbox {
  public:
-  // bounds: of waiting requests; bytes are not counted here.
+  // bounds: limits on waiting requests. The inbox counts no bytes, so limits on bytes have no
+  // effect.
   explicit Inbox(const TenantShares::Bounds& bounds = {}) : shares_(bounds) {}
 
   // Queues the request and returns its id; ids grow in the order of the queue. Errors:
@@ -136,12 +139,12 @@ class Inbox {
   // of the inbox is full.
   absl::StatusOr<RequestId> Add(AddRequest add);
 
-  // The same for a prefix, which is computed like a request.
+  // Queues a call to pin a prefix. A prefix is computed like a request, so the errors are the same.
   absl::Status Add(PinCall call);
 
   void Post(LoopEvent event) { queue_.PushAlways(std::move(event)); }
 
-  // Takes all events; waits at most timeout for the first.
+  // Takes all queued events. If the queue is empty, waits at most `timeout` for an event.
   std::deque<LoopEvent> TakeAll(absl::Duration timeout);
 
  private:

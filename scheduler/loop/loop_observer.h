@@ -23,11 +23,11 @@ enum class RequestOutcome : uint8_t { kStop, kLength, kAborted, kExpired, kRejec
 
 // One step, from its planning to its answer. Durations in nanoseconds.
 struct StepObservation {
-  int64_t plan_ns = 0;        // PlanStep
-  int64_t send_ns = 0;        // SendStep
+  int64_t plan_ns = 0;        // duration of PlanStep
+  int64_t send_ns = 0;        // duration of SendStep
   int64_t round_trip_ns = 0;  // from the start of SendStep until the answer
-  int64_t apply_ns = 0;       // ApplyStepResult
-  int64_t publish_ns = 0;     // Publish, while the workers computed this step
+  int64_t apply_ns = 0;       // duration of ApplyStepResult
+  int64_t publish_ns = 0;     // time spent in Publish while the workers computed this step
   StepTimings worker;
   int32_t num_sequences = 0;
   int32_t num_tokens = 0;
@@ -36,16 +36,18 @@ struct StepObservation {
 // A request that ended. Durations in nanoseconds; a token's time is the time of its commit.
 struct RequestObservation {
   RequestOutcome outcome = RequestOutcome::kRejected;
-  std::string_view refusal;         // kRejected: the reason, for example QUEUE_FULL
-  int64_t duration_ns = 0;          // from its arrival to its end
-  std::optional<int64_t> queue_ns;  // from its arrival to the planning of its first slice
-  // Both are nullopt for a beam search, whose tokens are known only at its end.
-  std::optional<int64_t> prefill_ns;  // from then to this stream's first token
-  std::optional<int64_t> decode_ns;   // from this stream's first token to its last
+  std::string_view refusal;         // if kRejected: the reason, for example QUEUE_FULL
+  int64_t duration_ns = 0;          // from the request's arrival to its end
+  std::optional<int64_t> queue_ns;  // from arrival to the planning of the first slice
+  // From the planning of the first slice to this stream's first token. nullopt for a beam search:
+  // its tokens are known only when the search ends.
+  std::optional<int64_t> prefill_ns;
+  // From this stream's first token to its last token. nullopt for a beam search.
+  std::optional<int64_t> decode_ns;
   int32_t num_prompt_tokens = 0;
   int32_t max_tokens = 0;
-  int32_t longest_new_output = 0;               // most tokens that a sequence got in this stream
-  std::vector<int32_t> num_output_tokens = {};  // by sequence, earlier streams included
+  int32_t longest_new_output = 0;               // most tokens that one sequence got in this stream
+  std::vector<int32_t> num_output_tokens = {};  // by sequence; tokens of earlier streams included
 };
 
 class LoopObserver {
@@ -54,7 +56,7 @@ class LoopObserver {
   virtual void OnStep(const StepObservation& /*step*/) {}
   // Time from arrival until the first token was handed to the stream.
   virtual void OnFirstToken(int64_t /*latency_ns*/) {}
-  // Time between two tokens of a sequence; not called for a beam search.
+  // Time between two consecutive tokens of a sequence; not called for a beam search.
   virtual void OnInterToken(int64_t /*latency_ns*/) {}
   // Also called by other threads, for requests that were refused before they reached the loop.
   virtual void OnRequestEnd(const RequestObservation& /*request*/) {}
@@ -64,10 +66,10 @@ class LoopObserver {
                             const std::string& /*kv_cache_dtype*/,
                             int64_t /*block_bytes*/) {}
   virtual void OnGroupLost() {}
-  // stands_by: another scheduler holds the workers, and this scheduler waits for its end.
+  // stands_by: true if another scheduler holds the workers and this scheduler waits to take over.
   virtual void OnStandby(bool /*stands_by*/) {}
   virtual void OnStaleReply() {}
-  // Time from the end of the wait for events to the end of the turn.
+  // Duration of one turn of the loop, from the end of the wait for events to the end of the turn.
   virtual void OnTurn(int64_t /*turn_ns*/) {}
 };
 

@@ -19,8 +19,8 @@ size_t BytesOf(const SequenceUpdate& update) {
   return bytes;
 }
 
-// Returns an upper bound for a token's bytes in a Chunk (proto/v1/generation.proto): its id, its
-// text and text end, its logprob and the top logprobs, each with tags and lengths.
+// Returns an upper bound on the bytes of one token in a Chunk (proto/v1/generation.proto): token
+// id, text, text end, logprob and top logprobs, each with its protobuf tag and length.
 size_t BytesOnWire(const SequenceUpdate& update, size_t token) {
   constexpr size_t kToken = 5 + 5;
   constexpr size_t kLogprobs = 4 + 5;

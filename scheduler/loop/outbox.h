@@ -21,10 +21,12 @@
 
 namespace quire {
 
-// Keeps a message with logprobs far below the 4 MiB that clients accept by default.
+// Upper bound on the tokens of a message. It keeps a message with logprobs far below the 4 MiB that
+// gRPC clients accept by default.
 inline constexpr size_t kMaxTokensPerMessage = 1024;
-// Bounds BytesOnWire of a message. It is half of kPublicMaxSendBytes; the other half has room for
-// the end of a sequence, or for a single large token.
+// Upper bound on the bytes of a message's tokens (BytesOnWire in outbox.cc): half of
+// kPublicMaxSendBytes. The other half has room for the end of a sequence, or for a single large
+// token.
 inline constexpr size_t kMaxMessageBytes = size_t{512} << 10;
 
 struct OutboxLimits {
@@ -32,8 +34,8 @@ struct OutboxLimits {
   size_t max_bytes = 1 << 20;  // text, logprobs and ids
 };
 
-// Removes and returns the first num_tokens tokens of an update with their text and logprobs; all
-// tokens, if there are fewer. The update keeps the other tokens and the end.
+// Removes the first num_tokens tokens (all, if there are fewer) from the update, and returns them
+// with their text and logprobs. The update keeps its other tokens and its end.
 SequenceUpdate SplitFront(SequenceUpdate& update, size_t num_tokens);
 
 class Outbox {
@@ -53,12 +55,13 @@ class Outbox {
   void Clear();
 
   bool empty() const { return updates_.empty(); }
-  // Returns the time since which output waits and none was sent; kInfiniteFuture if none waits.
+  // Returns the time at which the present stall began: since then output has waited, and none was
+  // sent. Returns kInfiniteFuture if no output waits.
   Instant stalled_since() const { return stalled_since_; }
 
  private:
   const OutboxLimits limits_;
-  std::deque<SequenceUpdate> updates_;  // unsent, at most one per sequence
+  std::deque<SequenceUpdate> updates_;  // unsent updates, at most one per sequence
   size_t num_tokens_ = 0;
   size_t num_bytes_ = 0;
   bool sending_ = false;

@@ -62,8 +62,9 @@ RequestOutcome OutcomeOf(FinishReason reason, const absl::Status& abort_status) 
   }
 }
 
-// Drops the tokens that a resumed client already has. Returns false if it has the whole sequence.
-// A core that starts anew sends the whole sequence in one update.
+// Drops from the update the tokens that a resumed client already has. Returns false if the client
+// has the whole sequence. `received` is empty except for beam search and best_of, which the core
+// starts anew. Both send each sequence in a single update, so tokens are dropped only once.
 bool SkipReceived(const std::vector<ReceivedOutput>& received, SequenceUpdate& update) {
   if (received.empty()) {
     return true;

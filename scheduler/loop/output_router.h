@@ -1,16 +1,17 @@
-// OutputRouter carries the tokens that the core committed to the streams of their requests. It
-// turns token ids into text and looks for stop strings. When a stop string matches, the router
-// reports the sequence back, because only the core ends sequences.
+// OutputRouter takes the tokens that the core has committed, and writes them to the streams of
+// their requests. It turns token ids into text and looks for stop strings. When a stop string
+// matches, the router reports the sequence to its caller, because only the core ends sequences.
 //
 // Each call of Publish writes at most one update per sequence to a stream. With best_of, nothing is
 // written until every sequence has ended. Then the best sequences are chosen, and numbered from 0.
 //
 // The stream of a resumed request gets only the output that its client lacks. Either the core
-// continues after Request::resumed, or it starts anew and the router drops the received tokens.
+// continues after Request::resumed, or the core starts the request anew and the router drops the
+// tokens that the client has received.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop.
 // Invariants:    a stream gets the tokens of a sequence without gap or repeat, from the first token
-//                that its client lacks; it is ended exactly once, after the last update.
+//                that its client lacks; a stream is ended exactly once, after its last update.
 // Cost:          O(bytes of text) per token.
 #ifndef QUIRE_SCHEDULER_LOOP_OUTPUT_ROUTER_H_
 #define QUIRE_SCHEDULER_LOOP_OUTPUT_ROUTER_H_
@@ -39,23 +40,23 @@
 
 namespace quire {
 
-// Output of one sequence that the client has received from an earlier stream.
+// The part of a sequence's output that the client has received from an earlier stream.
 struct ReceivedOutput {
   int32_t num_tokens = 0;
   bool has_ended = false;
-  OutputText text;  // state after these tokens
+  OutputText text;  // state after num_tokens tokens
 };
 
-// Options for the output of a request that the core need not know.
+// Output options of a request. The core does not need them.
 struct OutputOptions {
-  const Tokenizer* tokenizer = nullptr;  // null: token ids only; must outlive the router
+  const Tokenizer* tokenizer = nullptr;  // must outlive the router; null: only ids are sent
   bool return_text = true;               // false: text is made only to find stop strings
   bool skip_special_tokens = true;
   bool return_logprobs = false;
   std::optional<int32_t> num_best;          // with best_of: number of sequences to send
   std::vector<std::string> stop_strings;    // for SequenceEnd::matched_stop
-  std::optional<StopMatcher> stop_matcher;  // for stop_strings; nullopt without stop strings
-  std::vector<ReceivedOutput> received;     // by index of the sent sequence; empty: none
+  std::optional<StopMatcher> stop_matcher;  // matches stop_strings; nullopt without stop strings
+  std::vector<ReceivedOutput> received;     // by sequence index in the stream; empty: none
 
   // Returns the OutputText of a sequence that follows this prompt and has no token yet.
   OutputText NewText(std::span<const TokenId> prompt) const;
@@ -68,7 +69,7 @@ absl::Status WorkerCrashStatus(std::string_view field);
 // would miss its deadline.
 absl::Status DeadlineUnreachableStatus();
 
-// EXCEEDS_CAPACITY: the request does not fit any more, because the workers came back smaller.
+// EXCEEDS_CAPACITY: the request fitted an earlier worker group, but not the present, smaller one.
 absl::Status NoCapacityStatus();
 
 // SLOW_CONSUMER: the client reads the stream's output too slowly.
@@ -89,14 +90,15 @@ class OutputRouter {
 
   explicit OutputRouter(LoopObserver* observer) : observer_(observer) {}
 
-  // Opens a request. Call before the request moves to the core, while it still has its prompt.
+  // Opens a request. REQUIRES: the request still has its prompt, so it has not moved to the core
+  // yet.
   void Open(const Request& request, OutputOptions output, std::shared_ptr<ResponseStream> stream);
 
   // Ends a request that the core refused.
   void Reject(RequestId id, absl::Status status, Instant now);
 
-  // Sets the status with which the stream ends once the core reports the abort. The status of the
-  // first call stays.
+  // Sets the status with which the stream ends when the core reports the abort. If called twice for
+  // a request, the first status stays.
   void SetAbortStatus(RequestId id, absl::Status status);
 
   // Called when the first slices of these requests were planned. Unknown ids are ignored.
@@ -104,13 +106,14 @@ class OutputRouter {
 
   Published Publish(std::span<const OutputEvent> events, Instant now);
 
-  // Returns the open requests whose streams have unsent output and sent nothing since `before`.
-  // Also ends such streams of requests that are over.
+  // Finds the streams that have unsent output and have sent nothing since `before`. Ends such a
+  // stream if its request is closed; returns the open requests of the others.
   std::vector<RequestId> FindStalled(Instant before);
 
   size_t num_open() const { return requests_.size(); }
   std::vector<RequestId> OpenRequests() const;
-  // Returns the client's id of the request; empty if the request is not open. Valid until it ends.
+  // Returns the client's id of the request; empty if the request is not open. The view is valid
+  // until the request ends.
   std::string_view RequestIdOf(RequestId id) const;
 
  private:
@@ -118,8 +121,8 @@ class OutputRouter {
     OutputText text;
     int32_t num_tokens = 0;
     double sum_logprobs = 0.0;
-    std::optional<Instant> last_token;  // in this stream
-    int32_t num_new_tokens = 0;         // in this stream
+    std::optional<Instant> last_token;  // time of the last token in this stream
+    int32_t num_new_tokens = 0;         // tokens committed in this stream
     bool ended = false;
     SequenceUpdate update;  // output not written yet
     bool has_update = false;
@@ -132,15 +135,15 @@ class OutputRouter {
     int32_t max_tokens = 0;
     Instant arrival = 0;
     std::optional<Instant> started;
-    std::optional<Instant> first_token;  // of any sequence
-    Instant last_token = 0;              // of any sequence
+    std::optional<Instant> first_token;  // time of the first token of any sequence
+    Instant last_token = 0;              // time of the last token of any sequence
     bool overflowed = false;             // output was dropped, so nothing more is written
     std::vector<SequenceOutput> sequences;
-    std::vector<ReceivedOutput> to_skip;  // received tokens to drop, if the core starts anew
-    bool is_held = false;                 // best_of: no update is written before the end
-    bool is_search = false;               // beam search: all tokens are committed at the end
-    absl::Status abort_status;            // OK until an abort
-    absl::Status end_status;              // of the first sequence that failed
+    std::vector<ReceivedOutput> to_skip;  // received tokens, to be dropped if the core starts anew
+    bool is_held = false;                 // best_of: no update is written before all sequences end
+    bool is_search = false;     // beam search: all tokens are committed when the search ends
+    absl::Status abort_status;  // OK until an abort
+    absl::Status end_status;    // status of the first sequence that failed; OK: none
     RequestOutcome outcome = RequestOutcome::kStop;
   };
 
@@ -151,7 +154,8 @@ class OutputRouter {
   void EndSequence(RequestOutput& request, SequenceOutput& sequence, SequenceEnd::Reason reason);
   void ObserveToken(RequestOutput& request, SequenceOutput& sequence, Instant now);
   void MarkTouched(RequestId id, RequestOutput& request, SequenceOutput& sequence);
-  // Marks the best sequences' updates as to be written. REQUIRES: is_held; all sequences ended.
+  // Queues the updates of the best sequences for FlushTouched. REQUIRES: is_held; all sequences
+  // ended.
   void ReleaseBest(RequestId id, RequestOutput& request);
   void FlushTouched(Instant now, Published& published);
   void Observe(const RequestOutput& request, Instant now);

@@ -30,10 +30,11 @@ class OutputText {
              bool skip_special_tokens,
              std::optional<StopMatcher> stop_matcher);
 
-  // Returns the text to send now. Text that may begin a character or a stop string is held back.
+  // Returns the text to send now. Holds back text that can be the beginning of a character or of a
+  // stop string.
   std::string Push(TokenId token_id);
 
-  // Returns the text held back; empty after a stop string. Call once, after the last token.
+  // Returns the held-back text; empty after a stop string. Call once, after the last token.
   std::string Flush();
 
   // Index of the stop string that ended the text; -1 without one.

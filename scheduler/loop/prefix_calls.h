@@ -25,7 +25,7 @@
 namespace quire {
 
 struct PinCall {
-  RequestId id;  // given by Inbox::Add
+  RequestId id;  // assigned by Inbox::Add
   std::vector<TokenId> token_ids;
   std::string cache_salt;
   bool waits_for_workers = false;  // false: refused until the first workers are ready
@@ -43,18 +43,18 @@ struct ListPrefixesCall {
 
 class PrefixCalls {
  public:
-  // has_workers: an epoch is active.
+  // has_workers: true if an epoch is active.
   void Pin(RecordedCore& core, PinCall call, bool has_workers);
-  // Pins for the calls that waited for workers. Call before any request of the new epoch, because
-  // these calls have smaller ids.
+  // Calls Pin for each call that waited for workers. Use this before the core gets a request in the
+  // new epoch: the core needs ids to grow, and these calls have smaller ids.
   void OnWorkersReady(RecordedCore& core);
   void Unpin(RecordedCore& core, const UnpinCall& call);
 
-  // Answers the calls to pin whose prefix is computed or never will be.
+  // Answers each call to pin whose prefix has been computed or cannot be computed.
   void AnswerWaiting(const RecordedCore& core, bool has_workers);
 
-  // Answers the calls to pin that wait for their prefix; the prefixes stay. Calls that wait for
-  // workers keep waiting.
+  // Answers the calls to pin that wait for their prefix. The core keeps these prefixes. Calls that
+  // wait for workers keep waiting.
   void FailWaiting(const absl::Status& status);
   // Answers all waiting calls.
   void FailAll(const absl::Status& status);

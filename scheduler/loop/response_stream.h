@@ -1,5 +1,5 @@
-// ResponseStream takes the output of one request. The loop writes it; the other end (a gRPC call, a
-// test) reads it at its own pace.
+// ResponseStream takes the output of one request. The loop writes the output; the other end (a gRPC
+// call, a test) reads the output at its own pace.
 //
 // Thread safety: SequenceUpdate is a value type; a ResponseStream is called by the loop thread and
 //                must not block it.
@@ -25,7 +25,8 @@ struct OutputLogprobs {
   std::vector<TokenLogprob> top;
 };
 
-// The normal end of a sequence. If a sequence fails, the stream's status says so instead.
+// The normal end of a sequence. A sequence that fails has no SequenceEnd; the stream's status tells
+// the reason.
 struct SequenceEnd {
   enum class Reason : uint8_t { kStop, kLength };
   Reason reason = Reason::kStop;
@@ -33,13 +34,14 @@ struct SequenceEnd {
   std::string matched_stop;  // the stop string, if one ended the sequence
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;
-  std::optional<float> score;  // of beam search and best_of
+  std::optional<float> score;  // only with beam search and best_of
 };
 
 // New output of one sequence: consecutive tokens, then perhaps its end.
 struct SequenceUpdate {
   int32_t sequence_index = 0;
-  int32_t first_position = 0;  // output position of token_ids[0]; if empty, of the next token
+  // Output position of token_ids[0]; if token_ids is empty, position of the sequence's next token.
+  int32_t first_position = 0;
   std::vector<TokenId> token_ids;
   std::string text;
   std::vector<uint32_t> text_ends;       // by token: end of the token's bytes in text
@@ -51,17 +53,19 @@ class ResponseStream {
  public:
   virtual ~ResponseStream() = default;
 
-  // The request was queued. Not called for a refused request.
+  // Called when the core has queued the request. Not called for a refused request.
   virtual void OnQueued() {}
 
   // Returns false if unsent output exceeds its bound: the reader is too slow to be served.
   [[nodiscard]] virtual bool Write(SequenceUpdate update, Instant now) = 0;
 
-  // Ends the stream; no Write follows. OK: every sequence ended normally. Unsent output is sent
-  // before the status. Exception: ABORTED drops unsent output, and may follow another End.
+  // Ends the stream; no Write follows. The status is OK if every sequence ended normally. Unsent
+  // output is sent before the status. Only ABORTED drops unsent output, and only ABORTED is allowed
+  // after an earlier call of End.
   virtual void End(absl::Status status) = 0;
 
-  // Returns the time since which output waits and none was sent; kInfiniteFuture if none waits.
+  // Returns the time at which the present stall began: since then output has waited, and none was
+  // sent. Returns kInfiniteFuture if no output waits.
   virtual Instant stalled_since() const = 0;
 
   // The client's id of the request; empty if there is none.

@@ -56,8 +56,8 @@ int32_t NumTokens(const StepPlan& plan) {
   return num_tokens;
 }
 
-// Bounds reported times by the round trip: a worker may report anything, and a wrong value would
-// stay in the sums for good.
+// Returns the times that a worker reported, each clamped to the step's round trip. A worker may
+// report anything, and a wrong value would stay in the sums for good.
 StepTimings Within(int64_t round_trip_ns, const StepTimings& reported) {
   const int64_t most_us = std::max<int64_t>(0, round_trip_ns / kNanosPerMicro);
   const auto bounded = [most_us](int64_t us) { return std::clamp<int64_t>(us, 0, most_us); };
@@ -80,7 +80,7 @@ std::string WithCommas(int64_t number) {
   return text;
 }
 
-// Logs how many tokens fit, in the words that users of vLLM search their logs for.
+// Logs how many tokens fit the KV cache, in the words that users of vLLM search their logs for.
 void LogCacheSize(const StepLimits& limits) {
   const int64_t num_blocks = limits.num_blocks - 1;
   LogInfo(absl::StrCat(
@@ -91,7 +91,7 @@ void LogCacheSize(const StepLimits& limits) {
                                                                 1, limits.max_model_len, limits))));
 }
 
-// Drops the output of Probe's request: it only matters that the workers answer.
+// The stream of Probe's request. Drops all output, because Probe only needs the workers to answer.
 class ProbeStream : public ResponseStream {
  public:
   bool Write(SequenceUpdate /*update*/, Instant /*now*/) override { return true; }
@@ -127,7 +127,8 @@ bool SchedulerLoop::Turn(absl::Duration max_wait) {
 
 void SchedulerLoop::Work(std::deque<LoopEvent>& events) {
   now_ = parts_.clock();
-  // Before the events: at the deadline the client cancels too, but the request counts as expired.
+  // Expire requests before handling aborts: gRPC clients also cancel at their deadline, and such a
+  // request must count as expired, not as cancelled.
   if (core_.next_deadline() <= now_) {
     core_.ExpireRequests(now_);
   }
@@ -144,13 +145,14 @@ void SchedulerLoop::Work(std::deque<LoopEvent>& events) {
   watch_.Enter("stats");
   PublishStats();
   watch_.Enter("prefix_answers");
-  // After PublishStats: operators look at the metrics once their call is answered.
+  // Answer operators after PublishStats, because they look at the metrics once their call returns.
   prefix_calls_.AnswerWaiting(core_, epoch_.has_value());
   watch_.Enter("state_answers");
   state_calls_.AnswerWaiting(core_, router_, step_totals_, swap_bytes_, now_);
 }
 
-// A passed deadline changes only the next plan, so the loop does not wake for it during a step.
+// During a step the loop does not wake for deadlines: an expired request changes only the next
+// plan.
 absl::Duration SchedulerLoop::TimeToWait(absl::Duration max_wait) const {
   if (replan_) {
     return absl::ZeroDuration();
@@ -174,8 +176,9 @@ void SchedulerLoop::Handle(AddRequest& add) {
     router_.Reject(id, refuse_with_.value_or(SupersededStatus()), now_);
     return;
   }
-  // The request's length was checked against the limits of an earlier group, and its client relies
-  // on that length. The core would silently cut it, so the request is refused here.
+  // This request's length was checked against the limits of an earlier group, and the client relies
+  // on getting that length. The core would silently cut the output to the present limit, so the
+  // loop refuses the request.
   if (add.request.num_prompt_tokens() < limits_.max_model_len &&
       add.request.num_tokens_at_most() > limits_.max_model_len) {
     router_.Reject(id, NoCapacityStatus(), now_);
@@ -276,7 +279,8 @@ void SchedulerLoop::Handle(StepReply& reply) {
   step_totals_.Add(step);
   parts_.observer->OnStep(step);
   sent_.reset();
-  // A step without a token proves nothing: workers may still fail at each step that samples one.
+  // A step that samples no token proves nothing: the workers may still fail in every step that
+  // samples.
   if (reply.result.sampled.empty()) {
     return;
   }
@@ -382,8 +386,8 @@ void SchedulerLoop::Publish() {
   }
 }
 
-// The core counts a swap when its step is planned, so swaps since the last call used blocks of the
-// present group.
+// The core counts a swapped block when it plans the step. So all blocks swapped since the last call
+// belong to the present group and have block_bytes_ bytes.
 void SchedulerLoop::PublishStats() {
   const CoreStats stats = core_.stats();
   swap_bytes_.Add(stats_, stats, block_bytes_);
@@ -411,7 +415,8 @@ void SchedulerLoop::CheckTimers() {
 
 void SchedulerLoop::GiveUp() {
   const int32_t num_failed = wait_.num_failed_epochs();
-  // After a single loss, the next group may just be late.
+  // A single failed epoch does not show that all groups fail: perhaps the next group is only late.
+  // So that group need not prove itself.
   needs_answer_ = needs_answer_ || num_failed > 1;
   const absl::Status status =
       needs_answer_ ? Error(absl::StatusCode::kUnavailable,

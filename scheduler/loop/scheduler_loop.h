@@ -44,14 +44,14 @@ struct LoopConfig {
   CoreConfig core;
   int64_t slow_consumer_ns = 30 * kNanosPerSecond;
   // Bounds the wait for a worker group that gives tokens (WorkerWait). After this time, requests
-  // end with UNAVAILABLE. New requests are refused until a group is ready; if several groups in a
-  // row failed, until one gives a token.
+  // end with UNAVAILABLE. New requests are refused until a group is ready. If several groups in a
+  // row failed, new requests are refused until a group gives a token.
   int64_t worker_timeout_ns = 300 * kNanosPerSecond;
 };
 
 class SchedulerLoop {
  public:
-  // REQUIRES: the objects outlive the loop.
+  // The objects that the loop works with. REQUIRES: they outlive the loop.
   struct Parts {
     Inbox* inbox = nullptr;
     WorkerClient* workers = nullptr;
@@ -66,7 +66,7 @@ class SchedulerLoop {
   // Runs turns until a Stop event. Open requests then end with UNAVAILABLE.
   void Run();
 
-  // One turn, waiting at most max_wait for an event. Returns false after a Stop event.
+  // Runs one turn, which waits at most max_wait for an event. Returns false after a Stop event.
   bool Turn(absl::Duration max_wait);
 
  private:
@@ -113,25 +113,28 @@ class SchedulerLoop {
   PrefixCalls prefix_calls_;
   StateCalls state_calls_;
   StepTotals step_totals_;
-  CoreStats stats_;  // last published
+  CoreStats stats_;  // last published stats
   SwapBytes swap_bytes_;
-  int64_t block_bytes_ = 0;        // of the last ready group
-  StepLimits limits_;              // of the last ready group
-  Instant now_ = 0;                // of this turn
-  std::optional<uint64_t> epoch_;  // of the ready group; nullopt: no group is ready
+  int64_t block_bytes_ = 0;        // K and V of one block, in the last ready group
+  StepLimits limits_;              // limits of the last ready group
+  Instant now_ = 0;                // time at which this turn began
+  std::optional<uint64_t> epoch_;  // epoch of the ready group; nullopt: no group is ready
   WorkerWait wait_;
-  // worker_timeout_ns has passed, and no group was announced since.
+  // Set by GiveUp. Cleared when a group is announced, and when a standby begins or ends.
   bool has_given_up_ = false;
-  // Several groups failed, so the next one is announced only after it gives a token.
+  // Several groups in a row failed, so the next group is announced only after it gives a token.
   bool needs_answer_ = false;
-  std::optional<GroupReady> unproven_;  // a ready group that has not given that token yet
+  // A ready group that will be announced when it gives its first token.
+  std::optional<GroupReady> unproven_;
   Instant next_probe_ = 0;
   Instant next_loading_log_ = 0;
-  std::optional<SentStep> sent_;             // the unanswered step
-  std::optional<absl::Status> refuse_with_;  // after AbortAll: status for new requests
+  std::optional<SentStep> sent_;             // the unanswered step; nullopt: none
+  std::optional<absl::Status> refuse_with_;  // set by AbortAll: status for new requests
   bool stands_by_ = false;
   Instant next_stall_check_ = 0;
-  bool replan_ = false;  // publishing ended sequences while no step was unanswered
+  // True if Publish has ended sequences while no step was unanswered: the next turn then plans
+  // without waiting.
+  bool replan_ = false;
   bool stopping_ = false;
 };
 

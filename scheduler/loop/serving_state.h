@@ -1,5 +1,5 @@
-// ServingState tells the rest of the process about the loop: whether it takes requests, within
-// which limits, and how busy it is.
+// ServingState tells the rest of the process about the loop: whether the loop takes requests,
+// within which limits, and how busy it is.
 //
 // Thread safety: safe from any thread. The loop writes; calls, health checks and metrics read.
 // Cost:          one short critical section per call.
@@ -32,15 +32,15 @@ class ServingState {
     kNeverReady,  // no group since the start, or since the last standby
     kStandby,     // another scheduler holds the workers
     kReady,
-    kLost,     // requests queue; a group is expected back
+    kLost,     // requests are queued, since a group is expected back
     kGivenUp,  // no group for longer than the worker timeout
   };
   struct Snapshot {
     Group group = Group::kNeverReady;
     bool draining = false;
-    StepLimits limits;        // of the last ready group
-    std::string numerics;     // of the last ready group (Numerics::fingerprint)
-    int64_t block_bytes = 0;  // K and V of one block on one worker, of the last ready group
+    StepLimits limits;        // limits of the last ready group
+    std::string numerics;     // Numerics::fingerprint of the last ready group
+    int64_t block_bytes = 0;  // K and V of one block on one worker of the last ready group
     CoreStats stats;
     SwapBytes swap_bytes;
     int32_t num_open_requests = 0;

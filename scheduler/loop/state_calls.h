@@ -1,6 +1,6 @@
-// StateCalls answers calls for the state of the loop with a snapshot, a LoopState, of what the loop
-// has published. Snapshots are made on demand and at most four times a second: without calls they
-// cost nothing, and many calls cost little more than one.
+// StateCalls answers calls that ask for the state of the loop. The answer is a snapshot (LoopState)
+// of the state that the loop publishes. Snapshots are made on demand and at most four times a
+// second. So snapshots cost nothing without calls, and many calls cost little more than one call.
 //
 // Thread safety: LoopState is a value type. StateCalls is not thread-safe; owned by the scheduler
 //                loop. The `answer` functions run on the loop's thread, so they must be quick.
@@ -62,8 +62,8 @@ class StateCalls {
 
   void Add(GetStateCall call) { waiting_.push_back(std::move(call)); }
 
-  // Answers all waiting calls with a snapshot of the arguments, or with the last snapshot if that
-  // is less than kIntervalNs old.
+  // Answers all waiting calls with a snapshot of the arguments, or with the last snapshot if it was
+  // taken less than kIntervalNs ago.
   void AnswerWaiting(const RecordedCore& core,
                      const OutputRouter& router,
                      const StepTotals& steps,
@@ -72,7 +72,7 @@ class StateCalls {
 
  private:
   std::vector<GetStateCall> waiting_;
-  std::shared_ptr<const LoopState> last_;  // shared with answered calls
+  std::shared_ptr<const LoopState> last_;  // last snapshot, shared with answered calls
 };
 
 }  // namespace quire

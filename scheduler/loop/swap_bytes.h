@@ -12,10 +12,10 @@
 namespace quire {
 
 struct SwapBytes {
-  int64_t out = 0;  // to host memory, by each worker, since the start
-  int64_t in = 0;   // from host memory, by each worker, since the start
+  int64_t out = 0;  // bytes that each worker moved to host memory since the start
+  int64_t in = 0;   // bytes that each worker moved from host memory since the start
 
-  // Adds the blocks swapped between two stats of one group, at block_bytes each.
+  // Adds the bytes of the blocks that were swapped between two stats of the same worker group.
   void Add(const CoreStats& before, const CoreStats& after, int64_t block_bytes) {
     out += block_bytes * (after.num_blocks_swapped_out - before.num_blocks_swapped_out);
     in += block_bytes * (after.num_blocks_swapped_in - before.num_blocks_swapped_in);

@@ -18,7 +18,7 @@ TenantShares::Answer TenantShares::Take(const std::string& tenant,
   Side& side = is_resumed ? resumed_ : fresh_;
   const Load& max = is_resumed ? bounds_.resumed : bounds_.fresh;
   const int64_t factor = is_resumed ? kShareFactorOfResumed : 1;
-  // A request of 0 bytes is never refused for bytes.
+  // A request with num_bytes 0 is never refused for its bytes. The inbox always passes 0.
   if (side.all.num_requests >= max.num_requests ||
       (num_bytes > 0 && num_bytes > max.num_bytes - side.all.num_bytes)) {
     return Answer::kFull;
@@ -44,8 +44,8 @@ void TenantShares::Release(const std::string& tenant, bool is_resumed, const Loa
   side.all.num_requests -= load.num_requests;
   side.all.num_bytes -= load.num_bytes;
   QUIRE_CHECK(side.all.num_requests >= 0 && side.all.num_bytes >= 0);
-  // A release of 0 requests and 0 bytes may find its tenant erased: TaskPool releases a request
-  // first, and its bytes later.
+  // TaskPool releases a request's count first and its bytes later. If the request had 0 bytes, the
+  // first release may have erased the tenant, so the second one must do nothing.
   if (!bounds_.has_shares || (load.num_requests == 0 && load.num_bytes == 0)) {
     return;
   }

@@ -1,12 +1,13 @@
 // TenantShares counts the requests that wait in one of the queues before the core (the inbox, the
-// tokenizer's pool) and decides which requests may enter. The total is bounded. Under a policy that
-// shares between tenants, each tenant is bounded too, by the rule of the core's queue
-// (tenant_share.h). Otherwise one tenant could fill this queue, though it cannot fill the core's.
+// tokenizer's pool) and decides which requests may enter the queue. The total is bounded. Under a
+// policy that shares between tenants, each tenant is bounded too, by the rule of the core's queue
+// (tenant_share.h). Otherwise one tenant could fill this queue, though it cannot fill the core's
+// queue.
 //
-// Resumed requests have separate places, as in the core's queue.
+// Resumed requests have separate bounds, as in the core's queue.
 //
 // Thread safety: not thread-safe.
-// Cost:          O(log tenants that wait) a call.
+// Cost:          O(log T) per call, for T tenants with waiting requests.
 #ifndef QUIRE_SCHEDULER_LOOP_TENANT_SHARES_H_
 #define QUIRE_SCHEDULER_LOOP_TENANT_SHARES_H_
 
@@ -39,7 +40,7 @@ class TenantShares {
 
   explicit TenantShares(const Bounds& bounds) : bounds_(bounds) {}
 
-  // Counts a request of num_bytes bytes. Counts nothing if it would exceed the bound of all
+  // Take counts a request of num_bytes bytes, unless the request would exceed the bound of all
   // requests (kFull) or the tenant's share (kTenantFull).
   enum class Answer : uint8_t { kTaken, kFull, kTenantFull };
   [[nodiscard]] Answer Take(const std::string& tenant, bool is_resumed, int64_t num_bytes);
@@ -47,13 +48,13 @@ class TenantShares {
   // Gives back a load that Take has counted, or a part of it.
   void Release(const std::string& tenant, bool is_resumed, const Load& load);
 
-  // Bytes of new and of resumed requests.
+  // Bytes of all counted requests, new and resumed.
   int64_t num_bytes() const { return fresh_.all.num_bytes + resumed_.all.num_bytes; }
 
  private:
   struct Side {
     Load all;
-    std::map<std::string, Load> by_tenant;  // if has_shares; tenants without a load are erased
+    std::map<std::string, Load> by_tenant;  // only if has_shares; tenants without a load are erased
   };
 
   const Bounds bounds_;

@@ -1,14 +1,14 @@
 // TurnWatch measures the turns of the scheduling loop, from the end of the wait for events to the
-// end of the turn. A turn consists of duties. A turn longer than kSlowTurnNs delays tokens, so it
-// is logged as a warning, with the duty that took longest.
+// end of the turn. A turn consists of duties, such as planning and publishing. A turn longer than
+// kSlowTurnNs delays tokens, so it is logged as a warning, with the duty that took longest.
 //
 // The log line distinguishes a loop that is blocked from a machine with too few processors. cpu_ms
 // is the time in which the thread computed; cpu_wait_ms is the time in which it was runnable but
-// another thread had the processor. Both include up to kReadIntervalNs before the turn: to read
-// them at the start of each turn would cost two more system calls.
+// another thread had the processor. Both include up to kReadIntervalNs before the turn, because the
+// thread's times are not read at the start of every turn: reading them costs two system calls.
 //
-// Thread safety: not thread-safe; owned by the scheduler loop. All calls except the constructor's
-//                come from one thread.
+// Thread safety: not thread-safe; owned by the scheduler loop. The constructor may run on any
+//                thread; all other calls come from one thread.
 // Cost:          a reading of the clock for Begin, End, and each change of the duty.
 #ifndef QUIRE_SCHEDULER_LOOP_TURN_WATCH_H_
 #define QUIRE_SCHEDULER_LOOP_TURN_WATCH_H_
@@ -35,7 +35,7 @@ class TurnWatch {
   void Begin();
   // The turn enters this duty. REQUIRES: called between Begin and End; the name is a static string.
   void Enter(std::string_view duty);
-  // Ends the turn and returns its nanoseconds.
+  // Ends the turn and returns its duration in nanoseconds.
   int64_t End();
 
  private:
@@ -54,7 +54,7 @@ class TurnWatch {
   Instant began_at_ = 0;
   std::string_view duty_;  // the present duty
   Instant duty_began_at_ = 0;
-  std::vector<DutyTime> duty_times_;  // of this turn, each duty once
+  std::vector<DutyTime> duty_times_;  // times of this turn's duties, one entry per duty
 };
 
 }  // namespace quire

@@ -17,12 +17,13 @@ class WorkerClient {
  public:
   virtual ~WorkerClient() = default;
 
-  // Sends the plan. If a connection breaks, it is mended within the group's lease, and the same
-  // bytes are sent again. A worker executes a step only once, even if it receives the plan twice.
+  // Sends the plan. If a connection breaks, the client reconnects within the group's lease and
+  // sends the same bytes again. A worker executes a step only once, even if it receives the plan
+  // twice.
   virtual void SendStep(const StepPlan& plan) = 0;
 
-  // The loop has given up this epoch and accepts no more events of it. The client goes on to the
-  // next epoch. Ignored if the client is already past that epoch.
+  // Tells the client that the loop has given up this epoch and accepts no more of its events. The
+  // client begins the next epoch. Ignored if the client is already past the given epoch.
   virtual void AbandonEpoch(uint64_t group_epoch) = 0;
 };
 

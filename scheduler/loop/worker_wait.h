@@ -1,7 +1,7 @@
 // WorkerWait measures how long requests wait for workers to give a token: the time without a group,
-// and the time of failed epochs, each lost before its first token. Time in which a worker makes
-// progress in loading does not count. A failed epoch counts for at most kMaxPerEpochNs, since its
-// steps may have been long.
+// plus the time of failed epochs. An epoch failed if it was lost before its first token. Time in
+// which a worker makes progress in loading does not count. A failed epoch counts for at most
+// kMaxPerEpochNs, since its steps may have been long without a fault.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
@@ -20,13 +20,15 @@ namespace quire {
 
 class WorkerWait {
  public:
-  // Longer than the default lease and the default step timeout: a fault is found within these.
+  // Upper bound on the time that a failed epoch counts. Longer than the default lease and the
+  // default step timeout, within which a fault is found.
   static constexpr int64_t kMaxPerEpochNs = 6 * kNanosPerSecond;
 
-  // Begins without a group.
+  // Begins with a wait, since there is no group yet.
   explicit WorkerWait(Instant now) : since_(now) {}
 
-  // had_work: requests were waiting, so an epoch without tokens counts as failed.
+  // had_work: true if requests were waiting. Without waiting requests, an epoch that gave no token
+  // does not count as failed.
   void OnLost(Instant now, absl::Status cause, bool had_work) {
     const bool has_failed = had_work && !has_given_tokens_;
     const int64_t ready_ns = std::min(now - ready_at_, kMaxPerEpochNs);
@@ -42,7 +44,8 @@ class WorkerWait {
     }
   }
 
-  // If the previous epoch failed, its wait is kept, because this epoch may fail too.
+  // If the previous epoch failed, the time waited so far is kept, because the new epoch may fail
+  // too.
   void OnReady(Instant now) {
     const int64_t waited_now_ns = since_.has_value() ? now - *since_ : 0;
     waited_ns_ = num_failed_epochs_ > 0 ? waited_ns_ + waited_now_ns : 0;
@@ -64,7 +67,7 @@ class WorkerWait {
     return since_.has_value() ? *since_ + (timeout_ns - waited_ns_) : kInfiniteFuture;
   }
 
-  // Epochs in a row, each lost before it gave a token to waiting requests.
+  // Number of consecutive epochs that were lost before they gave waiting requests a token.
   int32_t num_failed_epochs() const { return num_failed_epochs_; }
   // The cause of the last loss.
   const absl::Status& cause() const { return cause_; }
@@ -72,8 +75,8 @@ class WorkerWait {
  private:
   std::optional<Instant> since_;   // start of the present wait; nullopt: none
   Instant ready_at_ = 0;           // time at which the last group became ready
-  bool has_given_tokens_ = false;  // by the last group
-  int64_t waited_ns_ = 0;          // counted before since_, over the failed epochs in a row
+  bool has_given_tokens_ = false;  // whether the last group has given a token
+  int64_t waited_ns_ = 0;          // time counted before since_, over consecutive failed epochs
   int32_t num_failed_epochs_ = 0;
   absl::Status cause_;
 };

@@ -1,10 +1,10 @@
-// HistogramBatch gathers durations that one thread observes and hands them to a pair of histograms
-// at once. The metrics library takes a lock per observation, and a step has one observation for
-// each of its tokens.
+// HistogramBatch gathers durations that one thread observes, and adds them to a pair of histograms
+// all together. The metrics library takes a lock per observation, and a step observes one duration
+// per token, so single observations would be costly.
 //
 // Thread safety: one thread.
-// Cost:          ObserveNanos: an increment if the duration equals the last one, as for all tokens
-//                of a step; else a search in the bounds. Flush: two locks.
+// Cost:          ObserveNanos increments a number if the duration equals the last one, as it does
+//                for all tokens of a step; otherwise it searches the bounds. Flush takes two locks.
 #ifndef QUIRE_SCHEDULER_METRICS_HISTOGRAM_BATCH_H_
 #define QUIRE_SCHEDULER_METRICS_HISTOGRAM_BATCH_H_
 
@@ -22,7 +22,7 @@ namespace quire {
 
 class HistogramBatch {
  public:
-  // buckets: of both histograms.
+  // buckets: the bucket bounds of both histograms.
   HistogramBatch(HistogramPair pair, const MetricBuckets& buckets)
       : pair_(pair), counts_(buckets.size() + 1) {
     for (const double seconds : buckets) {
@@ -65,10 +65,10 @@ class HistogramBatch {
 
   HistogramPair pair_;
   std::vector<int64_t> bounds_ns_;  // ascending
-  std::vector<double> counts_;      // by bound; the last counts durations above all bounds
+  std::vector<double> counts_;      // by bound; the last one counts durations above all bounds
   int64_t sum_ns_ = 0;
   bool is_empty_ = true;
-  int64_t last_ns_ = 0;  // observed num_last_ times, not counted yet
+  int64_t last_ns_ = 0;  // observed num_last_ times, which are not in counts_ yet
   int64_t num_last_ = 0;
 };
 

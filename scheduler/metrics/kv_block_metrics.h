@@ -1,6 +1,6 @@
 // KvBlockMetrics exports the states of the KV blocks. A scrape sees one moment of the core, so the
-// states of a tier (device or host) add up to its capacity. Separate gauges could be read while the
-// loop is still setting them.
+// states of a tier (device or host) add up to its capacity. A scrape of separate gauges could come
+// while the loop has set only some of them.
 //
 // Thread safety: any thread.
 // Cost:          Set takes a short lock and copies numbers; Collect builds the families.

@@ -1,6 +1,6 @@
 // A metric pair exports one number under our name and under a foreign name that other tools expect.
 //
-// Thread safety: like the metrics; a CounterPair is for one thread.
+// Thread safety: a HistogramPair may be used from any thread; a CounterPair is for one thread.
 #ifndef QUIRE_SCHEDULER_METRICS_METRIC_PAIR_H_
 #define QUIRE_SCHEDULER_METRICS_METRIC_PAIR_H_
 
@@ -12,10 +12,10 @@
 
 namespace quire {
 
-// Follows a number that only grows.
+// A pair of counters that follows a growing number.
 struct CounterPair {
   prometheus::Counter* native = nullptr;
-  prometheus::Counter* foreign = nullptr;  // null: none
+  prometheus::Counter* foreign = nullptr;  // null: no foreign name
   int64_t last = 0;
 
   void Set(int64_t value) {
@@ -33,7 +33,7 @@ struct CounterPair {
 
 struct HistogramPair {
   prometheus::Histogram* native = nullptr;
-  prometheus::Histogram* foreign = nullptr;  // null: none
+  prometheus::Histogram* foreign = nullptr;  // null: no foreign name
 
   void Observe(double value) const {
     native->Observe(value);
@@ -41,7 +41,7 @@ struct HistogramPair {
       foreign->Observe(value);
     }
   }
-  // counts: by bucket. sum: of all observations.
+  // counts: observations in each bucket. sum: sum of all observed values.
   void ObserveMultiple(const std::vector<double>& counts, double sum) const {
     native->ObserveMultiple(counts, sum);
     if (foreign != nullptr) {

@@ -3,7 +3,7 @@
 // is planned, computes its prompt until its first token, and decodes until its last token. The time
 // of a preemption counts for the phase that it interrupted.
 //
-// Thread safety: construction from one thread; OnEnd from any, the rest from the loop.
+// Thread safety: construction from one thread; OnEnd from any thread; other methods from the loop.
 // Cost:          a few locks per request, and two per step for all OnInterToken calls of the step.
 #ifndef QUIRE_SCHEDULER_METRICS_REQUEST_METRICS_H_
 #define QUIRE_SCHEDULER_METRICS_REQUEST_METRICS_H_
@@ -23,7 +23,8 @@ namespace quire {
 
 class RequestMetrics {
  public:
-  // max_model_len: the largest bucket of token counts. The registry must outlive this object.
+  // max_model_len: bounds the largest bucket of token counts. The registry must outlive this
+  // object.
   RequestMetrics(MetricsRegistry* registry, const std::string& model_name, int32_t max_model_len);
 
   void OnFirstToken(int64_t latency_ns) { first_token_.ObserveNanos(latency_ns); }
@@ -34,7 +35,8 @@ class RequestMetrics {
 
  private:
   static constexpr size_t kNumOutcomes = 6;
-  // Refusals with a separate label; all others are mistakes of clients, labeled "invalid".
+  // Reasons for refusals that are counted under a label of their own. All other reasons are
+  // mistakes of clients, and share the label "invalid".
   static constexpr std::array<std::string_view, 13> kRefusals = {"QUEUE_FULL",
                                                                  "QUEUE_TOKENS",
                                                                  "TENANT_LIMIT",
@@ -57,8 +59,9 @@ class RequestMetrics {
   void ObserveTokens(const RequestObservation& request) const;
 
   std::array<prometheus::Counter*, kNumOutcomes> outcomes_{};
-  std::array<prometheus::Counter*, kNumOutcomes> vllm_outcomes_{};     // null: vLLM has none
-  std::array<prometheus::Counter*, kRefusals.size() + 1> refusals_{};  // the last one: all others
+  std::array<prometheus::Counter*, kNumOutcomes> vllm_outcomes_{};  // null: no counterpart in vLLM
+  // By reason of kRefusals; the last counter is for all other reasons.
+  std::array<prometheus::Counter*, kRefusals.size() + 1> refusals_{};
 
   HistogramPair first_token_;
   HistogramBatch inter_token_;
@@ -69,8 +72,8 @@ class RequestMetrics {
   HistogramPair inference_;
   HistogramPair per_output_token_;
   HistogramPair prompt_tokens_;
-  HistogramPair output_tokens_;   // of each sequence
-  HistogramPair longest_output_;  // of each request
+  HistogramPair output_tokens_;   // observed for each sequence
+  HistogramPair longest_output_;  // longest sequence of each request
   HistogramPair max_tokens_;
   HistogramPair num_sequences_;
 };

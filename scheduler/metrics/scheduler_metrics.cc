@@ -195,7 +195,8 @@ void SchedulerMetrics::OnGroupReady(const StepLimits& limits,
           &vllm_cache_config_);
 }
 
-// An info metric's content is its labels, so new content replaces the old gauge.
+// The content of an info metric is its labels, so new content needs a new gauge, which replaces the
+// old one.
 void SchedulerMetrics::SetInfo(const MetricInfo& info,
                                const MetricLabels& labels,
                                prometheus::Gauge** gauge) {

@@ -1,7 +1,8 @@
 // SchedulerMetrics turns the loop's events into metrics, under our names and, for a few metrics,
-// also under the names that routers know.
+// also under vLLM's names, which routers know.
 //
-// Thread safety: construction from one thread; OnRequestEnd from any; the rest from the loop.
+// Thread safety: construction from one thread; OnRequestEnd from any thread; other methods of
+// LoopObserver from the loop.
 #ifndef QUIRE_SCHEDULER_METRICS_SCHEDULER_METRICS_H_
 #define QUIRE_SCHEDULER_METRICS_SCHEDULER_METRICS_H_
 
@@ -22,7 +23,8 @@ namespace quire {
 
 class SchedulerMetrics : public LoopObserver {
  public:
-  // max_model_len: of the model, for buckets. The registry must outlive this object.
+  // max_model_len: the model's limit, for the buckets of token counts. The registry must outlive
+  // this object.
   SchedulerMetrics(MetricsRegistry* registry,
                    const std::string& version,
                    const std::string& model_name,
@@ -83,7 +85,7 @@ class SchedulerMetrics : public LoopObserver {
   CounterPair recomputed_tokens_;
   CounterPair recompute_preemptions_;
   CounterPair swap_preemptions_;
-  CounterPair preemptions_;  // of both modes
+  CounterPair preemptions_;  // preemptions of both modes
   CounterPair swap_bytes_out_;
   CounterPair swap_bytes_in_;
   CounterPair swap_in_failures_;

@@ -1,8 +1,8 @@
 // AdminService is the operator's service: it pins, unpins and lists prefixes, and shows load and
-// blocks. It has a separate address. Every method is registered raw and parsed by us, as in
-// GenerationService.
+// blocks. The service listens on a separate address. Every method is registered raw, and its
+// messages are parsed by wire_message.h, as in GenerationService.
 //
-// Thread safety: the library calls it from many threads at once.
+// Thread safety: gRPC calls the methods from many threads at once.
 #ifndef QUIRE_SCHEDULER_RPC_ADMIN_SERVICE_H_
 #define QUIRE_SCHEDULER_RPC_ADMIN_SERVICE_H_
 
@@ -30,11 +30,11 @@ using RawAdminService = v1::AdminService::WithRawCallbackMethod_PinPrefix<
 
 class AdminService final : public RawAdminService {
  public:
-  // store: null, or it must outlive the service.
+  // store: may be null; if not, the store must outlive the service.
   AdminService(const ServiceParts& parts, PrefixStore* store)
       : parts_(parts), store_(store), state_answers_(parts.model, parts.inbox, parts.state) {}
 
-  // Pins the prefixes of the store once workers are ready. Call once, before any client calls.
+  // Pins the prefixes of the store when workers are ready. Call this once, before clients can call.
   // REQUIRES: store is not null.
   void RestorePrefixes();
 
@@ -66,8 +66,8 @@ class AdminService final : public RawAdminService {
            grpc::CallbackServerContext* context,
            grpc::ServerUnaryReactor* reactor,
            grpc::ByteBuffer* response) const;
-  // Answers once the store has saved the change. The store's thread waits for the disk and answers,
-  // since this runs on the loop's thread.
+  // Answers the call when the store has saved the change, or at once if there is no store. Runs on
+  // the loop's thread, which must not wait for the disk: the store's thread waits and then answers.
   void FinishSaved(grpc::ServerUnaryReactor* reactor) const;
 
   const ServiceParts parts_;

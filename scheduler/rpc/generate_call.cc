@@ -35,7 +35,7 @@ Instant DeadlineOf(const grpc::CallbackServerContext& context, Instant now) {
   const gpr_timespec left =
       gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC),
                    gpr_now(GPR_CLOCK_MONOTONIC));
-  // A longer time means that there is no deadline.
+  // A longer time counts as no deadline.
   constexpr int64_t kLongestSeconds = int64_t{100} * 365 * 24 * 3600;
   if (left.tv_sec > kLongestSeconds) {
     return kInfiniteFuture;
@@ -231,14 +231,14 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
   return absl::OkStatus();
 }
 
-// Takes over the id of a resumed request from its broken stream, which may still seem alive. The
-// old stream keeps the id until the request has a place in the queue, so that a refused resumption
-// does not end the old stream.
+// A resumed request takes over its id from the broken stream, which may still seem alive to this
+// server. The old stream keeps the id until the resumed request has a place in the queue, so that a
+// refused resumption does not end the old stream.
 void GenerateCall::OnQueued() {
   {
     absl::MutexLock lock(&mutex_);
     if (!is_resumed_ || is_abort_posted_) {
-      return;  // an aborted call takes nothing over: its client may use the live stream
+      return;  // an aborted call must not end the old stream, which its client may still read
     }
   }
   const absl::Status status = parts_.live_requests->TakeOver(live_name_, shared_from_this());
@@ -277,7 +277,7 @@ void GenerateCall::End(absl::Status status) {
   absl::MutexLock lock(&mutex_);
   if (absl::IsAborted(status)) {
     outbox_.Clear();
-    FinishNow(status);  // at once, even if a write is stuck
+    FinishNow(status);  // does not wait for a write, which may be stuck
     return;
   }
   end_status_ = std::move(status);
@@ -292,13 +292,13 @@ Instant GenerateCall::stalled_since() const {
 void GenerateCall::Abort(absl::Status status) {
   absl::MutexLock lock(&mutex_);
   if (loop_id_.has_value()) {
-    // Posts only the first abort. Post has no bound, and a client may abort often.
+    // Posts only the first abort, since Inbox::Post has no bound and a client may abort often.
     if (!std::exchange(is_abort_posted_, true)) {
       parts_.inbox->Post(AbortRequest{*loop_id_, std::move(status)});
     }
   } else {
     abort_ = std::move(status);
-    FinishNow(*abort_);  // at once: a shutdown cannot wait for the pool to run this call
+    FinishNow(*abort_);  // a shutdown cannot wait until the pool runs this call
   }
 }
 
@@ -323,7 +323,7 @@ void GenerateCall::OnCancel() {
 
 void GenerateCall::OnDone() {
   if (parts_.logs_requests) {
-    LogEnd();  // not in FinishNow, since logging there would delay the loop
+    LogEnd();  // not in FinishNow: logging there would delay the loop
   }
   parts_.unread->End(context_);
   self_.reset();

@@ -1,12 +1,13 @@
 // GenerateCall is one Generate call, from its first byte to its status. It checks the request, has
-// its text tokenized, hands the request to the loop, and writes the output as fast as the client
-// reads.
+// the prompt's text tokenized, hands the request to the loop, and writes the output as fast as the
+// client reads.
 //
-//   library thread: parse, check ── TaskPool: tokenize ── Inbox ── loop: Write ... End
+//   gRPC thread: parse, check ── TaskPool: tokenize ── Inbox ── loop: Write ... End
 //
-// Thread safety: called by library threads, a pool thread and the loop thread at the same time.
-//                mutex_ guards the members that they share, and is never held during a wait.
-// Lifetime:      shared by the library (until OnDone) and the loop (until End).
+// Thread safety: called by gRPC threads, a thread of the task pool and the loop thread at the same
+//                time. mutex_ guards the members that these threads share, and is never held during
+//                a wait.
+// Lifetime:      gRPC holds a reference until OnDone, and the loop holds one until End.
 #ifndef QUIRE_SCHEDULER_RPC_GENERATE_CALL_H_
 #define QUIRE_SCHEDULER_RPC_GENERATE_CALL_H_
 
@@ -55,8 +56,8 @@ struct ServiceParts {
   bool logs_requests = false;
 };
 
-// Fills *response from an update, except `started`. The response to an update from an Outbox is
-// smaller than kPublicMaxSendBytes.
+// Fills *response from an update, all but the field `started`. The response to an update from an
+// Outbox is smaller than kPublicMaxSendBytes.
 void FillResponse(const SequenceUpdate& update, v1::GenerateResponse* response);
 
 class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
@@ -80,7 +81,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Abort(absl::Status status) override;
   Instant arrival() const override { return arrival_; }
 
-  // ServerWriteReactor, called by the library.
+  // ServerWriteReactor, called by gRPC.
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
@@ -88,10 +89,11 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* context);
 
-  // Checks the request, then admits it or submits it to the pool. Returns the error if it is
-  // refused.
+  // Checks the request, then admits it or submits it to the task pool. Returns the error if the
+  // request is refused.
   absl::Status Begin(const grpc::ByteBuffer& request);
-  // Runs on the task pool: tokenizes the prompt, rebuilds the text of resumed tokens, and admits.
+  // Runs on the task pool: tokenizes the prompt, rebuilds the text of resumed tokens, and admits
+  // the request.
   void Tokenize();
   absl::StatusOr<std::vector<TokenId>> PromptTokens();
   // Returns an error if the deadline has passed or the call was aborted.
@@ -99,7 +101,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::Status Admit(std::vector<TokenId> prompt);
   // Ends a call that never reached the loop.
   void Refuse(absl::Status status);
-  // Starts the next write, or sends the status when all is written.
+  // Starts the next write, or sends the status when all output is written.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishNow(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Encode(const SequenceUpdate& update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -116,23 +118,23 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   GenerateSpec spec_;
   RequestRules rules_;
   std::string request_id_;
-  std::string live_name_;  // key in live_requests
+  std::string live_name_;  // this call's name in live_requests
   bool is_resumed_ = false;
 
   mutable absl::Mutex mutex_;
   Outbox outbox_ ABSL_GUARDED_BY(mutex_);
-  std::optional<RequestId> loop_id_ ABSL_GUARDED_BY(mutex_);   // set once admitted
-  std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);  // if aborted before admission
+  std::optional<RequestId> loop_id_ ABSL_GUARDED_BY(mutex_);   // set on admission
+  std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);  // set if aborted before admission
   bool is_abort_posted_ ABSL_GUARDED_BY(mutex_) = false;       // the loop was told to abort
   std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mutex_);
-  bool is_registered_ ABSL_GUARDED_BY(mutex_) = false;  // in live_requests
+  bool is_registered_ ABSL_GUARDED_BY(mutex_) = false;  // live_requests has the call
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;           // Finish was called
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);                // given to Finish
-  std::optional<Instant> started_at_ ABSL_GUARDED_BY(mutex_);  // when Started was sent
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);                // status passed to Finish
+  std::optional<Instant> started_at_ ABSL_GUARDED_BY(mutex_);  // time at which Started was sent
   int32_t num_prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   int32_t max_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t num_output_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // sent so far
+  int64_t num_output_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // tokens sent so far
   uint64_t seed_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::GenerateResponse response_ ABSL_GUARDED_BY(mutex_);  // reused by each write
   grpc::ByteBuffer buffer_ ABSL_GUARDED_BY(mutex_);

@@ -92,7 +92,7 @@ absl::Status SetSampling(const v1::GenerateRequest& message,
       asked.has_repetition_penalty() ? asked.repetition_penalty() : params.repetition_penalty;
   params.presence_penalty = asked.presence_penalty();
   params.frequency_penalty = asked.frequency_penalty();
-  if (asked.logit_bias_size() > kMaxLogitBias) {  // checked before the copy
+  if (asked.logit_bias_size() > kMaxLogitBias) {  // checked before the entries are copied
     return InvalidArgument(
         "LOGIT_BIAS",
         LimitMessage(
@@ -147,7 +147,8 @@ absl::Status SetNumSequences(const v1::GenerateRequest& message, GenerateSpec* s
   return absl::OkStatus();
 }
 
-// Beam search ranks by the model's own probabilities, so parameters that change them are refused.
+// Beam search ranks by the model's own probabilities, so parameters that change probabilities are
+// refused.
 absl::Status SetBeamSampling(const v1::GenerateRequest& message,
                              const RequestRules& rules,
                              GenerateSpec* spec) {
@@ -416,7 +417,7 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
   QUIRE_RETURN_IF_ERROR(CheckRequestId(message.request_id()));
   QUIRE_RETURN_IF_ERROR(CheckModelName(message.model(), *rules.model));
   if (message.resume().has_max_tokens()) {
-    // Comes first, since other checks would hide its error.
+    // CheckResumedLength comes first, since an error of another check would hide its error.
     QUIRE_RETURN_IF_ERROR(CheckResumedLength(message, rules));
   }
   QUIRE_RETURN_IF_ERROR(SetPromptSource(message, rules, &spec));

@@ -1,5 +1,5 @@
-// Turns a client's GenerateRequest into a Request that the core may trust. All rules and defaults
-// of its fields are here.
+// Turns a client's GenerateRequest into a Request that the core can trust. All rules and defaults
+// of the message's fields are here.
 //
 // Two steps, because the tokenizer runs between them, on another thread:
 //   CheckGenerateRequest   checks and sets all fields that do not depend on the prompt's tokens
@@ -40,7 +40,8 @@ inline constexpr int kMaxStopTokenIds = 64;
 inline constexpr int32_t kMaxPriority = 100;
 
 struct GenerateSpec {
-  // Lacks id, arrival and deadline. SetPrompt sets the prompt and max_tokens.
+  // The request for the core, still without id, arrival and deadline. SetPrompt sets the prompt and
+  // max_tokens.
   Request request;
   OutputOptions output;
   // The prompt as text. If nullopt, the prompt is token_ids.
@@ -48,8 +49,8 @@ struct GenerateSpec {
   std::vector<TokenId> token_ids;
   bool add_special_tokens = true;
   bool parse_special_tokens = false;
-  std::optional<int32_t> max_tokens;  // that the client set; nullopt: the default
-  bool is_length_promised = false;    // max_tokens comes from an earlier server
+  std::optional<int32_t> max_tokens;  // the client's limit; nullopt: all that fit the context
+  bool is_length_promised = false;    // an earlier server has admitted max_tokens
   std::optional<int64_t> timeout_ms;
 
   // Returns true if the client resumes a request whose sequences have all ended.
@@ -62,14 +63,15 @@ struct RequestRules {
   uint64_t fresh_seed = 0;              // seed of a request that sets none
   bool has_priorities = false;          // the scheduling policy uses priorities
   bool requires_cache_salt = false;     // a request without salt must bypass the cache
-  std::string tenant;                   // tenant of the API key; empty: no keys in use
+  std::string tenant;                   // tenant of the API key; empty: no API keys are in use
   std::string determinism_fingerprint;  // see DeterminismFingerprint
 };
 
 absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& message,
                                                   const RequestRules& rules);
 
-// Calls stop_check during the replay of resumed output. Returns its error, which ends the replay.
+// Sets the prompt and replays resumed output. The replay calls stop_check now and then; an error of
+// stop_check ends the replay and is returned.
 absl::Status SetPrompt(std::vector<TokenId> prompt,
                        const RequestRules& rules,
                        const StopCheck& stop_check,

@@ -18,9 +18,10 @@
 namespace quire {
 namespace {
 
-// Bounds the time for which one call holds a thread of the pool.
+// Upper bound on ids in a Detokenize call, so that no call holds a thread of the task pool for
+// long.
 constexpr int kMaxDetokenizeIds = 1 << 18;
-// Upper bound on text in an answer. 16 bytes are enough for the field's tag and length.
+// Upper bound on text in an answer. The 16 bytes are room for the text field's tag and length.
 constexpr size_t kMaxDetokenizedBytes = kPublicMaxSendBytes - 16;
 
 // Parses the request, runs `method` on the calling thread, and answers.
@@ -38,8 +39,8 @@ grpc::ServerUnaryReactor* Answer(const grpc::ByteBuffer& bytes,
   return call;
 }
 
-// Frees the bytes of a parsed message. Otherwise the library keeps them until the call ends, up to
-// 4 MiB for a long call. The cast is safe: the library only destroys the object later.
+// Frees the bytes of a parsed message. Otherwise gRPC keeps up to 4 MiB until the call ends, which
+// may take long. The cast is safe, because gRPC no longer reads the object: it only destroys it.
 void FreeBytes(const grpc::ByteBuffer* message) { const_cast<grpc::ByteBuffer*>(message)->Clear(); }
 
 absl::Status NoTokenizer() {

@@ -1,7 +1,7 @@
-// GenerationService is the public service. Every method is registered raw and parsed by us (see
-// wire_message.h for why).
+// GenerationService is the public service. Every method is registered raw, so that wire_message.h
+// parses its messages; that header tells the reason.
 //
-// Thread safety: the library calls it from many threads at once.
+// Thread safety: gRPC calls the methods from many threads at once.
 #ifndef QUIRE_SCHEDULER_RPC_GENERATION_SERVICE_H_
 #define QUIRE_SCHEDULER_RPC_GENERATION_SERVICE_H_
 
@@ -47,8 +47,9 @@ class GenerationService final : public RawGenerationService {
                                           grpc::ByteBuffer* response) override;
 
  private:
-  // Runs `run` on the task pool if status is OK, else refuses the call. On the library's threads,
-  // long work would delay the workers' answers. num_bytes: bytes that `run` holds while it waits.
+  // Runs `run` on the task pool if status is OK, else refuses the call. If `run` ran on gRPC's
+  // threads, long work would delay the workers' answers. num_bytes: bytes that `run` holds while it
+  // waits for the pool.
   void Submit(UnaryCall* call, absl::Status status, size_t num_bytes, std::function<void()> run);
 
   absl::StatusOr<v1::AbortResponse> DoAbort(const v1::AbortRequest& request,

@@ -36,9 +36,9 @@ std::vector<RankStatus> NewRanks(const std::vector<Address>& addresses) {
   return ranks;
 }
 
-// Error for a plan that does not fit into a message; no plan within the agreed limits is so long.
-// INTERNAL makes the step's requests suspects, else the same step would be planned again in every
-// epoch.
+// Error for a plan that does not fit into a message. No plan within the agreed limits is that long.
+// INTERNAL makes the step's requests crash suspects (crash_suspects.h). Otherwise the core would
+// plan the same step again in every epoch.
 absl::Status TooLong(size_t num_bytes) {
   return Error(absl::StatusCode::kInternal,
                "STEP_TOO_LONG",
@@ -106,8 +106,8 @@ void GrpcWorkerGroup::Close(std::shared_ptr<WorkerLink>& link) {
   }
 }
 
-// Runs on thread_ only, never on a library thread (see WorkerLink). A closed link gets no new
-// references, so a use count of one is final.
+// Runs on thread_ only, never on a gRPC thread (see WorkerLink). A closed link gets no new
+// references, so a use count of one stays one.
 void GrpcWorkerGroup::DestroyClosedLinks() {
   std::erase_if(closed_, [](const auto& link) { return link.use_count() == 1; });
 }
@@ -304,7 +304,7 @@ void GrpcWorkerGroup::Do(const ReportLoading& action) {
 }
 
 bool GrpcWorkerGroup::IsNews(int32_t rank, const absl::Status& status) {
-  std::string cause(status.message());  // without the details, since their order varies
+  std::string cause(status.message());  // without the details, whose order varies
   std::string& last = last_causes_[static_cast<size_t>(rank)];
   if (cause == last) {
     return false;

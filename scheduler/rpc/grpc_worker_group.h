@@ -1,9 +1,10 @@
 // GrpcWorkerGroup is the WorkerClient for the workers of a group. A WorkerGroup makes the
-// decisions. WorkerLinks carry out its actions, and its reports go to the loop's inbox. The group
-// handles an event on the thread that delivers it; a separate thread ticks the group's timers.
+// decisions. WorkerLinks carry out the WorkerGroup's actions, and the WorkerGroup's reports go to
+// the loop's inbox. The thread that delivers an event also handles it. A separate thread ticks the
+// WorkerGroup's timers.
 //
 // Thread safety: SendStep and AbandonEpoch as for WorkerClient; construction, Start and destruction
-//                from one thread. The inbox must outlive it.
+//                from one thread. The inbox must outlive this object.
 #ifndef QUIRE_SCHEDULER_RPC_GRPC_WORKER_GROUP_H_
 #define QUIRE_SCHEDULER_RPC_GRPC_WORKER_GROUP_H_
 
@@ -30,11 +31,11 @@
 
 namespace quire {
 
-// Both callbacks may run on any thread, one at a time, and must be quick.
+// Callbacks of a worker group. They may run on any thread, one at a time, and must be quick.
 struct GroupListener {
   // Reports why a worker is refused. Called once for each cause.
   std::function<void(const absl::Status&)> on_refusal;
-  // Reports the status of all ranks, in their order. Called whenever one status changes.
+  // Reports the statuses of all ranks, in the order of ranks. Called whenever a status changes.
   std::function<void(const std::vector<RankStatus>&)> on_ranks;
 };
 
@@ -78,7 +79,7 @@ class GrpcWorkerGroup : public WorkerClient {
   void Do(const ReportRefused& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportAway& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const ReportLoading& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns the link of the rank, which is null after Close.
+  // Returns the link of the rank; null after Close.
   std::shared_ptr<WorkerLink>& LinkOf(LinkId link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Close(std::shared_ptr<WorkerLink>& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Destroys closed links whose calls have all ended.
@@ -96,15 +97,15 @@ class GrpcWorkerGroup : public WorkerClient {
   WorkerGroup group_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<WorkerLink>> links_ ABSL_GUARDED_BY(mutex_);  // by rank
   std::vector<std::shared_ptr<WorkerLink>> closed_ ABSL_GUARDED_BY(mutex_);
-  std::vector<RankStatus> ranks_ ABSL_GUARDED_BY(mutex_);         // as last passed to on_ranks
+  std::vector<RankStatus> ranks_ ABSL_GUARDED_BY(mutex_);         // last passed to on_ranks
   std::vector<std::string> last_causes_ ABSL_GUARDED_BY(mutex_);  // by rank
   v1::StepRequest request_ ABSL_GUARDED_BY(mutex_);               // reused by each step
   grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                 // the last plan, encoded
   uint64_t secret_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::string secret_ ABSL_GUARDED_BY(mutex_);  // of secret_epoch_
+  std::string secret_ ABSL_GUARDED_BY(mutex_);  // the secret of secret_epoch_
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // runs from Start on
+  std::thread thread_;  // started by Start
 };
 
 }  // namespace quire

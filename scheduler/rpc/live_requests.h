@@ -1,5 +1,5 @@
-// LiveRequests finds live requests by name. A name belongs to one live request. Resumed requests of
-// the same name may wait to take over the name.
+// LiveRequests finds live requests by name. A name belongs to one live request. Meanwhile, resumed
+// requests of the same name can wait to take over the name.
 //
 // Thread safety: safe from any thread.
 #ifndef QUIRE_SCHEDULER_RPC_LIVE_REQUESTS_H_
@@ -43,11 +43,11 @@ class LiveRequests {
 
   // Makes a resumed request, which now has a place in the queue, the live request of its name. The
   // previous live request ends with ABORTED RESUMED, since its client is back.
-  // Errors: ABORTED RESUMED if the live request arrived after this one, since the client has then
-  // abandoned this one.
+  // Errors: ABORTED RESUMED if the live request arrived after this request: the client has then
+  // resumed once more and abandoned this request.
   absl::Status TakeOver(const std::string& name, const std::shared_ptr<Abortable>& request);
 
-  // Removes the request, live or waiting; others of the same name stay.
+  // Removes the request, live or waiting. Other requests of the same name stay.
   void Remove(const std::string& name, const Abortable* request);
 
   void AbortAll(const absl::Status& status);
@@ -60,13 +60,13 @@ class LiveRequests {
 
  private:
   mutable absl::Mutex mutex_;
-  // Weak, so that the map keeps no call alive.
+  // The requests of one name. The pointers are weak, so that the map keeps no call alive.
   struct Holders {
     std::weak_ptr<Abortable> live;
-    std::vector<std::weak_ptr<Abortable>> resumed;  // wait to take over the name
+    std::vector<std::weak_ptr<Abortable>> resumed;  // waiting to take over the name
   };
   static void RemoveResumed(Holders& holders, const Abortable* request);
-  // Appends the requests that are still alive.
+  // Appends the requests of `holders` that are still alive.
   static void Collect(const Holders& holders, std::vector<std::shared_ptr<Abortable>>* requests);
 
   absl::flat_hash_map<std::string, Holders> requests_ ABSL_GUARDED_BY(mutex_);

@@ -32,7 +32,8 @@ namespace {
 
 constexpr std::string_view kTitle = "quire pinned prefixes 1 ";
 constexpr size_t kHashDigits = 32;
-// Keeps a wrong file from filling memory. Far above the size of all prefixes that can be pinned.
+// Upper bound on the file's size, so that a wrong file cannot fill memory. All prefixes that can be
+// pinned take far less.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
 
 absl::Status Damaged(std::string_view what) {
@@ -87,8 +88,8 @@ absl::StatusOr<SavedPrefix> ParseLine(absl::string_view line) {
   return prefix;
 }
 
-// Returns nullopt if there is no such file. Refuses a pipe, since its read would block, and a
-// device, since its read may never end.
+// Returns nullopt if there is no such file. Refuses a pipe, because reading it would block, and a
+// device, because reading it may never end.
 absl::StatusOr<std::optional<std::string>> ReadFile(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) {
@@ -131,7 +132,7 @@ bool WriteAndClose(int fd, std::string_view bytes) {
   return is_written;
 }
 
-// Syncs the folder of `path`, since a rename in a folder is durable only then.
+// Syncs the folder of `path`, because a rename is durable only once its folder is synced.
 bool SyncFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -145,7 +146,7 @@ std::string FileOf(std::string_view body) {
 
 absl::Status ReplaceFile(const std::string& path, std::string_view text) {
   const std::string temporary = absl::StrCat(path, ".new");
-  ::unlink(temporary.c_str());  // a crash may have left one with another mode
+  ::unlink(temporary.c_str());  // a crash may have left this file, with another mode
   const int fd =
       ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
   const bool is_replaced = fd >= 0 && WriteAndClose(fd, text) &&
@@ -230,7 +231,7 @@ std::vector<SavedPrefix> PrefixStore::prefixes() const {
 }
 
 // Copies only pointers under the lock, since the loop takes this lock too. Callers copy the tokens
-// after its release.
+// after the lock is released.
 std::vector<std::shared_ptr<const SavedPrefix>> PrefixStore::Snapshot() const {
   const MutexLock lock(mutex_);
   std::vector<std::shared_ptr<const SavedPrefix>> prefixes;

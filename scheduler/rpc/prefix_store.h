@@ -1,9 +1,9 @@
 // PrefixStore keeps the pinned prefixes in a file, so that they outlive the scheduler. A save
-// replaces the whole file (temporary file, fsync, rename), so a crash leaves the file as before or
-// after the save. The file holds prompts as plain token ids, hence its mode 0600.
+// replaces the whole file (temporary file, fsync, rename), so a crash leaves the file as it was
+// before the save or after it. The file holds prompts as plain token ids, hence its mode 0600.
 //
-// Saved prefixes are pinned again when the first workers are ready. If one is refused then, because
-// the pool has become too small, it stays in the file for the next start.
+// Saved prefixes are pinned again when the first workers are ready. A prefix that is refused then,
+// because the pool has become too small, stays in the file for the next start.
 //
 //   quire pinned prefixes 1 <SipHash of the rest, 32 hexadecimal digits>
 //   <cache salt in hexadecimal digits, or -> <token id> <token id> ...          one line a prefix
@@ -12,7 +12,7 @@
 // for this scheduler.
 //
 // Thread safety: safe from any thread. Open, Save and the destructor wait for the disk; the other
-//                methods hold a lock for O(number of prefixes), whatever their lengths.
+//                methods hold a lock for O(number of prefixes), however long the prefixes are.
 // Errors:        kFailedPrecondition PREFIX_FILE: the file cannot be read or written.
 #ifndef QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
 #define QUIRE_SCHEDULER_RPC_PREFIX_STORE_H_
@@ -46,8 +46,8 @@ struct SavedPrefix {
 // prefixes that were refused at a start stay in the file.
 inline constexpr size_t kMaxSavedPrefixes = 4096;
 
-// EncodePrefixes makes the text of the file, DecodePrefixes reads it. Errors: kDataLoss PREFIX_FILE
-// if the text is damaged or holds more than kMaxSavedPrefixes.
+// EncodePrefixes makes the text of the file; DecodePrefixes parses such a text. Errors: kDataLoss
+// PREFIX_FILE if the text is damaged or holds more than kMaxSavedPrefixes.
 std::string EncodePrefixes(const std::vector<SavedPrefix>& prefixes);
 absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text);
 
@@ -64,8 +64,8 @@ class PrefixStore {
 
   std::vector<SavedPrefix> prefixes() const;
 
-  // The next three methods change the prefixes in memory; Save writes them. If OnPinned gets a
-  // known prefix, it replaces the prefix's id.
+  // The next three methods change the prefixes in memory, and Save writes them. For a prefix that
+  // is known already, OnPinned replaces the id.
   void OnPinned(RequestId id, const SavedPrefix& prefix);
   void OnUnpinned(RequestId id);
   void Forget(const SavedPrefix& prefix);  // for a prefix whose id is unknown
@@ -75,7 +75,7 @@ class PrefixStore {
   absl::Status Save();
 
   // Saves on the store's thread, which then calls `done`. Calls that arrive during a write share
-  // the next one. If kMaxSavedPrefixes calls wait, calls `done` at once with RESOURCE_EXHAUSTED
+  // the next write. If kMaxSavedPrefixes calls wait, calls `done` at once with RESOURCE_EXHAUSTED
   // QUEUE_FULL.
   using DoneFn = std::function<void(const absl::Status& status)>;
   void SaveLater(DoneFn done);
@@ -102,7 +102,7 @@ class PrefixStore {
   CondVar changed_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);
   std::vector<DoneFn> waiting_ ABSL_GUARDED_BY(mutex_);  // calls that the next write answers
-  bool is_saving_ ABSL_GUARDED_BY(mutex_) = false;       // a write for SaveLater runs
+  bool is_saving_ ABSL_GUARDED_BY(mutex_) = false;       // a save for SaveLater is running
   bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // declared last, since it uses the other members
 };

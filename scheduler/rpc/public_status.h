@@ -12,9 +12,9 @@
 
 namespace quire {
 
-// Returns zero if a retry at the same server does not help. For a full queue, returns queue_drain
-// clamped to 0.1 to 60 s, or 1 s if it is zero (unknown). Delays are spread by 20 % either way,
-// so that clients refused together do not return together.
+// Returns the time to wait before a retry; zero if a retry at the same server does not help. For a
+// full queue, this is queue_drain clamped to 0.1 to 60 s, or 1 s if queue_drain is zero (unknown).
+// Delays are spread randomly by 20 % either way, so that refused clients do not all return at once.
 absl::Duration RetryDelayFor(std::string_view reason,
                              absl::Duration queue_drain = absl::ZeroDuration());
 

@@ -15,7 +15,7 @@ namespace quire {
 namespace {
 
 constexpr char kSequences[] = "resume.sequences";
-constexpr size_t kTokensPerStopCheck = 4096;  // takes at most 1 ms to replay
+constexpr size_t kTokensPerStopCheck = 4096;  // replaying these takes at most 1 ms
 
 absl::Status Refuse(std::string_view rule, int64_t got, int64_t limit) {
   return InvalidArgument("RESUME", LimitMessage(kSequences, rule, got, limit));
@@ -64,7 +64,7 @@ absl::StatusOr<ResumedSequence> SequenceOf(const v1::ResumedSequence& from,
   if (sequence.has_ended) {
     return sequence;
   }
-  if (from.token_ids_size() >= rules.max_model_len) {  // checked before the copy
+  if (from.token_ids_size() >= rules.max_model_len) {  // checked before the ids are copied
     return Refuse("more tokens than the context", from.token_ids_size(), rules.max_model_len - 1);
   }
   sequence.token_ids.assign(from.token_ids().begin(), from.token_ids().end());

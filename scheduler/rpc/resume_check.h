@@ -22,11 +22,12 @@
 namespace quire {
 
 // Checks resume.max_tokens, which an earlier server admitted. Call this before the other checks: if
-// only this server's context is too small, they would answer INVALID_ARGUMENT instead of CONTEXT.
+// only this server's context is too small, the other checks would answer INVALID_ARGUMENT instead
+// of CONTEXT.
 // REQUIRES: resume.max_tokens is set.
 absl::Status CheckResumedLength(const v1::GenerateRequest& message, const RequestRules& rules);
 
-// Returns OK if the context holds num_tokens of prompt and promised output.
+// Returns OK if num_tokens tokens of prompt and promised output fit this server's context.
 absl::Status CheckPromisedLength(int64_t num_tokens, const RequestRules& rules);
 
 // Checks all parts of `resume` that do not depend on the prompt, and sets them in *spec. REQUIRES:
@@ -35,12 +36,13 @@ absl::Status SetResume(const v1::GenerateRequest& message,
                        const RequestRules& rules,
                        GenerateSpec* spec);
 
-// Returns OK if the pool could ever hold the resumed tokens, or if its size is unknown. The core's
-// own check counts the prompt and further output too, but comes only after the costly replay.
+// Returns OK if the pool could ever hold the resumed tokens, or if the pool's size is unknown. The
+// core's own check counts the prompt and further output too, but comes only after the costly
+// replay.
 absl::Status CheckResumedFit(const Request& request, const StepLimits& limits);
 
-// Rebuilds the text of the resumed tokens, once the prompt is set. An error of stop_check ends the
-// replay and is returned. O(bytes of the text).
+// Rebuilds the text of the resumed tokens. An error of stop_check ends the replay and is returned.
+// REQUIRES: the prompt is set. Cost: O(bytes of the text).
 absl::Status ReplayResumed(const StopCheck& stop_check, GenerateSpec* spec);
 
 }  // namespace quire

@@ -17,7 +17,7 @@ namespace {
 
 std::string NameOfDirectory(const std::string& model_dir) {
   std::filesystem::path path(model_dir);
-  if (!path.has_filename()) {  // a slash at the end
+  if (!path.has_filename()) {  // model_dir ends with a slash
     path = path.parent_path();
   }
   const std::string name = path.filename().string();
@@ -45,7 +45,7 @@ absl::Status CheckDefaults(const ServedModel& model) {
 }
 
 // A model may lack generation_config.json. A directory given by --generation-config must have the
-// file: if it lacks the file, its name is probably a mistake.
+// file: if the file is missing, the given name is probably a mistake.
 absl::StatusOr<GenerationDefaults> LoadDefaults(const ServedModelSource& source) {
   if (source.generation_config == "auto") {
     return LoadGenerationDefaults(source.model_dir);

@@ -23,8 +23,8 @@ struct ServedModel {
   std::vector<std::string> names;  // at least one; a request may use any of them
   ModelConfig config;
   GenerationDefaults defaults;
-  std::vector<TokenId> eos_token_ids;    // of config and defaults, without repeats
-  std::unique_ptr<Tokenizer> tokenizer;  // null: token ids only
+  std::vector<TokenId> eos_token_ids;    // from config and defaults, without duplicates
+  std::unique_ptr<Tokenizer> tokenizer;  // null: clients must use token ids
 };
 
 // Returns the parameters of a request that sets none. The caller sets the seed.
@@ -40,7 +40,7 @@ struct ServedModelSource {
   std::string model_dir;
   std::vector<std::string> names;  // empty: the last part of model_dir
   // "auto": generation_config.json of model_dir, if there is one; "none" or "vllm": no defaults;
-  // else a directory that must have the file.
+  // otherwise a directory that must have a generation_config.json.
   std::string generation_config = "auto";
 };
 

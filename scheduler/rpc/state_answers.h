@@ -1,6 +1,6 @@
-// StateAnswers answers GetState. One moment of the loop (LoopState) serves all calls within
-// StateCalls::kIntervalNs. Each call builds its message on its own thread. A later call waits for
-// the next moment.
+// StateAnswers answers GetState. One snapshot of the loop (LoopState) serves all calls within
+// StateCalls::kIntervalNs. Each of these calls builds its message on its own thread. A later call
+// waits for the next snapshot.
 //
 // Thread safety: safe from any thread. Waiting calls are answered on the loop's thread, so each
 //                Answer must be quick, and at most kMaxWaiting calls wait.
@@ -35,8 +35,8 @@ class StateAnswers {
       : model_(*model), inbox_(*inbox), state_(*state) {}
 
   // Calls `answer` once, now or later, with a GetStateResponse of less than 64 KiB. If kMaxWaiting
-  // calls wait already, answers at once from the last snapshot (LoopState), however old; without
-  // any snapshot yet, the answer has no steps and no map.
+  // calls wait already, answers at once from the last snapshot (LoopState), however old it is. If
+  // there is no snapshot yet, that answer has no steps and no map.
   void Get(Instant now, Answer answer);
 
  private:
@@ -48,7 +48,7 @@ class StateAnswers {
   const ServingState& state_;
   Mutex mutex_;
   std::shared_ptr<const LoopState> moment_ ABSL_GUARDED_BY(mutex_);  // last one; null: none yet
-  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);  // not empty: the loop was asked
+  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);  // if not empty, the loop was asked
 };
 
 }  // namespace quire

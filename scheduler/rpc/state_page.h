@@ -1,6 +1,6 @@
-// StatePage is AdminService.GetState for a page that must not wait for the loop. It returns the
-// loop's last moment and asks the loop for the next one. So a page that polls every second shows
-// the state of a second ago.
+// StatePage serves the answer of AdminService.GetState as /top.json. An HTTP page must not wait for
+// the loop, so StatePage returns the loop's last snapshot (LoopState) and asks for the next
+// snapshot. A browser that polls every second thus shows the state of a second ago.
 //
 // Thread safety: safe from any thread.
 #ifndef QUIRE_SCHEDULER_RPC_STATE_PAGE_H_
@@ -18,8 +18,8 @@ namespace quire {
 
 class StatePage {
  public:
-  // Maximum age of a moment that is shown. An older one means that no page has polled for so long,
-  // or that the loop does not answer.
+  // Maximum age of a snapshot that is shown. If the last snapshot is older, either nobody has
+  // polled for that long, or the loop does not answer.
   static constexpr int64_t kMaxAgeNs = 5 * kNanosPerSecond;
 
   // All arguments must outlive the page. The loop may answer after the page is destroyed.

@@ -1,8 +1,9 @@
 // StepStream is one Steps call to one worker. Requests go out as bytes; responses and the end of
-// the call come back as callbacks. Bytes allow a plan to be encoded once for all ranks.
+// the call come back as callbacks. Since requests are bytes, a plan is encoded only once for all
+// ranks.
 //
-// Thread safety: Send and Cancel may be called from any thread. Callbacks come from library
-//                threads, one at a time, on_end last and exactly once.
+// Thread safety: Send and Cancel may be called from any thread. Callbacks come from gRPC threads,
+//                one at a time. on_end comes last and exactly once.
 // Lifetime:      the stream holds a reference to itself until on_end has returned.
 #ifndef QUIRE_SCHEDULER_RPC_STEP_STREAM_H_
 #define QUIRE_SCHEDULER_RPC_STEP_STREAM_H_

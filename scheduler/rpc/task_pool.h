@@ -1,7 +1,7 @@
-// TaskPool runs small tasks (tokenizing a prompt) on a few separate threads, so that the library's
-// threads stay free for the network. TenantShares bounds the number of waiting tasks and the bytes
-// of text that tasks hold. Owners take turns (round-robin): before a new owner's first task, at
-// most one task of each other owner runs, however many that owner has queued.
+// TaskPool runs small tasks (tokenizing a prompt) on a few separate threads, so that gRPC's threads
+// stay free for the network. TenantShares bounds the number of waiting tasks and the bytes of text
+// that tasks hold. Owners take turns (round-robin): the first task of a new owner waits for at most
+// one queued task of each other owner, however many tasks the others have queued.
 //
 // Thread safety: every method may be called from any thread.
 // Cost:          O(log owners) a task, besides running it.
@@ -27,18 +27,18 @@ namespace quire {
 
 class TaskPool {
  public:
-  // Owners of tasks without a tenant. No tenant has such a name: ids have no parentheses.
+  // Owners of tasks without a tenant. No tenant has such a name, since ids contain no parentheses.
   static constexpr char kOperator[] = "(operator)";
   static constexpr char kTokenizeCalls[] = "(tokenize)";
 
   struct Task {
     std::function<void()> run;
     std::string owner = kOperator;
-    int64_t num_bytes = 0;  // of text that the task holds until it has run
+    int64_t num_bytes = 0;  // bytes of text that the task holds until it has run
     bool is_resumed = false;
   };
 
-  // `bounds` limits the number of waiting tasks, and the bytes of waiting and running ones. Unless
+  // `bounds` limits the number of waiting tasks, and the bytes of waiting and running tasks. Unless
   // bounds.has_shares, all tasks have one owner and run in the order of Submit.
   TaskPool(int num_threads, const TenantShares::Bounds& bounds);
   // Runs the queued tasks, then joins the threads.
@@ -64,8 +64,9 @@ class TaskPool {
   TenantShares shares_ ABSL_GUARDED_BY(mutex_);
   // Queues by owner. No queue is empty.
   std::map<std::string, std::deque<Task>> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);  // owners with waiting tasks, each once
-  int64_t num_tasks_ ABSL_GUARDED_BY(mutex_) = 0;          // waiting or running
+  // Owners of waiting tasks, each once, in the order of their turns.
+  std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);
+  int64_t num_tasks_ ABSL_GUARDED_BY(mutex_) = 0;  // number of waiting and running tasks
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

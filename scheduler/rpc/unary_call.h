@@ -1,7 +1,7 @@
 // UnaryCall is one call of a unary method, tracked by UnreadAnswers.
 //
 // Thread safety: Answer or Refuse is called once, from any thread.
-// Lifetime:      deletes itself in OnDone, which the library calls some time after Finish.
+// Lifetime:      deletes itself in OnDone, which gRPC calls some time after Finish.
 #ifndef QUIRE_SCHEDULER_RPC_UNARY_CALL_H_
 #define QUIRE_SCHEDULER_RPC_UNARY_CALL_H_
 

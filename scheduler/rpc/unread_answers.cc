@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-// Bytes of an answer, which the library owns and deletes. The destructor reduces the count.
+// The bytes of one answer. gRPC owns and deletes this object, and its destructor reduces the count.
 struct CountedBytes {
   std::string bytes;
   std::shared_ptr<std::atomic<int64_t>> count;
@@ -85,8 +85,8 @@ void UnreadAnswers::CancelOldOf(Calls& calls, Instant now) {
   }
 }
 
-// call.context is alive: the library keeps it until OnDone returns, and OnDone calls End, which
-// waits for mutex_.
+// call.context is alive: gRPC keeps it until OnDone returns, and OnDone calls End, which waits for
+// mutex_.
 void UnreadAnswers::Cancel(Call& call) {
   if (!std::exchange(call.is_cancelled, true)) {
     num_cancelled_bytes_ += call.num_bytes;

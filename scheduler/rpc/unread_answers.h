@@ -1,11 +1,12 @@
-// UnreadAnswers bounds the memory of answers that clients do not read. The library frees an answer
-// when it is done with the call. A client that opens no HTTP/2 window can delay this for as long as
-// its connection lasts. So the bytes of large unary answers are counted until the library frees
-// them. If there are too many, the calls that have waited longest are cancelled; these are not
-// calls of clients that read. A call is also cancelled kMaxStatusAgeNs after its status.
+// UnreadAnswers bounds the memory of answers that clients do not read. gRPC frees an answer when
+// the call is over. A client that opens no HTTP/2 flow-control window can delay the end of a call
+// for as long as its connection lasts. So the bytes of large unary answers are counted until gRPC
+// frees them. If too many bytes are counted, the calls that have waited longest are cancelled: the
+// calls of clients that read their answers have ended by then. A call is also cancelled if it has
+// not ended kMaxStatusAgeNs after it got its status.
 //
-// Streams bound their own output (loop/outbox.h), and the number of calls bounds small answers. For
-// streams and small answers, only kMaxStatusAgeNs matters here.
+// Streams bound their own output (loop/outbox.h), and the number of calls bounds small answers. So
+// for streams and small answers, only the limit kMaxStatusAgeNs matters.
 //
 // Thread safety: safe from any thread, within the REQUIRES of CancelOld and Take.
 // Cost:          O(1) an answer; O(waiting calls) if calls must be cancelled.
@@ -36,10 +37,10 @@ class UnreadAnswers {
   static constexpr int64_t kMaxBytes = int64_t{64} << 20;
   static constexpr int64_t kMaxStatusAgeNs = 60 * kNanosPerSecond;
 
-  // Returns the bytes of an answer. If it has more than kSmallBytes, its bytes count until the
-  // library frees them, even after this object is destroyed. If more than kMaxBytes count, cancels
+  // Returns an answer as bytes. If these are more than kSmallBytes, they are counted until gRPC
+  // frees them, even after this object is destroyed. If more than kMaxBytes are counted, cancels
   // the oldest large calls.
-  // Errors: RESOURCE_EXHAUSTED UNREAD_ANSWERS while more than 2 * kMaxBytes count.
+  // Errors: RESOURCE_EXHAUSTED UNREAD_ANSWERS while more than 2 * kMaxBytes are counted.
   // REQUIRES: as for CancelOld, if the answer has more than kSmallBytes.
   absl::StatusOr<grpc::ByteBuffer> Take(const google::protobuf::Message& answer);
 
@@ -47,9 +48,10 @@ class UnreadAnswers {
   void Begin(grpc::CallbackServerContext* context, Instant now, size_t num_bytes = 0);
   void End(grpc::CallbackServerContext* context);
 
-  // Cancels the calls whose status is older than kMaxStatusAgeNs, so that the library frees memory.
-  // REQUIRES: not called on a library thread. TryCancel might run OnDone on that thread, and End
-  // would then wait for mutex_ forever.
+  // Cancels the calls that got their status more than kMaxStatusAgeNs ago, so that gRPC frees their
+  // memory.
+  // REQUIRES: not called on a gRPC thread. TryCancel might run OnDone on that thread, and End would
+  // then wait for mutex_ forever.
   void CancelOld(Instant now);
 
   int64_t num_bytes() const { return *num_bytes_; }
@@ -76,7 +78,7 @@ class UnreadAnswers {
   Calls large_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<grpc::CallbackServerContext*, Calls::iterator> places_
       ABSL_GUARDED_BY(mutex_);
-  int64_t num_cancelled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of cancelled calls in large_
+  int64_t num_cancelled_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of cancelled calls in large_
 };
 
 }  // namespace quire

@@ -46,7 +46,7 @@ absl::Status CountUnknown(const Message& message, size_t* num_bytes) {
   const Reflection& reflection = *message.GetReflection();
   const UnknownFieldSet& unknown = reflection.GetUnknownFields(message);
   for (int i = 0; i < unknown.field_count(); ++i) {
-    // The parser puts a known field with a wrong wire type among the unknown ones.
+    // The parser puts a known field with a wrong wire type among the unknown fields.
     if (message.GetDescriptor()->FindFieldByNumber(unknown.field(i).number()) != nullptr) {
       return Malformed();
     }
@@ -70,7 +70,7 @@ absl::Status CountUnknown(const Message& message, size_t* num_bytes) {
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, Message* message) {
   QUIRE_RETURN_IF_ERROR(CheckExpansion(bytes, *message->GetDescriptor(), kMaxMessageFields));
-  grpc::ByteBuffer copy(bytes);  // shares the slices, which parsing releases
+  grpc::ByteBuffer copy(bytes);  // a second reference to the slices, since parsing releases one
   const bool parsed =
       grpc::GenericDeserialize<grpc::ProtoBufferReader, Message>(&copy, message).ok();
   if (!parsed) {

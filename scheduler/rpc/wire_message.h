@@ -1,10 +1,12 @@
-// Parses and builds the messages of raw methods. The library's own parser would answer malformed
-// bytes with UNIMPLEMENTED and no text, so a client would not learn what is wrong.
+// Parses and builds the messages of raw methods. gRPC's own parser would answer malformed bytes
+// with UNIMPLEMENTED and no text, so a client would not learn what is wrong.
 //
 // Thread safety: free functions, safe from any thread.
-// Errors:        kInvalidArgument: MALFORMED_PROTO (not the message, nested too deep, a known field
-//                of another wire type, or more than kMaxMessageFields fields); UNKNOWN_FIELDS (more
-//                than kMaxUnknownFieldBytes: newer clients stay below, wrong messages do not).
+// Errors:        kInvalidArgument MALFORMED_PROTO: the bytes are not the message, are nested too
+//                deep, hold a known field with another wire type, or hold more than
+//                kMaxMessageFields fields. kInvalidArgument UNKNOWN_FIELDS: unknown fields take
+//                more than kMaxUnknownFieldBytes. Newer clients send less, but a message of a wrong
+//                type usually holds more.
 #ifndef QUIRE_SCHEDULER_RPC_WIRE_MESSAGE_H_
 #define QUIRE_SCHEDULER_RPC_WIRE_MESSAGE_H_
 
@@ -17,7 +19,8 @@
 namespace quire {
 
 inline constexpr size_t kMaxUnknownFieldBytes = 1024;
-// Upper bound on fields, counted as in expansion_guard.h. Many times what a request may have.
+// Upper bound on fields, counted as in expansion_guard.h. The limit is many times higher than any
+// valid request needs.
 inline constexpr int kMaxMessageFields = 4096;
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);

@@ -17,8 +17,8 @@
 namespace quire {
 namespace {
 
-// Bounds a handshake or the begin of an epoch; long, since allocating and touching a large pool
-// takes time. A stopped worker is noticed earlier, by its missing reports.
+// Deadline of a handshake or of the begin of an epoch. It is long, because the worker may need time
+// to allocate and touch a large pool. A stopped worker is noticed earlier, by its missing reports.
 constexpr std::chrono::minutes kCallTimeout(30);
 constexpr int64_t kMaxSilenceMs = int64_t{24} * 3600 * 1000;
 
@@ -37,7 +37,8 @@ WorkerPhase PhaseOf(v1::WorkerPhase phase) {
   }
 }
 
-// Returns the reported silence, clamped so that sums with other times cannot overflow.
+// Returns the reported silence of the holder, clamped so that sums with other times cannot
+// overflow.
 int64_t SilenceNs(const v1::WatchReport& report) {
   return std::clamp<int64_t>(report.holder_silence_ms(), 0, kMaxSilenceMs) * kNanosPerMilli;
 }
@@ -58,7 +59,8 @@ WorkerReport ReportOf(const v1::WatchReport& report) {
           .holder_silence_ns = SilenceNs(report)};
 }
 
-// Workers are trusted, so their messages are not searched for unknown fields (clients' are).
+// Workers are trusted, so their messages, unlike clients' messages, are not searched for unknown
+// fields.
 absl::StatusOr<StepResult> ResultOf(const grpc::ByteBuffer& buffer) {
   grpc::ByteBuffer bytes(buffer);  // another reference to the same memory
   grpc::ProtoBufferReader reader(&bytes);
@@ -145,7 +147,8 @@ void WorkerLink::OpenSteps() {
     }
     LogError("a step was answered with nonsense", {{"cause", result.status().ToString()}});
     const bool is_damaged = ReasonOf(result.status()) == "DAMAGED";
-    // Damage happens in transit, not in the step, so treat it as a broken connection.
+    // Damage happens in transit, not in the step, so a damaged answer counts as a broken
+    // connection.
     self->callbacks_.on_steps_end(is_damaged
                                       ? absl::UnavailableError("worker: its answer was damaged")
                                       : absl::DataLossError("worker: answered with nonsense"));

@@ -2,11 +2,11 @@
 // of an epoch, the stream of steps, the stream of reports. It makes no decisions: every event goes
 // to the callbacks.
 //
-// Thread safety: one caller at a time. Callbacks come from library threads, several at once. They
-//                may come until the link is destroyed, even after Close.
-// Lifetime:      every call under way holds the link. A callback must not drop the last reference:
-//                the library joins its callback threads when the last channel is destroyed, and a
-//                thread that joins itself ends the process.
+// Thread safety: one caller at a time. Callbacks come from gRPC threads, several at once. They can
+//                come until the link is destroyed, even after Close.
+// Lifetime:      every call in progress holds a reference to the link. A callback must not drop the
+//                last reference: gRPC joins its callback threads when the last channel is
+//                destroyed, and a thread that joins itself ends the process.
 #ifndef QUIRE_SCHEDULER_RPC_WORKER_LINK_H_
 #define QUIRE_SCHEDULER_RPC_WORKER_LINK_H_
 
@@ -57,7 +57,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
  private:
   template <typename Request, typename Response>
   struct UnaryCall;
-  // References that a call under way holds. The reference to the link is dropped last.
+  // References that a call in progress holds. The reference to the link is dropped last.
   template <typename Call>
   struct Held {
     std::shared_ptr<WorkerLink> link;

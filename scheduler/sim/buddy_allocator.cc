@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-// The smallest order whose chunks hold num_slots.
+// Returns the smallest order whose chunks hold num_slots slots. A chunk of order k has 2^k slots.
 int OrderFor(int32_t num_slots) {
   return static_cast<int>(std::bit_width(static_cast<uint32_t>(num_slots) - 1));
 }
@@ -17,7 +17,7 @@ int OrderFor(int32_t num_slots) {
 BuddyAllocator::BuddyAllocator(int32_t num_slots)
     : num_slots_(num_slots), num_free_slots_(num_slots) {
   QUIRE_CHECK(num_slots >= 1);
-  // Longest chunk first, so that each chunk begins at a multiple of its length.
+  // Cuts the longest chunk first, so that each chunk begins at a multiple of its length.
   int32_t begin = 0;
   for (int order = kNumOrders - 1; order >= 0; --order) {
     if ((num_slots >> order) & 1) {
@@ -54,7 +54,8 @@ void BuddyAllocator::Free(const Chunk& chunk) {
   QUIRE_CHECK(chunk.num_slots == 1 << order && begin % chunk.num_slots == 0);
   num_free_slots_ += chunk.num_slots;
   QUIRE_CHECK(num_free_slots_ <= num_slots_);
-  // An initial chunk has no buddy inside the pool, so merging ends there.
+  // Merges the chunk with its free buddies. An initial chunk has no buddy in the pool, so merging
+  // never goes past a whole initial chunk.
   while (free_[static_cast<size_t>(order)].erase(begin ^ (1 << order)) == 1) {
     begin &= ~(1 << order);
     ++order;

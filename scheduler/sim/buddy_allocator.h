@@ -1,10 +1,11 @@
-// BuddyAllocator hands out runs of KV slots whose length is a power of two, as the paper assumes of
-// Orca. The pool need not be a power of two: it begins as the largest aligned chunks that fit.
+// BuddyAllocator hands out runs of KV slots whose length is a power of two, as the PagedAttention
+// paper assumes for Orca. The pool's size need not be a power of two: at first the pool consists of
+// the largest aligned chunks that fit.
 //
 // Thread safety: not thread-safe.
-// Invariants:    chunks are disjoint, lie in the pool, and begin at a multiple of their length; no
-//                two buddies are both free, else they are merged.
-// Cost:          O(log pool) of set operations.
+// Invariants:    chunks are disjoint, lie in the pool, and begin at a multiple of their length;
+//                free buddies are merged.
+// Cost:          O(log(pool)) set operations per call.
 // Source:        Knowlton 1965; Kwon et al. 2023, section 6.1.
 #ifndef QUIRE_SCHEDULER_SIM_BUDDY_ALLOCATOR_H_
 #define QUIRE_SCHEDULER_SIM_BUDDY_ALLOCATOR_H_
@@ -28,9 +29,9 @@ class BuddyAllocator {
     friend bool operator==(const Chunk&, const Chunk&) = default;
   };
 
-  // Returns a chunk of num_slots, rounded up to a power of two. Cuts it from the smallest free
-  // chunk that is large enough, at the lowest address. Returns nullopt if no free chunk is large
-  // enough. REQUIRES: num_slots >= 1.
+  // Returns a chunk of num_slots slots, rounded up to a power of two. Cuts it from the smallest
+  // free chunk that is large enough, at the lowest address. Returns nullopt if no free chunk is
+  // large enough. REQUIRES: num_slots >= 1.
   std::optional<Chunk> Allocate(int32_t num_slots);
 
   // REQUIRES: chunk came from Allocate and was not freed since.

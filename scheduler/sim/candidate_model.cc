@@ -7,8 +7,8 @@
 namespace quire {
 
 std::vector<TokenLogprob> CandidateModel::Draw(int32_t count) {
-  // After 64 sticks (alpha / (alpha + 1)) ^ 64 = 1e-5 is left on average, too little for one of the
-  // likeliest tokens.
+  // Each stick is one token's part of the probability. After 64 sticks, the rest is
+  // (alpha / (alpha + 1)) ^ 64 = 1e-5 on average, which is too little for another likely token.
   constexpr int32_t kNumSticks = 64;
   if (count == 0) {
     return {};  // most requests have no beam search
@@ -16,12 +16,13 @@ std::vector<TokenLogprob> CandidateModel::Draw(int32_t count) {
   parts_.clear();
   double left = 1;
   for (int32_t i = 0; i < kNumSticks; ++i) {
-    // Drawn even if unused, so that every Draw takes the same number of random numbers.
+    // This number is drawn even if unused, so that every Draw takes the same number of random
+    // numbers.
     const double uniform = random_.Uniform();
     if (parts_.size() == static_cast<size_t>(count) && left <= parts_.back()) {
       continue;
     }
-    // 1 - U^(1 / alpha) is Beta(1, alpha).
+    // 1 - U^(1 / alpha) has the distribution Beta(1, alpha).
     const double kept = std::pow(1 - uniform, 1 / kAlpha);
     const double part = left * (1 - kept);
     parts_.insert(std::upper_bound(parts_.begin(), parts_.end(), part, std::greater<>()), part);

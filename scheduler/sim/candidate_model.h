@@ -1,5 +1,5 @@
 // CandidateModel draws the candidates of a beam search: the likeliest tokens of a random
-// distribution. Beams compete by these candidates. The search decides which beams descend from
+// distribution. The beams compete by these candidates. The outcome decides which beams fork from
 // which, and so which blocks the beams share.
 //
 // The distribution is stick-breaking, GEM(alpha): the first token takes a Beta(1, alpha) part of
@@ -31,7 +31,7 @@ class CandidateModel {
 
  private:
   SimRandom random_;
-  std::vector<double> parts_;  // largest parts so far, descending; reused
+  std::vector<double> parts_;  // largest parts so far, descending; reused by each Draw
 };
 
 }  // namespace quire

@@ -1,4 +1,5 @@
-// Fig 18b and Fig 19: effect of the block size on latency, on swapping and on recomputing.
+// Fig 18b and Fig 19 of the PagedAttention paper: effect of the block size on latency, on swapping
+// and on recomputing.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -21,11 +22,13 @@ constexpr int32_t kBlockSizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
 // not give the rate.
 constexpr double kLoad = 0.9;
 
-// The paper's "as good as the best" and "degrades sharply", as multiples of the least latency.
+// A latency up to this multiple of the least latency is, in the paper's words, "as good as the
+// best".
 constexpr double kAsGood = 1.1;
+// A latency from this multiple of the least latency on "degrades sharply".
 constexpr double kMuchWorse = 1.5;
 
-// Tokens of the sequence that is preempted.
+// Tokens of the sequence that is preempted in Fig 19.
 constexpr int32_t kSwappedTokens = 256;
 
 using ByBlockSize = std::map<int32_t, double>;  // seconds a token

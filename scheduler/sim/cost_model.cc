@@ -12,28 +12,30 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-// Shares of the peaks that good kernels reach. Half of the peak for matrix products of a few
-// hundred rows (large training runs report the same share: Narayanan et al. 2021
-// measured 51 to 52 % on A100); 80 % of the memory's peak (STREAM-like copies reach 80 to 90 %).
+// Share of the peak FLOPS that good kernels reach in matrix products of a few hundred rows. Large
+// training runs report the same share: Narayanan et al. 2021 measured 51 to 52 % on A100.
 constexpr double kFlopsShare = 0.5;
+// Share of the peak memory bandwidth that good kernels reach. STREAM-like copies reach 80 to 90 %.
 constexpr double kMemoryShare = 0.8;
 
-// Fixed time of a sum over the GPUs of one NVLink machine, which is the time of a small sum.
+// Fixed part of the time of an all-reduce over the GPUs of one NVLink machine. It is the time of a
+// small all-reduce.
 constexpr double kReduceLatencySeconds = 15e-6;
 constexpr int32_t kReducesPerLayer = 2;
 
-// The paper's attention kernel is 20 to 26 % slower than one without a block table (Fig 18a).
+// The attention kernel of the PagedAttention paper is 20 to 26 % slower than a kernel without a
+// block table (Fig 18a).
 constexpr double kBlockTableSlowdown = 1.23;
 
 // Little's law for the attention kernel: bytes in flight = rate * latency. A warp has one block of
-// one head in flight, and the kernel's use of registers allows 16 warps on a core. Blocks that are
-// too short do not keep the memory busy.
+// one head in flight, and the kernel's use of registers allows 16 warps on a core (streaming
+// multiprocessor). Blocks that are too short do not keep the memory busy.
 constexpr double kMemoryLatencySeconds = 600e-9;
 constexpr double kWarpsPerCore = 16;
 constexpr double kElementBytes = 2;
 
-// NVIDIA's data sheets: A100 (SXM, 40 and 80 GB), H100 and H200 (SXM). Host links: what PCIe 4 and
-// PCIe 5 with 16 lanes reach in practice.
+// Numbers from NVIDIA's data sheets of A100 (SXM, 40 and 80 GB), H100 and H200 (SXM). Host links
+// have the rates that PCIe 4 and PCIe 5 with 16 lanes reach in practice.
 GpuSpec A100Gpu40() {
   return {.flops = 312e12, .memory_rate = 1555e9, .link_rate = 300e9, .host_rate = 25e9};
 }
@@ -56,7 +58,8 @@ GpuSpec H200Gpu() {
   return gpu;
 }
 
-// Bytes of weights: the paper's Table 1. Shapes: the OPT and LLaMA papers.
+// Bytes of weights are from Table 1 of the PagedAttention paper, shapes from the OPT and LLaMA
+// papers.
 ModelSpec Opt13B() {
   return {.weight_bytes = 26e9,
           .num_parameters = 13e9,
@@ -81,7 +84,7 @@ ModelSpec Opt175B() {
           .kv_size = 12288};
 }
 
-// Eight heads of K and V with 128 elements each, shared by groups of query heads.
+// Groups of query heads share eight heads of K and V, which have 128 elements each.
 ModelSpec Llama3Of8B() {
   return {.weight_bytes = 16.06e9,
           .num_parameters = 8.03e9,
@@ -109,7 +112,7 @@ ModelSpec Yi34B() {
           .query_size = 7168};
 }
 
-// For long prompts, where the time of attention's products matters.
+// Llama 3 8B for long prompts, where the time of attention's matrix products matters.
 ModelSpec Llama3Of8BLong() {
   ModelSpec model = Llama3Of8B();
   model.query_size = 4096;
@@ -124,16 +127,16 @@ ModelSpec Llama3Of70B() {
           .kv_size = 1024};
 }
 
-// The systems of the paper's time were Python around the GPU: vllm-project/vllm#6854 reports 5 to
-// 13 ms in which the GPU waits for the CPU in every decode step. Taken as 5 ms for one sequence,
-// 13 ms for a full batch of 256.
+// Overhead of the systems of the PagedAttention paper's time, which drove the GPU from Python. In
+// vllm-project/vllm#6854 the GPU waits 5 to 13 ms for the CPU in every decode step. This is taken
+// as 5 ms for one sequence and 13 ms for a full batch of 256.
 constexpr StepOverhead kSystemsOf2023 = {.fixed_s = 5e-3, .per_sequence_s = 8e-3 / 256};
 
-// Third-party measurement of vLLM 0.27: 541 us a step and 12.7 us a sequence.
+// Overhead of vLLM 0.27, as measured by a third party: 541 us a step and 12.7 us a sequence.
 constexpr StepOverhead kSystemsOf2026 = {.fixed_s = 541e-6, .per_sequence_s = 12.7e-6};
 
-// Returns the bytes of the KV pool: nine tenths of the memory, less the weights and 3 GB of
-// activations on each GPU.
+// Returns the bytes of the KV pool: nine tenths of the GPUs' memory, minus the weights, minus 3 GB
+// of activations on each GPU.
 double PoolBytes(double gpu_bytes, int32_t num_gpus, const ModelSpec& model) {
   return num_gpus * (0.9 * gpu_bytes - 3e9) - model.weight_bytes;
 }
@@ -145,13 +148,15 @@ std::vector<Platform> MakePlatforms() {
   const ModelSpec yi34 = Yi34B();
   const ModelSpec small_long = Llama3Of8BLong();
   const GpuSpec a100 = A100Gpu80();
-  // Pools of the first three platforms: the paper's Table 1. It rounds OPT-66B's pool to 21 GB,
-  // which would hold 9.6K slots; the 9.7K slots that it gives take 21.2 to 21.4 GiB.
+  // The pools of the first three platforms are from Table 1 of the PagedAttention paper. The table
+  // rounds OPT-66B's pool to 21 GB, which would hold only 9.6K slots. The 9.7K slots of the same
+  // table take 21.2 to 21.4 GiB.
   return {
       {"a100-opt-13b", A100Gpu40(), 1, Opt13B(), 12 * kGiB, kSystemsOf2023},
       {"a100x4-opt-66b", A100Gpu40(), 4, Opt66B(), 21.3 * kGiB, kSystemsOf2023},
       {"a100x8-opt-175b", A100Gpu80(), 8, Opt175B(), 264 * kGiB, kSystemsOf2023},
-      {"a100-llama-13b", A100Gpu40(), 1, Opt13B(), 12 * kGiB, kSystemsOf2023},  // OPT-13B's shape
+      // LLaMA-13B has OPT-13B's shape.
+      {"a100-llama-13b", A100Gpu40(), 1, Opt13B(), 12 * kGiB, kSystemsOf2023},
       {"h100-llama3-8b", H100Gpu(), 1, small, PoolBytes(80e9, 1, small), kSystemsOf2026},
       {"h200-llama3-8b", H200Gpu(), 1, small, PoolBytes(141e9, 1, small), kSystemsOf2026},
       {"h100x4-llama3-70b", H100Gpu(), 4, large, PoolBytes(80e9, 4, large), kSystemsOf2026},
@@ -221,7 +226,8 @@ double CostModel::AttentionSeconds(int64_t num_context_tokens) const {
 }
 
 double CostModel::AttentionProductSeconds(int64_t num_attended_tokens) const {
-  // Two products, of Q with K and of the weights with V, each a multiplication and an addition.
+  // Two products, Q with K and attention weights with V. Each has a multiplication and an addition
+  // per element.
   const double flops = 4.0 * platform_.model.query_size * platform_.model.num_layers *
                        static_cast<double>(num_attended_tokens);
   return flops / (platform_.num_gpus * platform_.gpu.flops * kFlopsShare);

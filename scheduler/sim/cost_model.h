@@ -1,7 +1,7 @@
 // CostModel computes how long a step takes on a named machine with a named model, by roofline
-// arithmetic: bytes read, products computed, bytes sent between GPUs, and a fixed part. No constant
-// is fitted to a figure that the simulator reproduces; README.md gives the sources of the
-// constants.
+// arithmetic: bytes read, matrix products computed, bytes sent between GPUs, and a fixed overhead.
+// No constant is fitted to a figure that the simulator reproduces; README.md gives the sources of
+// the constants.
 //
 // Thread safety: value types; const methods share nothing.
 // Units:         seconds, bytes, bytes per second, floating-point operations per second.
@@ -18,7 +18,7 @@
 namespace quire {
 
 struct GpuSpec {
-  double flops = 0;         // dense fp16, peak
+  double flops = 0;         // dense fp16 operations/s, peak
   double memory_rate = 0;   // bytes/s, peak
   double link_rate = 0;     // bytes/s to the other GPUs, one direction
   double host_rate = 0;     // bytes/s to and from the host, one direction
@@ -30,10 +30,11 @@ struct ModelSpec {
   double num_parameters = 0;
   int32_t num_layers = 0;
   int32_t hidden_size = 0;
-  int32_t kv_size = 0;  // elements of K, and of V, of one token in one layer
+  int32_t kv_size = 0;  // elements of K of one token in one layer; V has the same number
   int32_t head_dim = 128;
-  // Elements of Q of one token in one layer. 0: attention's products cost nothing, because in the
-  // PagedAttention paper prompts are too short for these products to matter.
+  // Elements of Q of one token in one layer. If 0, attention's matrix products cost nothing. The
+  // PagedAttention paper's platforms use 0, because that paper's prompts are too short for these
+  // products to matter.
   int32_t query_size = 0;
 
   int64_t kv_bytes_per_token() const { return int64_t{2} * num_layers * kv_size * 2; }  // fp16
@@ -50,7 +51,7 @@ struct Platform {
   GpuSpec gpu;
   int32_t num_gpus = 1;
   ModelSpec model;
-  double kv_pool_bytes = 0;  // sum over GPUs
+  double kv_pool_bytes = 0;  // summed over GPUs
   StepOverhead overhead;
 
   // Tokens that the pool holds.
@@ -71,13 +72,14 @@ struct StepWork {
   int64_t num_attended_tokens = 0;  // pairs of a computed token and a token that it attends to
 };
 
-// Pairs of attention for num_tokens consecutive tokens, the last of which is the
-// num_context_tokens-th of its sequence. Each token attends to itself and to all tokens before it.
+// Returns the number of pairs of a computed token and a token that it attends to, when a step
+// computes the last num_tokens of a sequence's num_context_tokens tokens. A token attends to itself
+// and to all tokens before it.
 constexpr int64_t NumAttendedTokens(int64_t num_tokens, int64_t num_context_tokens) {
   return num_tokens * (2 * num_context_tokens - num_tokens + 1) / 2;
 }
 
-// A block size of 0: K and V of a sequence are contiguous, and the kernel reads no block table.
+// Special block size: K and V of a sequence are contiguous, and the kernel reads no block table.
 inline constexpr int32_t kContiguous = 0;
 
 class CostModel {
@@ -86,12 +88,11 @@ class CostModel {
 
   double StepSeconds(const StepWork& work) const;
 
-  // The parts of StepSeconds, which adds them up, but counts only the longer of the two attention
-  // times.
-  double LinearSeconds(int64_t num_tokens) const;             // products with weights
+  // The parts of StepSeconds. The sum includes only the longer one of the two attention times.
+  double LinearSeconds(int64_t num_tokens) const;             // matrix products with weights
   double AttentionSeconds(int64_t num_context_tokens) const;  // reading K and V
   double AttentionProductSeconds(int64_t num_attended_tokens) const;
-  double ReduceSeconds(int64_t num_tokens) const;  // sums over the GPUs
+  double ReduceSeconds(int64_t num_tokens) const;  // all-reduces over the GPUs
 
  private:
   Platform platform_;

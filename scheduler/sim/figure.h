@@ -1,5 +1,5 @@
-// A Figure reproduces one of the paper's tables or figures. It has rows that compare our numbers
-// with the paper's and give a verdict, the data as CSV, and plots.
+// A Figure reproduces a table or a figure of a paper. It has rows, which compare our numbers with
+// the paper's numbers and give verdicts, and plots. Both can be written as CSV.
 //
 // Thread safety: value types; the functions share nothing.
 #ifndef QUIRE_SCHEDULER_SIM_FIGURE_H_
@@ -58,17 +58,18 @@ FigureRow Shown(std::string quantity, double ours);
 // Returns "match", "MISS" or "-".
 std::string_view NameOf(Verdict verdict);
 
-// Fixed notation. Whole numbers and numbers from 1000 have no decimals; smaller ones have 1 to 4.
+// Returns the number in fixed notation. Whole numbers and numbers of at least 1000 have no
+// decimals; all other numbers have 1 to 4.
 std::string FormatNumber(double value);
 
 // Returns the rows as a table of text, under the title.
 std::string FormatTable(const Figure& figure);
 
-// CSV with a header line: quantity,paper,ours,rule,verdict. A field with a comma or a quotation
-// mark is quoted.
+// Returns the rows as CSV with a header line: quantity,paper,ours,rule,verdict. A field with a
+// comma or a quotation mark is quoted.
 std::string FormatRowsCsv(const Figure& figure);
 
-// CSV with a header line: series, x, y.
+// Returns the points as CSV with a header line: series, x, y.
 std::string FormatPlotCsv(const Plot& plot);
 
 }  // namespace quire

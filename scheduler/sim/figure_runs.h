@@ -25,13 +25,14 @@ Dataset AlpacaDataset();
 // REQUIRES: the platform is known.
 SimConfig ConfigFor(std::string_view platform, MemoryPolicy policy);
 
-// Options of a trace that lasts as long as the paper's, or options.trace_minutes if that is less.
+// Returns the options of a trace that lasts as long as the paper's trace, but at most
+// options.trace_minutes.
 TraceOptions TraceFor(const LengthShape& lengths,
                       double requests_per_second,
                       std::string_view platform,
                       const FigureOptions& options);
 
-// The name of a policy in plots and rows.
+// Returns the name of a policy in plots and rows.
 std::string LabelOf(MemoryPolicy policy);
 
 }  // namespace quire

@@ -1,4 +1,5 @@
-// Fig 14: the request rates that the systems serve when a request has several sequences or beams.
+// Fig 14 of the PagedAttention paper: the request rates that the systems serve when a request has
+// several sequences or beams.
 #include <algorithm>
 #include <string>
 
@@ -18,8 +19,9 @@ constexpr int32_t kWidths[] = {2, 4, 6};
 // Length of a trace. Alpaca's requests are short, so a few minutes are thousands of steps.
 constexpr double kMinutes = 5;
 
-// Rate of vLLM divided by the rate of Orca (Oracle), from the paper's text.
+// Rate of vLLM divided by the rate of Orca (Oracle) for one sequence, from the paper's text.
 constexpr double kPaperBasic = 1.3;
+// The same ratio for six beams.
 constexpr double kPaperBeam6 = 2.3;
 
 absl::StatusOr<PolicyRates> RatesOf(int32_t num_sequences,

@@ -12,7 +12,8 @@ namespace {
 
 double NormalCdf(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
 
-// Probabilities of the whole lengths min .. max, by length; they add up to 1.
+// Returns the probability of each whole length from min to max, indexed by length. The
+// probabilities add up to 1.
 std::vector<double> LogNormal(double log_median, double sigma, int32_t min, int32_t max) {
   std::vector<double> density(static_cast<size_t>(max) + 1, 0);
   for (int32_t n = min; n <= max; ++n) {
@@ -54,8 +55,9 @@ LengthShape AlpacaLike() {
 }
 
 LengthShape TranslationLike() {
-  // One example of the paper's 5-shot prefix is (341 - 80) / 4 = 65 tokens of English and German.
-  // German in an English vocabulary takes about 4 tokens where English takes 3.
+  // The paper's prefix has 80 tokens with one example and 341 with five, so an example, English and
+  // German together, has (341 - 80) / 4 = 65 tokens. With an English vocabulary, a German sentence
+  // takes about 4 tokens where its English translation takes 3.
   return {.mean_prompt = 28, .mean_output = 37, .prompt_variation = 0.5, .output_variation = 0.5};
 }
 
@@ -90,8 +92,8 @@ LengthModel::LengthModel(const LengthShape& shape) : rules_(shape.rules) {
   const double output_sigma = SigmaOf(shape.output_variation);
   double prompt_median = std::log(shape.mean_prompt);
   double output_median = std::log(shape.mean_output);
-  // Because of the rule on the total, each mean depends weakly on the other median. So a damped
-  // fixed-point iteration converges fast.
+  // Because max_total bounds prompt and output together, each mean depends on both medians, but
+  // only weakly on the other one. So a fixed-point iteration on both medians converges fast.
   for (int round = 0; round < 200; ++round) {
     prompt_ = LogNormal(prompt_median, prompt_sigma, rules_.min_prompt, rules_.max_prompt);
     output_ = LogNormal(output_median,

@@ -1,6 +1,6 @@
 // LengthModel draws prompt and output lengths of synthetic requests: two independent log-normals,
 // rounded to whole tokens and truncated together by the rules of vLLM's benchmark scripts. The
-// medians are computed so that the means after truncation are the given ones. Only the two
+// medians are computed so that the means after truncation equal the given means. Only the two
 // variations are free parameters.
 //
 // Thread safety: const methods may be called concurrently; the random source is the caller's.
@@ -34,14 +34,14 @@ struct LengthShape {
   LengthRules rules;
 };
 
-// The paper's two datasets and the sentences of its translation task. README.md says why these
-// shapes were chosen.
+// Shapes like those of the PagedAttention paper's two datasets, and of the sentences in its
+// translation task. README.md says why these shapes were chosen.
 LengthShape ShareGptLike();
 LengthShape AlpacaLike();
 LengthShape TranslationLike();
 
-// Like the two traces of arXiv papers in microsoft/vattention, artifact of ASPLOS 2025, with the
-// same means, shortest and longest lengths.
+// Shapes like those of the two traces of arXiv papers in microsoft/vattention (artifact of ASPLOS
+// 2025). Mean, shortest and longest lengths are the same.
 LengthShape ArxivOfflineLike();
 LengthShape ArxivOnlineLike();
 inline constexpr int32_t kArxivOfflineRequests = 427;
@@ -67,8 +67,8 @@ class LengthModel {
   void ComputeMeans();
 
   LengthRules rules_;
-  std::vector<double> prompt_;         // probability by length, before the rule on the total
-  std::vector<double> output_;         // likewise, of an output
+  std::vector<double> prompt_;         // probability by prompt length, before max_total applies
+  std::vector<double> output_;         // the same by output length
   std::vector<double> prompt_so_far_;  // running sums of prompt_
   std::vector<double> output_so_far_;
   double mean_prompt_ = 0;

@@ -1,4 +1,5 @@
-// Table 1, Fig 2 and Fig 13: tokens that fit, use of the memory, requests that run.
+// Table 1, Fig 2 and Fig 13 of the PagedAttention paper: tokens that fit the memory, use of the
+// memory, and number of requests that run.
 #include <algorithm>
 #include <utility>
 
@@ -18,24 +19,25 @@ constexpr char kOpt13B[] = "a100-opt-13b";
 constexpr double kShareGptRate = 2;
 constexpr double kAlpacaRate = 30;
 
-// Rates above the rate that any of the systems can serve, so that memory alone limits them. The
-// paper gives no rate for Fig 2.
+// Rates above the rate that any of the systems can serve, so that memory alone limits the batch.
+// The paper gives no rate for Fig 2.
 constexpr double kShareGptOverload = 4;
 constexpr double kAlpacaOverload = 120;
-constexpr double kAlpacaOverloadMinutes = 15;  // enough: requests are short
+constexpr double kAlpacaOverloadMinutes = 15;  // long enough, since requests are short
 
-// Thousands with one decimal, as the paper prints slots.
+// Returns n in thousands with one decimal, as the paper prints slots.
 std::string Thousands(int32_t n) { return absl::StrFormat("%.1fK", n / 1000.0); }
 
+// Percentages of the pool. -1: the paper gives no number.
 struct MemoryShares {
   MemoryPolicy policy;
-  double stored;    // percent of the pool
-  double reserved;  // -1: the paper gives none
+  double stored;
+  double reserved;
   double internal;
   double external;
 };
 
-// Fig 2. For vLLM the paper gives only the stored share.
+// The paper's shares in Fig 2. For vLLM the paper gives only the stored share.
 constexpr MemoryShares kPaperShares[] = {
     {MemoryPolicy::kOrcaMax, 20.4, 13.3, 57.3, 8.9},
     {MemoryPolicy::kOrcaPow2, 26.8, 17.9, 13.6, 41.6},

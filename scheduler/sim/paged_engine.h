@@ -20,7 +20,7 @@
 
 namespace quire {
 
-// Large enough to give each prompt of a trace its own token.
+// Size of the vocabulary, large enough to give each prompt of a trace its own token.
 inline constexpr int32_t kSimVocabSize = 1 << 30;
 
 class PagedEngine : public Engine {
@@ -40,7 +40,7 @@ class PagedEngine : public Engine {
   struct Known {
     int32_t num_known_tokens = 0;
     int32_t num_computed_tokens = 0;
-    int32_t num_candidates = 0;  // returned with each sampled token, for beam search
+    int32_t num_candidates = 0;  // returned with each token, for beam search
   };
 
   // Executes the plan: fills result_ and returns the work.
@@ -59,7 +59,7 @@ class PagedEngine : public Engine {
   CandidateModel candidates_{1};
   SwapLink link_;
   StepResult result_;  // of the running step
-  Instant begin_ = 0;  // when that step was planned
+  Instant begin_ = 0;  // time at which the running step was planned
 };
 
 }  // namespace quire

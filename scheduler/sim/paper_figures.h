@@ -1,9 +1,9 @@
-// The paper's tables and figures that need no GPU, each reproduced by one call.
+// Reproduces the PagedAttention paper's tables and figures that need no GPU. A call makes one.
 //
 // Thread safety: calls share nothing.
 // Errors:        those of RunSimulation and FindSustainedRate.
-// Source:        Kwon et al. 2023. Numbers that its text does not give were read off its figures
-//                and are marked "read off".
+// Source:        Kwon et al. 2023. Numbers that are not in the paper's text were read off its
+//                figures and are marked "read off".
 #ifndef QUIRE_SCHEDULER_SIM_PAPER_FIGURES_H_
 #define QUIRE_SCHEDULER_SIM_PAPER_FIGURES_H_
 
@@ -28,19 +28,20 @@ struct FigureOptions {
 // Returns "table1", "fig2", "fig12", ...
 const std::vector<std::string>& FigureNames();
 
-// Errors: also kInvalidArgument for an unknown name, listing the known ones.
+// Errors: those above, and kInvalidArgument for an unknown name; the message lists the known names.
 absl::StatusOr<Figure> MakeFigure(std::string_view name, const FigureOptions& options);
 
 absl::StatusOr<Figure> MakeTable1(const FigureOptions& options);  // KV slots
-absl::StatusOr<Figure> MakeFig2(const FigureOptions& options);    // where memory goes
+absl::StatusOr<Figure> MakeFig2(const FigureOptions& options);    // use of KV memory
 absl::StatusOr<Figure> MakeFig12(const FigureOptions& options);   // basic sampling
 absl::StatusOr<Figure> MakeFig13(const FigureOptions& options);   // batched requests
-absl::StatusOr<Figure> MakeFig14(const FigureOptions& options);   // as Fig 12, several outputs
-absl::StatusOr<Figure> MakeFig15(const FigureOptions& options);   // sharing in a group
-absl::StatusOr<Figure> MakeFig16(const FigureOptions& options);   // shared prefix
-absl::StatusOr<Figure> MakeFig17(const FigureOptions& options);   // chats
-absl::StatusOr<Figure> MakeFig18(const FigureOptions& options);   // block size
-absl::StatusOr<Figure> MakeFig19(const FigureOptions& options);   // swap and recompute
+// As Fig 12, but with several outputs per request.
+absl::StatusOr<Figure> MakeFig14(const FigureOptions& options);
+absl::StatusOr<Figure> MakeFig15(const FigureOptions& options);  // sharing in a group
+absl::StatusOr<Figure> MakeFig16(const FigureOptions& options);  // shared prefix
+absl::StatusOr<Figure> MakeFig17(const FigureOptions& options);  // chats
+absl::StatusOr<Figure> MakeFig18(const FigureOptions& options);  // block size
+absl::StatusOr<Figure> MakeFig19(const FigureOptions& options);  // swap and recompute
 // The vAttention paper's figures (Prabhu et al. 2024): KV memory in windows of virtual memory.
 absl::StatusOr<Figure> MakeVattention(const FigureOptions& options);
 // Our own figure: swap, recompute, and the measured choice between these two, under overload.

@@ -1,5 +1,5 @@
-// Our own figure: the gain of a measured choice between swapping and recomputing over either fixed
-// mode.
+// Our own figure: it compares a measured choice between swapping and recomputing with each of the
+// two fixed modes.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -16,15 +16,16 @@ namespace {
 
 constexpr char kPlatform[] = "a100-opt-13b";
 constexpr int32_t kBlockSizes[] = {1, 8, 16, 64, 256};
-constexpr double kLinkSpeeds[] = {0.1, 1, 10};  // times the platform's
-constexpr double kOverload = 1.2;               // times the sustained rate
+constexpr double kLinkSpeeds[] = {0.1, 1, 10};  // multiples of the platform's host_rate
+constexpr double kOverload = 1.2;               // multiple of the sustained rate
 
-// Our targets for the ratio of kAuto's latency to the better fixed mode's: never worse, and much
-// better somewhere.
+// Our target for every cell: the latency of kAuto is at most this multiple of the latency of the
+// better fixed mode.
 constexpr double kNeverAbove = 1.02;
+// Our target for the best cell: the same, with this smaller multiple.
 constexpr double kSomewhereBelow = 0.85;
 
-// An hour has about 100,000 of these short requests; minutes give the same result.
+// An hour has about 100,000 of Alpaca's short requests, and a few minutes give the same result.
 constexpr double kAlpacaMinutes = 10;
 
 // Seconds a token.
@@ -52,7 +53,8 @@ absl::StatusOr<Latencies> MeasureCell(SimConfig config, double link_speed, const
   return cell;
 }
 
-// A trace at 1.2 times the rate that blocks of this size sustain when groups are recomputed.
+// Returns a trace at kOverload times the rate that `config` sustains. `config` recomputes preempted
+// groups.
 absl::StatusOr<Trace> OverloadTrace(const Dataset& dataset,
                                     double guess,
                                     const SimConfig& config,
@@ -65,8 +67,8 @@ absl::StatusOr<Trace> OverloadTrace(const Dataset& dataset,
   return trace_at_rate(kOverload * most->requests_per_second);
 }
 
-// Adds a row and a point for each cell: one block size with one link speed. Returns the least
-// ratio.
+// Adds a row and a point for each cell, which is a block size with a link speed. Returns the least
+// ratio of all cells.
 absl::StatusOr<double> AddCells(const Dataset& dataset,
                                 double guess,
                                 const FigureOptions& options,

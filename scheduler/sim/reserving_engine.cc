@@ -29,7 +29,8 @@ int32_t ReservedSlots(MemoryPolicy policy, const SimRequest& request, int32_t ma
 
 bool FitsReserved(const SimConfig& config, const SimRequest& request) {
   const int32_t reserved = ReservedSlots(config.policy, request, config.max_model_len);
-  // A chunk's length is a power of two, and a chunk begins at a multiple of its length.
+  // A chunk's length is a power of two, and a chunk begins at a multiple of its length. So an empty
+  // pool of n slots has room for n / chunk chunks.
   const auto chunk = std::bit_ceil(static_cast<uint32_t>(reserved));
   return static_cast<uint32_t>(config.platform.num_kv_slots()) / chunk >=
          static_cast<uint32_t>(config.group_size());

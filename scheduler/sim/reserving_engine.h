@@ -1,7 +1,8 @@
-// ReservingEngine serves like the paper's three versions of Orca: iteration-level scheduling, first
-// come first served. Each sequence reserves one run of slots when it begins and returns it when it
-// ends. The sequences of a request begin together and share nothing: each has its own copy of the
-// prompt. Copies of K and V from beam to beam take no time.
+// ReservingEngine serves like the PagedAttention paper's three versions of Orca: iteration-level
+// scheduling, first come first served. Each sequence reserves one run of slots when the sequence
+// begins, and frees the run when the sequence ends. The sequences of a request begin together and
+// share nothing: each has its own copy of the prompt. Copies of K and V from beam to beam take no
+// time.
 //
 // Thread safety: not thread-safe.
 // Source:        Kwon et al. 2023, section 6.1, "Baseline 2: Orca".
@@ -17,12 +18,12 @@
 
 namespace quire {
 
-// The slots that a policy reserves for a sequence, before the allocator rounds them. REQUIRES:
-// policy is one of Orca's.
+// Returns the number of slots that a policy reserves for a sequence, before the allocator rounds
+// this number up. REQUIRES: policy is one of Orca's.
 int32_t ReservedSlots(MemoryPolicy policy, const SimRequest& request, int32_t max_model_len);
 
-// True if an empty pool has a run for each sequence of the request. REQUIRES: config.policy is one
-// of Orca's.
+// Returns true if an empty pool has room for the runs of all sequences of the request. REQUIRES:
+// config.policy is one of Orca's.
 bool FitsReserved(const SimConfig& config, const SimRequest& request);
 
 class ReservingEngine : public Engine {
@@ -41,8 +42,8 @@ class ReservingEngine : public Engine {
     SimRequest request;
     size_t index = 0;
     std::vector<BuddyAllocator::Chunk> chunks;  // one for each sequence
-    int32_t num_reserved = 0;                   // slots asked for by each sequence
-    int32_t num_output_tokens = 0;              // so far, of each sequence
+    int32_t num_reserved = 0;                   // slots that each sequence asked for
+    int32_t num_output_tokens = 0;              // output tokens of each sequence so far
   };
   struct Waiting {
     SimRequest request;

@@ -1,4 +1,5 @@
-// Fig 15, and section 6.3's numbers for ShareGPT: blocks saved by sharing within a request.
+// Fig 15 of the PagedAttention paper, and the numbers of its section 6.3 for ShareGPT: blocks that
+// are saved by sharing within a request.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +16,7 @@ constexpr double kAlpacaCalmRate = 2;
 constexpr double kShareGptCalmRate = 0.2;
 constexpr double kMinutes = 15;
 
-// Percent of KV blocks that sharing saves on Alpaca, by parallel sampling and by beam search.
+// Percent of KV blocks that sharing saves on Alpaca, with parallel sampling and with beam search.
 struct Saving {
   int32_t width;
   double parallel;

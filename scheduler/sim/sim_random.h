@@ -1,5 +1,5 @@
-// SimRandom is the simulator's seeded source: the same numbers on every machine and compiler, which
-// the distributions of <random> do not promise.
+// SimRandom is the simulator's seeded source of random numbers. It gives the same numbers on every
+// machine and compiler, which the distributions of <random> do not promise.
 //
 // Thread safety: not thread-safe.
 // Source:        SplitMix64.

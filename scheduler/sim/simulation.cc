@@ -100,8 +100,8 @@ absl::Status CheckRequest(const SimConfig& config, const SimRequest& request, si
                                config.max_model_len,
                                " tokens"));
   }
-  // The core splits a prompt over steps; Orca computes it in one step. FasterTransformer's steps
-  // have no limit.
+  // The core can split a prompt over several steps, but Orca computes a prompt in one step.
+  // FasterTransformer's steps have no limit.
   if (config.policy != MemoryPolicy::kPaged && config.policy != MemoryPolicy::kFasterTransformer &&
       int64_t{config.group_size()} * request.prompt_tokens > config.max_tokens_per_step) {
     return Refuse(absl::StrCat("request ", index, ": its prompt is longer than a step may be"));
@@ -201,7 +201,7 @@ absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& tr
   SimResult result;
   result.finished.resize(requests.size(), -1);
   Meter meter(requests.empty() ? 0 : requests.back().arrival);
-  std::vector<Instant> durations;  // of steps
+  std::vector<Instant> durations;  // durations of all steps
   std::vector<size_t> finished;
   size_t num_arrived = 0;
   size_t num_finished = 0;
@@ -213,7 +213,8 @@ absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& tr
     }
     EngineStep step;
     if (!engine->BeginStep(now, &step)) {
-      // No request runs, so one is still to arrive: requests that fit are never stuck.
+      // Every request fits an empty pool, so an engine without a step has no waiting request.
+      // Another request is still to arrive.
       QUIRE_CHECK(num_arrived < requests.size());
       now = requests[num_arrived].arrival;
       continue;

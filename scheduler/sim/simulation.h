@@ -29,7 +29,7 @@ enum class MemoryPolicy : uint8_t {
   kPaged,              // the production core
   kOrcaMax,            // reserves the model's whole context for every request
   kOrcaPow2,           // reserves the prompt, and the output rounded up to a power of two
-  kOrcaOracle,         // reserves prompt and output exactly: knows the output's length beforehand
+  kOrcaOracle,         // knows the output's length; reserves exactly prompt and output
   kFasterTransformer,  // static batches; reserves the whole context for every request
 };
 
@@ -48,30 +48,30 @@ struct SimConfig {
   Platform platform;
   MemoryPolicy policy = MemoryPolicy::kPaged;
   int32_t block_size_tokens = 16;
-  // The three limits are vLLM's defaults at the paper's time.
+  // These three limits are vLLM's defaults at the time of the PagedAttention paper.
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 2560;
   int32_t max_model_len = 2048;
   // Sequences of each request, sampled side by side.
   int32_t num_sequences = 1;
-  // Beams of each request's search, which has one answer. At most one of num_sequences and
+  // Beams of each request's beam search, which returns one output. At most one of num_sequences and
   // num_beams is above 1.
   int32_t num_beams = 1;
-  // The next five fields are for the paged policy alone. Host memory holds as many blocks as the
-  // pool.
+  // The next five fields are for the paged policy alone. Host memory has the same number of blocks
+  // as the pool.
   bool prefix_caching = false;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
   Instant target_inter_token = kInfiniteFuture;   // as in CoreConfig
   BlockLayout layout = BlockLayout::kBlockMajor;  // sets the cost of a swap
-  bool checks_invariants = false;                 // after every step: slow
-  // The simulation stops as soon as the mean normalized latency is certain to exceed this.
+  bool checks_invariants = false;                 // checks after every step, which is slow
+  // The simulation stops as soon as the mean normalized latency is certain to exceed this limit.
   double latency_limit_s = std::numeric_limits<double>::infinity();
 
   // Sequences or beams of a request.
   int32_t group_size() const { return std::max(num_sequences, num_beams); }
 };
 
-// Use of the pool's slots. Units: tokens. The four fields add up to the pool.
+// Use of the pool's slots. Units: tokens. The four fields add up to the pool's size.
 struct MemoryUse {
   double stored = 0;    // slots that hold K and V
   double reserved = 0;  // slots that will hold K and V of a running request
@@ -80,36 +80,41 @@ struct MemoryUse {
 };
 
 struct SimResult {
-  std::vector<Instant> finished;         // by request; -1: not finished
-  bool is_over_limit = false;            // latency_limit_s stopped the simulation
-  double mean_normalized_latency_s = 0;  // mean over requests of latency / output tokens
-  double mean_batch = 0;  // sequences in a step, time-weighted, up to the last arrival
-  MemoryUse mean_memory;  // shares of the pool, averaged like mean_batch
-  // Blocks that sharing saves over the blocks held without sharing, averaged like mean_batch.
+  std::vector<Instant> finished;  // by request: time at which the request ended; -1: it did not
+  bool is_over_limit = false;     // latency_limit_s stopped the simulation
+  double mean_normalized_latency_s = 0;  // latency / output tokens, averaged over all requests
+  // Number of sequences in the running step, averaged over the time up to the last arrival. Idle
+  // time counts as 0 sequences.
+  double mean_batch = 0;
+  MemoryUse mean_memory;  // shares of the pool, averaged over the same time without idle time
+  // Blocks that sharing saves, divided by the blocks that would be held without sharing. Both are
+  // averages over the time of mean_memory.
   double mean_saved_share = 0;
-  Instant end = 0;  // of the last step
+  Instant end = 0;  // end of the last step
   int64_t num_steps = 0;
-  // Duration of steps, which is a stream's wait for a token: median and 99th percentile.
+  // Median duration of a step, which is the time that a stream waits for a token.
   Instant step_p50 = 0;
+  // 99th percentile of the durations of steps.
   Instant step_p99 = 0;
   int64_t num_preemptions = 0;
-  int64_t num_swap_preemptions = 0;  // part of num_preemptions
+  int64_t num_swap_preemptions = 0;  // included in num_preemptions
   int64_t num_recomputed_tokens = 0;
 };
 
 // An engine's plan for one step.
 struct EngineStep {
-  Instant begin = 0;  // of the work; before, swaps are submitted or awaited
+  // Time at which the step's work begins. Before this time, swaps are submitted or awaited.
+  Instant begin = 0;
   StepWork work;
-  MemoryUse memory;  // while the step runs
+  MemoryUse memory;  // use of the pool while the step runs
   // Blocks in use while the step runs.
   double held_blocks = 0;
   // Like held_blocks, but a shared block counts once for each of its sequences.
   double table_blocks = 0;
 };
 
-// An engine decides which requests run. RunSimulation tells it of arrivals in order, and of each
-// step's end.
+// An engine decides which requests run. RunSimulation tells the engine of each arrival, in order,
+// and of the end of each step.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -120,7 +125,7 @@ class Engine {
   // Appends the indices of the requests that ended.
   virtual void EndStep(Instant now, std::vector<size_t>* finished) = 0;
   virtual void Report(SimResult* /*result*/) const {}
-  // Slots that no request holds; the whole pool once all requests have ended.
+  // Number of slots that no request holds: the whole pool when all requests have ended.
   virtual int64_t num_free_slots() const = 0;
   virtual int64_t num_slots() const = 0;
 };
@@ -128,8 +133,8 @@ class Engine {
 // REQUIRES: Validate(config, trace) is OK.
 std::unique_ptr<Engine> MakeEngine(const SimConfig& config, const Trace& trace);
 
-// Checks that every request fits the context and the pool, and that limits are positive and within
-// those of the core and the wire. Errors: kInvalidArgument.
+// Checks that every request fits the context and the pool, and that the limits are positive and
+// within the bounds of the core and of the worker protocol. Errors: kInvalidArgument.
 absl::Status Validate(const SimConfig& config, const Trace& trace);
 
 // Errors: those of Validate.

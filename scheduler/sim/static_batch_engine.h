@@ -1,8 +1,8 @@
 // StaticBatchEngine serves like FasterTransformer under a scheduler with dynamic batching, such as
-// Triton's. When no batch runs, the oldest waiting requests that fit together become a batch. They
-// start together, and prompts are padded to the longest. All requests are computed until the
-// longest output ends, and then answered together. No request joins a running batch. Each sequence
-// has slots for the whole context of the model, in one array.
+// Triton's. When no batch runs, the oldest waiting requests that fit together become a batch. The
+// requests of a batch start together, and their prompts are padded to the longest prompt. All
+// requests are computed until the longest output ends, and are then answered together. No request
+// joins a running batch. Each sequence has slots for the whole context of the model, in one array.
 //
 // Thread safety: not thread-safe.
 // Source:        Kwon et al. 2023, section 6.1, "Baseline 1: FasterTransformer".
@@ -17,7 +17,8 @@
 
 namespace quire {
 
-// Requests in the largest batch, each with all its sequences; 0 if not even one request fits.
+// Returns the number of requests in the largest batch, each with all its sequences; 0 if not even
+// one request fits.
 int32_t MaxBatchRequests(const SimConfig& config);
 
 class StaticBatchEngine : public Engine {
@@ -43,9 +44,10 @@ class StaticBatchEngine : public Engine {
   SimConfig config_;
   std::deque<Entry> waiting_;
   std::vector<Entry> batch_;
-  int32_t longest_prompt_ = 0;  // of the batch
+  int32_t longest_prompt_ = 0;  // longest prompt of the batch
   int32_t longest_output_ = 0;
-  int32_t num_steps_ = 0;  // steps of the batch so far; also tokens of each output
+  // Steps of the batch so far. Each output has this number of tokens so far.
+  int32_t num_steps_ = 0;
 };
 
 }  // namespace quire

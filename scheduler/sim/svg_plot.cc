@@ -14,11 +14,11 @@
 namespace quire {
 namespace {
 
-// Pixels.
+// Sizes in pixels.
 constexpr double kWidth = 720;
 constexpr double kHeight = 440;
 constexpr double kLeft = 80;
-constexpr double kRight = 190;  // the legend
+constexpr double kRight = 190;  // room for the legend
 constexpr double kTop = 40;
 constexpr double kBottom = 60;
 constexpr int kNumTicks = 5;
@@ -81,8 +81,8 @@ class Axes {
   std::vector<double> TicksY() const { return Multiples(step_, 0, top_ / step_); }
 
  private:
-  // step * first, step * (first + 1), ... up to step * last. Tolerates a `last` that rounding made
-  // a little too small.
+  // Returns step * first, step * (first + 1), and so on, up to step * last. Tolerates a `last` that
+  // rounding made a little too small.
   static std::vector<double> Multiples(double step, double first, double last) {
     const double count = std::floor(last - first + 1e-9) + 1;
     std::vector<double> multiples(static_cast<size_t>(std::max(count, 0.0)));

@@ -13,8 +13,11 @@
 namespace quire {
 
 enum class BlockLayout : uint8_t {
-  kLayerMajor,  // the paper: each layer has its K and its V; a block is 2 * layers pieces
-  kBlockMajor,  // Quire: all layers of a block in one piece
+  // The PagedAttention paper's layout: K and V of each layer are separate, so a block consists of
+  // 2 * layers pieces.
+  kLayerMajor,
+  // Quire's layout: all layers of a block are in one piece.
+  kBlockMajor,
 };
 
 // Cost of copying blocks in one direction. Units: seconds.
@@ -28,14 +31,14 @@ CopyCost CostOfCopy(const Platform& platform,
                     int32_t block_size_tokens,
                     int64_t num_blocks);
 
-// Seconds to swap num_tokens out and in again.
+// Returns the seconds to swap the blocks of num_tokens tokens out and in again.
 double SwapSeconds(const Platform& platform,
                    BlockLayout layout,
                    int32_t block_size_tokens,
                    int32_t num_tokens);
 
-// Seconds of one prefill of num_tokens, without a step's fixed part, because the prefill joins a
-// step that runs anyway.
+// Returns the seconds of one prefill of num_tokens tokens, without a step's fixed overhead, because
+// the prefill joins a step that runs anyway.
 double RecomputeSeconds(const Platform& platform, int32_t block_size_tokens, int32_t num_tokens);
 
 }  // namespace quire

@@ -1,5 +1,5 @@
 // SwapLink models the copies between the pool and host memory in virtual time. Each direction has
-// one copy engine, which copies in the order of submission, beside the steps.
+// one copy engine, which copies in the order of submission, while steps run.
 //
 // Thread safety: not thread-safe.
 // Units:         nanoseconds of virtual time.
@@ -23,11 +23,12 @@ class SwapLink {
   SwapLink(const Platform& platform, BlockLayout layout, const StepLimits& limits);
 
   // Submits the swaps of a plan whose execution begins at `now`. Returns the time at which the
-  // plan's slices can begin: then all copies are submitted, and all swapped-in blocks have arrived.
-  // For a plan without slices, returns the time at which all copies are done.
+  // plan's slices can begin: by then, all copies are submitted and all swapped-in blocks have
+  // arrived. For a plan without slices, returns the time at which all copies are done.
   Instant Begin(const StepPlan& plan, Instant now);
 
-  // Returns the id of the last step, at most last_step_id, up to which all swaps are done at `now`.
+  // Returns the highest step id, but at most last_step_id, such that the swaps of this step and of
+  // all earlier steps are done at `now`.
   uint64_t SwapsDone(uint64_t last_step_id, Instant now);
 
  private:
@@ -36,9 +37,10 @@ class SwapLink {
     Instant done_at = 0;
   };
 
-  // Appends a transfer to a copy engine's queue. Returns the time at which it has been submitted.
+  // Appends a transfer to a copy engine's queue. Returns the time at which the transfer has been
+  // submitted.
   Instant Start(int64_t num_blocks, uint64_t step_id, Instant now, Instant* engine_free_at);
-  // Returns the time at which the last of the swaps' host blocks has been written.
+  // Returns the time at which all host blocks of these swap-ins have been written.
   Instant WrittenAt(const std::vector<BlockSwapIn>& swaps) const;
 
   Platform platform_;
@@ -46,8 +48,8 @@ class SwapLink {
   int32_t block_size_tokens_;
   Instant out_free_at_ = 0;
   Instant in_free_at_ = 0;
-  std::vector<Instant> written_at_;  // by host block
-  std::deque<Transfer> under_way_;   // in the order of submission
+  std::vector<Instant> written_at_;  // by host block: time at which it was written
+  std::deque<Transfer> under_way_;   // transfers in the order of submission
 };
 
 }  // namespace quire

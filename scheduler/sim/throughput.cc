@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kTolerance = 1.01;
 constexpr double kStride = 2;
-constexpr double kFarthest = 1000;  // factor from the guess, up or down
-constexpr int kMaxTrials = 40;      // 10 to reach kFarthest, 7 to reach kTolerance
+constexpr double kFarthest = 1000;  // greatest factor between the guess and a tried rate
+constexpr int kMaxTrials = 40;      // ample: 10 trials reach kFarthest, 7 more kTolerance
 
 // Runs the trace. Returns true, and adds a point, if the latency is within the limit.
 absl::StatusOr<bool> Holds(const SimConfig& config,
@@ -36,8 +36,8 @@ absl::StatusOr<SustainedRate> FindSustainedRate(const SimConfig& config,
                                                 const std::function<Trace(double)>& trace_at_rate,
                                                 double guess) {
   SustainedRate found;
-  double low = 0;   // highest rate known to hold; 0: none
-  double high = 0;  // lowest rate known not to hold; 0: none
+  double low = 0;   // highest tried rate that is within the limit; 0: none
+  double high = 0;  // lowest tried rate that is over the limit; 0: none
   double rate = guess;
   for (int trial = 0; low == 0 || high == 0 || high / low > kTolerance; ++trial) {
     if (trial == kMaxTrials || rate < guess / kFarthest || rate > guess * kFarthest) {

@@ -1,5 +1,5 @@
-// The highest request rate that a configuration serves at a given latency, by which the paper
-// compares systems.
+// Finds the highest request rate that a configuration serves at a given latency. The PagedAttention
+// paper compares systems by this rate.
 //
 // Thread safety: calls share nothing.
 #ifndef QUIRE_SCHEDULER_SIM_THROUGHPUT_H_
@@ -15,23 +15,24 @@
 
 namespace quire {
 
-// Mean normalized latency at which rates are compared: the middle of the paper's axis, which ends
-// at 1 s.
+// Mean normalized latency at which rates are compared: the middle of the latency axis, which ends
+// at 1 s in the plots of the PagedAttention paper.
 inline constexpr double kLatencyLimitSeconds = 0.5;
 
 struct RatePoint {
   double requests_per_second = 0;
-  double latency_s = 0;  // mean normalized
+  double latency_s = 0;  // mean normalized latency
 };
 
 struct SustainedRate {
   double requests_per_second = 0;
-  std::vector<RatePoint> points;  // rates tried that were within the limit, ascending
+  std::vector<RatePoint> points;  // tried rates within the limit, ascending
 };
 
-// Bisects to within 1 %, starting from guess, which need only have the right order of magnitude.
-// Traces of different rates differ only in the number and spacing of their requests. Errors: those
-// of RunSimulation, and kOutOfRange if the rate is not within a factor of 1,000 of guess.
+// Finds the rate by bisection, to within 1 %. The guess need only have the right order of
+// magnitude. The traces of trace_at_rate must differ only in the number and spacing of their
+// requests. Errors: those of RunSimulation, and kOutOfRange if the rate is not within a factor of
+// 1,000 of guess.
 absl::StatusOr<SustainedRate> FindSustainedRate(const SimConfig& config,
                                                 const std::function<Trace(double)>& trace_at_rate,
                                                 double guess);

@@ -1,4 +1,5 @@
-// Fig 12, 16 and 17: the request rates that the systems serve at an equal latency.
+// Fig 12, 16 and 17 of the PagedAttention paper: the request rates that the systems serve at an
+// equal latency.
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -29,7 +30,7 @@ constexpr BasicSampling kBasicSampling[] = {
     {"a100x8-opt-175b", false, 20},
 };
 
-// The paper's "up to 22 times", for ShareGPT.
+// The paper's claim for ShareGPT: "up to 22 times" the rate of FasterTransformer.
 constexpr double kPaperOverFasterTransformer = 22;
 
 void AddBasicSamplingRows(const BasicSampling& paper,

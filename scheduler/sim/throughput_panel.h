@@ -20,11 +20,11 @@
 namespace quire {
 
 struct ThroughputPanel {
-  std::string file_name;  // of the plot
+  std::string file_name;  // file name of the plot
   std::string title;
   std::string platform;
   std::function<Trace(double)> trace_at_rate;
-  double guess = 1;  // requests per second, roughly
+  double guess = 1;  // guess of the sustained rate, in requests per second
   bool prefix_caching = false;
   // As in SimConfig.
   int32_t num_sequences = 1;

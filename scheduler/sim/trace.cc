@@ -19,7 +19,7 @@ namespace {
 constexpr int32_t kMaxChatPrompt = 1024;
 constexpr int32_t kMaxChatOutput = 1024;
 constexpr double kMaxArrivalSeconds = 1e8;  // three years; keeps nanoseconds far from overflow
-constexpr int32_t kMaxLength = 1 << 24;     // length of a prompt or an output in a file
+constexpr int32_t kMaxLength = 1 << 24;     // upper bound on a length in a trace file
 
 // Separate random sources, so that the number of draws for lengths does not change the arrivals.
 struct Sources {

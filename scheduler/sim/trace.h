@@ -28,7 +28,7 @@ struct SimRequest {
 
 struct Trace {
   std::vector<SimRequest> requests;
-  // Tokens at the beginning of every prompt that all prompts share. Counted in prompt_tokens.
+  // Length of the beginning that all prompts share. SimRequest::prompt_tokens includes it.
   int32_t shared_prefix_tokens = 0;
 
   friend bool operator==(const Trace&, const Trace&) = default;
@@ -41,19 +41,21 @@ struct TraceOptions {
   uint64_t seed = 1;
 };
 
-// Poisson arrivals. Lengths and the order of arrivals depend on the seed alone: a higher rate gives
-// the same requests closer together, and then further requests.
+// Makes a trace with Poisson arrivals. Lengths and the order of arrivals depend on the seed alone.
+// A higher rate gives the same requests closer together, followed by more requests.
 Trace PoissonTrace(const TraceOptions& options);
 
-// num_requests requests that all arrive at the start. Ignores the rate and the duration.
+// Makes a trace of num_requests requests that all arrive at the start. Ignores the rate and the
+// duration.
 Trace OfflineTrace(const TraceOptions& options, int32_t num_requests);
 
 // The same as PoissonTrace, with prefix_tokens shared tokens before every prompt.
 Trace SharedPrefixTrace(const TraceOptions& options, int32_t prefix_tokens);
 
-// Chats, as in the paper's section 6.5. A request is one turn of a chat of kTurnsPerChat turns,
-// each turn with the same probability. Its prompt is the chat so far with the new question, cut to
-// the last 1,024 tokens; its answer has at most 1,024 tokens. No KV cache is kept between turns.
+// ChatTrace makes a trace of chats, as in section 6.5 of the PagedAttention paper. A request is one
+// turn of a chat of kTurnsPerChat turns; all turns are equally probable. The prompt is the chat so
+// far plus the new question, cut to the last 1,024 tokens. The output has at most 1,024 tokens. No
+// KV cache is kept between turns.
 inline constexpr int32_t kTurnsPerChat = 8;
 Trace ChatTrace(const TraceOptions& options);
 

@@ -1,4 +1,5 @@
-// Memory that the vAttention paper's windows take: section 4, Fig 6, Tables 7 and 8.
+// Memory that the vAttention paper's windows of virtual memory take: section 4, Fig 6, Tables 7 and
+// 8.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -120,7 +121,7 @@ struct Range {
   double most = 0;
 };
 
-// Range of a request's worst waste over all models, with one GPU and with two, in MB.
+// Returns the range of a request's worst waste over all models, with one GPU and with two, in MB.
 absl::StatusOr<Range> WorstWaste(BlockLayout layout, int64_t page_bytes) {
   Range waste;
   for (const VattentionModel& model : kVattentionModels) {
@@ -159,7 +160,8 @@ absl::Status AddWaste(Figure* figure) {
   return absl::OkStatus();
 }
 
-// Section 5.1: a window of Yi-34B-200K on two GPUs for 500 requests of 200K tokens.
+// Adds the rows of section 5.1: the address space of Yi-34B-200K's windows on two GPUs, for 500
+// requests of 200K tokens.
 void AddAddresses(Figure* figure) {
   constexpr int64_t kTokens = 200'000;
   constexpr int64_t kRequests = 500;

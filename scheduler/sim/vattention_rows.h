@@ -22,9 +22,9 @@ namespace quire {
 struct VattentionModel {
   const char* name;
   const char* platform;
-  double kv_kib_per_token;      // section 4
-  double saturates_at;          // Fig 6: requests in a batch
-  const char* tokens_per_page;  // Table 8: a page of 64 KB, on one GPU and on two
+  double kv_kib_per_token;      // from section 4
+  double saturates_at;          // Fig 6: batch size at which throughput saturates
+  const char* tokens_per_page;  // Table 8: with pages of 64 KB, on one GPU and on two
 };
 inline constexpr VattentionModel kVattentionModels[] = {
     {"Yi-6B", "a100-yi-6b", 64, 200, "64, 128"},

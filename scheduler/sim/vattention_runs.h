@@ -1,4 +1,5 @@
-// Runs of requests in windows, from which the vAttention paper's figures are made.
+// Runs of requests in windows of virtual memory (window_run.h). The vAttention paper's figures are
+// made from these runs.
 //
 // Thread safety: calls share nothing.
 // Errors:        those of ServeInWindows.
@@ -24,26 +25,27 @@ struct DecodePoint {
   double mapped_bytes_per_s = 0;  // on each GPU
 };
 
-// Measures decoding alone, in batches of up to 512 requests, or fewer if these do not fit. Each
-// request grows from 1,024 to 1,536 tokens.
+// Measures decoding alone, in batches of up to 512 requests, or fewer if 512 do not fit the pool.
+// Each request grows from 1,024 to 1,536 tokens.
 absl::StatusOr<std::vector<DecodePoint>> SweepDecode(const WindowRunConfig& config);
 
 // Returns the smallest batch with at least nine tenths of the highest throughput. REQUIRES: points
 // is not empty.
 int32_t SaturatingBatch(const std::vector<DecodePoint>& points);
 
-// Waits for mappings in 4,096 decode steps. All requests have the same length, 16,384 tokens at
-// first.
+// How long decode steps wait for mappings, measured over 4,096 steps. All requests have the same
+// length, which is 16,384 tokens before the first step.
 struct DecodeWaits {
-  double usual_ms = 0;      // median duration of steps that do not wait
-  double waiting_ms = 0;    // mean duration of steps that wait; 0: no step waits
-  double longest_ms = 0;    // longest wait
-  int64_t steps_apart = 0;  // from the first waiting step to the second; 0: fewer than two
+  double usual_ms = 0;    // median duration of steps that do not wait
+  double waiting_ms = 0;  // mean duration of steps that wait; 0: no step waits
+  double longest_ms = 0;  // longest wait
+  // Steps from the first waiting step to the second; 0: fewer than two wait.
+  int64_t steps_apart = 0;
 };
 absl::StatusOr<DecodeWaits> MeasureDecodeWaits(const WindowRunConfig& config);
 
-// Returns the percentage by which the prefill of a lone prompt takes longer if its pages are mapped
-// first.
+// Returns the percentage by which the prefill of a lone prompt takes longer if the prompt's pages
+// must be mapped first.
 absl::StatusOr<double> PrefillSlowdownPercent(const WindowRunConfig& config, int32_t prompt_tokens);
 
 // Returns the bytes that the driver maps on each GPU in a second while a prompt waits.

@@ -1,5 +1,5 @@
 // Rows on the time that requests wait for vAttention's windows of virtual memory: Fig 10 and 11 of
-// the paper, its reclamation, and Linux's limit on mappings.
+// the vAttention paper, reclamation of pages, and Linux's limit on mappings.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -17,12 +17,13 @@
 namespace quire {
 namespace {
 
-constexpr int32_t kSpikeBatch = 4;      // Fig 10
-constexpr int32_t kLockstepBatch = 32;  // so many that mapping one step ahead cannot hide the time
+constexpr int32_t kSpikeBatch = 4;  // batch size in Fig 10
+// Batch size so large that mapping one step ahead cannot hide the mapping time.
+constexpr int32_t kLockstepBatch = 32;
 constexpr int32_t kReclaimBatch = 8;
 constexpr int32_t kReclaimRequests = 64;
 
-// Fig 10 has 1,024 tokens in a page of 2 MB, which Llama-3-8B has on one GPU.
+// In Fig 10 a page of 2 MB holds 1,024 tokens, as with Llama-3-8B on one GPU.
 WindowRunConfig SpikeConfig(BlockLayout layout, bool maps_ahead) {
   WindowRunConfig config = WindowConfigFor(kVattentionLlama, layout, kCudaPageBytes);
   config.platform.num_gpus = 1;
@@ -87,8 +88,8 @@ FigureRow PrefillRow(BlockLayout layout, int64_t page_bytes, double percent) {
   return WithinPoints(quantity, page_bytes == 64 * kKiB ? 15 : 3, percent, 2);
 }
 
-// Fig 11. The paper does not name the model of its number, so the highest of our three models is
-// compared.
+// Adds Fig 11. The paper gives one number without its model, so the highest number of our three
+// models is compared with it.
 absl::Status AddPrefillSlowdowns(Figure* figure) {
   Plot plot{.file_name = "vattention-prefill",
             .title = "Fig 11: a prefill of 16K whose pages are mapped before it",
@@ -137,8 +138,8 @@ absl::Status AddReclamation(const FigureOptions& options, Figure* figure) {
   return absl::OkStatus();
 }
 
-// Tokens that one process can map in main memory, with blocks of 16 tokens. A page of the
-// layer-major layout is as large as K of one layer in a block.
+// Adds the number of tokens that one process can map in main memory, with blocks of 16 tokens. In
+// the layer-major layout, a page has the size of one layer's K in a block.
 void AddMapLimit(Figure* figure) {
   for (BlockLayout layout : kWindowLayouts) {
     for (const VattentionModel& model : kVattentionModels) {

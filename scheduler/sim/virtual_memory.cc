@@ -9,13 +9,14 @@
 namespace quire {
 namespace {
 
-// The paper: a call of its driver that maps a page of 64 to 256 KB takes about 9 us. The paper
-// gives no time for unmapping; the same time is assumed.
+// In the vAttention paper, a call of its driver that maps a page of 64 to 256 KB takes about 9 us.
+// The paper gives no time for unmapping, so the same time is assumed.
 constexpr Instant kSmallPageMap = 9 * kNanosPerMicro;
 constexpr Instant kSmallPageUnmap = 9 * kNanosPerMicro;
 
-// CUDA's calls for 2 MB on an A100, cuMemMap 1.45 us and cuMemSetAccess 35.99 us, cuMemUnmap
-// 25.63 us: ovg-project/kvcached, benchmarks/bench_vmm. Physical pages are made beforehand.
+// Times of CUDA's calls for a page of 2 MB on an A100: cuMemMap 1.45 us plus cuMemSetAccess 35.99
+// us, and cuMemUnmap 25.63 us. Source: ovg-project/kvcached, benchmarks/bench_vmm. Physical pages
+// are made beforehand, so making them takes no time here.
 constexpr Instant kCudaPageMap = 37'440;
 constexpr Instant kCudaPageUnmap = 25'630;
 
@@ -78,8 +79,8 @@ void PageMapper::FindNeeded(const std::vector<int64_t>& tokens, int64_t more_tok
 
 int32_t PageMapper::Begin(int64_t num_tokens) {
   const int64_t wanted = GroupsFor(num_tokens);
-  // A slot with enough groups is better than one with too few. Among equals, the count nearer to
-  // `wanted` is better.
+  // A slot with enough groups is better than a slot with too few. If both or neither have enough,
+  // the slot with the count nearer to `wanted` is better.
   const auto is_better = [&](int64_t a, int64_t b) {
     const bool a_is_enough = a >= wanted;
     return a_is_enough == (b >= wanted) ? (a_is_enough ? a < b : a > b) : a_is_enough;
@@ -156,7 +157,7 @@ std::optional<Instant> PageMapper::BeginStep(Instant now, const std::vector<int6
 void PageMapper::MapAhead(Instant begin) {
   background_free_at_ = begin;
   for (size_t slot = 0; slot < groups_.size(); ++slot) {
-    // Pages that do not fit are left to the step that needs them.
+    // If too little memory is free, the step that needs the pages maps them.
     const int64_t missing = needed_[slot] - groups_[slot];
     if (missing > 0 && Reclaim(missing, &background_free_at_)) {
       Map(slot, missing, &background_free_at_);

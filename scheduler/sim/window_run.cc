@@ -65,7 +65,8 @@ class WindowRun {
     return absl::OkStatus();
   }
 
-  // Computes one token for each running request. The step writes K and V of the previous token.
+  // Computes one token for each running request. The step writes K and V of the request's previous
+  // token.
   absl::Status Decode() {
     StepWork work;
     for (size_t slot = 0; slot < running_.size(); ++slot) {
@@ -139,7 +140,7 @@ class WindowRun {
   CostModel cost_;
   PageMapper mapper_;
   std::vector<std::optional<SimRequest>> running_;  // by slot
-  std::vector<int64_t> tokens_;                     // stored, by slot
+  std::vector<int64_t> tokens_;                     // by slot: number of stored tokens
   int32_t num_running_ = 0;
   size_t next_ = 0;
   Instant now_ = 0;

@@ -1,9 +1,10 @@
-// ByteWriter encodes numbers and strings as bytes; ByteReader decodes them. Integers are LEB128
-// varints (signed ones zigzag), all others little-endian.
+// ByteWriter encodes numbers and strings as bytes; ByteReader decodes them. Varint writes an
+// unsigned integer as a LEB128 varint, and Zigzag a signed one. Fixed32 and Fixed64 are
+// little-endian.
 //
 // Thread safety: not thread-safe.
-// Errors:        a read past the end or of a varint of more than 64 bits fails the reader for good.
-//                The reader returns zeros from then on.
+// Errors:        if a read goes past the end or meets a varint of more than 64 bits, the reader
+//                fails for good: it returns zeros from then on.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_BYTE_STREAM_H_
 #define QUIRE_SCHEDULER_STEP_LOG_BYTE_STREAM_H_
 
@@ -43,7 +44,8 @@ class ByteWriter {
  private:
   static constexpr size_t kMaxVarintBytes = 10;
 
-  // Returns the position of the next bytes. Doubles a full buffer, so that growing is amortized.
+  // Returns the position for the next `more` bytes. Doubles a full buffer, so that the cost of
+  // growing is amortized.
   char* Room(size_t more) {
     if (buffer_.size() - size_ < more) {
       buffer_.resize(2 * buffer_.size() + more);
@@ -58,7 +60,7 @@ class ByteWriter {
     size_ += size;
   }
 
-  std::vector<char> buffer_;  // only the first size_ bytes are written
+  std::vector<char> buffer_;  // the first size_ bytes hold data
   size_t size_ = 0;
 };
 

@@ -4,8 +4,9 @@
 // different layouts.
 //
 // Thread safety: free functions, safe from any thread.
-// Errors:        Get fails the reader if a number is out of its type's range.
-// Cost:          O(bytes). A vector from Get takes at most a few times the bytes that Get reads.
+// Errors:        Get makes the reader fail if a number is out of its type's range.
+// Cost:          O(bytes). A vector that Get makes takes at most a few times as much memory as the
+//                bytes from which Get makes it.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_FIELD_CODEC_H_
 #define QUIRE_SCHEDULER_STEP_LOG_FIELD_CODEC_H_
 
@@ -138,7 +139,7 @@ void Get(ByteReader& in, T& value) {
   } else if constexpr (std::same_as<T, std::string>) {
     value = in.Raw(in.Varint());
   } else if constexpr (kIsVector<T>) {
-    // The vector grows as its elements are read, else a forged count could fill the memory.
+    // The vector grows as its elements are read, else a forged element count could exhaust memory.
     for (uint64_t left = in.Varint(); left > 0 && in.ok(); --left) {
       Get(in, value.emplace_back());
     }

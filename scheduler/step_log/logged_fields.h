@@ -1,9 +1,9 @@
 // Lists every type that goes into a step log, with all of its fields. This list is the format:
 // field_codec.h writes and reads the fields named here.
 //
-// A field added to one of these types must be named here, else this does not compile: the macro's
-// structured binding needs all fields, in the order of declaration. A named field is logged and
-// changes the layout in the log's head, so older logs are refused. To keep older logs readable,
+// A field added to one of these types must be named here, else this header does not compile: the
+// macro's structured binding needs all fields, in the order of declaration. A named field is logged
+// and changes the layout in the log's head, so older logs are refused. To keep older logs readable,
 // append the field to its record instead (step_log_record.h, PutTail).
 //
 // Thread safety: free functions, safe from any thread.
@@ -33,7 +33,8 @@
     return std::tie(__VA_ARGS__);                     \
   }
 
-// LastOf(value) returns the greatest enumerator. REQUIRES: numbers from 0 without gaps.
+// LastOf(value) returns the greatest enumerator. REQUIRES: the enumerators are numbered from 0
+// without gaps.
 #define QUIRE_LOGGED_ENUM(Type, last) \
   constexpr Type LastOf(Type /*value*/) { return Type::last; }
 
@@ -60,7 +61,8 @@ QUIRE_LOGGED_FIELDS(CoreConfig,
                     max_pinned_share,
                     block_hash_key)
 
-// Not by macro, which would log wants_next_blocks too: EpochBegun appends that field (PutTail).
+// Written without the macro, which would also log wants_next_blocks: EpochBegun appends that field
+// instead (PutTail).
 template <typename T>
 requires std::same_as<std::remove_const_t<T>, StepLimits>
 auto FieldsOf(T& logged) {

@@ -1,9 +1,9 @@
-// RecordedCore wraps a SchedulerCore. It writes every call that changes the core to a step log: the
-// arguments before the call, the outcome after the call. From the log, replay.h makes the same
-// plans again. The core does not know the log. Without a log, RecordedCore only forwards the calls.
+// RecordedCore wraps a SchedulerCore. It writes a step log: for every call that changes the core,
+// the arguments before the call and the outcome after the call. From this log, replay.h makes the
+// same plans again. The core does not know the log. Without a log, RecordedCore only forwards the
+// calls.
 //
-// The log holds prompts, output and the key of the block hashes, so it must be kept as secret as
-// these.
+// The log holds prompts, output and the key of the block hashes, so it must be kept secret.
 //
 // Thread safety: as SchedulerCore.
 // Cost:          with a log, O(arguments and outcome); scheduler/step_log/README.md has figures.
@@ -35,7 +35,7 @@ class RecordedCore {
   explicit RecordedCore(const CoreConfig& config) : RecordedCore(config, Log{}) {}
   RecordedCore(const CoreConfig& config, const Log& log);
 
-  // As in SchedulerCore.
+  // The methods below do the same as those of SchedulerCore.
   void BeginEpoch(uint64_t scheduler_incarnation,
                   uint64_t group_epoch,
                   const StepLimits& limits,

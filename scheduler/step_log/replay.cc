@@ -19,7 +19,8 @@
 namespace quire {
 namespace {
 
-// No server accepts more. Bounds the memory that a forged log can ask for.
+// Upper bound on the sequences of a request, so that a forged log cannot exhaust memory. No server
+// accepts a request with more sequences.
 constexpr int32_t kMaxSequencesPerRequest = kMaxSequencesLimit;
 
 std::string Describe(const CallResult& answered) { return absl::StrCat(answered.value); }
@@ -52,7 +53,8 @@ absl::Status Impossible(std::string_view what) {
   return Error(absl::StatusCode::kDataLoss, "STEP_LOG", what);
 }
 
-// Returns true if the request meets what SchedulerCore::AddRequest REQUIRES of the request alone.
+// Returns true if the request meets those REQUIRES of SchedulerCore::AddRequest that concern the
+// request alone, not the state of the core.
 bool IsAcceptable(const Request& request) {
   if (request.prompt_token_ids.empty() || request.max_tokens < 1 || request.num_sequences < 1 ||
       request.num_sequences > kMaxSequencesPerRequest || request.pins_prefix ||
@@ -197,7 +199,8 @@ class Replayer {
     return Compare("the output", taken, std::make_optional(replayed));
   }
 
-  // Clears both answer_ and plan_, since each call has only one answer.
+  // Compares a logged outcome with the replayed one. Clears both answer_ and plan_, since a call
+  // has only one outcome.
   template <typename T>
   absl::Status Compare(std::string_view what, const T& logged, std::optional<T> replayed) {
     if (!replayed.has_value()) {
@@ -221,8 +224,8 @@ class Replayer {
   std::optional<SchedulerCore> core_;
   bool has_epoch_ = false;
   std::optional<RequestId> last_id_;
-  std::optional<CallResult> answer_;  // of the last call, until it is compared
-  std::optional<PlanMade> plan_;      // of the last call, until it is compared
+  std::optional<CallResult> answer_;  // outcome of the last call, until Compare
+  std::optional<PlanMade> plan_;      // plan of the last call, until Compare
 };
 
 }  // namespace

@@ -1,10 +1,10 @@
 // Replay feeds the events of a step log to a fresh SchedulerCore, the production one, and compares
 // every plan and all output with those in the log. The core is a function of its events, so a log
-// of the same program replays to identical plans. A difference means that the core broke this
-// promise, or that another program wrote the log.
+// of the same program replays to identical plans. A difference means that the core depended on
+// something else, which is a bug, or that another program wrote the log.
 //
 // Thread safety: a free function, safe from any thread.
-// Cost:          that of the core's calls; O(size of the log).
+// Cost:          that of the core's calls, and O(size of the log).
 // Source:        the log of a replicated state machine, as in Raft, Ongaro and Ousterhout 2014.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_REPLAY_H_
 #define QUIRE_SCHEDULER_STEP_LOG_REPLAY_H_

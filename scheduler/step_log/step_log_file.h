@@ -2,7 +2,7 @@
 // holds up the core. If the disk is full, fails, or falls behind by more than the buffer, the log
 // ends with a warning; the service goes on.
 //
-// Nothing is synced: written bytes survive a crash of the process, but not of the machine.
+// The log is never synced: written bytes survive a crash of the process, but not of the machine.
 //
 // Thread safety: one thread calls Write; any thread may construct, call Open and destroy.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_
@@ -26,7 +26,7 @@ class StepLogFile : public StepLogSink {
   // Upper bound on the bytes that wait for the disk.
   static constexpr size_t kDefaultBufferBytes = size_t{64} << 20;
 
-  // Makes no file yet. Bytes written before Open wait until Open has made the file.
+  // The constructor makes no file. Bytes written before Open wait until Open has made the file.
   explicit StepLogFile(std::string path, size_t buffer_bytes = kDefaultBufferBytes);
 
   // Makes a new file that only its owner may read. An existing file of this name, the log of the

@@ -4,7 +4,8 @@
 //            checksum: u64, of all bytes before it
 //   record   size: u32 | ~size: u32 | checksum: u64 | payload: size bytes
 //   payload  kind of the record (its index in StepLogRecord), then its fields (field_codec.h), then
-//            fields added later (PutTail), unless they have their default; not in the layout
+//            fields added later (PutTail) if they differ from their default; these fields are not
+//            part of the layout
 //
 // The checksum of a record covers its payload and the previous checksum, so that a changed, missing
 // or misplaced record is found. The layout is a hash over the types of all fields, and a program
@@ -32,7 +33,8 @@
 
 namespace quire {
 
-// Larger than the record of any request. Bounds the memory that a damaged log can ask for.
+// Upper bound on the size of a record, so that a damaged log cannot exhaust memory. The record of
+// any request is smaller.
 inline constexpr uint32_t kMaxStepLogRecordBytes = 1U << 28;
 
 // Encodes one log, record by record.
@@ -42,7 +44,7 @@ class StepLogEncoder {
   // method.
   std::string_view Head(std::string_view program_version);
 
-  // T is an alternative of StepLogRecord.
+  // Returns the record's bytes. REQUIRES: T is an alternative of StepLogRecord.
   template <typename T>
   std::string_view Record(const T& record) {
     payload_.Clear();
@@ -58,23 +60,24 @@ class StepLogEncoder {
  private:
   ByteWriter payload_;
   ByteWriter framed_;
-  uint64_t checksum_ = 0;  // of the previous record
+  uint64_t checksum_ = 0;  // checksum of the previous record
 };
 
 // Reads a log from a stream.
 class StepLogReader {
  public:
   // Reads the head. The stream must outlive the reader.
-  // Errors: kInvalidArgument STEP_LOG if it is no step log or has another layout.
+  // Errors: kInvalidArgument STEP_LOG if the stream holds no step log, or one with another layout.
   static absl::StatusOr<StepLogReader> Open(std::istream* stream);
 
-  // Returns the next record, or nullopt at the end and if the last record is cut short (is_torn).
+  // Returns the next record. Returns nullopt at the end, or if the last record is cut short
+  // (is_torn).
   // Errors: kDataLoss STEP_LOG; the message has the number and position of the damaged record.
   absl::StatusOr<std::optional<StepLogRecord>> Next();
 
   const std::string& program_version() const { return version_; }
   bool is_torn() const { return is_torn_; }
-  int64_t num_records() const { return num_records_; }  // read so far
+  int64_t num_records() const { return num_records_; }  // records read so far
 
  private:
   explicit StepLogReader(std::istream* stream) : stream_(stream) {}
@@ -89,7 +92,7 @@ class StepLogReader {
   std::string bytes_;
   uint64_t checksum_ = 0;
   int64_t num_records_ = 0;
-  int64_t offset_ = 0;  // bytes read
+  int64_t offset_ = 0;  // bytes read so far
   bool is_torn_ = false;
 };
 

@@ -98,9 +98,9 @@ using StepLogRecord = std::variant<CoreConfig,
                                    EventsTaken>;
 
 QUIRE_LOGGED_FIELDS(EpochBegun, scheduler_incarnation, group_epoch, limits, after_crash)
-// PutTail writes fields that were added to a record later. They come after all other fields, and
-// only if they differ from their default, so that logs without them keep their bytes and layout.
-// Most records have no such fields.
+// PutTail writes fields that were added to a record type later. Such fields come after all others,
+// and are written only if they differ from their default, so that logs without them keep their
+// bytes and layout. Most records have no such fields.
 template <typename T>
 void PutTail(const T& /*record*/, ByteWriter& /*out*/) {}
 template <typename T>
@@ -128,9 +128,9 @@ QUIRE_LOGGED_FIELDS(PlanMade,
                     num_releases)
 QUIRE_LOGGED_FIELDS(EventsTaken, digest, num_tokens, num_finished)
 
-// O(plan).
+// Cost: O(size of the plan).
 PlanMade Summarize(const StepPlan& plan);
-// The digest covers everything in the events. O(events).
+// The digest covers everything in the events. Cost: O(size of the events).
 EventsTaken Summarize(const std::vector<OutputEvent>& events);
 
 }  // namespace quire

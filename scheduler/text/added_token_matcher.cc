@@ -51,7 +51,8 @@ class SpaceReader {
  public:
   explicit SpaceReader(std::string_view text) : text_(text) {}
 
-  // Returns the end of the white space that begins at `start`. Adds the bytes read to *num_steps.
+  // Returns the end of the white space that begins at `start`. Adds the number of bytes read to
+  // *num_steps.
   // REQUIRES: a character begins at start.
   size_t SkipRight(size_t start, size_t* num_steps) {
     if (start >= end_) {

@@ -1,5 +1,5 @@
-// AddedTokenMatcher cuts text at added tokens. It finds the leftmost match, and of the tokens that
-// match there, the longest. Then that token's rules (single_word, lstrip, rstrip) apply.
+// AddedTokenMatcher cuts text at added tokens. It finds the leftmost match. If several tokens match
+// there, it takes the longest token. Then this token's rules (single_word, lstrip, rstrip) apply.
 //
 // Thread safety: safe from any thread after the last Add.
 // Cost:          O(bytes). Each byte of the text, and each byte compared with a token, is a step of
@@ -55,7 +55,7 @@ class AddedTokenMatcher {
     const Rules* rules;
   };
 
-  // Returns the longest token at start. Increases *num_steps by the number of bytes it compared.
+  // Returns the longest token at start. Increases *num_steps by the number of compared bytes.
   std::optional<Match> LongestAt(std::string_view text, size_t start, size_t* num_steps) const;
 
   // A trie: (node, byte) -> node. Node 0 is the root.

@@ -19,7 +19,8 @@ namespace {
 
 constexpr uint32_t kNoRank = std::numeric_limits<uint32_t>::max();
 
-// Up to this many symbols, searching all pairs for the best one is faster than keeping a queue.
+// Up to this many symbols, a search of all pairs for the lowest rank is faster than a priority
+// queue.
 constexpr size_t kShortWordSymbols = 48;
 
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581, SentencePiece's space
@@ -28,7 +29,7 @@ uint64_t PairKey(TokenId left, TokenId right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
 
-// Entries of the queue are ordered by rank, then by position. The smallest is taken first.
+// Entries of the queue are ordered by rank, then by position. The smallest entry is taken first.
 uint64_t QueueEntry(uint32_t rank, size_t position) {
   return uint64_t{rank} << 32 | static_cast<uint32_t>(position);
 }
@@ -171,9 +172,9 @@ absl::Status BpeModel::AddMerge(const JsonNode& node,
   return absl::OkStatus();
 }
 
-// With a SentencePiece vocabulary a whole text is one piece. It may be cut before each run of
-// U+2581 if no merged token has a U+2581 behind another character, because then no merge crosses
-// such a cut.
+// With a SentencePiece vocabulary, a whole text is one piece. If no merged token has a U+2581
+// behind another character, then no merge crosses the start of a run of U+2581, so that the piece
+// can be cut there.
 void BpeModel::FindSafeCut(const Vocabulary& vocabulary) {
   if (byte_level_ || !vocabulary.FindInModel(kMetaspace).has_value()) {
     return;
@@ -193,7 +194,8 @@ absl::Status BpeModel::IndexWholePieces(const Vocabulary& vocabulary) {
   for (TokenId id = 0; id < vocabulary.size(); ++id) {
     total_bytes += vocabulary.Text(id).size();
   }
-  // Reserves all bytes at once, because the keys of whole_pieces_ are views into piece_bytes_.
+  // Reserves all bytes at once: piece_bytes_ must not move, because the keys of whole_pieces_ are
+  // views into it.
   piece_bytes_.reserve(byte_level_ ? total_bytes : 0);
   whole_pieces_.reserve(static_cast<size_t>(vocabulary.size()));
   Scratch scratch;
@@ -298,9 +300,10 @@ void BpeModel::ReadByteSymbols(std::string_view word, std::vector<TokenId>* symb
   }
 }
 
-// The unk token of an unknown character is appended before the next known character or at the end.
-// Until then `pending_unk` is true. Fallback bytes overtake the unk token, as in Hugging Face's
-// code.
+// The unk token of an unknown character is not appended at once, but before the next known
+// character or at the end (without fuse_unk, also before another unk token). Until then
+// `pending_unk` is true. Fallback bytes are appended at once, and so come before a pending unk
+// token, as in Hugging Face's code.
 void BpeModel::ReadCharacterSymbols(std::string_view word, std::vector<TokenId>* symbols) const {
   bool pending_unk = false;
   size_t position = 0;
@@ -415,7 +418,7 @@ absl::Status BpeModel::MergeLong(TextBudget* budget, Scratch* scratch) const {
       continue;
     }
     size_t right = static_cast<size_t>(next[left]);
-    // The pair may have changed since it was queued.
+    // Skips the entry if its pair has changed since the entry was queued.
     const Merge* current = FindMerge(symbols[left], symbols[right]);
     if (current == nullptr || current->merged != merged) {
       continue;

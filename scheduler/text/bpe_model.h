@@ -1,12 +1,12 @@
 // BpeModel merges the characters or bytes of a piece of text into tokens. It repeatedly merges the
-// adjacent pair with the lowest rank, leftmost first.
+// adjacent pair with the lowest rank. If several pairs have this rank, it merges the leftmost.
 //
 // Thread safety: immutable after Create; safe from any thread. Each thread needs its own Scratch.
 // Errors:        kInvalidArgument, reason TOKENIZER.
-// Cost:          a piece that is itself a token takes one look-up. Other pieces take O(n^2) up to a
-//                few dozen symbols, where that is fastest, and O(n log n) beyond, with a priority
-//                queue over a linked list. Each byte, and each pair that leaves the queue, is a
-//                step of the text's budget.
+// Cost:          a piece that is itself a token takes one look-up. Another piece of up to a few
+//                dozen symbols takes O(n^2), which is fastest for so few. A longer piece takes
+//                O(n log n), with a priority queue over a linked list. Each byte, and each pair
+//                that leaves the queue, is a step of the text's budget.
 // Source:        Sennrich, Haddow and Birch 2016, algorithm 1.
 #ifndef QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_
 #define QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_
@@ -41,13 +41,14 @@ class BpeModel {
     std::vector<uint64_t> queue;
   };
 
-  // node: the value of the key "model". byte_level: pieces are bytes, and the vocabulary writes
-  // each byte as a character of GPT-2's alphabet. vocabulary must outlive the model.
+  // node: the value of the key "model". byte_level: true if pieces are bytes, each of which the
+  // vocabulary writes as a character of GPT-2's alphabet. vocabulary must outlive the model.
   static absl::StatusOr<std::unique_ptr<const BpeModel>> Create(const JsonNode& node,
                                                                 const Vocabulary& vocabulary,
                                                                 bool byte_level);
 
-  // Appends the tokens of piece. REQUIRES: valid UTF-8, not empty. Errors: those of the budget.
+  // Appends the tokens of piece. REQUIRES: piece is valid UTF-8, and not empty. Errors: those of
+  // the budget.
   absl::Status Encode(std::string_view piece,
                       TextBudget* budget,
                       Scratch* scratch,

@@ -1,5 +1,5 @@
-// Detokenizer turns the tokens of one sequence into text as they come. It never returns part of a
-// character: it holds back the bytes, at most three, of a character that is not complete yet.
+// Detokenizer turns the tokens of one sequence into text, token by token. It never returns part of
+// a character: it holds back the bytes, at most three, of a character that is not complete yet.
 //
 // Thread safety: not thread-safe; one per sequence. Copyable, for forks.
 // Invariants:    for every split of the tokens,

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxQuotedBytes = 64;
 constexpr int kMaxSequenceDepth = 16;
-constexpr size_t kMaxSequenceLeaves = 64;  // each leaf is a pass over the text
+constexpr size_t kMaxSequenceLeaves = 64;  // each leaf costs a pass over the text
 
 }  // namespace
 

@@ -52,7 +52,7 @@ class JsonNode {
 };
 
 // Returns the leaves of a component, in order. A component is a leaf or {"type": "Sequence",
-// <list_key>: [...]}, nested up to 16 deep, with at most 64 leaves. A null component has none.
+// <list_key>: [...]}, nested up to 16 deep, with at most 64 leaves. A null component has no leaves.
 absl::StatusOr<std::vector<JsonNode>> FlattenSequence(const JsonNode& node, const char* list_key);
 
 }  // namespace quire

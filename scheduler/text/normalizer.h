@@ -1,4 +1,4 @@
-// Normalizer rewrites text before it is cut into pieces: the `normalizer` of tokenizer.json.
+// Normalizer rewrites text before the text is cut into pieces: the `normalizer` of tokenizer.json.
 // Supported: NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace, and a Sequence of these.
 //
 // Thread safety: immutable after Parse; safe from any thread.
@@ -27,7 +27,7 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
 
-  // Rewrites *text. REQUIRES: *text is valid UTF-8; it stays valid UTF-8.
+  // Rewrites *text. REQUIRES: *text is valid UTF-8. The result is valid UTF-8, too.
   // Errors: those of Pattern::FindAll, and those of the budget if a step makes the text too long.
   absl::Status Apply(TextBudget* budget, std::string* text) const;
 

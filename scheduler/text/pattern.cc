@@ -22,8 +22,9 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 4096;
 constexpr int kMaxRepeat = 256;
-// MULTILINE: ^ and $ always match at line ends in Oniguruma. AUTO_CALLOUT: PCRE2 calls CountItem.
-// NO_AUTO_CAPTURE: a match would set all groups that capture, at a cost that no step counts.
+// MULTILINE: ^ and $ always match at line ends in Oniguruma. AUTO_CALLOUT: PCRE2 calls CountItem
+// before each item. NO_AUTO_CAPTURE: otherwise a match would set all groups that capture, and
+// CountItem would not count this cost.
 constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
                               PCRE2_AUTO_CALLOUT | PCRE2_NO_AUTO_CAPTURE;
 constexpr uint32_t kHeapLimitKiB = 64 * 1024;
@@ -46,13 +47,14 @@ absl::Status Refused(std::string_view rule) {
   return InvalidArgument("TOKENIZER", absl::StrCat("pattern: ", ToAbsl(rule)));
 }
 
-// Escapes that mean something else in Oniguruma, or start features that no tokenizer needs. A
-// reference to a group reads all of the group's text in one item; \c consumes the next character,
-// even a bracket.
+// Escapes that mean something else in Oniguruma, or start features that no tokenizer needs. Digits,
+// \g and \k are among them, because a reference to a group reads all of the group's text in one
+// item. So is \c, because it consumes the next character, even a bracket.
 constexpr std::string_view kRefusedEscapes = "hHRXKGCQEgkzZc123456789";
 
 // Texts accepted after "(?". Other groups capture, change how the rest of the pattern is read, or
-// call a part of the pattern. A call copies the state of all items, at a cost that no step counts.
+// call a part of the pattern. Such a call copies the state of all items, a cost that CountItem does
+// not count.
 constexpr std::string_view kKnownGroups[] = {":", "=", "!", "<=", "<!", ">", "i:"};
 
 // Returns the largest number of a count like {1,3} at the front of pattern, or 0 if no count is
@@ -79,11 +81,11 @@ int LargestRepeat(std::string_view pattern) {
 // State of CountItem over one text.
 struct Progress {
   TextBudget* budget;
-  size_t position;  // where the previous item was tried
+  size_t position;  // position at which the previous item was tried
 };
 
-// PCRE2 calls this before it tries an item of a pattern. Spends a step for the item, and one for
-// each character read since the previous item.
+// Callback that PCRE2 calls before it tries an item of a pattern. Spends one step for the item, and
+// one step for each character read since the previous item.
 int CountItem(pcre2_callout_block* item, void* data) {
   auto* progress = static_cast<Progress*>(data);
   const size_t position = item->current_position;
@@ -105,7 +107,8 @@ size_t NamedClassBytes(std::string_view text) {
   return text.substr(end).starts_with(":]") ? end + 2 : 0;
 }
 
-// Refuses syntax that PCRE2 and Oniguruma read differently, and syntax whose cost no step counts.
+// Refuses syntax that PCRE2 and Oniguruma read differently, and syntax whose cost CountItem does
+// not count.
 absl::Status CheckPortable(std::string_view pattern) {
   bool in_class = false;
   for (size_t i = 0; i < pattern.size(); ++i) {

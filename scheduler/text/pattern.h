@@ -5,8 +5,8 @@
 // Thread safety: immutable after Compile; safe from any thread.
 // Cost:          each item of the pattern that is tried, and each character that an item reads, is
 //                a step of the text's budget. PCRE2 calls back before each item, which takes about
-//                10 ns. PCRE2's own limit would not do: it bounds a single match and does not count
-//                characters.
+//                10 ns. PCRE2's own match limit does not suffice: it bounds only a single match,
+//                and does not count characters.
 #ifndef QUIRE_SCHEDULER_TEXT_PATTERN_H_
 #define QUIRE_SCHEDULER_TEXT_PATTERN_H_
 
@@ -40,10 +40,10 @@ void FindLiteral(std::string_view literal, std::string_view text, std::vector<Te
 class Pattern {
  public:
   // Errors: kInvalidArgument with reason TOKENIZER if the pattern
-  //   - does not compile, may match the empty string, or has another meaning in Oniguruma;
-  //   - has an item that may read more than 256 characters before the next item is tried (a count,
+  //   - does not compile, can match the empty string, or has another meaning in Oniguruma;
+  //   - has an item that can read more than 256 characters before the next item is tried (a count,
   //     a reference to a group);
-  //   - has a group that captures or is called. Plain groups do not capture.
+  //   - has a group that captures or is called. Plain groups, (...), do not capture here.
   static absl::StatusOr<Pattern> Compile(const std::string& pattern);
 
   Pattern(Pattern&&) noexcept;

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-// The token ids that a special token's name stands for in a template.
+// Returns the token ids that a special token's name stands for in a template.
 absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
                                                  const std::string& name,
                                                  const Vocabulary& vocabulary) {
@@ -20,7 +20,8 @@ absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
     return items.Error("must be an array");
   }
   std::vector<TokenId> ids;
-  // Makes no JsonNode of an item, because the node would copy the name.
+  // Makes no JsonNode for an item: each node would copy the path, which contains the special
+  // token's name.
   for (const Json& item : items.json()) {
     if (!item.is_number_integer() ||
         item.get<uint64_t>() >= static_cast<uint64_t>(vocabulary.size()) ||

@@ -19,14 +19,14 @@
 
 namespace quire {
 
-// Upper bound on the tokens put around a text, on both sides together. Without it a small file
-// could add very many.
+// Upper bound on the tokens put around a text, on both sides together. Without this bound, a small
+// tokenizer.json could add a huge number of tokens to every text.
 inline constexpr size_t kMaxSpecialIds = 1024;
 
 class PostProcessor {
  public:
-  // node: the value of the key "post_processor"; null means none. Cost: linear in the file, however
-  // many ids its templates stand for.
+  // node: the value of the key "post_processor"; null means none. Cost: linear in the size of the
+  // file, however many ids the templates stand for.
   static absl::StatusOr<PostProcessor> Parse(const JsonNode& node, const Vocabulary& vocabulary);
 
   const std::vector<TokenId>& prefix() const { return prefix_; }

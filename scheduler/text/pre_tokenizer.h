@@ -1,6 +1,6 @@
-// PreTokenizer cuts normalized text into the pieces that the model merges within: the
-// `pre_tokenizer` of tokenizer.json. Supported: ByteLevel (last), Split, Digits, Metaspace,
-// Whitespace, WhitespaceSplit, and a Sequence of these.
+// PreTokenizer cuts normalized text into pieces, because the model merges symbols only within a
+// piece. It implements the `pre_tokenizer` of tokenizer.json. Supported: ByteLevel (last), Split,
+// Digits, Metaspace, Whitespace, WhitespaceSplit, and a Sequence of these.
 //
 // Thread safety: immutable after Parse; safe from any thread.
 // Cost:          O(bytes), except that a Split with a Pattern costs as much as Pattern::FindAll.
@@ -42,8 +42,8 @@ class PreTokenizer {
   // node: the value of the key "pre_tokenizer"; null means that a text is one piece.
   static absl::StatusOr<PreTokenizer> Parse(const JsonNode& node);
 
-  // True if the model sees the bytes of a piece (through the byte-level alphabet), false if it sees
-  // the characters.
+  // True if the model sees the bytes of a piece (through the byte-level alphabet), false if the
+  // model sees the characters.
   bool is_byte_level() const { return is_byte_level_; }
 
   // Fills *pieces. at_text_start: true if `text` is the front of the whole text to encode.
@@ -68,7 +68,7 @@ class PreTokenizer {
     Behavior behavior;
     bool invert;
   };
-  // Puts a prefix in front of pieces, and may replace every space by the prefix.
+  // Puts a prefix in front of pieces and, if replace_spaces is true, in place of every space.
   struct PrefixStep {
     enum class When { kAlways, kFirst, kNever };
     std::string prefix;   // put in front of a piece that does not start with the prefix

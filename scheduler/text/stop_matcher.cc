@@ -12,12 +12,12 @@ namespace quire {
 
 // An automaton of Aho and Corasick. Its states are the prefixes of the stop strings, at most
 // kMaxStopStrings * kMaxStopStringBytes + 1; state 0 is the empty prefix. A state takes only 3
-// bytes, because every waiting request has an automaton. The states that a string adds form a
-// branch: consecutive states, each the child of the state before. So Child compares the next state,
-// and else searches only the first states of branches.
+// bytes, because every waiting request with stop strings has an automaton. The states that a string
+// adds form a branch: consecutive states, each the child of the state before. So Child first tries
+// the next state, and otherwise searches only the first states of branches.
 class StopAutomaton {
  public:
-  // The end of a stop string.
+  // A stop string, with the state in which it ends.
   struct End {
     int32_t state;
     int32_t index;
@@ -84,7 +84,9 @@ class StopAutomaton {
   static_assert(kMaxStopStrings * kMaxStopStringBytes <= kFallbackMask);
 
   struct Link {
-    uint16_t fallback : 13 = 0;  // state of the longest proper suffix that is a state, too
+    // A state stands for a prefix. `fallback` is the state of the prefix's longest proper suffix
+    // that has a state, too.
+    uint16_t fallback : 13 = 0;
     bool is_match : 1 = false;
     bool has_next : 1 = false;      // state + 1 is a child, in the same branch
     bool has_branches : 1 = false;  // first states of other branches are children
@@ -102,7 +104,7 @@ class StopAutomaton {
 
   const Link& At(int32_t state) const { return links_[static_cast<size_t>(state)]; }
   Link& At(int32_t state) { return links_[static_cast<size_t>(state)]; }
-  // The byte that leads from the parent to the state.
+  // Returns the byte that leads from the state's parent to the state.
   char ByteOf(int32_t state) const { return bytes_[static_cast<size_t>(state)]; }
 
   int32_t Child(int32_t state, char byte) const {
@@ -111,7 +113,7 @@ class StopAutomaton {
       return state + 1;
     }
     if (link.has_branches) {
-      for (const Branch& branch : branches_) {  // few: at most one per stop string
+      for (const Branch& branch : branches_) {  // at most one branch per stop string
         if (branch.parent == state && ByteOf(branch.first) == byte) {
           return branch.first;
         }
@@ -155,8 +157,8 @@ class StopAutomaton {
     return end - 1;
   }
 
-  // Links the states by depth. A fallback is shallower than its state, so it is linked before the
-  // state.
+  // Links the states in the order of their depths. A fallback is shallower than its state, so the
+  // fallback is linked before the state.
   void LinkFallbacks() {
     for (int32_t depth = 1; depth <= static_cast<int32_t>(kMaxStopStringBytes); ++depth) {
       for (const Branch& branch : branches_) {
@@ -174,8 +176,9 @@ class StopAutomaton {
     At(state).is_match = At(state).is_match || At(fallback).is_match;
   }
 
-  std::bitset<256> first_bytes_;  // of the stop strings; most bytes of a text are not among them
-  std::string bytes_;             // by state
+  // First bytes of the stop strings. Most bytes of a text are not among these.
+  std::bitset<256> first_bytes_;
+  std::string bytes_;             // by state: the byte that leads to the state
   std::vector<Link> links_;       // by state
   std::vector<Branch> branches_;  // ascending by `first`
   std::vector<End> ends_;

@@ -1,17 +1,17 @@
-// StopMatcher finds the first stop string in streamed text and holds back text that may begin one,
-// so that a client never sees part of a stop string. The result does not depend on how the text is
-// cut into pieces.
+// StopMatcher finds the first stop string in streamed text and holds back text that may begin a
+// stop string, so that a client never sees part of a stop string. The result does not depend on how
+// the text is cut into pieces.
 //
-// The match that is complete first counts; of several matches that end at the same byte, the
-// longest. With stops {"bc", "abcd"} the text "abcd" stops at "bc".
+// The match that ends first counts. If several matches end at the same byte, the longest of them
+// counts. With stops {"bc", "abcd"} the text "abcd" stops at "bc".
 //
-// Thread safety: not thread-safe; one per sequence. Copyable, for forks (copies share the immutable
-//                automaton, the only reason for a shared_ptr here).
+// Thread safety: not thread-safe; one per sequence. Copyable, for forks. Copies share the immutable
+//                automaton, hence the shared_ptr.
 // Invariants:    text returned so far + text held back + stop string (when matched) = text pushed.
 //                Text returned ends at a character boundary when the text pushed does.
 // Cost:          O(bytes pushed), whatever the number of stop strings. Memory: 3 bytes for each
-//                byte of the stop strings, less than 1 KiB more, and at most kMaxStopStringBytes of
-//                text held back.
+//                byte of the stop strings, plus less than 1 KiB, plus the text held back (at most
+//                kMaxStopStringBytes).
 // Source:        Aho and Corasick 1975.
 #ifndef QUIRE_SCHEDULER_TEXT_STOP_MATCHER_H_
 #define QUIRE_SCHEDULER_TEXT_STOP_MATCHER_H_
@@ -34,7 +34,7 @@ class StopAutomaton;
 
 class StopMatcher {
  public:
-  // stop_strings may be empty: then the matcher passes all text through.
+  // If stop_strings is empty, the matcher passes all text through.
   // Errors: kInvalidArgument, reason STOP_LIMIT: too many, empty, too long or not UTF-8.
   static absl::StatusOr<StopMatcher> Create(const std::vector<std::string>& stop_strings,
                                             bool include_stop_in_output);

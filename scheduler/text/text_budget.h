@@ -3,9 +3,9 @@
 // byte that is compared with an added token, a pair of symbols that may merge. It does not measure
 // time, so the same text ends the same way on every machine.
 //
-// Limits: kMaxStepsPerByte steps for each byte of the text, and kMaxBytesPerByte bytes of rewritten
-//         text, each plus a fixed allowance (kMaxFreeSteps, kMaxFreeBytes). Ordinary text with the
-//         tokenizers that README.md names takes less than a quarter of these limits.
+// Limits: for each byte of the text, kMaxStepsPerByte steps and kMaxBytesPerByte bytes of rewritten
+//         text. Every text gets kMaxFreeSteps steps and kMaxFreeBytes bytes more. Ordinary text
+//         with the tokenizers that README.md names takes less than a quarter of these limits.
 //
 // Thread safety: not thread-safe; one for each text.
 // Errors:        kInvalidArgument, reason TOKENIZE_BUDGET; or what the StopCheck returned.
@@ -34,15 +34,15 @@ class TextBudget {
  public:
   explicit TextBudget(size_t text_bytes, StopCheck stop_check = nullptr);
 
-  // Counts num_steps. Returns false, in this and all later calls, if tokenizing must end with
-  // status().
+  // Counts num_steps steps. Returns false if tokenizing must end with status(). All later calls
+  // then return false, too.
   [[nodiscard]] bool Spend(size_t num_steps) {
     num_steps_ += num_steps;
     return num_steps_ < next_look_ || Look();
   }
 
-  // Returns false if a rewritten text may not have num_bytes bytes. As after a false from Spend,
-  // tokenizing must then end with status().
+  // Returns false if a rewritten text of num_bytes bytes is too long. Tokenizing must then end with
+  // status().
   [[nodiscard]] bool HasRoomFor(size_t num_bytes);
 
   const absl::Status& status() const { return status_; }
@@ -55,7 +55,8 @@ class TextBudget {
   const size_t max_bytes_;
   const StopCheck stop_check_;
   size_t num_steps_ = 0;
-  // Value of num_steps_ at which Spend calls Look; 0 at first, and once tokenizing must end.
+  // Spend calls Look when num_steps_ reaches this value. It is 0 at first, and 0 again when
+  // tokenizing must end.
   size_t next_look_ = 0;
   absl::Status status_;
 };

@@ -57,8 +57,8 @@ absl::Status TokenDecoder::ParseLeaves(const std::vector<JsonNode>& leaves) {
   return leaves[0].CheckKeys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
 }
 
-// Accepts Replace* ByteFallback? Fuse? Strip?. Strip must follow Fuse, else it would strip each
-// token instead of the whole text.
+// Accepts the decoders Replace* ByteFallback? Fuse? Strip?, written as a regular expression. Strip
+// must follow Fuse, else Strip would strip each token instead of the whole text.
 absl::Status TokenDecoder::ParseChain(const std::vector<JsonNode>& leaves) {
   kind_ = Kind::kSentencePiece;
   bool fused = false;
@@ -308,7 +308,7 @@ DecodeState TokenDecoder::StateAfter(std::span<const TokenId> prompt,
   return state;
 }
 
-// The loose bytes at the end of prompt, as far back as an unfinished character can reach.
+// Returns the loose bytes at the end of prompt, as far back as an unfinished character can reach.
 std::string TokenDecoder::LooseTail(std::span<const TokenId> prompt,
                                     bool skip_special_tokens) const {
   std::string tail;

@@ -5,12 +5,12 @@
 // Supported: ByteLevel; Metaspace; and the SentencePiece chain of Replace, ByteFallback, Fuse and
 // Strip.
 //
-// A token has loose bytes if these need not be whole characters. In byte-level vocabularies every
-// token has loose bytes. Bytes that form no character become one U+FFFD for each maximal part, as
-// in Rust's from_utf8_lossy. In byte-fallback vocabularies only the tokens "<0x00>" to "<0xFF>"
-// have loose bytes. A complete character among these becomes text at once; every other byte becomes
-// a separate U+FFFD. (Hugging Face turns a whole run of byte tokens into U+FFFD if one byte is bad,
-// which a stream cannot know in time.)
+// A token has loose bytes if its bytes need not be whole characters. In byte-level vocabularies
+// every token has loose bytes, and bytes that form no character become one U+FFFD for each maximal
+// subpart, as in Rust's from_utf8_lossy. In byte-fallback vocabularies only the tokens "<0x00>" to
+// "<0xFF>" have loose bytes. A complete character among such bytes becomes text at once; every
+// other byte becomes a separate U+FFFD. (Hugging Face turns a whole run of byte tokens into U+FFFD
+// if one byte is bad, which a stream cannot know in time.)
 //
 // Thread safety: immutable after Parse; safe from any thread.
 // Errors:        kInvalidArgument, reason TOKENIZER.
@@ -54,10 +54,10 @@ class TokenDecoder {
   // Ends the text: appends U+FFFD for unfinished bytes.
   void Finish(DecodeState* state, std::string* text) const;
 
-  // The state after prompt. Cost: reads the first and last few tokens only.
+  // Returns the state after prompt. Cost: reads only the first and last few tokens that add text.
   DecodeState StateAfter(std::span<const TokenId> prompt, bool skip_special_tokens) const;
 
-  // The bytes the token stands for inside a text. "" for an id without a token.
+  // Returns the bytes that the token stands for inside a text; "" for an id without a token.
   std::string_view Bytes(TokenId id) const;
 
  private:
@@ -65,7 +65,7 @@ class TokenDecoder {
   enum class Kind { kByteLevel, kSentencePiece, kMetaspace };
 
   struct Token {
-    uint32_t begin = 0;  // in bytes_
+    uint32_t begin = 0;  // offset in bytes_
     uint32_t size = 0;
     bool exists = false;
     bool special = false;

@@ -22,7 +22,7 @@
 namespace quire {
 namespace {
 
-// Upper bound on a file. The largest known file (Gemma 3, 262k tokens) has 33 MB.
+// Upper bound on a file's size. The largest known file (Gemma 3, 262k tokens) has 33 MB.
 constexpr int64_t kMaxFileBytes = int64_t{256} << 20;
 // Published files have up to two million values: a token is one value, a merge up to three.
 constexpr JsonLimits kFileLimits = {.max_values = 4'000'000};
@@ -46,7 +46,8 @@ struct Tokenizer::Parts {
   AddedTokenMatcher original_matcher;    // added tokens matched in the given text
   AddedTokenMatcher normalized_matcher;  // added tokens matched in the normalized text
 
-  // Returns the texts that the matchers search for added tokens, in the order of the vocabulary.
+  // Returns the text by which each added token is found: its content, normalized if the token asks
+  // for that. The order is that of the vocabulary.
   absl::StatusOr<std::vector<std::string>> AddedTexts() const;
   absl::Status IndexAddedTokens(const std::vector<std::string>& texts);
   absl::Status EncodeSection(std::string_view section,
@@ -120,7 +121,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(const Json& json)
 }
 
 absl::StatusOr<std::vector<std::string>> Tokenizer::Parts::AddedTexts() const {
-  // One budget for all tokens together, because a file may hold many.
+  // One budget serves all added tokens together, because a file may hold many of them.
   TextBudget budget(vocabulary->added_bytes());
   size_t num_bytes = 0;
   std::vector<std::string> texts;

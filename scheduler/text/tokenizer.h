@@ -5,9 +5,9 @@
 //
 // Thread safety: immutable after Load; every method may be called from any thread at once.
 // Errors:        kInvalidArgument. Load: reason TOKENIZER, the message names file and rule.
-//                Encode: INVALID_UTF8, and those of the text's budget: TOKENIZE_BUDGET for a file
-//                that makes this text slow or long (impossible with the files of the models named
-//                above), or the error of the StopCheck.
+//                Encode: INVALID_UTF8; TOKENIZE_BUDGET if the file makes this text slow or long,
+//                which the files of the models named above never do; or the error that the budget's
+//                StopCheck returned.
 // Cost:          Load about 0.5 s for 128k tokens. Encode O(n log n) in bytes whatever the text;
 //                Decode O(bytes). No recursion on the depth or size of any input.
 // Source:        Sennrich et al. 2016 (BPE); Kudo and Richardson 2018 (SentencePiece).
@@ -51,7 +51,8 @@ class Tokenizer {
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special) const;
-  // The same with the caller's budget for this text, which counts the cost and may end the call.
+  // The same, but with a budget that the caller made for this text. The budget counts the cost, and
+  // Encode fails if it is used up.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special,
@@ -62,7 +63,7 @@ class Tokenizer {
   // text in pieces.
   std::string Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 
-  // FoldHash of the file's bytes, which tells files apart; 0 if there was no file.
+  // FoldHash of the file's bytes, to tell files apart; 0 if there was no file.
   uint64_t file_digest() const { return file_digest_; }
 
   // One more than the largest id. A smaller id may have no token: see IsValidId.

@@ -45,7 +45,7 @@ constexpr Range kNewNumbers[] = {
     {0x1E5F1, 0x1E5FA},
 };
 
-// Characters that compose, decompose or reorder in Unicode 15.0 and did not exist in the Unicode
+// Characters that compose, decompose or reorder in Unicode 15.0 but did not exist in the Unicode
 // version of Hugging Face's normalizer. That normalizer never changes these characters, and
 // composes nothing across them. U+11A7 is listed because utf8proc 2.8.0 drops U+11A7 after a Hangul
 // syllable; no character composes with U+11A7.
@@ -72,7 +72,7 @@ constexpr Range kAlphabeticSymbols[] = {
     {0x1F170, 0x1F189},
 };
 
-// Letters newer than Unicode 15.0. Lower case is the code point plus `distance`.
+// Letters newer than Unicode 15.0. A letter's lower case is its code point plus `distance`.
 struct CaseRange {
   char32_t first;
   char32_t last;

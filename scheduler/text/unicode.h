@@ -34,10 +34,11 @@ enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 
 // Returns text in the given form. Characters newer than Unicode 9 stay as they are, because Hugging
 // Face's normalizer does not change these. REQUIRES: text is valid UTF-8.
-// Cost: O(n log n), also for endless runs of combining marks.
+// Cost: O(n log n), even for long runs of combining marks.
 std::string Normalize(NormalizationForm form, std::string_view text);
 
-// Lower case, character by character, without regard to context or language.
+// Returns text in lower case, converted character by character without regard to context or
+// language.
 std::string ToLowerCase(std::string_view text);
 
 }  // namespace quire

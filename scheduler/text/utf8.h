@@ -1,5 +1,6 @@
 // Validation of UTF-8 as Unicode defines it (table 3-7): no overlong form, no surrogate, nothing
-// above U+10FFFF, no cut tail. All code behind Tokenizer::Encode relies on this validation.
+// above U+10FFFF, no truncated character at the end. All code behind Tokenizer::Encode relies on
+// this validation.
 //
 // Thread safety: free functions, safe from any thread.
 // Cost:          O(bytes); runs of ASCII are checked eight bytes at a time.

@@ -1,10 +1,11 @@
-// Vocabulary maps token texts and ids, over the model's own tokens and the added tokens.
+// Vocabulary maps token texts to ids and back, for the model's own tokens and the added tokens.
 //
 // Thread safety: immutable after Create; safe from any thread. Not copyable, because other
 //                components keep views into the object.
 // Invariants:    no two tokens share an id or a text; size() is at most twice the number of tokens,
 //                so that a file cannot make the process allocate much more than the file's size.
-// Errors:        kInvalidArgument, reason TOKENIZER; also for a token longer than kMaxTokenBytes.
+// Errors:        kInvalidArgument, reason TOKENIZER: the file is wrong, or a token is longer than
+//                kMaxTokenBytes.
 // Cost:          look-ups O(1); memory about 40 bytes for each token, plus its text.
 #ifndef QUIRE_SCHEDULER_TEXT_VOCABULARY_H_
 #define QUIRE_SCHEDULER_TEXT_VOCABULARY_H_
@@ -25,11 +26,11 @@
 
 namespace quire {
 
-// Upper bound on a token's text. Several times the longest token of known vocabularies (some
-// hundred bytes), yet low enough that the text of a few tokens stays short.
+// Upper bound on a token's text. Several times as long as the longest token of known vocabularies,
+// which has some hundred bytes, yet low enough that the text of a few tokens stays short.
 inline constexpr size_t kMaxTokenBytes = 4096;
 
-// A token outside the model's merges, matched in the text before all other steps.
+// A token outside the model's merges. It is matched before the text is cut into pieces.
 struct AddedToken {
   TokenId id = 0;
   std::string content;

@@ -43,7 +43,7 @@ class Reader {
     return !AtEnd(position) && At(position).char_class == char_class;
   }
 
-  // The end of the run of at most `limit` characters of the class that starts at position.
+  // Returns the end of the run of char_class at position, or of its first `limit` characters.
   size_t RunEnd(size_t position, CharClass char_class, size_t limit = kNoLimit) const {
     for (size_t count = 0; count < limit && !AtEnd(position); ++count) {
       Character character = At(position);
@@ -55,7 +55,8 @@ class Reader {
     return position;
   }
 
-  // The end of the contraction ('s, 't, 're, 've, 'm, 'll, 'd) at position, or position itself.
+  // Returns the end of the contraction ('s, 't, 're, 've, 'm, 'll, 'd) at position, or position
+  // itself.
   size_t ContractionEnd(size_t position, bool ignore_case) const {
     if (text_[position] != '\'') {
       return position;
@@ -77,8 +78,8 @@ class Reader {
   }
 
   // Returns the end of the white space at position, by `\s+(?!\S)|\s+`: a run leaves its last
-  // character to the word that follows. If lines_first, `\s*[\r\n]+` is tried before: a run with
-  // line ends then ends at the last of these.
+  // character to the word that follows. If lines_first, `\s*[\r\n]+` is tried first: a run that
+  // contains line ends then ends after the last line end.
   size_t SpaceEnd(size_t position, bool lines_first) const {
     size_t last = position;  // start of the last character of the run
     size_t line_end = position;
@@ -157,7 +158,7 @@ bool SeparatesBloomWords(char32_t c) {
   return kSeparators.find(c) != std::u32string_view::npos || IsWhiteSpace(c);
 }
 
-// The end of the word that starts at position, or position itself if no word starts there.
+// Returns the end of the word that starts at position, or position itself if no word starts there.
 size_t BloomWordEnd(std::string_view text, size_t position) {
   const size_t first = text[position] == ' ' ? position + 1 : position;
   size_t end = first;
@@ -169,7 +170,7 @@ size_t BloomWordEnd(std::string_view text, size_t position) {
   return end > first ? end : position;
 }
 
-// The word at start, or the text up to the next word.
+// Returns the word that begins at start, or, if no word begins there, the text up to the next word.
 TextSpan BloomSpan(std::string_view text, size_t start) {
   if (const size_t end = BloomWordEnd(text, start); end > start) {
     return {start, end, true};

@@ -1,4 +1,5 @@
-// TLS with a self-made certificate: the best that an attacker without the secret can speak.
+// TLS with a self-signed certificate: the most that an attacker without the group's secret can
+// offer.
 //
 // Thread safety: any thread, one at a time for each connection. Blocks SIGPIPE in the calling
 //                thread for good.
@@ -7,9 +8,11 @@
 
 namespace quire {
 
-// Dials on a blocking socket, accepts any certificate. Returns true if the handshake completed.
+// Acts as the TLS client on a connected blocking socket, and accepts any certificate. Returns true
+// if the handshake completed.
 bool ConnectsByCertificate(int socket);
-// The dialed end: the same, with a fresh self-signed certificate.
+// Acts as the TLS server on a connected blocking socket, with a fresh self-signed certificate.
+// Returns true if the handshake completed.
 bool AcceptsByCertificate(int socket);
 
 }  // namespace quire

@@ -1,5 +1,5 @@
 // A crash note tells how to repeat a run that a failed check aborts. Tests that run random
-// histories set a note before each of them.
+// histories set a new note before each history.
 //
 //   SetCrashNote("QUIRE_SEED=17")
 //   a check fails: "file:line: check failed: ..." and then the note, on standard error.

@@ -14,7 +14,7 @@ namespace {
 struct Block {
   std::vector<std::string> head;  // comments and commands, verbatim
   std::string expected;
-  int line = 0;  // of its first line, from 1
+  int line = 0;  // number of the block's first line, from 1
 };
 
 std::vector<Block> Parse(std::istream& input) {

@@ -27,7 +27,7 @@ namespace quire {
 // One command line: a name, then key=value arguments.
 class ScenarioCommand {
  public:
-  // Malformed arguments fail the running test.
+  // Fails the running test if an argument is malformed.
   explicit ScenarioCommand(std::string_view line);
 
   const std::string& name() const { return name_; }
@@ -35,7 +35,7 @@ class ScenarioCommand {
   std::string Text(const std::string& key, const std::string& fallback) const;
   int64_t Int(const std::string& key, int64_t fallback) const;
   double Number(const std::string& key, double fallback) const;
-  std::vector<int32_t> Ints(const std::string& key) const;  // 1,2,3; empty when absent
+  std::vector<int32_t> Ints(const std::string& key) const;  // parses "1,2,3"; empty if absent
   // Returns keys that the handler never read, so that a misspelled argument is noticed.
   std::vector<std::string> UnusedKeys() const;
 
@@ -45,10 +45,11 @@ class ScenarioCommand {
   mutable std::map<std::string, bool> was_used_;
 };
 
-// The output of a command: whole lines, each ended by '\n'.
+// Executes a command and returns its output: whole lines, each with its line end.
 using ScenarioHandler = std::function<std::string(const ScenarioCommand&)>;
 
-// Fails the running test where the output differs; with rewrite, changes the file instead.
+// Runs the commands of a file. If the output of a block differs from the file, fails the running
+// test or, with `rewrite`, changes the file.
 void RunScenario(const std::filesystem::path& file, const ScenarioHandler& handler, bool rewrite);
 
 // Returns the *.txt files of a folder, sorted by name.

@@ -126,7 +126,8 @@ bool Engine::Step() {
     last_num_tokens_ += slice.num_tokens;
   }
   SpoilSwapIns(&*plan);
-  if (ranks_.size() == 1) {  // benchmarks measure steps: avoid threads and copies
+  // Benchmarks measure steps of one rank, so this path avoids threads and copies.
+  if (ranks_.size() == 1) {
     absl::StatusOr<const StepResult*> result = ranks_.front().executor->Execute(*plan);
     QUIRE_CHECK(result.ok());
     QUIRE_CHECK(core_->ApplyStepResult(**result).ok());

@@ -1,6 +1,6 @@
 // Engine is the whole server without RPC: a SchedulerCore and a StepExecutor in one thread that
-// passes plans and results between them. Several ranks run on a thread each, during a step only.
-// Tests of answers and benchmarks of steps use it.
+// passes plans and results between them. With several ranks, each step starts a thread for each
+// rank. Tests of answers and benchmarks of steps use Engine.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_TESTS_SUPPORT_ENGINE_H_
@@ -25,21 +25,22 @@
 namespace quire {
 
 struct EngineOptions {
-  int num_threads = 1;    // of each rank
-  int32_t num_ranks = 1;  // the fields up to has_dummy_weights: Create reads them, Reset does not
+  // Only Create reads the fields up to has_dummy_weights; Reset ignores them.
+  int num_threads = 1;  // threads of each rank
+  int32_t num_ranks = 1;
   KvBackend kv_backend = KvBackend::kPaged;
-  std::string isa;  // "": the best of this machine
+  std::string isa;  // "": the best one that this machine has
   bool has_dummy_weights = false;
   int32_t num_blocks = 0;  // null block included; 0: enough for max_sequences at max_model_len
   int32_t block_size_tokens = 16;
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 512;
-  int32_t max_model_len = 0;  // 0: the model's
+  int32_t max_model_len = 0;  // 0: the model's own limit
   int32_t num_host_blocks = 0;
   // Every n-th swap-in names a stale generation of its host block; 0: none does.
   int64_t stale_swap_in_every = 0;
   CoreConfig core = {};
-  bool frees_behind_window = true;      // only if all layers have a sliding window
+  bool frees_behind_window = true;      // has an effect only if all layers have a sliding window
   std::optional<DType> kv_cache_dtype;  // nullopt: the type of the model's weights
 };
 
@@ -52,7 +53,7 @@ struct Answer {
   friend bool operator==(const Answer&, const Answer&) = default;
 };
 
-// (request, sequence index) -> answer.
+// Answers by (request, sequence index).
 using Answers = std::map<std::pair<RequestId, int32_t>, Answer>;
 
 class Engine {
@@ -64,11 +65,11 @@ class Engine {
   // Drops all sequences and begins a new epoch with other limits; the model stays loaded.
   absl::Status Reset(const EngineOptions& options);
 
-  // Aborts the process if the request is refused, which is a mistake of the test.
+  // Adds a request. Aborts the process if the core refuses it, which is a mistake of the test.
   void Add(Request request);
 
-  // Plans, executes and applies one step. Returns false if there was none to plan. Aborts the
-  // process if the executor refuses the plan or the core the result.
+  // Plans, executes and applies one step. Returns false if there was no step to plan. Aborts the
+  // process if the executor refuses the plan, or if the core refuses the result.
   bool Step();
 
   // Steps until no work is left. Returns the answers of all sequences since the last Reset.
@@ -77,8 +78,9 @@ class Engine {
   const ModelConfig& config() const { return ranks_.front().model->config(); }
   CoreStats stats() const { return core_->stats(); }
   std::string backend_name() const { return ranks_.front().backend->name(); }
-  // Slices and tokens of the last step.
+  // Number of slices in the last step.
   int32_t last_num_slices() const { return last_num_slices_; }
+  // Number of tokens in the last step.
   int32_t last_num_tokens() const { return last_num_tokens_; }
   const StepTimings& last_timings() const { return last_timings_; }
 
@@ -86,7 +88,7 @@ class Engine {
   struct Rank {
     std::unique_ptr<KernelBackend> backend;
     std::unique_ptr<Model> model;
-    std::unique_ptr<PeerListener> peers;  // null for one rank
+    std::unique_ptr<PeerListener> peers;  // null if there is one rank
     std::unique_ptr<StepExecutor> executor;
   };
 

@@ -11,7 +11,7 @@ namespace quire {
 
 gpu::FakeNccl& FakeNcclLibrary();
 const gpu::GpuApi& FakeNcclApi();
-// The same for a rank without NCCL.
+// Like FakeNcclApi, for a rank without NCCL.
 const gpu::GpuApi& ApiWithoutNccl();
 
 }  // namespace quire

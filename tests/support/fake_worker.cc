@@ -29,7 +29,8 @@ TokenId Sample(uint64_t attended, uint64_t seed, int32_t sequence_index, int32_t
   return static_cast<TokenId>(word % static_cast<uint64_t>(vocab_size));
 }
 
-// Logprobs decrease by steps that the hash chooses, so that beams of equal length compete.
+// Returns candidates whose logprobs decrease by steps that the hash chooses, so that beams of equal
+// length compete.
 std::vector<TokenLogprob> Candidates(uint64_t attended,
                                      int32_t num_candidates,
                                      int32_t vocab_size) {
@@ -50,7 +51,7 @@ int32_t FirstSeen(int32_t position, int32_t sliding_window) {
   return sliding_window > 0 ? std::max(0, position - sliding_window + 1) : 0;
 }
 
-// Returns a hash of the cells that the last token attends to, itself included.
+// Returns a hash of the cells that the last token attends to, its own cell included.
 uint64_t AttendedOf(std::span<const TokenId> token_ids, int32_t sliding_window) {
   std::vector<uint64_t> cells;
   uint64_t attended = kStart;
@@ -177,8 +178,8 @@ bool FakeWorker::IsPoison(const StepPlan& plan, const SequenceSlice& slice) cons
          (slice.num_tokens > 1 || !poison->second.is_harmless_alone);
 }
 
-// Until a swap-out is reported as done, its block must not be written; until a swap-in is reported
-// as done, its host block must not be written.
+// A block must not be written until its swap-out is reported as done; a host block must not be
+// written until its swap-in is reported as done.
 absl::Status FakeWorker::CheckSwaps(const StepPlan& plan) const {
   auto busy = [](BlockId id) {
     return Error(absl::StatusCode::kFailedPrecondition,
@@ -279,7 +280,8 @@ void FakeWorker::SpoilBlock(BlockId block_id) {
       first, first + limits_.block_size_tokens, first, [](uint64_t cell) { return ~cell; });
 }
 
-// First does earlier swaps of the same block or host block: this one uses their results.
+// Does a swap. Before it, does all earlier swaps of the same block or host block, since the swap
+// uses their results.
 void FakeWorker::Do(size_t index) {
   const SwapUnderWay& under_way = swaps_[index];
   if (under_way.is_done) {
@@ -303,7 +305,7 @@ void FakeWorker::Do(size_t index) {
   std::copy_n(host_block, size, block);
   writers_[static_cast<size_t>(under_way.block)] =
       host_writers_[static_cast<size_t>(under_way.host_block)];
-  if (under_way.has_failed) {  // corrupt the words, which may be the right ones by chance
+  if (under_way.has_failed) {  // inverts the words, since they may be right by chance
     std::transform(block, block + size, block, [](uint64_t cell) { return ~cell; });
   }
 }
@@ -313,7 +315,8 @@ void FakeWorker::DoSwapsUpTo(uint64_t step_id) {
     Do(index);
   }
   while (!swaps_.empty() && swaps_.front().step_id <= step_id) {
-    swaps_.pop_front();  // not when it was done: until it is reported, CheckSwaps must see it
+    // Removed only now, not when it was done: until the swap is reported, CheckSwaps must see it.
+    swaps_.pop_front();
   }
 }
 

@@ -1,14 +1,16 @@
 // FakeWorker executes step plans without a model, yet detects wrong blocks. Its KV cache stores a
-// word for each (block, offset), made from the token, its position and everything before it. Every
-// step reads all earlier words back through its block table. The sampled token is a hash of them,
-// of the seed and of the sequence index. So a stale block, an aliased one, a wrong length or a lost
-// copy changes all later tokens, as in a real model. ExpectedToken computes the right tokens from
-// the plain history, ExpectedCandidates the likeliest tokens for beam search.
+// word for each (block, offset), made from the token, its position and all earlier words. Every
+// step reads all earlier words back through the sequence's block table. The sampled token is a hash
+// of these words, of the seed and of the sequence index. So a stale block, an aliased block, a
+// wrong length or a lost copy changes all later tokens, as in a real model. ExpectedToken computes
+// the right token from the plain history, and ExpectedCandidates the right candidates for beam
+// search.
 //
-// It refuses plans that StepPlanChecker refuses, and steps out of order. It also refuses an error
-// that no single plan shows: writing where a pending swap still reads or writes. A swap-in from a
-// host block of another generation fails and fills its block with wrong words. A repeated last step
-// gets the same answer and is not executed again.
+// FakeWorker refuses plans that StepPlanChecker refuses, and steps out of order. It also refuses an
+// error that no single plan shows: a write where a pending swap still reads or writes. If a swap-in
+// names a generation that its host block does not have, the swap-in fails and fills its block with
+// wrong words. If the last step is repeated, FakeWorker returns the same answer and does not
+// execute the step again.
 //
 // Thread safety: not thread-safe.
 // Cost:          O(context length) per slice; with a sliding window, O(window) per token.
@@ -42,8 +44,9 @@ TokenId ExpectedToken(std::span<const TokenId> token_ids,
                       int32_t vocab_size,
                       int32_t sliding_window = 0);
 
-// Returns the likeliest tokens that follow token_ids in any sequence, best first. They are
-// distinct, and no two are equally likely; there are fewer if the vocabulary is smaller.
+// Returns the likeliest tokens after token_ids, best first. They do not depend on the seed or the
+// sequence index. The tokens are distinct, and no two are equally likely. There are fewer than
+// num_candidates if the vocabulary is smaller.
 std::vector<TokenLogprob> ExpectedCandidates(std::span<const TokenId> token_ids,
                                              int32_t num_candidates,
                                              int32_t vocab_size,
@@ -51,9 +54,9 @@ std::vector<TokenLogprob> ExpectedCandidates(std::span<const TokenId> token_ids,
 
 class FakeWorker {
  public:
-  // One worker for one epoch. A swap is done swap_delay_steps after the step that ordered it, or
-  // earlier: when its block is used, or in a step without slices.
-  // salt: makes the rank's cells differ from other ranks'; all ranks sample the same tokens.
+  // Makes a worker for one epoch. A swap is done swap_delay_steps after the step that ordered it.
+  // It is done earlier if a step uses its block, or if a step has no slices. salt: makes the rank's
+  // cells differ from other ranks'; all ranks sample the same tokens.
   explicit FakeWorker(const StepLimits& limits, int32_t swap_delay_steps = 0, uint64_t salt = 0);
 
   // Errors: those of StepPlanChecker, kOutOfRange for a step that is not the next,
@@ -64,38 +67,40 @@ class FakeWorker {
   bool IsKnown(SequenceHandle handle) const;
   int32_t num_known_sequences() const;
 
-  // Returns the seed of the sequence that computed the block's contents; 0 if none has.
+  // Returns the seed of the sequence that computed the block's contents; 0 if no sequence has.
   uint64_t WriterOf(BlockId block_id) const { return writers_[static_cast<size_t>(block_id)]; }
 
   // Makes a swap-in from this host block fail in the next plan.
   void FailSwapIn(HostBlockId host_block) { failing_.insert(host_block); }
 
-  // Makes the worker crash whenever it computes this token of a sequence with this seed; if
-  // is_harmless_alone, only together with other tokens. Execute then returns kUnavailable CRASHED.
+  // Makes the worker crash whenever it computes this token of a sequence with this seed. With
+  // is_harmless_alone, it crashes only if the slice has other tokens too. Execute then returns
+  // kUnavailable CRASHED.
   struct PoisonToken {
     int32_t position = 0;
     bool is_harmless_alone = false;
   };
   void Poison(uint64_t seed, PoisonToken token) { poison_[seed] = token; }
-  // Handles of the sequences that made it crash.
+  // Handles of the sequences that made the worker crash.
   const std::vector<SequenceHandle>& crashed_by() const { return crashed_by_; }
   int32_t NumComputedTokens(SequenceHandle handle) const {
-    return sequences_[handle]->num_computed_tokens;  // REQUIRES: it is known
+    // REQUIRES: the handle is known.
+    return sequences_[handle]->num_computed_tokens;
   }
 
   // Corrupts the block's contents.
   void SpoilBlock(BlockId block_id);
 
   // Simulates a non-finite row of this sequence: corrupts the cells that its last slice wrote,
-  // except in blocks that another sequence reads (its row would not be finite either). REQUIRES: it
-  // is known.
+  // except in blocks that another sequence reads, since that sequence's row would not be finite
+  // either. REQUIRES: the sequence is known.
   void SpoilLastSlice(SequenceHandle handle);
 
  private:
   struct KnownState {
     std::vector<TokenId> token_ids;
     int32_t num_computed_tokens = 0;
-    int32_t num_computed_before = 0;  // before the last slice
+    int32_t num_computed_before = 0;  // num_computed_tokens before the last slice
     std::vector<BlockId> block_ids;
     int32_t sequence_index = 0;
     uint64_t seed = 0;
@@ -118,8 +123,9 @@ class FakeWorker {
   // Queues the plan's swaps. Returns the blocks of swap-ins that fail.
   std::vector<BlockId> TakeSwaps(const StepPlan& plan);
   void Do(size_t index);  // index into swaps_
-  // Do all swaps ordered up to a step, or all swap-ins of these blocks.
+  // Does all swaps that were ordered up to this step.
   void DoSwapsUpTo(uint64_t step_id);
+  // Does all swap-ins of these blocks.
   void DoSwapsOf(const std::vector<BlockId>& block_ids);
   void CopyBlock(const BlockCopy& copy);
   std::optional<SampledToken> ExecuteSlice(const SequenceSlice& slice, uint64_t& row_hash);
@@ -137,11 +143,11 @@ class FakeWorker {
   std::vector<std::optional<KnownState>> sequences_;  // by handle
   std::vector<uint64_t> cells_;                       // [num_blocks][block_size_tokens]
   std::vector<uint64_t> host_cells_;                  // [num_host_blocks][block_size_tokens]
-  std::vector<uint64_t> writers_;                     // by block: seeds
-  std::vector<uint64_t> host_writers_;                // by host block
-  std::vector<uint64_t> generations_;                 // by host block; 0: holds nothing
-  std::set<HostBlockId> failing_;                     // in the next plan, by host block
-  std::map<uint64_t, PoisonToken> poison_;            // by seed
+  std::vector<uint64_t> writers_;           // by block: seed of the sequence that wrote it
+  std::vector<uint64_t> host_writers_;      // by host block: seed of the sequence that wrote it
+  std::vector<uint64_t> generations_;       // by host block: its generation; 0: empty
+  std::set<HostBlockId> failing_;           // host blocks whose swap-ins fail in the next plan
+  std::map<uint64_t, PoisonToken> poison_;  // by seed of the sequence
   std::vector<SequenceHandle> crashed_by_;
 };
 

@@ -1,7 +1,7 @@
 // LockedGpuApi wraps a library's functions in one lock: the emulated library takes one caller at a
 // time, but ranks that are threads of one process call it concurrently.
 //
-// Thread safety: the table's functions: any thread.
+// Thread safety: all functions of the table are safe from any thread.
 #ifndef QUIRE_TESTS_SUPPORT_LOCKED_GPU_API_H_
 #define QUIRE_TESTS_SUPPORT_LOCKED_GPU_API_H_
 
@@ -9,8 +9,8 @@
 
 namespace quire {
 
-// Supports one library per process, which must stay open. A function of the table that waits for
-// another rank deadlocks.
+// Returns the wrapped table. Only one library per process can be wrapped, and it must stay open. A
+// function of the table deadlocks if it waits for another rank.
 const gpu::GpuApi& LockedGpuApi(const gpu::GpuApi& api);
 
 }  // namespace quire

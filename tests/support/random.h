@@ -1,5 +1,5 @@
-// Random is a seeded generator for tests. Its numbers are the same on every machine and compiler,
-// which the distributions of <random> do not guarantee.
+// Random is a seeded generator for tests. Its numbers are the same on every machine and with every
+// compiler, which the distributions of <random> do not guarantee.
 //
 // Thread safety: not thread-safe.
 // Source:        SplitMix64.

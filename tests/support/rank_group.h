@@ -17,14 +17,14 @@
 
 namespace quire {
 
-// kTcpInTheClear is only for comparison: real ranks never use it.
+// kTcpInTheClear serves only for comparison: real ranks never use it.
 enum class Transport : uint8_t { kSocket, kShared, kSharedSpinning, kTls, kTcpInTheClear };
 std::string NameOf(Transport transport);
 
-// The parts of a link's two ends.
+// The parts from which the two ends of a link are made.
 struct LinkParts {
   std::array<FileDescriptor, 2> sockets;
-  FileDescriptor memory;                           // closed: no shared memory
+  FileDescriptor memory;                           // closed if there is no shared memory
   std::array<std::unique_ptr<TlsChannel>, 2> tls;  // their handshakes are done
 
   // Makes end 0 or 1 of the link. Call once for each end.
@@ -36,7 +36,7 @@ LinkParts MakeLinkParts(Transport transport,
 std::array<FileDescriptor, 2> TcpPair();
 std::pair<PeerLink, PeerLink> ConnectLinks(Transport transport);
 
-// REQUIRES: size is a power of two.
+// Connects ranks that are threads of this process. REQUIRES: size is a power of two.
 std::vector<std::shared_ptr<Communicator>> ConnectRanks(int32_t size,
                                                         Transport transport = Transport::kShared);
 

@@ -21,7 +21,7 @@ struct RequestSpec {
   Instant deadline = kInfiniteFuture;
 };
 
-// Prompt tokens depend on id and position, so that prompts differ.
+// Returns a request. Its prompt tokens depend on id and position, so that prompts differ.
 Request MakeRequest(const RequestSpec& spec, int32_t vocab_size = 1000);
 
 }  // namespace quire

@@ -1,9 +1,9 @@
-// Tells which sanitizer this build has: tests that plant a bug expect the right sanitizer to find
-// it, and no test measures time under one.
+// Tells which sanitizer this build has. Tests that plant a bug expect the right sanitizer to find
+// it, and no test measures time under a sanitizer.
 #ifndef QUIRE_TESTS_SUPPORT_SANITIZER_H_
 #define QUIRE_TESTS_SUPPORT_SANITIZER_H_
 
-#ifndef __has_feature  // clang's
+#ifndef __has_feature  // clang defines it; older gcc does not
 #define __has_feature(feature) 0
 #endif
 

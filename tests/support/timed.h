@@ -1,11 +1,11 @@
 // Timed owns an object and times every call to it, in CPU time of the calling thread. Simulations
-// wrap the core in it: a call longer than kMaxCallNs fails the run, because in a server it would
-// stop all streams for as long.
+// wrap the scheduler core in Timed. A call longer than kMaxCallNs fails the run, because in a
+// server such a call would stop all streams for as long.
 //
 // Thread safety: one thread.
-// Cost:          two reads of a coarse clock a call, 10 ns each. The CPU time is a system call, so
-//                it is read at most 100 times a second; a call's time may include up to 10 ms from
-//                before it.
+// Cost:          two reads of a coarse clock a call, 10 ns each. Reading the CPU time is a system
+//                call, so it is read at most 100 times a second. Therefore the measured time of a
+//                call may include up to 10 ms from before the call.
 #ifndef QUIRE_TESTS_SUPPORT_TIMED_H_
 #define QUIRE_TESTS_SUPPORT_TIMED_H_
 
@@ -39,7 +39,7 @@ class CallWatch {
       longest_ns_ = call_ns > longest_ns_ ? call_ns : longest_ns_;
     }
   }
-  // Returns "" or the fault.
+  // Returns a text about the longest call if it was longer than kMaxCallNs, else "".
   std::string Fault() const {
     return longest_ns_ <= kMaxCallNs
                ? ""
@@ -57,14 +57,14 @@ class CallWatch {
   }
 
   Instant read_at_ = 0;
-  int64_t cpu_ns_ = 0;  // at read_at_
+  int64_t cpu_ns_ = 0;  // CPU time at read_at_
   Instant began_at_ = 0;
-  int64_t longest_ns_ = 0;  // of the calls near or over kMaxCallNs
+  int64_t longest_ns_ = 0;  // longest call; only calls near or over kMaxCallNs are measured
 };
 
 template <typename T>
 class Timed {
-  // A temporary that lives to the end of the calling statement.
+  // Measures one call: a temporary that lives to the end of the calling statement.
   template <typename Object>
   class Call {
    public:
@@ -94,10 +94,10 @@ class Timed {
   Call<T> operator->() { return {&*object_, &watch_}; }
   Call<const T> operator->() const { return {&*object_, &watch_}; }
 
-  // For calls that only tests make.
+  // For calls that only tests make; they are not measured.
   T& untimed() { return *object_; }
 
-  // Returns "" or the fault.
+  // See CallWatch::Fault.
   std::string Fault() const { return watch_.Fault(); }
 
  private:

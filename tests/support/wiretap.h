@@ -1,5 +1,5 @@
-// Wiretap is a proxy between a dialing and a listening rank: it forwards the bytes of each, keeps a
-// copy, and flips a bit on demand.
+// Wiretap is a proxy between a dialing and a listening rank. It forwards bytes in both directions,
+// keeps a copy of them, and flips a bit on demand.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_TESTS_SUPPORT_WIRETAP_H_
@@ -24,29 +24,31 @@ namespace quire {
 // Returns a socket that listens on a free port of 127.0.0.1.
 FileDescriptor ListenOnLoopback();
 int PortOf(const FileDescriptor& socket);
-// Returns a connection to a port of 127.0.0.1, or a closed descriptor if it is refused.
+// Returns a connection to a port of 127.0.0.1, or a closed descriptor if the connection is refused.
 FileDescriptor DialLoopback(int port);
 
 class Wiretap {
  public:
-  // Forwards to a port of 127.0.0.1.
+  // Accepts connections, and forwards each to this port of 127.0.0.1.
   explicit Wiretap(int target_port);
   ~Wiretap();
   Wiretap(const Wiretap&) = delete;
   Wiretap& operator=(const Wiretap&) = delete;
 
-  // Its own address, in the form of a rank's rendezvous.
+  // The address of the wiretap itself, in the form of a rank's rendezvous.
   std::string rendezvous() const;
 
-  // All bytes so far from the dialing ends, and from the listening ends.
+  // All bytes so far from the dialing ends.
   std::string bytes_from_dialer() const;
+  // All bytes so far from the listening ends.
   std::string bytes_from_listener() const;
 
   // Flips a bit in the byte that follows the next num_bytes bytes from the dialing ends.
   void FlipAfter(int64_t num_bytes) { flip_after_ = num_bytes; }
 
  private:
-  // Index: 0 dials, 1 listens.
+  // The two sockets of a forwarded connection. Index 0: to the dialing end; 1: to the listening
+  // end.
   using Pair = std::array<FileDescriptor, 2>;
 
   void Run();
@@ -56,7 +58,7 @@ class Wiretap {
   const FileDescriptor listener_;
   std::atomic<bool> is_over_ = false;
   std::atomic<int64_t> flip_after_ = -1;
-  std::list<Pair> pairs_;  // only the thread uses it
+  std::list<Pair> pairs_;  // used by thread_ only
   mutable Mutex mutex_;
   std::array<std::string, 2> said_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -1,4 +1,4 @@
-// WithDigest sets the digest of a hand-written plan; the scheduler's plans have theirs already.
+// WithDigest sets the digest of a hand-written plan. The scheduler's plans already have a digest.
 //
 // Thread safety: a free function.
 #ifndef QUIRE_TESTS_SUPPORT_WITH_DIGEST_H_

@@ -15,13 +15,13 @@
 namespace quire {
 namespace {
 
-// The files of one version of control groups.
+// Paths and field names of one version of control groups.
 struct CgroupFiles {
   const char* directory;   // mount point of the groups
-  const char* membership;  // precedes the group's path in its line of /proc/self/cgroup
+  const char* membership;  // text before the group's path in a line of /proc/self/cgroup
   const char* limit;
   const char* usage;
-  const char* droppable[2];  // fields of memory.stat that count file pages
+  const char* droppable[2];  // fields of memory.stat that count droppable file pages
 };
 constexpr CgroupFiles kCgroupFiles[] = {
     {"/sys/fs/cgroup", "0::", "memory.max", "memory.current", {"inactive_file", "active_file"}},
@@ -92,8 +92,8 @@ std::optional<int64_t> GroupBytes(const std::string& group, const CgroupFiles& f
   return std::max<int64_t>(0, *limit - std::max<int64_t>(0, *used - droppable));
 }
 
-// Returns the path of this process's group, "" if it is in none. A line is "4:memory:/path" or
-// "5:cpu,memory:/path" in version 1, and "0::/path" in version 2.
+// Returns the path of this process's control group, "" if there is none. A line is "4:memory:/path"
+// or "5:cpu,memory:/path" in version 1, and "0::/path" in version 2.
 std::string GroupPath(const std::string& root, const CgroupFiles& files) {
   const std::string text = ReadText(root + "/proc/self/cgroup");
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -105,9 +105,9 @@ std::string GroupPath(const std::string& root, const CgroupFiles& files) {
   return "";
 }
 
-// Returns the least bytes of the group and its ancestors, since any of them may have the tightest
-// limit. The mount point counts too: in a container it often is the container's group, while /proc
-// has the path on the host.
+// Returns the least GroupBytes of the group and its ancestors, since any of them may have the
+// tightest limit. The mount point is looked at too: in a container it often is the container's own
+// group, while /proc/self/cgroup gives the group's path on the host.
 std::optional<int64_t> LeastGroupBytes(const std::string& root,
                                        const CgroupFiles& files,
                                        Which which) {

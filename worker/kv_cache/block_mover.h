@@ -1,7 +1,7 @@
 // BlockMover moves whole blocks for the step executor: copies inside the pool, and swaps between
-// the pool and the host pool, which the mover owns. Swaps run while steps compute. An operation
-// that uses a block in flight is ordered behind the block's swap. Each host block has a generation,
-// the step that filled it; a swap-in that names another generation copies nothing.
+// the pool and the host pool, which the mover owns. Swaps run while steps compute. An operation on
+// a block that is being swapped runs after the swap. Each host block has a generation: the id of
+// the step that filled it. A swap-in that names another generation copies nothing.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.4 (copy-on-write) and 4.5 (swapping).
@@ -33,10 +33,10 @@ class BlockMover {
   BlockMover(const BlockMover&) = delete;
   BlockMover& operator=(const BlockMover&) = delete;
 
-  // SwapOut, SwapIn and Copy take effect after every operation ordered before them. REQUIRES:
-  // StepPlanChecker accepted the plan.
+  // SwapOut, SwapIn and Copy take effect after all operations that were ordered before the call.
+  // REQUIRES: StepPlanChecker accepted the plan.
   void SwapOut(const std::vector<BlockSwapOut>& swaps, uint64_t step_id);
-  // Returns the blocks left unchanged because their host block has another generation.
+  // Returns the blocks that were not filled because their host block has another generation.
   std::vector<BlockId> SwapIn(const std::vector<BlockSwapIn>& swaps, uint64_t step_id);
   void Copy(const std::vector<BlockCopy>& copies);
 
@@ -44,11 +44,11 @@ class BlockMover {
   // Cost: O(1) while no swap is in flight, else O(blocks).
   void AwaitBlocks(std::span<const BlockId> blocks);
 
-  // Returns the last step, at most step_id, up to which all swaps are done.
+  // Returns the latest step up to step_id whose swaps, and all swaps of earlier steps, are done.
   uint64_t SwapsDone(uint64_t step_id);
   // Waits until all swaps are done.
   void FinishSwaps();
-  // Finishes swaps and forgets the contents of all host blocks. Step ids start anew.
+  // Finishes swaps and forgets the contents of all host blocks. Step ids start again from 1.
   void BeginEpoch();
 
   const KvCacheView& pool() const { return pool_; }
@@ -78,10 +78,10 @@ class BlockMover {
   std::unique_ptr<DeviceMemory> host_;  // null without host blocks
 
   std::deque<Swap> in_flight_;                  // oldest first
-  std::vector<TransferId> last_transfer_;       // by block
-  std::vector<TransferId> last_host_transfer_;  // by host block
-  std::vector<TransferId> awaited_;    // in flight; later operations are ordered behind them
-  std::vector<uint64_t> generations_;  // by host block; 0: empty
+  std::vector<TransferId> last_transfer_;       // by block: the last transfer that used it; 0: none
+  std::vector<TransferId> last_host_transfer_;  // by host block: the last transfer that used it
+  std::vector<TransferId> awaited_;    // transfers in flight that later operations already wait for
+  std::vector<uint64_t> generations_;  // by host block: the step that filled it; 0: empty
   int32_t num_filled_ = 0;             // host blocks that have a generation
   int64_t busy_nanos_ = 0;
 

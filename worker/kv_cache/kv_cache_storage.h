@@ -1,7 +1,7 @@
-// KvCacheStorage owns the memory of this rank's KV pool: num_blocks consecutive blocks. If places
-// are asked for, it also owns windows, in which the same blocks are mapped a second time
-// (kv_windows.h). It knows no sequences: the scheduler decides which block belongs to which
-// sequence. The null block is never written and stays zero.
+// KvCacheStorage owns the memory of this rank's KV pool: num_blocks consecutive blocks. If
+// num_places > 0, it also owns windows: address ranges in which the same blocks are mapped a second
+// time (kv_windows.h). The storage knows no sequences: the scheduler decides which block belongs to
+// which sequence. The null block is never written and stays zero.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    view().base is 64-byte aligned.
@@ -32,11 +32,11 @@ class KvCacheStorage {
 
   const KvCacheView& view() const { return view_; }
   int64_t size_bytes() const { return view_.num_blocks * view_.layout.block_bytes(); }
-  // Null without places.
+  // Returns null if the storage was created without places.
   WindowMemory* windows() { return windows_.get(); }
   int64_t num_places() const { return windows_ == nullptr ? 0 : windows_->shape().num_places; }
 
-  // Zeroes every byte, so that nothing of one scheduler's sequences is left for the next.
+  // Zeroes every byte, so that no data of one scheduler's sequences is left for the next scheduler.
   absl::Status Clear() { return windows_ == nullptr ? memory_->Clear() : windows_->Clear(); }
 
  private:

@@ -44,7 +44,9 @@ bool KvWindows::Show(SequenceHandle handle, std::span<const BlockId> block_ids) 
   if (window.num_shown >= end) {
     return true;
   }
-  StartAhead();  // shown_ has the expected blocks already, so they must be mapped first
+  // Expect has already written the expected blocks into shown_, so map their places before reading
+  // shown_.
+  StartAhead();
   AwaitAhead();
   const auto block_at = [&](int32_t index) { return block_ids[static_cast<size_t>(index)]; };
   while (window.num_shown < end) {

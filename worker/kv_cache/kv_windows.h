@@ -1,14 +1,14 @@
 // KvWindows gives each sequence a window: consecutive places that show the sequence's blocks in
-// order. A place is a block-sized address range that a block of the pool can be mapped to; it shows
-// that block.
+// order. A place is a range of addresses, as long as a block, to which a block of the pool can be
+// mapped. A mapped place shows its block.
 //
-// The end of a sequence unmaps nothing. The next sequence in the window maps only the places where
-// another block than its own is shown (deferred reclamation). The block that a sequence probably
-// gets next can be mapped ahead, on a separate thread while the step runs. If the guess was wrong,
-// Show maps the place again.
+// The end of a sequence unmaps nothing. The window's next sequence maps only the places that show a
+// wrong block (deferred reclamation). The block that a sequence probably gets next can be mapped
+// ahead, on a separate thread while the step runs. If the guess was wrong, Show maps the place
+// again.
 //
-// If the system allows no more mappings, windows without a sequence are taken down. If that does
-// not suffice, Show returns false and the step reads through block tables.
+// If the system allows no more mappings, windows without a sequence are unmapped. If that does not
+// suffice, Show returns false and the step reads through block tables.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    a place shows nothing or a block of the pool; the first num_shown places of a
@@ -34,7 +34,7 @@ namespace quire {
 
 // Numbers of places, counted since the windows were created.
 struct WindowCounts {
-  int64_t num_found = 0;         // already showed the block, from an earlier sequence
+  int64_t num_found = 0;         // showed the right block already, from an earlier sequence
   int64_t num_mapped = 0;        // mapped while the caller waited
   int64_t num_mapped_ahead = 0;  // mapped ahead, and needed later
   int64_t num_taken_down = 0;
@@ -52,14 +52,14 @@ class KvWindows {
   KvWindows(const KvWindows&) = delete;
   KvWindows& operator=(const KvWindows&) = delete;
 
-  // Starts a sequence in the window; none of its blocks are shown yet. A sequence that still has
-  // the window is forgotten.
+  // Starts a sequence in the window; none of the sequence's blocks are shown yet. If another
+  // sequence still has the window, that sequence is forgotten.
   void Begin(SequenceHandle handle);
   void End(SequenceHandle handle);
 
-  // Makes the window show these blocks. block_ids extends the list of the last call since Begin.
-  // The place of a null block may show anything. Returns false if there is no room for all; the
-  // window then shows fewer blocks.
+  // Makes the window show these blocks. Since Begin, each call's block_ids must begin with the
+  // block_ids of the call before. The place of a null block can show anything. Returns false if
+  // there is no room for all blocks; the window then shows fewer blocks.
   bool Show(SequenceHandle handle, std::span<const BlockId> block_ids);
 
   // Notes this block as the sequence's probable next one, to be mapped ahead if there is room.
@@ -69,15 +69,15 @@ class KvWindows {
   void StartAhead();
 
   int64_t FirstPlace(SequenceHandle handle) const { return int64_t{handle} * window_blocks_; }
-  // Number of places that show a block.
+  // Number of mapped places, over all windows.
   int64_t num_mapped() const { return num_mapped_; }
   int64_t max_mapped() const { return memory_.max_mapped_places(); }
   const WindowCounts& counts() const { return counts_; }
 
  private:
   struct Window {
-    int32_t num_shown = 0;   // blocks of its sequence
-    int32_t num_mapped = 0;  // places that show a block
+    int32_t num_shown = 0;   // leading blocks of the sequence that the window shows
+    int32_t num_mapped = 0;  // mapped places; some can show blocks of an earlier sequence
     int32_t ahead = -1;      // index of the place mapped ahead and not needed yet; -1: none
     bool is_used = false;
   };
@@ -87,16 +87,18 @@ class KvWindows {
             int32_t num_windows,
             int32_t window_blocks);
 
-  // Returns true if the place shows the block, which counts it as found, or if the block is null.
+  // Returns true for the null block. Also returns true if the place shows the block, and then
+  // counts the place as found.
   bool IsFound(SequenceHandle handle, int32_t index, BlockId block);
-  // Maps `count` blocks with consecutive ids from `index` on. Returns false if there is no room.
+  // Maps `count` blocks with consecutive ids, beginning with `block`, to the places from `index`
+  // on. Returns false if there is no room.
   bool Map(SequenceHandle handle, int32_t index, BlockId block, int32_t count);
   // Returns how many of these `count` places show nothing.
   int64_t NumEmpty(SequenceHandle handle, int32_t index, int32_t count) const;
   bool MakeRoomFor(int64_t num_places);
   bool TakeDown(SequenceHandle handle);
   void AwaitAhead();
-  // Records that the place shows this block, or nothing if the block is null.
+  // Records that the place shows this block. A null block: the place shows none.
   void Note(SequenceHandle handle, int32_t index, BlockId block);
   BlockId ShownAt(SequenceHandle handle, int32_t index) const {
     return shown_[static_cast<size_t>(FirstPlace(handle) + index)];
@@ -109,7 +111,7 @@ class KvWindows {
   int64_t num_mapped_ = 0;
   WindowCounts counts_;
 
-  std::vector<MapOrder> ahead_;  // orders that are expected, or being mapped
+  std::vector<MapOrder> ahead_;  // orders that wait for StartAhead, or that mapper_ carries out
   bool is_ahead_under_way_ = false;
   PlaceMapper mapper_;
 };

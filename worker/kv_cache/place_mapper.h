@@ -33,8 +33,8 @@ class PlaceMapper {
 
   // Starts mapping the orders. REQUIRES: Wait was called since the last Start.
   void Start(const std::vector<MapOrder>& orders);
-  // Waits until all orders were tried. Returns false if any failed; the places of all orders may
-  // then show nothing.
+  // Waits until all orders were tried. Returns false if any order failed. It is then unknown which
+  // orders failed, so treat all their places as unmapped.
   bool Wait();
 
  private:
@@ -49,7 +49,7 @@ class PlaceMapper {
   bool is_under_way_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last member: it uses all above
+  std::thread thread_;  // last member: the thread uses the members above
 };
 
 }  // namespace quire

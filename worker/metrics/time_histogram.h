@@ -1,5 +1,5 @@
-// TimeHistogram counts durations in the buckets of StepBuckets(), without a lock: the executor must
-// not wait. prometheus-cpp's own histogram takes a lock.
+// TimeHistogram counts durations in the buckets of StepBuckets(). It takes no lock, since the
+// executor must not wait; prometheus-cpp's own histogram takes one.
 //
 // Thread safety: Observe from one thread, Read from any.
 // Cost:          Observe: a search in 19 bounds and two atomic additions.
@@ -20,13 +20,13 @@ class TimeHistogram {
 
   void Observe(int64_t nanos);
 
-  // Returns cumulative buckets; the last one equals the count. A concurrent observation may be in
-  // only one of count and sum.
+  // Returns cumulative buckets; the last bucket equals the count. A Read during an Observe can
+  // include the observed duration in the sum and not yet in the count, or the reverse.
   prometheus::ClientMetric::Histogram Read() const;
 
  private:
   std::vector<int64_t> bounds_ns_;            // ascending
-  std::vector<std::atomic<int64_t>> counts_;  // by bound; the last: above all bounds
+  std::vector<std::atomic<int64_t>> counts_;  // by bound; the last: durations above all bounds
   std::atomic<int64_t> sum_ns_{0};
 };
 

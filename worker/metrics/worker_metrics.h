@@ -1,5 +1,5 @@
-// WorkerMetrics observes the executor and exports Prometheus metrics. Their names and meanings are
-// in common/metrics/metric_names.h.
+// WorkerMetrics observes the executor and exports Prometheus metrics. common/metrics/metric_names.h
+// has the names and meanings of the metrics.
 //
 // Thread safety: OnEpoch and OnStep from the executor thread, all other methods from any.
 // Cost:          OnStep: some twenty atomic additions and no lock, 0.1 us (step_metrics_bench).
@@ -77,7 +77,7 @@ class WorkerMetrics : public StepObserver, public prometheus::Collectable {
   std::atomic<const WeightScrubber*> scrubber_{nullptr};
 
   mutable Mutex mutex_;
-  // The last one. OnStep, which takes no lock, does not use it.
+  // The last epoch. OnStep, which takes no lock, does not use it.
   EpochObservation epoch_ ABSL_GUARDED_BY(mutex_);
 };
 

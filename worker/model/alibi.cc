@@ -6,8 +6,8 @@
 namespace quire {
 namespace {
 
-// Returns the first of `num_heads` slopes; the other slopes are its powers. Rounded to fp32, as in
-// transformers.
+// Returns the first of `num_heads` slopes, rounded to fp32 as in transformers. The other slopes are
+// powers of the first.
 double FirstSlope(uint32_t num_heads) { return static_cast<float>(std::exp2(-8.0 / num_heads)); }
 
 }  // namespace

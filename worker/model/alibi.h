@@ -1,12 +1,12 @@
 // ALiBi slopes, one per head: the factors by which attention scores fall with the distance between
-// query and key. If the number n of heads is a power of two, the slopes are 2^(-8/n), 2^(-16/n),
-// ... Otherwise n is the next lower power of two, and the other heads take every other slope of 2n
-// heads.
+// query and key. If the number n of heads is a power of two, the slopes are 2^(-8 i / n) for i from
+// 1 to n. Otherwise let m be the next lower power of two: the first m heads have the slopes of m
+// heads, and the other heads take every second slope of 2m heads.
 //
 // Thread safety: a pure function.
-// Source:        Press et al. 2022 (ALiBi); build_alibi_tensor of Hugging Face transformers, which
-//                adds slope * key position. Ours adds slope * (key position - query position). The
-//                two differ by a constant in each row of scores, which softmax cancels.
+// Source:        Press et al. 2022 (ALiBi); build_alibi_tensor of Hugging Face transformers. That
+//                function adds slope * key position to a score; ours adds slope * (key position -
+//                query position). Within a row the difference is a constant, which softmax cancels.
 #ifndef QUIRE_WORKER_MODEL_ALIBI_H_
 #define QUIRE_WORKER_MODEL_ALIBI_H_
 

@@ -54,7 +54,8 @@ DecoderModel::DecoderModel(ModelConfig config,
 
 float* DecoderModel::Forward(const Batch& batch, const KvCacheView& cache) {
   const StepInputs inputs = backend_.BeginStep(ViewOf(batch));
-  // A worker without memory cannot go on: it ends, and the scheduler recovers the lost worker.
+  // If memory runs out, the worker cannot go on: its process ends, and the scheduler recovers from
+  // the loss.
   QUIRE_CHECK(Reserve(inputs.num_tokens, inputs.num_logits).ok());
   if (rope_.has_value() && !batch.positions.empty()) {
     const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
@@ -170,6 +171,7 @@ void DecoderModel::Embed(const StepInputs& inputs) {
   }
   if (!config_.norm_before) {
     // With post-norm the first sub-layer reads the embedding without a norm: hidden = residual.
+    // Embed only converts the residual to the activation type here.
     backend_.Embed({.num_tokens = inputs.num_tokens,
                     .token_ids = static_cast<const TokenId*>(w.row_ids.data()),
                     .table = {.data = w.residual.data(),
@@ -317,7 +319,7 @@ void DecoderModel::Normalize(const NormWeights& norm,
 }
 
 // Only the wanted rows go through the last norm and the output matrix. The Embed operation gathers
-// them: the residual is its token table, the pending delta its position table.
+// these rows: the residual is its token table, the pending delta its position table.
 void DecoderModel::Logits(const StepInputs& inputs, std::span<const int32_t> num_candidates) {
   Workspace& w = workspace_;
   const int64_t num_logits = inputs.num_logits;
@@ -374,9 +376,9 @@ void DecoderModel::Logits(const StepInputs& inputs, std::span<const int32_t> num
   }
 }
 
-// Layers only add to the residual, or derive it from values that all ranks share. So a rank whose
-// bits once differed still differs here. An error made before a sum over the ranks reaches all
-// ranks alike, so it cannot be detected.
+// Layers only add to the residual, or derive it from values that all ranks share. So if a rank's
+// bits differed after any layer, they still differ here. An error made before a sum over the ranks
+// reaches all ranks alike, so this hash cannot detect it.
 uint64_t DecoderModel::HashRows(int64_t num_tokens) const {
   FoldHash hash;
   const auto add = [&](const void* rows, DType dtype) {

@@ -1,7 +1,7 @@
 // DecoderModel computes Llama 2/3, Mistral, Qwen2, Qwen3, OPT and BLOOM with the operations of a
 // KernelBackend. The configuration says which parts are present; there is no class per family. If
-// the model is split, each rank computes its share; two sums over the ranks in each layer give all
-// ranks the same activations.
+// the model is split, each rank computes its share. Each layer sums over the ranks twice, so that
+// all ranks have the same activations.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Cost:          Forward allocates only when a batch is larger than every one before it.
@@ -53,20 +53,21 @@ class DecoderModel : public Model {
   // Memory of one step. Elements have the backend's activation type unless a comment says fp32.
   // Dimensions 'of the share' count this rank's part only.
   struct Workspace {
-    DeviceBuffer residual;   // fp32 [num_tokens, hidden_size], the sum over layers
-    DeviceBuffer hidden;     // [num_tokens, hidden_size], input of a sub-layer
-    DeviceBuffer delta;      // [num_tokens, hidden_size], output of a sub-layer
-    DeviceBuffer embedding;  // [num_tokens, embedding_dim], if that is not hidden_size
+    DeviceBuffer residual;  // fp32 [num_tokens, hidden_size], the sum over layers
+    DeviceBuffer hidden;    // [num_tokens, hidden_size], input of a sub-layer
+    DeviceBuffer delta;     // [num_tokens, hidden_size], output of a sub-layer
+    // [num_tokens, embedding_dim], used if embedding_dim is not hidden_size.
+    DeviceBuffer embedding;
     DeviceBuffer row_ids;    // int32 [num_tokens]: 0, 1, 2, ...
     DeviceBuffer qkv;        // [num_tokens, (heads + 2 * kv_heads) * head_dim], of the share
     DeviceBuffer attention;  // [num_tokens, heads * head_dim], of the share
     DeviceBuffer mlp;        // [num_tokens, intermediate (twice that if gated)], of the share
     DeviceBuffer activated;  // [num_tokens, intermediate], of the share
-    DeviceBuffer rows;       // fp32 [num_logits, hidden_size]
-    DeviceBuffer last;       // [num_logits, hidden_size], normalized rows
-    DeviceBuffer projected;  // [num_logits, embedding_dim]
+    DeviceBuffer rows;       // fp32 [num_logits, hidden_size], wanted rows of the residual
+    DeviceBuffer last;       // [num_logits, hidden_size], the same rows, normalized
+    DeviceBuffer projected;  // [num_logits, embedding_dim], output of project_out
     DeviceBuffer logits;     // fp32 [num_logits, vocab], of the share
-    DeviceBuffer gathered;   // fp32 [num_logits, vocab_size], on rank 0 of several
+    DeviceBuffer gathered;   // fp32 [num_logits, vocab_size], logits of all ranks; on rank 0 only
   };
 
   void Compute(const StepInputs& inputs,
@@ -78,18 +79,18 @@ class DecoderModel : public Model {
   void AllReduceIfSplit(const AllReduceParams& params);
   void RunPreNormLayer(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
   void RunPostNormLayer(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
-  // Workspace hidden -> workspace delta.
+  // Attend and RunMlp read workspace_.hidden and write workspace_.delta.
   void Attend(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
   void RunMlp(int32_t layer, int64_t num_tokens);
-  // residual += delta unless null; hidden = norm(residual). With `replace`, residual = hidden in
-  // fp32.
+  // Adds delta to the residual, unless delta is null. Then sets hidden to norm(residual). With
+  // `replace`, also sets the residual to hidden, in fp32.
   void Normalize(const NormWeights& norm, const void* delta, bool replace, int64_t num_tokens);
   void Logits(const StepInputs& inputs, std::span<const int32_t> num_candidates);
   uint64_t HashRows(int64_t num_tokens) const;
 
   const ModelConfig config_;
   const RankShare share_;
-  std::vector<int64_t> vocab_widths_;  // by rank
+  std::vector<int64_t> vocab_widths_;  // by rank: tokens of the vocabulary in the rank's share
   const DecoderWeights weights_;
   KernelBackend& backend_;
   std::optional<RopeTable> rope_;

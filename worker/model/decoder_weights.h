@@ -1,7 +1,7 @@
 // DecoderWeights holds the weights of a decoder in the form that kernels read: linear layers packed
 // by the backend, tables in the type of the file, norms in fp32.
 //
-// With several ranks it holds this rank's part; see RankShare.
+// With several ranks DecoderWeights holds this rank's part; see RankShare.
 //
 // Thread safety: immutable after loading.
 #ifndef QUIRE_WORKER_MODEL_DECODER_WEIGHTS_H_
@@ -21,13 +21,13 @@
 namespace quire {
 
 struct NormWeights {
-  DeviceBuffer weight;  // fp32 [width]; all ones if the model has none
+  DeviceBuffer weight;  // fp32 [width]; all ones if the model has no norm weights
   DeviceBuffer bias;    // fp32 [width], or empty
 };
 
 // A matrix that is looked up by rows.
 struct TableWeights {
-  DeviceBuffer data;  // empty if a tied model looks tokens up in lm_head
+  DeviceBuffer data;  // empty if the model is tied and looks tokens up in lm_head
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t width = 0;
@@ -43,7 +43,8 @@ struct LayerWeights {
   DeviceBuffer q_norm;  // fp32 [head_dim], or empty
   DeviceBuffer k_norm;
   std::unique_ptr<PackedLinear> attention_out;
-  // fp32 [hidden_size] with several ranks, if the backend adds_bias_to_sums; else empty.
+  // fp32 [hidden_size] with several ranks and a backend whose adds_bias_to_sums() is true; else
+  // empty.
   DeviceBuffer attention_out_bias;
   NormWeights mlp_norm;
   std::unique_ptr<PackedLinear> mlp_in;
@@ -55,18 +56,18 @@ struct LayerWeights {
 struct DecoderWeights {
   TableWeights token_table;
   TableWeights position_table;               // no rows if the model has none
-  std::unique_ptr<PackedLinear> project_in;  // or null
+  std::unique_ptr<PackedLinear> project_in;  // null if the model has none
   NormWeights embedding_norm;                // empty if the model has none
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
-  std::unique_ptr<PackedLinear> project_out;  // or null
+  std::unique_ptr<PackedLinear> project_out;  // null if the model has none
   std::unique_ptr<PackedLinear> lm_head;
   DeviceBuffer alibi_slopes;  // fp32 [num_heads], or empty
   int64_t bytes = 0;
   uint64_t sum = 0;  // see Model::weights_sum
 };
 
-// See Model::weights_memory. REQUIRES: the weights of a backend that computes in main memory.
+// See Model::weights_memory. REQUIRES: the backend of these weights computes in main memory.
 std::vector<std::span<const std::byte>> MemoryOf(const DecoderWeights& weights);
 
 }  // namespace quire

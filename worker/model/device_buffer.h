@@ -38,10 +38,10 @@ class DeviceBuffer {
     return absl::OkStatus();
   }
 
-  // Replaces the buffer's memory.
+  // Replaces the buffer's memory by `memory`.
   void Take(std::unique_ptr<DeviceMemory> memory) { memory_ = std::move(memory); }
 
-  // Null until memory was reserved or taken.
+  // Returns null until memory was reserved or taken.
   void* data() const { return memory_ == nullptr ? nullptr : memory_->data(); }
   float* floats() const { return static_cast<float*>(data()); }
   int64_t capacity_bytes() const { return memory_ == nullptr ? 0 : memory_->size_bytes(); }

@@ -20,8 +20,8 @@ constexpr std::array<std::string_view, 4> kValueNames = {
     ".v_scale", ".v_proj.v_scale", ".v_proj.output_scale", ".kv_scale"};
 constexpr std::string_view kQueryName = ".q_scale";
 
-// Bounds of a valid scale, far outside the scales that any model needs: keys and values are about
-// as large as f16 numbers.
+// Bounds of a valid scale. They are far outside the scales that any model needs, since keys and
+// values are about as large as f16 numbers.
 constexpr float kLeastScale = 1e-9F;
 constexpr float kMostScale = 1e9F;
 
@@ -44,7 +44,7 @@ absl::StatusOr<float> ReadScale(const WeightRef& weight) {
   const auto raw = std::span(bytes).first(static_cast<size_t>(tensor.bytes));
   QUIRE_RETURN_IF_ERROR(weight.file->Read(tensor, 0, raw));
   const float scale = ElementToFloat(bytes.data(), *tensor.dtype);
-  // The negated form refuses NaN too.
+  // Written with a negation, so that NaN is refused too.
   if (!(scale >= kLeastScale && scale <= kMostScale)) {
     return error(
         absl::StrCat("a scale must be in [", kLeastScale, ", ", kMostScale, "] (got ", scale, ")"));
@@ -52,7 +52,8 @@ absl::StatusOr<float> ReadScale(const WeightRef& weight) {
   return scale;
 }
 
-// Returns the scale under the first of these names that is in the files; nullopt if none is.
+// Returns the scale under the first of these names that the files contain; nullopt if they contain
+// none.
 absl::StatusOr<std::optional<float>> FindScale(const LayerLayout& layer,
                                                const std::array<std::string_view, 4>& names,
                                                const WeightFiles& files) {

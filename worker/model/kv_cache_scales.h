@@ -1,6 +1,6 @@
 // Scales that a checkpoint carries for an fp8 KV cache: in each layer one for the keys and one for
-// the values. Calibration chose them so that stored numbers fit e4m3. They are published under
-// several names:
+// the values. Calibration chose them so that stored numbers fit e4m3. Checkpoints publish scales
+// under several names:
 //
 //   <attention>.k_scale, <attention>.v_scale                        compressed-tensors
 //   <attention>.k_proj.k_scale, <attention>.v_proj.v_scale          ModelOpt
@@ -8,8 +8,9 @@
 //   <attention>.kv_scale, for both                                  AutoFP8
 //
 // where <attention> is a layer's attention module ("model.layers.0.self_attn"). The first name that
-// is present counts. A layer with one of the two scales uses it for both; a layer with none has 1.
-// A scale of the queries (<attention>.q_scale) is accepted and ignored: queries stay in 16 bits.
+// is present counts. If a layer has only one of the two scales, that scale is used for keys and
+// values; if a layer has neither, both are 1. A scale of the queries (<attention>.q_scale) is
+// accepted and ignored: queries stay in 16 bits.
 //
 // Thread safety: free functions.
 // Source:        the names and the rules are those that vLLM follows when it loads a checkpoint.
@@ -26,7 +27,7 @@
 
 namespace quire {
 
-// A key or value is the stored number times its scale.
+// Factors that turn stored numbers into keys and values.
 struct KvCacheScales {
   float key = 1.0F;
   float value = 1.0F;

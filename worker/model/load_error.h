@@ -13,7 +13,8 @@
 
 namespace quire {
 
-// Returns the name with '?' for each byte outside printable ASCII, cut to 120 bytes and "...".
+// Returns the name with '?' for each byte outside printable ASCII. A longer name is cut to 120
+// bytes and ends with "...".
 std::string Printable(std::string_view name);
 
 absl::Status LoadError(std::string_view file, std::string_view rule);

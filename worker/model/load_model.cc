@@ -24,8 +24,8 @@
 namespace quire {
 namespace {
 
-// Returns the tensors of which the previous rank holds the same part, so that an earlier rank
-// already counts the part in its weights_sum.
+// Returns the tensors of which the previous rank holds the same part as this rank. An earlier rank
+// counts that part in its weights_sum, so this rank must not.
 std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
                                                  const ModelConfig& config,
                                                  const WeightLayout& whole) {
@@ -33,7 +33,7 @@ std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
   if (share.rank == 0) {
     return names;
   }
-  // Cannot fail: ShareOf succeeded for this rank of the same group.
+  // ShareOf cannot fail here: it succeeded for this rank of the same group.
   const absl::StatusOr<RankShare> before =
       ShareOf(config, {.rank = share.rank - 1, .size = share.size});
   const std::vector<TensorGroup> theirs = TensorGroups(SliceFor(*before, config, whole));
@@ -50,7 +50,8 @@ std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
   return names;
 }
 
-// Called only after the weights were admitted, so that a failing start logs nothing but its error.
+// Called only after `admit` has accepted the weights: if `admit` refuses them, only the error is
+// logged.
 void LogFound(const WeightFiles& files) {
   int64_t bytes = 0;
   for (const SafetensorsFile& file : files.files()) {

@@ -15,7 +15,7 @@ namespace quire {
 namespace {
 
 constexpr auto kRedrawInterval = std::chrono::milliseconds(50);
-// Upper bound on the time between two lines in a log: a quarter of a large model takes minutes.
+// Upper bound on the time between two log lines: a quarter of a large model takes minutes to load.
 constexpr auto kLogInterval = std::chrono::seconds(10);
 constexpr double kBytesPerMb = 1e6;
 
@@ -72,7 +72,7 @@ void LoadProgressBar::Update(const LoadProgress& progress) {
     return;
   }
   if (is_finished && last_quarter_ > 4) {
-    return;  // the final line was written before
+    return;  // the last line was written already
   }
   last_drawn_ = now;
   last_quarter_ = is_finished ? 5 : quarter;

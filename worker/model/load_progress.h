@@ -15,18 +15,18 @@
 
 namespace quire {
 
-// Returns the line for a state reached after `elapsed_seconds`.
+// Returns the line that shows `progress`, reached after `elapsed_seconds`.
 std::string FormatLoadProgress(const LoadProgress& progress, double elapsed_seconds);
 
 class LoadProgressBar {
  public:
   LoadProgressBar();
-  // Ends the line of a bar that was not finished.
+  // Ends the terminal's line if the bar was not finished.
   ~LoadProgressBar();
   LoadProgressBar(const LoadProgressBar&) = delete;
   LoadProgressBar& operator=(const LoadProgressBar&) = delete;
 
-  // Shows a line if one is due. For LoadModel: [&bar](const LoadProgress& p) { bar.Update(p); }.
+  // Shows a line if one is due. Called from the LoadProgressFn that LoadModel takes.
   void Update(const LoadProgress& progress);
 
  private:

@@ -22,9 +22,9 @@ namespace quire {
 
 class MatrixRows final : public RowReader {
  public:
-  // `tick` is called on the constructing thread only, after each of its own Read calls. `bytes`:
-  // the sizes of all reads that any thread had begun before that one. The source must outlive the
-  // object.
+  // `tick` is called on the constructing thread only, after each Read call of that thread. `bytes`:
+  // total size of the Read calls, of all threads, that had begun before that Read call. The source
+  // must outlive the object.
   MatrixRows(const TensorSource& source,
              TensorGroup matrices,
              std::function<void(int64_t bytes)> tick);

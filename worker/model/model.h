@@ -4,7 +4,7 @@
 // Thread safety: one caller at a time (the executor thread).
 // Shapes:        logits [batch.logits_rows.size(), vocab_size], fp32, row-contiguous, owned by the
 //                model and valid until the next Forward.
-// Cost:          Forward allocates nothing once it has seen its largest batch.
+// Cost:          Forward allocates only if a batch or a position is larger than all before it.
 // Source:        one implementation serves Llama 2/3, Mistral, Qwen2, Qwen3, OPT and BLOOM;
 //                ModelConfig says which parts are present.
 #ifndef QUIRE_WORKER_MODEL_MODEL_H_
@@ -37,14 +37,15 @@ class Model {
   // Part of the model that this rank holds.
   virtual const RankShare& share() const = 0;
 
-  // Runs the batch: writes the K and V of its tokens into cache, then attends through its block
-  // tables. Returns null on ranks without logits. REQUIRES: the batch's invariants hold; the cache
-  // has the share's geometry; if the share is not whole, the backend has joined a group of its
-  // size.
+  // Runs the batch: writes the K and V of the batch's tokens into cache, then attends through the
+  // batch's block tables or windows. Returns null on ranks without logits. REQUIRES: the batch's
+  // invariants hold; the cache has the share's geometry; if the share is not whole, the backend has
+  // joined a group of share().size ranks.
   virtual float* Forward(const Batch& batch, const KvCacheView& cache) = 0;
 
-  // Hash of all rows after the last layer in the last Forward, equal on every rank. 0 if ranks are
-  // not compared: for a whole model, and on GPUs, since bits may differ between GPUs.
+  // Hash of all rows after the last layer in the last Forward; the same on every rank unless a rank
+  // computed something else. 0 if ranks are not compared: for a whole model, and on GPUs, since
+  // bits may differ between GPUs.
   virtual uint64_t row_hash() const = 0;
 
   // Allocates the memory for steps of at most max_tokens tokens and max_logits rows of logits, so
@@ -63,8 +64,8 @@ class Model {
   virtual std::vector<std::span<const std::byte>> weights_memory() const = 0;
 };
 
-// State of loading, reported after each tensor and after many of its pieces. bytes_done includes
-// pieces of tensors that are not done yet.
+// State of loading, reported after each tensor and, within large tensors, after pieces. bytes_done
+// includes pieces of tensors that are not done yet.
 struct LoadProgress {
   int64_t tensors_done = 0;
   int64_t tensors_total = 0;
@@ -79,9 +80,9 @@ using AdmitWeightsFn =
     std::function<absl::Status(const ModelConfig&, const RankShare&, int64_t weight_bytes)>;
 
 // Loads a Hugging Face directory: config.json, model.safetensors or model.safetensors.index.json.
-// Reads only the weights of the rank's share. Everything is validated before the first allocation
-// larger than the file. The backend must outlive the model. Errors: kInvalidArgument or kNotFound,
-// message "load: <file>: <rule>", reason MODEL_FILE; those of ShareOf and `admit`.
+// Reads only the weights of the rank's share. All files are validated before memory for weights is
+// allocated. The backend must outlive the model. Errors: kInvalidArgument or kNotFound, message
+// "load: <file>: <rule>", reason MODEL_FILE; those of ShareOf and `admit`.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
                                                  KernelBackend& backend,
                                                  const LoadProgressFn& progress,
@@ -97,8 +98,8 @@ absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_d
                                                       const AdmitWeightsFn& admit = nullptr);
 
 // Returns the identity of the model files, equal on workers that loaded the same files: a digest of
-// the config, the file sizes, and each tensor's name, dtype, shape and a sample of its bytes,
-// sorted by name. Model::weights_sum covers the bytes between the samples.
+// the config, the file sizes and, sorted by name, each tensor's name, dtype, shape and samples of
+// its bytes. Model::weights_sum covers the bytes between the samples.
 absl::StatusOr<uint64_t> HashModelFiles(const std::string& model_dir);
 
 }  // namespace quire

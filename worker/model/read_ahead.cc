@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-// Bytes of a cache line, and of the widest vector.
+// Alignment of tensors in the ring: the bytes of a cache line, and of the widest vector.
 constexpr int64_t kTensorAlignment = 64;
 constexpr unsigned kMaxReaders = 8;
 
@@ -57,12 +57,13 @@ ReadAhead::~ReadAhead() {
 }
 
 void ReadAhead::Place(std::vector<TensorGroup> groups) {
-  const MutexLock lock(mutex_);  // for the thread safety analysis: no thread runs yet
+  // No thread runs yet; the lock satisfies the thread safety analysis.
+  const MutexLock lock(mutex_);
   int64_t at = 0;
   for (TensorGroup& group : groups) {
     const int64_t bytes = BytesOf(group, source_);
     if (at % ring_bytes_ + bytes > ring_bytes_) {
-      at = RoundUp(at, ring_bytes_);  // else the group would not be contiguous
+      at = RoundUp(at, ring_bytes_);  // else the group would wrap around at the ring's end
     }
     PlacedGroup placed = {
         .first_tensor = tensors_.size(), .end_tensor = 0, .begin = at, .end = at + bytes};

@@ -1,10 +1,10 @@
 // ReadAhead reads tensors before they are needed: several threads fill one buffer, in pieces, while
-// the caller packs and uploads earlier ones. A single thread gets only a fraction of the bandwidth
-// of the page cache, a RAID or a network file system.
+// the caller packs and uploads earlier tensors. A single thread would get only a fraction of the
+// bandwidth of the page cache, a RAID or a network file system.
 //
 // The buffer is a ring of host memory of the backend, pinned for a GPU. Tensors that are used
-// together form a group. A group is contiguous, and its memory is reused once the next group is
-// taken.
+// together form a group. A group is contiguous in the ring. When Next is called for the next group,
+// the group's memory becomes free.
 //
 // Thread safety: one caller at a time; the object owns its threads.
 // Errors:        those of TensorSource::Read, returned by Next for the group that has the error;
@@ -46,9 +46,9 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // Waits for the next group and returns its tensors, valid until the next call. While it waits, it
-  // calls `tick` once at the start and after each piece read of any group. `bytes`: bytes read of
-  // the awaited group. REQUIRES: fewer calls than there are groups.
+  // Waits for the next group and returns its tensors, valid until the next call. During the wait,
+  // calls `tick` at the start and after each piece that any thread has read. `bytes`: how many
+  // bytes of the awaited group have been read. REQUIRES: a group is left.
   absl::StatusOr<std::vector<std::span<const std::byte>>> Next(
       const std::function<void(int64_t bytes)>& tick);
 
@@ -65,7 +65,7 @@ class ReadAhead {
   struct PlacedGroup {
     size_t first_tensor = 0;
     size_t end_tensor = 0;
-    // Offsets since the first round of the ring, not reduced modulo ring_bytes_.
+    // Offsets counted from the first round of the ring on, not reduced modulo ring_bytes_.
     int64_t begin = 0;
     int64_t end = 0;
   };
@@ -94,9 +94,9 @@ class ReadAhead {
   CondVar changed_;
   size_t next_piece_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t num_pieces_read_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;  // that Next returns next
+  size_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;  // index of the group that Next returns next
   int64_t freed_ ABSL_GUARDED_BY(mutex_) = 0;      // bytes before this offset may be overwritten
-  std::vector<size_t> pieces_left_ ABSL_GUARDED_BY(mutex_);   // by group
+  std::vector<size_t> pieces_left_ ABSL_GUARDED_BY(mutex_);   // by group: pieces not read yet
   std::vector<int64_t> bytes_read_ ABSL_GUARDED_BY(mutex_);   // by group
   std::vector<absl::Status> errors_ ABSL_GUARDED_BY(mutex_);  // by group: the first error
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;

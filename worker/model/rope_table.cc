@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kMinPositions = 1024;
 
-// Stretches long wavelengths by `factor`, keeps short ones, and interpolates between the two.
+// Returns the frequency divided by `factor` if its wavelength is long, unchanged if the wavelength
+// is short, and interpolated in between.
 float ScaleLlama3(const RopeConfig& rope, float frequency) {
   const auto context = static_cast<float>(rope.original_max_position_embeddings);
   const auto factor = static_cast<float>(rope.factor);
@@ -40,7 +41,7 @@ std::vector<float> InverseFrequencies(const RopeConfig& rope, int32_t head_dim) 
   const double theta = static_cast<float>(rope.theta);
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-    // In double, rounded once to the nearest fp32 value: powf may be off by one ulp.
+    // Computes the power in double and rounds once to fp32, since powf may be off by one ulp.
     const double power = std::pow(theta, static_cast<double>(exponent));
     float frequency = 1.0F / static_cast<float>(power);
     if (rope.scaling == RopeScalingKind::kLinear) {

@@ -1,5 +1,6 @@
-// RopeTable holds the cosines and sines of rotary position embedding, grown as positions are needed
-// rather than to the model's maximum (a million positions of a 128-wide head would take 512 MB).
+// RopeTable holds the cosines and sines of rotary position embedding. The table grows when later
+// positions are needed, because a table of all positions can be too large: a model with a million
+// positions and heads of 128 would need 512 MB.
 //
 // Angles follow Hugging Face transformers: inverse frequencies, and their product with the
 // position, are rounded to fp32 in the same order of operations. At position 100,000 an exact angle
@@ -32,9 +33,9 @@ class RopeTable {
   // The backend must outlive the table.
   RopeTable(const RopeConfig& rope, int32_t head_dim, KernelBackend& backend);
 
-  // Makes positions 0 to `num_positions` - 1 available; earlier pointers become invalid. The table
-  // grows to the next power of two, so that a decoding sequence does not grow it at every step.
-  // Errors: those of KernelBackend::Allocate.
+  // Makes positions 0 to `num_positions` - 1 available; pointers that cos and sin returned earlier
+  // become invalid. The table grows to the next power of two, so that a decoding sequence does not
+  // grow it at every step. Errors: those of KernelBackend::Allocate.
   absl::Status Reserve(int64_t num_positions);
 
   int64_t num_positions() const { return num_positions_; }

@@ -26,8 +26,8 @@ namespace quire {
 namespace {
 
 constexpr int64_t kLengthBytes = 8;
-// A tensor has six JSON values and one for each dimension.
-constexpr JsonLimits kHeaderLimits = {.max_depth = 3,  // header, tensor, shape
+// A tensor takes six JSON values, and one more for each dimension, so 16 for each tensor are ample.
+constexpr JsonLimits kHeaderLimits = {.max_depth = 3,  // levels: header, tensor, shape
                                       .max_values = 16 * kMaxSafetensorsTensors};
 constexpr size_t kMaxRank = 16;
 
@@ -76,7 +76,8 @@ absl::Status CheckMetadata(const std::string& file, const Json& metadata) {
   return ok ? absl::OkStatus() : LoadError(file, "__metadata__ must map strings to strings");
 }
 
-// Returns the bytes of a tensor. Errors: its shape overflows, or does not fill whole bytes.
+// Returns the bytes of a tensor. Errors: the product of its shape overflows, or its elements do not
+// fill whole bytes.
 absl::StatusOr<int64_t> TensorBytes(const std::string& file,
                                     const SafetensorsTensor& tensor,
                                     int64_t bits_per_value) {
@@ -181,7 +182,8 @@ std::string ShapeToString(std::span<const int64_t> shape) {
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path, std::string name) {
   SafetensorsFile file;
   file.name_ = std::move(name);
-  // O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on regular files.
+  // O_NONBLOCK keeps open(2) from waiting for a writer of a FIFO. It has no effect on regular
+  // files.
   file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.fd_ < 0) {
     if (errno == ENOENT) {

@@ -1,8 +1,8 @@
 // SafetensorsFile is an open .safetensors file whose header was checked completely: every tensor
-// lies inside the file, tensors neither overlap nor leave holes, and nothing follows the last one.
-// Tensor data is read on demand with pread, not mapped: if the file shrinks or the disk fails, Read
-// returns an error, where a mapping would end the process with SIGBUS. The cost is one more copy,
-// from the page cache into a buffer that stays in the processor's cache.
+// lies inside the file, tensors neither overlap nor leave holes, and nothing follows the last
+// tensor. Tensor data is read on demand with pread, not mapped. If the file shrinks or the disk
+// fails, Read returns an error; a mapping would end the process with SIGBUS. The cost is one more
+// copy, from the page cache into a buffer that stays in the processor's cache.
 //
 // Thread safety: reading is const and safe from any thread.
 // Units:         offsets and sizes in bytes.
@@ -29,7 +29,7 @@
 
 namespace quire {
 
-// The format's own limit on the header.
+// The format's own limit on the size of the header.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 // Upper bound on the tensors of a file; published models have at most some tens of thousands.
 inline constexpr int64_t kMaxSafetensorsTensors = 100'000;
@@ -57,10 +57,10 @@ class SafetensorsFile {
 
   const std::string& name() const { return name_; }
   int64_t file_bytes() const { return file_bytes_; }
-  const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }  // by offset
+  const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }  // sorted by offset
 
-  // Reads `out.size()` bytes of the tensor, starting `begin` bytes into it.
-  // Errors: the file shrank or cannot be read. REQUIRES: the range lies inside the tensor.
+  // Reads `out.size()` bytes of the tensor, from its byte `begin` on. Errors: the file shrank or
+  // cannot be read. REQUIRES: the range lies inside the tensor.
   absl::Status Read(const SafetensorsTensor& tensor, int64_t begin, std::span<std::byte> out) const;
 
  private:

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kTableSize = 4096;
 
-// Bytes per read: few enough that they are still in the cache when they are summed.
+// Bytes per read, so few that they are still in the cache when they are summed.
 constexpr size_t kSumBytes = size_t{64} << 10;
 
 // Rounds toward zero: exact rounding does not matter for random weights. f16 numbers below the
@@ -41,8 +41,8 @@ void FillConstant(float value, DType dtype, std::span<std::byte> out) {
 }
 
 // Splits `out`, which begins at byte `begin` of the held part, into runs that are contiguous in the
-// tensor, and calls fn(first byte in the whole tensor, bytes) for each. A run is the whole part, or
-// one row if only some columns are held.
+// tensor. Calls fn(first byte in the whole tensor, bytes) for each run. If all columns are held,
+// `out` is a single run; else a run lies within one row.
 template <typename Fn>
 void ForEachRun(const TensorShape& tensor,
                 int64_t element_bytes,
@@ -63,8 +63,8 @@ void ForEachRun(const TensorShape& tensor,
   }
 }
 
-// The numbers of one piece of a tensor, kPieceBytes long. Any part of the piece can be computed
-// without the rest.
+// Random elements of one piece (kPieceBytes bytes) of a tensor. Any part of the piece can be
+// computed without the rest.
 class DummyPiece {
  public:
   DummyPiece(const TensorShape& tensor, int64_t begin, DType dtype, uint64_t seed) {

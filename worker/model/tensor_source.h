@@ -22,8 +22,8 @@ namespace quire {
 
 class TensorSource {
  public:
-  // Bytes that one thread reads at a time: enough to keep a disk busy, few enough to spread over
-  // the threads.
+  // Bytes that one thread reads at a time: enough to keep a disk busy, and few enough to divide a
+  // tensor among the threads.
   static constexpr int64_t kPieceBytes = int64_t{8} << 20;
 
   virtual ~TensorSource() = default;
@@ -49,7 +49,8 @@ inline int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
   return tensor.num_elements() * SizeOf(source.dtype(tensor.name));
 }
 
-// REQUIRES: every tensor that is asked for is in the files, as F32, F16 or BF16.
+// Provides tensors of safetensors files. REQUIRES: every tensor that a caller asks for is in the
+// files, as F32, F16 or BF16.
 class FileTensors final : public TensorSource {
  public:
   // The files must outlive the source. Tensors in not_counted add nothing to the sum, because

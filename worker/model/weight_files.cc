@@ -17,11 +17,12 @@ namespace {
 
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
-// Upper bound on the tensors of all files together; the largest published models have a tenth of
-// that.
+// Upper bound on the tensors of all files together; the largest published models have a tenth as
+// many.
 constexpr size_t kMaxTensors = 1'000'000;
 
-// Returns the path with links resolved. Errors: the file is missing or may not be read.
+// Returns the path with links resolved. Errors: the file is missing, or ResolveModelFile refuses
+// the path.
 absl::StatusOr<std::string> Resolve(const std::string& model_dir, const std::string& name) {
   absl::StatusOr<std::string> path = ResolveModelFile(model_dir, name);
   if (!path.ok()) {
@@ -64,13 +65,14 @@ absl::StatusOr<WeightFiles> WeightFiles::Open(const std::string& model_dir) {
 
 absl::Status WeightFiles::AddFiles(const std::string& model_dir,
                                    const std::vector<std::string>& names) {
-  files_.reserve(names.size());  // references to files stay valid
+  // Prevents a reallocation, which would invalidate the pointers to files in tensors_.
+  files_.reserve(names.size());
   for (const std::string& name : names) {
     QUIRE_ASSIGN_OR_RETURN(std::string path, Resolve(model_dir, name));
     QUIRE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path, name));
     files_.push_back(std::move(file));
-    QUIRE_RETURN_IF_ERROR(
-        AddTensors(files_.back()));  // now, so that it fails before the next file is read
+    // Adds the tensors now, so that an error in this file is found before the next file is read.
+    QUIRE_RETURN_IF_ERROR(AddTensors(files_.back()));
   }
   return absl::OkStatus();
 }

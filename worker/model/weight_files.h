@@ -1,9 +1,9 @@
 // WeightFiles is the set of safetensors files of a model directory: model.safetensors, or the
-// shards that model.safetensors.index.json names. A tensor is found by its name, in whichever file
-// it is.
+// shards that model.safetensors.index.json names. A tensor is found by its name, in any of the
+// files.
 //
-// A file must lie in the model folder. Symbolic links out of it are refused, except those of a
-// Hugging Face hub cache from .../snapshots/<revision>/ to .../blobs/.
+// A file must lie in the model folder. Symbolic links out of the folder are refused, except the
+// links of a Hugging Face hub cache from .../snapshots/<revision>/ to .../blobs/.
 //
 // Thread safety: reading is const and safe from any thread.
 // Errors:        see load_error.h; kNotFound if a file is missing.
@@ -39,7 +39,7 @@ class WeightFiles {
   WeightRef Find(std::string_view name) const;
 
   const std::vector<SafetensorsFile>& files() const { return files_; }
-  // Name of the set in messages: the single file or the index.
+  // Name of the single file or of the index, for error messages.
   const std::string& name() const { return name_; }
 
  private:

@@ -14,14 +14,15 @@ namespace quire {
 namespace {
 
 constexpr size_t kMaxShards = 4096;
-constexpr JsonLimits kIndexLimits = {.max_depth = 8, .max_values = 1'000'000};  // one per tensor
+// An index has about one JSON value per tensor.
+constexpr JsonLimits kIndexLimits = {.max_depth = 8, .max_values = 1'000'000};
 
 bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name != "." && name.find("..") == std::string::npos &&
          name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-// transformers has written total_size both as an integer and as a float.
+// Versions of transformers have written total_size as an integer or as a float.
 absl::StatusOr<std::optional<int64_t>> ParseTotalSize(const Json& index) {
   auto metadata = index.find("metadata");
   if (metadata == index.end() || !metadata->is_object() || !metadata->contains("total_size")) {

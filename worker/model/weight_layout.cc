@@ -10,7 +10,8 @@ namespace {
 constexpr std::string_view kOpt = "OPTForCausalLM";
 constexpr std::string_view kBloom = "BloomForCausalLM";
 
-// Names of the modules outside the layers, and the text before a layer's number (layers.7).
+// Names of the modules outside the layers, and the text before a layer's number ("layers." in
+// layers.7).
 struct ModelNames {
   std::string_view token_table = "embed_tokens";
   std::string_view embedding_norm = "";
@@ -34,7 +35,7 @@ ModelNames ModelNamesFor(const ModelConfig& config) {
 // Names of a layer's modules, without the layer's prefix.
 struct LayerNames {
   std::string_view attention_norm;
-  std::vector<std::string_view> qkv;  // one name: q, k and v are interleaved
+  std::vector<std::string_view> qkv;  // a single name if one tensor interleaves q, k and v
   std::string_view attention_out;
   std::string_view mlp_norm;
   std::vector<std::string_view> mlp_in;
@@ -75,8 +76,8 @@ NormLayout Norm(const ModelConfig& config, std::string name) {
           .has_bias = config.norm_affine && config.norm == NormKind::kLayerNorm};
 }
 
-// Returns a layer whose input dimension is split over ranks. Its sum has the order of a fixed tree
-// (kernels/api/dense.h).
+// Returns the layout of a layer whose input dimension is split over ranks. The order of the layer's
+// sum is a fixed tree (kernels/api/dense.h).
 LinearLayout RowParallel(std::string name, int64_t rows, int64_t cols, bool has_bias) {
   return {.parts = {{std::move(name), rows}},
           .cols = cols,
@@ -156,12 +157,13 @@ WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix
 
 namespace {
 
-// Returns the rows or columns of the heads, tokens or inputs in `range`; each has `width` of them.
+// Returns the rows or columns of the heads, tokens or inputs in `range`. Each head, token or input
+// has `width` rows or columns.
 Slice Times(const IndexRange& range, int64_t width) {
   return {.begin = range.begin * width, .count = range.count * width};
 }
 
-// Keeps only this rank's inputs of a layer. The layer's outputs are summed over the ranks.
+// Keeps only this rank's inputs of a layer, whose outputs are then summed over the ranks.
 void SliceRowParallel(const RankShare& share,
                       const IndexRange& range,
                       int64_t width,

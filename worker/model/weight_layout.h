@@ -1,12 +1,12 @@
-// WeightLayout lists the tensors of a model of a given configuration, under the names of Hugging
-// Face transformers, and how they are fused: the rows of q, k and v are concatenated in one linear
-// layer, and so are the rows of gate and up. BLOOM's files interleave q, k and v head by head in
-// one tensor; loading sorts the rows. SliceFor gives the rows and columns that one rank of several
-// holds.
+// WeightLayout lists the tensors that a model of a given configuration has, by their names in
+// Hugging Face transformers, and how they are fused. The rows of q, k and v are concatenated in one
+// linear layer, and so are the rows of gate and up. BLOOM's files interleave q, k and v head by
+// head in one tensor; loading reorders these rows. SliceFor returns the rows and columns that one
+// rank of several holds.
 //
 // Thread safety: a value type.
 // Shapes:        a linear layer of `parts` p and `cols` c reads <p.name>.weight [p.rows, c] and,
-//                with has_bias, <p.name>.bias [p.rows]; only the held slices of both.
+//                with has_bias, <p.name>.bias [p.rows]. A rank reads only its held slices.
 #ifndef QUIRE_WORKER_MODEL_WEIGHT_LAYOUT_H_
 #define QUIRE_WORKER_MODEL_WEIGHT_LAYOUT_H_
 
@@ -23,7 +23,7 @@
 
 namespace quire {
 
-// The indices of a dimension that a rank holds.
+// The part of one dimension that a rank holds: a range of indices.
 struct Slice {
   int64_t begin = 0;
   int64_t count = 0;
@@ -31,7 +31,7 @@ struct Slice {
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
-// A dimension that is held whole.
+// Returns the slice of a rank that holds the whole dimension.
 inline Slice Whole(int64_t size) { return {.begin = 0, .count = size}; }
 
 struct LinearPart {
@@ -45,14 +45,15 @@ struct LinearLayout {
   int64_t cols = 0;
   Slice held = Whole(cols);  // columns that this rank holds
   bool has_bias = false;
-  // True if the layer's outputs are summed over several ranks, so that the bias may be added only
+  // True if the layer's outputs are summed over several ranks. The bias must then be added only
   // once: to the sum, or by the first rank's product (KernelBackend::adds_bias_to_sums).
   bool bias_is_apart = false;
-  // > 0: the held rows of the only part are [interleaved_heads, 3, head_dim]: q, k and v of the
-  // first head, then of the second, ...
+  // > 0: the layer has one part, whose held rows are [interleaved_heads, 3, head_dim]: q, k and v
+  // of the first head, then those of the second head, ...
   int32_t interleaved_heads = 0;
-  int64_t num_segments = 1;     // of the sum over columns (kernels/api/dense.h)
-  bool is_quantizable = false;  // true inside layers; false before and after them
+  int64_t num_segments = 1;  // segments of the sum over columns (kernels/api/dense.h)
+  // True for layers' matrices; false for matrices before and after the layers.
+  bool is_quantizable = false;
 };
 
 // <name>.weight [width] and, for LayerNorm, <name>.bias [width].
@@ -96,15 +97,15 @@ struct WeightLayout {
   bool is_tied() const { return lm_head.parts.front().name == token_table.name; }
 };
 
-// Use of a tensor, which decides how it may be read.
+// How a tensor is used, which decides how it can be read.
 enum class TensorUse : uint8_t {
   kWhole,   // converted or reordered, so read completely first
   kTable,   // kept in the form of the file
   kPacked,  // packed row by row, in the order of the file
 };
 
-// A tensor of the files, a matrix [rows, cols] or a vector [cols], and the part of it that this
-// rank reads.
+// A tensor of the files, and the part of it that this rank reads. The tensor is a matrix [rows,
+// cols] or a vector [cols].
 struct TensorShape {
   std::string name;
   int64_t rows = 0;  // 0: a vector
@@ -142,8 +143,8 @@ WeightLayout SliceFor(const RankShare& share, const ModelConfig& config, WeightL
 // first.
 std::vector<std::string> NamePrefixes(const ModelConfig& config);
 
-// Returns true for a tensor that published files carry and that has no effect: a buffer of old
-// transformers versions, or the output matrix of a model that ties it to the embedding.
+// Returns true for a tensor that published files contain although it has no effect: a buffer of old
+// transformers versions, or the output matrix of a model that uses its embedding as output matrix.
 bool IsHarmlessExtra(const ModelConfig& config, std::string_view name);
 
 }  // namespace quire

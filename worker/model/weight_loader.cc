@@ -29,8 +29,8 @@ class FileChecker {
  public:
   explicit FileChecker(const WeightFiles& files) : files_(files) {}
 
-  // Errors: a tensor is missing or has another shape or type. A group's matrices are packed as one
-  // matrix, so they must have one type.
+  // Errors: a tensor is missing, or has another shape or type. The matrices of a group are packed
+  // as one matrix, so a group with several types is an error too.
   absl::Status Check(const TensorGroup& group) {
     const SafetensorsTensor* first = nullptr;
     for (const TensorShape& shape : group) {
@@ -101,8 +101,8 @@ class FileChecker {
   std::set<std::string> seen_;
 };
 
-// Calls fn with all rows of a tensor if heads is 0. Else the rows are [heads, 3, head_dim], and fn
-// gets the q of every head, then the k, then the v.
+// Calls fn with all rows of a tensor if heads is 0. Otherwise the rows are [heads, 3, head_dim]:
+// calls fn for the q of every head, then for the k of every head, then for the v of every head.
 template <typename T, typename Fn>
 void ForEachInQkvOrder(std::span<const T> rows, int32_t heads, const Fn& fn) {
   if (heads == 0) {
@@ -118,7 +118,7 @@ void ForEachInQkvOrder(std::span<const T> rows, int32_t heads, const Fn& fn) {
 }
 
 // Returns the tensors that go through the read-ahead buffer, in order. If the backend packs while
-// reading, matrices bypass the buffer, and tables are read directly into their memory.
+// reading, matrices bypass the buffer, and tables are read directly into their final memory.
 std::vector<TensorGroup> GroupsReadAhead(const WeightLayout& layout, const KernelBackend& backend) {
   std::vector<TensorGroup> groups = TensorGroups(layout);
   if (backend.packs_while_reading()) {
@@ -146,8 +146,8 @@ int64_t PackedBytes(const LinearLayout& layout,
   return backend.PackedBytes({.parts = parts, .num_segments = layout.num_segments});
 }
 
-// Returns the matrices that packing reads from the file as it goes; none if q, k and v are
-// interleaved.
+// Returns the matrices that the backend reads from the file while it packs them; none if q, k and v
+// are interleaved.
 TensorGroup PackedMatricesOf(const LinearLayout& layout) {
   TensorGroup matrices = GroupOf(layout);
   std::erase_if(matrices, [](const TensorShape& t) { return t.use != TensorUse::kPacked; });
@@ -176,8 +176,8 @@ class WeightReader {
     return table.data.Assign<std::byte>(backend_, tensors[0]);
   }
 
-  // Reads a tied model's table, which is its output matrix too. A backend that packs while reading
-  // looks tokens up in the packed matrix, so no table is kept.
+  // Reads a tied model's token table, which is its output matrix too. A backend that packs while
+  // reading looks tokens up in the packed matrix, so no table is kept.
   absl::Status ReadTied(const TableLayout& layout,
                         TableWeights& table,
                         std::unique_ptr<PackedLinear>& packed) {
@@ -213,7 +213,7 @@ class WeightReader {
     return Assign(layout.name + ".weight", tensors.front(), weight);
   }
 
-  // Fills `bias_apart` if layout.bias_is_apart and the backend adds it to sums.
+  // If layout.bias_is_apart and the backend adds biases to sums, stores the bias in `bias_apart`.
   absl::Status Read(const LinearLayout& layout,
                     std::unique_ptr<PackedLinear>& packed,
                     DeviceBuffer* bias_apart = nullptr) {
@@ -258,7 +258,8 @@ class WeightReader {
     return absl::OkStatus();
   }
 
-  // Reports everything as read. The totals include extra tensors, which are never read.
+  // Reports everything as read. The totals include extra tensors, which are never read, so counting
+  // alone would not reach them.
   void Finish() {
     state_.tensors_done = state_.tensors_total;
     state_.bytes_done = state_.bytes_total;
@@ -288,7 +289,7 @@ class WeightReader {
     return {.data = nullptr, .dtype = table.dtype, .rows = table.rows, .cols = table.width};
   }
 
-  // Reads the group's only tensor on several threads, into memory that the buffer then owns.
+  // Reads the group's only tensor on several threads, into memory that `buffer` then owns.
   absl::Status ReadInPlace(const TensorGroup& group, DeviceBuffer& buffer) {
     QUIRE_ASSIGN_OR_RETURN(const std::unique_ptr<ReadAhead> read,
                            ReadAhead::Start(source_, {group}, backend_, /*min_ring_bytes=*/0));
@@ -306,7 +307,8 @@ class WeightReader {
     Report();
   }
 
-  // Adds the views of a part's matrix; `matrix` is null if it is read while it is packed.
+  // Adds the views of a part's matrix. `matrix` is null if the backend reads the matrix while
+  // packing it.
   void AddViews(const LinearLayout& layout,
                 const LinearPart& part,
                 const std::span<const std::byte>* matrix,
@@ -346,7 +348,7 @@ class WeightReader {
     return out.Assign<float>(backend_, values);
   }
 
-  // bytes_under_way: bytes read of the current group, which is not in state_ yet.
+  // bytes_under_way: bytes read of the current group, which state_ does not include yet.
   void Report(int64_t bytes_under_way = 0) const {
     if (progress_) {
       LoadProgress told = state_;
@@ -380,8 +382,8 @@ absl::Status ReadLayer(WeightReader& reader, const LayerLayout& layout, LayerWei
 }
 
 // Warns if a tied model has an output matrix that differs from the embedding. The model is served
-// with the embedding, as in transformers. A fine-tuned output matrix under a wrong
-// tie_word_embeddings already differs in its first rows, so only these are compared.
+// with the embedding, as in transformers. Only the first rows are compared, because they suffice:
+// fine-tuning of the output matrix, despite tie_word_embeddings, changes these rows too.
 void WarnOfAnotherHead(const WeightFiles& files, const WeightLayout& layout) {
   constexpr int64_t kComparedBytes = 64 << 10;
   const WeightRef head = files.Find("lm_head.weight");

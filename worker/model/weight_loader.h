@@ -8,8 +8,8 @@
 //
 // If the backend packs while reading, matrices bypass the read-ahead buffer: each thread reads the
 // rows of a panel, adds them to the checksum and packs them while they are in its cache. Tables are
-// read directly into their memory, unpacked, except a tied model's token table: that is packed, and
-// no other copy of it is kept.
+// read directly into their memory, unpacked. The exception is a tied model's token table: it is
+// packed, and no unpacked copy is kept.
 //
 // Thread safety: one caller at a time per backend.
 // Errors:        see load_error.h; kResourceExhausted if memory runs out.
@@ -33,8 +33,8 @@ namespace quire {
 absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files);
 
 // Returns the main memory that LoadWeights takes on a CPU: packed matrices, tables in the type of
-// the files, norms and biases in fp32, and the buffer for reading ahead. For a tied model the token
-// table and the output matrix count both, or only the output matrix if the backend packs while
+// the files, norms and biases in fp32, and the buffer for reading ahead. For a tied model both the
+// token table and the output matrix count, or only the output matrix if the backend packs while
 // reading.
 int64_t LoadedBytes(const WeightLayout& layout,
                     const TensorSource& source,

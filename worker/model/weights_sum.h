@@ -1,11 +1,12 @@
-// WeightsSum compares all bytes of a model's weights, however many ranks share them: each rank sums
-// the bytes that it reads, and the sums of all ranks add up to the sum of the whole model.
+// WeightsSum is a checksum of all bytes of a model's weights, equal for every number of ranks: each
+// rank sums the bytes that it reads, and the sums of all ranks add up to the sum of the whole
+// model.
 //
 // A tensor is a sequence of lines of 64 words of 32 bits. Each word is multiplied by a factor that
 // depends on its place in the line, and each line's sum by a factor that depends on the line's
-// place in the tensor, all modulo 2^64. The factors are odd and derived from the tensor's name. One
-// changed word always changes the sum, any other accident almost certainly. An attacker can
-// construct other weights with the same sum.
+// place in the tensor, all modulo 2^64. The factors are odd and derived from the tensor's name. A
+// change of one word always changes the sum, any other accidental change almost certainly. An
+// attacker can construct other weights with the same sum.
 //
 // Thread safety: a value type.
 // Cost:          one multiplication per word; bytes that were just read are still in the cache.
@@ -24,7 +25,8 @@ class WeightsSum {
  public:
   static constexpr size_t kWordsPerLine = 64;
 
-  // Factors of words at even and odd places: odd numbers of 32 bits, aligned for vector loads.
+  // Factors of the words at even and at odd places. Each factor is an odd number of 32 bits.
+  // Aligned for vector loads.
   struct alignas(32) Factors {
     std::array<uint64_t, kWordsPerLine / 2> even;
     std::array<uint64_t, kWordsPerLine / 2> odd;

@@ -11,7 +11,9 @@ ExecutorThread::ExecutorThread(size_t capacity, WorkerProgress& progress)
 ExecutorThread::~ExecutorThread() { Stop(); }
 
 bool ExecutorThread::Run(std::function<void()> task) {
-  progress_.AddTask();  // before Push: once queued, the task may run and be removed
+  // Count the task before Push: a queued task can run immediately, and RemoveTask must not come
+  // before AddTask.
+  progress_.AddTask();
   const bool is_queued = tasks_.Push(std::move(task));
   if (!is_queued) {
     progress_.RemoveTask();

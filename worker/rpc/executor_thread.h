@@ -1,11 +1,11 @@
-// ExecutorThread runs tasks one after another, in the order of the Run calls. Once started, it is
-// the only thread that touches the model, the KV pool and the sequences; RPC threads only hand it
-// tasks.
+// ExecutorThread runs tasks one after another, in the order of the Run calls. Once started, its
+// thread is the only one that touches the model, the KV pool and the sequences. RPC threads only
+// hand it tasks.
 //
-// WorkerProgress counts tasks as they are queued, begun and ended. So an executor that hangs
-// between two tasks is detected: it has tasks but begins none.
+// WorkerProgress counts the tasks that are queued, begun and ended, so that a hang between two
+// tasks is detected too: the executor then has tasks but begins none.
 //
-// Thread safety: all methods may be called from any thread, except Stop from a task.
+// Thread safety: all methods may be called from any thread, except that a task must not call Stop.
 #ifndef QUIRE_WORKER_RPC_EXECUTOR_THREAD_H_
 #define QUIRE_WORKER_RPC_EXECUTOR_THREAD_H_
 

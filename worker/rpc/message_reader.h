@@ -1,4 +1,4 @@
-// ReadMessage parses a peer's message. The service takes raw bytes, so that malformed ones are
+// ReadMessage parses a peer's message. The service takes raw bytes, so that malformed bytes are
 // answered with INVALID_ARGUMENT MALFORMED_PROTO and not with the library's own status.
 //
 // Messages with more fields than any valid message are refused before they are parsed, else a short
@@ -14,8 +14,8 @@
 
 namespace quire {
 
-// Upper bound on the fields of a message. The largest has, for each of 4,096 sequences, an
-// introduction and its sampling parameters.
+// Upper bound on the fields of a message. The largest valid message has an introduction and its
+// sampling parameters for each of 4,096 sequences.
 inline constexpr int kMaxFields = 2 * 4096 + 64;
 
 // Replaces the contents of `message`. The buffer is not changed.

@@ -94,7 +94,7 @@ void StepsCall::OnCancel() {
 }
 
 void StepsCall::OnDone() {
-  std::shared_ptr<StepsCall> last = std::move(self_);  // may destroy this object on return
+  std::shared_ptr<StepsCall> last = std::move(self_);  // on return, `last` may destroy this object
 }
 
 StepsCall::Action StepsCall::Next(bool in_reaction) {

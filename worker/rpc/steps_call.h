@@ -1,11 +1,13 @@
-// StepsCall is one open call of Steps: it reads requests, hands them to the service and writes the
-// answers, all as bytes that it does not interpret.
+// StepsCall is one open call of Steps. It reads requests, hands them to the service and writes the
+// answers, all as unparsed bytes.
 //
-// At most kMaxUnanswered requests are read ahead of their answers, so a peer cannot fill the
-// worker's memory. A failed call sends the answers that it has, then ends with its status.
+// At most kMaxUnanswered requests are read before their answers are written, so a peer cannot fill
+// the worker's memory. A failed call first sends the answers that are ready, then ends with its
+// status.
 //
 // Thread safety: Answer, Fail and has_failed may be called from any thread.
-// Ownership:     the call owns itself until gRPC is done with it; tasks that answer it share it.
+// Ownership:     the call holds a reference to itself until gRPC is done with it. A task that
+//                answers the call holds another reference.
 #ifndef QUIRE_WORKER_RPC_STEPS_CALL_H_
 #define QUIRE_WORKER_RPC_STEPS_CALL_H_
 
@@ -24,7 +26,7 @@ namespace quire {
 
 class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // One for the running step, one for the step that waits.
+  // One request for the running step, and one for the step that waits.
   static constexpr int kMaxUnanswered = 2;
 
   using Handler = std::function<void(std::shared_ptr<StepsCall>, const grpc::ByteBuffer&)>;
@@ -42,8 +44,8 @@ class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
   bool has_failed() const;
 
  private:
-  // Calls into gRPC. They are decided under the lock and made after its release, since gRPC may
-  // call back at once on the same thread, which would deadlock.
+  // gRPC calls to make. They are decided under the lock and made after its release: gRPC may call
+  // back at once on the same thread, which would deadlock under the lock.
   struct Action {
     bool read = false;
     const grpc::ByteBuffer* write = nullptr;
@@ -57,8 +59,8 @@ class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
   void OnCancel() override;
   void OnDone() override;
 
-  // Returns the gRPC calls to make now. Reads start only in a reaction, that is one of the On
-  // methods: until it returns, gRPC keeps the call alive even if another thread has finished it.
+  // Returns the gRPC calls to make now. Reads start only inside a reaction (one of the On methods):
+  // until a reaction returns, gRPC keeps the call alive, even if another thread has finished it.
   Action Next(bool in_reaction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const Action& action);
 
@@ -69,11 +71,11 @@ class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
   mutable absl::Mutex mutex_;
   bool is_reading_ ABSL_GUARDED_BY(mutex_) = true;
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool is_half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the peer sends nothing more
-  bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;       // the peer is gone
+  bool is_half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the peer has ended its requests
+  bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;       // the connection to the peer is lost
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
   int num_unanswered_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::deque<grpc::ByteBuffer> responses_ ABSL_GUARDED_BY(mutex_);  // front: being written
+  std::deque<grpc::ByteBuffer> responses_ ABSL_GUARDED_BY(mutex_);  // the front is being written
   std::optional<grpc::Status> failure_ ABSL_GUARDED_BY(mutex_);
 };
 

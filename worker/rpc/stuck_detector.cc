@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-// Returns true if the executor has work whose progress is counted.
+// Returns true if the executor has work that must make progress.
 bool IsAtWork(const WorkerProgress::State& state) {
   switch (state.report.phase()) {
     case v1::WORKER_PHASE_EXECUTING:
@@ -18,8 +18,9 @@ bool IsAtWork(const WorkerProgress::State& state) {
   }
 }
 
-// Returns true if something waits for the work. A step may stand still while nothing waits for it;
-// all other work counts as awaited.
+// Returns true if a task waits for the executor's work. A step is awaited only if there are waiters
+// (WorkerProgress::AddWaiter), and is allowed to stand still otherwise. All other work counts as
+// awaited.
 bool IsAwaited(const WorkerProgress::State& state) {
   return state.num_waiters > 0 || state.report.phase() != v1::WORKER_PHASE_EXECUTING;
 }

@@ -2,10 +2,11 @@
 // a task waits for it. A thread that hangs cannot be freed from inside the process, but a new
 // process can replace it. The condition depends on the executor's work:
 //
-//   a step             no progress, while a newer epoch or the shutdown waits. A step that makes
-//                      progress, or that nothing waits for, is never given up.
-//   an epoch begins    no progress for longer than its pools and the other ranks can take
-//   nothing (IDLE)     the executor has tasks, and neither begins nor ends one
+//   a step             a newer epoch or the shutdown waits, and the step makes no progress. A step
+//                      that makes progress, or for which no task waits, never ends the process.
+//   an epoch begins    no progress for longer than allocating the pools and connecting to the
+//                      other ranks can take
+//   nothing (IDLE)     tasks are queued, and the executor neither begins nor ends one
 //   the model loads    never: the supervisor watches loading
 //
 // Thread safety: one caller at a time.
@@ -23,20 +24,21 @@ class StuckDetector {
  public:
   // Longest time without progress; all work of a live executor makes progress more often.
   static constexpr Instant kMaxStandstill = 10 * kNanosPerSecond;
-  // Beginning an epoch counts no progress, so its time is bounded. kMaxMeeting: to meet the other
-  // ranks, which has its own timeout, and to join their devices.
+  // Beginning an epoch counts no progress, so its whole time is bounded. kMaxMeeting bounds the
+  // time to connect to the other ranks, which has its own timeout, and to join the ranks' devices.
   static constexpr Instant kMaxMeeting = 20 * kNanosPerSecond;
-  // Lower bound on the rate at which pools are then allocated; pinned memory is the slowest.
+  // Lower bound on the rate at which an epoch's pools are allocated; pinned memory is the slowest.
+  // The time that the pools take at this rate is added to kMaxMeeting.
   static constexpr int64_t kMinPoolBytesPerSecond = int64_t{256} << 20;
-  // Upper bound on what one gap between two observations adds to the standstill. In a longer gap
-  // the whole process was stopped, the executor included.
+  // Upper bound on what one gap between two observations adds to the standstill. A longer gap means
+  // that the whole process was stopped, and the executor with it.
   static constexpr Instant kMaxGap = kNanosPerSecond;
 
   // Adds an observation. Returns true if the process must end.
   bool Observe(Instant now, const WorkerProgress::State& state);
 
-  // Returns true if at the last observation the executor had stood still for too long, whether or
-  // not anything waits for its work.
+  // Returns true if at the last observation the executor had stood still for too long, even if no
+  // task waited for its work.
   bool stands_still() const { return stands_still_; }
 
  private:

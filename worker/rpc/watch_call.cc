@@ -22,7 +22,7 @@ void WatchCall::Send(const grpc::ByteBuffer& report) {
     is_writing_ = true;
     report_ = report;
   }
-  // Not under the lock: gRPC may call back on the same thread.
+  // Called without the lock, since gRPC may call back on the same thread.
   StartWrite(&report_);
 }
 
@@ -55,7 +55,8 @@ void WatchCall::OnCancel() {
 }
 
 void WatchCall::OnDone() {
-  const std::shared_ptr<WatchCall> last = std::move(self_);  // may destroy this object on return
+  // On return, `last` may destroy this object.
+  const std::shared_ptr<WatchCall> last = std::move(self_);
 }
 
 void WatchCall::EndWith(const grpc::Status& status) {

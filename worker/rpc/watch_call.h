@@ -2,7 +2,8 @@
 // report is dropped if the previous one is still being written.
 //
 // Thread safety: Send, End and has_ended may be called from any thread.
-// Ownership:     the call owns itself until gRPC is done with it; the reporter shares it.
+// Ownership:     the call holds a reference to itself until gRPC is done with it. The reporter
+//                holds another reference.
 #ifndef QUIRE_WORKER_RPC_WATCH_CALL_H_
 #define QUIRE_WORKER_RPC_WATCH_CALL_H_
 
@@ -21,14 +22,14 @@ namespace quire {
 
 class WatchCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  // scheduler_incarnation: the watching scheduler's; 0 for any other client.
+  // scheduler_incarnation: incarnation of the scheduler that watches; 0 for any other client.
   static std::shared_ptr<WatchCall> Start(uint64_t scheduler_incarnation);
 
   uint64_t scheduler_incarnation() const { return scheduler_incarnation_; }
 
   void Send(const grpc::ByteBuffer& report);
 
-  // Ends the call, after the report that is being written. REQUIRES: status is not OK.
+  // Ends the call, after the report that is being written now. REQUIRES: status is not OK.
   void End(const absl::Status& status);
 
   // Returns true if either side has ended the call.
@@ -42,7 +43,7 @@ class WatchCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void OnCancel() override;
   void OnDone() override;
 
-  // Ends the call with this status, unless it has ended already.
+  // Ends the call with this status, unless the call has ended already.
   void EndWith(const grpc::Status& status);
   // Finishes an ended call with gRPC, once no report is being written.
   void FinishIfEnded();
@@ -54,7 +55,7 @@ class WatchCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
-  grpc::ByteBuffer report_ ABSL_GUARDED_BY(mutex_);  // being written
+  grpc::ByteBuffer report_ ABSL_GUARDED_BY(mutex_);  // the report that is being written
 };
 
 }  // namespace quire

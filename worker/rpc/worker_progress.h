@@ -1,6 +1,6 @@
-// WorkerProgress is the state that a worker reports: its phase, the bytes loaded or the step, a
-// counter that grows while the worker makes progress, and its holder. The loading thread and the
-// executor write the state; the reporter reads it.
+// WorkerProgress is the state that a worker reports: its phase, the loaded bytes or the current
+// step, a counter that grows while the worker makes progress, and its holder. The loading thread
+// and the executor write the state; the reporter reads it.
 //
 // Thread safety: all methods may be called from any thread.
 // Cost:          a short critical section per call; a step makes a few calls.
@@ -24,8 +24,8 @@ namespace quire {
 
 class WorkerProgress {
  public:
-  // Starts in the phase LOADING. The backend and `peers`, the listener for the other ranks or null,
-  // must outlive the object.
+  // Starts in the phase LOADING. peers: the listener for the other ranks, or null. The backend and
+  // the listener must outlive the object.
   explicit WorkerProgress(const KernelBackend& backend, const PeerListener* peers = nullptr);
 
   // 16 random bytes, drawn at the start of the process.
@@ -37,7 +37,7 @@ class WorkerProgress {
 
   // Notes that an epoch begins. pool_bytes: bytes of the pools to allocate or clear.
   void BeginEpoch(int64_t pool_bytes);
-  // Notes the state after BeginEpoch, whether or not the epoch was refused.
+  // Notes the state after BeginEpoch. Called in both cases: the epoch began, or it was refused.
   void EndBeginEpoch(uint64_t scheduler_incarnation,
                      uint64_t group_epoch,
                      uint64_t last_step_id,
@@ -50,12 +50,13 @@ class WorkerProgress {
   // Counts progress that the backend does not count.
   void Tick();
 
-  // Count requests that wait until the executor has left its step: a newer epoch, the shutdown.
+  // AddWaiter and RemoveWaiter count the requests that wait until the executor has left its step: a
+  // newer epoch, the shutdown.
   void AddWaiter();
   void RemoveWaiter();
 
-  // Count tasks of the executor. A task is added before it is queued, and removed once done or
-  // refused.
+  // AddTask and RemoveTask count the executor's tasks. A task is added before it is queued, and
+  // removed when it is done or refused.
   void AddTask();
   void RemoveTask();
 
@@ -67,7 +68,7 @@ class WorkerProgress {
   };
   State Read() const;
 
-  // Like SchedulerClaim's methods, with the current time.
+  // Like Ask, Check and Hear of SchedulerClaim, with the current time.
   absl::Status Ask(uint64_t scheduler_incarnation, uint64_t group_epoch);
   absl::Status CheckClaim(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
   void Hear(uint64_t scheduler_incarnation);
@@ -79,7 +80,8 @@ class WorkerProgress {
 
   mutable Mutex mutex_;
   SchedulerClaim claim_ ABSL_GUARDED_BY(mutex_);
-  State state_ ABSL_GUARDED_BY(mutex_);  // report.progress() excludes the backend's
+  // report.progress() does not include the progress that the backend counts.
+  State state_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace quire

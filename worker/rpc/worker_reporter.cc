@@ -127,7 +127,7 @@ void WorkerReporter::Look(const WorkerProgress::State& state) {
            {{"epoch", absl::StrCat(state.report.group_epoch())},
             {"step", absl::StrCat(state.report.step_id())},
             {"phase", v1::WorkerPhase_Name(state.report.phase())}});
-  // Without destructors: they would wait for the thread that hangs.
+  // Skips destructors: they would wait for the thread that hangs.
   ExitNow(kExitStuck);
 }
 

@@ -1,6 +1,6 @@
 // WorkerReporter is a thread that reads the worker's progress four times a second. It reports the
-// progress to all Watch calls, notes the holder as connected while one of the calls is the
-// holder's, and ends the process if the executor is stuck (StuckDetector).
+// progress to all Watch calls and ends the process if the executor is stuck (StuckDetector). While
+// one of the calls belongs to the holder, the reporter notes that the holder is connected.
 //
 // Thread safety: all methods may be called from any thread.
 // Cost:          encodes one report per round for all calls.
@@ -29,10 +29,11 @@ namespace quire {
 class WorkerReporter {
  public:
   static constexpr std::chrono::milliseconds kInterval{250};
-  // Upper bound on open Watch calls: far more than those of a scheduler, its standbys and a
-  // supervisor, and calls left over from earlier schedulers.
+  // Upper bound on open Watch calls. A scheduler, its standbys and a supervisor need far fewer,
+  // even with calls left over from earlier schedulers.
   static constexpr size_t kMaxCalls = 64;
-  // Upper bound on the time between two observations (Look) in a live worker; normal is kInterval.
+  // Upper bound on the time between two observations (Look) in a live worker; usually it is
+  // kInterval.
   static constexpr Instant kMaxBlindness = 5 * kNanosPerSecond;
 
   // The progress must outlive the object.
@@ -43,7 +44,7 @@ class WorkerReporter {
   WorkerReporter& operator=(const WorkerReporter&) = delete;
 
   // Returns a call that gets its first report at once. The call ends with `status` if that is not
-  // OK, with RESOURCE_EXHAUSTED, reason QUEUE_FULL, if kMaxCalls calls are open, and with
+  // OK; with RESOURCE_EXHAUSTED, reason QUEUE_FULL, if kMaxCalls calls are open; and with
   // UNAVAILABLE, reason SHUTTING_DOWN, on Stop. scheduler_incarnation: see WatchCall::Start.
   std::shared_ptr<WatchCall> Watch(uint64_t scheduler_incarnation, absl::Status status);
 
@@ -53,9 +54,9 @@ class WorkerReporter {
 
   void Stop();
 
-  // Returns false if the executor has stood still for longer than any work takes, whether or not a
-  // task waits, or if the reporter has made no observation for kMaxBlindness. A rank that waits for
-  // another rank is live.
+  // Returns false in two cases: the executor has stood still for longer than any work takes, even
+  // if no task waits; or the reporter has made no observation for kMaxBlindness. A rank that waits
+  // for another rank is live.
   bool is_live() const;
 
  private:
@@ -74,12 +75,12 @@ class WorkerReporter {
   std::atomic<Instant> last_look_;
 
   Mutex mutex_;
-  CondVar changed_;  // is_stopping_ or has_news_ was set
+  CondVar changed_;  // signaled when is_stopping_ or has_news_ is set
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_news_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<WatchCall>> calls_ ABSL_GUARDED_BY(mutex_);
 
-  std::thread thread_;  // last member: it uses all above
+  std::thread thread_;  // last member: the thread uses the members above
 };
 
 }  // namespace quire

@@ -17,7 +17,7 @@
 namespace quire {
 namespace {
 
-// Time for the last answers to leave, and for peers to read why their streams end.
+// Time for the last answers to be sent, and for peers to read why their streams end.
 constexpr std::chrono::milliseconds kShutdownGrace(500);
 
 }  // namespace
@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const Address&
   server->listener_->AddTo(builder, MakeServerCredentials(std::move(tls)));
   builder.RegisterService(&service);
   server->server_ = builder.BuildAndStart();
-  QUIRE_CHECK(server->server_ != nullptr);  // the builder binds no port itself, so it cannot fail
+  // BuildAndStart cannot fail, since the builder binds no port itself.
+  QUIRE_CHECK(server->server_ != nullptr);
   grpc::HealthCheckServiceInterface* health = server->server_->GetHealthCheckService();
   health->SetServingStatus("", false);
   health->SetServingStatus("liveness", true);

@@ -21,8 +21,9 @@ namespace quire {
 
 class WorkerServer {
  public:
-  // Serves at once, in plain text if tls is null. Port 0 takes any free port. The registry counts
-  // calls; null: calls are not counted. The service and the registry must outlive the server.
+  // Begins to serve at once, in plain text if tls is null. Port 0 takes any free port. The registry
+  // counts calls; if it is null, calls are not counted. The service and the registry must outlive
+  // the server.
   static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(
       const Address& address,
       WorkerService& service,

@@ -23,7 +23,8 @@ namespace {
 
 // Upper bound on waiting tasks; far more than the schedulers of one worker ever have waiting.
 constexpr size_t kMaxWaitingTasks = 64;
-// Larger requests are parsed into a temporary message, so that their memory is freed afterwards.
+// Larger requests are parsed into a temporary message instead of step_request_, so that their
+// memory is freed afterwards.
 constexpr size_t kMaxKeptRequestBytes = 4 << 20;
 
 absl::Status QueueFull() {
@@ -70,7 +71,8 @@ void AddKvMemory(const KvMemory& memory, v1::HandshakeResponse* response) {
   }
 }
 
-// Refuses an incarnation far in the future: no later scheduler could take the worker back.
+// Refuses an incarnation far in the future, which would keep every later scheduler from taking the
+// worker over.
 absl::Status CheckClock(uint64_t scheduler_incarnation) {
   if (scheduler_incarnation <= WallClockNanos() + kNanosPerYear) {
     return absl::OkStatus();
@@ -107,13 +109,16 @@ void WorkerService::Serve(WorkerIdentity identity, StepExecutor& executor) {
   QUIRE_CHECK(thread_.Run([&executor] { executor.BindThread(); }));
   progress_.FinishLoad();
   is_loaded_.store(true, std::memory_order_release);
-  reporter_.ReportNow();  // a scheduler that was told LOADING waits for the end of loading
+  // A scheduler that was told LOADING waits for this report.
+  reporter_.ReportNow();
 }
 
 void WorkerService::Stop() {
-  progress_.AddWaiter();  // so that the reporter ends the process if the executor hangs
+  // Counts this stop as waiting, so that the reporter ends the process if the executor hangs.
+  progress_.AddWaiter();
   if (CheckIsLoaded().ok()) {
-    executor_->AbortGroup();  // the executor may wait for ranks that are stopping too
+    // The executor can be waiting for another rank, which is perhaps stopping too.
+    executor_->AbortGroup();
   }
   bool is_queued = thread_.Run([this] {
     EndStreams(Error(absl::StatusCode::kUnavailable, "SHUTTING_DOWN", "worker: is shutting down"));
@@ -161,8 +166,10 @@ grpc::ServerUnaryReactor* WorkerService::BeginEpoch(grpc::CallbackServerContext*
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-  reporter_.ReportNow();    // tells the previous holder of the takeover
-  executor_->AbortGroup();  // the executor may wait for ranks that leave for the new epoch too
+  // Tells the previous holder of the takeover.
+  reporter_.ReportNow();
+  // The executor can be waiting for another rank, which also leaves for the new epoch.
+  executor_->AbortGroup();
   progress_.AddWaiter();
   // `response` stays valid until the call is finished.
   bool is_queued = thread_.Run([this, reactor, parsed, response] {
@@ -243,8 +250,8 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
 }
 
 absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpochRequest& request) {
-  // Read before the claim is checked. If a newer scheduler asks, either that check fails or its
-  // AbortGroup ends the wait for other ranks.
+  // num_aborts is read before the claim is checked. If a newer scheduler asks meanwhile, either the
+  // check of the claim fails, or the newer scheduler's AbortGroup ends the wait for other ranks.
   const uint64_t num_aborts = executor_->num_aborts();
   QUIRE_RETURN_IF_ERROR(
       progress_.CheckClaim(request.scheduler_incarnation(), request.group_epoch()));

@@ -10,10 +10,10 @@
 // answered with UNAVAILABLE, reason LOADING.
 //
 // A scheduler that asks for a newer epoch takes the worker over at once (SchedulerClaim). From then
-// on steps of older epochs are refused. Their streams end when the new epoch begins, or earlier,
-// with FAILED_PRECONDITION, reason STALE_SCHEDULER or STALE_GROUP.
+// on steps of older epochs are refused. The streams of older epochs end when the new epoch begins,
+// or earlier, with FAILED_PRECONDITION, reason STALE_SCHEDULER or STALE_GROUP.
 //
-// Thread safety: the RPC methods may be called from any thread, Serve and Stop from one.
+// Thread safety: the RPC methods may be called from any thread, Serve and Stop from one thread.
 // Ownership:     must outlive the grpc::Server that it is registered with.
 #ifndef QUIRE_WORKER_RPC_WORKER_SERVICE_H_
 #define QUIRE_WORKER_RPC_WORKER_SERVICE_H_
@@ -58,9 +58,9 @@ class WorkerService
   // service and have no other user. REQUIRES: called once, before Stop.
   void Serve(WorkerIdentity identity, StepExecutor& executor);
 
-  // Finishes the requests that were received, ends Watch calls and the streams of the current epoch
-  // with UNAVAILABLE, reason SHUTTING_DOWN, and refuses later requests. An executor that hangs ends
-  // the process.
+  // Finishes the requests that were received. Ends Watch calls, and the streams of the current
+  // epoch, with UNAVAILABLE, reason SHUTTING_DOWN. Refuses later requests. If the executor hangs,
+  // the process ends.
   void Stop();
 
   // Returns true once Serve was called. Any thread.
@@ -99,11 +99,11 @@ class WorkerService
   StepExecutor* executor_ = nullptr;
   std::atomic<bool> is_loaded_{false};
 
-  v1::StepRequest step_request_;    // reused, so that its columns are allocated only once
+  v1::StepRequest step_request_;    // reused, so that its arrays are allocated only once
   v1::StepResponse step_response_;  // reused
   std::vector<std::weak_ptr<StepsCall>> streams_;  // streams that carried a step of this epoch
   WorkerReporter reporter_;
-  ExecutorThread thread_;  // last member: ends before the rest is destroyed
+  ExecutorThread thread_;  // last member: the thread ends before other members are destroyed
 };
 
 }  // namespace quire

@@ -42,7 +42,7 @@ void AppendTokens(const ScheduledSlice& slice, int32_t block_size_tokens, Batch*
   }
 }
 
-// Omits blocks beyond the sequence's length: no kernel reads them.
+// Leaves out the blocks behind the slice's last token: no kernel reads them.
 void FillBlockTables(const std::vector<ScheduledSlice>& slices,
                      int32_t block_size_tokens,
                      Batch* batch) {

@@ -1,5 +1,5 @@
-// BuildBatch lays the slices of a plan out as the flat arrays that kernels take. A slice's
-// positions start after the sequence's computed tokens; the input of a decode slice is the token
+// BuildBatch turns the slices of a plan into the flat arrays that kernels take. A slice's positions
+// start after the sequence's computed tokens. The input of a decode slice is the token that was
 // sampled last.
 //
 // Thread safety: a free function over its arguments.
@@ -20,7 +20,8 @@ struct ScheduledSlice {
   SequenceHandle handle = 0;
   int32_t num_tokens = 0;
   SequenceState* sequence = nullptr;
-  int64_t first_place = 0;  // of the sequence's window, if there are windows
+  // First place of the sequence's window (kv_windows.h); 0 without windows.
+  int64_t first_place = 0;
 
   // Returns true if the slice ends at the last known token, so that a token is sampled.
   bool is_sampled() const {
@@ -31,8 +32,8 @@ struct ScheduledSlice {
 // Where attention finds the blocks of a sequence.
 enum class BlockLookup : uint8_t { kTables, kWindows };
 
-// Fills `batch`, with either block tables or the first places of windows, as `lookup` says.
-// logits_rows gets one row for each sampled slice, in order.
+// Fills `batch`. `lookup` decides whether block_tables or first_places are filled. logits_rows gets
+// one row for each sampled slice, in order.
 // REQUIRES: the slices passed StepPlanChecker.
 void BuildBatch(const std::vector<ScheduledSlice>& slices,
                 int32_t block_size_tokens,

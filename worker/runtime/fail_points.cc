@@ -60,7 +60,7 @@ absl::Status ParseSwitch(absl::string_view point, absl::string_view text, bool* 
   return text.empty() ? absl::OkStatus() : Mistake(point, "takes no value");
 }
 
-// Parses "NAME=VALUE", or "NAME" if the value is "".
+// Parses one fail-point: "NAME=VALUE", or "NAME" alone, for which `value` is "".
 absl::Status ParsePoint(absl::string_view name, absl::string_view value, FailPointList* list) {
   if (name == "stick-at-step") {
     return ParseStep(name, value, &list->stick_at_step);

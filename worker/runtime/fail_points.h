@@ -1,5 +1,5 @@
-// Fail-points make a worker fail on purpose, at a place that a test chooses: hang, be slow, crash.
-// They are off unless --fail-points says otherwise.
+// Fail-points make a worker fail on purpose, at a place that a test chooses: hang, be slow, crash,
+// answer wrongly. Only the fail-points that --fail-points lists are active.
 //
 //   stick-at-step=N         the executor hangs in step N
 //   stick-when-idle=N       the executor hangs once step N is answered
@@ -31,7 +31,7 @@
 
 namespace quire {
 
-// Steps are counted from 1; 0: the point is off.
+// Step numbers and durations are 0 if their fail-point is off. Steps are counted from 1.
 struct FailPointList {
   uint64_t stick_at_step = 0;
   uint64_t stick_when_idle = 0;
@@ -48,7 +48,8 @@ struct FailPointList {
   friend bool operator==(const FailPointList&, const FailPointList&) = default;
 };
 
-// Parses the flag's text: points from above, separated by commas, each named at most once.
+// Parses the value of --fail-points: fail-points as listed above, separated by commas, each named
+// at most once.
 absl::StatusOr<FailPointList> ParseFailPoints(std::string_view text);
 
 class FailPoints {
@@ -60,7 +61,7 @@ class FailPoints {
   void InLoad(const std::function<void()>& tick) const;
   // Called before a step computes these tokens.
   void BeforeStep(std::span<const TokenId> token_ids);
-  // Called after the step, before it is answered. May falsify the answer's digest.
+  // Called after the step, before the step is answered. May falsify the answer's digest.
   void AfterStep(uint64_t* plan_digest) const;
   // Called once the step is answered.
   void WhenIdle() const;

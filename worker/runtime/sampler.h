@@ -1,10 +1,10 @@
-// Sampler turns rows of logits into tokens through the backend, with each sequence's parameters.
-// With several ranks, rank 0 samples, since only it has the logits, and broadcasts the tokens; the
-// other ranks have no log-probabilities.
+// Sampler samples one token for each row of logits, with the sampling parameters of the row's
+// sequence. With several ranks only rank 0 has the logits, so rank 0 samples and broadcasts the
+// tokens. The other ranks have no log-probabilities.
 //
 // Thread safety: one caller at a time (the executor thread).
-// Cost:          no allocation once it has seen the largest number of rows, except the lists of
-//                top log-probabilities that requests ask for.
+// Cost:          allocates only if there are more rows than in every earlier call, and for the
+//                lists of top log-probabilities that requests ask for.
 #ifndef QUIRE_WORKER_RUNTIME_SAMPLER_H_
 #define QUIRE_WORKER_RUNTIME_SAMPLER_H_
 
@@ -24,15 +24,15 @@ class Sampler {
   // The backend must outlive the sampler.
   Sampler(KernelBackend& backend, int32_t vocab_size, const RankShare& share);
 
-  // Row i of `logits` belongs to the i-th sampled slice; slices that are not sampled have no row.
-  // Overwrites `logits` [sampled slices, vocab_size]; only rank 0 has them. Appends one entry per
-  // row to `sampled`.
+  // `logits` is [sampled slices, vocab_size] on rank 0 and ignored on other ranks; the call
+  // overwrites it. Row i belongs to the i-th sampled slice; slices that are not sampled have no
+  // row. Appends one entry per row to `sampled`.
   void Sample(const std::vector<ScheduledSlice>& slices,
               float* logits,
               std::vector<SampledToken>* sampled);
 
  private:
-  // Grows the outputs of the kernel to this many rows.
+  // Gives the sampling kernel's outputs room for this many rows.
   void Reserve(size_t num_rows);
   // Fills rows_ and handles_. Returns the greatest num_logprobs of any row.
   int32_t CollectRows(const std::vector<ScheduledSlice>& slices);
@@ -49,7 +49,7 @@ class Sampler {
   std::vector<SequenceHandle> handles_;
   std::vector<TokenId> token_ids_;
   std::vector<float> logprobs_;
-  std::unique_ptr<bool[]> finite_;  // not vector<bool>, which has no bool* to its elements
+  std::unique_ptr<bool[]> finite_;  // an array, not vector<bool>: the kernel needs a bool*
   size_t num_finite_ = 0;
   std::vector<SampledLogprob> top_logprobs_;
 };

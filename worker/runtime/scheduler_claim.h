@@ -1,9 +1,10 @@
 // SchedulerClaim records the worker's holder: the newest scheduler that asked for an epoch. A
-// scheduler is the holder as soon as it asks, long before its epoch begins. Otherwise schedulers
-// that start at the same time would abort each other's meetings of ranks again and again.
+// scheduler becomes the holder as soon as it asks, long before its epoch begins. Otherwise
+// schedulers that start at the same time would abort each other's attempts to connect the ranks,
+// again and again.
 //
-// A standby takes over once the worker has not heard from its holder for some time, so the claim
-// measures that silence.
+// A standby takes over if the worker has not heard from its holder for some time. So the claim also
+// measures how long the holder has been silent.
 //
 // Thread safety: not thread-safe.
 #ifndef QUIRE_WORKER_RUNTIME_SCHEDULER_CLAIM_H_
@@ -19,21 +20,21 @@ namespace quire {
 
 class SchedulerClaim {
  public:
-  // Makes this scheduler the holder, for this epoch. Errors: those of Check; the holder does not
-  // change then.
+  // Makes this scheduler the holder, for this epoch. Errors: those of Check; the holder stays the
+  // same on an error.
   absl::Status Ask(uint64_t scheduler_incarnation, uint64_t group_epoch, Instant now);
 
   // Checks that no newer claim was made. Errors: STALE_SCHEDULER if a newer scheduler asked;
   // STALE_GROUP if the same scheduler asked for a later epoch.
   absl::Status Check(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
 
-  // Notes that a scheduler is connected. Ignored unless it is the holder.
+  // Notes that a scheduler is connected. Does nothing unless that scheduler is the holder.
   void Hear(uint64_t scheduler_incarnation, Instant now);
 
   // Incarnation of the holder; 0: no scheduler has asked yet.
   uint64_t scheduler_incarnation() const { return scheduler_incarnation_; }
 
-  // Time since the worker last heard from the holder; 0 without one.
+  // Time since the worker last heard from the holder; 0 if there is no holder.
   int64_t SilenceNs(Instant now) const;
 
  private:

@@ -1,5 +1,5 @@
-// SequenceTable holds the state of each sequence, by handle. The scheduler can derive all of it, so
-// losing the table loses no token.
+// SequenceTable holds the state of each sequence, by handle. The scheduler can derive all of this
+// state again, so losing the table loses no token.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    0 <= num_computed_tokens < token_ids.size() between steps;
@@ -38,7 +38,8 @@ struct SequenceState {
   std::span<const TokenId> output() const {
     return std::span(token_ids).subspan(static_cast<size_t>(num_prompt_tokens));
   }
-  // Returns what the kernel needs to sample the next token. Valid until the sequence changes.
+  // Returns what the kernel needs to sample the next token. The result is valid until the sequence
+  // changes.
   SamplingRow sampling_row() const {
     return {.params = &sampling, .prompt_token_ids = prompt(), .output_token_ids = output()};
   }
@@ -52,13 +53,13 @@ class SequenceTable {
   // Returns null if the handle is free. REQUIRES: handle < max_sequences.
   SequenceState* Find(SequenceHandle handle);
 
-  // Returns the view of a sequence that StepPlanChecker takes; nullopt if the handle is free.
+  // Returns what StepPlanChecker must know of a sequence; nullopt if the handle is free.
   std::optional<KnownSequence> View(SequenceHandle handle) const;
 
-  // Adds a sequence. A sequence that still has its handle is forgotten.
+  // Adds a sequence. If another sequence still has the handle, that sequence is dropped.
   void Introduce(const SequenceIntroduction& introduction);
 
-  // Appends blocks to one of the table's sequences.
+  // Appends blocks to the block table of `sequence`, which must belong to this table.
   void Append(std::span<const BlockId> block_ids, SequenceState* sequence);
 
   // REQUIRES: the handle is in use.
@@ -79,7 +80,7 @@ class SequenceTable {
   void Dereference(std::span<const BlockId> block_ids);
 
   std::vector<Entry> entries_;     // [max_sequences]
-  std::vector<int32_t> num_refs_;  // by block: block table entries that name the block
+  std::vector<int32_t> num_refs_;  // by block: how many block table entries name the block
   int32_t num_sequences_ = 0;
   int32_t num_blocks_ = 0;  // blocks with num_refs_ > 0, except the null block
 };

@@ -16,11 +16,12 @@
 namespace quire {
 namespace {
 
-// Upper bound on the wait for other ranks. All ranks begin an epoch at the same time, but a rank
-// that first allocates its pools arrives a moment later.
+// Upper bound on the wait for other ranks. All ranks are told to begin an epoch at the same time,
+// but a rank that must allocate its pools connects a moment later.
 constexpr int64_t kMeetTimeout = 10 * kNanosPerSecond;
 
-// Upper bound on the places of all windows; KvWindows keeps a 4-byte block id for each.
+// Upper bound on the places of all windows together; KvWindows keeps a 4-byte block id for each
+// place.
 constexpr int64_t kMaxPlaces = 1 << 26;
 
 // Returns the time spent so far in operations with other ranks.
@@ -41,7 +42,7 @@ int32_t NumBlocks(int64_t bytes, int64_t block_bytes) {
       std::clamp<int64_t>(bytes / std::max<int64_t>(1, block_bytes), 0, kMaxBlocksLimit));
 }
 
-// Returns the blocks of a sequence of max_model_len tokens.
+// Returns the number of blocks that hold max_model_len tokens.
 int32_t BlocksOfSequence(const StepLimits& limits) {
   return DivCeil(limits.max_model_len, limits.block_size_tokens);
 }
@@ -203,7 +204,8 @@ absl::Status StepExecutor::AllocatePools(const KvCacheSpec& spec, const StepLimi
   }
   absl::Status status = TakeWindows(limits);
   if (!status.ok()) {
-    mover_.reset();  // Execute refuses steps without a mover
+    // Without windows no epoch has begun; Execute refuses every step while mover_ is null.
+    mover_.reset();
   }
   return status;
 }
@@ -282,7 +284,8 @@ absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
                                        limits.max_sequences + kMaxPaddingRows));
   QUIRE_RETURN_IF_ERROR(AllocatePools(spec, limits));
   if (absl::Status status = MeetRanks(params); !status.ok()) {
-    order_.LeaveEpoch();  // the pool of the old epoch is gone
+    // AllocatePools cleared or freed the pool of the old epoch, so the old epoch cannot go on.
+    order_.LeaveEpoch();
     return status;
   }
   checker_ = std::make_unique<StepPlanChecker>(limits);
@@ -381,8 +384,8 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   const int64_t collective_forward = CollectiveNanos(group);
   sampler_.Sample(slices_, logits, &result.sampled);
   if (windows_ != nullptr) {
-    // The next step may remap places that running operations still read. Wait for a broken group
-    // too, which returns below: the next epoch remaps places as well.
+    // The next step may remap places that running operations still read, so wait for them. Wait
+    // even if the group is broken: the next epoch remaps places too.
     backend_.WaitForOperations();
   }
   if (absl::Status status = group == nullptr ? absl::OkStatus() : group->status(); !status.ok()) {
@@ -398,7 +401,9 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
     }
   }
   if (slices_.empty()) {
-    mover_->FinishSwaps();  // until then the scheduler may have no other step to send
+    // If the step has no slices, the scheduler may have no further step to send until the swaps are
+    // done.
+    mover_->FinishSwaps();
   }
   result.swaps_done_step_id = mover_->SwapsDone(plan.header.step_id);
   step.build_ns = built - begin;

@@ -2,7 +2,7 @@
 // sequence table, and executes plans in the order of their numbers.
 //
 // One step: check everything, start swaps, copy blocks, introduce sequences, build the batch, run
-// the model, sample, release. A step that is refused has changed nothing.
+// the model, sample, release. A refused step changes nothing.
 //
 // Thread safety: one caller at a time (the executor thread), except where a comment says otherwise.
 // Errors:        those of StepOrder and StepPlanChecker.
@@ -50,16 +50,19 @@ struct EpochParams {
   StepLimits limits;  // vocab_size is ignored; the model's vocabulary is used
   DType kv_cache_dtype = DType::kF32;
   std::string group_secret = {};  // used with several ranks only
-  // StepExecutor::num_aborts(), read before the scheduler's claim was checked.
+  // StepExecutor::num_aborts(), read before the scheduler's claim was checked, so that BeginEpoch
+  // notices every AbortGroup call since then.
   uint64_t num_aborts = 0;
-  std::vector<std::string> rendezvous = {};  // by rank: the address that other ranks dial
+  // By rank: the address that other ranks dial to reach it.
+  std::vector<std::string> rendezvous = {};
 };
 
 // Upper bounds on the sizes of the KV pool and the host pool, and how attention reads the KV pool.
 struct KvCacheBudget {
   int64_t bytes = 0;
   int64_t swap_space_bytes = 0;
-  int32_t num_blocks_override = 0;  // > 0: blocks, instead of `bytes`; must fit in max_bytes
+  // Number of blocks; if > 0, replaces `bytes` and must fit in max_bytes.
+  int32_t num_blocks_override = 0;
   int64_t max_bytes = std::numeric_limits<int64_t>::max();
   KvBackend backend = KvBackend::kPaged;
 };
@@ -93,7 +96,7 @@ class StepExecutor {
   // Returns the bytes of one block in the backend's layout. With windows, blocks are padded to full
   // pages.
   int64_t BlockBytes(const KvCacheSpec& spec) const;
-  // Returns how blocks are kept. Leaves KvMemory::num_places at 0.
+  // Returns how blocks of this geometry are kept. Leaves KvMemory::num_places at 0.
   KvMemory MemoryOf(const KvCacheSpec& spec) const;
 
   // Returns the number of blocks that the budget allows, the null block included, at most
@@ -109,7 +112,7 @@ class StepExecutor {
   int32_t full_step_tokens() const { return backend_.full_step_tokens(); }
 
   // Returns true if plans should name each sequence's probable next block, so that windows can map
-  // it ahead.
+  // that block ahead.
   bool wants_next_blocks() const { return budget_.backend == KvBackend::kVmm; }
 
   // The address that other ranks dial; "" with one rank.
@@ -123,16 +126,17 @@ class StepExecutor {
 
   // The methods below may be called only from the executor thread, except model().
 
-  // Returns the bytes of an epoch's KV pool and host pool, cut to the budget; 0 if the epoch's
-  // cache geometry is refused.
+  // Returns the bytes that an epoch's KV pool and host pool take together, at most those of the
+  // budget; 0 if the epoch's cache geometry is refused.
   int64_t PoolBytes(const EpochParams& params) const;
 
-  // Forgets all sequences, allocates the pools and the workspace of the largest step, meets the
-  // other ranks, and expects step 1. A refusal changes nothing, with two exceptions: if memory for
-  // the new pools is missing, the old pools are freed; if the ranks do not meet, the old epoch is
-  // left. Then steps are refused too. Errors: those of StepOrder::CheckEpoch; kInvalidArgument,
-  // reason STEP_LIMITS; kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks and
-  // MaxHostBlocks, and if memory runs out; those of PeerListener::Connect.
+  // Forgets all sequences, allocates the pools and the workspace of the largest step, connects to
+  // the other ranks, and expects step 1. A refusal changes nothing, with two exceptions: if memory
+  // for the new pools is missing, the old pools are freed; if the ranks do not connect, the old
+  // epoch is left. After either exception all steps are refused until an epoch begins. Errors:
+  // those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS; kResourceExhausted,
+  // reason MEMORY, for more blocks than MaxBlocks and MaxHostBlocks, and if memory runs out; those
+  // of PeerListener::Connect.
   absl::Status BeginEpoch(const EpochParams& params);
 
   // Executes a step, or returns the kept result of a repeated one. The result is valid until the
@@ -140,10 +144,11 @@ class StepExecutor {
   // was lost during the step; the epoch ends then. REQUIRES: plan.digest is DigestOf(plan).
   absl::StatusOr<const StepResult*> Execute(const StepPlan& plan);
 
-  // For fail-points: called once the result was handed to the scheduler's stream.
+  // Runs the fail-points of an idle worker. Called once the result was handed to the scheduler's
+  // stream.
   void WhenAnswered() const;
 
-  // Number of places in windows that show a block (kv_windows.h).
+  // Number of mapped places, over all windows (kv_windows.h); 0 without windows.
   int64_t num_places() const { return windows_ == nullptr ? 0 : windows_->num_mapped(); }
 
   const StepOrder& order() const { return order_; }
@@ -166,12 +171,13 @@ class StepExecutor {
   void Introduce(const SequenceIntroduction& introduction);
   // Fills slices_. Appends each slice's new blocks to its sequence.
   void Schedule(const std::vector<SequenceSlice>& slices);
-  // Shows the blocks of slices_ in windows, if there are windows, and notes the work in `step`.
+  // If there are windows, shows the blocks of slices_ in the windows and notes the work in `step`.
   // Returns how attention finds the blocks.
   BlockLookup LookUpBlocks(const StepPlan& plan, ExecutedStep* step);
-  // Starts mapping the blocks that the sequences will probably get next, while the step runs.
+  // Starts to map the blocks that the sequences will probably get next. The mapping goes on while
+  // the step runs.
   void MapNextBlocks(const std::vector<SequenceSlice>& slices);
-  // Shows the blocks of slices_ in windows. Returns false if there is no room for all.
+  // Shows the blocks of slices_ in windows. Returns false if there is no room for all blocks.
   bool ShowWindows();
   // Marks the slices' tokens as computed and appends the sampled tokens to their sequences.
   void Commit(const std::vector<SampledToken>& sampled);
@@ -187,11 +193,12 @@ class StepExecutor {
   std::shared_ptr<Communicator> group_ ABSL_GUARDED_BY(group_mutex_);  // null for one rank
 
   StepOrder order_;
-  std::unique_ptr<StepPlanChecker> checker_;  // of this epoch
-  std::unique_ptr<SequenceTable> sequences_;  // of this epoch
+  std::unique_ptr<StepPlanChecker> checker_;  // for the limits of the current epoch
+  std::unique_ptr<SequenceTable> sequences_;  // sequences of the current epoch
   std::unique_ptr<KvCacheStorage> storage_;
-  std::unique_ptr<BlockMover> mover_;   // of storage_; null: there are no pools
-  std::unique_ptr<KvWindows> windows_;  // of this epoch; null: attention reads block tables
+  std::unique_ptr<BlockMover> mover_;  // moves blocks of storage_; null if there are no pools
+  // Windows of the current epoch; null: attention reads block tables.
+  std::unique_ptr<KvWindows> windows_;
   KvCacheSpec spec_;
   Sampler sampler_;
 

@@ -1,5 +1,5 @@
-// StepObserver is told of epochs and steps, for metrics. An interface, so that the executor does
-// not depend on a metrics library.
+// StepObserver is told of epochs and executed steps, for metrics. It is an interface, so that the
+// executor does not depend on a metrics library.
 //
 // Thread safety: called on the executor thread; must be quick and must not block.
 #ifndef QUIRE_WORKER_RUNTIME_STEP_OBSERVER_H_
@@ -12,9 +12,9 @@ namespace quire {
 // Memory in use for the worker's sequences.
 struct WorkerHoldings {
   int32_t num_sequences = 0;
-  int32_t num_blocks = 0;       // in block tables, a shared block counted once
-  int32_t num_host_blocks = 0;  // filled in this epoch
-  int64_t num_places = 0;       // places of windows that show a block
+  int32_t num_blocks = 0;       // blocks in block tables; a shared block counts once
+  int32_t num_host_blocks = 0;  // host blocks filled in the current epoch
+  int64_t num_places = 0;       // mapped places, over all windows
 };
 
 // Sizes of the pools; all 0 if there are no pools.
@@ -26,22 +26,22 @@ struct WorkerPools {
   int64_t num_host_blocks = 0;
 };
 
-// State after an epoch was asked for, whether it began or was refused.
+// State after a scheduler asked for an epoch. Observed also if the epoch was refused.
 struct EpochObservation {
   bool has_begun = false;
   uint64_t scheduler_incarnation = 0;
-  uint64_t group_epoch = 0;  // 0: none has begun yet
+  uint64_t group_epoch = 0;  // 0: no epoch has begun yet
   WorkerPools pools;
   WorkerHoldings holdings;
 };
 
-// Numbers of places that one step found, mapped or took down in windows (see WindowCounts).
+// Work of one step in windows, as numbers of places (see WindowCounts).
 struct WindowWork {
-  int64_t num_found = 0;  // already showed the right block, from an earlier sequence
+  int64_t num_found = 0;  // showed the right block already, from an earlier sequence
   int64_t num_mapped = 0;
   int64_t num_mapped_ahead = 0;  // needed now, mapped during an earlier step
   int64_t num_taken_down = 0;
-  bool was_refused = false;  // no room, so attention read block tables
+  bool was_refused = false;  // true if there was no room, so that attention read block tables
 };
 
 // A step that was executed. Durations in nanoseconds.
@@ -49,7 +49,7 @@ struct ExecutedStep {
   int64_t build_ns = 0;
   int64_t forward_ns = 0;
   int64_t sample_ns = 0;
-  int64_t swap_ns = 0;                // spent partly in build_ns, partly in sample_ns
+  int64_t swap_ns = 0;                // partly in build_ns, partly in sample_ns
   int64_t map_ns = 0;                 // part of build_ns
   int64_t forward_collective_ns = 0;  // part of forward_ns
   int64_t sample_collective_ns = 0;   // part of sample_ns

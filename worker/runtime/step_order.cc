@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// Returns an error whose metadata tells the peer the current number: `value`, under `key`.
+// Returns an error with the metadata {key: value}, which tells the scheduler the current number.
 absl::Status Refusal(absl::StatusCode code,
                      std::string_view reason,
                      std::string_view message,

@@ -3,12 +3,12 @@
 //
 // The rules, in this order:
 //   an older scheduler incarnation           FAILED_PRECONDITION STALE_SCHEDULER{incarnation}
-//   another group epoch, none yet, or left   FAILED_PRECONDITION STALE_GROUP{group_epoch}
+//   another group epoch, or no epoch now     FAILED_PRECONDITION STALE_GROUP{group_epoch}
 //   the last step again, same digest         replay: the kept result
 //   the last step again, other digest        INTERNAL PROTOCOL_VIOLATION
 //   the step after the last one              execute
 //   any other                                OUT_OF_RANGE STEP_GAP{last_done}
-// A newer incarnation is unknown until it begins an epoch; until then its steps are STALE_GROUP.
+// Steps of a newer incarnation are STALE_GROUP until that incarnation begins an epoch.
 //
 // Thread safety: one caller at a time (the executor thread).
 #ifndef QUIRE_WORKER_RUNTIME_STEP_ORDER_H_
@@ -43,7 +43,7 @@ class StepOrder {
 
   absl::StatusOr<Verdict> Classify(const StepHeader& header, uint64_t digest) const;
 
-  // Keeps the result of a step. REQUIRES: Classify said kExecute for its header.
+  // Keeps the result of a step. REQUIRES: Classify said kExecute for the step's header.
   void Complete(StepResult result);
 
   // REQUIRES: Classify said kReplay.
@@ -56,9 +56,9 @@ class StepOrder {
  private:
   bool in_epoch_ = false;
   bool has_left_ = false;
-  uint64_t scheduler_incarnation_ = 0;  // the highest that began an epoch
+  uint64_t scheduler_incarnation_ = 0;  // highest incarnation that began an epoch
   uint64_t group_epoch_ = 0;
-  uint64_t last_done_ = 0;  // 0: no step of this epoch
+  uint64_t last_done_ = 0;  // 0: no step of this epoch is done
   StepResult last_result_;
 };
 

@@ -1,10 +1,10 @@
-// WeightScrubber rereads the weights in main memory again and again while steps run. It reports a
-// change, and the process ends. A supervisor starts a new process, which reads the weights from the
-// files.
+// WeightScrubber reads the weights in main memory again and again while steps run. If it finds a
+// change, the process ends. The supervisor then starts a new process, which reads the weights from
+// the files.
 //
 // Memory without error correction loses a bit now and then. No other check would find a flipped bit
-// in a rank's weights: sums over the ranks spread the error to all ranks alike. Every answer from
-// then on would be wrong.
+// in a rank's weights: sums over the ranks spread the error to all ranks alike. All answers after
+// the flip could be wrong.
 //
 // Thread safety: one caller at a time, except where a comment says otherwise.
 // Cost:          kBytesPerSecond of memory bandwidth and about 1 % of a core, at the lowest
@@ -28,7 +28,7 @@
 
 namespace quire {
 
-// MemorySums compares memory with its earlier contents, by sums of pieces. Not thread-safe.
+// MemorySums detects changes in memory by checksums of its pieces. Not thread-safe.
 class MemorySums {
  public:
   static constexpr size_t kPieceBytes = size_t{1} << 20;
@@ -40,13 +40,13 @@ class MemorySums {
   // Bytes of the piece that CheckNext reads next. REQUIRES: num_pieces() > 0
   size_t next_bytes() const { return pieces_[next_].size(); }
 
-  // Sums the next piece; after the last piece the first follows. Returns false if the sum differs
-  // from the first sum of that piece. REQUIRES: num_pieces() > 0
+  // Computes the checksum of the next piece; after the last piece it starts over. Returns false if
+  // the piece's checksum differs from the first one of that piece. REQUIRES: num_pieces() > 0
   bool CheckNext();
 
  private:
   std::vector<std::span<const std::byte>> pieces_;
-  std::vector<uint64_t> sums_;  // first sum of each piece read so far
+  std::vector<uint64_t> sums_;  // first checksum of each piece read so far
   size_t next_ = 0;
 };
 
@@ -63,9 +63,9 @@ class WeightScrubber {
   WeightScrubber& operator=(const WeightScrubber&) = delete;
 
   bool has_memory() const { return sums_.num_pieces() > 0; }
-  // Bytes read so far, and complete passes over the memory. The first pass only records sums. Any
-  // thread.
+  // Bytes read so far. Any thread.
   int64_t num_bytes() const { return num_bytes_.load(std::memory_order_relaxed); }
+  // Complete passes over the memory; the first pass only records checksums. Any thread.
   int64_t num_passes() const { return num_passes_.load(std::memory_order_relaxed); }
 
  private:
@@ -82,7 +82,7 @@ class WeightScrubber {
   CondVar stopping_;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // last member: it uses all above
+  std::thread thread_;  // last member: the thread uses the members above
 };
 
 }  // namespace quire

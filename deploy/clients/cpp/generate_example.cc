@@ -1,9 +1,10 @@
-// generate_example ADDRESS[,ADDRESS...] PROMPT [SEED]: one sampled answer on standard output. Kill
-// the server while it streams and start it again: the answer goes on.
+// generate_example ADDRESS[,ADDRESS...] PROMPT [SEED]: prints one sampled answer on standard
+// output. Kill the server during the answer and start it again: the answer goes on.
 //
 // Environment: QUIRE_API_KEY is the client's key, if the server asks for one. QUIRE_SSL_CA_CERTS
-// names a file of the authorities of the server's certificate, and turns TLS on. QUIRE_SSL_CERTFILE
-// and QUIRE_SSL_KEYFILE are the client's own certificate, if the server asks for one. All are PEM.
+// names the file of the authorities that may sign the server's certificate, and turns TLS on.
+// QUIRE_SSL_CERTFILE and QUIRE_SSL_KEYFILE are the client's own certificate and key, if the server
+// asks for a certificate. All files are PEM.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -20,7 +21,8 @@
 
 namespace {
 
-// Returns the contents of the file that the environment variable names; empty if it is unset.
+// Returns the contents of the file that the environment variable names; empty if the variable is
+// unset.
 std::string FileOf(const char* variable) {
   const char* path = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): no other thread yet
   std::ifstream file(path == nullptr ? "" : path, std::ios::binary);

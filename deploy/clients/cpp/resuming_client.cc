@@ -17,12 +17,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Added to a request's timeout. The server itself ends late requests and says why; the client's
-// deadline is for a server that can no longer do so.
+// Added to a request's timeout to make the deadline of the gRPC call. A live server itself ends
+// late requests and says why; the deadline is for a server that can no longer do so.
 constexpr milliseconds kDeadlineGrace(1000);
 constexpr std::chrono::hours kLongestTimeout(24 * 365);
 
-// Returns the delay of the status's RetryInfo, or nullopt without one.
+// Returns the delay in the status's RetryInfo; nullopt if the status has no RetryInfo.
 std::optional<milliseconds> RetryDelayOf(const grpc::Status& status) {
   google::rpc::Status details;
   if (!details.ParseFromString(status.error_details())) {
@@ -41,18 +41,19 @@ std::optional<milliseconds> RetryDelayOf(const grpc::Status& status) {
   return std::nullopt;
 }
 
-// A full server's refusal ends a new request. A resumed request was accepted before, and waits for
-// a place.
+// Returns true if the request should be sent again. If a full server refuses a new request, the
+// request ends. A resumed request was accepted before, so it waits for a place.
 bool IsWorthARetry(const grpc::Status& status, bool is_resuming) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
       return true;
-    // CANCELLED comes from gRPC in a server that shuts down. The caller's own cancel is final
-    // (Attempt).
+    // gRPC ends calls with CANCELLED in a server that shuts down. A cancel by the caller itself is
+    // final, and never comes here (Attempt::is_final).
     case grpc::StatusCode::CANCELLED:
     case grpc::StatusCode::INTERNAL:
     case grpc::StatusCode::UNKNOWN:
-      return status.error_details().empty();  // our servers always send details
+      // Quire's servers always send details, so a status without details comes from gRPC itself.
+      return status.error_details().empty();
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       return is_resuming && RetryDelayOf(status).has_value();
     default:
@@ -69,13 +70,14 @@ milliseconds TimeoutOf(const v1::GenerateRequest& request) {
       milliseconds(request.timeout_ms()), milliseconds(0), kLongestTimeout);
 }
 
-// The part of an answer that has come so far, over all its streams.
+// The part of an answer that has arrived so far, over all streams of the request.
 class Progress {
  public:
   explicit Progress(int num_sequences) : num_sequences_(num_sequences) {}
 
-  // Takes a message in. Drops a second `started` from the message, because the caller has seen the
-  // first. Returns DATA_LOSS if the message does not go on where the last one ended.
+  // Adds a message to the answer. Clears a second `started` in the message, because the caller has
+  // seen the first one. Returns DATA_LOSS if the message does not continue where the last one
+  // ended.
   grpc::Status Take(v1::GenerateResponse* response) {
     grpc::Status status;
     if (response->has_started() && has_started()) {
@@ -93,8 +95,8 @@ class Progress {
     return status;
   }
 
-  // Adds the part of the answer that has come to the request, so that the next attempt resumes
-  // there.
+  // Writes the part of the answer that has arrived into `request`, so that the next attempt resumes
+  // behind that part.
   void FillNext(v1::GenerateRequest* request) const {
     *request->mutable_resume() = resume_;
     if (has_started()) {
@@ -113,7 +115,7 @@ class Progress {
   void Start(const v1::Started& started) {
     resume_.set_seed(started.seed());
     resume_.set_determinism_fingerprint(started.determinism_fingerprint());
-    if (started.max_tokens() > 0) {  // older servers do not send it
+    if (started.max_tokens() > 0) {  // older servers do not send max_tokens
       resume_.set_max_tokens(started.max_tokens());
     }
     request_id_ = started.request_id();
@@ -163,7 +165,7 @@ class Progress {
 struct Attempt {
   grpc::Status status;
   bool has_brought_something = false;
-  bool is_final = false;  // the client itself ended the stream: never retried
+  bool is_final = false;  // true if the client itself ended the stream; it is then never retried
 };
 
 Attempt Stream(v1::GenerationService::Stub& stub,
@@ -182,7 +184,7 @@ Attempt Stream(v1::GenerationService::Stub& stub,
   Attempt attempt;
   v1::GenerateResponse response;
   while (!attempt.is_final && reader->Read(&response)) {
-    attempt.status = progress.Take(&response);  // clears a second `started`
+    attempt.status = progress.Take(&response);  // Take clears a second `started`
     attempt.has_brought_something |=
         response.has_started() || response.has_chunk() || response.has_finished();
     if (attempt.status.ok() && !on_response(response)) {
@@ -206,7 +208,8 @@ bool IsFull(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
 }
 
-// The status of a client that gives up: the last failure, and how long the client has waited.
+// Returns the status for a client that gives up: that of the last failure, with the time that the
+// client has waited.
 grpc::Status GivenUp(const grpc::Status& last, const Patience& patience) {
   const auto seconds = [](milliseconds time) {
     return std::to_string(std::chrono::floor<std::chrono::seconds>(time).count()) + " s";
@@ -219,12 +222,12 @@ grpc::Status GivenUp(const grpc::Status& last, const Patience& patience) {
           last.error_details()};
 }
 
-// Sleeps inside gRPC, which reconnects only in threads that wait inside it. If this thread slept
-// outside, no thread would reconnect for up to 5 s, the interval of gRPC's own polls.
+// Sleeps inside gRPC, because gRPC reconnects only while a thread waits inside it. Otherwise no
+// thread would reconnect for up to 5 s, the interval of gRPC's own polls.
 void SleepUntil(Clock::time_point end, grpc::Channel& channel) {
   const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
   const auto deadline = std::chrono::system_clock::now() + left;
-  // Tries to connect only once: else a server that ends each connection would be dialed without a
+  // Tries to connect only once, else a server that ends each connection would be dialed without a
   // pause.
   bool tries_to_connect = true;
   while (Clock::now() < end) {
@@ -241,13 +244,14 @@ void SleepUntil(Clock::time_point end, grpc::Channel& channel) {
 
 grpc::ChannelArguments ClientChannelArguments() {
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // an attempt's limit, not a pause
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // the time limit of one attempt
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 4000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
   arguments.SetInt("grpc.http2.ping_timeout_ms", 3000);  // from gRPC 1.60 on, the default is 60 s
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // a stream only receives
+  // No limit: a client sends no data during a stream.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetLoadBalancingPolicyName("round_robin");
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 5000);
   return arguments;
@@ -277,7 +281,7 @@ grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
       return attempt.status;
     }
     if (progress.is_complete()) {
-      return grpc::Status::OK;  // even if the stream broke after its last message
+      return grpc::Status::OK;  // even if the stream broke after the answer's last message
     }
     auto lasted = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
     if (attempt.has_brought_something) {

@@ -1,15 +1,16 @@
 // ResumingClient streams one answer, whatever happens to the server meanwhile. When a stream
-// breaks, it asks the same server or another one for the rest. Its caller sees one stream, with the
-// tokens, text and log-probabilities of an undisturbed run.
+// breaks, the client asks the same server or another one for the rest. The caller sees one stream,
+// with the tokens, text and log-probabilities of an undisturbed run.
 //
-// It retries failures that no server answered: UNAVAILABLE; and, if the status has no details,
-// INTERNAL or UNKNOWN (a torn connection) and CANCELLED (from gRPC in a server that shuts down). It
-// also retries a full server's refusal (RESOURCE_EXHAUSTED with google.rpc.RetryInfo) of a resumed
-// request, because that request was accepted before. The caller gets any other refusal at once.
+// The client retries failures that no server answered: UNAVAILABLE; INTERNAL and UNKNOWN without
+// details (a torn connection); and CANCELLED without details (gRPC in a server that shuts down). If
+// a full server refuses a resumed request (RESOURCE_EXHAUSTED with google.rpc.RetryInfo), the
+// client retries too, because the request was accepted before. The caller gets any other refusal at
+// once.
 //
 // Needs gRPC and the stubs made from proto/v1 and proto/google/rpc, and nothing else.
 //
-// Thread safety: safe from any thread; the stubs are.
+// Thread safety: safe from any thread, since the stubs are.
 #ifndef QUIRE_DEPLOY_CLIENTS_CPP_RESUMING_CLIENT_H_
 #define QUIRE_DEPLOY_CLIENTS_CPP_RESUMING_CLIENT_H_
 
@@ -28,20 +29,21 @@
 
 namespace quire {
 
-// Returns arguments for channels to servers. A channel with them
-//   - gives up an attempt to connect after 2 s, and makes the next one within a second or so;
+// Returns arguments for channels to servers. A channel with these arguments
+//   - gives up an attempt to connect after 2 s, and makes the next attempt within a second or so;
 //   - notices within 7 s that a server is stopped or gone without a word;
-//   - holds a connection to each address of a name (round_robin), so that an address that is silent
-//     or closes connections, as a standby does, costs no wait: a standby that takes over gets the
-//     next attempt. Each such address is dialed once a second, and the name looked up every 5 s.
+//   - holds a connection to each address of a name (round_robin). So a silent address costs no
+//     wait, nor does an address that closes connections, as a standby does. Such addresses are
+//     dialed once a second, and the name is looked up every 5 s. If a standby takes over, it gets
+//     the next attempt.
 grpc::ChannelArguments ClientChannelArguments();
 
 class ResumingClient {
  public:
-  // channels: to replicas, at least one, made with ClientChannelArguments; each failure moves on to
-  // the next.
-  // api_key: visible ASCII, if the servers ask for one; empty: none. Pass one only with channels
-  // over TLS, unless the server is on this machine.
+  // channels: one for each replica, at least one, made with ClientChannelArguments. After each
+  // failure the client goes on with the next channel.
+  // api_key: visible ASCII; empty if the servers ask for none. Pass a key only with channels over
+  // TLS, unless the server is on this machine.
   explicit ResumingClient(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
                           RetryPolicy policy = {},
                           std::string api_key = "");
@@ -50,7 +52,7 @@ class ResumingClient {
   using OnResponse = std::function<bool(const v1::GenerateResponse&)>;
 
   // Blocks until the answer is complete or has failed. timeout_ms counts from this call on.
-  // Errors: the server's refusal; the last failure once `policy` gives up, its message followed by
+  // Errors: the server's refusal; if `policy` gives up, the last failure, its message followed by
   // "(given up after N s without an answer)" or "(given up after waiting for a place for N s)";
   // CANCELLED by on_response or, with details, by an operator; DEADLINE_EXCEEDED; DATA_LOSS if a
   // server does not continue the answer that was begun.

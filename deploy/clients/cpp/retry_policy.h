@@ -11,19 +11,22 @@
 namespace quire {
 
 struct RetryPolicy {
-  // How long a request may stay unanswered since its last message. 180 s cover the replacement of a
-  // dead node: Kubernetes calls it unreachable after 40 to 50 s, its pods are evicted 15 s later,
-  // a scheduler starts within seconds, and a rank loads its model in the rest of the time.
+  // Upper bound on the time that a request stays unanswered since its last message. 180 s cover the
+  // replacement of a dead node: Kubernetes calls the node unreachable after 40 to 50 s, evicts its
+  // pods 15 s later, a scheduler starts within seconds, and a rank loads its model in the rest of
+  // the time.
   std::chrono::milliseconds max_unanswered{180'000};
-  // The same bound until the first message has come; nullopt: max_unanswered. Set a lower one if a
-  // person waits, because at first a wrong address is more likely than a server that is away.
+  // Upper bound on the unanswered time before the first message; nullopt: max_unanswered. Set a
+  // shorter time if a person waits, because before the first message a wrong address is more likely
+  // than a server that is away.
   std::optional<std::chrono::milliseconds> max_unanswered_at_first;
-  // Waits double from first_wait to max_wait, each shortened by up to half at random. So a server
-  // that returns is asked within max_wait, and its clients arrive spread over half of max_wait.
+  // The waits between attempts double from first_wait to max_wait, and each wait is shortened by up
+  // to half at random. So a server that returns is asked within max_wait, and the attempts of its
+  // clients are spread over half of max_wait.
   std::chrono::milliseconds first_wait{100};
   std::chrono::milliseconds max_wait{1500};
-  // Bounds the sum of waits for full servers since the last message. The last wait is shortened to
-  // keep the bound.
+  // Upper bound on the sum of waits for full servers since the last message. The last wait is
+  // shortened to keep this bound.
   std::chrono::milliseconds max_wait_for_a_place{30 * 60 * 1000};
 };
 
@@ -35,12 +38,12 @@ class Patience {
   void NoteMessage();
 
   // Returns how long to wait after an attempt that no server answered, or nullopt to give up.
-  // lasted: duration of the attempt. At most 10 s of it count: keepalive ends an attempt at a dead
-  // server sooner, so a longer attempt waited in a live server's queue.
+  // lasted: duration of the attempt. At most 10 s of the duration count as unanswered: keepalive
+  // ends an attempt at a dead server sooner, so a longer attempt waited in a live server's queue.
   std::optional<std::chrono::milliseconds> WaitUnanswered(std::chrono::milliseconds lasted);
 
-  // Returns how long to wait after a full server's refusal, `asked` at least, or nullopt to give
-  // up. A full server is alive, so the unanswered time starts anew.
+  // Returns how long to wait after a full server's refusal, at least `asked`, or nullopt to give
+  // up. A full server is alive, so unanswered() starts again from 0.
   std::optional<std::chrono::milliseconds> WaitForPlace(std::chrono::milliseconds asked);
 
   std::chrono::milliseconds unanswered() const { return unanswered_; }

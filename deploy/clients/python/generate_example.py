@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""generate_example.py ADDRESS[,ADDRESS...] PROMPT: one sampled answer on standard output.
+"""generate_example.py ADDRESS[,ADDRESS...] PROMPT: prints one sampled answer on standard output.
 
-Kill the server while it streams and start it again: the answer goes on.
+Kill the server during the answer and start it again: the answer goes on.
 
-Environment: QUIRE_API_KEY is the client's key, if the server asks for one. QUIRE_SSL_CA_CERTS names a file of the
-authorities of the server's certificate, and turns TLS on. QUIRE_SSL_CERTFILE and QUIRE_SSL_KEYFILE are the client's own
-certificate, if the server asks for one. All are PEM.
+Environment: QUIRE_API_KEY is the client's key, if the server asks for one. QUIRE_SSL_CA_CERTS names the file of the
+authorities that may sign the server's certificate, and turns TLS on. QUIRE_SSL_CERTFILE and QUIRE_SSL_KEYFILE are the
+client's own certificate and key, if the server asks for a certificate. All files are PEM.
 """
 import codecs
 import os
@@ -17,7 +17,7 @@ from proto.v1 import generation_pb2 as api
 
 
 class Output:
-    """Standard output. If it is a terminal, control characters are escaped, so that no answer controls it."""
+    """Standard output. Escapes control characters if it is a terminal, so that no answer can control the terminal."""
 
     def __init__(self):
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")

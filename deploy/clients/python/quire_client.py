@@ -1,10 +1,10 @@
 """Streams one answer from Quire, whatever happens to the server meanwhile.
 
-When a stream breaks, generate() asks the same server or another one for the rest. Its caller sees one
+When a stream breaks, generate() asks the same server or another one for the rest. The caller sees one
 stream, with the tokens, text and log-probabilities of an undisturbed run. Needs grpcio and the stubs
 made from proto/v1 and proto/google/rpc, and nothing else.
 
-Thread safety: functions; call them from any thread.
+Thread safety: all functions may be called from any thread.
 """
 import pathlib
 import random
@@ -16,28 +16,29 @@ from proto.google.rpc import error_details_pb2, status_pb2
 from proto.v1 import generation_pb2 as api
 from proto.v1 import generation_pb2_grpc as api_grpc
 
-# How long a request may stay unanswered since its last message. 180 s cover the replacement of a dead node:
-# Kubernetes calls it unreachable after 40 to 50 s, its pods are evicted 15 s later, a scheduler starts within seconds,
-# and a rank loads its model in the rest of the time.
+# Upper bound on the time that a request stays unanswered since its last message. 180 s cover the replacement
+# of a dead node: Kubernetes calls the node unreachable after 40 to 50 s, evicts its pods 15 s later, a
+# scheduler starts within seconds, and a rank loads its model in the rest of the time.
 MAX_UNANSWERED_S = 180.0
-# Upper bound on the time of one attempt that counts: keepalive ends an attempt at a dead server sooner, so a longer
-# attempt waited in a live server's queue.
+# Upper bound on the time of one attempt that counts as unanswered: keepalive ends an attempt at a dead server
+# sooner, so a longer attempt waited in a live server's queue.
 LONGEST_UNANSWERED_ATTEMPT_S = 10.0
-# Waits double from the first to the longest, each shortened by up to half at random. So a server that returns is asked
-# within MAX_WAIT_S, and its clients arrive spread over half of MAX_WAIT_S.
+# The waits between attempts double from the first to the longest, and each wait is shortened by up to half at
+# random. So a server that returns is asked within MAX_WAIT_S, and the attempts of its clients are spread over
+# half of MAX_WAIT_S.
 FIRST_WAIT_S = 0.1
 MAX_WAIT_S = 1.5
 LONGEST_RETRY_DELAY_S = 24 * 3600.0
-# Bounds the sum of waits for full servers since the last message.
+# Upper bound on the sum of waits for full servers since the last message.
 MAX_WAIT_FOR_A_PLACE_S = 1800.0
-# Added to a request's timeout. The server itself ends late requests and says why; the client's deadline is for a server
-# that no longer can.
+# Added to a request's timeout to make the deadline of the gRPC call. A live server itself ends late requests
+# and says why; the deadline is for a server that can no longer do so.
 DEADLINE_GRACE_S = 1.0
 UNANSWERED_WITHOUT_DETAILS = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL,
                               grpc.StatusCode.UNKNOWN)
 
 CHANNEL_OPTIONS = [
-    # Reconnect soon. The "minimum" is not a pause but the limit of one attempt.
+    # Reconnect soon. The minimum backoff is not a pause but the time limit of one attempt.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -47,8 +48,9 @@ CHANNEL_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 3000),
     ("grpc.http2.ping_timeout_ms", 3000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Hold a connection to each address of a name, so that an address that is silent or closes connections, as a standby
-    # does, costs no wait. Each such address is dialed once a second, and the name looked up every 5 s.
+    # Hold a connection to each address of a name, so that an address that is silent, or that closes
+    # connections as a standby does, costs no wait. Such an address is dialed once a second, and the name
+    # looked up every 5 s.
     ("grpc.lb_policy_name", "round_robin"),
     ("grpc.dns_min_time_between_resolutions_ms", 5000),
     # Only generate() retries: gRPC's own retries have no pause if a server ends each connection.
@@ -57,8 +59,9 @@ CHANNEL_OPTIONS = [
 
 
 def dial(address, ssl_ca_certs=None, ssl_certfile=None, ssl_keyfile=None):
-    """Returns a channel for generate(). ssl_ca_certs, a file of the authorities of the server's certificate in PEM,
-    turns TLS on; the other two are the client's own certificate, if the server asks for one."""
+    """Returns a channel for generate(). ssl_ca_certs names the file of the authorities that may sign the server's
+    certificate, and turns TLS on. ssl_certfile and ssl_keyfile are the client's own certificate and key, if the server
+    asks for a certificate. All files are PEM."""
     if ssl_ca_certs is None:
         return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
     credentials = grpc.ssl_channel_credentials(*(path and pathlib.Path(path).read_bytes()
@@ -71,18 +74,20 @@ class ProtocolError(Exception):
 
 
 def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED_S, max_unanswered_at_first_s=None):
-    """Yields the messages of one answer, `started` once and first, positions without gap or repeat.
+    """Yields the messages of one answer: `started` comes first and once, and positions have no gap or repeat.
 
-    channels: to replicas, at least one; each failure moves on to the next. Make them with
-    dial(). request: an api.GenerateRequest; timeout_ms counts from the first message asked
-    for. Closing the generator cancels the request. api_key: if the servers ask for one. Send it over
-    TLS alone, unless the server is on this machine. max_unanswered_s: how long servers may leave the request
-    unanswered since its last message; max_unanswered_at_first_s: the same until its first one, for a caller with
-    less patience, such as a person.
+    Closing the generator cancels the request.
 
-    Raises grpc.RpcError: the server's refusal at once, or the last failure after max_unanswered_s, with a note
-    that says so (Python 3.11); TimeoutError; ProtocolError. A full server's refusal of a resumed request, which
-    had been accepted, is retried for MAX_WAIT_FOR_A_PLACE_S.
+    channels: one for each replica, at least one, made with dial(). After each failure the client goes on with the
+        next channel.
+    request: an api.GenerateRequest. Its timeout_ms counts from the time when the first message is asked for.
+    api_key: needed if the servers ask for one. Send a key only over TLS, unless the server is on this machine.
+    max_unanswered_s: upper bound on the time that a request stays unanswered since its last message.
+    max_unanswered_at_first_s: the same before the first message, for a caller with less patience, such as a person.
+
+    Raises grpc.RpcError, TimeoutError or ProtocolError. The RpcError is the server's refusal, at once, or the last
+    failure, after max_unanswered_s. From Python 3.11 on a note says that the client gave up. If a full server refuses a
+    resumed request, which was accepted before, the client retries for MAX_WAIT_FOR_A_PLACE_S.
     """
     deadline = time.monotonic() + request.timeout_ms / 1000 if request.HasField("timeout_ms") else None
     progress = _Progress(request.n if request.HasField("n") else 1)
@@ -97,7 +102,7 @@ def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED
             attempt, timeout=_seconds_left(deadline, DEADLINE_GRACE_S), metadata=metadata)
         try:
             for message in call:
-                progress.take(message)  # clears a second `started`
+                progress.take(message)  # take() clears a second `started`
                 if message.HasField("started") or message.HasField("chunk") or message.HasField("finished"):
                     patience.note_message()
                     begin = None
@@ -107,7 +112,7 @@ def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED
             return
         except grpc.RpcError as error:
             if progress.is_complete():
-                return  # the stream broke after its last message
+                return  # the stream broke only after the answer's last message
             if not _is_worth_a_retry(error, attempt.HasField("resume")):
                 raise
             wait = patience.wait_after(error, 0.0 if begin is None else time.monotonic() - begin)
@@ -130,8 +135,8 @@ def _seconds_left(deadline, grace=0.0):
 
 
 def _sleep(seconds, channel):
-    """Sleeps inside gRPC, in a probe whose outcome does not matter, because gRPC reconnects only in threads that wait
-    inside it. If this thread slept outside, no thread would reconnect for up to 5 s, the interval of gRPC's own polls."""
+    """Sleeps inside gRPC, because gRPC reconnects only while a thread waits inside it. Otherwise no thread would
+    reconnect for up to 5 s, the interval of gRPC's own polls. The outcome of the call that waits does not matter."""
     end = time.monotonic() + seconds
     try:
         channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=seconds, wait_for_ready=True)
@@ -141,11 +146,12 @@ def _sleep(seconds, channel):
 
 
 def _is_worth_a_retry(error, is_resuming):
-    """Returns True if no server answered. Our servers always send details, so these codes without details qualify.
+    """Returns True if the request should be sent again, as after a failure that no server answered.
 
-    A torn connection ends calls with INTERNAL or UNKNOWN. gRPC in a server that shuts down ends calls with CANCELLED;
-    this client itself never cancels a call that it reads. A full server's refusal of a new request is final. A resumed
-    request was accepted before, and waits for a place.
+    Quire's servers always send details, so an error of UNANSWERED_WITHOUT_DETAILS without details is not their answer.
+    A torn connection ends calls with INTERNAL or UNKNOWN. In a server that shuts down, gRPC ends calls with CANCELLED;
+    this client itself never cancels a call that it reads. If a full server refuses a new request, the request ends. A
+    resumed request was accepted before, so it waits for a place.
     """
     if error.code() in UNANSWERED_WITHOUT_DETAILS:
         return _details(error) is None
@@ -159,7 +165,7 @@ def _is_full(error):
 
 
 class _Patience:
-    """Times since a request's last message: unanswered, and waited for a place."""
+    """How long a request has been unanswered, and has waited for a place, since its last message."""
 
     def __init__(self, max_unanswered_s, max_unanswered_at_first_s):
         self._max_unanswered_s = max_unanswered_s
@@ -179,12 +185,12 @@ class _Patience:
         if left <= 0:
             return None
         wait = self._next_wait()
-        # A sum of waits is rounded, so the last wait sets the total.
+        # Sets the total when the last wait is chosen, because a sum of waits has rounding errors.
         self._unanswered_s = self._unanswered_s + wait if wait < left else self._limit_s
         return min(wait, left)
 
     def add_note(self, error):
-        """Adds the reason for giving up to a traceback, from Python 3.11 on."""
+        """From Python 3.11 on, adds to the error a note that says why the client gave up."""
         if hasattr(error, "add_note"):
             error.add_note(f"(given up after waiting for a place for {self._waited_for_a_place_s:.0f} s)"
                            if _is_full(error) else f"(given up after {self._unanswered_s:.0f} s without an answer)")
@@ -193,7 +199,7 @@ class _Patience:
         left = MAX_WAIT_FOR_A_PLACE_S - self._waited_for_a_place_s
         if left <= 0:
             return None
-        self._unanswered_s = 0.0  # a full server is alive
+        self._unanswered_s = 0.0  # a full server is alive, so the count starts again
         wait = max(self._next_wait(), asked_s)
         self._waited_for_a_place_s = self._waited_for_a_place_s + wait if wait < left else MAX_WAIT_FOR_A_PLACE_S
         return min(wait, left)
@@ -215,7 +221,7 @@ def _details(error):
 
 
 def _retry_delay(error):
-    """Returns the seconds of google.rpc.RetryInfo; None without one."""
+    """Returns the seconds of the error's google.rpc.RetryInfo; None if the error has none."""
     info = error_details_pb2.RetryInfo()
     try:
         for detail in status_pb2.Status.FromString(_details(error) or b"").details:
@@ -228,7 +234,7 @@ def _retry_delay(error):
 
 
 class _Progress:
-    """The part of an answer that has come so far, over all its streams."""
+    """The part of an answer that has arrived so far, over all streams of the request."""
 
     def __init__(self, num_sequences):
         self._num_sequences = num_sequences
@@ -236,7 +242,7 @@ class _Progress:
         self._resume = api.Resume()
 
     def take(self, message):
-        """Takes a message in, and drops from it a second `started`, which the caller has seen."""
+        """Adds a message to the answer. Clears a second `started` in it, because the caller has seen the first one."""
         if message.HasField("started"):
             self._take_started(message)
         if message.HasField("chunk"):
@@ -252,7 +258,7 @@ class _Progress:
             sequence.has_ended = True
 
     def fill(self, request):
-        """Adds the part of the answer that has come to the request, so that the next attempt resumes there."""
+        """Writes the part of the answer that has arrived into the request, so that the next attempt resumes there."""
         request.resume.CopyFrom(self._resume)
         if self._request_id:
             request.request_id = self._request_id
@@ -267,7 +273,7 @@ class _Progress:
             self._request_id = started.request_id
             self._resume.seed = started.seed
             self._resume.determinism_fingerprint = started.determinism_fingerprint
-            if started.max_tokens > 0:  # older servers do not send it
+            if started.max_tokens > 0:  # older servers do not send max_tokens
                 self._resume.max_tokens = started.max_tokens
             for _ in range(self._num_sequences):
                 self._resume.sequences.add()

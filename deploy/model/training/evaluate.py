@@ -46,7 +46,7 @@ def random_text(r):
 
 
 def check_story(text):
-    """Problems of one story: unknown names in play, pronouns that do not fit."""
+    """Returns the problems of one story: too many names, a name of the wrong gender, pronouns that do not fit."""
     girls, boys = set(make_stories.GIRL_NAMES), set(make_stories.BOY_NAMES)
     words = re.findall(r"[A-Z][a-z]+", text)
     names = {w for w in words if w in girls or w in boys}

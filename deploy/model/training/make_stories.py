@@ -77,7 +77,7 @@ BABIES = [
     ("baby squirrel", "tree"), ("baby turtle", "lake"), ("fawn", "glade"),
 ]
 
-# name of the place, phrase after "lived", phrase for "home", spots
+# Each entry: name of the place, phrase after "lived", phrase for "home", spots where things may be.
 PLACES = [
     ("village", "in a small village by the sea", "cottage",
      ["on the beach", "behind the fishing boats", "beside the lighthouse", "among the rocks",

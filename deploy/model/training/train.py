@@ -76,7 +76,7 @@ TOKENIZER_CONFIG = {
     "model_max_length": 2048,
     "clean_up_tokenization_spaces": False,
     "added_tokens_decoder": {"0": special(BOS), "1": special(EOS)},
-    # The model has no turns: a request is plain text, an empty line, and the story.
+    # The model knows no turns of a dialog: a request is plain text, an empty line, and then the story.
     "chat_template": "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{{ '\\n\\n' }}{% endfor %}",
 }
 
@@ -84,9 +84,9 @@ TOKENIZER_CONFIG = {
 # Tokens per step, padding not counted.
 TOKENS = 2048
 
-# Between these steps, three of four batches are short exercises in which names
-# return in almost every sentence. With these, the model learns within minutes to
-# look up a name instead of guessing it, and then does so in the stories.
+# Between these steps, three of four batches are short exercises in which names return in almost every
+# sentence. The exercises teach the model within minutes to look up a name in the context instead of guessing
+# it. The model then does so in the stories too.
 COPYING = (750, 1000)
 
 

@@ -1,10 +1,11 @@
 // cp.async: copies from global to shared memory, asynchronous to the thread that starts them.
 //
-// A thread waits for its own copies; a barrier after the wait makes them visible to other threads.
-// A thread must wait for all its copies before it returns.
+// A thread waits for its own copies. A barrier after the wait makes the copied bytes visible to
+// other threads. A thread must wait for all its copies before it returns.
 //
-// Usage: CopyAsync16 for each 16 bytes of a tile, then CommitCopies; both again for the next tile.
-// Then WaitCopies<1>, after which all groups except the latest have landed, and a barrier.
+// Usage: call CopyAsync16 for each 16 bytes of a tile. CommitCopies makes these copies a group. Do
+// the same for the next tile. Then WaitCopies<1> waits until all groups except the latest have
+// landed. A barrier must follow.
 //
 // Thread safety: device functions; each thread has its own groups.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ASYNC_COPY_H_
@@ -32,7 +33,7 @@ QUIRE_DEVICE void CopyAsync16(void* shared,
 #endif
 }
 
-// Closes the group of the copies started since the last call.
+// Makes the copies that the thread started since its last call a group.
 QUIRE_DEVICE void CommitCopies() {
 #ifdef __CUDACC__
   asm volatile("cp.async.commit_group;" ::: "memory");

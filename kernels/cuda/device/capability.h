@@ -12,7 +12,7 @@
 namespace quire::gpu {
 
 // Most shared memory of a CTA, in bytes, by compute capability. A kernel for all devices that needs
-// more than kLeastSharedBytes also has a version that does not.
+// more than kLeastSharedBytes has a second version that needs at most kLeastSharedBytes.
 inline constexpr int32_t kLeastSharedBytes = 99 * 1024;    // 8.6, 8.9 and 12.x
 inline constexpr int32_t kMiddleSharedBytes = 163 * 1024;  // 8.0 and 8.7
 inline constexpr int32_t kMostSharedBytes = 227 * 1024;    // 9.0 and 10.x
@@ -31,7 +31,7 @@ inline int QueryComputeCapability(int32_t* capability) {
     error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   }
   if (error != cudaSuccess) {
-    cudaGetLastError();  // reported here; a later launch must not report it again
+    cudaGetLastError();  // clears the error, which a later launch would report again
     return static_cast<int>(error);
   }
   *capability = major * 10 + minor;
@@ -51,7 +51,7 @@ inline int QuerySharedBytes(int32_t* bytes) {
     error = cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   }
   if (error != cudaSuccess) {
-    cudaGetLastError();  // reported here; a later launch must not report it again
+    cudaGetLastError();  // clears the error, which a later launch would report again
     return static_cast<int>(error);
   }
   *bytes = value;
@@ -61,9 +61,9 @@ inline int QuerySharedBytes(int32_t* bytes) {
   return 0;
 }
 
-// Calls body<kMaxSharedBytes>: kMostSharedBytes if the current device allows kSharedBytes, else
-// kLeastSharedBytes. Returns the body's result, or a cudaError_t. kSharedBytes: the need of the
-// kernel's version for kMostSharedBytes.
+// Calls body with the template argument kMostSharedBytes if the current device allows kSharedBytes,
+// else with kLeastSharedBytes. Returns body's result, or a cudaError_t. kSharedBytes: what the
+// kernel needs when body gets kMostSharedBytes.
 template <int kSharedBytes, typename Body>
 int DispatchSharedBytes(Body&& body) {
   if constexpr (kSharedBytes > kLeastSharedBytes) {

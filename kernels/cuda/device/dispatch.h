@@ -1,5 +1,5 @@
 // Turns types and sizes known at run time into template arguments. Each function calls body with
-// the argument and returns its result, or kUnsupported if there is no kernel.
+// such an argument and returns body's result, or returns kUnsupported if there is no kernel.
 //
 // Usage:
 //   return DispatchElement(args.dtype, [&]<typename T>() {
@@ -39,7 +39,7 @@ int DispatchElementOrFloat(DType dtype, Body&& body) {
   return DispatchElement(dtype, body);
 }
 
-// The activations' type T, and the cache's type: T or F8E4M3.
+// The activations' type T, and the cache's type, which is T or F8E4M3.
 template <typename Body>
 int DispatchCacheElement(DType dtype, DType cache_dtype, Body&& body) {
   return DispatchElement(dtype, [&]<typename T>() {

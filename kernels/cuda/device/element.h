@@ -1,7 +1,8 @@
 // Bf16, F16 and F8E4M3 are storage types; computation is in fp32.
 //
 // Conversion to fp32 is exact. Conversion from fp32 rounds to nearest, ties to even; NaN stays NaN.
-// Too large numbers become infinity; in e4m3, which has no infinity, its largest number, 448.
+// A number that is too large becomes infinity. In e4m3, which has no infinity, such a number
+// becomes the largest number, 448.
 //
 // Thread safety: value types and pure functions.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ELEMENT_H_
@@ -24,13 +25,14 @@ struct F8E4M3 {
   uint8_t bits;
 };
 
-// Conversions for the CPU, and for GPUs that cannot convert e4m3 (before sm_89).
+// Conversions for the CPU, and for GPUs without e4m3 instructions (before sm_89).
 namespace portable {
 
 QUIRE_DEVICE float FloatFromF16(uint16_t bits) {
   constexpr uint32_t kExponent = 0x7C00;
-  // The exponent moves to its new place with the old bias. The multiplication corrects the bias and
-  // normalizes subnormals. Infinity and NaN need the largest exponent instead.
+  // The shift moves the exponent to its place in fp32, still with f16's bias. The multiplication
+  // corrects the bias and normalizes subnormals. Infinity and NaN need the largest exponent
+  // instead.
   uint32_t magnitude = static_cast<uint32_t>(bits & 0x7FFF) << 13;
   magnitude = (bits & kExponent) == kExponent
                   ? magnitude | 0x7F800000
@@ -48,7 +50,9 @@ QUIRE_DEVICE uint16_t F16FromFloat(float value) {
   if (bits >= 0x477FF000) {  // 65520, half way from the largest number to the next power of two
     return static_cast<uint16_t>(sign | 0x7C00);
   }
-  if (bits < 0x38800000) {  // 2^-14: adding 0.5, whose last place is 2^-24, rounds to a subnormal
+  if (bits < 0x38800000) {  // 2^-14
+    // The result is a subnormal, a multiple of 2^-24. The last bit of 0.5 is worth 2^-24, so adding
+    // 0.5 rounds to such a multiple.
     return static_cast<uint16_t>(
         sign | (__float_as_uint(__uint_as_float(bits) + 0.5F) - __float_as_uint(0.5F)));
   }
@@ -74,7 +78,7 @@ QUIRE_DEVICE uint16_t F16FromF8E4M3(uint8_t bits) {
   if (magnitude >= 8) {
     return static_cast<uint16_t>(sign | ((magnitude << 7) + ((15 - 7) << 10)));
   }
-  // magnitude * 2^-9, subnormal in e4m3 and normal in F16.
+  // The value is magnitude * 2^-9, which is subnormal in e4m3 and normal in F16.
   if (magnitude == 0) {
     return static_cast<uint16_t>(sign);
   }
@@ -92,7 +96,9 @@ QUIRE_DEVICE uint8_t F8E4M3FromFloat(float value) {
     return 0x7F;
   }
   uint32_t magnitude = 0;
-  if (bits < 0x3C800000) {  // 2^-6: adding 2^14, whose last place is 2^-9, rounds to a subnormal
+  if (bits < 0x3C800000) {  // 2^-6
+    // The result is a subnormal, a multiple of 2^-9. The last bit of 2^14 is worth 2^-9, so adding
+    // 2^14 rounds to such a multiple.
     magnitude = __float_as_uint(__uint_as_float(bits) + 0x1p14F) - __float_as_uint(0x1p14F);
   } else {
     bits += 0x7FFFF + ((bits >> 20) & 1);
@@ -136,13 +142,14 @@ QUIRE_DEVICE uint32_t F8x2ToF16x2(uint16_t pair) {
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(pair));
   return result;
 #else
-  // Exponents move to their new place with the old bias. Multiplying by 256 corrects the bias, also
-  // for subnormals.
+  // The shift moves exponents to their place in f16, still with e4m3's bias. Multiplying by 256
+  // corrects the bias, also for subnormals.
   const uint32_t spread = (pair & 0xFFu) | static_cast<uint32_t>(pair >> 8) << 16;
   const uint32_t magnitude = (spread & 0x007F007F) << 7;
   uint32_t result;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(magnitude), "r"(0x5C005C00));
-  // NaN is 0x7F: adding 1 carries into bit 7. A half with that bit becomes all ones below the sign.
+  // Only the magnitude of NaN, 0x7F, carries into bit 7 when 1 is added. A half of the register
+  // with that carry becomes a NaN of f16: all ones below the sign.
   const uint32_t nan = ((spread & 0x007F007F) + 0x00010001) & 0x00800080;
   return result | ((nan << 8) - (nan >> 7)) | ((spread & 0x00800080) << 8);
 #endif

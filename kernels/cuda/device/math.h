@@ -1,5 +1,5 @@
-// Functions of one fp32 number. Exp2 is approximate on a GPU, and flushes results below 2^-126 to
-// zero there; the other functions are the platform's accurate versions.
+// Functions of one fp32 number. On a GPU, Exp2 is approximate and flushes results below 2^-126 to
+// zero. The other functions are the platform's accurate versions.
 //
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_MATH_H_

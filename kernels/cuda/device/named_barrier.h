@@ -1,10 +1,10 @@
 // Barriers for a subset of a CTA's warps, numbered 1 to 15 (0 is __syncthreads).
 //
-// A barrier completes when num_threads threads have called either function, and then starts anew. A
-// thread that returns from SyncNamedBarrier sees all writes that other threads made before their
-// calls.
+// A barrier completes when num_threads threads have called SyncNamedBarrier or ArriveNamedBarrier,
+// and then starts anew. A thread that returns from SyncNamedBarrier sees all writes that other
+// threads made before their calls.
 //
-// Usage if 128 threads fill a buffer and 256 others use it:
+// Usage if 128 threads fill a buffer and 256 other threads use the buffer:
 //   fill; ArriveNamedBarrier(kFull, 384);  |  SyncNamedBarrier(kFull, 384); use;
 //
 // Thread safety: device functions; all threads of a warp call together.

@@ -1,4 +1,5 @@
-// CountResidentCtas: how many CTAs of a kernel the device holds at once, for persistent grids.
+// CountResidentCtas returns how many CTAs of a kernel the device can hold at once, which is the
+// size of a persistent grid.
 //
 // Thread safety: as the CUDA runtime.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_OCCUPANCY_H_
@@ -34,7 +35,7 @@ int CountResidentCtas(void (*kernel)(Parameters...),
         &ctas_per_sm, function, num_threads, shared_bytes);
   }
   if (error != cudaSuccess) {
-    cudaGetLastError();  // reported here; a later launch must not report it again
+    cudaGetLastError();  // clears the error, which a later launch would report again
     return static_cast<int>(error);
   }
   *num_ctas = num_sms * ctas_per_sm;
@@ -43,8 +44,8 @@ int CountResidentCtas(void (*kernel)(Parameters...),
 
 #else
 
-// Sets *num_ctas to 3. The emulator runs CTAs one after another; tests still need several, to cover
-// work that CTAs divide among themselves.
+// Sets *num_ctas to 3. The emulator runs CTAs one after another, but with a single CTA tests would
+// not cover the division of work among CTAs.
 template <typename... Parameters>
 int CountResidentCtas(void (*)(Parameters...), int, size_t shared_bytes, int32_t* num_ctas) {
   *num_ctas = 3;

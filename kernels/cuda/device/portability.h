@@ -9,7 +9,7 @@
 // uint8_t* to it, 128-byte aligned. Warp operations use the mask kWholeWarp unless there is a
 // reason for another.
 //
-// Thread safety: launches: that of the stream; device functions: as in CUDA.
+// Thread safety: a launch is as safe as its stream; device functions are as in CUDA.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_
 
@@ -55,16 +55,17 @@ inline constexpr int kWarpSize = 32;
 
 namespace quire::gpu {
 
-// Empty, as only the emulator reports source lines.
+// Empty, because only the emulator reports source lines.
 struct SourceLine {
   __host__ __device__ static constexpr SourceLine Here() { return {}; }
 };
 
-// Allows the kernel's CTAs this much dynamic shared memory on the current device. Also asks for the
-// largest shared part of L1, else an SM may get fewer CTAs than fit. Calls the driver only if the
-// kernel needs more on this device than before. Any thread may call.
+// Allows the kernel's CTAs `bytes` of dynamic shared memory on the current device. Also asks for
+// the largest share of L1 as shared memory, else an SM may get fewer CTAs than fit. Calls the
+// driver only if the kernel needs more on this device than in earlier calls. Any thread may call.
 inline cudaError_t AllowSharedBytes(const void* kernel, size_t bytes) {
-  constexpr size_t kSmall = 16 * 1024;  // up to here the default limit and part of L1 suffice
+  // Up to this size, the default limit and the default share of L1 suffice.
+  constexpr size_t kSmall = 16 * 1024;
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, size_t> allowed;
   if (bytes <= kSmall) {
@@ -107,7 +108,7 @@ int LaunchKernel(void (*kernel)(Parameters...),
         function, grid, cta, pointers, shared_bytes, static_cast<cudaStream_t>(stream));
   }
   if (error != cudaSuccess) {
-    cudaGetLastError();  // reported here; a later launch must not report it again
+    cudaGetLastError();  // clears the error, which a later launch would report again
   }
   return static_cast<int>(error);
 }
@@ -179,7 +180,7 @@ T __shfl_sync(uint32_t mask,
       mask, value, (lane & ~in_segment) | (static_cast<uint32_t>(source) & in_segment), at);
 }
 
-// The three shuffles below return the lane's own value if the source is outside its segment.
+// The three shuffles below return the lane's own value if the source is outside the lane's segment.
 template <typename T>
 T __shfl_xor_sync(uint32_t mask,
                   T value,
@@ -188,7 +189,7 @@ T __shfl_xor_sync(uint32_t mask,
                   quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
   const uint32_t lane = quire::gpu::emulator::Lane();
   const uint32_t source = lane ^ static_cast<uint32_t>(lane_mask);
-  // As in hardware, a lane may read from an earlier segment, but not from a later one.
+  // As in hardware, a lane can read from an earlier segment, but not from a later one.
   const bool later = source > (lane | static_cast<uint32_t>(width - 1));
   return quire::gpu::emulator::ShuffleFrom(mask, value, later ? lane : source, at);
 }
@@ -293,8 +294,9 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b) {
 
 namespace quire::gpu {
 
-// Returns the number, but hides its value from the compiler. So the compiler cannot move
-// computations that use the number out of a loop, where they would hold registers throughout.
+// Returns the number, but hides its value from the compiler. Else the compiler would move
+// computations with the number out of a loop, and their results would hold registers throughout the
+// loop.
 QUIRE_DEVICE int32_t NotHoisted(int32_t number) {
 #ifdef __CUDACC__
   asm volatile("" : "+r"(number));

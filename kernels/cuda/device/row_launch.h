@@ -15,8 +15,8 @@ namespace quire::gpu {
 
 inline constexpr int32_t kMaxRowThreads = 512;
 
-// Returns the fewest chunks per thread for which kMaxRowThreads threads suffice. num_chunks: of a
-// row. REQUIRES: num_chunks >= 1.
+// Returns the fewest chunks per thread for which kMaxRowThreads threads suffice. num_chunks: chunks
+// of a row. REQUIRES: num_chunks >= 1.
 constexpr int32_t NumChunksPerThread(int32_t num_chunks) {
   return (num_chunks + kMaxRowThreads - 1) / kMaxRowThreads;
 }

@@ -3,11 +3,11 @@
 //
 // A barrier has phases 0, 1, 2, ...: a phase ends after `count` arrivals, and the next begins. A
 // waiting thread names the parity of the phase whose end it waits for, and must not be two phases
-// behind. After the wait it sees all writes that threads made before they arrived.
+// behind. After the wait the thread sees all writes that other threads made before they arrived.
 //
 // Usage: one thread calls Init(4), then all threads call __syncthreads. Four warps fill a buffer;
 // one lane of each warp calls Arrive after __syncwarp. Threads that use the buffer call Wait(0)
-// before their first use, and Wait(1) before their second.
+// before their first use, and Wait(1) before their second use.
 //
 // Thread safety: device functions.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_SHARED_BARRIER_H_
@@ -19,7 +19,8 @@ namespace quire::gpu {
 
 class SharedBarrier {
  public:
-  // Called by one thread; a barrier of the CTA makes it visible to the others.
+  // Called by one thread. The CTA then calls __syncthreads, so that all threads see the initialized
+  // object.
   QUIRE_DEVICE void Init(int count, [[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
@@ -39,9 +40,9 @@ class SharedBarrier {
 #endif
   }
 
-  // Returns at once. The arrival happens once all copies that the thread has started
-  // (async_copy.h) have landed. After its Wait for this phase, a thread calls FenceAsyncProxy
-  // before it starts products that read the copies.
+  // Returns at once. The arrival happens when all copies that the thread has started so far
+  // (async_copy.h) have landed. A thread that waits for this phase must call FenceAsyncProxy after
+  // Wait, before it starts products (warpgroup.h) that read the copied bytes.
   QUIRE_DEVICE void ArriveAfterCopies([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"

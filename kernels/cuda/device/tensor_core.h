@@ -1,4 +1,4 @@
-// ldmatrix, mma.m16n8k16 and prmt. All 32 lanes of a warp call together, from one place.
+// ldmatrix, mma.m16n8k16 and prmt. All 32 lanes of a warp call together, from one source line.
 //
 // Fragments, with g = lane / 4 and t = lane % 4 (PTX ISA, "Matrix fragments for mma.m16n8k16"):
 //   a[r]: row g + 8 (r & 1), columns 2 t + 8 (r >> 1) and the next
@@ -17,7 +17,7 @@ namespace quire::gpu {
 #ifndef __CUDACC__
 namespace emulator {
 
-// Reads the row where sanitizers see it, since they do not see the emulator's own reads.
+// Reads the row in instrumented code, since sanitizers do not see the emulator's own reads.
 inline void TouchRow(const void* row) {
   const auto* words = static_cast<const volatile uint64_t*>(row);
   static_cast<void>(words[0]);
@@ -28,8 +28,8 @@ inline void TouchRow(const void* row) {
 #endif
 
 // Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lanes 8 i to 8 i + 7 point to
-// the rows of matrix i (16 bytes each, 16-byte aligned). In each lane, r[i]
-// receives two elements of matrix i: row lane / 4, columns lane % 4 * 2 and the next.
+// the rows of matrix i (16 bytes each, 16-byte aligned). In each lane, r[i] receives two elements
+// of matrix i: row g, columns 2 t and 2 t + 1.
 QUIRE_DEVICE void LoadMatrixX4(uint32_t (&r)[4],
                                const void* row,
                                [[maybe_unused]] SourceLine at = SourceLine::Here()) {
@@ -45,7 +45,7 @@ QUIRE_DEVICE void LoadMatrixX4(uint32_t (&r)[4],
 #endif
 }
 
-// Does the same, but r[i] receives column g, rows 2 t and 2 t + 1 of matrix i.
+// Does the same as LoadMatrixX4, but r[i] receives column g, rows 2 t and 2 t + 1 of matrix i.
 QUIRE_DEVICE void LoadMatrixX4Transposed(uint32_t (&r)[4],
                                          const void* row,
                                          [[maybe_unused]] SourceLine at = SourceLine::Here()) {
@@ -91,8 +91,9 @@ QUIRE_DEVICE void Mma16816(float (&d)[4],
 #endif
 }
 
-// Returns four of the eight bytes of a and b. Bytes 0 to 3 are those of a, lowest first, and 4 to 7
-// those of b. The i-th nibble of selector is the number of the result's byte i.
+// Returns four of the eight bytes of a and b. Bytes 0 to 3 are the bytes of a, lowest first, and
+// bytes 4 to 7 are the bytes of b. Nibble i of selector says which of the eight becomes byte i of
+// the result.
 QUIRE_DEVICE uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
 #ifdef __CUDACC__
   return __byte_perm(a, b, selector);

@@ -1,7 +1,7 @@
 // LoadVector and StoreVector move N elements of type T, and convert them to or from fp32.
 //
-// N * sizeof(T) is 8, moved by one access, or a multiple of 16, moved by accesses of 16 bytes. The
-// pointer is aligned to the size of an access.
+// N * sizeof(T) must be 8 bytes, which one access moves, or a multiple of 16 bytes, which 16-byte
+// accesses move. The pointer must be aligned to the size of an access.
 //
 // Thread safety: device functions.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_VECTOR_H_

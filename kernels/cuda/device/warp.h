@@ -47,7 +47,7 @@ QUIRE_DEVICE float WarpMax(float value, SourceLine at = SourceLine::Here()) {
 }
 
 // Returns to thread i the value that lane 0 of warp i % 32 passed, or `absent` if the CTA has no
-// such warp. scratch: 32 floats of shared memory; the caller may reuse them at once.
+// such warp. scratch: 32 floats of shared memory, which the caller may reuse right after the call.
 QUIRE_DEVICE float GatherWarps(float value,
                                float absent,
                                float* scratch,
@@ -64,11 +64,12 @@ QUIRE_DEVICE float GatherWarps(float value,
   return value;
 }
 
-// scratch: 32 floats of shared memory; the caller may reuse them at once.
+// scratch: as in GatherWarps.
 QUIRE_DEVICE float CtaSum(float value, float* scratch, SourceLine at = SourceLine::Here()) {
   return WarpSum(GatherWarps(WarpSum(value, at), 0.0F, scratch, at), at);
 }
 
+// scratch: as in GatherWarps.
 QUIRE_DEVICE float CtaMax(float value, float* scratch, SourceLine at = SourceLine::Here()) {
   return WarpMax(GatherWarps(WarpMax(value, at), -INFINITY, scratch, at), at);
 }

@@ -1,20 +1,23 @@
-// wgmma: matrix products of a warpgroup, four warps of which the first is a multiple of four, for
-// sm_90a alone.
+// wgmma: matrix products of a warpgroup, for sm_90a alone. A warpgroup is four consecutive warps,
+// of which the first has a number that is a multiple of four.
 //
-// A product runs asynchronously to the threads that start it. It reads B from shared memory through
-// a descriptor, A from registers or in the same way, and adds to an accumulator in registers. Until
-// WaitProducts returns, no thread may write the operands, nor read or write the accumulator.
+// A product runs asynchronously to the threads that start it. The product reads B from shared
+// memory through a descriptor, reads A in the same way or from registers, and adds to an
+// accumulator in registers. Until WaitProducts returns, no thread may write the operands, nor read
+// or write the accumulator.
 //
-// Usage: copy the operands, WaitCopies, FenceAsyncProxy, and a barrier with the copying threads;
-// then FenceAccumulator and FenceWarpgroup, WarpgroupMma for each 16 of K, CommitProducts; then
-// WaitProducts<0> and FenceAccumulator, after which the accumulator holds the sums.
+// Usage, in this order:
+//   - the operands: copy them, WaitCopies, FenceAsyncProxy, and a barrier with the copying threads
+//   - the products: FenceAccumulator, FenceWarpgroup, WarpgroupMma for each 16 of K, CommitProducts
+//   - the results: WaitProducts<0>, FenceAccumulator. Now the accumulator holds the sums.
 //
-// Fragments of warp w of the four, with g = lane / 4 and t = lane % 4 (PTX ISA, "Register Fragments
-// for wgmma.m64nNk16"), as those of mma.m16n8k16 for rows 16 w to 16 w + 15:
+// Warp w of the four computes rows 16 w to 16 w + 15. Its fragments are those of mma.m16n8k16 for
+// these rows, with g = lane / 4 and t = lane % 4 (PTX ISA, "Register Fragments for
+// wgmma.m64nNk16"):
 //   a[r]:    row g + 8 (r & 1), columns 2 t + 8 (r >> 1) and the next
 //   d[n][r]: row g + 8 (r >> 1), column 8 n + 2 t + (r & 1)
 //
-// Thread safety: device functions. All threads of the warpgroup call together, from one place.
+// Thread safety: device functions. All threads of the warpgroup call together, from one line.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_WARPGROUP_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_WARPGROUP_H_
 
@@ -36,7 +39,7 @@ QUIRE_DEVICE int SwizzledOffset(int row, int unit) {
   return row * kSwizzleRowBytes + ((unit ^ (row & 7)) << 4);
 }
 
-// Returns the address in the shared window.
+// Returns the pointer's address in the shared memory window, as descriptors hold it.
 QUIRE_DEVICE uint32_t SharedAddress(const void* pointer) {
 #ifdef __CUDACC__
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -55,7 +58,7 @@ QUIRE_DEVICE uint64_t MakeDescriptor(const void* start, int leading_bytes, int s
          static_cast<uint64_t>(stride_bytes >> 4) << 32 | kSwizzle128;
 }
 
-// Returns the descriptor of the matrix that starts `bytes` later, a multiple of 16.
+// Returns the descriptor of the matrix that starts `bytes` later. bytes: a multiple of 16.
 QUIRE_DEVICE uint64_t Advance(uint64_t descriptor, int bytes) {
   // Adds to the lower half only, so that the compiler knows that the upper half is constant.
   const auto lower = static_cast<uint32_t>(descriptor) + static_cast<uint32_t>(bytes >> 4);
@@ -77,7 +80,7 @@ QUIRE_DEVICE void FenceAsyncProxy() {
 #endif
 }
 
-// Called before products that read or add to registers that other code has touched.
+// Called before products that read or add to registers which ordinary instructions have accessed.
 QUIRE_DEVICE void FenceWarpgroup([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -120,8 +123,8 @@ QUIRE_DEVICE void FenceAccumulator([[maybe_unused]] float (&d)[kTiles][4]) {
 #endif
 }
 
-// Does the same for fragments of A, which products may read until the wait. Called before products
-// start and after the wait for them.
+// Does the same as FenceAccumulator for fragments of A, which products can read until the wait.
+// Called before products start and after the wait for them.
 template <int kFragments>
 QUIRE_DEVICE void FenceFragments([[maybe_unused]] uint32_t (&a)[kFragments][4]) {
 #ifdef __CUDACC__
@@ -135,9 +138,8 @@ QUIRE_DEVICE void FenceFragments([[maybe_unused]] uint32_t (&a)[kFragments][4]) 
 #endif
 }
 
-// Set the number of registers of each thread of the warpgroup, to more or to fewer. A launch
-// divides the CTA's registers evenly. TakeRegisters waits until other warpgroups have given up
-// enough.
+// Raises the number of registers of each thread of the warpgroup. A launch divides the CTA's
+// registers evenly, so TakeRegisters waits until other warpgroups have given up enough registers.
 template <int kRegisters>
 QUIRE_DEVICE void TakeRegisters() {
   static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 240);
@@ -145,6 +147,7 @@ QUIRE_DEVICE void TakeRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 #endif
 }
+// Lowers the number of registers of each thread of the warpgroup.
 template <int kRegisters>
 QUIRE_DEVICE void GiveUpRegisters() {
   static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 240);
@@ -162,7 +165,7 @@ QUIRE_DEVICE void GiveUpRegisters() {
 #define QUIRE_D16(n) QUIRE_D4(n), QUIRE_D4((n) + 1), QUIRE_D4((n) + 2), QUIRE_D4((n) + 3)
 #define QUIRE_D32(n) QUIRE_D16(n), QUIRE_D16((n) + 4)
 #define QUIRE_D64 QUIRE_D32(0), QUIRE_D32(8)
-// Names of the operands.
+// Names of these operands in PTX.
 #define QUIRE_NAMES_32                       \
   "%0, %1, %2, %3, %4, %5, %6, %7, "         \
   "%8, %9, %10, %11, %12, %13, %14, %15, "   \
@@ -175,7 +178,9 @@ QUIRE_DEVICE void GiveUpRegisters() {
   "%48, %49, %50, %51, %52, %53, %54, %55, "   \
   "%56, %57, %58, %59, %60, %61, %62, %63"
 
-// Operands after the accumulator: A, B, whether to accumulate; then signs and transpositions.
+// `operands` follow the accumulator: A, B, the predicate that says whether to accumulate, the signs
+// of A and B, and whether A and B are transposed. If A is in registers, the last operand is whether
+// B is transposed, and there is none for A.
 #define QUIRE_WGMMA(shape, type, names, operands, accumulates, ...)                      \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulates                           \
                ", 0;\n"                                                                  \
@@ -185,8 +190,8 @@ QUIRE_DEVICE void GiveUpRegisters() {
 
 #endif  // __CUDACC__
 
-// d = a * b^T, or d += a * b^T if `accumulates`. d is 64 x kColumns, a 64 x 16 and b kColumns x 16
-// elements T; K is contiguous in a and b.
+// d = a * b^T, or d += a * b^T if `accumulates`. d is 64 x kColumns, a is 64 x 16, and b is
+// kColumns x 16. The elements of a and b are T; K is contiguous in both.
 template <typename T, int kColumns>
 QUIRE_DEVICE void WarpgroupMma([[maybe_unused]] float (&d)[kColumns / 8][4],
                                [[maybe_unused]] uint64_t a,
@@ -223,8 +228,8 @@ QUIRE_DEVICE void WarpgroupMma([[maybe_unused]] float (&d)[kColumns / 8][4],
 #endif
 }
 
-// d += a * b. d is 64 x kColumns, a 64 x 16 in registers, and b 16 x kColumns elements T, in which
-// N is contiguous.
+// d += a * b. d is 64 x kColumns, a is 64 x 16 in registers, and b is 16 x kColumns. The elements
+// of a and b are T; N is contiguous in b.
 template <typename T, int kColumns>
 QUIRE_DEVICE void WarpgroupMmaOfRegisters([[maybe_unused]] float (&d)[kColumns / 8][4],
                                           [[maybe_unused]] const uint32_t (&a)[4],

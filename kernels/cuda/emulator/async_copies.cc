@@ -73,8 +73,9 @@ void Emulator::WaitCopies(uint32_t max_pending) {
   }
 }
 
-// Tells TSan that landed copies happen before the arrivals that wait for these copies, although the
-// thread called ArriveSharedBarrierAfterCopies earlier.
+// Tells TSan that the thread's landed copies happen before its arrivals that wait for these copies.
+// The call of ArriveSharedBarrierAfterCopies could not tell TSan so, because it preceded the
+// landing.
 void Emulator::ReleaseLandingArrivals(const Fiber& fiber) {
   for (uint32_t i = 0; i < num_shared_barriers_; ++i) {
     const SharedBarrier& barrier = shared_barriers_[i];

@@ -256,7 +256,7 @@ void Emulator::RunWarpOperation(const WarpOperation& operation,
   for (uint32_t lanes = mask; complete && lanes != 0; lanes &= lanes - 1) {
     const auto lane = static_cast<uint32_t>(std::countr_zero(lanes));
     const Fiber& other = fibers_[me.warp * kWarpSize + lane];
-    complete = other.mask == mask;  // false if that lane waits for another mask
+    complete = other.mask == mask;  // false if the other lane waits for another mask
     if (complete &&
         (other.operation != &operation || (operation.from_one_line && !SameLine(other.at, at)))) {
       Fail(me, FaultKind::kDivergentWarp, "lanes of one mask are in different warp operations", at);

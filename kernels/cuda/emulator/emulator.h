@@ -11,7 +11,7 @@
 // Thread safety: each CPU thread has its own emulator. The fault handler and the streams are
 //                shared, so only one thread launches at a time.
 // Sanitizers:    ASan and TSan are told of the fibers. Under TSan only barriers order the threads
-//                of a launch. emulator.cc and warp_operation.cc are not instrumented.
+//                of a launch. The files that machine.h lists are compiled without sanitizers.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_EMULATOR_H_
 #define QUIRE_KERNELS_CUDA_EMULATOR_EMULATOR_H_
 
@@ -54,8 +54,9 @@ extern thread_local constinit dim3 gridDim;
 
 namespace quire::gpu {
 
-// The source line in a kernel of a call that may fault. A function takes it as a parameter with the
-// default argument Here(), which is the line of the caller. Helpers pass their caller's line on.
+// The line of a kernel's source that made a call, for fault reports. A function that can fault
+// takes a SourceLine as a parameter with the default argument Here(), which is the caller's line.
+// Helpers pass on their caller's line.
 struct SourceLine {
   const char* file = "";
   int line = 0;
@@ -97,27 +98,28 @@ inline constexpr int kErrorCaptureWrongThread = 908;
 
 enum class FaultKind : uint8_t {
   kDeadlock,  // all threads wait for each other, or a stream waits for ranks that may never arrive
-  kDivergentBarrier,  // threads of one CTA in different __syncthreads
-  kDivergentWarp,     // lanes of one mask in different collectives
+  kDivergentBarrier,  // threads of one CTA wait at different __syncthreads
+  kDivergentWarp,     // lanes of one mask call different collectives
   kNotInMask,         // the calling lane, or the lane that it reads from, is not in the mask
   kLaneMissing,       // a lane of the mask has returned or does not exist
   kMisaligned,
   kOutOfBounds,    // outside of shared memory, or not allocated according to ASan
   kCopyInFlight,   // a thread returned without waiting for its asynchronous copies
-  kSharedOverrun,  // bytes behind the CTA's shared memory were written
+  kSharedOverrun,  // bytes next to the CTA's shared memory were written
   kStackOverflow,
   kOutsideOfLaunch,
   kIncompleteBarrier,  // a named barrier was incomplete when the CTA ended
   kNoBarrier,          // use of an mbarrier that was not initialized
   kBadDescriptor,      // an invalid descriptor of a matrix in shared memory
-  kMissingFence,       // wgmma reads registers or copied bytes without a fence before
-  kOperandChanged,     // an operand of wgmma changed before the wait for it
+  kMissingFence,       // wgmma reads registers or copied bytes for which no fence was called
+  kOperandChanged,     // an operand of wgmma changed before the wait for the product
   kProductInFlight,    // a thread returned without waiting for its wgmma
-  kEmptyPlace,         // a copy from a place of windows that shows nothing
-  kChangedPlace,       // a copy from a place that changed since the kernel was enqueued
+  // Faults of a kernel's copy from a place of windows (kernels/cuda/windows.h).
+  kEmptyPlace,    // the place shows no block
+  kChangedPlace,  // the place changed after the kernel was enqueued
   // Faults of an operation on a stream. Fault::kernel is the operation's name.
-  kFreedMemory,      // the operation's memory was freed since it was enqueued or recorded
-  kChangedInFlight,  // a copy's source or destination was written before the wait for it
+  kFreedMemory,      // memory of the operation was freed after it was enqueued or recorded
+  kChangedInFlight,  // the source or destination of a copy was written before the wait for it
 };
 
 struct Fault {
@@ -126,7 +128,7 @@ struct Fault {
   uint3 cta;
   uint3 thread;
   SourceLine at;
-  const char* text;  // the fields above in words, and where the other threads wait
+  const char* text;  // describes the fault, and where the other threads wait
 };
 
 // Called on the launching thread's own stack. After the handler returns, the launch is abandoned
@@ -156,7 +158,7 @@ int RunLaunch(
 
 // Errors: those of CheckLaunch and of Enqueue.
 template <typename... Parameters>
-// NOLINTNEXTLINE(readability-function-size): what CUDA's launch takes
+// NOLINTNEXTLINE(readability-function-size): the parameters of CUDA's launch
 int Launch(const char* name,
            void (*kernel)(Parameters...),
            dim3 grid,
@@ -195,20 +197,21 @@ struct BarrierResult {
 // Waits at the barrier of all threads of the CTA that have not returned.
 BarrierResult SyncCta(bool predicate, SourceLine at);
 
-// bar.sync and bar.arrive: once num_threads threads have called either, waiting threads continue
-// and the barrier starts anew. Barrier 0 belongs to __syncthreads.
+// bar.sync and bar.arrive. When num_threads threads have called one of the two functions, waiting
+// threads continue and the barrier starts anew. Barrier 0 belongs to __syncthreads.
 inline constexpr uint32_t kNumNamedBarriers = 16;
 void SyncNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at);
 void ArriveNamedBarrier(uint32_t barrier, uint32_t num_threads, SourceLine at);
 
-// mbarrier objects, 8 bytes of shared memory.
+// mbarrier objects, which take 8 bytes of shared memory each.
 void InitSharedBarrier(void* barrier, uint32_t count, SourceLine at);
 void ArriveSharedBarrier(void* barrier, SourceLine at);
-// cp.async.mbarrier.arrive.noinc: arrives once all copies that the thread has started have landed.
+// cp.async.mbarrier.arrive.noinc. Returns at once; the arrival takes effect when all copies that
+// the thread has started so far have landed.
 void ArriveSharedBarrierAfterCopies(void* barrier, SourceLine at);
 void WaitSharedBarrier(void* barrier, uint32_t parity, SourceLine at);
 
-// In the warp operations below, the last lane of the mask that arrives does the work for all lanes.
+// In the warp operations below, the lane that arrives last does the work for all lanes of the mask.
 
 uint32_t Lane();
 
@@ -233,8 +236,8 @@ void CommitCopies();
 // Waits until at most max_pending of the committed groups are in flight.
 void WaitCopies(uint32_t max_pending);
 
-// wgmma may read what a copy wrote to shared memory only after this call, by the thread that copied
-// or by all threads of the warp that multiplies.
+// The thread that copied, or else all threads of the warp that multiplies, must call this after the
+// copy has landed in shared memory and before a wgmma reads the copied bytes.
 void FenceAsyncProxy();
 
 // ---- Products of a warpgroup: see warpgroup_operation.h ----
@@ -245,8 +248,8 @@ struct WgmmaArgs {
   uint64_t a_descriptor = 0;
   uint64_t b_descriptor = 0;
   uint32_t num_columns = 0;
-  bool b_is_column_major = true;  // true: K is contiguous; false: N
-  bool accumulates = true;        // false: overwrites d
+  bool b_is_column_major = true;  // true if K is contiguous, false if N is
+  bool accumulates = true;        // if false, the product overwrites d
   bool is_bf16 = true;
 };
 void RunWgmma(const WgmmaArgs& args, SourceLine at);

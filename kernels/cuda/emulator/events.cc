@@ -11,14 +11,15 @@ namespace quire::gpu {
 namespace emulator {
 namespace {
 
-// How often QueryEvent says that the event has not happened before it runs the stream, so that
+// Number of queries that QueryEvent answers with "not happened" before it runs the stream. So
 // callers must poll.
 constexpr int kNumPatientQueries = 2;
 
 struct EventState {
   int32_t device = 0;
-  std::shared_ptr<Mark> mark;  // null if never recorded; such an event counts as happened
-  bool is_captured = false;    // whether RecordEvent last went to a recording
+  // The point on a stream. Null if the event was never recorded; then it counts as happened.
+  std::shared_ptr<Mark> mark;
+  bool is_captured = false;  // whether the last RecordEvent became part of a recording
 };
 
 // Never destroyed: see Map in memory.cc.
@@ -52,7 +53,7 @@ int CreateStream(Stream* stream) {
   return 0;
 }
 
-// Operations enqueued before still run, as on a GPU.
+// Operations that were enqueued before the call still run, as on a GPU.
 int DestroyStream(Stream stream) {
   emulator::StreamQueue* queue = stream == nullptr ? nullptr : emulator::FindStream(stream);
   if (queue == nullptr) {
@@ -115,9 +116,11 @@ int WaitForEvent(Event event, Stream stream) {
     return emulator::kErrorCaptureIsolation;
   }
   if (queue->recording != nullptr) {
-    return queue->RecordingError();  // an event of the same stream is already in order
+    // The event was recorded on the same stream, whose order makes the wait unnecessary.
+    return queue->RecordingError();
   }
-  if (state->is_captured) {  // on CUDA, the wait would include this stream in the recording
+  // In CUDA this wait would add the stream to the recording of the event's stream.
+  if (state->is_captured) {
     emulator::RefuseWhileRecording();
     return emulator::kErrorCaptureUnsupported;
   }

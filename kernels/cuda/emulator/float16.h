@@ -17,7 +17,7 @@ template <bool kBf16>
 Floats ToFloats(Words bits) {
   if constexpr (kBf16) {
     return std::bit_cast<Floats>(bits << 16);
-  } else {  // as portable::FloatFromF16
+  } else {  // the same steps as in portable::FloatFromF16
     const Words magnitude = (bits & 0x7FFF) << 13;
     const Words scaled = std::bit_cast<Words>(std::bit_cast<Floats>(magnitude) * 0x1p112F);
     const auto special = std::bit_cast<Words>((bits & 0x7C00) == 0x7C00);

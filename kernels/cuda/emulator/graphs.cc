@@ -28,8 +28,8 @@ struct GraphState {
   }
 };
 
-// Never destroyed: see Map in memory.cc. Launches share the state, so that a graph may be destroyed
-// before they are done.
+// Never destroyed: see Map in memory.cc. Launches share the state of their graph, so that a graph
+// can be destroyed before its launches are done.
 std::map<void*, std::shared_ptr<const GraphState>>& AllGraphs() {
   static auto& graphs = *new std::map<void*, std::shared_ptr<const GraphState>>();
   return graphs;

@@ -12,8 +12,8 @@ namespace quire::gpu {
 namespace emulator {
 namespace {
 
-// Returns whether the bytes may be the device's memory. Returns true outside of all allocations,
-// because tests use plain arrays as device memory.
+// Returns false if the bytes are surely not memory of the device. Returns true for memory outside
+// of all allocations, because tests use plain arrays as device memory.
 bool MayBeOn(int32_t device, const void* memory, size_t bytes) {
   const std::optional<Allocation> found = FindAllocation(memory);
   return !found.has_value() ||
@@ -56,7 +56,7 @@ int CopyFromHeap(const char* name, StreamQueue* queue, const HostCopy& copy) {
   const HostCopy from_read = {.to = copy.to, .from = read->data(), .bytes = copy.bytes};
   Operation operation = {.name = name};
   operation.references.Add(copy.to);
-  operation.run = [read] { return 0; };  // owns the bytes
+  operation.run = [read] { return 0; };  // keeps the bytes alive
   queue->AddCopies(std::move(operation), {from_read});
   return 0;
 }

@@ -9,9 +9,9 @@
 namespace quire::gpu::emulator {
 namespace {
 
-// Ended fibers are destroyed only at the end of the launch, since TSan would reuse their numbers
-// and miss races between CTAs. But TSan has room for about 8000 threads, so above this number of
-// ended fibers they are destroyed earlier.
+// Ended fibers are destroyed only at the end of the launch, else TSan would reuse their numbers and
+// miss races between CTAs. But TSan has room for only about 8000 threads. So when more than
+// kMaxTsanFibers fibers have ended, they are destroyed before the end of the launch.
 constexpr size_t kMaxTsanFibers = 5000;
 
 }  // namespace
@@ -128,14 +128,15 @@ void Emulator::RunCta(uint3 index) {
   }
   if (failed_) {
     DescribeFault();
-    active = nullptr;  // before the handler, which may throw
+    active = nullptr;  // reset before the handler runs, because the handler may throw
     fault_handler.load()(fault_);
   }
 }
 
 void Emulator::PrepareStacks() {
   const size_t needed = kStackStride * num_threads_;
-  // New under TSan, which would report races between two threads that use one stack in turn.
+  // Under TSan each CTA gets new stacks, else TSan would report races between threads that use one
+  // stack in turn.
   if (stacks_ != nullptr && (stack_area_bytes_ < needed || UnderTsan())) {
     munmap(stacks_, stack_area_bytes_);
     stacks_ = nullptr;
@@ -144,15 +145,15 @@ void Emulator::PrepareStacks() {
     stacks_ = static_cast<uint8_t*>(MapPages(needed));
     stack_area_bytes_ = needed;
   }
-  if (UnderAsan()) {  // removes the red zones of threads that did not return
+  if (UnderAsan()) {  // threads that did not return have left red zones
     __asan_unpoison_memory_region(stacks_, needed);
   }
 }
 
 void Emulator::PrepareSharedMemory() {
   if (UnderAsan()) {
-    // Allocated with the exact size, so that ASan knows its end. New for each CTA, so that pointers
-    // into the previous CTA's memory fault.
+    // The memory has the exact size, so that ASan knows where it ends. Each CTA gets new memory, so
+    // that pointers into the previous CTA's memory fault.
     void* area = nullptr;
     if (posix_memalign(&area, 128, shared_bytes_) != 0) {
       abort();
@@ -179,7 +180,7 @@ void Emulator::ReleaseSharedMemory() {
   if (UnderAsan()) {
     free(shared_area_);
     shared_area_ = nullptr;
-  } else if (UnderTsan()) {  // else TSan would see races with the next CTA's accesses
+  } else if (UnderTsan()) {  // under TSan each CTA gets new memory, as it gets new stacks
     munmap(shared_area_, shared_area_bytes_);
     shared_area_ = nullptr;
   }
@@ -250,7 +251,7 @@ void Emulator::CheckGuards() {
   }
 }
 
-// Checks at the end of the CTA what no single thread can check when it returns.
+// Called at the end of the CTA. Checks conditions that no thread can check when it returns.
 void Emulator::CheckEnd() {
   constexpr uint32_t kWarpsOfGroup = 4;
   for (const NamedBarrier& barrier : named_barriers_) {

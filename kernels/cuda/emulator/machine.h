@@ -50,8 +50,8 @@ inline constexpr uint32_t kMaxSharedBarriers = 64;
 inline constexpr uint8_t kPoison = 0xFF;  // NaN in every type
 inline constexpr size_t kCopyBytes = 16;
 
-// Address of shared memory in its window. Not a multiple of a swizzle pattern's alignment, so that
-// kernels that forget to align a pattern fault.
+// Address at which shared memory begins in the shared window. It is not a multiple of a swizzle
+// pattern's alignment, so that a kernel faults if it does not align a pattern.
 inline constexpr uint32_t kSharedWindow = 0x480;
 
 // The stride of stacks is not a power of two, else the used ends of all stacks would share a few
@@ -73,7 +73,7 @@ bool IsGuard(const uint8_t* bytes, size_t count);
 // Returns zeroed memory; aborts if there is none.
 void* MapPages(size_t bytes);
 
-// A stack that execution can leave and return to: of a CUDA thread, or of the launching thread.
+// The stack of a CUDA thread or of the launching thread. Execution can leave it and return to it.
 struct Context {
   void* stack_pointer = nullptr;
   const void* stack_bottom = nullptr;  // the lowest address
@@ -87,7 +87,7 @@ struct AsyncCopy {
   const void* global;
   bool valid;
   uint32_t group;
-  uint64_t number;  // among the thread's copies, from 0
+  uint64_t number;  // index among the thread's copies
 };
 
 enum class Wait : uint8_t { kNothing, kBarrier, kNamedBarrier, kSharedBarrier, kWarp, kReturned };
@@ -95,7 +95,9 @@ enum class Wait : uint8_t { kNothing, kBarrier, kNamedBarrier, kSharedBarrier, k
 // The last cp.async that wrote to 16 bytes of shared memory.
 struct CopyMark {
   uint32_t thread;
-  uint64_t landing;  // its number among the CTA's landings, from 1; 0 if no copy landed here
+  // The copy's number among all copies that have landed in the CTA, from 1. 0 if no copy has landed
+  // at these 16 bytes.
+  uint64_t landing;
 };
 
 struct Fiber : Context {
@@ -111,10 +113,10 @@ struct Fiber : Context {
   const WarpOperation* operation = nullptr;
   void* argument = nullptr;
 
-  std::vector<AsyncCopy> copies;  // in flight
-  uint64_t num_copies = 0;        // started
+  std::vector<AsyncCopy> copies;  // copies in flight
+  uint64_t num_copies = 0;        // number of copies started so far
   uint32_t committed_groups = 0;
-  uint64_t fenced_landings = 0;  // num_landings_ at the thread's last FenceAsyncProxy
+  uint64_t fenced_landings = 0;  // num_landings_ when the thread last called FenceAsyncProxy
 };
 
 // The state of a warp's lanes; in each set, bit i is lane i.
@@ -122,12 +124,13 @@ struct Warp {
   uint32_t exists = 0;
   uint32_t returned = 0;
   uint32_t runnable = 0;  // excludes the running lane
-  uint32_t waiting = 0;   // in a warp operation
+  uint32_t waiting = 0;   // lanes that wait in a warp operation
   uint32_t memory_generation = 0;
 };
 
-// Rule for which warp runs next. Each CTA uses another order, since orders show different mistakes:
-// copying warps are far ahead of computing warps in one, and as late as possible in another.
+// Rule for which warp runs next. Consecutive CTAs use different orders, since each order reveals
+// other mistakes: in one order copying warps run far ahead of computing warps, in another they run
+// as late as possible.
 enum class WarpOrder : uint8_t { kRound, kHighestFirst, kLowestFirst };
 inline constexpr uint32_t kNumWarpOrders = 3;
 
@@ -135,7 +138,7 @@ struct NamedBarrier {
   uint32_t num_threads = 0;
   uint32_t num_arrived = 0;
   uint32_t generation = 0;
-  uint32_t waiting[kMaxWarps] = {};  // lanes
+  uint32_t waiting[kMaxWarps] = {};  // waiting lanes of each warp
 };
 
 struct SharedBarrier {
@@ -143,8 +146,9 @@ struct SharedBarrier {
   uint32_t count = 0;
   uint32_t num_arrived = 0;
   uint32_t phase = 0;
-  uint32_t waiting[kMaxWarps] = {};  // lanes
-  // An arrival that counts once the thread's first num_copies copies have landed.
+  uint32_t waiting[kMaxWarps] = {};  // waiting lanes of each warp
+  // An arrival that waits for copies: the phase ends only after the first num_copies copies that
+  // the thread started have landed.
   struct LandingArrival {
     uint32_t thread;
     uint64_t num_copies;
@@ -166,7 +170,7 @@ class Emulator {
   int Run(
       const char* kernel, dim3 grid, dim3 cta, size_t shared_bytes, ThreadBody body, void* context);
 
-  // The other functions are called on a running thread.
+  // Only a running CUDA thread calls the public functions below.
   Fiber& running() { return *running_; }
   uint8_t* shared_memory() { return shared_; }
   bool InSharedMemory(const void* pointer, size_t bytes) const;
@@ -248,7 +252,7 @@ class Emulator {
   SourceLine barrier_at_;
   Warp warps_[kMaxWarps];
   NamedBarrier named_barriers_[kNumNamedBarriers];
-  // An array, since TSan would see races if fibers allocated memory, as for WarpProducts.
+  // An array, since TSan would see races if fibers allocated memory (see WarpProducts).
   SharedBarrier shared_barriers_[kMaxSharedBarriers];
   uint32_t num_shared_barriers_ = 0;
   uint64_t num_landings_ = 0;
@@ -261,7 +265,8 @@ class Emulator {
   std::vector<Fiber> fibers_;
   uint8_t* stacks_ = nullptr;
   size_t stack_area_bytes_ = 0;
-  uint8_t* shared_area_ = nullptr;  // guard, shared memory, guard; under ASan shared memory alone
+  // Holds a guard, shared memory and a guard; under ASan shared memory alone.
+  uint8_t* shared_area_ = nullptr;
   size_t shared_area_bytes_ = 0;
   std::vector<void*> ended_tsan_fibers_;
 

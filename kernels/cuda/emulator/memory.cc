@@ -18,7 +18,7 @@ struct MemoryMap {
   std::mutex mutex;
   std::map<const std::byte*, Allocation> by_begin;
   uint64_t num_made = 0;
-  int64_t used_bytes[kNumDevices + 1] = {};  // by device, then pinned memory
+  int64_t used_bytes[kNumDevices + 1] = {};  // one entry per device, then one for pinned memory
 
   int64_t& Used(int32_t device) { return used_bytes[device == kPinned ? kNumDevices : device]; }
   void Add(Allocation allocation) {
@@ -32,7 +32,7 @@ struct MemoryMap {
   }
 };
 
-// Never destroyed, because static objects of a program may free memory after main returns.
+// Never destroyed, because static objects of a program can free memory after main returns.
 MemoryMap& Map() {
   static auto& map = *new MemoryMap();
   return map;
@@ -40,7 +40,7 @@ MemoryMap& Map() {
 
 }  // namespace
 
-// Allocates the exact size, so that ASan knows its end.
+// Allocates the exact size, so that ASan knows where the memory ends.
 int AllocateMemory(int32_t device, void** pointer, size_t bytes) {
   constexpr size_t kAlignment = 256;
   constexpr int kPoison = 0xFF;

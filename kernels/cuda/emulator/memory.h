@@ -1,7 +1,7 @@
 // The memory of the emulated devices and the host's pinned memory: maps addresses to allocations.
 //
-// Every allocation has a unique number, which tells it from a later allocation at the same address.
-// Addresses outside of all allocations count as unpinned host memory.
+// Every allocation has a unique number, which distinguishes it from a later allocation at the same
+// address. Addresses outside of all allocations count as unpinned host memory.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_MEMORY_H_
@@ -18,8 +18,8 @@ inline constexpr int32_t kNumDevices = 2;
 // Stands for the host's pinned memory where a function takes a device.
 inline constexpr int32_t kPinned = -1;
 
-// Bytes of each device, and of pinned memory: enough for small models, but few enough for tests to
-// fill.
+// Size of each device's memory, and limit of pinned memory: large enough for small models, and
+// small enough for tests to fill.
 inline constexpr int64_t kDeviceBytes = int64_t{1} << 30;
 
 struct Allocation {
@@ -27,7 +27,7 @@ struct Allocation {
   int32_t device = kPinned;
   const std::byte* begin = nullptr;
   size_t bytes = 0;
-  size_t used_bytes = 0;   // bytes that count as the device's memory
+  size_t used_bytes = 0;   // bytes that count as used memory of the device
   bool is_mapped = false;  // true if the caller of AddMappedMemory owns the memory
 };
 
@@ -35,8 +35,8 @@ struct Allocation {
 int AllocateMemory(int32_t device, void** pointer, size_t bytes);
 void FreeMemory(const Allocation& allocation);
 
-// Adds an allocation of addresses that the caller has mapped. used_bytes count as the device's
-// memory.
+// Adds an allocation of addresses that the caller has mapped. used_bytes: bytes that count as used
+// memory of the device.
 void AddMappedMemory(int32_t device, const void* begin, size_t bytes, size_t used_bytes);
 void RemoveMappedMemory(const void* begin);
 
@@ -56,12 +56,12 @@ class References {
 #if __has_builtin(__builtin_clear_padding)
     __builtin_clear_padding(&copy);
 #endif
-    // NOLINTNEXTLINE(bugprone-sizeof-expression): of the object itself, also where it is a pointer
+    // NOLINTNEXTLINE(bugprone-sizeof-expression): the object's own size, even if it is a pointer
     AddPointersInBytes(&copy, sizeof(copy));
   }
   void Add(const void* address);
 
-  // Returns whether no allocation was freed since it was added.
+  // Returns whether all added allocations are still allocated.
   bool AreAllocated() const;
   // Returns whether every allocation is on the device or pinned.
   bool AreReachableFrom(int32_t device) const;

@@ -11,7 +11,7 @@
 namespace quire::gpu::emulator {
 
 struct Operation {
-  const char* name = "";  // for fault reports
+  const char* name = "";  // shown in fault reports
   References references;
   std::function<int()> run;  // returns 0 or an error
   // Returns whether the ranks that the operation needs have arrived. Called while the operation is
@@ -19,13 +19,14 @@ struct Operation {
   std::function<bool()> is_ready = nullptr;
 };
 
-// Puts the operation on the stream, or into the graph that is being recorded there. An operation on
-// the default stream runs before the call returns, and the call returns its error. Other errors:
-// cudaErrorInvalidResourceHandle for a stream that is not of the current device,
-// cudaErrorIllegalAddress for memory of another device, and those of recording.
+// Puts the operation on the stream, or into the graph that is being recorded from the stream. An
+// operation on the default stream runs before the call returns, and the call returns its error.
+// Other errors: cudaErrorInvalidResourceHandle for a stream that is not of the current device,
+// cudaErrorIllegalAddress for memory of another device, and the errors of recording.
 int Enqueue(void* stream, Operation operation);
 
-// Runs the operation now. Reports a fault if memory of the operation was freed since it was made.
+// Runs the operation now. Reports a fault if memory that the operation uses was freed after the
+// operation was made.
 int RunOperation(const Operation& operation);
 
 }  // namespace quire::gpu::emulator

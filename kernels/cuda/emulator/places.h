@@ -1,5 +1,5 @@
-// Tracks what the places of emulated windows (kernels/cuda/windows.h) show, and since when. So the
-// emulator detects a kernel that copies from a place that shows nothing, or from a place that
+// Tracks which places of emulated windows (kernels/cuda/windows.h) show a block, and since when. So
+// the emulator detects a kernel that copies from a place that shows no block, or from a place that
 // changed while the kernel waited on its stream.
 //
 // Thread safety: any thread.
@@ -11,7 +11,7 @@
 
 namespace quire::gpu::emulator {
 
-// Returns how often any place has changed so far.
+// Returns the number of changes of all places so far.
 uint64_t NumPlaceChanges();
 
 enum class Sight : uint8_t {
@@ -20,12 +20,14 @@ enum class Sight : uint8_t {
   kNothing,    // the place shows no memory
   kChanged,    // the place changed after the operation was enqueued
 };
-// Returns what an operation sees at the address. num_changes: NumPlaceChanges() at its enqueueing.
+// Returns what an operation sees at the address. num_changes: NumPlaceChanges() when the operation
+// was enqueued.
 Sight LookAt(const void* address, size_t bytes, uint64_t num_changes);
 
-// Returns NumPlaceChanges() at the enqueueing of the operation that the calling thread runs.
+// Returns the value that NumPlaceChanges() had when the operation that the calling thread now runs
+// was enqueued.
 uint64_t ChangesAtEnqueue();
-// Sets ChangesAtEnqueue() as long as the object exists.
+// While the object exists, ChangesAtEnqueue() returns changes_at_enqueue.
 class RunningOperation {
  public:
   explicit RunningOperation(uint64_t changes_at_enqueue);

@@ -2,8 +2,8 @@
 
 #include "kernels/cuda/emulator/machine.h"
 
-// Saves the callee-saved registers on the running stack and its top at *save. Continues on the
-// stack whose top is `to`, saved in the same way.
+// Pushes the callee-saved registers on the running stack, and stores the stack's top at *save.
+// Continues on the stack whose top is `to`, where an earlier call pushed registers in the same way.
 extern "C" void quire_emulator_switch(void** save, void* to);
 asm(R"(
 .text
@@ -109,7 +109,7 @@ void Emulator::Return(Fiber& fiber) {
   Switch(fiber, *next, true);
 }
 
-// Runs other fibers until `fiber` has been made runnable and is chosen.
+// Runs other fibers until `fiber` has become runnable and is chosen.
 void Emulator::Block(Fiber& fiber) {
   Fiber* next = TakeRunnable(fiber);
   if (next == nullptr) {
@@ -138,7 +138,7 @@ void Emulator::YieldToOtherWarps() {
 }
 
 Fiber* Emulator::TakeRunnable(const Fiber& after) {
-  // Returns the lowest set bit above position, or the lowest of all.
+  // Returns the lowest set bit above position or, if there is none, the lowest set bit.
   auto next_bit = [](uint32_t bits, uint32_t position) {
     const uint32_t above = bits & ~((2u << position) - 1);
     return static_cast<uint32_t>(std::countr_zero(above != 0 ? above : bits));
@@ -177,7 +177,7 @@ void Emulator::MakeRunnable(uint32_t warp, uint32_t lanes) {
   }
 }
 
-// Makes these lanes runnable, and clears their bits.
+// Makes the lanes whose bits are set runnable, and clears the bits.
 void Emulator::MakeRunnable(uint32_t (&lanes_of_warps)[kMaxWarps]) {
   for (uint32_t warp = 0; warp < kMaxWarps; ++warp) {
     MakeRunnable(warp, lanes_of_warps[warp]);

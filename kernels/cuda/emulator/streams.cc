@@ -135,10 +135,12 @@ void StreamQueue::RunAll() {
 int StreamQueue::TakeError() { return std::exchange(error_, 0); }
 
 void StreamQueue::RunFirst() {
-  // A mark is added before any wait for it, so streams never wait for each other in a circle. The
-  // shared_ptr keeps the mark, whose task is removed once the mark has happened.
+  // A mark is added before any wait for the mark, so streams never wait for each other in a circle.
+  // The shared_ptr keeps the mark alive, because the mark's task is removed when the mark happens.
   if (const std::shared_ptr<Mark> awaited = tasks_.front().awaited; awaited != nullptr) {
-    awaited->stream->RunUntil(*awaited);  // also removes this wait, by SettleAll
+    // Removes this stream's wait too: RunUntil calls SettleAll after each task, which drops waits
+    // whose mark has happened.
+    awaited->stream->RunUntil(*awaited);
     return;
   }
   const bool is_ready = IsFirstReady();

@@ -4,12 +4,13 @@
 // waited for or queried often enough, or another stream that waits for such an event. Only the
 // default stream runs its operations at once.
 //
-// A copy between host and device begins as early as possible, when it is the first of its stream,
-// and ends as late as possible. In between its destination holds 0xFF bytes, and a change of its
-// source or a write to its destination is a fault.
+// A copy between host and device begins as early as possible, when it becomes the first operation
+// of its stream, and ends as late as possible. In between its destination holds 0xFF bytes, and a
+// change of its source or a write to its destination is a fault.
 //
-// An operation that needs other ranks does not run before the ranks have arrived. Waiting for such
-// an operation in any way except QueryEvent is a fault, because a rank may never arrive.
+// An operation that needs other ranks does not run before the ranks have arrived. Until then,
+// waiting for the operation in any way except QueryEvent is a fault, because a rank may never
+// arrive.
 //
 // While a stream is recorded, its operations are added to the recording. Forbidden calls
 // (runtime.h) return an error and invalidate the recording, as in cudaStreamCaptureModeThreadLocal.
@@ -42,7 +43,7 @@ struct Mark {
   StreamQueue* stream = nullptr;  // valid until the mark has happened
   bool has_happened = false;
   int num_queries = 0;
-  std::chrono::steady_clock::time_point time;  // at which the mark happened
+  std::chrono::steady_clock::time_point time;  // the time at which the mark happened
 };
 
 struct HostCopy {
@@ -77,7 +78,7 @@ class StreamQueue {
   void AddWait(std::shared_ptr<Mark> mark);
 
   void RunUntil(const Mark& mark);
-  // Does the same, but stops at an operation whose ranks have not arrived.
+  // Does the same as RunUntil, but stops at an operation whose ranks have not arrived.
   void RunUntilBlocked(const Mark& mark);
   void RunAll();
   // Returns and clears the first error since the last call.
@@ -90,11 +91,11 @@ class StreamQueue {
   struct Task {
     Operation operation;
     std::vector<HostCopy> copies;
-    std::vector<std::vector<std::byte>> sources;  // bytes of the copies' sources at their beginning
+    std::vector<std::vector<std::byte>> sources;  // the copies' source bytes when the copies began
     bool has_begun = false;
     std::shared_ptr<Mark> mark;      // if not null, happens when the stream reaches this task
     std::shared_ptr<Mark> awaited;   // if not null, the mark that the stream waits for in this task
-    uint64_t num_place_changes = 0;  // NumPlaceChanges() at enqueueing
+    uint64_t num_place_changes = 0;  // NumPlaceChanges() when the task was enqueued
   };
 
   void Push(Task task);
@@ -116,8 +117,8 @@ class StreamQueue {
   int error_ = 0;
 };
 
-// Returns the stream, for a null handle the current device's default stream. Returns null if there
-// is no such stream.
+// Returns the stream. For a null handle, returns the current device's default stream. Returns null
+// if there is no such stream.
 StreamQueue* FindStream(void* handle);
 void* NewStream();
 void EraseStream(StreamQueue* stream);

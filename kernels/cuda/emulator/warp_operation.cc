@@ -65,8 +65,8 @@ struct MmaLane {
   const uint32_t* b;
 };
 
-// Assembles the 16 x 16 matrix a and the 16 x 8 matrix b as words of two adjacent k, then
-// multiplies row by row, four columns at a time.
+// Assembles the 16 x 16 matrix a and the 16 x 8 matrix b from the lanes' words, each of which holds
+// the elements at two adjacent k. Then multiplies row by row, four columns at a time.
 template <bool kBf16>
 void MultiplyAdd(void* const* lanes, uint32_t /*mask*/) {
   alignas(16) uint32_t a_words[16][8];  // [row][k / 2]
@@ -93,7 +93,8 @@ void MultiplyAdd(void* const* lanes, uint32_t /*mask*/) {
     }
   }
   for (uint32_t row = 0; row < 16; ++row) {
-    float a[16];  // k 0, 2, 4, 6, then 1, 3, 5, 7, then the same + 8
+    // The row's elements at k = 0, 2, 4, 6, 1, 3, 5, 7, then at these k + 8.
+    float a[16];
     for (uint32_t half = 0; half < 2; ++half) {
       Words pairs;
       memcpy(&pairs, &a_words[row][4 * half], sizeof(pairs));
@@ -108,7 +109,7 @@ void MultiplyAdd(void* const* lanes, uint32_t /*mask*/) {
       sums[0] += factor * b[k][0];
       sums[1] += factor * b[k][1];
     }
-    // Columns 2 t and 2 t + 1 belong to lane t of the four of this row.
+    // Four lanes hold this row. Lane t of the four has columns 2 t and 2 t + 1.
     for (uint32_t t = 0; t < 4; ++t) {
       float* d = static_cast<const MmaLane*>(lanes[(row & 7) * 4 + t])->d + (row >= 8 ? 2 : 0);
       d[0] += sums[t / 2][2 * (t & 1)];

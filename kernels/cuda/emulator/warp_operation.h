@@ -22,8 +22,8 @@ struct WarpOperation {
   bool orders_memory;  // whether lanes see each other's earlier writes afterwards
 };
 
-// Waits until all lanes of the mask have called with the same operation and mask. The last of them
-// runs the operation.
+// Waits until all lanes of the mask have called with the same operation and mask. The last lane to
+// call runs the operation.
 void RunWarpOperation(const WarpOperation& operation, uint32_t mask, void* argument, SourceLine at);
 
 bool InSharedMemory(const void* pointer, size_t bytes, SourceLine at);
@@ -32,8 +32,8 @@ bool InSharedMemory(const void* pointer, size_t bytes, SourceLine at);
 
 // Returns null if the address is not in shared memory.
 const uint8_t* AtSharedAddress(uint32_t address, size_t bytes);
-// Returns whether a copy landed at this address, and since then neither the thread that copied nor
-// all threads of the running warp have called FenceAsyncProxy.
+// Returns true if a copy landed at this address and is not fenced. A copy is fenced if, after it
+// landed, the thread that copied or every thread of the running warp has called FenceAsyncProxy.
 bool IsUnfenced(const uint8_t* shared);
 // Reports a read to TSan.
 void RecordRead(const void* pointer, size_t bytes);

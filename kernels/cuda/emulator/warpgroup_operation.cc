@@ -10,17 +10,18 @@ namespace quire::gpu::emulator {
 namespace {
 
 constexpr uint32_t kWarpsOfGroup = 4;
-constexpr uint32_t kRows = 16;  // per warp
+constexpr uint32_t kRows = 16;  // rows of a warp
 constexpr uint32_t kRowsOfGroup = kWarpsOfGroup * kRows;
 constexpr uint32_t kDepth = 16;  // K of one product of 16-bit elements
-constexpr uint32_t kUnit = 16;   // bytes; 8 elements
-// A signaling NaN. Any arithmetic changes its bits, so that even a multiplication in place is
-// found.
+constexpr uint32_t kUnit = 16;   // bytes of a unit, which holds 8 elements
+// Fills the accumulator registers while a wgmma runs. Other bits at its end mean that the kernel
+// wrote a register too early. A signaling NaN, since arithmetic makes it quiet: so its bits change
+// even if the kernel multiplies a register in place.
 constexpr uint32_t kPoisonFloat = 0xFFBFFFFF;
 
 // ---- Matrices in shared memory ----
 
-// A decoded descriptor, in bytes.
+// A decoded descriptor. start, leading and stride are in bytes.
 struct Matrix {
   uint32_t start;
   uint32_t leading;
@@ -48,7 +49,8 @@ Matrix Decode(uint64_t descriptor, SourceLine at) {
 }
 
 // Returns the address of unit `unit` (8 elements) of row `row`. If K is contiguous, a row is one
-// index of M or N, and its units follow K; else a row is one index of K.
+// index of M or N, and its units run along K. Else a row is one index of K, and its units run along
+// M or N.
 uint32_t UnitAddress(const Matrix& matrix, bool k_is_contiguous, uint32_t row, uint32_t unit) {
   const uint32_t row_units = matrix.row_units;
   uint32_t address = matrix.start + row % 8 * row_units * kUnit;
@@ -266,7 +268,7 @@ void WarpProducts::ReadOperands(const Product& product, bool starts, Operands& o
       }
     }
   } else {
-    // All 64 rows, because the PTX ISA does not say which rows a warp reads.
+    // Reads all 64 rows, because the PTX ISA does not say which rows a warp reads.
     ReadMatrix(Decode(args.a_descriptor, product.at),
                true,
                kRowsOfGroup,
@@ -347,7 +349,7 @@ void WarpProducts::Finish(const Product& product, SourceLine at) {
       a, args.b_is_column_major ? b : read, num_columns, args.accumulates, accumulator->rows);
 }
 
-// Moves the results to the registers. Reports a fault if a thread wrote a register before.
+// Moves the results to the registers. Reports a fault if a thread wrote a register before the wait.
 void WarpProducts::Release(Accumulator& accumulator, SourceLine at) {
   const uint32_t num_columns = accumulator.num_registers * 2;
   for (uint32_t lane = 0; lane < kWarpSize; ++lane) {

@@ -11,11 +11,12 @@
 // Mode 0: no swizzle; 1: a swizzle of 128 bytes; 2: of 64; 3: of 32. A row of the swizzle's pattern
 // has W 16-byte units: 1, 8, 4 or 2 in modes 0 to 3.
 // Offset of a 16-byte unit, which is 8 elements, before the swizzle:
-//   K contiguous (row r of M or N, unit u of K):      r % 8 * 16 W + r / 8 * stride + u * 16,
-//                                                     without a swizzle u * leading
-//   M or N contiguous (unit u of M or N, row k of K): u % W * 16 + u / W * leading +
-//                                                     k % 8 * 16 W + k / 8 * stride,
-//                                                     without a swizzle u * stride, k / 8 * leading
+//   K contiguous (row r of M or N, unit u of K):
+//     with a swizzle:    r % 8 * 16 W + r / 8 * stride + u * 16
+//     without a swizzle: r % 8 * 16   + r / 8 * stride + u * leading
+//   M or N contiguous (unit u of M or N, row k of K):
+//     with a swizzle:    k % 8 * 16 W + k / 8 * stride + u % W * 16 + u / W * leading
+//     without a swizzle: k % 8 * 16   + k / 8 * leading + u * stride
 // The swizzle exchanges units: the log2 W lowest of address bits 4 to 6 are xored with the log2 W
 // lowest of bits 7 to 9. The swizzle acts on the address, so a pattern must begin at a multiple of
 // 128 W; then the base offset is 0.
@@ -26,16 +27,17 @@
 // wrote the operand before the wait, or the product started before its data had arrived. Further
 // faults:
 //   - an accumulator or A fragment without a wgmma.fence since the last wait;
-//   - bytes of cp.async for which, after they landed, neither the thread that copied nor the warp
-//     that multiplies called FenceAsyncProxy;
-//   - a descriptor that points outside of shared memory, sets bits other than the above, or starts
-//     within a swizzle pattern;
+//   - bytes that cp.async wrote, if neither the thread that copied nor the warp that multiplies
+//     called FenceAsyncProxy after the bytes landed;
+//   - a descriptor that points outside of shared memory, starts within a swizzle pattern, or sets
+//     bits other than those of start, leading offset, stride offset and mode;
 //   - warps of one warpgroup that start different products;
 //   - overlapping accumulators;
 //   - a thread that returns before the wait for its product.
 //
-// Not detected: registers that change between wgmma.fence and the product, without a wait in
-// between; ordinary stores, unlike cp.async, without FenceAsyncProxy.
+// Not detected:
+//   - a register that is written between wgmma.fence and the product, with no wait in between;
+//   - an ordinary store (in contrast to cp.async) without FenceAsyncProxy.
 //
 // Thread safety: as the emulator.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_WARPGROUP_OPERATION_H_
@@ -80,16 +82,16 @@ class WarpProducts {
     uint64_t b_descriptor;
   };
   struct Operands {
-    uint16_t a[64 * 16];           // [64][16]; if A is in registers, the warp's [16][16]
+    uint16_t a[64 * 16];           // [64][16], or the warp's [16][16] if A is in registers
     uint16_t b[16 * kMaxColumns];  // [N][16] if K is contiguous, else [16][N]
   };
   struct Accumulator {
     float* registers[kWarpSize];
-    uint32_t num_registers;        // 0: unused
+    uint32_t num_registers;        // 0 if the accumulator is unused
     float rows[16 * kMaxColumns];  // [16][num_columns]
   };
   struct Product {
-    WgmmaArgs args;                      // of lane 0
+    WgmmaArgs args;                      // lane 0's arguments
     const uint32_t* a_lanes[kWarpSize];  // the lanes' fragments if A is in registers
     uint32_t warp_of_group;
     uint32_t group;

@@ -1,5 +1,5 @@
-// The windows of windows.h. A memory file is mapped as a whole as the pool, and block by block into
-// places.
+// The emulated windows of windows.h. The pool is one mapping of a whole memory file. A place maps
+// one block of the same file.
 #include "kernels/cuda/windows.h"
 
 #include <unistd.h>
@@ -29,7 +29,7 @@ struct WindowRange {
   WindowsShape shape;
   std::byte* pool = nullptr;
   std::byte* places = nullptr;
-  // By place: the number of its last change, or 0 if the place shows nothing.
+  // Entry i is the number of the last change of place i, or 0 if place i shows nothing.
   std::vector<uint64_t> changed_at;
 
   size_t PoolBytes() const { return static_cast<size_t>(shape.num_blocks) * shape.block_bytes; }
@@ -48,8 +48,8 @@ AllWindows& All() {
 }
 
 std::atomic<uint64_t> num_changes{0};
-std::atomic<bool> are_there_windows{
-    false};  // if false, LookAt, called by every copy, needs no lock
+// If false, LookAt, which every copy calls, needs no lock.
+std::atomic<bool> are_there_windows{false};
 thread_local uint64_t changes_at_enqueue = 0;
 
 void* Map(void* at, size_t bytes, int protection, int flags, int file, int64_t offset) {
@@ -194,7 +194,8 @@ int DestroyWindows(void* handle) {
   emulator::RemoveMappedMemory(range->places);
   emulator::AllWindows& all = emulator::All();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  emulator::Release(*range);  // under the lock, since new windows may get the same addresses
+  // Called under the lock, since windows that another thread creates can get the same addresses.
+  emulator::Release(*range);
   all.by_places.erase(range->places);
   emulator::are_there_windows = !all.by_places.empty();
   return 0;

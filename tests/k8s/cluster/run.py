@@ -80,10 +80,14 @@ class Suite:
         client.close()
 
     def run(self, step):
-        """A row."""
+        """The row of all runs. Prints one a run."""
         row = report.Row(step.name)
         for _ in range(self._options.repeat):
-            row.add(*self._run_once(step))
+            outcome = self._run_once(step)
+            row.add(*outcome)
+            run = report.Row(step.name)
+            run.add(*outcome)
+            print(report.line(run.cells()), flush=True)
         return row
 
     def _run_once(self, step):
@@ -144,7 +148,6 @@ def run_variant(cluster, name, machine, options, results):
                     print(f"{name}: {step.name}", flush=True)
                     row = suite.run(step)
                     results.add(name, row)
-                    print(report.line(row.cells()), flush=True)
                     if not row.is_good and not recover(install):
                         break  # installed anew for the steps that are left
             finally:

@@ -38,12 +38,12 @@ def with_server(scene):
     placement.place_servers(scene.install, nodes(scene))
 
 
-def wait_unreachable(scene):
-    """Notes how long the control plane took, and returns when it was."""
+def wait_unreachable(scene, silent_since):
+    """Notes how long the control plane took. Returns the time at which it called the node unreachable."""
     node = scene.options.victim_node
     scene.cluster.wait(lambda: not scene.cluster.is_node_ready(node), NOTICED_SECONDS, f"{node} is unreachable")
     at = time.monotonic()
-    scene.notes.append(f"unreachable after {at - scene.begin:.0f} s")
+    scene.notes.append(f"unreachable after {at - silent_since:.0f} s")
     return at
 
 
@@ -65,8 +65,9 @@ def kill_node(scene):
     node = scene.options.victim_node
     scene.disturb()
     scene.machine.kill_node(node)
+    silent_since = time.monotonic()
     try:
-        unreachable = wait_unreachable(scene)
+        unreachable = wait_unreachable(scene, silent_since)
         wait_flowing(scene, unreachable)
         scene.notes.append(f"tokens {time.monotonic() - unreachable:.0f} s later")
         check(time.monotonic() - unreachable <= FLOW_SECONDS, f"no tokens for {FLOW_SECONDS} s after that")
@@ -102,11 +103,12 @@ def cut_node_off(scene):
     node = scene.options.victim_node
     scene.disturb()
     scene.machine.cut_node(node)
+    silent_since = time.monotonic()
     try:
-        unreachable = wait_unreachable(scene)
+        unreachable = wait_unreachable(scene, silent_since)
         wait_flowing(scene, unreachable)
         scene.notes.append(f"tokens {time.monotonic() - unreachable:.0f} s later")
-        time.sleep(max(0.0, scene.begin + CUT_OFF_SECONDS - time.monotonic()))
+        time.sleep(max(0.0, silent_since + CUT_OFF_SECONDS - time.monotonic()))
         scene.wait_ready()
     finally:
         scene.machine.mend_node(node)
