@@ -46,7 +46,7 @@ absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const RankShare& share,
                                          int64_t weight_bytes);
 
-// Returns the final sizes of the pools; called once weights are loaded. On a GPU without
+// Returns the final sizes of the pools; called when the weights are loaded. On a GPU without
 // --kv-cache-memory-bytes, allocates the model's workspace for the largest usual step, then gives
 // the KV pool the rest of the memory that --gpu-memory-utilization allows. Otherwise returns
 // `plan`.

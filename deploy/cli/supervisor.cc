@@ -59,7 +59,7 @@ int Supervisor::Run() {
     const Instant now = SteadyNow();
     TendScheduler(now);
     // Workers start after the scheduler has accepted its flags and the model, so that a fault that
-    // both programs would report is reported once.
+    // both programs would report is reported only once.
     if (scheduler_address_.has_value()) {
       TendWorkers(now);
     }
@@ -184,7 +184,7 @@ void Supervisor::SetStandby(bool stands_by) {
   }
 }
 
-// Starts the other ranks once rank 0 listens. By then rank 0 has accepted its flags, which all
+// Starts the other ranks when rank 0 listens. By then rank 0 has accepted its flags, which all
 // ranks share.
 void Supervisor::TendWorkers(Instant now) {
   for (const auto& worker : workers_) {

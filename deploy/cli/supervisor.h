@@ -1,4 +1,4 @@
-// Supervisor keeps a scheduler and its workers running until a signal asks it to stop. Once the
+// Supervisor keeps a scheduler and its workers running until a signal asks it to stop. When the
 // server has been ready, no program that dies or hangs ends the supervisor:
 //   - a program that ends is started again, after a pause (restart_policy.h); the scheduler gets
 //     the ports that it had before; workers are restarted even while the scheduler drains
@@ -50,7 +50,8 @@ class Supervisor {
              int signal_fd,
              int64_t max_loading_pause_ns = kMaxLoadingPauseNs);
 
-  // Returns the exit code of the command (the table is in README.md).
+  // Supervises until the server has ended. Returns the exit code of `quire serve`; README.md in
+  // this folder lists the codes.
   int Run();
 
  private:

@@ -44,7 +44,7 @@ float WidenOne(const std::byte* p, DType dtype) {
       std::memcpy(&value, p, sizeof(value));
       return SimdPortable::LoadN(&value, 1)[0];
     }
-    case DType::kF8E4M3:  // not types of a loaded weight file
+    case DType::kF8E4M3:  // loaded weights never have these two types
     case DType::kInt8:
       break;
   }
@@ -225,7 +225,7 @@ void CpuPackedLinear::WidenRow(int64_t row, float* out) const {
       case DType::kBF16:
         WidenColumn<DType::kBF16>(from, columns, length, out);
         break;
-      case DType::kF8E4M3:  // not types of a loaded weight file
+      case DType::kF8E4M3:  // loaded weights never have these two types
       case DType::kInt8:
         break;
     }

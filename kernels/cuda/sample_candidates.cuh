@@ -1,5 +1,5 @@
 // Finds the likeliest tokens of a row without sorting the row: by a sorted short list, or by a
-// search over the bits of the rank. The head of sample.cu explains both.
+// search over the bits of the tokens' sort keys. The head of sample.cu explains both.
 //
 // All threads of the CTA call together.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_CANDIDATES_CUH_

@@ -17,10 +17,10 @@
 // - an extension that ends in a stop token or reaches max_tokens becomes a hypothesis if it is
 //   among the first num_beams of the ranking, and is forgotten otherwise;
 // - the first num_beams of the other extensions are the next live beams.
-// The best num_beams hypotheses are kept. EarlyStopping says when the search is over before
-// max_tokens. These rules hold for num_beams = 1 too: the search goes on after a stop token as long
-// as a longer output can still have a better score. Transformers decodes greedily with one beam, so
-// its result may differ.
+// The best num_beams hypotheses are kept. When there are num_beams of them, the search may
+// end before the beams reach max_tokens; EarlyStopping decides when. These rules hold for num_beams
+// = 1 too: the search goes on after a stop token as long as a longer output can still have a better
+// score. Transformers decodes greedily with one beam, so its result may differ.
 //
 // Ties:          torch.topk, which transformers uses, promises no order. Here the beam with the
 //                lower index is first, then the earlier candidate of a beam; an older hypothesis is

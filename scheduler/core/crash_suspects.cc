@@ -26,11 +26,13 @@ int32_t MostCrashesAt(const CrashSuspects::Place& place, const Places& places) {
   return most;
 }
 
-// Until a place is computed, it only grows. Otherwise a kill from outside, or a crash by another
-// request, could replace the place by a smaller slice and hide the tokens that crash the workers.
-// When a request is recomputed, its sequences (above all beams) may run in another order, so the
-// same tokens may be computed by another sequence. Therefore a slice is compared with all places of
-// its request: the new count is one more than the highest count of those that the slice overlaps.
+// Merges the slices of a lost step into the places of their request (crash_suspects.h). A slice
+// that overlaps a place extends the place and never replaces it. Otherwise a smaller slice, lost to
+// a kill from outside or to a crash by another request, could hide the tokens that crash the
+// workers. When a request is recomputed, its sequences, beams especially, may run in another order,
+// so another sequence may compute the same tokens. Therefore a slice is compared with all places of
+// its request. The place's new crash count is one more than the highest count of the places that
+// the slice overlaps.
 void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
   const Places before = evidence.places;
   for (const auto& [sequence_index, place] : lost) {

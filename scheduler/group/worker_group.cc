@@ -245,8 +245,9 @@ void WorkerGroup::Tick(Instant now) {
   for (Rank& rank : ranks_) {
     CheckRank(rank, now);
   }
-  // Standing by ends when no worker has named a living other holder for standby_ns. It must not end
-  // earlier: a new worker process names no holder until the other scheduler has asked for it.
+  // Standing by ends when, for standby_ns, no report has shown that another scheduler still holds
+  // the workers. One report without a holder is not enough: a worker process that has just started
+  // names no holder until the other scheduler asks for it.
   if (waits_for_ != 0 && now - last_waited_at_ >= timing_.standby_ns &&
       std::ranges::any_of(ranks_, HasReported)) {
     StandBy(0);

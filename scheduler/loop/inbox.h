@@ -1,7 +1,7 @@
 // Inbox is the only queue into the loop. Client requests, aborts, operator calls and events of the
 // workers all pass through it. TenantShares bounds waiting requests and calls to pin a prefix.
-// Other events are never refused, since none must be lost. They need no bound: there is at most one
-// abort per admitted request, one reply per step, and so on.
+// Other events are never refused, since every one of them must arrive. They need no bound: there is
+// at most one abort per admitted request, one reply per step, and so on.
 //
 // Thread safety: every method may be called from any thread.
 #ifndef QUIRE_SCHEDULER_LOOP_INBOX_H_

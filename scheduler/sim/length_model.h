@@ -41,7 +41,7 @@ LengthShape AlpacaLike();
 LengthShape TranslationLike();
 
 // Shapes like those of the two traces of arXiv papers in microsoft/vattention (artifact of ASPLOS
-// 2025). Mean, shortest and longest lengths are the same.
+// 2025). Each shape has its trace's mean, shortest and longest lengths.
 LengthShape ArxivOfflineLike();
 LengthShape ArxivOnlineLike();
 inline constexpr int32_t kArxivOfflineRequests = 427;

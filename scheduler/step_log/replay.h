@@ -19,7 +19,8 @@
 namespace quire {
 
 struct ReplayReport {
-  // The counts cover the log up to its end, the damage or the first difference.
+  // The counts cover the log up to the point where replay stopped: the end, damage or the first
+  // difference.
   int64_t num_records = 0;
   int64_t num_epochs = 0;
   int64_t num_requests = 0;  // accepted requests

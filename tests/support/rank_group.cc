@@ -20,7 +20,7 @@ std::array<FileDescriptor, 2> UnixPair() {
   return {FileDescriptor(sockets[0]), FileDescriptor(sockets[1])};
 }
 
-// One thread drives both ends in turn, so neither may block.
+// One thread drives both ends in turn, so neither end must block.
 void ShakeHands(LinkParts& parts, int64_t max_records_per_key) {
   const TlsChannel::Settings settings = {.secret = "a secret of both ends",
                                          .identities = {"one to the other"},

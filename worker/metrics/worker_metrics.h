@@ -25,7 +25,7 @@ namespace quire {
 
 class WorkerMetrics : public StepObserver, public prometheus::Collectable {
  public:
-  // Called once the model is loaded. The scrubber must outlive every later call of Collect.
+  // Called when the model is loaded. The scrubber must outlive every later call of Collect.
   void SetWeights(int64_t weight_bytes, const WeightScrubber& scrubber);
 
   void OnEpoch(const EpochObservation& epoch) override;

@@ -132,7 +132,7 @@ std::vector<TensorGroup> GroupsReadAhead(const WeightLayout& layout, const Kerne
   return groups;
 }
 
-// Returns the bytes of the layer's matrices once packed.
+// Returns the bytes that the layer's matrices take when they are packed.
 int64_t PackedBytes(const LinearLayout& layout,
                     const TensorSource& source,
                     const KernelBackend& backend) {

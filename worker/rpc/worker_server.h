@@ -38,7 +38,7 @@ class WorkerServer {
   // The bound address, with its actual port.
   const Address& address() const { return listener_->address(); }
 
-  // Reports SERVING to probes; called once the model is loaded. REQUIRES: not shut down.
+  // Reports SERVING to probes; called when the model is loaded. REQUIRES: not shut down.
   void SetReady();
 
   // Stops the service, then ends all connections.

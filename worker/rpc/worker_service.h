@@ -63,7 +63,7 @@ class WorkerService
   // the process ends.
   void Stop();
 
-  // Returns true once Serve was called. Any thread.
+  // Returns true if Serve was called. Any thread.
   bool is_loaded() const { return is_loaded_.load(std::memory_order_acquire); }
   // See WorkerReporter::is_live. Any thread.
   bool is_live() const { return reporter_.is_live(); }

@@ -63,7 +63,7 @@ class FailPoints {
   void BeforeStep(std::span<const TokenId> token_ids);
   // Called after the step, before the step is answered. May falsify the answer's digest.
   void AfterStep(uint64_t* plan_digest) const;
-  // Called once the step is answered.
+  // Called when the step is answered.
   void WhenIdle() const;
 
  private:

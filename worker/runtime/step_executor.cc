@@ -358,7 +358,7 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   QUIRE_RETURN_IF_ERROR(
       checker_->Check(plan, [this](SequenceHandle handle) { return sequences_->View(handle); }));
 
-  // From here on the plan takes effect, so nothing below may refuse it.
+  // From here on the plan takes effect, so the code below must not refuse it.
   const int64_t swap_before = mover_->busy_nanos();
   mover_->SwapOut(plan.swap_outs, plan.header.step_id);
   std::vector<BlockId> failed_swap_ins = mover_->SwapIn(plan.swap_ins, plan.header.step_id);

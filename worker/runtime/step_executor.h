@@ -144,7 +144,7 @@ class StepExecutor {
   // was lost during the step; the epoch ends then. REQUIRES: plan.digest is DigestOf(plan).
   absl::StatusOr<const StepResult*> Execute(const StepPlan& plan);
 
-  // Runs the fail-points of an idle worker. Called once the result was handed to the scheduler's
+  // Runs the fail-points of an idle worker. Called when the result was handed to the scheduler's
   // stream.
   void WhenAnswered() const;
 

@@ -38,8 +38,9 @@ class Patience {
   void NoteMessage();
 
   // Returns how long to wait after an attempt that no server answered, or nullopt to give up.
-  // lasted: duration of the attempt. At most 10 s of the duration count as unanswered: keepalive
-  // ends an attempt at a dead server sooner, so a longer attempt waited in a live server's queue.
+  // lasted: duration of the attempt, of which at most 10 s count as unanswered. If the server is
+  // dead, keepalive ends the attempt within 10 s. So an attempt that lasted longer was waiting in
+  // the queue of a live server.
   std::optional<std::chrono::milliseconds> WaitUnanswered(std::chrono::milliseconds lasted);
 
   // Returns how long to wait after a full server's refusal, at least `asked`, or nullopt to give

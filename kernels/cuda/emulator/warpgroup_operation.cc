@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kWarpsOfGroup = 4;
 constexpr uint32_t kRows = 16;  // rows of a warp
 constexpr uint32_t kRowsOfGroup = kWarpsOfGroup * kRows;
-constexpr uint32_t kDepth = 16;  // K of one product of 16-bit elements
+constexpr uint32_t kDepth = 16;  // K dimension of one wgmma of 16-bit elements
 constexpr uint32_t kUnit = 16;   // bytes of a unit, which holds 8 elements
 // Fills the accumulator registers while a wgmma runs. Other bits at its end mean that the kernel
 // wrote a register too early. A signaling NaN, since arithmetic makes it quiet: so its bits change
