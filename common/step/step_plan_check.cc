@@ -223,7 +223,7 @@ absl::Status StepPlanChecker::CheckHostBlock(std::string_view field, HostBlockId
                   .limit = limits_.num_host_blocks - 1});
 }
 
-// Checks only the range: a hint may name another sequence's block.
+// next_block_id is only a hint and may name another sequence's block, so its owner is not checked.
 absl::Status StepPlanChecker::CheckNextBlock(BlockId block) const {
   if (limits_.wants_next_blocks) {
     return CheckBlock("slices.next_block_id", block);

@@ -10,8 +10,8 @@
 
 namespace quire {
 
-// Returns the exit code: 0, even if numbers miss the paper's; 1 if files cannot be written or a
-// simulation cannot run; 2 for bad arguments.
+// Returns the exit code: 0 if the simulations ran, even if their numbers differ from the paper's
+// numbers; 1 if files cannot be written or a simulation cannot run; 2 for bad arguments.
 int RunSim(const std::vector<std::string>& args);
 
 }  // namespace quire

@@ -40,8 +40,8 @@ class WindowMemory {
   void* pool() const { return pool_; }
   void* windows() const { return windows_; }
 
-  // Returns how many places can show a block at a time under the system's limits, whichever blocks
-  // they show.
+  // Returns how many places can be mapped at the same time under the system's limits. The number
+  // holds for any choice of blocks.
   virtual int64_t max_mapped_places() const = 0;
 
   // Makes places [place, place + count) show blocks [block, block + count) instead of the blocks

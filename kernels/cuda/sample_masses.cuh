@@ -51,7 +51,7 @@ struct MassSums {
 };
 
 struct SampleWorkspace {
-  uint64_t candidates[kMaxCandidates];  // ranks of candidates
+  uint64_t candidates[kMaxCandidates];  // RankOf each candidate: its logit and token id
   // Masses or numbers of tokens, by bin. Numbers of tokens use only `low`.
   MassSums<kNumBins> bins;
   MassSums<kMaxSegments> segments;  // mass of kept tokens in each segment of the row

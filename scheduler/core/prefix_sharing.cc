@@ -132,8 +132,9 @@ CommonBeginning FindCommonBeginning(std::span<const std::span<const BlockHash>> 
   return longest;
 }
 
-// Upper bound on the number of leading blocks of the sequence up to the first one that no table
-// holds. With a sliding window, returns the number of blocks that the window reaches.
+// Returns an upper bound on the number of blocks at the sequence's beginning that tables hold,
+// before the first block that no table holds. With a sliding window, the bound is the number of
+// blocks that the window reaches.
 int32_t NumHeldAtMost(const CoreState& state,
                       std::span<const BlockHash> hashes,
                       Sequence& sequence) {

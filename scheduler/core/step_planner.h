@@ -130,7 +130,8 @@ class StepPlanner {
   int32_t NumWatermarkBlocks() const;
   // Blocks that a running sequence will still take for its known tokens.
   int32_t NumBlocksKeptFor(const Sequence& sequence) const;
-  // Sums NumBlocksKeptFor over the group's sequences whose gaps this step does not close.
+  // Sums NumBlocksKeptFor over the group's running sequences that have uncomputed known tokens
+  // after this step, except sequences that wait for a leader.
   int32_t NumBlocksKeptFor(const SequenceGroup& group) const;
   // Sets num_kept_ to the sum of NumBlocksKeptFor over all running groups. O(running sequences) if
   // a prompt was cut. REQUIRES: the running groups have their slices.

@@ -24,7 +24,8 @@ bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
   return false;
 }
 
-// Groups behind the cut group decode with the tokens that are left.
+// Sets aside the tokens that prompts may still take in this step, for PlanCut. Groups behind the
+// cut group can only decode, with the other tokens.
 void StepPlanner::SetAside(SequenceGroup& cut, int32_t num_blocks) {
   cut_ = &cut;
   is_any_cut_ = true;

@@ -89,7 +89,7 @@ class Succession {
 
   struct Worker {
     std::optional<Holder> holder;  // as reported over the present link
-    uint64_t named = 0;            // number of the last reported holder, over any link
+    uint64_t named = 0;            // incarnation of the last holder that it reported, over any link
     Instant named_since = 0;
     // This scheduler has asked over the present link. The worker's last report may be older than
     // the request.

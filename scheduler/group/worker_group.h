@@ -94,8 +94,8 @@ class WorkerGroup {
   // Loses the epoch, because one of its plans cannot be sent. The loss counts as a crash if
   // IsFailureAtStep(status) (worker_refusal.h). Ignored if the epoch is already over.
   void RejectPlan(uint64_t group_epoch, const absl::Status& status, Instant now);
-  // Ends the epoch without ReportLost, because the loop found that an answer does not fit its plan.
-  // The loss counts as a crash. Ignored if the epoch is already over.
+  // Ends the epoch: the loop calls this when an answer does not fit its plan. Reports no loss to
+  // the loop, which knows it. Counts as a crash. Ignored if the epoch is already over.
   void Abandon(uint64_t group_epoch, Instant now);
 
   // Each takes an event of a link. If the rank has a newer link, the event is ignored, but a stale

@@ -6,9 +6,10 @@
 //   SetPrompt              sets the prompt; checks and sets the fields that depend on it
 //
 // Thread safety: pure functions, safe from any thread.
-// Errors:        kInvalidArgument with the reason of the rule (README.md lists them);
-//                kNotFound MODEL; kFailedPrecondition NO_TOKENIZER; kPermissionDenied
-//                TENANT_OF_KEY; the errors of resume_check.h. No message repeats user text.
+// Errors:        kInvalidArgument, with a reason that names the broken rule (README.md in this
+//                folder lists the reasons); kNotFound MODEL; kFailedPrecondition NO_TOKENIZER;
+//                kPermissionDenied TENANT_OF_KEY; the errors of resume_check.h. No message repeats
+//                user text.
 #ifndef QUIRE_SCHEDULER_RPC_GENERATE_REQUEST_H_
 #define QUIRE_SCHEDULER_RPC_GENERATE_REQUEST_H_
 

@@ -1,10 +1,12 @@
-// StateAnswers answers GetState. One snapshot of the loop (LoopState) serves all calls within
-// StateCalls::kIntervalNs. Each of these calls builds its message on its own thread. A later call
-// waits for the next snapshot.
+// StateAnswers answers GetState. A call that comes within StateCalls::kIntervalNs after the last
+// snapshot of the loop (LoopState) builds its message from that snapshot, on its own thread. A
+// later call waits for the next snapshot: then the loop's thread builds one message for all calls
+// that wait.
 //
 // Thread safety: safe from any thread. Waiting calls are answered on the loop's thread, so each
 //                Answer must be quick, and at most kMaxWaiting calls wait.
-// Cost:          the loop makes one message and kMaxWaiting answers per kIntervalNs, at any load.
+// Cost:          the loop makes one message and at most kMaxWaiting answers per kIntervalNs, at any
+//                load.
 #ifndef QUIRE_SCHEDULER_RPC_STATE_ANSWERS_H_
 #define QUIRE_SCHEDULER_RPC_STATE_ANSWERS_H_
 

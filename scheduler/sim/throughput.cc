@@ -11,7 +11,7 @@ namespace {
 constexpr double kTolerance = 1.01;
 constexpr double kStride = 2;
 constexpr double kFarthest = 1000;  // greatest factor between the guess and a tried rate
-constexpr int kMaxTrials = 40;      // ample: 10 trials reach kFarthest, 7 more kTolerance
+constexpr int kMaxTrials = 40;      // 10 trials reach kFarthest, 7 more reach kTolerance; ample
 
 // Runs the trace. Returns true, and adds a point, if the latency is within the limit.
 absl::StatusOr<bool> Holds(const SimConfig& config,

@@ -54,9 +54,9 @@ class WorkerReporter {
 
   void Stop();
 
-  // Returns false in two cases: the executor has stood still for longer than any work takes, even
-  // if no task waits; or the reporter has made no observation for kMaxBlindness. A rank that waits
-  // for another rank is live.
+  // Returns false in two cases: the executor has work, and has made no progress in it for longer
+  // than any work takes (StuckDetector::stands_still); or the reporter has made no observation for
+  // kMaxBlindness. A rank that waits for another rank is live.
   bool is_live() const;
 
  private:

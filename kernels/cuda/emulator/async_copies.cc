@@ -73,9 +73,9 @@ void Emulator::WaitCopies(uint32_t max_pending) {
   }
 }
 
-// Tells TSan that the thread's landed copies happen before its arrivals that wait for these copies.
-// The call of ArriveSharedBarrierAfterCopies could not tell TSan so, because it preceded the
-// landing.
+// An arrival by ArriveSharedBarrierAfterCopies counts only after the thread's copies have landed.
+// Tells TSan that the landed copies happen before these arrivals. The call itself could not tell
+// TSan, because the copies had not landed yet.
 void Emulator::ReleaseLandingArrivals(const Fiber& fiber) {
   for (uint32_t i = 0; i < num_shared_barriers_; ++i) {
     const SharedBarrier& barrier = shared_barriers_[i];

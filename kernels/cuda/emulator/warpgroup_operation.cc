@@ -14,9 +14,10 @@ constexpr uint32_t kRows = 16;  // rows of a warp
 constexpr uint32_t kRowsOfGroup = kWarpsOfGroup * kRows;
 constexpr uint32_t kDepth = 16;  // K dimension of one wgmma of 16-bit elements
 constexpr uint32_t kUnit = 16;   // bytes of a unit, which holds 8 elements
-// Fills the accumulator registers while a wgmma runs. Other bits at its end mean that the kernel
-// wrote a register too early. A signaling NaN, since arithmetic makes it quiet: so its bits change
-// even if the kernel multiplies a register in place.
+// The accumulator registers hold this value while a wgmma runs. If a register holds another value
+// when the wgmma ends, the kernel wrote the register too early. The value is a signaling NaN:
+// arithmetic makes it quiet, so its bits change even if the kernel only multiplies a register in
+// place.
 constexpr uint32_t kPoisonFloat = 0xFFBFFFFF;
 
 // ---- Matrices in shared memory ----
