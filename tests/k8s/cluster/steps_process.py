@@ -79,7 +79,10 @@ def stop_active_scheduler_and_go_on(scene):
 
 @step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S)
 def kill_standby(scene):
+    """It starts again and stands by again: it takes nothing from the active one."""
+    active = scene.install.active()
     signal_and_wait(scene, scene.install.standbys()[0], "quire_scheduler", "KILL")
+    check(scene.install.active().uid == active.uid, "the scheduler that started again is the active one")
 
 
 @step(multi_pod, needs=SHELL, prepare=with_new_pods)
