@@ -135,9 +135,9 @@ struct Ports {
   }
 };
 
-// Called before the weights are read. The size of the KV cache is not known yet in two cases: the
-// flags give it in blocks, whose size the scheduler chooses, or the KV cache gets the memory that
-// the weights leave on a GPU.
+// Logs the planned memory, before the weights are read. The size of the KV cache is not known yet
+// in two cases: the flags give it in blocks, whose size the scheduler chooses, or the KV cache gets
+// the memory that the weights leave on a GPU.
 void LogMemory(const quire::WorkerConfig& config,
                const quire::KernelBackend& backend,
                const quire::HostMemory& host,
@@ -266,7 +266,8 @@ class Loader {
 
 }  // namespace
 
-// Reading JSON throws only if a type was not checked before, which clang-tidy cannot see.
+// Reading a JSON value throws only if it has the wrong type. All types are checked before, which
+// clang-tidy cannot see.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   quire::OpenStandardStreams();

@@ -53,7 +53,8 @@ absl::Status CheckHoldsBlocks(const KvCacheBudget& budget, int64_t min_block_byt
   return absl::OkStatus();
 }
 
-// Checks with the smallest block size, since the scheduler chooses the actual one later.
+// Checks that num_blocks_override blocks of the smallest size fit in max_bytes. The scheduler
+// chooses the actual block size later.
 absl::Status CheckOverride(const KvCacheBudget& budget, int64_t min_block_bytes) {
   if (budget.num_blocks_override <= budget.max_bytes / min_block_bytes) {
     return absl::OkStatus();

@@ -28,9 +28,9 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
 // reason FLAG.
 absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& backend);
 
-// Refuses ranks on GPUs with a listen address that other machines reach, unless
-// --allow-insecure-bind is given: such ranks can use NCCL, which encrypts nothing. Errors:
-// kInvalidArgument, reason FLAG.
+// Checks the links to other ranks. If the ranks have GPUs and other machines can reach the listen
+// address, the links can use NCCL, which encrypts nothing. That is an error unless
+// --allow-insecure-bind is given. Errors: kInvalidArgument, reason FLAG.
 absl::Status CheckRankLinks(const WorkerConfig& config, const KernelBackend& backend);
 
 }  // namespace quire

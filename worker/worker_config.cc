@@ -276,7 +276,8 @@ absl::StatusOr<std::optional<Address>> HttpAddress() {
   return port < 0 ? std::nullopt : std::make_optional(address);
 }
 
-// ShareOf checks later whether the model can be split over so many ranks.
+// Returns this worker's rank and the number of ranks. ShareOf checks later whether the model can be
+// split over so many ranks.
 absl::StatusOr<RankPlace> Place() {
   const RankPlace place = {.rank = absl::GetFlag(FLAGS_rank),
                            .size = absl::GetFlag(FLAGS_tensor_parallel_size)};

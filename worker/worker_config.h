@@ -38,8 +38,8 @@ struct GpuOptions {
 struct WorkerConfig {
   std::string model_dir;
   bool has_dummy_weights = false;  // random weights, for benchmarks
-  // A local address. Any other address needs TLS, which demands a certificate of schedulers, or
-  // allows_insecure_bind.
+  // A local address, unless there is TLS, which demands a certificate of schedulers, or
+  // allows_insecure_bind is true.
   Address listen;
   bool allows_insecure_bind = false;
   std::optional<Address> http;    // a TCP address; nullopt: no HTTP port

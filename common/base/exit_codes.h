@@ -1,4 +1,5 @@
-// Exit codes of all programs, besides 0 and 1. worker/README.md says when a worker ends with each.
+// Exit codes of all programs, besides 0 and 1. worker/README.md says when a worker ends with each
+// of these codes.
 //
 // Thread-safe: constants.
 #ifndef QUIRE_COMMON_BASE_EXIT_CODES_H_

@@ -27,8 +27,8 @@ using TokenId = int32_t;
 // One client request, numbered by the scheduler in order of arrival.
 using RequestId = StrongId<struct RequestIdTag, uint64_t>;
 
-// Short name for a sequence between scheduler and worker: an integer below max_sequences. A handle
-// can be reused when the step that released it has been answered.
+// Short name by which scheduler and worker refer to a sequence: an integer below max_sequences. A
+// handle can be reused when the step that released it has been answered.
 using SequenceHandle = uint32_t;
 
 }  // namespace quire

@@ -20,8 +20,8 @@ namespace quire {
 namespace {
 
 constexpr int64_t kMaxFlushNs = kNanosPerSecond / 2;
-// Time limit of a crash handler. Flushing both streams takes at most 2 * kMaxFlushNs, which is
-// less.
+// Time limit of a crash handler. It is longer than 2 * kMaxFlushNs, which flushing both streams can
+// take.
 constexpr unsigned kMaxDyingSeconds = 2;
 
 // Flushes, then lets the signal take its default action.

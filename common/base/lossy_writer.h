@@ -3,15 +3,16 @@
 // on a network share that hangs. Servers write their log and all other output with a LossyWriter.
 //
 // O_NONBLOCK cannot replace the thread: the flag applies to every process that shares the terminal
-// or pipe, and disks ignore the flag. A process could reopen the file to have a flag that no other
-// process shares, but this fails for sockets and for terminals of other users.
+// or pipe, and disks ignore the flag. Reopening the file would give a process a flag of its own,
+// but sockets and other users' terminals cannot be reopened.
 //
 // Texts are written in order, each by one write(2) if the descriptor takes the whole text at once.
 // While the descriptor blocks, up to kMaxBacklogBytes are queued; later text is lost. Text that the
 // descriptor refuses (a full disk, a pipe without reader, a closed descriptor) is lost too. If only
 // a part of a text could be written, the next text begins on a new line.
 //
-// Thread safety: safe from any thread. After fork(2) the child writes directly, so it can wait.
+// Thread safety: safe from any thread. After fork(2) the child lacks the separate thread and writes
+//                directly, so its callers can wait.
 // Cost:          a copy of the text and one short critical section per call.
 #ifndef QUIRE_COMMON_BASE_LOSSY_WRITER_H_
 #define QUIRE_COMMON_BASE_LOSSY_WRITER_H_
@@ -40,7 +41,7 @@ class LossyWriter {
   explicit LossyWriter(int fd) : fd_(fd) {}
   LossyWriter(const LossyWriter&) = delete;
   LossyWriter& operator=(const LossyWriter&) = delete;
-  // Deleted: the thread may be inside write(2) for ever.
+  // Deleted, because the thread can hang inside write(2) for ever.
   ~LossyWriter() = delete;
 
   void Write(std::string_view text);

@@ -11,8 +11,8 @@
 
 namespace quire {
 
-// Reads a regular file of at most max_bytes. Refuses any other kind of file (a FIFO) without
-// waiting.
+// Reads a regular file of at most max_bytes. Refuses any other kind of file at once: opening a
+// FIFO, for example, does not wait for a writer.
 // Errors: reason FILE, message beginning with the path; kNotFound if the file is missing, else
 //         kInvalidArgument.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);

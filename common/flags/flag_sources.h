@@ -1,5 +1,5 @@
-// ExpandFlagSources replaces three flags, which have the names and the meaning of abseil's flags,
-// by flags from a file or the environment:
+// ExpandFlagSources replaces each of the three flags below by flags from a file or the environment.
+// The three have the same names and meanings as in abseil:
 //
 //   --flagfile=FILE         the lines of FILE, in place of this flag. A line is --name=value,
 //                           --name value or --name; blank lines and lines that begin with # are
@@ -22,7 +22,7 @@
 namespace quire {
 
 // Returns the arguments, with each of the three flags above replaced by the flags from its file or
-// variables, one argument per flag. A file can have at most 1 MiB, and must not have any of the
+// variables, one argument per flag. A file can have at most 1 MiB, and must not contain any of the
 // three flags.
 // Errors: kInvalidArgument, reason FLAG; the message has the file's name and the line's number, but
 // no text of the line.

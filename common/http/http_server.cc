@@ -46,12 +46,12 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
 // A cached page is served for at most this long, even if rendering is slow.
 constexpr int64_t kMaxPageAgeNs = 20 * kNanosPerMilli;
-// Burst of SharedPage's token bucket, so that each of a few requests in a row gets a fresh page.
+// Burst of SharedPage's token bucket. It lets a few requests in a row each get a fresh page.
 constexpr int64_t kBurstNs = 100 * kNanosPerMilli;
-// Most connections that one listening socket accepts in one turn of the event loop. A host name
-// usually has two addresses, so two sockets accept at most half of kMaxConnections in a turn. If a
-// turn could accept more than kMaxConnections, its last connections would close its first ones
-// unread.
+// Upper bound on the connections that one listening socket accepts in one turn of the event loop. A
+// host name usually has two addresses, so two sockets accept at most half of kMaxConnections in a
+// turn. If a turn could accept more than kMaxConnections, its last connections would close its
+// first ones unread.
 constexpr size_t kMaxAcceptsAtOnce = HttpServer::kMaxConnections / 4;
 
 Response ErrorResponse(http::status status) {
@@ -76,7 +76,8 @@ class SharedPage {
 
   void Ask(std::shared_ptr<Connection> connection) {
     if (waiting_.empty()) {
-      // Runs after the requests that have already arrived, so that they all share this rendering.
+      // AnswerAll runs after the requests that have already arrived, so that they share one
+      // rendering.
       asio::post(context_, [this] { AnswerAll(); });
     }
     waiting_.push_back(std::move(connection));
@@ -124,8 +125,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
-  // Does not read the client's remaining bytes first, else a client that never stops sending would
-  // keep the connection open.
+  // Closes the connection at once. If Close first read the client's remaining bytes, a client that
+  // never stops sending would keep the connection open.
   void Close() {
     if (is_open_) {
       is_open_ = false;
@@ -319,9 +320,9 @@ class HttpServer::Impl {
     return error;
   }
 
-  // Accepts several connections per turn of the event loop. The server answers clients in each
-  // turn. With one connection per turn, a new client would wait one such turn for each connection
-  // that the kernel queued earlier.
+  // Accepts several connections per turn of the event loop. A turn also answers clients, so it
+  // takes time. With one connection per turn, a new client would wait one turn for each connection
+  // that the kernel queued before it.
   void Accept(tcp::acceptor& acceptor) {
     acceptor.async_wait(tcp::acceptor::wait_read, [this, &acceptor](ErrorCode error) {
       for (size_t i = 0; i < kMaxAcceptsAtOnce && !error; ++i) {

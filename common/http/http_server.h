@@ -8,7 +8,7 @@
 //                a body: a request with a body is refused unread
 //   an answer    taken by the client within 10 s
 //   a page       rendered once for all concurrent requests; under constant load a page is up to
-//                20 ms old, and rendering takes a fifth of the thread's time
+//                20 ms old, and rendering takes at most a fifth of the thread's time
 //
 // Thread safety: Start and the destructor from one thread. The server's one thread calls
 //                HttpPage::make, for one page at a time; `make` must not wait.

@@ -3,9 +3,9 @@
 // not recurse.
 //
 // Thread safety: free functions, safe from any thread.
-// Cost:          linear, except for sorting keys; stops at the first fault. Memory: at most 256
-//                bytes plus twice the text for each value, and during parsing a few times the
-//                longest string in addition.
+// Cost:          linear, except for sorting keys; stops at the first fault. Memory: each value
+//                takes at most 256 bytes and twice its text; parsing takes a few times the longest
+//                string in addition.
 #ifndef QUIRE_COMMON_JSON_JSON_H_
 #define QUIRE_COMMON_JSON_JSON_H_
 

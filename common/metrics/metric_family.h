@@ -1,5 +1,5 @@
-// Builds metric families from plain numbers, for implementations of prometheus::Collectable. Each
-// scrape of Prometheus calls their Collect.
+// Builds metric families from plain numbers, for classes that implement prometheus::Collectable.
+// Each scrape by Prometheus calls Collect of these classes.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_METRICS_METRIC_FAMILY_H_

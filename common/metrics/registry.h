@@ -35,7 +35,8 @@ class MetricsRegistry {
                                    const MetricBuckets& buckets,
                                    const MetricLabels& labels = {});
 
-  // Deletes a gauge. REQUIRES: the gauge was made with this info and is not removed.
+  // Deletes a gauge. REQUIRES: the gauge was made with this info and has not been removed
+  // before.
   void Remove(const MetricInfo& info, prometheus::Gauge* gauge);
 
   // Adds metrics with Quire's own names. Each scrape calls collectable->Collect().

@@ -39,8 +39,8 @@ constexpr IntRange kHeadDimRange = {.min = 1, .max = 1024};
 constexpr IntRange kLengthsRange = {.min = 2, .max = kMaxPositionsLimit};
 constexpr IntRange kPositionsRange = {.min = 1, .max = kMaxPositionsLimit};
 
-// A family of models: defaults for fields that config.json lacks, as in the family's class in
-// Hugging Face transformers, and flags for optional parts of the layers.
+// A family of models. Holds defaults for fields that config.json lacks, which equal those of the
+// family's class in Hugging Face transformers, and flags for optional parts of the layers.
 struct Family {
   std::string_view architecture;
   int32_t max_position_embeddings;
@@ -226,7 +226,7 @@ absl::StatusOr<RopeConfig> ParseRope(ConfigReader& reader, int32_t max_position_
   return rope;
 }
 
-// For Qwen2 and Qwen3. layer_types says of each layer whether its attention is full or sliding.
+// For Qwen2 and Qwen3. layer_types says for each layer whether its attention is full or sliding.
 // Without layer_types, the layers with index max_window_layers and above are sliding.
 void ParseQwenSlidingWindow(ConfigReader& reader, ModelConfig& config) {
   const auto num_layers = static_cast<size_t>(config.num_layers);

@@ -69,9 +69,9 @@ struct ModelConfig {
   // True: norms precede attention and MLP (pre-norm). False: norms follow attention and MLP
   // (post-norm), as in OPT-350m (do_layer_norm_before = false).
   bool norm_before = true;
-  // True: a sub-layer's residual connection starts after the sub-layer's norm. False: before the
-  // norm. Can be true only if norm_before is true (BLOOM's
-  // apply_residual_connection_post_layernorm).
+  // True: a sub-layer's residual connection starts after the sub-layer's norm (BLOOM's
+  // apply_residual_connection_post_layernorm). False: it starts before the norm. Can be true only
+  // if norm_before is true.
   bool residual_after_norm = false;
   bool final_norm = true;   // a norm between the last layer and the logits
   bool norm_affine = true;  // norms have weights (OPT's layer_norm_elementwise_affine)
@@ -81,7 +81,7 @@ struct ModelConfig {
   std::vector<bool> layer_uses_sliding_window;  // [num_layers], or empty without sliding_window
   DType dtype = DType::kF32;  // torch_dtype: type of the stored weights; default of the KV cache
   std::optional<TokenId> bos_token_id;
-  std::vector<TokenId> eos_token_ids;  // of config.json alone; GenerationDefaults can have more
+  std::vector<TokenId> eos_token_ids;  // from config.json; GenerationDefaults can have more
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };

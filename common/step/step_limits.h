@@ -19,7 +19,7 @@ struct StepLimits {
   int32_t max_model_len = 0;  // tokens of one sequence, prompt and output
   int32_t vocab_size = 0;
   // In every layer a token attends only to itself and the sliding_window - 1 tokens before it. So a
-  // block is free once the block lies before the windows of all tokens still to be computed. 0: no
+  // block can be freed when it lies before the windows of all tokens still to be computed. 0: no
   // window, so every block is kept.
   int32_t sliding_window = 0;
   // True: the workers map blocks ahead of need, so slices have SequenceSlice::next_block_id.

@@ -30,7 +30,7 @@
 
 namespace quire {
 
-// Stands for the incarnation of a scheduler that is not known.
+// Stands for an unknown scheduler incarnation.
 inline constexpr uint64_t kUnknownScheduler = ~uint64_t{0};
 
 // Identifies one step of one epoch of one scheduler. Block ids and handles are valid only within
@@ -77,7 +77,7 @@ struct BlockCopy {
 struct SequenceIntroduction {
   SequenceHandle handle = 0;
   std::vector<TokenId> token_ids;   // prompt, then committed output
-  int32_t num_prompt_tokens = 0;    // length of the prompt, which some penalties leave out
+  int32_t num_prompt_tokens = 0;    // length of the prompt; some penalties ignore the prompt
   int32_t num_computed_tokens = 0;  // tokens already in the KV cache; < token_ids.size()
   // The blocks of the computed tokens; slices append more. The null block stands for a block whose
   // tokens all lie before the sliding window of the next token: no query reads such a block.

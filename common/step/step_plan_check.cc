@@ -354,8 +354,8 @@ absl::Status StepPlanChecker::CheckToken(std::string_view field, TokenId token_i
 }
 
 // Checks the table's length, the range of new_ids, and that no block is twice in the table. old_ids
-// were checked when they were new. Blocks before the sliding window are not compared: they are
-// never read again, and the scheduler can have reused them by now, even as new blocks of the same
+// were checked when they were new. A block before the sliding window is allowed to appear again: it
+// is never read there, and the scheduler can have reused it by now, even as a new block of the same
 // sequence.
 absl::Status StepPlanChecker::CheckTable(std::span<const BlockId> old_ids,
                                          std::span<const BlockId> new_ids,

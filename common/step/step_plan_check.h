@@ -6,9 +6,10 @@
 //   BLOCK_RANGE     every block id is in [1, num_blocks), every host block in [0, num_host_blocks);
 //                   the null block stands only for blocks before the sliding window; next blocks
 //                   are named only if wants_next_blocks is set
-//   BLOCK_CONFLICT  no block is written by two slices, appears twice in one table, or is a copy's
-//                   target and another copy's source or target; no block and no host block is
-//                   swapped twice, and a block that is swapped out is not written in the same step
+//   BLOCK_CONFLICT  no block is written by two slices or appears twice in one table; a copy's
+//                   target is no copy's source and no other copy's target; no block and no host
+//                   block is swapped twice; a block that is swapped out is not written in the same
+//                   step
 //   HANDLE          a handle is below max_sequences; slices and releases name only known handles; a
 //                   handle has at most one introduction, one slice and one release in a step
 //   LENGTH          slices have tokens, counts are not negative, tables have room for all tokens,
@@ -46,7 +47,7 @@ namespace quire {
 // Upper bounds on the limits that a group may agree on. Within these bounds no arithmetic
 // overflows. CheckMessageFits bounds combinations of limits.
 
-// Scheduler and worker keep some words of memory for each block.
+// Bounded, because scheduler and worker keep some words of memory for each block.
 inline constexpr int32_t kMaxBlocksLimit = 1 << 24;
 inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // one message can name all of them
 inline constexpr int32_t kMaxBlockSizeTokens = 256;
@@ -82,7 +83,8 @@ class StepPlanChecker {
   const StepLimits& limits() const { return limits_; }
 
  private:
-  // A set of small integers that can be emptied in O(1): members have the set's current stamp.
+  // A set of small integers that can be emptied in O(1). An integer is a member if its stamp is
+  // the set's current stamp.
   class SeenSet {
    public:
     explicit SeenSet(int32_t size) : stamps_(static_cast<size_t>(size), 0) {}

@@ -45,8 +45,8 @@ struct StepResult {
   StepHeader header;
   uint64_t plan_digest = 0;
   std::vector<SampledToken> sampled;  // in the order of the slices
-  // Blocks of the plan's swap-ins whose host block had another generation, in plan order. Results
-  // computed from these blocks are invalid.
+  // Blocks that swap-ins of the plan left unchanged, because the host blocks had other generations.
+  // In plan order. Results computed from these blocks are invalid.
   std::vector<BlockId> failed_swap_ins;
   // All swaps of the step with this id and of earlier steps are done. A step without slices waits
   // for all swaps.

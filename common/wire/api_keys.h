@@ -1,6 +1,6 @@
 // ApiKeys holds the keys that a port accepts. The keys come from a file that may be replaced while
-// the process runs (reloaded.h). Replace the file atomically, by a rename: half of a file may be a
-// valid file.
+// the process runs (reloaded.h). Replace the file atomically, by a rename, because a half-written
+// file can be valid and lack keys.
 //
 // Each line has one key: the SHA-256 of the key in hex, white space, and the tenant's name (by the
 // rule of id_text.h). A tenant may have several keys. Lines that are empty or begin with '#' are

@@ -12,8 +12,8 @@ namespace {
 constexpr int kWorkerKeepaliveMs = 500;
 constexpr int kWorkerMinPingIntervalMs = 100;
 constexpr int kWorkerMaxStreams = 16;
-// gRPC uses its "minimum backoff" as the timeout of a connection attempt. A busy machine may take
-// this long to answer.
+// gRPC uses its "minimum backoff" as the timeout of a connection attempt. A worker on a busy
+// machine can take this long to accept the connection.
 constexpr int kWorkerConnectTimeoutMs = 1'000;
 
 constexpr int kPublicKeepaliveMs = 20'000;
@@ -60,7 +60,7 @@ void RefuseCompression(grpc::ChannelArguments& arguments) {
 }
 
 // Bounds the memory of all connections together; other limits bound each connection or stream
-// alone. A message that exceeds the quota ends a stream of an arbitrary client, but honest load
+// alone. If a message exceeds the quota, gRPC ends a stream of any one client, but honest load
 // stays far below the quota.
 void LimitResources(grpc::ServerBuilder& builder) {
   grpc::ResourceQuota quota;
@@ -133,7 +133,7 @@ grpc::ChannelArguments PublicChannelArguments() {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kClientKeepaliveTimeoutMs);
   // Since gRPC 1.60 the keepalive timeout alone has no effect: the ping timeout of 60 s applies.
   arguments.SetInt("grpc.http2.ping_timeout_ms", kClientKeepaliveTimeoutMs);
-  // 0 removes the limit on pings without data: the client of a stream sends no data.
+  // 0 removes the limit on pings without data, since a client that reads a stream sends no data.
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kClientConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kClientMinReconnectMs);

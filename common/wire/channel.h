@@ -1,7 +1,7 @@
 // Settings of the two kinds of gRPC connection. "Worker" connections join a scheduler and its
-// workers: one long stream of steps, where a silent peer must be noticed within a second. "Public"
-// connections come from many untrusted clients. Neither end decompresses: a compressed call is
-// refused with UNIMPLEMENTED.
+// workers. They carry one long stream of steps, and a silent peer must be noticed within a second.
+// "Public" connections come from many untrusted clients. Neither end decompresses: a compressed
+// call is refused with UNIMPLEMENTED.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_CHANNEL_H_
@@ -40,8 +40,9 @@ void ConfigureWorkerServer(grpc::ServerBuilder& builder);
 
 // Sets up the clients' port: 128 streams a connection; messages of 4 MiB in, 1 MiB out; 16 KiB of
 // metadata; a ping to each client every 20 s, and at most one ping from each client every 2 s. A
-// connection is closed when it has been idle for 5 min, or at the age of 30 min, after which its
-// calls have 2 h to end. All connections together take at most 1 GiB of memory and 32 threads.
+// connection is closed when it has been idle for 5 min. A connection that is 30 min old takes no
+// new calls, and its running calls have 2 h to end. All connections together take at most 1 GiB of
+// memory and 32 threads.
 void ConfigurePublicServer(grpc::ServerBuilder& builder);
 
 // Returns settings with which a client notices a dead peer within 7 s, gives up an attempt to

@@ -1,5 +1,5 @@
 // Credentials of our ports and of our channels: TLS with the files of a TlsFiles, or plain text. A
-// port may also check each call before the call begins.
+// port can also check each call before the call begins.
 //
 // A server reads its TlsFiles at each new connection, so that replaced files apply to the next
 // connection and do not break open connections. A channel keeps the files that it was dialed with.

@@ -1,11 +1,11 @@
-// CheckExpansion refuses a serialized message that would take many times as much memory, after
-// parsing, as it has bytes. An empty message in a list is 2 bytes on the wire and some 50 in
-// memory, so 4 MiB of empty messages become 100 MiB.
+// CheckExpansion refuses a serialized message that would take many times its size in memory after
+// parsing. An empty message in a list is 2 bytes on the wire and some 50 in memory, so 4 MiB of
+// empty messages become 100 MiB.
 //
 // Thread safety: a free function, safe from any thread.
 // Errors:        kInvalidArgument, reason MALFORMED_PROTO: too many fields, or bytes that are no
 //                message of the type.
-// Cost:          reads the bytes once; numbers in packed columns are skipped as one field.
+// Cost:          reads the bytes once; a packed column of numbers is skipped as one field.
 #ifndef QUIRE_COMMON_WIRE_EXPANSION_GUARD_H_
 #define QUIRE_COMMON_WIRE_EXPANSION_GUARD_H_
 

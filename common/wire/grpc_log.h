@@ -3,10 +3,10 @@
 // as soon as connections cause errors.
 //
 // Clients can provoke any number of errors, and choose a part of their text. So each place (file
-// and line) in gRPC's source logs at most one error every ten seconds, of at most 200 bytes without
-// control characters. The line has the number of errors of the same place that were left out since
-// the last line. Messages of lower severity appear only if the variable GRPC_VERBOSITY is set, and
-// are not limited.
+// and line) in gRPC's source logs at most one error every ten seconds. The error's text is cut to
+// 200 bytes and has no control characters. The log line says how many errors of the same place were
+// left out since the place's previous line. Messages of lower severity appear only if the variable
+// GRPC_VERBOSITY is set, and are not limited.
 #ifndef QUIRE_COMMON_WIRE_GRPC_LOG_H_
 #define QUIRE_COMMON_WIRE_GRPC_LOG_H_
 

@@ -39,7 +39,8 @@ namespace {
 // HTTP port.
 constexpr int kReservedFiles = 64;
 constexpr int kBacklog = 1024;
-// Most connections accepted from one socket before the other sockets and stop_ are polled.
+// Upper bound on the connections accepted from one socket before the other sockets and stop_ are
+// polled.
 constexpr int kMaxAcceptsInARow = 64;
 constexpr int kNoFilesPauseMillis = 100;
 constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
@@ -148,13 +149,13 @@ absl::Status Listener::BindUnix() {
     return CannotListen(address_);
   }
   std::copy(address_.unix_path.begin(), address_.unix_path.end(), where.sun_path);
-  // Replacing a live process's socket would leave both processes unreachable once this process
+  // Replacing a live process's socket would leave both processes unreachable when this process
   // ends.
   if (IsListenedOn(address_.unix_path)) {
     errno = EADDRINUSE;
     return CannotListen(address_);
   }
-  // A socket file that remains was left by a dead process.
+  // Nobody listens, so a socket file at this path was left by a dead process.
   std::error_code error;
   if (std::filesystem::is_socket(address_.unix_path, error)) {
     std::filesystem::remove(address_.unix_path, error);
@@ -342,8 +343,9 @@ void Listener::RefuseUser() {
   }
 }
 
-// Waits after accept failed because even the reserved descriptors are in use, or because memory is
-// short. Meanwhile clients wait in the kernel's accept queue.
+// Pauses accepting for kNoFilesPauseMillis, or until Stop. Called when accept has failed: even the
+// reserved descriptors are in use, or memory is short. Meanwhile clients wait in the kernel's
+// accept queue.
 void Listener::WaitForFiles() {
   if (IsTimeToLog(&files_logged_at_)) {
     LogWarning(

@@ -5,7 +5,7 @@
 // The server's first byte or the end of the connection counts as an answer. So a server that
 // refuses a connection because it has too many connections does not count as deaf.
 //
-// Thread safety: is_deaf from any thread. The probe's own thread dials, and it can wait.
+// Thread safety: is_deaf from any thread. The probe's own thread dials and waits for answers.
 #ifndef QUIRE_COMMON_WIRE_LISTENER_PROBE_H_
 #define QUIRE_COMMON_WIRE_LISTENER_PROBE_H_
 

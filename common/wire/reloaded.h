@@ -6,8 +6,8 @@
 // logged once.
 //
 // Thread safety: any thread.
-// Cost:          Get takes a lock and copies a shared_ptr. The files are read and checked twice in
-//                kMaxAgeNs.
+// Cost:          Get takes a lock and copies a shared_ptr. The thread reads and checks the files
+//                twice per kMaxAgeNs.
 #ifndef QUIRE_COMMON_WIRE_RELOADED_H_
 #define QUIRE_COMMON_WIRE_RELOADED_H_
 

@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-constexpr size_t kMaxEvents = 64;  // most events returned by one call of epoll_wait
+constexpr size_t kMaxEvents = 64;  // upper bound on events of one epoll_wait
 constexpr std::string_view kHttp2 = "PRI * HTTP/2.0";
 constexpr std::string_view kTlsHandshake = "\x16\x03";
 

@@ -1,4 +1,5 @@
-// WatchStream is one Watch call to one worker; callbacks deliver its reports and its end.
+// WatchStream is one Watch call to one worker; callbacks deliver the worker's reports
+// and the call's end.
 //
 // Thread safety: Cancel may be called from any thread. Callbacks come from library threads, one at
 //                a time, on_end last and exactly once.

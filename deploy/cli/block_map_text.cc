@@ -30,8 +30,8 @@ struct Cell {
   double num_active = 0;
   double num_leaving = 0;
   double num_shared = 0;
-  double most = 0;      // active blocks in the merged cell that has most of them
-  uint64_t holder = 0;  // holder in that merged cell
+  double most = 0;      // of the cells merged into this one, the greatest num_active
+  uint64_t holder = 0;  // holder of the cell that has this num_active
 };
 
 template <typename Column>

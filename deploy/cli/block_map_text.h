@@ -36,9 +36,9 @@ inline constexpr char kLeavingColour[] = "38;5;208";
 // Returns the color of a holder. A holder has the same color in every frame.
 std::string ColourOfHolder(uint64_t number);
 
-// Returns at most max_lines lines of at most `width` glyphs each. Values that a column of `map`
-// lacks count as 0; cells beyond an upper bound are dropped. REQUIRES: width and max_lines are
-// positive.
+// Returns at most max_lines lines of at most `width` glyphs each. If a field of `map` has too few
+// values, the missing values count as 0. Cells after the first 4,096 are dropped. REQUIRES: width
+// and max_lines are positive.
 std::vector<std::vector<ColouredText>> BlockMapLines(const v1::BlockMap& map,
                                                      int width,
                                                      int max_lines,

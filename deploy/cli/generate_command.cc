@@ -26,8 +26,8 @@
 namespace quire {
 namespace {
 
-// Upper bound on the wait for the first message. It is short because a person waits, perhaps for a
-// wrong address. For later messages the limits of RetryPolicy hold.
+// Upper bound on the wait for the first message. It is short because a person waits, and the
+// address may be wrong. For later messages the limits of RetryPolicy hold.
 constexpr std::chrono::seconds kMaxUnansweredAtFirst(30);
 
 constexpr char kGenerateUsage[] =

@@ -38,7 +38,7 @@ void Write(std::string_view bytes) {
   }
 }
 
-// Enter and Leave call only async-signal-safe functions: signal handlers call them.
+// Signal handlers call Enter and Leave, so these two call only async-signal-safe functions.
 void Enter() {
   if (has_saved_input) {
     termios input = saved_input;

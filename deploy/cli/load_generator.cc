@@ -26,7 +26,8 @@ namespace {
 constexpr int32_t kStreamsPerConnection = 64;
 constexpr int32_t kMaxConnections = 64;
 
-// Counts running streams. Its caller waits until another stream may start, or until all have ended.
+// Counts running streams. Enter waits until another stream is allowed to start. AwaitEmpty waits
+// until all streams have ended.
 class Gate {
  public:
   explicit Gate(int32_t limit) : limit_(limit) {}

@@ -47,7 +47,8 @@ struct LoadReport {
 // Returns percentile p (0 to 100) of the values; 0 if there are no values.
 double Percentile(std::vector<double> values, double p);
 
-// timeout_ms: the deadline for num_in_time; 0: no deadline.
+// Computes the figures of the records. `percentiles`: percentages for LatencyFigures. timeout_ms:
+// the deadline for num_in_time; 0: no deadline.
 LoadReport MakeReport(const std::vector<RequestRecord>& records,
                       const std::vector<double>& percentiles,
                       int64_t timeout_ms = 0);

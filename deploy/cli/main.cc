@@ -34,7 +34,8 @@ quire COMMAND --help tells more.
 
 }  // namespace
 
-// Reading JSON throws only if a type was not checked before, which clang-tidy cannot see.
+// Reading a JSON value throws only if it has the wrong type. All types are checked before, which
+// clang-tidy cannot see.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   std::vector<std::string> args(argv + 1, argv + argc);

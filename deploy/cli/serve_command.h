@@ -15,7 +15,7 @@
 
 namespace quire {
 
-// Returns the exit code; README.md has the table.
+// Returns the exit code; README.md in this folder lists the codes.
 int RunServe(const std::vector<std::string>& args);
 
 }  // namespace quire

@@ -291,8 +291,8 @@ bool Supervisor::EndsServer(int wait_status) const {
          code == kExitDevice;
 }
 
-// Sleeps until a signal or a line of the scheduler comes, but at most kPollMillis: poll(2) does not
-// see reports of workers and answers to the probe.
+// Sleeps until a signal or a line of the scheduler comes. Sleeps for at most kPollMillis, because
+// poll(2) sees neither the workers' reports nor the answers to the probe.
 void Supervisor::Wait() {
   ChildProcess* scheduler = scheduler_.process();
   const int output_fd = scheduler == nullptr ? -1 : scheduler->output_fd();
@@ -321,7 +321,8 @@ void Supervisor::ReadSignals() {
   }
 }
 
-// Workers that take longer than kStopNs are killed by the destructor of ChildProcess.
+// Asks the workers to stop, and waits until they have ended, but at most kStopNs. Workers that
+// still run then are killed by the destructor of ChildProcess.
 void Supervisor::StopWorkers() {
   bool is_running = true;
   for (const auto& worker : workers_) {

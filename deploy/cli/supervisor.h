@@ -1,16 +1,16 @@
-// Supervisor keeps a scheduler and its workers running until a signal asks it to stop. When the
-// server has been ready, no program that dies or hangs ends the supervisor:
+// Supervisor keeps a scheduler and its workers running until a signal asks it to stop. After the
+// server was ready for the first time, no program that dies or hangs ends the supervisor:
 //   - a program that ends is started again, after a pause (restart_policy.h); the scheduler gets
 //     the ports that it had before; workers are restarted even while the scheduler drains
 //   - a worker that is started again gets the sizes of KV cache and swap space, and the HTTP port,
 //     of the worker's first start
 //   - a worker that reports nothing for 4 s, a worker that loads without progress for 120 s, and a
 //     scheduler that does not answer for 10 s, are killed and started again
-// If another scheduler has taken over the workers, our scheduler becomes a standby, and so does its
-// next start: otherwise it would take the workers back. The workers are kept running for the other
-// scheduler.
-// Until the server has been ready, the supervisor ends if a restart would not help: if a program's
-// exit code says so, or if the scheduler refuses its worker.
+// If another scheduler has taken over the workers, our scheduler becomes a standby. If it is
+// started again, it starts as a standby: otherwise it would take the workers back. The workers are
+// kept running for the other scheduler. Before the server was ready for the first time, the
+// supervisor ends if a restart would not help: if a program's exit code says so, or if the
+// scheduler refuses its worker.
 //
 // Thread safety: only from the thread that forks, because the kernel kills the programs when that
 //                thread ends. Blocks only in poll(2), and for at most 5 s when it stops the
@@ -85,8 +85,8 @@ class Supervisor {
 
   // Starts the child if it is due. Returns true if it was started now.
   bool Start(SupervisedChild& child, Instant now);
-  // Returns true if an exit with this status ends the server: it was never ready, and a restart
-  // would not help.
+  // Returns true if an exit with this status ends the server. That is so if the server was never
+  // ready and a restart would not help.
   bool EndsServer(int wait_status) const;
 
   void SetStandby(bool stands_by);

@@ -15,8 +15,8 @@ namespace quire {
 
 class Watchdog {
  public:
-  // Upper bound on the silence counted between two calls of IsSilent. A caller that calls less
-  // often was itself stopped meanwhile, and has missed signs.
+  // Upper bound on the silence counted between two calls of IsSilent. If more time lies between the
+  // two calls, the caller was itself stopped meanwhile, and has missed signs.
   static constexpr int64_t kMaxLookIntervalNs = 500 * kNanosPerMilli;
 
   explicit Watchdog(int64_t limit_ns) : limit_ns_(limit_ns) {}

@@ -35,7 +35,7 @@
 
 namespace quire {
 
-// Positions of a chunk. Another value would change bits of the results.
+// Number of positions in a chunk. Another value would change bits of the results.
 inline constexpr int32_t kAttentionChunkTokens = 256;
 
 // PrepareAttention RMS-normalises q and k per head if norm weights are given, rotates q and k (RoPE

@@ -44,8 +44,8 @@ struct LinearSource {
   // summed in one accumulator, k ascending. The segments' sums are added as a balanced binary tree,
   // ((0+1)+(2+3))+((4+5)+(6+7)).
   int64_t num_segments = 1;
-  // Whether a backend that quantises weights may store these in fewer bits. If not, these weights
-  // keep their type.
+  // Whether a backend that quantises weights is allowed to store this layer's weights in fewer
+  // bits. If not, they keep their type.
   bool is_quantizable = false;
   // If not null, the parts have no data: each row of a part is read once, through the reader.
   const RowReader* reader = nullptr;
@@ -75,7 +75,7 @@ struct EmbeddingParams {
   const TokenId* token_ids = nullptr;  // [num_tokens]
   MatrixView table = {};               // [rows, width]
   // If not null, `table` has no data, and its rows are read from this packed matrix instead. Null
-  // unless KernelBackend::packs_while_reading.
+  // if KernelBackend::packs_while_reading returns false.
   const PackedLinear* packed_table = nullptr;
   // The token of the table's first row. In a group each rank has the rows of some tokens only, and
   // writes zeros for the other tokens.

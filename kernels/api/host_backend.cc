@@ -27,7 +27,7 @@ class HostMemory final : public DeviceMemory {
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> HostBackend::Allocate(int64_t bytes) {
   // Without MAP_NORESERVE, Linux could refuse a KV pool that is larger than the memory that is free
-  // now. Only the operator's setting limits the pool.
+  // now. Only the operator's setting should limit the pool.
   void* data = bytes <= 0 ? MAP_FAILED
                           : mmap(nullptr,
                                  static_cast<size_t>(bytes),

@@ -24,10 +24,11 @@ absl::StatusOr<std::unique_ptr<WindowMemory>> MakeHostWindows(const WindowShape&
 
 int64_t HostPageBytes();
 
-// Returns how many mappings Linux allows a process, or its default if the limit cannot be read.
+// Returns how many mappings Linux allows a process. If the limit cannot be read, returns Linux's
+// default.
 int64_t MaxMappings();
-// Returns an upper bound on the places that show a block at a time. More such places would leave
-// too few mappings for the rest of the process.
+// Returns how many places can show blocks at the same time. If more places did, too few mappings
+// would be left for the rest of the process.
 int64_t MaxMappedHostPlaces();
 
 }  // namespace quire

@@ -47,7 +47,7 @@ class KernelBackend {
  public:
   virtual ~KernelBackend() = default;
 
-  // Returns on a CPU "cpu-amx", "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable" or
+  // On a CPU, returns "cpu-amx", "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable" or
   // "reference". The name is part of the determinism fingerprint: backends with the same name give
   // the same bits. Any thread.
   virtual std::string name() const = 0;
@@ -81,8 +81,8 @@ class KernelBackend {
   // Returns the page size of windows; a block's size must be a multiple of it. 0: the backend has
   // no windows. Any thread.
   virtual int64_t window_page_bytes() const { return 0; }
-  // Returns an upper bound on the places that show a block at a time (window_memory.h), for windows
-  // of any shape; nullopt: no bound. Any thread.
+  // Returns how many places (window_memory.h) can show blocks at the same time, for windows of any
+  // shape; nullopt: no bound. Any thread.
   virtual std::optional<int64_t> max_window_places() const { return std::nullopt; }
   // Returns a pool and windows onto it (window_memory.h). Errors: kResourceExhausted, reason
   // MEMORY. REQUIRES: window_page_bytes() > 0 and divides shape.block_bytes.
@@ -176,8 +176,8 @@ class KernelBackend {
   virtual void Broadcast(std::span<std::byte> data) = 0;
 
   // Returns a counter that grows while operations run and stops if they are stuck. On a CPU it
-  // counts finished parts of operations. On a GPU it counts submitted operations; as many as a
-  // queue holds may not have run yet. Any thread; the counter may lag a little.
+  // counts finished parts of operations. On a GPU it counts submitted operations, including those
+  // that still wait in a queue. Any thread; the counter may lag a little.
   virtual uint64_t progress() const = 0;
 };
 

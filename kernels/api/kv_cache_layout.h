@@ -15,7 +15,7 @@
 //
 //   K | V | key_scale[block_size_tokens] | value_scale[block_size_tokens]
 //
-// The number of an element is its stored number * the scale of its slot. A scale depends on its own
+// An element stands for its stored number times the scale of its slot. A scale depends on its own
 // token's key or value alone, so that a token's bytes do not depend on its block or its step.
 // Scales lie in the block, so that a copied block is complete. Scales cost 8 bytes a (token, head,
 // layer) on top of 2 * head_dim bytes for key and value: 6 % at head_dim 64.
@@ -102,8 +102,8 @@ inline KvCacheLayout WithScales(KvCacheLayout layout) {
   }
   constexpr int64_t kScaleBytes = sizeof(float);
   const int64_t scales_bytes = kScaleBytes * layout.block_size_tokens;
-  // Rounds up to a multiple of 4, because the values do not end at one if head_dim and block size
-  // are both odd.
+  // Rounds up to a multiple of 4. If head_dim and block size are both odd, the values end at an
+  // offset that is not a multiple of 4.
   layout.key_scale_offset = (layout.head_stride + kScaleBytes - 1) / kScaleBytes * kScaleBytes;
   layout.value_scale_offset = layout.key_scale_offset + scales_bytes;
   layout.head_stride = layout.value_scale_offset + scales_bytes;

@@ -2,9 +2,9 @@
 // of a row matter, each rank sends only that many greatest values of its part.
 //
 // Thread safety: as Communicator.
-// Cost:          for a whole row, its bytes are sent, and copied twice. For candidates, two
-//                passes over the part, 8 bytes sent for each candidate, and one row that rank 0
-//                fills. Allocates only if rows need more room than ever before.
+// Cost:          a whole row: one transfer and two copies of its bytes. Candidates: two passes over
+//                the part, 8 bytes sent for each candidate, and one row that rank 0 fills.
+//                Allocates only if rows need more room than ever before.
 #ifndef QUIRE_KERNELS_API_ROW_GATHER_H_
 #define QUIRE_KERNELS_API_ROW_GATHER_H_
 

@@ -2,9 +2,9 @@
 //
 // Steps, in order: logit bias and banned tokens; repetition, then frequency and presence penalties;
 // greedy arg max, or temperature, min-p, top-k, top-p and one draw. Reported log-probabilities are
-// those of the model's row, before bias, penalties and temperature, as vLLM's raw_logprobs. Ties go
-// to the lowest token id everywhere. top-p keeps the smallest set of likeliest tokens whose
-// probability reaches top_p, at least one.
+// those of the model's row, before bias, penalties and temperature, like vLLM's raw_logprobs. Ties
+// go to the lowest token id everywhere. top-p keeps the smallest set of likeliest tokens whose
+// probability reaches top_p; the set has at least one token.
 //
 // The draw: Philox4x32-10, key = seed, counter = (0, token_index, draw number, 0). The first of the
 // four resulting words, times 2^-32, is u, uniform in [0, 1). The token is the first kept token, in

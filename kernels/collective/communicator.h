@@ -7,7 +7,7 @@
 // undefined, and later operations do nothing.
 //
 // Thread safety: one caller at a time (the executor thread), except for Abort and status.
-// Cost:          AllReduce sends and receives the data log2(size) times, Gather and Broadcast
+// Cost:          AllReduce sends and receives the data log2(size) times. Gather and Broadcast
 //                follow a binomial tree. Allocates only when a call has more data than all calls
 //                before it.
 // Source:        Thakur, Rabenseifner and Gropp 2005, section 3.
@@ -58,9 +58,9 @@ class Communicator {
   // Breaks the group if a link has ended. Returns whether the group is still unbroken. For a caller
   // that waits for ranks outside the operations above, as in NCCL.
   bool CheckLinks();
-  // Marks the start or end of a wait outside the operations above. The straggler is then unknown,
-  // so a waiting rank sets `*waits_for_rank` to the next rank. A reader that follows these numbers
-  // from rank to rank ends at a rank that does not wait: a straggler.
+  // Marks the start or end of a wait outside the operations above. In such a wait a rank does not
+  // know which rank is late, so it sets `*waits_for_rank` to the next rank. A reader that follows
+  // these numbers from rank to rank ends at a rank that does not wait: a late one.
   void SetWaiting(bool waits);
 
   // Time spent in operations so far, waiting included. Called only on the thread of the operations.

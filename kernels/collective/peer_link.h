@@ -6,11 +6,10 @@
 //
 // Thread safety: one caller at a time; Abort from any thread.
 // Errors:        kUnavailable, reason GROUP_BROKEN, in each of these cases: the other end has
-// closed
-//                or is dead; the connection is broken; received bytes were altered on the way; the
-//                shared memory holds an impossible counter; Abort was called. The link stays
-//                broken. A waiting caller learns of an Abort of either end at once, and of the
-//                death of the other process within 3 ms.
+//                closed or is dead; the connection is broken; received bytes were altered on the
+//                way; the shared memory holds an impossible counter; Abort was called. The link
+//                stays broken. A waiting caller learns of an Abort of either end at once, and of
+//                the death of the other process within 3 ms.
 // Cost:          shared memory: a copy at the sender; at the receiver another copy, or none in
 //                Merge; no system call unless an end sleeps. A socket: two copies, and at least two
 //                system calls. Encryption needs more copies and calls (TlsChannel).

@@ -335,8 +335,8 @@ class PeerListener::Gathering {
     stranger.way.Close();
   }
 
-  // Makes the stranger's connection the neighbour's. Replaces an earlier one if the rank has dialed
-  // again.
+  // Gives the stranger's connection to the neighbour. Replaces the neighbour's earlier connection
+  // if the rank has dialed again.
   bool Welcome(Stranger& stranger, Neighbour& neighbour) const {
     std::unique_ptr<SharedChannel> channel;
     if (stranger.memory.is_open()) {

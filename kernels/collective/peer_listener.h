@@ -40,7 +40,7 @@ struct GroupMembership {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   std::string secret;                   // kGroupSecretBytes bytes, equal on all ranks
-  std::vector<std::string> rendezvous;  // addresses of all ranks, whose number is a power of two
+  std::vector<std::string> rendezvous;  // addresses of all ranks; a power of two of them
 };
 
 inline constexpr size_t kGroupSecretBytes = 32;
@@ -49,8 +49,8 @@ class PeerListener {
  public:
   // Listens on a Unix socket. Replaces a file at the path unless a process listens there; the
   // destructor removes the file. `num_sharers`: how many ranks share this process's CPUs. A waiting
-  // rank spins before it sleeps only if this process may use at least `num_sharers` CPUs, and at
-  // least one CPU for each rank of the group with a Unix socket.
+  // rank spins before it sleeps only if this process can use at least `num_sharers` CPUs, and at
+  // least as many CPUs as the group has ranks with a Unix socket.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path,
                                                               int32_t num_sharers);
   // Listens on TCP at an address of this machine, such as "10.0.0.3" or "::1". Port 0 takes any

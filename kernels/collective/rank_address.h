@@ -31,7 +31,8 @@ struct RankAddress {
   // Returns false for TCP.
   bool is_unix() const { return storage.ss_family == AF_UNIX; }
 
-  // Returns a new non-blocking socket for the address; it is not open if the system refuses it.
+  // Returns a new non-blocking socket for the address. If the system refuses to make a socket, the
+  // result is not open.
   FileDescriptor NewSocket() const;
 };
 

@@ -39,8 +39,8 @@ class RingWriter {
 
   // Returns the free bytes, or nullopt if the reader's counter is impossible.
   std::optional<size_t> Room() const;
-  // Copies as much of `bytes` as fits contiguously: whole lines, or all. Returns the number of
-  // bytes copied, or nullopt as Room does.
+  // Copies as much of `bytes` as fits contiguously: all of it, or whole lines. Returns the number
+  // of bytes copied, or nullopt if the reader's counter is impossible.
   std::optional<size_t> Write(std::span<const std::byte> bytes);
 
  private:
@@ -57,8 +57,8 @@ class RingReader {
 
   // Returns the bytes to read, or nullopt if the writer's counter is impossible.
   std::optional<size_t> Available() const;
-  // Returns at most `max_bytes` contiguous bytes, valid until Release, or nullopt as Available
-  // does.
+  // Returns at most `max_bytes` contiguous bytes, valid until Release, or nullopt if the writer's
+  // counter is impossible.
   std::optional<std::span<const std::byte>> Peek(size_t max_bytes) const;
   // Frees the lines that hold the first `num_bytes` bytes that Peek returned.
   void Release(size_t num_bytes);

@@ -69,8 +69,8 @@ class TlsChannel {
   // Advances the handshake by the bytes that have come. Call ShakeHands again when more bytes have
   // come.
   Progress ShakeHands();
-  // Whether the other end has the secret, or replays messages of an end that has it. Becomes true
-  // before the handshake is done.
+  // Whether the other end has shown the secret. Also true if the other end replays messages of an
+  // end that has the secret. Becomes true before the handshake is done.
   bool has_shown_secret() const;
 
   // REQUIRES, also for Receive: ShakeHands has returned kDone. Returns how many bytes were taken,
@@ -103,7 +103,7 @@ class TlsChannel {
   const int socket_;
   const std::vector<std::string> identities_;
   const int64_t max_records_per_key_;
-  std::string secret_;  // overwritten once the handshake is done
+  std::string secret_;  // overwritten when the handshake is done
   std::unique_ptr<SSL, Free> ssl_;
   bool is_done_ = false;
   bool is_over_ = false;

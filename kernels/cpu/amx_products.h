@@ -1,5 +1,5 @@
-// The inner loops of linear_amx.cc. A loop computes four tiles of sums at a time: of two tiles of
-// rows and two of columns, or of one tile of rows and four of columns.
+// The inner loops of linear_amx.cc. A loop computes four tiles of sums at a time: from two tiles
+// of rows and two of columns, or from one tile of rows and four of columns.
 //
 // Thread safety: tiles belong to the thread that has configured them.
 #ifndef QUIRE_KERNELS_CPU_AMX_PRODUCTS_H_

@@ -43,7 +43,7 @@ class CandidateSet {
   double TotalMass() const;
 
   void KeepLikeliest(int64_t count);
-  // Keeps the likeliest tokens until their mass reaches `mass`, and at least one token.
+  // Keeps the smallest set of likeliest tokens that reaches `mass`, but at least one token.
   void KeepMass(double mass);
 
   // Returns the first token, in id order, at which the running sum of weights exceeds u * total.

@@ -1,11 +1,12 @@
 // CreateCpuBackend makes the CPU implementation of KernelBackend.
 //
-// Five instruction-set paths are compiled in. The first path that the machine supports is used: AMX
-// with bf16 products, AVX-512 with bf16 products, AVX-512, AVX2 with FMA, and portable C++. The
-// first two paths differ from the third only for bf16 weights and a bf16 KV cache: they round the
-// other factor of each product to bf16 too, and multiply at twice the rate or more. Within one path
-// a result has the same bits for any batch, chunking and number of threads; results of different
-// paths differ by rounding.
+// Five instruction-set paths are compiled in, in this order: AMX with bf16 products, AVX-512 with
+// bf16 products, AVX-512, AVX2 with FMA, and portable C++. The first path that the machine supports
+// is used. The first two paths differ from the third only for bf16 weights and a bf16 KV cache:
+// they round the other factor of each product to bf16 too, and multiply at least twice as fast.
+//
+// Within one path a result has the same bits for any batch, chunking and number of threads. Results
+// of different paths differ by rounding.
 //
 // Thread safety: CreateCpuBackend is safe from any thread. For the backend see KernelBackend.
 #ifndef QUIRE_KERNELS_CPU_CPU_BACKEND_H_
@@ -22,7 +23,7 @@ namespace quire {
 
 struct CpuBackendOptions {
   int num_threads = 0;  // 0: one for each CPU that this process may use (affinity, cgroup quota)
-  int num_sharers = 1;  // processes that divide the CPUs if num_threads is 0
+  int num_sharers = 1;  // if num_threads is 0: how many processes share the CPUs
   // "amx", "avx512bf16", "avx512", "avx2" or "portable"; "": the first one that is supported.
   std::string_view isa = "";
 };

@@ -1,7 +1,7 @@
 // HugeArena gives out long-lived memory in huge pages, for packed weights. Weights are read from
 // end to end in every step, and huge pages save most of the page-table walks. Small pieces lie one
 // directly behind another and share pages. Separate pages would waste up to a megabyte per matrix,
-// which is much if a rank has only a part of the matrix.
+// which is a large share if a rank has only a part of the matrix.
 //
 // Thread safety: one caller at a time. Memory taken may outlive the arena.
 // Cost:          memory is mapped 64 MiB at a time, and becomes resident when it is written.

@@ -106,7 +106,7 @@ struct LinearTile {
   float* y = nullptr;
   int64_t y_stride = 0;
   int64_t columns = 0;       // columns of y from the panel's first column on
-  float* levels = nullptr;   // sums of finished segments for this tile: level 0
+  float* levels = nullptr;   // level 0 of this tile's sums of finished segments
   int64_t level_stride = 0;  // elements from level to level
   int64_t level_row = 0;     // elements from row to row of a level
   const float* bias = nullptr;
@@ -123,7 +123,7 @@ struct LinearKernel {
   static constexpr int kTileRows = 6;
   // Upper bound on the bytes of x that stay in the cache.
   static constexpr int64_t kCacheBytes = int64_t{384} * 1024;
-  // Upper bound on the bytes of one panel's piece that several tiles read in turn.
+  // Upper bound on the bytes of one piece of a panel, if several tiles read the piece in turn.
   static constexpr int64_t kPieceBytes = int64_t{64} * 1024;
   static constexpr int64_t kCacheLine = 64;
 

@@ -82,8 +82,8 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Computes scores in groups of kLanes slots. Writes each group that overlaps `any`, with its
-  // slots outside `any` too.
+  // Computes scores in groups of kLanes slots. Writes each group that overlaps `any` as a whole,
+  // including its slots outside `any`.
   static void ScoreRows(const Term* q,
                         int32_t rows,
                         const Panel* keys,

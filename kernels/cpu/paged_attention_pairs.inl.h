@@ -117,8 +117,7 @@ struct PairProducts {
         reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(term.bits))),
         reinterpret_cast<__m512bh>(values));
   }
-  // If a slot of the pair is outside the range, multiplies with weight and value zero for this
-  // slot.
+  // As Multiply, but with weight and value zero for a slot of the pair that is outside the range.
   static Vec MultiplyPart(Term term, Operand values, int32_t slot, SlotRange range, Vec sum) {
     const uint32_t inside =
         (range.contains(slot) ? 0xFFFFU : 0U) | (range.contains(slot + 1) ? 0xFFFF0000U : 0U);

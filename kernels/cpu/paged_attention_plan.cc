@@ -21,7 +21,7 @@ constexpr int64_t kMaxSplitRows = 16;
 struct Tiling {
   int32_t heads_per_kv_head = 0;
   int32_t queries_per_tile = 0;
-  int64_t rows_chunks_per_task = 0;  // tasks whose rows * chunks exceed it are split; 0: none
+  int64_t rows_chunks_per_task = 0;  // tasks with more rows * chunks are split; 0: no splits
 };
 
 struct Counts {
@@ -64,8 +64,8 @@ void ForEachTileOf(const PagedAttentionParams& p, const Tiling& tiling, int32_t 
   }
 }
 
-// Visits large tasks first, so that small tasks finish last: first prompts, each from its end, then
-// decodes.
+// Visits the tasks of prompts first, each prompt from its end, and then the tasks of decodes. So
+// large tasks come first, and small tasks finish last.
 template <typename Fn>
 void ForEachWholeTask(const PagedAttentionParams& p, const Tiling& tiling, const Fn& fn) {
   for (bool decodes : {false, true}) {

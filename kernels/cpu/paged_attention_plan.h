@@ -44,7 +44,7 @@ struct AttentionPlan {
   AttentionSplit* splits = nullptr;
   int32_t num_tasks = 0;
   size_t work_bytes = 0;  // bytes of the memory that each thread needs for a task
-  // Memory of work_bytes for thread 0. It lies behind the plan in the scratch memory of thread 0.
+  // The work_bytes bytes for thread 0. They lie behind the plan in the scratch memory of thread 0.
   void* work_of_thread_0 = nullptr;
 
   void* WorkMemory(ThreadTeam& team, int thread) const {
@@ -52,7 +52,8 @@ struct AttentionPlan {
   }
 };
 
-// Floats of the partial result of one chunk: maximum, sum and weighted values of each row.
+// Returns how many floats hold the partial result of one chunk: maximum, sum and weighted values of
+// each row.
 inline int64_t PartialFloats(int64_t rows, int64_t head_dim) { return rows * (head_dim + 2); }
 
 // Writes the plan into team.Scratch(0, ...), which belongs to the plan until the attention call

@@ -2,7 +2,7 @@
 // For AVX-512.
 //
 // exp(scale * (score - max)) is 2^t with t = (score - max) * f and f = scale / ln 2. For the
-// highest score t is exactly zero, however large the score is. The integer part of t becomes an
+// highest score, t is exactly zero, however large the score is. The integer part of t becomes an
 // exponent. 2 to the power of the fractional part, in [0, 1), is computed by a polynomial of degree
 // 4, with an error of at most 2.6e-6. Rounding to bf16 adds an error of up to 2e-3. A weight below
 // 2^-126 becomes zero.

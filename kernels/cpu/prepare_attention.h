@@ -4,7 +4,7 @@
 //
 // Thread safety: one caller per team at a time.
 // Cost:          one pass over qkv. Keys are stored dim-major, so each element of a key is written
-//                to another cache line.
+//                to a separate cache line.
 #ifndef QUIRE_KERNELS_CPU_PREPARE_ATTENTION_H_
 #define QUIRE_KERNELS_CPU_PREPARE_ATTENTION_H_
 

@@ -29,8 +29,8 @@ void ForEachPiece(int32_t size, const Fn& fn) {
 }
 
 struct VectorScale {
-  float scale = 0.0F;    // factor of a stored number when it is read
-  float inverse = 0.0F;  // factor of a number when it is stored; 0: zeros are stored
+  float scale = 0.0F;    // multiplies a stored number when it is read
+  float inverse = 0.0F;  // multiplies a number before it is stored; 0: zeros are stored
 };
 
 template <typename S>

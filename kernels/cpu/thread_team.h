@@ -1,9 +1,9 @@
 // ThreadTeam is a set of persistent threads that run the tasks of one kernel at a time.
 //
-// Tasks are handed out in order to the next idle thread, and the caller works too. A descheduled
-// thread delays only its current task. The other threads do not wait for a thread that is still
-// asleep. Any thread can run a task, so a task must write only its own data, and results must not
-// depend on the thread.
+// Each idle thread takes the next task, in ascending order, and the caller takes tasks too. A
+// descheduled thread delays only its current task. The other threads do not wait for a thread that
+// is still asleep. Any thread can run a task, so a task must write only its own data, and results
+// must not depend on the thread.
 //
 // Idle threads spin for kSpinMicros and then sleep; so does the caller while it waits for the last
 // tasks. Longer spinning would take time from other processes, with which a server shares its

@@ -12,8 +12,8 @@ constexpr int64_t kLineBytes = 64;
 // long enough for the hardware prefetcher.
 constexpr int64_t kRun = 64;
 
-// Number of rows of a tile, and of units in each row. So a tile consists of whole cache lines, both
-// in the source and in the destination.
+// A tile has this number of rows, and this number of units in each row. So it consists of whole
+// cache lines, both in the source and in the destination.
 template <typename Unit>
 constexpr int64_t kTile = kLineBytes / int64_t{sizeof(Unit)};
 

@@ -16,18 +16,18 @@
 //
 // Cache of 16-bit T: the mma runs in T. K rows are read by ldmatrix, V rows by ldmatrix.trans.
 //
-// Cache of e4m3: the mma runs in f16, which represents every e4m3 value exactly; P keeps 11
-// significant bits. ldmatrix moves pairs of bytes as if they were 16-bit elements. So each lane
-// receives 4 consecutive dims of K where the fragment wants 2, and 2 dims of V where it wants 1.
-// Instead of moving dims between lanes, both products permute the dims:
+// Cache of e4m3: the mma runs in f16, which represents every e4m3 value exactly. P is rounded to
+// f16's 11 significant bits. ldmatrix moves pairs of bytes as if they were 16-bit elements. So each
+// lane receives 4 consecutive dims of K where the fragment wants 2, and 2 dims of V where it wants
+// 1. Instead of moving dims between lanes, both products permute the dims:
 //   K: within 16 dims, B holds dims 4 quad + {0, 1} at k 2 quad + {0, 1}, and dims
 //      4 quad + {2, 3} at k 2 quad + 8 + {0, 1}. The sum over k stays the same because
 //      StoreQueryRow permutes Q in the same way.
 //   V: within 16 dims, the even dims are the columns of one C tile, and the odd dims are the
 //      columns of the next C tile. AccumulatorDim says which dim a register holds.
-// Queries of bf16 may exceed f16's range. So each query row is divided by a power of two that
-// brings the row's largest magnitude into [1, 2). The division changes no bit of elements down to
-// 2^-14 of the largest. MakeScoreRow multiplies the scale of the scores by the same power.
+// Queries of bf16 can exceed f16's range. So each query row is divided by a power of two that
+// brings the row's largest magnitude into [1, 2). Then elements down to 2^-14 of the largest are
+// exact in f16. MakeScoreRow multiplies the scale of the scores by the same power.
 //
 // Shared memory. Rows are padded to an odd number of 16-byte units, so that the 8 rows that one
 // phase of ldmatrix reads lie in 8 different groups of banks.
@@ -287,7 +287,7 @@ QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
   using Tile = KvTile<Cache, kHeadDim>;
   int lane = static_cast<int>(threadIdx.x % 32);
   if constexpr (sizeof(Cache) == 2) {
-    // Matrix 0: keys 0..7, k 0..7; 1: keys 0..7, k 8..15; 2 and 3: the same k, keys 8..15.
+    // Matrices 0 and 1: keys 0..7, k 0..7 and k 8..15. Matrices 2 and 3: the same, keys 8..15.
     int lane_row = lane / 16 * 8 + lane % 8;
     const uint8_t* lane_keys = keys + lane_row * Tile::kRowStride + lane / 8 % 2 * 16;
     QUIRE_UNROLL

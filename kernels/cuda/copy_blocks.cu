@@ -1,5 +1,5 @@
-// Copies whole blocks within the pool, for copy-on-write. CTA (i, j) copies chunk j, of 32 KB, of
-// block src[i] to block dst[i].
+// Copies whole blocks within the pool, for copy-on-write. A block is cut into chunks of 32 KB. CTA
+// (i, j) copies chunk j of block src[i] to block dst[i].
 //
 // Each thread has 8 loads of 16 bytes in flight before its first store, so a CTA of 256 threads has
 // 32 KB in flight. An SM needs about 32 KB in flight to use its share of the memory bandwidth.

@@ -43,8 +43,8 @@ int PollDeviceGroup(void* group, bool* is_settled);
 // Aborts operations under way and frees the group.
 int EndDeviceGroup(void* group);
 
-// Merges the ranks' data in place. dtype: f32, bf16 or f16. count: number of elements; for
-// Merge::kDisjoint all elements together have a multiple of 4 bytes.
+// Merges the ranks' data in place. dtype: f32, bf16 or f16. count: number of elements. For
+// Merge::kDisjoint the size of `data` must be a multiple of 4 bytes.
 int AllReduceOverGroup(
     void* group, void* data, int64_t count, DType dtype, Merge merge, Stream stream);
 int SendToGroup(void* group, const float* data, int64_t count, int32_t to_rank, Stream stream);

@@ -3,9 +3,9 @@
 //
 // Thread safety: one caller at a time for one Gemm object.
 // Errors:        0, a cudaError_t, kGemmError - cublasStatus_t, or kNoGemmLibrary.
-// Determinism:   emulated: an output depends on its own row and column alone. cuBLASLt: see
-//                GemmOptions::batch_invariant. Without batch_invariant, algorithms are chosen by
-//                timing, so another start of the process may choose other algorithms.
+// Determinism:   in the emulated build an output depends on its own row and column alone. For
+//                cuBLASLt, see GemmOptions::batch_invariant: without it, algorithms are chosen by
+//                timing, so another start of the process can choose different algorithms.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_H_
 #define QUIRE_KERNELS_CUDA_GEMM_H_
 

@@ -1,6 +1,6 @@
 // The product of the emulated build. This code replaces cuBLASLt rather than a kernel of this
-// project, so it is plain C++. A sum over k is formed from eight interleaved partial sums, each
-// added in ascending order, which a compiler can vectorize.
+// project, so it is plain C++. A sum over k is formed from eight interleaved partial sums, so that
+// a compiler can vectorize it. Each partial sum adds its products in ascending order of k.
 #include <type_traits>
 #include <utility>
 #include <vector>

@@ -21,7 +21,7 @@ namespace quire::gpu {
 
 // Copies of a weight, used in turn so that no copy is in the L2 cache at its next use. This
 // imitates a model's step, which reads all other weights between two uses of one weight. Weights
-// under 4 MB may stay in L2, but the time of their products is mostly launch time.
+// under 4 MB can stay in L2, but the time of their products is mostly launch time.
 class RotatedWeight {
  public:
   // Allocates at most 256 MB. If memory is short, makes no copies, and Next returns the weight

@@ -82,8 +82,8 @@ int Decode(const PagedAttentionParams& params,
            const DecodePlan& plan,
            DType activations,
            Stream stream);
-// Sets *num_ctas to the number of CTAs that run on the device at once, for the decode kernel with
-// these types and head_dim.
+// Sets *num_ctas to the number of CTAs of the decode kernel with these types and head_dim that the
+// device can run at once.
 int DecodeGridSize(DType activations, DType cache_dtype, int32_t head_dim, int32_t* num_ctas);
 
 // Prefill: sequences with any number of queries. A group is the query heads that share one KV head.

@@ -1,7 +1,7 @@
-// The running softmax of attention: a maximum and a sum, in base 2. Tiles update a state, and two
-// states can be merged. If all scores were masked, the state has maximum -infinity and sum 0, and
-// merges with any other state without a NaN. A NaN among the scores reaches the sum, so that the
-// row becomes NaN.
+// The running softmax of attention: a maximum and a sum, in base 2. Each tile of scores updates a
+// state, and two states can be merged. If all scores were masked, the state has maximum -infinity
+// and sum 0, and merges with any other state without a NaN. A NaN among the scores reaches the sum,
+// so that the row becomes NaN.
 //
 // Source: Milakov and Gimelshein 2018, algorithm 3; merge as in FlashAttention-2, Dao 2023, 3.1.
 #ifndef QUIRE_KERNELS_CUDA_ONLINE_SOFTMAX_CUH_

@@ -15,7 +15,7 @@ struct DecodeParams {
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
   int32_t num_queries_per_kv_head = 0;  // size of a group of query heads
-  // Items of one group in one split. An item computes at most 16 query heads of the group.
+  // Number of items that compute one group in one split. An item computes at most 16 query heads.
   int32_t num_row_groups = 0;
 };
 

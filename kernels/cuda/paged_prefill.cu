@@ -20,7 +20,7 @@ bool IsSupported(const KvCacheLayout& layout) {
 }
 
 // Calls body with head_dim as template argument. Returns kUnsupported unless head_dim is 64, 128 or
-// 256: a swizzled row has 64 elements.
+// 256. Only multiples of 64 are possible, because a swizzled row has 64 elements.
 template <typename Body>
 int DispatchWgmmaHeadDim(int32_t head_dim, Body&& body) {
   switch (head_dim) {

@@ -26,7 +26,8 @@
 // bit. So a row's result does not depend on how the prompt was cut into chunks or the rows into
 // items.
 //
-// Registers and shared memory on sm_90, bf16, and CTAs (of 64 threads; head_dim 256: 128) per SM:
+// Registers, shared memory and CTAs per SM, on sm_90 with bf16. A CTA has 64 threads, or 128 at
+// head_dim 256.
 //   head_dim                   64   80   96   112  128  256
 //   registers per thread       254  243  255  255  254  252   (no spills)
 //   KB of shared memory        28   34   40   46   52   100
@@ -104,7 +105,8 @@ struct PrefillShape {
 
   static constexpr int kCtasPerItem = kPrefillRows / kRows;
   static constexpr int kThreads = kRows / kRowsPerWarp * kWarpSize;
-  // CTAs per SM that the compiler must allow for: as many as leave 255 registers per thread.
+  // The compiler limits registers so that this many CTAs fit on an SM. The number is the largest
+  // that leaves 255 registers per thread.
   static constexpr int kMinCtas = 256 / kThreads;
   static_assert(kThreads >= kPrefillTileKeys);  // FindPlaces needs one thread per key
 };

@@ -15,12 +15,13 @@
 // one runs beside the products of the other.
 //
 // Barriers. Each buffer has a Full and a Free barrier. A phase of Full ends when the buffer's
-// copies have landed: the copies of each copying thread arrive at Full themselves, as one arrival.
-// Computing threads then make the copies visible to products by FenceAsyncProxy, once for K and
-// once for V of a tile (in machine code MEMBAR.ALL.CTA and FENCE.VIEW.ASYNC). A phase of Free ends
-// when the products that read the buffer are done: each computing warp arrives once. Full and Free
-// are objects in shared memory, so that the two computing warpgroups need not wait for each other.
-// Turns and queries use named barriers, since only computing warpgroups wait there.
+// copies have landed: for each copying thread, the hardware arrives at Full once, when the thread's
+// copies have landed (ArriveAfterCopies). Computing threads then make the copies visible to
+// products by FenceAsyncProxy, once for K and once for V of a tile (in machine code MEMBAR.ALL.CTA
+// and FENCE.VIEW.ASYNC). A phase of Free ends when the products that read the buffer are done: each
+// computing warp arrives once. Full and Free are objects in shared memory, so that the two
+// computing warpgroups need not wait for each other. Turns and queries use named barriers, since
+// only computing warpgroups wait there.
 //
 // Shared memory. Rows of K, V and Q are cut into pieces of 64 dims, 128 bytes. A panel has the
 // same piece of all rows, swizzled (device/warpgroup.h). K is the second factor (B) of S, with a
@@ -32,8 +33,8 @@
 // differ.
 //
 // Calculated for an H200: a tile of head_dim 128 is 8.4 MFLOP, 2048 cycles of an SM's tensor cores.
-// In these cycles products read 160 KB of shared memory and copies write 64 KB (112 of 128 bytes
-// per cycle), and the softmax takes 16384 powers of two (1024 cycles).
+// In these cycles products read 160 KB of shared memory and copies write 64 KB: 112 bytes per
+// cycle, of at most 128. Meanwhile the softmax takes 16384 powers of two (1024 cycles).
 //
 // Source: FlashAttention-3, Shah et al. 2024, sections 3.1 and 3.2.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_PREFILL_WGMMA_CUH_

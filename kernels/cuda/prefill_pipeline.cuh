@@ -185,8 +185,9 @@ QUIRE_DEVICE void CopyPagedTile(
   }
 }
 
-// Copies all tiles of K and V. The copies themselves arrive at the Full barrier, so a copying
-// thread neither waits for them nor fences, and goes on with the next buffer.
+// Copies all tiles of K and V. When a thread's copies have landed, the hardware arrives at the Full
+// barrier for the thread. So the thread neither waits for its copies nor fences, and goes on with
+// the next buffer.
 template <typename Shape>
 QUIRE_DEVICE void CopyTiles(const WgmmaCta<Shape>& cta) {
   const auto copy =

@@ -9,9 +9,9 @@
 // token by token, so that a token's heads are in a few CTAs and read the token's row of the
 // rotation tables from L1.
 //
-// Cost:      per element of q 2 bytes read and 2 written; of k and v 2 read and 1 or 2 written.
-//            64 tokens are launch-bound; 8192 tokens with 32 query, 8 key and 8 value heads of 128
-//            move 200 MB, 47 us at 4.3 TB/s.
+// Cost:      an element of q is 2 bytes read and 2 written, an element of k or v 2 bytes read and 1
+//            or 2 written. 64 tokens are launch-bound; 8192 tokens with 32 query, 8 key and 8 value
+//            heads of 128 move 200 MB, 47 us at 4.3 TB/s.
 // Registers: 48 (sm_80 and sm_90), no shared memory: 10 CTAs of 128 threads per SM.
 // Source:    rotary embedding, Su et al. 2021, eq. 34, in the half-split layout of Hugging Face.
 #include <bit>

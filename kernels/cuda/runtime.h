@@ -52,9 +52,10 @@ int AllocatePinned(void** pointer, size_t bytes);
 // REQUIRES: no copy that reads or writes the memory is under way.
 int FreePinned(void* pointer);
 
-// CopyToDevice and CopyToHost copy in stream order. CopyToDevice may read pinned memory after it
-// returns, but reads other host memory before it returns. When the caller knows that a later
-// operation on the stream is done, it may reuse a pinned source, or read copied bytes on the host.
+// CopyToDevice and CopyToHost copy in stream order. CopyToDevice can still read pinned memory after
+// it has returned, but reads unpinned host memory before it returns. The caller must not reuse a
+// pinned source, or read copied bytes on the host, before it knows that a later operation on the
+// stream is done.
 int CopyToDevice(void* device, const void* host, size_t bytes, Stream stream);
 int CopyToHost(void* host, const void* device, size_t bytes, Stream stream);
 // Makes `count` copies between pinned memory and the device, all in one direction, in any order.

@@ -2,7 +2,7 @@
 //
 // Mass: the probability of a token divided by that of the likeliest token, in units of 2^-40,
 // truncated to an integer. Integer sums are the same in any order, so their bits do not depend on
-// which threads formed them, and histograms may use atomics. Truncation loses at most 2^-40 per
+// which threads formed them, and histograms can use atomics. Truncation loses at most 2^-40 per
 // token, or 2^-23 of the total for 128k tokens, less than the error of one fp32 logit. Tokens below
 // 2^-40 have mass 0 and are never drawn. This loses little: the random number of a draw has only 32
 // bits.
@@ -27,14 +27,14 @@
 //      the cutoff.
 //   3. The tokens of the bin are collected, sorted and cut; the masses before the bin are summed.
 //      Bins of more than kMaxCandidates tokens (ties, nearly equal logits) are searched by the bits
-//      of the rank, eleven at a time: six passes, and one for the masses.
+//      of the tokens' ranks, eleven bits in a pass: six passes, and one for the masses.
 // Top log-probabilities take one more pass, for a short list of the raw row. An adjusted row with
 // log-probabilities takes pass 1 twice.
 //
 // Cost, measured on an H200 with 64 rows of 128256: 15 us greedy, 33 us without top-k and top-p,
-// 38 us with top-k 50 and top-p, 114 us with top-p alone, 149 us with the histogram. One row takes
-// about as long, and 256 greedy rows 41 us. Rows that are not 16-byte aligned are read element by
-// element.
+// 38 us with top-k 50 and top-p, 114 us with top-p alone, 149 us with the histogram. A single
+// row takes about as long as 64 rows, and 256 greedy rows take 41 us. Rows that are not 16-byte
+// aligned are read element by element.
 //
 // Source: Salmon et al. 2011 (Philox); Holtzman et al. 2020 (top-p); Batcher 1968 (bitonic sort).
 #include <cstdint>

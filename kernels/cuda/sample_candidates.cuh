@@ -68,7 +68,7 @@ QUIRE_DEVICE int32_t SortCandidates(SampleWorkspace* workspace) {
 }
 
 // Returns the count-th greatest of the thread groups' maxima. At least `count` tokens, and usually
-// few more, have a logit that is not below it. Returns -infinity if fewer than `count` groups have
+// few more, have a logit at or above it. Returns -infinity if fewer than `count` groups have
 // a token.
 QUIRE_DEVICE float BoundOfLikeliest(int32_t count, uint64_t best_rank, SampleWorkspace* workspace) {
   const auto num_groups = static_cast<int32_t>(blockDim.x) / kGroupThreads;
@@ -130,8 +130,8 @@ QUIRE_DEVICE void BuildHistogram(const LogitRow& row,
   __syncthreads();
 }
 
-// Adds up the tokens for which is_in_scope(logit) is true, likeliest first, and returns the rank at
-// which they reach the limit. Finds eleven bits of the rank at a time.
+// Takes the tokens for which is_in_scope(logit) is true, likeliest first, until they reach the
+// limit. Returns the rank of the last token taken. Finds eleven bits of this rank at a time.
 template <typename IsInScope>
 QUIRE_DEVICE uint64_t FindCutoffByDigits(const LogitRow& row,
                                          const Distribution& distribution,

@@ -40,10 +40,10 @@ absl::Status DeviceError(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
 }
 
-// Returns the tokens of one split. At 50 tokens for each query that shares a KV head, a split's
-// partial results are at most 4 % of the keys and values that the split reads. The minimum of 512
-// saves a merge for short contexts: on an H200 512 beats 256 except for a single sequence of 512
-// tokens.
+// Returns the number of tokens in one split. At 50 tokens for each query that shares a KV head, a
+// split's partial results are at most 4 % of the keys and values that the split reads. The minimum
+// of 512 saves a merge for short contexts: on an H200, 512 beats 256 except for a single sequence
+// of 512 tokens.
 int32_t SplitTokens(int32_t num_queries_per_kv_head) {
   constexpr int32_t kTokensPerQuery = 50;
   const auto wanted = static_cast<uint32_t>(kTokensPerQuery * num_queries_per_kv_head);
@@ -164,7 +164,7 @@ class GpuBackend final : public KernelBackend {
   }
   void LeaveGroup();
   void DropGraphs();
-  // Grows `scratch` if needed, and then drops the graphs, which hold the old address. `scratch`
+  // Grows `scratch` if needed. If it grew, drops the graphs, which hold the old address. `scratch`
   // never grows while a step is recorded (the device would refuse that), because an earlier step of
   // the same shape has reserved all memory.
   void Reserve(GpuScratch& scratch, int64_t bytes) {

@@ -69,7 +69,7 @@ class NcclGroup {
   const int32_t device_;
   const gpu::Stream stream_;
   const std::shared_ptr<Communicator> ranks_;
-  void* group_ = nullptr;  // NCCL's communicator; null once it has ended
+  void* group_ = nullptr;  // NCCL's communicator; null when it has ended
   gpu::Event done_ = nullptr;
   int num_under_way_ = 0;
   GpuScratch parts_{api_};  // the other ranks' parts, one after another

@@ -3,7 +3,7 @@
 // sampling.
 //
 // Thread safety: one caller at a time.
-// Cost:          O(rows), plus O(n log n) over the tokens of rows with penalties, bias or bans.
+// Cost:          O(rows), plus O(n log n) for the n tokens of rows with penalties, bias or bans.
 #ifndef QUIRE_KERNELS_GPU_SAMPLE_PACKER_H_
 #define QUIRE_KERNELS_GPU_SAMPLE_PACKER_H_
 

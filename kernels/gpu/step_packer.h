@@ -1,9 +1,9 @@
 // StepPacker lays out the inputs of a step for one copy to the device. It decides which sequences
 // decode, divides the others into prefill items, and decides whether a graph can replay the step.
 //
-// If every sequence of a step decodes one token and is sampled, the step is padded: to the next
-// bucket of sequences (DecodeBucket), and to a power of two of block table columns. So a few graphs
-// serve all such steps. Padding sequences have slot -1 and length 0.
+// If every sequence of a step decodes one token and is sampled, the step is padded: its number of
+// sequences to the next bucket (DecodeBucket), and its number of block table columns to a power of
+// two. So a few graphs serve all such steps. Padding sequences have slot -1 and length 0.
 //
 // Thread safety: one caller at a time.
 // Cost:          O(tokens + block table entries).

@@ -35,7 +35,8 @@ uint16_t HalfFromFloat(float value) {
   }
   float magnitude = std::fabs(value);
   constexpr float kSmallestNormal = 0x1p-14F;
-  // Smaller halfs are multiples of 2^-24. Rounding may give the smallest normal number.
+  // Smaller halfs are multiples of 2^-24. If rounding gives the smallest normal number, the result
+  // has the bits of that number.
   if (magnitude < kSmallestNormal) {
     return sign |
            static_cast<uint16_t>(std::ldexp(RoundToMultipleOfPowerOfTwo(magnitude, -24), 24));
@@ -84,7 +85,8 @@ uint8_t E4m3FromFloat(float value) {
   }
   float magnitude = std::fmin(std::fabs(value), 448.0F);
   constexpr float kSmallestNormal = 0x1p-6F;
-  // Smaller numbers of e4m3 are multiples of 2^-9. Rounding may give the smallest normal number.
+  // Smaller numbers of e4m3 are multiples of 2^-9. If rounding gives the smallest normal number,
+  // the result has the bits of that number.
   if (magnitude < kSmallestNormal) {
     return sign | static_cast<uint8_t>(std::nearbyint(std::ldexp(magnitude, 9)));
   }

@@ -4,7 +4,7 @@
 // infinity, or the largest number if the type has no infinity. Int8 has no NaN: storing a NaN as
 // int8 is an error of the caller. Loading is exact.
 //
-// StoreScaledVector divides by a scale first, which kernels/api/attention.h defines.
+// StoreScaledVector first divides by a scale. kernels/api/attention.h defines the scale.
 //
 // Thread safety: free functions, safe from any thread.
 // Source:        IEEE 754-2008 (binary16); bfloat16 is the upper half of binary32; e4m3 as in

@@ -1,7 +1,7 @@
 // The operations of the reference backend: free functions, each in a file of its name. Each
 // function defines the KernelBackend operation of its name, and is written for reading: plain
-// loops, sums in double. The functions except Linear need no library, so that tests on a GPU
-// machine can link them. PackLinear, which needs abseil, is declared in pack_linear.h.
+// loops, sums in double. All functions except Linear need no library, so tests on a GPU machine can
+// link them. PackLinear, which needs abseil, is declared in pack_linear.h.
 //
 // Thread safety: free functions; safe while no other thread writes their arguments' memory.
 #ifndef QUIRE_KERNELS_REFERENCE_REFERENCE_OPS_H_

@@ -1,11 +1,11 @@
 // Admission decides whether a waiting group may start: never, later, or now.
 //
 // A group starts only when all its sequences can start: each needs a handle, and there must be
-// blocks for all known tokens of the group. If the first step computes only a part of a prompt, it
-// takes only the blocks of that part. No newer group takes the other blocks, because the step has
-// spent its token budget, and the next step serves the cut prompt before newer groups. A watermark
-// of blocks stays free for growth of running groups. If nothing runs, the watermark is 0, and any
-// group that fits the pool starts.
+// blocks for all known tokens of the group. If the first step computes only a part of a prompt, the
+// group takes only the blocks of that part. No newer group can take the blocks of the rest: the
+// step has spent its token budget, and the next step serves the cut prompt before newer groups. A
+// watermark of blocks stays free for growth of running groups. If nothing runs, the watermark is 0,
+// and any group that fits the pool starts.
 //
 // With a sliding window a group never holds more than NumBlocksAtMost blocks, however long its
 // sequences become, so admission asks for no more.

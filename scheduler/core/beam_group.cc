@@ -52,8 +52,8 @@ void GoOn(CoreState& state, SequenceGroup& group) {
   }
   const BeamStep& step = group.beams->search.Step(candidates);
   if (group.beams->search.is_done()) {
-    // Output sequences without a hypothesis end with kNonFinite: the search finds fewer hypotheses
-    // than asked for only if logits were not finite.
+    // Only non-finite logits can make the search find too few hypotheses. So output sequences
+    // without a hypothesis end with kNonFinite.
     state.FinishBeamSearch(group, group.beams->search.BestHypotheses(), FinishReason::kNonFinite);
   } else {
     Place(state, group, step);

@@ -23,7 +23,7 @@ namespace quire {
 // Returns the parameters of the search. REQUIRES: request.beam_search.
 BeamSearchParams SearchParamsOf(const Request& request);
 
-// Takes the candidate next tokens of one live beam. Once the last live beam has its candidates, all
+// Takes one live beam's candidates for its next token. When every live beam has its candidates, all
 // beams advance or the request finishes. REQUIRES: the group is running; the sequence is a live
 // beam with gap() == 0.
 void TakeCandidates(CoreState& state,

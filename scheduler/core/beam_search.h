@@ -17,10 +17,10 @@
 // - an extension that ends in a stop token or reaches max_tokens becomes a hypothesis if it is
 //   among the first num_beams of the ranking, and is forgotten otherwise;
 // - the first num_beams of the other extensions are the next live beams.
-// The best num_beams hypotheses are kept. When there are num_beams of them, the search may
+// The best num_beams hypotheses are kept. When there are num_beams of them, the search can
 // end before the beams reach max_tokens; EarlyStopping decides when. These rules hold for num_beams
 // = 1 too: the search goes on after a stop token as long as a longer output can still have a better
-// score. Transformers decodes greedily with one beam, so its result may differ.
+// score. Transformers decodes greedily with one beam, so its result can differ.
 //
 // Ties:          torch.topk, which transformers uses, promises no order. Here the beam with the
 //                lower index is first, then the earlier candidate of a beam; an older hypothesis is
@@ -74,8 +74,8 @@ struct BeamSearchParams {
   int32_t min_tokens = 0;               // output tokens that must precede a stop token
   std::vector<TokenId> stop_token_ids;  // in any order; counted as tokens of a hypothesis
 
-  // Number of candidates per beam that always suffices for a step: every stop token may rank before
-  // the num_beams candidates that go on.
+  // Number of candidates per beam that always suffices for a step. In the worst case, every stop
+  // token ranks before the num_beams candidates that go on.
   int32_t num_candidates() const { return num_beams + static_cast<int32_t>(stop_token_ids.size()); }
 };
 
@@ -115,9 +115,9 @@ class BeamSearch {
 
   // candidates[i] holds the likeliest next tokens of beam i, best first: at least
   // params.num_candidates(), or the whole vocabulary if that is smaller. A candidate with a
-  // non-finite logprob is skipped. With fewer candidates, fewer beams may go on; if none goes on,
-  // the search is over. The result is valid until the next call. REQUIRES: !is_done(); candidates
-  // has an entry for every live beam.
+  // non-finite logprob is skipped. If too few candidates are left, fewer than num_beams beams go
+  // on; if none goes on, the search is over. The result is valid until the next call. REQUIRES:
+  // !is_done(); candidates has an entry for every live beam.
   const BeamStep& Step(std::span<const std::span<const BeamCandidate>> candidates);
 
   bool is_done() const { return is_done_; }
@@ -126,7 +126,7 @@ class BeamSearch {
   int32_t num_hypotheses() const { return static_cast<int32_t>(hypotheses_.size()); }
 
   // Returns the best hypotheses so far, best first, at most params.num_hypotheses. After the
-  // search, it returns fewer only if candidates ran out.
+  // search, there are fewer only if candidates ran out.
   std::vector<BeamHypothesis> BestHypotheses() const;
 
  private:

@@ -68,9 +68,9 @@ void MarkHolders(bool skips_beginnings, Holdings& holdings, std::vector<int32_t>
   }
 }
 
-// Returns the holder of each block. A walk that skips beginnings can miss blocks: two blocks may
-// have the same contents, so two tables may share a block but not all blocks before it. That is
-// rare, so the full walk runs only if some active block has no holder yet.
+// Returns the holder of each block. A walk that skips beginnings can miss blocks: two tables can
+// share a block and yet have different blocks, with equal contents, before it. That is rare, so the
+// full walk runs only if some active block has no holder yet.
 std::vector<int32_t> HolderOfEach(size_t num_blocks, int64_t num_active, Holdings& holdings) {
   std::vector<int32_t> holder_of(num_blocks, kNobody);
   MarkHolders(/*skips_beginnings=*/true, holdings, holder_of);

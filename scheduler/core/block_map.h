@@ -50,7 +50,8 @@ struct BlockMapLimits {
   int32_t max_holders = 0;  // bounds BlockMap::holders; cells may name further holders
 };
 
-// Without workers the map is empty. REQUIRES: max_cells >= 1.
+// Returns the map of the present pool, or an empty map if there are no workers. REQUIRES:
+// max_cells >= 1, max_holders >= 0.
 BlockMap MakeBlockMap(const CoreState& state, const BlockMapLimits& limits);
 
 }  // namespace quire

@@ -3,7 +3,7 @@
 // same events lead to the same estimates.
 //
 // The estimate serves to refuse requests that would be late, so it is 0 while nothing is known, and
-// low in doubt:
+// low in doubt. It assumes the following:
 //   - an output is as long as the lower quartile of recent outputs with a similar max_tokens
 //     (OutputLengths). max_tokens is only an upper bound: a client that leaves max_tokens at the
 //     length of the context does not expect so long an output, and is not refused for it;
@@ -12,12 +12,12 @@
 //   - sequences end one after the other: in a full batch of n sequences, one of them ends every
 //     (expected length / n) steps.
 //
-// The time to compute is multiplied by a margin: without it, any underestimate would make a
-// request late that only just meets its deadline. Each request that started on an estimate and was
-// late raises the margin. Each request that was in time lowers it by a fortieth of that amount, so
-// about one request in forty is late. Each class of max_tokens has its own margin. The time to wait
-// has a separate margin, with which about one request in five hundred is too late at its turn: an
-// early refusal is better than a long wait in vain.
+// The time to compute is multiplied by a margin. Without the margin, a request that can only just
+// meet its deadline would be late after any underestimate. Each request that started on an estimate
+// and was late raises the margin. Each request that was in time lowers it by a fortieth of that
+// amount, so about one request in forty is late. Each class of max_tokens has its own margin. The
+// time to wait has a separate margin, with which about one request in five hundred is too late at
+// its turn: an early refusal is better than a long wait in vain.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Units:         microseconds.

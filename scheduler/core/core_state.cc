@@ -92,7 +92,7 @@ SequenceGroup& CoreState::StartFirstWaiting() {
 
 SequenceGroup* CoreState::NextSuspect() {
   for (const auto& [num_crashes, id] : suspects.suspects()) {
-    // Null for a pinned prefix that waits for room in the pool: no request computes it yet.
+    // Find returns null for a pinned prefix that waits for room: no request computes it yet.
     if (SequenceGroup* group = Find(id)) {
       return group;
     }

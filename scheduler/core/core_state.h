@@ -108,7 +108,8 @@ struct CoreState {
   ReservedBlocks reserved_blocks;
   UnansweredStep step;
   std::vector<OutputEvent> events;
-  // Holds only the counts since the start. Block operations are counted for past epochs only.
+  // Only the fields that count since the start are kept here. The counts of block operations do not
+  // include the present epoch yet.
   CoreStats counters;
   std::vector<RequestId> started;  // requests whose first slice is in the last plan
   std::optional<RequestId> last_request_id;

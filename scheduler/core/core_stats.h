@@ -39,7 +39,7 @@ struct CoreStats {
   int32_t num_pinned_prefixes = 0;  // prefixes in state kPinned
   int32_t num_pinned_blocks = 0;    // held blocks of pinned prefixes
   int32_t num_suspects = 0;         // requests suspected of crashing workers (crash_suspects.h)
-  // Since the start.
+  // Counts since the start.
   int64_t num_steps = 0;
   int64_t num_prompt_tokens_computed = 0;  // recomputed tokens included
   int64_t num_prefix_queried_tokens = 0;   // tokens of sequences that looked up the prefix cache
@@ -47,7 +47,7 @@ struct CoreStats {
   int64_t num_tokens_committed = 0;
   int64_t num_preemptions = 0;       // by swapping or recomputation
   int64_t num_swap_preemptions = 0;  // preemptions by swapping
-  // KvCacheManager::Operations, of all epochs.
+  // KvCacheManager::Operations, summed over all epochs.
   int64_t num_blocks_allocated = 0;
   int64_t num_blocks_evicted = 0;
   int64_t num_blocks_found = 0;

@@ -7,8 +7,8 @@
 namespace quire {
 namespace {
 
-// After one crash no request is suspected yet: any request of the step may have caused the crash,
-// or a kill from outside.
+// After one crash no request is suspected yet: the cause may be any request of the step, or a kill
+// from outside.
 constexpr int32_t kCrashesToSuspect = 2;
 
 using Places = std::map<int32_t, CrashSuspects::Place>;

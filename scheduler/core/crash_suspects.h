@@ -3,10 +3,10 @@
 // A crash records a place for each sequence of the lost step: the range of tokens in the sequence's
 // slice that were never computed before. A later crash counts for the place if the sequence's slice
 // in that crash overlaps the place, and the place was not computed in between. The place then grows
-// by that slice. After a crash, another sequence of the request may be the one that computes the
+// by that slice. After a crash, another sequence of the request can be the one that computes the
 // same tokens. So a slice is compared with all places of its request: the new count of the place is
-// one more than the highest count of those that the slice overlaps. The count of a request is the
-// highest count of its places.
+// one more than the highest count of the places that the slice overlaps. The count of a request is
+// the highest count of its places.
 //
 //   crashes   the request
 //   1         goes on beside other requests
@@ -83,8 +83,9 @@ class CrashSuspects {
     bool is_suspect() const;
   };
 
-  // Called when workers crashed in a step of these slices. Returns the requests that must end, in
-  // order of id, and forgets them. REQUIRES: if the step had a suspect, it had no other request.
+  // Called when workers crashed in a step that had these slices. Returns the requests that must
+  // end, in order of id, and forgets them. REQUIRES: if the step had a suspect, it had no other
+  // request.
   std::vector<RequestId> OnCrash(std::span<const LostSlice> slices);
 
   // Called when an answered step has computed the first num_tokens tokens of the sequence.
@@ -94,8 +95,8 @@ class CrashSuspects {
     }
   }
 
-  void Forget(RequestId id, int32_t sequence_index);  // the sequence has ended
-  void Forget(RequestId id);                          // the request has ended
+  void Forget(RequestId id, int32_t sequence_index);  // called when the sequence has ended
+  void Forget(RequestId id);                          // called when the request has ended
 
   bool IsSuspect(RequestId id) const;
   // Suspects by number of crashes, the fewest first; among equals the oldest request is first.

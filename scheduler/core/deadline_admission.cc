@@ -60,7 +60,7 @@ bool HasUsefulDeadline(const CoreState& state, const Request& request) {
          state.completion.is_known() && state.epoch->preemption_cost.steps().most_tokens() > 0;
 }
 
-// Returns the output tokens that the least advanced live sequence may still get.
+// Returns how many output tokens the least advanced live sequence can still get.
 int32_t MaxTokensLeft(const SequenceGroup& group) {
   int32_t fewest = group.request().max_tokens;
   for (const Sequence& sequence : group.sequences()) {

@@ -11,8 +11,8 @@
 // While no request waits and there is room, each tenant can have one trial at a time: a request
 // that starts although it seems too late. The estimates may stem from another tenant's outputs, and
 // a tenant whose requests never start would never correct the estimates. So an idle server refuses
-// no request. If the policy lets requests overtake, only groups that are certainly ahead of a
-// request count as ahead.
+// no request. If the policy lets requests overtake, the estimate for a request counts only groups
+// that are certainly ahead of the request.
 //
 // Thread safety: free functions on a state; not thread-safe.
 // Cost:          O(buckets of StepCost), and O(running) for a trial.

@@ -84,7 +84,7 @@ void CheckQueues(const CoreState& state) {
   }
 
   // Under first come, first served a group that has never started is newer than every running
-  // group, except suspects and short prompts that passed other groups. (I14)
+  // group. Exceptions are epochs that had a suspect, and running groups that passed others. (I14)
   const bool is_fcfs = state.config.scheduling_policy == SchedulingPolicyKind::kFcfs;
   const auto newest =
       std::find_if(state.running.rbegin(), state.running.rend(), [](const SequenceGroup* group) {
@@ -178,7 +178,7 @@ void CheckEpoch(const CoreState& state) {
   }
   epoch.kv_cache.CheckInvariants(tables, host_tables);
 
-  // Freed blocks are fenced exactly while a step is unanswered. (I6)
+  // The pool's fence is up exactly while a step is unanswered. (I6)
   QUIRE_CHECK_EQ(epoch.kv_cache.pool().is_fenced(), state.step.is_active);
 }
 
@@ -211,7 +211,7 @@ void CheckStep(const CoreState& state) {
   }
   const Epoch& epoch = *state.epoch;
 
-  // The step is the last one of this epoch. (I7, I11)
+  // The unanswered step is the newest step of this epoch. (I7, I11)
   QUIRE_CHECK_EQ(step.header.scheduler_incarnation, epoch.scheduler_incarnation);
   QUIRE_CHECK_EQ(step.header.group_epoch, epoch.group_epoch);
   QUIRE_CHECK_EQ(step.header.step_id, epoch.last_step_id);
@@ -230,8 +230,9 @@ void CheckStep(const CoreState& state) {
     QUIRE_CHECK_EQ(sequence.handle(), slice.handle);
     QUIRE_CHECK_EQ(slice.samples, sequence.num_scheduled_tokens() == sequence.gap());
 
-    // No two sequences write into the same block. A shared block that is written is full after the
-    // step: its other holders found it in the prefix cache, which has only full blocks. (I3, I4)
+    // No two sequences write into the same block. If a sequence writes into a shared block, the
+    // block is full after the step: its other holders found it in the prefix cache, which has only
+    // full blocks. (I3, I4)
     int32_t block_size = epoch.kv_cache.block_size_tokens();
     for (int32_t i = sequence.num_computed_tokens() / block_size; i < sequence.table.num_blocks();
          ++i) {

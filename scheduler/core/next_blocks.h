@@ -2,9 +2,9 @@
 // prepare blocks ahead of need. Decoding sequences that will begin a new block get the next free
 // blocks, in the order in which the planner will serve the sequences.
 //
-// The prediction is only a hint. It is right for all blocks if every sequence decodes on; an
-// arrival, a stop token, a fork or a preemption may make it wrong. A prompt gets no hint, because
-// it may need several blocks.
+// The prediction is only a hint. It is right for all blocks if every sequence decodes on. An
+// arrival, a stop token, a fork or a preemption can make it wrong. A prompt gets no hint, because a
+// prompt can need several blocks.
 //
 // Thread safety: as CoreState.
 // Cost:          O(slices + n log n) for n hints. No allocation in steady use.

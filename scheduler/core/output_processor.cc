@@ -158,7 +158,7 @@ absl::Status CheckFailedSwapIns(const UnansweredStep& step, const StepResult& re
 void RecomputeWithout(CoreState& state, const std::vector<BlockId>& failed_swap_ins) {
   std::unordered_set<BlockId> lost(failed_swap_ins.begin(), failed_swap_ins.end());
   for (const BlockCopy& copy : state.step.copies) {
-    if (lost.contains(copy.src)) {  // src is listed even if its holder has ended since
+    if (lost.contains(copy.src)) {  // failed_swap_ins names src even if its holder has ended since
       lost.insert(copy.dst);
     }
   }

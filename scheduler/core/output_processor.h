@@ -1,11 +1,12 @@
 // OutputProcessor takes in the answer to a step: it counts computed tokens, commits sampled tokens
 // and ends sequences. No other code commits a token.
 //
-// A sequence ends with kStop if the token is a stop token of the request and at least min_tokens
-// tokens precede it; the stop token itself is committed. Otherwise it ends with kLength at
-// max_tokens, or when the model's context is full. A row with non-finite logits, or with a
-// non-finite log-probability that the request asked for, commits nothing. Its group is recomputed
-// once. If the same token fails again, its sequence ends (with beam search the whole group).
+// A sequence ends with kStop if its new token is a stop token of the request, and at least
+// min_tokens tokens precede it; the stop token itself is committed. Otherwise the sequence ends
+// with kLength at max_tokens, or when the model's context is full. A row with non-finite logits, or
+// with a non-finite log-probability that the request asked for, commits nothing. The group is
+// recomputed once. If the same token fails again, the sequence ends (with beam search the whole
+// group).
 //
 // A group that came back from host memory without all of its blocks is recomputed, and its sampled
 // tokens are ignored. The sampled tokens of other groups count.
@@ -24,7 +25,7 @@ namespace quire {
 // Checks that the result answers the unanswered step. Errors: kInvalidArgument, reason STEP_RESULT.
 absl::Status CheckResult(const CoreState& state, const StepResult& result);
 
-// REQUIRES: CheckResult is ok.
+// Applies the result to the state. REQUIRES: CheckResult(state, result) is OK.
 void ProcessResult(CoreState& state, const StepResult& result);
 
 }  // namespace quire

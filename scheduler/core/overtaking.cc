@@ -3,7 +3,7 @@
 namespace quire {
 namespace {
 
-// Returns the tokens that the group must compute until each of its sequences has a next token. A
+// Returns how many tokens the group must compute until each of its sequences has a next token. A
 // sequence that waits for the leader adds none, because it will share the leader's tokens.
 int64_t NumTokensLeft(const SequenceGroup& group) {
   int64_t num_tokens = 0;

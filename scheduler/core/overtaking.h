@@ -8,13 +8,13 @@
 // steps, no matter how many groups pass it. A group that has passed another is not passed itself.
 //
 // A passed group loses nothing else. Blocks are kept for the long prompt, and blocks and handles
-// for every group that waits ahead of the passing group. Without room for all of these groups no
-// group passes, so a group that waits for room is not passed. A group that has passed may grow, but
-// is preempted when a group that it passed lacks room.
+// for every group that waits ahead of the passing group. If there is no room for all of these
+// groups, no group passes, so a group that waits for room is not passed. A group that has passed
+// others can grow, but is preempted when a group that it passed lacks room.
 //
-// A group passes only if the sequences of all running groups, with its own, would take at most half
-// of the tokens of a step when they decode, and at most half of the tokens that
-// CoreConfig::target_inter_token allows.
+// A group passes only if decoding will leave half of a step free: when the sequences of all running
+// groups and its own sequences decode, they must take at most half of the tokens of a step, and at
+// most half of the tokens that CoreConfig::target_inter_token allows.
 //
 // Only first come, first served lets groups pass; other policies define the order themselves.
 // A group with kMostPassed waiting groups ahead of it does not pass.

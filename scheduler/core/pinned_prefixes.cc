@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMaxPrefixes = 256;
 
 // Returns the hashes of the blocks that a request reads if it begins with the prefix. Without a
-// sliding window, these are all of its full blocks.
+// sliding window, these are all full blocks of the prefix.
 std::span<const BlockHash> HashesToHold(const PinnedPrefix& prefix, const StepLimits& limits) {
   const auto num_blocks = static_cast<int32_t>(prefix.block_hashes.size());
   const int32_t num_passed = NumBlocksBeforeWindow(
@@ -99,7 +99,7 @@ PinOutcome CheckRoom(const CoreState& state, RequestId id, int64_t num_blocks_of
   return all_fit ? PinOutcome::kAccepted : PinOutcome::kStarvesRequest;
 }
 
-// REQUIRES: blocks are reserved for the prefix.
+// Undoes Reserve. REQUIRES: blocks are reserved for the prefix.
 void Unreserve(CoreState& state, RequestId id) {
   PinnedPrefix& prefix = state.prefixes.at(id);
   state.reserved_blocks.Remove(id, HashesToHold(prefix, *state.last_limits));
@@ -126,8 +126,9 @@ void HashBlocks(const CoreState& state, PinnedPrefix& prefix) {
                                        state.last_limits->block_size_tokens);
 }
 
-// Compares the last block hash of each prefix, which covers all its full blocks, and the tokens
-// behind the full blocks. REQUIRES: block_hashes of both prefixes are set.
+// Returns true if both prefixes have the same tokens and cache salt. Compares only the last block
+// hash, which covers all full blocks, and the tokens behind the full blocks. REQUIRES: block_hashes
+// of both prefixes are set.
 bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_tokens) {
   const auto behind = [block_size_tokens](const PinnedPrefix& prefix) {
     return std::span(prefix.token_ids)
@@ -142,8 +143,8 @@ bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_to
 
 // Queues the request of the prefix. Under first come, first served every rank is 0, so the request
 // is served in order of arrival. Under other policies rank 0 usually puts the request ahead of
-// client requests, since those that begin with the prefix become cheaper by it. REQUIRES: an epoch;
-// blocks are reserved.
+// client requests, because client requests that begin with the prefix then cost less. REQUIRES: an
+// epoch; blocks are reserved.
 void Start(CoreState& state, RequestId id) {
   PinnedPrefix& prefix = state.prefixes.at(id);
   auto group = std::make_unique<SequenceGroup>(RequestFor(id, prefix, state.epoch->limits));
@@ -153,7 +154,7 @@ void Start(CoreState& state, RequestId id) {
   prefix.state = PrefixState::kComputing;
 }
 
-// Recounts the blocks that state.reserved_blocks keeps.
+// Recounts the reserved blocks, and compares the result with the counts of state.reserved_blocks.
 void CheckReservedBlocks(const CoreState& state) {
   const auto count = [&state](std::optional<RequestId> without_id) {
     std::unordered_set<BlockHash, BlockHashHasher> hashes;
@@ -257,8 +258,9 @@ void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequen
   // end before the suspected tokens do.
   state.suspects.Forget(group.id());
   KvCacheManager& kv_cache = state.epoch->kv_cache;
-  // When this sequence computed a block, another block with the same contents may have been listed
-  // instead, and may have been reused since. Publish now lists the blocks of this sequence.
+  // When this sequence computed a block, the prefix cache may already have listed another block
+  // with the same contents. That block may have been reused since. Publish now lists the blocks of
+  // this sequence.
   kv_cache.Publish(sequence.table, sequence.table.num_passed_blocks(), prefix.block_hashes);
   kv_cache.Pin(prefix.block_hashes, prefix.table);
   if (NumTailBlocks(prefix, state.epoch->limits) > 0) {

@@ -3,12 +3,13 @@
 // the prefix's blocks from then on. A request of the same cache salt that begins with the prefix
 // shares the prefix's full blocks. If the last block (the tail) is partly filled, the request
 // copies the tail's first tokens, as far as they are equal to its own tokens. With a sliding window
-// only full blocks are pinned. Computing the tail moves the window on, and may give back full
-// blocks that a request with a shorter common beginning needs.
+// only full blocks are pinned: computing the tail would move the window on, and could give back
+// full blocks that a request with a shorter common beginning needs.
 //
-// Requests cannot use the blocks of pinned prefixes for anything else. So a prefix is refused if
-// all prefixes would exceed CoreConfig::max_pinned_share of the pool, or if a live request could no
-// longer run to its end. A request is refused if it does not fit the pool beside the prefixes.
+// Requests can share the blocks of pinned prefixes, but cannot fill them with other tokens. So a
+// prefix is refused if all prefixes would exceed CoreConfig::max_pinned_share of the pool, or if a
+// live request could no longer run to its end. A request is refused if it does not fit the pool
+// beside the prefixes.
 //
 // A prefix outlives its workers: in the next epoch it is computed again, ahead of every later
 // request. If the new pool has no room for the prefix, the prefix waits for another epoch.
@@ -57,7 +58,8 @@ struct PinnedPrefix {
 // Prefixes, each by the id of the request that computes it.
 using PinnedPrefixes = std::map<RequestId, PinnedPrefix>;
 
-// REQUIRES: id is greater than that of every request before; token_ids is not empty.
+// Reserves blocks for a new prefix, and queues the request that computes it if there are workers.
+// REQUIRES: id is greater than the id of every earlier request; token_ids is not empty.
 PinResult PinPrefix(CoreState& state,
                     RequestId id,
                     std::vector<TokenId> token_ids,

@@ -3,15 +3,15 @@
 // served, the newest group). A victim is recomputed later, with prompt and output as one new
 // prompt, or waits in host memory.
 //
-// Under PreemptionMode::kAuto the candidates are the groups behind the group in need that have the
-// same rank value as the last group. The victim is the candidate that frees the most blocks for its
+// Under PreemptionMode::kAuto the candidates are behind the group in need, and have the same rank
+// value as the last running group. The victim is the candidate that frees the most blocks for its
 // cost. It is swapped or recomputed, whichever costs less (PreemptionCost). A group that was
 // preempted three times is taken only if there is no other candidate.
 //
 // No group is preempted for a group behind it. So the first running group always gets the blocks
 // that it needs (admission has checked that it fits the pool), and every group is the first one at
-// some time: there is no livelock. A group without room keeps its blocks and gets no slice in this
-// step if no group is behind it. It is the next victim when a group ahead of it needs room. Under
+// some time: there is no livelock. If no group is behind the group in need, it keeps its blocks and
+// gets no slice in this step. It is the next victim when a group ahead of it needs room. Under
 // kAuto the victim can be ahead of groups that continue to run, and then waits for their blocks. No
 // group starts before the victim, and the first running group always advances. So the running
 // groups end one by one and free their blocks for the victim.

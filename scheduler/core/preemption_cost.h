@@ -7,9 +7,9 @@
 // spare compute of a decode step delay no sequence. So a cost is the delay of all service, in step
 // time:
 //   - Swaps cost the time by which a step with swaps took longer than a step without swaps is
-//     expected to take for the same number of tokens and the same reading.
+//     expected to take for the same number of tokens and the same amount of K and V that is read.
 //   - Recomputed tokens cost the time by which a step with them took longer than it is expected to
-//     take without them, for the same reading.
+//     take without them, for the same amount of K and V that is read.
 //   - A sequence that is idle in a step costs its share of the step's fixed time. It does not cost
 //     the time to compute and to read K and V, because the step is shorter by that time.
 //   - Idle blocks cost as much as the idle sequences that would fill them.

@@ -132,9 +132,9 @@ CommonBeginning FindCommonBeginning(std::span<const std::span<const BlockHash>> 
   return longest;
 }
 
-// Returns an upper bound on the number of blocks at the sequence's beginning that tables hold,
-// before the first block that no table holds. With a sliding window, the bound is the number of
-// blocks that the window reaches.
+// Upper bound on the length of the sequence's held beginning, in blocks: tables hold its first
+// blocks, up to the first block that no table holds. With a sliding window, the bound is the number
+// of blocks that the window reaches.
 int32_t NumHeldAtMost(const CoreState& state,
                       std::span<const BlockHash> hashes,
                       Sequence& sequence) {

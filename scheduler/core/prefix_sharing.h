@@ -21,8 +21,8 @@ namespace quire {
 // empty table.
 void BeginWithSharedBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence);
 
-// The first tokens in the partly filled last block of a pinned prefix: those that a sequence also
-// has after the prefix's full blocks.
+// The beginning of a pinned prefix's partly filled last block, as far as a sequence has the same
+// tokens there.
 struct PinnedTail {
   const BlockTable* table = nullptr;  // the prefix's table
   int32_t num_tokens = 0;             // equal tokens in the table's last block; 0: no tail

@@ -80,12 +80,13 @@ class SchedulerCore {
   // of newer requests, with its committed tokens.
   void OnWorkersLost();
 
-  // REQUIRES: request.id is greater than every id before; prompt not empty; max_tokens >= 1;
-  // num_sequences >= 1; IsResumable; with beam search, CheckBeamSearchParams accepts its parameters
-  // and sampling is greedy with num_candidates() logprobs. A new request that could exceed
-  // max_model_len is cut to max_model_len, where it ends with kLength. The limits are those of the
-  // current epoch, or else of the last one. Before the first epoch only the queue bounds are
-  // checked, and the request is cut when that epoch begins.
+  // Queues the request, or returns why it is refused. A new request that could exceed max_model_len
+  // is cut to max_model_len, where it ends with kLength. The limits are those of the current epoch,
+  // or else of the last one. Before the first epoch only the queue bounds are checked, and the
+  // request is cut when that epoch begins. REQUIRES: request.id is greater than every id before;
+  // prompt not empty; max_tokens >= 1; num_sequences >= 1; IsResumable; with beam search,
+  // CheckBeamSearchParams accepts its parameters and sampling is greedy with num_candidates()
+  // logprobs.
   AddOutcome AddRequest(Request request);
 
   // Ends every sequence of the request with kAborted. Returns false if the request is unknown or
@@ -132,7 +133,8 @@ class SchedulerCore {
   // Returns the events since the last call, in order.
   std::vector<OutputEvent> TakeEvents();
 
-  // Requests whose first slice is in the last plan, prefixes included. Some may have ended since.
+  // Requests whose first slice is in the last plan, including requests that compute prefixes. Some
+  // may have ended since.
   const std::vector<RequestId>& started() const;
   bool has_unanswered_plan() const;
   // True when PlanStep could return a plan.
@@ -140,7 +142,7 @@ class SchedulerCore {
   // The earliest deadline of any live request; kInfiniteFuture if no request has a deadline.
   Instant next_deadline() const;
   CoreStats stats() const;
-  // See block_map.h. Its counts agree with stats(). REQUIRES: as for MakeBlockMap.
+  // Returns the map of block_map.h; its counts agree with stats(). REQUIRES: as for MakeBlockMap.
   BlockMap block_map(const BlockMapLimits& limits) const;
 
   // Aborts if an invariant of the state is broken, with a message that names it. O(state): for

@@ -65,7 +65,7 @@ class Sequence {
   // REQUIRES: running or swapped, with empty tables.
   void BecomeWaiting();
 
-  // REQUIRES: not finished, with empty tables.
+  // The sequence has ended. REQUIRES: not finished, with empty tables.
   void BecomeFinished();
 
   // Called when a slice of num_tokens was planned. REQUIRES: running, no slice is unanswered,
@@ -111,8 +111,8 @@ class Sequence {
   // Whether the worker knows this sequence with its present tokens. False for a new fork, and for a
   // running sequence whose group's leader still computes the prompt.
   bool is_introduced() const { return is_introduced_; }
-  // Whether the worker knows the handle. Also true for an idle sequence or a new fork, which is not
-  // introduced, if an earlier beam in this Sequence used the handle.
+  // Whether the worker knows the handle. This can be true while is_introduced() is false: the
+  // handle of an idle sequence or a new fork may come from an earlier beam in this Sequence.
   bool is_handle_known() const { return is_handle_known_; }
   const std::vector<BeamCandidate>& candidates() const { return candidates_; }
 

@@ -13,7 +13,7 @@ constexpr double kAutoTimesDecoding = 3;
 
 // The expected time of a step, plus this many mean deviations, must be within an explicit target,
 // so that most steps meet the target. TCP uses four deviations for round-trip times (Jacobson
-// 1988), where an early timeout costs far more.
+// 1988), because an early timeout costs far more than a late step does here.
 constexpr double kDeviations = 2;
 
 }  // namespace
@@ -22,8 +22,8 @@ StepBound BoundStep(Instant target,
                     const StepCost& steps,
                     int32_t num_decoding,
                     int32_t max_tokens_per_step) {
-  // Every decoding sequence keeps its token, even behind a prompt. If that leaves no token for
-  // prompts, prompts still get one token, so that they advance.
+  // Every decoding sequence keeps its token, even if it is served after a prompt. If that leaves no
+  // token for prompts, prompts still get one token, so that they advance.
   StepBound bound = {.num_tokens = max_tokens_per_step,
                      .num_prompt_tokens = std::max(1, max_tokens_per_step - num_decoding)};
   if (target == kInfiniteFuture || num_decoding == 0) {

@@ -1,6 +1,6 @@
-// StepBound bounds the tokens of a step while sequences decode, and the prompt tokens among them,
-// so that most steps take at most CoreConfig::target_inter_token. Prompts always get
-// kLeastPromptTokens, so that every prompt ends, whatever the target is.
+// While sequences decode, StepBound bounds two numbers of a step: all its tokens, and the prompt
+// tokens among them. Most steps then take at most CoreConfig::target_inter_token. Prompts always
+// get kLeastPromptTokens, so that every prompt ends, whatever the target is.
 //
 // Thread safety: a free function of its arguments.
 // Cost:          O(buckets of StepCost).

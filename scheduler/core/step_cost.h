@@ -38,9 +38,9 @@ class StepCost {
   // nothing is known. Above the largest step seen, the time is proportional to the tokens.
   double StepMicros(int64_t num_tokens) const;
 
-  // Returns StepMicros(num_tokens), or the time of a larger step if that is shorter. Without this,
-  // one step that hung could fix the time of its size for good: while every step also has prompts,
-  // no other step of that smaller size comes to correct it. REQUIRES: num_tokens >= 1.
+  // Returns StepMicros(num_tokens), or the time of a larger step if that is shorter. Otherwise one
+  // small step that hung could fix the time of its size for good: if every later step also has
+  // prompts, no other small step comes to correct it. REQUIRES: num_tokens >= 1.
   double LeastMicros(int64_t num_tokens) const;
 
   // Tokens of the largest steps that were seen; 0 while nothing is known.

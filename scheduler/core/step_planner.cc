@@ -53,7 +53,8 @@ bool StepPlanner::PlanAlone(SequenceGroup& suspect) {
     return StartAlone(suspect);
   }
   LineUp(suspect);
-  // Other sequences of the suspect may have grown since the suspect started.
+  // The suspect may lack blocks: while one of its sequences still computes known tokens, others may
+  // have grown.
   const int32_t num_needed = NumBlocksNeeded(suspect);
   const KvCacheManager& kv_cache = epoch_.kv_cache;
   for (size_t i = state_.running.size(); i > 0; --i) {
@@ -200,8 +201,9 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
   if (num_blocks > kv_cache.num_free_blocks()) {
     return false;
   }
-  // With a pinned tail, a slice that the budget cuts ends at a later position, so the table can be
-  // longer. The tail is used only if that takes no additional blocks.
+  // If the budget cuts a slice that begins behind a pinned tail, the slice ends at a later position
+  // than without the tail, so the table can be longer. The tail is used only if that takes no
+  // additional blocks.
   const PinnedTail tail = FindPinnedTail(state_, group, sequence);
   const int32_t num_computed =
       tail.num_tokens + std::min(num_tokens, sequence.gap() - tail.num_tokens);

@@ -9,7 +9,7 @@ namespace quire {
 
 bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
   if (!are_prompts_bounded_ || budgets_.prompts.is_spent() || !MayBePassed(state_, group)) {
-    return false;  // a fast exit, above all while only decoding sequences were seen
+    return false;  // a fast exit, most often because only decoding sequences were seen so far
   }
   Budgets budgets = budgets_;
   for (const auto& [turn, sequence] : line_) {
@@ -25,7 +25,7 @@ bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
 }
 
 // Sets aside the tokens that prompts may still take in this step, for PlanCut. Groups behind the
-// cut group can only decode, with the other tokens.
+// cut group share the tokens that are not set aside, and can only decode.
 void StepPlanner::SetAside(SequenceGroup& cut, int32_t num_blocks) {
   cut_ = &cut;
   is_any_cut_ = true;

@@ -21,7 +21,7 @@ inline constexpr int64_t kShareFactorOfResumed = 2;
 inline bool IsShareFull(
     int64_t num_held, int64_t num_more, int64_t num_of_all, int64_t max, int64_t factor) {
   const int64_t num_free = max - (num_of_all + num_more);
-  return (num_held + num_more + factor - 1) / factor > num_free;  // rounded up; no overflow
+  return (num_held + num_more + factor - 1) / factor > num_free;  // rounds up; cannot overflow
 }
 
 }  // namespace quire

@@ -104,7 +104,7 @@ class WaitingQueue {
     Load resumed;
 
     const Load& Of(const Request& request) const { return request.is_resumed ? resumed : fresh; }
-    void Add(const SequenceGroup& group, int32_t times);  // times: 1 or -1
+    void Add(const SequenceGroup& group, int32_t times);  // times: 1 adds, -1 subtracts
     friend bool operator==(const Loads&, const Loads&) = default;
   };
 

@@ -81,8 +81,8 @@ struct ReportLost {
   uint64_t group_epoch = 0;
   absl::Status status;
 };
-// This scheduler stands by, because another scheduler holds the workers or may hold them. The epoch
-// of this scheduler was reported lost before, and its requests must end now. With
+// This scheduler stands by, because another scheduler holds the workers or may hold them. The loop
+// already knows that this scheduler has no epoch; this scheduler's requests must end now. With
 // scheduler_incarnation 0, standing by is over: this scheduler takes the workers as soon as all are
 // there.
 struct ReportStandby {

@@ -18,7 +18,8 @@
 // holds the new workers. It then waits like a standby.
 //
 // Thread safety: not thread-safe.
-// Source:        fencing by growing numbers, as in Raft; the workers time the lease.
+// Source:        fencing by growing numbers, as in Raft; here the workers measure how long the
+//                holder is silent.
 #ifndef QUIRE_SCHEDULER_GROUP_SUCCESSION_H_
 #define QUIRE_SCHEDULER_GROUP_SUCCESSION_H_
 
@@ -63,8 +64,8 @@ class Succession {
 
   // Returns the number of the scheduler that this scheduler waits for; nullopt if none.
   std::optional<uint64_t> WaitsFor() const;
-  // Returns true if the other scheduler lives: some worker that names it as holder has heard from
-  // it again after the first report that named it.
+  // Returns true if the other scheduler lives: some worker that names the other as holder has heard
+  // from it again since the worker's first report that named it.
   bool DoesOtherLive(Instant now) const;
 
   enum class Verdict : uint8_t {
@@ -72,7 +73,8 @@ class Succession {
     kWait,    // this scheduler waits for the other one, or for its own turn
     kRename,  // the incarnation has grown: dial anew and decide again
   };
-  // REQUIRES: all workers are there, and each has reported since it was dialed.
+  // Decides what this scheduler does now. REQUIRES: all workers are there, and each has reported
+  // since it was dialed.
   Verdict Decide(Instant now);
 
   bool has_asked() const { return has_asked_; }

@@ -265,8 +265,8 @@ void WorkerGroup::Tick(Instant now) {
   AskIfAllAreThere(now);
 }
 
-// Restarts the ranks' timeouts after this process was held up: reports sent meanwhile are unread,
-// and workers closed connections because this process was silent. Neither is the workers' fault.
+// Restarts the ranks' timeouts after this process was held up. Meanwhile it has read no reports,
+// and workers may have closed connections because it was silent. Neither is the workers' fault.
 void WorkerGroup::BeginToWaitAnew(Instant now) {
   for (Rank& rank : ranks_) {
     rank.heard_at = now;

@@ -58,7 +58,7 @@
 namespace quire {
 
 struct GroupTiming {
-  // Until this time after the first tick, no worker is reported as away: it may still start.
+  // For this time after the first tick, no worker is reported as away: it may still be starting.
   int64_t arrival_ns = 5 * kNanosPerSecond;
   // A rank is lost if its stream of steps is broken and not mended within this time.
   int64_t lease_ns = 1500 * kNanosPerMilli;
@@ -95,7 +95,7 @@ class WorkerGroup {
   // IsFailureAtStep(status) (worker_refusal.h). Ignored if the epoch is already over.
   void RejectPlan(uint64_t group_epoch, const absl::Status& status, Instant now);
   // Ends the epoch: the loop calls this when an answer does not fit its plan. Reports no loss to
-  // the loop, which knows it. Counts as a crash. Ignored if the epoch is already over.
+  // the loop, which already knows. Counts as a crash. Ignored if the epoch is already over.
   void Abandon(uint64_t group_epoch, Instant now);
 
   // Each takes an event of a link. If the rank has a newer link, the event is ignored, but a stale
@@ -143,7 +143,7 @@ class WorkerGroup {
     int64_t slowness = 1;              // multiplies the step timeout
     bool has_stream = false;           // a stream of steps is open
     Instant reopen_at = 0;             // earliest time to open a stream again after a break
-    std::optional<Instant> broken_at;  // first break of the stream since the last answer
+    std::optional<Instant> broken_at;  // first break of the stream since it last worked
     std::optional<StepResult> answer;  // this rank's answer to the pending plan
   };
 
@@ -164,12 +164,12 @@ class WorkerGroup {
 
   void Dial(Rank& rank, Instant now);
   void Greet(Rank& rank);
-  // Loses the epoch if one is ready. Otherwise gives up an epoch that begins, closes the rank's
-  // link, and dials the rank again after a pause.
+  // Loses the epoch if one is ready. Otherwise gives up an epoch that is about to begin, closes the
+  // rank's link, and dials the rank again after a pause.
   void DropRank(Rank& rank, const absl::Status& status, Instant now);
   void Refuse(Rank& rank, const absl::Status& status, Instant now);
   void CloseAndPause(Rank& rank, Instant now);
-  // Passes the holder that the rank reported to succession_. Errors: PROTOCOL_VIOLATION if the
+  // Tells succession_ which holder the rank has reported. Errors: PROTOCOL_VIOLATION if the
   // holder's incarnation is over a year ahead of this scheduler's clock.
   absl::Status TakeHolder(const Rank& rank, Instant now);
   void RefuseHolder(Rank& rank, const absl::Status& status, Instant now);
@@ -216,7 +216,7 @@ class WorkerGroup {
   Phase phase_ = Phase::kGathering;
   std::vector<Rank> ranks_;
   std::optional<Agreement> agreement_;  // agreement of the epoch that begins or is ready
-  std::optional<Numerics> pinned_;      // of the last ready epoch; the next must have the same
+  std::optional<Numerics> pinned_;      // of the last ready epoch; the next one must match them
   bool has_failed_at_step_ = false;     // the last epoch ended by a failure at a step
   int32_t num_failed_epochs_ = 0;       // epochs in a row that gave no token
   bool has_sampled_ = false;            // this epoch has given a token

@@ -171,17 +171,18 @@ class KvCacheManager {
   // prefix got finite logits from them.
   void Unpublish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
-  // Moves the tables to host memory in step step_id. Appends the worker's copies to orders. Each
-  // block is copied once, even if several sequences share it, or several groups swapped out in the
-  // same step. The blocks become free when OnSwapsDone reports the step. Returns false, without a
-  // change, if too few host blocks are free. REQUIRES: host tables are empty; only full blocks are
-  // shared with tables outside the group; no host block that a copy of this step fills has been
-  // given back.
+  // Moves the tables to host memory in step step_id. Appends the worker's copies to orders. A block
+  // is copied only once if several sequences share it. This holds also for sequences of different
+  // groups that are swapped out in the same step. The blocks become free when OnSwapsDone reports
+  // the step. Returns false, without a change, if too few host blocks are free. REQUIRES: host
+  // tables are empty; only full blocks are shared with tables outside the group; no host block that
+  // a copy of this step fills has been given back.
   [[nodiscard]] bool SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);
 
-  // REQUIRES: the group is in host memory.
+  // Counts the free blocks that SwapIn and the copies after it take. REQUIRES: the group is in host
+  // memory.
   SwapInNeed NeedToSwapIn(std::span<const SwapTables> group) const;
 
   // Moves the tables back to the device, into new blocks. Appends the worker's copies to orders.
@@ -238,7 +239,8 @@ class KvCacheManager {
     int64_t num_stored_tokens = 0;  // tokens in held blocks, each shared block counted once
     int64_t num_table_blocks = 0;   // held blocks, each counted once per table
   };
-  // REQUIRES: tables are all the tables in use, in any order. O(tables + leaving blocks).
+  // Counts the contents of blocks in tables. REQUIRES: tables are all the tables in use, in any
+  // order. O(tables + leaving blocks).
   Occupancy CountTokens(std::span<const BlockTable* const> tables) const;
 
   // Returns states by block id, with the null block as free. O(blocks + leaving blocks).

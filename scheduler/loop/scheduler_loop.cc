@@ -326,7 +326,7 @@ void SchedulerLoop::Handle(GroupStandby& standby) {
     AbortRequests(SupersededStatus());
     prefix_calls_.FailWaiting(SupersededStatus());
   } else {
-    LogInfo("the other scheduler is gone; this one takes over the workers");
+    LogInfo("no scheduler holds the workers any more; this one asks for them when all are there");
     wait_.Restart(now_);
   }
   has_given_up_ = false;

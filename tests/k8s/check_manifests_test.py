@@ -234,6 +234,7 @@ FAULTS = [
     ("multi-pod", SCHEDULER, set_at("spec", "progressDeadlineSeconds", value=2400), "2147483647 is none"),
     ("multi-pod", SCHEDULER, container("args", 1, value="--standby=false"), "from each other"),
     ("multi-pod", SCHEDULER, container("args", 1, value="--no-standby"), "from each other"),
+    ("multi-pod", SCHEDULER, container("args", 1, value="--standby=No"), "from each other"),
     ("multi-pod", SCHEDULER, container("readinessProbe", "httpGet", "path", value="/readyz"),
      "by /admission"),
     ("multi-pod", SCHEDULER, container("readinessProbe", value={"grpc": {"port": 50051}}), "probes by HTTP"),

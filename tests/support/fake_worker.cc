@@ -315,7 +315,8 @@ void FakeWorker::DoSwapsUpTo(uint64_t step_id) {
     Do(index);
   }
   while (!swaps_.empty() && swaps_.front().step_id <= step_id) {
-    // Removed only now, not when it was done: until the swap is reported, CheckSwaps must see it.
+    // A swap that is done is removed only here, because CheckSwaps must see it until the swap is
+    // reported.
     swaps_.pop_front();
   }
 }

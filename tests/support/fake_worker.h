@@ -91,9 +91,9 @@ class FakeWorker {
   // Corrupts the block's contents.
   void SpoilBlock(BlockId block_id);
 
-  // Simulates a non-finite row of this sequence: corrupts the cells that its last slice wrote,
-  // except in blocks that another sequence reads, since that sequence's row would not be finite
-  // either. REQUIRES: the sequence is known.
+  // Simulates a non-finite row of this sequence: corrupts the cells that its last slice wrote.
+  // Cells in blocks that another sequence reads stay as they are, else the other sequence's row
+  // would not be finite either. REQUIRES: the sequence is known.
   void SpoilLastSlice(SequenceHandle handle);
 
  private:

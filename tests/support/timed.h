@@ -3,9 +3,10 @@
 // server such a call would stop all streams for as long.
 //
 // Thread safety: one thread.
-// Cost:          two reads of a coarse clock a call, 10 ns each. Reading the CPU time is a system
-//                call, so it is read at most 100 times a second. Therefore the measured time of a
-//                call may include up to 10 ms from before the call.
+// Cost:          each call reads a coarse clock twice, which takes 10 ns each time. Reading the CPU
+//                time is a system call, so the CPU time is read at most 100 times a second.
+//                Therefore the measured time of a call can include up to 10 ms from before the
+//                call.
 #ifndef QUIRE_TESTS_SUPPORT_TIMED_H_
 #define QUIRE_TESTS_SUPPORT_TIMED_H_
 

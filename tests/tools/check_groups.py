@@ -14,6 +14,7 @@ MAX_TOLERATION_SECONDS = 30
 HOSTNAME = "kubernetes.io/hostname"
 # What Kubernetes takes for "no deadline".
 NO_DEADLINE = 2147483647
+FALSE_WORDS = ("false", "f", "no", "n", "0")  # as abseil's flags read them
 LABEL_FIELD = re.compile(r"metadata\.labels\['(.+)'\]")
 
 
@@ -132,7 +133,7 @@ def check_standbys(overlay):
         if each["spec"].get("replicas", 1) < 2:
             continue
         flags = flags_of(container)
-        if flags.get("standby") == "false" or "no-standby" in flags:
+        if str(flags.get("standby")).lower() in FALSE_WORDS or "no-standby" in flags:
             overlay.fault(each, "--standby: several schedulers would take the workers from each other")
         if each["spec"].get("progressDeadlineSeconds") != NO_DEADLINE:
             overlay.fault(each, f"progressDeadlineSeconds: a standby is never ready, {NO_DEADLINE} is none")

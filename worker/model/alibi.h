@@ -1,7 +1,8 @@
 // ALiBi slopes, one per head: the factors by which attention scores fall with the distance between
 // query and key. If the number n of heads is a power of two, the slopes are 2^(-8 i / n) for i from
-// 1 to n. Otherwise let m be the next lower power of two: the first m heads have the slopes of m
-// heads, and the other heads take every second slope of 2m heads.
+// 1 to n. Otherwise let m be the next lower power of two: the first m heads have the slopes that a
+// model with m heads has. The other heads take every second slope, from the first on, of those that
+// a model with 2m heads has.
 //
 // Thread safety: a pure function.
 // Source:        Press et al. 2022 (ALiBi); build_alibi_tensor of Hugging Face transformers. That

@@ -22,9 +22,9 @@ namespace quire {
 
 class MatrixRows final : public RowReader {
  public:
-  // `tick` is called on the constructing thread only, after each Read call of that thread. `bytes`:
-  // total size of the Read calls, of all threads, that had begun before that Read call. The source
-  // must outlive the object.
+  // `tick` is called only on the thread that runs this constructor, after each of that thread's own
+  // Read calls. `bytes`: total size of all Read calls, on any thread, that began before this one.
+  // The source must outlive the object.
   MatrixRows(const TensorSource& source,
              TensorGroup matrices,
              std::function<void(int64_t bytes)> tick);

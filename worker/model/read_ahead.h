@@ -65,7 +65,7 @@ class ReadAhead {
   struct PlacedGroup {
     size_t first_tensor = 0;
     size_t end_tensor = 0;
-    // Offsets counted from the first round of the ring on, not reduced modulo ring_bytes_.
+    // Offsets that go on growing when the ring starts over: not reduced modulo ring_bytes_.
     int64_t begin = 0;
     int64_t end = 0;
   };
@@ -95,7 +95,7 @@ class ReadAhead {
   size_t next_piece_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t num_pieces_read_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;  // index of the group that Next returns next
-  int64_t freed_ ABSL_GUARDED_BY(mutex_) = 0;      // bytes before this offset may be overwritten
+  int64_t freed_ ABSL_GUARDED_BY(mutex_) = 0;      // bytes before this offset can be overwritten
   std::vector<size_t> pieces_left_ ABSL_GUARDED_BY(mutex_);   // by group: pieces not read yet
   std::vector<int64_t> bytes_read_ ABSL_GUARDED_BY(mutex_);   // by group
   std::vector<absl::Status> errors_ ABSL_GUARDED_BY(mutex_);  // by group: the first error

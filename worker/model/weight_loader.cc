@@ -258,8 +258,8 @@ class WeightReader {
     return absl::OkStatus();
   }
 
-  // Reports everything as read. The totals include extra tensors, which are never read, so counting
-  // alone would not reach them.
+  // Reports everything as read. The totals include extra tensors, which are never read, so the
+  // counts of read tensors and bytes would never reach the totals.
   void Finish() {
     state_.tensors_done = state_.tensors_total;
     state_.bytes_done = state_.bytes_total;

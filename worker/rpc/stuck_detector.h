@@ -24,11 +24,12 @@ class StuckDetector {
  public:
   // Longest time without progress; all work of a live executor makes progress more often.
   static constexpr Instant kMaxStandstill = 10 * kNanosPerSecond;
-  // Beginning an epoch counts no progress, so its whole time is bounded. kMaxMeeting bounds the
-  // time to connect to the other ranks, which has its own timeout, and to join the ranks' devices.
+  // No progress is counted while an epoch begins, so the whole beginning has a time limit. This
+  // part of the limit covers connecting to the other ranks, for which the executor has its own
+  // timeout, and joining the ranks' devices.
   static constexpr Instant kMaxMeeting = 20 * kNanosPerSecond;
-  // Lower bound on the rate at which an epoch's pools are allocated; pinned memory is the slowest.
-  // The time that the pools take at this rate is added to kMaxMeeting.
+  // Lower bound on the rate at which an epoch's pools are allocated; allocating pinned memory is
+  // the slowest. The time that the pools take at this rate is added to kMaxMeeting.
   static constexpr int64_t kMinPoolBytesPerSecond = int64_t{256} << 20;
   // Upper bound on what one gap between two observations adds to the standstill. A longer gap means
   // that the whole process was stopped, and the executor with it.

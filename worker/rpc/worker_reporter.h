@@ -48,8 +48,8 @@ class WorkerReporter {
   // UNAVAILABLE, reason SHUTTING_DOWN, on Stop. scheduler_incarnation: see WatchCall::Start.
   std::shared_ptr<WatchCall> Watch(uint64_t scheduler_incarnation, absl::Status status);
 
-  // Sends the next report at once instead of at the end of the interval. For changes that a peer
-  // waits for.
+  // Sends the next report at once instead of at the end of the interval. Call it after a change
+  // that a peer waits for.
   void ReportNow();
 
   void Stop();

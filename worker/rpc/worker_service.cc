@@ -114,7 +114,8 @@ void WorkerService::Serve(WorkerIdentity identity, StepExecutor& executor) {
 }
 
 void WorkerService::Stop() {
-  // Counts this stop as waiting, so that the reporter ends the process if the executor hangs.
+  // Notes that this stop waits for the executor, so that the reporter ends the process if the
+  // executor hangs.
   progress_.AddWaiter();
   if (CheckIsLoaded().ok()) {
     // The executor can be waiting for another rank, which is perhaps stopping too.

@@ -42,7 +42,8 @@ void AppendTokens(const ScheduledSlice& slice, int32_t block_size_tokens, Batch*
   }
 }
 
-// Leaves out the blocks behind the slice's last token: no kernel reads them.
+// Fills batch->block_tables. Leaves out the blocks behind a slice's last token, because no kernel
+// reads those blocks.
 void FillBlockTables(const std::vector<ScheduledSlice>& slices,
                      int32_t block_size_tokens,
                      Batch* batch) {

@@ -2,7 +2,7 @@
 // answer wrongly. Only the fail-points that --fail-points lists are active.
 //
 //   stick-at-step=N         the executor hangs in step N
-//   stick-when-idle=N       the executor hangs once step N is answered
+//   stick-when-idle=N       the executor hangs after step N is answered
 //   slow-step=N:MILLIS      step N takes MILLIS longer, but makes progress
 //   crash-on-token=ID       a step that computes this input token ends the process with SIGABRT
 //   stick-on-token=ID       a step that computes this input token hangs

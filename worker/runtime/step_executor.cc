@@ -204,7 +204,7 @@ absl::Status StepExecutor::AllocatePools(const KvCacheSpec& spec, const StepLimi
   }
   absl::Status status = TakeWindows(limits);
   if (!status.ok()) {
-    // Without windows no epoch has begun; Execute refuses every step while mover_ is null.
+    // The epoch cannot begin without its windows. While mover_ is null, Execute refuses every step.
     mover_.reset();
   }
   return status;

@@ -2,11 +2,11 @@
 // breaks, the client asks the same server or another one for the rest. The caller sees one stream,
 // with the tokens, text and log-probabilities of an undisturbed run.
 //
-// The client retries failures that no server answered: UNAVAILABLE; INTERNAL and UNKNOWN without
-// details (a torn connection); and CANCELLED without details (gRPC in a server that shuts down). If
-// a full server refuses a resumed request (RESOURCE_EXHAUSTED with google.rpc.RetryInfo), the
-// client retries too, because the request was accepted before. The caller gets any other refusal at
-// once.
+// The client retries after failures that are not a server's answer: UNAVAILABLE; INTERNAL and
+// UNKNOWN without details (a torn connection); and CANCELLED without details (gRPC in a server that
+// shuts down). If a full server refuses a resumed request (RESOURCE_EXHAUSTED with
+// google.rpc.RetryInfo), the client retries too, because the request was accepted before. The
+// caller gets any other refusal at once.
 //
 // Needs gRPC and the stubs made from proto/v1 and proto/google/rpc, and nothing else.
 //

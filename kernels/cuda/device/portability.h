@@ -180,7 +180,8 @@ T __shfl_sync(uint32_t mask,
       mask, value, (lane & ~in_segment) | (static_cast<uint32_t>(source) & in_segment), at);
 }
 
-// The three shuffles below return the lane's own value if the source is outside the lane's segment.
+// The three shuffles below return the lane's own value if the source is outside the lane's segment,
+// except that __shfl_xor_sync also reads from earlier segments.
 template <typename T>
 T __shfl_xor_sync(uint32_t mask,
                   T value,
@@ -189,7 +190,7 @@ T __shfl_xor_sync(uint32_t mask,
                   quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
   const uint32_t lane = quire::gpu::emulator::Lane();
   const uint32_t source = lane ^ static_cast<uint32_t>(lane_mask);
-  // As in hardware, a lane can read from an earlier segment, but not from a later one.
+  // As in hardware, a lane can read from its own segment and earlier ones, but not from later ones.
   const bool later = source > (lane | static_cast<uint32_t>(width - 1));
   return quire::gpu::emulator::ShuffleFrom(mask, value, later ? lane : source, at);
 }

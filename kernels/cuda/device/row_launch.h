@@ -21,8 +21,9 @@ constexpr int32_t NumChunksPerThread(int32_t num_chunks) {
   return (num_chunks + kMaxRowThreads - 1) / kMaxRowThreads;
 }
 
-// Gives the kernel 32 floats of shared memory, for sums over the CTA. Returns 0 or the launch's
-// error. REQUIRES: chunks_per_thread >= NumChunksPerThread(num_chunks), num_rows >= 1.
+// Launches the kernel with one CTA per row, and gives each CTA 32 floats of shared memory, for sums
+// over the CTA. Returns 0 or the launch's error. REQUIRES: chunks_per_thread >=
+// NumChunksPerThread(num_chunks), num_rows >= 1.
 template <typename Args>
 int LaunchRows(void (*kernel)(Args),
                int64_t num_rows,

@@ -109,7 +109,7 @@ QUIRE_DEVICE void WaitProducts([[maybe_unused]] SourceLine at = SourceLine::Here
 }
 
 // Keeps the compiler from moving accesses to the accumulator across this call. The compiler does
-// not know that products write the accumulator until the wait.
+// not know that products can still write the accumulator until WaitProducts returns.
 template <int kTiles>
 QUIRE_DEVICE void FenceAccumulator([[maybe_unused]] float (&d)[kTiles][4]) {
 #ifdef __CUDACC__

@@ -11,7 +11,7 @@ bool Emulator::InSharedMemory(const void* pointer, size_t bytes) const {
   return begin >= shared_ && begin + bytes <= shared_ + shared_bytes_;
 }
 
-// Hardware may write the destination at any time before the wait. So the destination is poisoned
+// Hardware can write the destination at any time before the wait. So the destination is poisoned
 // until the wait: a thread that reads too early, or still needs the old contents, reads NaN.
 void Emulator::CopyAsync16(void* shared, const void* global, bool valid, SourceLine at) {
   constexpr size_t kBytes = kCopyBytes;
@@ -73,9 +73,9 @@ void Emulator::WaitCopies(uint32_t max_pending) {
   }
 }
 
-// An arrival by ArriveSharedBarrierAfterCopies counts only after the thread's copies have landed.
-// Tells TSan that the landed copies happen before these arrivals. The call itself could not tell
-// TSan, because the copies had not landed yet.
+// Tells TSan that the thread's landed copies happen before its arrivals by
+// ArriveSharedBarrierAfterCopies, which count only after the copies have landed. That function
+// could not tell TSan itself, because the copies had not landed when it was called.
 void Emulator::ReleaseLandingArrivals(const Fiber& fiber) {
   for (uint32_t i = 0; i < num_shared_barriers_; ++i) {
     const SharedBarrier& barrier = shared_barriers_[i];

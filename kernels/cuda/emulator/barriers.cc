@@ -214,8 +214,8 @@ BarrierResult Emulator::SyncCta(bool predicate, SourceLine at) {
   return result;
 }
 
-// Called when all threads are at the barrier. last: the running thread if it arrived last, or null
-// if a thread completed the barrier by returning.
+// Makes all threads except `last` runnable. Called when all threads are at the barrier. last: the
+// running thread if it arrived last, or null if a thread completed the barrier by returning.
 void Emulator::ReleaseBarrier(const Fiber* last) {
   num_at_barrier_ = 0;
   ++barrier_generation_;

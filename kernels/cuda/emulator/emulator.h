@@ -152,7 +152,8 @@ using ThreadBody = void (*)(void* context);
 // Returns 0, or the error with which a device would refuse the launch.
 int CheckLaunch(dim3 grid, dim3 cta, size_t shared_bytes);
 
-// Returns 0 or kErrorLaunchFailure. REQUIRES: CheckLaunch returned 0.
+// Calls body(context) in each CUDA thread of the launch. Returns 0 or kErrorLaunchFailure.
+// REQUIRES: CheckLaunch returned 0.
 int RunLaunch(
     const char* kernel, dim3 grid, dim3 cta, size_t shared_bytes, ThreadBody body, void* context);
 

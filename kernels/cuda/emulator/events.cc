@@ -33,7 +33,7 @@ EventState* FindEvent(void* handle) {
   return found == AllEvents().end() ? nullptr : found->second.get();
 }
 
-// Returns 0 if the host may query the event or wait for it, else an error.
+// Returns 0 if the host is allowed to query the event or wait for it, else an error.
 int CheckAskedByHost(const EventState* event) {
   if (event == nullptr) {
     return kErrorInvalidResourceHandle;

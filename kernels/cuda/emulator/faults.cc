@@ -31,8 +31,9 @@ void Emulator::Append(const char* format, ...) {
   }
 }
 
-// Must run on the launcher's stack, else TSan would see no order between the faulting thread's
-// writes to the text and the handler's reads.
+// Extends fault_.text to the whole report: the kernel, CTA, thread and line of the fault, and where
+// other threads wait. Must run on the launcher's stack, else TSan would see no order between the
+// faulting thread's writes to the text and the handler's reads.
 void Emulator::DescribeFault() {
   constexpr int kMaxOthers = 8;
   text_bytes_ = 0;

@@ -24,8 +24,8 @@ enum class Sight : uint8_t {
 // was enqueued.
 Sight LookAt(const void* address, size_t bytes, uint64_t num_changes);
 
-// Returns the value that NumPlaceChanges() had when the operation that the calling thread now runs
-// was enqueued.
+// Returns the value that NumPlaceChanges() had when the calling thread's current operation was
+// enqueued.
 uint64_t ChangesAtEnqueue();
 // While the object exists, ChangesAtEnqueue() returns changes_at_enqueue.
 class RunningOperation {

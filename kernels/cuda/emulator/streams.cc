@@ -138,8 +138,8 @@ void StreamQueue::RunFirst() {
   // A mark is added before any wait for the mark, so streams never wait for each other in a circle.
   // The shared_ptr keeps the mark alive, because the mark's task is removed when the mark happens.
   if (const std::shared_ptr<Mark> awaited = tasks_.front().awaited; awaited != nullptr) {
-    // Removes this stream's wait too: RunUntil calls SettleAll after each task, which drops waits
-    // whose mark has happened.
+    // RunUntil also removes this stream's wait: after each task it calls SettleAll, which drops
+    // waits whose mark has happened.
     awaited->stream->RunUntil(*awaited);
     return;
   }

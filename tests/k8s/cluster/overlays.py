@@ -265,7 +265,10 @@ class Install:
 
     def active(self):
         """The scheduler that serves, or any server that does."""
-        return next(pod for pod in self.pods("server") if pod.is_ready)
+        found = next((pod for pod in self.pods("server") if pod.is_ready), None)
+        if found is None:
+            raise RuntimeError("no scheduler or server is ready")
+        return found
 
     def standbys(self):
         return [pod for pod in self.pods("server") if not pod.is_ready]

@@ -54,10 +54,12 @@ def wait_for_node(scene):
     scene.wait_ended(180)
 
 
-def wait_flowing(scene, since):
-    """Every client has tokens that came after `since`."""
-    seconds = scene.cluster.wait(lambda: scene.load.has_flowed_since(since), 180, "tokens flow again")
-    return time.monotonic() - seconds
+def wait_flowing(scene, unreachable):
+    """Every client has had tokens since the node was called unreachable, within FLOW_SECONDS."""
+    scene.cluster.wait(lambda: scene.load.has_flowed_since(unreachable), 180, "tokens flow again")
+    seconds = time.monotonic() - unreachable
+    scene.notes.append(f"tokens {seconds:.0f} s later")
+    check(seconds <= FLOW_SECONDS, f"no tokens for {FLOW_SECONDS} s after that")
 
 
 def kill_node(scene):
@@ -69,8 +71,6 @@ def kill_node(scene):
     try:
         unreachable = wait_unreachable(scene, silent_since)
         wait_flowing(scene, unreachable)
-        scene.notes.append(f"tokens {time.monotonic() - unreachable:.0f} s later")
-        check(time.monotonic() - unreachable <= FLOW_SECONDS, f"no tokens for {FLOW_SECONDS} s after that")
         scene.wait_ready()
     finally:
         scene.machine.start_node(node)
@@ -107,7 +107,6 @@ def cut_node_off(scene):
     try:
         unreachable = wait_unreachable(scene, silent_since)
         wait_flowing(scene, unreachable)
-        scene.notes.append(f"tokens {time.monotonic() - unreachable:.0f} s later")
         time.sleep(max(0.0, silent_since + CUT_OFF_SECONDS - time.monotonic()))
         scene.wait_ready()
     finally:

@@ -15,21 +15,21 @@ namespace quire {
 namespace {
 
 // 8 blocks of 4 tokens, so 32 tokens in all.
-constexpr StepLimits kLimits{.num_blocks = 9,
-                             .block_size_tokens = 4,
-                             .max_sequences = 4,
-                             .max_tokens_per_step = 16,
-                             .max_model_len = 64,
-                             .vocab_size = 1000};
+constexpr StepLimits kAdmissionLimits{.num_blocks = 9,
+                                      .block_size_tokens = 4,
+                                      .max_sequences = 4,
+                                      .max_tokens_per_step = 16,
+                                      .max_model_len = 64,
+                                      .vocab_size = 1000};
 constexpr Room kWideOpen{.num_free_handles = 4, .num_free_blocks = 8};
 
-bool Fits(const RequestSpec& spec, const StepLimits& limits = kLimits) {
+bool Fits(const RequestSpec& spec, const StepLimits& limits = kAdmissionLimits) {
   return FitsPool(MakeRequest(spec), spec.num_sequences, limits);
 }
 
 TEST(AdmissionTest, TheContextHasRoomForOneMoreToken) {
-  EXPECT_TRUE(FitsContext(63, kLimits));
-  EXPECT_FALSE(FitsContext(64, kLimits));
+  EXPECT_TRUE(FitsContext(63, kAdmissionLimits));
+  EXPECT_FALSE(FitsContext(64, kAdmissionLimits));
 }
 
 TEST(AdmissionTest, PromptAndOutputMustFitThePool) {
@@ -53,7 +53,7 @@ TEST(AdmissionTest, ANewRequestIsCutToTheContextAndAResumedOneIsNot) {
 
   EXPECT_EQ(request.max_tokens, 12);
   EXPECT_EQ(resumed.max_tokens, kEndless);
-  EXPECT_FALSE(FitsPool(resumed, 1, kLimits));
+  EXPECT_FALSE(FitsPool(resumed, 1, kAdmissionLimits));
   CutToContext(20, &request);  // no room at all: it does not fit
   EXPECT_EQ(request.max_tokens, 1);
 }
@@ -66,7 +66,7 @@ TEST(AdmissionTest, MoreSequencesThanHandlesNeverFit) {
 TEST(AdmissionTest, AdmitsWhatHasRoom) {
   SequenceGroup group(MakeRequest({.prompt = 30, .max_tokens = 1}));
 
-  EXPECT_EQ(Admit(group, kLimits, kWideOpen), AllocStatus::kOk);
+  EXPECT_EQ(Admit(group, kAdmissionLimits, kWideOpen), AllocStatus::kOk);
 }
 
 TEST(AdmissionTest, AsksForTheWholePromptOfEverySequence) {
@@ -74,9 +74,9 @@ TEST(AdmissionTest, AsksForTheWholePromptOfEverySequence) {
   Room room = kWideOpen;
 
   room.num_free_blocks = 6;
-  EXPECT_EQ(Admit(group, kLimits, room), AllocStatus::kOk);
+  EXPECT_EQ(Admit(group, kAdmissionLimits, room), AllocStatus::kOk);
   room.num_free_blocks = 5;
-  EXPECT_EQ(Admit(group, kLimits, room), AllocStatus::kLater);
+  EXPECT_EQ(Admit(group, kAdmissionLimits, room), AllocStatus::kLater);
 }
 
 TEST(AdmissionTest, WatermarkBlocksCountAsGone) {
@@ -84,9 +84,9 @@ TEST(AdmissionTest, WatermarkBlocksCountAsGone) {
   Room room = kWideOpen;
 
   room.num_watermark_blocks = 4;
-  EXPECT_EQ(Admit(group, kLimits, room), AllocStatus::kOk);
+  EXPECT_EQ(Admit(group, kAdmissionLimits, room), AllocStatus::kOk);
   room.num_watermark_blocks = 5;
-  EXPECT_EQ(Admit(group, kLimits, room), AllocStatus::kLater);
+  EXPECT_EQ(Admit(group, kAdmissionLimits, room), AllocStatus::kLater);
 }
 
 TEST(AdmissionTest, WaitsForHandlesForAllItsSequences) {
@@ -94,24 +94,24 @@ TEST(AdmissionTest, WaitsForHandlesForAllItsSequences) {
   Room room = kWideOpen;
 
   room.num_free_handles = 2;
-  EXPECT_EQ(Admit(group, kLimits, room), AllocStatus::kOk);
+  EXPECT_EQ(Admit(group, kAdmissionLimits, room), AllocStatus::kOk);
   room.num_free_handles = 1;
-  EXPECT_EQ(Admit(group, kLimits, room), AllocStatus::kLater);
+  EXPECT_EQ(Admit(group, kAdmissionLimits, room), AllocStatus::kLater);
 }
 
 TEST(AdmissionTest, FinishedSequencesNeedNothing) {
   SequenceGroup group(MakeRequest({.prompt = 16, .max_tokens = 10, .num_sequences = 2}));
-  EXPECT_EQ(Admit(group, kLimits, kWideOpen), AllocStatus::kNever);
+  EXPECT_EQ(Admit(group, kAdmissionLimits, kWideOpen), AllocStatus::kNever);
 
   group.sequences()[0].BecomeFinished();
 
-  EXPECT_EQ(Admit(group, kLimits, kWideOpen), AllocStatus::kOk);
+  EXPECT_EQ(Admit(group, kAdmissionLimits, kWideOpen), AllocStatus::kOk);
 }
 
 // Workers can come back with a shorter context than a sequence was promised.
 TEST(AdmissionTest, ARequestThatIsLongerThanTheContextNeverFits) {
   SequenceGroup group(MakeRequest({.prompt = 8, .max_tokens = 2}));
-  StepLimits limits = kLimits;
+  StepLimits limits = kAdmissionLimits;
 
   limits.max_model_len = 10;
   EXPECT_EQ(Admit(group, limits, kWideOpen), AllocStatus::kOk);
@@ -158,7 +158,7 @@ class WindowBoundTest : public ::testing::Test {
   }
 
   static constexpr int32_t kNumTokens = 22;
-  StepLimits limits_ = kLimits;
+  StepLimits limits_ = kAdmissionLimits;
   std::map<std::vector<int32_t>, int64_t> at_most_;
 };
 
@@ -183,7 +183,7 @@ TEST_F(WindowBoundTest, NobodyEverHoldsMoreAndOneSequenceHoldsAsMuch) {
 }
 
 TEST(WindowAdmissionTest, ALongSequenceFitsASmallPool) {
-  StepLimits limits = kLimits;
+  StepLimits limits = kAdmissionLimits;
   limits.sliding_window = 8;
   limits.max_model_len = 100'000;
   // Beside 16 tokens of a step 7 are read: 23 tokens, 7 blocks of 4 wherever they begin.
@@ -196,7 +196,7 @@ TEST(WindowAdmissionTest, ALongSequenceFitsASmallPool) {
 }
 
 TEST(WindowAdmissionTest, AsksForWhatThePromptHoldsAtMost) {
-  StepLimits limits = kLimits;
+  StepLimits limits = kAdmissionLimits;
   limits.sliding_window = 8;
   SequenceGroup group(MakeRequest({.prompt = 60, .max_tokens = 1}));
   Room room = kWideOpen;

@@ -21,12 +21,12 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr StepLimits kLimits{.num_blocks = 41,
-                             .block_size_tokens = 4,
-                             .max_sequences = 8,
-                             .max_tokens_per_step = 64,
-                             .max_model_len = 60,
-                             .vocab_size = 1000};
+constexpr StepLimits kCrashLimits{.num_blocks = 41,
+                                  .block_size_tokens = 4,
+                                  .max_sequences = 8,
+                                  .max_tokens_per_step = 64,
+                                  .max_model_len = 60,
+                                  .vocab_size = 1000};
 
 class CrashSuspectsCoreTest : public ::testing::Test {
  protected:
@@ -109,7 +109,7 @@ class CrashSuspectsCoreTest : public ::testing::Test {
     EXPECT_THAT(reasons_[id], SizeIs(request.num_sequences));
   }
 
-  StepLimits limits_ = kLimits;
+  StepLimits limits_ = kCrashLimits;
   SchedulerCore core_;
   std::optional<FakeWorker> worker_;
   uint64_t group_epoch_ = 0;

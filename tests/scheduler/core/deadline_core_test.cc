@@ -18,19 +18,19 @@
 namespace quire {
 namespace {
 
-constexpr StepLimits kLimits{.num_blocks = 101,
-                             .block_size_tokens = 4,
-                             .max_sequences = 2,
-                             .max_tokens_per_step = 16,
-                             .max_model_len = 100,
-                             .vocab_size = 1000};
+constexpr StepLimits kDeadlineLimits{.num_blocks = 101,
+                                     .block_size_tokens = 4,
+                                     .max_sequences = 2,
+                                     .max_tokens_per_step = 16,
+                                     .max_model_len = 100,
+                                     .vocab_size = 1000};
 constexpr Instant kStep = 10 * kNanosPerMilli;
 constexpr int32_t kOutput = 8;
 
 // Each step takes 10 ms, however many tokens it has, or 10 ms for each sequence.
 class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
  protected:
-  DeadlineCoreTest() { core_.BeginEpoch(1, 1, kLimits); }
+  DeadlineCoreTest() { core_.BeginEpoch(1, 1, kDeadlineLimits); }
 
   AddOutcome Add(RequestSpec spec) {
     spec.id = ++last_id_;
@@ -82,7 +82,7 @@ class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
   }
 
   SchedulerCore core_{CoreConfig{.watermark = 0.0, .preemption_mode = GetParam()}};
-  FakeWorker worker_{kLimits};
+  FakeWorker worker_{kDeadlineLimits};
   Instant now_ = kNanosPerSecond;
   uint64_t last_id_ = 0;
   bool is_resumed_ = false;
@@ -260,8 +260,8 @@ TEST(DeadlinePolicyTest, AnUrgentRequestIsNotRefusedForThoseThatItOvertakes) {
   SchedulerCore core({.watermark = 0.0,
                       .scheduling_policy = SchedulingPolicyKind::kPriority,
                       .preemption_mode = PreemptionMode::kAuto});
-  FakeWorker worker(kLimits);
-  core.BeginEpoch(1, 1, kLimits);
+  FakeWorker worker(kDeadlineLimits);
+  core.BeginEpoch(1, 1, kDeadlineLimits);
   uint64_t id = 0;
   Instant now = 0;
   const auto add = [&](int32_t priority, Instant deadline) {

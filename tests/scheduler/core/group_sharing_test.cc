@@ -12,19 +12,19 @@
 namespace quire {
 namespace {
 
-constexpr StepLimits kLimits{.num_blocks = 65,
-                             .num_host_blocks = 64,
-                             .block_size_tokens = 4,
-                             .max_sequences = 8,
-                             .max_tokens_per_step = 400,
-                             .max_model_len = 120,
-                             .vocab_size = 1000};
+constexpr StepLimits kSharingLimits{.num_blocks = 65,
+                                    .num_host_blocks = 64,
+                                    .block_size_tokens = 4,
+                                    .max_sequences = 8,
+                                    .max_tokens_per_step = 400,
+                                    .max_model_len = 120,
+                                    .vocab_size = 1000};
 constexpr Hash128 kKey = {.low = 1, .high = 2};
 
 // A core and its worker.
 class Bench {
  public:
-  explicit Bench(const CoreConfig& config, const StepLimits& limits = kLimits)
+  explicit Bench(const CoreConfig& config, const StepLimits& limits = kSharingLimits)
       : core(config), limits_(limits) {
     BeginEpoch();
   }
@@ -96,7 +96,7 @@ TEST_P(GroupSharingTest, ComesBackFromRecomputation) {
 }
 
 TEST_P(GroupSharingTest, SurvivesSwapping) {
-  StepLimits limits = kLimits;
+  StepLimits limits = kSharingLimits;
   limits.num_blocks = 54;  // two older requests grow into what the group has
   Bench bench({.watermark = 0.0, .preemption_mode = PreemptionMode::kSwap}, limits);
   bench.core.AddRequest(MakeRequest({.id = 1, .prompt = 75, .max_tokens = 40}));

@@ -19,13 +19,13 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 // 16 blocks of 4 tokens, half of which may be pinned.
-constexpr StepLimits kLimits{.num_blocks = 17,
-                             .num_host_blocks = 8,
-                             .block_size_tokens = 4,
-                             .max_sequences = 4,
-                             .max_tokens_per_step = 16,
-                             .max_model_len = 60,
-                             .vocab_size = 1000};
+constexpr StepLimits kPrefixLimits{.num_blocks = 17,
+                                   .num_host_blocks = 8,
+                                   .block_size_tokens = 4,
+                                   .max_sequences = 4,
+                                   .max_tokens_per_step = 16,
+                                   .max_model_len = 60,
+                                   .vocab_size = 1000};
 
 std::vector<TokenId> Tokens(size_t n) {
   std::vector<TokenId> tokens(n);
@@ -91,7 +91,7 @@ class PinnedPrefixesTest : public ::testing::Test {
 };
 
 TEST_F(PinnedPrefixesTest, IsComputedOnceAndHeld) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   const PinResult result = Pin(Tokens(14));
   ASSERT_EQ(result.outcome, PinOutcome::kAccepted);
   EXPECT_EQ(core_.FindPrefix(result.id)->state, PrefixState::kComputing);
@@ -111,7 +111,7 @@ TEST_F(PinnedPrefixesTest, IsComputedOnceAndHeld) {
 }
 
 TEST_F(PinnedPrefixesTest, RequestsThatBeginSoFindItWhateverCameBetween) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   ASSERT_EQ(Pin(Tokens(12)).outcome, PinOutcome::kAccepted);
   RunToEnd();
   for (int i = 0; i < 5; ++i) {
@@ -139,7 +139,7 @@ TEST_F(PinnedPrefixesTest, RequestsCopyTheLastBlockAsFarAsTheyBeginSo) {
     std::fill(tokens.begin() + static_cast<std::ptrdiff_t>(num_equal), tokens.end(), 7);
     return tokens;
   };
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   ASSERT_EQ(Pin(Tokens(14)).outcome, PinOutcome::kAccepted);
   RunToEnd();
   for (const Case& c : {Case{prompt(16, 16), 14, 1},
@@ -162,7 +162,7 @@ TEST_F(PinnedPrefixesTest, RequestsCopyTheLastBlockAsFarAsTheyBeginSo) {
 }
 
 TEST_F(PinnedPrefixesTest, OfPrefixesWithTheSameFullBlocksTheLongestIsCopied) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   ASSERT_EQ(Pin(Tokens(7)).outcome, PinOutcome::kAccepted);
   ASSERT_EQ(Pin(Tokens(5)).outcome, PinOutcome::kAccepted);
   RunToEnd();
@@ -176,7 +176,7 @@ TEST_F(PinnedPrefixesTest, OfPrefixesWithTheSameFullBlocksTheLongestIsCopied) {
 }
 
 TEST_F(PinnedPrefixesTest, ASliceThatIsCutTakesNoMoreBlocksForACopy) {
-  StepLimits limits = kLimits;
+  StepLimits limits = kPrefixLimits;
   limits.max_tokens_per_step = 8;
   BeginEpoch(limits);
   ASSERT_EQ(Pin(Tokens(7)).outcome, PinOutcome::kAccepted);
@@ -191,7 +191,7 @@ TEST_F(PinnedPrefixesTest, ASliceThatIsCutTakesNoMoreBlocksForACopy) {
 }
 
 TEST_F(PinnedPrefixesTest, OnlyRequestsOfTheSameSaltFindIt) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   ASSERT_EQ(Pin(Tokens(12), "salt").outcome, PinOutcome::kAccepted);
   RunToEnd();
 
@@ -202,7 +202,7 @@ TEST_F(PinnedPrefixesTest, OnlyRequestsOfTheSameSaltFindIt) {
 }
 
 TEST_F(PinnedPrefixesTest, TheSamePrefixIsPinnedOnce) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   const PinResult first = Pin(Tokens(12));
 
   EXPECT_EQ(Pin(Tokens(12)).outcome, PinOutcome::kAlreadyPinned);
@@ -216,7 +216,7 @@ TEST_F(PinnedPrefixesTest, TheSamePrefixIsPinnedOnce) {
 }
 
 TEST_F(PinnedPrefixesTest, BlocksThatPrefixesShareCountOnce) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   ASSERT_EQ(Pin(Tokens(16)).outcome, PinOutcome::kAccepted);
   ASSERT_EQ(Pin(Tokens(24)).outcome, PinOutcome::kAccepted);
 
@@ -228,7 +228,7 @@ TEST_F(PinnedPrefixesTest, BlocksThatPrefixesShareCountOnce) {
 
 TEST_F(PinnedPrefixesTest, WhatCannotBePinnedIsRefused) {
   EXPECT_EQ(Pin(Tokens(8)).outcome, PinOutcome::kNoLimits);
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   EXPECT_EQ(Pin(Tokens(3)).outcome, PinOutcome::kTooShort);
   EXPECT_EQ(Pin(Tokens(60)).outcome, PinOutcome::kTooLong);
   EXPECT_EQ(Pin(Tokens(36)).outcome, PinOutcome::kExceedsShare) << "9 blocks of 16";
@@ -237,12 +237,12 @@ TEST_F(PinnedPrefixesTest, WhatCannotBePinnedIsRefused) {
   EXPECT_THAT(core_.prefixes(), SizeIs(1));
 
   SchedulerCore without(CoreConfig{.prefix_caching = false});
-  without.BeginEpoch(1, 1, kLimits);
+  without.BeginEpoch(1, 1, kPrefixLimits);
   EXPECT_EQ(without.PinPrefix(RequestId(1), Tokens(8), "").outcome, PinOutcome::kDisabled);
 }
 
 TEST_F(PinnedPrefixesTest, TheirNumberIsBounded) {
-  StepLimits limits = kLimits;
+  StepLimits limits = kPrefixLimits;
   limits.num_blocks = 1025;
   BeginEpoch(limits);
   std::vector<TokenId> tokens = Tokens(6);
@@ -255,7 +255,7 @@ TEST_F(PinnedPrefixesTest, TheirNumberIsBounded) {
 }
 
 TEST_F(PinnedPrefixesTest, NoPrefixTakesWhatALiveRequestNeeds) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   Add(Tokens(40), 16);  // 14 of 16 blocks at its end
   Step();
 
@@ -267,7 +267,7 @@ TEST_F(PinnedPrefixesTest, NoPrefixTakesWhatALiveRequestNeeds) {
 }
 
 TEST_F(PinnedPrefixesTest, RequestsMustFitBesideThem) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   ASSERT_EQ(Pin(Tokens(32), "salt").outcome, PinOutcome::kAccepted);
   Add(Tokens(20), 12);
   EXPECT_EQ(outcome_, AddOutcome::kQueued);
@@ -282,7 +282,7 @@ TEST_F(PinnedPrefixesTest, RequestsMustFitBesideThem) {
 }
 
 TEST_F(PinnedPrefixesTest, UnpinningLetsTheBlocksGoButNotThoseInUse) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   const RequestId id = Pin(Tokens(12)).id;
   RunToEnd();
   Add(Tokens(13), 5);
@@ -300,7 +300,7 @@ TEST_F(PinnedPrefixesTest, UnpinningLetsTheBlocksGoButNotThoseInUse) {
 }
 
 TEST_F(PinnedPrefixesTest, UnpinningEndsTheComputation) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   const RequestId waiting = Pin(Tokens(12)).id;
   EXPECT_TRUE(core_.UnpinPrefix(waiting));
   EXPECT_FALSE(Step());
@@ -313,7 +313,7 @@ TEST_F(PinnedPrefixesTest, UnpinningEndsTheComputation) {
 }
 
 TEST_F(PinnedPrefixesTest, ItsRequestIsNobodysToEnd) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   const RequestId id = Pin(Tokens(12)).id;
   EXPECT_FALSE(core_.AbortRequest(id));
   EXPECT_FALSE(core_.FinishSequence(id, 0));
@@ -322,14 +322,14 @@ TEST_F(PinnedPrefixesTest, ItsRequestIsNobodysToEnd) {
 }
 
 TEST_F(PinnedPrefixesTest, ItIsComputedAgainAfterALossAheadOfLaterRequests) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   const RequestId id = Pin(Tokens(12)).id;
   RunToEnd();
   const RequestId request = Add(Tokens(20), 5);
   Step();
   LoseWorkers();
   EXPECT_EQ(core_.FindPrefix(id)->state, PrefixState::kWaiting);
-  StepLimits limits = kLimits;
+  StepLimits limits = kPrefixLimits;
   limits.block_size_tokens = 8;
 
   BeginEpoch(limits);
@@ -348,12 +348,12 @@ TEST_F(PinnedPrefixesTest, ItIsComputedAgainAfterALossAheadOfLaterRequests) {
 }
 
 TEST_F(PinnedPrefixesTest, WithoutRoomInTheNewPoolItWaitsAndRequestsGoOn) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   const RequestId id = Pin(Tokens(32)).id;
   RunToEnd();
   Add(Tokens(20), 5);
   LoseWorkers();
-  StepLimits limits = kLimits;
+  StepLimits limits = kPrefixLimits;
   limits.num_blocks = 9;
 
   BeginEpoch(limits);
@@ -363,24 +363,24 @@ TEST_F(PinnedPrefixesTest, WithoutRoomInTheNewPoolItWaitsAndRequestsGoOn) {
   EXPECT_EQ(core_.FindPrefix(id)->num_blocks, 0);
   EXPECT_EQ(core_.stats().num_requests_finished, 1);
   LoseWorkers();
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   RunToEnd();
   EXPECT_EQ(core_.FindPrefix(id)->state, PrefixState::kPinned);
 }
 
 TEST_F(PinnedPrefixesTest, PinnedWhileWorkersAreAwayItBeginsWithThem) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   LoseWorkers();
   const PinResult result = Pin(Tokens(12));
   EXPECT_EQ(result.outcome, PinOutcome::kAccepted);
   EXPECT_EQ(core_.FindPrefix(result.id)->state, PrefixState::kWaiting);
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   RunToEnd();
   EXPECT_EQ(core_.FindPrefix(result.id)->state, PrefixState::kPinned);
 }
 
 TEST_F(PinnedPrefixesTest, WithoutFiniteLogitsItIsGivenUp) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   const RequestId id = Pin(Tokens(12)).id;
   Step(/*is_finite=*/false);
   EXPECT_EQ(core_.FindPrefix(id)->state, PrefixState::kComputing);
@@ -390,7 +390,7 @@ TEST_F(PinnedPrefixesTest, WithoutFiniteLogitsItIsGivenUp) {
 }
 
 TEST_F(PinnedPrefixesTest, ARequestThatGoesWrongDoesNotTakeItAlong) {
-  BeginEpoch(kLimits);
+  BeginEpoch(kPrefixLimits);
   ASSERT_EQ(Pin(Tokens(12)).outcome, PinOutcome::kAccepted);
   RunToEnd();
   Add(Tokens(16), 2);
@@ -404,7 +404,7 @@ TEST_F(PinnedPrefixesTest, ARequestThatGoesWrongDoesNotTakeItAlong) {
 }
 
 TEST_F(PinnedPrefixesTest, BehindASlidingWindowOnlyItsEndIsHeld) {
-  StepLimits limits = kLimits;
+  StepLimits limits = kPrefixLimits;
   limits.sliding_window = 6;
   BeginEpoch(limits);
   const RequestId id = Pin(Tokens(40)).id;  // more than its share, were all of it held

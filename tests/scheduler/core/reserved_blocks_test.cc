@@ -14,8 +14,8 @@
 namespace quire {
 namespace {
 
-constexpr RequestId kA(1);
-constexpr RequestId kB(2);
+constexpr RequestId kFirst(1);
+constexpr RequestId kSecond(2);
 
 std::vector<BlockHash> Hashes(const std::vector<uint64_t>& numbers) {
   std::vector<BlockHash> hashes;
@@ -28,21 +28,21 @@ std::vector<BlockHash> Hashes(const std::vector<uint64_t>& numbers) {
 
 TEST(ReservedBlocksTest, ASharedBlockCountsOnceAndIsNobodysOwn) {
   ReservedBlocks reserved;
-  reserved.Add(kA, Hashes({1, 2, 3}), /*num_tails=*/1);
+  reserved.Add(kFirst, Hashes({1, 2, 3}), /*num_tails=*/1);
   EXPECT_EQ(reserved.num_blocks(), 4);
-  EXPECT_EQ(reserved.NumWithout(kA), 0);
+  EXPECT_EQ(reserved.NumWithout(kFirst), 0);
 
-  reserved.Add(kB, Hashes({1, 2, 4}), /*num_tails=*/0);
+  reserved.Add(kSecond, Hashes({1, 2, 4}), /*num_tails=*/0);
 
   EXPECT_EQ(reserved.num_blocks(), 5);
-  EXPECT_EQ(reserved.NumWithout(kA), 3);
-  EXPECT_EQ(reserved.NumWithout(kB), 4);
+  EXPECT_EQ(reserved.NumWithout(kFirst), 3);
+  EXPECT_EQ(reserved.NumWithout(kSecond), 4);
   EXPECT_EQ(reserved.NumWithout(RequestId(3)), 5) << "nothing is reserved for it";
 
-  reserved.Remove(kA, Hashes({1, 2, 3}));
+  reserved.Remove(kFirst, Hashes({1, 2, 3}));
 
   EXPECT_EQ(reserved.num_blocks(), 3);
-  EXPECT_EQ(reserved.NumWithout(kB), 0);
+  EXPECT_EQ(reserved.NumWithout(kSecond), 0);
 }
 
 // As many prefixes come and go as there may be, with beginnings in common.

@@ -16,18 +16,18 @@ namespace {
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr StepLimits kLimits{.num_blocks = 9,
-                             .block_size_tokens = 4,
-                             .max_sequences = 4,
-                             .max_tokens_per_step = 16,
-                             .max_model_len = 24,
-                             .vocab_size = 1000};
+constexpr StepLimits kCoreLimits{.num_blocks = 9,
+                                 .block_size_tokens = 4,
+                                 .max_sequences = 4,
+                                 .max_tokens_per_step = 16,
+                                 .max_model_len = 24,
+                                 .vocab_size = 1000};
 
 class SchedulerCoreTest : public ::testing::Test {
  protected:
   void BeginEpoch() {
-    worker_.emplace(kLimits);
-    core_.BeginEpoch(7, ++group_epoch_, kLimits);
+    worker_.emplace(kCoreLimits);
+    core_.BeginEpoch(7, ++group_epoch_, kCoreLimits);
   }
 
   AddOutcome Add(const RequestSpec& spec) { return core_.AddRequest(MakeRequest(spec)); }
@@ -156,8 +156,8 @@ TEST_F(SchedulerCoreTest, ALostStepChangesNoToken) {
   std::vector<TokenId> token_ids;
   disturbed.AddRequest(MakeRequest({.id = 1, .prompt = 6, .max_tokens = 8}));
   for (uint64_t epoch = 1; epoch <= 10; ++epoch) {
-    disturbed.BeginEpoch(7, epoch, kLimits);
-    FakeWorker worker(kLimits);
+    disturbed.BeginEpoch(7, epoch, kCoreLimits);
+    FakeWorker worker(kCoreLimits);
     if (std::optional<StepPlan> plan = disturbed.PlanStep(0)) {
       EXPECT_TRUE(disturbed.ApplyStepResult(*worker.Execute(*plan)).ok());
     }
@@ -258,7 +258,7 @@ std::vector<std::vector<TokenId>> Undisturbed(const Request& request) {
   for (int32_t index = 0; index < request.num_sequences; ++index) {
     std::vector<TokenId> tokens = request.prompt_token_ids;
     for (int32_t i = 0; i < request.max_tokens; ++i) {
-      tokens.push_back(ExpectedToken(tokens, request.sampling.seed, index, kLimits.vocab_size));
+      tokens.push_back(ExpectedToken(tokens, request.sampling.seed, index, kCoreLimits.vocab_size));
     }
     outputs.emplace_back(tokens.end() - request.max_tokens, tokens.end());
   }

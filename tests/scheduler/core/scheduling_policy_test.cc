@@ -15,12 +15,12 @@
 namespace quire {
 namespace {
 
-constexpr StepLimits kLimits{.num_blocks = 33,
-                             .block_size_tokens = 4,
-                             .max_sequences = 4,
-                             .max_tokens_per_step = 32,
-                             .max_model_len = 100,
-                             .vocab_size = 1000};
+constexpr StepLimits kPolicyLimits{.num_blocks = 33,
+                                   .block_size_tokens = 4,
+                                   .max_sequences = 4,
+                                   .max_tokens_per_step = 32,
+                                   .max_model_len = 100,
+                                   .vocab_size = 1000};
 
 TEST(PriorityPolicyTest, OneLevelIsWorthTheAgeingTime) {
   PriorityPolicy policy(/*ageing=*/100);
@@ -209,7 +209,7 @@ class PolicyTest : public testing::Test {
                                                        .scheduling_policy = kind,
                                                        .priority_ageing = 1000,
                                                        .preemption_mode = mode});
-    StepLimits limits = kLimits;
+    StepLimits limits = kPolicyLimits;
     limits.num_host_blocks = mode == PreemptionMode::kSwap ? 64 : 0;
     worker_ = std::make_unique<FakeWorker>(limits);
     core_->BeginEpoch(1, 1, limits);

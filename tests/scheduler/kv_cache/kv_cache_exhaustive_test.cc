@@ -52,9 +52,9 @@ bool ShareCached(KvCacheWorld& world, size_t sequence) {
   return world.ShareCached(sequence, {.token_ids = TokensOf(world, sequence, 5)});
 }
 
-using Operation = bool (*)(KvCacheWorld& world);
+using WorldOperation = bool (*)(KvCacheWorld& world);
 
-constexpr Operation kOperations[] = {
+constexpr WorldOperation kOperations[] = {
     [](KvCacheWorld& world) { return Append(world, 0, 1); },
     [](KvCacheWorld& world) { return Append(world, 1, 1); },
     [](KvCacheWorld& world) { return Append(world, 0, 3); },
