@@ -30,8 +30,8 @@
 namespace {
 
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
-// Polls are more frequent until the ready line is printed, since the parent process waits for that
-// line.
+// Interval of polls until the ready line is printed. It is short, since the parent process waits
+// for that line.
 constexpr timespec kPollUntilReady = {.tv_sec = 0, .tv_nsec = 10'000'000};
 
 constexpr timespec kDrainPollInterval = {.tv_sec = 0, .tv_nsec = 20'000'000};
@@ -136,8 +136,8 @@ int main(int argc, char** argv) {
   quire::RaiseFileLimit();
   quire::ConfigureMalloc();
   // Debian's build of abseil searches for lock cycles. The search takes a global lock whenever this
-  // process locks a mutex, even a mutex of gRPC. It also keeps half a KiB of memory for each mutex,
-  // and reuses but never returns it.
+  // process locks a mutex, even a mutex of gRPC. It also keeps half a KiB of memory for each mutex.
+  // That memory is reused, but never returned to the system.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   quire::SendGrpcLogToOurs();
   const auto positional = quire::ParseCommandLineOrExit(

@@ -14,8 +14,8 @@
 namespace quire {
 namespace {
 
-// Returns the content security policy's source for an inline element: the hash of its text, so that
-// a browser runs no text injected into the page.
+// Returns the entry that admits an inline element in a content security policy: the hash of the
+// element's text. With this policy a browser runs no text that was injected into the page.
 std::string SourceOf(std::string_view html, const std::string& tag) {
   const std::string begin = absl::StrCat("<", tag, ">");
   const size_t first = html.find(begin);

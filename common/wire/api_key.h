@@ -16,7 +16,7 @@
 namespace quire {
 
 inline constexpr size_t kMaxApiKeyBytes = 256;
-// Name of the metadata entry whose value has the key.
+// Name of the metadata entry that carries the API key.
 inline constexpr char kAuthorization[] = "authorization";
 
 // SHA-256. A fast hash is enough, because a random key cannot be guessed.

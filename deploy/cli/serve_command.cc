@@ -165,7 +165,8 @@ std::vector<Supervisor::Worker> Workers(const ServeArguments& arguments,
 int RunServe(const std::vector<std::string>& args) {
   OpenStandardStreams();
   RaiseFileLimit();
-  // Else gRPC would write to standard error itself, and a slow reader would delay restarts.
+  // Else gRPC would write to standard error itself, and a slow reader of standard error would delay
+  // restarts.
   SendGrpcLogToOurs();
   const std::string folder = ProgramFolder();
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
@@ -176,7 +177,8 @@ int RunServe(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: %s\n", OneLine(ToStd(split.status().message())).c_str());
     return kExitUsage;
   }
-  if (split->log_format == "json") {  // the programs refuse formats other than text and json
+  // Scheduler and worker refuse formats other than text and json, so they are not checked here.
+  if (split->log_format == "json") {
     SetLogFormat(LogFormat::kJson);
   }
   SocketFolder sockets;

@@ -8,9 +8,10 @@
 //     scheduler that does not answer for 10 s, are killed and started again
 // If another scheduler has taken over the workers, our scheduler becomes a standby. If it is
 // started again, it starts as a standby: otherwise it would take the workers back. The workers are
-// kept running for the other scheduler. Before the server was ready for the first time, the
-// supervisor ends if a restart would not help: if a program's exit code says so, or if the
-// scheduler refuses its worker.
+// kept running for the other scheduler.
+//
+// Before the server was ready for the first time, the supervisor ends if a restart would not help:
+// if a program's exit code says so, or if the scheduler refuses its worker.
 //
 // Thread safety: only from the thread that forks, because the kernel kills the programs when that
 //                thread ends. Blocks only in poll(2), and for at most 5 s when it stops the

@@ -50,7 +50,8 @@ struct KvCacheLayout {
   int64_t key_slot_stride = 0;
   int64_t key_dim_stride = 0;
   int64_t value_slot_stride = 0;  // the dims of one value are always contiguous
-  // From the keys of a head to the scales of its keys, in elements of one byte. 0: no scales.
+  // Distance from the keys of a head to the scales of its keys, in bytes: only dtypes of one byte
+  // have scales. 0: no scales.
   int64_t key_scale_offset = 0;
   int64_t value_scale_offset = 0;  // from the keys to the scales of the values
 

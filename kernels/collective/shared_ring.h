@@ -4,9 +4,10 @@
 // only the other end's counter. An impossible counter is reported, and no byte outside the ring
 // is touched.
 //
-// Messages begin at multiples of kRingLineBytes, so that the numbers in a message are aligned. A
-// piece that does not fill its last line ends a message, and both ends skip the rest of the line.
-// So the reader must ask for the message sizes that were written.
+// Messages begin at multiples of kRingLineBytes, so that the numbers in a message are aligned.
+// Messages are written and read in pieces of whole lines, except that the last piece may fill its
+// last line in part: writer and reader both skip the rest of that line. So the reader must know the
+// size of each message.
 //
 // Thread safety: one thread per end.
 // Source:        Lamport 1983, "Specifying concurrent program modules": one reader, one writer.

@@ -37,7 +37,8 @@ class IntroductionBudget {
   // Called after Allows returned false. The group may become owed_next().
   void OnRefused(const SequenceGroup& group);
 
-  // Rank of the first refused group behind the owed group; nullopt if there is none.
+  // Rank of the group to which the next step owes an introduction; nullopt if this step refused
+  // no group behind the group that it owed one.
   std::optional<ScheduleRank> owed_next() const { return owed_next_; }
 
  private:

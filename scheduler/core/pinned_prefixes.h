@@ -47,7 +47,9 @@ struct PinnedPrefix {
   // Hashes of the prefix's full blocks, for the block size of last_limits. Kept until an epoch has
   // another block size.
   std::vector<BlockHash> block_hashes;
-  bool has_room = false;  // blocks are reserved for the prefix, in this epoch or the last one
+  // Blocks of the present epoch are reserved for the prefix; between epochs, blocks of the epoch
+  // that ended were.
+  bool has_room = false;
 
   // Returns the tokens in the partly filled last block. Returns an empty span if the last block is
   // full, or if limits.sliding_window is set. REQUIRES: block_hashes is set.

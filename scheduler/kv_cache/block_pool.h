@@ -38,8 +38,8 @@ class BlockPool {
   // permutation of 1 .. num_blocks - 1.
   BlockPool(int32_t num_blocks, std::span<const BlockId> free_order);
 
-  // Appends n blocks from the front of the free list to out, each with one reference. Returns false
-  // and takes nothing if fewer are free. REQUIRES: n >= 0.
+  // Appends n blocks from the front of the free list to out, each with one reference. Returns
+  // false, and takes no block, if fewer are free. REQUIRES: n >= 0.
   [[nodiscard]] bool Allocate(int32_t n, std::vector<BlockId>& out);
 
   // Appends to out the n blocks that Allocate would hand out next, or all free blocks if there are

@@ -1,7 +1,7 @@
 // Inbox is the only queue into the loop. Client requests, aborts, operator calls and events of the
-// workers all pass through it. TenantShares bounds waiting requests and calls to pin a prefix.
-// Other events are never refused, since every one of them must arrive. They need no bound: there is
-// at most one abort per admitted request, one reply per step, and so on.
+// workers all pass through it. TenantShares limits the number of waiting requests and of waiting
+// calls to pin a prefix. Other events are never refused, since every one of them must arrive. They
+// need no bound: there is at most one abort per admitted request, one reply per step, and so on.
 //
 // Thread safety: every method may be called from any thread.
 #ifndef QUIRE_SCHEDULER_LOOP_INBOX_H_
@@ -37,7 +37,8 @@
 
 namespace quire {
 
-// A client's request. The loop and the gRPC call share the stream, and either may end first.
+// A client's request. The loop and the gRPC call share the stream, and either can be the first to
+// let go of it.
 struct AddRequest {
   Request request;
   OutputOptions output;
@@ -86,9 +87,9 @@ struct GroupLost {
   absl::Status status;
 };
 
-// This scheduler becomes a standby, or stops being one (scheduler_incarnation is 0). It becomes one
-// because another scheduler holds the workers, or perhaps holds them; the GroupLost of its own
-// epoch was posted before.
+// This scheduler becomes a standby, or stops being one (scheduler_incarnation is 0). It becomes a
+// standby if another scheduler holds the workers, or perhaps holds them. If this scheduler had an
+// epoch, that epoch's GroupLost was posted before.
 struct GroupStandby {
   uint64_t scheduler_incarnation = 0;  // the holder's, kUnknownScheduler, or 0
 };

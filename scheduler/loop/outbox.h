@@ -42,13 +42,14 @@ class Outbox {
  public:
   explicit Outbox(const OutboxLimits& limits) : limits_(limits) {}
 
-  // Returns false and drops the update if it would exceed a limit and has no end.
+  // Appends the update. If it would exceed a limit and does not end its sequence, drops it and
+  // returns false.
   [[nodiscard]] bool Append(SequenceUpdate update, Instant now);
 
   // Returns the next message to send, or nullopt. The message counts as sent only after OnSent.
   std::optional<SequenceUpdate> Take();
 
-  // The message that was taken last has been sent.
+  // Tells the outbox that the message which Take returned last has been sent.
   void OnSent(Instant now);
 
   // Drops everything.

@@ -90,8 +90,8 @@ class OutputRouter {
 
   explicit OutputRouter(LoopObserver* observer) : observer_(observer) {}
 
-  // Opens a request. REQUIRES: the request still has its prompt, so it has not moved to the core
-  // yet.
+  // Opens a request. REQUIRES: the request still has its prompt, so call Open before the request
+  // moves to the core.
   void Open(const Request& request, OutputOptions output, std::shared_ptr<ResponseStream> stream);
 
   // Ends a request that the core refused.
@@ -107,7 +107,7 @@ class OutputRouter {
   Published Publish(std::span<const OutputEvent> events, Instant now);
 
   // Finds the streams that have unsent output and have sent nothing since `before`. Ends such a
-  // stream if its request is closed; returns the open requests of the others.
+  // stream if its request is closed; returns the requests of the others, which are open.
   std::vector<RequestId> FindStalled(Instant before);
 
   size_t num_open() const { return requests_.size(); }

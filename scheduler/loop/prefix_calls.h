@@ -46,17 +46,17 @@ class PrefixCalls {
   // has_workers: true if an epoch is active.
   void Pin(RecordedCore& core, PinCall call, bool has_workers);
   // Calls Pin for each call that waited for workers. Use this before the core gets a request in the
-  // new epoch: the core needs ids to grow, and these calls have smaller ids.
+  // new epoch: the core needs ids to grow, and these calls have smaller ids than later requests.
   void OnWorkersReady(RecordedCore& core);
   void Unpin(RecordedCore& core, const UnpinCall& call);
 
   // Answers each call to pin whose prefix has been computed or cannot be computed.
   void AnswerWaiting(const RecordedCore& core, bool has_workers);
 
-  // Answers the calls to pin that wait for their prefix. The core keeps these prefixes. Calls that
-  // wait for workers keep waiting.
+  // Answers, with `status`, the calls to pin that wait for their prefix. The core keeps these
+  // prefixes. Calls that wait for workers keep waiting.
   void FailWaiting(const absl::Status& status);
-  // Answers all waiting calls.
+  // Answers all waiting calls with `status`.
   void FailAll(const absl::Status& status);
 
  private:

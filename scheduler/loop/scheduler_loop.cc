@@ -56,8 +56,8 @@ int32_t NumTokens(const StepPlan& plan) {
   return num_tokens;
 }
 
-// Returns the times that a worker reported, each clamped to the step's round trip. A worker may
-// report anything, and a wrong value would stay in the sums for good.
+// Returns the times that a worker reported, each clamped to the step's round trip. A faulty worker
+// can report anything, and a wrong value would stay in the sums for good.
 StepTimings Within(int64_t round_trip_ns, const StepTimings& reported) {
   const int64_t most_us = std::max<int64_t>(0, round_trip_ns / kNanosPerMicro);
   const auto bounded = [most_us](int64_t us) { return std::clamp<int64_t>(us, 0, most_us); };
@@ -145,7 +145,7 @@ void SchedulerLoop::Work(std::deque<LoopEvent>& events) {
   watch_.Enter("stats");
   PublishStats();
   watch_.Enter("prefix_answers");
-  // Answer operators after PublishStats, because they look at the metrics once their call returns.
+  // Answer operators after PublishStats, because they look at the metrics when their call returns.
   prefix_calls_.AnswerWaiting(core_, epoch_.has_value());
   watch_.Enter("state_answers");
   state_calls_.AnswerWaiting(core_, router_, step_totals_, swap_bytes_, now_);
@@ -386,8 +386,8 @@ void SchedulerLoop::Publish() {
   }
 }
 
-// The core counts a swapped block when it plans the step. So all blocks swapped since the last call
-// belong to the present group and have block_bytes_ bytes.
+// The core counts a block as swapped when it plans the swap. So all blocks counted since the last
+// call belong to the present group and have block_bytes_ bytes.
 void SchedulerLoop::PublishStats() {
   const CoreStats stats = core_.stats();
   swap_bytes_.Add(stats_, stats, block_bytes_);
@@ -416,7 +416,7 @@ void SchedulerLoop::CheckTimers() {
 void SchedulerLoop::GiveUp() {
   const int32_t num_failed = wait_.num_failed_epochs();
   // A single failed epoch does not show that all groups fail: perhaps the next group is only late.
-  // So that group need not prove itself.
+  // So the next group is announced without a proof that it gives tokens.
   needs_answer_ = needs_answer_ || num_failed > 1;
   const absl::Status status =
       needs_answer_ ? Error(absl::StatusCode::kUnavailable,

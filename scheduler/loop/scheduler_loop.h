@@ -44,8 +44,8 @@ struct LoopConfig {
   CoreConfig core;
   int64_t slow_consumer_ns = 30 * kNanosPerSecond;
   // Bounds the wait for a worker group that gives tokens (WorkerWait). After this time, requests
-  // end with UNAVAILABLE. New requests are refused until a group is ready. If several groups in a
-  // row failed, new requests are refused until a group gives a token.
+  // end with UNAVAILABLE. New requests are then refused until a group is ready or, if several
+  // groups in a row failed, until a group gives a token.
   int64_t worker_timeout_ns = 300 * kNanosPerSecond;
 };
 

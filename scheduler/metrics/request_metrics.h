@@ -60,7 +60,7 @@ class RequestMetrics {
 
   std::array<prometheus::Counter*, kNumOutcomes> outcomes_{};
   std::array<prometheus::Counter*, kNumOutcomes> vllm_outcomes_{};  // null: no counterpart in vLLM
-  // By reason of kRefusals; the last counter is for all other reasons.
+  // One counter for each reason in kRefusals; the last counter is for all other reasons.
   std::array<prometheus::Counter*, kRefusals.size() + 1> refusals_{};
 
   HistogramPair first_token_;

@@ -35,7 +35,7 @@ Instant DeadlineOf(const grpc::CallbackServerContext& context, Instant now) {
   const gpr_timespec left =
       gpr_time_sub(gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC),
                    gpr_now(GPR_CLOCK_MONOTONIC));
-  // A longer time counts as no deadline.
+  // A deadline more than 100 years away counts as no deadline.
   constexpr int64_t kLongestSeconds = int64_t{100} * 365 * 24 * 3600;
   if (left.tv_sec > kLongestSeconds) {
     return kInfiniteFuture;
@@ -231,14 +231,14 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
   return absl::OkStatus();
 }
 
-// A resumed request takes over its id from the broken stream, which may still seem alive to this
+// A resumed request takes over its id from the broken stream, which can still seem alive to this
 // server. The old stream keeps the id until the resumed request has a place in the queue, so that a
 // refused resumption does not end the old stream.
 void GenerateCall::OnQueued() {
   {
     absl::MutexLock lock(&mutex_);
     if (!is_resumed_ || is_abort_posted_) {
-      return;  // an aborted call must not end the old stream, which its client may still read
+      return;  // an aborted call must not end the old stream: its client may still be reading it
     }
   }
   const absl::Status status = parts_.live_requests->TakeOver(live_name_, shared_from_this());

@@ -56,7 +56,7 @@ struct ServiceParts {
   bool logs_requests = false;
 };
 
-// Fills *response from an update, all but the field `started`. The response to an update from an
+// Sets all fields of *response, except `started`, from an update. The response to an update from an
 // Outbox is smaller than kPublicMaxSendBytes.
 void FillResponse(const SequenceUpdate& update, v1::GenerateResponse* response);
 

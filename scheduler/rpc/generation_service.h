@@ -1,5 +1,5 @@
-// GenerationService is the public service. Every method is registered raw, so that wire_message.h
-// parses its messages; that header tells the reason.
+// GenerationService is the public service. Every method is registered raw: wire_message.h parses
+// its messages, and says why.
 //
 // Thread safety: gRPC calls the methods from many threads at once.
 #ifndef QUIRE_SCHEDULER_RPC_GENERATION_SERVICE_H_

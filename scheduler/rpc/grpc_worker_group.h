@@ -31,7 +31,7 @@
 
 namespace quire {
 
-// Callbacks of a worker group. They may run on any thread, one at a time, and must be quick.
+// Callbacks of a worker group. They are called on any thread, one at a time, and must be quick.
 struct GroupListener {
   // Reports why a worker is refused. Called once for each cause.
   std::function<void(const absl::Status&)> on_refusal;

@@ -89,7 +89,7 @@ absl::StatusOr<SavedPrefix> ParseLine(absl::string_view line) {
 }
 
 // Returns nullopt if there is no such file. Refuses a pipe, because reading it would block, and a
-// device, because reading it may never end.
+// device, because reading it could go on forever.
 absl::StatusOr<std::optional<std::string>> ReadFile(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) {
@@ -132,7 +132,7 @@ bool WriteAndClose(int fd, std::string_view bytes) {
   return is_written;
 }
 
-// Syncs the folder of `path`, because a rename is durable only once its folder is synced.
+// Syncs the folder of `path`, because a rename is durable only after its folder has been synced.
 bool SyncFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);

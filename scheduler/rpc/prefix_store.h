@@ -6,7 +6,9 @@
 // because the pool has become too small, stays in the file for the next start.
 //
 //   quire pinned prefixes 1 <SipHash of the rest, 32 hexadecimal digits>
-//   <cache salt in hexadecimal digits, or -> <token id> <token id> ...          one line a prefix
+//   <cache salt in hexadecimal digits> <token id> <token id> ...
+//
+// The file has one line like the second for each prefix. An empty cache salt is written as "-".
 //
 // A bad file never stops a scheduler from serving, since clients with broken streams may be waiting
 // for this scheduler.
@@ -75,8 +77,8 @@ class PrefixStore {
   absl::Status Save();
 
   // Saves on the store's thread, which then calls `done`. Calls that arrive during a write share
-  // the next write. If kMaxSavedPrefixes calls wait, calls `done` at once with RESOURCE_EXHAUSTED
-  // QUEUE_FULL.
+  // the next write. If kMaxSavedPrefixes calls wait already, `done` is called at once, with
+  // RESOURCE_EXHAUSTED QUEUE_FULL.
   using DoneFn = std::function<void(const absl::Status& status)>;
   void SaveLater(DoneFn done);
   // Returns true if every call of SaveLater is done.

@@ -1,4 +1,4 @@
-// Converts a failure to the gRPC status that a client sees, with a delay if a retry may help.
+// Converts a failure to the gRPC status that a client sees, with a retry delay if a retry can help.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_SCHEDULER_RPC_PUBLIC_STATUS_H_

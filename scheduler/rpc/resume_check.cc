@@ -68,7 +68,8 @@ absl::StatusOr<ResumedSequence> SequenceOf(const v1::ResumedSequence& from,
     return Refuse("more tokens than the context", from.token_ids_size(), rules.max_model_len - 1);
   }
   sequence.token_ids.assign(from.token_ids().begin(), from.token_ids().end());
-  // Unlike a prompt, output may hold an id that the tokenizer lacks: the model can sample it.
+  // Unlike a prompt, output can hold an id that the tokenizer lacks, because the model can sample
+  // such an id.
   const int32_t vocab_size = rules.model->config.vocab_size;
   for (TokenId id : sequence.token_ids) {
     if (id < 0 || id >= vocab_size) {

@@ -30,8 +30,8 @@ struct ServedModel {
 // Returns the parameters of a request that sets none. The caller sets the seed.
 SamplingParams DefaultSampling(const ServedModel& model);
 
-// Returns a string that identifies everything that decides the bits and the text of an answer:
-// `numerics` of the workers (Numerics::fingerprint) and a digest of sampling defaults,
+// Returns a string that identifies everything that decides the bits and the text of an answer. It
+// joins `numerics`, which is the workers' Numerics::fingerprint, and a digest of sampling defaults,
 // end-of-sequence tokens and tokenizer. The digest is the same for the same model and flags on any
 // machine. Returns "" if `numerics` is empty.
 std::string DeterminismFingerprint(const ServedModel& model, std::string_view numerics);

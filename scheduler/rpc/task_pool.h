@@ -55,7 +55,7 @@ class TaskPool {
 
  private:
   void RunTasks();
-  // Waits for the next task. Returns nullopt once the pool is closed and no task is left.
+  // Waits for the next task. Returns nullopt if the pool is closed and no task is left.
   std::optional<Task> Pop();
 
   const bool has_shares_;

@@ -5,8 +5,8 @@
 // calls of clients that read their answers have ended by then. A call is also cancelled if it has
 // not ended kMaxStatusAgeNs after it got its status.
 //
-// Streams bound their own output (loop/outbox.h), and the number of calls bounds small answers. So
-// for streams and small answers, only the limit kMaxStatusAgeNs matters.
+// Each stream limits its own output (loop/outbox.h), and the limit on calls also limits small
+// answers. So for streams and small answers, only kMaxStatusAgeNs matters here.
 //
 // Thread safety: safe from any thread, within the REQUIRES of CancelOld and Take.
 // Cost:          O(1) an answer; O(waiting calls) if calls must be cancelled.

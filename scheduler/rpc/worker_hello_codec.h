@@ -1,5 +1,5 @@
-// Converts the answer to a handshake to a WorkerHello. The numbers are not checked here: CheckHello
-// and Agree (agreement.h) do that.
+// Makes a WorkerHello from a worker's answer to a handshake. The numbers are not checked here:
+// CheckHello and Agree (agreement.h) do that.
 //
 // Thread safety: a free function, safe from any thread.
 // Errors:        kFailedPrecondition CONFIG_MISMATCH: the worker speaks another version.

@@ -17,8 +17,8 @@
 namespace quire {
 namespace {
 
-// Deadline of a handshake or of the begin of an epoch. It is long, because the worker may need time
-// to allocate and touch a large pool. A stopped worker is noticed earlier, by its missing reports.
+// Deadline of a Handshake or BeginEpoch call. It is long, because the worker may need time to
+// allocate and touch a large pool. A stopped worker is noticed earlier, by its missing reports.
 constexpr std::chrono::minutes kCallTimeout(30);
 constexpr int64_t kMaxSilenceMs = int64_t{24} * 3600 * 1000;
 

@@ -25,7 +25,7 @@ constexpr double kLoad = 0.9;
 // A latency up to this multiple of the least latency is, in the paper's words, "as good as the
 // best".
 constexpr double kAsGood = 1.1;
-// A latency from this multiple of the least latency on "degrades sharply".
+// A latency of at least this multiple of the least latency "degrades sharply", as the paper says.
 constexpr double kMuchWorse = 1.5;
 
 // Tokens of the sequence that is preempted in Fig 19.

@@ -127,7 +127,7 @@ ModelSpec Llama3Of70B() {
           .kv_size = 1024};
 }
 
-// Overhead of the systems of the PagedAttention paper's time, which drove the GPU from Python. In
+// Overhead of systems from the time of the PagedAttention paper: they drove the GPU from Python. In
 // vllm-project/vllm#6854 the GPU waits 5 to 13 ms for the CPU in every decode step. This is taken
 // as 5 ms for one sequence and 13 ms for a full batch of 256.
 constexpr StepOverhead kSystemsOf2023 = {.fixed_s = 5e-3, .per_sequence_s = 8e-3 / 256};

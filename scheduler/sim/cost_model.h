@@ -1,7 +1,7 @@
 // CostModel computes how long a step takes on a named machine with a named model, by roofline
 // arithmetic: bytes read, matrix products computed, bytes sent between GPUs, and a fixed overhead.
-// No constant is fitted to a figure that the simulator reproduces; README.md gives the sources of
-// the constants.
+// No constant is fitted to a figure that the simulator reproduces; README.md in this folder gives
+// the sources of the constants.
 //
 // Thread safety: value types; const methods share nothing.
 // Units:         seconds, bytes, bytes per second, floating-point operations per second.
@@ -72,9 +72,9 @@ struct StepWork {
   int64_t num_attended_tokens = 0;  // pairs of a computed token and a token that it attends to
 };
 
-// Returns the number of pairs of a computed token and a token that it attends to, when a step
-// computes the last num_tokens of a sequence's num_context_tokens tokens. A token attends to itself
-// and to all tokens before it.
+// Returns StepWork::num_attended_tokens of one sequence. The sequence has num_context_tokens
+// tokens, and the step computes the last num_tokens of them. A token attends to itself and to all
+// tokens before it.
 constexpr int64_t NumAttendedTokens(int64_t num_tokens, int64_t num_context_tokens) {
   return num_tokens * (2 * num_context_tokens - num_tokens + 1) / 2;
 }

@@ -1,5 +1,5 @@
-// A Figure reproduces a table or a figure of a paper. It has rows, which compare our numbers with
-// the paper's numbers and give verdicts, and plots. Both can be written as CSV.
+// A Figure reproduces a table or a figure of a paper. It has rows and plots. The rows compare our
+// numbers with the paper's numbers and give verdicts. Rows and plots can be written as CSV.
 //
 // Thread safety: value types; the functions share nothing.
 #ifndef QUIRE_SCHEDULER_SIM_FIGURE_H_

@@ -67,7 +67,7 @@ bool PagedEngine::BeginStep(Instant now, EngineStep* step) {
       step->table_blocks = static_cast<double>(stats.num_table_blocks);
       return true;
     }
-    // The plan only releases sequences. It is a message to the worker, and the model runs no step.
+    // The plan only tells the worker which sequences to release, so the model runs no step.
     Answer(now);
   }
   return false;

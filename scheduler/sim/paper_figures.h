@@ -1,4 +1,5 @@
-// Reproduces the PagedAttention paper's tables and figures that need no GPU. A call makes one.
+// Reproduces the PagedAttention paper's tables and figures that need no GPU. Each call makes one
+// table or figure.
 //
 // Thread safety: calls share nothing.
 // Errors:        those of RunSimulation and FindSustainedRate.
@@ -28,7 +29,8 @@ struct FigureOptions {
 // Returns "table1", "fig2", "fig12", ...
 const std::vector<std::string>& FigureNames();
 
-// Errors: those above, and kInvalidArgument for an unknown name; the message lists the known names.
+// Errors: those at the top of this file, and kInvalidArgument for an unknown name; the message
+// lists the known names.
 absl::StatusOr<Figure> MakeFigure(std::string_view name, const FigureOptions& options);
 
 absl::StatusOr<Figure> MakeTable1(const FigureOptions& options);  // KV slots

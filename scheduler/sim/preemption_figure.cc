@@ -22,7 +22,8 @@ constexpr double kOverload = 1.2;               // multiple of the sustained rat
 // Our target for every cell: the latency of kAuto is at most this multiple of the latency of the
 // better fixed mode.
 constexpr double kNeverAbove = 1.02;
-// Our target for the best cell: the same, with this smaller multiple.
+// Our target for the best cell: the latency of kAuto is at most this multiple of the latency of the
+// better fixed mode.
 constexpr double kSomewhereBelow = 0.85;
 
 // An hour has about 100,000 of Alpaca's short requests, and a few minutes give the same result.
@@ -68,7 +69,7 @@ absl::StatusOr<Trace> OverloadTrace(const Dataset& dataset,
 }
 
 // Adds a row and a point for each cell, which is a block size with a link speed. Returns the least
-// ratio of all cells.
+// Latencies::ratio() of all cells.
 absl::StatusOr<double> AddCells(const Dataset& dataset,
                                 double guess,
                                 const FigureOptions& options,

@@ -11,7 +11,8 @@
 namespace quire {
 namespace {
 
-// Rates far below saturation, which suffice: the share of saved blocks does not depend on the rate.
+// Rates far below saturation. They suffice, because the share of saved blocks does not depend on
+// the rate.
 constexpr double kAlpacaCalmRate = 2;
 constexpr double kShareGptCalmRate = 0.2;
 constexpr double kMinutes = 15;

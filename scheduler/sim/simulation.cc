@@ -77,7 +77,7 @@ StepLimits LimitsOf(const SimConfig& config) {
           .vocab_size = kSimVocabSize};
 }
 
-// True if all sequences of the request fit an empty pool at once.
+// Returns true if an empty pool has room for all sequences of the request together.
 bool FitsPool(const SimConfig& config, const SimRequest& request) {
   if (config.policy == MemoryPolicy::kFasterTransformer) {
     return MaxBatchRequests(config) >= 1;
@@ -227,7 +227,7 @@ absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& tr
     finished.clear();
     engine->EndStep(now, &finished);
     for (size_t index : finished) {
-      QUIRE_CHECK(result.finished[index] == -1);  // a request ends once
+      QUIRE_CHECK(result.finished[index] == -1);  // no request ends twice
       result.finished[index] = now;
       const double latency_s =
           static_cast<double>(now - requests[index].arrival) / static_cast<double>(kNanosPerSecond);

@@ -31,7 +31,7 @@ std::string Escape(const std::string& text) {
   return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
 }
 
-// Returns the least number of the form 1, 2 or 5 times a power of ten that is at least x.
+// Returns the smallest number >= x that is 1, 2 or 5 times a power of ten.
 double RoundNumber(double x) {
   const double power = std::pow(10, std::floor(std::log10(x)));
   for (double digit : {1.0, 2.0, 5.0}) {

@@ -121,7 +121,8 @@ struct Range {
   double most = 0;
 };
 
-// Returns the range of a request's worst waste over all models, with one GPU and with two, in MB.
+// For each model, with one GPU and with two, measures the most memory that a request wastes.
+// Returns the least and the greatest of these numbers, in MB.
 absl::StatusOr<Range> WorstWaste(BlockLayout layout, int64_t page_bytes) {
   Range waste;
   for (const VattentionModel& model : kVattentionModels) {

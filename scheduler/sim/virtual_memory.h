@@ -30,7 +30,7 @@ inline constexpr int64_t kCudaPageBytes = 2 * kMiB;
 // consist of such mappings.
 inline constexpr int64_t kMaxMapCount = 65'530;
 
-// The driver's time for one page. README.md gives the sources.
+// The driver's time for one page. README.md in this folder gives the sources.
 struct VmmCost {
   Instant map = 0;    // time until the page can be used
   Instant unmap = 0;  // time until the page can be mapped elsewhere

@@ -4,7 +4,8 @@
 //
 // The log is never synced: written bytes survive a crash of the process, but not of the machine.
 //
-// Thread safety: one thread calls Write; any thread may construct, call Open and destroy.
+// Thread safety: one thread calls Write; any thread may construct or destroy the object, or call
+// Open.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_
 #define QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FILE_H_
 

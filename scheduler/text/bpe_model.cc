@@ -300,10 +300,10 @@ void BpeModel::ReadByteSymbols(std::string_view word, std::vector<TokenId>* symb
   }
 }
 
-// The unk token of an unknown character is not appended at once, but before the next known
-// character or at the end (without fuse_unk, also before another unk token). Until then
-// `pending_unk` is true. Fallback bytes are appended at once, and so come before a pending unk
-// token, as in Hugging Face's code.
+// The unk token of an unknown character is held back until the next known character or the end of
+// the word. Without fuse_unk, another unknown character ends this wait too. `pending_unk` is true
+// while an unk token is held back. Fallback bytes are appended at once, and so come before an unk
+// token that is held back, as in Hugging Face's code.
 void BpeModel::ReadCharacterSymbols(std::string_view word, std::vector<TokenId>* symbols) const {
   bool pending_unk = false;
   size_t position = 0;

@@ -57,7 +57,7 @@ constexpr std::string_view kRefusedEscapes = "hHRXKGCQEgkzZc123456789";
 // not count.
 constexpr std::string_view kKnownGroups[] = {":", "=", "!", "<=", "<!", ">", "i:"};
 
-// Returns the largest number of a count like {1,3} at the front of pattern, or 0 if no count is
+// Returns the largest number in a count like {1,3} at the front of pattern, or 0 if no count is
 // there.
 int LargestRepeat(std::string_view pattern) {
   int largest = 0;

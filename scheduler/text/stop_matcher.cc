@@ -12,9 +12,9 @@ namespace quire {
 
 // An automaton of Aho and Corasick. Its states are the prefixes of the stop strings, at most
 // kMaxStopStrings * kMaxStopStringBytes + 1; state 0 is the empty prefix. A state takes only 3
-// bytes, because every waiting request with stop strings has an automaton. The states that a string
-// adds form a branch: consecutive states, each the child of the state before. So Child first tries
-// the next state, and otherwise searches only the first states of branches.
+// bytes. This matters, since every waiting request with stop strings has an automaton. The states
+// that a string adds form a branch: consecutive states, each the child of the state before. So
+// Child first tries the next state, and otherwise searches only the first states of branches.
 class StopAutomaton {
  public:
   // A stop string, with the state in which it ends.

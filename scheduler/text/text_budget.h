@@ -5,7 +5,8 @@
 //
 // Limits: for each byte of the text, kMaxStepsPerByte steps and kMaxBytesPerByte bytes of rewritten
 //         text. Every text gets kMaxFreeSteps steps and kMaxFreeBytes bytes more. Ordinary text
-//         with the tokenizers that README.md names takes less than a quarter of these limits.
+//         with the tokenizers that README.md in this folder names takes less than a quarter of
+//         these limits.
 //
 // Thread safety: not thread-safe; one for each text.
 // Errors:        kInvalidArgument, reason TOKENIZE_BUDGET; or what the StopCheck returned.

@@ -57,8 +57,9 @@ absl::Status TokenDecoder::ParseLeaves(const std::vector<JsonNode>& leaves) {
   return leaves[0].CheckKeys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
 }
 
-// Accepts the decoders Replace* ByteFallback? Fuse? Strip?, written as a regular expression. Strip
-// must follow Fuse, else Strip would strip each token instead of the whole text.
+// Accepts any number of Replace, then at most one each of ByteFallback, Fuse and Strip, in this
+// order. Strip is accepted only behind Fuse, since otherwise it would strip each token instead of
+// the whole text.
 absl::Status TokenDecoder::ParseChain(const std::vector<JsonNode>& leaves) {
   kind_ = Kind::kSentencePiece;
   bool fused = false;

@@ -8,9 +8,9 @@
 // A token has loose bytes if its bytes need not be whole characters. In byte-level vocabularies
 // every token has loose bytes, and bytes that form no character become one U+FFFD for each maximal
 // subpart, as in Rust's from_utf8_lossy. In byte-fallback vocabularies only the tokens "<0x00>" to
-// "<0xFF>" have loose bytes. A complete character among such bytes becomes text at once; every
-// other byte becomes a separate U+FFFD. (Hugging Face turns a whole run of byte tokens into U+FFFD
-// if one byte is bad, which a stream cannot know in time.)
+// "<0xFF>" have loose bytes. A complete character in a run of byte tokens becomes text at once;
+// every other byte of the run becomes a separate U+FFFD. (Hugging Face turns a whole run of byte
+// tokens into U+FFFD if one byte is bad, which a stream cannot know in time.)
 //
 // Thread safety: immutable after Parse; safe from any thread.
 // Errors:        kInvalidArgument, reason TOKENIZER.

@@ -1,7 +1,7 @@
 // Tokenizer turns text into token ids and back, exactly as Hugging Face `tokenizers` does for the
 // same tokenizer.json: byte-level BPE (GPT-2, OPT, Llama 3, Qwen2, ...) and SentencePiece-style BPE
 // with byte fallback (Llama 2, Mistral, ...). A file with an unsupported setting is refused at
-// load; no setting is ignored silently. README.md lists the supported settings.
+// load; no setting is ignored silently. README.md in this folder lists the supported settings.
 //
 // Thread safety: immutable after Load; every method may be called from any thread at once.
 // Errors:        kInvalidArgument. Load: reason TOKENIZER, the message names file and rule.
@@ -52,7 +52,7 @@ class Tokenizer {
                                               bool add_special_tokens,
                                               bool parse_special) const;
   // The same, but with a budget that the caller made for this text. The budget counts the cost, and
-  // Encode fails if it is used up.
+  // Encode fails if the budget is used up.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special,

@@ -8,8 +8,9 @@
 //   Qwen2    Llama 3's pattern with \p{N} in place of \p{N}{1,3}
 // Each of these three patterns matches at every position, so the words cover the text.
 //   BLOOM     ?[^(\s|[.,!?…。，、।۔،])]+
-// BLOOM's pattern does not match runs of white space and punctuation. In Oniguruma its inner
-// brackets open a nested class, so ( | and ) separate words too, but [ and ] do not.
+// BLOOM's pattern does not match runs of white space and punctuation. In Oniguruma the inner
+// brackets open a nested class. So the characters '(', '|' and ')' separate words too, but '[' and
+// ']' do not.
 //
 // Thread safety: a value without state; safe from any thread.
 // Cost:          O(bytes).

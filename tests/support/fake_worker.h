@@ -6,11 +6,11 @@
 // the right token from the plain history, and ExpectedCandidates the right candidates for beam
 // search.
 //
-// FakeWorker refuses plans that StepPlanChecker refuses, and steps out of order. It also refuses an
-// error that no single plan shows: a write where a pending swap still reads or writes. If a swap-in
-// names a generation that its host block does not have, the swap-in fails and fills its block with
-// wrong words. If the last step is repeated, FakeWorker returns the same answer and does not
-// execute the step again.
+// FakeWorker refuses plans that StepPlanChecker refuses, and steps out of order. It also refuses a
+// write to a block that a pending swap still uses, which no check of a single plan finds. If a
+// swap-in names a generation that its host block does not have, the swap-in fails and fills its
+// block with wrong words. If the last step is repeated, FakeWorker returns the same answer and does
+// not execute the step again.
 //
 // Thread safety: not thread-safe.
 // Cost:          O(context length) per slice; with a sliding window, O(window) per token.
