@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kKept = 15.0 / 16;        // share of the old sums that MovingRatio::Add keeps
 constexpr int32_t kTriesOtherAfter = 256;  // preemptions in one way before the other is tried
-constexpr int64_t kLongPrompt = 512;       // tokens of a slice of a long prompt
+constexpr int64_t kLongPrompt = 512;       // tokens that measure a long prompt's cost per token
 
 // Bounds the time of a step, by one hour: a longer time means a wrong clock.
 constexpr double kMaxMicros = 3.6e9;

@@ -169,8 +169,8 @@ grpc::ServerUnaryReactor* WorkerService::BeginEpoch(grpc::CallbackServerContext*
   }
   // Tells the previous holder of the takeover.
   reporter_.ReportNow();
-  // The executor can be waiting for another rank. The other rank leaves its step too, for the new
-  // epoch.
+  // The executor can be waiting for another rank in a step. AbortGroup ends the wait, and the step
+  // fails. The other rank leaves its step too, since it also gets a BeginEpoch.
   executor_->AbortGroup();
   progress_.AddWaiter();
   // `response` stays valid until the call is finished.
