@@ -79,8 +79,8 @@ struct PagedAttentionParams {
   // [num_seqs, max_blocks_per_seq], padded with kNullBlockId.
   const BlockId* block_tables = nullptr;
   int32_t max_blocks_per_seq = 0;  // blocks of the longest context
-  // [num_seqs], or null. If set, block_tables is not read: cache.windows (window_memory.h) shows
-  // the blocks of sequence s one after another, from place first_places[s] on.
+  // [num_seqs], or null. If set, block_tables is not read: the blocks of sequence s are mapped
+  // one after another into cache.windows (window_memory.h), from place first_places[s] on.
   const int64_t* first_places = nullptr;
   KvCacheView cache;
   float k_scale = 1.0F;  // as in PrepareAttentionParams

@@ -381,7 +381,8 @@ struct LinearKernel {
                              : rows_in_cache / kTileRows * kTileRows;
     const int64_t column_bytes =
         job.weight->shape().panel * int64_t{sizeof(typename Operand::Weight)};
-    const int64_t piece_length = kPieceBytes / column_bytes;  // even, so it has whole groups
+    const int64_t piece_length =
+        kPieceBytes / column_bytes;  // even, so a multiple of kGroup, 1 or 2
     job.piece_length = job.num_rows > kTileRows && length > piece_length ? piece_length : length;
     if (job.rows_per_block > job.num_rows) {
       job.rows_per_block = job.num_rows;

@@ -287,7 +287,8 @@ QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
   using Tile = KvTile<Cache, kHeadDim>;
   int lane = static_cast<int>(threadIdx.x % 32);
   if constexpr (sizeof(Cache) == 2) {
-    // Matrices 0 and 1: keys 0..7, k 0..7 and k 8..15. Matrices 2 and 3: the same, keys 8..15.
+    // Matrix 0: keys 0..7, dims 0..7. Matrix 1: keys 0..7, dims 8..15. Matrices 2 and 3: the same
+    // dims of keys 8..15.
     int lane_row = lane / 16 * 8 + lane % 8;
     const uint8_t* lane_keys = keys + lane_row * Tile::kRowStride + lane / 8 % 2 * 16;
     QUIRE_UNROLL

@@ -40,9 +40,9 @@ class StepPlanner {
   // REQUIRES: an epoch, and no unanswered step.
   explicit StepPlanner(CoreState& state);
 
-  // Returns nullopt if there is nothing to do. A plan without slices waits for swaps, or releases
-  // handles that a waiting group needs. After a plan was returned, the step is unanswered. Must not
-  // be called again.
+  // Returns nullopt if there is nothing to do. A plan may have no slices: workers answer it when
+  // its swaps are done, or it releases sequence handles that a waiting group lacks. If a plan is
+  // returned, its step is unanswered from then on. REQUIRES: called at most once.
   std::optional<StepPlan> Plan();
 
  private:

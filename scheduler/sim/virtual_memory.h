@@ -125,7 +125,7 @@ class PageMapper {
   std::vector<int64_t> groups_;  // by slot: mapped groups
   std::vector<int64_t> needed_;  // by slot: groups that this step (in MapAhead, the next) needs
   std::vector<bool> is_active_;  // by slot: true if a request has the slot
-  Instant unmapping_ = 0;        // time of unmapping that the next step waits for
+  Instant unmapping_ = 0;        // how long unmapping delays the next step
   Instant background_free_at_ = 0;
   MapperCounts counts_;
 };
