@@ -80,7 +80,7 @@ class Suite:
         client.close()
 
     def run(self, step):
-        """The row of all runs. Prints one a run."""
+        """Returns the row of all runs. Prints a row for each run."""
         row = report.Row(step.name)
         for _ in range(self._options.repeat):
             outcome = self._run_once(step)
