@@ -26,8 +26,8 @@
 namespace quire {
 namespace {
 
-// Upper bound on the wait for the first message. It is short because a person waits, and the
-// address may be wrong. For later messages the limits of RetryPolicy hold.
+// Upper bound on the wait until some server has answered. It is short because a person waits, and
+// the address may be wrong. Afterwards the limits of RetryPolicy hold, also while a server loads.
 constexpr std::chrono::seconds kMaxUnansweredAtFirst(30);
 
 constexpr char kGenerateUsage[] =

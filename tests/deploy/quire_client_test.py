@@ -60,6 +60,10 @@ def reason(name):
     return error_details_pb2.ErrorInfo(reason=name, domain="quire")
 
 
+def loading():
+    return End(Code.UNAVAILABLE, "loading", [reason("LOADING")])
+
+
 def full(retry_delay_s=0, nanos=0):
     delay = duration_pb2.Duration(seconds=retry_delay_s, nanos=nanos)
     return End(Code.RESOURCE_EXHAUSTED, "full",
@@ -247,7 +251,9 @@ class QuireClientTest(unittest.TestCase):
         begun = self.server([started(), tokens(0, [10]), gone()], *[[gone()]] * 1000)
         never_answered = self.server(*[[gone()]] * 1000)
 
-        for server, seconds in ((begun, 60), (never_answered, 10)):
+        loads = self.server([loading()], *[[gone()]] * 1000)
+
+        for server, seconds in ((begun, 60), (loads, 60), (never_answered, 10)):
             self.time.waits.clear()
             self.assertEqual(self.run_client(server, patience=patience)[1], "gone")
             self.assertAlmostEqual(sum(self.time.waits), seconds)

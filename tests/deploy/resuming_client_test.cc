@@ -70,6 +70,15 @@ grpc::Status Full(std::chrono::seconds retry_delay = std::chrono::seconds(0)) {
   return {StatusCode::RESOURCE_EXHAUSTED, "full", details.SerializeAsString()};
 }
 
+// A server whose workers load.
+grpc::Status Loading() {
+  google::rpc::ErrorInfo error;
+  error.set_reason("LOADING");
+  google::rpc::Status details;
+  details.add_details()->PackFrom(error);
+  return {StatusCode::UNAVAILABLE, "loading", details.SerializeAsString()};
+}
+
 // It will not become better: no RetryInfo.
 grpc::Status TooSmall() {
   google::rpc::ErrorInfo error;
@@ -332,6 +341,13 @@ TEST_F(ResumingClientTest, AnAnswerThatHasBegunIsWorthMorePatienceThanOneThatHas
   EXPECT_TRUE(Run({&begun}).ok());
   EXPECT_EQ(Run({&never_answered}).error_message(), "gone (given up after 0 s without an answer)");
   EXPECT_EQ(never_answered.requests().size(), 1U);
+}
+
+TEST_F(ResumingClientTest, AServerThatLoadsIsWorthMorePatienceThanNone) {
+  policy_.max_unanswered_at_first = std::chrono::milliseconds(0);
+  ScriptedServer loads({{{}, Loading()}, {{}, Unavailable()}, {{Started(), Finished(0)}, {}}});
+
+  EXPECT_TRUE(Run({&loads}).ok());
 }
 
 TEST_F(ResumingClientTest, WhatBreaksBehindItsLastMessageIsComplete) {

@@ -80,6 +80,15 @@ TEST(PatienceTest, TheFirstMessageHasALimitOfItsOwnWhereThePolicySaysSo) {
   EXPECT_EQ(WaitOut(patience, kNoTime), seconds(180));
 }
 
+TEST(PatienceTest, AServerThatRefusesIsWorthThePatienceOfAMessage) {
+  RetryPolicy policy;
+  policy.max_unanswered_at_first = seconds(30);
+  Patience patience(policy);
+
+  patience.NoteServer();
+  EXPECT_EQ(WaitOut(patience, kNoTime), seconds(180));
+}
+
 TEST(PatienceTest, AMessageStartsBothAccountsAnew) {
   RetryPolicy policy;
   policy.max_wait_for_a_place = seconds(60);

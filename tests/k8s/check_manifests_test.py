@@ -205,6 +205,12 @@ FAULTS = [
      "it listens on"),
     ("multi-pod", WORKER, set_at("spec", "template", "metadata", "labels", LABEL, value="server"),
      "its pods are"),
+    ("multi-pod", WORKER, container("image", value="quire:0.2.0"), "image: quire:0.2.0, quire-worker-0 has"),
+    ("multi-pod", WORKER, set_at(*POD, "volumes", 0, "persistentVolumeClaim", "claimName", value="other"),
+     "model volume: .*other.*, quire-worker-0 has"),
+    ("multi-pod", WORKER, argument("--model=/models", "--model=/dev/shm"), "model volume: .*Memory"),
+    ("multi-pod", SCHEDULER, set_at("spec", "replicas", value=0), "0 pods serve"),
+    ("cpu", SERVER, set_at("spec", "replicas", value=0), "0 pods serve"),
     # The loss of a node.
     ("multi-pod", WORKER, set_at("kind", value="StatefulSet"), "must be a Deployment"),
     ("multi-pod", SCHEDULER, set_at("kind", value="StatefulSet"), "must be a Deployment"),

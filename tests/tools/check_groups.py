@@ -2,6 +2,7 @@
 needs besides: a Deployment and a Service for each rank, and schedulers of which one works and the others
 stand by. Part of check_manifests.py.
 """
+import pathlib
 import re
 
 from kustomize_subset import containers_of, pod_of
@@ -67,6 +68,25 @@ def check_ranks(overlay):
             size = flags_of(its_container).get("tensor-parallel-size")
             if size != str(len(names)):
                 overlay.fault(worker, f"--tensor-parallel-size: {size}, --workers has {len(names)} ranks")
+    workers = overlay.workloads_of("quire_worker")
+    for worker, container in workers:
+        first, first_container = workers[0]
+        for what, of in (("image", lambda _, its: its["image"]), ("model volume", model_volume_of)):
+            own, other = of(worker, container), of(first, first_container)
+            if own != other:
+                overlay.fault(worker, f"{what}: {own}, {first['metadata']['name']} has {other}: ranks with "
+                                      "different programs or models refuse each other")
+
+
+def model_volume_of(workload, container):
+    """The volume that has the path of --model, as the pod names its source."""
+    path = pathlib.PurePath(flags_of(container).get("model") or "")
+    for mount in container.get("volumeMounts", []):
+        if path.is_relative_to(mount["mountPath"]):
+            return next(({key: value for key, value in volume.items() if key != "name"}
+                         for volume in pod_of(workload)["spec"].get("volumes", [])
+                         if volume["name"] == mount["name"]), None)
+    return None
 
 
 def _worker_behind(overlay, scheduler, name):
@@ -102,6 +122,9 @@ def rank_of(worker):
 
 def check_rollouts(overlay):
     """A rollout neither starts a second worker of a rank nor waits for a pod that never gets ready."""
+    for each in overlay.workloads():
+        if each["spec"].get("replicas", 1) < 1:
+            overlay.fault(each, "replicas: 0 pods serve no request")
     for worker, _ in overlay.workloads_of("quire_worker"):
         if worker["spec"].get("replicas", 1) != 1:
             overlay.fault(worker, "replicas: a rank has one worker")

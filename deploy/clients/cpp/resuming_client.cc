@@ -291,6 +291,9 @@ grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
     if (!IsWorthARetry(attempt.status, next.has_resume())) {
       return attempt.status;
     }
+    if (!attempt.status.error_details().empty()) {  // Quire's servers always send details
+      patience.NoteServer();
+    }
     const std::optional<milliseconds> wait =
         IsFull(attempt.status)
             ? patience.WaitForPlace(RetryDelayOf(attempt.status).value_or(milliseconds(0)))

@@ -17,21 +17,18 @@ constexpr int kMaxDoublings = 20;  // keeps the shift below from overflowing
 }  // namespace
 
 void Patience::NoteMessage() {
-  has_begun_ = true;
+  NoteServer();
   num_waits_ = 0;
   unanswered_ = milliseconds(0);
   waited_for_a_place_ = milliseconds(0);
 }
 
 std::optional<milliseconds> Patience::WaitUnanswered(milliseconds lasted) {
-  const milliseconds limit = has_begun_
-                                 ? policy_.max_unanswered
-                                 : policy_.max_unanswered_at_first.value_or(policy_.max_unanswered);
   unanswered_ += std::min(lasted, kLongestUnansweredAttempt);
-  if (unanswered_ >= limit) {
+  if (unanswered_ >= limit_) {
     return std::nullopt;
   }
-  const milliseconds wait = std::min(NextWait(), limit - unanswered_);
+  const milliseconds wait = std::min(NextWait(), limit_ - unanswered_);
   unanswered_ += wait;
   return wait;
 }

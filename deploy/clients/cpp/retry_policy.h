@@ -16,9 +16,9 @@ struct RetryPolicy {
   // pods 15 s later, a scheduler starts within seconds, and a rank loads its model in the rest of
   // the time.
   std::chrono::milliseconds max_unanswered{180'000};
-  // Upper bound on the unanswered time before the first message; nullopt: max_unanswered. Set a
-  // shorter time if a person waits, because before the first message a wrong address is more likely
-  // than a server that is away.
+  // Upper bound on the unanswered time before a server has answered at all, be it by a message or
+  // by a refusal such as LOADING; nullopt: max_unanswered. Set a shorter time if a person waits,
+  // because an address where no server has answered is probably wrong.
   std::optional<std::chrono::milliseconds> max_unanswered_at_first;
   // The waits between attempts double from first_wait to max_wait, and each wait is shortened by up
   // to half at random. So a server that returns is asked within max_wait, and the attempts of its
@@ -32,12 +32,16 @@ struct RetryPolicy {
 
 class Patience {
  public:
-  explicit Patience(const RetryPolicy& policy) : policy_(policy) {}
+  explicit Patience(const RetryPolicy& policy)
+      : policy_(policy), limit_(policy.max_unanswered_at_first.value_or(policy.max_unanswered)) {}
 
   // Sets unanswered() and waited_for_a_place() to 0, because a message has come.
   void NoteMessage();
 
-  // Returns how long to wait after an attempt that no server answered, or nullopt to give up.
+  // Notes that a server has answered, so that max_unanswered holds from now on.
+  void NoteServer() { limit_ = policy_.max_unanswered; }
+
+  // Returns how long to wait after an attempt that brought no message, or nullopt to give up.
   // lasted: duration of the attempt, of which at most 10 s count as unanswered. If the server is
   // dead, keepalive ends the attempt within 10 s. So an attempt that lasted longer was waiting in
   // the queue of a live server.
@@ -54,7 +58,7 @@ class Patience {
   std::chrono::milliseconds NextWait();
 
   RetryPolicy policy_;
-  bool has_begun_ = false;
+  std::chrono::milliseconds limit_;  // of unanswered_
   int num_waits_ = 0;
   std::chrono::milliseconds unanswered_{0};
   std::chrono::milliseconds waited_for_a_place_{0};

@@ -83,7 +83,8 @@ def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED
     request: an api.GenerateRequest. Its timeout_ms counts from the time when the first message is asked for.
     api_key: needed if the servers ask for one. Send a key only over TLS, unless the server is on this machine.
     max_unanswered_s: upper bound on the time that a request stays unanswered since its last message.
-    max_unanswered_at_first_s: the same before the first message, for a caller with less patience, such as a person.
+    max_unanswered_at_first_s: the same before a server has answered at all, be it by a refusal such as LOADING. Set a
+        shorter time if a person waits, because an address where no server has answered is probably wrong.
 
     Raises grpc.RpcError, TimeoutError or ProtocolError. The RpcError is the server's refusal, at once, or the last
     failure, after max_unanswered_s. From Python 3.11 on a note says that the client gave up. If a full server refuses a
@@ -178,6 +179,8 @@ class _Patience:
 
     def wait_after(self, error, lasted_s):
         """Returns the seconds until the next attempt; None to give up. lasted_s: duration of the attempt."""
+        if _details(error) is not None:  # Quire's servers always send details
+            self._limit_s = self._max_unanswered_s
         if _is_full(error):
             return self._wait_for_a_place(_retry_delay(error))
         self._unanswered_s += min(lasted_s, LONGEST_UNANSWERED_ATTEMPT_S)
