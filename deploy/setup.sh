@@ -27,7 +27,7 @@ install_packages() {
   [ ${#missing[@]} -eq 0 ] && return 0
   if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null ||
-      { echo "These packages are missing, and there is neither root nor sudo: ${missing[*]}" >&2; return 1; }
+      { echo "Cannot install missing packages without root or sudo: ${missing[*]}" >&2; return 1; }
     as_root=(sudo)
   fi
   say "Installing ${#missing[@]} Debian packages: ${missing[*]}"

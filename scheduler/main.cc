@@ -45,8 +45,8 @@ constexpr size_t kMaxRefusalBytes = 1024;
 constexpr unsigned kMaxEndSeconds = 30;
 
 // Prints why a worker was refused. `quire serve` reads this line and ends if nothing was served
-// before, because the worker will never be accepted. The text may come from the worker, so it is
-// made printable: it must not add lines.
+// before, because the worker will never be accepted. The text may come from the worker, so
+// Printable replaces line breaks: a line break could forge a line of this output.
 void PrintRefusal(const absl::Status& status) {
   const std::string refusal =
       absl::StrCat(quire::ReasonOf(status), " ", absl::string_view(status.message()));
@@ -90,7 +90,7 @@ void RunUntilSignal(quire::SchedulerServer& server,
     const int signal =
         sigtimedwait(&signals, nullptr, said_ready ? &kPollInterval : &kPollUntilReady);
     if (signal > 0) {
-      quire::LogInfo("scheduler drains; another signal ends what is left at once",
+      quire::LogInfo("scheduler is draining; another signal ends the remaining requests at once",
                      {{"signal", absl::StrCat(signal)}});
       return;
     }
@@ -119,11 +119,11 @@ void Drain(quire::SchedulerServer& server, const sigset_t& signals, absl::Durati
     }
     if (sigtimedwait(&signals, nullptr, &kDrainPollInterval) > 0 &&
         quire::SteadyNow() - begin >= kSameSignalNs) {
-      why = "another signal came";
+      why = "another signal arrived";
       break;
     }
   } while (quire::SteadyNow() < deadline);
-  quire::LogWarning("the drain ends before its requests",
+  quire::LogWarning("the drain ended before all requests had finished",
                     {{"why", why}, {"requests_left", absl::StrCat(server.num_live_requests())}});
 }
 
@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
       argv,
       {.name = "quire_scheduler",
        .usage = "--model DIR --workers HOST:PORT [flags]",
-       .summary = "Takes requests, plans every step and keeps the KV cache's books."});
+       .summary = "Accepts requests, plans every step and manages the KV cache."});
   quire::ApplyLogFlagsOrExit("quire_scheduler: ");
   const quire::SchedulerConfig config = quire::ValueOrExit(
       quire::SchedulerConfigFromFlags(positional), "quire_scheduler: ", quire::kExitUsage);

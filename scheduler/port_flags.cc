@@ -13,64 +13,62 @@
 #include "common/flags/flag_check.h"
 
 ABSL_FLAG(std::string, host, "127.0.0.1", "Address to listen on for gRPC.");
-ABSL_FLAG(int32_t, port, 50051, "gRPC port. 0 takes any free one.");
-ABSL_FLAG(
-    std::string,
-    http_host,
-    "127.0.0.1",
-    "Address to listen on for metrics and health. Metrics say how often prompts were found in "
-    "the prefix cache: let operators alone reach it.");
-ABSL_FLAG(int32_t, http_port, 8000, "Port of metrics and health. 0 takes any free one.");
-ABSL_FLAG(
-    std::string,
-    admin_address,
-    "",
-    "Where calls of the operator are taken (pinned prefixes), unix:/path or host:port. Port 0 "
-    "takes any free one. Empty: nowhere.");
-ABSL_FLAG(
-    std::string,
-    ssl_certfile,
-    "",
-    "Certificate of the gRPC and admin ports in PEM, with its chain: they speak TLS. Files are "
-    "read again when they change.");
-ABSL_FLAG(std::string, ssl_keyfile, "", "Its key in PEM, not encrypted.");
+ABSL_FLAG(int32_t, port, 50051, "gRPC port. 0: any free port.");
+ABSL_FLAG(std::string,
+          http_host,
+          "127.0.0.1",
+          "Address to listen on for metrics and health checks. Only operators should reach it, "
+          "because metrics show how often prompts were found in the prefix cache.");
+ABSL_FLAG(int32_t, http_port, 8000, "Port for metrics and health checks. 0: any free port.");
+ABSL_FLAG(std::string,
+          admin_address,
+          "",
+          "Address of the port for operators' calls (pinned prefixes): unix:/path or host:port. "
+          "Port 0: any free port. Empty: no such port.");
+ABSL_FLAG(std::string,
+          ssl_certfile,
+          "",
+          "Certificate of the gRPC and admin ports in PEM, with its chain. Turns on TLS. Files are "
+          "read again when they change.");
+ABSL_FLAG(std::string, ssl_keyfile, "", "Private key of --ssl-certfile in PEM, not encrypted.");
 ABSL_FLAG(std::string,
           ssl_ca_certs,
           "",
-          "Certificate authorities in PEM: clients must bring a certificate of one of them (mTLS). "
-          "Empty: they are not asked for one.");
+          "Certificate authorities in PEM. Clients must present a certificate of one of them "
+          "(mTLS). Empty: clients need no certificate.");
 ABSL_FLAG(std::string,
           worker_ssl_certfile,
           "",
-          "Certificate in PEM that workers are shown: links to workers speak TLS.");
-ABSL_FLAG(std::string, worker_ssl_keyfile, "", "Its key in PEM, not encrypted.");
+          "Certificate in PEM that the scheduler presents to workers. Turns on TLS to workers.");
+ABSL_FLAG(std::string,
+          worker_ssl_keyfile,
+          "",
+          "Private key of --worker-ssl-certfile in PEM, not encrypted.");
 ABSL_FLAG(std::string,
           worker_ssl_ca_certs,
           "",
-          "Certificate authorities in PEM: a worker's certificate must be of one of them, and for "
-          "the host in --workers.");
+          "Certificate authorities in PEM. A worker must present a certificate of one of them that "
+          "is valid for its host in --workers.");
 ABSL_FLAG(std::string,
           api_keys_file,
           "",
-          "Keys of clients, a line each: SHA256HEX TENANT, as `quire key` makes it. Calls of the "
-          "gRPC port "
-          "then need a key, health checks excepted. The file is read again when it changes. Empty: "
-          "anybody may call.");
-ABSL_FLAG(
-    std::string,
-    admin_api_keys_file,
-    "",
-    "Keys of operators, as in --api-keys-file, for the calls of --admin-address. TENANT is who "
-    "pins and unpins, for the log.");
+          "File with clients' API keys, one line each: SHA256HEX TENANT, as printed by `quire "
+          "key`. Calls to the gRPC port then need a key, except health checks. The file is read "
+          "again when it changes. Empty: calls need no key.");
+ABSL_FLAG(std::string,
+          admin_api_keys_file,
+          "",
+          "File with operators' API keys for calls to --admin-address, in the format of "
+          "--api-keys-file. The log names the TENANT that pins or unpins a prefix.");
 ABSL_FLAG(bool,
           enable_reflection,
           false,
-          "Tell clients the services and messages of the gRPC port (grpc.reflection.v1alpha).");
-ABSL_FLAG(
-    bool,
-    allow_insecure_bind,
-    false,
-    "Listen on an address that other machines reach without TLS. For isolated networks only.");
+          "Turn on gRPC server reflection (grpc.reflection.v1alpha) on the gRPC port.");
+ABSL_FLAG(bool,
+          allow_insecure_bind,
+          false,
+          "Allow listening without TLS on addresses that other machines can reach. For isolated "
+          "networks only.");
 
 namespace quire {
 namespace {
@@ -96,7 +94,7 @@ absl::Status SetTls(SchedulerConfig* config) {
   }
   if (of_links.certificate.empty() || of_links.authorities.empty()) {
     return FlagError("worker-ssl-certfile",
-                     "goes together with --worker-ssl-keyfile and --worker-ssl-ca-certs");
+                     "must be given together with --worker-ssl-keyfile and --worker-ssl-ca-certs");
   }
   QUIRE_ASSIGN_OR_RETURN(config->worker_tls, TlsFiles::Open(of_links));
   return absl::OkStatus();
@@ -114,9 +112,10 @@ absl::StatusOr<Address> HostAddress(std::string_view flag, const std::string& ho
 absl::Status CheckHost(std::string_view flag, const std::string& host, const TlsFiles* tls) {
   QUIRE_ASSIGN_OR_RETURN(const Address address, HostAddress(flag, host));
   if (!address.is_local() && tls == nullptr && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
-    return FlagError(flag,
-                     "other machines can reach it and nothing is encrypted (--ssl-certfile is for "
-                     "the gRPC ports); give --allow-insecure-bind if the network is isolated");
+    return FlagError(
+        flag,
+        "other machines can reach this address without encryption; give --ssl-certfile (gRPC ports "
+        "only), or --allow-insecure-bind if the network is isolated");
   }
   return absl::OkStatus();
 }
@@ -146,10 +145,10 @@ absl::Status SetAdmin(SchedulerConfig* config) {
       config->tls != nullptr &&
       (config->tls->has_authorities() || !absl::GetFlag(FLAGS_admin_api_keys_file).empty());
   if (!address->is_local() && !authenticates_callers && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
-    return FlagError("admin-address",
-                     "other machines can reach it, and who reaches it is trusted; give "
-                     "--ssl-ca-certs or --admin-api-keys-file with TLS, or --allow-insecure-bind "
-                     "if the network is isolated");
+    return FlagError(
+        "admin-address",
+        "other machines can reach this address without authentication; give --ssl-ca-certs or "
+        "--admin-api-keys-file with TLS, or --allow-insecure-bind if the network is isolated");
   }
   config->admin = *address;
   return absl::OkStatus();

@@ -22,145 +22,144 @@
 ABSL_FLAG(std::string,
           model,
           "",
-          "Hugging Face model directory (may also be given without --model).");
+          "Hugging Face model directory. The flag name may be left out: quire_scheduler DIR.");
 ABSL_FLAG(std::string,
           served_model_name,
           "",
           "Names that requests may use, separated by commas. Empty: the directory's name.");
-ABSL_FLAG(
-    std::string,
-    generation_config,
-    "auto",
-    "Sampling defaults: auto (generation_config.json of the model), none, or the directory of "
-    "another generation_config.json.");
+ABSL_FLAG(std::string,
+          generation_config,
+          "auto",
+          "Source of the sampling defaults: auto (generation_config.json of the model), none, or a "
+          "directory with another generation_config.json.");
 ABSL_FLAG(std::string,
           workers,
           "",
-          "Address of the worker, unix:/path or host:port. One per rank, in order of rank. Empty: "
-          "where a worker of this user listens that was not told.");
+          "Addresses of the workers, separated by commas, one for each rank in order of rank: "
+          "unix:/path or host:port. Empty: the default address of one worker of this user.");
 ABSL_FLAG(int32_t,
           step_timeout,
           5,
-          "Seconds that a worker may stand still in a step, doing no part of any operation, before "
-          "it is taken for stuck. A slow step that gets on is never cut short.");
+          "Seconds without any progress in a step after which a worker counts as stuck. A slow "
+          "step that makes progress is never cut short.");
 ABSL_FLAG(
     int32_t,
     worker_timeout,
     300,
-    "Seconds that requests wait while there is no worker, none that gets on with loading its "
-    "model, or workers are lost before each token. Then they end with UNAVAILABLE, and new ones "
-    "are refused until workers are there, or give a token.");
+    "Seconds that requests wait while no worker is ready or makes progress loading its model, or "
+    "while workers are lost before every token. Then requests end with UNAVAILABLE, and new ones "
+    "are refused until workers are ready or have computed a token.");
 ABSL_FLAG(bool,
           standby,
           true,
-          "Wait while another scheduler works with the workers, and take them over when they have "
-          "heard nothing of it for two seconds. Without it: take them at once at the start, so "
-          "that the requests of an older one end.");
+          "Stand by while another scheduler has the workers, and take them over once they have not "
+          "heard from it for two seconds. false: take them over at the start, which ends the other "
+          "scheduler's requests.");
 ABSL_FLAG(int32_t,
           cut_off_timeout,
           0,
-          "Seconds. When nothing was heard of any worker for so long, another scheduler may have "
-          "them: requests end with UNAVAILABLE, for clients to go on there, and this scheduler "
-          "stands by. 0: requests wait for --worker-timeout.");
+          "Seconds without contact to any worker after which this scheduler stands by, because "
+          "another one may have the workers. Requests end with UNAVAILABLE, so that clients resume "
+          "them there. 0: never; requests wait for --worker-timeout.");
 ABSL_FLAG(bool,
           allow_changed_numerics,
           false,
-          "Let a worker of another instruction set or cache type go on where another one stopped: "
-          "streams then go on with other bits than they would have had.");
+          "Accept a replacement worker with another instruction set or KV cache type. Open streams "
+          "then continue with different rounding, so their tokens may differ.");
 ABSL_FLAG(bool,
           enable_log_requests,
           false,
-          "Log a line for each request when it has ended: its id, counts and times, and the trace "
-          "that its client named in the metadata (W3C traceparent).");
-ABSL_FLAG(int32_t, max_num_seqs, 256, "Most sequences in a step.");
-ABSL_FLAG(
-    int32_t,
-    max_num_batched_tokens,
-    0,
-    "Most tokens in a step; 0: as many as keep the workers' matrix products full, on a CPU 256, or "
-    "512 with AMX. Beside running sequences, which a step of prompt tokens holds up, see "
-    "--target-inter-token-ms.");
-ABSL_FLAG(int32_t, block_size, 16, "Tokens in a KV block.");
+          "Log one line when a request ends: its id, token counts, times, and the trace of the "
+          "client's traceparent metadata (W3C).");
+ABSL_FLAG(int32_t, max_num_seqs, 256, "Maximum number of sequences in a step.");
+ABSL_FLAG(int32_t,
+          max_num_batched_tokens,
+          0,
+          "Maximum number of tokens in a step. 0: the size at which the workers' matrix products "
+          "are efficient (256 on a CPU, 512 with AMX). While sequences decode, "
+          "--target-inter-token-ms limits prompt tokens further.");
+ABSL_FLAG(int32_t, block_size, 16, "Number of tokens in a KV block, a power of two.");
 ABSL_FLAG(
     std::string,
     kv_cache_dtype,
     "auto",
-    "How K and V are stored: auto, float32, bfloat16, float16, fp8 (e4m3), or on a CPU int8.");
+    "Data type of the KV cache: auto, float32, bfloat16, float16, fp8 (e4m3), or on a CPU int8.");
 ABSL_FLAG(int32_t,
           num_gpu_blocks_override,
           0,
-          "KV blocks to use, at most what the worker has. 0: all of them.");
-ABSL_FLAG(
-    std::string,
-    preemption_mode,
-    "auto",
-    "What happens to the KV blocks of a preempted request: recompute (dropped, computed again), "
-    "swap (to host memory and back; see --swap-space of the worker: what finds no place there is "
-    "computed again), or auto (the request and the way that cost least, by how long steps took).");
+          "Number of KV blocks to use, at most as many as every worker has. 0: all.");
+ABSL_FLAG(std::string,
+          preemption_mode,
+          "auto",
+          "How a request is preempted when KV blocks run out: recompute (its blocks are dropped "
+          "and computed again), swap (its blocks are copied to host memory and back; recompute if "
+          "the workers' --swap-space is full), or auto (the request and the way with the lowest "
+          "cost, estimated from step times).");
 ABSL_FLAG(std::string,
           scheduling_policy,
           "fcfs",
-          "Whose turn it is: fcfs (first come, first served), priority (requests name one, the "
-          "smaller the earlier) or fair (tenants share the service equally, and none may "
-          "hold more of the queue than it leaves free).");
+          "Order of requests: fcfs (first come, first served), priority (by the request's "
+          "priority, lower values first) or fair (tenants share the service equally, and a tenant "
+          "may hold no more of the queue than it leaves free).");
 ABSL_FLAG(int32_t,
           priority_ageing,
           10,
-          "Seconds of waiting that are worth one priority level, with the priority policy.");
+          "With --scheduling-policy=priority: seconds of waiting that raise a request by one "
+          "priority level.");
 ABSL_FLAG(int32_t,
           target_inter_token_ms,
           0,
-          "Milliseconds that a stream is to wait for its next token at most: prompts beside it get "
-          "as many tokens of a step as leave it about so long, by how long steps took. 0: three "
-          "times what a step takes without prompts. -1: whatever a full step takes.");
+          "Target for the milliseconds between two tokens of a stream. While sequences decode, a "
+          "step takes only as many prompt tokens as keep the target, estimated from step times. 0: "
+          "three times the duration of a step without prompts. -1: no target.");
 ABSL_FLAG(bool,
           enable_prefix_caching,
           true,
-          "Requests begin with KV blocks that others of the same salt have computed.");
-ABSL_FLAG(
-    bool,
-    require_cache_salt,
-    false,
-    "Refuse requests without cache_salt, except those that bypass the prefix cache: those who "
-    "share no salt cannot find out by timing what others have asked.");
+          "Reuse KV blocks that requests with the same cache_salt have computed for the same "
+          "prompt beginning.");
+ABSL_FLAG(bool,
+          require_cache_salt,
+          false,
+          "Refuse requests that have no cache_salt and do not set bypass_prefix_cache. Clients "
+          "with different salts cannot learn each other's prompts from response times.");
 ABSL_FLAG(double,
           max_pinned_share,
           0.5,
-          "Most of the KV cache that pinned prefixes may take, a fraction in [0, 0.9].");
+          "Maximum share of the KV cache for pinned prefixes, in [0, 0.9].");
 ABSL_FLAG(
     std::string,
     pinned_prefixes_file,
     "",
-    "File that keeps pinned prefixes: they are pinned again at the next start. It holds prompts in "
-    "plain token ids: keep it as secret as they are. Where it cannot be used the server serves, "
-    "and "
-    "PinPrefix fails. Empty: they end with the scheduler.");
+    "File that stores pinned prefixes, so that the next start pins them again. It contains prompts "
+    "as plain token ids: protect it like the prompts. If it cannot be used, the server serves, but "
+    "PinPrefix fails. Empty: no file; pinned prefixes end with the scheduler.");
 ABSL_FLAG(int32_t,
           max_model_len,
           0,
-          "Most tokens of a sequence, prompt and output. 0: what model and KV cache allow.");
-ABSL_FLAG(
-    int32_t,
-    max_queued_requests,
-    1024,
-    "Most requests that wait; later ones are refused. Resumed ones have places of their own.");
+          "Maximum number of tokens of a sequence, prompt plus output. 0: as many as the model and "
+          "the KV cache allow.");
+ABSL_FLAG(int32_t,
+          max_queued_requests,
+          1024,
+          "Maximum number of waiting requests; further requests are refused. Resumed requests have "
+          "a separate limit.");
 ABSL_FLAG(int64_t,
           max_queued_tokens,
           1'000'000,
-          "Most prompt tokens of requests that wait; later ones are refused.");
+          "Maximum number of prompt tokens of waiting requests together; further requests are "
+          "refused. Resumed requests have a separate limit.");
 ABSL_FLAG(
     std::string,
     step_log,
     "",
-    "Regular file for everything that scheduling depends on, for `quire replay`. It holds prompts "
-    "and "
-    "output in plain token ids and the key of the block hashes: keep it as secret as they are. It "
-    "grows without bound. A file that is there is kept as FILE.previous. Empty: none.");
-ABSL_FLAG(
-    int32_t,
-    shutdown_timeout,
-    25,
-    "Seconds that accepted requests may take to finish after SIGTERM; another one ends them.");
+    "Regular file that records all input of scheduling, for `quire replay`. It contains prompts "
+    "and output as plain token ids and the key of the block hashes: protect it like the prompts. "
+    "It grows without bound. An existing file is renamed to FILE.previous. Empty: no file.");
+ABSL_FLAG(int32_t,
+          shutdown_timeout,
+          25,
+          "Seconds that accepted requests may take to finish after SIGTERM. A second signal ends "
+          "them at once.");
 
 namespace quire {
 namespace {
@@ -183,7 +182,7 @@ absl::StatusOr<ServedModelSource> ModelSource(const std::vector<std::string>& po
   ServedModelSource source;
   source.model_dir = absl::GetFlag(FLAGS_model);
   if (positional.size() > 1 || (!positional.empty() && !source.model_dir.empty())) {
-    return FlagError("model", "one model directory, given once");
+    return FlagError("model", "must be one model directory, given once");
   }
   if (!positional.empty()) {
     source.model_dir = positional.front();
@@ -207,10 +206,12 @@ absl::StatusOr<std::vector<Address>> WorkerAddresses() {
     return std::vector<Address>{*address};
   }
   if (workers.size() > size_t{kMaxRanks}) {
-    return FlagError(
-        "workers",
-        absl::StrCat(
-            "one address per rank is needed (got ", workers.size(), ", limit ", kMaxRanks, ")"));
+    return FlagError("workers",
+                     absl::StrCat("must have one address for each rank (got ",
+                                  workers.size(),
+                                  ", limit ",
+                                  kMaxRanks,
+                                  ")"));
   }
   std::vector<Address> addresses;
   for (const std::string& worker : workers) {
@@ -219,14 +220,15 @@ absl::StatusOr<std::vector<Address>> WorkerAddresses() {
       return FlagError("workers", ToStd(address.status().message()));
     }
     if (!address->is_unix() && address->port == 0) {
-      return FlagError("workers", "needs a port");
+      return FlagError("workers", "every host address needs a port");
     }
     const auto is_same = [&](const Address& other) {
       return other.ToString() == address->ToString();
     };
     if (std::any_of(addresses.begin(), addresses.end(), is_same)) {
       return FlagError(
-          "workers", absl::StrCat("each rank has an address of its own (got ", worker, " twice)"));
+          "workers",
+          absl::StrCat("every rank must have a different address (got ", worker, " twice)"));
     }
     addresses.push_back(*std::move(address));
   }
@@ -352,8 +354,7 @@ absl::Status SetPinning(SchedulerConfig* config) {
   if (!config->pinned_prefixes_file.empty() &&
       (!core.prefix_caching || core.max_pinned_share == 0.0)) {
     return FlagError("pinned-prefixes-file",
-                     "nothing can be pinned without --enable-prefix-caching, or with "
-                     "--max-pinned-share=0");
+                     "needs --enable-prefix-caching and a --max-pinned-share above 0");
   }
   return absl::OkStatus();
 }
@@ -389,7 +390,7 @@ absl::Status CheckFlagsOfModel(const SchedulerConfig& config, const ModelConfig&
     return absl::OkStatus();
   }
   return FlagError("max-model-len",
-                   absl::StrCat("more than the positions of the model (got ",
+                   absl::StrCat("must be at most the model's number of positions (got ",
                                 *config.max_model_len,
                                 ", limit ",
                                 limit,

@@ -28,7 +28,7 @@ namespace quire {
 
 struct SchedulerConfig {
   ServedModelSource model;
-  std::vector<Address> workers;  // by rank
+  std::vector<Address> workers;  // one for each rank
   std::string host = "127.0.0.1";
   int32_t port = 50051;  // gRPC port; 0: any free port
   std::string http_host = "127.0.0.1";

@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
   if (server->prefix_store_ != nullptr) {
     server->prefix_store_->SaveLater([](const absl::Status& saved) {
       if (!saved.ok()) {
-        LogError("pinned prefixes will not outlive this scheduler",
+        LogError("pinned prefixes cannot be saved, so a restart loses them",
                  {{"cause", std::string(saved.message())}});
       }
     });
@@ -413,8 +413,8 @@ void SchedulerServer::Shutdown() {
     return;
   }
   BeginDrain();
-  const absl::Status status =
-      Error(absl::StatusCode::kUnavailable, "DRAINING", "server: shut down before the end");
+  const absl::Status status = Error(
+      absl::StatusCode::kUnavailable, "DRAINING", "server: shut down before the request ended");
   inbox_.Post(AbortAll{status});
   live_requests_.AbortAll(status);  // for requests that have not reached the loop
   if (grpc_server_ != nullptr) {

@@ -57,7 +57,7 @@ struct LoadedModel {
   uint64_t hash = 0;
   Seconds weights_s = 0.0;  // time to read and pack the weights
   Seconds hash_s = 0.0;
-  quire::KvCacheBudget pools = {};  // plan of PlanMemory, made before loading
+  quire::KvCacheBudget pools = {};  // sizes that PlanMemory planned before loading
 };
 
 absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
@@ -110,7 +110,7 @@ absl::StatusOr<std::unique_ptr<quire::PeerListener>> ListenForRanks(
 
 void EndWithChangedWeights() {
   quire::LogError("the weights have changed in memory; the worker ends");
-  // Skips destructors: they would wait for the current step, whose tokens may be wrong.
+  // Skips destructors: they would finish the current step and send its tokens, which may be wrong.
   quire::ExitNow(quire::kExitDevice);
 }
 
@@ -135,9 +135,9 @@ struct Ports {
   }
 };
 
-// Logs the planned memory, before the weights are read. The size of the KV cache is not known yet
-// in two cases: the flags give it in blocks, whose size the scheduler chooses, or the KV cache gets
-// the memory that the weights leave on a GPU.
+// Logs the planned memory, before the weights are read. In two cases the bytes of the KV cache are
+// not known yet: the flags give a number of blocks, whose size the scheduler chooses; or the KV
+// cache gets the memory that the weights leave on a GPU.
 void LogMemory(const quire::WorkerConfig& config,
                const quire::KernelBackend& backend,
                const quire::HostMemory& host,
@@ -147,13 +147,13 @@ void LogMemory(const quire::WorkerConfig& config,
                         (config.kv_cache.num_blocks_override == 0 && !backend.space().has_value());
   quire::LogInfo("memory planned",
                  {{"weight_bytes", absl::StrCat(weight_bytes)},
-                  {"kv_cache_bytes", is_known ? absl::StrCat(pools.bytes) : "later"},
+                  {"kv_cache_bytes", is_known ? absl::StrCat(pools.bytes) : "decided later"},
                   {"swap_space_bytes", absl::StrCat(pools.swap_space_bytes)},
                   {"available_bytes",
                    host.available_bytes ? absl::StrCat(*host.available_bytes) : "unknown"}});
 }
 
-// Logs each choice, and the flag or rule that made it.
+// Logs each setting in use, and the flag or rule that decided it.
 void LogReady(const quire::WorkerConfig& config,
               const quire::KernelBackend& backend,
               const LoadedModel& loaded,
@@ -161,19 +161,19 @@ void LogReady(const quire::WorkerConfig& config,
   const int64_t blocks = config.kv_cache.num_blocks_override;
   const bool is_on_gpu = backend.space().has_value();
   const char* const of_free =
-      is_on_gpu ? "what --gpu-memory-utilization leaves" : "30 % of free memory, at most 4 GiB";
+      is_on_gpu ? "memory left by --gpu-memory-utilization" : "30 % of free memory, at most 4 GiB";
   quire::LogInfo(
       "worker ready",
       {{"backend", backend.name()},
        {"backend_by",
         is_on_gpu                ? "--device"
-        : config.cpu_isa.empty() ? "the best instructions of this machine"
+        : config.cpu_isa.empty() ? "the best instruction set of this machine"
                                  : "--cpu-isa"},
        {"threads", is_on_gpu ? "none" : absl::StrCat(quire::NumThreads(quire::CpuOptions(config)))},
        {"threads_by",
         is_on_gpu                ? "--device"
         : config.num_threads > 0 ? "--threads"
-                                 : "usable CPUs, by the ranks here"},
+                                 : "usable CPUs, divided by --ranks-on-host"},
        {"weight_bytes", absl::StrCat(loaded.model->weight_bytes())},
        {"weights_s", absl::StrFormat("%.2f", loaded.weights_s)},
        {"hash_s", absl::StrFormat("%.2f", loaded.hash_s)},
@@ -279,7 +279,7 @@ int main(int argc, char** argv) {
       argv,
       {.name = "quire_worker",
        .usage = "--model DIR [flags]",
-       .summary = "Computes the steps that a scheduler orders, for one rank of a model."});
+       .summary = "Runs the steps that a scheduler sends, for one rank of a model."});
   quire::ApplyLogFlagsOrExit(kName);
   const quire::WorkerConfig config =
       quire::ValueOrExit(quire::WorkerConfigFromFlags(positional), kName, quire::kExitUsage);

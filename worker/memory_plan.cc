@@ -14,8 +14,8 @@
 namespace quire {
 namespace {
 
-// Tokens and sequences of the largest usual step. The workspace for it is allocated before the KV
-// pool is sized. A larger step takes its workspace from the slack.
+// Tokens and sequences of the largest usual step. The workspace of such a step is allocated before
+// the KV pool is sized. A larger step takes its workspace from the slack (kMaxSlackBytes).
 constexpr int32_t kMaxUsualTokens = 8192;
 constexpr int32_t kMaxUsualSequences = 512;
 // Upper bound on the slack, the memory left free for graphs, step inputs and partial results of
@@ -48,7 +48,7 @@ int64_t MinBlockBytes(const KernelBackend& backend,
 absl::Status CheckHoldsBlocks(const KvCacheBudget& budget, int64_t min_block_bytes) {
   if (budget.num_blocks_override == 0 && budget.bytes < 2 * min_block_bytes) {
     return NoMemory(
-        "KV cache: two blocks of one token take more", 2 * min_block_bytes, budget.bytes);
+        "KV cache: two blocks of one token do not fit", 2 * min_block_bytes, budget.bytes);
   }
   return absl::OkStatus();
 }
@@ -63,7 +63,7 @@ absl::Status CheckOverride(const KvCacheBudget& budget, int64_t min_block_bytes)
                "MEMORY",
                absl::StrCat("--num-gpu-blocks-override: blocks of ",
                             min_block_bytes,
-                            " bytes and more, that take more than there is (got ",
+                            " bytes or more do not fit in memory (got ",
                             budget.num_blocks_override,
                             ", limit ",
                             budget.max_bytes / min_block_bytes,
@@ -76,29 +76,34 @@ absl::Status CheckMemory(const WorkerConfig& config,
                          const std::optional<DeviceSpace>& device,
                          std::optional<int64_t> total_bytes) {
   const int64_t ranks = config.ranks_on_host;
-  const std::string of_ranks = ranks == 1 ? "" : absl::StrCat(" for ", ranks, " ranks");
+  const std::string of_ranks = ranks == 1 ? "" : absl::StrCat(", summed over ", ranks, " ranks");
   const auto for_all = [ranks](int64_t bytes) {
     return CheckedMultiply(bytes, ranks).value_or(kUnknown);
   };
   int64_t left_bytes = total_bytes.value_or(kUnknown);
   if (config.kv_cache_bytes_given && device.has_value()) {
     if (config.kv_cache.bytes > device->free_bytes) {
-      return NoMemory(
-          "--kv-cache-memory-bytes: more than there is", config.kv_cache.bytes, device->free_bytes);
+      return NoMemory("--kv-cache-memory-bytes: exceeds the free memory of the GPU",
+                      config.kv_cache.bytes,
+                      device->free_bytes);
     }
   } else if (config.kv_cache_bytes_given) {
     const int64_t bytes = for_all(config.kv_cache.bytes);
     if (bytes > left_bytes) {
       return NoMemory(
-          absl::StrCat("--kv-cache-memory-bytes: more than there is", of_ranks), bytes, left_bytes);
+          absl::StrCat("--kv-cache-memory-bytes: exceeds the memory of this machine or container",
+                       of_ranks),
+          bytes,
+          left_bytes);
     }
     left_bytes -= bytes;
   }
   const int64_t swap_bytes = for_all(config.kv_cache.swap_space_bytes);
   if (config.swap_space_given && swap_bytes > left_bytes) {
-    return NoMemory(absl::StrCat("--swap-space: more than there is beside the KV cache", of_ranks),
-                    swap_bytes,
-                    left_bytes);
+    return NoMemory(
+        absl::StrCat("--swap-space: exceeds the memory left beside the KV cache", of_ranks),
+        swap_bytes,
+        left_bytes);
   }
   return absl::OkStatus();
 }
@@ -129,8 +134,9 @@ absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
   const int64_t cache_bytes = budget.num_blocks_override > 0 ? 0 : budget.bytes;
   const int64_t needed_bytes = Sum(Sum(weight_bytes, cache_bytes), budget.swap_space_bytes);
   if (needed_bytes > room_bytes) {
-    return NoMemory(
-        "weights, KV cache and swap space: more than there is", needed_bytes, room_bytes);
+    return NoMemory("weights, KV cache and swap space: exceed the memory of this worker",
+                    needed_bytes,
+                    room_bytes);
   }
   budget.max_bytes = beside_weights - budget.swap_space_bytes;
   QUIRE_RETURN_IF_ERROR(CheckOverride(budget, min_block_bytes));
@@ -155,11 +161,11 @@ absl::StatusOr<KvCacheBudget> SizeKvCache(const WorkerConfig& config,
   if (budget.bytes <= 0) {
     return Error(absl::StatusCode::kResourceExhausted,
                  "MEMORY",
-                 absl::StrCat("the device has no memory left for a KV cache (free ",
+                 absl::StrCat("the GPU has no memory left for a KV cache (free ",
                               space.free_bytes,
                               " of ",
                               space.total_bytes,
-                              " bytes): raise --gpu-memory-utilization or take a smaller model"));
+                              " bytes): raise --gpu-memory-utilization or serve a smaller model"));
   }
   QUIRE_RETURN_IF_ERROR(
       CheckHoldsBlocks(budget, MinBlockBytes(backend, model.config(), model.share())));

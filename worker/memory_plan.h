@@ -1,7 +1,7 @@
-// Checks that the memory of this machine has room for weights, KV pool and swap space of this rank
-// and of the other ranks that run here. Main memory is checked before any is allocated: Linux
-// grants every allocation, provides pages only when they are written, and kills a process if pages
-// run out. A GPU refuses allocations that do not fit.
+// Checks that this machine's memory has room for weights, KV pool and swap space of all its ranks.
+// Main memory is checked before it is allocated: Linux grants every allocation, provides pages only
+// when they are written, and kills a process if pages run out. A GPU refuses allocations that do
+// not fit.
 //
 // Thread safety: called from main.
 // Errors:        kResourceExhausted, reason MEMORY, with the bytes needed and the limit.
@@ -46,7 +46,7 @@ absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const RankShare& share,
                                          int64_t weight_bytes);
 
-// Returns the final sizes of the pools; called when the weights are loaded. On a GPU without
+// Returns the final sizes of the pools; called after the weights are loaded. On a GPU without
 // --kv-cache-memory-bytes, allocates the model's workspace for the largest usual step, then gives
 // the KV pool the rest of the memory that --gpu-memory-utilization allows. Otherwise returns
 // `plan`.

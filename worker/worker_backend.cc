@@ -27,8 +27,8 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpu(const WorkerConfig& con
   return backend;
 }
 
-// Opens the library with this rank's GPU. Ranks of one machine take its GPUs round robin, from
-// device_index on.
+// Opens the library with this rank's GPU. The ranks of a machine take its GPUs round robin,
+// starting with device_index.
 absl::StatusOr<GpuLibrary> OpenGpu(const WorkerConfig& config, std::string_view library_name) {
   const int32_t first = config.gpu.device_index;
   auto library = GpuLibrary::Open(library_name, first);
@@ -42,13 +42,13 @@ absl::StatusOr<GpuLibrary> OpenGpu(const WorkerConfig& config, std::string_view 
       return WithFlag(
           "kv-cache-memory-bytes",
           InvalidArgument("DEVICE",
-                          absl::StrCat("ranks share a GPU, so say what each may take (ranks here ",
+                          absl::StrCat("must be given if ranks share a GPU (ranks on this machine ",
                                        config.ranks_on_host,
                                        ", GPUs ",
                                        count,
                                        ")")));
     }
-    LogWarning("ranks share a GPU: slow, for trials",
+    LogWarning("ranks share a GPU; this is slow and only for trials",
                {{"ranks", absl::StrCat(config.ranks_on_host)}, {"gpus", absl::StrCat(count)}});
   }
   const int32_t index = (first + config.place.rank % config.ranks_on_host) % count;
@@ -102,8 +102,8 @@ absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& bac
   return config.kv_cache.backend == KvBackend::kPaged || backend.window_page_bytes() > 0
              ? absl::OkStatus()
              : FlagError("kv-backend",
-                         "vmm: there is no memory that can be mapped on this device, or "
-                         "quire_cuda.so was built by a toolkit before CUDA 12.5");
+                         "vmm: this device cannot map KV blocks into virtual memory, or "
+                         "quire_cuda.so was built with a CUDA toolkit before 12.5");
 }
 
 absl::Status CheckRankLinks(const WorkerConfig& config, const KernelBackend& backend) {
@@ -112,10 +112,9 @@ absl::Status CheckRankLinks(const WorkerConfig& config, const KernelBackend& bac
       config.allows_insecure_bind) {
     return absl::OkStatus();
   }
-  return FlagError(
-      "listen",
-      "other machines reach this address and NCCL, by which ranks on GPUs add up, does "
-      "not encrypt; give --allow-insecure-bind if the network is isolated");
+  return FlagError("listen",
+                   "other machines reach this address, and NCCL does not encrypt the data between "
+                   "GPU ranks; give --allow-insecure-bind if the network is isolated");
 }
 
 }  // namespace quire

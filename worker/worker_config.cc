@@ -25,114 +25,114 @@ ABSL_FLAG(std::string,
 ABSL_FLAG(std::string,
           listen,
           "",
-          "Where the scheduler dials: unix:/path or host:port; port 0 takes any free one. Empty: a "
-          "Unix socket in a folder of this user alone.");
-ABSL_FLAG(
-    bool,
-    allow_insecure_bind,
-    false,
-    "Listen on an address that other machines reach without TLS, or there for other ranks on GPUs, "
-    "which add up by NCCL, without any. For isolated networks only.");
-ABSL_FLAG(std::string, http_host, "127.0.0.1", "Address of the HTTP port.");
-ABSL_FLAG(int32_t, http_port, -1, "Port of metrics and health. 0 takes any free one. -1: none.");
+          "Address that the scheduler connects to: unix:/path or host:port. Port 0: any free port. "
+          "Empty: a Unix socket in a folder that only this user may enter.");
+ABSL_FLAG(bool,
+          allow_insecure_bind,
+          false,
+          "Allow --listen and --http-host on addresses that other machines reach without TLS. GPU "
+          "ranks on such an address need it even with TLS, because NCCL does not encrypt. For "
+          "isolated networks only.");
+ABSL_FLAG(std::string, http_host, "127.0.0.1", "Address that the HTTP port listens on.");
+ABSL_FLAG(int32_t,
+          http_port,
+          -1,
+          "Port for metrics and health checks. 0: any free port. -1: no HTTP port.");
 ABSL_FLAG(std::string,
           ssl_certfile,
           "",
-          "Certificate of this worker's port in PEM, with its chain: it speaks TLS. Files are read "
-          "again when they change.");
-ABSL_FLAG(std::string, ssl_keyfile, "", "Its key in PEM, not encrypted.");
+          "Certificate of --listen in PEM, with its chain. Turns on TLS. Files are read again when "
+          "they change.");
+ABSL_FLAG(std::string, ssl_keyfile, "", "Private key of --ssl-certfile in PEM, not encrypted.");
 ABSL_FLAG(std::string,
           ssl_ca_certs,
           "",
-          "Certificate authorities in PEM: a scheduler must bring a certificate of one of them.");
-ABSL_FLAG(
-    int32_t,
-    tensor_parallel_size,
-    1,
-    "Workers that a model is split over: 1, 2, 4 or 8. Each has its part of the weights and of "
-    "every block of the KV cache. The same for all of them.");
+          "Certificate authorities in PEM. A scheduler must present a certificate of one of them.");
+ABSL_FLAG(int32_t,
+          tensor_parallel_size,
+          1,
+          "Number of workers (ranks) that a model is split over: 1, 2, 4 or 8. Each rank holds its "
+          "part of the weights and of every KV block. Must be the same for all ranks.");
 ABSL_FLAG(int32_t,
           rank,
           0,
-          "Which of them this is, from 0: its place in --workers of the scheduler.");
+          "Rank of this worker, from 0: its position in the scheduler's --workers.");
 ABSL_FLAG(int32_t,
           ranks_on_host,
           1,
-          "Workers that share this machine: what is not given of --threads, "
-          "--kv-cache-memory-bytes and --swap-space is divided by it.");
+          "Number of workers on this machine. Divides the defaults of --threads, "
+          "--kv-cache-memory-bytes and --swap-space.");
+ABSL_FLAG(std::string,
+          device,
+          "auto",
+          "Device that runs the model: cpu, cuda, emu (the GPU kernels emulated on the CPU; slow, "
+          "for tests), or auto (cuda if it works, else cpu).");
+ABSL_FLAG(int32_t,
+          device_index,
+          0,
+          "Index of the first GPU to use. The workers of this machine take this GPU and the next "
+          "ones in order of rank. They share GPUs if there are fewer than --ranks-on-host.");
+ABSL_FLAG(std::string,
+          dtype,
+          "auto",
+          "Data type of a GPU's computations: bfloat16, float16, or auto (the model's type; "
+          "bfloat16 for a float32 model).");
+ABSL_FLAG(bool, enforce_eager, false, "Do not use graphs (CUDA graphs) on a GPU.");
 ABSL_FLAG(
-    std::string,
-    device,
-    "auto",
-    "What computes: cpu, cuda, emu (the GPU kernels emulated on the CPU: slow, for tests), or "
-    "auto: cuda where it can, else cpu.");
-ABSL_FLAG(
-    int32_t,
-    device_index,
-    0,
-    "Which GPU of this machine. Several workers here take it and the next ones, rank by rank; "
-    "with fewer GPUs than --ranks-on-host they share them.");
-ABSL_FLAG(
-    std::string,
-    dtype,
-    "auto",
-    "What a GPU computes in: bfloat16, float16, or auto: the model's type, bfloat16 for float32.");
-ABSL_FLAG(bool, enforce_eager, false, "On a GPU: run every step anew instead of repeating graphs.");
-ABSL_FLAG(bool,
-          batch_invariant,
-          false,
-          "On a GPU: a request's tokens do not depend on what else is in the batch. Slower.");
-ABSL_FLAG(
-    std::string,
-    quantization,
-    "none",
-    "On a GPU: fp8 rounds the weights of the layers, while they are loaded, and what they are "
-    "multiplied with to 8 bits (e4m3), with a scale for each output channel and for each "
-    "token. Half the memory. none: what --dtype says.");
-ABSL_FLAG(
-    std::string,
-    gemm_cache,
-    "auto",
-    "On a GPU: the file that keeps, for the next start, which algorithms were the fastest for "
-    "matrix products. auto: quire/gemm-cache in $XDG_CACHE_HOME or ~/.cache. none: no file.");
+    bool,
+    batch_invariant,
+    false,
+    "Make a request's tokens on a GPU independent of the other requests in the batch. Slower.");
+ABSL_FLAG(std::string,
+          quantization,
+          "none",
+          "On a GPU: fp8 rounds the weights of the layers to 8 bits (e4m3) when they are loaded, "
+          "with a scale for each output channel, and their inputs in each step, with a scale for "
+          "each token. Halves the memory of these weights. none: --dtype applies.");
+ABSL_FLAG(std::string,
+          gemm_cache,
+          "auto",
+          "On a GPU: file that keeps the fastest algorithms for matrix products for the next "
+          "start. auto: quire/gemm-cache in $XDG_CACHE_HOME or ~/.cache. none: no file.");
 ABSL_FLAG(double,
           gpu_memory_utilization,
           0.9,
-          "Share of a GPU's memory that weights, workspace and KV cache may take together.");
+          "Share of a GPU's memory, in (0, 1], for weights, workspace and KV cache together.");
 ABSL_FLAG(std::string,
           cpu_isa,
           "",
-          "Instruction set: amx, avx512bf16, avx512 (fp32 products also of bf16 weights), avx2 or "
-          "portable. "
-          "Empty: the first of these that the machine has.");
+          "CPU instruction set: amx, avx512bf16, avx512 (fp32 products also of bf16 weights), avx2 "
+          "or portable. Empty: the first of these that the machine has.");
 ABSL_FLAG(std::string,
           load_format,
           "auto",
-          "Format of the weights: auto, safetensors, or dummy: random weights for benchmarks, only "
-          "config.json is read.");
-ABSL_FLAG(int32_t, threads, 0, "Compute threads. 0: as many as this process may run on.");
+          "Source of the weights: auto or safetensors (the files of the model), or dummy (random "
+          "weights for benchmarks; only config.json is read).");
+ABSL_FLAG(int32_t,
+          threads,
+          0,
+          "Number of compute threads. 0: one for each CPU that this process may use.");
 ABSL_FLAG(std::string,
           kv_cache_memory_bytes,
           "",
-          "Memory of the KV cache, for example 4GiB. Empty: on a GPU what --gpu-memory-utilization "
-          "leaves, "
-          "on a CPU 30 % of what is available, at most 4 GiB.");
+          "Memory of the KV cache, for example 4GiB. Empty: on a GPU the memory that "
+          "--gpu-memory-utilization leaves, on a CPU 30 % of the available memory, at most 4 GiB.");
 ABSL_FLAG(std::string,
           kv_backend,
           "paged",
-          "How attention finds the blocks of a sequence. paged: by a block table. vmm: one behind "
-          "the other in virtual memory, into which the blocks are mapped.");
-ABSL_FLAG(
-    std::string,
-    swap_space,
-    "",
-    "Host memory for blocks of preempted requests, for example 16GiB; on a GPU it is pinned. 0: "
-    "none. Taken when a scheduler asks for it. Empty: 4 GiB, or a quarter of the machine's memory "
-    "where that is less.");
+          "How attention finds the KV blocks of a sequence. paged: through a block table. vmm: the "
+          "blocks are mapped one after another into virtual memory.");
+ABSL_FLAG(std::string,
+          swap_space,
+          "",
+          "Host memory for the KV blocks of preempted requests, for example 16GiB; pinned with a "
+          "GPU. 0: none. It is allocated when a scheduler asks for it. Empty: 4 GiB, or a quarter "
+          "of the machine's memory if that is less.");
 ABSL_FLAG(int32_t,
           num_gpu_blocks_override,
           0,
-          "Blocks of the KV cache, whatever they take. 0: what the memory holds.");
+          "Number of KV blocks; overrides --kv-cache-memory-bytes. 0: as many as fit in the memory "
+          "of the KV cache.");
 ABSL_FLAG(
     std::string,
     fail_points,
@@ -151,7 +151,7 @@ constexpr int32_t kMaxDeviceIndex = 4095;
 absl::StatusOr<std::string> ModelDir(const std::vector<std::string>& positional) {
   std::string model_dir = absl::GetFlag(FLAGS_model);
   if (positional.size() > 1 || (!positional.empty() && !model_dir.empty())) {
-    return FlagError("model", "one model directory, given once");
+    return FlagError("model", "must be one model directory, given once");
   }
   if (!positional.empty()) {
     model_dir = positional.front();
@@ -172,7 +172,7 @@ absl::StatusOr<WorkerDevice> Device() {
       return value;
     }
   }
-  return FlagError("device", "must be auto, cpu, cuda or emu");
+  return FlagError("device", absl::StrCat("must be auto, cpu, cuda or emu (got ", device, ")"));
 }
 
 absl::StatusOr<GpuQuantization> Quantization(WorkerDevice device) {
@@ -181,10 +181,11 @@ absl::StatusOr<GpuQuantization> Quantization(WorkerDevice device) {
     return GpuQuantization::kNone;
   }
   if (name != "fp8") {
-    return FlagError("quantization", "must be none or fp8");
+    return FlagError("quantization", absl::StrCat("must be none or fp8 (got ", name, ")"));
   }
   if (device == WorkerDevice::kCpu) {
-    return FlagError("quantization", "fp8 needs a GPU (--device=cuda), the CPU has none of it");
+    return FlagError("quantization",
+                     "fp8 needs a GPU (--device=cuda); the CPU does not support it");
   }
   return GpuQuantization::kFp8;
 }
@@ -205,7 +206,7 @@ absl::StatusOr<GpuOptions> Gpu(WorkerDevice device) {
   const std::string dtype = absl::GetFlag(FLAGS_dtype);
   gpu.dtype = DTypeFromName(dtype);
   if (dtype != "auto" && gpu.dtype != DType::kBF16 && gpu.dtype != DType::kF16) {
-    return FlagError("dtype", "must be auto, bfloat16 or float16");
+    return FlagError("dtype", absl::StrCat("must be auto, bfloat16 or float16 (got ", dtype, ")"));
   }
   gpu.use_graphs = !absl::GetFlag(FLAGS_enforce_eager);
   gpu.batch_invariant = absl::GetFlag(FLAGS_batch_invariant);
@@ -225,7 +226,8 @@ absl::StatusOr<bool> IsDummy() {
   if (format == "auto" || format == "safetensors" || format == "dummy") {
     return format == "dummy";
   }
-  return FlagError("load-format", "must be auto, safetensors or dummy");
+  return FlagError("load-format",
+                   absl::StrCat("must be auto, safetensors or dummy (got ", format, ")"));
 }
 
 // Returns null for plain text. TLS always asks peers for a certificate, since any peer that
@@ -270,7 +272,7 @@ absl::StatusOr<std::optional<Address>> HttpAddress() {
   }
   if (!address.is_local() && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
     return FlagError("http-host",
-                     "other machines can reach it and nothing is encrypted; give "
+                     "other machines can reach this address without encryption; give "
                      "--allow-insecure-bind if the network is isolated");
   }
   return port < 0 ? std::nullopt : std::make_optional(address);
@@ -325,7 +327,10 @@ absl::StatusOr<KvCacheBudget> Budget() {
   } else if (swap_space != "0") {
     std::optional<int64_t> bytes = ParseByteSize(swap_space);
     if (!bytes.has_value()) {
-      return FlagError("swap-space", "must be a number of bytes, for example 16GiB, or 0");
+      return FlagError(
+          "swap-space",
+          absl::StrCat(
+              "must be a number of bytes, for example 16GiB, or 0 (got ", swap_space, ")"));
     }
     budget.swap_space_bytes = *bytes;
   }
@@ -336,7 +341,8 @@ absl::StatusOr<KvCacheBudget> Budget() {
   }
   std::optional<int64_t> bytes = ParseByteSize(text);
   if (!bytes.has_value()) {
-    return FlagError("kv-cache-memory-bytes", "must be a number of bytes, for example 4GiB");
+    return FlagError("kv-cache-memory-bytes",
+                     absl::StrCat("must be a number of bytes, for example 4GiB (got ", text, ")"));
   }
   budget.bytes = *bytes;
   return budget;

@@ -19,7 +19,7 @@
 #include "common/wire/tls_files.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "worker/runtime/fail_points.h"
-#include "worker/runtime/step_executor.h"
+#include "worker/runtime/kv_pool_sizing.h"
 
 namespace quire {
 
@@ -38,8 +38,8 @@ struct GpuOptions {
 struct WorkerConfig {
   std::string model_dir;
   bool has_dummy_weights = false;  // random weights, for benchmarks
-  // A local address, unless there is TLS, which demands a certificate of schedulers, or
-  // allows_insecure_bind is true.
+  // A local address, unless TLS is on (schedulers then need a certificate) or allows_insecure_bind
+  // is true.
   Address listen;
   bool allows_insecure_bind = false;
   std::optional<Address> http;    // a TCP address; nullopt: no HTTP port

@@ -11,8 +11,8 @@
 // descriptor refuses (a full disk, a pipe without reader, a closed descriptor) is lost too. If only
 // a part of a text could be written, the next text begins on a new line.
 //
-// Thread safety: safe from any thread. After fork(2) the child lacks the separate thread and writes
-//                directly, so its callers can wait.
+// Thread safety: safe from any thread. After fork(2) the child process lacks the separate thread;
+//                there Write writes directly and can block.
 // Cost:          a copy of the text and one short critical section per call.
 #ifndef QUIRE_COMMON_BASE_LOSSY_WRITER_H_
 #define QUIRE_COMMON_BASE_LOSSY_WRITER_H_
@@ -66,8 +66,8 @@ class LossyWriter {
   pid_t thread_pid_ ABSL_GUARDED_BY(mutex_) = kNoThread;  // the process in which the thread runs
 };
 
-// Return the writers of descriptors 1 and 2. Both are flushed when the process ends by exit, by
-// ExitNow or by the signal of a crash (SIGABRT, SIGSEGV, ...).
+// Return the writers of descriptors 1 and 2. The process flushes both writers when it ends by exit,
+// by ExitNow or by the signal of a crash (SIGABRT, SIGSEGV, ...).
 LossyWriter& StandardOutput();
 LossyWriter& StandardError();
 

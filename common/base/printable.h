@@ -1,5 +1,5 @@
-// Printable and OneLine make untrusted text safe for one line of a log or terminal: no line breaks,
-// no escape sequences.
+// Printable and OneLine make untrusted text safe for one line of a log or terminal: the result has
+// no line breaks and no escape sequences.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_BASE_PRINTABLE_H_

@@ -13,9 +13,9 @@ namespace quire {
 class TerminalText {
  public:
   // Escapes the next piece, which can begin and end in the middle of a character. Writes control
-  // characters as JSON does, for example \u001b. These are C0 except newline and tab, DEL, and C1,
-  // whether C1 comes as UTF-8 or as a single byte. Other characters stay. A final 0xC2, which could
-  // begin a C1 character, is held for the next piece.
+  // characters as JSON does, for example \u001b. Control characters are DEL, C0 (except newline and
+  // tab) and C1, as UTF-8 or as a single byte. Other characters stay. Holds a final 0xC2 for the
+  // next piece, because 0xC2 could begin a C1 character.
   std::string Escape(std::string_view piece);
 
   // Ends the stream: returns the byte held by Escape, or an empty string.

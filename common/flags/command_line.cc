@@ -84,10 +84,10 @@ absl::Status UnknownFlag(std::string_view typed) {
 // Describes the values of a flag's type, for error messages.
 const char* KindOf(const absl::CommandLineFlag& flag) {
   return flag.IsOfType<bool>()                               ? "true or false"
-         : flag.IsOfType<int32_t>()                          ? "a whole number of 32 bits"
-         : flag.IsOfType<int64_t>()                          ? "a whole number of 64 bits"
+         : flag.IsOfType<int32_t>()                          ? "a 32-bit integer"
+         : flag.IsOfType<int64_t>()                          ? "a 64-bit integer"
          : flag.IsOfType<double>() || flag.IsOfType<float>() ? "a number"
-                                                             : "a text";
+                                                             : "a string";
 }
 
 class ArgumentParser {

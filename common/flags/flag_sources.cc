@@ -58,7 +58,11 @@ absl::Status AppendFile(const std::string& path, std::vector<std::string>* args)
     }
     if (IsSource(NameIn(line))) {
       return FlagError(
-          "flagfile", absl::StrCat(path, ":", number, ": a file names no other file or variables"));
+          "flagfile",
+          absl::StrCat(path,
+                       ":",
+                       number,
+                       ": a flag file must not contain --flagfile, --fromenv or --tryfromenv"));
     }
     args->push_back(OneArgument(line));
   }
@@ -109,12 +113,13 @@ absl::StatusOr<std::vector<std::string>> ExpandFlagSources(const std::vector<std
 
 std::string_view FlagSourcesHelp() {
   return "  --flagfile\n"
-         "      A file of flags, one a line (--name=value), in place of this one. A line that "
-         "begins with # is a comment.\n"
+         "      File with one flag per line (--name=value). The flags of the file "
+         "replace this one. A line that begins with # is a comment.\n"
          "  --fromenv\n"
-         "      Names of flags, separated by commas: --x is what FLAGS_x in the environment says.\n"
+         "      Names of flags, separated by commas. Flag --x gets the value of the "
+         "environment variable FLAGS_x.\n"
          "  --tryfromenv\n"
-         "      The same, where the variable is there.\n";
+         "      Like --fromenv, except that a flag without a variable keeps its value.\n";
 }
 
 }  // namespace quire

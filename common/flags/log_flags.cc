@@ -12,7 +12,7 @@
 ABSL_FLAG(std::string,
           log_format,
           "text",
-          "Of the lines on standard error: text, or json, an object a line.");
+          "Format of the log lines on standard error: text, or json (one object per line).");
 
 namespace quire {
 

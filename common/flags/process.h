@@ -13,8 +13,8 @@
 
 namespace quire {
 
-// Opens /dev/null for each closed descriptor among 0 to 2. Otherwise one of our sockets or files
-// could get that number, and the log would be written into the socket or file.
+// Opens /dev/null for each closed descriptor among 0 to 2. Otherwise a socket or file that the
+// process opens later could get the number 2, and the log would be written into it.
 void OpenStandardStreams();
 
 // Blocks SIGTERM and SIGINT in this thread and in threads that start later, so that sigwait

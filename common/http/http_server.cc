@@ -46,7 +46,7 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
 // A cached page is served for at most this long, even if rendering is slow.
 constexpr int64_t kMaxPageAgeNs = 20 * kNanosPerMilli;
-// Burst of SharedPage's token bucket. It lets a few requests in a row each get a fresh page.
+// Burst of SharedPage's token bucket, so that a few requests in a row each get a fresh page.
 constexpr int64_t kBurstNs = 100 * kNanosPerMilli;
 // Upper bound on the connections that one listening socket accepts in one turn of the event loop. A
 // host name usually has two addresses, so two sockets accept at most half of kMaxConnections in a
@@ -338,7 +338,7 @@ class HttpServer::Impl {
       }
       if (SteadyNow() - logged_at_ >= kRefusalLogIntervalNs) {
         logged_at_ = SteadyNow();
-        LogWarning("connections of the HTTP port wait: none can be taken",
+        LogWarning("the HTTP port cannot accept connections; clients wait",
                    {{"cause", error.message()}});
       }
       // Each acceptor has its own timer: resetting a shared timer would wake the other acceptors.

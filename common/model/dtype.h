@@ -1,4 +1,4 @@
-// DType is the storage type of a number. Computation on the CPU is always in kF32.
+// DType is the storage type of a number. On the CPU, activations are always kF32.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_COMMON_MODEL_DTYPE_H_
@@ -10,9 +10,11 @@
 
 namespace quire {
 
-// kF8E4M3: 4 bits of exponent, 3 of mantissa, no infinity. kInt8: a signed integer. Only KV caches
-// use kF8E4M3 and kInt8. kInt8 values always have a scale; kF8E4M3 values have a scale only if the
-// backend's layout has scales (kernels/api/kv_cache_layout.h).
+// kF8E4M3: 4 bits of exponent, 3 of mantissa, no infinity. For KV caches, and for a GPU's matrix
+// products with --quantization=fp8. A cache of this type has scales per token only if the backend's
+// layout has scales (kernels/api/kv_cache_layout.h).
+//
+// kInt8: a signed integer. For KV caches only, always with scales.
 enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBF16 = 3, kF8E4M3 = 4, kInt8 = 5 };
 
 // Returns the bytes of one number.

@@ -31,10 +31,10 @@ absl::Status CheckDivides(int32_t size, std::string_view what, int64_t number) {
 // terms be cut into kMaxRanks equal segments, which are the same for every group size.
 absl::Status CheckSegments(std::string_view what, int64_t number) {
   return number % kMaxRanks == 0 ? absl::OkStatus()
-                                 : Refusal(absl::StrCat("above 1 needs a multiple of ",
-                                                        kMaxRanks,
-                                                        " as ",
+                                 : Refusal(absl::StrCat("above 1, ",
                                                         ToAbsl(what),
+                                                        " must be a multiple of ",
+                                                        kMaxRanks,
                                                         " (the model has ",
                                                         number,
                                                         ")"));
@@ -48,8 +48,11 @@ absl::Status CheckSize(const ModelConfig& config, int32_t size) {
     return absl::OkStatus();
   }
   if (config.vocab_size < size) {
-    return Refusal(absl::StrCat(
-        "more ranks than tokens (got ", size, ", the model has ", config.vocab_size, ")"));
+    return Refusal(absl::StrCat("exceeds the size of the vocabulary (got ",
+                                size,
+                                ", the model has ",
+                                config.vocab_size,
+                                ")"));
   }
   for (const absl::Status& status :
        {CheckDivides(size, "the heads", config.num_heads),
@@ -82,7 +85,8 @@ absl::StatusOr<RankShare> ShareOf(const ModelConfig& config, RankPlace place) {
   if (rank < 0 || rank >= size) {
     return InvalidArgument(
         "TENSOR_PARALLEL_SIZE",
-        absl::StrCat("rank: must be below the size (got ", rank, ", limit ", size, ")"));
+        absl::StrCat(
+            "rank: must be below tensor_parallel_size (got ", rank, ", limit ", size, ")"));
   }
   RankShare share = {.rank = rank,
                      .size = size,

@@ -81,7 +81,8 @@ absl::Status CheckLogitBias(const SamplingParams& params, int32_t vocab_size) {
     num_banned += bias <= -100.0F ? 1 : 0;
   }
   if (num_banned >= vocab_size) {
-    return InvalidArgument("NO_TOKEN_ALLOWED", "sampling.logit_bias: leaves no token");
+    return InvalidArgument("NO_TOKEN_ALLOWED",
+                           "sampling.logit_bias: leaves no token that can be sampled");
   }
   return absl::OkStatus();
 }

@@ -21,10 +21,9 @@ absl::Status CheckSame(const std::vector<StepResult>& results, size_t rank, size
   const StepResult& result = results[rank];
   const StepResult& first = results[other];
   const auto differs = [rank, other](std::string_view field) {
-    return Error(
-        absl::StatusCode::kInternal,
-        "RANKS_DIFFER",
-        absl::StrCat("rank ", rank, ": ", ToAbsl(field), ": not what rank ", other, " has"));
+    return Error(absl::StatusCode::kInternal,
+                 "RANKS_DIFFER",
+                 absl::StrCat("rank ", rank, ": ", ToAbsl(field), ": differs from rank ", other));
   };
   if (!(result.header == first.header) || result.plan_digest != first.plan_digest) {
     return differs("header");

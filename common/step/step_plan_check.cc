@@ -58,7 +58,7 @@ absl::Status CheckStepLimit(std::string_view field, int64_t got, int64_t limit) 
                "STEP_LIMIT",
                Describe({.reason = "STEP_LIMIT",
                          .field = field,
-                         .rule = "more than agreed",
+                         .rule = "exceeds the limit agreed for this epoch",
                          .got = got,
                          .limit = limit}));
 }
@@ -116,7 +116,7 @@ absl::Status CheckMessageFits(const StepLimits& limits) {
   }
   return Invalid({.reason = "STEP_LIMITS",
                   .field = "max_model_len_tokens, num_host_blocks",
-                  .rule = "bytes of the longest step exceed a message",
+                  .rule = "the longest step exceeds the maximum size of a message in bytes",
                   .got = num_bytes,
                   .limit = kMaxStepBytes});
 }
@@ -223,14 +223,14 @@ absl::Status StepPlanChecker::CheckHostBlock(std::string_view field, HostBlockId
                   .limit = limits_.num_host_blocks - 1});
 }
 
-// next_block_id is only a hint and may name another sequence's block, so its owner is not checked.
+// Checks only the block's range: next_block_id is a hint and may name a block of another sequence.
 absl::Status StepPlanChecker::CheckNextBlock(BlockId block) const {
   if (limits_.wants_next_blocks) {
     return CheckBlock("slices.next_block_id", block);
   }
   return Invalid({.reason = "BLOCK_RANGE",
                   .field = "slices.next_block_id",
-                  .rule = "next blocks are not wanted",
+                  .rule = "must not be set, because this worker uses no next blocks",
                   .got = block,
                   .limit = kNullBlockId});
 }
@@ -243,7 +243,7 @@ absl::Status StepPlanChecker::CheckSwapOuts(const std::vector<BlockSwapOut>& swa
       return Conflict("swap_outs.block", "swapped out twice", swap.block);
     }
     if (!host_swapped_.Insert(swap.host_block)) {
-      return Conflict("swap_outs.host_block", "target of two swaps", swap.host_block);
+      return Conflict("swap_outs.host_block", "is the target of two swaps", swap.host_block);
     }
   }
   return absl::OkStatus();
@@ -254,7 +254,7 @@ absl::Status StepPlanChecker::CheckSwapIns(const std::vector<BlockSwapIn>& swaps
     QUIRE_RETURN_IF_ERROR(CheckBlock("swap_ins.block", swap.block));
     QUIRE_RETURN_IF_ERROR(CheckHostBlock("swap_ins.host_block", swap.host_block));
     if (!swapped_in_.Insert(swap.block)) {
-      return Conflict("swap_ins.block", "target of two swaps", swap.block);
+      return Conflict("swap_ins.block", "is the target of two swaps", swap.block);
     }
     if (swapped_out_.Contains(swap.block)) {
       return Conflict("swap_ins.block", "is being swapped out", swap.block);
@@ -272,7 +272,7 @@ absl::Status StepPlanChecker::CheckCopies(const std::vector<BlockCopy>& copies) 
     QUIRE_RETURN_IF_ERROR(CheckBlock("copies.dst", copy.dst));
     copy_sources_.Insert(copy.src);
     if (!copy_targets_.Insert(copy.dst)) {
-      return Conflict("copies.dst", "target of two copies", copy.dst);
+      return Conflict("copies.dst", "is the target of two copies", copy.dst);
     }
   }
   for (const BlockCopy& copy : copies) {
@@ -299,7 +299,7 @@ absl::Status StepPlanChecker::CheckIntroduction(const SequenceIntroduction& intr
   if (introduction.num_computed_tokens > capacity) {
     return Invalid({.reason = "LENGTH",
                     .field = "introductions.num_computed_tokens",
-                    .rule = "more than the blocks hold",
+                    .rule = "more tokens than the blocks hold",
                     .got = introduction.num_computed_tokens,
                     .limit = capacity});
   }
@@ -354,9 +354,9 @@ absl::Status StepPlanChecker::CheckToken(std::string_view field, TokenId token_i
 }
 
 // Checks the table's length, the range of new_ids, and that no block is twice in the table. old_ids
-// were checked when they were new. A block before the sliding window is allowed to appear again: it
-// is never read there, and the scheduler can have reused it by now, even as a new block of the same
-// sequence.
+// were checked when they were new. Exception: a block before the sliding window may appear a second
+// time. The sequence no longer reads the first entry, and the scheduler may have reused the block,
+// even for the same sequence.
 absl::Status StepPlanChecker::CheckTable(std::span<const BlockId> old_ids,
                                          std::span<const BlockId> new_ids,
                                          int32_t num_computed_tokens) {
@@ -368,7 +368,7 @@ absl::Status StepPlanChecker::CheckTable(std::span<const BlockId> old_ids,
   if (num_blocks > limit) {
     return Invalid({.reason = "LENGTH",
                     .field = "block_ids",
-                    .rule = "table too long",
+                    .rule = "block table too long",
                     .got = num_blocks,
                     .limit = limit});
   }
@@ -385,7 +385,7 @@ absl::Status StepPlanChecker::CheckTable(std::span<const BlockId> old_ids,
     }
     QUIRE_RETURN_IF_ERROR(CheckBlock("block_ids", block));
     if (!table_.Insert(block)) {
-      return Conflict("block_ids", "twice in one table", block);
+      return Conflict("block_ids", "is twice in one block table", block);
     }
   }
   return absl::OkStatus();
@@ -411,13 +411,13 @@ absl::StatusOr<KnownSequence> StepPlanChecker::Look(const StepPlan& plan,
 absl::Status StepPlanChecker::CheckSlice(const SequenceSlice& slice,
                                          const KnownSequence& sequence) {
   if (!sliced_.Insert(slice.handle)) {
-    return HandleFault("slices.handle", "two slices of one sequence", slice.handle);
+    return HandleFault("slices.handle", "has two slices in one step", slice.handle);
   }
   int64_t end = int64_t{sequence.num_computed_tokens} + slice.num_tokens;
   if (end > sequence.num_known_tokens) {
     return Invalid({.reason = "POSITION_RANGE",
                     .field = "slices.num_tokens",
-                    .rule = "past the last known token",
+                    .rule = "ends past the last known token",
                     .got = end,
                     .limit = sequence.num_known_tokens});
   }
@@ -425,7 +425,7 @@ absl::Status StepPlanChecker::CheckSlice(const SequenceSlice& slice,
   if (end >= limits_.max_model_len) {
     return Invalid({.reason = "LENGTH",
                     .field = "slices.num_tokens",
-                    .rule = "sequence longer than the model's limit",
+                    .rule = "the sequence would exceed max_model_len",
                     .got = end + 1,
                     .limit = limits_.max_model_len});
   }
@@ -442,7 +442,7 @@ absl::Status StepPlanChecker::CheckSlice(const SequenceSlice& slice,
   if (end > capacity) {
     return Invalid({.reason = "LENGTH",
                     .field = "slices.num_tokens",
-                    .rule = "more than the blocks hold",
+                    .rule = "more tokens than the blocks hold",
                     .got = end,
                     .limit = capacity});
   }

@@ -1,6 +1,6 @@
 // StepPlanChecker decides whether a worker may execute a plan. It runs before the worker touches
 // any memory, so that a faulty scheduler gets an error status and never writes into another
-// sequence's blocks. The scheduler's tests run every plan of the core through it.
+// sequence's blocks. The scheduler's tests check every plan with a StepPlanChecker too.
 //
 // Checks, with the reason of the refusal:
 //   BLOCK_RANGE     every block id is in [1, num_blocks), every host block in [0, num_host_blocks);
@@ -49,7 +49,7 @@ namespace quire {
 
 // Bounded, because scheduler and worker keep some words of memory for each block.
 inline constexpr int32_t kMaxBlocksLimit = 1 << 24;
-inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // one message can name all of them
+inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // so that one message can name them all
 inline constexpr int32_t kMaxBlockSizeTokens = 256;
 inline constexpr int32_t kMaxSequencesLimit = 4096;
 inline constexpr int32_t kMaxTokensPerStepLimit = 1 << 17;

@@ -43,9 +43,11 @@ absl::StatusOr<KnownApiKey> ParseLine(absl::string_view text, size_t line) {
     return LineFault(line, "the SHA-256 of a key must be 64 hexadecimal digits");
   }
   if (words[1].size() > kMaxTenantBytes || !IsIdText(ToStd(words[1]))) {
-    return LineFault(line,
-                     absl::StrCat("a tenant must be letters, digits, '.', '_' and '-', at most ",
-                                  kMaxTenantBytes));
+    return LineFault(
+        line,
+        absl::StrCat(
+            "the name of a tenant must have only letters, digits, '.', '_' and '-', at most ",
+            kMaxTenantBytes));
   }
   const std::string bytes = absl::HexStringToBytes(words[0]);
   std::copy(bytes.begin(), bytes.end(), key.hash.begin());
@@ -80,7 +82,7 @@ absl::StatusOr<std::vector<KnownApiKey>> ParseApiKeys(std::string_view text) {
     }
     QUIRE_ASSIGN_OR_RETURN(KnownApiKey key, ParseLine(piece, line));
     if (const auto [same, is_new] = lines.try_emplace(key.hash, line); !is_new) {
-      return LineFault(line, absl::StrCat("the key of line ", same->second, " again"));
+      return LineFault(line, absl::StrCat("repeats the key of line ", same->second));
     }
     keys.push_back(std::move(key));
   }

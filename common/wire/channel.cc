@@ -7,8 +7,8 @@
 namespace quire {
 namespace {
 
-// With this keepalive, a peer that is stopped without closing its connection is noticed after about
-// 1 s (measured).
+// This keepalive detects, after about 1 s (measured), a peer that stopped without closing its
+// connection.
 constexpr int kWorkerKeepaliveMs = 500;
 constexpr int kWorkerMinPingIntervalMs = 100;
 constexpr int kWorkerMaxStreams = 16;
@@ -41,8 +41,8 @@ constexpr int kPublicAgeGraceMs = 2 * 60 * 60 * 1000;
 constexpr int kHandshakeTimeoutMs = 10'000;
 
 constexpr size_t kMaxServerBytes = size_t{1} << 30;
-// Threads for synchronous methods. Only gRPC's reflection service has synchronous methods; Quire's
-// services use callbacks.
+// Upper bound on threads for synchronous methods. Only gRPC's reflection service has synchronous
+// methods; Quire's services use callbacks.
 constexpr int kMaxServerThreads = 32;
 
 // gRPC decompresses a whole message before it checks the message's size, so half a MiB may become
@@ -60,8 +60,8 @@ void RefuseCompression(grpc::ChannelArguments& arguments) {
 }
 
 // Bounds the memory of all connections together; other limits bound each connection or stream
-// alone. If a message exceeds the quota, gRPC ends a stream of any one client, but honest load
-// stays far below the quota.
+// alone. If a message exceeds the quota, gRPC ends some client's stream, not always the sender's.
+// Normal load stays far below the quota.
 void LimitResources(grpc::ServerBuilder& builder) {
   grpc::ResourceQuota quota;
   quota.Resize(kMaxServerBytes).SetMaxThreads(kMaxServerThreads);

@@ -120,7 +120,7 @@ absl::Status CheckExpansion(const grpc::ByteBuffer& bytes, const Descriptor& typ
                            absl::StrCat("message: too many fields (limit ", max_fields, ")"));
   }
   return InvalidArgument("MALFORMED_PROTO",
-                         "message: the bytes are not the message of this method");
+                         "message: the bytes are not a valid request message of this method");
 }
 
 }  // namespace quire

@@ -155,7 +155,7 @@ absl::Status Listener::BindUnix() {
     errno = EADDRINUSE;
     return CannotListen(address_);
   }
-  // Nobody listens, so a socket file at this path was left by a dead process.
+  // No process listens, so a dead process left the socket file at this path.
   std::error_code error;
   if (std::filesystem::is_socket(address_.unix_path, error)) {
     std::filesystem::remove(address_.unix_path, error);
@@ -245,7 +245,7 @@ void Listener::Stop() {
   }
   sockets_.clear();
   while (!silent_.empty()) {
-    silent_.EndOldest();  // no server would read from these connections
+    silent_.EndOldest();  // after Stop no server reads from these connections
   }
 }
 
@@ -349,7 +349,7 @@ void Listener::RefuseUser() {
 void Listener::WaitForFiles() {
   if (IsTimeToLog(&files_logged_at_)) {
     LogWarning(
-        "connections wait: the process or the machine has no file or memory left",
+        "clients wait: no file descriptor or memory is left for their connections",
         {{"address", address_.ToString()}, {"cause", std::generic_category().message(errno)}});
   }
   pollfd wait = {.fd = stop_.fd(), .events = POLLIN, .revents = 0};

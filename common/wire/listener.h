@@ -5,7 +5,7 @@
 // A connection goes to the library after its client's first bytes (silent_connections.h). While too
 // many files are open, a new connection replaces the connection that has been silent longest. If no
 // connection is silent, the new connection is closed at once, so that the rest of the process
-// always has some files left. The bound counts open files and not connections, because the library
+// always has some files left. The limit counts open files and not connections, because the library
 // does not report when a connection ends. The kernel gives the lowest free descriptor, so
 // descriptor N means at least N open files.
 //

@@ -75,7 +75,7 @@ bool IsAnswered(const SocketAddress& address, std::string_view hello, Instant de
   return WaitFor(socket, POLLIN, deadline);
 }
 
-// Returns all addresses of a name; empty if it does not resolve.
+// Returns all addresses of a name; empty if the name does not resolve.
 std::vector<SocketAddress> AddressesOf(const Address& address) {
   if (address.is_unix()) {
     const std::string& path = address.unix_path;
@@ -144,7 +144,7 @@ void ListenerProbe::Run() {
     });
     num_misses = is_answered ? 0 : num_misses + 1;
     if (num_misses == timing_.num_misses) {
-      LogError("nobody answers on our own address", {{"address", address_.ToString()}});
+      LogError("the server does not answer on its own address", {{"address", address_.ToString()}});
     }
     is_deaf_.store(num_misses >= timing_.num_misses, std::memory_order_relaxed);
     lock.Lock();

@@ -23,7 +23,7 @@ absl::Status Malformed(std::string_view field, std::string_view rule, int64_t go
 }
 
 absl::Status CheckLength(std::string_view field, int got, int want) {
-  return got == want ? absl::OkStatus() : Malformed(field, "column length", got, want);
+  return got == want ? absl::OkStatus() : Malformed(field, "wrong column length", got, want);
 }
 
 // Checks that the counts add up to `want`, the length of the column that the counts divide.
@@ -34,7 +34,7 @@ absl::Status CheckSum(std::string_view field, const Column& counts, int want) {
   }
   return sum == static_cast<uint64_t>(want)
              ? absl::OkStatus()
-             : Malformed(field, "sum of counts", static_cast<int64_t>(sum), want);
+             : Malformed(field, "wrong sum of counts", static_cast<int64_t>(sum), want);
 }
 
 // Checks that slice indices ascend and are below num_slices.
@@ -42,7 +42,7 @@ absl::Status CheckIndices(std::string_view field, const Column& indices, int num
   for (int i = 0; i < indices.size(); ++i) {
     const uint32_t slice = indices[i];
     if (slice >= static_cast<uint32_t>(num_slices) || (i > 0 && slice <= indices[i - 1])) {
-      return Malformed(field, "ascending, below the number of slices", slice, num_slices);
+      return Malformed(field, "must ascend and be below the number of slices", slice, num_slices);
     }
   }
   return absl::OkStatus();
@@ -352,7 +352,7 @@ absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response) {
   // HTTP/2 has no checksum, so without this check a damaged token would be committed.
   if (response.result_digest() != DigestOf(response)) {
     return Error(
-        absl::StatusCode::kDataLoss, "DAMAGED", "result_digest: not the digest of this result");
+        absl::StatusCode::kDataLoss, "DAMAGED", "result_digest: does not match the result");
   }
   StepResult result;
   result.header = HeaderOf(response);

@@ -19,7 +19,7 @@
 namespace quire {
 namespace {
 
-// A bundle of all authorities that browsers trust has a fifth of this size.
+// Upper bound on a PEM file: five times the bundle of all authorities that browsers trust.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 20;
 
 template <typename Object, void (*Free)(Object*)>
@@ -96,7 +96,7 @@ absl::Status CheckPair(const TlsTexts& paths, const TlsTexts& texts) {
   }
   const Key key(::PEM_read_bio_PrivateKey(Read(texts.key).get(), nullptr, NoPassword, nullptr));
   if (key == nullptr) {
-    return LibraryFault(paths.key, "holds no key in PEM that is not encrypted");
+    return LibraryFault(paths.key, "holds no unencrypted private key in PEM");
   }
   ::ERR_clear_error();
   if (::X509_check_private_key(certificate.get(), key.get()) != 1) {

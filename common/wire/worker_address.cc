@@ -16,7 +16,8 @@ namespace {
 
 constexpr mode_t kOwnerOnly = 0700;
 
-// Refuses symbolic links, whose target another user may have chosen.
+// Returns true for a folder that this user owns and no other user may enter. Returns false for a
+// symbolic link, because another user may have chosen its target.
 bool IsOwnFolder(const std::string& path) {
   struct stat found = {};
   return ::lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
@@ -42,7 +43,9 @@ absl::StatusOr<Address> DefaultWorkerAddress() {
   if (!IsOwnFolder(folder)) {
     return Error(absl::StatusCode::kFailedPrecondition,
                  "ADDRESS",
-                 absl::StrCat(folder, ": must be a folder that nobody else may enter"));
+                 absl::StrCat(folder,
+                              ": must be a folder that belongs to this user and that others cannot "
+                              "enter (chmod 700)"));
   }
   return Address{.unix_path = folder + "/worker.sock", .host = "", .port = 0};
 }

@@ -41,16 +41,17 @@ constexpr char kUsage[] =
     --random-output-len N            output tokens; default 128
     --num-prompts N                  requests; default 100
     --request-rate X                 requests a second; default inf: all at once
-    --burstiness X                   1: Poisson arrivals; smaller is burstier
-    --max-concurrency N              requests at once (closed loop)
-    --timeout-ms N                   deadline of each request; goodput is what is complete by then
-    --ignore-eos                     always make all output tokens
+    --burstiness X                   default 1: Poisson arrivals; a smaller X is burstier
+    --max-concurrency N              limit of concurrent requests (closed loop); default: none
+    --timeout-ms N                   deadline of each request; goodput counts requests that meet it
+    --ignore-eos                     generate all output tokens, even after an end-of-sequence token
     --temperature X                  default 0
-    --seed N                         of prompts and arrivals
+    --seed N                         seed of prompts and arrivals; default 0
     --num-warmups N                  requests sent before the clock starts; default 1
-    --metric-percentiles 50,99       default 99
-    --save-result --result-filename FILE   write the figures as JSON
-    --save-detailed                  and each request's tokens, with --save-result
+    --metric-percentiles 50,99       percentiles of latencies; default 99
+    --save-result                    write the results as JSON
+    --result-filename FILE           their file; default quire-bench.json
+    --save-detailed                  with --save-result: also write the tokens of each request
 )";
 
 struct BenchOptions {
@@ -102,10 +103,13 @@ absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args
                         o.load.requests_per_second > 0 && o.load.max_concurrency >= 0 &&
                         o.load.timeout_ms >= 0;
   if (!positive) {
-    return absl::InvalidArgumentError("lengths, counts and rates must be positive");
+    return absl::InvalidArgumentError(
+        "lengths, --num-prompts, --request-rate and --burstiness must be positive; --num-warmups, "
+        "--max-concurrency and --timeout-ms must not be negative");
   }
   if (o.dataset_name != "random" && (o.dataset_name != "custom" || o.dataset_path.empty())) {
-    return absl::InvalidArgumentError("--dataset-name random, or custom with --dataset-path FILE");
+    return absl::InvalidArgumentError(
+        "--dataset-name must be random, or custom with --dataset-path FILE");
   }
   return o;
 }
@@ -136,8 +140,8 @@ std::vector<v1::GenerateRequest> RandomRequests(const BenchOptions& options,
   return requests;
 }
 
-// Sets the request's prompt, from the text or the tokens of the line. Returns false if the line has
-// neither.
+// Sets the request's prompt from the line's "prompt", else from its "prompt_token_ids". Returns
+// false if neither field is there with values of the right type.
 bool SetPrompt(const Json& line, v1::GenerateRequest* request) {
   if (!line.is_object()) {
     return false;
@@ -159,24 +163,27 @@ bool SetPrompt(const Json& line, v1::GenerateRequest* request) {
   return true;
 }
 
-// Returns `count` requests from the file's lines in order; starts again with the first line if
-// there are fewer lines than count.
+// Returns `count` requests, one for each line of the file that is not empty, in order. If the file
+// has fewer such lines than count, starts again with the first one.
 absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchOptions& options,
                                                                 int32_t count) {
   std::ifstream file(options.dataset_path);
   std::vector<v1::GenerateRequest> lines;
+  int number = 0;  // of the line
   for (std::string line; std::getline(file, line);) {
+    ++number;
     if (line.empty()) {
       continue;
     }
     absl::StatusOr<Json> json = ParseJson(line);
     v1::GenerateRequest request;
     if (!json.ok() || !SetPrompt(*json, &request)) {
-      return absl::InvalidArgumentError(absl::StrCat(options.dataset_path,
-                                                     " line ",
-                                                     lines.size() + 1,
-                                                     ": needs a JSON object with a prompt, or with "
-                                                     "prompt_token_ids"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(options.dataset_path,
+                       " line ",
+                       number,
+                       ": must be a JSON object with \"prompt\" (text) or "
+                       "\"prompt_token_ids\" (a list of token ids)"));
     }
     const Json& tokens = json->contains("output_tokens") ? (*json)["output_tokens"] : Json();
     request.MergeFrom(BaseRequest(
@@ -185,7 +192,8 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchOptio
     lines.push_back(std::move(request));
   }
   if (lines.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(options.dataset_path, ": holds no prompts"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.dataset_path, ": cannot be read, or has no prompts"));
   }
   std::vector<v1::GenerateRequest> requests;
   requests.reserve(static_cast<size_t>(count));
@@ -262,8 +270,16 @@ int RunBenchServe(const std::vector<std::string>& args) {
   }
   std::fputs(FormatTable(result->report, options->load).c_str(), stdout);
   if (options->save_result) {
-    std::ofstream(options->result_path) << FormatJson(
+    std::ofstream file(options->result_path);
+    file << FormatJson(
         result->report, options->load, options->save_detailed ? &result->records : nullptr);
+    file.close();
+    if (!file) {
+      std::fprintf(stderr,
+                   "quire: bench serve: --result-filename: cannot write %s\n",
+                   options->result_path.c_str());
+      return 1;
+    }
   }
   return result->report.num_successful > 0 ? 0 : 1;
 }

@@ -14,14 +14,14 @@ constexpr int kMaxCells = 4096;
 
 // Colors that are light enough for dark terminals and dark enough for light ones. Neighbors in this
 // list look different.
-constexpr int kHolderColours[] = {33, 166, 71, 134, 37, 161, 136, 63, 107, 173, 31, 97};
+constexpr int kHolderColors[] = {33, 166, 71, 134, 37, 161, 136, 63, 107, 173, 31, 97};
 
 constexpr MapGlyphs kPlainGlyphs = {
     .active = {"+", "+", "#", "#"}, .shared = "s", .leaving = "~", .cached = "c", .free = "."};
 constexpr MapGlyphs kUnicodeGlyphs = {
     .active = {"░", "▒", "▓", "█"}, .shared = "▞", .leaving = "~", .cached = "c", .free = "·"};
 // The color shows which blocks are cached and which are active, so both may use the same glyphs.
-constexpr MapGlyphs kColouredGlyphs = {
+constexpr MapGlyphs kColoredGlyphs = {
     .active = {"░", "▒", "▓", "█"}, .shared = "▞", .leaving = "▒", .cached = "░", .free = "·"};
 
 struct Cell {
@@ -30,8 +30,8 @@ struct Cell {
   double num_active = 0;
   double num_leaving = 0;
   double num_shared = 0;
-  double most = 0;      // of the cells merged into this one, the greatest num_active
-  uint64_t holder = 0;  // holder of the cell that has this num_active
+  double most = 0;      // greatest num_active among the cells merged into this one
+  uint64_t holder = 0;  // number of the BlockHolder of the merged cell with num_active == most
 };
 
 template <typename Column>
@@ -58,59 +58,59 @@ Cell CellsFrom(const v1::BlockMap& map, int first, int end) {
   return cell;
 }
 
-ColouredText TextOf(const Cell& cell, const MapGlyphs& glyphs) {
+ColoredText TextOf(const Cell& cell, const MapGlyphs& glyphs) {
   if (cell.num_active > 0) {
     const auto shade = static_cast<int>(MapGlyphs::kNumShades * cell.num_active / cell.num_blocks);
     const char* glyph = cell.num_shared * 2 > cell.num_active
                             ? glyphs.shared
                             : glyphs.active[std::min(shade, MapGlyphs::kNumShades - 1)];
-    return {glyph, ColourOfHolder(cell.holder)};
+    return {glyph, ColorOfHolder(cell.holder)};
   }
   if (cell.num_leaving > 0) {
-    return {glyphs.leaving, kLeavingColour};
+    return {glyphs.leaving, kLeavingColor};
   }
-  return cell.num_cached > 0 ? ColouredText{glyphs.cached, kCachedColour}
-                             : ColouredText{glyphs.free, kFreeColour};
+  return cell.num_cached > 0 ? ColoredText{glyphs.cached, kCachedColor}
+                             : ColoredText{glyphs.free, kFreeColor};
 }
 
 }  // namespace
 
-const MapGlyphs& MapGlyphsOf(bool has_colour, bool has_unicode) {
+const MapGlyphs& MapGlyphsOf(bool has_color, bool has_unicode) {
   if (!has_unicode) {
     return kPlainGlyphs;
   }
-  return has_colour ? kColouredGlyphs : kUnicodeGlyphs;
+  return has_color ? kColoredGlyphs : kUnicodeGlyphs;
 }
 
-std::string ColourOfHolder(uint64_t number) {
-  return absl::StrCat("38;5;", kHolderColours[number % std::size(kHolderColours)]);
+std::string ColorOfHolder(uint64_t number) {
+  return absl::StrCat("38;5;", kHolderColors[number % std::size(kHolderColors)]);
 }
 
-std::vector<std::vector<ColouredText>> BlockMapLines(const v1::BlockMap& map,
-                                                     int width,
-                                                     int max_lines,
-                                                     const MapGlyphs& glyphs) {
+std::vector<std::vector<ColoredText>> BlockMapLines(const v1::BlockMap& map,
+                                                    int width,
+                                                    int max_lines,
+                                                    const MapGlyphs& glyphs) {
   const int num_cells = std::min(
       kMaxCells, std::max({map.num_cached_size(), map.num_active_size(), map.num_leaving_size()}));
-  // On a terminal a cell that is two columns wide is about square.
+  // Two columns of a terminal are about as wide as a line is high, so they show a cell as a square.
   const int cell_columns = 2 * num_cells <= width * max_lines ? 2 : 1;
   const int columns = width / cell_columns;
   const int places = columns * max_lines;
   const int cells_per_place = std::max(1, (num_cells + places - 1) / places);
-  std::vector<std::vector<ColouredText>> lines;
+  std::vector<std::vector<ColoredText>> lines;
   int column = 0;
   for (int first = 0; first < num_cells; first += cells_per_place) {
     if (column == 0) {
       lines.emplace_back();
     }
     column = (column + 1) % columns;
-    std::vector<ColouredText>& line = lines.back();
-    ColouredText text =
+    std::vector<ColoredText>& line = lines.back();
+    ColoredText text =
         TextOf(CellsFrom(map, first, std::min(first + cells_per_place, num_cells)), glyphs);
     if (cell_columns == 2) {
       text.text += text.text;
     }
-    if (!line.empty() && line.back().colour == text.colour) {
+    if (!line.empty() && line.back().color == text.color) {
       line.back().text += text.text;
     } else {
       line.push_back(std::move(text));

@@ -1,5 +1,6 @@
-// Shows a map of KV blocks as lines of text. A cell is one glyph, or two if there is room. If there
-// is not enough room, one glyph shows several cells.
+// Shows a map of KV blocks as lines of text. A cell of the map, which stands for one or more
+// blocks, is one glyph, or two if there is room. If there is not enough room, one glyph shows
+// several cells.
 //
 // Thread safety: free functions and value types.
 #ifndef QUIRE_DEPLOY_CLI_BLOCK_MAP_TEXT_H_
@@ -14,12 +15,12 @@
 namespace quire {
 
 // Text of one color.
-struct ColouredText {
+struct ColoredText {
   std::string text;
-  std::string colour;  // the numbers of an SGR sequence; empty: the terminal's default
+  std::string color;  // numbers of an ANSI color sequence, "38;5;33"; empty: the default color
 };
 
-// Glyphs of cells.
+// The glyph that shows a cell, by the state of the cell's blocks.
 struct MapGlyphs {
   static constexpr int kNumShades = 4;
   const char* active[kNumShades];  // from the smallest share of active blocks to the greatest
@@ -28,21 +29,21 @@ struct MapGlyphs {
   const char* cached;
   const char* free;
 };
-const MapGlyphs& MapGlyphsOf(bool has_colour, bool has_unicode);
+const MapGlyphs& MapGlyphsOf(bool has_color, bool has_unicode);
 
-inline constexpr char kFreeColour[] = "38;5;242";
-inline constexpr char kCachedColour[] = "38;5;247";
-inline constexpr char kLeavingColour[] = "38;5;208";
-// Returns the color of a holder. A holder has the same color in every frame.
-std::string ColourOfHolder(uint64_t number);
+inline constexpr char kFreeColor[] = "38;5;242";
+inline constexpr char kCachedColor[] = "38;5;247";
+inline constexpr char kLeavingColor[] = "38;5;208";
+// Returns the color of a BlockHolder, by its number. A holder has the same color in every frame.
+std::string ColorOfHolder(uint64_t number);
 
 // Returns at most max_lines lines of at most `width` glyphs each. If a field of `map` has too few
 // values, the missing values count as 0. Cells after the first 4,096 are dropped. REQUIRES: width
 // and max_lines are positive.
-std::vector<std::vector<ColouredText>> BlockMapLines(const v1::BlockMap& map,
-                                                     int width,
-                                                     int max_lines,
-                                                     const MapGlyphs& glyphs);
+std::vector<std::vector<ColoredText>> BlockMapLines(const v1::BlockMap& map,
+                                                    int width,
+                                                    int max_lines,
+                                                    const MapGlyphs& glyphs);
 
 }  // namespace quire
 

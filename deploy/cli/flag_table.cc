@@ -45,7 +45,7 @@ void FlagTable::Int32(const std::string& name, std::function<void(int32_t)> set)
       name,
       std::move(set),
       [](const std::string& t, int32_t* n) { return absl::SimpleAtoi(t, n); },
-      "a whole number of 32 bits");
+      "a 32-bit integer");
 }
 
 void FlagTable::Int64(const std::string& name, std::function<void(int64_t)> set) {

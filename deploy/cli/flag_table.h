@@ -18,8 +18,8 @@ namespace quire {
 
 class FlagTable {
  public:
-  // Each method registers one flag. `name`: the flag's name, written with dashes. Parse calls the
-  // function with the value each time the flag is given.
+  // Each of the methods up to Switch registers one flag. `name`: the flag's name, written with
+  // dashes. Parse calls `set` with the value each time the flag is given.
   void Text(const std::string& name, std::function<void(const std::string&)> set);
   void Int32(const std::string& name, std::function<void(int32_t)> set);
   void Int64(const std::string& name, std::function<void(int64_t)> set);

@@ -196,7 +196,7 @@ absl::StatusOr<GenerateOptions> ParseGenerateArguments(const std::vector<std::st
   GenerateOptions options;
   QUIRE_RETURN_IF_ERROR(GenerateFlags(options).Parse(args));
   if (!options.request.has_text() && !options.request.has_token_ids()) {
-    return absl::InvalidArgumentError("--prompt or --prompt-token-ids is needed");
+    return absl::InvalidArgumentError("--prompt or --prompt-token-ids is required");
   }
   if (options.early_stopping.has_value()) {
     QUIRE_ASSIGN_OR_RETURN(v1::EarlyStopping early_stopping,

@@ -21,7 +21,7 @@ namespace quire {
 struct GenerateOptions {
   std::string server = "127.0.0.1:50051";  // addresses, separated by commas
   bool json = false;
-  bool echo = false;                          // true: prints the prompt before the answer
+  bool echo = false;                          // true: print the prompt before the answer
   std::optional<std::string> early_stopping;  // for beam search; value of --early-stopping
   ServerAccess access;
   v1::GenerateRequest request;
@@ -33,8 +33,8 @@ absl::StatusOr<GenerateOptions> ParseGenerateArguments(const std::vector<std::st
 
 // Returns the lines of --json for one response, one line for each token:
 //   {"index":0,"position":3,"token_id":17,"text":" cat","logprob":-0.5,"finish_reason":null}
-// finish_reason is set on the last line of a sequence. If a sequence ends without a new token, or
-// with text that was held back, position and token_id of its last line are null.
+// finish_reason is set on the last line of a sequence. If a response ends a sequence without a new
+// token, position and token_id of the sequence's last line are null.
 std::string JsonLines(const v1::GenerateResponse& response);
 
 // Returns the exit code: 0; 1 if the request failed; 2 for bad arguments.

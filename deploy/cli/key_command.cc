@@ -21,20 +21,21 @@ constexpr char kKeyUsage[] =
     R"(usage: quire key --tenant NAME
        quire key --tenant NAME --hash < KEYFILE
 
-Makes an API key of 256 random bits. Standard output gets the key, standard error its line for the
-server's --api-keys-file or --admin-api-keys-file, which holds no more than a hash of it:
+Makes an API key of 256 random bits. Prints the key on standard output. Prints its line for the
+server's --api-keys-file or --admin-api-keys-file on standard error. The line holds the tenant's
+name and a hash of the key, not the key:
 
     (umask 077; quire key --tenant alice > alice.key 2>> api-keys)
 
-alice.key is what `quire generate --api-key-file` takes. Nobody can make the key out of the line:
-keep it where you need it.
+Clients take the key's file: `quire generate --api-key-file alice.key`. Keep the file, because the
+key cannot be computed from its line.
 
-    --tenant NAME                    whose key it is: letters, digits, '.', '_' and '-'
+    --tenant NAME                    the key's owner: letters, digits, '.', '_' and '-'
     --hash                           read a key from standard input, and print its line on standard
-                                     output. Only keys that nobody can guess are worth a hash
+                                     output. Use random keys only: a hash reveals a guessable key
 )";
 
-// Upper bound on the input: ample for a key with white space around it.
+// Upper bound on the standard input of --hash: ample for a key with white space around it.
 constexpr size_t kMaxInputBytes = 4096;
 
 struct KeyOptions {
@@ -50,8 +51,8 @@ absl::StatusOr<KeyOptions> ParseKeyArguments(const std::vector<std::string>& arg
   QUIRE_RETURN_IF_ERROR(flags.Parse(args));
   if (options.tenant.empty() || options.tenant.size() > kMaxTenantBytes ||
       !IsIdText(options.tenant)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--tenant: 1 to ", kMaxTenantBytes, " letters, digits, '.', '_' and '-'"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--tenant must have 1 to ", kMaxTenantBytes, " letters, digits, '.', '_' and '-'"));
   }
   return options;
 }
@@ -74,7 +75,8 @@ absl::Status PrintKey(const KeyOptions& options) {
   } else {
     const std::string key = MakeApiKey();
     std::printf("%s\n", key.c_str());
-    // If the key could not be written, its line must not be printed either.
+    // If the key could not be written, do not print the line for the server's file: the line would
+    // admit a key that nobody has.
     QUIRE_RETURN_IF_ERROR(CheckWritten());
     std::fprintf(stderr, "%s\n", ApiKeyLine(key, options.tenant).c_str());
   }

@@ -63,7 +63,7 @@ void OnEnd(int /*signal*/) {
 void OnStop(int /*signal*/) {
   Leave();
   ::kill(::getpid(), SIGSTOP);
-  // The process runs again, after SIGCONT.
+  // SIGSTOP has stopped the process, and SIGCONT has resumed it.
   Enter();
 }
 
@@ -103,8 +103,8 @@ TerminalSize CurrentTerminalSize() {
 }
 
 void LiveTerminal::Draw(const std::string& frame) const {
-  // Clears each line behind its text, and all lines below the last one. A line end after the last
-  // line would scroll the screen, so it is dropped.
+  // Clears the rest of each line behind its text, and the screen below the last line. Drops a line
+  // end after the last line, which would scroll the screen.
   std::string_view lines = frame;
   if (!lines.empty() && lines.back() == '\n') {
     lines.remove_suffix(1);

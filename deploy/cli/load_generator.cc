@@ -20,14 +20,14 @@
 namespace quire {
 namespace {
 
-// Upper bound on the streams of one connection. A server admits a bounded number on a connection.
-// Further streams would wait inside the client, and this wait would be measured as slowness of the
-// server.
+// Streams that share a connection, until kMaxConnections are open. A server admits 128 streams on a
+// connection. Further streams would wait inside the client, and the wait would be measured as
+// slowness of the server.
 constexpr int32_t kStreamsPerConnection = 64;
 constexpr int32_t kMaxConnections = 64;
 
-// Counts running streams. Enter waits until another stream is allowed to start. AwaitEmpty waits
-// until all streams have ended.
+// Counts running streams. Enter waits until fewer than `limit` streams run (0: no limit), and
+// counts one more. AwaitEmpty waits until all streams have ended.
 class Gate {
  public:
   explicit Gate(int32_t limit) : limit_(limit) {}
@@ -57,7 +57,7 @@ class Gate {
   int32_t running_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// The stream of one request. The object exists until OnDone, which gRPC calls last.
+// The stream of one request. The object must exist until gRPC has called OnDone, its last call.
 class Stream : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   Stream(v1::GenerationService::Stub& stub,

@@ -3,7 +3,8 @@
 //
 // Definitions are vLLM's. TTFT: time from sending to the first token. TPOT: (end-to-end - TTFT) /
 // (output tokens - 1). ITL: gap between consecutive messages of one stream. Latencies are in ms,
-// over successful requests. Percentiles are linear between closest ranks (numpy's default).
+// over successful requests. Percentiles are interpolated linearly between the closest ranks
+// (numpy's default).
 //
 // Thread safety: value types and free functions.
 #ifndef QUIRE_DEPLOY_CLI_LOAD_REPORT_H_

@@ -19,23 +19,23 @@ namespace {
 constexpr char kQuireUsage[] =
     R"(usage: quire COMMAND [flags]
 
-    serve         start a scheduler and a worker on this machine
+    serve         start a scheduler and its workers on this machine
     generate      send one request and stream its tokens
-    bench serve   load a running server and print the result table
-    top           look inside a running server: its KV blocks, queues and rates, live
-    prefix        keep beginnings of prompts in the KV cache of a running server
-    key           make an API key, and its line for the server's file
-    sim           simulate serving, and make the PagedAttention paper's figures anew
-    replay        make the plans of a recorded server again and compare them
+    bench serve   send load to a running server and print a result table
+    top           show the KV blocks, queues and rates of a running server, live
+    prefix        pin prompt prefixes in the KV cache of a running server
+    key           make an API key and its line for the server's --api-keys-file
+    sim           simulate serving, and reproduce the PagedAttention paper's figures
+    replay        replay a server's step log and compare every plan
     version       print the version
 
-quire COMMAND --help tells more.
+quire COMMAND --help explains the flags of a command.
 )";
 
 }  // namespace
 
-// Reading a JSON value throws only if it has the wrong type. All types are checked before, which
-// clang-tidy cannot see.
+// Reading a JSON value throws only if the value has the wrong type. The commands check all types
+// before they read, which clang-tidy cannot see.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   std::vector<std::string> args(argv + 1, argv + argc);

@@ -22,15 +22,15 @@ constexpr char kPrefixUsage[] =
        quire prefix list --admin ADDR
        quire prefix unpin --admin ADDR --id ID
 
-Keeps beginnings of prompts in the KV cache of a server that runs with --admin-address ADDR.
+Pins prompt prefixes: a server that runs with --admin-address ADDR keeps their KV blocks.
 
     --admin HOST:PORT | unix:PATH
-    --prompt TEXT                    keep this text
-    --prompt-token-ids 1,2,3         keep these tokens
-    --cache-salt TEXT                for requests of this salt only
-    --no-special-tokens              the tokenizer adds none, such as BOS
-    --parse-special-tokens           text of special tokens stands for them
-    --id ID                          as pin and list print it
+    --prompt TEXT                    pin this text
+    --prompt-token-ids 1,2,3         pin these tokens
+    --cache-salt TEXT                only requests with this cache salt use the prefix
+    --no-special-tokens              do not add special tokens, such as BOS
+    --parse-special-tokens           read the text of a special token as that token
+    --id ID                          the id that pin and list print
 )";
 
 const char* NameOf(v1::PrefixState state) {
@@ -95,7 +95,7 @@ absl::StatusOr<PrefixOptions> ParsePrefixArguments(const std::vector<std::string
   } else if (action == "unpin") {
     options.action = PrefixOptions::Action::kUnpin;
   } else if (action != "list") {
-    return absl::InvalidArgumentError("pin, list or unpin is needed");
+    return absl::InvalidArgumentError("the first argument must be pin, list or unpin");
   }
   v1::PinPrefixRequest& pin = options.pin;
   FlagTable flags;
@@ -113,13 +113,13 @@ absl::StatusOr<PrefixOptions> ParsePrefixArguments(const std::vector<std::string
   }
   QUIRE_RETURN_IF_ERROR(flags.Parse({args.begin() + 1, args.end()}));
   if (options.admin.empty()) {
-    return absl::InvalidArgumentError("--admin is needed");
+    return absl::InvalidArgumentError("--admin HOST:PORT or unix:PATH is required");
   }
   if (options.action == PrefixOptions::Action::kPin && !pin.has_text() && !pin.has_token_ids()) {
-    return absl::InvalidArgumentError("--prompt or --prompt-token-ids is needed");
+    return absl::InvalidArgumentError("pin requires --prompt or --prompt-token-ids");
   }
   if (options.action == PrefixOptions::Action::kUnpin && !options.unpin_id.has_value()) {
-    return absl::InvalidArgumentError("--id is needed");
+    return absl::InvalidArgumentError("unpin requires --id");
   }
   return options;
 }
@@ -140,7 +140,7 @@ int RunPrefix(const std::vector<std::string>& args) {
   auto stub = v1::AdminService::NewStub(server->channel);
   const absl::Status status = Call(*stub, server->api_key, *options);
   if (!status.ok()) {
-    std::fprintf(stderr, "quire: %s\n", DescribeError(status).c_str());
+    std::fprintf(stderr, "quire: prefix: %s\n", DescribeError(status).c_str());
     return 1;
   }
   return 0;

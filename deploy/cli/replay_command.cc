@@ -18,9 +18,10 @@ namespace {
 constexpr char kReplayUsage[] =
     R"(usage: quire replay FILE
 
-Feeds FILE, written by quire serve --step-log FILE, to the scheduler core and compares every plan
-and all output with what the log says. Exit code 0: identical. 1: something differs, or FILE cannot
-be read. A step log holds prompts and output in plain token ids, and the key of the block hashes.
+Replays the events of a step log, which `quire serve --step-log FILE` wrote, in the scheduler core,
+and compares every plan and all output with the log. Exit code 0: identical; 1: a difference, or
+FILE cannot be read. A step log holds prompts and output as plain token ids, and the key of the
+block hashes.
 )";
 
 void Print(const StepLogReader& log, const ReplayReport& report) {
@@ -32,7 +33,7 @@ void Print(const StepLogReader& log, const ReplayReport& report) {
   std::printf("steps        %lld\n", number(report.num_steps));
   std::printf("tokens       %lld\n", number(report.num_tokens));
   if (report.is_torn) {
-    std::printf("the last record was cut short; what came before it was replayed\n");
+    std::printf("the last record is cut short; all records before it were replayed\n");
   }
   if (!report.difference.empty()) {
     std::printf("DIFFERENT: %s\n", report.difference.c_str());
@@ -54,7 +55,7 @@ int RunReplay(const std::vector<std::string>& args) {
     return 0;
   }
   if (args.size() != 1 || args[0].starts_with("-")) {
-    std::fprintf(stderr, "quire replay: one file is needed\n%s", kReplayUsage);
+    std::fprintf(stderr, "quire replay: exactly one FILE is required\n%s", kReplayUsage);
     return kExitUsage;
   }
   std::ifstream file(args[0], std::ios::binary);

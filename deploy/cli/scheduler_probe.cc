@@ -78,7 +78,7 @@ bool SchedulerProbe::Exchange() {
     if (sent < 0) {
       return errno != EAGAIN;  // EAGAIN: not connected yet; other errors: connection refused
     }
-    is_sent_ = true;  // a question this short is sent whole
+    is_sent_ = true;  // the kernel takes so few bytes in one call
   }
   std::array<char, kAnswerBytes> bytes = {};
   const ssize_t received = ::recv(socket_.fd(), bytes.data(), bytes.size(), 0);

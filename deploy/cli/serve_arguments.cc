@@ -17,8 +17,8 @@ namespace {
 
 constexpr int32_t kMaxPort = 65535;
 
-// Flags that only quire_worker has. Flags of IsForBoth go to both programs, all other flags to the
-// scheduler.
+// Flags that go to the workers alone. Flags for which IsForBoth returns true go to scheduler and
+// workers, all other flags to the scheduler.
 constexpr std::array<std::string_view, 16> kWorkerFlags = {"threads",
                                                            "kv-cache-memory-bytes",
                                                            "num-gpu-blocks-override",
@@ -48,8 +48,8 @@ std::string FlagName(std::string_view arg) {
   return name;
 }
 
-// Returns true for a flag of the worker, also for a switch that is turned off: --no-enforce-eager,
-// --noenforce-eager.
+// Returns true for a flag of the worker, also if the name turns off a switch: "no-enforce-eager",
+// "noenforce-eager".
 bool IsForWorker(std::string_view name) {
   if (IsWorkerFlag(name)) {
     return true;
@@ -66,7 +66,7 @@ absl::StatusOr<std::string_view> TakeField(std::string_view* text, std::string_v
   absl::string_view rest = ToAbsl(*text);
   absl::ConsumePrefix(&rest, " ");
   if (!absl::ConsumePrefix(&rest, absl::StrCat(ToAbsl(name), "="))) {
-    return absl::InvalidArgumentError(absl::StrCat("no ", ToAbsl(name), "= in the line"));
+    return absl::InvalidArgumentError(absl::StrCat("the line has no field ", ToAbsl(name), "="));
   }
   const std::string_view value = ToStd(rest.substr(0, rest.find(' ')));
   text->remove_prefix(text->size() - rest.size() + value.size());
@@ -84,7 +84,8 @@ std::string ValueOf(const std::vector<std::string>& words) {
   return equals != std::string::npos ? words.front().substr(equals + 1) : words.back();
 }
 
-// Checks only the range; the programs check whether the size suits the model.
+// Returns the value of --tensor-parallel-size. Checks only the range, because the scheduler and the
+// workers check whether the model can be divided so.
 absl::StatusOr<int32_t> SizeOf(const std::vector<std::string>& words) {
   int32_t size = 0;
   if (!absl::SimpleAtoi(ValueOf(words), &size) || size < 1 || size > kMaxRanks) {
@@ -103,8 +104,9 @@ absl::StatusOr<int32_t> WorkerHttpPortOf(const std::vector<std::string>& words) 
   return port;
 }
 
-// Checks --preemption-mode against --swap-space. No program can check this alone: the first flag
-// goes to the scheduler, the second to the worker. If a flag is given twice, its last value counts.
+// Checks --preemption-mode, a flag of the scheduler, against --swap-space, a flag of the worker.
+// Neither program sees both flags, so `quire serve` checks them. If a flag is given twice, its last
+// value counts.
 class SwapFlags {
  public:
   void See(std::string_view name, const std::vector<std::string>& words) {
@@ -145,7 +147,8 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
     const std::string name = FlagName(words[0]);
     if (name == "workers" || name == "standby" || name == "nostandby" || name == "listen" ||
         name == "rank" || name == "ranks-on-host" || name.starts_with("worker-ssl-")) {
-      return absl::InvalidArgumentError(absl::StrCat("serve: --", name, ": serve sets it itself"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "serve: --", name, ": must not be given, because serve starts the programs itself"));
     }
     const bool value_follows = !positional_model && args[i].find('=') == std::string::npos &&
                                i + 1 < args.size() && !BeginsLikeFlag(args[i + 1]);
@@ -178,19 +181,20 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
   }
   if (!has_model) {
     return absl::InvalidArgumentError(
-        "serve: --model DIR is needed (a directory right behind a flag is taken for its value)");
+        "serve: --model DIR is required (a directory right after a flag is read as that flag's "
+        "value)");
   }
   QUIRE_RETURN_IF_ERROR(swap_flags.Check());
   if (split.worker_http_port.value_or(0) + split.tensor_parallel_size - 1 > kMaxPort) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "serve: --worker-http-port: the last rank's port would be more than ", kMaxPort));
+        "serve: --worker-http-port: the port of the last rank would be above ", kMaxPort));
   }
   return split;
 }
 
 std::optional<WorkerHttp> ParseWorkerHttp(std::string_view line) {
   constexpr absl::string_view kHttp = " http=";
-  // Takes the last " http=", because the path of a socket before it may itself contain " http=".
+  // Takes the last " http=", because the path of a Unix socket after "listen=" may contain one too.
   const size_t begin = ToAbsl(line).rfind(kHttp);
   if (!line.starts_with("quire_worker: listens listen=") || begin == std::string_view::npos) {
     return std::nullopt;
@@ -212,7 +216,7 @@ absl::StatusOr<SchedulerAddresses> ParseSchedulerAddresses(std::string_view text
   QUIRE_ASSIGN_OR_RETURN(addresses.http, ParseAddress(http_text));
   addresses.flags = {absl::StrCat("--port=", addresses.grpc.port),
                      absl::StrCat("--http-port=", addresses.http.port)};
-  // Takes the whole rest of the line, because the path of a socket may contain blanks.
+  // Takes the whole rest of the line, because the path of a Unix socket may contain blanks.
   if (absl::string_view admin = ToAbsl(text); absl::ConsumePrefix(&admin, " admin=")) {
     addresses.flags.push_back(absl::StrCat("--admin-address=", admin));
   }

@@ -1,4 +1,4 @@
-// The command line of `quire serve`, divided between the programs that it starts.
+// Divides the command line of `quire serve` between the scheduler and the workers that it starts.
 //
 // Thread safety: free functions and value types.
 #ifndef QUIRE_DEPLOY_CLI_SERVE_ARGUMENTS_H_
@@ -20,7 +20,7 @@ struct ServeArguments {
   std::vector<std::string> scheduler;
   std::vector<std::string> worker;  // flags of each worker
   int32_t tensor_parallel_size = 1;
-  std::string log_format;  // format of the log lines of `quire serve` itself; empty: not given
+  std::string log_format;  // value of --log-format, also for `quire serve` itself; empty: not given
   // HTTP port of rank 0; rank r has this port plus r. 0: each rank has any free port. nullopt:
   // workers have no HTTP port.
   std::optional<int32_t> worker_http_port;

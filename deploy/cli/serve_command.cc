@@ -33,25 +33,25 @@ namespace {
 constexpr char kServeUsage[] =
     R"(usage: quire serve --model DIR [flags]
 
-Starts a scheduler and a worker on this machine, or --tensor-parallel-size N (-tp N) workers over
-which the model is split. Starts them again when they die or hang, and prints when requests can be
-sent
+Starts a scheduler and a worker on this machine. With --tensor-parallel-size N (-tp N) it starts N
+workers and splits the model over them. A program that dies or hangs is restarted. As soon as
+clients can send requests, it prints
     quire: ready grpc=HOST:PORT http=HOST:PORT
-SIGTERM and Ctrl-C let accepted requests finish (--shutdown-timeout), then end it. Another one ends
-what is left at once.
-Exit codes: 0 stopped by a signal, 1 an address or a file cannot be used, 2 flags, 3 model,
-4 memory, 5 device. Once it has been ready only a signal ends it.
+SIGTERM and Ctrl-C let accepted requests finish (--shutdown-timeout), then stop the server. A second
+signal ends the remaining requests at once.
+Exit codes: 0 stopped by a signal, 1 unusable address or file, 2 bad flags, 3 bad model, 4 too
+little memory, 5 device failure. After the ready line only a signal stops the server.
 
---worker-http-port N gives each worker a port of its own for metrics and health: rank r has N + r,
-or any free one where N is 0. It is on the loopback address unless --worker-http-host says otherwise.
+--worker-http-port N gives each worker an HTTP port for metrics and health: rank r has port N + r,
+or any free port if N is 0. The ports are on loopback unless --worker-http-host is given.
 
---flagfile FILE reads flags of both programs from a file, one a line; --fromenv and --tryfromenv
-NAME,... read --NAME from the variable FLAGS_NAME.
+--flagfile FILE reads flags of both programs from a file, one on each line. --fromenv and
+--tryfromenv NAME,... read --NAME from the environment variable FLAGS_NAME.
 
-It takes the flags of both programs, except --workers, --listen, --rank, --ranks-on-host and
---worker-ssl-.... A worker's flags are for each of the workers; --ssl-..., --http-host and
---http-port are the scheduler's.
-Those of the scheduler:
+The flags of both programs are accepted, except --workers, --standby, --listen, --rank,
+--ranks-on-host and --worker-ssl-*. Every worker gets the worker's flags. --ssl-*, --http-host and
+--http-port apply to the scheduler only.
+Flags of the scheduler:
 
 )";
 
@@ -111,7 +111,7 @@ void PrintFlagsOf(const std::string& program) {
 int PrintHelp(const std::string& folder) {
   std::fputs(kServeUsage, stdout);
   PrintFlagsOf(folder + "/quire_scheduler");
-  std::fputs("\nThose of the worker:\n\n", stdout);
+  std::fputs("\nFlags of the worker:\n\n", stdout);
   PrintFlagsOf(folder + "/quire_worker");
   return EXIT_SUCCESS;
 }
@@ -165,8 +165,8 @@ std::vector<Supervisor::Worker> Workers(const ServeArguments& arguments,
 int RunServe(const std::vector<std::string>& args) {
   OpenStandardStreams();
   RaiseFileLimit();
-  // Else gRPC would write to standard error itself, and a slow reader of standard error would delay
-  // restarts.
+  // gRPC itself would write its log to standard error and wait for a slow reader there, which would
+  // delay restarts.
   SendGrpcLogToOurs();
   const std::string folder = ProgramFolder();
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
@@ -177,13 +177,13 @@ int RunServe(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: %s\n", OneLine(ToStd(split.status().message())).c_str());
     return kExitUsage;
   }
-  // Scheduler and worker refuse formats other than text and json, so they are not checked here.
+  // Scheduler and worker refuse formats other than text and json, so `quire serve` does not check.
   if (split->log_format == "json") {
     SetLogFormat(LogFormat::kJson);
   }
   SocketFolder sockets;
   if (sockets.path().empty()) {
-    std::fputs("quire: serve: cannot make a folder for the worker's socket\n", stderr);
+    std::fputs("quire: serve: cannot create a folder in /tmp for the workers' sockets\n", stderr);
     return EXIT_FAILURE;
   }
   const int signal_fd = OpenSignalFd();

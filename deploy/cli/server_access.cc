@@ -48,7 +48,7 @@ absl::StatusOr<std::string> ApiKeyOf(const ServerAccess& access, const Address& 
   }
   if (access.tls_paths.is_empty() && !server.is_local()) {
     return absl::InvalidArgumentError(
-        "an API key goes to another machine over TLS alone (--ssl-ca-certs)");
+        "an API key may be sent to another machine only over TLS: add --ssl-ca-certs");
   }
   std::string source = "QUIRE_API_KEY";
   if (!access.api_key_file.empty()) {

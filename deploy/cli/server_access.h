@@ -18,13 +18,14 @@
 
 namespace quire {
 
-// Lines that explain these flags, for usage texts.
+// Lines of a usage text that explain the flags of AddServerAccessFlags.
 inline constexpr char kServerAccessUsage[] =
-    R"(    --ssl-ca-certs FILE              TLS: the authorities, in PEM, of the server
-    --ssl-certfile FILE              our own certificate, where the server asks for one
-    --ssl-keyfile FILE               its key
-    --api-key-file FILE              our API key, where the server asks for one; without the flag it
-                                     is in the environment variable QUIRE_API_KEY
+    R"(    --ssl-ca-certs FILE              use TLS; PEM file of the authorities that may sign the
+                                     server's certificate
+    --ssl-certfile FILE              the client's certificate, if the server asks for one
+    --ssl-keyfile FILE               private key of --ssl-certfile
+    --api-key-file FILE              the client's API key, if the server asks for one; without this
+                                     flag the environment variable QUIRE_API_KEY holds the key
 )";
 
 struct ServerAccess {
@@ -32,11 +33,11 @@ struct ServerAccess {
   std::string api_key_file;
 };
 
-// Adds the flags to `flags`. `access` must outlive the table.
+// Adds the flags for TLS files and API key to `flags`. `access` must outlive `flags`.
 void AddServerAccessFlags(ServerAccess& access, FlagTable& flags);
 
 // Returns credentials for TLS, or for plain text if there are no TLS flags.
-// Errors: kInvalidArgument for missing flags and for files that cannot be used.
+// Errors: kInvalidArgument for an incomplete set of TLS flags, and for files that cannot be used.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const ServerAccess& access);
 
 // Returns the API key for calls to this server; empty if there is no key. Errors: kInvalidArgument

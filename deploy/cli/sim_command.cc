@@ -30,15 +30,15 @@ namespace quire {
 namespace {
 
 constexpr char kSimUsage[] =
-    R"(usage: quire sim [flags]         the paper's tables and figures, beside its numbers
-       quire sim run [flags]     one simulation
+    R"(usage: quire sim [flags]         reproduce the paper's tables and figures, beside its numbers
+       quire sim run [flags]     run one simulation
 
 quire sim:
     --figures A,B,...      default all: table1,fig2,fig12,fig13,fig14,fig15,fig16,fig17,fig18b,
                            fig19,preemption (our own),vattention (the vAttention paper's)
     --output-dir DIR       write CSV and SVG files there
-    --seed N               of lengths and arrivals; default 1
-    --trace-minutes X      the longest trace; default 60, as in the paper
+    --seed N               seed of lengths and arrivals; default 1
+    --trace-minutes X      length of the longest trace; default 60, as in the paper
 
 quire sim run:
     --platform NAME        default a100-opt-13b; an unknown name lists all
@@ -46,9 +46,10 @@ quire sim run:
                            faster-transformer
     --dataset NAME         sharegpt (default) | alpaca | chat | translation | arxiv-online |
                            arxiv-offline: synthetic lengths. The last two need --max-model-len
-                           and --max-num-batched-tokens; the last is 427 requests at the start
-    --trace-file FILE      in place of a dataset: lines of arrival_s,prompt_tokens,output_tokens
-    --request-rate X       Poisson arrivals a second; default 1
+                           and --max-num-batched-tokens. The 427 requests of arxiv-offline all
+                           arrive at the start
+    --trace-file FILE      replaces the dataset; lines of arrival_s,prompt_tokens,output_tokens
+    --request-rate X       Poisson arrivals per second; default 1
     --trace-minutes X      default 60
     --seed N               default 1
     --block-size N         default 16
@@ -57,20 +58,22 @@ quire sim run:
     --max-model-len N      default 2048
     --enable-prefix-caching      paged only
     --preemption-mode MODE       paged only: recompute (default) | swap | auto
-    --target-inter-token-ms N    paged only, as of quire serve: 0 is auto, -1 none (default)
-    --link-speed X               times the platform's link to the host; default 1
-    --layer-major                blocks in pieces by layer, as in the paper: what swapping costs
-    --shared-prefix N      tokens put before every prompt; default 0
-    --requests-csv FILE    write one line a request
+    --target-inter-token-ms N    paged only, as in quire serve: 0 is auto, -1 (default) is none
+    --link-speed X               multiplies the rate of the link to the host; default 1
+    --layer-major                store a block in pieces, two a layer, as in the paper: more
+                                 copies for each swap
+    --shared-prefix N      tokens that all prompts begin with; default 0
+    --requests-csv FILE    write one CSV line for each request
 )";
 
-// Upper bound on --trace-minutes, a day: longer traces would only run out of memory.
+// Upper bound on --trace-minutes: a day. The requests of much longer traces would not fit in
+// memory.
 constexpr double kMaxTraceMinutes = 24 * 60;
 constexpr double kMaxRequests = 10e6;
 
 absl::Status CheckMinutes(double minutes) {
   if (!(minutes > 0 && minutes <= kMaxTraceMinutes)) {
-    return absl::InvalidArgumentError("--trace-minutes: above 0, up to 1440");
+    return absl::InvalidArgumentError("--trace-minutes must be above 0 and at most 1440");
   }
   return absl::OkStatus();
 }
@@ -104,8 +107,8 @@ absl::StatusOr<FiguresOptions> ParseFigures(const std::vector<std::string>& args
   QUIRE_RETURN_IF_ERROR(CheckMinutes(o.figure.trace_minutes));
   for (const std::string& name : o.names) {
     if (std::find(FigureNames().begin(), FigureNames().end(), name) == FigureNames().end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--figures: ", name, " is none of ", absl::StrJoin(FigureNames(), ", ")));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--figures: unknown figure ", name, "; allowed: ", absl::StrJoin(FigureNames(), ", ")));
     }
   }
   return o;
@@ -126,10 +129,10 @@ absl::Status MakeFigures(const FiguresOptions& options) {
     std::error_code error;
     std::filesystem::create_directories(options.output_dir, error);
     if (error) {
-      return absl::UnavailableError(absl::StrCat(options.output_dir, ": cannot be made"));
+      return absl::UnavailableError(absl::StrCat(options.output_dir, ": cannot be created"));
     }
   }
-  std::printf("Lengths are synthetic, seed %llu. Traces of at most %g minutes.\n",
+  std::printf("Lengths are synthetic (seed %llu). Traces last at most %g minutes.\n",
               static_cast<unsigned long long>(options.figure.seed),
               options.figure.trace_minutes);
   int num_match = 0;
@@ -168,8 +171,8 @@ struct RunOptions {
 
 constexpr char kOfflineDataset[] = "arxiv-offline";
 
-// Returns the length distribution of a dataset whose requests arrive over time. Each length is
-// drawn independently of the others.
+// Returns the distribution of prompt and output lengths of a dataset whose requests arrive over
+// time and are independent of each other. Returns nullopt for other names.
 std::optional<LengthShape> LengthsOf(std::string_view dataset) {
   if (dataset == "sharegpt") {
     return ShareGptLike();
@@ -196,34 +199,36 @@ absl::Status CheckRun(RunOptions& o) {
   o.config.policy = *policy;
   if (o.dataset != "chat" && o.dataset != kOfflineDataset && !LengthsOf(o.dataset).has_value()) {
     return absl::InvalidArgumentError(
-        "--dataset: sharegpt, alpaca, chat, translation, arxiv-online or arxiv-offline");
+        "--dataset must be sharegpt, alpaca, chat, translation, arxiv-online or arxiv-offline");
   }
   const std::optional<PreemptionMode> mode = ParsePreemptionMode(o.preemption_mode);
   if (!mode.has_value()) {
-    return absl::InvalidArgumentError("--preemption-mode: recompute, swap or auto");
+    return absl::InvalidArgumentError("--preemption-mode must be recompute, swap or auto");
   }
   o.config.preemption_mode = *mode;
   if (o.target_inter_token_ms < -1 || o.target_inter_token_ms > 3'600'000) {
-    return absl::InvalidArgumentError("--target-inter-token-ms: from -1 to 3600000");
+    return absl::InvalidArgumentError("--target-inter-token-ms must be from -1 to 3600000");
   }
   if (o.target_inter_token_ms >= 0) {
     o.config.target_inter_token = o.target_inter_token_ms * kNanosPerMilli;
   }
   if (!(o.link_speed >= 0.001 && o.link_speed <= 1000)) {
-    return absl::InvalidArgumentError("--link-speed: from 0.001 to 1000");
+    return absl::InvalidArgumentError("--link-speed must be from 0.001 to 1000");
   }
   o.config.platform.gpu.host_rate *= o.link_speed;
   o.trace.duration_s = 60 * o.trace_minutes;
   if (!(o.trace.requests_per_second > 0 &&
         o.trace.requests_per_second * o.trace.duration_s <= kMaxRequests)) {
-    return absl::InvalidArgumentError("--request-rate: above 0, up to 10 million requests in all");
+    return absl::InvalidArgumentError(
+        "--request-rate must be above 0, and so low that a trace has at most 10 million requests");
   }
   if (o.shared_prefix_tokens < 0 || o.shared_prefix_tokens > (1 << 20)) {
-    return absl::InvalidArgumentError("--shared-prefix: from 0 to 1048576");
+    return absl::InvalidArgumentError("--shared-prefix must be from 0 to 1048576");
   }
   const bool has_prefix = o.trace_file.empty() && o.dataset != kOfflineDataset;
   if (!has_prefix && o.shared_prefix_tokens > 0) {
-    return absl::InvalidArgumentError("--shared-prefix goes with a dataset that arrives over time");
+    return absl::InvalidArgumentError(
+        "--shared-prefix cannot be used with --trace-file or arxiv-offline");
   }
   return absl::OkStatus();
 }
@@ -267,7 +272,8 @@ absl::StatusOr<Trace> TraceOf(const RunOptions& options) {
   Trace made = options.dataset == "chat" ? ChatTrace(trace)
                                          : SharedPrefixTrace(trace, options.shared_prefix_tokens);
   if (made.requests.empty()) {
-    return absl::InvalidArgumentError("nobody arrives: a higher rate or a longer trace");
+    return absl::InvalidArgumentError(
+        "the trace has no requests: raise --request-rate or --trace-minutes");
   }
   return made;
 }
@@ -294,8 +300,8 @@ void PrintResult(const RunOptions& options, const Trace& trace, const SimResult&
   std::printf("steps                        %lld\n", static_cast<long long>(result.num_steps));
   std::printf("virtual time, s              %.3f\n",
               static_cast<double>(result.end) / static_cast<double>(kNanosPerSecond));
-  std::printf("normalised latency, s/token  %.4f\n", result.mean_normalized_latency_s);
-  std::printf("a step, ms: p50, p99         %.1f, %.1f\n",
+  std::printf("normalized latency, s/token  %.4f\n", result.mean_normalized_latency_s);
+  std::printf("step time, ms: p50, p99      %.1f, %.1f\n",
               static_cast<double>(result.step_p50) / kNanosPerMilli,
               static_cast<double>(result.step_p99) / kNanosPerMilli);
   std::printf("sequences in a batch         %.2f\n", result.mean_batch);
@@ -305,7 +311,7 @@ void PrintResult(const RunOptions& options, const Trace& trace, const SimResult&
   std::printf("free or lost, %%              %.2f\n", 100 * result.mean_memory.external);
   std::printf("preemptions                  %lld\n",
               static_cast<long long>(result.num_preemptions));
-  std::printf("of them by swapping          %lld\n",
+  std::printf("preemptions by swapping      %lld\n",
               static_cast<long long>(result.num_swap_preemptions));
   std::printf("tokens recomputed            %lld\n",
               static_cast<long long>(result.num_recomputed_tokens));

@@ -1,5 +1,5 @@
-// `quire sim [flags]`: reproduces the paper's tables and figures in virtual time, and prints them
-// beside the paper's numbers. `quire sim run [flags]`: runs one simulation.
+// `quire sim [flags]`: reproduces tables and figures of the PagedAttention paper in virtual time,
+// and prints them beside the paper's numbers. `quire sim run [flags]`: runs one simulation.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_SIM_COMMAND_H_

@@ -1,5 +1,5 @@
-// SupervisedChild keeps a program running. When the program ends, it is started again after a
-// pause. When the program gives no sign of life, it is killed.
+// SupervisedChild keeps a program running. It starts an ended program again after a pause, and
+// kills a program that gives no sign of life.
 //
 // Thread safety: one caller at a time. Nothing blocks.
 #ifndef QUIRE_DEPLOY_CLI_SUPERVISED_CHILD_H_
@@ -22,7 +22,7 @@ namespace quire {
 
 class SupervisedChild {
  public:
-  // `name` is for the log. `max_silence_ns` is the watchdog's limit.
+  // `name` is for the log. `max_silence_ns` bounds the time without a sign of life (watchdog.h).
   SupervisedChild(std::string name, std::vector<std::string> argv, int64_t max_silence_ns);
 
   // Adds arguments to the command line of later starts.
@@ -32,8 +32,8 @@ class SupervisedChild {
   // the program. Errors: those of ChildProcess::Start; the next try comes after a pause.
   absl::StatusOr<bool> MaybeStart(Instant now);
 
-  // Returns the wait status once after the program has ended, else nullopt. Call a few times a
-  // second, because the call also kills a silent program.
+  // Returns the status of waitpid(2) once after the program has ended, else nullopt. Call a few
+  // times a second, because the call also kills a silent program.
   std::optional<int> TakeEnd(Instant now);
 
   // Logs the end that TakeEnd reported, and the pause until the next start.

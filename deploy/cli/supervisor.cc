@@ -130,7 +130,7 @@ void Supervisor::OnListens(std::string_view addresses) {
   if (!scheduler_address_.has_value()) {
     absl::StatusOr<SchedulerAddresses> parsed = ParseSchedulerAddresses(addresses);
     if (!parsed.ok()) {
-      LogError("the scheduler listens nowhere", {{"line", std::string(addresses)}});
+      LogError("cannot read the addresses of the scheduler", {{"line", std::string(addresses)}});
       return;
     }
     scheduler_address_ = parsed->http;
@@ -148,7 +148,7 @@ void Supervisor::OnRefusal(std::string_view refusal) {
     const bool lacks_memory = refusal.starts_with("NO_MEMORY ") || refusal.starts_with("MEMORY ");
     exit_code_ = lacks_memory ? kExitMemory : kExitUsage;
   } else if (refusal != last_refusal_) {
-    LogError("the scheduler refuses its worker", {{"why", std::string(refusal)}});
+    LogError("the scheduler refuses a worker", {{"why", std::string(refusal)}});
   }
   last_refusal_ = refusal;
 }

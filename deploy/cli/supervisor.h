@@ -4,11 +4,11 @@
 //     the ports that it had before; workers are restarted even while the scheduler drains
 //   - a worker that is started again gets the sizes of KV cache and swap space, and the HTTP port,
 //     of the worker's first start
-//   - a worker that reports nothing for 4 s, a worker that loads without progress for 120 s, and a
-//     scheduler that does not answer for 10 s, are killed and started again
-// If another scheduler has taken over the workers, our scheduler becomes a standby. If it is
-// started again, it starts as a standby: otherwise it would take the workers back. The workers are
-// kept running for the other scheduler.
+//   - a worker that reports nothing for 4 s is killed and started again; so is a worker that loads
+//     without progress for 120 s, or a scheduler that does not answer for 10 s
+// If another scheduler has taken over the workers, our scheduler becomes a standby. After a restart
+// our scheduler is a standby again: otherwise it would take the workers back. The supervisor keeps
+// the workers running for the other scheduler.
 //
 // Before the server was ready for the first time, the supervisor ends if a restart would not help:
 // if a program's exit code says so, or if the scheduler refuses its worker.
@@ -66,8 +66,8 @@ class Supervisor {
     uint64_t progress = 0;
     bool was_heard = false;  // true if a process of this worker has accepted its flags and listened
     bool has_sizes = false;  // true if the arguments contain the sizes of the first start
-    // HTTP address of the first start. Later starts keep it, by a flag among the arguments. Empty:
-    // none.
+    // HTTP address of the first start, which a flag among the arguments passes to later starts.
+    // Empty if the worker has not printed an HTTP address.
     std::string http_address;
   };
 
@@ -84,10 +84,10 @@ class Supervisor {
   void SayReady(std::string_view addresses);
   void ReadReport(WorkerChild& worker, Instant now);
 
-  // Starts the child if it is due. Returns true if it was started now.
+  // Starts the child if it is not running and its pause is over. Returns true if it was started.
   bool Start(SupervisedChild& child, Instant now);
-  // Returns true if an exit with this status ends the server. That is so if the server was never
-  // ready and a restart would not help.
+  // Returns true if a program's exit with this status ends the server: the server was never ready,
+  // and the exit code says that a restart would not help.
   bool EndsServer(int wait_status) const;
 
   void SetStandby(bool stands_by);

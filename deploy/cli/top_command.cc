@@ -42,13 +42,14 @@ constexpr absl::Duration kKeyWait = absl::Milliseconds(10);
 constexpr char kTopUsage[] =
     R"(usage: quire top --admin ADDR [flags]
 
-Shows a server that runs with --admin-address ADDR: its KV blocks and who has them, queues, tokens a
-second, and where the time of steps goes. q or Ctrl-C ends it. Where the output is no terminal, it
-is a line of key=value pairs every --interval. NO_COLOR is honoured.
+Shows the state of a server that runs with --admin-address ADDR: KV blocks and the requests that
+hold them, queues, tokens per second, and the share of each phase in the time of steps. q or Ctrl-C
+quits. If standard output is not a terminal, prints a line of key=value pairs every --interval. Uses
+no color if the environment variable NO_COLOR is set.
 
     --admin HOST:PORT | unix:PATH
-    --interval SECONDS               between two looks; 1 unless given, at least 0.25
-    --once                           one frame, after one interval, and no more
+    --interval SECONDS               time between two updates; default 1, at least 0.25
+    --once                           print one frame, after one interval, and exit
 )";
 
 class Server {
@@ -100,7 +101,7 @@ bool IsTerminal() { return ::isatty(STDOUT_FILENO) != 0 && Environment("TERM") !
 FrameStyle StyleOf(const TerminalSize& size) {
   return {.width = size.columns,
           .height = size.lines,
-          .has_colour = IsTerminal() && Environment("NO_COLOR").empty(),
+          .has_color = IsTerminal() && Environment("NO_COLOR").empty(),
           .has_unicode = IsTerminal() && IsUtf8Locale()};
 }
 
@@ -176,11 +177,11 @@ int RunLive(Server server, const TopOptions& options) {
       trouble.clear();
     } else {
       trouble = DescribeError(state->status());
-      if (const auto dialled = DialAdmin(options.admin, options.access); dialled.ok()) {
-        server = Server(*dialled);
+      if (const auto dialed = DialAdmin(options.admin, options.access); dialed.ok()) {
+        server = Server(*dialed);
       }
     }
-    // Draws again if the terminal's size has changed.
+    // WaitForKey also returns if the terminal's size has changed, so that the frame is drawn again.
     do {
       terminal.Draw(TopFrame(history, options.admin, trouble, StyleOf(CurrentTerminalSize())));
       if (terminal.WaitForKey(std::max(next - absl::Now(), absl::Milliseconds(100))) == 'q') {
@@ -201,12 +202,12 @@ absl::StatusOr<TopOptions> ParseTopArguments(const std::vector<std::string>& arg
   flags.Switch("once", [&] { options.once = true; });
   QUIRE_RETURN_IF_ERROR(flags.Parse(args));
   if (options.admin.empty()) {
-    return absl::InvalidArgumentError("--admin is needed");
+    return absl::InvalidArgumentError("--admin HOST:PORT or unix:PATH is required");
   }
   // The negated comparison refuses NaN too.
   if (!(options.interval_seconds >= kMinIntervalSeconds &&
         options.interval_seconds <= kMaxIntervalSeconds)) {
-    return absl::InvalidArgumentError("--interval is 0.25 to 3600 seconds");
+    return absl::InvalidArgumentError("--interval must be from 0.25 to 3600 seconds");
   }
   return options;
 }
@@ -218,13 +219,13 @@ int RunTop(const std::vector<std::string>& args) {
     return 0;
   }
   const absl::StatusOr<TopOptions> options = ParseTopArguments(args);
-  const auto dialled = options.ok() ? DialAdmin(options->admin, options->access)
-                                    : absl::StatusOr<AdminServer>(options.status());
-  if (!dialled.ok()) {
-    std::fprintf(stderr, "quire: top: %s\n", DescribeError(dialled.status()).c_str());
+  const auto dialed = options.ok() ? DialAdmin(options->admin, options->access)
+                                   : absl::StatusOr<AdminServer>(options.status());
+  if (!dialed.ok()) {
+    std::fprintf(stderr, "quire: top: %s\n", DescribeError(dialed.status()).c_str());
     return kExitUsage;
   }
-  Server server(*dialled);
+  Server server(*dialed);
   if (options->once) {
     return RunOnce(server, *options);
   }

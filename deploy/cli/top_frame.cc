@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kMaxSide = 1000;
 constexpr int kLabelColumns = 12;
-constexpr int kMaxMapLines = 16;  // upper bound if the height of the frame is not bounded
+constexpr int kMaxMapLines = 16;  // lines of the map at most, if the frame's height has no bound
 constexpr int kMinMapLines = 2;
 constexpr int kAiryMapLines = 8;  // with room for this many map lines, empty lines surround the map
 constexpr int kMaxHolders = 12;
@@ -31,8 +31,8 @@ constexpr char kBad[] = "1;31";
 constexpr char kQuiet[] = "2";
 constexpr char kStrong[] = "1";
 
-// Returns the columns of `text`. Our glyphs are one column wide, so each first byte of a character
-// counts as a column.
+// Returns the number of columns that `text` fills. All our glyphs are one column wide, so the first
+// bytes of UTF-8 characters are counted.
 int ColumnsOf(std::string_view text) {
   return static_cast<int>(std::count_if(
       text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
@@ -61,14 +61,14 @@ class Lines {
   explicit Lines(const FrameStyle& style) : style_(style) {}
 
   // Adds one line, cut at style.width.
-  void Add(const std::vector<ColouredText>& texts) {
+  void Add(const std::vector<ColoredText>& texts) {
     std::string line;
     int left = style_.width;
-    for (const ColouredText& each : texts) {
+    for (const ColoredText& each : texts) {
       const std::string_view text = Beginning(each.text, left);
       left -= ColumnsOf(text);
-      if (style_.has_colour && !each.colour.empty() && !text.empty()) {
-        absl::StrAppend(&line, "\x1b[", each.colour, "m", std::string(text), "\x1b[0m");
+      if (style_.has_color && !each.color.empty() && !text.empty()) {
+        absl::StrAppend(&line, "\x1b[", each.color, "m", std::string(text), "\x1b[0m");
       } else {
         absl::StrAppend(&line, std::string(text));
       }
@@ -77,20 +77,20 @@ class Lines {
   }
 
   // Adds text on as many lines as it needs.
-  void Wrap(std::string_view text, const char* colour) {
+  void Wrap(std::string_view text, const char* color) {
     while (!text.empty()) {
       const std::string_view part = Beginning(text, style_.width);
-      Add({{std::string(part), colour}});
+      Add({{std::string(part), color}});
       text.remove_prefix(part.size());
     }
   }
 
   // Adds items behind a label, on as many lines as they need.
-  void Flow(const std::string& label, const std::vector<ColouredText>& items) {
-    std::vector<ColouredText> line = {{label, kQuiet}};
+  void Flow(const std::string& label, const std::vector<ColoredText>& items) {
+    std::vector<ColoredText> line = {{label, kQuiet}};
     int used = ColumnsOf(label);
     bool is_first = true;
-    for (const ColouredText& item : items) {
+    for (const ColoredText& item : items) {
       const int columns = ColumnsOf(item.text);
       if (!is_first && used + 2 + columns > style_.width) {
         Add(std::exchange(line, {}));
@@ -166,10 +166,10 @@ std::string Sparkline(const TopHistory& history,
   return line;
 }
 
-ColouredText RateItem(const TopHistory& history,
-                      const char* name,
-                      double TopCounts::*count,
-                      const FrameStyle& style) {
+ColoredText RateItem(const TopHistory& history,
+                     const char* name,
+                     double TopCounts::*count,
+                     const FrameStyle& style) {
   const TopCounts recent = history.Since(kRateSeconds);
   const int columns = std::clamp((style.width - kLabelColumns - 44) / 2, 6, 60);
   return {absl::StrFormat("%s %s/s %s",
@@ -183,15 +183,15 @@ void AddHeader(const TopHistory& history,
                std::string_view server,
                std::string_view trouble,
                Lines& lines) {
-  std::vector<ColouredText> items = {{"quire", kStrong}};
+  std::vector<ColoredText> items = {{"quire", kStrong}};
   if (history.latest().has_value()) {
     const v1::GetStateResponse& state = *history.latest();
     items.front().text = absl::StrCat("quire ", Name(state.version()));
     items.push_back({absl::StrCat(" ", Name(state.model())), ""});
-    items.push_back(!trouble.empty()         ? ColouredText{" NO ANSWER", kBad}
-                    : state.load().ready()   ? ColouredText{" ready", kGood}
-                    : state.load().standby() ? ColouredText{" standby", kQuiet}
-                                             : ColouredText{" not ready", kBad});
+    items.push_back(!trouble.empty()         ? ColoredText{" NO ANSWER", kBad}
+                    : state.load().ready()   ? ColoredText{" ready", kGood}
+                    : state.load().standby() ? ColoredText{" standby", kQuiet}
+                                             : ColoredText{" not ready", kBad});
   }
   items.push_back({absl::StrCat(" ", Printable(server)), kQuiet});
   lines.Add(items);
@@ -225,7 +225,7 @@ void AddRates(const TopHistory& history, const FrameStyle& style, Lines& lines) 
   const double busy = steps.plan + steps.send + steps.wait + steps.apply;
   const double all = std::max(busy, steps.seconds);
   const auto part = [all](const char* name, double seconds) {
-    return ColouredText{absl::StrCat(name, " ", Percent(seconds, all)), ""};
+    return ColoredText{absl::StrCat(name, " ", Percent(seconds, all)), ""};
   };
   lines.Flow("Steps",
              {{absl::StrFormat("%s/s", Rate(ShareOf(steps.steps, steps.seconds))), ""},
@@ -243,18 +243,18 @@ void AddRates(const TopHistory& history, const FrameStyle& style, Lines& lines) 
 void AddPreemptions(const TopHistory& history, const v1::GetLoadResponse& load, Lines& lines) {
   const TopCounts hits = history.Since(kHitSeconds);
   lines.Flow("Prefix hits",
-             {{Percent(hits.hit_tokens, hits.queried_tokens) + " of the last minute", ""},
+             {{Percent(hits.hit_tokens, hits.queried_tokens) + " in the last minute", ""},
               {Percent(static_cast<double>(load.num_prefix_hit_tokens()),
                        static_cast<double>(load.num_prefix_queried_tokens())) +
-                   " of all",
+                   " since start",
                ""}});
-  std::vector<ColouredText> items = {
+  std::vector<ColoredText> items = {
       {absl::StrCat("recomputed ", load.num_recompute_preemptions()), ""},
       {absl::StrCat("swapped ", load.num_swap_preemptions()), ""},
       {absl::StrCat("out ", Bytes(load.swapped_out_bytes())), ""},
       {absl::StrCat("in ", Bytes(load.swapped_in_bytes())), ""}};
   if (load.num_failed_swap_ins() > 0) {
-    items.push_back({absl::StrCat("did not come back ", load.num_failed_swap_ins()), kBad});
+    items.push_back({absl::StrCat("failed swap-ins ", load.num_failed_swap_ins()), kBad});
   }
   lines.Flow("Preempted", items);
 }
@@ -278,26 +278,26 @@ void AddBlocks(const v1::GetLoadResponse& load, const MapGlyphs& glyphs, Lines& 
   lines.Flow("",
              {{absl::StrCat(glyphs.active[3], " active ", blocks.num_active()), ""},
               {absl::StrCat(glyphs.shared, " shared ", blocks.num_shared()), ""},
-              {absl::StrCat(glyphs.cached, " cached ", blocks.num_cached()), kCachedColour},
-              {absl::StrCat(glyphs.free, " free ", blocks.num_free()), kFreeColour},
-              {absl::StrCat(glyphs.leaving, " leaving ", blocks.num_leaving()), kLeavingColour},
-              {absl::StrCat("pending ", blocks.num_pending()), kLeavingColour}});
+              {absl::StrCat(glyphs.cached, " cached ", blocks.num_cached()), kCachedColor},
+              {absl::StrCat(glyphs.free, " free ", blocks.num_free()), kFreeColor},
+              {absl::StrCat(glyphs.leaving, " leaving ", blocks.num_leaving()), kLeavingColor},
+              {absl::StrCat("pending ", blocks.num_pending()), kLeavingColor}});
 }
 
 void AddHolders(const v1::BlockMap& map, const MapGlyphs& glyphs, Lines& lines) {
-  std::vector<ColouredText> items;
+  std::vector<ColoredText> items;
   for (int i = 0; i < std::min(map.holders_size(), kMaxHolders); ++i) {
     const v1::BlockHolder& holder = map.holders(i);
     const std::string name = holder.is_prefix()            ? "prefix"
                              : holder.request_id().empty() ? "request"
                                                            : Name(holder.request_id());
     items.push_back({absl::StrCat(glyphs.active[3], " ", name, " ", holder.num_blocks()),
-                     ColourOfHolder(holder.number())});
+                     ColorOfHolder(holder.number())});
   }
-  lines.Flow("Held by", items.empty() ? std::vector<ColouredText>{{"nobody", kQuiet}} : items);
+  lines.Flow("Held by", items.empty() ? std::vector<ColoredText>{{"none", kQuiet}} : items);
 }
 
-ColouredText RankItem(int rank, const v1::Rank& message) {
+ColoredText RankItem(int rank, const v1::Rank& message) {
   const bool is_ready = message.phase() == v1::Rank::READY;
   const char* phase = is_ready                               ? "ready"
                       : message.phase() == v1::Rank::LOADING ? "loading"
@@ -313,7 +313,7 @@ ColouredText RankItem(int rank, const v1::Rank& message) {
 }
 
 void AddRanks(const v1::GetLoadResponse& load, Lines& lines) {
-  std::vector<ColouredText> items;
+  std::vector<ColoredText> items;
   for (int rank = 0; rank < std::min(load.ranks_size(), kMaxRanks); ++rank) {
     items.push_back(RankItem(rank, load.ranks(rank)));
   }
@@ -338,7 +338,7 @@ std::string TopFrame(const TopHistory& history,
     return lines.Text();
   }
   const v1::GetStateResponse& state = *history.latest();
-  const MapGlyphs& glyphs = MapGlyphsOf(style.has_colour, style.has_unicode);
+  const MapGlyphs& glyphs = MapGlyphsOf(style.has_color, style.has_unicode);
   AddRequests(state.load(), lines);
   AddRates(history, style, lines);
   AddPreemptions(history, state.load(), lines);

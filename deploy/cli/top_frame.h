@@ -14,9 +14,9 @@
 namespace quire {
 
 struct FrameStyle {
-  int width = 80;           // columns; a smaller value is raised to kMinFrameWidth
-  int height = 0;           // lines; 0: no bound
-  bool has_colour = false;  // ANSI escape sequences
+  int width = 80;          // columns; a smaller value is raised to kMinFrameWidth
+  int height = 0;          // lines; 0: no bound
+  bool has_color = false;  // ANSI escape sequences
   bool has_unicode = false;
 };
 

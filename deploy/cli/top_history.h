@@ -36,14 +36,15 @@ class TopHistory {
  public:
   static constexpr size_t kMaxSamples = 300;
 
-  // Drops earlier counts if counters have fallen: then the server was started again.
+  // Adds an answer. If its counters are lower than the last ones, the server was started again, so
+  // earlier counts are dropped.
   void Add(v1::GetStateResponse state);
 
   const std::optional<v1::GetStateResponse>& latest() const { return latest_; }
 
-  // Returns the growth from an earlier answer to the last one. The earlier answer is the newest one
-  // that is at least `seconds` older than the last, or else the oldest. All 0 before the second
-  // answer.
+  // Returns the growth of the counters from an earlier answer to the last one. The earlier answer
+  // is the newest one that is at least `seconds` older than the last, or else the oldest. All
+  // counts are 0 before the second answer.
   TopCounts Since(double seconds) const;
 
   // Returns the growth per second between successive answers, oldest first: the newest max_rates

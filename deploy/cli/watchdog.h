@@ -1,7 +1,7 @@
 // Watchdog tells when a process has given no sign of life for too long. The silence from the start
-// of the process to the first sign counts too. Each start that was given up without a sign doubles
-// the limit of the next start, up to 16 times the first limit, until a sign comes. Otherwise a
-// machine too slow for the limit could never start the process.
+// of the process to the first sign counts too. Each start that reaches the limit without any sign
+// doubles the limit for the next start, up to 16 times the first limit. A sign resets the limit.
+// With a fixed limit, a machine that is too slow for the limit could never start the process.
 //
 // Thread safety: one caller at a time. Watchdog has no clock: the caller passes the time.
 #ifndef QUIRE_DEPLOY_CLI_WATCHDOG_H_
@@ -15,8 +15,8 @@ namespace quire {
 
 class Watchdog {
  public:
-  // Upper bound on the silence counted between two calls of IsSilent. If more time lies between the
-  // two calls, the caller was itself stopped meanwhile, and has missed signs.
+  // Upper bound on the silence counted between two calls of IsSilent. If more time has passed, the
+  // caller itself was stopped between the two calls, and has missed signs.
   static constexpr int64_t kMaxLookIntervalNs = 500 * kNanosPerMilli;
 
   explicit Watchdog(int64_t limit_ns) : limit_ns_(limit_ns) {}
@@ -36,7 +36,7 @@ class Watchdog {
   Instant last_look_ = 0;
   int64_t silence_ns_ = 0;
   bool has_sign_ = false;    // true if a sign has come since the start
-  int num_mute_starts_ = 0;  // consecutive starts that were given up without a sign
+  int num_mute_starts_ = 0;  // consecutive starts that reached the limit without a sign
 };
 
 }  // namespace quire

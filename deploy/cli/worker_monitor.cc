@@ -7,8 +7,8 @@
 namespace quire {
 namespace {
 
-// The pause is short, because the first stream is opened before the worker listens, and the other
-// ranks are not started until rank 0 is heard from.
+// The pause before a stream is opened again. A long pause would delay the start: the first stream
+// fails, because the worker does not listen yet, and other ranks wait for rank 0's first report.
 constexpr int64_t kReopenPauseNs = 50 * kNanosPerMilli;
 
 }  // namespace

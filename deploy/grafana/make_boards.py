@@ -87,12 +87,12 @@ CAPACITY = 'quire_kv_blocks_capacity{@, tier="device"}'
 KV_BLOCKS = [
     ("Now", [
         number("Blocks in use", "percentunit",
-               "Share of the KV blocks that requests hold. Cached blocks count as free: whoever needs "
-               "one gets it.", f"sum({IN_USE}) / (sum({CAPACITY}) > 0)", (0.8, 0.95)),
-        number("Blocks to give out", "short", "Free blocks, cached ones included.",
+               "Share of the KV blocks that requests hold. Cached blocks count as free, because a "
+               "request can take them at once.", f"sum({IN_USE}) / (sum({CAPACITY}) > 0)", (0.8, 0.95)),
+        number("Free blocks", "short", "KV blocks that can be allocated, cached ones included.",
                'sum(quire_kv_blocks{@, tier="device", state=~"free|cached"})'),
         number("Capacity", "short", "KV blocks that requests can use.", f"sum({CAPACITY})"),
-        number("KV memory", "bytes", "Bytes of all these blocks on one worker of each server.",
+        number("KV memory", "bytes", "Bytes of all KV blocks on one worker of each server.",
                f"sum({CAPACITY} * on (instance) group_left () quire_kv_block_bytes{{@}})"),
         number("Tokens that fit", "short", "Tokens that all blocks can store.",
                'sum(quire_kv_tokens{@, state="capacity"})'),
@@ -101,9 +101,9 @@ KV_BLOCKS = [
     ]),
     ("Where the blocks are", [
         lines("Blocks by state", "short",
-              "All KV blocks. active: held by sequences; cached: free, and found by what they hold; "
-              "leaving: being copied to the host; pending: released, until the running step is "
-              "answered.",
+              "All KV blocks. active: held by sequences; cached: free, but still found by the prefix "
+              "cache; leaving: being copied to host memory; pending: released, but not free before "
+              "the running step ends.",
               ("{{state}}", 'sum by (state) (quire_kv_blocks{@, tier="device"})'),
               stacked=True, width=12),
         lines("Host blocks by state", "short",
@@ -111,7 +111,7 @@ KV_BLOCKS = [
               ("{{state}}", 'sum by (state) (quire_kv_blocks{@, tier="host"})'),
               stacked=True, width=12),
         lines("Share of blocks in use", "percentunit",
-              "By server. From about 0.95 on requests wait or are preempted.",
+              "For each server. From about 0.95, requests wait or are preempted.",
               ("{{instance}}", f"sum by (instance) ({IN_USE}) / (sum by (instance) ({CAPACITY}) > 0)"),
               thresholds=(0.8, 0.95)),
         lines("Fragmentation", "percentunit",
@@ -119,56 +119,56 @@ KV_BLOCKS = [
               "blocks. Smaller blocks have less of it.",
               ("{{instance}}", "quire_kv_fragmentation_ratio{@}")),
         lines("Tokens", "short",
-              "stored: tokens in active blocks, shared ones once; referenced: shared ones once for each "
-              "sequence; capacity: what all blocks could store.",
+              "stored: tokens in active blocks, a shared block counted once; referenced: the same, a "
+              "shared block counted once for each sequence; capacity: tokens that all blocks could store.",
               ("{{state}}", "sum by (state) (quire_kv_tokens{@})")),
     ]),
     ("Sharing", [
         lines("References", "short",
-              "References of block tables to blocks, the blocks they point at, and those of them that "
-              "have more than one.",
+              "References from block tables to blocks, the referenced (active) blocks, and the blocks "
+              "with more than one reference (shared).",
               ("references", "sum(quire_kv_block_refs{@})"),
               ("active blocks", 'sum(quire_kv_blocks{@, tier="device", state="active"})'),
               ("shared blocks", "sum(quire_kv_shared_blocks{@})")),
         lines("Tokens saved by sharing", "percentunit",
-              "Share of the tokens of all sequences that need no memory of their own. No line while "
-              "nothing runs.",
+              "Share of the tokens of all sequences that need no memory of their own. No line while no "
+              "sequence runs.",
               ("saved", '1 - sum(quire_kv_tokens{@, state="stored"}) / '
                '(sum(quire_kv_tokens{@, state="referenced"}) > 0)')),
         lines("Prefix hit ratio", "percentunit",
-              "Of the tokens of sequences that started, the share that was found in the cache.",
+              "Share of the tokens of started sequences that were found in the prefix cache.",
               ("hit ratio", rate("quire_prefix_cache_tokens_total", labels='@, result="hit"') +
                f" / ({rate('quire_prefix_cache_tokens_total')} > 0)")),
         lines("Tokens of sequences that start", "suffix:tok/s",
-              "By whether they were found in the prefix cache.",
+              "hit: found in the prefix cache; miss: not found.",
               ("{{result}}", rate("quire_prefix_cache_tokens_total", "result")), stacked=True),
         lines("Blocks in the prefix cache", "short",
-              "Blocks that requests find by their contents; of these, the free ones.",
+              "Blocks that the prefix cache can find, and the free ones among them.",
               ("used and free", "sum(quire_prefix_cache_blocks{@})"),
               ("free", 'sum(quire_kv_blocks{@, tier="device", state="cached"})')),
-        lines("Pinned", "short", "Prefixes that an operator keeps, and the blocks they hold.",
+        lines("Pinned", "short", "Prefixes that operators have pinned, and the blocks that they hold.",
               ("prefixes", "sum(quire_pinned_prefixes{@})"),
               ("blocks", "sum(quire_pinned_kv_blocks{@})")),
     ]),
-    ("What is done with the blocks", [
+    ("Operations on blocks", [
         lines("Block operations", "ops",
-              "alloc: taken from the free list; evict: of those, cached ones; prefix_hit: found and "
-              "referenced; fork: referenced by a fork; cow: copied before a write; swap_out, swap_in: "
-              "copied to host memory and back.",
+              "alloc: taken from the free list; evict: allocated blocks that were cached; prefix_hit: "
+              "found in the prefix cache and referenced; fork: referenced by a forked sequence; cow: "
+              "copied before a write; swap_out, swap_in: copied to host memory and back.",
               ("{{op}}", rate("quire_kv_block_ops_total", "op")), width=12),
         lines("Evicted blocks among allocated ones", "percentunit",
-              "High while the hit ratio falls: the cache is too small for what comes again.",
+              "If this is high while the hit ratio falls, the cache is too small for the repeated prompts.",
               ("evicted", rate("quire_kv_block_ops_total", labels='@, op="evict"') + " / (" +
                rate("quire_kv_block_ops_total", labels='@, op="alloc"') + " > 0)"), width=12),
-        lines("Preemptions", "ops", "Running requests whose blocks were taken, by mode.",
+        lines("Preemptions", "ops", "Preemptions of running requests, by mode.",
               ("{{mode}}", rate("quire_preemptions_total", "mode"))),
         lines("Recomputed tokens", "suffix:tok/s", "Tokens computed again after preemptions.",
               ("recomputed", rate("quire_tokens_total", labels='@, kind="recomputed"'))),
         lines("Swapped bytes", "binBps",
               "Bytes that each worker was told to copy to host memory (out) and back (in).",
               ("{{direction}}", rate("quire_kv_swap_bytes_total", "direction"))),
-        lines("Blocks that did not come back", "short",
-              "Swap-ins of the last 5 minutes that failed; their requests were recomputed. 0 is normal.",
+        lines("Failed swap-ins", "short",
+              "Blocks whose swap-in failed in the last 5 minutes; their requests were recomputed. 0 is normal.",
               ("failures", "sum(increase(quire_kv_swap_in_failures_total{@}[5m]))"),
               thresholds=(1,)),
     ]),
@@ -180,56 +180,56 @@ SERVING = [
                'sum(quire_requests{@, state="running"})'),
         number("Waiting", "short", "Requests that wait to start.",
                'sum(quire_requests{@, state="waiting"})', (20, 100)),
-        number("Generated", "suffix:tok/s", "Tokens generated a second.",
+        number("Generated", "suffix:tok/s", "Tokens generated per second.",
                rate("quire_tokens_total", labels='@, kind="generated"')),
-        number("First token, p99", "s", "Arrival to first token; 99 % of requests were faster.",
+        number("First token, p99", "s", "Time from arrival to the first token; 99 % of requests were faster.",
                quantile(99, "quire_ttft_seconds")),
-        number("Between tokens, p99", "s", "Between two tokens of a sequence; 99 % were faster.",
+        number("Between tokens, p99", "s", "Time between two tokens of a sequence; 99 % were shorter.",
                quantile(99, "quire_itl_seconds")),
-        number("Refused", "reqps", "Requests refused a second, whatever the reason.",
+        number("Refused", "reqps", "Requests refused per second, for any reason.",
                rate("quire_admission_rejects_total")),
     ]),
     ("Latency", [
-        lines("Time to first token", "s", "Arrival of a request to its first token.",
+        lines("Time to first token", "s", "Time from a request's arrival to its first token.",
               *quantiles("quire_ttft_seconds")),
-        lines("Between tokens", "s", "Between two tokens of a sequence.",
+        lines("Between tokens", "s", "Time between two tokens of a sequence.",
               *quantiles("quire_itl_seconds")),
-        lines("Whole request", "s", "Arrival of a request to its end.",
+        lines("Whole request", "s", "Time from a request's arrival to its end.",
               *quantiles("quire_e2e_seconds")),
         heatmap("Time to first token, spread", "s", "Requests by their time to the first token.",
                 "quire_ttft_seconds"),
         heatmap("Between tokens, spread", "s", "Pairs of tokens by the time between them.",
                 "quire_itl_seconds"),
-        heatmap("Whole request, spread", "s", "Requests by their whole time.",
+        heatmap("Whole request, spread", "s", "Requests by the time from arrival to end.",
                 "quire_e2e_seconds"),
-        lines("Queue", "s", "Arrival of a request until its first slice was planned. Tokenizing is "
-              "part of it.", *quantiles("quire_queue_seconds")),
-        lines("Prefill", "s", "From a request's first slice to its first token.",
+        lines("Queue", "s", "Time from a request's arrival to the planning of its first slice, "
+              "tokenizing included.", *quantiles("quire_queue_seconds")),
+        lines("Prefill", "s", "Time from a request's first slice to its first token.",
               *quantiles("quire_prefill_seconds")),
-        lines("Decode", "s", "From a request's first token to its last one.",
+        lines("Decode", "s", "Time from a request's first token to its last one.",
               *quantiles("quire_decode_seconds")),
         heatmap("Queue, spread", "s", "Requests by the time that they waited.",
                 "quire_queue_seconds"),
-        lines("Inference", "s", "From a request's first slice to its last token.",
+        lines("Inference", "s", "Time from a request's first slice to its last token.",
               *quantiles("quire_inference_seconds")),
-        lines("Time per output token", "s", "A request's decode time for each token but the first.",
+        lines("Time per output token", "s", "A request's decode time, per token after the first.",
               *quantiles("quire_time_per_output_token_seconds")),
     ]),
     ("Throughput", [
         lines("Tokens", "suffix:tok/s",
-              "prompt: prompt tokens computed; generated; recomputed: computed once more after "
-              "preemptions, prompt tokens among them are in prompt too.",
+              "prompt: prompt tokens computed; generated: tokens sampled; recomputed: tokens computed "
+              "again after preemptions. Recomputed prompt tokens count as prompt, too.",
               ("{{kind}}", rate("quire_tokens_total", "kind"))),
         lines("Requests ended", "reqps", "By outcome.",
               ("{{outcome}}", rate("quire_requests_total", "outcome")), stacked=True),
-        lines("Requests refused", "reqps", "By reason. invalid: the request itself was at fault.",
+        lines("Requests refused", "reqps", "By reason. invalid: the request itself is invalid.",
               ("{{reason}}", rate("quire_admission_rejects_total", "reason")), stacked=True),
     ]),
     ("Queue and batches", [
         lines("Requests", "short",
-              "running: hold blocks; waiting: to start; swapped: their blocks wait in host memory.",
+              "running: has KV blocks; waiting: waits to start; swapped: its blocks are in host memory.",
               ("{{state}}", "sum by (state) (quire_requests{@})"), stacked=True),
-        lines("Prompt tokens that wait", "short", "Prompt tokens of waiting requests.",
+        lines("Waiting prompt tokens", "short", "Prompt tokens of waiting requests.",
               ("tokens", "sum(quire_queued_tokens{@})")),
         lines("Steps", "suffix:steps/s", "Steps answered by the workers, by server.",
               ("{{instance}}", rate("quire_steps_total", "instance"))),
@@ -241,18 +241,18 @@ SERVING = [
     ]),
     ("A step", [
         lines("Parts of a step, mean", "s",
-              "schedule, apply: the scheduler's; worker_build, worker_forward, worker_sample: the "
-              "workers'. Publishing runs beside the workers; operations between ranks are part of the "
-              "workers' times.",
+              "schedule, apply: in the scheduler; worker_build, worker_forward, worker_sample: in the "
+              "workers, operations between ranks included. Publishing is not shown, because it runs at "
+              "the same time as the workers.",
               ("{{part}}", "sum by (part) (rate(quire_step_duration_seconds_sum{@, part=~"
                '"schedule|apply|worker_build|worker_forward|worker_sample"}[$__rate_interval])) / '
                "sum by (part) (rate(quire_step_duration_seconds_count{@}[$__rate_interval]) > 0)"),
               stacked=True),
-        lines("Parts of a step, p99", "s", "round_trip: a plan was sent until it was answered.",
+        lines("Parts of a step, p99", "s", "round_trip: from sending the plan to receiving the result.",
               ("{{part}}", quantile(99, "quire_step_duration_seconds", "part"))),
         lines("Outside the workers", "percentunit",
-              "Share of the round trips that was not the workers' own time: messages, queues, ranks that "
-              "wait for the slowest.",
+              "Share of the round trips that was not the workers' own time: messages, queues, waiting "
+              "for the slowest rank.",
               ("outside", f"1 - sum(rate(quire_step_duration_seconds_sum{{@, {WORKER_PARTS}}}"
                "[$__rate_interval])) / (sum(rate("
                'quire_step_duration_seconds_sum{@, part="round_trip"}[$__rate_interval])) > 0)')),
@@ -264,7 +264,7 @@ SERVING = [
                 "quire_request_output_tokens"),
         lines("Longest output of a request", "short", "Output tokens of a request's longest sequence.",
               *quantiles("quire_request_longest_output_tokens")),
-        lines("Output tokens asked for", "short", "max_tokens of requests.",
+        lines("Requested output tokens", "short", "max_tokens of requests.",
               *quantiles("quire_request_max_tokens")),
         lines("Sequences of a request", "short", "Sequences (n, beams) of requests that ended.",
               *quantiles("quire_request_sequences")),
@@ -291,7 +291,7 @@ PROCESSES = [
               ("{{instance}}", "quire_worker_up{@}")),
         lines("Rank ready", "short", "1 while the worker of this rank computes together with all others.",
               ("{{instance}} rank {{rank}}", "quire_rank_ready{@}")),
-        lines("Standby", "short", "1 while a scheduler waits for the end of the one that has the workers.",
+        lines("Standby", "short", "1 while a scheduler stands by because another one has the workers.",
               ("{{instance}}", "quire_scheduler_standby{@}")),
         lines("Losses", "short", "Times that the worker group was lost, in the last hour.",
               ("{{instance}}", "increase(quire_worker_group_losses_total{@}[1h])"), thresholds=(1, 3)),
@@ -304,11 +304,11 @@ PROCESSES = [
                'part="worker_collective"}[$__rate_interval])) / (sum by (instance) (rate('
                f"quire_step_duration_seconds_sum{{@, {WORKER_PARTS}}}[$__rate_interval])) > 0)")),
         lines("Faults", "short",
-              "In the last 5 minutes: rows of logits that were not finite, late answers of steps, "
-              "requests ended because they crashed workers. And requests that may have: they compute "
-              "alone.",
+              "In the last 5 minutes: rows of logits with NaN or infinity, step results that came too "
+              "late, requests ended because they crashed workers. Now: requests suspected of crashing "
+              "workers, which are computed alone.",
               ("rows not finite", "sum(increase(quire_non_finite_logits_total{@}[5m]))"),
-              ("late answers", "sum(increase(quire_stale_replies_total{@}[5m]))"),
+              ("late results", "sum(increase(quire_stale_replies_total{@}[5m]))"),
               ("poison requests", "sum(increase(quire_poison_requests_total{@}[5m]))"),
               ("crash suspects", "sum(quire_crash_suspects{@})"), thresholds=(1,)),
     ]),
@@ -319,27 +319,27 @@ PROCESSES = [
               ("{{code}}", rate("quire_grpc_requests_total", "code"))),
         lines("Calls that failed", "reqps", "Calls that did not end with OK, by method and code.",
               ("{{method}} {{code}}", rate("quire_grpc_requests_total", "method, code", '@, code!="OK"'))),
-        lines("Length of calls, p99", "s",
-              "99 % of the method's calls were shorter. Of streams, until they ended.",
+        lines("Duration of calls, p99", "s",
+              "99 % of the method's calls were shorter. A stream counts from its begin to its end.",
               ("{{method}}", quantile(99, "quire_grpc_request_seconds", "method")), width=12),
-        lines("Open calls", "short", "Calls that have begun and not ended.",
+        lines("Open calls", "short", "Calls that have not ended yet.",
               ("{{method}}", "sum by (method) (quire_grpc_open_calls{@})"), width=12),
     ]),
     ("Process of the scheduler", [
-        lines("Processors", "short", "Processors kept busy, user and system.",
+        lines("CPUs", "short", "Number of busy CPUs, user plus system.",
               ("{{instance}}", "rate(process_cpu_seconds_total{@}[$__rate_interval])")),
         lines("Main memory", "bytes", "Main memory that the process holds.",
               ("{{instance}}", "process_resident_memory_bytes{@}")),
-        lines("Addresses", "bytes", "Addresses that the process has taken; most have no memory behind "
-              "them.", ("{{instance}}", "process_virtual_memory_bytes{@}")),
+        lines("Virtual memory", "bytes", "Size of the process's address space; most of it is not backed by "
+              "memory.", ("{{instance}}", "process_virtual_memory_bytes{@}")),
         lines("Turn of the scheduling loop", "s",
-              "Events, plan, sending, publishing; the wait for the workers is no part of it. No stream of "
+              "Events, planning, sending and publishing, without the wait for the workers. No stream of "
               "the server gets a token during a turn.", *quantiles("quire_loop_turn_seconds"),
               thresholds=(0.1,)),
         lines("Open files", "short", "Files and sockets.", ("{{instance}}", "process_open_fds{@}")),
-        lines("Open files of those allowed", "percentunit", "At 1 nobody can connect.",
+        lines("Open files, share of the limit", "percentunit", "At 1 no client can connect.",
               ("{{instance}}", "process_open_fds{@} / process_max_fds{@}"), thresholds=(0.8, 0.95)),
-        lines("Age", "s", "How long the process has run.",
+        lines("Age", "s", "Time since the start of the process.",
               ("{{instance}}", "time() - process_start_time_seconds{@}")),
     ]),
 ]
@@ -349,62 +349,64 @@ STEP_PART = "quire_worker_step_duration_seconds"
 WORKERS = [
     ("Now", [
         number("Workers", "short", "Workers that are scraped.", "sum(quire_worker_info{@})"),
-        number("Ready", "percentunit", "Share of them that have loaded and do not stand still.",
+        number("Ready", "percentunit", "Share of the workers that have loaded the model and are not stuck.",
                "avg(quire_worker_ready{@})"),
-        number("Stuck", "short", "Workers whose executor stands still.",
+        number("Stuck", "short", "Workers whose executor is stuck.",
                "count(quire_worker_live{@}) - sum(quire_worker_live{@})", (1,)),
-        number("Loaded", "percentunit", "Share of the model, of the worker that has least of it.",
+        number("Loaded", "percentunit", "Loaded share of the model at the slowest worker.",
                "min(quire_worker_load_ratio{@})"),
-        number("Steps", "suffix:steps/s", "Steps that a worker executes a second, on average.",
+        number("Steps", "suffix:steps/s", "Steps that a worker executes per second, on average.",
                "avg(rate(quire_worker_steps_total{@}[$__rate_interval]))"),
         number("Version", "short", "Version and backend of the workers.",
                "count by (version, backend) (quire_worker_info{@})",
                legend="{{version}}, {{backend}}"),
     ]),
-    ("What they do", [
-        lines("Phase", "short", "Workers by what they do: loading, idle, beginning_epoch, executing.",
+    ("Phases and epochs", [
+        lines("Phase", "short", "Workers by phase: loading, idle, beginning_epoch, executing.",
               ("{{phase}}", "sum by (phase) (quire_worker_phase{@})"), stacked=True),
         lines("Ready and live", "short",
               "1 while a worker is ready (/readyz), and while it is live (/livez).",
               ("{{instance}} ready", "quire_worker_ready{@}"),
               ("{{instance}} live", "quire_worker_live{@}")),
         lines("Waits for rank", "short",
-              "The rank that an operation between ranks waits for, as a scrape happens to see it; -1: none. "
-              "The rank that all others wait for is the one to look at.",
+              "Rank that the current operation between ranks waits for, at the time of the scrape; -1: none. "
+              "If all others wait for one rank, look at that rank.",
               ("{{instance}}", "quire_worker_waits_for_rank{@}")),
         lines("Epoch", "short",
-              "Number of the epoch, by the incarnation of the scheduler. Ranks of a group have one number.",
+              "Number of the epoch, by the scheduler's incarnation. All ranks of a group have the same number.",
               ("{{instance}}, {{incarnation}}", "quire_worker_group_epoch{@}")),
         lines("Epochs that began", "short",
-              "In the last hour: each is a start, a lost group, or another scheduler.",
+              "In the last hour. Each follows a start, the loss of a group, or a takeover by another scheduler.",
               ("{{instance}}", "increase(quire_worker_epochs_total{@}[1h])")),
         lines("Tokens", "suffix:tok/s",
-              "computed: through the layers; sampled. Of one worker: all ranks of a group have the same.",
+              "computed: by the layers; sampled. All ranks of a group count the same tokens.",
               ("{{instance}} {{kind}}", rate("quire_worker_tokens_total", "instance, kind"))),
     ]),
     ("A step", [
         lines("Parts of a step, mean", "s",
-              "build: checks, sequences and batch; forward: the layers; sample: logits to tokens.",
+              "build: checking the plan and building the batch; forward: the layers; sample: from logits to "
+              "tokens.",
               ("{{part}}", f'sum by (part) (rate({STEP_PART}_sum{{@, part=~"build|forward|sample"}}'
                f"[$__rate_interval])) / (sum by (part) (rate({STEP_PART}_count{{@}}"
                "[$__rate_interval])) > 0)"), stacked=True),
         lines("Inside a step, mean", "s",
-              "swap: copies of blocks, starting swaps and waiting for them; collective: operations "
-              "between ranks, waiting included; map: windows of --kv-backend=vmm; compute: the layers "
-              "without those.",
+              "swap: copying blocks, starting swaps and waiting for them; collective: operations "
+              "between ranks, waiting included; map: mapping windows (--kv-backend=vmm); compute: the "
+              "layers without the other three.",
               ("{{part}}", f'sum by (part) (rate({STEP_PART}_sum{{@, part=~"swap|collective|map|compute"}}'
                f"[$__rate_interval])) / (sum by (part) (rate({STEP_PART}_count{{@}}"
                "[$__rate_interval])) > 0)")),
-        lines("Parts of a step, p99", "s", "99 % of the steps were faster. step: as a whole.",
+        lines("Parts of a step, p99", "s", "99 % of the steps were faster. step: the whole step.",
               ("{{part}}", quantile(99, STEP_PART, "part"))),
         lines("Layers alone, by worker", "s",
               "Mean time of a step's layers without operations between ranks. All ranks wait for the "
-              "slowest; with NCCL its operations are part of the layers, and all are equal.",
+              "slowest. NCCL's operations count as layers, so with NCCL all ranks show the same time.",
               ("{{instance}}", f'sum by (instance) (rate({STEP_PART}_sum{{@, part="compute"}}'
                f'[$__rate_interval])) / (sum by (instance) (rate({STEP_PART}_count{{@, part="compute"}}'
                "[$__rate_interval])) > 0)")),
         lines("Operations between ranks, by worker", "percentunit",
-              "Share of a step that goes into them, waiting included. The slowest rank has the least.",
+              "Share of a step that goes into operations between ranks, waiting included. The slowest rank has "
+              "the lowest share.",
               ("{{instance}}", f'sum by (instance) (rate({STEP_PART}_sum{{@, part="collective"}}'
                f'[$__rate_interval])) / (sum by (instance) (rate({STEP_PART}_sum{{@, part="step"}}'
                "[$__rate_interval])) > 0)")),
@@ -413,65 +415,67 @@ WORKERS = [
     ]),
     ("Blocks and memory", [
         lines("KV blocks", "short",
-              "Blocks that block tables name, and those of the pool, by worker. Blocks that the "
-              "scheduler only caches are in no table.",
+              "Blocks in block tables, and blocks of the pool, for each worker. Blocks that are only "
+              "cached are in no block table.",
               ("{{instance}} used", 'quire_worker_kv_blocks{@, tier="device"}'),
               ("{{instance}} capacity", 'quire_worker_kv_blocks_capacity{@, tier="device"}')),
         lines("Host blocks", "short",
-              "Places in host memory that were filled in this epoch, and those of the pool.",
+              "Places in host memory that were written in this epoch, and all places of the pool.",
               ("{{instance}} filled", 'quire_worker_kv_blocks{@, tier="host"}'),
               ("{{instance}} capacity", 'quire_worker_kv_blocks_capacity{@, tier="host"}')),
-        lines("Sequences", "short", "Sequences that a worker knows.",
+        lines("Sequences", "short", "Sequences whose state the worker holds.",
               ("{{instance}}", "quire_worker_sequences{@}")),
-        lines("Swapped bytes", "binBps", "Copied to host memory (out) and back (in).",
+        lines("Swapped bytes", "binBps", "Bytes copied to host memory (out) and back (in).",
               ("{{instance}} {{direction}}",
                rate("quire_worker_swap_bytes_total", "instance, direction"))),
-        lines("Blocks that did not come back", "short",
-              "Swap-ins of the last 5 minutes that failed. 0 is normal.",
+        lines("Failed swap-ins", "short",
+              "Blocks whose swap-in failed in the last 5 minutes. 0 is normal.",
               ("{{instance}}", "increase(quire_worker_swap_in_failures_total{@}[5m])"),
               thresholds=(1,)),
         lines("Memory by purpose", "bytes",
-              "weights; kv: the pool of blocks; host: the pool for swapped ones; padding: what of these two "
-              "only fills pages. Pools count as a whole, written or not.",
+              "weights: the model's weights; kv: the pool of KV blocks; host: the pool of swapped blocks. "
+              "Pools count in full, written or not.",
               ("{{kind}}", 'sum by (kind) (quire_worker_memory_bytes{@, kind!="padding"})'), stacked=True),
-        lines("Places of windows, a second", "short",
-              "With --kv-backend=vmm: places that came to show a block. found: had it since another sequence; "
-              "mapped_ahead: beside an earlier step; mapped: in the step; taken_down: for want of room.",
+        lines("Places of windows per second", "short",
+              "With --kv-backend=vmm: places by how they were mapped to a block. found: still mapped for an "
+              "earlier sequence; mapped_ahead: during an earlier step; mapped: while the step waited; "
+              "taken_down: unmapped at the system's limit of mappings.",
               ("{{how}}", rate("quire_worker_window_places_total", "how"))),
         lines("Places of windows", "short",
-              "With --kv-backend=vmm: places that show a block, and how many may by the system's limit.",
+              "With --kv-backend=vmm: mapped places, and the maximum under the system's limit of mappings.",
               ("{{instance}} shown", "quire_worker_window_places{@}"),
               ("{{instance}} limit", "quire_worker_window_places_limit{@}")),
         lines("Steps without windows", "short",
-              "With --kv-backend=vmm: steps of the last 5 minutes that read through block tables, for want of room.",
+              "With --kv-backend=vmm: steps of the last 5 minutes that read through block tables, because the "
+              "system's limit of mappings was reached.",
               ("{{instance}}", "increase(quire_worker_window_refusals_total{@}[5m])"),
               thresholds=(1,)),
-        lines("Weights looked through", "binBps",
-              "What the scrubber reads to find weights that have changed in memory. A worker whose "
-              "weights did ends with 5, and starts anew.",
+        lines("Scrubbed weights", "binBps",
+              "Bytes that the scrubber reads to find weights that have changed in memory. A worker whose "
+              "weights have changed ends with exit code 5 and is restarted.",
               ("{{instance}}", "rate(quire_worker_scrubbed_bytes_total{@}[$__rate_interval])"),
               width=12),
-        lines("Passes over the weights", "short", "Since the worker started.",
+        lines("Passes over the weights", "short", "Passes of the scrubber since the worker started.",
               ("{{instance}}", "quire_worker_scrub_passes_total{@}"), width=12),
     ]),
     ("gRPC", [
-        lines("Calls by method and code", "reqps", "Calls that ended. A step that is refused ends Steps.",
+        lines("Calls by method and code", "reqps", "Calls that ended. A refused step ends the Steps call.",
               ("{{method}} {{code}}", rate("quire_grpc_requests_total", "method, code")), width=12),
-        lines("Open calls", "short", "Calls that have begun and not ended.",
+        lines("Open calls", "short", "Calls that have not ended yet.",
               ("{{method}}", "sum by (method) (quire_grpc_open_calls{@})"), width=12),
     ]),
     ("Process", [
-        lines("Processors", "short", "Processors kept busy, user and system.",
+        lines("CPUs", "short", "Number of busy CPUs, user plus system.",
               ("{{instance}}", "rate(process_cpu_seconds_total{@}[$__rate_interval])")),
         lines("Main memory", "bytes", "Main memory that the process holds.",
               ("{{instance}}", "process_resident_memory_bytes{@}")),
-        lines("Restarts", "short", "Times that the process was another one, in the last hour.",
+        lines("Restarts", "short", "Restarts of the process in the last hour.",
               ("{{instance}}", "resets(process_cpu_seconds_total{@}[1h])"), thresholds=(1, 3)),
     ]),
 ]
 
-# By file name: the title, the rows, and what the selection of instances above the board shows: its label, and
-# a metric that every program of the board has.
+# For each file name: the board's title, its rows, and its drop-down list of instances. The list is given by a
+# label and by a metric that every program of the board exports.
 BOARDS = {"quire-kv-blocks": ("Quire: KV blocks", KV_BLOCKS, ("Server", "quire_build_info")),
           "quire-serving": ("Quire: serving", SERVING, ("Server", "quire_build_info")),
           "quire-processes": ("Quire: processes", PROCESSES, ("Server", "quire_build_info")),

@@ -38,7 +38,7 @@ namespace quire {
 // Number of positions in a chunk. Another value would change bits of the results.
 inline constexpr int32_t kAttentionChunkTokens = 256;
 
-// PrepareAttention RMS-normalises q and k per head if norm weights are given, rotates q and k (RoPE
+// PrepareAttention RMS-normalizes q and k per head if norm weights are given, rotates q and k (RoPE
 // in the half-split layout of Hugging Face: dims d and d + head_dim / 2 are a pair), and writes k
 // and v into the cache. The result for q stays in qkv.
 struct PrepareAttentionParams {
@@ -83,8 +83,8 @@ struct PagedAttentionParams {
   // one after another into cache.windows (window_memory.h), from place first_places[s] on.
   const int64_t* first_places = nullptr;
   KvCacheView cache;
-  float k_scale = 1.0F;  // as in PrepareAttentionParams
-  float v_scale = 1.0F;  // as in PrepareAttentionParams
+  float k_scale = 1.0F;  // factor of stored keys (PrepareAttentionParams)
+  float v_scale = 1.0F;  // factor of stored values
 };
 
 }  // namespace quire

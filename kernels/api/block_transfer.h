@@ -17,7 +17,7 @@ namespace quire {
 
 enum class TransferDirection : uint8_t { kToHost, kToDevice };
 
-// No block id and no host block id occurs twice. The spans are read before StartTransfer returns.
+// No block id and no host block id occurs twice. StartTransfer reads the spans before it returns.
 struct BlockTransferParams {
   TransferDirection direction = TransferDirection::kToHost;
   KvCacheView cache;

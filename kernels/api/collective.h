@@ -41,9 +41,9 @@ struct GatherParams {
   int64_t num_rows = 0;
   std::span<const int64_t> widths;  // columns of each rank
   // [num_rows] on the host. If empty, every row needs all values. Otherwise row i needs only its
-  // num_candidates[i] greatest values (0: all values); of equal values, those in the lowest columns
-  // are needed. Gather can replace the other values by the lowest finite float. A row with a NaN or
-  // an infinity still has a NaN or an infinity in `whole`.
+  // num_candidates[i] greatest values (0: all values); ties go to the lowest columns. Gather can
+  // replace the other values by the lowest finite float. A row with a NaN or an infinity still has
+  // a NaN or an infinity in `whole`.
   std::span<const int32_t> num_candidates = {};
   const float* part = nullptr;  // [num_rows, widths[rank]]
   float* whole = nullptr;       // [num_rows, sum of widths], on rank 0

@@ -44,7 +44,7 @@ struct LinearSource {
   // summed in one accumulator, k ascending. The segments' sums are added as a balanced binary tree,
   // ((0+1)+(2+3))+((4+5)+(6+7)).
   int64_t num_segments = 1;
-  // Whether a backend that quantises weights is allowed to store this layer's weights in fewer
+  // Whether a backend that quantizes weights is allowed to store this layer's weights in fewer
   // bits. If not, they keep their type.
   bool is_quantizable = false;
   // If not null, the parts have no data: each row of a part is read once, through the reader.

@@ -17,7 +17,7 @@ class HostMemory final : public DeviceMemory {
 
   absl::Status Clear() override {
     if (madvise(data(), static_cast<size_t>(size_bytes()), MADV_DONTNEED) != 0) {
-      return Error(absl::StatusCode::kInternal, "MEMORY", "memory: cannot clear it");
+      return Error(absl::StatusCode::kInternal, "MEMORY", "memory: cannot be cleared");
     }
     return absl::OkStatus();
   }
@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> HostBackend::Allocate(int64_t byte
   if (data == MAP_FAILED) {
     return Error(absl::StatusCode::kResourceExhausted,
                  "MEMORY",
-                 "memory: cannot map it (got " + std::to_string(bytes) + " bytes)");
+                 "memory: cannot be mapped (got " + std::to_string(bytes) + " bytes)");
   }
   // Huge pages save page faults while the memory fills; a refusal costs speed only. The memory
   // holds users' text, so it stays out of core dumps.

@@ -27,8 +27,8 @@ int64_t HostPageBytes();
 // Returns how many mappings Linux allows a process. If the limit cannot be read, returns Linux's
 // default.
 int64_t MaxMappings();
-// Returns how many places can show blocks at the same time. If more places did, too few mappings
-// would be left for the rest of the process.
+// Returns how many places (window_memory.h) can show blocks at the same time. More mapped places
+// would leave too few mappings for the rest of the process.
 int64_t MaxMappedHostPlaces();
 
 }  // namespace quire

@@ -6,8 +6,8 @@
 // any pointer.
 //
 // Thread safety: one caller at a time (the executor thread), except where a comment differs.
-//                Operations take effect in the order of their calls; Sample returns when all are
-//                done. Transfers run concurrently with operations.
+//                Operations take effect in the order of their calls; Sample returns when all
+//                earlier operations are done, too. Transfers run concurrently with operations.
 // Errors:        the caller has checked all arguments (step_plan_check.h). An operation cannot fail
 //                on the CPU. A failing GPU ends the process. A new process opens the device again,
 //                and the scheduler plans the lost steps again. Allocation returns
@@ -69,8 +69,8 @@ class KernelBackend {
   // own product, before AllReduce.
   virtual bool adds_bias_to_sums() const = 0;
 
-  // Returns how many tokens a step needs for matrix products to run at full speed; 256 if that was
-  // not measured, as on GPUs. Any thread.
+  // Returns how many tokens a step needs for matrix products to run at full speed. The default is
+  // an assumption for backends without a measurement, such as GPUs. Any thread.
   virtual int32_t full_step_tokens() const { return 256; }
 
   // Returns nullopt if the backend computes in main memory.
@@ -88,7 +88,8 @@ class KernelBackend {
   // MEMORY. REQUIRES: window_page_bytes() > 0 and divides shape.block_bytes.
   virtual absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(
       const WindowShape& /*shape*/) {
-    return Error(absl::StatusCode::kUnimplemented, "DEVICE", "windows: this device has none");
+    return Error(
+        absl::StatusCode::kUnimplemented, "DEVICE", "windows: this device does not support them");
   }
   // Copies bytes from host memory to the backend's memory. The host memory may be reused when the
   // call returns.

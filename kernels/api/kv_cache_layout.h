@@ -17,8 +17,8 @@
 //
 // An element stands for its stored number times the scale of its slot. A scale depends on its own
 // token's key or value alone, so that a token's bytes do not depend on its block or its step.
-// Scales lie in the block, so that a copied block is complete. Scales cost 8 bytes a (token, head,
-// layer) on top of 2 * head_dim bytes for key and value: 6 % at head_dim 64.
+// Scales lie in the block, so that a copied block is complete. For each token, head and layer,
+// scales cost 8 bytes on top of 2 * head_dim bytes for key and value: 6 % at head_dim 64.
 //
 // Units:         strides and offsets in elements of dtype, 64 bits wide (block id * block elements
 //                overflows 32 bits).

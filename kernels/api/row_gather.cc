@@ -11,12 +11,13 @@ namespace {
 
 constexpr int64_t kBlock = 64;
 
-// Replaces values that were not sent. No sent value is lower, so that sampling chooses a value that
-// was sent.
+// Stands for a value that was not sent. No sent value is lower, so sampling never prefers a value
+// that was not sent.
 constexpr float kNotSent = std::numeric_limits<float>::lowest();
 
-// Returns NaN if the block holds a NaN or an infinity, else its greatest value. Tests the
-// exponent's bits: a maximum by comparison loses NaN, and the compiler vectorizes the bit test.
+// Returns NaN if the block holds a NaN or an infinity, else the block's greatest value. Tests the
+// bits of the exponents, because a maximum by comparison would lose a NaN. The compiler vectorizes
+// this test.
 float MaxOfBlock(const float* values, int64_t count) {
   constexpr uint32_t kExponent = 0x7F800000;
   uint32_t is_finite = 1;

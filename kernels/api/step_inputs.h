@@ -28,7 +28,7 @@ struct StepInputs {
   const int32_t* seq_lens = nullptr;  // [num_seqs], tokens of the context, this step's included
   // [num_seqs, max_blocks_per_seq], padded with kNullBlockId.
   const BlockId* block_tables = nullptr;
-  // [num_seqs], or null. As PagedAttentionParams::first_places.
+  // [num_seqs], or null: each sequence's first place in the windows (PagedAttentionParams).
   const int64_t* first_places = nullptr;
   const int32_t* logits_rows = nullptr;  // [num_logits], tokens whose logits are wanted
 };

@@ -55,19 +55,19 @@ class Communicator {
   // Aborts with a reason, which status returns unless the group was broken before.
   void Break(const absl::Status& reason);
 
-  // Breaks the group if a link has ended. Returns whether the group is still unbroken. For a caller
-  // that waits for ranks outside the operations above, as in NCCL.
+  // Breaks the group if a link has ended. Returns whether the group is still unbroken. A caller
+  // that waits for ranks in NCCL polls this function, else it would not notice a lost rank.
   bool CheckLinks();
-  // Marks the start or end of a wait outside the operations above. In such a wait a rank does not
-  // know which rank is late, so it sets `*waits_for_rank` to the next rank. A reader that follows
-  // these numbers from rank to rank ends at a rank that does not wait: a late one.
+  // Marks the start or end of a wait in NCCL, which does not tell which rank is late. During the
+  // wait `*waits_for_rank` is the next rank, (rank + 1) % size. A reader that follows these numbers
+  // from rank to rank ends at a rank that does not wait: a late rank.
   void SetWaiting(bool waits);
 
   // Time spent in operations so far, waiting included. Called only on the thread of the operations.
   int64_t busy_nanos() const { return busy_nanos_; }
 
   // Returns OK. When the group is broken, returns kUnavailable, reason GROUP_BROKEN. After a failed
-  // link the message is "rank N: cause", where N is the first neighbour whose link failed.
+  // link the message is "rank N: cause", where N is the first neighbor whose link failed.
   absl::Status status() const;
 
  private:

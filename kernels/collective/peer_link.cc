@@ -77,7 +77,8 @@ absl::Status PeerLink::ExchangeShared(std::span<const std::byte> out,
     if (channel_->is_closed()) {
       return Broken("aborted");
     }
-    // Checked before Peek, so that bytes that the other end wrote just before it closed are taken.
+    // Reads the closed flag before Peek. Else bytes that the other end wrote just before it closed
+    // would be lost.
     const bool is_alone = is_dead || channel_->is_closed_by_other();
     const auto sent =
         channel_->Send(out.subspan(num_sent, std::min(kPieceBytes, out.size() - num_sent)));

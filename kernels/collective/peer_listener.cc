@@ -33,9 +33,9 @@ constexpr int kBacklog = 64;
 constexpr size_t kMaxStrangers = 64;
 constexpr int kTickMillis = 5;
 constexpr int64_t kRetryNanos = 20 * kNanosPerMilli;
-// Time after which an unanswered dial is given up and repeated, as when the network was cut. Linux
-// before 6.5 repeats a dial only after 1, 3 and 7 s, so ranks would wait although the network is
-// repaired.
+// Time after which a rank gives up an unanswered dial and dials again, as when the network is cut.
+// Linux before 6.5 repeats a dial only after 1, 3 and 7 s, so ranks would wait although the network
+// is repaired.
 constexpr int64_t kDialNanos = 500 * kNanosPerMilli;
 // The two answers of the higher rank to a hello. They tell where data will go.
 constexpr char kWelcome = 'w';        // data goes through the socket
@@ -251,7 +251,7 @@ class PeerListener::Gathering {
     const bool is_shared = welcome == kWelcomeShared && neighbour.channel != nullptr;
     neighbour.is_there = *read && (is_shared || welcome == kWelcome);
     if (!neighbour.is_there) {
-      neighbour.way.Close();  // dialed again, as in SayHello
+      neighbour.way.Close();  // so that the next call of Dial dials again
     }
     if (!is_shared) {
       neighbour.channel.reset();
@@ -437,7 +437,7 @@ absl::StatusOr<std::shared_ptr<Communicator>> PeerListener::Connect(const GroupM
   const auto size = group.rendezvous.size();
   if (!std::has_single_bit(size) || group.rank < 0 || static_cast<size_t>(group.rank) >= size ||
       group.secret.size() != kGroupSecretBytes) {
-    return BadRendezvous("not a group of 1, 2, 4, ... ranks with a secret");
+    return BadRendezvous("must name 1, 2, 4, ... ranks, this rank among them, and a secret");
   }
   const bool spins = spins_ && NumOnThisHost(group.rendezvous) <= UsableCpus();
   Gathering gathering(socket_, /*over_tcp=*/path_.empty(), group, spins);
@@ -454,10 +454,11 @@ absl::StatusOr<std::shared_ptr<Communicator>> PeerListener::Connect(const GroupM
     const bool is_aborted = num_aborts_.load() != num_aborts;
     if (is_aborted || now >= end) {
       waits_for_rank_->store(-1, std::memory_order_relaxed);
-      return Error(absl::StatusCode::kUnavailable,
-                   "GROUP_BROKEN",
-                   "rank " + std::to_string(missing) +
-                       (is_aborted ? ": is not waited for any more" : ": does not come"));
+      return Error(
+          absl::StatusCode::kUnavailable,
+          "GROUP_BROKEN",
+          "rank " + std::to_string(missing) +
+              (is_aborted ? ": connecting to it was aborted" : ": did not connect in time"));
     }
     gathering.Wait();
   }

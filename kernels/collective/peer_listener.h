@@ -4,8 +4,8 @@
 // encryption and is never sent (TlsChannel). On a Unix socket, in a folder of one user, the dialing
 // rank sends the secret, together with the memory that both ranks then share.
 //
-// A neighbour is a rank to which this rank connects. A stranger is an accepted connection that has
-// not yet proved to be a neighbour's. At most 64 strangers are served at a time. A further stranger
+// A neighbor is a rank to which this rank connects. A stranger is an accepted connection that has
+// not yet proved to be a neighbor's. At most 64 strangers are served at a time. A further stranger
 // replaces the oldest one that has not shown the secret, so that strangers cannot keep a rank out.
 // Connect closes the remaining strangers when it returns.
 //
@@ -65,8 +65,8 @@ class PeerListener {
   // The address that other ranks dial: "unix:/path" or "tcp:host:port".
   const std::string& rendezvous() const { return rendezvous_; }
 
-  // Connects to the neighbours of the rank, which call Connect at about the same time. Returns when
-  // all neighbours are connected, after `timeout_ns`, or on Abort. `num_aborts`: the value of
+  // Connects to the neighbors of the rank, which call Connect at about the same time. Returns when
+  // all neighbors are connected, after `timeout_ns`, or on Abort. `num_aborts`: the value of
   // num_aborts() when the caller decided to connect. An Abort between that time and this call ends
   // the call, too.
   absl::StatusOr<std::shared_ptr<Communicator>> Connect(const GroupMembership& group,

@@ -66,7 +66,8 @@ absl::StatusOr<std::vector<RankAddress>> ParseRendezvous(std::string_view text) 
     addresses = TcpAddresses(host, std::string(text.substr(colon + 1)), /*passive=*/false);
   }
   if (addresses.empty()) {
-    return BadRendezvous("no address that can be found here (" + std::string(text) + ")");
+    return BadRendezvous("the address cannot be resolved on this machine (" + std::string(text) +
+                         ")");
   }
   return addresses;
 }

@@ -22,8 +22,9 @@ namespace {
 // Upper bound on a spin. Ranks with a core each seldom wait longer for each other, and most waits
 // are shorter than going to sleep and waking up.
 constexpr int64_t kSpinNanos = kNanosPerMilli;
-// Upper bound on successive waits without a spin. The other rank may need this core. So after a
-// first spin in vain, 1 wait sleeps without a spin; after a second one 2 waits, then 4, ...
+// Upper bound on successive waits without a spin. A spin in vain suggests that the other rank needs
+// this core. So 1 wait sleeps without a spin after the first spin in vain, then 2 waits after the
+// next spin in vain, then 4, 8, ...
 constexpr int32_t kMaxSleepsAfterSpin = 64;
 // Upper bound on a sleep, after which the caller looks whether the other process lives.
 constexpr int64_t kLookNanos = 2 * kNanosPerMilli;

@@ -24,8 +24,8 @@ size_t RunLength(uint64_t place, size_t ring_bytes) {
 }  // namespace
 
 std::optional<size_t> RingWriter::Room() const {
-  // Loads and stores of counters are sequentially consistent, because they need one order with
-  // those of sleeps_for (SharedChannel::Wait). With acquire and release a wake-up could be lost.
+  // Loads and stores of counters are sequentially consistent, in one total order with the loads and
+  // stores of sleeps_for (SharedChannel::Wait). With acquire and release a wake-up could be lost.
   const auto used = Distance(counters_.num_read.load(), num_written_, ring_.size());
   return used.has_value() ? std::optional(ring_.size() - *used) : std::nullopt;
 }

@@ -67,7 +67,7 @@ struct Outputs {
   }
 };
 
-// Four tiles of sums that are computed together. x and w point to their operands at k = 0.
+// Four tiles of sums that are computed together. x and w point to the sums' operands at k = 0.
 struct Unit {
   const BFloat16* x[2];
   const std::byte* w[kStripTiles];

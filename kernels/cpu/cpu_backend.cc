@@ -96,7 +96,8 @@ absl::StatusOr<const KernelTable*> ChooseTable(std::string_view isa) {
     }
     known += known.empty() ? table.isa : std::string(", ") + table.isa;
   }
-  return InvalidArgument("CPU_ISA", "isa: must be one of " + known);
+  return InvalidArgument("CPU_ISA",
+                         "isa: must be one of " + known + " (got " + std::string(isa) + ")");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Embedding, norm and activation on the CPU. kernels/api/dense.h is the contract.
 //
-// Norm adds squares (kRmsNorm), or values and then centred squares (kLayerNorm), in an order that
+// Norm adds squares (kRmsNorm), or values and then centered squares (kLayerNorm), in an order that
 // depends only on the width. Activations use the polynomial Exp of the Simd structs: silu and
 // gelu_tanh are x / (1 + exp(-y)), where y is x for silu and a cubic polynomial of x for gelu_tanh;
 // gelu uses the complementary error function, with a relative error of about 3e-7.

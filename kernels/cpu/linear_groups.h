@@ -13,9 +13,9 @@ namespace quire {
 // The work of one call.
 struct PanelWork {
   int64_t num_panels = 0;
-  int64_t num_blocks = 0;            // blocks of rows
-  int64_t operations = 0;            // operations of the whole call
-  int64_t rest_bytes_per_panel = 0;  // scratch that a task needs per panel for unfinished sums
+  int64_t num_blocks = 0;                   // blocks of rows
+  int64_t operations = 0;                   // operations of the whole call
+  int64_t partial_sum_bytes_per_panel = 0;  // scratch of a task; 0: it keeps no partial sums
   int num_threads = 1;
   int tasks_per_thread = 4;
 };

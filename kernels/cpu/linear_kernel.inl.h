@@ -382,7 +382,7 @@ struct LinearKernel {
     const int64_t column_bytes =
         job.weight->shape().panel * int64_t{sizeof(typename Operand::Weight)};
     const int64_t piece_length =
-        kPieceBytes / column_bytes;  // even, so a multiple of kGroup, 1 or 2
+        kPieceBytes / column_bytes;  // even, so a multiple of kGroup (1 or 2)
     job.piece_length = job.num_rows > kTileRows && length > piece_length ? piece_length : length;
     if (job.rows_per_block > job.num_rows) {
       job.rows_per_block = job.num_rows;
@@ -410,7 +410,7 @@ struct LinearKernel {
         {.num_panels = panels,
          .num_blocks = blocks,
          .operations = 2 * job.num_rows * job.weight->in_features() * job.weight->out_features(),
-         .rest_bytes_per_panel = LevelBytes(job, job.rows_per_block, 1),
+         .partial_sum_bytes_per_panel = LevelBytes(job, job.rows_per_block, 1),
          .num_threads = team.num_threads()});
     team.ParallelFor(blocks * groups.num_groups, [&](int64_t index, int thread) {
       Task task;

@@ -6,7 +6,7 @@
 namespace quire {
 namespace {
 
-// Bit of counts[token] that marks a token as penalised for repetition. The other bits count the
+// Bit of counts[token] that marks a token as penalized for repetition. The other bits count the
 // token's occurrences in the output.
 constexpr uint32_t kRepeated = uint32_t{1} << 31;
 

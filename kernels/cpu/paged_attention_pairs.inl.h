@@ -18,9 +18,10 @@ struct Pair {
   uint32_t bits;
 };
 
-// Multiplies pairs by vdpbf16ps. Queries and weights are rounded to bf16. A pair holds dims 2i and
-// 2i + 1 of a key, or slots 2i and 2i + 1 of one dim of the values. Loading interleaves two rows of
-// the cache into pairs, which costs no more than widening the rows.
+// Products of pairs of bf16 numbers, by the instruction vdpbf16ps. Queries and weights are rounded
+// to bf16. A pair holds dims 2i and 2i + 1 of a key, or slots 2i and 2i + 1 of one dim of the
+// values. The cache has a row for each dim of the keys and for each slot of the values, so loading
+// interleaves two rows into pairs. That costs no more than widening the rows.
 struct PairProducts {
   using Simd = SimdAvx512;
   using Vec = __m512;

@@ -21,7 +21,8 @@
 namespace quire {
 namespace {
 
-// Returns 2^t, computed as described above. NaN stays NaN.
+// Returns 2^t: the integer part of t becomes the exponent, and a polynomial gives 2 to the power of
+// the fractional part. NaN stays NaN.
 inline __m512 PowerOfTwo(__m512 t) {
   constexpr int kMinusFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
   const __mmask16 alive = _mm512_cmp_ps_mask(t, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);

@@ -61,7 +61,7 @@ constexpr int TileVecs(int rows) {
   if (S::kLanes == 16) {
     return rows <= 2 ? 8 : 4;  // AVX-512 has 32 registers
   }
-  return rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // others have 16 registers
+  return rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // AVX2 and portable code have 16 registers
 }
 
 // Bytes of a vector of elements as stored in the KV cache.
@@ -174,7 +174,8 @@ struct WidenedProducts {
   }
 };
 
-// Folds the sums if the step at dim or slot `at` completes kFoldTerms terms.
+// Adds the partial sums to the totals (P::Fold) if the group of terms that begins at `at`, a dim of
+// the keys or a slot of the values, is the last of kFoldTerms terms.
 template <typename P, int kRows, int kVecs>
 inline void FoldSums(int32_t at, typename P::Sum (&sums)[kRows][kVecs]) {
   if constexpr (P::kFoldTerms > 0) {

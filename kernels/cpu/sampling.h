@@ -1,6 +1,6 @@
 // Sampling on the CPU. kernels/api/sampling.h is the contract.
 //
-// Passes over a whole row are vectorised (row_scan.h) and few: one for the maxima; one for the sum
+// Passes over a whole row are vectorized (row_scan.h) and few: one for the maxima; one for the sum
 // that log-probabilities need; and, unless the row is greedy or has top-k, one for weights. No row
 // is ever sorted. Top-k, top-p and the reported likeliest tokens first reduce the row to
 // candidates, by bounds that cannot exclude a token of the result. Only the candidates in the

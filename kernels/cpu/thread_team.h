@@ -13,7 +13,7 @@
 //                finished; the caller then sees all memory that tasks wrote. A task must not use
 //                barriers or ParallelFor.
 // Cost:          ParallelFor allocates nothing; about 1 us while the threads spin, tens of us when
-//                they sleep. A single task runs on the caller without waking anyone.
+//                they sleep. A single task runs on the caller without waking a thread.
 #ifndef QUIRE_KERNELS_CPU_THREAD_TEAM_H_
 #define QUIRE_KERNELS_CPU_THREAD_TEAM_H_
 

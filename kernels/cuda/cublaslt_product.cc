@@ -97,7 +97,7 @@ int CublasLtProduct::Candidates(bool split_k, std::vector<cublasLtMatmulAlgo_t>*
     }
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, CublasLt::kWorkspaceBytes);
-  // Without these settings, the library would assume 256-byte alignment. Only weights have that.
+  // Without these settings, the library would assume 256-byte alignment, which only weights have.
   const uint32_t x_alignment = RowAlignment(args_.in_features * SizeOf(args_.dtype));
   const uint32_t y_alignment = RowAlignment(args_.out_features * SizeOf(args_.y_dtype));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, x_alignment);

@@ -46,7 +46,7 @@ class CublasLtProduct {
   int Multiply(const cublasLtMatmulAlgo_t& algorithm, Stream stream) {
     return MultiplyBy(args_.weight, algorithm, stream);
   }
-  // Multiplies by another weight of this shape.
+  // Multiplies by `weight`, which has the shape of args.weight, instead of by args.weight.
   int MultiplyBy(const void* weight, const cublasLtMatmulAlgo_t& algorithm, Stream stream);
 
  private:

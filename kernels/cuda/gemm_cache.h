@@ -3,8 +3,8 @@
 //
 // Format: the line "quire-gemm-cache 1", then one line per algorithm with tab-separated columns:
 // library version, rows, out_features, in_features, bias (0 or 1), dtype, y_dtype, the algorithm as
-// 128 hexadecimal digits, device name. An algorithm is valid for one library version only. Lines of
-// other versions and devices are kept for the workers that use them.
+// 128 hexadecimal digits, device name. An algorithm is valid for one library version only. A worker
+// keeps the lines of other versions and devices, because other workers share the file.
 //
 // Thread safety: one caller at a time; processes may share the file, see SaveGemmCache.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_CACHE_H_
@@ -23,8 +23,8 @@
 namespace quire::gpu {
 
 // Returns the largest row count of the range that contains `rows`. Products whose row counts are in
-// one range share an algorithm. Up to 8 rows, each row count is a range of its own. Up to 64 rows a
-// range is 8 row counts, up to 256 rows 32, up to 1024 rows 128, and above that 512.
+// one range share an algorithm. A range has 1 row count up to 8 rows, 8 row counts up to 64 rows,
+// 32 up to 256 rows, 128 up to 1024 rows, and 512 above 1024 rows.
 int64_t RowRange(int64_t rows);
 
 struct GemmKey {

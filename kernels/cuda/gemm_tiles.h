@@ -14,8 +14,8 @@
 
 namespace quire::gpu {
 
-// Rows of the largest tile. Algorithms are chosen for this row count, because it is a medium one,
-// and then used for all row counts.
+// Rows of the largest tile. An algorithm is chosen for this medium row count, and then used for all
+// row counts.
 inline constexpr int64_t kMostTileRows = 256;
 
 // Returns the smallest of 8, 16, ..., 256 that is >= rows and for which is_taken returns true, or 0

@@ -67,14 +67,15 @@ GemmTuner::GemmTuner(const GemmOptions& options)
 int GemmTuner::Open(uint64_t version) {
   version_ = version;
   if (!path_.empty() && LoadGemmCache(path_, &found_) == GemmCacheState::kUnreadable) {
-    GiveUpFile("is no such file of this program, or cannot be read");
+    GiveUpFile("is not a file that this program wrote, or cannot be read");
   }
   return 0;
 }
 
 void GemmTuner::GiveUpFile(const std::string& why) {
   if (warn_ != nullptr) {
-    warn_(("fast algorithms for products are not kept: " + path_ + " " + why).c_str());
+    warn_(
+        ("the fastest algorithms for matrix products are not saved: " + path_ + " " + why).c_str());
   }
   path_.clear();
 }
@@ -139,7 +140,7 @@ void GemmTuner::Keep(const GemmKey& key, const cublasLtMatmulAlgo_t& algorithm) 
   // Keeps the entries that other processes have added meanwhile.
   GemmCache all;
   if (LoadGemmCache(path_, &all) == GemmCacheState::kUnreadable) {
-    GiveUpFile("was changed by somebody else");
+    GiveUpFile("was changed by another program");
     return;
   }
   all.Merge(found_);

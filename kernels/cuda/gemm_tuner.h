@@ -48,10 +48,10 @@ class GemmTuner {
   // version: that of cuBLASLt.
   int Open(uint64_t version);
 
-  // Sets *algorithm to the fastest algorithm, and *is_final to true. Times the candidates if the
-  // fastest is not known yet. If it is not known while a graph is being recorded, nothing can be
-  // timed: sets *algorithm to the library's first suggestion and *is_final to false, and a later
-  // call times the candidates.
+  // Sets *algorithm to the fastest algorithm, and *is_final to true. If the fastest algorithm is
+  // not known yet, times the candidates. A call during the recording of a graph cannot time them:
+  // it sets *algorithm to the library's first suggestion and *is_final to false. A later call then
+  // times the candidates.
   int Choose(const GemmArgs& args,
              CublasLtProduct& product,
              Stream stream,

@@ -258,7 +258,8 @@ class KvRing {
   int used_slot_ = 0;
 };
 
-// One warp's result, not yet divided by the sums. A lane holds rows group and group + 8.
+// One warp's result, not yet divided by the sums. A lane holds parts of the rows
+// `group` and `group` + 8, where `group` is lane / 4.
 template <int kHeadDim>
 struct WarpResult {
   float out[kHeadDim / 8][4] = {};

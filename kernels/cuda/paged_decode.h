@@ -15,7 +15,8 @@ struct DecodeParams {
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
   int32_t num_queries_per_kv_head = 0;  // size of a group of query heads
-  // Number of items that compute one group in one split. An item computes at most 16 query heads.
+  // Number of work items for the query heads of one KV head in one split of the context, at most
+  // 16 query heads an item.
   int32_t num_row_groups = 0;
 };
 

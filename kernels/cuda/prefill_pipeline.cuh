@@ -163,7 +163,8 @@ QUIRE_DEVICE void CopyPagedTile(
   const int chunk = thread % Shape::kRowChunks;
   const int first_row = thread / Shape::kRowChunks;
   // The swizzle repeats every 8 rows. If 8 or 16 rows are copied at once, all of a thread's rows
-  // have the same row % 8. With 4 rows at once, there are two values, for even and odd rounds.
+  // have the same row % 8. If 4 rows are copied at once, a thread's row % 8 alternates between two
+  // values, one for even and one for odd rounds.
   constexpr int kRounds = kRowsAtOnce < 8 ? 8 / kRowsAtOnce : 1;
   uint8_t* to[kRounds];
   const uint8_t* from[kRounds];

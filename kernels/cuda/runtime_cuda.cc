@@ -189,10 +189,10 @@ const char* ErrorText(int error) {
     return "libnccl was not found; install it or name its folder in LD_LIBRARY_PATH";
   }
   if (error <= kNcclError) {
-    return "NCCL failed (ncclResult_t: -2000 less this); NCCL_DEBUG=WARN says more";
+    return "NCCL failed (ncclResult_t is -2000 minus this error); NCCL_DEBUG=WARN logs more";
   }
   if (error <= kGemmError) {
-    return "a product failed in cuBLASLt";
+    return "a matrix product failed in cuBLASLt";
   }
   return cudaGetErrorString(static_cast<cudaError_t>(error));
 }

@@ -31,8 +31,8 @@ QUIRE_DEVICE uint64_t FindCutoff(const LogitRow& row,
   });
   const Found bin = FindBin(limit, kNumBins, workspace);
   if (bin.index >= kNumBins - 1) {
-    // The limit is not reached before the last bin. So all tokens can be kept: those of the last
-    // bin have mass 0, and Draw never returns them.
+    // The limit is not reached before the last bin. So all tokens can be kept: tokens of the last
+    // bin have mass 0, and Draw never returns such a token.
     StoreSegments(Collect(
                       row,
                       distribution,

@@ -140,8 +140,8 @@ class DeviceWindows {
     return result;
   }
 
-  // Calls cuMemUnmap once for each run of mapped places, since it fails on a range that contains
-  // unmapped places.
+  // Calls cuMemUnmap once for each run of mapped places, because cuMemUnmap fails on a range that
+  // contains unmapped places.
   CUresult Unmap(int64_t place, int64_t count) {
     const auto begin = is_mapped_.begin() + place;
     const auto end = begin + count;
@@ -168,7 +168,7 @@ class DeviceWindows {
   size_t PlacesBytes() const { return static_cast<size_t>(shape_.num_places) * shape_.block_bytes; }
 
   // Makes the addresses readable and writable. Places are only read, so read-only access would
-  // suffice, and an H200's driver accepted it. But only one program, run by hand, has tried that.
+  // suffice. An H200's driver accepted read-only access, but only one manual test has tried it.
   CUresult Open(CUdeviceptr at, size_t bytes) const {
     const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};

@@ -41,9 +41,9 @@ absl::Status DeviceError(const std::string& what) {
 }
 
 // Returns the number of tokens in one split. At 50 tokens for each query that shares a KV head, a
-// split's partial results are at most 4 % of the keys and values that the split reads. The minimum
-// of 512 saves a merge for short contexts: on an H200, 512 beats 256 except for a single sequence
-// of 512 tokens.
+// split's partial results are at most 4 % of the keys and values that the split reads from a 16-bit
+// cache. The minimum of 512 saves a merge for short contexts: on an H200, 512 beats 256 except for
+// a single sequence of 512 tokens.
 int32_t SplitTokens(int32_t num_queries_per_kv_head) {
   constexpr int32_t kTokensPerQuery = 50;
   const auto wanted = static_cast<uint32_t>(kTokensPerQuery * num_queries_per_kv_head);
@@ -98,7 +98,7 @@ class GpuBackend final : public KernelBackend {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
   int64_t window_page_bytes() const override { return window_page_bytes_; }
   absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(const WindowShape& shape) override {
-    DropGraphs();  // the reason is in Allocate
+    DropGraphs();  // graphs hold addresses of memory that the new memory is about to replace
     return GpuWindows::Create(api_, stream_, shape);
   }
   void Upload(void* device, const void* host, int64_t bytes) override {
@@ -157,7 +157,7 @@ class GpuBackend final : public KernelBackend {
   void WaitForTransfers() override { transfers_.Wait(); }
 
  private:
-  // Checks every call that enqueues work on the device, and counts it as progress.
+  // Checks the result of a call that enqueues work on the device, and counts the call as progress.
   void Require(int error, const char* what) const {
     RequireGpu(api_, error, what);
     launches_.Add();
@@ -231,7 +231,7 @@ class GpuBackend final : public KernelBackend {
 absl::Status GpuBackend::PrepareFor(const ModelConfig& config, const RankShare& share) {
   if (std::find(kHeadDims.begin(), kHeadDims.end(), config.head_dim) == kHeadDims.end()) {
     return DeviceError("no attention kernel for head_dim " + std::to_string(config.head_dim) +
-                       " (there are 64, 80, 96, 112, 128 and 256)");
+                       " (supported: 64, 80, 96, 112, 128 and 256)");
   }
   const int32_t layer_multiple =
       options_.quantization == GpuQuantization::kFp8 ? kFp8WidthMultiple : kWidthMultiple;
@@ -276,9 +276,10 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::Allocate(int64_t bytes
   void* data = nullptr;
   const int error = bytes <= 0 ? 1 : api_.allocate(&data, static_cast<size_t>(bytes));
   if (error != 0) {
-    return Error(absl::StatusCode::kResourceExhausted,
-                 "MEMORY",
-                 "memory: the device has none (got " + std::to_string(bytes) + " bytes)");
+    return Error(
+        absl::StatusCode::kResourceExhausted,
+        "MEMORY",
+        "memory: the GPU cannot allocate so much (got " + std::to_string(bytes) + " bytes)");
   }
   // The recorded graphs hold addresses of memory that the new memory is about to replace.
   DropGraphs();
@@ -293,7 +294,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::AllocateHost(int64_t b
   if (error != 0) {
     return Error(absl::StatusCode::kResourceExhausted,
                  "MEMORY",
-                 "memory: the host has none to pin (got " + std::to_string(bytes) + " bytes)");
+                 "memory: the host cannot pin so much (got " + std::to_string(bytes) + " bytes)");
   }
   auto memory = std::make_unique<GpuHostMemory>(api_, data, bytes);
   QUIRE_RETURN_IF_ERROR(memory->Clear());
@@ -348,7 +349,7 @@ void GpuBackend::RunStep(const std::function<void()>& operations) {
   if (!step_.is_decode_only || group_ != nullptr) {
     operations();
     if (nccl_ != nullptr) {
-      nccl_->Finish();  // a later wait for the device would hang if a rank is lost
+      nccl_->Finish();  // else a later wait for the device would hang if a rank is lost
     }
     return;
   }
@@ -481,7 +482,7 @@ void GpuBackend::CopyBlocks(const CopyBlocksParams& params) {
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary& library,
                                                                 const GpuBackendOptions& options) {
   if (options.dtype.has_value() && options.dtype != DType::kBF16 && options.dtype != DType::kF16) {
-    return InvalidArgument("DEVICE", "dtype: a GPU computes in bfloat16 or float16");
+    return InvalidArgument("DEVICE", "dtype: must be bfloat16 or float16 on a GPU");
   }
   if (const int error = library.api().set_device(library.device().index); error != 0) {
     return DeviceError(library.api().error_text(error));
@@ -495,7 +496,7 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary
                                  .warn = [](const char* sentence) { LogWarning(sentence); }},
                                 &gemm);
   if (error != 0) {
-    return DeviceError(std::string("products: ") + library.api().error_text(error));
+    return DeviceError(std::string("matrix products: ") + library.api().error_text(error));
   }
   return std::unique_ptr<KernelBackend>(std::make_unique<GpuBackend>(library, options, gemm));
 }

@@ -44,8 +44,8 @@ struct GpuBackendOptions {
 
 // Makes the library's device the calling thread's current device, as BindThread does on other
 // threads. Errors: kInvalidArgument if options.dtype is neither kBF16 nor kF16;
-// kFailedPrecondition, reason DEVICE, if there is no library for products. PrepareFor fails the
-// same way if that library does not support the quantization.
+// kFailedPrecondition, reason DEVICE, if cuBLASLt is missing. PrepareFor fails with the same error
+// if cuBLASLt does not support the quantization.
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary& library,
                                                                 const GpuBackendOptions& options);
 

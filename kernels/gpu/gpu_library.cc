@@ -50,12 +50,13 @@ absl::StatusOr<GpuLibrary> GpuLibrary::Open(std::string_view name, int32_t devic
   }
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
-    return DeviceError("cannot open the library of kernels: " + LastError());
+    return DeviceError("cannot open the GPU library: " + LastError());
   }
   auto get = reinterpret_cast<gpu::GpuApiFunction>(dlsym(library, gpu::kGpuApiSymbol));
   const gpu::GpuApi* api = get == nullptr ? nullptr : get();
   if (api == nullptr || api->version != gpu::kGpuApiVersion) {
-    return DeviceError(file + " belongs to another version of this program; build both together");
+    return DeviceError(file +
+                       " has another version than this program; install both from one build");
   }
   gpu::DeviceInfo info;
   if (const int error = api->query_device(device, &info); error != 0) {

@@ -142,13 +142,14 @@ absl::Status GpuLinear::CheckFp8(const GpuLibrary& library, DType dtype, void* g
     return absl::OkStatus();
   }
   const gpu::DeviceInfo& device = library.device();
-  return Error(absl::StatusCode::kFailedPrecondition,
-               "DEVICE",
-               std::string("device: no FP8 products with a scale for each row and column on ") +
-                   device.name + " (compute capability " +
-                   std::to_string(device.compute_capability / 10) + "." +
-                   std::to_string(device.compute_capability % 10) +
-                   ") with this cuBLASLt: they need capability 9.0 and version 12.9");
+  return Error(
+      absl::StatusCode::kFailedPrecondition,
+      "DEVICE",
+      std::string(
+          "device: FP8 products with a scale for each row and column are not supported on ") +
+          device.name + " (compute capability " + std::to_string(device.compute_capability / 10) +
+          "." + std::to_string(device.compute_capability % 10) +
+          ") with this cuBLASLt: they need compute capability 9.0 and cuBLASLt 12.9");
 }
 
 }  // namespace quire

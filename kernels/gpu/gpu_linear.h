@@ -26,8 +26,8 @@ class GpuLinear final : public PackedLinear {
                                                             DType dtype,
                                                             KernelBackend& backend);
 
-  // Quantizes on the device. At most kStagingBytes of the source (or one row, if that is more) are
-  // on the device at a time. `dtype` is the bias's type. Errors: those of Pack.
+  // PackFp8 quantizes on the device. At most kStagingBytes of the source, or one row if a row has
+  // more bytes, are on the device at a time. `dtype` is the bias's type. Errors: those of Pack.
   static constexpr int64_t kStagingBytes = int64_t{16} << 20;
   static absl::StatusOr<std::unique_ptr<PackedLinear>> PackFp8(const LinearSource& source,
                                                                DType dtype,

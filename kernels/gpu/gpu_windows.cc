@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<WindowMemory>> GpuWindows::Create(const gpu::GpuA
                                         .num_places = shape.num_places},
                                        &windows);
   if (error != 0) {
-    return NoMemory(api, "make so many blocks and places", error);
+    return NoMemory(api, "allocate so many blocks and places", error);
   }
   std::unique_ptr<WindowMemory> made(new GpuWindows(api, stream, shape, windows));
   if (absl::Status status = made->Clear(); !status.ok()) {

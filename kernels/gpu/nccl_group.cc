@@ -62,7 +62,7 @@ std::vector<GpuOfRank> GpusOf(Communicator& ranks, const GpuOfRank& own) {
 }
 
 [[noreturn]] void ExitHung() {
-  LogError("NCCL does not end; the worker does");
+  LogError("NCCL does not end; the worker exits");
   ExitNow(kExitDevice);
 }
 
@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Join(const GpuLibrary& lib
   const std::vector<GpuOfRank> all = GpusOf(*ranks, own);
   QUIRE_RETURN_IF_ERROR(ranks->status());
   if (const char* why = WhyNcclIsUnusable(all); why != nullptr) {
-    LogInfo("ranks add up through main memory", {{"why_not_nccl", why}});
+    LogInfo("ranks run collectives through host memory", {{"why_not_nccl", why}});
     return nullptr;
   }
   std::unique_ptr<NcclGroup> group(new NcclGroup(library, stream, std::move(ranks)));
@@ -229,7 +229,7 @@ void NcclGroup::WaitUntil(absl::FunctionRef<bool()> is_done, Instant deadline, c
     if (!ranks_->CheckLinks()) {
       Break(what, "a rank is lost");
     } else if (SteadyNow() >= deadline) {
-      Break(what, "not in time");
+      Break(what, "timed out");
     }
     std::this_thread::sleep_for(kNap);
   }
@@ -239,7 +239,7 @@ void NcclGroup::WaitUntil(absl::FunctionRef<bool()> is_done, Instant deadline, c
 }
 
 void NcclGroup::Break(const char* what, const char* why) {
-  LogWarning("NCCL ends", {{"operation", what}, {"why", why}});
+  LogWarning("the NCCL group is aborted", {{"operation", what}, {"why", why}});
   ranks_->Break(Broken("rank " + std::to_string(ranks_->rank()) + ": NCCL: " + what + ": " + why));
   End();
 }
@@ -261,7 +261,7 @@ void NcclGroup::End() {
   }
   // The communicator is gone either way; an error only leaks memory.
   if (const int error = ended.get(); error != 0) {
-    LogWarning("NCCL did not end well", {{"text", api_.error_text(error)}});
+    LogWarning("NCCL reported an error when it ended", {{"text", api_.error_text(error)}});
   }
   Require(api_.record_event(done_, stream_), "record event");
   for (bool has_happened = false; !has_happened;) {

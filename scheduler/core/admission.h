@@ -2,10 +2,10 @@
 //
 // A group starts only when all its sequences can start: each needs a handle, and there must be
 // blocks for all known tokens of the group. If the first step computes only a part of a prompt, the
-// group takes only the blocks of that part. No newer group can take the blocks of the rest: the
-// step has spent its token budget, and the next step serves the cut prompt before newer groups. A
-// watermark of blocks stays free for growth of running groups. If nothing runs, the watermark is 0,
-// and any group that fits the pool starts.
+// group takes only the blocks of that part. No newer group can take the blocks that the rest of the
+// prompt needs: the step has spent its token budget, and the next step serves this prompt before
+// newer groups. A watermark of blocks stays free for growth of running groups. If nothing runs, the
+// watermark is 0, and any group that fits the pool starts.
 //
 // With a sliding window a group never holds more than NumBlocksAtMost blocks, however long its
 // sequences become, so admission asks for no more.

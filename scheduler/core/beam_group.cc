@@ -8,47 +8,47 @@ namespace quire {
 namespace {
 
 // Turns the group's sequences into the next live beams.
-void Place(CoreState& state, SequenceGroup& group, const BeamStep& step) {
+void AssignBeams(CoreState& state, SequenceGroup& group, const BeamStep& step) {
   std::vector<Sequence>& sequences = group.sequences();
-  const std::vector<size_t> parents = group.beams->places;
+  const std::vector<size_t> parents = group.beams->sequence_of_beam;
   std::vector<bool> is_taken(sequences.size(), false);
-  std::vector<size_t> places(step.beams.size(), sequences.size());
+  std::vector<size_t> sequence_of_beam(step.beams.size(), sequences.size());
   const auto parent_of = [&](size_t beam) {
     return parents[static_cast<size_t>(step.beams[beam].parent)];
   };
-  for (size_t beam = 0; beam < places.size(); ++beam) {
+  for (size_t beam = 0; beam < sequence_of_beam.size(); ++beam) {
     if (!is_taken[parent_of(beam)]) {
       is_taken[parent_of(beam)] = true;
-      places[beam] = parent_of(beam);
+      sequence_of_beam[beam] = parent_of(beam);
     }
   }
-  for (size_t place : parents) {
-    if (!is_taken[place]) {
-      state.epoch->kv_cache.Free(sequences[place].table);
-      sequences[place].BecomeIdle();
+  for (size_t index : parents) {
+    if (!is_taken[index]) {
+      state.epoch->kv_cache.Free(sequences[index].table);
+      sequences[index].BecomeIdle();
     }
   }
-  for (size_t beam = 0; beam < places.size(); ++beam) {
-    if (places[beam] == sequences.size()) {
+  for (size_t beam = 0; beam < sequence_of_beam.size(); ++beam) {
+    if (sequence_of_beam[beam] == sequences.size()) {
       const auto free = std::find(is_taken.begin(), is_taken.end(), false);
-      places[beam] = static_cast<size_t>(free - is_taken.begin());
-      is_taken[places[beam]] = true;
+      sequence_of_beam[beam] = static_cast<size_t>(free - is_taken.begin());
+      is_taken[sequence_of_beam[beam]] = true;
       const Sequence& parent = sequences[parent_of(beam)];
-      Sequence& child = sequences[places[beam]];
+      Sequence& child = sequences[sequence_of_beam[beam]];
       state.epoch->kv_cache.Fork(parent.table, parent.num_computed_tokens(), child.table);
       child.BecomeForkOf(parent);
     }
   }
-  for (size_t beam = 0; beam < places.size(); ++beam) {
-    sequences[places[beam]].CommitForced(step.beams[beam].token_id);
+  for (size_t beam = 0; beam < sequence_of_beam.size(); ++beam) {
+    sequences[sequence_of_beam[beam]].CommitForced(step.beams[beam].token_id);
   }
-  group.beams->places = std::move(places);
+  group.beams->sequence_of_beam = std::move(sequence_of_beam);
 }
 
 void GoOn(CoreState& state, SequenceGroup& group) {
   std::vector<std::span<const BeamCandidate>> candidates;
-  for (size_t place : group.beams->places) {
-    candidates.push_back(group.sequences()[place].candidates());
+  for (size_t index : group.beams->sequence_of_beam) {
+    candidates.push_back(group.sequences()[index].candidates());
   }
   const BeamStep& step = group.beams->search.Step(candidates);
   if (group.beams->search.is_done()) {
@@ -56,7 +56,7 @@ void GoOn(CoreState& state, SequenceGroup& group) {
     // without a hypothesis end with kNonFinite.
     state.FinishBeamSearch(group, group.beams->search.BestHypotheses(), FinishReason::kNonFinite);
   } else {
-    Place(state, group, step);
+    AssignBeams(state, group, step);
   }
 }
 
@@ -78,8 +78,8 @@ void TakeCandidates(CoreState& state,
                     const std::vector<TokenLogprob>& top_logprobs) {
   if (!group.beams.has_value()) {
     const auto leader = static_cast<size_t>(sequence.sequence_index());
-    group.beams.emplace(
-        LiveBeams{.search = BeamSearch(SearchParamsOf(group.request())), .places = {leader}});
+    group.beams.emplace(LiveBeams{.search = BeamSearch(SearchParamsOf(group.request())),
+                                  .sequence_of_beam = {leader}});
   }
   std::vector<BeamCandidate> candidates;
   candidates.reserve(top_logprobs.size());
@@ -87,10 +87,10 @@ void TakeCandidates(CoreState& state,
     candidates.push_back({.token_id = top.token_id, .logprob = top.logprob});
   }
   sequence.KeepCandidates(std::move(candidates));
-  const bool all_have_theirs =
-      std::all_of(group.beams->places.begin(), group.beams->places.end(), [&group](size_t place) {
-        return !group.sequences()[place].candidates().empty();
-      });
+  const bool all_have_theirs = std::all_of(
+      group.beams->sequence_of_beam.begin(),
+      group.beams->sequence_of_beam.end(),
+      [&group](size_t index) { return !group.sequences()[index].candidates().empty(); });
   if (all_have_theirs) {
     GoOn(state, group);
   }

@@ -56,7 +56,7 @@ class ExtensionMerge {
   }
 
   std::span<const LiveBeam> beams_;
-  // By beam: the candidates that are not taken yet, best first.
+  // For each beam, the candidates that are not taken yet, best first.
   std::array<Candidates, BeamSearchParams::kMaxBeams> left_;
 };
 
@@ -98,9 +98,9 @@ absl::Status CheckBeamSearchParams(const BeamSearchParams& params) {
   if (params.stop_token_ids.size() > max_stop_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("a search with ",
                                                    params.num_beams,
-                                                   " beams can have at most ",
+                                                   " beams may have at most ",
                                                    max_stop_tokens,
-                                                   " stop tokens; these are ",
+                                                   " stop tokens, not ",
                                                    params.stop_token_ids.size()));
   }
   return absl::OkStatus();
@@ -144,7 +144,7 @@ void BeamSearch::RankExtensions(std::span<const std::span<const BeamCandidate>> 
   const auto num_going_on = [this] { return static_cast<int32_t>(next_beams_.size()); };
   int32_t rank = 0;
   // In a step that is not the last, the loop can stop when num_beams beams go on: by then at least
-  // num_beams extensions have a rank, so no later one can become a hypothesis.
+  // num_beams extensions have a rank, so no later extension can become a hypothesis.
   while ((is_last_step ? rank : num_going_on()) < params_.num_beams) {
     const std::optional<LiveBeam> extension = extensions.TakeBest();
     if (!extension) {
@@ -190,8 +190,8 @@ bool BeamSearch::IsStopToken(TokenId token_id) const {
   return std::binary_search(params_.stop_token_ids.begin(), params_.stop_token_ids.end(), token_id);
 }
 
-// Computed in double, in which the power is neither 0 nor infinite for any valid length and
-// penalty.
+// Computes in double: for any valid length and penalty, the power in double is neither 0 nor
+// infinite.
 float BeamSearch::Normalized(float score, int32_t num_tokens) const {
   return static_cast<float>(double{score} / std::pow(num_tokens, params_.length_penalty));
 }

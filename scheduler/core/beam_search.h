@@ -1,7 +1,7 @@
 // BeamSearch decides which beams of one request go on, which end and which are dropped. It computes
-// no probabilities and holds no sequences: after each step of the model it is told the likeliest
-// next tokens of every live beam, and answers which next beam continues which live beam. The search
-// begins with one live beam, the prompt.
+// no probabilities and holds no sequences. After each step of the model, the caller passes the
+// likeliest next tokens of every live beam. BeamSearch answers which next beam continues which live
+// beam. The search begins with one live beam, the prompt.
 //
 //   BeamSearch search(params);                 // CheckBeamSearchParams(params) is OK
 //   while (!search.is_done()) {
@@ -157,7 +157,7 @@ class BeamSearch {
   int32_t num_tokens_ = 0;
   bool is_done_ = false;
   BeamStep step_;               // step_.beams: the live beams
-  std::vector<int32_t> nodes_;  // by live beam: history node of its last token
+  std::vector<int32_t> nodes_;  // for each live beam: history node of the last token
   std::vector<LiveBeam> next_beams_;
   std::vector<int32_t> next_nodes_;
   std::vector<HistoryNode> history_;

@@ -24,7 +24,7 @@ struct CoreState;
 struct BlockMapCell {
   int32_t num_cached = 0;
   int32_t num_active = 0;
-  int32_t num_leaving = 0;  // leaving or pending: free soon
+  int32_t num_leaving = 0;  // free soon: being copied to host memory, or pending
   int32_t num_shared = 0;   // active and leaving blocks that are referenced more than once
   RequestId holder;         // has the most active blocks in this cell; 0: no active block
 };

@@ -8,16 +8,18 @@
 //     (OutputLengths). max_tokens is only an upper bound: a client that leaves max_tokens at the
 //     length of the context does not expect so long an output, and is not refused for it;
 //   - a step larger than any that was seen takes as long as the largest step seen;
-//   - only steps that a prompt fills completely count as its prefill steps;
+//   - a prompt adds one step for each step whose room for prompt tokens it fills; the rest of the
+//     prompt joins other steps;
 //   - sequences end one after the other: in a full batch of n sequences, one of them ends every
 //     (expected length / n) steps.
 //
 // The time to compute is multiplied by a margin. Without the margin, a request that can only just
-// meet its deadline would be late after any underestimate. Each request that started on an estimate
-// and was late raises the margin. Each request that was in time lowers it by a fortieth of that
-// amount, so about one request in forty is late. Each class of max_tokens has its own margin. The
-// time to wait has a separate margin, with which about one request in five hundred is too late at
-// its turn: an early refusal is better than a long wait in vain.
+// meet its deadline would be late after any underestimate. Each request that was admitted by
+// an estimate and ended late raises the margin. Each one that ended in time lowers the margin by a
+// fortieth of that amount, so about one request in forty is late. Each class of max_tokens has its
+// own margin. The time to wait has a separate margin: about one queued request in five hundred
+// reaches the head of the queue too late for its deadline. The refusals come early, because an
+// early refusal is better than a long wait in vain.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Units:         microseconds.
@@ -69,7 +71,8 @@ class CompletionEstimate {
   // other estimates.
   void OnEnd(int32_t num_tokens, int32_t max_tokens, bool is_whole);
 
-  // Called at the turn of a waiting request. is_in_time: its deadline can still be met.
+  // Called when a waiting request is next to start. is_in_time: the request can still meet its
+  // deadline.
   void OnTurn(bool is_in_time);
 
   // Called when a started request has ended. is_met: the request met its deadline. Not called if

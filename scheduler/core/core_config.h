@@ -1,4 +1,4 @@
-// CoreConfig holds the operator's settings of the core; StepLimits holds what the workers can do.
+// CoreConfig holds the operator's settings of the core; StepLimits holds the limits of the workers.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_CORE_CORE_CONFIG_H_

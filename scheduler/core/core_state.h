@@ -1,5 +1,5 @@
 // CoreState holds everything that the core remembers, and the transitions that touch several parts
-// of it. The planner and the output processor work on it; it is private to this folder.
+// of it. The planner and the output processor work on a CoreState. No other folder uses CoreState.
 //
 // Thread safety: not thread-safe; owned by SchedulerCore.
 // Invariants:    see invariants.h.
@@ -58,7 +58,7 @@ struct UnansweredStep {
     SequenceHandle handle;
     int32_t num_tokens;
     int32_t num_recomputed;  // part of num_tokens that was computed before and lost
-    bool samples;  // the slice has the last known token, so the answer has a sampled token for it
+    bool samples;            // the slice has the last known token, so the answer has the next token
   };
 
   bool is_active = false;
@@ -71,10 +71,10 @@ struct UnansweredStep {
   std::vector<BlockSwapOut> swap_outs;
   std::vector<BlockSwapIn> swap_ins;
   std::vector<BlockCopy> copies;
-  // Scratch of NameNextBlocks.
+  // Scratch memory of NameNextBlocks.
   std::vector<size_t> growing;       // indices of the slices that take a block in the next step
   std::vector<BlockId> next_blocks;  // the predicted blocks, in the order of `growing`
-  // Groups that ended during the step; the slices still point at them.
+  // Groups that ended during the step, kept because slices still point at these groups.
   std::vector<std::unique_ptr<SequenceGroup>> departed;
 
   // Empties the step, but keeps its memory for the next one.
@@ -91,8 +91,8 @@ struct CoreState {
   std::optional<StepLimits> last_limits;  // limits of the current epoch, or else of the last one
   std::optional<Epoch> epoch;
   std::map<RequestId, std::unique_ptr<SequenceGroup>> groups;  // all live groups
-  std::vector<SequenceGroup*> running;                         // by rank: the first is served first
-  std::vector<SequenceGroup*> swapped;                         // by rank
+  std::vector<SequenceGroup*> running;                         // in order of service
+  std::vector<SequenceGroup*> swapped;                         // in order of service
   std::unique_ptr<SchedulingPolicy> policy;
   WaitingQueue waiting;
   Deadlines deadlines;
@@ -135,7 +135,8 @@ struct CoreState {
   // Returns the crash suspect that must be computed next, alone; nullptr if there is none.
   SequenceGroup* NextSuspect();
 
-  // Starts a waiting group ahead of its turn. REQUIRES: as StartFirstWaiting; the group has a rank.
+  // Starts a waiting group ahead of its turn. REQUIRES: an epoch, and free handles for all live
+  // sequences of the group; the group has a rank.
   void StartAhead(SequenceGroup& group);
 
   // Frees the blocks and handles of a running group, and puts the group into the waiting queue at

@@ -11,60 +11,60 @@ namespace {
 // from outside.
 constexpr int32_t kCrashesToSuspect = 2;
 
-using Places = std::map<int32_t, CrashSuspects::Place>;
+using SuspectRanges = std::map<int32_t, CrashSuspects::SuspectRange>;
 
-bool Overlap(const CrashSuspects::Place& a, const CrashSuspects::Place& b) {
+bool Overlap(const CrashSuspects::SuspectRange& a, const CrashSuspects::SuspectRange& b) {
   return std::max(a.begin, b.begin) < std::min(a.end, b.end);
 }
 
-// Returns the highest number of crashes among the places that overlap `place`.
-int32_t MostCrashesAt(const CrashSuspects::Place& place, const Places& places) {
+// Returns the highest number of crashes among the ranges that overlap `range`.
+int32_t MostCrashesIn(const CrashSuspects::SuspectRange& range, const SuspectRanges& ranges) {
   int32_t most = 0;
-  for (const auto& [sequence_index, other] : places) {
-    most = Overlap(place, other) ? std::max(most, other.num_crashes) : most;
+  for (const auto& [sequence_index, other] : ranges) {
+    most = Overlap(range, other) ? std::max(most, other.num_crashes) : most;
   }
   return most;
 }
 
-// Merges the slices of a lost step into the places of their request (crash_suspects.h). A slice
-// that overlaps a place extends the place and never replaces it. Otherwise a smaller slice, lost to
+// Merges the slices of a lost step into the ranges of their request (crash_suspects.h). A slice
+// that overlaps a range extends the range and never replaces it. Otherwise a smaller slice, lost to
 // a kill from outside or to a crash by another request, could hide the tokens that crash the
 // workers. When a request is recomputed, its sequences, beams especially, may run in another order,
-// so another sequence may compute the same tokens. Therefore a slice is compared with all places of
-// its request. The place's new crash count is one more than the highest count of the places that
+// so another sequence may compute the same tokens. Therefore a slice is compared with all ranges of
+// its request. The range's new crash count is one more than the highest count of the ranges that
 // the slice overlaps.
-void Add(const Places& lost, CrashSuspects::Evidence& evidence) {
-  const Places before = evidence.places;
-  for (const auto& [sequence_index, place] : lost) {
-    CrashSuspects::Place& now = evidence.places[sequence_index];
+void Add(const SuspectRanges& lost, CrashSuspects::Evidence& evidence) {
+  const SuspectRanges before = evidence.ranges;
+  for (const auto& [sequence_index, range] : lost) {
+    CrashSuspects::SuspectRange& now = evidence.ranges[sequence_index];
     const auto own = before.find(sequence_index);
     if (own == before.end()) {
-      now = place;
-      now.num_crashes = MostCrashesAt(place, before) + 1;
-    } else if (Overlap(place, own->second)) {
-      now = {.begin = std::min(place.begin, own->second.begin),
-             .end = std::max(place.end, own->second.end),
-             .num_crashes = MostCrashesAt(place, before) + 1};
-    } else if (place.end <= own->second.begin) {
-      // The sequence was still recomputing tokens before its place. The place is kept, and extended
+      now = range;
+      now.num_crashes = MostCrashesIn(range, before) + 1;
+    } else if (Overlap(range, own->second)) {
+      now = {.begin = std::min(range.begin, own->second.begin),
+             .end = std::max(range.end, own->second.end),
+             .num_crashes = MostCrashesIn(range, before) + 1};
+    } else if (range.end <= own->second.begin) {
+      // The sequence was still recomputing tokens before its range. The range is kept, and extended
       // to begin with this slice, because the cause of the crash may also be in this slice.
-      now.begin = place.begin;
+      now.begin = range.begin;
     } else {
-      // The slice lies after the old place. So one of the two crashes had another cause, and the
-      // place starts anew.
-      now = place;
+      // The slice lies after the old range. So one of the two crashes had another cause, and the
+      // range starts anew.
+      now = range;
     }
   }
 }
 
 void Shrink(int32_t sequence_index, int32_t num_tokens, CrashSuspects::Evidence& evidence) {
-  auto place = evidence.places.find(sequence_index);
-  if (place == evidence.places.end()) {
+  auto range = evidence.ranges.find(sequence_index);
+  if (range == evidence.ranges.end()) {
     return;
   }
-  place->second.begin = std::max(place->second.begin, num_tokens);
-  if (place->second.begin >= place->second.end) {
-    evidence.places.erase(place);
+  range->second.begin = std::max(range->second.begin, num_tokens);
+  if (range->second.begin >= range->second.end) {
+    evidence.ranges.erase(range);
   }
 }
 
@@ -72,8 +72,8 @@ void Shrink(int32_t sequence_index, int32_t num_tokens, CrashSuspects::Evidence&
 
 int32_t CrashSuspects::Evidence::num_crashes() const {
   int32_t most = 0;
-  for (const auto& [sequence_index, place] : places) {
-    most = std::max(most, place.num_crashes);
+  for (const auto& [sequence_index, range] : ranges) {
+    most = std::max(most, range.num_crashes);
   }
   return most;
 }
@@ -85,25 +85,26 @@ int32_t CrashSuspects::Record::num_crashes() const {
 bool CrashSuspects::Record::is_suspect() const { return num_crashes() >= kCrashesToSuspect; }
 
 std::vector<RequestId> CrashSuspects::OnCrash(std::span<const LostSlice> slices) {
-  std::map<RequestId, std::pair<Places, Places>> lost;  // places of new and of old tokens
+  std::map<RequestId, std::pair<SuspectRanges, SuspectRanges>>
+      lost;  // ranges of new and of old tokens
   for (const LostSlice& slice : slices) {
-    auto& [new_places, old_places] = lost[slice.id];
+    auto& [new_ranges, old_ranges] = lost[slice.id];
     // Tokens below num_computed_ever may have come from the prefix cache. Then this sequence
     // computes them for the first time now, and that may be the cause. So both parts are recorded.
     if (slice.begin < slice.num_computed_ever) {
-      old_places[slice.sequence_index] = {.begin = slice.begin,
+      old_ranges[slice.sequence_index] = {.begin = slice.begin,
                                           .end = std::min(slice.end, slice.num_computed_ever)};
     }
     if (slice.end > slice.num_computed_ever) {
-      new_places[slice.sequence_index] = {.begin = slice.num_computed_ever, .end = slice.end};
+      new_ranges[slice.sequence_index] = {.begin = slice.num_computed_ever, .end = slice.end};
     }
   }
   std::vector<RequestId> to_end;
-  for (auto& [id, places] : lost) {
+  for (auto& [id, ranges] : lost) {
     Record& record = records_[id];
     const int32_t num_crashes_before = record.num_crashes();
-    Add(places.first, record.of_new_tokens);
-    Add(places.second, record.of_old_tokens);
+    Add(ranges.first, record.of_new_tokens);
+    Add(ranges.second, record.of_old_tokens);
     if (record.num_crashes() >= kMaxCrashes) {
       to_end.push_back(id);
     }
@@ -128,7 +129,7 @@ void CrashSuspects::Shrink(RequestId id, int32_t sequence_index, int32_t num_tok
 void CrashSuspects::Reconsider(RequestId id, int32_t num_crashes_before) {
   const Record& record = records_.at(id);
   suspects_.erase({num_crashes_before, id});
-  if (record.of_new_tokens.places.empty() && record.of_old_tokens.places.empty()) {
+  if (record.of_new_tokens.ranges.empty() && record.of_old_tokens.ranges.empty()) {
     records_.erase(id);
   } else if (record.is_suspect()) {
     suspects_.emplace(record.num_crashes(), id);

@@ -1,12 +1,12 @@
 // CrashSuspects finds out which of the requests in a lost step crashes the workers.
 //
-// A crash records a place for each sequence of the lost step: the range of tokens in the sequence's
-// slice that were never computed before. A later crash counts for the place if the sequence's slice
-// in that crash overlaps the place, and the place was not computed in between. The place then grows
+// A crash records a suspect range for each sequence of the lost step: the tokens of the sequence's
+// slice that were never computed before. A later crash counts for the range if the sequence's slice
+// in that crash overlaps the range, and the range was not computed in between. The range then grows
 // by that slice. After a crash, another sequence of the request can be the one that computes the
-// same tokens. So a slice is compared with all places of its request: the new count of the place is
-// one more than the highest count of the places that the slice overlaps. The count of a request is
-// the highest count of its places.
+// same tokens. So a slice is compared with all ranges of its request: the new count of the range is
+// one more than the highest count of the ranges that the slice overlaps. The count of a request is
+// the highest count of its ranges.
 //
 //   crashes   the request
 //   1         goes on beside other requests
@@ -14,28 +14,28 @@
 //             crashes first
 //   5         has crashed its workers three times alone, and must end
 //
-// A crash while tokens before a place are recomputed does not count for the place. The place is
+// A crash while tokens before a range are recomputed does not count for the range. The range is
 // kept, and extended so that it begins where the slice of that crash begins.
 //
-// A request is cleared when it has computed its places. So an innocent request is cleared as soon
+// A request is cleared when it has computed its ranges. So an innocent request is cleared as soon
 // as it is computed without the guilty request. Kills of workers from outside look like crashes.
-// Such kills end a request only if no suspect is cleared between two of them, and then only after
-// 3 + 2 * suspects kills: 2 kills make requests suspects, then 2 kills hit each suspect (successive
-// kills hit different suspects), and 1 more kill ends a request.
+// Such kills end a request only if no suspect is cleared between two kills, and then only after
+// 3 + 2 * suspects kills. The first 2 kills make the requests suspects. Successive kills then hit
+// different suspects: after 2 kills of each suspect, 1 more kill ends a request.
 //
 // Only a loss that a request can have caused is a crash: see SchedulerCore::BeginEpoch. The loss is
 // judged when the next workers are ready: only then is it known whether a process died or was only
 // cut off. No step is planned in between, so the suspects are known in time.
 //
-// Tokens of a slice that were computed before and lost are a separate place. A crash whose slice
-// overlaps that place counts too, but does not change the place of the new tokens.
+// Tokens of a slice that were computed before and lost are a separate range. A crash whose slice
+// overlaps that range counts too, but does not change the range of the new tokens.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Invariants:    suspects() are the records() with two crashes or more.
 // Units:         positions of tokens in their sequence, prompt and output, from 0.
 // Cost:          O(slices log slices) a crash; OnComputed O(1) without records, else O(log
 //                records). A record takes about 200 bytes, and is kept until its request has
-//                computed its places.
+//                computed its ranges.
 #ifndef QUIRE_SCHEDULER_CORE_CRASH_SUSPECTS_H_
 #define QUIRE_SCHEDULER_CORE_CRASH_SUSPECTS_H_
 
@@ -64,15 +64,16 @@ struct LostSlice {
 
 class CrashSuspects {
  public:
-  struct Place {
+  // Tokens [begin, end) of a sequence, one of which may crash the workers.
+  struct SuspectRange {
     int32_t begin = 0;
     int32_t end = 0;
     int32_t num_crashes = 1;
   };
   struct Evidence {
-    std::map<int32_t, Place> places;  // by sequence_index
+    std::map<int32_t, SuspectRange> ranges;  // keyed by sequence_index
 
-    // Returns the highest count of any place.
+    // Returns the highest count of any range.
     int32_t num_crashes() const;
   };
   struct Record {
@@ -106,7 +107,7 @@ class CrashSuspects {
 
  private:
   void Shrink(RequestId id, int32_t sequence_index, int32_t num_tokens);
-  // Updates the suspects after a change of the record, and drops the record if it has no place.
+  // Updates the suspects after a change of the record, and drops the record if it has no range.
   void Reconsider(RequestId id, int32_t num_crashes_before);
 
   std::map<RequestId, Record> records_;

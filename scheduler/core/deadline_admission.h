@@ -5,14 +5,15 @@
 //
 // In doubt a request is admitted. No request is refused before step times and output lengths were
 // seen. A request that is resumed with a part of its output (Request::resumed) is not refused when
-// it arrives. It waits, and is judged at its turn by the output that it still lacks. A request that
-// is resumed without output is treated as new, because any client can call its request resumed.
+// it arrives. Such a request waits, and is judged at its turn by the output that it still lacks. A
+// request that is resumed without output is treated as new, because any client can call its request
+// resumed.
 //
 // While no request waits and there is room, each tenant can have one trial at a time: a request
-// that starts although it seems too late. The estimates may stem from another tenant's outputs, and
-// a tenant whose requests never start would never correct the estimates. So an idle server refuses
-// no request. If the policy lets requests overtake, the estimate for a request counts only groups
-// that are certainly ahead of the request.
+// that starts although it is estimated to be late. The estimates may stem from another tenant's
+// outputs, and a tenant whose requests never start would never correct the estimates. So an idle
+// server refuses no request. If the policy lets requests overtake, the estimate for a request
+// counts only groups that are certainly ahead of the request.
 //
 // Thread safety: free functions on a state; not thread-safe.
 // Cost:          O(buckets of StepCost), and O(running) for a trial.

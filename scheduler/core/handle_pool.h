@@ -1,6 +1,6 @@
-// HandlePool numbers the sequences that the worker knows. A handle that is given back is released
-// at the worker by the next plan, and can name another sequence only in a plan after that one:
-// within a plan, introductions come before releases.
+// HandlePool numbers the sequences that the worker knows. The next plan tells the worker to release
+// a handle that was given back. Only a later plan can give this handle to another sequence, because
+// within a plan the introductions come before the releases.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Invariants:    every handle below max_handles is either free, in use or to be released.

@@ -1,12 +1,12 @@
 // IntroductionBudget bounds the bytes of the introductions in one step. An introduction tells the
-// workers all that determines the tokens of a sequence. A sequence that is not introduced for lack
-// of bytes gets no slice in this step, and is tried again in a later step.
+// workers every input that determines the tokens of a sequence. A sequence that is not introduced
+// for lack of bytes gets no slice in this step, and is tried again in a later step.
 //
-// A group of beams forks, and may need introductions in every step. It must not starve the groups
-// behind it. So when a step refuses groups, the next step owes an introduction to one of them:
-// groups before the owed group get half of the budget, and the first introduction of the owed group
-// is allowed in any case. The step after that owes an introduction to the next refused group behind
-// the owed group.
+// A group of beams forks, and may need introductions in every step. Without a turn for each group,
+// it would starve the groups behind it. So when a step refuses groups, the next step owes an
+// introduction to the first of them, the owed group: its first introduction is always allowed, and
+// groups before it get only half of the budget. The step after that owes an introduction to the
+// next refused group behind the owed group.
 //
 // Thread safety: a value type.
 // Invariants:    the first introduction of a step is allowed whatever its length, so no step is
@@ -37,8 +37,8 @@ class IntroductionBudget {
   // Called after Allows returned false. The group may become owed_next().
   void OnRefused(const SequenceGroup& group);
 
-  // Rank of the group to which the next step owes an introduction; nullopt if this step refused
-  // no group behind the group that it owed one.
+  // Returns the rank of the group to which the next step owes an introduction. Returns nullopt if
+  // this step refused no group behind the owed group.
   std::optional<ScheduleRank> owed_next() const { return owed_next_; }
 
  private:

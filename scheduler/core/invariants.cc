@@ -111,7 +111,7 @@ void CheckCachedBlocks(const CoreState& state,
   if (sequence.block_hashes.empty() || group.IsIdle(sequence)) {
     return;
   }
-  // A cached block is found by the hash of its tokens and of all before them. (I8)
+  // The prefix cache lists a block under the hash of its tokens and of all tokens before them. (I8)
   const KvCacheManager& kv_cache = state.epoch->kv_cache;
   const auto block_size = static_cast<size_t>(kv_cache.block_size_tokens());
   const auto num_full = static_cast<size_t>(sequence.table.num_tokens()) / block_size;
@@ -121,7 +121,8 @@ void CheckCachedBlocks(const CoreState& state,
     QUIRE_CHECK(!listed.has_value() || *listed == hashes[i]);
   }
 
-  // The hashes are right. Checking the last hash suffices, because each hash was once the last one.
+  // The hashes match the tokens. Checking the last hash suffices, because each hash was once the
+  // last one.
   const Hash128& key = state.config.block_hash_key;
   const Request& request = group.request();
   const size_t last = hashes.size() - 1;
@@ -178,7 +179,8 @@ void CheckEpoch(const CoreState& state) {
   }
   epoch.kv_cache.CheckInvariants(tables, host_tables);
 
-  // The pool's fence is up exactly while a step is unanswered. (I6)
+  // The pool's fence, which keeps returned blocks from reuse, is up exactly while a step is
+  // unanswered. (I6)
   QUIRE_CHECK_EQ(epoch.kv_cache.pool().is_fenced(), state.step.is_active);
 }
 

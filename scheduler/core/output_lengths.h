@@ -25,7 +25,7 @@ namespace quire {
 class OutputLengths {
  public:
   static constexpr size_t kNumLengths = 64;     // recent outputs kept per class
-  static constexpr size_t kFewestLengths = 16;  // outputs that an estimate needs
+  static constexpr size_t kFewestLengths = 16;  // an estimate needs this many outputs
   static constexpr size_t kNumClasses = 32;
 
   // Returns the class of max_tokens, < kNumClasses.

@@ -86,7 +86,7 @@ absl::Status CheckCandidates(const SampledToken& sampled,
   if (!sampled.finite || sampled.top_logprobs.size() == num_wanted) {
     return absl::OkStatus();
   }
-  return Refuse(absl::StrCat("sampled.top_logprobs: as many as were asked for (got ",
+  return Refuse(absl::StrCat("sampled.top_logprobs: must have as many entries as requested (got ",
                              sampled.top_logprobs.size(),
                              ", expected ",
                              num_wanted,
@@ -257,27 +257,27 @@ bool TakeNonFinite(CoreState& state, SequenceGroup& group, Sequence& sequence) {
 absl::Status CheckResult(const CoreState& state, const StepResult& result) {
   const UnansweredStep& step = state.step;
   if (!step.is_active) {
-    return Refuse("header: no step is unanswered");
+    return Refuse("header: no step is waiting for a result");
   }
   if (result.header != step.header) {
-    return Refuse(absl::StrCat("header: another step was asked for (got step_id ",
+    return Refuse(absl::StrCat("header: must match the step that was sent (got step_id ",
                                result.header.step_id,
                                ", expected ",
                                step.header.step_id,
                                ")"));
   }
   if (result.plan_digest != step.plan_digest) {
-    return Refuse("plan_digest: the worker executed another plan");
+    return Refuse("plan_digest: the worker executed a different plan");
   }
   if (result.sampled.size() != step.num_sampled) {
-    return Refuse(absl::StrCat("sampled: one for each slice that samples (got ",
+    return Refuse(absl::StrCat("sampled: must have one entry for each slice that samples (got ",
                                result.sampled.size(),
                                ", expected ",
                                step.num_sampled,
                                ")"));
   }
   if (result.swaps_done_step_id > result.header.step_id) {
-    return Refuse(absl::StrCat("swaps_done_step_id: is of a step to come (got ",
+    return Refuse(absl::StrCat("swaps_done_step_id: must not exceed the answered step (got ",
                                result.swaps_done_step_id,
                                ", limit ",
                                result.header.step_id,

@@ -73,9 +73,9 @@ bool CanBeComputed(const CoreState& state, RequestId id, const PinnedPrefix& pre
          limits.num_blocks - 1 - state.reserved_blocks.NumWithout(id);
 }
 
-// Checks whether the pool has room for the prefix beside all live requests and the other prefixes.
-// Requests and other prefixes were accepted before, so for them only the number of blocks is
-// checked again. REQUIRES: blocks are already reserved for the prefix.
+// Checks the prefix itself (length, context, share of the pool), and then whether every live
+// request and every prefix still being computed fits into the blocks that remain. REQUIRES: blocks
+// are already reserved for the prefix.
 PinOutcome CheckRoom(const CoreState& state, RequestId id, int64_t num_blocks_of_largest_request) {
   const StepLimits& limits = *state.last_limits;
   const PinnedPrefix& prefix = state.prefixes.at(id);

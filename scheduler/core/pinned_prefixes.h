@@ -47,8 +47,8 @@ struct PinnedPrefix {
   // Hashes of the prefix's full blocks, for the block size of last_limits. Kept until an epoch has
   // another block size.
   std::vector<BlockHash> block_hashes;
-  // Blocks of the present epoch are reserved for the prefix; between epochs, blocks of the epoch
-  // that ended were.
+  // Whether blocks are reserved for the prefix in the present epoch or, between epochs, were
+  // reserved in the last epoch.
   bool has_room = false;
 
   // Returns the tokens in the partly filled last block. Returns an empty span if the last block is
@@ -89,8 +89,8 @@ void EndPrefixRequests(CoreState& state);
 // room. REQUIRES: if the block size has changed, block_hashes were cleared.
 void RestorePrefixes(CoreState& state);
 
-// Checks that pinned prefixes hold the blocks of their hashes and tails, and that the reserved
-// blocks are those that prefixes hold or will hold.
+// Checks that pinned prefixes hold the blocks of their hashes and tails, and that exactly the
+// blocks that prefixes hold or will hold are reserved.
 void CheckPrefixes(const CoreState& state);
 
 }  // namespace quire

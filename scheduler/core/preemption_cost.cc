@@ -8,7 +8,7 @@ namespace quire {
 namespace {
 
 constexpr double kKept = 15.0 / 16;        // share of the old sums that MovingRatio::Add keeps
-constexpr int32_t kTriesOtherAfter = 256;  // preemptions in one way before the other is tried
+constexpr int32_t kTriesOtherAfter = 256;  // preemptions in one way until the other way is tried
 constexpr int64_t kLongPrompt = 512;       // tokens that measure a long prompt's cost per token
 
 // Bounds the time of a step, by one hour: a longer time means a wrong clock.
@@ -93,9 +93,9 @@ const PreemptionCost::LoadCosts& PreemptionCost::CostsOf(int32_t num_sequences) 
       .step_micros = steps_.StepMicros(num_sequences),
       .micros_without_context = step,
       .long_prompt_micros = steps_.MicrosWithoutContext(num_sequences + kLongPrompt) - step,
-      // Cost of a sequence that idles for one step: its share of the step's fixed time, 0 if time
-      // is proportional to tokens. The time to read its context is no part of the cost, because the
-      // step is shorter by that time.
+      // Cost of a sequence that idles for one step: its share of the step's fixed time. That share
+      // is 0 if a step without tokens would take no time. The time to read the idle sequence's
+      // context costs nothing, because the step without it is shorter.
       .idle_micros = std::clamp(2 * step - twice, 0.0, step) / num_sequences};
   return load_costs_;
 }

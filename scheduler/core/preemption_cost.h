@@ -6,10 +6,10 @@
 // sequences of that step and all groups that wait for it, while tokens that are recomputed in the
 // spare compute of a decode step delay no sequence. So a cost is the delay of all service, in step
 // time:
-//   - Swaps cost the time by which a step with swaps took longer than a step without swaps is
-//     expected to take for the same number of tokens and the same amount of K and V that is read.
-//   - Recomputed tokens cost the time by which a step with them took longer than it is expected to
-//     take without them, for the same amount of K and V that is read.
+//   - Swaps cost the additional time of a step with swaps, compared with the expected time of a
+//     step that has no swaps, the same number of tokens, and the same amount of K and V to read.
+//   - Recomputed tokens cost the additional time of a step with such tokens, compared with the
+//     expected time of the step without these tokens, for the same amount of K and V to read.
 //   - A sequence that is idle in a step costs its share of the step's fixed time. It does not cost
 //     the time to compute and to read K and V, because the step is shorter by that time.
 //   - Idle blocks cost as much as the idle sequences that would fill them.

@@ -20,8 +20,8 @@ struct PrefixInfo {
   RequestId id;  // id of the request that computes the prefix
   PrefixState state = PrefixState::kWaiting;
   int32_t num_tokens = 0;  // tokens that a request with this beginning need not compute
-  // Blocks that are or will be held for the prefix; with a sliding window, only those in the window
-  // of the token after the prefix.
+  // Blocks that are or will be held for the prefix; with a sliding window, only the blocks in the
+  // window of the token after the prefix.
   int32_t num_blocks = 0;
 };
 

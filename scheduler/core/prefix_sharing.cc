@@ -74,8 +74,8 @@ std::span<const BlockHash> HashPrefix(const CoreState& state,
 
 // The sequences of a waiting group, by where their blocks come from.
 struct Beginnings {
-  std::vector<Sequence*> look;  // sequences that look for blocks in the prefix cache
-  int32_t num_shared = 0;       // blocks that the other sequences will share with the leader
+  std::vector<Sequence*> cache_readers;  // sequences that look for blocks in the prefix cache
+  int32_t num_shared = 0;  // blocks that the other sequences will share with the leader
 };
 
 Beginnings BeginningsOf(const CoreState& state, SequenceGroup& group) {
@@ -90,7 +90,7 @@ Beginnings BeginningsOf(const CoreState& state, SequenceGroup& group) {
       const int32_t num_own = group.IsIdle(sequence) ? 0 : 1;
       beginnings.num_shared += state.epoch->kv_cache.NumBlocksFor(sequence.num_tokens()) - num_own;
     } else {
-      beginnings.look.push_back(&sequence);
+      beginnings.cache_readers.push_back(&sequence);
     }
   }
   return beginnings;
@@ -132,9 +132,9 @@ CommonBeginning FindCommonBeginning(std::span<const std::span<const BlockHash>> 
   return longest;
 }
 
-// Upper bound on the length of the sequence's held beginning, in blocks: tables hold its first
-// blocks, up to the first block that no table holds. With a sliding window, the bound is the number
-// of blocks that the window reaches.
+// Returns an upper bound on how many of the sequence's first blocks are held by tables, counted up
+// to the first block that no table holds. With a sliding window, returns the number of blocks that
+// the window reaches.
 int32_t NumHeldAtMost(const CoreState& state,
                       std::span<const BlockHash> hashes,
                       Sequence& sequence) {
@@ -231,11 +231,12 @@ int32_t NumSharedBlocksAtMost(const CoreState& state, SequenceGroup& group) {
   const Beginnings beginnings = BeginningsOf(state, group);
   std::vector<std::span<const BlockHash>> before;
   int32_t num_shared = beginnings.num_shared;
-  for (Sequence* sequence : beginnings.look) {
+  for (Sequence* sequence : beginnings.cache_readers) {
     const std::span<const BlockHash> hashes = HashPrefix(state, group, *sequence);
     const CommonBeginning common = FindCommonBeginning(before, hashes);
     if (common.num_blocks > 0) {
-      const int32_t num_held_of_other = beginnings.look[common.other]->num_blocks_held_at_most;
+      const int32_t num_held_of_other =
+          beginnings.cache_readers[common.other]->num_blocks_held_at_most;
       sequence->num_blocks_held_at_most = std::max(sequence->num_blocks_held_at_most,
                                                    std::min(common.num_blocks, num_held_of_other));
     }
@@ -252,10 +253,10 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
   const Beginnings beginnings = BeginningsOf(state, group);
   const KvCacheManager& kv_cache = state.epoch->kv_cache;
   int32_t num_shared = beginnings.num_shared;
-  if (beginnings.look.size() == 1 || state.epoch->limits.sliding_window > 0) {
+  if (beginnings.cache_readers.size() == 1 || state.epoch->limits.sliding_window > 0) {
     // With a sliding window, an earlier sequence does not always compute every block that a later
-    // one reads, so only blocks that are held now count.
-    for (Sequence* sequence : beginnings.look) {
+    // sequence reads, so only blocks that are held now count.
+    for (Sequence* sequence : beginnings.cache_readers) {
       const PrefixMatch match = kv_cache.Match(HashPrefix(state, group, *sequence));
       sequence->num_blocks_held_at_most = match.num_held_blocks;
       num_shared += match.num_held_blocks;
@@ -263,8 +264,8 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
     return num_shared;
   }
   std::vector<std::span<const BlockHash>> before;
-  std::vector<std::vector<bool>> held_before;  // by earlier sequence: which of its blocks are held
-  for (Sequence* sequence : beginnings.look) {
+  std::vector<std::vector<bool>> held_before;  // for each earlier sequence: held blocks
+  for (Sequence* sequence : beginnings.cache_readers) {
     const std::span<const BlockHash> hashes = HashPrefix(state, group, *sequence);
     // Blocks in common with an earlier sequence were already looked up, and will be shared.
     const CommonBeginning common = FindCommonBeginning(before, hashes);

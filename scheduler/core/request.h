@@ -40,7 +40,7 @@ struct Request {
   std::optional<BeamOptions> beam_search;
   std::vector<ResumedSequence> resumed;  // one for each sequence, or empty (IsResumable)
   int32_t max_tokens = 16;               // most output tokens of a sequence; >= 1 (CutToContext)
-  std::vector<TokenId> stop_token_ids;   // each ends a sequence after min_tokens; few, any order
+  std::vector<TokenId> stop_token_ids;   // each ends a sequence after min_tokens; few, in any order
   int32_t priority = 0;                  // under kPriority: smaller numbers are served earlier
   std::string tenant;                    // under kFairShare: tenants share the service equally
   std::string cache_salt;                // only requests of the same salt share blocks
@@ -52,7 +52,7 @@ struct Request {
 
   // Sequences that run side by side.
   int32_t group_size() const { return beam_search ? beam_search->num_beams : num_sequences; }
-  // The sequences of the group, less those that had ended before the request was resumed.
+  // Returns the number of sequences of the group that had not ended before the request was resumed.
   int32_t num_live_sequences() const;
   // Tokens of a sequence at its full length, prompt included.
   int64_t num_tokens_at_most() const { return int64_t{num_prompt_tokens()} + max_tokens; }
@@ -62,12 +62,14 @@ struct Request {
 };
 
 // Cuts max_tokens of a new request to the part of the context that the prompt leaves free, but not
-// below 1. A resumed request keeps its max_tokens, which its client was told with the first token.
+// below 1. A resumed request keeps its max_tokens, because the client received that number with the
+// first token.
 void CutToContext(int32_t max_model_len, Request* request);
 
-// Returns true if `resumed` is empty, or can be continued: is_resumed is set, each sequence has an
-// entry, at least one has not ended, and each that has not ended has fewer than max_tokens tokens.
-// A beam search can only start anew, with `resumed` empty.
+// Returns true if `resumed` is empty or can be continued. To be continued, it must have an entry
+// for each sequence, and is_resumed must be set. At least one sequence must not have ended, and
+// every such sequence must have fewer than max_tokens tokens. A beam search can only start anew,
+// with `resumed` empty.
 bool IsResumable(const Request& request);
 
 }  // namespace quire

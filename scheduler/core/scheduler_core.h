@@ -93,9 +93,9 @@ class SchedulerCore {
   // finished.
   bool AbortRequest(RequestId id);
 
-  // Ends one sequence with kStop: a stop string was found in its text. The token that a running
-  // step samples for it is dropped. Returns false if the sequence is unknown, finished, or part of
-  // a beam search, whose output is known only at its end.
+  // Ends one sequence with kStop: a stop string was found in its text. If a step is running, the
+  // token that the step samples for the sequence is dropped. Returns false if the sequence is
+  // unknown, finished, or part of a beam search, whose output is known only at its end.
   bool FinishSequence(RequestId id, int32_t sequence_index);
 
   // Computes the blocks of a prefix and holds them: see pinned_prefixes.h. The prefix is pinned

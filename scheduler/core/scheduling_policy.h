@@ -151,8 +151,8 @@ class FairSharePolicy : public SchedulingPolicy {
 
   const size_t max_absent_tenants_;
   mutable int64_t num_compared_ = 0;
-  // Accounts have a separate memory pool, because they outlive the requests. In the common heap,
-  // one account could keep a page in use whose other memory is free.
+  // Accounts have a separate memory pool, because they outlive the requests. In the common heap, a
+  // single account could keep a whole page in use.
   std::pmr::unsynchronized_pool_resource memory_;
   // Accounts by tenant: all tenants that wait, and absent tenants that are remembered.
   std::pmr::map<std::pmr::string, Account, IsBefore> accounts_{IsBefore{&num_compared_}, &memory_};

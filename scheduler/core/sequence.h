@@ -1,5 +1,5 @@
-// Sequence is one token stream of a request, with a record of what the worker holds of it. Its
-// state changes only through the named transitions, each of which resets all that must be reset.
+// Sequence is one token stream of a request, with a record of the worker's copy. The state of a
+// sequence changes only through the named transitions, each of which keeps all members consistent.
 //
 // Planning closes a gap: num_tokens() - num_computed_tokens() tokens are known but not yet in the
 // KV cache. Prefill, chunked prefill, recompute and decode differ only in how wide the gap is.
@@ -121,7 +121,8 @@ class Sequence {
   int32_t num_tokens() const { return num_prompt_tokens_ + num_output_tokens(); }
   int32_t num_computed_tokens() const { return num_computed_tokens_; }
   int32_t num_scheduled_tokens() const { return num_scheduled_tokens_; }
-  // The most computed tokens that the sequence ever had, also before it was preempted.
+  // The highest number of computed tokens that the sequence ever had. A preemption does not lower
+  // this number.
   int32_t num_tokens_computed_ever() const { return num_tokens_computed_ever_; }
   // Whether some tokens of the sequence were computed, then lost, and are not computed again yet.
   bool is_recomputing() const { return num_computed_tokens_ < num_tokens_computed_ever_; }

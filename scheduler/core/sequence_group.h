@@ -21,7 +21,7 @@ namespace quire {
 // Beam search under way. Each live beam occupies one sequence of the group.
 struct LiveBeams {
   BeamSearch search;
-  std::vector<size_t> places;  // by live beam: the index of its sequence
+  std::vector<size_t> sequence_of_beam;  // index in SequenceGroup::sequences(), by live beam
 };
 
 // The rank of a group in the policy's order: the smallest is served first.
@@ -96,7 +96,7 @@ class SequenceGroup {
   Request request_;
   int64_t num_tokens_at_arrival_;
   std::optional<int64_t> rank_;
-  std::vector<Sequence> sequences_;  // by sequence_index
+  std::vector<Sequence> sequences_;  // indexed by sequence_index
   int32_t num_preemptions_ = 0;
 };
 

@@ -40,7 +40,7 @@ class StepCost {
 
   // Returns StepMicros(num_tokens), or the time of a larger step if that is shorter. Otherwise one
   // small step that hung could fix the time of its size for good: if every later step also has
-  // prompts, no other small step comes to correct it. REQUIRES: num_tokens >= 1.
+  // prompts, no other small step comes to correct that time. REQUIRES: num_tokens >= 1.
   double LeastMicros(int64_t num_tokens) const;
 
   // Tokens of the largest steps that were seen; 0 while nothing is known.

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/base/math.h"
 #include "scheduler/core/deadline_admission.h"
 #include "scheduler/core/next_blocks.h"
 #include "scheduler/core/preemption.h"
@@ -19,12 +18,7 @@ namespace quire {
 StepPlanner::StepPlanner(CoreState& state)
     : state_(state),
       epoch_(*state.epoch),
-      budgets_{.all = TokenBudget(state.epoch->limits.max_tokens_per_step),
-               .prompts = TokenBudget(state.epoch->limits.max_tokens_per_step),
-               .spare = TokenBudget(static_cast<int32_t>(
-                   state.epoch->preemption_cost.SpareTokens(state.epoch->handles.num_in_use()))),
-               .introductions = IntroductionBudget(state.config.introduction_budget_bytes,
-                                                   state.epoch->owed_introduction)},
+      budget_(state),
       num_step_tokens_(state.epoch->limits.max_tokens_per_step) {
   QUIRE_CHECK(!state.step.is_active);
   plan_.slices.reserve(static_cast<size_t>(epoch_.handles.num_in_use()));
@@ -39,7 +33,7 @@ std::optional<StepPlan> StepPlanner::Plan() {
     DropUnreachable();
     PreemptForNext();
     PlanRunning();
-    PlanCut();
+    PlanOvertakenGroup();
     PlanOthers();
   }
   return Finish();
@@ -47,8 +41,8 @@ std::optional<StepPlan> StepPlanner::Plan() {
 
 bool StepPlanner::PlanAlone(SequenceGroup& suspect) {
   epoch_.had_suspect = true;
-  budgets_.spare = budgets_.all;  // a long slice delays no other group
-  are_prompts_bounded_ = true;    // skips BoundPrompts, since no other stream is in the step
+  budget_.MakeAllSpare();
+  are_prompts_bounded_ = true;  // skips BoundPrompts, since no other stream is in the step
   if (!suspect.is_running()) {
     return StartAlone(suspect);
   }
@@ -128,7 +122,7 @@ bool StepPlanner::WillHaveRoom(SequenceGroup& group) const {
 
 void StepPlanner::PlanRunning() {
   // By index, because MakeRoom may remove groups behind this one from the list.
-  for (size_t i = 0; i < state_.running.size() && !budgets_.all.is_spent(); ++i) {
+  for (size_t i = 0; i < state_.running.size() && !budget_.is_spent(); ++i) {
     SequenceGroup& group = *state_.running[i];
     LineUp(group);
     const int32_t num_needed = NumBlocksNeeded(group);
@@ -149,17 +143,17 @@ void StepPlanner::PlanRunning() {
 void StepPlanner::PlanOthers() {
   CountKeptBlocks();
   bool has_room = may_admit_;
-  while (has_room && !budgets_.all.is_spent()) {
+  while (has_room && !budget_.is_spent()) {
     // The group that PreemptForNext made room for must not be dropped.
     if (!has_made_room_) {
       DropUnreachable();
     }
     SequenceGroup* next = state_.Next();
-    if (next == nullptr || !MayIntroduceFirst(*next)) {
+    if (next == nullptr || !budget_.MayIntroduceFirst(*next)) {
       return;
     }
     has_room = next->is_swapped() ? ResumeSwapped(*next)
-                                  : !budgets_.prompts.is_spent() && StartWaiting(*next);
+                                  : budget_.has_prompt_tokens() && StartWaiting(*next);
     has_room = has_room && !has_made_room_;
   }
 }
@@ -194,9 +188,9 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
   // The blocks that NumBlocksNeeded counted may not suffice. An earlier sequence may have taken
   // free cached blocks that this sequence was to find, or may have left this sequence more of the
   // token budget than expected. Then this sequence waits for the next step.
-  Budgets budgets = budgets_;
+  StepBudget budget = budget_;  // a copy, because the blocks are only counted here
   const KvCacheManager& kv_cache = epoch_.kv_cache;
-  const int32_t num_tokens = TakeTokens(group, sequence, budgets);
+  const int32_t num_tokens = budget.TakeTokens(group, sequence);
   const int32_t num_blocks = kv_cache.NumBlocksToAppend(sequence.table, num_tokens);
   if (num_blocks > kv_cache.num_free_blocks()) {
     return false;
@@ -264,14 +258,14 @@ void StepPlanner::BoundPrompts() {
                                     num_decoding,
                                     epoch_.limits.max_tokens_per_step);
   num_step_tokens_ = bound.num_tokens;
-  budgets_.prompts = TokenBudget(bound.num_prompt_tokens);
+  budget_.BoundPromptTokens(bound.num_prompt_tokens);
 }
 
 void StepPlanner::PlanLine(SequenceGroup& group) {
   bool is_fork_refused = false;
   for (const auto& [turn, sequence] : line_) {
-    if (HasTokensFor(*sequence, budgets_) && !MayBeKnown(group, *sequence)) {
-      budgets_.introductions.OnRefused(group);
+    if (budget_.HasTokensFor(*sequence) && !budget_.MayBeKnown(group, *sequence)) {
+      budget_.OnIntroductionRefused(group);
       is_fork_refused = is_fork_refused || turn == Turn::kForked;
     } else if (!is_fork_refused || !epoch_.kv_cache.IsTailShared(sequence->table)) {
       // A sequence gets no slice while a refused fork has not yet copied the shared block that the
@@ -294,12 +288,11 @@ void StepPlanner::PlanFirstLine(SequenceGroup& group) {
 }
 
 void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
-  if (!HasTokensFor(sequence, budgets_) ||
-      (sequence.table.empty() && !BeginTable(group, sequence))) {
+  if (!budget_.HasTokensFor(sequence) || (sequence.table.empty() && !BeginTable(group, sequence))) {
     return;
   }
   const int32_t gap = sequence.gap();
-  const int32_t num_tokens = TakeTokens(group, sequence, budgets_);
+  const int32_t num_tokens = budget_.TakeTokens(group, sequence);
   if (!sequence.is_introduced()) {
     Introduce(group, sequence);
     // Checked only at introductions, because most slices come without an introduction.
@@ -341,7 +334,7 @@ std::optional<StepPlan> StepPlanner::Finish() {
   plan_.swap_ins = state_.step.swap_ins;
   plan_.copies = state_.step.copies;
   plan_.releases = epoch_.handles.TakeReleases();
-  epoch_.owed_introduction = budgets_.introductions.owed_next();
+  epoch_.owed_introduction = budget_.owed_introduction();
   plan_.header = {.scheduler_incarnation = epoch_.scheduler_incarnation,
                   .group_epoch = epoch_.group_epoch,
                   .step_id = ++epoch_.last_step_id};
@@ -354,7 +347,7 @@ std::optional<StepPlan> StepPlanner::Finish() {
   step.header = plan_.header;
   plan_.digest = DigestOf(plan_);
   step.plan_digest = plan_.digest;
-  step.num_tokens = epoch_.limits.max_tokens_per_step - budgets_.all.num_tokens_left();
+  step.num_tokens = epoch_.limits.max_tokens_per_step - budget_.num_tokens_left();
   step.num_sampled = static_cast<size_t>(
       std::count_if(step.slices.begin(), step.slices.end(), [](const UnansweredStep::Slice& slice) {
         return slice.samples;
@@ -363,14 +356,14 @@ std::optional<StepPlan> StepPlanner::Finish() {
 }
 
 int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
-  Budgets budgets = budgets_;
+  StepBudget budget = budget_;  // a copy, because the blocks are only counted here
   int32_t num_blocks = 0;
   std::vector<BlockId> tails;  // for each fork: its shared last block, which it will write to
   for (const auto& [turn, sequence] : line_) {
-    if (budgets.all.is_spent()) {
+    if (budget.is_spent()) {
       break;
     }
-    const int32_t num_tokens = TakeTokens(group, *sequence, budgets);
+    const int32_t num_tokens = budget.TakeTokens(group, *sequence);
     if (num_tokens == 0) {
       continue;
     }
@@ -391,74 +384,6 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
     it = next;
   }
   return num_blocks;
-}
-
-bool StepPlanner::IsRecomputedInSlices(const SequenceGroup& group) const {
-  const Sequence& sequence = group.sequences().front();
-  return state_.config.preemption_mode == PreemptionMode::kAuto && group.sequences().size() == 1 &&
-         sequence.is_recomputing();
-}
-
-bool StepPlanner::HasTokensFor(const Sequence& sequence, const Budgets& budgets) {
-  return !budgets.all.is_spent() && sequence.gap() > 0 &&
-         (sequence.gap() == 1 || !budgets.prompts.is_spent());
-}
-
-int64_t StepPlanner::IntroductionBytesOf(const SequenceGroup& group,
-                                         const Sequence& sequence) const {
-  const int32_t num_tokens = sequence.num_tokens();
-  return IntroductionBytes(
-      num_tokens, epoch_.kv_cache.NumBlocksFor(num_tokens), group.request().sampling);
-}
-
-bool StepPlanner::MayBeKnown(const SequenceGroup& group, const Sequence& sequence) const {
-  return sequence.is_introduced() ||
-         budgets_.introductions.Allows(group, IntroductionBytesOf(group, sequence));
-}
-
-bool StepPlanner::MayIntroduceFirst(const SequenceGroup& group) {
-  const auto first = std::find_if(group.sequences().begin(),
-                                  group.sequences().end(),
-                                  [](const Sequence& each) { return !each.is_finished(); });
-  const bool may = MayBeKnown(group, *first);
-  if (!may) {
-    budgets_.introductions.OnRefused(group);
-  }
-  return may;
-}
-
-int32_t StepPlanner::TakeTokens(const SequenceGroup& group,
-                                const Sequence& sequence,
-                                Budgets& budgets) const {
-  if (!HasTokensFor(sequence, budgets)) {
-    return 0;
-  }
-  if (!sequence.is_introduced()) {
-    const int64_t num_bytes = IntroductionBytesOf(group, sequence);
-    if (!budgets.introductions.Allows(group, num_bytes)) {
-      return 0;
-    }
-    budgets.introductions.Take(group, num_bytes);
-  }
-  if (sequence.gap() == 1) {
-    return budgets.all.Take(1);  // the common case: the sequence decodes
-  }
-  const int32_t num_wanted = NumTokensWanted(group, sequence, budgets.spare);
-  const int32_t num_tokens =
-      budgets.all.Take(std::min(num_wanted, budgets.prompts.num_tokens_left()));
-  budgets.prompts.Take(num_tokens);
-  budgets.spare.Take(num_tokens);
-  return num_tokens;
-}
-
-int32_t StepPlanner::NumTokensWanted(const SequenceGroup& group,
-                                     const Sequence& sequence,
-                                     const TokenBudget& spare) const {
-  if (!IsRecomputedInSlices(group)) {
-    return sequence.gap();
-  }
-  const int32_t least = DivCeil(sequence.num_tokens_computed_ever(), kMaxRecomputeSteps);
-  return std::min(sequence.gap(), std::max(least, spare.num_tokens_left()));
 }
 
 int32_t StepPlanner::NumWatermarkBlocks() const {

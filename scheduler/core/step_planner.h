@@ -30,8 +30,7 @@
 #include "common/step/step_plan.h"
 #include "scheduler/core/admission.h"
 #include "scheduler/core/core_state.h"
-#include "scheduler/core/introduction_budget.h"
-#include "scheduler/core/token_budget.h"
+#include "scheduler/core/step_budget.h"
 
 namespace quire {
 
@@ -53,14 +52,6 @@ class StepPlanner {
     kBeginning,  // has no blocks yet; may share blocks that earlier sequences compute
   };
 
-  // Tokens and introductions that the step has left.
-  struct Budgets {
-    TokenBudget all;
-    TokenBudget prompts;  // part of `all`: for gaps of more than one token
-    TokenBudget spare;    // part of `prompts`: tokens that hardly lengthen the step
-    IntroductionBudget introductions;
-  };
-
   // Plans the crash suspect and nothing else. Running groups wait and keep their blocks. If the
   // suspect has no room beside these groups, they are preempted, even groups ahead of the suspect,
   // since it runs alone for only a few steps. Returns false if the suspect can never fit; then the
@@ -77,10 +68,10 @@ class StepPlanner {
   void PlanRunning();
   // Whether the step cuts the group's prompt and other groups may pass it.
   bool IsToBePassed(const SequenceGroup& group) const;
-  // Reserves the cut group's part of the step, in tokens and blocks.
-  void SetAside(SequenceGroup& cut, int32_t num_blocks);
-  // Plans the groups that pass cut_, then cut_ itself. Has no effect if cut_ is null.
-  void PlanCut();
+  // Reserves the overtaken group's part of the step, in tokens and blocks.
+  void SetAside(SequenceGroup& overtaken, int32_t num_blocks);
+  // Plans the groups that pass the overtaken group, then the overtaken group, if there is one.
+  void PlanOvertakenGroup();
   // Plans groups that passed in earlier steps, then starts more groups that pass.
   void PlanPassing();
   // Plans swapped and waiting groups, in the policy's order.
@@ -109,24 +100,6 @@ class StepPlanner {
   // Whether the group may start. Callers leave room.num_shared_blocks at 0: this function counts
   // the shared blocks, but only if the answer depends on them.
   AllocStatus AdmitInto(Room room, SequenceGroup& group) const;
-  // Whether the group is recomputed in slices, with the spare tokens of steps (PreemptionCost). A
-  // group of several sequences is not: in slices, a sequence would begin before earlier sequences
-  // have computed the blocks that it could share.
-  bool IsRecomputedInSlices(const SequenceGroup& group) const;
-  static bool HasTokensFor(const Sequence& sequence, const Budgets& budgets);
-  int64_t IntroductionBytesOf(const SequenceGroup& group, const Sequence& sequence) const;
-  // Whether the workers know the sequence, or it may be introduced to them in this step.
-  bool MayBeKnown(const SequenceGroup& group, const Sequence& sequence) const;
-  // MayBeKnown for the first live sequence of a group that is to start or to come back. If the
-  // answer is false, reports the refusal to budgets_.introductions.
-  bool MayIntroduceFirst(const SequenceGroup& group);
-  // Takes the tokens of the next slice from the budgets, and an introduction if the worker does not
-  // know the sequence. Returns the number of tokens.
-  int32_t TakeTokens(const SequenceGroup& group, const Sequence& sequence, Budgets& budgets) const;
-  // Tokens that TakeTokens would take if budgets.all and budgets.prompts were unlimited.
-  int32_t NumTokensWanted(const SequenceGroup& group,
-                          const Sequence& sequence,
-                          const TokenBudget& spare) const;
   int32_t NumWatermarkBlocks() const;
   // Blocks that a running sequence will still take for its known tokens.
   int32_t NumBlocksKeptFor(const Sequence& sequence) const;
@@ -141,14 +114,14 @@ class StepPlanner {
 
   CoreState& state_;
   Epoch& epoch_;
-  Budgets budgets_;
+  StepBudget budget_;
   int32_t num_step_tokens_;  // bound on the tokens of the step, by target_inter_token
   bool are_prompts_bounded_ = false;
-  bool is_any_cut_ = false;       // whether a running prompt was cut
-  SequenceGroup* cut_ = nullptr;  // the group for which SetAside reserved a part of the step
-  int32_t num_set_aside_ = 0;     // tokens set aside for cut_ and for groups that pass it
-  int32_t num_reserved_ = 0;      // blocks reserved for earlier groups that have no slice yet
-  int32_t num_kept_ = 0;          // blocks kept for cut prompts, by the last count
+  bool is_any_cut_ = false;                   // whether a running prompt was cut
+  SequenceGroup* overtaken_group_ = nullptr;  // its prompt is cut, so short prompts may pass it
+  int32_t num_set_aside_ = 0;  // tokens reserved for the overtaken group and groups that pass it
+  int32_t num_reserved_ = 0;   // blocks reserved for earlier groups that have no slice yet
+  int32_t num_kept_ = 0;       // blocks kept for cut prompts, by the last count
   StepPlan plan_;
   std::vector<std::pair<Turn, Sequence*>> line_;  // by turn, then by sequence index
   // The last group that was ordered back from host memory. The blocks that this group fills in this

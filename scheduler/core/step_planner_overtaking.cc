@@ -8,52 +8,47 @@
 namespace quire {
 
 bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
-  if (!are_prompts_bounded_ || budgets_.prompts.is_spent() || !MayBePassed(state_, group)) {
+  if (!are_prompts_bounded_ || !budget_.has_prompt_tokens() || !MayBePassed(state_, group)) {
     return false;  // a fast exit, most often because only decoding sequences were seen so far
   }
-  Budgets budgets = budgets_;
+  StepBudget budget = budget_;
   for (const auto& [turn, sequence] : line_) {
-    const int32_t num_tokens = TakeTokens(group, *sequence, budgets);
+    const int32_t num_tokens = budget.TakeTokens(group, *sequence);
     // A sequence without blocks (kBeginning) does not count as cut: it will find blocks that its
     // running group has computed.
-    if (turn != Turn::kBeginning && num_tokens < sequence->gap() &&
-        (budgets.prompts.is_spent() || budgets.all.is_spent())) {
+    if (turn != Turn::kBeginning && num_tokens < sequence->gap() && !budget.has_prompt_tokens()) {
       return true;
     }
   }
   return false;
 }
 
-// Sets aside the tokens that prompts may still take in this step, for PlanCut. Groups behind the
-// cut group share the tokens that are not set aside, and can only decode.
-void StepPlanner::SetAside(SequenceGroup& cut, int32_t num_blocks) {
-  cut_ = &cut;
+// Sets aside the tokens that prompts may still take in this step, for PlanOvertakenGroup. Running
+// groups behind the overtaken group share the other tokens, and can only decode.
+void StepPlanner::SetAside(SequenceGroup& overtaken, int32_t num_blocks) {
+  overtaken_group_ = &overtaken;
   is_any_cut_ = true;
   num_reserved_ += num_blocks;
-  num_set_aside_ = std::min(budgets_.all.num_tokens_left(), budgets_.prompts.num_tokens_left());
-  budgets_.all.Take(num_set_aside_);
-  budgets_.prompts = TokenBudget(0);
+  num_set_aside_ = budget_.TakePromptTokens();
 }
 
-void StepPlanner::PlanCut() {
-  if (cut_ == nullptr) {
+void StepPlanner::PlanOvertakenGroup() {
+  if (overtaken_group_ == nullptr) {
     return;
   }
-  const int32_t num_left = budgets_.all.num_tokens_left();
+  const int32_t num_left = budget_.num_tokens_left();
   const int32_t num_passing = num_set_aside_ / kPassingDivisor;
-  budgets_.all = TokenBudget(num_passing);
-  budgets_.prompts = TokenBudget(num_passing);
+  budget_.SetTokens(num_passing, /*num_prompt_tokens=*/num_passing);
   PlanPassing();
-  const int32_t num_for_cut = num_set_aside_ - num_passing + budgets_.all.num_tokens_left();
-  budgets_.all = TokenBudget(num_left + num_for_cut);
-  budgets_.prompts = TokenBudget(num_for_cut);
-  LineUp(*cut_);
-  PlanLine(*cut_);
+  const int32_t num_for_overtaken = num_set_aside_ - num_passing + budget_.num_tokens_left();
+  budget_.SetTokens(num_left + num_for_overtaken, /*num_prompt_tokens=*/num_for_overtaken);
+  LineUp(*overtaken_group_);
+  PlanLine(*overtaken_group_);
 }
 
 void StepPlanner::PlanPassing() {
   for (SequenceGroup* group : state_.running) {
-    if (group->has_overtaken && !budgets_.all.is_spent()) {
+    if (group->has_overtaken && !budget_.is_spent()) {
       LineUp(*group);
       std::erase_if(line_,
                     [](const auto& turn) { return turn.second->num_scheduled_tokens() > 0; });
@@ -62,7 +57,7 @@ void StepPlanner::PlanPassing() {
       }
     }
   }
-  if (!may_admit_ || has_made_room_ || budgets_.all.is_spent()) {
+  if (!may_admit_ || has_made_room_ || budget_.is_spent()) {
     return;
   }
   CountKeptBlocks();
@@ -73,9 +68,9 @@ void StepPlanner::PlanPassing() {
   const Room room = {.num_free_handles = std::min(epoch_.handles.num_free(), num_at_most),
                      .num_free_blocks = NumBlocksToGive(),
                      .num_watermark_blocks = NumWatermarkBlocks()};
-  for (SequenceGroup* group : ShortPromptsBehind(state_, *cut_, room)) {
-    if (!budgets_.all.is_spent() && CanStillMeetDeadline(state_, *group) &&
-        MayIntroduceFirst(*group)) {
+  for (SequenceGroup* group : ShortPromptsBehind(state_, *overtaken_group_, room)) {
+    if (!budget_.is_spent() && CanStillMeetDeadline(state_, *group) &&
+        budget_.MayIntroduceFirst(*group)) {
       state_.StartAhead(*group);
       group->has_overtaken = true;
       LineUp(*group);

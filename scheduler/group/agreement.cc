@@ -46,13 +46,13 @@ absl::Status CheckLength(std::string_view field, std::string_view text) {
 absl::Status CheckKvMemory(const KvMemory& memory, int64_t block_bytes) {
   if (memory.page_bytes < 0 || memory.page_bytes > block_bytes ||
       (memory.page_bytes > 0 && block_bytes % memory.page_bytes != 0)) {
-    return Mismatch("window_page_bytes", "blocks are no multiple of it");
+    return Mismatch("window_page_bytes", "block_bytes must be a multiple of it");
   }
   if (memory.padding_bytes < 0 || memory.padding_bytes >= std::max<int64_t>(1, memory.page_bytes)) {
-    return Mismatch("block_padding_bytes", "no page has so much room left");
+    return Mismatch("block_padding_bytes", "must be at least 0 and smaller than a page");
   }
   if (memory.max_places.value_or(0) < 0) {
-    return Mismatch("max_window_places", "no number of places");
+    return Mismatch("max_window_places", "must not be negative");
   }
   return absl::OkStatus();
 }
@@ -63,24 +63,26 @@ absl::Status CheckNumerics(const WorkerHello& hello,
                            bool may_change) {
   if (hello.model_hash != pinned.model_hash ||
       hello.weights_sum != pinned.weights_sums[static_cast<size_t>(rank)]) {
-    return Mismatch("model_hash", "the worker's weights are not those of the worker before");
+    return Mismatch("model_hash", "the worker's weights differ from those of the previous worker");
   }
   if (may_change) {
     return absl::OkStatus();
   }
   if (hello.determinism_fingerprint != pinned.backend) {
     return Mismatch("determinism_fingerprint",
-                    absl::StrCat("the worker computes otherwise than the one before (got ",
+                    absl::StrCat("the worker's numerics differ from the previous worker's, see "
+                                 "--allow-changed-numerics (got ",
                                  hello.determinism_fingerprint,
-                                 ", limit ",
+                                 ", expected ",
                                  pinned.backend,
                                  ")"));
   }
   if (hello.kv_cache_dtype != pinned.kv_cache_dtype) {
     return Mismatch("kv_cache_dtype",
-                    absl::StrCat("the worker's KV cache is of another type (got ",
+                    absl::StrCat("the worker's KV cache type differs from the previous worker's, "
+                                 "see --allow-changed-numerics (got ",
                                  ToAbsl(NameOf(*hello.kv_cache_dtype)),
-                                 ", limit ",
+                                 ", expected ",
                                  ToAbsl(NameOf(pinned.kv_cache_dtype)),
                                  ")"));
   }
@@ -93,7 +95,7 @@ absl::Status CheckEqual(const WorkerHello& hello, const WorkerHello& first, size
     return Mismatch(absl::StrCat("rank ", rank, ": ", ToAbsl(field)), "differs from rank 0");
   };
   if (hello.uuid == first.uuid) {
-    return Mismatch(absl::StrCat("rank ", rank, ": uuid"), "is the process of rank 0");
+    return Mismatch(absl::StrCat("rank ", rank, ": uuid"), "is the same process as rank 0");
   }
   if (hello.model_hash != first.model_hash) {
     return differs("model_hash");
@@ -157,11 +159,12 @@ absl::Status CheckLimits(const StepLimits& limits, const ModelConfig& model) {
     return LimitsRefusal(ToStd(valid.message()));
   }
   if (limits.max_model_len > model.max_position_embeddings) {
-    return LimitsRefusal(absl::StrCat("max_model_len: more positions than the model has (got ",
-                                      limits.max_model_len,
-                                      ", limit ",
-                                      model.max_position_embeddings,
-                                      ")"));
+    return LimitsRefusal(
+        absl::StrCat("max_model_len: must be at most the model's number of positions (got ",
+                     limits.max_model_len,
+                     ", limit ",
+                     model.max_position_embeddings,
+                     ")"));
   }
   return absl::OkStatus();
 }
@@ -184,22 +187,22 @@ absl::Status CheckHello(const WorkerHello& hello,
   QUIRE_RETURN_IF_ERROR(CheckLength("rendezvous", hello.rendezvous));
   if (hello.vocab_size != settings.model.vocab_size) {
     return Mismatch("vocab_size",
-                    absl::StrCat("the worker loaded another model (got ",
+                    absl::StrCat("the worker loaded a different model (got ",
                                  hello.vocab_size,
-                                 ", limit ",
+                                 ", expected ",
                                  settings.model.vocab_size,
                                  ")"));
   }
   if (hello.config_hash != HashOf(settings.model)) {
-    return Mismatch("config_hash", "the worker's config.json is another one");
+    return Mismatch("config_hash", "the worker's config.json differs from the scheduler's");
   }
   if (hello.block_bytes < 0 || hello.block_bytes > kMaxBlockBytes) {
-    return Mismatch("block_bytes", "no block is of that size");
+    return Mismatch("block_bytes", "is not a possible size of a block");
   }
   QUIRE_RETURN_IF_ERROR(CheckKvMemory(hello.kv_memory, hello.block_bytes));
   if (!hello.kv_cache_dtype.has_value() ||
       (settings.kv_cache_dtype.has_value() && hello.kv_cache_dtype != settings.kv_cache_dtype)) {
-    return Mismatch("kv_cache_dtype", "the worker cannot store the KV cache as asked");
+    return Mismatch("kv_cache_dtype", "the worker cannot use the requested --kv-cache-dtype");
   }
   return pinned.has_value() ? CheckNumerics(hello, rank, *pinned, settings.allow_changed_numerics)
                             : absl::OkStatus();
@@ -213,11 +216,12 @@ absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
   }
   StepLimits limits = LimitsOf(hellos, settings);
   if (limits.num_blocks < 2) {
-    return Error(absl::StatusCode::kFailedPrecondition,
-                 "NO_MEMORY",
-                 absl::StrCat("num_blocks: the worker has no memory for the KV cache (got ",
-                              limits.num_blocks,
-                              ", limit 2)"));
+    return Error(
+        absl::StatusCode::kFailedPrecondition,
+        "NO_MEMORY",
+        absl::StrCat("num_blocks: the workers have too little memory for the KV cache (got ",
+                     limits.num_blocks,
+                     ", minimum 2)"));
   }
   QUIRE_RETURN_IF_ERROR(CheckLimits(limits, settings.model));
   // A sequence can have as many tokens as the pool has room for, or more if a sliding window bounds

@@ -46,7 +46,7 @@ struct GroupSettings {
 // each other's streams.
 struct Numerics {
   uint64_t model_hash = 0;             // hash of the model's files
-  std::vector<uint64_t> weights_sums;  // by rank
+  std::vector<uint64_t> weights_sums;  // checksum of each rank's weights
   std::string backend;
   DType kv_cache_dtype = DType::kF32;
 

@@ -58,7 +58,7 @@ struct OpenSteps {
 struct BreakSteps {
   LinkId link;
 };
-// Send the plan that WorkerGroup::Plan was given last.
+// Send the plan of the last call of WorkerGroup::Plan.
 struct SendPlan {
   LinkId link;
 };
@@ -83,8 +83,8 @@ struct ReportLost {
 };
 // This scheduler stands by, because another scheduler holds the workers or may hold them. The loop
 // already knows that this scheduler has no epoch; this scheduler's requests must end now. With
-// scheduler_incarnation 0, standing by is over: this scheduler takes the workers as soon as all are
-// there.
+// scheduler_incarnation 0, standing by is over: this scheduler takes the workers as soon as all
+// workers are connected.
 struct ReportStandby {
   // The other scheduler's incarnation, kUnknownScheduler, or 0.
   uint64_t scheduler_incarnation = 0;

@@ -64,13 +64,13 @@ class Succession {
 
   // Returns the number of the scheduler that this scheduler waits for; nullopt if none.
   std::optional<uint64_t> WaitsFor() const;
-  // Returns true if the other scheduler lives: some worker that names the other as holder has heard
-  // from it again since the worker's first report that named it.
+  // Returns true if the newest holder is another scheduler and lives. A holder lives if some worker
+  // has heard from it after that worker's first report that named it.
   bool DoesOtherLive(Instant now) const;
 
   enum class Verdict : uint8_t {
     kAsk,     // this scheduler is the holder from now on
-    kWait,    // this scheduler waits for the other one, or for its own turn
+    kWait,    // this scheduler waits for another scheduler, or for its own turn
     kRename,  // the incarnation has grown: dial anew and decide again
   };
   // Decides what this scheduler does now. REQUIRES: all workers are there, and each has reported
@@ -91,7 +91,7 @@ class Succession {
 
   struct Worker {
     std::optional<Holder> holder;  // as reported over the present link
-    uint64_t named = 0;            // incarnation of the last holder that it reported, over any link
+    uint64_t named = 0;            // last holder that the worker reported, over any link
     Instant named_since = 0;
     // This scheduler has asked over the present link. The worker's last report may be older than
     // the request.
@@ -99,8 +99,8 @@ class Succession {
   };
 
   Holder NewestHolder() const;
-  // Returns the newest holder that the workers name. Returns nullopt if that is this scheduler, or
-  // if a late report still names this scheduler's predecessor.
+  // Returns the newest holder that the workers name. Returns nullopt if that holder is this
+  // scheduler, or if a late report still names this scheduler's predecessor.
   std::optional<Holder> Other() const;
   bool HaveAllReported() const;
   // Returns true if every worker was replaced since this scheduler asked, and a living older
@@ -118,8 +118,8 @@ class Succession {
   // This scheduler has waited for another holder since it last asked. So it asks only after all
   // workers have been there for patience_ns_.
   bool has_waited_ = false;
-  // The newest holder at the time when this scheduler was last free to ask. This scheduler need not
-  // wait for that holder again.
+  // Incarnation of the newest holder when this scheduler was last free to ask; 0: none. After
+  // kRename, this scheduler does not wait for that holder again before all workers have reported.
   uint64_t outwaited_ = 0;
   Instant outwaited_at_ = 0;
   std::vector<Worker> by_rank_;

@@ -8,15 +8,10 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
-#include "common/step/merge_results.h"
 #include "scheduler/group/worker_refusal.h"
 
 namespace quire {
 namespace {
-
-// Bounds Rank::slowness. At this bound and the default timeout of 5 s, a rank may stand still in a
-// step for 5 min.
-constexpr int64_t kMaxSlowness = 64;
 
 // After each of the first two failed epochs in a row, ranks are dialed without a pause, so that a
 // single loss delays streams little.
@@ -48,11 +43,10 @@ void WorkerGroup::Plan(const StepPlan& plan, Instant now) {
   if (has_sampled_) {  // the loop plans again, so it accepted the token
     num_failed_epochs_ = 0;
   }
-  pending_ = Pending{.header = plan.header, .digest = plan.digest, .swap_ins = plan.swap_ins};
+  pending_.emplace(plan, ranks_.size());
   for (Rank& rank : ranks_) {
-    rank.answer.reset();
-    rank.idle_at.reset();
-    rank.moved_at = now;
+    rank.detector.ForgetIdle();
+    rank.detector.OnMoved(now);
     if (rank.has_stream) {
       actions_.push_back(SendPlan{LinkOf(rank)});
     }
@@ -94,9 +88,7 @@ void WorkerGroup::OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instan
     return;
   }
   rank->hello = *std::move(hello);
-  if (rank->hello.uuid != rank->slow_uuid) {
-    rank->slowness = 1;
-  }
+  rank->detector.OnHello(rank->hello.uuid);
   rank->state = RankState::kGreeted;
   AskIfAllAreThere(now);
 }
@@ -122,25 +114,19 @@ void WorkerGroup::OnEpochBegun(LinkId link, const absl::Status& status, Instant 
 
 void WorkerGroup::OnAnswer(LinkId link, StepResult result, Instant now) {
   Rank* rank = Find(link);
-  if (rank == nullptr || !pending_.has_value() || !(result.header == pending_->header) ||
-      rank->answer.has_value()) {
+  if (rank == nullptr || !pending_.has_value() || !pending_->IsAwaited(link.rank, result.header)) {
     actions_.push_back(ReportStale{link.rank});
     return;
   }
-  if (result.plan_digest != pending_->digest) {
-    Lose(Blame(*rank,
-               Error(absl::StatusCode::kInternal,
-                     "OTHER_PLAN",
-                     "plan_digest: the worker answered another plan")),
-         now);
+  if (const absl::Status status = pending_->Add(link.rank, std::move(result)); !status.ok()) {
+    Lose(Blame(*rank, status), now);
     return;
   }
-  rank->answer = std::move(result);
   rank->broken_at.reset();
-  rank->idle_at.reset();
+  rank->detector.ForgetIdle();
   for (Rank& other : ranks_) {
-    if (other.report.waits_for_rank == IndexOf(*rank)) {
-      other.moved_at = now;  // the other rank's wait ends only now
+    if (other.detector.report().waits_for_rank == link.rank) {
+      other.detector.OnMoved(now);  // the other rank's wait ends only now
     }
   }
   AnswerIfComplete(now);
@@ -167,7 +153,7 @@ void WorkerGroup::OnStepsEnd(LinkId link, const absl::Status& status, Instant no
   actions_.push_back(CloseLink{LinkOf(*rank)});
   rank->link_number = ++last_link_number_;
   rank->has_stream = false;
-  rank->idle_at.reset();  // a plan or answer lost here is sent again on the next connection
+  rank->detector.ForgetIdle();  // a plan or answer lost here is sent again on the next connection
   rank->reopen_at = now + timing_.mend_pause_ns;
 }
 
@@ -184,14 +170,7 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
              now);
     return;
   }
-  // Progress counts finished work only. A rank that has just stopped waiting for another rank has
-  // finished nothing yet, but it does not stand still.
-  const bool moved = report.progress != rank->report.progress ||
-                     report.waits_for_rank != rank->report.waits_for_rank;
-  rank->heard_at = now;
-  rank->seen_at = now;
-  rank->moved_at = moved ? now : rank->moved_at;
-  rank->report = report;
+  const bool moved = rank->detector.OnReport(report, now);
   if (const absl::Status status = TakeHolder(*rank, now); !status.ok()) {
     return RefuseHolder(*rank, status, now);
   }
@@ -208,20 +187,20 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
     }
     return;
   }
-  if (!IsAsked(*rank) || report.phase != WorkerPhase::kIdle) {
-    rank->idle_at.reset();
-    if (rank->has_stream) {
-      rank->broken_at.reset();
-    }
-  } else if (!rank->idle_at.has_value()) {
-    rank->idle_at = now;
+  const bool is_idle = rank->detector.NoteIdle(IsAsked(*rank), now);
+  if (!is_idle && rank->has_stream) {
+    rank->broken_at.reset();
   }
   AskIfAllAreThere(now);
 }
 
 bool WorkerGroup::IsAsked(const Rank& rank) const {
   return rank.state == RankState::kGreeting || rank.state == RankState::kBeginning ||
-         (pending_.has_value() && !rank.answer.has_value());
+         OwesAnswer(rank);
+}
+
+bool WorkerGroup::OwesAnswer(const Rank& rank) const {
+  return pending_.has_value() && !pending_->HasAnswered(IndexOf(rank));
 }
 
 void WorkerGroup::OnWatchEnd(LinkId link, const absl::Status& status, Instant now) {
@@ -238,7 +217,10 @@ void WorkerGroup::OnWatchEnd(LinkId link, const absl::Status& status, Instant no
 
 void WorkerGroup::Tick(Instant now) {
   if (now - last_tick_ >= kLateTickNs) {
-    BeginToWaitAnew(now);
+    for (Rank& rank : ranks_) {
+      rank.detector.RestartTimeouts(now);
+      rank.broken_at.reset();
+    }
   }
   last_tick_ = now;
   first_tick_ = first_tick_ == 0 ? now : first_tick_;
@@ -265,20 +247,6 @@ void WorkerGroup::Tick(Instant now) {
   AskIfAllAreThere(now);
 }
 
-// Restarts the ranks' timeouts after this process was held up. Meanwhile it has read no reports,
-// and workers may have closed connections because it was silent. Neither is the workers' fault.
-void WorkerGroup::BeginToWaitAnew(Instant now) {
-  for (Rank& rank : ranks_) {
-    rank.heard_at = now;
-    rank.seen_at = now;
-    rank.moved_at = now;
-    rank.idle_at.reset();
-    rank.broken_at.reset();
-    // Makes AskIfAllAreThere wait for a new report, in which the worker names its holder.
-    rank.report.uuid.clear();
-  }
-}
-
 std::vector<GroupAction> WorkerGroup::TakeActions() { return std::exchange(actions_, {}); }
 
 bool WorkerGroup::IsGreeted(const Rank& rank) {
@@ -293,7 +261,8 @@ KvMemory WorkerGroup::kv_memory_of(int32_t rank) const {
   }
   KvMemory memory = of.hello.kv_memory;
   // The last report may come from the rank's previous process.
-  memory.num_places = of.report.uuid == of.hello.uuid ? of.report.num_window_places : 0;
+  const WorkerReport& report = of.detector.report();
+  memory.num_places = report.uuid == of.hello.uuid ? report.num_window_places : 0;
   return memory;
 }
 
@@ -314,7 +283,7 @@ RankPhase WorkerGroup::phase_of(int32_t rank) const {
 }
 
 bool WorkerGroup::HasReported(const Rank& rank) {
-  return rank.state != RankState::kAway && !rank.report.uuid.empty();
+  return rank.state != RankState::kAway && !rank.detector.report().uuid.empty();
 }
 
 WorkerGroup::Rank* WorkerGroup::Find(LinkId link) {
@@ -330,8 +299,7 @@ LinkId WorkerGroup::LinkOf(const Rank& rank) const { return {IndexOf(rank), rank
 
 void WorkerGroup::Dial(Rank& rank, Instant now) {
   rank.link_number = ++last_link_number_;
-  rank.heard_at = now;
-  rank.report = {};
+  rank.detector.OnDial(now);
   succession_.Forget(IndexOf(rank));
   actions_.push_back(DialLink{LinkOf(rank), scheduler_incarnation()});
   Greet(rank);
@@ -339,7 +307,7 @@ void WorkerGroup::Dial(Rank& rank, Instant now) {
 
 void WorkerGroup::Greet(Rank& rank) {
   rank.state = RankState::kGreeting;
-  rank.idle_at.reset();
+  rank.detector.ForgetIdle();
   actions_.push_back(GreetWorker{LinkOf(rank), scheduler_incarnation()});
 }
 
@@ -374,14 +342,14 @@ void WorkerGroup::Refuse(Rank& rank, const absl::Status& status, Instant now) {
 }
 
 absl::Status WorkerGroup::TakeHolder(const Rank& rank, Instant now) {
-  if (!succession_.IsPossible(rank.report.holder_incarnation)) {
+  const WorkerReport& report = rank.detector.report();
+  if (!succession_.IsPossible(report.holder_incarnation)) {
     return Error(absl::StatusCode::kFailedPrecondition,
                  "PROTOCOL_VIOLATION",
-                 "scheduler_incarnation: the worker knows of one more than a year ahead of this "
-                 "clock; start the worker again, or set the clock");
+                 "scheduler_incarnation: the worker's holder is more than a year ahead of this "
+                 "clock; restart the worker, or set the clock");
   }
-  succession_.OnReport(
-      IndexOf(rank), rank.report.holder_incarnation, rank.report.holder_silence_ns, now);
+  succession_.OnReport(IndexOf(rank), report.holder_incarnation, report.holder_silence_ns, now);
   return absl::OkStatus();
 }
 
@@ -401,7 +369,7 @@ void WorkerGroup::HandleSuccession(Instant now) {
     if (is_ready()) {
       Lose(Error(absl::StatusCode::kFailedPrecondition,
                  "STALE_SCHEDULER",
-                 "scheduler: a newer one has taken over the workers"),
+                 "scheduler: a newer scheduler has taken over the workers"),
            now);
       return;  // the next report will tell whether the newer scheduler lives
     }
@@ -436,7 +404,7 @@ void WorkerGroup::AskIfAllAreThere(Instant now) {
   std::vector<WorkerHello> hellos;
   hellos.reserve(ranks_.size());
   for (const Rank& rank : ranks_) {
-    if (rank.state != RankState::kGreeted || rank.report.uuid != rank.hello.uuid) {
+    if (rank.state != RankState::kGreeted || rank.detector.report().uuid != rank.hello.uuid) {
       return;
     }
     hellos.push_back(rank.hello);
@@ -474,7 +442,7 @@ void WorkerGroup::BeginEpoch(Agreement agreement) {
   }
   for (Rank& rank : ranks_) {
     rank.state = RankState::kBeginning;
-    rank.idle_at.reset();
+    rank.detector.ForgetIdle();
     actions_.push_back(BeginWorkerEpoch{.link = LinkOf(rank),
                                         .scheduler_incarnation = scheduler_incarnation(),
                                         .group_epoch = group_epoch_,
@@ -497,7 +465,6 @@ void WorkerGroup::BecomeReadyIfAllBegan() {
   for (Rank& rank : ranks_) {
     rank.backoff_ns = timing_.min_backoff_ns;
     rank.broken_at.reset();
-    rank.answer.reset();
     OpenStream(rank);
   }
   actions_.push_back(ReportReady{.scheduler_incarnation = scheduler_incarnation(),
@@ -508,9 +475,9 @@ void WorkerGroup::BecomeReadyIfAllBegan() {
 
 void WorkerGroup::OpenStream(Rank& rank) {
   rank.has_stream = true;
-  rank.idle_at.reset();
+  rank.detector.ForgetIdle();
   actions_.push_back(OpenSteps{LinkOf(rank)});
-  if (pending_.has_value() && !rank.answer.has_value()) {
+  if (OwesAnswer(rank)) {
     actions_.push_back(SendPlan{LinkOf(rank)});
   }
 }
@@ -552,7 +519,7 @@ void WorkerGroup::EndEpoch(Instant now) {
 
 size_t WorkerGroup::NumSilent(int64_t duration_ns, Instant now) const {
   return static_cast<size_t>(std::ranges::count_if(ranks_, [=, this](const Rank& rank) {
-    return now - std::max(rank.seen_at, first_tick_) >= duration_ns;
+    return now - std::max(rank.detector.seen_at(), first_tick_) >= duration_ns;
   }));
 }
 
@@ -582,11 +549,11 @@ void WorkerGroup::CheckRank(Rank& rank, Instant now) {
     }
     return;
   }
-  if (now - rank.heard_at >= timing_.silence_ns) {
+  if (rank.detector.IsSilent(timing_.silence_ns, now)) {
     DropRank(rank,
              Error(absl::StatusCode::kUnavailable,
                    "WORKER_SILENT",
-                   "worker: stopped reporting; it is stopped, or the way to it is cut"),
+                   "worker: sends no reports; its process is stopped, or the network is cut"),
              now);
     return;
   }
@@ -603,72 +570,53 @@ void WorkerGroup::CheckRank(Rank& rank, Instant now) {
 
 // Drops a rank whose reports arrive, but whose call or answer was lost.
 void WorkerGroup::CheckCall(Rank& rank, Instant now) {
-  if (IsAsked(rank) && rank.idle_at.has_value() && now - *rank.idle_at >= timing_.call_ns) {
+  if (IsAsked(rank) && rank.detector.IsIdle(timing_.call_ns, now)) {
     DropRank(rank,
              Error(absl::StatusCode::kUnavailable,
                    "CALL_LOST",
-                   "worker: idle, and does not answer a call to it"),
+                   "worker: is idle, but has not answered a call"),
              now);
   }
 }
 
 void WorkerGroup::CheckStep(Rank& rank, Instant now) {
-  if (!pending_.has_value() || rank.answer.has_value()) {
+  if (!OwesAnswer(rank)) {
     return;
   }
-  if (rank.idle_at.has_value() && now - *rank.idle_at >= timing_.lease_ns) {
+  if (rank.detector.IsIdle(timing_.lease_ns, now)) {
     // The plan or its answer was lost, although the connection looks intact.
-    rank.idle_at.reset();
+    rank.detector.ForgetIdle();
     actions_.push_back(BreakSteps{LinkOf(rank)});
     return;
   }
-  // Time without progress is measured up to the last report, not up to now, else a network cut
-  // would count as standing still.
-  const bool stands_still =
-      rank.report.phase != WorkerPhase::kIdle &&
-      rank.heard_at - rank.moved_at >= rank.slowness * timing_.step_timeout_ns;
-  if (stands_still && !WaitsForAnother(rank)) {
-    rank.slow_uuid = rank.hello.uuid;
-    rank.slowness = std::min(2 * rank.slowness, kMaxSlowness);
+  if (rank.detector.StandsStill(timing_.step_timeout_ns) &&
+      !WaitsForAnother(WaitsInStep(), IndexOf(rank))) {
+    rank.detector.OnFenced(rank.hello.uuid);
     Lose(Blame(rank,
                Error(absl::StatusCode::kDeadlineExceeded,
                      "STEP_TIMEOUT",
-                     absl::StrCat("worker: stands still in step ", pending_->header.step_id))),
+                     absl::StrCat("worker: makes no progress in step ", pending_->step_id()))),
          now);
   }
 }
 
-// Returns true if the rank waits, directly or through other ranks, for a rank that holds it up.
-// Returns false if the rank is part of a circle of ranks that wait for each other: then the network
-// between these ranks is cut. A wait for a rank that has already answered the step does not count.
-bool WorkerGroup::WaitsForAnother(const Rank& rank) const {
-  const Rank* last = &rank;
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    const std::optional<int32_t> next = last->report.waits_for_rank;
-    if (!next.has_value() || *next < 0 || static_cast<size_t>(*next) >= ranks_.size() ||
-        ranks_[static_cast<size_t>(*next)].answer.has_value()) {
-      return last != &rank;
-    }
-    last = &ranks_[static_cast<size_t>(*next)];
-    if (last == &rank) {
-      return false;
-    }
+std::vector<std::optional<int32_t>> WorkerGroup::WaitsInStep() const {
+  std::vector<std::optional<int32_t>> waits_for;
+  waits_for.reserve(ranks_.size());
+  for (const Rank& rank : ranks_) {
+    const std::optional<int32_t> other = rank.detector.report().waits_for_rank;
+    const bool is_rank =
+        other.has_value() && *other >= 0 && static_cast<size_t>(*other) < ranks_.size();
+    waits_for.push_back(is_rank && !pending_->HasAnswered(*other) ? other : std::nullopt);
   }
-  return true;  // the rank waits for a circle of ranks that it is not part of
+  return waits_for;
 }
 
 void WorkerGroup::AnswerIfComplete(Instant now) {
-  for (const Rank& rank : ranks_) {
-    if (!rank.answer.has_value()) {
-      return;
-    }
+  if (!pending_->is_complete()) {
+    return;
   }
-  std::vector<StepResult> results;
-  results.reserve(ranks_.size());
-  for (Rank& rank : ranks_) {
-    results.push_back(*std::exchange(rank.answer, std::nullopt));
-  }
-  absl::StatusOr<StepResult> merged = MergeResults(std::move(results), pending_->swap_ins);
+  absl::StatusOr<StepResult> merged = pending_->Merge();
   pending_.reset();
   if (merged.ok()) {
     has_sampled_ = has_sampled_ || !merged->sampled.empty();

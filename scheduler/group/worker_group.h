@@ -16,8 +16,7 @@
 //     and does not wait for another rank that has not answered yet,
 //   it refuses a step, or its answer differs from the other ranks',
 //   its reports come from another process than the greeted one.
-// If a worker that was fenced for standing still returns as the same process, it was slow, not
-// stuck. Its step timeout is doubled, else a slow machine would be fenced for ever.
+// FailureDetector judges the reports. It lets a worker that is slow, not stuck, stand still longer.
 //
 // A loss is a crash if a request can have caused it: some rank has a new process when the next
 // epoch is ready, or a rank stood still in the step, or a rank failed at the step. Other losses (a
@@ -51,7 +50,9 @@
 #include "common/step/step_plan.h"
 #include "common/step/step_result.h"
 #include "scheduler/group/agreement.h"
+#include "scheduler/group/failure_detector.h"
 #include "scheduler/group/group_action.h"
+#include "scheduler/group/step_answers.h"
 #include "scheduler/group/succession.h"
 #include "scheduler/group/worker_hello.h"
 
@@ -133,25 +134,10 @@ class WorkerGroup {
     int64_t backoff_ns = 0;
     WorkerHello hello;
     std::string ready_uuid;  // the rank's process in the last ready epoch
-    Instant heard_at = 0;    // time of the last report or dial
-    WorkerReport report;
-    Instant seen_at = 0;   // time of the last report, over any link
-    Instant moved_at = 0;  // time of the last progress
-    // Time of the first report in a row that says idle while a call or step is unanswered.
-    std::optional<Instant> idle_at;
-    std::string slow_uuid;             // last process fenced for standing still
-    int64_t slowness = 1;              // multiplies the step timeout
+    FailureDetector detector;
     bool has_stream = false;           // a stream of steps is open
     Instant reopen_at = 0;             // earliest time to open a stream again after a break
     std::optional<Instant> broken_at;  // first break of the stream since it last worked
-    std::optional<StepResult> answer;  // this rank's answer to the pending plan
-  };
-
-  // The plan that at least one rank has not answered yet.
-  struct Pending {
-    StepHeader header;
-    uint64_t digest = 0;
-    std::vector<BlockSwapIn> swap_ins;
   };
 
   static bool IsGreeted(const Rank& rank);
@@ -194,12 +180,16 @@ class WorkerGroup {
   bool IsCutOffFromAll(Instant now) const;
   // Returns true if the last epoch ended by a crash. The next call judges the next epoch.
   bool WasCrash();
-  void BeginToWaitAnew(Instant now);
   void CheckRank(Rank& rank, Instant now);
+  // Returns true if the rank has not answered a call or a step.
   bool IsAsked(const Rank& rank) const;
+  // Returns true if the rank has not answered the pending plan.
+  bool OwesAnswer(const Rank& rank) const;
   void CheckCall(Rank& rank, Instant now);
   void CheckStep(Rank& rank, Instant now);
-  bool WaitsForAnother(const Rank& rank) const;
+  // Returns by rank the rank that it waits for in the pending step; nullopt: none. A wait for a
+  // rank that has already answered does not count.
+  std::vector<std::optional<int32_t>> WaitsInStep() const;
   void AnswerIfComplete(Instant now);
   // Prefixes the message with "rank 2: " if there are several ranks.
   absl::Status Blame(const Rank& rank, const absl::Status& status) const;
@@ -220,7 +210,7 @@ class WorkerGroup {
   bool has_failed_at_step_ = false;     // the last epoch ended by a failure at a step
   int32_t num_failed_epochs_ = 0;       // epochs in a row that gave no token
   bool has_sampled_ = false;            // this epoch has given a token
-  std::optional<Pending> pending_;
+  std::optional<StepAnswers> pending_;  // of the plan that some rank has not answered yet
   std::vector<GroupAction> actions_;
 };
 

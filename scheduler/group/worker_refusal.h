@@ -21,8 +21,9 @@ absl::Status CauseOfBreaks(const absl::Status& status);
 bool IsMismatch(const absl::Status& status);
 
 // Returns true if the step itself may have broken the worker: the worker stood still in the step,
-// refused its contents, or gave an impossible answer. Returns false if ranks differ, since all had
-// the same step. Returns false if the worker refused the step because of its sender or its order.
+// refused its contents, or gave an impossible answer. Returns false if ranks differ, since all
+// ranks had the same step. Returns false if the worker refused the step because of its sender or
+// its order.
 bool IsFailureAtStep(const absl::Status& status);
 
 }  // namespace quire

@@ -1,7 +1,8 @@
 // BlockPool hands out and takes back device blocks by number. It holds no KV data.
 //
 // A block is free, used (ref_count > 0) or pending. A block becomes pending if it is given back
-// while an unanswered step may still touch it. It is not handed out before the step is answered.
+// while an unanswered step may still touch it. A pending block is not handed out before the step is
+// answered.
 //
 // The free list is intrusive and doubly linked, in eviction order: blocks are handed out from its
 // front and appended at its end, so the block given back last survives longest. Touch takes a block
@@ -50,7 +51,7 @@ class BlockPool {
   // REQUIRES: 0 < block_id < num_blocks().
   void Touch(BlockId block_id);
 
-  // Removes a reference. If it was the last one, the block goes to the end of the free list or,
+  // Removes a reference. If no reference is left, the block goes to the end of the free list or,
   // while the fence is up, becomes pending. REQUIRES: ref_count(block_id) > 0.
   void Free(BlockId block_id);
 

@@ -39,6 +39,10 @@ class BlockTable {
   bool empty() const { return block_ids_.empty(); }
   int32_t num_passed_blocks() const { return num_passed_blocks_; }
   std::span<const BlockId> block_ids() const { return block_ids_; }
+  // The entries that the sliding window has not passed.
+  std::span<const BlockId> held_block_ids() const {
+    return block_ids().subspan(static_cast<size_t>(num_passed_blocks_));
+  }
 
   // REQUIRES: logical_block_index < num_blocks().
   BlockId operator[](int32_t logical_block_index) const;

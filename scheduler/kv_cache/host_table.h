@@ -7,8 +7,8 @@
 //
 // Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
 // Invariants:    a table has exactly the host blocks that its tokens need, except the first
-//                num_passed_blocks(), which the sliding window has passed; only KvCacheManager
-//                changes a table.
+//                num_passed_blocks(), which the sliding window has passed; only SwapSpace changes
+//                a table.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_HOST_TABLE_H_
 #define QUIRE_SCHEDULER_KV_CACHE_HOST_TABLE_H_
@@ -56,7 +56,7 @@ class HostTable {
   }
 
  private:
-  friend class KvCacheManager;
+  friend class SwapSpace;
 
   std::vector<HostBlockId> host_block_ids_;
   uint64_t generation_ = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -11,23 +10,15 @@
 #include "common/model/sliding_window.h"
 
 namespace quire {
-namespace {
-
-// Returns the table's blocks that the sliding window has not passed.
-std::span<const BlockId> HeldBlocks(const BlockTable& table) {
-  return table.block_ids().subspan(static_cast<size_t>(table.num_passed_blocks()));
-}
-
-}  // namespace
 
 KvCacheManager::KvCacheManager(BlockPool pool,
                                int32_t block_size_tokens,
                                int32_t num_host_blocks,
                                int32_t sliding_window)
     : pool_(std::move(pool)),
-      host_pool_(num_host_blocks + 1),
       cache_(pool_.num_blocks()),
       num_pins_(static_cast<size_t>(pool_.num_blocks())),
+      swap_space_(num_host_blocks),
       block_size_tokens_(block_size_tokens),
       sliding_window_(sliding_window) {
   QUIRE_CHECK(block_size_tokens >= 1 && sliding_window >= 0);
@@ -73,7 +64,7 @@ GroupBlocks KvCacheManager::CountBlocks(std::span<const BlockTable* const> group
   // Fast path for a group of one sequence. A step may count the blocks of thousands of groups, so
   // this path allocates no vector.
   if (group.size() == 1) {
-    const std::span<const BlockId> held = HeldBlocks(*group.front());
+    const std::span<const BlockId> held = group.front()->held_block_ids();
     blocks.num_blocks = static_cast<int32_t>(held.size());
     blocks.num_exclusive = static_cast<int32_t>(std::ranges::count_if(
         held, [this](BlockId block_id) { return pool_.ref_count(block_id) == 1; }));
@@ -209,7 +200,7 @@ void KvCacheManager::Unpublish(const BlockTable& table,
 
 void KvCacheManager::Pin(std::span<const BlockHash> hashes, BlockTable& table) {
   ShareCached(hashes, table);
-  for (BlockId block_id : HeldBlocks(table)) {
+  for (BlockId block_id : table.held_block_ids()) {
     num_pinned_blocks_ += num_pins_[static_cast<size_t>(block_id)]++ == 0 ? 1 : 0;
   }
 }
@@ -226,7 +217,7 @@ void KvCacheManager::PinTail(const BlockTable& parent, BlockTable& table) {
 }
 
 void KvCacheManager::Unpin(BlockTable& table) {
-  for (BlockId block_id : HeldBlocks(table)) {
+  for (BlockId block_id : table.held_block_ids()) {
     num_pinned_blocks_ -= --num_pins_[static_cast<size_t>(block_id)] == 0 ? 1 : 0;
   }
   Free(table);
@@ -290,42 +281,11 @@ void KvCacheManager::Free(BlockTable& table) {
 bool KvCacheManager::SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders) {
-  std::unordered_map<BlockId, HostBlockId>& host_of = leaving_now_.Of(step_id);
-  std::set<BlockId> to_copy;
-  for (const SwapTables& tables : group) {
-    QUIRE_CHECK(tables.host_table->empty());
-    for (BlockId block_id : HeldBlocks(*tables.table)) {
-      if (host_of.count(block_id) == 0) {
-        to_copy.insert(block_id);
-      }
-    }
-  }
-  std::vector<BlockId> taken;  // host blocks, by their numbers in host_pool_
-  if (!host_pool_.Allocate(static_cast<int32_t>(to_copy.size()), taken)) {
+  if (!swap_space_.CopyOut(group, step_id, pool_, orders)) {
     return false;
   }
-  auto next = taken.begin();
-  for (BlockId block_id : to_copy) {
-    const SwappedBlock copy = {.block = block_id, .host_block = *next++ - 1, .generation = step_id};
-    host_of.emplace(block_id, copy.host_block);
-    orders.push_back(copy);
-    pool_.Touch(block_id);  // the copy reads it
-    leaving_.push_back({.step_id = step_id, .copy = copy});
-    ++num_copies_[block_id];
-  }
   for (const SwapTables& tables : group) {
-    for (BlockId block_id : HeldBlocks(*tables.table)) {
-      const HostBlockId host_block = host_of.at(block_id);
-      host_pool_.Touch(InPool(host_block));
-      tables.host_table->host_block_ids_.push_back(host_block);
-    }
-    tables.host_table->generation_ = step_id;
-    tables.host_table->num_tokens_ = tables.table->num_tokens_;
-    tables.host_table->num_passed_blocks_ = tables.table->num_passed_blocks_;
     Free(*tables.table);
-  }
-  for (BlockId host_block : taken) {
-    host_pool_.Free(host_block);  // drops Allocate's reference; each table holds a separate one
   }
   return true;
 }
@@ -335,11 +295,11 @@ SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const
   std::map<HostBlockId, int32_t> num_tails;  // tables that have the block as partly filled tail
   for (const SwapTables& tables : group) {
     const HostTable& table = *tables.host_table;
-    for (HostBlockId host_block : table.host_block_ids_) {
+    for (HostBlockId host_block : table.host_block_ids()) {
       ++num_holders[host_block];
     }
-    if (table.num_tokens_ % block_size_tokens_ != 0) {
-      ++num_tails[table.host_block_ids_.back()];
+    if (table.num_tokens() % block_size_tokens_ != 0) {
+      ++num_tails[table.host_block_ids().back()];
     }
   }
   SwapInNeed need = {.num_blocks = static_cast<int32_t>(num_holders.size())};
@@ -354,69 +314,33 @@ SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const
 bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders) {
-  std::unordered_map<HostBlockId, BlockId>& block_of = arriving_now_.Of(step_id);
-  std::map<HostBlockId, uint64_t> to_copy;  // host block to its generation
-  for (const SwapTables& tables : group) {
-    QUIRE_CHECK(tables.table->empty());
-    for (HostBlockId host_block : tables.host_table->host_block_ids_) {
-      if (block_of.count(host_block) == 0) {
-        to_copy.emplace(host_block, tables.host_table->generation_);
-      }
-    }
-  }
+  const SwapSpace::HostBlocks to_copy = swap_space_.BlocksToCopyIn(group, step_id);
   std::vector<BlockId> taken;
   if (!Allocate(static_cast<int32_t>(to_copy.size()), taken)) {
     return false;
   }
-  auto next = taken.begin();
-  for (const auto& [host_block, generation] : to_copy) {
-    const SwappedBlock copy = {
-        .block = *next++, .host_block = host_block, .generation = generation};
-    block_of.emplace(host_block, copy.block);
-    Unlist(copy.block);
-    orders.push_back(copy);
-    host_pool_.Touch(InPool(host_block));  // the copy reads it
-    arriving_.push_back({.step_id = step_id, .copy = copy});
+  for (BlockId block_id : taken) {
+    Unlist(block_id);
   }
+  const auto& block_of = swap_space_.CopyIn(to_copy, taken, step_id, orders);
   for (const SwapTables& tables : group) {
-    tables.table->num_passed_blocks_ = tables.host_table->num_passed_blocks_;
+    QUIRE_CHECK(tables.table->empty());
+    tables.table->num_passed_blocks_ = tables.host_table->num_passed_blocks();
     tables.table->block_ids_.assign(static_cast<size_t>(tables.table->num_passed_blocks_),
                                     kNullBlockId);
-    for (HostBlockId host_block : tables.host_table->host_block_ids_) {
+    for (HostBlockId host_block : tables.host_table->host_block_ids()) {
       const BlockId block_id = block_of.at(host_block);
       pool_.Touch(block_id);
       tables.table->block_ids_.push_back(block_id);
     }
-    tables.table->num_tokens_ = tables.host_table->num_tokens_;
+    tables.table->num_tokens_ = tables.host_table->num_tokens();
     num_stored_tokens_ += NumStoredTokens(*tables.table);
-    Free(*tables.host_table);
+    swap_space_.Free(*tables.host_table);
   }
   for (BlockId block_id : taken) {
     pool_.Free(block_id);  // drops Allocate's reference; each table holds a separate one
   }
   return true;
-}
-
-void KvCacheManager::Free(HostTable& host_table) {
-  for (auto it = host_table.host_block_ids_.rbegin(); it != host_table.host_block_ids_.rend();
-       ++it) {
-    host_pool_.Free(InPool(*it));
-  }
-  host_table.Abandon();
-}
-
-void KvCacheManager::OnSwapsDone(uint64_t step_id) {
-  for (; !leaving_.empty() && leaving_.front().step_id <= step_id; leaving_.pop_front()) {
-    const BlockId block_id = leaving_.front().copy.block;
-    const auto copies = num_copies_.find(block_id);
-    if (--copies->second == 0) {
-      num_copies_.erase(copies);
-    }
-    pool_.Free(block_id);
-  }
-  for (; !arriving_.empty() && arriving_.front().step_id <= step_id; arriving_.pop_front()) {
-    host_pool_.Free(InPool(arriving_.front().copy.host_block));
-  }
 }
 
 std::vector<BlockState> KvCacheManager::BlockStates() const {
@@ -431,7 +355,7 @@ std::vector<BlockState> KvCacheManager::BlockStates() const {
       state = BlockState::kCached;
     }
   }
-  for (const auto& [block_id, num_copies] : num_copies_) {
+  for (const auto& [block_id, num_copies] : swap_space_.copies_out()) {
     if (pool_.ref_count(block_id) == num_copies) {
       states[static_cast<size_t>(block_id)] = BlockState::kLeaving;
     }
@@ -442,8 +366,8 @@ std::vector<BlockState> KvCacheManager::BlockStates() const {
 KvCacheManager::Occupancy KvCacheManager::CountTokens(
     std::span<const BlockTable* const> tables) const {
   Occupancy occupancy{.num_held_blocks = pool_.num_used_blocks()};
-  for (const auto& [block_id, count] : num_copies_) {
-    occupancy.num_held_blocks -= pool_.ref_count(block_id) == count ? 1 : 0;
+  for (const auto& [block_id, num_copies] : swap_space_.copies_out()) {
+    occupancy.num_held_blocks -= pool_.ref_count(block_id) == num_copies ? 1 : 0;
   }
   // A held block is full, unless it is the partly filled last block of every table that has it.
   int64_t num_empty = 0;
@@ -462,9 +386,7 @@ KvCacheManager::Occupancy KvCacheManager::CountTokens(
     }
   }
   for (const auto& [tail, nums_filled] : shared_tails) {
-    const auto copies = num_copies_.find(tail);
-    const int32_t num_tables =
-        pool_.ref_count(tail) - (copies == num_copies_.end() ? 0 : copies->second);
+    const int32_t num_tables = pool_.ref_count(tail) - swap_space_.NumCopiesOut(tail);
     if (static_cast<int32_t>(nums_filled.size()) == num_tables) {
       num_empty += block_size_tokens_ - *std::max_element(nums_filled.begin(), nums_filled.end());
     }
@@ -502,8 +424,8 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
                                      std::span<const HostTable* const> host_tables) const {
   // Checks of the pools: free + used + pending = total, and lists have no duplicates. (I2)
   pool_.CheckInvariants();
-  host_pool_.CheckInvariants();
   cache_.CheckInvariants();
+  swap_space_.CheckInvariants(host_tables);
 
   std::vector<int32_t> num_entries(static_cast<size_t>(pool_.num_blocks()), 0);
   int64_t num_stored_tokens = 0;
@@ -515,7 +437,7 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
     for (int32_t i = 0; i < table->num_passed_blocks(); ++i) {
       QUIRE_CHECK_EQ((*table)[i], kNullBlockId);
     }
-    for (BlockId block_id : HeldBlocks(*table)) {
+    for (BlockId block_id : table->held_block_ids()) {
       // The null block is padding: no table holds it.
       QUIRE_CHECK(block_id > kNullBlockId && block_id < pool_.num_blocks());
       ++num_entries[static_cast<size_t>(block_id)];
@@ -525,37 +447,16 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
 
   // A block has one reference for each table entry that names it, and one for each copy to host
   // memory that reads it. (I1)
-  std::unordered_map<BlockId, int32_t> num_copies;
-  for (const UnderWay& leaving : leaving_) {
-    ++num_entries[static_cast<size_t>(leaving.copy.block)];
-    ++num_copies[leaving.copy.block];
+  for (const auto& [block_id, num_copies] : swap_space_.copies_out()) {
+    num_entries[static_cast<size_t>(block_id)] += num_copies;
   }
-  QUIRE_CHECK(num_copies == num_copies_);
   for (BlockId block_id = 1; block_id < pool_.num_blocks(); ++block_id) {
     QUIRE_CHECK_EQ(pool_.ref_count(block_id), num_entries[static_cast<size_t>(block_id)]);
   }
   CheckOccupancy(tables);
 
-  // A host block has one reference for each host table entry that names it, and one for each copy
-  // to the device that reads it.
-  std::vector<int32_t> num_host_entries(static_cast<size_t>(host_pool_.num_blocks()), 0);
-  std::map<HostBlockId, uint64_t> generations;
   for (const HostTable* table : host_tables) {
     QUIRE_CHECK_EQ(table->num_blocks(), NumBlocksFor(table->num_tokens()));
-    for (HostBlockId host_block : table->host_block_ids()) {
-      ++num_host_entries[static_cast<size_t>(InPool(host_block))];
-
-      // Tables that share a host block got it in the same step.
-      const auto known = generations.emplace(host_block, table->generation()).first;
-      QUIRE_CHECK_EQ(known->second, table->generation());
-    }
-  }
-  for (const UnderWay& arriving : arriving_) {
-    ++num_host_entries[static_cast<size_t>(InPool(arriving.copy.host_block))];
-  }
-  for (BlockId host_block = 1; host_block < host_pool_.num_blocks(); ++host_block) {
-    QUIRE_CHECK_EQ(host_pool_.ref_count(host_block),
-                   num_host_entries[static_cast<size_t>(host_block)]);
   }
 
   // A pinned block is in use.

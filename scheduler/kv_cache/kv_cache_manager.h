@@ -4,8 +4,7 @@
 //
 // The manager knows tables, not requests: the owner of a sequence owns its table and passes it in.
 // SlideWindow gives back blocks that a model with a sliding window will not read again. The tables
-// of a group move to host memory and back together, so that shared blocks stay shared. A block or
-// host block that a worker copies is not free until the worker reports the copy done.
+// of a group move to host memory and back together, so that shared blocks stay shared (SwapSpace).
 //
 // A manager lives for one epoch of a worker group. When the worker group is lost, the manager is
 // dropped as a whole and the tables are abandoned, so that no block can be given back twice across
@@ -13,7 +12,7 @@
 //
 // Thread safety: not thread-safe; owned by the scheduler loop.
 // Invariants:    ref_count(b) == number of table entries that name b + number of copies that read
-//                b; the same for host blocks and host tables.
+//                b.
 //                Every table has exactly the blocks that its tokens need, except blocks that the
 //                sliding window has passed.
 // Units:         lengths in tokens, memory in blocks.
@@ -25,11 +24,8 @@
 #define QUIRE_SCHEDULER_KV_CACHE_KV_CACHE_MANAGER_H_
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -38,14 +34,9 @@
 #include "scheduler/kv_cache/block_table.h"
 #include "scheduler/kv_cache/host_table.h"
 #include "scheduler/kv_cache/prefix_cache.h"
+#include "scheduler/kv_cache/swap_space.h"
 
 namespace quire {
-
-// The tables of one sequence of a swapped group, on the device and in host memory.
-struct SwapTables {
-  BlockTable* table = nullptr;
-  HostTable* host_table = nullptr;
-};
 
 // Numbers of free device blocks that a swapped group needs when it returns from host memory.
 struct SwapInNeed {
@@ -171,12 +162,10 @@ class KvCacheManager {
   // prefix got finite logits from them.
   void Unpublish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
-  // Moves the tables to host memory in step step_id. Appends the worker's copies to orders. A block
-  // is copied only once if several sequences share it. This holds also for sequences of different
-  // groups that are swapped out in the same step. The blocks become free when OnSwapsDone reports
-  // the step. Returns false, without a change, if too few host blocks are free. REQUIRES: host
-  // tables are empty; only full blocks are shared with tables outside the group; no host block that
-  // a copy of this step fills has been given back.
+  // Moves the tables to host memory in step step_id. Appends the worker's copies to orders. The
+  // blocks become free when OnSwapsDone reports the step. Returns false, without a change, if too
+  // few host blocks are free. REQUIRES: host tables are empty; only full blocks are shared with
+  // tables outside the group; no host block that a copy of this step fills has been given back.
   [[nodiscard]] bool SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);
@@ -193,11 +182,11 @@ class KvCacheManager {
                             std::vector<SwappedBlock>& orders);
 
   // Gives back every host block. The host table is empty afterwards.
-  void Free(HostTable& host_table);
+  void Free(HostTable& host_table) { swap_space_.Free(host_table); }
 
   // Called when the worker has made all copies of steps up to step_id. Drops the references that
   // these copies held.
-  void OnSwapsDone(uint64_t step_id);
+  void OnSwapsDone(uint64_t step_id) { swap_space_.OnSwapsDone(step_id, pool_); }
 
   // Gives back every block, the last one first. The pool then reuses the end of a sequence before
   // its beginning, which other requests are likelier to share. The table is empty afterwards.
@@ -214,9 +203,9 @@ class KvCacheManager {
   // sliding window do not count.
   int64_t num_stored_tokens() const { return num_stored_tokens_; }
   // Blocks that become free when the swaps under way are done.
-  int32_t num_leaving_blocks() const { return static_cast<int32_t>(leaving_.size()); }
-  bool has_swaps_under_way() const { return !leaving_.empty() || !arriving_.empty(); }
-  const BlockPool& host_pool() const { return host_pool_; }
+  int32_t num_leaving_blocks() const { return swap_space_.num_leaving_blocks(); }
+  bool has_swaps_under_way() const { return swap_space_.is_any_copy_under_way(); }
+  const BlockPool& host_pool() const { return swap_space_.host_pool(); }
   // Blocks with at least one pin.
   int32_t num_pinned_blocks() const { return num_pinned_blocks_; }
   // Blocks in the prefix cache, both used and free.
@@ -252,39 +241,12 @@ class KvCacheManager {
                        std::span<const HostTable* const> host_tables = {}) const;
 
  private:
-  // A copy that the worker has not yet reported done. It holds a reference to its source block.
-  struct UnderWay {
-    uint64_t step_id = 0;
-    SwappedBlock copy;
-  };
-
-  // Copies that the step being planned already makes for other groups.
-  template <typename Src, typename Dst>
-  class StepCopies {
-   public:
-    // Returns the copies of step step_id, from source to destination. Forgets other steps' copies.
-    std::unordered_map<Src, Dst>& Of(uint64_t step_id) {
-      if (std::exchange(step_id_, step_id) != step_id) {
-        copies_.clear();
-      }
-      return copies_;
-    }
-
-   private:
-    uint64_t step_id_ = 0;
-    std::unordered_map<Src, Dst> copies_;
-  };
-
   void CheckOccupancy(std::span<const BlockTable* const> tables) const;
 
   // Takes blocks from the pool. The caller must Unlist them, because their contents will change.
   [[nodiscard]] bool Allocate(int32_t num_blocks, std::vector<BlockId>& out);
   // Removes the block from the prefix cache, unless it is pinned.
   void Unlist(BlockId block_id);
-
-  // Returns the host block's number in host_pool_. Host blocks are numbered from 0, but a pool's
-  // blocks from 1.
-  static BlockId InPool(HostBlockId host_block) { return host_block + 1; }
 
   int32_t NumPassedBlocks(int32_t num_computed_tokens) const;
   bool IsLastFull(const BlockTable& table) const {
@@ -293,15 +255,10 @@ class KvCacheManager {
   int64_t NumStoredTokens(const BlockTable& table) const;
 
   BlockPool pool_;
-  BlockPool host_pool_;
   PrefixCache cache_;
   std::vector<int32_t> num_pins_;  // by block
   int32_t num_pinned_blocks_ = 0;
-  std::deque<UnderWay> leaving_;                     // copies to host memory, in order of steps
-  std::deque<UnderWay> arriving_;                    // copies from host memory, in order of steps
-  std::unordered_map<BlockId, int32_t> num_copies_;  // copies in leaving_, by source block
-  StepCopies<BlockId, HostBlockId> leaving_now_;
-  StepCopies<HostBlockId, BlockId> arriving_now_;
+  SwapSpace swap_space_;
   int32_t block_size_tokens_;
   int32_t sliding_window_;
   int64_t num_stored_tokens_ = 0;

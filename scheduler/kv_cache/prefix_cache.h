@@ -1,6 +1,6 @@
 // PrefixCache finds blocks by their contents. A full block is listed under its BlockHash, from the
-// step that computes it until the block is handed out for other contents. It stays listed while it
-// is used, pending or free. A free block that a lookup finds is taken from the free list
+// step that computes it until the block is handed out for other contents. The block stays listed
+// while it is used, pending or free. A free block that a lookup finds is taken from the free list
 // (BlockPool::Touch) and used again with its contents.
 //
 // If several blocks have the same contents, only the block inserted first is listed.
@@ -53,9 +53,9 @@ class PrefixCache {
 
   static constexpr BlockId kNone = -1;
 
-  std::vector<BlockId> first_;                     // heads of chains, by the hash's low bits
-  std::vector<BlockId> next_;                      // by block: next block of its chain, or kNone
-  std::vector<std::optional<BlockHash>> hash_of_;  // by block: hash under which it is listed
+  std::vector<BlockId> first_;  // heads of chains, indexed by a hash's low bits
+  std::vector<BlockId> next_;   // for each block: next block of its chain, or kNone
+  std::vector<std::optional<BlockHash>> hash_of_;  // for each block: hash that lists it
   int32_t size_ = 0;
   mutable int64_t num_lookups_ = 0;
 };

@@ -1,7 +1,8 @@
 // Inbox is the only queue into the loop. Client requests, aborts, operator calls and events of the
 // workers all pass through it. TenantShares limits the number of waiting requests and of waiting
-// calls to pin a prefix. Other events are never refused, since every one of them must arrive. They
-// need no bound: there is at most one abort per admitted request, one reply per step, and so on.
+// calls to pin a prefix. The inbox never refuses other events, since each of these events must
+// arrive. Other events need no bound: there is at most one abort per admitted request, one reply
+// per step, and so on.
 //
 // Thread safety: every method may be called from any thread.
 #ifndef QUIRE_SCHEDULER_LOOP_INBOX_H_
@@ -37,8 +38,8 @@
 
 namespace quire {
 
-// A client's request. The loop and the gRPC call share the stream, and either can be the first to
-// let go of it.
+// A client's request. The loop and the gRPC call share ownership of the stream, and either can be
+// the first to drop its reference.
 struct AddRequest {
   Request request;
   OutputOptions output;
@@ -88,7 +89,7 @@ struct GroupLost {
 };
 
 // This scheduler becomes a standby, or stops being one (scheduler_incarnation is 0). It becomes a
-// standby if another scheduler holds the workers, or perhaps holds them. If this scheduler had an
+// standby if another scheduler holds the workers or may hold the workers. If this scheduler had an
 // epoch, that epoch's GroupLost was posted before.
 struct GroupStandby {
   uint64_t scheduler_incarnation = 0;  // the holder's, kUnknownScheduler, or 0
@@ -112,7 +113,7 @@ using LoopEvent = std::variant<AddRequest,
                                GroupStandby,
                                Stop>;
 
-// Event names by LoopEvent::index.
+// Names of the events, indexed by LoopEvent::index().
 inline constexpr std::array<std::string_view, std::variant_size_v<LoopEvent>> kLoopEventNames = {
     "add_request",
     "abort_request",

@@ -47,7 +47,7 @@ struct RequestObservation {
   int32_t num_prompt_tokens = 0;
   int32_t max_tokens = 0;
   int32_t longest_new_output = 0;               // most tokens that one sequence got in this stream
-  std::vector<int32_t> num_output_tokens = {};  // by sequence; tokens of earlier streams included
+  std::vector<int32_t> num_output_tokens = {};  // per sequence; tokens of earlier streams included
 };
 
 class LoopObserver {

@@ -21,8 +21,8 @@
 
 namespace quire {
 
-// Upper bound on the tokens of a message. It keeps a message with logprobs far below the 4 MiB that
-// gRPC clients accept by default.
+// Upper bound on the tokens of a message. This bound keeps a message with logprobs far below the 4
+// MiB that gRPC clients accept by default.
 inline constexpr size_t kMaxTokensPerMessage = 1024;
 // Upper bound on the bytes of a message's tokens (BytesOnWire in outbox.cc): half of
 // kPublicMaxSendBytes. The other half has room for the end of a sequence, or for a single large

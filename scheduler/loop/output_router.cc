@@ -31,7 +31,7 @@ absl::Status StatusOf(FinishReason reason, const absl::Status& abort_status) {
     case FinishReason::kNonFinite:
       return Error(absl::StatusCode::kInternal,
                    "NON_FINITE_LOGITS",
-                   "model: its output was not a number, twice");
+                   "model: its logits were NaN or infinite twice");
     case FinishReason::kNoCapacity:
       return NoCapacityStatus();
     case FinishReason::kWorkerCrash:
@@ -77,26 +77,27 @@ bool SkipReceived(const std::vector<ReceivedOutput>& received, SequenceUpdate& u
 }  // namespace
 
 absl::Status WorkerCrashStatus(std::string_view field) {
-  return WithMetadata(Error(absl::StatusCode::kInternal,
-                            "WORKER_CRASH",
-                            absl::StrCat(ToAbsl(field),
-                                         ": crashed its workers ",
-                                         kMaxCrashes,
-                                         " times, the last three alone")),
-                      "crashes",
-                      absl::StrCat(kMaxCrashes));
+  return WithMetadata(
+      Error(absl::StatusCode::kInternal,
+            "WORKER_CRASH",
+            absl::StrCat(ToAbsl(field),
+                         ": its workers crashed ",
+                         kMaxCrashes,
+                         " times, the last three times while they computed nothing else")),
+      "crashes",
+      absl::StrCat(kMaxCrashes));
 }
 
 absl::Status DeadlineUnreachableStatus() {
   return Error(absl::StatusCode::kResourceExhausted,
                "DEADLINE_UNREACHABLE",
-               "deadline: will have passed before the request is complete");
+               "deadline: would pass before the request completes");
 }
 
 absl::Status NoCapacityStatus() {
   return Error(absl::StatusCode::kResourceExhausted,
                "EXCEEDS_CAPACITY",
-               "request: does not fit the memory of the workers that are left");
+               "request: no longer fits the KV cache, because the new workers have less memory");
 }
 
 absl::Status SlowConsumerStatus() {

@@ -56,7 +56,7 @@ struct OutputOptions {
   std::optional<int32_t> num_best;          // with best_of: number of sequences to send
   std::vector<std::string> stop_strings;    // for SequenceEnd::matched_stop
   std::optional<StopMatcher> stop_matcher;  // matches stop_strings; nullopt without stop strings
-  std::vector<ReceivedOutput> received;     // by sequence index in the stream; empty: none
+  std::vector<ReceivedOutput> received;     // one per sequence of the stream, or empty
 
   // Returns the OutputText of a sequence that follows this prompt and has no token yet.
   OutputText NewText(std::span<const TokenId> prompt) const;
@@ -107,7 +107,7 @@ class OutputRouter {
   Published Publish(std::span<const OutputEvent> events, Instant now);
 
   // Finds the streams that have unsent output and have sent nothing since `before`. Ends such a
-  // stream if its request is closed; returns the requests of the others, which are open.
+  // stream if its request is closed. Returns the open requests among the requests of these streams.
   std::vector<RequestId> FindStalled(Instant before);
 
   size_t num_open() const { return requests_.size(); }

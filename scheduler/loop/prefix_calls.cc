@@ -10,9 +10,10 @@ namespace quire {
 namespace {
 
 absl::Status NoRoom() {
-  return Error(absl::StatusCode::kResourceExhausted,
-               "PINNED_SHARE",
-               "prefix: more of the KV cache than pinned prefixes may take");
+  return Error(
+      absl::StatusCode::kResourceExhausted,
+      "PINNED_SHARE",
+      "prefix: pinned prefixes would exceed their share of the KV cache (--max-pinned-share)");
 }
 
 absl::Status RefusalOf(PinOutcome outcome) {
@@ -23,16 +24,17 @@ absl::Status RefusalOf(PinOutcome outcome) {
     case PinOutcome::kDisabled:
       return Error(absl::StatusCode::kFailedPrecondition,
                    "PREFIX_CACHE_OFF",
-                   "server: prefix caching is off, so nothing can be pinned");
+                   "server: prefixes cannot be pinned, because prefix caching is off "
+                   "(--enable-prefix-caching)");
     case PinOutcome::kNoLimits:
       return Error(
           absl::StatusCode::kUnavailable, "LOADING", "server: no worker has been ready so far");
     case PinOutcome::kTooMany:
       return Error(absl::StatusCode::kResourceExhausted,
                    "TOO_MANY_PREFIXES",
-                   "server: as many prefixes are pinned as it keeps");
+                   "server: the maximum number of prefixes is pinned; unpin one first");
     case PinOutcome::kTooShort:
-      return InvalidArgument("PREFIX_TOO_SHORT", "prefix: fills no block of the KV cache");
+      return InvalidArgument("PREFIX_TOO_SHORT", "prefix: shorter than one block of the KV cache");
     case PinOutcome::kTooLong:
       return InvalidArgument("PROMPT_TOO_LONG", "prefix: leaves no room for output");
     case PinOutcome::kExceedsShare:
@@ -40,7 +42,7 @@ absl::Status RefusalOf(PinOutcome outcome) {
     case PinOutcome::kStarvesRequest:
       return Error(absl::StatusCode::kResourceExhausted,
                    "PINNED_CAPACITY",
-                   "prefix: a request that is being served would no longer fit the KV cache");
+                   "prefix: if it were pinned, an open request would no longer fit the KV cache");
   }
   return absl::OkStatus();
 }
@@ -74,7 +76,8 @@ void PrefixCalls::Unpin(RecordedCore& core, const UnpinCall& call) {
     if (waiting.id != call.id) {
       return false;
     }
-    waiting.answer(Error(absl::StatusCode::kAborted, "UNPINNED", "prefix: unpinned meanwhile"));
+    waiting.answer(
+        Error(absl::StatusCode::kAborted, "UNPINNED", "prefix: unpinned before it was computed"));
     return true;
   });
   call.answer(
@@ -91,7 +94,7 @@ void PrefixCalls::AnswerWaiting(const RecordedCore& core, bool has_workers) {
                       ? WorkerCrashStatus("prefix")
                       : Error(absl::StatusCode::kInternal,
                               "NON_FINITE_LOGITS",
-                              "prefix: the model's output was not finite, twice"));
+                              "prefix: the model's logits were NaN or infinite twice"));
       return true;
     }
     if (info->state == PrefixState::kPinned) {

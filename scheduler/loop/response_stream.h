@@ -44,8 +44,8 @@ struct SequenceUpdate {
   int32_t first_position = 0;
   std::vector<TokenId> token_ids;
   std::string text;
-  std::vector<uint32_t> text_ends;       // by token: end of the token's bytes in text
-  std::vector<OutputLogprobs> logprobs;  // one per token if asked for, else empty
+  std::vector<uint32_t> text_ends;       // for each token: end of its bytes in text
+  std::vector<OutputLogprobs> logprobs;  // one per token, or empty without logprobs
   std::optional<SequenceEnd> end;
 };
 

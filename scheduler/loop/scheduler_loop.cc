@@ -20,7 +20,8 @@ namespace {
 constexpr int64_t kStallCheckIntervalNs = kNanosPerSecond;
 constexpr int64_t kLoadingLogIntervalNs = 10 * kNanosPerSecond;
 constexpr int64_t kProbeIntervalNs = 5 * kNanosPerSecond;
-// The loop turns at least this often, so that its liveness can be watched.
+// The loop turns at least this often, so that the liveness check can tell an idle loop from a stuck
+// one.
 constexpr absl::Duration kMaxIdleWait = absl::Seconds(1);
 
 absl::Status RefusalOf(AddOutcome outcome) {
@@ -40,8 +41,9 @@ absl::Status RefusalOf(AddOutcome outcome) {
     case AddOutcome::kTooLong:
       return InvalidArgument("PROMPT_TOO_LONG", "prompt: leaves no room for output");
     case AddOutcome::kNeverFits:
-      return InvalidArgument("EXCEEDS_CAPACITY",
-                             "request: n times prompt and max_tokens exceed the KV cache");
+      return InvalidArgument(
+          "EXCEEDS_CAPACITY",
+          "request: n sequences of prompt and max_tokens do not fit the KV cache");
     case AddOutcome::kQueued:
       break;
   }
@@ -237,7 +239,7 @@ void SchedulerLoop::Handle(GroupReady& ready) {
     LogCacheSize(ready.limits);
   }
   if (config_.core.preemption_mode == PreemptionMode::kSwap && ready.limits.num_host_blocks == 0) {
-    LogWarning("no worker has swap space: blocks are computed again");
+    LogWarning("workers have no swap space (--swap-space), so preempted requests are recomputed");
   }
   epoch_ = ready.group_epoch;
   block_bytes_ = ready.block_bytes;
@@ -268,7 +270,7 @@ void SchedulerLoop::Handle(StepReply& reply) {
     return;
   }
   if (!reply.result.failed_swap_ins.empty()) {
-    LogWarning("blocks did not come back from host memory; their requests are recomputed",
+    LogWarning("swapping blocks in from host memory failed; their requests are recomputed",
                {{"step_id", absl::StrCat(reply.result.header.step_id)},
                 {"blocks", absl::StrCat(reply.result.failed_swap_ins.size())}});
   }
@@ -287,7 +289,7 @@ void SchedulerLoop::Handle(StepReply& reply) {
   wait_.OnTokens();
   needs_answer_ = false;
   if (unproven_.has_value()) {
-    LogInfo("the workers gave a token: requests are taken again");
+    LogInfo("workers computed a token; the scheduler accepts requests again");
     Announce(*std::exchange(unproven_, std::nullopt));
   }
 }
@@ -298,7 +300,7 @@ void SchedulerLoop::Handle(GroupLoading& loading) {
   wait_.OnLoading(now_);
   if (now_ >= next_loading_log_) {
     next_loading_log_ = now_ + kLoadingLogIntervalNs;
-    LogInfo("worker loads its model",
+    LogInfo("worker is loading its model",
             {{"rank", absl::StrCat(loading.rank)},
              {"loaded_bytes", absl::StrCat(loading.loaded_bytes)},
              {"total_bytes", absl::StrCat(loading.total_bytes)}});
@@ -316,8 +318,8 @@ void SchedulerLoop::Handle(GroupStandby& standby) {
   if (stands_by_) {
     const bool is_cut_off = standby.scheduler_incarnation == kUnknownScheduler;
     LogWarning(
-        is_cut_off ? "no worker is heard of; another scheduler may have them, and this one "
-                     "stands by"
+        is_cut_off ? "no worker can be reached; another scheduler may have the workers, so this "
+                     "one stands by"
                    : "another scheduler has the workers; this one stands by",
         {{"its_incarnation", is_cut_off ? "unknown" : absl::StrCat(standby.scheduler_incarnation)},
          {"ended_requests", absl::StrCat(router_.num_open())}});
@@ -326,7 +328,8 @@ void SchedulerLoop::Handle(GroupStandby& standby) {
     AbortRequests(SupersededStatus());
     prefix_calls_.FailWaiting(SupersededStatus());
   } else {
-    LogInfo("no scheduler holds the workers any more; this one asks for them when all are there");
+    LogInfo(
+        "no scheduler has the workers any more; this one takes them over once all are reachable");
     wait_.Restart(now_);
   }
   has_given_up_ = false;
@@ -423,12 +426,12 @@ void SchedulerLoop::GiveUp() {
                             "WORKERS_FAIL",
                             absl::StrCat("server: the workers were lost ",
                                          num_failed,
-                                         " times in a row before they gave a token"))
+                                         " times in a row before they computed a token"))
                     : Error(absl::StatusCode::kUnavailable,
                             "WORKER_TIMEOUT",
-                            "server: no worker group for longer than --worker-timeout");
+                            "server: --worker-timeout has passed without a ready worker group");
   if (!std::exchange(has_given_up_, true)) {
-    LogError("gives up waiting for workers; requests end, and new ones are refused",
+    LogError("the wait for workers timed out; open requests end and new ones are refused",
              {{"reason", ReasonOf(status)},
               {"failed_epochs", absl::StrCat(num_failed)},
               {"cause", wait_.cause().ToString()}});

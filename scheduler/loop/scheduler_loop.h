@@ -11,7 +11,7 @@
 // scheduler has taken over the workers, the loop stands by. It ends every request with UNAVAILABLE
 // SUPERSEDED, so that clients resume their requests at the other scheduler.
 //
-// Thread safety: Run and Turn from one thread. Everything else talks through the inbox.
+// Thread safety: Run and Turn from one thread. Other threads reach the loop only through the inbox.
 // Invariants:    at most one step is unanswered; a stream gets a token only after its commit.
 #ifndef QUIRE_SCHEDULER_LOOP_SCHEDULER_LOOP_H_
 #define QUIRE_SCHEDULER_LOOP_SCHEDULER_LOOP_H_

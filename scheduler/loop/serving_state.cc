@@ -10,7 +10,7 @@ namespace quire {
 absl::Status SupersededStatus() {
   return Error(absl::StatusCode::kUnavailable,
                "SUPERSEDED",
-               "server: its workers have another scheduler, or are out of its reach");
+               "server: another scheduler has its workers, or its workers are unreachable");
 }
 
 ServingState::Snapshot ServingState::Get() const {
@@ -34,9 +34,10 @@ absl::Status ServingState::CheckAdmission() const {
     case Group::kStandby:
       return Error(absl::StatusCode::kUnavailable,
                    "STANDBY",
-                   "server: another scheduler has the workers; this one stands by");
+                   "server: is a standby, because another scheduler has the workers");
     case Group::kGivenUp:
-      return Error(absl::StatusCode::kUnavailable, "NO_WORKERS", "server: no worker answers");
+      return Error(
+          absl::StatusCode::kUnavailable, "NO_WORKERS", "server: no worker group is ready");
     case Group::kReady:
     case Group::kLost:
       return absl::OkStatus();

@@ -9,7 +9,7 @@ namespace quire {
 absl::Status TenantLimitStatus() {
   return Error(absl::StatusCode::kResourceExhausted,
                "TENANT_LIMIT",
-               "tenant: as much of it is waiting as there is room for others");
+               "tenant: its waiting requests fill its share of the queue");
 }
 
 TenantShares::Answer TenantShares::Take(const std::string& tenant,
@@ -45,7 +45,7 @@ void TenantShares::Release(const std::string& tenant, bool is_resumed, const Loa
   side.all.num_bytes -= load.num_bytes;
   QUIRE_CHECK(side.all.num_requests >= 0 && side.all.num_bytes >= 0);
   // TaskPool releases a request's count first and its bytes later. If the request had 0 bytes, the
-  // first release may have erased the tenant, so the second one must do nothing.
+  // first release may have erased the tenant, so the second release must do nothing.
   if (!bounds_.has_shares || (load.num_requests == 0 && load.num_bytes == 0)) {
     return;
   }

@@ -4,7 +4,7 @@
 //
 // The log line distinguishes a loop that is blocked from a machine with too few processors. cpu_ms
 // is the time in which the thread computed; cpu_wait_ms is the time in which it was runnable but
-// another thread had the processor. Both also cover up to kReadIntervalNs of time before the turn,
+// another thread had the processor. Both times also cover up to kReadIntervalNs before the turn,
 // because the thread's times are not read at the start of every turn: reading them costs two system
 // calls.
 //

@@ -1,7 +1,7 @@
 // WorkerWait measures how long requests wait for workers to give a token: the time without a group,
 // plus the time of failed epochs. An epoch failed if it was lost before its first token. Time in
 // which a worker makes progress in loading does not count. A failed epoch counts for at most
-// kMaxPerEpochNs, since some of its time can be a long step that was no fault.
+// kMaxPerEpochNs, because a long step without any fault can be part of its time.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
@@ -21,7 +21,7 @@ namespace quire {
 class WorkerWait {
  public:
   // Upper bound on the time that a failed epoch adds to the wait. Longer than the default lease and
-  // the default step timeout, within which a fault is found.
+  // the default step timeout, which bound the time until a fault is detected.
   static constexpr int64_t kMaxPerEpochNs = 6 * kNanosPerSecond;
 
   // Begins with a wait, since there is no group yet.

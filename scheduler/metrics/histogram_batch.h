@@ -65,7 +65,7 @@ class HistogramBatch {
 
   HistogramPair pair_;
   std::vector<int64_t> bounds_ns_;  // ascending
-  std::vector<double> counts_;      // by bound; the last one counts durations above all bounds
+  std::vector<double> counts_;      // per bound; the last counts durations above all bounds
   int64_t sum_ns_ = 0;
   bool is_empty_ = true;
   int64_t last_ns_ = 0;  // observed num_last_ times, which are not in counts_ yet

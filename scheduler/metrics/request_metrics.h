@@ -29,7 +29,7 @@ class RequestMetrics {
 
   void OnFirstToken(int64_t latency_ns) { first_token_.ObserveNanos(latency_ns); }
   void OnInterToken(int64_t latency_ns) { inter_token_.ObserveNanos(latency_ns); }
-  // Exports what OnInterToken has gathered.
+  // Exports the latencies that OnInterToken has gathered.
   void Flush() { inter_token_.Flush(); }
   void OnEnd(const RequestObservation& request);
 

@@ -48,7 +48,7 @@ grpc::ServerUnaryReactor* AdminService::PinPrefix(grpc::CallbackServerContext* c
     reactor->Finish(ToPublicStatus(status));
     return reactor;
   }
-  LogCaller("a prefix is to be pinned", *context);
+  LogCaller("operator asks to pin a prefix", *context);
   if (!message->has_text()) {
     Pin(*message, context, reactor, response);
     return reactor;
@@ -150,7 +150,7 @@ grpc::ServerUnaryReactor* AdminService::UnpinPrefix(grpc::CallbackServerContext*
     reactor->Finish(ToPublicStatus(parsed));
     return reactor;
   }
-  LogCaller("a prefix is to be unpinned", *context);
+  LogCaller("operator asks to unpin a prefix", *context);
   const RequestId id(message.prefix_id());
   parts_.inbox->Post(
       UnpinCall{.id = id, .answer = [this, id, reactor, response](const absl::Status& status) {
@@ -188,16 +188,17 @@ void AdminService::RestorePrefixes() {
       } else if (ReasonOf(info.status()) == "UNPINNED") {
         store_->Forget(prefix);
       } else if (ReasonOf(info.status()) == "WORKER_CRASH") {
-        LogWarning("a prefix that crashed its workers is pinned no longer",
+        LogWarning("a pinned prefix crashed its workers and is no longer pinned",
                    {{"cause", info.status().ToString()}});
         store_->Forget(prefix);
         store_->SaveLater([](const absl::Status& saved) {
           if (!saved.ok()) {
-            LogWarning("pinned prefixes are not saved", {{"cause", std::string(saved.message())}});
+            LogWarning("pinned prefixes could not be saved",
+                       {{"cause", std::string(saved.message())}});
           }
         });
       } else {
-        LogWarning("a prefix was not pinned again; it stays in the file",
+        LogWarning("a saved prefix could not be pinned; it stays in the file",
                    {{"cause", info.status().ToString()}});
       }
     };

@@ -1,6 +1,6 @@
-// GenerateCall is one Generate call, from its first byte to its status. It checks the request, has
-// the prompt's text tokenized, hands the request to the loop, and writes the output as fast as the
-// client reads.
+// GenerateCall is one Generate call, from its first byte to its status. It checks the request, lets
+// the task pool tokenize the prompt's text, hands the request to the loop, and writes the output as
+// fast as the client reads.
 //
 //   gRPC thread: parse, check ── TaskPool: tokenize ── Inbox ── loop: Write ... End
 //
@@ -125,7 +125,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   Outbox outbox_ ABSL_GUARDED_BY(mutex_);
   std::optional<RequestId> loop_id_ ABSL_GUARDED_BY(mutex_);   // set on admission
   std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);  // set if aborted before admission
-  bool is_abort_posted_ ABSL_GUARDED_BY(mutex_) = false;       // the loop was told to abort
+  bool is_abort_posted_ ABSL_GUARDED_BY(mutex_) = false;       // AbortRequest was posted
   std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mutex_);
   bool is_registered_ ABSL_GUARDED_BY(mutex_) = false;  // live_requests has the call
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -46,8 +46,9 @@ absl::Status CheckId(std::string_view reason,
                                         static_cast<int64_t>(max_bytes)));
   }
   if (!IsIdText(id)) {
-    return InvalidArgument(reason,
-                           absl::StrCat(ToAbsl(field), ": only letters, digits, '.', '_' and '-'"));
+    return InvalidArgument(
+        reason,
+        absl::StrCat(ToAbsl(field), ": may contain only letters, digits, '.', '_' and '-'"));
   }
   return absl::OkStatus();
 }
@@ -169,7 +170,7 @@ absl::Status SetBeamSampling(const v1::GenerateRequest& message,
   for (const auto& [is_set, field] : conflicts) {
     if (is_set) {
       return InvalidArgument("CONFLICTING_FIELDS",
-                             absl::StrCat(ToAbsl(field), ": does not go with beam_search"));
+                             absl::StrCat(ToAbsl(field), ": cannot be combined with beam_search"));
     }
   }
   spec->request.sampling.temperature = 0.0F;
@@ -283,7 +284,9 @@ absl::Status SetLengths(const v1::StoppingParams& asked,
     params.banned_before_min_tokens = spec->request.stop_token_ids;
     if (static_cast<int64_t>(params.banned_before_min_tokens.size()) >=
         rules.model->config.vocab_size) {
-      return InvalidArgument("NO_TOKEN_ALLOWED", "stopping.stop_token_ids: leaves no token");
+      return InvalidArgument(
+          "NO_TOKEN_ALLOWED",
+          "stopping.stop_token_ids: bans every token of the model until min_tokens");
     }
   }
   return absl::OkStatus();
@@ -309,7 +312,8 @@ absl::Status SetCaching(const v1::GenerateRequest& message,
   QUIRE_RETURN_IF_ERROR(CheckCacheSalt(message.cache_salt()));
   if (rules.requires_cache_salt && message.cache_salt().empty() && !message.bypass_prefix_cache()) {
     return InvalidArgument("CACHE_SALT",
-                           "cache_salt: is empty, and this server has --require-cache-salt");
+                           "cache_salt: must be set (server runs with --require-cache-salt), or "
+                           "set bypass_prefix_cache");
   }
   spec->request.cache_salt = message.cache_salt();
   spec->request.bypasses_prefix_cache = message.bypass_prefix_cache();
@@ -320,7 +324,9 @@ absl::Status SetTurn(const v1::GenerateRequest& message,
                      const RequestRules& rules,
                      GenerateSpec* spec) {
   if (message.has_priority() && !rules.has_priorities) {
-    return InvalidArgument("PRIORITY", "priority: this server has no --scheduling-policy=priority");
+    return InvalidArgument(
+        "PRIORITY",
+        "priority: can be set only if the server runs with --scheduling-policy=priority");
   }
   if (std::abs(int64_t{message.priority()}) > kMaxPriority) {
     return InvalidArgument(
@@ -332,7 +338,7 @@ absl::Status SetTurn(const v1::GenerateRequest& message,
   if (!rules.tenant.empty() && !message.tenant().empty() && message.tenant() != rules.tenant) {
     return Error(absl::StatusCode::kPermissionDenied,
                  "TENANT_OF_KEY",
-                 "tenant: is not the one of the API key");
+                 "tenant: differs from the tenant of the API key");
   }
   spec->request.tenant = rules.tenant.empty() ? message.tenant() : rules.tenant;
   return absl::OkStatus();
@@ -362,13 +368,14 @@ absl::Status CheckModelName(std::string_view name, const ServedModel& model) {
   });
   if (name.size() > kMaxModelNameBytes || has_control) {
     return InvalidArgument("MODEL_NAME",
-                           "model: at most 256 bytes, none of them control characters");
+                           "model: must have at most 256 bytes and no control characters");
   }
   if (name.empty() ||
       std::find(model.names.begin(), model.names.end(), name) != model.names.end()) {
     return absl::OkStatus();
   }
-  return Error(absl::StatusCode::kNotFound, "MODEL", "model: is not served here");
+  return Error(
+      absl::StatusCode::kNotFound, "MODEL", "model: this server serves no model of that name");
 }
 
 absl::Status CheckCacheSalt(std::string_view salt) {

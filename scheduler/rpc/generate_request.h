@@ -3,7 +3,7 @@
 //
 // Two steps, because the tokenizer runs between them, on another thread:
 //   CheckGenerateRequest   checks and sets all fields that do not depend on the prompt's tokens
-//   SetPrompt              sets the prompt; checks and sets the fields that depend on it
+//   SetPrompt              sets the prompt; checks and sets the fields that depend on the prompt
 //
 // Thread safety: pure functions, safe from any thread.
 // Errors:        kInvalidArgument, with a reason that names the broken rule (README.md in this
@@ -50,7 +50,7 @@ struct GenerateSpec {
   std::vector<TokenId> token_ids;
   bool add_special_tokens = true;
   bool parse_special_tokens = false;
-  std::optional<int32_t> max_tokens;  // the client's limit; nullopt: all that fit the context
+  std::optional<int32_t> max_tokens;  // the client's limit; nullopt: as many as fit the context
   bool is_length_promised = false;    // an earlier server has admitted max_tokens
   std::optional<int64_t> timeout_ms;
 

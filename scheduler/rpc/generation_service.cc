@@ -151,7 +151,7 @@ absl::StatusOr<v1::TokenizeResponse> GenerationService::DoTokenize(
   v1::TokenizeResponse response;
   response.mutable_token_ids()->Add(ids.begin(), ids.end());
   if (response.ByteSizeLong() > kPublicMaxSendBytes) {
-    return InvalidArgument("PROMPT_TOO_LONG", "text: has more tokens than fit into an answer");
+    return InvalidArgument("PROMPT_TOO_LONG", "text: has more tokens than a response can hold");
   }
   return response;
 }

@@ -1,5 +1,5 @@
-// GenerationService is the public service. Every method is registered raw: wire_message.h parses
-// its messages, and says why.
+// GenerationService is the public service. Every method is registered raw, so gRPC passes bytes,
+// and wire_message.h parses the messages. That file says why.
 //
 // Thread safety: gRPC calls the methods from many threads at once.
 #ifndef QUIRE_SCHEDULER_RPC_GENERATION_SERVICE_H_

@@ -254,7 +254,7 @@ void GrpcWorkerGroup::Do(const ReportReady& action) {
   last_causes_.assign(last_causes_.size(), "");
   const Agreement& agreement = action.agreement;
   if (settings_.max_model_len.value_or(0) > agreement.limits.max_model_len) {
-    LogWarning("max_model_len is more than the KV cache holds",
+    LogWarning("max_model_len exceeds the KV cache, so a smaller limit is served",
                {{"asked", absl::StrCat(*settings_.max_model_len)},
                 {"served", absl::StrCat(agreement.limits.max_model_len)}});
   }
@@ -283,7 +283,7 @@ void GrpcWorkerGroup::Do(const ReportStandby& action) {
 
 void GrpcWorkerGroup::Do(const ReportRefused& action) {
   if (IsNews(action.rank, action.status)) {
-    LogWarning("worker refused; trying on",
+    LogWarning("worker refused; the scheduler tries again",
                {{"rank", absl::StrCat(action.rank)},
                 {"reason", ReasonOf(action.status)},
                 {"cause", std::string(action.status.message())}});
@@ -294,7 +294,7 @@ void GrpcWorkerGroup::Do(const ReportRefused& action) {
 void GrpcWorkerGroup::Do(const ReportAway& action) {
   if (IsNews(action.rank, action.status)) {
     LogWarning(
-        "worker not ready; trying on",
+        "worker not ready; the scheduler tries again",
         {{"rank", absl::StrCat(action.rank)}, {"cause", std::string(action.status.ToString())}});
   }
 }

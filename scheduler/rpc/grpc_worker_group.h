@@ -95,10 +95,10 @@ class GrpcWorkerGroup : public WorkerClient {
 
   absl::Mutex mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<WorkerLink>> links_ ABSL_GUARDED_BY(mutex_);  // by rank
+  std::vector<std::shared_ptr<WorkerLink>> links_ ABSL_GUARDED_BY(mutex_);  // of each rank
   std::vector<std::shared_ptr<WorkerLink>> closed_ ABSL_GUARDED_BY(mutex_);
   std::vector<RankStatus> ranks_ ABSL_GUARDED_BY(mutex_);         // last passed to on_ranks
-  std::vector<std::string> last_causes_ ABSL_GUARDED_BY(mutex_);  // by rank
+  std::vector<std::string> last_causes_ ABSL_GUARDED_BY(mutex_);  // of each rank
   v1::StepRequest request_ ABSL_GUARDED_BY(mutex_);               // reused by each step
   grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                 // the last plan, encoded
   uint64_t secret_epoch_ ABSL_GUARDED_BY(mutex_) = 0;

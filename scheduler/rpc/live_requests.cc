@@ -11,7 +11,9 @@ namespace quire {
 namespace {
 
 absl::Status Resumed() {
-  return Error(absl::StatusCode::kAborted, "RESUMED", "stream: the request goes on in another one");
+  return Error(absl::StatusCode::kAborted,
+               "RESUMED",
+               "stream: the client resumed the request on another stream");
 }
 
 }  // namespace

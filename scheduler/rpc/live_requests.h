@@ -38,11 +38,11 @@ class LiveRequests {
   absl::Status Add(const std::string& name, std::weak_ptr<Abortable> request);
 
   // Adds a resumed request that waits for a place in the queue. Until TakeOver or Remove, the name
-  // is in use, and Abort ends both this request and a live one of the same name.
+  // is in use, and Abort ends both this request and a live request of the same name.
   void AddResumed(const std::string& name, std::weak_ptr<Abortable> request);
 
   // Makes a resumed request, which now has a place in the queue, the live request of its name. The
-  // previous live request ends with ABORTED RESUMED, since its client is back.
+  // previous live request ends with ABORTED RESUMED, since its client now reads the new stream.
   // Errors: ABORTED RESUMED if the live request arrived after this request: the client has then
   // resumed once more and abandoned this request.
   absl::Status TakeOver(const std::string& name, const std::shared_ptr<Abortable>& request);

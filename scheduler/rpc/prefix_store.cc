@@ -78,12 +78,12 @@ absl::StatusOr<SavedPrefix> ParseLine(absl::string_view line) {
   }
   for (size_t i = 1; i < words.size(); ++i) {
     if (!absl::SimpleAtoi(words[i], &prefix.token_ids.emplace_back())) {
-      return Damaged("a token id is no number");
+      return Damaged("a token id is not a number");
     }
   }
   // HexStringToBytes does not check its digits; a wrong salt fails this comparison.
   if (prefix.token_ids.empty() || LineOf(prefix) != ToStd(line)) {
-    return Damaged("a line is not as it is written");
+    return Damaged("a line is malformed");
   }
   return prefix;
 }
@@ -102,7 +102,7 @@ absl::StatusOr<std::optional<std::string>> ReadFile(const std::string& path) {
     return Failed("read", path);
   }
   if (!S_ISREG(info.st_mode) || info.st_size > kMaxFileBytes) {
-    return Failed("read", path, "it is no file of pinned prefixes");
+    return Failed("read", path, "it is not a file of pinned prefixes");
   }
   std::string text(static_cast<size_t>(info.st_size), '\0');
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
@@ -167,11 +167,11 @@ std::string EncodePrefixes(const std::vector<SavedPrefix>& prefixes) {
 absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text) {
   const size_t head_size = kTitle.size() + kHashDigits + 1;
   if (!text.starts_with(kTitle) || text.size() < head_size || text[head_size - 1] != '\n') {
-    return Damaged("it is no file of pinned prefixes");
+    return Damaged("it is not a file of pinned prefixes");
   }
   const std::string_view body = text.substr(head_size);
   if (text.substr(kTitle.size(), kHashDigits) != HashOf(body)) {
-    return Damaged("it is not as it was written");
+    return Damaged("its checksum does not match its contents");
   }
   std::vector<SavedPrefix> prefixes;
   for (absl::string_view line : absl::StrSplit(ToAbsl(body), '\n', absl::SkipEmpty())) {
@@ -209,10 +209,10 @@ absl::Status PrefixStore::Load() {
   absl::StatusOr<std::vector<SavedPrefix>> prefixes = DecodePrefixes(*text);
   if (!prefixes.ok()) {
     const std::string aside = absl::StrCat(path_, ".damaged");
-    LogWarning("the file of pinned prefixes is damaged, and set aside; nothing is pinned",
+    LogWarning("the file of pinned prefixes is damaged, so it is renamed and no prefix is pinned",
                {{"cause", std::string(prefixes.status().message())}, {"now", aside}});
     return std::rename(path_.c_str(), aside.c_str()) == 0 ? absl::OkStatus()
-                                                          : Failed("set aside", path_);
+                                                          : Failed("rename", path_);
   }
   const MutexLock lock(mutex_);
   for (SavedPrefix& prefix : *prefixes) {
@@ -268,7 +268,7 @@ absl::Status PrefixStore::Save() {
   const MutexLock lock(save_mutex_);
   const std::vector<std::shared_ptr<const SavedPrefix>> all = Snapshot();
   if (all.size() > kMaxSavedPrefixes) {
-    return Failed("write", path_, "too many prefixes are in it that could not be pinned");
+    return Failed("write", path_, "it would hold too many prefixes that could not be pinned");
   }
   std::string body;
   for (const auto& prefix : all) {

@@ -35,7 +35,7 @@ absl::Status SetSeed(const v1::GenerateRequest& message, SamplingParams* samplin
   }
   const bool needs_seed = resume.sequences_size() > 0 && !sampling->is_greedy();
   return needs_seed && !message.sampling().has_seed()
-             ? InvalidArgument("MISSING_FIELD", "resume.seed: sampling goes on only with its seed")
+             ? InvalidArgument("MISSING_FIELD", "resume.seed: required to resume sampled sequences")
              : absl::OkStatus();
 }
 
@@ -44,16 +44,17 @@ absl::Status CheckFingerprint(const v1::Resume& resume, const RequestRules& rule
   if (fingerprint.empty()) {
     return resume.sequences_size() == 0
                ? absl::OkStatus()
-               : InvalidArgument("MISSING_FIELD",
-                                 "resume.determinism_fingerprint: needed with sequences");
+               : InvalidArgument(
+                     "MISSING_FIELD",
+                     "resume.determinism_fingerprint: required if resume.sequences is set");
   }
   if (fingerprint == rules.determinism_fingerprint) {
     return absl::OkStatus();
   }
   return Error(absl::StatusCode::kFailedPrecondition,
                "FINGERPRINT",
-               absl::StrCat("resume.determinism_fingerprint: this server would go on with other "
-                            "numbers; it is ",
+               absl::StrCat("resume.determinism_fingerprint: this server could compute different "
+                            "tokens; its fingerprint is ",
                             rules.determinism_fingerprint));
 }
 
@@ -65,7 +66,9 @@ absl::StatusOr<ResumedSequence> SequenceOf(const v1::ResumedSequence& from,
     return sequence;
   }
   if (from.token_ids_size() >= rules.max_model_len) {  // checked before the ids are copied
-    return Refuse("more tokens than the context", from.token_ids_size(), rules.max_model_len - 1);
+    return Refuse("a sequence has more tokens than the context allows",
+                  from.token_ids_size(),
+                  rules.max_model_len - 1);
   }
   sequence.token_ids.assign(from.token_ids().begin(), from.token_ids().end());
   // Unlike a prompt, output can hold an id that the tokenizer lacks, because the model can sample
@@ -82,7 +85,8 @@ absl::StatusOr<ResumedSequence> SequenceOf(const v1::ResumedSequence& from,
     return std::ranges::binary_search(stop_token_ids, id);
   };
   if (std::ranges::any_of(sequence.token_ids, ends)) {
-    return InvalidArgument("RESUME", "resume.sequences: a stop token has ended one of them");
+    return InvalidArgument("RESUME",
+                           "resume.sequences: a sequence without has_ended contains a stop token");
   }
   return sequence;
 }
@@ -99,7 +103,8 @@ absl::StatusOr<OutputText> Replay(const ResumedSequence& sequence,
     text.Push(sequence.token_ids[i]);
   }
   if (text.has_stopped()) {
-    return InvalidArgument("RESUME", "resume.sequences: a stop string has ended one of them");
+    return InvalidArgument("RESUME",
+                           "resume.sequences: a sequence without has_ended contains a stop string");
   }
   return text;
 }
@@ -126,7 +131,7 @@ absl::Status CheckPromisedLength(int64_t num_tokens, const RequestRules& rules) 
   return Error(absl::StatusCode::kFailedPrecondition,
                "CONTEXT",
                LimitMessage("resume.max_tokens",
-                            "prompt and promised output exceed this server's context",
+                            "prompt and resume.max_tokens exceed this server's context",
                             num_tokens,
                             rules.max_model_len));
 }
@@ -144,7 +149,7 @@ absl::Status SetResume(const v1::GenerateRequest& message,
   QUIRE_RETURN_IF_ERROR(SetSeed(message, &spec->request.sampling));
   const int32_t n = spec->output.num_best.value_or(spec->request.num_sequences);
   if (resume.sequences_size() != 0 && resume.sequences_size() != n) {
-    return Refuse("must be n of them, or none", resume.sequences_size(), n);
+    return Refuse("must have n entries or none", resume.sequences_size(), n);
   }
   for (const v1::ResumedSequence& from : resume.sequences()) {
     QUIRE_ASSIGN_OR_RETURN(ResumedSequence sequence,
@@ -178,7 +183,7 @@ absl::Status ReplayResumed(const StopCheck& stop_check, GenerateSpec* spec) {
   for (const ResumedSequence& sequence : request.resumed) {
     const auto num_tokens = static_cast<int32_t>(sequence.token_ids.size());
     if (num_tokens >= request.max_tokens) {
-      return Refuse("one has as many tokens as it may have, and has not ended",
+      return Refuse("a sequence without has_ended has reached max_tokens",
                     num_tokens,
                     request.max_tokens - 1);
     }

@@ -2,7 +2,7 @@
 // that no server could have sent, or that would have ended its sequence, is refused.
 //
 // Sampling continues after the resumed tokens (Request::resumed). Beam search and best_of > n send
-// nothing before their end, so they start anew and then send what the client lacks.
+// nothing before their end, so they start anew and then send the output that the client lacks.
 //
 // Thread safety: pure functions, safe from any thread.
 // Errors:        kInvalidArgument RESUME, MISSING_FIELD, CONFLICTING_FIELDS, TOKEN_ID_RANGE,

@@ -1,5 +1,5 @@
-// ServedModel is what the scheduler knows about the model: the numbers that bound a request, the
-// tokenizer and the defaults, but no weights.
+// ServedModel holds the parts of the model that the scheduler needs: the numbers that bound a
+// request, the tokenizer and the defaults, but no weights.
 //
 // Thread safety: immutable after LoadServedModel.
 #ifndef QUIRE_SCHEDULER_RPC_SERVED_MODEL_H_

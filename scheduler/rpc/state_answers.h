@@ -49,8 +49,8 @@ class StateAnswers {
   Inbox& inbox_;
   const ServingState& state_;
   Mutex mutex_;
-  std::shared_ptr<const LoopState> moment_ ABSL_GUARDED_BY(mutex_);  // last one; null: none yet
-  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);  // if not empty, the loop was asked
+  std::shared_ptr<const LoopState> moment_ ABSL_GUARDED_BY(mutex_);  // latest; null: none yet
+  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);  // if not empty, the loop has a call
 };
 
 }  // namespace quire

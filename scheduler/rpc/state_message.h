@@ -15,7 +15,7 @@ namespace quire {
 
 v1::GetLoadResponse LoadMessage(const ServingState::Snapshot& serving);
 
-// Takes readiness and ranks from `serving`, all else from `state`.
+// Takes readiness and ranks from `serving`, and all other fields from `state`.
 v1::GetStateResponse StateMessage(const ServedModel& model,
                                   ServingState::Snapshot serving,
                                   const LoopState& state);

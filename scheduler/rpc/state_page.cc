@@ -17,7 +17,7 @@ class StatePage::Latest {
     return state_;
   }
 
-  // Returns true if the caller must ask the loop. At most one question is open at a time.
+  // Returns true if the caller must ask the loop. At most one GetStateCall is open at a time.
   bool BeginAsking() {
     const MutexLock lock(mutex_);
     return !std::exchange(is_asking_, true);

@@ -23,7 +23,7 @@ using google::protobuf::UnknownFieldSet;
 
 absl::Status Malformed() {
   return InvalidArgument("MALFORMED_PROTO",
-                         "message: the bytes are not the message of this method");
+                         "message: the bytes are not a valid request message of this method");
 }
 
 absl::Status CountUnknown(const Message& message, size_t* num_bytes);

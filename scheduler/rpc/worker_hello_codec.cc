@@ -25,13 +25,15 @@ KvMemory KvMemoryOf(const v1::HandshakeResponse& response) {
 
 absl::StatusOr<WorkerHello> HelloOf(const v1::HandshakeResponse& response) {
   if (response.protocol_version() != kWorkerProtocolVersion) {
-    return Error(absl::StatusCode::kFailedPrecondition,
-                 "CONFIG_MISMATCH",
-                 absl::StrCat("protocol_version: the worker speaks another version (got ",
-                              response.protocol_version(),
-                              ", limit ",
-                              kWorkerProtocolVersion,
-                              ")"));
+    return Error(
+        absl::StatusCode::kFailedPrecondition,
+        "CONFIG_MISMATCH",
+        absl::StrCat(
+            "protocol_version: the worker's protocol version differs from the scheduler's (got ",
+            response.protocol_version(),
+            ", expected ",
+            kWorkerProtocolVersion,
+            ")"));
   }
   return WorkerHello{.uuid = response.worker_uuid(),
                      .config_hash = response.config_hash(),

@@ -37,8 +37,8 @@ WorkerPhase PhaseOf(v1::WorkerPhase phase) {
   }
 }
 
-// Returns the reported silence of the holder, clamped so that sums with other times cannot
-// overflow.
+// Returns how long the worker has heard nothing from the scheduler that holds it, as the worker
+// reports it, clamped so that sums with other times cannot overflow.
 int64_t SilenceNs(const v1::WatchReport& report) {
   return std::clamp<int64_t>(report.holder_silence_ms(), 0, kMaxSilenceMs) * kNanosPerMilli;
 }
@@ -66,7 +66,8 @@ absl::StatusOr<StepResult> ResultOf(const grpc::ByteBuffer& buffer) {
   grpc::ProtoBufferReader reader(&bytes);
   v1::StepResponse response;
   if (!response.ParseFromZeroCopyStream(&reader)) {
-    return InvalidArgument("MALFORMED_PROTO", "response: the bytes are not the message");
+    return InvalidArgument("MALFORMED_PROTO",
+                           "response: the bytes are not a valid response message");
   }
   return DecodeResult(response);
 }
@@ -145,13 +146,14 @@ void WorkerLink::OpenSteps() {
       self->callbacks_.on_answer(*std::move(result));
       return;
     }
-    LogError("a step was answered with nonsense", {{"cause", result.status().ToString()}});
+    LogError("a worker answered a step with an invalid result",
+             {{"cause", result.status().ToString()}});
     const bool is_damaged = ReasonOf(result.status()) == "DAMAGED";
     // Damage happens in transit, not in the step, so a damaged answer counts as a broken
     // connection.
-    self->callbacks_.on_steps_end(is_damaged
-                                      ? absl::UnavailableError("worker: its answer was damaged")
-                                      : absl::DataLossError("worker: answered with nonsense"));
+    self->callbacks_.on_steps_end(
+        is_damaged ? absl::UnavailableError("worker: its answer was damaged")
+                   : absl::DataLossError("worker: answered with an invalid result"));
   };
   steps_ = StepStream::Start(
       channel_,

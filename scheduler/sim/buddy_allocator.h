@@ -45,7 +45,7 @@ class BuddyAllocator {
 
   int32_t num_slots_;
   int32_t num_free_slots_;
-  // Beginnings of free chunks, by log2 of the length.
+  // free_[k] has the beginnings of the free chunks of 2^k slots.
   std::array<std::set<int32_t>, kNumOrders> free_;
 };
 

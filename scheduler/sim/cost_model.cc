@@ -128,8 +128,8 @@ ModelSpec Llama3Of70B() {
 }
 
 // Overhead of systems from the time of the PagedAttention paper: they drove the GPU from Python. In
-// vllm-project/vllm#6854 the GPU waits 5 to 13 ms for the CPU in every decode step. This is taken
-// as 5 ms for one sequence and 13 ms for a full batch of 256.
+// vllm-project/vllm#6854 the GPU waits 5 to 13 ms for the CPU in every decode step. The model takes
+// 5 ms for one sequence and 13 ms for a full batch of 256 sequences.
 constexpr StepOverhead kSystemsOf2023 = {.fixed_s = 5e-3, .per_sequence_s = 8e-3 / 256};
 
 // Overhead of vLLM 0.27, as measured by a third party: 541 us a step and 12.7 us a sequence.
@@ -193,7 +193,7 @@ absl::StatusOr<Platform> FindPlatform(std::string_view name) {
     absl::StrAppend(&names, names.empty() ? "" : ", ", platform.name);
   }
   return absl::NotFoundError(
-      absl::StrCat("platform ", std::string(name), " is not known; there are: ", names));
+      absl::StrCat("platform ", std::string(name), " is unknown; known platforms: ", names));
 }
 
 CostModel::CostModel(const Platform& platform, int32_t block_size_tokens)

@@ -23,7 +23,7 @@ struct FigureRow {
   std::string quantity;
   std::string paper;
   std::string ours;
-  std::string rule;  // what counts as a match
+  std::string rule;  // condition of a match
   Verdict verdict = Verdict::kNoPaperNumber;
 };
 

@@ -68,7 +68,7 @@ class LengthModel {
 
   LengthRules rules_;
   std::vector<double> prompt_;         // probability by prompt length, before max_total applies
-  std::vector<double> output_;         // the same by output length
+  std::vector<double> output_;         // probability by output length, before max_total applies
   std::vector<double> prompt_so_far_;  // running sums of prompt_
   std::vector<double> output_so_far_;
   double mean_prompt_ = 0;

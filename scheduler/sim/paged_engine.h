@@ -55,10 +55,10 @@ class PagedEngine : public Engine {
   int32_t num_beams_;
   bool checks_invariants_;
   SchedulerCore core_;
-  std::vector<Known> known_;  // by handle
+  std::vector<Known> known_;  // indexed by handle
   CandidateModel candidates_{1};
   SwapLink link_;
-  StepResult result_;  // of the running step
+  StepResult result_;  // result of the running step
   Instant begin_ = 0;  // time at which the running step was planned
 };
 

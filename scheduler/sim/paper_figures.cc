@@ -46,7 +46,7 @@ absl::StatusOr<Figure> MakeFigure(std::string_view name, const FigureOptions& op
   }
   return absl::InvalidArgumentError(absl::StrCat("figure ",
                                                  std::string(name),
-                                                 " is not known; there are: ",
+                                                 " is unknown; known figures: ",
                                                  absl::StrJoin(FigureNames(), ", ")));
 }
 

@@ -54,8 +54,8 @@ absl::StatusOr<Latencies> MeasureCell(SimConfig config, double link_speed, const
   return cell;
 }
 
-// Returns a trace at kOverload times the rate that `config` sustains. `config` recomputes preempted
-// groups.
+// Returns a trace at kOverload times the rate that `config` sustains. Callers pass a `config` with
+// preemption mode kRecompute.
 absl::StatusOr<Trace> OverloadTrace(const Dataset& dataset,
                                     double guess,
                                     const SimConfig& config,

@@ -104,10 +104,11 @@ absl::Status CheckRequest(const SimConfig& config, const SimRequest& request, si
   // FasterTransformer's steps have no limit.
   if (config.policy != MemoryPolicy::kPaged && config.policy != MemoryPolicy::kFasterTransformer &&
       int64_t{config.group_size()} * request.prompt_tokens > config.max_tokens_per_step) {
-    return Refuse(absl::StrCat("request ", index, ": its prompt is longer than a step may be"));
+    return Refuse(
+        absl::StrCat("request ", index, ": the prompt has more tokens than a step may have"));
   }
   if (!FitsPool(config, request)) {
-    return Refuse(absl::StrCat("request ", index, ": can never fit the pool"));
+    return Refuse(absl::StrCat("request ", index, ": does not fit the KV pool even alone"));
   }
   return absl::OkStatus();
 }
@@ -151,10 +152,10 @@ absl::StatusOr<MemoryPolicy> ParseMemoryPolicy(std::string_view name) {
       return policy;
     }
   }
-  return Refuse(absl::StrCat("policy ",
-                             std::string(name),
-                             " is not known; there are: paged, orca-max, orca-pow2, orca-oracle, "
-                             "faster-transformer"));
+  return Refuse(absl::StrCat(
+      "policy ",
+      std::string(name),
+      " is unknown; must be paged, orca-max, orca-pow2, orca-oracle or faster-transformer"));
 }
 
 absl::Status Validate(const SimConfig& config, const Trace& trace) {
@@ -165,7 +166,9 @@ absl::Status Validate(const SimConfig& config, const Trace& trace) {
   if (std::min(config.num_sequences, config.num_beams) != 1 ||
       config.num_beams > BeamSearchParams::kMaxBeams ||
       config.group_size() > config.max_sequences) {
-    return Refuse("several sequences or beams: one of the two, and within a step");
+    return Refuse(
+        "a request may have several sequences or several beams, not both, and at most as many as a "
+        "step");
   }
   if (trace.shared_prefix_tokens < 0) {
     return Refuse("the shared prefix must not be negative");
@@ -173,10 +176,11 @@ absl::Status Validate(const SimConfig& config, const Trace& trace) {
   for (size_t i = 0; i < trace.requests.size(); ++i) {
     QUIRE_RETURN_IF_ERROR(CheckRequest(config, trace.requests[i], i));
     if (trace.requests[i].prompt_tokens <= trace.shared_prefix_tokens) {
-      return Refuse(absl::StrCat("request ", i, ": its prompt is no longer than the prefix"));
+      return Refuse(
+          absl::StrCat("request ", i, ": the prompt must be longer than the shared prefix"));
     }
     if (i > 0 && trace.requests[i].arrival < trace.requests[i - 1].arrival) {
-      return Refuse(absl::StrCat("request ", i, ": arrives before the one before it"));
+      return Refuse(absl::StrCat("request ", i, ": arrives before the previous request"));
     }
   }
   return absl::OkStatus();

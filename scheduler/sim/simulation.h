@@ -80,8 +80,8 @@ struct MemoryUse {
 };
 
 struct SimResult {
-  std::vector<Instant> finished;  // by request: time at which the request ended; -1: it did not
-  bool is_over_limit = false;     // latency_limit_s stopped the simulation
+  std::vector<Instant> finished;         // for each request: time of its end; -1: it has not ended
+  bool is_over_limit = false;            // latency_limit_s stopped the simulation
   double mean_normalized_latency_s = 0;  // latency / output tokens, averaged over all requests
   // Number of sequences in the running step, averaged over the time up to the last arrival. Idle
   // time counts as 0 sequences.

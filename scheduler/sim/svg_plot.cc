@@ -24,7 +24,7 @@ constexpr double kBottom = 60;
 constexpr int kNumTicks = 5;
 
 // Colors that are dark enough on white, and distinct for the color-blind (Okabe and Ito).
-constexpr const char* kColours[] = {
+constexpr const char* kColors[] = {
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"};
 
 std::string Escape(const std::string& text) {
@@ -107,13 +107,13 @@ std::string Text(double x, double y, const char* anchor, const std::string& text
       "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y, anchor, Escape(text));
 }
 
-std::string Line(double x1, double y1, double x2, double y2, const char* colour) {
+std::string Line(double x1, double y1, double x2, double y2, const char* color) {
   return absl::StrFormat("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>\n",
                          x1,
                          y1,
                          x2,
                          y2,
-                         colour);
+                         color);
 }
 
 std::string DrawAxes(const Plot& plot, const Axes& axes) {
@@ -140,7 +140,7 @@ std::string DrawAxes(const Plot& plot, const Axes& axes) {
 }
 
 std::string DrawSeries(const Series& series, size_t index, const Axes& axes) {
-  const char* colour = kColours[index % std::size(kColours)];
+  const char* color = kColors[index % std::size(kColors)];
   std::string svg;
   std::string path;
   for (const auto& [x, y] : series.points) {
@@ -149,13 +149,13 @@ std::string DrawSeries(const Series& series, size_t index, const Axes& axes) {
                           "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"%s\"/>\n",
                           axes.PixelX(x),
                           axes.PixelY(y),
-                          colour);
+                          color);
   }
   absl::StrAppendFormat(
-      &svg, "<polyline points=\"%s\" fill=\"none\" stroke=\"%s\"/>\n", path, colour);
+      &svg, "<polyline points=\"%s\" fill=\"none\" stroke=\"%s\"/>\n", path, color);
   const double y = kTop + 20 * static_cast<double>(index);
   const double x = kWidth - kRight + 14;
-  absl::StrAppend(&svg, Line(x, y, x + 20, y, colour), Text(x + 26, y + 4, "start", series.name));
+  absl::StrAppend(&svg, Line(x, y, x + 20, y, color), Text(x + 26, y + 4, "start", series.name));
   return svg;
 }
 

@@ -48,7 +48,7 @@ class SwapLink {
   int32_t block_size_tokens_;
   Instant out_free_at_ = 0;
   Instant in_free_at_ = 0;
-  std::vector<Instant> written_at_;  // by host block: time at which it was written
+  std::vector<Instant> written_at_;  // for each host block: time of its last write
   std::deque<Transfer> under_way_;   // transfers in the order of submission
 };
 

@@ -11,7 +11,7 @@ namespace {
 constexpr double kTolerance = 1.01;
 constexpr double kStride = 2;
 constexpr double kFarthest = 1000;  // greatest factor between the guess and a tried rate
-constexpr int kMaxTrials = 40;      // 10 trials reach kFarthest, 7 more reach kTolerance; ample
+constexpr int kMaxTrials = 40;      // more than the 17 that kFarthest and kTolerance need
 
 // Runs the trace. Returns true, and adds a point, if the latency is within the limit.
 absl::StatusOr<bool> Holds(const SimConfig& config,
@@ -41,7 +41,8 @@ absl::StatusOr<SustainedRate> FindSustainedRate(const SimConfig& config,
   double rate = guess;
   for (int trial = 0; low == 0 || high == 0 || high / low > kTolerance; ++trial) {
     if (trial == kMaxTrials || rate < guess / kFarthest || rate > guess * kFarthest) {
-      return absl::OutOfRangeError("no rate near the guess is the highest within the limit");
+      return absl::OutOfRangeError(
+          "found no highest rate within the latency limit near the guessed rate");
     }
     absl::StatusOr<bool> holds = Holds(config, trace_at_rate(rate), rate, &found.points);
     if (!holds.ok()) {

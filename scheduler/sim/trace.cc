@@ -75,7 +75,7 @@ absl::StatusOr<SimRequest> ParseLine(const std::string& line, size_t number) {
   if (fields.size() != 3 || !absl::SimpleAtod(fields[0], &arrival_s) ||
       !absl::SimpleAtoi(fields[1], &request.prompt_tokens) ||
       !absl::SimpleAtoi(fields[2], &request.output_tokens)) {
-    return Fault(number, "needs arrival_s,prompt_tokens,output_tokens");
+    return Fault(number, "must have the fields arrival_s,prompt_tokens,output_tokens");
   }
   if (!(arrival_s >= 0 && arrival_s <= kMaxArrivalSeconds)) {
     return Fault(number, "arrival_s must be from 0 to 1e8");
@@ -135,7 +135,7 @@ absl::StatusOr<Trace> ParseTrace(std::string_view text) {
       return request.status();
     }
     if (!trace.requests.empty() && request->arrival < trace.requests.back().arrival) {
-      return Fault(number, "arrivals must not go back in time");
+      return Fault(number, "arrival_s must not be below that of the previous line");
     }
     trace.requests.push_back(*request);
   }

@@ -49,7 +49,7 @@ Trace PoissonTrace(const TraceOptions& options);
 // duration.
 Trace OfflineTrace(const TraceOptions& options, int32_t num_requests);
 
-// The same as PoissonTrace, with prefix_tokens shared tokens before every prompt.
+// Makes the trace of PoissonTrace, with prefix_tokens shared tokens before every prompt.
 Trace SharedPrefixTrace(const TraceOptions& options, int32_t prefix_tokens);
 
 // ChatTrace makes a trace of chats, as in section 6.5 of the PagedAttention paper. A request is one

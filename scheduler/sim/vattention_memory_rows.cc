@@ -1,5 +1,5 @@
-// Memory that the vAttention paper's windows of virtual memory take: section 4, Fig 6, Tables 7 and
-// 8.
+// How much memory the virtual-memory windows of the vAttention paper take: section 4, Fig 6, Tables
+// 7 and 8.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -9,8 +9,8 @@
 namespace quire {
 namespace {
 
-// In the vAttention paper, a call of its driver that maps a page of 64 to 256 KB takes about 9 us.
-// The paper gives no time for unmapping, so the same time is assumed.
+// In the vAttention paper, a call of the paper's driver that maps a page of 64 to 256 KB takes
+// about 9 us. The paper gives no time for unmapping, so the simulator assumes the same time.
 constexpr Instant kSmallPageMap = 9 * kNanosPerMicro;
 constexpr Instant kSmallPageUnmap = 9 * kNanosPerMicro;
 

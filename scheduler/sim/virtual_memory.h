@@ -1,7 +1,8 @@
 // KV memory in windows of virtual memory, in virtual time. A sequence's K and V have contiguous
 // addresses. Pages of physical memory are mapped at these addresses as the sequence grows, and each
-// mapping takes the driver's time. There are two layouts. The vAttention paper's has a window for K
-// and one for V of every layer. Quire's has one window of blocks that hold all layers.
+// mapping takes the driver's time. There are two layouts. The vAttention paper's layout has two
+// windows for every layer, one for K and one for V. Quire's layout has one window of blocks that
+// hold all layers.
 //
 // Thread safety: WindowShape and VmmCost are value types; PageMapper is not thread-safe.
 // Units:         bytes and pages are those of one GPU, because each GPU maps the same at the same
@@ -122,10 +123,10 @@ class PageMapper {
   VmmCost cost_;
   MapperOptions options_;
   int64_t num_free_groups_;
-  std::vector<int64_t> groups_;  // by slot: mapped groups
-  std::vector<int64_t> needed_;  // by slot: groups that this step (in MapAhead, the next) needs
-  std::vector<bool> is_active_;  // by slot: true if a request has the slot
-  Instant unmapping_ = 0;        // how long unmapping delays the next step
+  std::vector<int64_t> groups_;  // for each slot: mapped groups
+  std::vector<int64_t> needed_;  // for each slot: groups that this (MapAhead: the next) step needs
+  std::vector<bool> is_active_;  // for each slot: true if a request has the slot
+  Instant unmapping_ = 0;        // delay of the next step by unmapping
   Instant background_free_at_ = 0;
   MapperCounts counts_;
 };

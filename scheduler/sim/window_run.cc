@@ -88,7 +88,8 @@ class WindowRun {
     return absl::OkStatus();
   }
 
-  // Ends a request one token early: K and V of the last output token are never stored.
+  // Ends the slot's request if it is done. A request is done one token early, because K and V of
+  // the last output token are never stored.
   void EndIfDone(size_t slot) {
     if (running_[slot].has_value() &&
         tokens_[slot] + 1 >= running_[slot]->prompt_tokens + running_[slot]->output_tokens) {
@@ -102,7 +103,7 @@ class WindowRun {
     const int64_t pages_before = NumPagesMapped();
     const std::optional<Instant> begin = mapper_.BeginStep(now_, tokens_);
     if (!begin.has_value()) {
-      return absl::ResourceExhaustedError("the pool is too small for the requests that run");
+      return absl::ResourceExhaustedError("the KV pool is too small for the running requests");
     }
     const Instant end =
         *begin + std::llround(cost_.StepSeconds(work) * static_cast<double>(kNanosPerSecond));
@@ -139,8 +140,8 @@ class WindowRun {
   WindowShape shape_;
   CostModel cost_;
   PageMapper mapper_;
-  std::vector<std::optional<SimRequest>> running_;  // by slot
-  std::vector<int64_t> tokens_;                     // by slot: number of stored tokens
+  std::vector<std::optional<SimRequest>> running_;  // request of each slot
+  std::vector<int64_t> tokens_;                     // number of stored tokens of each slot
   int32_t num_running_ = 0;
   size_t next_ = 0;
   Instant now_ = 0;

@@ -35,7 +35,7 @@ struct WindowRunConfig {
 // Totals of the prefill steps or of the decode steps.
 struct WindowSteps {
   std::vector<Instant> durations;
-  std::vector<Instant> waits;    // by step: wait for mappings, part of the duration
+  std::vector<Instant> waits;    // for each step: wait for mappings, part of the duration
   int64_t num_tokens = 0;        // computed tokens
   int64_t num_pages_mapped = 0;  // pages mapped on each GPU, while steps waited or ran
   Instant total = 0;             // sum of durations

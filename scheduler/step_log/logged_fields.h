@@ -132,7 +132,7 @@ QUIRE_LOGGED_FIELDS(StepResult,
                     row_hash,
                     timings)
 
-// Output events are not written to the log, only their digest is.
+// The log holds a digest of the output events, not the events.
 QUIRE_LOGGED_FIELDS(
     TokenCommitted, request_id, sequence_index, token_index, token_id, logprob, top_logprobs)
 QUIRE_LOGGED_FIELDS(SequenceFinished,

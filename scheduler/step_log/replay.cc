@@ -84,7 +84,7 @@ class Replayer {
 
   absl::Status Feed(StepLogRecord record) {
     if (core_.has_value() == std::holds_alternative<CoreConfig>(record)) {
-      return Impossible("the configuration of the core comes first, once");
+      return Impossible("the core's configuration must be the first record and occur once");
     }
     return std::visit([this](auto& r) { return On(r); }, record);
   }
@@ -92,13 +92,13 @@ class Replayer {
  private:
   absl::Status On(const CoreConfig& config) {
     if (!(config.watermark >= 0.0 && config.watermark < 1.0)) {
-      return Impossible("a watermark that is no fraction");
+      return Impossible("the watermark must be in [0, 1)");
     }
     if (config.priority_ageing < 0) {
-      return Impossible("an ageing that makes requests wait the longer the older they are");
+      return Impossible("priority_ageing must not be negative");
     }
     if (config.target_inter_token < 0) {
-      return Impossible("a time between tokens that is less than nothing");
+      return Impossible("target_inter_token must not be negative");
     }
     core_.emplace(config);
     return absl::OkStatus();
@@ -124,10 +124,10 @@ class Replayer {
 
   absl::Status On(Request& request) {
     if (last_id_.has_value() && !(*last_id_ < request.id)) {
-      return Impossible("a request with the number of an earlier one");
+      return Impossible("the id of a request must be higher than all earlier ids");
     }
     if (!IsAcceptable(request)) {
-      return Impossible("a request that no server accepts");
+      return Impossible("a request has fields that no server accepts");
     }
     const RequestId id = request.id;
     const AddOutcome outcome = core_->AddRequest(std::move(request));
@@ -152,7 +152,7 @@ class Replayer {
   absl::Status On(const PinPrefixCalled& wanted) {
     const bool is_newer = !last_id_.has_value() || *last_id_ < wanted.id;
     if (!is_newer || wanted.token_ids.empty()) {
-      return Impossible("a prefix without tokens, or with an id that is not new");
+      return Impossible("a pinned prefix must have tokens, and an id higher than all earlier ids");
     }
     const PinResult result = core_->PinPrefix(wanted.id, wanted.token_ids, wanted.cache_salt);
     if (result.outcome == PinOutcome::kAccepted) {
@@ -169,7 +169,7 @@ class Replayer {
 
   absl::Status On(const PlanStepCalled& wanted) {
     if (core_->has_unanswered_plan()) {
-      return Impossible("a plan is wanted before the last one was answered");
+      return Impossible("a plan is requested before the result of the previous plan");
     }
     const std::optional<StepPlan> plan = core_->PlanStep(wanted.now);
     plan_ = plan.has_value() ? Summarize(*plan) : PlanMade{};
@@ -199,12 +199,12 @@ class Replayer {
     return Compare("the output", taken, std::make_optional(replayed));
   }
 
-  // Compares a logged outcome with the replayed one. Clears both answer_ and plan_, since a call
-  // has only one outcome.
+  // Compares a logged outcome with the replayed outcome. Clears both answer_ and plan_, since a
+  // call has only one outcome.
   template <typename T>
   absl::Status Compare(std::string_view what, const T& logged, std::optional<T> replayed) {
     if (!replayed.has_value()) {
-      return Impossible("an answer without a call");
+      return Impossible("a result has no preceding call");
     }
     answer_.reset();
     plan_.reset();

@@ -25,7 +25,7 @@ std::string Describe(int error_number) {
 absl::Status CannotMake(const std::string& path) {
   return Error(absl::StatusCode::kFailedPrecondition,
                "STEP_LOG",
-               absl::StrCat("--step-log: cannot make ", path, ": ", Describe(errno)));
+               absl::StrCat("--step-log: cannot create ", path, ": ", Describe(errno)));
 }
 
 // Returns 0, or the errno of the failure.
@@ -51,7 +51,7 @@ absl::Status StepLogFile::Open() {
   if (is_there && !S_ISREG(old.st_mode)) {
     return Error(absl::StatusCode::kFailedPrecondition,
                  "STEP_LOG",
-                 absl::StrCat("--step-log: is no regular file: ", path_));
+                 absl::StrCat("--step-log: must be a regular file: ", path_));
   }
   if (is_there && std::rename(path_.c_str(), absl::StrCat(path_, ".previous").c_str()) != 0) {
     return CannotMake(path_);
@@ -130,7 +130,8 @@ void StepLogFile::End(const std::string& reason) {
     }
     has_ended_ = true;
   }
-  LogWarning("step log ends", {{"path", path_}, {"reason", reason}});
+  LogWarning("step log ended early; later records are missing",
+             {{"path", path_}, {"reason", reason}});
 }
 
 }  // namespace quire

@@ -100,23 +100,23 @@ absl::StatusOr<StepLogReader> StepLogReader::Open(std::istream* stream) {
 
 absl::Status StepLogReader::ReadHead() {
   if (!Read(kMagic.size() + 12, bytes_) || !bytes_.starts_with(kMagic)) {
-    return NotALog("does not begin like one");
+    return NotALog("the file is not a step log");
   }
   const std::string head = bytes_;
   ByteReader in(std::string_view(head).substr(kMagic.size()));
   const uint64_t layout = in.Fixed64();
   const uint32_t size = in.Fixed32();
   if (size > kMaxVersionBytes || !Read(size, version_) || !Read(kChecksumBytes, bytes_)) {
-    return NotALog("its head is damaged");
+    return NotALog("the header is damaged");
   }
   if (layout != Layout()) {
     return NotALog(absl::StrCat("was written by version ",
                                 version_,
-                                ", whose records are laid out otherwise; replay it with that"));
+                                ", which has another record layout; replay it with that version"));
   }
   checksum_ = Checksum(0, head + version_);
   return ByteReader(bytes_).Fixed64() == checksum_ ? absl::OkStatus()
-                                                   : NotALog("its head is damaged");
+                                                   : NotALog("the header is damaged");
 }
 
 absl::StatusOr<std::optional<StepLogRecord>> StepLogReader::Next() {
@@ -137,12 +137,12 @@ absl::StatusOr<std::optional<StepLogRecord>> StepLogReader::Next() {
   }
   checksum_ = Checksum(checksum_, bytes_);
   if (checksum != checksum_) {
-    return Damaged("it, or one before it, was changed or removed");
+    return Damaged("the record or an earlier one was changed or removed");
   }
   ByteReader payload(bytes_);
   StepLogRecord record = DecodePayload(payload);
   if (!payload.ok() || !payload.at_end()) {
-    return Damaged("its fields do not make a record");
+    return Damaged("its fields are not a valid record");
   }
   ++num_records_;
   return record;

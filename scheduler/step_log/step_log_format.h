@@ -66,8 +66,8 @@ class StepLogEncoder {
 // Reads a log from a stream.
 class StepLogReader {
  public:
-  // Reads the head. The stream must outlive the reader.
-  // Errors: kInvalidArgument STEP_LOG if the stream holds no step log, or one with another layout.
+  // Reads the head. The stream must outlive the reader. Errors: kInvalidArgument STEP_LOG if the
+  // stream holds no step log, or a step log with another layout.
   static absl::StatusOr<StepLogReader> Open(std::istream* stream);
 
   // Returns the next record. Returns nullopt at the end, or if the last record is cut short

@@ -60,7 +60,7 @@ class AddedTokenMatcher {
 
   // A trie: (node, byte) -> node. Node 0 is the root.
   absl::flat_hash_map<uint64_t, uint32_t> edges_;
-  // Indices into rules_, by node; -1: no token ends at the node.
+  // For each node, an index into rules_; -1: no token ends at the node.
   std::vector<int32_t> rule_index_ = {-1};
   std::vector<Rules> rules_;
   std::bitset<256> first_bytes_;

@@ -92,7 +92,7 @@ class BpeModel {
   bool cut_before_metaspace_ = false;
   std::optional<TokenId> unk_;
 
-  std::array<TokenId, 256> byte_tokens_;  // by byte; -1: the byte has no token
+  std::array<TokenId, 256> byte_tokens_;  // token of each byte; -1: none
   absl::flat_hash_map<char32_t, TokenId> character_tokens_;
   absl::flat_hash_map<uint64_t, Merge> merges_;  // key: left id << 32 | right id
   std::vector<TokenId> merged_by_rank_;

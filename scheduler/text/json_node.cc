@@ -98,7 +98,7 @@ absl::Status JsonNode::CheckKeys(std::initializer_list<std::string_view> known) 
   }
   for (const auto& [key, value] : json_->items()) {
     if (std::find(known.begin(), known.end(), std::string_view(key)) == known.end()) {
-      return Error("has a member that is not known", key);
+      return Error("has an unknown member", key);
     }
   }
   return absl::OkStatus();

@@ -47,9 +47,10 @@ absl::Status Refused(std::string_view rule) {
   return InvalidArgument("TOKENIZER", absl::StrCat("pattern: ", ToAbsl(rule)));
 }
 
-// Escapes that mean something else in Oniguruma, or start features that no tokenizer needs. Digits,
-// \g and \k are among them, because a reference to a group reads all of the group's text in one
-// item. So is \c, because it consumes the next character, even a bracket.
+// Escapes whose meaning differs between PCRE2 and Oniguruma, or that start features that no
+// tokenizer needs. Digits, \g and \k are among them, because a reference to a group reads all of
+// the group's text in one item. \c is among them too, because \c consumes the next character, even
+// a bracket.
 constexpr std::string_view kRefusedEscapes = "hHRXKGCQEgkzZc123456789";
 
 // Texts accepted after "(?". Other groups capture, change how the rest of the pattern is read, or
@@ -133,7 +134,7 @@ absl::Status CheckPortable(std::string_view pattern) {
                std::none_of(std::begin(kKnownGroups), std::end(kKnownGroups), [&](auto known) {
                  return rest.substr(2).starts_with(known);
                })) {
-      return Refused("of the groups with (? only (?: (?= (?! (?<= (?<! (?> (?i: are supported");
+      return Refused("the only supported groups with (? are (?: (?= (?! (?<= (?<! (?> (?i:");
     } else if (!in_class && c == '{' && LargestRepeat(rest) > kMaxRepeat) {
       return Refused(absl::StrCat("counts must be at most ", kMaxRepeat));
     }
@@ -237,7 +238,8 @@ absl::Status Pattern::FindAll(std::string_view text,
     }
     const size_t* offsets = pcre2_get_ovector_pointer(match.get());
     if (offsets[0] < done || offsets[1] <= offsets[0]) {
-      return InvalidArgument("TOKENIZE_BUDGET", "text: a pattern matched nothing at all");
+      return InvalidArgument("TOKENIZE_BUDGET",
+                             "text: a pattern of the tokenizer matched an empty string");
     }
     if (done < offsets[0]) {
       spans->push_back({done, offsets[0], false});

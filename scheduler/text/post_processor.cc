@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
     if (!item.is_number_integer() ||
         item.get<uint64_t>() >= static_cast<uint64_t>(vocabulary.size()) ||
         !vocabulary.Contains(static_cast<TokenId>(item.get<uint64_t>()))) {
-      return items.Error("each must be the id of a token");
+      return items.Error("every entry must be the id of a token");
     }
     ids.push_back(static_cast<TokenId>(item.get<uint64_t>()));
   }
@@ -39,7 +39,7 @@ absl::StatusOr<TokenId> TokenPair(const JsonNode& node,
                                   const Vocabulary& vocabulary) {
   QUIRE_ASSIGN_OR_RETURN(std::vector<JsonNode> pair, node.GetArray(key));
   if (pair.size() != 2 || !pair[0].json().is_string() || !pair[1].json().is_number_integer()) {
-    return node.Error(absl::StrCat(key, " must be a token and its id"));
+    return node.Error(absl::StrCat(key, " must be an array of a token and its id"));
   }
   uint64_t id = pair[1].json().get<uint64_t>();
   if (id >= static_cast<uint64_t>(vocabulary.size()) ||
@@ -73,7 +73,7 @@ absl::StatusOr<PostProcessor> PostProcessor::Parse(const JsonNode& node,
 
 absl::Status PostProcessor::CheckRoom(const JsonNode& node, size_t num_ids) const {
   if (prefix_.size() + suffix_.size() + num_ids > kMaxSpecialIds) {
-    return node.Error(absl::StrCat("must not stand for more than ", kMaxSpecialIds, " ids"));
+    return node.Error(absl::StrCat("must not insert more than ", kMaxSpecialIds, " token ids"));
   }
   return absl::OkStatus();
 }

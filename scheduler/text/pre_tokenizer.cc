@@ -213,7 +213,8 @@ absl::StatusOr<PreTokenizer::Behavior> PreTokenizer::ParseBehavior(const JsonNod
   if (name == "MergedWithNext") {
     return Behavior::kMergedWithNext;
   }
-  return node.Error("behavior is not known", name);
+  return node.Error(
+      "behavior must be Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext", name);
 }
 
 absl::StatusOr<PreTokenizer::Matcher> PreTokenizer::ParseMatcher(const JsonNode& node) {

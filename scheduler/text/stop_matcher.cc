@@ -178,8 +178,8 @@ class StopAutomaton {
 
   // First bytes of the stop strings. Most bytes of a text are not among these.
   std::bitset<256> first_bytes_;
-  std::string bytes_;             // by state: the byte that leads to the state
-  std::vector<Link> links_;       // by state
+  std::string bytes_;             // for each state: the byte that leads to it
+  std::vector<Link> links_;       // indexed by state
   std::vector<Branch> branches_;  // ascending by `first`
   std::vector<End> ends_;
 };

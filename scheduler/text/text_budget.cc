@@ -30,7 +30,9 @@ bool TextBudget::HasRoomFor(size_t num_bytes) {
   if (status_.ok() && num_bytes > max_bytes_) {
     status_ = InvalidArgument(
         "TOKENIZE_BUDGET",
-        absl::StrCat("text: grows too long when it is rewritten (limit ", max_bytes_, " bytes)"));
+        absl::StrCat("text: becomes too long when the tokenizer rewrites it (limit ",
+                     max_bytes_,
+                     " bytes)"));
     next_look_ = 0;
   }
   return status_.ok();

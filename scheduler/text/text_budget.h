@@ -9,7 +9,8 @@
 //         these limits.
 //
 // Thread safety: not thread-safe; one for each text.
-// Errors:        kInvalidArgument, reason TOKENIZE_BUDGET; or what the StopCheck returned.
+// Errors:        kInvalidArgument, reason TOKENIZE_BUDGET; or the error that the StopCheck
+//                returned.
 // Cost:          Spend is an addition and a comparison.
 #ifndef QUIRE_SCHEDULER_TEXT_TEXT_BUDGET_H_
 #define QUIRE_SCHEDULER_TEXT_TEXT_BUDGET_H_

@@ -101,7 +101,7 @@ class TokenDecoder {
   int64_t strip_left_ = 0;
   bool drops_first_spaces_ = false;  // Metaspace: the first token loses its spaces
 
-  std::vector<Token> tokens_;  // by id
+  std::vector<Token> tokens_;  // indexed by token id
   std::string bytes_;
 };
 

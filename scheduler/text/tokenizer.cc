@@ -148,10 +148,11 @@ absl::Status Tokenizer::Parts::IndexAddedTokens(const std::vector<std::string>& 
     const AddedToken& token = vocabulary->added_tokens()[i];
     AddedTokenMatcher& matcher = token.normalized ? normalized_matcher : original_matcher;
     if (!matcher.Add(texts[i], token)) {
-      return InvalidArgument("TOKENIZER",
-                             absl::StrCat("added_tokens: the token with id ",
-                                          token.id,
-                                          " normalises to nothing or to the same text as another"));
+      return InvalidArgument(
+          "TOKENIZER",
+          absl::StrCat("added_tokens: the token with id ",
+                       token.id,
+                       " normalizes to an empty text or to the same text as another added token"));
     }
   }
   return absl::OkStatus();

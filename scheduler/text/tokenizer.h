@@ -51,8 +51,8 @@ class Tokenizer {
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special) const;
-  // The same, but with a budget that the caller made for this text. The budget counts the cost, and
-  // Encode fails if the budget is used up.
+  // Encodes as the method above does, with a budget that the caller made for this text. The budget
+  // counts the cost, and Encode fails if the budget is used up.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special,

@@ -60,7 +60,7 @@ absl::Status Vocabulary::ReadModel(const JsonNode& vocab) {
   }
   model_tokens_.reserve(vocab.json().size());
   for (const auto& [text, id] : vocab.json().items()) {
-    // A negative number becomes a huge one here, so that the limit refuses it too.
+    // A negative number becomes a huge number here, so that the limit refuses it too.
     uint64_t value = id.is_number_integer() ? id.get<uint64_t>() : uint64_t{UINT64_MAX};
     if (value >= uint64_t{std::numeric_limits<TokenId>::max()}) {
       return vocab.Error("every id must be an integer in [0, 2^31 - 1)", text);

@@ -85,7 +85,7 @@ class Vocabulary {
   std::vector<std::pair<std::string, TokenId>> model_tokens_;
   std::vector<AddedToken> added_tokens_;
   size_t added_bytes_ = 0;
-  std::vector<Token> tokens_;  // by id
+  std::vector<Token> tokens_;  // indexed by token id
   absl::flat_hash_map<std::string_view, TokenId> ids_;
 };
 

@@ -43,7 +43,7 @@ class Reader {
     return !AtEnd(position) && At(position).char_class == char_class;
   }
 
-  // Returns the end of the run of char_class at position, or of its first `limit` characters.
+  // Returns the end of the run of char_class at position, or of the run's first `limit` characters.
   size_t RunEnd(size_t position, CharClass char_class, size_t limit = kNoLimit) const {
     for (size_t count = 0; count < limit && !AtEnd(position); ++count) {
       Character character = At(position);

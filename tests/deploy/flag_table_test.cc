@@ -57,7 +57,7 @@ TEST(FlagTableTest, RefusesWhatItDoesNotKnowAndWhatIsNoNumber) {
   EXPECT_EQ(Parse(v, {"word"}).message(), "not a flag: word");
   EXPECT_EQ(Parse(v, {"--small"}).message(), "--small needs a value");
   EXPECT_EQ(Parse(v, {"--small", "4294967296"}).message(),
-            "--small needs a whole number of 32 bits");
+            "--small needs a 32-bit integer");
   EXPECT_EQ(Parse(v, {"--list=1,x"}).message(), "--list needs whole numbers separated by commas");
 }
 

@@ -290,7 +290,7 @@ class QuireClientTest(unittest.TestCase):
 
         waited = sum(self.time.waits[1:])
         self.assertAlmostEqual(waited, 60)
-        self.assertEqual(self.notes, ["(given up after waiting for a place for 60 s)"])
+        self.assertEqual(self.notes, ["(given up after waiting for full servers for 60 s)"])
 
     def test_a_message_begins_the_wait_for_a_place_anew(self):
         with unittest.mock.patch.object(quire_client, "MAX_WAIT_FOR_A_PLACE_S", 60.0):

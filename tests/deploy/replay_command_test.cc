@@ -93,7 +93,7 @@ TEST_F(ReplayCommandTest, WhatIsNoLogIsAnError) {
   const RanCommand ran = Replay("hello");
 
   EXPECT_EQ(ran.exit_code, 1);
-  EXPECT_THAT(ran.err, HasSubstr("STEP_LOG: step log: does not begin like one"));
+  EXPECT_THAT(ran.err, HasSubstr("STEP_LOG: step log: the file is not a step log"));
   EXPECT_EQ(Capture(RunReplay, {path_ + ".none"}).exit_code, 1);
 }
 

@@ -280,7 +280,7 @@ TEST_F(ResumingClientTest, WaitingForAPlaceIsBounded) {
   request.mutable_resume();
 
   EXPECT_THAT(Run({&server}, request).error_message(),
-              MatchesRegex("full \\(given up after waiting for a place for 0 s\\)"));
+              MatchesRegex("full \\(given up after waiting for full servers for 0 s\\)"));
 
   EXPECT_GE(server.requests().size(), 10U);
   EXPECT_LT(server.requests().size(), 100U);

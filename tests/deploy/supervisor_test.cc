@@ -130,7 +130,7 @@ TEST_F(SupervisorTest, ARefusalBeforeTheFirstReadyEndsItWithTheReason) {
   EXPECT_EQ(Run(refuses + "STEP_LIMITS too large;" + kWait, kWait), kExitUsage);
   EXPECT_EQ(Run(refuses + "NO_MEMORY no block;" + kWait, kWait), kExitMemory);
   EXPECT_EQ(err_, "quire: serve: NO_MEMORY no block\n");
-  EXPECT_EQ(Run(refuses + "MEMORY cannot map it;" + kWait, kWait), kExitMemory);
+  EXPECT_EQ(Run(refuses + "MEMORY cannot be mapped;" + kWait, kWait), kExitMemory);
 }
 
 TEST_F(SupervisorTest, WhatEachRankWouldRefuseIsSaidOnce) {

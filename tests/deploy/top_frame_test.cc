@@ -171,7 +171,7 @@ std::string Frame(const ScenarioCommand& command) {
   const TopHistory history = HistoryOf(command.Text("state", ""));
   const FrameStyle style = {.width = static_cast<int>(command.Int("width", 80)),
                             .height = static_cast<int>(command.Int("height", 0)),
-                            .has_colour = command.Int("colour", 0) != 0,
+                            .has_color = command.Int("color", 0) != 0,
                             .has_unicode = command.Int("unicode", 0) != 0};
   const std::string trouble = command.Text("trouble", "");
   return absl::StrReplaceAll(TopFrame(history, "unix:/run/admin.sock", trouble, style),
@@ -192,7 +192,7 @@ Seen See(const std::string& line) {
   Seen seen;
   for (size_t i = 0; i < line.size(); ++i) {
     const auto c = static_cast<unsigned char>(line[i]);
-    if (c == 0x1B) {  // a colour, and nothing else
+    if (c == 0x1B) {  // a color, and nothing else
       const size_t end = line.find_first_not_of("0123456789;", i + 2);
       seen.has_other_escapes |= line[i + 1] != '[' || line[end] != 'm';
       i = end;
@@ -209,7 +209,7 @@ TEST(TopFrameTest, NoServerAndNoTerminalMakesItWiderHigherOrWild) {
     for (const int width : {-1, 0, 24, 40, 80, 81, 200, 65'535}) {
       for (const int height : {1, 2, 10, 24, 60}) {
         const std::string frame = TopFrame(
-            HistoryOf(name), "\x1b[1m", "\n\x07", {width, height, /*has_colour=*/true, true});
+            HistoryOf(name), "\x1b[1m", "\n\x07", {width, height, /*has_color=*/true, true});
 
         const std::vector<std::string> lines = absl::StrSplit(frame, '\n');
         EXPECT_LE(lines.size(), static_cast<size_t>(height) + 1);
@@ -223,7 +223,7 @@ TEST(TopFrameTest, NoServerAndNoTerminalMakesItWiderHigherOrWild) {
   }
 }
 
-TEST(TopFrameTest, WithoutColourThereIsNoEscape) {
+TEST(TopFrameTest, WithoutColorThereIsNoEscape) {
   const std::string frame =
       TopFrame(HistoryOf("hostile"), "\x1b[1m", "\x1b[2J", {.width = 80, .height = 0});
 

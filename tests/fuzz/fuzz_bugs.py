@@ -13,7 +13,7 @@ RESUME = "scheduler/rpc/resume_check.cc"
 PLAN = "common/step/step_plan_check.cc"
 CODEC = "common/wire/step_codec.cc"
 AGREEMENT = "scheduler/group/agreement.cc"
-CONFIG = "common/model/model_config.cc"
+FAMILY = "common/model/model_family.cc"
 CONFIG_READER = "common/model/config_reader.cc"
 SAFETENSORS = "worker/model/safetensors_file.cc"
 INDEX = "worker/model/weight_index.cc"
@@ -151,14 +151,14 @@ BUGS = [
         "false"),
     Bug("model_config", "number_one_past_its_range", CONFIG_READER,
         "number > range.max) {", "number > int64_t{range.max} + 1) {"),
-    Bug("model_config", "heads_that_do_not_divide", CONFIG,
+    Bug("model_config", "heads_that_do_not_divide", FAMILY,
         "  if (config.num_heads % config.num_kv_heads != 0) {", "  if (false) {"),
-    Bug("model_config", "list_of_layers_too_long", CONFIG,
+    Bug("model_config", "list_of_layers_too_long", FAMILY,
         "types->size() != num_layers) {", "types->size() < num_layers) {\n"
         "      sliding.resize(types->size());\n    } else if (false) {"),
-    Bug("model_config", "list_of_layers_too_short", CONFIG,
+    Bug("model_config", "list_of_layers_too_short", FAMILY,
         "!types->is_array() || types->size() != num_layers) {", "!types->is_array()) {"),
-    Bug("model_config", "no_heads", CONFIG, "kHeadsRange = {.min = 1,", "kHeadsRange = {.min = 0,"),
+    Bug("model_config", "no_heads", FAMILY, "kHeadsRange = {.min = 1,", "kHeadsRange = {.min = 0,"),
     Bug("model_config", "end_token_past_the_vocabulary", CONFIG_READER,
         ".max = static_cast<int32_t>(limit - 1)};", ".max = static_cast<int32_t>(limit)};"),
     Bug("safetensors", "hole_of_a_byte", SAFETENSORS, "    if (tensor.offset > end) {",

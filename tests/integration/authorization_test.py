@@ -171,7 +171,7 @@ class AccessTest(KeysTest):
             pin = admin_api.PinPrefixRequest(text=b"Once upon a time there was a little girl. " * 4)
             pinned = admin_stub(channel).PinPrefix(pin, metadata=bearer(self.admins.keys["olga"]))
             self.assertTrue(pinned.prefix.prefix_id)
-            server.scheduler.wait_for("prefix is to be pinned.*by=olga")
+            server.scheduler.wait_for("operator asks to pin a prefix.*by=olga")
 
 
 class TenantTest(KeysTest):
@@ -265,7 +265,7 @@ class StartTest(KeysTest):
         line = pathlib.Path(self.clients.path).read_text(encoding="ascii").splitlines()[1]
         cases = ((self.write("empty", ""), "holds no key"), (self.write("comments", "# canary\n"), "holds no key"),
                  (self.write("broken", line + "\n\ncanary\n"), "broken: line 3: must be"),
-                 (self.write("twice", line + "\n" + line + "\n"), "twice: line 2: the key of line 1 again"),
+                 (self.write("twice", line + "\n" + line + "\n"), "twice: line 2: repeats the key of line 1"),
                  (os.path.join(self.folder, "none"), "none: cannot be opened: No such file or directory"),
                  (self.folder, "is not a regular file"))
         for flag in ("--api-keys-file", "--admin-api-keys-file"):
@@ -355,7 +355,7 @@ class CommandTest(KeysTest):
         with grpc.insecure_channel(f"unix:{self.folder}/admin.sock") as channel:
             self.assert_refused(failure(channel, ADMIN + "GetLoad", metadata=bearer(self.alice)))
             self.assertIsNone(failure(channel, ADMIN + "GetLoad", metadata=bearer(self.admins.keys["olga"])))
-        self.assertNotIn("nobody answers", serve.text())
+        self.assertNotIn("does not answer on its own address", serve.text())
 
 
 class SecretsTest(KeysTest):

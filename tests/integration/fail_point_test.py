@@ -137,7 +137,7 @@ class FailPointTest(unittest.TestCase):
                 while status_of(server) != 200:
                     time.sleep(0.1)
                 afterwards = generate(channel, request(0, 20)).tokens
-            server.scheduler.wait_for("gives up waiting for workers.*OTHER_PLAN")
+            server.scheduler.wait_for("the wait for workers timed out.*OTHER_PLAN")
 
         print(f"given up after {waited:.1f} of {timeout} s", file=sys.stderr)
         self.assertEqual((outcome.code, outcome.reason), (grpc.StatusCode.UNAVAILABLE, "WORKERS_FAIL"))

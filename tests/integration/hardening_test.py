@@ -249,7 +249,7 @@ class HttpTest(unittest.TestCase):
                                 "--http-host=0.0.0.0"], capture_output=True, text=True, timeout=20,
                                check=False)
         self.assertEqual(ended.returncode, 2)
-        self.assertIn("--http-host: other machines can reach it", ended.stderr)
+        self.assertIn("--http-host: other machines can reach this address", ended.stderr)
 
 
 class CommandLineTest(unittest.TestCase):

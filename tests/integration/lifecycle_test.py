@@ -226,7 +226,7 @@ class DrainTest(unittest.TestCase):
             server.worker.popen.send_signal(signal.SIGSTOP)  # the stream stands
 
             server.terminate()
-            server.scheduler.wait_for("scheduler drains")
+            server.scheduler.wait_for("scheduler is draining")
             server.terminate()  # the same signal, of timeout(1)
             time.sleep(1.1)
             self.assertIsNone(server.scheduler.popen.poll())
@@ -237,7 +237,7 @@ class DrainTest(unittest.TestCase):
                     pass
             self.assertEqual((failures[0].code, failures[0].reason), (grpc.StatusCode.UNAVAILABLE, "DRAINING"))
             self.assertEqual(server.scheduler.popen.wait(timeout=20), 0)
-            self.assertRegex(server.scheduler.text(), 'the drain ends .*why="another signal came" requests_left=1')
+            self.assertRegex(server.scheduler.text(), 'the drain ended .*why="another signal arrived" requests_left=1')
 
     def test_an_idle_server_stops_at_once(self):
         for with_worker in (True, False):

@@ -119,13 +119,13 @@ class PrefixTest(unittest.TestCase):
         server._worker_flags = [f"--fail-points=crash-on-token={MAGIC_TOKEN}"]
         server.kill_scheduler()
         deadline = time.monotonic() + 60
-        while "is pinned no longer" not in server.scheduler.text() and time.monotonic() < deadline:
+        while "is no longer pinned" not in server.scheduler.text() and time.monotonic() < deadline:
             if server.worker.popen.poll() is not None:
                 with contextlib.suppress(AssertionError):  # it may crash before it says that it is ready
                     server.start_worker()
             time.sleep(0.05)
 
-        server.scheduler.wait_for("a prefix that crashed its workers is pinned no longer", seconds=1)
+        server.scheduler.wait_for("a pinned prefix crashed its workers and is no longer pinned", seconds=1)
         while self.prefixes(admin)[-1].state != admin_api.PREFIX_STATE_PINNED and time.monotonic() < deadline:
             time.sleep(0.05)
         self.assertEqual(len(self.prefixes(admin)), 1)
@@ -155,7 +155,7 @@ class PrefixTest(unittest.TestCase):
             out.write("quire pinned prefixes 1 0\n- 1 2 3\n")
         server, channel, admin = self.start(f"--pinned-prefixes-file={file}")
         self.assertEqual(len(self.prefixes(admin)), 0)
-        server.scheduler.wait_for("is damaged, and set aside")
+        server.scheduler.wait_for("is damaged, so it is renamed")
         self.assertTrue(os.path.exists(file + ".damaged"))
         self.answer(channel, prompt_of(server_info(channel), 40))
 
@@ -166,7 +166,7 @@ class PrefixTest(unittest.TestCase):
             admin.PinPrefix(admin_api.PinPrefixRequest(token_ids=prompt_of(info, 64)))
         self.assertEqual((failures[0].code, failures[0].reason),
                          (grpc.StatusCode.FAILED_PRECONDITION, "PREFIX_FILE"))
-        server.scheduler.wait_for("will not outlive this scheduler")
+        server.scheduler.wait_for("cannot be saved, so a restart loses them")
         self.answer(channel, prompt_of(info, 80))
 
     def test_every_wrong_call_has_its_code(self):

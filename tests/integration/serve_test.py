@@ -209,7 +209,7 @@ class WorkerFaultsTest(unittest.TestCase):
                 tokens = list(next(running).chunk.token_ids)
                 server.signal("worker", signal.SIGSTOP)
                 server.popen.send_signal(signal.SIGTERM)
-                server.wait_for("scheduler drains")
+                server.wait_for("scheduler is draining")
                 server.replace("worker", signal.SIGKILL)
                 for message in running:
                     tokens += message.chunk.token_ids
@@ -355,16 +355,17 @@ class StartTest(unittest.TestCase):
                       for path in ("/nonexistent", pipe, os.path.join(broken, "config.json"), loop, "")),
                     (4, "(got 1099511627776 bytes, limit ", model, "--port=0",
                      "--kv-cache-memory-bytes=1TiB"),
-                    (4, "--swap-space: more than there is", model, "--port=0", "--swap-space=1TiB"),
-                    (4, "that take more than there is (got 16777216, limit ", model, "--port=0",
+                    (4, "--swap-space: exceeds the memory left beside the KV cache", model, "--port=0",
+                     "--swap-space=1TiB"),
+                    (4, "do not fit in memory (got 16777216, limit ", model, "--port=0",
                      "--num-gpu-blocks-override=16777216"),
-                    (4, "--kv-cache-memory-bytes: more than there is for 2 ranks", model, "--port=0",
-                     "-tp", "2", f"--kv-cache-memory-bytes={most}", "--swap-space=0"),
-                    (4, "--swap-space: more than there is beside the KV cache for 2 ranks", model,
-                     "--port=0", "-tp=2", "--kv-cache-memory-bytes=64MiB", f"--swap-space={most}"),
-                    (4, "KV cache: two blocks of one token take more (got ", model, "--port=0",
+                    (4, "--kv-cache-memory-bytes: exceeds the memory of this machine or container, summed over 2 ranks",
+                     model, "--port=0", "-tp", "2", f"--kv-cache-memory-bytes={most}", "--swap-space=0"),
+                    (4, "--swap-space: exceeds the memory left beside the KV cache, summed over 2 ranks",
+                     model, "--port=0", "-tp=2", "--kv-cache-memory-bytes=64MiB", f"--swap-space={most}"),
+                    (4, "KV cache: two blocks of one token do not fit (got ", model, "--port=0",
                      "--kv-cache-memory-bytes=1KiB"),
-                    *((1, f"--step-log: is no regular file: {path}", model, "--port=0",
+                    *((1, f"--step-log: must be a regular file: {path}", model, "--port=0",
                        f"--step-log={path}") for path in (pipe, broken, "/dev/stdout")),
                     (1, f"cannot listen on 127.0.0.1:{port}", model, f"--port={port}"),
                     (1, f"cannot listen on 127.0.0.1:{port}", model, "--port=0", f"--http-port={port}"),
@@ -379,10 +380,10 @@ class StartTest(unittest.TestCase):
             large = write_sparse_model(os.path.join(folder, "model"), 8 * total_memory_bytes())
             listen = "--listen=unix:" + os.path.join(folder, "worker.sock")
             for model, named, *flags in [
-                    (large, "weights, KV cache and swap space: more than there is (got "),
-                    (large, "weights, KV cache and swap space: more than there is (got ",
+                    (large, "weights, KV cache and swap space: exceed the memory of this worker (got "),
+                    (large, "weights, KV cache and swap space: exceed the memory of this worker (got ",
                      "--load-format=dummy"),
-                    (MODEL, "KV cache: two blocks of one token take more (got ",
+                    (MODEL, "KV cache: two blocks of one token do not fit (got ",
                      "--kv-cache-memory-bytes=1KiB"),
                     (MODEL, "--num-gpu-blocks-override: ", "--num-gpu-blocks-override=2147483647"),
             ]:

@@ -107,14 +107,14 @@ class StepLogTest(unittest.TestCase):
               server.channel() as channel):
             info = server_info(channel)
             self.assertTrue(generate(channel, request(0, info)).tokens[0])
-            server.scheduler.wait_for("step log ends .*File too large")
+            server.scheduler.wait_for("step log ended early .*File too large")
             self.assertTrue(generate(channel, request(2, info)).tokens[0])
 
     def test_a_file_that_cannot_be_made_is_an_error_at_the_start(self):
         process = Process([os.path.join(BIN, "quire_scheduler"), "--model", MODEL, "--port=0",
                            "--http-port=0", "--step-log=/nowhere/steps.log"])
         try:
-            process.wait_for("--step-log: cannot make /nowhere/steps.log: No such file")
+            process.wait_for("--step-log: cannot create /nowhere/steps.log: No such file")
             self.assertNotEqual(process.popen.wait(10), 0)
         finally:
             process.kill()

@@ -283,8 +283,8 @@ class TensorParallelTest(unittest.TestCase):
             [os.path.join(BIN, "quire"), "serve", "--model", MODEL, "--port=0", "--http-port=0", "-tp",
              "4", "--device=emu"], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(ended.returncode, 2, ended.stderr)
-        self.assertIn("--kv-cache-memory-bytes: ranks share a GPU, so say what each may take "
-                      "(ranks here 4, GPUs 2)", ended.stdout + ended.stderr)
+        self.assertIn("--kv-cache-memory-bytes: must be given if ranks share a GPU "
+                      "(ranks on this machine 4, GPUs 2)", ended.stdout + ended.stderr)
 
 
 class EmulatedGpuTest(unittest.TestCase):

@@ -250,7 +250,7 @@ class StartTest(TlsTest):
     def test_an_address_that_others_reach_needs_tls(self):
         certificate, key, authorities = self.server.flags()
         for program, flags, why in (
-                ("quire_scheduler", ["--host=0.0.0.0"], "--host: other machines can reach it"),
+                ("quire_scheduler", ["--host=0.0.0.0"], "--host: other machines can reach this address"),
                 ("quire_scheduler", ["--http-host=0.0.0.0", certificate, key, authorities], "--http-host: other machines"),
                 ("quire_scheduler", ["--admin-address=0.0.0.0:0", certificate, key], "--admin-address: other machines"),
                 ("quire_scheduler", ["--worker-ssl-certfile=x"], "--worker-ssl-certfile: goes together"),
@@ -258,7 +258,7 @@ class StartTest(TlsTest):
                 ("quire_worker", ["--listen=0.0.0.0:0", certificate, key], "--ssl-certfile: goes together"),
                 ("quire_worker", ["--listen=0.0.0.0:0", "--tensor-parallel-size=2"], "--listen: other machines reach"),
                 ("quire_worker", ["--listen=0.0.0.0:0", *self.server.flags(), "--tensor-parallel-size=2", "--device=emu"],
-                 "--listen: other machines reach this address and NCCL")):
+                 "--listen: other machines reach this address, and NCCL")):
             with self.subTest(program=program, flags=flags):
                 self.assert_refused(program, flags, why)
         with Server("--host=0.0.0.0", *self.server.flags(), "--admin-address=0.0.0.0:0", with_worker=False) as server:
@@ -364,7 +364,7 @@ class ServeTest(TlsTest):
         self.assertEqual(connection.getresponse().status, 200)
         connection.close()
         self.assertIsNone(code_of_check(self.client.channel(address)))
-        for trouble in ("nobody answers", "is killed", "ended"):
+        for trouble in ("does not answer on its own address", "is killed", "ended"):
             self.assertNotIn(trouble, serve.text())
         serve.popen.terminate()
         self.assertEqual(serve.popen.wait(timeout=120), 0)
@@ -372,7 +372,7 @@ class ServeTest(TlsTest):
     def test_the_flags_of_links_are_not_those_of_serve(self):
         ended = run("quire", "serve", "--model", MODEL, *self.client.flags("worker-ssl"))
         self.assertEqual(ended.returncode, 2)
-        self.assertIn("serve sets it itself", ended.stderr)
+        self.assertIn("must not be given, because serve starts the programs itself", ended.stderr)
 
 
 class ClientsTest(TlsTest):

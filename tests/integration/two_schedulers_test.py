@@ -122,7 +122,7 @@ class StandbyTest(unittest.TestCase):
                 self.assertIsNone(standby.popen.poll())
                 self.assertEqual(server.worker.text().count("epoch begins"), 1, "it took nothing")
                 end_it(server)
-                standby.wait_for("no scheduler holds the workers any more", seconds=20)
+                standby.wait_for("no scheduler has the workers any more", seconds=20)
                 standby.wait_for(READY, seconds=20)
                 self.assertEqual(short_answer_at(address, 1).tokens, expected.tokens)
                 self.assertEqual(page(http_address, "/readyz"), (200, "ready\n"))

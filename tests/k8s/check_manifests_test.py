@@ -439,26 +439,26 @@ class CheckManifestsTest(unittest.TestCase):
         head = "resources: [a.yaml]\n"
         good = "{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [], x: 1}}\n"
         for plan, resource, expected in [
-                (head + "generators: []\n", good, "generators: not known here"),
+                (head + "generators: []\n", good, "generators: not supported here"),
                 ("resources: [b.yaml]\n", good, "No such file"),
-                (head, "{a: 1, a: 2}", "stands twice"),
+                (head, "{a: 1, a: 2}", "the key 'a' occurs twice"),
                 (head, "{a: [}", "a.yaml"),
                 (head, "{kind: Service}", "needs apiVersion"),
                 (head + "labels: [{pairs: {}, includeTemplates: true}]\n", good, "only pairs"),
                 (head + "labels: [{pairs: {}, includeSelectors: true}]\n",
-                 "{apiVersion: v1, kind: Secret, metadata: {name: a}}", "not known here for Secret"),
+                 "{apiVersion: v1, kind: Secret, metadata: {name: a}}", "not supported here for Secret"),
                 (head + "nameSuffix: x\n", "{apiVersion: v1, kind: Secret, metadata: {name: a}}",
-                 "not known here for a Secret"),
+                 "not supported here for a Secret"),
                 (head + "replacements: [{path: a}]\n", good, "a source of kind and fieldPath"),
-                (head + replacement("source: {kind: Pod, fieldPath: a}"), good, "there are 0 of Pod, not one"),
+                (head + replacement("source: {kind: Pod, fieldPath: a}"), good, "found 0 objects of kind Pod, not one"),
                 (head + replacement("source: {kind: Service, fieldPath: spec.y}"), good, "spec.y: KeyError"),
                 (head + replacement(targets="select: {kind: Service}, options: {create: true}"), good,
-                 "a target has select"),
+                 "a target may have only select"),
                 (head + replacement(targets="select: {kind: Service, namespace: a}, fieldPaths: []"), good,
                  "kind, name and one label"),
                 (head + replacement(targets="select: {kind: Service}, fieldPaths: [spec.ports.0]"), good,
                  "spec.ports.0: IndexError"),
-                (head + "images: [{name: a, digest: b}]\n", good, "newTag are known"),
+                (head + "images: [{name: a, digest: b}]\n", good, "newTag are supported"),
                 (head + "patches: [{patch: '{kind: Service, metadata: {name: b}}'}]\n", good,
                  "finds 0 objects"),
                 (head + "patches: [{patch: '[{op: remove, path: /spec/x}]', target: {name: b}}]\n", good,
@@ -466,11 +466,11 @@ class CheckManifestsTest(unittest.TestCase):
                 (head + "patches: [{patch: '[{op: remove, path: /spec/x}]'}]\n", good, "needs a target"),
                 (head + "patches: [{patch: '[]', target: {labelSelector: a}}]\n", good, "of kind and name"),
                 (head + "patches: [{patch: '{kind: Service, metadata: {name: a}}', target: {name: a}}]\n",
-                 good, "for a list of operations alone"),
+                 good, "only for a list of operations"),
                 (head + "patches: [{patch: '[{op: remove, path: /spec/y}]', target: {name: a}}]\n",
                  good, "remove /spec/y"),
                 (head + "patches: [{patch: '[{op: test, path: /spec/x, value: 2}]', "
-                 "target: {name: a}}]\n", good, "is 1")]:
+                 "target: {name: a}}]\n", good, "the value is 1")]:
             with self.subTest(expected), tempfile.TemporaryDirectory() as folder:
                 pathlib.Path(folder, "kustomization.yaml").write_text(plan)
                 pathlib.Path(folder, "a.yaml").write_text(resource)

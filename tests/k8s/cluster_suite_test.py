@@ -272,11 +272,11 @@ class TwoOverlaysTest(unittest.TestCase):
         check_apart(Neighbours({"quire-cpu": ["a"], "quire-gpu": ["b"]}))
 
     def test_a_service_that_leads_to_pods_of_another_is_found(self):
-        with self.assertRaisesRegex(CheckFailed, "quire-gpu: clients are led to .'a', 'b'., it has .'b'."):
+        with self.assertRaisesRegex(CheckFailed, "quire-gpu: its Service leads to .'a', 'b'., its pods are .'b'."):
             check_apart(Neighbours({"quire-cpu": ["a"], "quire-gpu": ["b", "a"]}))
 
     def test_a_service_that_leads_nowhere_is_found(self):
-        with self.assertRaisesRegex(CheckFailed, "quire-cpu: clients are led to no pod"):
+        with self.assertRaisesRegex(CheckFailed, "quire-cpu: its Service leads to no pod"):
             check_apart(Neighbours({"quire-gpu": ["b"]}))
 
     def test_a_budget_that_counts_pods_of_another_is_found(self):

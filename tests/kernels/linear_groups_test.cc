@@ -13,14 +13,15 @@ constexpr int64_t kMany = int64_t{1} << 40;  // operations
 TEST(LinearGroupsTest, GroupsHoldEveryPanelAndNoneIsEmpty) {
   for (const int64_t panels : {1, 2, 7, 8, 9, 100, 2004}) {
     for (const int64_t blocks : {1, 3, 50}) {
-      for (const int64_t rest_bytes : {0, 4096, 1 << 20, 1 << 30}) {
+      for (const int64_t partial_sum_bytes : {0, 4096, 1 << 20, 1 << 30}) {
         for (const int threads : {1, 2, 64}) {
           for (const int64_t operations : {int64_t{1}, int64_t{10'000'000}, kMany}) {
-            const PanelGroups groups = ChoosePanelGroups({.num_panels = panels,
-                                                          .num_blocks = blocks,
-                                                          .operations = operations,
-                                                          .rest_bytes_per_panel = rest_bytes,
-                                                          .num_threads = threads});
+            const PanelGroups groups =
+                ChoosePanelGroups({.num_panels = panels,
+                                   .num_blocks = blocks,
+                                   .operations = operations,
+                                   .partial_sum_bytes_per_panel = partial_sum_bytes,
+                                   .num_threads = threads});
             EXPECT_GE(groups.panels_per_group * groups.num_groups, panels);
             EXPECT_LT(groups.panels_per_group * (groups.num_groups - 1), panels);
           }
@@ -36,13 +37,13 @@ TEST(LinearGroupsTest, SumsOfAGroupTakeAtMostFourMebibytes) {
     const PanelGroups groups = ChoosePanelGroups({.num_panels = 2004,
                                                   .num_blocks = 1,
                                                   .operations = kMany,
-                                                  .rest_bytes_per_panel = int64_t{16} * 4096,
+                                                  .partial_sum_bytes_per_panel = int64_t{16} * 4096,
                                                   .num_threads = threads});
     EXPECT_LE(groups.panels_per_group * int64_t{16} * 4096, 4 << 20) << threads;
   }
 }
 
-TEST(LinearGroupsTest, OneThreadHasOneGroupWhereNoSumsRest) {
+TEST(LinearGroupsTest, OneThreadHasOneGroupWhereNoPartialSumsAreKept) {
   const PanelGroups groups = ChoosePanelGroups(
       {.num_panels = 2004, .num_blocks = 1, .operations = kMany, .num_threads = 1});
   EXPECT_EQ(groups.num_groups, 1);

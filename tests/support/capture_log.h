@@ -1,5 +1,5 @@
-// Captures the text that this process writes to its standard streams through their LossyWriters,
-// between Capture and GetCaptured.
+// Captures the text that this process writes to a standard stream through the stream's LossyWriter.
+// CaptureStderr and CaptureStdout begin a capture; GetCapturedStderr and GetCapturedStdout end it.
 //
 // Thread safety: from the test's thread.
 #ifndef QUIRE_TESTS_SUPPORT_CAPTURE_LOG_H_

@@ -7,7 +7,7 @@
 //   plan 1
 //
 // A blank line ends a block. The output of a block is the concatenated output of its commands. With
-// --rewrite the files are rewritten with the actual output, and the diff is reviewed.
+// --rewrite a test writes the actual output into the files, and the author reviews the diff.
 //
 // Thread safety: for tests, one thread.
 // Source:        the datadriven tests of etcd raft and CockroachDB.

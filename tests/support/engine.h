@@ -29,7 +29,7 @@ struct EngineOptions {
   int num_threads = 1;  // threads of each rank
   int32_t num_ranks = 1;
   KvBackend kv_backend = KvBackend::kPaged;
-  std::string isa;  // "": the best one that this machine has
+  std::string isa;  // instruction set of the kernels; "": the best one that this machine has
   bool has_dummy_weights = false;
   int32_t num_blocks = 0;  // null block included; 0: enough for max_sequences at max_model_len
   int32_t block_size_tokens = 16;

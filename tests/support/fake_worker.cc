@@ -18,8 +18,8 @@ uint64_t Mix(uint64_t state, uint64_t word) {
   return state ^ (state >> 29);
 }
 
-// Returns the KV cache's word for a token. Like a layer's K and V, it depends on every token that
-// this token attended to.
+// Returns the word that the KV cache stores for a token. Like a layer's K and V, the word depends
+// on every token that this token attended to.
 uint64_t CellOf(TokenId token_id, int32_t position, uint64_t attended) {
   return Mix(Mix(attended, static_cast<uint64_t>(token_id)), static_cast<uint64_t>(position));
 }
@@ -280,8 +280,8 @@ void FakeWorker::SpoilBlock(BlockId block_id) {
       first, first + limits_.block_size_tokens, first, [](uint64_t cell) { return ~cell; });
 }
 
-// Does a swap. Before it, does all earlier swaps of the same block or host block, since the swap
-// uses their results.
+// Does a swap, after all earlier swaps of the same block or host block, whose results the swap
+// uses.
 void FakeWorker::Do(size_t index) {
   const SwapUnderWay& under_way = swaps_[index];
   if (under_way.is_done) {
@@ -305,7 +305,7 @@ void FakeWorker::Do(size_t index) {
   std::copy_n(host_block, size, block);
   writers_[static_cast<size_t>(under_way.block)] =
       host_writers_[static_cast<size_t>(under_way.host_block)];
-  if (under_way.has_failed) {  // inverts the words, since they may be right by chance
+  if (under_way.has_failed) {  // inverts the words, because stale words may be right by chance
     std::transform(block, block + size, block, [](uint64_t cell) { return ~cell; });
   }
 }

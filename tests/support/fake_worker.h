@@ -54,9 +54,9 @@ std::vector<TokenLogprob> ExpectedCandidates(std::span<const TokenId> token_ids,
 
 class FakeWorker {
  public:
-  // Makes a worker for one epoch. A swap is done swap_delay_steps after the step that ordered it.
-  // It is done earlier if a step uses its block, or if a step has no slices. salt: makes the rank's
-  // cells differ from other ranks'; all ranks sample the same tokens.
+  // Makes a worker for one epoch. The worker does each swap swap_delay_steps steps after the step
+  // that ordered it, or earlier if a step uses the swap's block or has no slices. A different
+  // `salt` for each rank makes the ranks' cells differ; all ranks still sample the same tokens.
   explicit FakeWorker(const StepLimits& limits, int32_t swap_delay_steps = 0, uint64_t salt = 0);
 
   // Errors: those of StepPlanChecker, kOutOfRange for a step that is not the next,
@@ -74,8 +74,8 @@ class FakeWorker {
   void FailSwapIn(HostBlockId host_block) { failing_.insert(host_block); }
 
   // Makes the worker crash whenever it computes this token of a sequence with this seed. With
-  // is_harmless_alone, it crashes only if the slice has other tokens too. Execute then returns
-  // kUnavailable CRASHED.
+  // is_harmless_alone, the worker crashes only if the slice has other tokens too. In a crash
+  // Execute returns kUnavailable CRASHED.
   struct PoisonToken {
     int32_t position = 0;
     bool is_harmless_alone = false;
@@ -140,14 +140,14 @@ class FakeWorker {
   uint64_t last_step_id_ = 0;
   StepResult last_result_;
   std::deque<SwapUnderWay> swaps_;                    // oldest first
-  std::vector<std::optional<KnownState>> sequences_;  // by handle
+  std::vector<std::optional<KnownState>> sequences_;  // indexed by SequenceHandle
   std::vector<uint64_t> cells_;                       // [num_blocks][block_size_tokens]
   std::vector<uint64_t> host_cells_;                  // [num_host_blocks][block_size_tokens]
   std::vector<uint64_t> writers_;           // by block: seed of the sequence that wrote it
   std::vector<uint64_t> host_writers_;      // by host block: seed of the sequence that wrote it
   std::vector<uint64_t> generations_;       // by host block: its generation; 0: empty
   std::set<HostBlockId> failing_;           // host blocks whose swap-ins fail in the next plan
-  std::map<uint64_t, PoisonToken> poison_;  // by seed of the sequence
+  std::map<uint64_t, PoisonToken> poison_;  // keyed by the sequence's seed
   std::vector<SequenceHandle> crashed_by_;
 };
 

@@ -17,7 +17,7 @@
 
 namespace quire {
 
-// kTcpInTheClear serves only for comparison: real ranks never use it.
+// kTcpInTheClear, TCP without encryption, is only for comparison: ranks in production never use it.
 enum class Transport : uint8_t { kSocket, kShared, kSharedSpinning, kTls, kTcpInTheClear };
 std::string NameOf(Transport transport);
 
@@ -25,7 +25,7 @@ std::string NameOf(Transport transport);
 struct LinkParts {
   std::array<FileDescriptor, 2> sockets;
   FileDescriptor memory;                           // closed if there is no shared memory
-  std::array<std::unique_ptr<TlsChannel>, 2> tls;  // their handshakes are done
+  std::array<std::unique_ptr<TlsChannel>, 2> tls;  // after the handshake; null without TLS
 
   // Makes end 0 or 1 of the link. Call once for each end.
   PeerLink Take(size_t end, Transport transport);

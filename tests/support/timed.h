@@ -24,7 +24,7 @@ namespace quire {
 
 inline constexpr int64_t kMaxCallNs = 100 * kNanosPerMilli;
 
-// Measures calls of one thread. Ignores them under sanitizers, which slow everything down.
+// Measures calls of one thread. Ignores all calls under sanitizers, which slow everything down.
 class CallWatch {
  public:
   void Begin() {
@@ -95,7 +95,7 @@ class Timed {
   Call<T> operator->() { return {&*object_, &watch_}; }
   Call<const T> operator->() const { return {&*object_, &watch_}; }
 
-  // For calls that only tests make; they are not measured.
+  // Returns the object, for calls that only tests make and that must not be measured.
   T& untimed() { return *object_; }
 
   // See CallWatch::Fault.

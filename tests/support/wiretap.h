@@ -35,12 +35,12 @@ class Wiretap {
   Wiretap(const Wiretap&) = delete;
   Wiretap& operator=(const Wiretap&) = delete;
 
-  // The address of the wiretap itself, in the form of a rank's rendezvous.
+  // Returns the wiretap's own address, in the form in which a rank announces its address.
   std::string rendezvous() const;
 
-  // All bytes so far from the dialing ends.
+  // Returns all bytes so far from the dialing ends.
   std::string bytes_from_dialer() const;
-  // All bytes so far from the listening ends.
+  // Returns all bytes so far from the listening ends.
   std::string bytes_from_listener() const;
 
   // Flips a bit in the byte that follows the next num_bytes bytes from the dialing ends.

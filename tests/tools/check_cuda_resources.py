@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what each CUDA kernel needs, as ptxas reported it in the build, with a committed table.
+"""Compares registers and spilled bytes of each CUDA kernel, by ptxas in the build, with a committed table.
 
   check_cuda_resources.py LOG_FOLDER TABLE [--rewrite]
 
@@ -176,7 +176,7 @@ def main():
     print("\n".join(faults))
     print(f"{len(found)} kernels, {len(faults)} faults; nvcc {release}, table {expected_release}")
     if faults:
-        print("When it is meant: run the same command with --rewrite and commit the table.")
+        print("If this change is intended, run the same command with --rewrite and commit the table.")
     return 1 if faults else 0
 
 

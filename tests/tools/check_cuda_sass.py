@@ -229,8 +229,8 @@ def main():
     tools = {tool: find(tool) for tool in ("cuobjdump", "nvdisasm")}
     for tool, path in tools.items():
         if path is None:
-            print(f"skipped: there is no {tool} on the path, beside nvcc or among the Python packages "
-                  f"(nvidia-cuda-{tool})")
+            print(f"skipped: {tool} is not on the path, not beside nvcc and not in the Python package "
+                  f"nvidia-cuda-{tool}")
             return NO_TOOL
     found = read_objects(arguments.objects, **tools)
     if not found:
@@ -251,7 +251,7 @@ def main():
     print("\n".join(faults))
     print(f"{len(found)} kernels, {len(faults)} faults; nvcc {release}, table {expected_release}")
     if faults:
-        print("When it is meant: run the same command with --rewrite and commit the table.")
+        print("If this change is intended, run the same command with --rewrite and commit the table.")
     return 1 if faults else 0
 
 

@@ -12,7 +12,7 @@ def check_neighbours(overlay, neighbours):
     """neighbours: overlays that may be in the namespace. Those of the same name are this one, changed."""
     names = _names(overlay)
     if len(names) != 1 or None in names:
-        overlay.faults.append(f"pods: {INSTANCE} must be the name of the overlay, on all: {names}")
+        overlay.faults.append(f"pods: the label {INSTANCE} must be the name of the overlay on all pods (found {names})")
     for other in neighbours:
         if not names & _names(other):
             _check_names(overlay, other)
@@ -28,7 +28,7 @@ def _check_names(overlay, other):
     for each in overlay.objects:
         found = theirs.get(kustomize_subset.identity(each))
         if found is not None and not (_is_of_namespace(each) and each == found):
-            overlay.fault(each, f"{other.name} has an object of this name, too")
+            overlay.fault(each, f"{other.name} has an object of this name and kind, too")
 
 
 def _is_of_namespace(each):
@@ -40,7 +40,7 @@ def _check_selectors(overlay, other):
     for each in overlay.objects:
         for selector in _selectors(each):
             for workload in other.selected(selector):
-                overlay.fault(each, f"selects pods of {other.name}: {workload['metadata']['name']}")
+                overlay.fault(each, f"its selector matches pods of {other.name}: {workload['metadata']['name']}")
 
 
 def _selectors(each):

@@ -48,7 +48,7 @@ def faults_of_file(path):
     if re.search(r"\((RUNPATH|RPATH)\)", dynamic):
         yield "has a RUNPATH"
     if re.search(r"GNU_STACK.* RWE ", segments):
-        yield "an executable stack"
+        yield "has an executable stack"
 
 
 def faults_of_program(path):

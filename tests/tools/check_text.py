@@ -53,7 +53,7 @@ def check_line(line, suffix):
             faults.append("commented-out code")
         for pattern, ours in BANNED.items():
             if re.search(pattern, line):
-                faults.append(f"say {ours}")
+                faults.append(f"forbidden word, use {ours}")
     return faults
 
 
@@ -63,11 +63,11 @@ def check_header(path, text):
     if f"#ifndef {guard}\n#define {guard}\n" not in text:
         faults.append(f"{path}: no include guard {guard}")
     if not text.startswith("//"):
-        faults.append(f"{path}: does not open with its contract")
+        faults.append(f"{path}: does not begin with a comment that states its contract")
     public = not path.startswith("tests/") and not path.endswith(".inl.h")
     if public and "hread safe" not in text and \
             "hread-safe" not in text and "value type" not in text:
-        faults.append(f"{path}: says nothing of thread safety")
+        faults.append(f"{path}: does not state its thread safety")
     return faults
 
 

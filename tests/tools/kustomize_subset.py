@@ -37,7 +37,7 @@ class _Loader(yaml.SafeLoader):
         for key in keys:
             if keys.count(key) > 1:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", node.start_mark)
+                    None, None, f"the key {key!r} occurs twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -60,10 +60,10 @@ def _build(folder, objects):
     path = folder / "kustomization.yaml"
     documents = read(path)
     if len(documents) != 1 or not isinstance(documents[0], dict):
-        raise ManifestError(f"{path}: must be one mapping")
+        raise ManifestError(f"{path}: must hold exactly one mapping")
     plan = documents[0]
     if unknown := set(plan) - KNOWN:
-        raise ManifestError(f"{path}: {', '.join(sorted(unknown))}: not known here")
+        raise ManifestError(f"{path}: {', '.join(sorted(unknown))}: not supported here")
     objects = list(objects)
     for name in plan.get("resources", []):
         objects += _resource(folder, name)
@@ -99,7 +99,7 @@ def identity(each):
 
 def _patched(objects, patch, folder, is_component):
     if set(patch) - {"path", "patch", "target"}:
-        raise ManifestError(f"{folder}: a patch has path or patch, and target")
+        raise ManifestError(f"{folder}: a patch may have only path or patch, and target")
     if "path" in patch:
         documents = read(folder / patch["path"])
     else:
@@ -114,7 +114,7 @@ def _patched(objects, patch, folder, is_component):
                 for operation in document:
                     _operate(each, operation, folder)
         elif "target" in patch:
-            raise ManifestError(f"{folder}: a target is known here for a list of operations alone")
+            raise ManifestError(f"{folder}: a target is supported here only for a list of operations")
         else:
             objects = _merged_into(objects, document, folder)
     return objects
@@ -205,9 +205,9 @@ def _operate_at(parent, name, operation):
     elif operation["op"] == "remove":
         del parent[place]
     elif operation["op"] != "test":
-        raise ValueError("no such operation")
+        raise ValueError("unknown operation")
     elif found != value:
-        raise ValueError(f"is {found!r}")
+        raise ValueError(f"the value is {found!r}")
 
 
 def _set_namespace(each, namespace):
@@ -221,7 +221,7 @@ def _add_suffix(objects, suffix, path):
     accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}
     for each in objects:
         if each["kind"] not in SUFFIXED:
-            raise ManifestError(f"{path}: nameSuffix: not known here for a {each['kind']}")
+            raise ManifestError(f"{path}: nameSuffix: not supported here for a {each['kind']}")
         each["metadata"]["name"] += suffix
         if pod_of(each) is not None and pod_of(each)["spec"].get("serviceAccountName") in accounts:
             pod_of(each)["spec"]["serviceAccountName"] += suffix
@@ -230,7 +230,7 @@ def _add_suffix(objects, suffix, path):
 def _add_labels(each, labels, path):
     for entry in labels:
         if set(entry) - {"pairs", "includeSelectors"}:
-            raise ManifestError(f"{path}: labels: only pairs and includeSelectors are known here")
+            raise ManifestError(f"{path}: labels: only pairs and includeSelectors are supported here")
         places = [each["metadata"].setdefault("labels", {})]
         if entry.get("includeSelectors"):
             places += _selected_labels(each, path)
@@ -248,7 +248,7 @@ def _selected_labels(each, path):
         return [each["spec"]["selector"]["matchLabels"]]
     template = pod_of(each)
     if each["kind"] not in SUFFIXED or "affinity" in template["spec"]:
-        raise ManifestError(f"{path}: includeSelectors: not known here for {each['kind']}")
+        raise ManifestError(f"{path}: includeSelectors: not supported here for {each['kind']}")
     return [each["spec"]["selector"]["matchLabels"], template["metadata"]["labels"],
             *(spread["labelSelector"]["matchLabels"]
               for spread in template["spec"].get("topologySpreadConstraints", []))]
@@ -258,15 +258,15 @@ def _replace(objects, replacement, path):
     """A field of one object's, written to fields of others or to a part of them."""
     source = replacement.get("source", {})
     if set(replacement) != {"source", "targets"} or set(source) != {"kind", "fieldPath"}:
-        raise ManifestError(f"{path}: replacements: a source of kind and fieldPath, and targets are known here")
+        raise ManifestError(f"{path}: replacements: must have a source of kind and fieldPath, and targets")
     found = [each for each in objects if each["kind"] == source["kind"]]
     if len(found) != 1:
-        raise ManifestError(f"{path}: replacements: there are {len(found)} of {source['kind']}, not one")
+        raise ManifestError(f"{path}: replacements: found {len(found)} objects of kind {source['kind']}, not one")
     value = _field(found[0], source["fieldPath"], path)
     for target in replacement["targets"]:
         if set(target) - {"select", "fieldPaths", "options"} or (
                 set(target.get("options", {})) - {"delimiter", "index"}):
-            raise ManifestError(f"{path}: replacements: a target has select, fieldPaths, delimiter, index")
+            raise ManifestError(f"{path}: replacements: a target may have only select, fieldPaths, delimiter, index")
         for each in [each for each in objects if _is_selected(each, target["select"], path)]:
             for field in target["fieldPaths"]:
                 _field(each, field, path, lambda old, options=target.get("options"): _with(old, value, options))
@@ -274,7 +274,7 @@ def _replace(objects, replacement, path):
 
 def _is_selected(each, select, path):
     if set(select) - {"kind", "name", "labelSelector"}:
-        raise ManifestError(f"{path}: replacements: kind, name and one label are known here")
+        raise ManifestError(f"{path}: replacements: select may have only kind, name and one label")
     label, _, value = select.get("labelSelector", "").partition("=")
     return (each["kind"] == select["kind"] and select.get("name") in (None, each["metadata"]["name"])
             and (not label or each["metadata"].get("labels", {}).get(label) == value))
@@ -312,7 +312,7 @@ def _field(each, field, path, change=None):
 def _set_images(each, images, path):
     for change in images:
         if set(change) - {"name", "newName", "newTag"}:
-            raise ManifestError(f"{path}: images: name, newName and newTag are known here")
+            raise ManifestError(f"{path}: images: only name, newName and newTag are supported here")
     for container in containers_of(each):
         for change in images:
             if container["image"].split(":")[0].split("@")[0] == change["name"]:

@@ -50,12 +50,12 @@ TEST_F(MemoryPlanTest, AllRanksOfTheMachineAreCounted) {
 
   EXPECT_EQ(ReasonOf(status), "MEMORY");
   EXPECT_EQ(status.message(),
-            "--swap-space: more than there is beside the KV cache for 4 ranks (got 17179869184 "
-            "bytes, limit 4294967296)");
+            "--swap-space: exceeds the memory left beside the KV cache, summed over 4 ranks (got "
+            "17179869184 bytes, limit 4294967296)");
   config_.ranks_on_host = 8;
-  EXPECT_THAT(
-      std::string(CheckMemory(config_, std::nullopt, host_.total_bytes).message()),
-      HasSubstr("--kv-cache-memory-bytes: more than there is for 8 ranks (got 34359738368 bytes"));
+  EXPECT_THAT(std::string(CheckMemory(config_, std::nullopt, host_.total_bytes).message()),
+              HasSubstr("--kv-cache-memory-bytes: exceeds the memory of this machine or container, "
+                        "summed over 8 ranks (got 34359738368 bytes"));
 }
 
 TEST_F(MemoryPlanTest, WhatWasGivenMustFitBesideTheWeights) {
@@ -66,8 +66,8 @@ TEST_F(MemoryPlanTest, WhatWasGivenMustFitBesideTheWeights) {
 
   EXPECT_EQ(ReasonOf(status), "MEMORY");
   EXPECT_EQ(status.message(),
-            "weights, KV cache and swap space: more than there is (got 17179869185 bytes, limit "
-            "17179869184)");
+            "weights, KV cache and swap space: exceed the memory of this worker (got 17179869185 "
+            "bytes, limit 17179869184)");
 }
 
 TEST_F(MemoryPlanTest, EachRankHasItsPartOfTheMachine) {
@@ -86,14 +86,14 @@ TEST_F(MemoryPlanTest, WhatWasNotGivenBecomesSmallerInstead) {
   EXPECT_EQ(tight->bytes, kGibibyte / 10 * 3);
   EXPECT_EQ(tight->swap_space_bytes, kGibibyte / 4);
   EXPECT_THAT(std::string(Plan(300 * kGibibyte).status().message()),
-              HasSubstr("weights, KV cache and swap space: more than there is"));
+              HasSubstr("weights, KV cache and swap space: exceed the memory of this worker"));
 }
 
 TEST_F(MemoryPlanTest, PoolsThatNoSchedulerCanUseAreRefused) {
   Give();
   config_.kv_cache.bytes = 100;
   EXPECT_THAT(std::string(Plan(0).status().message()),
-              HasSubstr("KV cache: two blocks of one token take more"));
+              HasSubstr("KV cache: two blocks of one token do not fit"));
   config_.kv_cache.num_blocks_override = 1000;
   EXPECT_TRUE(Plan(0).ok());
   config_.kv_cache.num_blocks_override = 2'000'000'000;

@@ -22,8 +22,8 @@ TEST(CheckKvBackendTest, WindowsNeedMemoryThatCanBeMapped) {
   EXPECT_TRUE(CheckKvBackend({}, without_pages).ok());
   EXPECT_TRUE(CheckKvBackend(windows, *CreateReferenceBackend()).ok());
   EXPECT_EQ(CheckKvBackend(windows, without_pages).message(),
-            "--kv-backend: vmm: there is no memory that can be mapped on this device, or "
-            "quire_cuda.so was built by a toolkit before CUDA 12.5");
+            "--kv-backend: vmm: this device cannot map KV blocks into virtual memory, or "
+            "quire_cuda.so was built with a CUDA toolkit before 12.5");
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ TEST_F(WorkerConfigTest, ThereIsAnHttpPortWhereOneIsGiven) {
 }
 
 TEST_F(WorkerConfigTest, HttpPortsThatCannotBeAreRefused) {
-  const std::string open = "other machines can reach it and nothing is encrypted";
+  const std::string open = "other machines can reach this address without encryption";
   for (const auto& [flag, rule] :
        {std::pair("--http-port=-2", std::string("--http-port: must be in [-1, 65535] (got -2)")),
         std::pair("--http-port=65536", std::string("--http-port: must be in [-1, 65535]")),

@@ -346,9 +346,9 @@ TEST(WorkerProcessTest, MemoryThatIsNotThereIsOneLineAndFour) {
     std::string line;
   };
   for (const auto& [device, flag, line] :
-       {Case{"cpu", "--kv-cache-memory-bytes=4096TiB", "--kv-cache-memory-bytes: more than"},
-        Case{"emu", "--kv-cache-memory-bytes=4096TiB", "--kv-cache-memory-bytes: more than"},
-        Case{"cpu", "--swap-space=4096TiB", "--swap-space: more than"},
+       {Case{"cpu", "--kv-cache-memory-bytes=4096TiB", "--kv-cache-memory-bytes: exceeds the"},
+        Case{"emu", "--kv-cache-memory-bytes=4096TiB", "--kv-cache-memory-bytes: exceeds the"},
+        Case{"cpu", "--swap-space=4096TiB", "--swap-space: exceeds the"},
         Case{"cpu", "--kv-cache-memory-bytes=100", "KV cache: two blocks"}}) {
     Process worker({"--model", kModelDir, "--listen", "127.0.0.1:0", "--device", device, flag});
 
@@ -361,7 +361,8 @@ TEST(WorkerProcessTest, AMistakeOnTheCommandLineIsOneLineAndTwo) {
   Process worker({"--model", kModelDir, "--device", "abacus"});
 
   EXPECT_EQ(worker.Wait(), 2);
-  EXPECT_EQ(worker.errors(), "quire_worker: --device: must be auto, cpu, cuda or emu\n");
+  EXPECT_EQ(worker.errors(),
+            "quire_worker: --device: must be auto, cpu, cuda or emu (got abacus)\n");
 }
 
 TEST(WorkerProcessTest, AGpuThatIsNotThereIsOneLineAndTwo) {

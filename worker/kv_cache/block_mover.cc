@@ -37,7 +37,10 @@ absl::StatusOr<std::unique_ptr<BlockMover>> BlockMover::Create(KernelBackend& ba
     auto bytes = CheckedMultiply(pool.layout.block_bytes(), num_host_blocks);
     if (!bytes.has_value()) {
       return InvalidArgument(
-          "MEMORY", absl::StrCat("num_host_blocks: no such pool (got ", num_host_blocks, ")"));
+          "MEMORY",
+          absl::StrCat("num_host_blocks: the size of the pool in bytes overflows (got ",
+                       num_host_blocks,
+                       ")"));
     }
     QUIRE_ASSIGN_OR_RETURN(host, backend.AllocateHost(*bytes));
   }

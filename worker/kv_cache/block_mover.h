@@ -44,8 +44,8 @@ class BlockMover {
   // Cost: O(1) while no swap is in flight, else O(blocks).
   void AwaitBlocks(std::span<const BlockId> blocks);
 
-  // Returns the latest step for which all swaps are done: its own and those of all earlier steps.
-  // Returns at most step_id.
+  // Returns the id of the latest step, at most step_id, such that the swaps of this step and of all
+  // earlier steps are done.
   uint64_t SwapsDone(uint64_t step_id);
   // Waits until all swaps are done.
   void FinishSwaps();

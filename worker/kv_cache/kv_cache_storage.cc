@@ -14,12 +14,13 @@ absl::StatusOr<std::unique_ptr<KvCacheStorage>> KvCacheStorage::Create(KernelBac
                                                                        int64_t num_places) {
   auto size_bytes = CheckedMultiply(layout.block_bytes(), num_blocks);
   if (!size_bytes.has_value() || *size_bytes <= 0) {
-    return InvalidArgument("MEMORY",
-                           absl::StrCat("num_blocks: no such pool (got ",
-                                        num_blocks,
-                                        " blocks of ",
-                                        layout.block_bytes(),
-                                        " bytes)"));
+    return InvalidArgument(
+        "MEMORY",
+        absl::StrCat("num_blocks: the size of the pool in bytes is 0 or overflows (got ",
+                     num_blocks,
+                     " blocks of ",
+                     layout.block_bytes(),
+                     " bytes)"));
   }
   std::unique_ptr<DeviceMemory> memory;
   std::unique_ptr<WindowMemory> windows;

@@ -34,10 +34,10 @@ namespace quire {
 
 // Numbers of places, counted since the windows were created.
 struct WindowCounts {
-  int64_t num_found = 0;         // showed the right block already, from an earlier sequence
+  int64_t num_found = 0;         // still mapped to the right block, for an earlier sequence
   int64_t num_mapped = 0;        // mapped while the caller waited
   int64_t num_mapped_ahead = 0;  // mapped ahead, and needed later
-  int64_t num_taken_down = 0;
+  int64_t num_taken_down = 0;    // unmapped to make room
 };
 
 class KvWindows {
@@ -98,7 +98,7 @@ class KvWindows {
   bool MakeRoomFor(int64_t num_places);
   bool TakeDown(SequenceHandle handle);
   void AwaitAhead();
-  // Records that the place shows this block. A null block: the place shows none.
+  // Records that the place shows this block. The null block means that the place shows no block.
   void Note(SequenceHandle handle, int32_t index, BlockId block);
   BlockId ShownAt(SequenceHandle handle, int32_t index) const {
     return shown_[static_cast<size_t>(FirstPlace(handle) + index)];
@@ -107,7 +107,7 @@ class KvWindows {
   WindowMemory& memory_;
   const int32_t window_blocks_;
   std::vector<Window> windows_;  // by handle
-  std::vector<BlockId> shown_;   // by place: the block that it shows, or the null block
+  std::vector<BlockId> shown_;   // by place: the block it shows; null block: none
   int64_t num_mapped_ = 0;
   WindowCounts counts_;
 

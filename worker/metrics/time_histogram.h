@@ -1,5 +1,5 @@
-// TimeHistogram counts durations in the buckets of StepBuckets(). It takes no lock, since the
-// executor must not wait; prometheus-cpp's own histogram takes one.
+// TimeHistogram counts durations in the buckets of StepBuckets(). Observe takes no lock, so that
+// the executor never waits. The histogram of prometheus-cpp takes a lock.
 //
 // Thread safety: Observe from one thread, Read from any.
 // Cost:          Observe: a search in 19 bounds and two atomic additions.

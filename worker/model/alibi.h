@@ -1,8 +1,8 @@
 // ALiBi slopes, one per head: the factors by which attention scores fall with the distance between
 // query and key. If the number n of heads is a power of two, the slopes are 2^(-8 i / n) for i from
-// 1 to n. Otherwise let m be the next lower power of two: the first m heads have the slopes that a
-// model with m heads has. The other heads take every second slope, from the first on, of those that
-// a model with 2m heads has.
+// 1 to n. Otherwise let m be the next lower power of two: the first m heads have the slopes of a
+// model with m heads. The other heads have the first, third, fifth, ... slope of a model with 2m
+// heads.
 //
 // Thread safety: a pure function.
 // Source:        Press et al. 2022 (ALiBi); build_alibi_tensor of Hugging Face transformers. That

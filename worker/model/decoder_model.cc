@@ -377,8 +377,8 @@ void DecoderModel::Logits(const StepInputs& inputs, std::span<const int32_t> num
 }
 
 // Layers only add to the residual, or derive it from values that all ranks share. So if a rank's
-// bits differed after any layer, they still differ here. An error made before a sum over the ranks
-// reaches all ranks alike, so this hash cannot detect it.
+// bits differed after any layer, they still differ here. The hash cannot detect an error made
+// before a sum over the ranks, because the sum spreads the error to all ranks alike.
 uint64_t DecoderModel::HashRows(int64_t num_tokens) const {
   FoldHash hash;
   const auto add = [&](const void* rows, DType dtype) {

@@ -33,10 +33,10 @@ absl::StatusOr<float> ReadScale(const WeightRef& weight) {
   if (!tensor.shape.empty() && tensor.shape != std::vector<int64_t>{1}) {
     return error(absl::StrCat("a scale of the KV cache must be one number (got shape ",
                               ShapeToString(tensor.shape),
-                              "); scales of single heads are not supported"));
+                              "); a scale for each head is not supported"));
   }
   if (!tensor.dtype.has_value()) {
-    return error(absl::StrCat("has a dtype that a scale cannot have (got ",
+    return error(absl::StrCat("has a dtype that is not supported for a scale (got ",
                               tensor.dtype_name,
                               ", need F32, F16 or BF16)"));
   }
@@ -52,8 +52,8 @@ absl::StatusOr<float> ReadScale(const WeightRef& weight) {
   return scale;
 }
 
-// Returns the scale under the first of these names that the files contain; nullopt if they contain
-// none.
+// Returns the scale under the first of these names that the files contain, or nullopt if the files
+// contain none of the names.
 absl::StatusOr<std::optional<float>> FindScale(const LayerLayout& layer,
                                                const std::array<std::string_view, 4>& names,
                                                const WeightFiles& files) {

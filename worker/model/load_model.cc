@@ -25,7 +25,7 @@ namespace quire {
 namespace {
 
 // Returns the tensors of which the previous rank holds the same part as this rank. An earlier rank
-// counts that part in its weights_sum, so this rank must not.
+// counts that part in its weights_sum, so this rank leaves the part out.
 std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
                                                  const ModelConfig& config,
                                                  const WeightLayout& whole) {

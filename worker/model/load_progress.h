@@ -1,5 +1,5 @@
 // LoadProgressBar shows on standard error how far weights are loaded: one line, redrawn. If
-// standard error is no terminal, it logs a line at every quarter and every 10 s instead.
+// standard error is no terminal, the bar logs a line at every quarter and every 10 s instead.
 //
 //   Loading safetensors: 100% Completed | 146/146 tensors, 508/508 MB [00:01<00:00, 412 MB/s]
 //

@@ -22,8 +22,8 @@ namespace quire {
 
 class MatrixRows final : public RowReader {
  public:
-  // `tick` is called only on the thread that runs this constructor, after each of that thread's own
-  // Read calls. `bytes`: total size of all Read calls, on any thread, that began before this one.
+  // `tick` is called only on the thread that runs this constructor, after each Read call of that
+  // thread. `bytes`: total size of all Read calls, on any thread, that began before that Read call.
   // The source must outlive the object.
   MatrixRows(const TensorSource& source,
              TensorGroup matrices,

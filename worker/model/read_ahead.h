@@ -3,8 +3,8 @@
 // bandwidth of the page cache, a RAID or a network file system.
 //
 // The buffer is a ring of host memory of the backend, pinned for a GPU. Tensors that are used
-// together form a group. A group is contiguous in the ring. When Next is called for the next group,
-// the group's memory becomes free.
+// together form a group. A group is contiguous in the ring. Each call of Next frees the memory of
+// the group that the previous call returned.
 //
 // Thread safety: one caller at a time; the object owns its threads.
 // Errors:        those of TensorSource::Read, returned by Next for the group that has the error;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kTableSize = 4096;
 
-// Bytes per read, so few that they are still in the cache when they are summed.
+// Bytes per read. Small enough that the bytes are still in the cache when the sum reads them.
 constexpr size_t kSumBytes = size_t{64} << 10;
 
 // Rounds toward zero: exact rounding does not matter for random weights. f16 numbers below the

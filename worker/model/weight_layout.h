@@ -99,7 +99,7 @@ struct WeightLayout {
 
 // How a tensor is used, which decides how it can be read.
 enum class TensorUse : uint8_t {
-  kWhole,   // converted or reordered, so it is read completely before
+  kWhole,   // converted or reordered, once all of it has been read
   kTable,   // kept in the form of the file
   kPacked,  // packed row by row, in the order of the file
 };

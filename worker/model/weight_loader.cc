@@ -89,7 +89,7 @@ class FileChecker {
     if (!weight.tensor->dtype.has_value()) {
       return TensorError(weight.file->name(),
                          name,
-                         absl::StrCat("has a dtype that weights cannot have (got ",
+                         absl::StrCat("has an unsupported dtype (got ",
                                       weight.tensor->dtype_name,
                                       ", need F32, F16 or BF16)"));
     }
@@ -399,7 +399,7 @@ void WarnOfAnotherHead(const WeightFiles& files, const WeightLayout& layout) {
                        table.file->Read(*table.tensor, 0, table_bytes).ok();
   if (is_read && head_bytes != table_bytes) {
     LogWarning(
-        "lm_head.weight is not the embedding and is not used: config.json says "
+        "lm_head.weight differs from the embedding and is ignored, because config.json sets "
         "tie_word_embeddings",
         {{"embedding", table.tensor->name}});
   }

@@ -1,6 +1,6 @@
 // ExecutorThread runs tasks one after another, in the order of the Run calls. Once started, its
 // thread is the only one that touches the model, the KV pool and the sequences. RPC threads only
-// hand it tasks.
+// queue tasks.
 //
 // WorkerProgress counts the tasks that are queued, begun and ended, so that a hang between two
 // tasks is detected too: the executor then has tasks but begins none.
@@ -27,7 +27,7 @@ class ExecutorThread {
   ExecutorThread(const ExecutorThread&) = delete;
   ExecutorThread& operator=(const ExecutorThread&) = delete;
 
-  // Queues the task. Returns false and drops it if the queue is full or Stop was called.
+  // Queues the task. Returns false and drops the task if the queue is full or Stop was called.
   [[nodiscard]] bool Run(std::function<void()> task);
 
   // Finishes the waiting tasks, then ends the thread. Later tasks are refused.

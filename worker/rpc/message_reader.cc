@@ -13,7 +13,8 @@ absl::Status ReadMessage(const grpc::ByteBuffer& buffer, google::protobuf::Messa
   grpc::ByteBuffer bytes(buffer);  // another reference to the same memory
   grpc::ProtoBufferReader reader(&bytes);
   if (!message->ParseFromZeroCopyStream(&reader)) {
-    return InvalidArgument("MALFORMED_PROTO", "request: the bytes are not the message");
+    return InvalidArgument("MALFORMED_PROTO",
+                           "request: the bytes are not a valid request message of this method");
   }
   return absl::OkStatus();
 }

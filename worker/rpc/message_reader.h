@@ -14,8 +14,8 @@
 
 namespace quire {
 
-// Upper bound on the fields of a message. The largest valid message has an introduction and its
-// sampling parameters for each of 4,096 sequences.
+// Upper bound on the fields of a message, numbers not counted. The largest valid message has two
+// such fields for each of 4,096 sequences: an introduction and its sampling parameters.
 inline constexpr int kMaxFields = 2 * 4096 + 64;
 
 // Replaces the contents of `message`. The buffer is not changed.

@@ -19,7 +19,8 @@ absl::Status ShuttingDown() {
 }
 
 absl::Status TooManyWatch() {
-  return Error(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "worker: too many calls watch");
+  return Error(
+      absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "worker: too many Watch calls are open");
 }
 
 }  // namespace

@@ -30,21 +30,24 @@ constexpr size_t kMaxKeptRequestBytes = 4 << 20;
 absl::Status QueueFull() {
   return Error(absl::StatusCode::kResourceExhausted,
                "QUEUE_FULL",
-               "worker: too many calls wait, or the worker is shutting down");
+               "worker: too many calls are queued, or the worker is shutting down");
 }
 
 absl::Status Loading() {
-  return Error(absl::StatusCode::kUnavailable, "LOADING", "worker: loads its model");
+  return Error(absl::StatusCode::kUnavailable, "LOADING", "worker: is still loading its model");
 }
 
 absl::Status Mismatch(std::string_view field, int64_t got, int64_t want) {
-  return WithMetadata(
-      Error(absl::StatusCode::kFailedPrecondition,
-            "CONFIG_MISMATCH",
-            absl::StrCat(
-                ToAbsl(field), ": does not match the worker (got ", got, ", limit ", want, ")")),
-      "field",
-      field);
+  return WithMetadata(Error(absl::StatusCode::kFailedPrecondition,
+                            "CONFIG_MISMATCH",
+                            absl::StrCat(ToAbsl(field),
+                                         ": does not match the worker (got ",
+                                         got,
+                                         ", the worker has ",
+                                         want,
+                                         ")")),
+                      "field",
+                      field);
 }
 
 absl::Status CheckHandshake(const v1::HandshakeRequest& request, const RankShare& share) {
@@ -91,9 +94,8 @@ absl::Status CheckDigest(const StepPlan& plan) {
   if (DigestOf(plan) == plan.digest) {
     return absl::OkStatus();
   }
-  return Error(absl::StatusCode::kInternal,
-               "PROTOCOL_VIOLATION",
-               "plan_digest: not the digest of this plan");
+  return Error(
+      absl::StatusCode::kInternal, "PROTOCOL_VIOLATION", "plan_digest: does not match the plan");
 }
 
 }  // namespace
@@ -109,7 +111,7 @@ void WorkerService::Serve(WorkerIdentity identity, StepExecutor& executor) {
   QUIRE_CHECK(thread_.Run([&executor] { executor.BindThread(); }));
   progress_.FinishLoad();
   is_loaded_.store(true, std::memory_order_release);
-  // A scheduler that was told LOADING waits for this report.
+  // A scheduler that got the error LOADING waits for this report.
   reporter_.ReportNow();
 }
 
@@ -210,7 +212,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WorkerService::Watch(
 
 absl::StatusOr<DType> WorkerService::KvCacheDtype(v1::DType requested) const {
   if (requested == v1::DTYPE_UNSPECIFIED) {
-    return executor_->DefaultKvCacheDtype();
+    return executor_->sizing().DefaultKvCacheDtype();
   }
   auto dtype = FromProto(requested);
   if (!dtype.has_value()) {
@@ -228,8 +230,9 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
   QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
   QUIRE_RETURN_IF_ERROR(CheckHandshake(request, executor_->model().share()));
   QUIRE_ASSIGN_OR_RETURN(DType dtype, KvCacheDtype(request.kv_cache_dtype()));
-  QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec, executor_->SpecFor(request.block_size_tokens(), dtype));
-  QUIRE_RETURN_IF_ERROR(executor_->CheckOverride(spec));
+  QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec,
+                         executor_->sizing().SpecFor(request.block_size_tokens(), dtype));
+  QUIRE_RETURN_IF_ERROR(executor_->sizing().CheckOverride(spec));
   const ModelConfig& config = executor_->model().config();
   v1::HandshakeResponse response;
   response.set_protocol_version(kWorkerProtocolVersion);
@@ -238,16 +241,16 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
   response.set_config_hash(HashOf(config));
   response.set_model_hash(identity_.model_hash);
   response.set_weights_sum(executor_->model().weights_sum());
-  response.set_block_bytes(executor_->BlockBytes(spec));
-  response.set_num_blocks_max(executor_->MaxBlocks(spec));
-  response.set_num_host_blocks_max(executor_->MaxHostBlocks(spec));
+  response.set_block_bytes(executor_->sizing().BlockBytes(spec));
+  response.set_num_blocks_max(executor_->sizing().MaxBlocks(spec));
+  response.set_num_host_blocks_max(executor_->sizing().MaxHostBlocks(spec));
   response.set_kv_cache_dtype(ToProto(dtype));
   response.set_determinism_fingerprint(identity_.determinism_fingerprint);
   response.set_vocab_size(config.vocab_size);
   response.set_full_step_tokens(executor_->full_step_tokens());
   response.set_wants_next_blocks(executor_->wants_next_blocks());
   response.set_rendezvous(executor_->rendezvous());
-  AddKvMemory(executor_->MemoryOf(spec), &response);
+  AddKvMemory(executor_->sizing().MemoryOf(spec), &response);
   return WriteMessage(response);
 }
 
@@ -273,7 +276,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpoc
       .group_secret = request.group_secret(),
       .num_aborts = num_aborts,
       .rendezvous = {request.rendezvous().begin(), request.rendezvous().end()}};
-  progress_.BeginEpoch(executor_->PoolBytes(params));
+  progress_.BeginEpoch(executor_->sizing().PoolBytes(params.limits, params.kv_cache_dtype));
   const absl::Status begun = executor_->BeginEpoch(params);
   const StepOrder& order = executor_->order();
   progress_.EndBeginEpoch(order.scheduler_incarnation(),

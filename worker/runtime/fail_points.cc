@@ -95,11 +95,11 @@ absl::Status ParsePoint(absl::string_view name, absl::string_view value, FailPoi
   if (name == "slow-load") {
     return ParseMillis(name, value, &list->slow_load_millis);
   }
-  return Mistake(name, "no such fail-point");
+  return Mistake(name, "unknown fail-point");
 }
 
 void StandStill() {
-  LogWarning("fail-point: stands still for ever");
+  LogWarning("fail-point: hangs forever");
   for (;;) {
     std::this_thread::sleep_for(std::chrono::hours(1));
   }
@@ -129,7 +129,7 @@ absl::StatusOr<FailPointList> ParseFailPoints(std::string_view text) {
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(point, absl::MaxSplits('=', 1));
     if (!names.insert(parts.first).second) {
-      return Mistake(parts.first, "named twice");
+      return Mistake(parts.first, "is given twice");
     }
     QUIRE_RETURN_IF_ERROR(ParsePoint(parts.first, parts.second, &list));
   }

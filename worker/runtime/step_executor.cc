@@ -11,7 +11,6 @@
 #include "common/base/error.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
-#include "common/base/string_view.h"
 
 namespace quire {
 namespace {
@@ -19,10 +18,6 @@ namespace {
 // Upper bound on the wait for other ranks. All ranks are told to begin an epoch at the same time,
 // but a rank that must allocate its pools connects a moment later.
 constexpr int64_t kMeetTimeout = 10 * kNanosPerSecond;
-
-// Upper bound on the places of all windows together; KvWindows keeps a 4-byte block id for each
-// place.
-constexpr int64_t kMaxPlaces = 1 << 26;
 
 // Returns the time spent so far in operations with other ranks.
 int64_t CollectiveNanos(const Communicator* group) {
@@ -37,30 +32,6 @@ StepTimings TimingsOf(const ExecutedStep& step) {
           .collective_us = collective_ns / kNanosPerMicro};
 }
 
-int32_t NumBlocks(int64_t bytes, int64_t block_bytes) {
-  return static_cast<int32_t>(
-      std::clamp<int64_t>(bytes / std::max<int64_t>(1, block_bytes), 0, kMaxBlocksLimit));
-}
-
-// Returns the number of blocks that hold max_model_len tokens.
-int32_t BlocksOfSequence(const StepLimits& limits) {
-  return DivCeil(limits.max_model_len, limits.block_size_tokens);
-}
-
-absl::Status CheckFits(std::string_view field, int32_t num_blocks, int32_t limit) {
-  if (num_blocks <= limit) {
-    return absl::OkStatus();
-  }
-  return Error(absl::StatusCode::kResourceExhausted,
-               "MEMORY",
-               absl::StrCat(ToAbsl(field),
-                            ": more than the worker's memory holds (got ",
-                            num_blocks,
-                            ", limit ",
-                            limit,
-                            ")"));
-}
-
 }  // namespace
 
 StepExecutor::StepExecutor(Model& model,
@@ -71,96 +42,11 @@ StepExecutor::StepExecutor(Model& model,
                            StepObserver* observer)
     : model_(model),
       backend_(backend),
-      budget_(budget),
+      sizing_(model, backend, budget),
       fail_points_(fail_points),
       peers_(peers),
       observer_(observer),
       sampler_(backend, model.config().vocab_size, model.share()) {}
-
-absl::StatusOr<KvCacheSpec> StepExecutor::SpecFor(int32_t block_size_tokens, DType dtype) const {
-  bool is_power_of_two =
-      block_size_tokens > 0 && (block_size_tokens & (block_size_tokens - 1)) == 0;
-  if (!is_power_of_two || block_size_tokens > kMaxBlockSizeTokens) {
-    return InvalidArgument("STEP_LIMITS",
-                           absl::StrCat("block_size_tokens: must be a power of two (got ",
-                                        block_size_tokens,
-                                        ", limit ",
-                                        kMaxBlockSizeTokens,
-                                        ")"));
-  }
-  if (!backend_.CanStoreKvAs(dtype)) {
-    return InvalidArgument(
-        "STEP_LIMITS",
-        absl::StrCat("kv_cache_dtype: this worker cannot store keys and values as ",
-                     ToAbsl(NameOf(dtype))));
-  }
-  const ModelConfig& config = model_.config();
-  return KvCacheSpec{.num_layers = config.num_layers,
-                     .num_kv_heads = model_.share().kv_heads.count,
-                     .head_dim = config.head_dim,
-                     .block_size_tokens = block_size_tokens,
-                     .dtype = dtype};
-}
-
-DType StepExecutor::DefaultKvCacheDtype() const {
-  const DType stored = model_.config().dtype;
-  return backend_.CanStoreKvAs(stored) ? stored : backend_.activation_dtype();
-}
-
-KvCacheLayout StepExecutor::LayoutFor(const KvCacheSpec& spec) const {
-  const KvCacheLayout layout = backend_.LayoutFor(spec);
-  return budget_.backend == KvBackend::kVmm ? PadBlocks(layout, backend_.window_page_bytes())
-                                            : layout;
-}
-
-int64_t StepExecutor::BlockBytes(const KvCacheSpec& spec) const {
-  return LayoutFor(spec).block_bytes();
-}
-
-KvMemory StepExecutor::MemoryOf(const KvCacheSpec& spec) const {
-  if (budget_.backend == KvBackend::kPaged) {
-    return {.backend = KvBackend::kPaged};
-  }
-  return {.backend = budget_.backend,
-          .page_bytes = backend_.window_page_bytes(),
-          .padding_bytes = BlockBytes(spec) - backend_.LayoutFor(spec).block_bytes(),
-          .max_places = backend_.max_window_places()};
-}
-
-int32_t StepExecutor::MaxBlocks(const KvCacheSpec& spec) const {
-  return budget_.num_blocks_override > 0 ? std::min(budget_.num_blocks_override, kMaxBlocksLimit)
-                                         : NumBlocks(budget_.bytes, BlockBytes(spec));
-}
-
-absl::Status StepExecutor::CheckOverride(const KvCacheSpec& spec) const {
-  const int64_t num_blocks = budget_.num_blocks_override;
-  if (num_blocks <= budget_.max_bytes / BlockBytes(spec)) {
-    return absl::OkStatus();
-  }
-  return Error(absl::StatusCode::kResourceExhausted,
-               "MEMORY",
-               absl::StrCat("--num-gpu-blocks-override: blocks of ",
-                            BlockBytes(spec),
-                            " bytes that take more than there is (got ",
-                            num_blocks,
-                            ", limit ",
-                            budget_.max_bytes / BlockBytes(spec),
-                            ")"));
-}
-
-int32_t StepExecutor::MaxHostBlocks(const KvCacheSpec& spec) const {
-  return NumBlocks(budget_.swap_space_bytes, BlockBytes(spec));
-}
-
-int64_t StepExecutor::PoolBytes(const EpochParams& params) const {
-  const auto spec = SpecFor(params.limits.block_size_tokens, params.kv_cache_dtype);
-  if (!spec.ok()) {
-    return 0;
-  }
-  const int64_t num_blocks = std::clamp(params.limits.num_blocks, 0, MaxBlocks(*spec));
-  const int64_t num_host = std::clamp(params.limits.num_host_blocks, 0, MaxHostBlocks(*spec));
-  return (num_blocks + num_host) * BlockBytes(*spec);
-}
 
 absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const {
   QUIRE_RETURN_IF_ERROR(Validate(limits));
@@ -169,7 +55,7 @@ absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSp
   if (limits.max_model_len > max_positions) {
     return InvalidArgument(
         "STEP_LIMITS",
-        absl::StrCat("max_model_len_tokens: more positions than the model has (got ",
+        absl::StrCat("max_model_len_tokens: must be at most max_position_embeddings (got ",
                      limits.max_model_len,
                      ", limit ",
                      max_positions,
@@ -177,15 +63,15 @@ absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSp
   }
   const int32_t window = WindowOfAllLayers(model_.config());
   if (limits.sliding_window != 0 && limits.sliding_window != window) {
-    return InvalidArgument("STEP_LIMITS",
-                           absl::StrCat("sliding_window_tokens: not the window of all layers (got ",
-                                        limits.sliding_window,
-                                        ", limit ",
-                                        window,
-                                        ")"));
+    return InvalidArgument(
+        "STEP_LIMITS",
+        absl::StrCat("sliding_window_tokens: must be the window of all layers or 0 (got ",
+                     limits.sliding_window,
+                     ", window ",
+                     window,
+                     ")"));
   }
-  QUIRE_RETURN_IF_ERROR(CheckFits("num_blocks", limits.num_blocks, MaxBlocks(spec)));
-  return CheckFits("num_host_blocks", limits.num_host_blocks, MaxHostBlocks(spec));
+  return sizing_.CheckBlocks(limits, spec);
 }
 
 absl::Status StepExecutor::AllocatePools(const KvCacheSpec& spec, const StepLimits& limits) {
@@ -214,31 +100,19 @@ absl::Status StepExecutor::TakeWindows(const StepLimits& limits) {
   QUIRE_ASSIGN_OR_RETURN(
       windows_,
       KvWindows::Create(
-          backend_, *storage_->windows(), limits.max_sequences, BlocksOfSequence(limits)));
+          backend_, *storage_->windows(), limits.max_sequences, NumBlocksAtMaxModelLen(limits)));
   return absl::OkStatus();
 }
 
 absl::Status StepExecutor::AllocatePool(const KvCacheSpec& spec, const StepLimits& limits) {
   const int32_t num_blocks = limits.num_blocks;
-  const int64_t num_places = budget_.backend == KvBackend::kVmm
-                                 ? int64_t{limits.max_sequences} * BlocksOfSequence(limits)
-                                 : 0;
-  if (num_places > kMaxPlaces) {
-    return Error(
-        absl::StatusCode::kResourceExhausted,
-        "MEMORY",
-        absl::StrCat("windows: places for max_sequences sequences of max_model_len tokens (got ",
-                     num_places,
-                     ", limit ",
-                     kMaxPlaces,
-                     ")"));
-  }
+  QUIRE_ASSIGN_OR_RETURN(const int64_t num_places, sizing_.NumPlaces(limits));
   bool fits = storage_ != nullptr && spec == spec_ && storage_->view().num_blocks == num_blocks &&
               storage_->num_places() == num_places;
   if (fits && storage_->Clear().ok()) {
     return absl::OkStatus();
   }
-  const KvCacheLayout layout = LayoutFor(spec);
+  const KvCacheLayout layout = sizing_.LayoutFor(spec);
   auto storage = KvCacheStorage::Create(backend_, layout, num_blocks, num_places);
   if (absl::IsResourceExhausted(storage.status())) {
     // A GPU may lack room for the old and the new pool together, so free the old one first.
@@ -259,7 +133,7 @@ absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
     WorkerPools pools;
     if (mover_ != nullptr) {
       pools = {.block_bytes = mover_->pool().layout.block_bytes(),
-               .padding_bytes = MemoryOf(spec_).padding_bytes,
+               .padding_bytes = sizing_.MemoryOf(spec_).padding_bytes,
                .max_places = windows_ == nullptr ? 0 : windows_->max_mapped(),
                .num_blocks = mover_->pool().num_blocks,
                .num_host_blocks = mover_->num_host_blocks()};
@@ -278,7 +152,7 @@ absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
   StepLimits limits = params.limits;
   limits.vocab_size = model_.config().vocab_size;
   QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec,
-                         SpecFor(limits.block_size_tokens, params.kv_cache_dtype));
+                         sizing_.SpecFor(limits.block_size_tokens, params.kv_cache_dtype));
   QUIRE_RETURN_IF_ERROR(CheckLimits(limits, spec));
   QUIRE_RETURN_IF_ERROR(model_.Reserve(limits.max_tokens_per_step + kMaxPaddingRows,
                                        limits.max_sequences + kMaxPaddingRows));
@@ -301,9 +175,9 @@ absl::Status StepExecutor::MeetRanks(const EpochParams& params) {
   }
   if (static_cast<int32_t>(params.rendezvous.size()) != share.size) {
     return InvalidArgument("RENDEZVOUS",
-                           absl::StrCat("rendezvous: one for each rank is needed (got ",
+                           absl::StrCat("rendezvous: must have an address for each rank (got ",
                                         params.rendezvous.size(),
-                                        ", limit ",
+                                        ", ranks ",
                                         share.size,
                                         ")"));
   }
@@ -353,7 +227,7 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   if (mover_ == nullptr) {
     return Error(absl::StatusCode::kFailedPrecondition,
                  "MEMORY",
-                 "step: the worker has no pool since memory for the last one was refused");
+                 "step: the worker has no pools, because allocating the last ones failed");
   }
   QUIRE_RETURN_IF_ERROR(
       checker_->Check(plan, [this](SequenceHandle handle) { return sequences_->View(handle); }));

@@ -11,7 +11,6 @@
 #define QUIRE_WORKER_RUNTIME_STEP_EXECUTOR_H_
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +21,6 @@
 
 #include "common/base/mutex.h"
 #include "common/model/kv_cache_spec.h"
-#include "common/step/kv_memory.h"
 #include "common/step/step_limits.h"
 #include "common/step/step_plan.h"
 #include "common/step/step_plan_check.h"
@@ -36,6 +34,7 @@
 #include "worker/model/model.h"
 #include "worker/runtime/batch_builder.h"
 #include "worker/runtime/fail_points.h"
+#include "worker/runtime/kv_pool_sizing.h"
 #include "worker/runtime/sampler.h"
 #include "worker/runtime/sequence_table.h"
 #include "worker/runtime/step_observer.h"
@@ -57,16 +56,6 @@ struct EpochParams {
   std::vector<std::string> rendezvous = {};
 };
 
-// Upper bounds on the sizes of the KV pool and the host pool, and how attention reads the KV pool.
-struct KvCacheBudget {
-  int64_t bytes = 0;
-  int64_t swap_space_bytes = 0;
-  // Number of blocks; if > 0, replaces `bytes` and must fit in max_bytes.
-  int32_t num_blocks_override = 0;
-  int64_t max_bytes = std::numeric_limits<int64_t>::max();
-  KvBackend backend = KvBackend::kPaged;
-};
-
 class StepExecutor {
  public:
   // All arguments except the budget must outlive the executor. backend: the backend that loaded the
@@ -85,35 +74,14 @@ class StepExecutor {
 
   // The methods from here to num_aborts may be called from any thread at any time.
 
-  // Returns the cache geometry of this rank. Errors: kInvalidArgument, reason STEP_LIMITS, if the
-  // block size is no power of two in [1, kMaxBlockSizeTokens] or the backend cannot store the type.
-  absl::StatusOr<KvCacheSpec> SpecFor(int32_t block_size_tokens, DType dtype) const;
-
-  // Returns the type of the model's weights if the backend can store keys and values in that type,
-  // else the type of the backend's activations.
-  DType DefaultKvCacheDtype() const;
-
-  // Returns the bytes of one block in the backend's layout. With windows, blocks are padded to full
-  // pages.
-  int64_t BlockBytes(const KvCacheSpec& spec) const;
-  // Returns how blocks of this geometry are kept. Leaves KvMemory::num_places at 0.
-  KvMemory MemoryOf(const KvCacheSpec& spec) const;
-
-  // Returns the number of blocks that the budget allows, the null block included, at most
-  // kMaxBlocksLimit; 0 if not even one fits.
-  int32_t MaxBlocks(const KvCacheSpec& spec) const;
-  // Checks that num_blocks_override blocks fit in max_bytes. Errors: kResourceExhausted, reason
-  // MEMORY.
-  absl::Status CheckOverride(const KvCacheSpec& spec) const;
-  // Returns the number of blocks that the swap space holds, at most kMaxBlocksLimit.
-  int32_t MaxHostBlocks(const KvCacheSpec& spec) const;
+  const KvPoolSizing& sizing() const { return sizing_; }
 
   // See KernelBackend::full_step_tokens.
   int32_t full_step_tokens() const { return backend_.full_step_tokens(); }
 
   // Returns true if plans should name each sequence's probable next block, so that windows can map
   // that block ahead.
-  bool wants_next_blocks() const { return budget_.backend == KvBackend::kVmm; }
+  bool wants_next_blocks() const { return sizing_.has_windows(); }
 
   // The address that other ranks dial; "" with one rank.
   std::string rendezvous() const { return peers_ == nullptr ? "" : peers_->rendezvous(); }
@@ -125,10 +93,6 @@ class StepExecutor {
   uint64_t num_aborts() const { return peers_ == nullptr ? 0 : peers_->num_aborts(); }
 
   // The methods below may be called only from the executor thread, except model().
-
-  // Returns the bytes that an epoch's KV pool and host pool take together, at most those of the
-  // budget; 0 if the epoch's cache geometry is refused.
-  int64_t PoolBytes(const EpochParams& params) const;
 
   // Forgets all sequences, allocates the pools and the workspace of the largest step, connects to
   // the other ranks, and expects step 1. A refusal changes nothing, with two exceptions: if memory
@@ -162,7 +126,6 @@ class StepExecutor {
   absl::Status AllocatePools(const KvCacheSpec& spec, const StepLimits& limits);
   absl::Status AllocatePool(const KvCacheSpec& spec, const StepLimits& limits);
   absl::Status TakeWindows(const StepLimits& limits);
-  KvCacheLayout LayoutFor(const KvCacheSpec& spec) const;
   absl::Status MeetRanks(const EpochParams& params);
   // Returns the epoch's communicator, valid until the next epoch; null with one rank.
   const Communicator* Group() const;
@@ -184,7 +147,7 @@ class StepExecutor {
 
   Model& model_;
   KernelBackend& backend_;
-  const KvCacheBudget budget_;
+  const KvPoolSizing sizing_;
   FailPoints* const fail_points_;
   PeerListener* const peers_;
   StepObserver* const observer_;

@@ -1,5 +1,5 @@
-// StepObserver is told of epochs and executed steps, for metrics. It is an interface, so that the
-// executor does not depend on a metrics library.
+// StepObserver receives each epoch and each executed step from the executor, for metrics. An
+// interface, so that the executor does not depend on a metrics library.
 //
 // Thread safety: called on the executor thread; must be quick and must not block.
 #ifndef QUIRE_WORKER_RUNTIME_STEP_OBSERVER_H_
@@ -37,11 +37,11 @@ struct EpochObservation {
 
 // Work of one step in windows, as numbers of places (see WindowCounts).
 struct WindowWork {
-  int64_t num_found = 0;  // showed the right block already, from an earlier sequence
+  int64_t num_found = 0;  // still mapped to the right block, for an earlier sequence
   int64_t num_mapped = 0;
   int64_t num_mapped_ahead = 0;  // needed now, mapped during an earlier step
-  int64_t num_taken_down = 0;
-  bool was_refused = false;  // true if there was no room, so that attention read block tables
+  int64_t num_taken_down = 0;    // unmapped to make room
+  bool was_refused = false;      // true if there was no room, so that attention read block tables
 };
 
 // A step that was executed. Durations in nanoseconds.

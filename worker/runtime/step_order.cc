@@ -27,7 +27,7 @@ absl::Status StaleGroup(uint64_t current_group_epoch) {
   return Refusal(
       absl::StatusCode::kFailedPrecondition,
       "STALE_GROUP",
-      absl::StrCat("group_epoch: not the current one (current ", current_group_epoch, ")"),
+      absl::StrCat("group_epoch: is not the current epoch (current ", current_group_epoch, ")"),
       "group_epoch",
       current_group_epoch);
 }
@@ -87,8 +87,7 @@ absl::StatusOr<StepOrder::Verdict> StepOrder::Classify(const StepHeader& header,
     return Refusal(
         absl::StatusCode::kInternal,
         "PROTOCOL_VIOLATION",
-        absl::StrCat(
-            "plan_digest: another plan under a step that was done (step ", header.step_id, ")"),
+        absl::StrCat("plan_digest: step ", header.step_id, " was done with another plan"),
         "last_done",
         last_done_);
   }

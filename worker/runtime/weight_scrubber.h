@@ -40,8 +40,8 @@ class MemorySums {
   // Bytes of the piece that CheckNext reads next. REQUIRES: num_pieces() > 0
   size_t next_bytes() const { return pieces_[next_].size(); }
 
-  // Computes the checksum of the next piece; after the last piece it starts over. Returns false if
-  // the piece's checksum differs from the first one of that piece. REQUIRES: num_pieces() > 0
+  // Computes the checksum of the next piece; the first piece follows the last one. Returns false if
+  // the checksum differs from the first checksum of the same piece. REQUIRES: num_pieces() > 0
   bool CheckNext();
 
  private:

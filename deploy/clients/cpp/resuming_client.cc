@@ -127,7 +127,8 @@ class Progress {
   grpc::Status CheckStarted(const v1::Started& started) const {
     const bool is_same = started.seed() == resume_.seed() &&
                          started.determinism_fingerprint() == resume_.determinism_fingerprint();
-    return is_same ? grpc::Status::OK : DataLoss("a server went on with another seed or numerics");
+    return is_same ? grpc::Status::OK
+                   : DataLoss("a server resumed with another seed or determinism fingerprint");
   }
 
   // Returns nullptr if there is no such sequence, or the sequence has ended.
@@ -141,7 +142,7 @@ class Progress {
   grpc::Status TakeChunk(const v1::Chunk& chunk) {
     v1::ResumedSequence* sequence = Find(chunk.index());
     if (sequence == nullptr || chunk.first_position() != sequence->token_ids_size()) {
-      return DataLoss("tokens are missing, or came twice");
+      return DataLoss("a chunk skips or repeats tokens");
     }
     sequence->mutable_token_ids()->MergeFrom(chunk.token_ids());
     return grpc::Status::OK;
@@ -150,7 +151,7 @@ class Progress {
   grpc::Status TakeFinished(const v1::Finished& finished) {
     v1::ResumedSequence* sequence = Find(finished.index());
     if (sequence == nullptr || finished.num_output_tokens() != sequence->token_ids_size()) {
-      return DataLoss("a sequence ended with tokens missing, or twice");
+      return DataLoss("a sequence finished twice, or with tokens missing");
     }
     sequence->set_has_ended(true);
     return grpc::Status::OK;
@@ -165,7 +166,7 @@ class Progress {
 struct Attempt {
   grpc::Status status;
   bool has_brought_something = false;
-  bool is_final = false;  // true if the client itself ended the stream; it is then never retried
+  bool is_final = false;  // true if the client itself ended the stream, and must not retry
 };
 
 Attempt Stream(v1::GenerationService::Stub& stub,
@@ -199,7 +200,7 @@ Attempt Stream(v1::GenerationService::Stub& stub,
   }
   attempt.status = reader->Finish();
   if (attempt.status.ok() && !progress.is_complete()) {
-    attempt.status = DataLoss("it ended before the answer did");
+    attempt.status = DataLoss("ended before the answer was complete");
   }
   return attempt;
 }
@@ -208,27 +209,27 @@ bool IsFull(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
 }
 
-// Returns the status for a client that gives up: that of the last failure, with the time that the
-// client has waited.
+// Returns the status for a client that gives up: the last failure, with the time that the client
+// has waited added to the message.
 grpc::Status GivenUp(const grpc::Status& last, const Patience& patience) {
   const auto seconds = [](milliseconds time) {
     return std::to_string(std::chrono::floor<std::chrono::seconds>(time).count()) + " s";
   };
   const std::string after =
-      IsFull(last) ? "waiting for a place for " + seconds(patience.waited_for_a_place())
+      IsFull(last) ? "waiting for full servers for " + seconds(patience.waited_for_a_place())
                    : seconds(patience.unanswered()) + " without an answer";
   return {last.error_code(),
           last.error_message() + " (given up after " + after + ")",
           last.error_details()};
 }
 
-// Sleeps inside gRPC, because gRPC reconnects only while a thread waits inside it. Otherwise no
+// Sleeps inside gRPC, because gRPC reconnects only while a thread waits inside gRPC. Otherwise no
 // thread would reconnect for up to 5 s, the interval of gRPC's own polls.
 void SleepUntil(Clock::time_point end, grpc::Channel& channel) {
   const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
   const auto deadline = std::chrono::system_clock::now() + left;
-  // Tries to connect only once, else a server that ends each connection would be dialed without a
-  // pause.
+  // Tries to connect only once. Otherwise gRPC would dial a server that ends each connection again
+  // and again without a pause.
   bool tries_to_connect = true;
   while (Clock::now() < end) {
     const grpc_connectivity_state state = channel.GetState(std::exchange(tries_to_connect, false));
@@ -250,7 +251,7 @@ grpc::ChannelArguments ClientChannelArguments() {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 4000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3000);
   arguments.SetInt("grpc.http2.ping_timeout_ms", 3000);  // from gRPC 1.60 on, the default is 60 s
-  // No limit: a client sends no data during a stream.
+  // 0: no limit on keepalive pings, because the client sends no data during a stream.
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetLoadBalancingPolicyName("round_robin");
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 5000);
@@ -305,7 +306,7 @@ grpc::Status ResumingClient::Generate(const v1::GenerateRequest& request,
     SleepUntil(std::min(deadline, Clock::now() + *wait), *channels_[server]);
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) {
-      return {grpc::StatusCode::DEADLINE_EXCEEDED, "deadline: passed while no server was there"};
+      return {grpc::StatusCode::DEADLINE_EXCEEDED, "deadline: passed before the next attempt"};
     }
     if (request.has_timeout_ms()) {
       next.set_timeout_ms(left.count());

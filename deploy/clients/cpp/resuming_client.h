@@ -32,10 +32,10 @@ namespace quire {
 // Returns arguments for channels to servers. A channel with these arguments
 //   - gives up an attempt to connect after 2 s, and makes the next attempt within a second or so;
 //   - notices within 7 s that a server is stopped or gone without a word;
-//   - holds a connection to each address of a name (round_robin). So a silent address costs no
-//     wait, nor does an address that closes connections, as a standby does. Such addresses are
-//     dialed once a second, and the name is looked up every 5 s. If a standby takes over, it gets
-//     the next attempt.
+//   - holds a connection to each address of a host name (round_robin). So an attempt never waits
+//     for an address that is silent, or that closes connections, as a standby does. gRPC dials such
+//     addresses once a second, and looks up the name every 5 s. A standby that takes over gets the
+//     next attempt.
 grpc::ChannelArguments ClientChannelArguments();
 
 class ResumingClient {
@@ -48,19 +48,19 @@ class ResumingClient {
                           RetryPolicy policy = {},
                           std::string api_key = "");
 
-  // Returns false to cancel the request.
+  // Receives a message of the answer. Returns false to cancel the request.
   using OnResponse = std::function<bool(const v1::GenerateResponse&)>;
 
   // Blocks until the answer is complete or has failed. timeout_ms counts from this call on.
   // Errors: the server's refusal; if `policy` gives up, the last failure, its message followed by
-  // "(given up after N s without an answer)" or "(given up after waiting for a place for N s)";
-  // CANCELLED by on_response or, with details, by an operator; DEADLINE_EXCEEDED; DATA_LOSS if a
-  // server does not continue the answer that was begun.
+  // "(given up after N s without an answer)" or "(given up after waiting for full servers for N
+  // s)"; CANCELLED by on_response or, with details, by an operator; DEADLINE_EXCEEDED; DATA_LOSS if
+  // a server does not continue the answer that was begun.
   grpc::Status Generate(const v1::GenerateRequest& request, const OnResponse& on_response) const;
 
  private:
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
-  std::vector<std::unique_ptr<v1::GenerationService::Stub>> stubs_;  // by channel
+  std::vector<std::unique_ptr<v1::GenerationService::Stub>> stubs_;  // one per channel
   RetryPolicy policy_;
   std::string api_key_;
 };

@@ -17,7 +17,7 @@ from proto.v1 import generation_pb2 as api
 
 
 class Output:
-    """Standard output. Escapes control characters if it is a terminal, so that no answer can control the terminal."""
+    """Standard output. If it is a terminal, escapes control characters, so that no answer can control the terminal."""
 
     def __init__(self):
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")

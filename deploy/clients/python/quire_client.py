@@ -109,7 +109,7 @@ def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED
                     begin = None
                 yield message
             if not progress.is_complete():
-                raise ProtocolError("the stream ended before the answer did")
+                raise ProtocolError("the stream ended before the answer was complete")
             return
         except grpc.RpcError as error:
             if progress.is_complete():
@@ -127,7 +127,7 @@ def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED
         if deadline is not None:
             attempt.timeout_ms = int(1000 * _seconds_left(deadline))
             if attempt.timeout_ms <= 0:
-                raise TimeoutError("the deadline passed while no server was there")
+                raise TimeoutError("the deadline passed before the next attempt")
         progress.fill(attempt)
 
 
@@ -195,7 +195,7 @@ class _Patience:
     def add_note(self, error):
         """From Python 3.11 on, adds to the error a note that says why the client gave up."""
         if hasattr(error, "add_note"):
-            error.add_note(f"(given up after waiting for a place for {self._waited_for_a_place_s:.0f} s)"
+            error.add_note(f"(given up after waiting for full servers for {self._waited_for_a_place_s:.0f} s)"
                            if _is_full(error) else f"(given up after {self._unanswered_s:.0f} s without an answer)")
 
     def _wait_for_a_place(self, asked_s):
@@ -252,12 +252,12 @@ class _Progress:
             chunk = message.chunk
             sequence = self._sequence(chunk.index)
             if chunk.first_position != len(sequence.token_ids):
-                raise ProtocolError("tokens are missing, or came twice")
+                raise ProtocolError("a chunk skips or repeats tokens")
             sequence.token_ids.extend(chunk.token_ids)
         if message.HasField("finished"):
             sequence = self._sequence(message.finished.index)
             if message.finished.num_output_tokens != len(sequence.token_ids):
-                raise ProtocolError("a sequence ended with tokens missing")
+                raise ProtocolError("a sequence finished, but some of its tokens are missing")
             sequence.has_ended = True
 
     def fill(self, request):
@@ -283,11 +283,11 @@ class _Progress:
             return
         if (started.seed, started.determinism_fingerprint) != (
                 self._resume.seed, self._resume.determinism_fingerprint):
-            raise ProtocolError("a server went on with another seed or numerics")
+            raise ProtocolError("a server resumed the stream with another seed or determinism fingerprint")
         message.ClearField("started")
 
     def _sequence(self, index):
         sequences = self._resume.sequences
         if not 0 <= index < len(sequences) or sequences[index].has_ended:
-            raise ProtocolError("something came of a sequence that is none, or had ended")
+            raise ProtocolError("a message names a sequence that is unknown or has finished")
         return sequences[index]

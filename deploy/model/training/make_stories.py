@@ -148,7 +148,7 @@ def cap(text):
 
 
 class Story:
-    """Keeps the state of one story and expands templates against it."""
+    """The state of one story. Expands templates with that state."""
 
     def __init__(self, seed):
         self.r = random.Random(seed * 2654435761 % (1 << 61) + seed)
@@ -237,7 +237,7 @@ class Story:
             self.v[prefix + k] = w
 
     def made_up_name(self, girl):
-        """A few heroes get an unusual name, so the model learns to copy names."""
+        """Returns an unusual name. A few heroes have such a name, so that the model learns to copy names."""
         name = "".join(self.r.choice("b d f g k l m n p r s t v z br fl gr tr".split()) + self.r.choice("aeiou")
                        for _ in range(2))
         return cap(name + (self.r.choice(["la", "na", "ra", "lia"]) if girl else self.r.choice(["n", "l", "ro", "x", "s"])))
@@ -354,7 +354,7 @@ class Story:
                    "It was a day that {N} would never forget.|And that was the happiest day of all.]")
 
     def request(self):
-        """An optional first line that asks for this story."""
+        """Returns a line that asks for this story. Some stories begin with such a line."""
         return self.expand(
             "[Tell me a story about|Write a story about|Please tell me a story about|Can you tell me a story about] "
             "[{a kind} named {N}|{N} the {kind}|{a kind}|{a kind} named {N} and {a topic}|{a kind} and {a topic}]")
@@ -365,8 +365,8 @@ class Story:
         count = 1 if n < 0.72 else 2 if n < 0.91 else 3 if n < 0.97 else 4
         if r.random() < 0.78:
             self.intro()
-        # The plots in which the friend appears for the first time can only come
-        # first, and only if the opening has not presented the friend already.
+        # In the plots neighbour and school the friend appears for the first time. So these
+        # plots must come first, and the opening must not have presented the friend.
         late = [p for p in PLOTS if p not in (neighbour, school)]
         first = r.choice(late if self.friend_known else PLOTS)
         plots = [first] + self.some([p for p in late if p is not first], count - 1)

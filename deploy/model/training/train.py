@@ -201,7 +201,8 @@ def init_copying(model):
 
 
 def lr_at(step, steps, peak, warmup=200, decay=0.18):
-    """Warm-up, constant, then a cosine to almost zero over the last part."""
+    """Returns the learning rate: a linear warm-up, then `peak`, then a cosine down to 1 % of `peak` over the last
+    `decay` of the steps."""
     if step < warmup:
         return peak * (step + 1) / warmup
     first = int(steps * (1 - decay))

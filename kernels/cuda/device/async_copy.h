@@ -33,7 +33,7 @@ QUIRE_DEVICE void CopyAsync16(void* shared,
 #endif
 }
 
-// Makes the copies that the thread started since its last call a group.
+// Closes the group of the copies that the thread started since its last CommitCopies.
 QUIRE_DEVICE void CommitCopies() {
 #ifdef __CUDACC__
   asm volatile("cp.async.commit_group;" ::: "memory");

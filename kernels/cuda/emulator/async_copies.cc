@@ -40,8 +40,10 @@ void Emulator::CopyAsync16(void* shared, const void* global, bool valid, SourceL
 
 void Emulator::CheckSight(Sight sight, SourceLine at) {
   if (sight == Sight::kNothing) {
-    Fail(
-        *running_, FaultKind::kEmptyPlace, "asynchronous copy from a place that shows nothing", at);
+    Fail(*running_,
+         FaultKind::kEmptyPlace,
+         "asynchronous copy from a place without a mapped block",
+         at);
   }
   if (sight == Sight::kChanged) {
     Fail(*running_,
@@ -75,7 +77,7 @@ void Emulator::WaitCopies(uint32_t max_pending) {
 
 // Tells TSan that the thread's landed copies happen before its arrivals by
 // ArriveSharedBarrierAfterCopies, which count only after the copies have landed. That function
-// could not tell TSan itself, because the copies had not landed when it was called.
+// cannot tell TSan itself, because the copies have not landed when a thread calls the function.
 void Emulator::ReleaseLandingArrivals(const Fiber& fiber) {
   for (uint32_t i = 0; i < num_shared_barriers_; ++i) {
     const SharedBarrier& barrier = shared_barriers_[i];

@@ -22,7 +22,7 @@ struct EventState {
   bool is_captured = false;  // whether the last RecordEvent became part of a recording
 };
 
-// Never destroyed: see Map in memory.cc.
+// Never destroyed, because static objects of a program can destroy events after main returns.
 std::map<void*, std::unique_ptr<EventState>>& AllEvents() {
   static auto& events = *new std::map<void*, std::unique_ptr<EventState>>();
   return events;

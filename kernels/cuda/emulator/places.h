@@ -16,8 +16,8 @@ uint64_t NumPlaceChanges();
 
 enum class Sight : uint8_t {
   kElsewhere,  // no window's place contains the address
-  kShown,      // the place shows memory
-  kNothing,    // the place shows no memory
+  kShown,      // memory is mapped at the place
+  kNothing,    // no memory is mapped at the place
   kChanged,    // the place changed after the operation was enqueued
 };
 // Returns what an operation sees at the address. num_changes: NumPlaceChanges() when the operation

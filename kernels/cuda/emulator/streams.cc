@@ -14,7 +14,8 @@ constexpr uint8_t kInFlight = 0xFF;
 
 using Streams = std::vector<std::unique_ptr<StreamQueue>>;
 
-// The default streams of the devices come first. Never destroyed: see Map in memory.cc.
+// The default streams of the devices come first. Never destroyed, because static objects of a
+// program can destroy streams after main returns.
 Streams& AllStreams() {
   static Streams& streams = *[] {
     auto* made = new Streams();
@@ -146,12 +147,13 @@ void StreamQueue::RunFirst() {
   const bool is_ready = IsFirstReady();
   const Task task = std::move(tasks_.front());
   tasks_.pop_front();
-  const int error = is_ready
-                        ? Run(task)
-                        : ReportStreamFault(FaultKind::kDeadlock,
-                                            task.operation.name,
-                                            "waited for without a way out, though it needs ranks "
-                                            "that have not come");
+  const int error =
+      is_ready
+          ? Run(task)
+          : ReportStreamFault(
+                FaultKind::kDeadlock,
+                task.operation.name,
+                "is waited for without a timeout, although it needs ranks that have not joined");
   error_ = error_ != 0 ? error_ : error;
   SettleAll();
 }

@@ -51,9 +51,9 @@
 namespace quire::gpu::emulator {
 
 // A warp's share of the products in flight: 16 of the 64 rows. An object of all zero bytes is
-// empty. The object owns no heap memory, and no code copies or clears large parts of it by memcpy
-// or memset: TSan would report a race if one fiber allocated or copied memory and another freed or
-// copied it.
+// empty. Several fibers use the object in turn, which TSan does not see. So the object owns no heap
+// memory, and no call of memcpy or memset copies or clears large parts of it: TSan follows these
+// calls, and would report a race between two fibers.
 class WarpProducts {
  public:
   void Reset();

@@ -41,7 +41,7 @@ struct AllWindows {
   std::map<const std::byte*, std::unique_ptr<WindowRange>> by_places;
 };
 
-// Never destroyed: see Map in memory.cc.
+// Never destroyed, because static objects of a program can destroy windows after main returns.
 AllWindows& All() {
   static auto& all = *new AllWindows();
   return all;

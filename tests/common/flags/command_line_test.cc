@@ -96,7 +96,7 @@ TEST_F(CommandLineTest, MistakesAreOneClearLine) {
       {{"--zzzzzzzzzzzz"}, "--zzzzzzzzzzzz: unknown flag"},
       {{"--block-size"}, "--block-size: needs a value"},
       {{"--model", "--verbose"}, "--model: needs a value"},
-      {{"--block-size=big"}, "--block-size: must be a whole number of 32 bits (got 'big')"},
+      {{"--block-size=big"}, "--block-size: must be a 32-bit integer (got 'big')"},
       {{"--verbose=perhaps"}, "--verbose: must be true or false (got 'perhaps')"},
       {{"--no-verbose=true"}, "--no-verbose: takes no value"},
       {{"--no-model"}, "--no-model: unknown flag"},
@@ -113,31 +113,31 @@ TEST_F(CommandLineTest, HelpListsOurFlagsAndNoOthers) {
   std::string text =
       HelpText({.name = "quire_test", .usage = "[flags]", .summary = "For this test."});
 
-  EXPECT_EQ(
-      text,
-      "usage: quire_test [flags]\n"
-      "For this test.\n"
-      "\n"
-      "flags:\n"
-      "  --block-size (default 16)\n"
-      "      Tokens in a block.\n"
-      "  --model\n"
-      "      Model directory.\n"
-      "  --[no-]prefix-caching (default on)\n"
-      "      Reuse blocks.\n"
-      "  --verbose\n"
-      "      Say more.\n"
-      "  --flagfile\n"
-      "      A file of flags, one a line (--name=value), in place of this one. A line that "
-      "begins with # is a comment.\n"
-      "  --fromenv\n"
-      "      Names of flags, separated by commas: --x is what FLAGS_x in the environment says.\n"
-      "  --tryfromenv\n"
-      "      The same, where the variable is there.\n"
-      "  --help\n"
-      "      Print this and exit.\n"
-      "  --version\n"
-      "      Print the version and exit.\n");
+  EXPECT_EQ(text,
+            "usage: quire_test [flags]\n"
+            "For this test.\n"
+            "\n"
+            "flags:\n"
+            "  --block-size (default 16)\n"
+            "      Tokens in a block.\n"
+            "  --model\n"
+            "      Model directory.\n"
+            "  --[no-]prefix-caching (default on)\n"
+            "      Reuse blocks.\n"
+            "  --verbose\n"
+            "      Say more.\n"
+            "  --flagfile\n"
+            "      File with one flag per line (--name=value). The flags of the file "
+            "replace this one. A line that begins with # is a comment.\n"
+            "  --fromenv\n"
+            "      Names of flags, separated by commas. Flag --x gets the value of the "
+            "environment variable FLAGS_x.\n"
+            "  --tryfromenv\n"
+            "      Like --fromenv, except that a flag without a variable keeps its value.\n"
+            "  --help\n"
+            "      Print this and exit.\n"
+            "  --version\n"
+            "      Print the version and exit.\n");
 }
 
 using CommandLineDeathTest = CommandLineTest;

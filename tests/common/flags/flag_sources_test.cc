@@ -78,8 +78,11 @@ TEST_F(FlagSourcesTest, MistakesNameTheLineAndNotItsText) {
               absl::StrCat("--flagfile: ", path_, ":2: not a flag"));
   }
   for (const char* line : {"--flagfile=x", "-fromenv y", "--tryfromenv"}) {
-    EXPECT_EQ(ErrorOf({File(line)}),
-              absl::StrCat("--flagfile: ", path_, ":1: a file names no other file or variables"));
+    EXPECT_EQ(
+        ErrorOf({File(line)}),
+        absl::StrCat("--flagfile: ",
+                     path_,
+                     ":1: a flag file must not contain --flagfile, --fromenv or --tryfromenv"));
   }
   EXPECT_EQ(ErrorOf({File(std::string("--a=b\0c", 7))}),
             absl::StrCat("--flagfile: ", path_, ":1: not a flag"));

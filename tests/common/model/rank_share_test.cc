@@ -73,16 +73,16 @@ TEST(RankShareTest, SizesThatCannotWorkAreRefusedWithTheNumbers) {
   ModelConfig few_tokens = Config(16, 8);
   few_tokens.vocab_size = 7;
   EXPECT_EQ(Refusal(few_tokens, {.rank = 0, .size = 8}),
-            "tensor_parallel_size: more ranks than tokens (got 8, the model has 7)");
+            "tensor_parallel_size: exceeds the size of the vocabulary (got 8, the model has 7)");
   ModelConfig odd = Config(16, 8);
   odd.intermediate_size = 2820;
   EXPECT_THAT(Refusal(odd, {.rank = 0, .size = 8}),
               HasSubstr("the width of the MLP (got 8, the model has 2820)"));
   EXPECT_THAT(
       Refusal(odd, {.rank = 0, .size = 2}),
-      HasSubstr("above 1 needs a multiple of 8 as the width of the MLP (the model has 2820)"));
+      HasSubstr("above 1, the width of the MLP must be a multiple of 8 (the model has 2820)"));
   EXPECT_EQ(Refusal(Config(16, 8), {.rank = 2, .size = 2}),
-            "rank: must be below the size (got 2, limit 2)");
+            "rank: must be below tensor_parallel_size (got 2, limit 2)");
   EXPECT_TRUE(ShareOf(odd, {}).ok()) << "one rank takes any model";
 }
 

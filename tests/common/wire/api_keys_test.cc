@@ -101,7 +101,7 @@ TEST(ParseApiKeysTest, NamesTheLineAndTellsNothingOfIt) {
 
 TEST(ParseApiKeysTest, RefusesAKeyThatIsThereTwiceOrNoKey) {
   const std::string line = ApiKeyLine("one", "alice") + "\n";
-  EXPECT_EQ(FaultOf(line + ApiKeyLine("one", "bob")), "line 2: the key of line 1 again");
+  EXPECT_EQ(FaultOf(line + ApiKeyLine("one", "bob")), "line 2: repeats the key of line 1");
   EXPECT_EQ(FaultOf(""), "holds no key");
   EXPECT_EQ(FaultOf("# " + line), "holds no key");
 }

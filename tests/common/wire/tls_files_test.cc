@@ -162,7 +162,7 @@ TEST_F(TlsFilesTest, AKeyOfAnotherCertificateIsRefused) {
 TEST_F(TlsFilesTest, AnEncryptedKeyIsRefusedAndNobodyIsAsked) {
   WriteFile(paths_.key, pair_.encrypted_key);
 
-  EXPECT_THAT(Fault(), HasSubstr("not encrypted"));
+  EXPECT_THAT(Fault(), HasSubstr("holds no unencrypted private key"));
 }
 
 // The library takes no such key, and would serve nobody.

@@ -1,11 +1,11 @@
-"""Certificates by openssl, and the Secrets that hold them as cert-manager would make them."""
+"""Makes certificates with openssl, and Secrets with the certificates as cert-manager would make them."""
 import base64
 import pathlib
 import subprocess
 
 
 def secret(name, files):
-    """files: name: bytes."""
+    """Returns a Secret. files: a dict of file name to contents, bytes."""
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "type": "Opaque",
             "data": {key: base64.b64encode(value).decode() for key, value in files.items()}}
 
@@ -28,7 +28,7 @@ class Authority:
         return ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", path]
 
     def issue(self, secret_name, dns_names):
-        """The Secret of a new key and its certificate for these names."""
+        """Returns a Secret with a new key, the key's certificate for these names, and the authority's certificate."""
         stem = self._folder / secret_name
         names = ",".join(f"DNS:{each}" for each in dns_names)
         self._openssl("req", *self._new_key(f"{stem}.key"), "-subj", "/CN=quire", "-addext",

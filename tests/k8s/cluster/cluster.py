@@ -9,11 +9,11 @@ import yaml
 
 
 class ClusterError(Exception):
-    """kubectl failed. The text is what it wrote."""
+    """kubectl failed. The message has the text that kubectl wrote to standard error."""
 
 
 class Pod:
-    """A pod as the API server told it once."""
+    """The state of a pod when the API server was asked. It does not change afterwards."""
 
     def __init__(self, data):
         self.data = data
@@ -40,12 +40,12 @@ class Pod:
 
     @property
     def container_id(self):
-        """Without the runtime's name in front of it."""
+        """The id of the first container, without the runtime's name in front (containerd://); "" before it exists."""
         return self.containers[0].get("containerID", "").rpartition("/")[2] if self.containers else ""
 
     @property
     def status_text(self):
-        """What `kubectl describe pod` says of its containers and of itself: reasons and messages."""
+        """The reasons and messages of the pod and its containers, which `kubectl describe pod` shows, a line each."""
         parts = [self.phase or "", self.data["status"].get("reason", ""),
                  self.data["status"].get("message", "")]
         started = self.containers + self.data["status"].get("initContainerStatuses", [])
@@ -57,14 +57,14 @@ class Pod:
 
 
 class Cluster:
-    """Thread safety: methods keep no state, call them from any thread."""
+    """Runs kubectl for one namespace. Thread safety: safe from any thread, because no method changes the object."""
 
     def __init__(self, kubeconfig, namespace):
         self.kubeconfig = kubeconfig
         self.namespace = namespace
 
     def kubectl(self, *args, stdin=None, seconds=60):
-        """Standard output. Raises ClusterError on any exit code but 0 and after `seconds`."""
+        """Returns kubectl's standard output. Raises ClusterError if the exit code is not 0, or after `seconds`."""
         command = ["kubectl", f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}", *args]
         try:
             done = subprocess.run(command, input=stdin, text=True, capture_output=True, timeout=seconds,
@@ -89,16 +89,19 @@ class Cluster:
         self.kubectl("apply", "--filename=-", stdin=yaml.safe_dump_all(objects), seconds=120)
 
     def delete(self, objects):
-        """Returns at once."""
+        """Returns before the objects are gone."""
         self.kubectl("delete", "--filename=-", "--ignore-not-found", "--wait=false",
                      stdin=yaml.safe_dump_all(objects), seconds=120)
 
     def delete_pod(self, pod, *args):
-        """Returns at once."""
+        """Returns before the pod has ended. args: further flags of `kubectl delete`."""
         self.kubectl("delete", "pod", pod.name, "--wait=false", *args)
 
     def log(self, pod, since=None):
-        """Of the current container and of the one before, whichever there are. since: a time.monotonic()."""
+        """Returns the last 200 log lines of the pod's containers, and of the containers before their last restart.
+
+        since: a time of time.monotonic(); older lines are left out.
+        """
         age = [] if since is None else [f"--since={math.ceil(time.monotonic() - since) + 1}s"]
         texts = []
         for which in (["--previous"], []):
@@ -106,11 +109,11 @@ class Cluster:
                 texts.append(self.kubectl("logs", pod.name, "--all-containers", "--tail=200", *which, *age,
                                           seconds=10))
             except ClusterError:
-                pass  # there is no such container
+                pass  # the pod has no such container
         return "\n".join(texts)
 
     def build(self, folder):
-        """The objects of a kustomization."""
+        """Returns the objects that a kustomization makes."""
         text = self.kubectl("kustomize", str(folder))
         return [each for each in yaml.safe_load_all(text) if each is not None]
 
@@ -126,7 +129,7 @@ class Cluster:
         return next(each["address"] for each in addresses if each["type"] == "InternalIP")
 
     def make_namespace(self):
-        """As operators make it: pods have to keep the restricted standard."""
+        """Makes the namespace as operators do, with Kubernetes' restricted Pod Security Standard for all pods."""
         self.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {
             "name": self.namespace, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}])
 
@@ -134,7 +137,10 @@ class Cluster:
         self.kubectl("delete", "namespace", self.namespace, "--ignore-not-found", seconds=240)
 
     def wait(self, is_done, seconds, what, pause=0.5):
-        """Seconds until is_done() held. A cluster that does not answer meanwhile is waited for too."""
+        """Waits until is_done() is true. Returns the seconds that it took. Raises TimeoutError after `seconds`.
+
+        Waits also while the cluster does not answer (ClusterError).
+        """
         begin = time.monotonic()
         while True:
             reason = ""
@@ -144,7 +150,7 @@ class Cluster:
             except ClusterError as error:
                 reason = f": {error}"
             if time.monotonic() - begin > seconds:
-                raise TimeoutError(f"{what}: not within {seconds} s{reason}")
+                raise TimeoutError(f"{what}: did not happen within {seconds} s{reason}")
             time.sleep(pause)
 
 

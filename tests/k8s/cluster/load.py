@@ -1,5 +1,5 @@
-"""Load whose every answer is compared: streams of the resuming clients, the tokens of an undisturbed run,
-and how long each stream stood still."""
+"""Load for the cluster. Compares every answer of the resuming clients with the tokens of an undisturbed run, and
+measures how long each stream stood still."""
 import collections
 import json
 import math
@@ -15,8 +15,8 @@ import quire_client
 from proto.v1 import generation_pb2 as api
 
 NUM_QUESTIONS = 24
-VOCABULARY = range(5, 4000)  # token ids that every model has
-REDIAL_PROBABILITY = 0.3  # after an answer: some connections are old, some are new
+VOCABULARY = range(5, 4000)  # ids of ordinary tokens, which every model has
+REDIAL_PROBABILITY = 0.3  # of a new connection after an answer, so that the load has old and new ones
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,11 @@ class Question:
 
 
 def make_question(number, max_tokens):
-    """Short and long prompts, greedy and sampled, one sequence or two. The same number is the same question."""
+    """Returns a question: a short or long prompt, greedy or sampled, one sequence or two. The same number gives the
+    same question."""
     generator = random.Random(number)
     length = generator.choice([5, 40, 200])
-    num_sequences = 2 if number % 5 == 1 else 1  # several have to be sampled
+    num_sequences = 2 if number % 5 == 1 else 1  # greedy requests have one sequence, so two are sampled
     return Question(token_ids=tuple(generator.choice(VOCABULARY) for _ in range(length)),
                     max_tokens=max_tokens,
                     temperature=0.0 if number % 3 == 0 and num_sequences == 1 else 0.9,
@@ -41,7 +42,7 @@ def make_question(number, max_tokens):
 
 
 class CountResumed(grpc.UnaryStreamClientInterceptor):
-    """How many calls went on with an answer that was begun before."""
+    """Counts the calls that resume an answer."""
 
     def __init__(self):
         self.count = 0
@@ -53,14 +54,14 @@ class CountResumed(grpc.UnaryStreamClientInterceptor):
 
 @dataclass(frozen=True)
 class Server:
-    """Where clients find it, and what they have to bring."""
+    """The address of a server, and the files that clients need for TLS and for an API key; None: not needed."""
     target: str
     ca_file: str | None = None
     api_key_file: str | None = None
 
 
 class PythonClient:
-    """deploy/clients/python. One thread uses it; dial() gives it new connections."""
+    """The client of deploy/clients/python, used by one thread. dial() opens new connections."""
 
     def __init__(self, server):
         self._server = server
@@ -75,7 +76,7 @@ class PythonClient:
 
     def dial(self):
         self.close()
-        # Else all clients of this process would share one connection, and one server.
+        # Without this option all clients of this process would share one connection, and so one server.
         options = [*quire_client.CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
         if self._server.ca_file is None:
             self._channel = grpc.insecure_channel(self._server.target, options)
@@ -89,7 +90,7 @@ class PythonClient:
             self._channel.close()
 
     def ask(self, question):
-        """Yields (sequence, tokens) as they come."""
+        """Yields (sequence index, new token ids) for each message."""
         request = api.GenerateRequest(
             token_ids={"ids": question.token_ids}, n=question.num_sequences,
             sampling={"temperature": question.temperature, "seed": question.seed},
@@ -105,9 +106,9 @@ class CommandError(Exception):
 
 
 class CommandClient:
-    """The C++ client, as `quire generate` uses it: a process an answer."""
+    """The C++ client, in the form of `quire generate`. Each answer has its own process."""
 
-    num_resumed = 0  # it does not tell
+    num_resumed = 0  # `quire generate` does not tell
 
     def __init__(self, server, program):
         self._command = [program, "generate", "--json", "--ignore-eos", f"--server={server.target}"]
@@ -117,7 +118,7 @@ class CommandClient:
             self._command.append(f"--api-key-file={server.api_key_file}")
 
     def dial(self):
-        """Each answer has a connection of its own."""
+        """Does nothing, because each answer has its own connection."""
 
     def close(self):
         pass
@@ -140,27 +141,27 @@ class CommandClient:
 
 @dataclass
 class Gaps:
-    """How long a stream stood still: from its request to its first tokens, and between tokens."""
-    last: float
-    all: list = field(default_factory=list)  # (seconds, when it ended)
+    """The gaps of one stream: from the request to the first tokens, and between messages with tokens."""
+    last: float  # time.monotonic() of the latest tokens, or of the request
+    all: list = field(default_factory=list)  # (seconds, time of its end) of each gap
 
     def token(self, now):
         self.all.append((now - self.last, now))
         self.last = now
 
     def longest_since(self, begin):
-        """(seconds, end) of the longest that ended after `begin`; (0, begin) without any."""
+        """Returns (seconds, end) of the longest gap that ended after `begin`; (0, begin) if none did."""
         return max([each for each in self.all if each[1] >= begin], default=(0.0, begin))
 
 
 @dataclass
 class Tally:
-    """What became of the streams that ended."""
+    """The outcomes of the streams that have ended."""
     num_right: int = 0
     num_different: int = 0
-    lost: list = field(default_factory=list)  # a reason each
+    lost: list = field(default_factory=list)  # the reason of each failed answer
     num_resumed: int = 0
-    longest_gap: tuple = (0.0, 0.0)  # seconds, when it ended
+    longest_gap: tuple = (0.0, 0.0)  # seconds, time of its end
 
     def add(self, other):
         self.num_right += other.num_right
@@ -175,7 +176,7 @@ class Tally:
 
 
 def answer_of(client, question, on_tokens=lambda: None):
-    """The tokens of each sequence."""
+    """Asks a question. Returns the token ids by sequence index. Calls on_tokens() for each message with tokens."""
     tokens = collections.defaultdict(list)
     for index, new in client.ask(question):
         tokens[index] += new
@@ -184,9 +185,9 @@ def answer_of(client, question, on_tokens=lambda: None):
 
 
 class Load:
-    """Clients that ask again and again, a thread each.
+    """Clients that ask questions one after another, each client in its own thread.
 
-    clients: what has ask(), dial(), close() and num_resumed. expected: the answers to the questions.
+    clients: PythonClient or CommandClient objects. expected: the undisturbed answers, in the order of the questions.
     """
 
     def __init__(self, clients, questions, expected):
@@ -194,8 +195,8 @@ class Load:
         self._questions = questions
         self._expected = expected
         self._lock = threading.Lock()
-        self._ended = []  # (Gaps, "right", "different" or why it was lost)
-        self._last_token = [-math.inf] * len(clients)  # when each had its latest
+        self._ended = []  # (Gaps, outcome) of each stream; outcome: "right", "different" or the reason of a failure
+        self._last_token = [-math.inf] * len(clients)  # time of each client's latest tokens
         self._is_over = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(i,), daemon=True)
                          for i in range(len(clients))]
@@ -233,19 +234,19 @@ class Load:
         return outcome
 
     def wait_until_flowing(self, seconds=60):
-        """Every client has had tokens."""
+        """Waits until every client has had tokens. Raises TimeoutError after `seconds`."""
         deadline = time.monotonic() + seconds
         while not self.has_flowed_since(0.0):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"tokens do not flow after {seconds} s: {self.tally(0.0)}")
+                raise TimeoutError(f"not every client has received tokens after {seconds} s: {self.tally(0.0)}")
             time.sleep(0.1)
 
     def has_flowed_since(self, begin):
-        """Whether every client has had tokens after `begin`."""
+        """Returns whether every client has had tokens after `begin`."""
         return all(self._last_token[i] >= begin for i in range(len(self._clients)))
 
     def stop(self, seconds=400):
-        """Asks nothing more and waits for the answers that are under way. One that never ends is lost."""
+        """Asks no more questions, and waits for the running answers. An answer that runs on after `seconds` is lost."""
         self._is_over.set()
         deadline = time.monotonic() + seconds
         for thread in self._threads:
@@ -255,7 +256,7 @@ class Load:
             self._ended += [(Gaps(0.0), "never ended")] * hanging
 
     def tally(self, since):
-        """Of all that ended. Gaps count if they ended after `since`."""
+        """Returns the Tally of all streams that have ended. Gaps count if they ended after `since`."""
         with self._lock:
             tally = Tally()
             for gaps, outcome in self._ended:

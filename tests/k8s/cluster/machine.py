@@ -1,20 +1,21 @@
-"""What only a shell on the machines can do to a cluster: commands that the caller of the suite gives."""
+"""Faults that only a shell on the machines can cause, by commands that the caller of the suite gives."""
 import shlex
 import subprocess
 
 COMMANDS = {
-    "kill_node": "COMMAND {node}: the node loses its power",
-    "start_node": "COMMAND {node}: its power comes back",
-    "cut_node": "COMMAND {node}: nothing passes between the node and the others",
-    "mend_node": "COMMAND {node}: it does again",
-    "cut": "COMMAND {from_ip} {to_ip}: nothing passes from one address to the other, on any node",
-    "mend": "COMMAND {from_ip} {to_ip}: it does again",
-    "stop_api": "COMMAND: the API server is gone",
-    "start_api": "COMMAND: it is there again",
-    "node_shell": "COMMAND {node}: a root shell on the node that reads a script from standard input",
+    "kill_node": "COMMAND {node}: turns the node's power off",
+    "start_node": "COMMAND {node}: turns the node's power on",
+    "cut_node": "COMMAND {node}: drops all packets between the node and the others",
+    "mend_node": "COMMAND {node}: undoes --cut-node",
+    "cut": "COMMAND {from_ip} {to_ip}: drops all packets from one address to the other, on every node",
+    "mend": "COMMAND {from_ip} {to_ip}: undoes --cut",
+    "stop_api": "COMMAND: stops the API server",
+    "start_api": "COMMAND: starts the API server",
+    "node_shell": "COMMAND {node}: runs a script from standard input as root on the node",
 }
 
-# The processes of a container by its id, which the runtimes put into the names of control groups.
+# Prints the ids of a container's processes of one program. Container runtimes put the container's id into the names
+# of its cgroups.
 FIND = """
 for process in /proc/[0-9]*; do
   if grep -qs {container} $process/cgroup && [ "$(cat $process/comm)" = {program} ]; then
@@ -22,11 +23,11 @@ for process in /proc/[0-9]*; do
   fi
 done
 """
-COMM_BYTES = 15  # the kernel keeps no more of a program's name
+COMM_BYTES = 15  # /proc/PID/comm has only so many bytes of a program's name
 
 
 class Machine:
-    """commands: by their names above; one that is not given is None."""
+    """commands: a dict from the names in COMMANDS to command lines; None for a command that was not given."""
 
     def __init__(self, commands):
         self._commands = commands
@@ -54,7 +55,7 @@ class Machine:
         self._run("mend_node", node=node)
 
     def cut(self, one, other):
-        """Both ways. `other` may be a range of addresses."""
+        """Cuts both directions between two addresses. `other` may be a range of addresses."""
         self._run("cut", from_ip=one, to_ip=other)
         self._run("cut", from_ip=other, to_ip=one)
 
@@ -69,12 +70,12 @@ class Machine:
         self._run("start_api")
 
     def processes(self, pod, program):
-        """Process ids of a program in the pod's container, as its node numbers them."""
+        """Returns the process ids of a program in the pod's container, as the node numbers processes."""
         script = FIND.format(container=pod.container_id, program=program[:COMM_BYTES])
         return [int(line) for line in self._run("node_shell", script, node=pod.node).split()]
 
     def signal(self, pod, pids, name):
-        """name: KILL, STOP or CONT. A process that has ended meanwhile is no error."""
+        """Sends a signal to processes. name: KILL, STOP or CONT. A process that has already ended is no error."""
         self._run("node_shell", f"kill -{name} {' '.join(map(str, pids))} || true\n", node=pod.node)
 
     def living(self, pod, pids):

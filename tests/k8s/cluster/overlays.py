@@ -1,4 +1,4 @@
-"""An overlay of k8s/ in a namespace of its own: built as an operator builds it, made small, and applied."""
+"""Installs an overlay of k8s/ in a namespace: built as an operator builds it, reduced to small resources, applied."""
 import copy
 import os
 import pathlib
@@ -13,9 +13,9 @@ from cluster import ClusterError, Pod
 from load import Server
 
 K8S = pathlib.Path(__file__).resolve().parents[3] / "k8s"
-STABLE_SECONDS = 6  # longer than a readiness probe's period: what was ready before a fault may still look it
-NUM_SERVERS = 2  # of the overlays of one pod
-NUM_RANKS = 2  # of tensor-parallel: what the bundled model divides into
+STABLE_SECONDS = 6  # longer than a readiness probe's period (5 s): until then a failed pod may still look ready
+NUM_SERVERS = 2  # replicas of the overlays whose server is one pod
+NUM_RANKS = 2  # of tensor-parallel, because the bundled model can be divided by 2
 RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}}
 SMALL_FLAGS = {"threads": "1", "kv-cache-memory-bytes": "64MiB", "swap-space": "32MiB"}
 GPU_FLAGS = ("device", "gemm-cache")
@@ -25,10 +25,10 @@ WORKER_NAMES = [f"quire-worker-{rank}" for rank in range(8)]
 
 @dataclass(frozen=True)
 class Variant:
-    """What is installed: an overlay and its components."""
+    """An overlay, and the components to install with it."""
     overlay: str
     is_secured: bool = False  # TLS for clients, mTLS for workers, API keys, network policies
-    is_monitored: bool = False  # needs the operators' definitions
+    is_monitored: bool = False  # monitoring, and autoscaling unless multi-pod; needs the definitions of --crds
 
     @property
     def is_multi_pod(self):
@@ -36,11 +36,11 @@ class Variant:
 
     @property
     def name(self):
-        """Of its Service for clients, and of its pods' label app.kubernetes.io/instance."""
+        """The name of the Service for clients, and the value of the pods' label app.kubernetes.io/instance."""
         return f"quire-{self.overlay}"
 
     def clients_secret(self, has_definitions):
-        """For TLS on the clients' port: with cert-manager each overlay has its own."""
+        """Returns the name of the Secret for TLS with clients. With cert-manager each overlay has its own Secret."""
         return f"{self.name}-tls" if has_definitions else "quire-tls"
 
     def components(self, has_definitions):
@@ -65,7 +65,7 @@ VARIANTS = {
 
 
 def set_flag(container, name, value):
-    """In the place of the flag's other value, or at the end. None: without the flag."""
+    """Replaces the flag's value, or appends the flag. value None: removes the flag."""
     args = container["args"]
     places = [i for i, arg in enumerate(args) if arg == f"--{name}" or arg.startswith(f"--{name}=")]
     new = [] if value is None else [f"--{name}={value}"]
@@ -89,7 +89,7 @@ def container_of(workload):
 
 
 def make_small(workload):
-    """As many requests and threads as any machine has, and no GPU."""
+    """Reduces a workload's resources to what any machine has: little memory, one thread, no GPU."""
     container = container_of(workload)
     container["resources"] = copy.deepcopy(RESOURCES)
     for name in GPU_FLAGS:
@@ -104,7 +104,7 @@ def make_small(workload):
 
 
 def add_keys(workload):
-    """Clients need a key of the Secret quire-keys."""
+    """Makes the server or scheduler demand an API key of the Secret quire-keys."""
     container = container_of(workload)
     set_flag(container, "api-keys-file", "/keys/api-keys")
     container["volumeMounts"].append({"name": "keys", "mountPath": "/keys", "readOnly": True})
@@ -116,7 +116,7 @@ def owns(workload, pod):
 
 
 def missing_of(workload, pods):
-    """Why a workload does not serve as it is to, in words. None: it does."""
+    """Returns why a workload does not have all its pods serving, in words; None if it has."""
     name, wanted = workload["metadata"]["name"], workload["spec"]["replicas"]
     status = workload["status"]
     if (status.get("observedGeneration", 0) < workload["metadata"]["generation"]
@@ -125,26 +125,26 @@ def missing_of(workload, pods):
     mine = [pod for pod in pods if owns(workload, pod) and not pod.is_terminating]
     num_running = sum(pod.is_running for pod in mine)
     num_serving = sum(pod.is_ready for pod in mine)
-    wanted_serving = 1 if name == "quire-scheduler" else wanted  # the others stand by
+    wanted_serving = 1 if name == "quire-scheduler" else wanted  # the other schedulers stand by
     if num_running != wanted or num_serving != wanted_serving:
-        return f"{name}: {num_running} run, {num_serving} of {wanted_serving} serve"
+        return f"{name}: {num_running} of {wanted} pods run, {num_serving} of {wanted_serving} serve"
     return None
 
 
 class Install:
-    """options: image, model_volume (a file), crds (a folder or None), quire (the program)."""
+    """An installed Variant. options: of run.py; uses image, model_volume, crds and quire. folder: a place for files."""
 
     def __init__(self, cluster, variant, options, folder):
         self.cluster = cluster
         self.variant = variant
         self.options = options
         self._folder = pathlib.Path(folder)
-        self.objects = []  # as they were applied
+        self.objects = []  # the objects that create() applied
         self._authorities = {}
         self._key_file = None
 
     def create(self):
-        """Returns when it serves."""
+        """Installs the variant. Returns when all its pods serve."""
         self.cluster.make_namespace()
         self._apply_model_volume()
         if self.variant.is_secured:
@@ -156,7 +156,7 @@ class Install:
 
     def delete(self):
         self.cluster.delete_namespace()
-        # A volume that stays after its claim would take no other.
+        # A volume that outlives its claim would not bind to the claim of the next installation.
         self.cluster.kubectl("delete", f"--filename={self.options.model_volume}", "--ignore-not-found",
                              seconds=120)
 
@@ -193,7 +193,7 @@ class Install:
         self.cluster.apply([secret("quire-keys", {"api-keys": made.stderr})])
 
     def renew_certificates(self):
-        """New keys and certificates of the same authorities, in the Secrets that there are or are to be."""
+        """Writes new keys and certificates into the TLS Secrets, which need not exist. Keeps the authorities."""
         if not self._authorities:
             self._authorities = {name: Authority(self._folder, name) for name in ("clients", "workers")}
         namespace = self.cluster.namespace
@@ -210,7 +210,7 @@ class Install:
         return self.variant.clients_secret(self.options.crds is not None)
 
     def server(self, service=None):
-        """For clients."""
+        """Returns what clients need to reach `service`, by default the variant's Service for clients."""
         secured = self.variant.is_secured
         return Server(target=f"{service or self.variant.name}.{self.cluster.namespace}.svc.cluster.local:50051",
                       ca_file=str(self._authorities["clients"].ca_file) if secured else None,
@@ -221,7 +221,7 @@ class Install:
         return [each for each in objects if each["kind"] in ("Deployment", "StatefulSet")]
 
     def change(self, edit):
-        """Applies the objects after edit(a copy of the workload) for each workload."""
+        """Calls edit(workload) on a copy of each workload, and applies the changed objects."""
         changed = copy.deepcopy(self.objects)
         for workload in self.workloads(changed):
             edit(workload)
@@ -231,14 +231,15 @@ class Install:
         self.cluster.apply(self.objects)
 
     def missing(self):
-        """What does not serve as it is to, in words. Empty: all does."""
+        """Returns one text for each workload that does not have all its pods serving."""
         lists = self.cluster.list("deployments,statefulsets,pods")
         pods = [Pod(each) for each in lists if each["kind"] == "Pod"]
         found = [missing_of(each, pods) for each in self.workloads(lists)]
         return [each for each in found if each is not None]
 
     def wait_ready(self, begin, seconds=300):
-        """Waits until all serves and goes on to. Returns the seconds from `begin` until it did."""
+        """Waits until all workloads have served for STABLE_SECONDS without a break. Returns the seconds from `begin` to
+        the start of that time."""
         deadline = time.monotonic() + seconds
         since, missing = None, []
         while since is None or time.monotonic() - since < STABLE_SECONDS:
@@ -256,15 +257,15 @@ class Install:
         return since - begin
 
     def pods(self, component):
-        """component: server or worker. Those that are not on their way out."""
+        """Returns the pods of a component, server or worker, without terminating pods."""
         return [pod for pod in self.cluster.pods(component) if not pod.is_terminating]
 
     def own_pods(self):
-        """Those of this overlay alone, also those on their way out."""
+        """Returns the pods of this overlay alone, with terminating pods."""
         return [pod for pod in self.cluster.pods() if pod.labels.get(INSTANCE) == self.variant.name]
 
     def active(self):
-        """The scheduler that serves, or any server that does."""
+        """Returns the scheduler that serves, or any server that does. Raises RuntimeError if none serves."""
         found = next((pod for pod in self.pods("server") if pod.is_ready), None)
         if found is None:
             raise RuntimeError("no scheduler or server is ready")

@@ -1,10 +1,10 @@
-"""Pods on the nodes where a step needs them, by cordons."""
+"""Places pods on the nodes where a step needs them, by cordoning the other nodes."""
 import contextlib
 
 
 @contextlib.contextmanager
 def only(cluster, node):
-    """New pods come to this node alone."""
+    """While the context lasts, Kubernetes places new pods on this node only."""
     others = [each for each in cluster.node_names() if each != node]
     for each in others:
         cluster.kubectl("cordon", each)
@@ -16,7 +16,7 @@ def only(cluster, node):
 
 
 def replace(install, pod, node):
-    """Deletes a pod. Its successor comes to the node."""
+    """Deletes a pod. Kubernetes places its replacement on the node."""
     with only(install.cluster, node):
         install.cluster.delete_pod(pod)
         install.cluster.wait(lambda: all(each.uid != pod.uid for each in install.cluster.pods()), 90,
@@ -25,7 +25,7 @@ def replace(install, pod, node):
 
 
 def place_ranks(install, nodes):
-    """nodes: of each rank, in their order."""
+    """Moves the ranks to nodes. nodes: one name for each rank, in rank order."""
     for number, node in enumerate(nodes):
         pod = install.rank(number)
         if pod.node != node:
@@ -33,7 +33,8 @@ def place_ranks(install, nodes):
 
 
 def place_schedulers(install, active_node, standby_node):
-    """The two schedulers of multi-pod, one after the other: of two that start together either may become active."""
+    """Places the two schedulers of multi-pod, one after the other. If both started together, either could become
+    active."""
     cluster = install.cluster
     if install.active().node == active_node and [each.node for each in install.standbys()] == [standby_node]:
         return
@@ -50,7 +51,7 @@ def place_schedulers(install, active_node, standby_node):
 
 
 def place_servers(install, nodes):
-    """Servers of the overlays of one pod, one a node."""
+    """Spreads the servers of an overlay whose server is one pod: at most one server on a node."""
     taken = set()
     for pod in install.pods("server"):
         if pod.node in taken:
@@ -61,7 +62,8 @@ def place_servers(install, nodes):
 
 
 def with_new_pods(scene):
-    """A kubelet waits longer before each further start of a container, up to five minutes."""
+    """Replaces pods that have restarted. A kubelet waits longer before each further restart of a container, up to five
+    minutes, so earlier steps would spoil the times of this one."""
     cluster = scene.cluster
     old = {pod.uid: pod for pod in cluster.pods() if pod.num_restarts > 0}
     for pod in old.values():

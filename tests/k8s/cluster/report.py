@@ -1,4 +1,4 @@
-"""Rows of steps, and the table that they make."""
+"""The results of steps as rows of a table, and the report file."""
 import datetime
 import pathlib
 import platform
@@ -15,15 +15,15 @@ class Row:
     step: str
     num_runs: int = 0
     tally: Tally = field(default_factory=Tally)
-    ready_seconds: float = 0.0  # the longest
+    ready_seconds: float = 0.0  # the longest of all runs
     notes: list = field(default_factory=list)
-    failures: list = field(default_factory=list)  # why a run is not what the step claims
+    failures: list = field(default_factory=list)  # the reason of each run that did not show what the step claims
 
     def add(self, tally, ready_seconds, notes, failure):
         self.num_runs += 1
         self.tally.add(tally)
         self.ready_seconds = max(self.ready_seconds, ready_seconds)
-        self.notes = notes or self.notes  # of the latest run that has any
+        self.notes = notes or self.notes  # the notes of the latest run that has any
         if failure is not None:
             self.failures.append(failure)
 
@@ -38,7 +38,7 @@ class Row:
 
 
 def line(cells):
-    # A bar within a cell would end it.
+    # A bar within a cell would end the cell.
     return "| " + " | ".join(str(each).replace("\n", " ").replace("|", "/") for each in cells) + " |"
 
 
@@ -61,13 +61,13 @@ def machine_text():
 
 
 class Report:
-    """Rewrites its file after every step: a run that is broken off has told what it saw."""
+    """Rewrites its file after every step, so that an interrupted run leaves the results of the steps before."""
 
     def __init__(self, path, heading):
         self._path = pathlib.Path(path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._heading = heading  # lines
-        self.rows = {}  # by variant
+        self._heading = heading  # a list of lines
+        self.rows = {}  # variant name -> list of Row
 
     def add(self, variant, row):
         self.rows.setdefault(variant, []).append(row)

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Does to Quire on a real Kubernetes what operators and machines do, under load whose every answer is compared.
+"""Disturbs Quire on a real Kubernetes cluster as operators and machines do, and compares every answer meanwhile.
 
-README.md beside this file says what it needs and shows a command line. Exit code 1: an answer was lost or different,
-or a step is not what it claims.
+README.md beside this file lists the requirements and shows a command line. Exit code 1: an answer was lost or
+different, or a step did not show what it claims.
 """
 import argparse
 import datetime
@@ -28,35 +28,35 @@ from machine import COMMANDS, Machine  # noqa: E402
 from overlays import VARIANTS, Install  # noqa: E402
 from step import STEPS, Scene  # noqa: E402
 
-AFTERMATH_SECONDS = 5  # of load after the installation is ready again
+AFTERMATH_SECONDS = 5  # the load runs on for so long after the installation is ready again
 
 
 def parse_arguments(args):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     add = parser.add_argument
     add("--kubeconfig", default=os.environ.get("KUBECONFIG"))
-    add("--namespace", default="quire", help="is made, and deleted: it must not be there")
-    add("--image", required=True, help="NAME:TAG, that every node has or can pull")
+    add("--namespace", default="quire", help="created and deleted by the suite; it must not exist yet")
+    add("--image", required=True, help="NAME:TAG of an image that every node has or can pull")
     add("--second-image", help="NAME:TAG of the same programs, for the step new-image")
-    add("--model-volume", required=True, help="FILE.yaml: the claim quire-model, and its volume")
+    add("--model-volume", required=True, help="FILE.yaml with the claim quire-model and its PersistentVolume")
     add("--crds", help="a folder of CustomResourceDefinitions: cert-manager, Prometheus Operator, KEDA")
-    add("--overlays", default=",".join(VARIANTS), help=f"of {', '.join(VARIANTS)}")
-    add("--steps", help=f"of {', '.join(STEPS)}; default: all that suit")
-    add("--repeat", type=int, default=1)
-    add("--streams", type=int, default=12, help="of the Python client at a time")
-    add("--processes", type=int, default=4, help="of the C++ client at a time")
-    add("--tokens", type=int, default=500, help="of an answer")
-    add("--quire", default=str(ROOT / "build/cpu-release/bin/quire"), help="the program")
-    add("--victim-node", help="the node that is drained, killed and cut off")
+    add("--overlays", default=",".join(VARIANTS), help=f"comma-separated; default: all of {', '.join(VARIANTS)}")
+    add("--steps", help=f"comma-separated; default: all that suit the overlay, of {', '.join(STEPS)}")
+    add("--repeat", type=int, default=1, help="how often each step is done")
+    add("--streams", type=int, default=12, help="concurrent streams of the Python client")
+    add("--processes", type=int, default=4, help="concurrent streams of the C++ client")
+    add("--tokens", type=int, default=500, help="output tokens of each answer")
+    add("--quire", default=str(ROOT / "build/cpu-release/bin/quire"), help="path of the program quire")
+    add("--victim-node", help="node to drain, kill and cut off; default: the last one by name")
     add("--control-plane", help="address of the API server as the victim node sees it")
     add("--out", default=str(ROOT / f"k8s/results/{datetime.date.today()}.md"))
-    add("--keep", action="store_true", help="leave the last installation as it is")
+    add("--keep", action="store_true", help="do not delete the last installation")
     for name, text in COMMANDS.items():
         add("--" + name.replace("_", "-"), help=text)
     options = parser.parse_args(args)
     unknown = [each for each in (options.steps or "").split(",") if each and each not in STEPS]
     if unknown:
-        parser.error(f"--steps: there is no {', '.join(unknown)}")
+        parser.error(f"--steps: unknown step: {', '.join(unknown)}")
     return options
 
 
@@ -67,7 +67,7 @@ def chosen_steps(options, variant, machine):
 
 
 class Suite:
-    """One installation, and the answers that it gives undisturbed."""
+    """Runs steps on one installation. Asks for the expected answers first, while nothing disturbs the installation."""
 
     def __init__(self, cluster, install, machine, options):
         self._cluster = cluster
@@ -99,7 +99,7 @@ class Suite:
             scene.load = self._start_load(step)
             step.run(scene)
             time.sleep(AFTERMATH_SECONDS)
-        except Exception as error:  # noqa: BLE001  (the row tells, and the next step goes on)
+        except Exception as error:  # noqa: BLE001  (the row reports the failure, and the next step runs)
             traceback.print_exc()
             failure = f"{type(error).__name__}: {error}"
         tally = load.Tally()
@@ -123,12 +123,12 @@ class Suite:
 
 
 def recover(install):
-    """After a failed step: as it was installed. False if that does not help."""
+    """Restores the installation after a failed step. Returns False if the installation is not ready afterwards."""
     try:
         install.restore()
         install.wait_ready(time.monotonic())
         return True
-    except Exception:  # noqa: BLE001  (a new installation follows)
+    except Exception:  # noqa: BLE001  (the caller makes a new installation)
         traceback.print_exc()
         return False
 
@@ -140,7 +140,7 @@ def run_variant(cluster, name, machine, options, results):
         with temporary_folder() as folder:
             install = Install(cluster, variant, options, folder)
             try:
-                print(f"{name}: installs", flush=True)
+                print(f"{name}: installing", flush=True)
                 install.create()
                 suite = Suite(cluster, install, machine, options)
                 while steps:
@@ -149,7 +149,7 @@ def run_variant(cluster, name, machine, options, results):
                     row = suite.run(step)
                     results.add(name, row)
                     if not row.is_good and not recover(install):
-                        break  # installed anew for the steps that are left
+                        break  # the outer loop makes a new installation for the remaining steps
             finally:
                 if steps or not options.keep:
                     install.delete()

@@ -1,4 +1,4 @@
-"""A step: something that is done to a running installation, under load."""
+"""A step disturbs a running installation under load."""
 import time
 from dataclasses import dataclass, field
 from typing import Any, Callable
@@ -8,18 +8,18 @@ from typing import Any, Callable
 class Step:
     name: str
     run: Callable
-    suits: Callable  # of a Variant
-    needs: tuple = ()  # the commands of machine.py
-    prepare: Callable | None = None  # before the load begins
-    longest_gap_s: float | None = None  # where it is promised
-    service: str | None = None  # that clients dial, where it is not the overlay's own
+    suits: Callable  # suits(variant): whether the step makes sense for a Variant
+    needs: tuple = ()  # names of COMMANDS in machine.py, without which the step is left out
+    prepare: Callable | None = None  # prepare(scene) is called before the load begins
+    longest_gap_s: float | None = None  # a longer gap in a stream fails the step; None: no bound
+    service: str | None = None  # the Service that clients dial; None: the overlay's own
 
 
 STEPS = {}
 
 
 def step(suits, **options):
-    """Makes a function a step, named as the function with hyphens."""
+    """Decorator that adds a function to STEPS, under the function's name with hyphens for underscores."""
     def add(run):
         name = run.__name__.replace("_", "-")
         STEPS[name] = Step(name=name, run=run, suits=suits, **options)
@@ -44,7 +44,7 @@ def secured(variant):
 
 
 class CheckFailed(Exception):
-    """Something is not as the step claims."""
+    """The cluster did not behave as the step claims."""
 
 
 def check(holds, text):
@@ -54,19 +54,19 @@ def check(holds, text):
 
 @dataclass
 class Scene:
-    """What a step works with, and what it notes."""
+    """The objects with which a run of a step works, and the run's results."""
     cluster: Any
     install: Any
     machine: Any
     options: Any
     load: Any = None
-    begin: float = field(default_factory=time.monotonic)  # of the latest disturbance
+    begin: float = field(default_factory=time.monotonic)  # time of the latest disturbance
     first_begin: float | None = None
-    ready_seconds: float = 0.0  # the longest
+    ready_seconds: float = 0.0  # longest time from a disturbance until all was ready again
     notes: list = field(default_factory=list)
 
     def disturb(self):
-        """What follows disturbs."""
+        """Notes the time. Call before each disturbance: gaps count from the first, ready_seconds from the latest."""
         self.begin = time.monotonic()
         if self.first_begin is None:
             self.first_begin = self.begin
@@ -75,11 +75,11 @@ class Scene:
         self.ready_seconds = max(self.ready_seconds, self.install.wait_ready(self.begin, seconds))
 
     def wait_ended(self, seconds=120):
-        """Old pods have drained: streams that they still had are interrupted by then."""
+        """Waits until all terminating pods have ended, so that the run includes the streams that they break."""
         self.cluster.wait(lambda: not any(pod.is_terminating for pod in self.cluster.pods()), seconds,
                           "old pods end")
         self.install.wait_ready(self.begin)
 
     def node_of_load(self):
-        """The suite runs beside the control plane: this node is never killed."""
+        """Returns a node that no step kills: the first one other than the victim node."""
         return next(each for each in self.cluster.node_names() if each != self.options.victim_node)

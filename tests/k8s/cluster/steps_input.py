@@ -1,4 +1,4 @@
-"""What operators get wrong: each pod says why it does not serve, in its log and its status, and what runs goes on."""
+"""Mistakes of operators: a pod says in its log or status why it does not serve, and the running pods serve on."""
 import re
 import time
 
@@ -7,11 +7,11 @@ from overlays import NUM_SERVERS, Install, Variant, container_of, flag, pod_spec
 from authority import secret
 from step import anywhere, check, multi_pod, secured, step
 
-SAYS_SECONDS = 150  # until the pod says what is wrong: a rollout, a start, a back-off
+SAYS_SECONDS = 150  # until a pod says what is wrong, after a rollout, a start and a restart back-off
 COUNTERPARTS = {"cpu": "multi-pod", "multi-pod": "cpu", "gpu": "tensor-parallel", "tensor-parallel": "gpu"}
-SECOND_OVERLAY_SECONDS = 20  # both serve
+SECOND_OVERLAY_SECONDS = 20  # time for which both overlays serve
 COPY = "cp /original/*.json /original/*.safetensors /models/ && chmod u+w /models/*"
-# The changed weights belong to several layers, so to each rank. All shapes fit, and every answer would differ.
+# Zeroes weights of several layers, so each rank has some. All shapes still fit, and every answer would differ.
 CHANGE_WEIGHTS = COPY + " && dd if=/dev/zero of=/models/model.safetensors bs=1000000 seek=3 count=2 conv=notrunc"
 
 
@@ -20,7 +20,7 @@ def program_of(workload):
 
 
 def use_model(workload, script):
-    """Its model is what the script makes in /models of /original."""
+    """Replaces the workload's model by the one that `script` makes in /models from the model in /original."""
     spec, container = pod_spec(workload), container_of(workload)
     volume = next(each for each in spec["volumes"] if each["name"] == "model")
     spec["volumes"].append({**volume, "name": "original"})
@@ -34,7 +34,8 @@ def use_model(workload, script):
 
 
 def says(scene, expected):
-    """Whether some pod tells it: by its status, or by its log where it runs on."""
+    """Returns whether the regular expression matches a pod's status, or the log of a running pod that is ready or was
+    never restarted."""
     for pod in scene.cluster.pods():
         if pod.is_terminating:
             continue
@@ -47,14 +48,14 @@ def says(scene, expected):
 
 
 def bad_rollout(scene, edit, expected):
-    """The installation is changed to what cannot work, and back once a pod has said why."""
+    """Changes the workloads so that they cannot work, waits until a pod says why, and changes them back."""
     scene.disturb()
     scene.install.change(edit)
     try:
-        scene.cluster.wait(lambda: says(scene, expected), SAYS_SECONDS, f"a pod that says {expected!r}", pause=2)
+        scene.cluster.wait(lambda: says(scene, expected), SAYS_SECONDS, f"a pod says {expected!r}", pause=2)
         if not scene.install.variant.is_multi_pod:
             num_serving = sum(pod.is_serving for pod in scene.cluster.pods("server"))
-            check(num_serving >= NUM_SERVERS - 1, f"{num_serving} servers are left")
+            check(num_serving >= NUM_SERVERS - 1, f"only {num_serving} servers still serve")
     finally:
         scene.install.restore()
     scene.wait_ready()
@@ -91,12 +92,12 @@ def other_model_at_one_rank(scene):
         if workload["metadata"]["name"] == "quire-worker-1":
             use_model(workload, CHANGE_WEIGHTS)
 
-    bad_rollout(scene, edit, r"weights are not those|differs from rank 0")
+    bad_rollout(scene, edit, r"weights differ from those|differs from rank 0")
 
 
 @step(multi_pod)
 def too_many_ranks(scene):
-    """Workers take themselves for two of four."""
+    """The two workers start with --tensor-parallel-size=4."""
     def edit(workload):
         if program_of(workload) == "quire_worker":
             set_flag(container_of(workload), "tensor-parallel-size", "4")
@@ -106,7 +107,7 @@ def too_many_ranks(scene):
 
 @step(multi_pod)
 def too_few_ranks(scene):
-    """The scheduler knows one of two."""
+    """The scheduler has the address of only one of the two ranks."""
     def edit(workload):
         container = container_of(workload)
         if program_of(workload) == "quire_scheduler":
@@ -128,7 +129,7 @@ def rank_twice(scene):
 
 @step(secured)
 def secret_without_key(scene):
-    """A Secret as somebody made it by hand, mounted in place of the good one."""
+    """A TLS Secret that lacks tls.key, mounted in place of the good one."""
     name = scene.install.clients_secret
     good = scene.cluster.get("secret", name)["data"]
     bad = secret("quire-tls-without-key", {})
@@ -145,17 +146,17 @@ def secret_without_key(scene):
 
 @step(anywhere)
 def memory_limit_too_small(scene):
-    """Less than the weights and the KV cache take."""
+    """The memory limit is less than weights and KV cache need."""
     def edit(workload):
         if program_of(workload) in ("quire", "quire_worker"):
             container_of(workload)["resources"]["limits"]["memory"] = "48Mi"
             container_of(workload)["resources"]["requests"]["memory"] = "48Mi"
 
-    bad_rollout(scene, edit, r"OOMKilled|more than there is")
+    bad_rollout(scene, edit, r"OOMKilled|exceeds? the memory|do not fit in memory")
 
 
 def endpoints(scene, service):
-    """Names of the pods that a Service leads to."""
+    """Returns the names of the pods to which a Service leads."""
     slices = [each for each in scene.cluster.list("endpointslices")
               if each["metadata"]["labels"].get("kubernetes.io/service-name") == service]
     return {endpoint["targetRef"]["name"] for each in slices for endpoint in each.get("endpoints") or []
@@ -163,17 +164,17 @@ def endpoints(scene, service):
 
 
 def starts_of(pods):
-    """Containers started of each pod: the same later, if nothing happened to them."""
+    """Returns the number of restarts by pod, which stays the same if no pod is replaced or restarted."""
     return {pod.uid: pod.num_restarts for pod in pods if not pod.is_terminating}
 
 
 def check_apart(scene, installs):
-    """The Service of each overlay leads to pods of this overlay alone, and its budgets count no others."""
+    """Checks that the Service and the disruption budgets of each overlay select only pods of that overlay."""
     for each in installs:
         own = {pod.name for pod in each.own_pods()}
         found = endpoints(scene, each.variant.name)
-        check(found, f"{each.variant.name}: clients are led to no pod")
-        check(found <= own, f"{each.variant.name}: clients are led to {sorted(found)}, it has {sorted(own)}")
+        check(found, f"{each.variant.name}: its Service leads to no pod")
+        check(found <= own, f"{each.variant.name}: its Service leads to {sorted(found)}, its pods are {sorted(own)}")
     budgets = {each["metadata"]["name"]: each["status"] for each in scene.cluster.list("poddisruptionbudgets")}
     for each in installs:
         for budget in [found for found in each.objects if found["kind"] == "PodDisruptionBudget"]:
@@ -185,8 +186,8 @@ def check_apart(scene, installs):
 
 @step(anywhere)
 def second_overlay_in_the_namespace(scene):
-    """Applied beside the first, and deleted whole again, as `kubectl delete -k` does it. Both serve, each by its own
-    Service. Nothing happens to the first one's pods."""
+    """Another overlay is applied beside the first, and deleted again as by `kubectl delete -k`. Both serve, each by its
+    own Service. The first overlay's pods run on."""
     first = scene.install
     with temporary_folder() as folder:
         second = Install(scene.cluster, Variant(COUNTERPARTS[first.variant.overlay]), scene.options, folder)
@@ -204,4 +205,4 @@ def second_overlay_in_the_namespace(scene):
     scene.cluster.wait(lambda: not second.own_pods(), SAYS_SECONDS, "the second overlay's pods end")
     scene.wait_ready()
     check_apart(scene, [first])
-    check(starts_of(first.own_pods()) == before, "pods of the first overlay were replaced or started again")
+    check(starts_of(first.own_pods()) == before, "pods of the first overlay were replaced or restarted")

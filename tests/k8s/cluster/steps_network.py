@@ -65,7 +65,8 @@ def cut_active_scheduler_from_ranks(scene):
     try:
         time.sleep(20)
         active = [each.name for each in scene.install.pods("server") if each.is_ready]
-        check(len(active) == 1 and pod.name not in active, f"{active} take requests, {pod.name} was cut off")
+        check(len(active) == 1 and pod.name not in active,
+              f"ready schedulers: {active}; {pod.name} was cut off from the ranks")
     finally:
         for rank in ranks:
             scene.machine.mend(pod.ip, rank.ip)

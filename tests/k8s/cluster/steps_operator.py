@@ -1,4 +1,4 @@
-"""What operators do: rollouts, deletions, drains, certificates, numbers of replicas."""
+"""Actions of operators: rollouts, deletions, drains, new certificates, other numbers of replicas."""
 import socket
 import ssl
 import time
@@ -24,16 +24,16 @@ def rolling_restart(scene):
 
 @step(anywhere)
 def new_image(scene):
-    """To the second tag and back, all workloads at once."""
+    """All workloads change to the second image at once, and then back."""
     def edit(workload):
         container_of(workload)["image"] = scene.options.second_image
 
     scene.disturb()
     scene.install.change(edit)
     scene.wait_ready()
-    # A node that has one image under two names reports either.
+    # Reads the spec, because a pod's status may show either name if its node has one image under two names.
     images = {each.data["spec"]["containers"][0]["image"] for each in scene.cluster.pods() if not each.is_terminating}
-    check(images == {scene.options.second_image}, f"pods run {images}")
+    check(images == {scene.options.second_image}, f"pods run the images {images}")
     scene.wait_ended()
     scene.disturb()
     scene.install.restore()
@@ -61,7 +61,7 @@ def force_delete_each_pod(scene):
 
 
 def spread(scene):
-    """Something to evict is on the victim node, and the rest is not."""
+    """Places a part of the pods on the victim node, so that a drain evicts something, and the rest on another node."""
     here, there = scene.options.victim_node, scene.node_of_load()
     if scene.install.variant.is_multi_pod:
         placement.place_ranks(scene.install, [there, here])
@@ -72,7 +72,7 @@ def spread(scene):
 
 @step(anywhere, prepare=spread)
 def drain_node(scene):
-    """As far as the disruption budgets allow at a time."""
+    """`kubectl drain` evicts the pods of the victim node, as the disruption budgets allow."""
     node = scene.options.victim_node
     scene.disturb()
     try:
@@ -80,14 +80,14 @@ def drain_node(scene):
                               "--timeout=240s", seconds=260)
         scene.wait_ready()
         left = [pod.name for pod in scene.cluster.pods() if pod.node == node]
-        check(not left, f"{left} are still on the drained node")
+        check(not left, f"pods are still on the drained node: {left}")
     finally:
         scene.cluster.kubectl("uncordon", node)
 
 
 @step(anywhere, prepare=spread)
 def drain_every_node(scene):
-    """One node after the other: all pods move, and none of two servers goes before its successor serves."""
+    """Drains one node after the other, so all pods move. No server is evicted while another one does not serve."""
     for node in scene.cluster.node_names():
         scene.disturb()
         try:
@@ -101,7 +101,7 @@ def drain_every_node(scene):
 SELECTOR = "app.kubernetes.io/name=quire"
 
 
-def serial_number(host, port):
+def certificate_hash(host, port):
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with socket.create_connection((host, port), timeout=5) as plain:
@@ -111,27 +111,27 @@ def serial_number(host, port):
 
 @step(secured)
 def renew_certificates(scene):
-    """New connections have the new certificates without a restart, old ones go on."""
+    """New connections get the new certificates without a restart of any pod. Old connections go on."""
     pods = scene.install.pods("server") + scene.install.pods("worker")
     starts = {pod.uid: pod.num_restarts for pod in pods}
     host, _, port = scene.install.server().target.rpartition(":")
-    old = serial_number(host, int(port))
+    old = certificate_hash(host, int(port))
     scene.disturb()
     scene.install.renew_certificates()
 
     def is_served():
         try:
-            return serial_number(host, int(port)) != old
+            return certificate_hash(host, int(port)) != old
         except OSError as error:
             raise ClusterError(str(error)) from error
 
-    seconds = scene.cluster.wait(is_served, CERTIFICATE_SECONDS, "the new certificate")
+    seconds = scene.cluster.wait(is_served, CERTIFICATE_SECONDS, "a server uses the new certificate")
     scene.notes.append(f"new certificate after {seconds:.0f} s")
-    time.sleep(30)  # the other pods' kubelets are no later than this
+    time.sleep(30)  # within this time the kubelets bring the Secret to the other pods too
     scene.wait_ready()
     found = {pod.uid: pod.num_restarts for pod in scene.cluster.pods()}
-    check(found == starts, "pods were started again")
-    # A scheduler and ranks that meet anew have nothing but the new ones.
+    check(found == starts, "pods were restarted")
+    # The scheduler and a replaced rank make new connections, which use the new certificates only.
     if scene.install.variant.is_multi_pod:
         scene.disturb()
         scene.cluster.delete_pod(scene.install.rank(0))
@@ -148,14 +148,14 @@ def metric(pod, name):
 
 @step(multi_pod)
 def five_schedulers(scene):
-    """Set by hand. One serves, four stand by and say so. Any of them can take over."""
+    """`kubectl scale` makes five schedulers. One serves, the others stand by and say so, and one of them takes over."""
     scene.disturb()
     scene.cluster.kubectl("scale", "deployment/quire-scheduler", "--replicas=5")
     scene.wait_ready()
     for pod in scene.install.standbys():
         check(metric(pod, STANDBY_METRIC) == 1, f"{pod.name}: {STANDBY_METRIC} is not 1")
         check("stands by" in scene.cluster.log(pod), f"{pod.name}: its log does not say that it stands by")
-    check(metric(scene.install.active(), STANDBY_METRIC) == 0, f"{STANDBY_METRIC} of the active one is not 0")
+    check(metric(scene.install.active(), STANDBY_METRIC) == 0, f"{STANDBY_METRIC} of the active scheduler is not 0")
     scene.disturb()
     scene.cluster.delete_pod(scene.install.active(), "--grace-period=0", "--force")
     scene.wait_ready()

@@ -1,4 +1,4 @@
-"""What happens to processes: killed, stopped, out of memory, a full volume."""
+"""Faults of processes: killed, stopped, out of memory, a full volume."""
 import time
 
 from cluster import ClusterError
@@ -6,11 +6,12 @@ from placement import with_new_pods
 from step import check, multi_pod, servers, step
 
 LONGEST_GAP_OF_A_PROCESS_S = 10
-REPLACED_SECONDS = 120  # the slowest is a stopped worker: its liveness probe, then its grace
+REPLACED_SECONDS = 120  # upper bound; slowest is a stopped worker: liveness probe, then grace period
 SCHEDULERS = "quire-schedulers"
 SHELL = ("node_shell",)
 
-# Many small processes, together more than the limit: the kernel ends the largest of the container, the server's.
+# Starts 80 processes that together exceed the container's memory limit. Each is smaller than Quire's
+# process, so the kernel kills Quire's.
 EAT_MEMORY = """
 i=0
 while [ $i -lt 80 ]; do
@@ -22,9 +23,9 @@ wait
 
 
 def signal_and_wait(scene, pod, program, name):
-    """Waits until what had the signal is gone, by whoever looks after it, and all is ready."""
+    """Sends a signal to a program of a pod. Waits until the processes that got it have ended, and all is ready."""
     pids = scene.machine.processes(pod, program)
-    check(pids, f"{pod.name}: no process {program}")
+    check(pids, f"{pod.name} has no process {program}")
     scene.disturb()
     scene.machine.signal(pod, pids, name)
     scene.cluster.wait(lambda: not scene.machine.living(pod, pids), REPLACED_SECONDS,
@@ -40,7 +41,7 @@ def kill_each_process(scene):
 
 @step(servers, needs=SHELL, prepare=with_new_pods)
 def stop_each_process(scene):
-    """`quire serve` itself is not among them: nobody waits for it until its pod is to end."""
+    """SIGSTOP for worker and scheduler. Not for `quire serve`, whose stop no probe would notice."""
     for program in ("quire_worker", "quire_scheduler"):
         signal_and_wait(scene, scene.install.active(), program, "STOP")
 
@@ -62,7 +63,7 @@ def kill_active_scheduler_behind_service(scene):
 
 @step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S, service=SCHEDULERS)
 def stop_active_scheduler_and_go_on(scene):
-    """It sleeps through a takeover. Awake again it is a standby, without a restart."""
+    """The scheduler is stopped during a takeover. When it goes on, it becomes a standby without a restart."""
     pod = scene.install.active()
     pids = scene.machine.processes(pod, "quire_scheduler")
     scene.disturb()
@@ -70,19 +71,19 @@ def stop_active_scheduler_and_go_on(scene):
     time.sleep(12)
     scene.machine.signal(pod, pids, "CONT")
     scene.wait_ready()
-    check(scene.install.active().uid != pod.uid, "the scheduler that was stopped is the active one")
+    check(scene.install.active().uid != pod.uid, "the stopped scheduler is the active one again")
     check("another scheduler has the workers" in scene.cluster.log(pod, since=scene.begin),
-          f"{pod.name}: its log does not say that another one has the workers")
+          f"{pod.name}: its log does not say that another scheduler has the workers")
     restarts = {each.uid: each.num_restarts for each in scene.cluster.pods()}
-    check(restarts.get(pod.uid) == pod.num_restarts, f"{pod.name} was started again")
+    check(restarts.get(pod.uid) == pod.num_restarts, f"{pod.name} was restarted")
 
 
 @step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S)
 def kill_standby(scene):
-    """It starts again and stands by again: it takes nothing from the active one."""
+    """The killed standby starts again as a standby, and takes no worker from the active scheduler."""
     active = scene.install.active()
     signal_and_wait(scene, scene.install.standbys()[0], "quire_scheduler", "KILL")
-    check(scene.install.active().uid == active.uid, "the scheduler that started again is the active one")
+    check(scene.install.active().uid == active.uid, "the restarted scheduler is the active one")
 
 
 @step(multi_pod, needs=SHELL, prepare=with_new_pods)
@@ -99,7 +100,7 @@ def stop_each_rank(scene):
 
 @step(multi_pod, needs=SHELL, prepare=with_new_pods)
 def kill_everything(scene):
-    """Both schedulers and both ranks at once."""
+    """Kills both schedulers and both ranks at once."""
     pods = scene.install.pods("server") + scene.install.pods("worker")
     found = [(pod, scene.machine.processes(pod, program)) for pod in pods
              for program in [f"quire_{'worker' if pod.component == 'worker' else 'scheduler'}"]]
@@ -110,13 +111,13 @@ def kill_everything(scene):
 
 
 def exceed_memory(scene, pod, program, is_whole_container):
-    """Until the kernel ends the largest process of the container."""
+    """Fills the container's memory until the kernel kills its largest process, which must be `program`."""
     pids = scene.machine.processes(pod, program)
     scene.disturb()
     try:
         scene.cluster.kubectl("exec", pod.name, "--", "sh", "-c", EAT_MEMORY, seconds=60)
     except ClusterError:
-        pass  # it ends with its container
+        pass  # `kubectl exec` fails if the container ends
     check(not scene.machine.living(pod, pids), f"{program} of {pod.name} still lives")
     scene.wait_ready()
     if is_whole_container:
@@ -137,8 +138,8 @@ def memory_limits_exceeded(scene):
 
 @step(servers)
 def full_tmp(scene):
-    """More than the volume may have: the kubelet evicts the pod, and an event says why. The pod's status does not,
-    since `quire serve` ends with 0."""
+    """A file exceeds the limit of the volume tmp. The kubelet evicts the pod, and an event says why. The pod's status
+    does not say why, because `quire serve` ends with exit code 0."""
     pod = scene.install.active()
     scene.disturb()
     scene.cluster.kubectl("exec", pod.name, "--", "sh", "-c", "head -c 90000000 /dev/zero > /tmp/full")

@@ -309,7 +309,7 @@ TEST_F(StrangersTest, NoneOfThemIsARank) {
       EXPECT_FALSE(IsWelcome(stranger.talk(socket))) << stranger.what;
     });
     const auto group = listeners_[1]->Connect(Membership(1), kShort);
-    EXPECT_EQ(group.status().message(), "rank 0: does not come") << stranger.what;
+    EXPECT_EQ(group.status().message(), "rank 0: did not connect in time") << stranger.what;
     dials.join();
   }
 }
@@ -376,7 +376,7 @@ TEST_F(ImpostorTest, AbortEndsAHandshakeThatNobodyAnswers) {
   });
   const auto group =
       listeners_[0]->Connect(DialledAt("tcp:127.0.0.1:" + std::to_string(PortOf(silent))), kLong);
-  EXPECT_EQ(group.status().message(), "rank 1: is not waited for any more");
+  EXPECT_EQ(group.status().message(), "rank 1: connecting to it was aborted");
   aborts.join();
 }
 
@@ -396,8 +396,8 @@ TEST_F(EncryptedGroupTest, ASecretOrEpochOfBeforeIsRefused) {
       --before.group_epoch;
     }
     const Groups groups = ConnectBoth(before, kShort);
-    EXPECT_EQ(groups[0].status().message(), "rank 1: does not come");
-    EXPECT_EQ(groups[1].status().message(), "rank 0: does not come");
+    EXPECT_EQ(groups[0].status().message(), "rank 1: did not connect in time");
+    EXPECT_EQ(groups[1].status().message(), "rank 0: did not connect in time");
   }
 }
 

@@ -122,7 +122,7 @@ TEST_P(PeerListenerTest, ARankThatDoesNotComeIsNamed) {
       return;  // no neighbour of 2; 3 may have come before it gave up
     }
     EXPECT_EQ(ReasonOf(group.status()), "GROUP_BROKEN");
-    EXPECT_EQ(group.status().message(), "rank 2: does not come");
+    EXPECT_EQ(group.status().message(), "rank 2: did not connect in time");
   });
 }
 
@@ -150,7 +150,7 @@ TEST_P(PeerListenerTest, AbortEndsTheWait) {
       return;
     }
     const auto group = listener(rank).Connect(Membership(rank), kLong);
-    EXPECT_EQ(group.status().message(), "rank 0: is not waited for any more");
+    EXPECT_EQ(group.status().message(), "rank 0: connecting to it was aborted");
   });
 }
 

@@ -123,8 +123,9 @@ TEST_F(SharedMemoryTest, KernelsAskForWhatTheTableSays) {
   const std::string expected((std::istreambuf_iterator<char>(file)),
                              std::istreambuf_iterator<char>());
 
-  EXPECT_EQ(table.str(), expected) << "When it is meant: write this to " << kTableFile << ":\n"
-                                   << table.str();
+  EXPECT_EQ(table.str(), expected)
+      << "If this change is intended, write this to " << kTableFile << ":\n"
+      << table.str();
 }
 
 // ---- On smaller devices -------------------------------------------------------------------------

@@ -272,7 +272,7 @@ TEST_F(NcclGroupTest, ConnectingEndsInTime) {
           {&FakeNcclApi(), &FakeNcclApi()},
           {0, 1},
           /*timeout_ns=*/50 * kNanosPerMilli);
-  EXPECT_THAT(StatusOf(0) + StatusOf(1), HasSubstr("NCCL: connect: not in time"));
+  EXPECT_THAT(StatusOf(0) + StatusOf(1), HasSubstr("NCCL: connect: timed out"));
   EXPECT_EQ(fake_.num_ended, kSize);
   ExpectWorksAnew();
 }

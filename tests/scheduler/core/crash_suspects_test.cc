@@ -57,7 +57,8 @@ TEST_F(CrashSuspectsTest, WhoComputesItsPlaceIsCleared) {
   EXPECT_THAT(Suspects(), ElementsAre(kB));
 }
 
-// Beside others a prompt is cut elsewhere each time. What crashes each time lies in every place.
+// Beside others a prompt is cut elsewhere each time. The token that crashes is in every suspect
+// range.
 TEST_F(CrashSuspectsTest, APlaceShrinksToWhatIsCommonAndNotComputed) {
   Crash({{.id = kA, .begin = 0, .end = 100}});
   suspects_.OnComputed(kA, 0, 40);
@@ -103,14 +104,15 @@ TEST_F(CrashSuspectsTest, KillsAtDifferentPlacesMakeNoSuspect) {
   }
 }
 
-// It is computed again in smaller slices, and another request's crash meets it before its place.
-TEST_F(CrashSuspectsTest, ACrashOnTheWayToAPlaceDoesNotMakeItForgotten) {
-  const LostSlice place = {.id = kA, .begin = 8, .end = 16, .num_computed_ever = 20};
+// It is computed again in smaller slices, and another request's crash meets it before its suspect
+// range.
+TEST_F(CrashSuspectsTest, ACrashBeforeARangeDoesNotMakeItForgotten) {
+  const LostSlice lost = {.id = kA, .begin = 8, .end = 16, .num_computed_ever = 20};
   const LostSlice before = {.id = kA, .begin = 0, .end = 8, .num_computed_ever = 20};
-  Crash({place});
+  Crash({lost});
   Crash({before});
   EXPECT_THAT(Suspects(), IsEmpty());
-  Crash({place});
+  Crash({lost});
   EXPECT_THAT(Suspects(), ElementsAre(kA));
 }
 
@@ -122,7 +124,7 @@ TEST_F(CrashSuspectsTest, WhatCrashesBeforeAKnownPlaceIsFoundAsWell) {
   EXPECT_THAT(Suspects(), ElementsAre(kA));
 }
 
-TEST_F(CrashSuspectsTest, EachSequenceHasAPlaceAndOneInCommonIsEnough) {
+TEST_F(CrashSuspectsTest, EachSequenceHasARangeAndOneInCommonIsEnough) {
   Crash({{.id = kA, .sequence_index = 0, .begin = 8, .end = 9},
          {.id = kA, .sequence_index = 1, .begin = 8, .end = 9}});
   Crash({{.id = kA, .sequence_index = 1, .begin = 0, .end = 9}});
@@ -135,7 +137,7 @@ TEST_F(CrashSuspectsTest, EachSequenceHasAPlaceAndOneInCommonIsEnough) {
 }
 
 // Beams are recomputed in another order than they grew in.
-TEST_F(CrashSuspectsTest, ASequenceIsComparedWithOthersOfItsRequestWhereItHasNoPlace) {
+TEST_F(CrashSuspectsTest, ASequenceIsComparedWithOthersOfItsRequestIfItHasNoRange) {
   Crash({{.id = kA, .sequence_index = 1, .begin = 8, .end = 9}});
 
   Crash({{.id = kA, .sequence_index = 0, .begin = 0, .end = 9}});

@@ -287,7 +287,7 @@ TEST_F(OutputProcessorTest, ALogprobThatNobodyAskedForMayBeAnything) {
 }
 
 TEST_F(OutputProcessorTest, RefusesAnAnswerWhenNothingWasAsked) {
-  ExpectRefused(StepResult{}, "no step is unanswered");
+  ExpectRefused(StepResult{}, "no step is waiting for a result");
 }
 
 TEST_F(OutputProcessorTest, RefusesAnAnswerToAnotherStep) {
@@ -299,7 +299,7 @@ TEST_F(OutputProcessorTest, RefusesAnAnswerToAnotherStep) {
     uint64_t* fields[] = {
         &result.header.scheduler_incarnation, &result.header.group_epoch, &result.header.step_id};
     ++*fields[field];
-    ExpectRefused(result, "header: another step");
+    ExpectRefused(result, "header: must match the step that was sent");
   }
 }
 

@@ -276,7 +276,7 @@ void StandbySimulation::Abort(int32_t rank) {
     return;
   }
   const absl::Status status =
-      Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", "is not waited for any more");
+      Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", "connecting to it was aborted");
   if (process.tasks.front().plan.header.step_id == 0) {
     return EndMeeting(rank, status);
   }

@@ -48,7 +48,7 @@ TEST_F(WorkerGroupTest, RanksThatDifferLoseTheGroup) {
 }
 
 TEST_F(WorkerGroupLossTest, NonsenseForALeaseIsACrashOfTheStep) {
-  EXPECT_TRUE(IsCrashAfter(absl::DataLossError("worker: answered with nonsense")));
+  EXPECT_TRUE(IsCrashAfter(absl::DataLossError("worker: answered with an invalid result")));
 }
 
 TEST_F(WorkerGroupLossTest, ABrokenConnectionForALeaseIsNone) {

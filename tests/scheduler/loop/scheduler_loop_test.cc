@@ -675,7 +675,8 @@ class SwappingLoopTest : public SchedulerLoopTest {
 
 // The scheduler cannot know before a worker says what it has.
 TEST_F(SwappingLoopTest, AWorkerWithoutSwapSpaceIsServedWithAndSaidSo) {
-  constexpr char kWarning[] = "WARNING no worker has swap space: blocks are computed again";
+  constexpr char kWarning[] =
+      "WARNING workers have no swap space (--swap-space), so preempted requests are recomputed";
 
   EXPECT_THAT(LogOfAnEpoch(/*num_host_blocks=*/4), Not(HasSubstr(kWarning)));
   EXPECT_THAT(LogOfAnEpoch(/*num_host_blocks=*/0), HasSubstr(kWarning));

@@ -11,6 +11,7 @@ Bug = collections.namedtuple("Bug", "name file text replacement")
 
 POOL = "scheduler/kv_cache/block_pool.cc"
 MANAGER = "scheduler/kv_cache/kv_cache_manager.cc"
+SWAP_SPACE = "scheduler/kv_cache/swap_space.cc"
 HASH = "scheduler/kv_cache/block_hash.cc"
 SHARING = "scheduler/core/prefix_sharing.cc"
 STATE = "scheduler/core/core_state.cc"
@@ -73,7 +74,8 @@ BUGS = [
         "cache_.Insert(block_id, hashes[std::min(i + 1, hashes.size() - 1)]);"),
     Bug("found_after_it_was_handed_out", MANAGER,
         "    Unlist(block_id);\n  }\n  return new_blocks;", "  }\n  return new_blocks;"),
-    Bug("found_after_it_was_swapped_into", MANAGER, "    Unlist(copy.block);\n", ""),
+    Bug("found_after_it_was_swapped_into", MANAGER,
+        "    Unlist(block_id);\n  }\n  const auto& block_of", "  }\n  const auto& block_of"),
     Bug("bad_rows_stay_in_the_cache", OUTPUT,
         "  state.epoch->kv_cache.Unpublish(sequence.table, /*first_block=*/0, "
         "sequence.block_hashes);\n", ""),
@@ -85,16 +87,16 @@ BUGS = [
     Bug("names_outlive_the_block_size", CORE,
         "  if (were_limits_known && state_->last_limits->block_size_tokens !=", "  if (false && 0 !="),
     # Swapping.
-    Bug("copy_under_way_not_referenced", MANAGER,
-        "    pool_.Touch(block_id);  // the copy reads it\n", ""),
-    Bug("swap_done_a_step_too_early", MANAGER, "leaving_.front().step_id <= step_id;",
+    Bug("copy_under_way_not_referenced", SWAP_SPACE,
+        "    device_pool.Touch(block_id);  // the copy reads it\n", ""),
+    Bug("swap_done_a_step_too_early", SWAP_SPACE, "leaving_.front().step_id <= step_id;",
         "leaving_.front().step_id <= step_id + 1;"),
-    Bug("block_swapped_out_twice_in_a_step", MANAGER,
+    Bug("block_swapped_out_twice_in_a_step", SWAP_SPACE,
         "std::unordered_map<BlockId, HostBlockId>& host_of = leaving_now_.Of(step_id);",
         "std::unordered_map<BlockId, HostBlockId> host_of;"),
-    Bug("host_block_leaks", MANAGER, "    Free(*tables.host_table);",
+    Bug("host_block_leaks", MANAGER, "    swap_space_.Free(*tables.host_table);",
         "    tables.host_table->Abandon();"),
-    Bug("host_block_reused_while_it_is_read", MANAGER,
+    Bug("host_block_reused_while_it_is_read", SWAP_SPACE,
         "arriving_.front().step_id <= step_id;", "arriving_.front().step_id <= step_id + 1;"),
     Bug("host_blocks_of_the_ended_leak", STATE,
         "    epoch->kv_cache.Free(sequence.host_table);\n  }\n  sequence.BecomeFinished();",
@@ -107,7 +109,7 @@ BUGS = [
         "need.num_tail_copies += 0 * count;"),
     Bug("resume_counts_a_sequence_that_has_ended", STATE,
         "  End(sequence);\n  group.num_blocks_to_resume.reset();\n", "  End(sequence);\n"),
-    Bug("host_table_names_another_step", MANAGER,
+    Bug("host_table_names_another_step", SWAP_SPACE,
         "    tables.host_table->generation_ = step_id;\n",
         "    tables.host_table->generation_ = step_id - 1;\n"),
     Bug("without_its_block_and_not_recomputed", OUTPUT,
@@ -163,8 +165,8 @@ BUGS = [
         "  is_in_use_[handle] = false;\n  free_.push_back(handle);"),
     Bug("forced_token_not_sent", SEQUENCE, "    forced_token_id_ = token_id;\n", ""),
     Bug("dropped_beam_keeps_its_blocks", BEAMS,
-        "      state.epoch->kv_cache.Free(sequences[place].table);",
-        "      sequences[place].table.Abandon();"),
+        "      state.epoch->kv_cache.Free(sequences[index].table);",
+        "      sequences[index].table.Abandon();"),
     Bug("prompts_are_served_free", QUEUE,
         "    policy_.OnServed(group.request().tenant, group.request().num_prompt_tokens(), 0);\n", ""),
     Bug("output_is_served_free", OUTPUT,
@@ -230,13 +232,13 @@ BUGS = [
         "  if (true) {\n    DropUnreachable"),
     Bug("loss_that_is_no_crash_counts", STATE, "  if (!was_crash) {", "  if (false) {"),
     Bug("crashes_are_not_counted", SUSPECTS,
-        ".num_crashes = MostCrashesAt(place, before) + 1};", ".num_crashes = 1};"),
+        ".num_crashes = MostCrashesIn(range, before) + 1};", ".num_crashes = 1};"),
     Bug("ends_after_it_crashed_alone_twice", SUSPECTS, "num_crashes() >= kMaxCrashes) {",
         "num_crashes() >= kMaxCrashes - 1) {"),
     Bug("suspected_only_after_three_crashes", SUSPECTS, "kCrashesToSuspect = 2;",
         "kCrashesToSuspect = 3;"),
-    Bug("cleared_by_some_of_its_place", SUSPECTS,
-        "  if (place->second.begin >= place->second.end) {", "  if (true) {"),
+    Bug("cleared_by_some_of_its_range", SUSPECTS,
+        "  if (range->second.begin >= range->second.end) {", "  if (true) {"),
     Bug("never_cleared", OUTPUT,
         "  state.suspects.OnComputed(\n      slice.group->id(), sequence.sequence_index(), "
         "sequence.num_computed_tokens());\n", ""),

@@ -4,6 +4,8 @@ from bugs import Bug
 PROGRAM = "group_soak"
 
 GROUP = "scheduler/group/worker_group.cc"
+ANSWERS = "scheduler/group/step_answers.cc"
+DETECTOR = "scheduler/group/failure_detector.cc"
 AGREEMENT = "scheduler/group/agreement.cc"
 MERGE = "common/step/merge_results.cc"
 
@@ -11,9 +13,9 @@ BUGS = [
     # What a rank says.
     Bug("link_given_up_is_listened_to", GROUP,
         "  return rank.link_number == link.number ? &rank : nullptr;", "  return &rank;"),
-    Bug("answer_to_another_step_counts", GROUP, "!(result.header == pending_->header) ||",
-        "false ||"),
-    Bug("answer_to_another_plan_counts", GROUP, "if (result.plan_digest != pending_->digest) {",
+    Bug("answer_to_another_step_counts", GROUP,
+        "!pending_->IsAwaited(link.rank, result.header)) {", "pending_->HasAnswered(link.rank)) {"),
+    Bug("answer_to_another_plan_counts", ANSWERS, "if (result.plan_digest != digest_) {",
         "if (false) {"),
     # Several ranks as one.
     Bug("tokens_of_ranks_not_compared", MERGE, "  QUIRE_RETURN_IF_ERROR(CheckAllSame(results));\n",
@@ -33,20 +35,20 @@ BUGS = [
     Bug("ready_before_all_began", GROUP, "    if (rank.state != RankState::kBegun) {\n      return;",
         "    if (rank.state != RankState::kBegun) {\n      break;"),
     Bug("step_not_sent_over_the_next_connection", GROUP,
-        "  if (pending_.has_value() && !rank.answer.has_value()) {\n    actions_.push_back(SendPlan",
+        "  if (OwesAnswer(rank)) {\n    actions_.push_back(SendPlan",
         "  if (false) {\n    actions_.push_back(SendPlan"),
-    Bug("silent_rank_is_waited_for", GROUP, "if (now - rank.heard_at >= timing_.silence_ns) {",
+    Bug("silent_rank_is_waited_for", GROUP, "if (rank.detector.IsSilent(timing_.silence_ns, now)) {",
         "if (false) {"),
     Bug("stuck_rank_is_waited_for", GROUP,
-        "if (stands_still && !WaitsForAnother(rank)) {", "if (stands_still && false) {"),
+        "if (rank.detector.StandsStill(timing_.step_timeout_ns) &&", "if (false &&"),
     Bug("who_waits_for_an_answered_rank_is_waited_for", GROUP,
-        "ranks_[static_cast<size_t>(*next)].answer.has_value()) {", "false) {"),
-    Bug("only_who_says_executing_stands_still", GROUP,
-        "rank.report.phase != WorkerPhase::kIdle &&",
-        "rank.report.phase == WorkerPhase::kExecuting &&"),
+        "is_rank && !pending_->HasAnswered(*other) ?", "is_rank ?"),
+    Bug("only_who_says_executing_stands_still", DETECTOR,
+        "return report_.phase != WorkerPhase::kIdle &&",
+        "return report_.phase == WorkerPhase::kExecuting &&"),
     # Who else there is, and what a loss means.
     Bug("holder_that_cannot_be_is_believed", GROUP,
-        "if (!succession_.IsPossible(rank.report.holder_incarnation)) {", "if (false) {"),
+        "if (!succession_.IsPossible(report.holder_incarnation)) {", "if (false) {"),
     Bug("replaced_process_is_no_crash", GROUP,
         "was_crash || (pinned_.has_value() && rank.ready_uuid != rank.hello.uuid)", "was_crash"),
     Bug("every_loss_is_a_crash", GROUP,

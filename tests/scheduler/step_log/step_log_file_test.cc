@@ -96,7 +96,7 @@ TEST_F(StepLogFileTest, AFolderThatIsMissingIsAnError) {
 
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(status), "STEP_LOG");
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("--step-log: cannot make"));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("--step-log: cannot create"));
 }
 
 // A pipe that nobody reads would hold up the start, and a device has no end.
@@ -113,7 +113,7 @@ TEST_F(StepLogFileTest, WhatIsNoRegularFileIsRefusedAtOnce) {
 
     EXPECT_EQ(ReasonOf(status), "STEP_LOG") << path;
     EXPECT_THAT(std::string(status.message()),
-                testing::HasSubstr("--step-log: is no regular file: "))
+                testing::HasSubstr("--step-log: must be a regular file: "))
         << path;
   }
 }
@@ -149,9 +149,9 @@ TEST_F(StepLogFileTest, AFullDiskEndsTheLogAndNothingElse) {
   }
 
   const std::string log = GetCapturedStderr();
-  EXPECT_THAT(log, testing::HasSubstr("step log ends"));
+  EXPECT_THAT(log, testing::HasSubstr("step log ended early"));
   EXPECT_THAT(log, testing::HasSubstr("File too large"));
-  EXPECT_EQ(log.find("step log ends"), log.rfind("step log ends"));
+  EXPECT_EQ(log.find("step log ended early"), log.rfind("step log ended early"));
 }
 
 // Before it is opened nothing is written, as by a disk that stands still.

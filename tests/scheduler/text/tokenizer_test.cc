@@ -357,7 +357,7 @@ std::vector<Fault> Faults() {
                                {"behavior", "Wild"},
                                {"invert", false}};
        },
-       "behavior is not known"},
+       "behavior must be Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext"},
       {"UnknownNormalizer",
        true,
        [](Json& j) {

@@ -138,11 +138,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadScale{"TooSmall", {".k_scale", 1e-10F}, "a scale must be in [1e-09, 1e+09] (got 1e-10)"},
         BadScale{"OfHeads",
                  {".k_scale", 1.0F, "F32", {1, 1}},
-                 "a scale of the KV cache must be one number (got shape [1, 1]); scales of single "
-                 "heads are not supported"},
+                 "a scale of the KV cache must be one number (got shape [1, 1]); a scale for each "
+                 "head is not supported"},
         BadScale{"OfAWrongType",
                  {".k_scale", 1.0F, "I16"},
-                 "has a dtype that a scale cannot have (got I16, need F32, F16 or BF16)"}),
+                 "has a dtype that is not supported for a scale (got I16, need F32, F16 or BF16)"}),
     [](const auto& test) { return test.param.what; });
 
 TEST(KvCacheScalesTest, OfALayerThatIsNotThereAreNotPartOfTheModel) {

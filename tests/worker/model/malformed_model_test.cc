@@ -293,7 +293,7 @@ std::vector<Fault> ModelFaults() {
        q + "has the wrong shape (got [64], config.json needs [8, 8])"},
       {"L26_IntegerWeights",
        Change([](ModelDir& dir) { dir.Find(kQ).dtype = "I16"; }),
-       q + "has a dtype that weights cannot have (got I16, need F32, F16 or BF16)"},
+       q + "has an unsupported dtype (got I16, need F32, F16 or BF16)"},
       {"L26_PartsOfOneLayerDiffer",
        Change(
            [](ModelDir& dir) { dir.Find("model.layers.0.self_attn.k_proj.weight").dtype = "F16"; }),
@@ -550,7 +550,7 @@ TEST(MalformedModelTest, ATiedModelWhoseOutputMatrixIsAnotherIsServedWithAWarnin
 
   EXPECT_EQ(log_of_load(/*differs=*/false).find("lm_head.weight"), std::string::npos);
   const std::string log = log_of_load(/*differs=*/true);
-  EXPECT_NE(log.find("lm_head.weight is not the embedding"), std::string::npos);
+  EXPECT_NE(log.find("lm_head.weight differs from the embedding"), std::string::npos);
   EXPECT_EQ(log.find("lm_head.weight"), log.rfind("lm_head.weight")) << "said once";
 }
 

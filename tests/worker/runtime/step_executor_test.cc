@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -335,7 +334,8 @@ TEST_F(StepExecutorTest, ARefusedEpochLeavesTheOldOneRunning) {
   std::vector<TokenId> tokens = {1, 2, 3};
   tokens.push_back(Prefill(0, tokens, {7}));
   EpochParams too_large = Epoch(2);
-  too_large.limits.num_blocks = executor_.MaxBlocks(*executor_.SpecFor(4, DType::kF32)) + 1;
+  too_large.limits.num_blocks =
+      executor_.sizing().MaxBlocks(*executor_.sizing().SpecFor(4, DType::kF32)) + 1;
   EpochParams too_long = Epoch(2);
   too_long.limits.max_model_len = FakeModel::kMaxPositions + 1;
   EpochParams odd_blocks = Epoch(2);
@@ -376,37 +376,6 @@ TEST_F(StepExecutorTest, AnEpochMayBringAnotherGeometry) {
   const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 7};
 
   EXPECT_EQ(Prefill(0, tokens, {2}), FakeModel::NextToken(tokens));
-}
-
-TEST_F(StepExecutorTest, TheBudgetDecidesHowManyBlocks) {
-  KvCacheSpec spec = *executor_.SpecFor(4, DType::kF32);
-  StepExecutor overridden(model_, *backend_, {.bytes = 1, .num_blocks_override = 123});
-  StepExecutor poor(model_, *backend_, {.bytes = 10, .num_blocks_override = 0});
-  StepExecutor rich(model_, *backend_, {.bytes = int64_t{1} << 62, .num_blocks_override = 0});
-
-  EXPECT_EQ(executor_.BlockBytes(spec), 64);  // K and V of 4 tokens of 2 floats
-  EXPECT_EQ(executor_.MaxBlocks(spec), kPoolBytes / 64);
-  EXPECT_EQ(overridden.MaxBlocks(spec), 123);
-  EXPECT_EQ(poor.MaxBlocks(spec), 0);
-  EXPECT_EQ(rich.MaxBlocks(spec), 16777216);  // what both sides keep records of
-}
-
-TEST_F(StepExecutorTest, AnEpochTakesNoMorePoolsThanTheBudgetHolds) {
-  StepExecutor executor(model_,
-                        *backend_,
-                        {.bytes = 100 * 64, .swap_space_bytes = 50 * 64, .num_blocks_override = 0});
-  EpochParams modest = Epoch(1);
-  modest.limits.num_blocks = 10;
-  modest.limits.num_host_blocks = 3;
-  EpochParams greedy = Epoch(1);
-  greedy.limits.num_blocks = std::numeric_limits<int32_t>::max();
-  greedy.limits.num_host_blocks = std::numeric_limits<int32_t>::max();
-  EpochParams absurd = Epoch(1);
-  absurd.limits.block_size_tokens = 0;
-
-  EXPECT_EQ(executor.PoolBytes(modest), 13 * 64);
-  EXPECT_EQ(executor.PoolBytes(greedy), 150 * 64);
-  EXPECT_EQ(executor.PoolBytes(absurd), 0);
 }
 
 TEST_F(StepExecutorTest, LogprobsComeAsEachSequenceAskedForThem) {
