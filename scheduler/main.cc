@@ -41,7 +41,7 @@ constexpr quire::Instant kSameSignalNs = quire::kNanosPerSecond;
 
 constexpr size_t kMaxRefusalBytes = 1024;
 
-// Bounds the shutdown after the drain. Closing streams and writing files takes far less.
+// Upper bound on the shutdown after the drain. Closing streams and writing files takes far less.
 constexpr unsigned kMaxEndSeconds = 30;
 
 // Prints why a worker was refused. `quire serve` reads this line and ends if nothing was served

@@ -33,7 +33,7 @@ struct SchedulerConfig {
   int32_t port = 50051;  // gRPC port; 0: any free port
   std::string http_host = "127.0.0.1";
   int32_t http_port = 8000;                 // 0: any free port
-  std::optional<Address> admin;             // nullopt: no admin calls; port 0: any free port
+  std::optional<Address> admin;             // nullopt: no admin port; port 0: any free port
   std::shared_ptr<TlsFiles> tls;            // for both gRPC ports; null: plain text
   std::shared_ptr<TlsFiles> worker_tls;     // for the links to workers; null: plain text
   std::shared_ptr<ApiKeys> api_keys;        // for the gRPC port; null: any caller is admitted

@@ -35,7 +35,8 @@ constexpr int64_t kInboxCapacity = 8192;
 constexpr int64_t kMaxTasks = 1024;
 constexpr int64_t kMaxTaskBytes = int64_t{64} << 20;
 constexpr int kNumTaskThreads = 2;
-// A loop that has not turned for this long is stuck, since even an idle loop turns every second.
+// If the loop has completed no turn (iteration) for this long, it is stuck: even an idle loop
+// completes a turn every second.
 constexpr int64_t kLivenessNs = 5 * kNanosPerSecond;
 constexpr int64_t kStatusIntervalNs = 10 * kNanosPerSecond;
 constexpr int64_t kReturnIntervalNs = 2 * kNanosPerSecond;
@@ -82,8 +83,9 @@ TenantShares::Bounds DoorBounds(const CoreConfig& core, const TenantShares::Load
           .has_shares = core.scheduling_policy == SchedulingPolicyKind::kFairShare};
 }
 
-// Removes reflection, which gRPC adds to every server of a program that links it. Reflection takes
-// a thread per stream, and tells unknown clients which services there are.
+// Removes gRPC reflection, which gRPC adds to every server if a program links the reflection
+// library. Reflection takes a thread per stream, and tells unknown clients which services there
+// are.
 class WithoutPlugins : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}

@@ -58,7 +58,7 @@ class SchedulerServer {
   // "HOST:PORT".
   std::string grpc_address() const;
   std::string http_address() const;
-  std::string admin_address() const;  // empty without admin calls
+  std::string admin_address() const;  // empty: no admin port
   bool is_ready() const { return state_.Get().is_ready(); }
   // Returns true while another scheduler holds the workers and this scheduler waits for that
   // scheduler's end.
@@ -127,8 +127,8 @@ class SchedulerServer {
   std::thread loop_thread_;
   std::unique_ptr<Listener> grpc_listener_;
   std::unique_ptr<grpc::Server> grpc_server_;
-  std::unique_ptr<Listener> admin_listener_;    // null: no admin calls
-  std::unique_ptr<grpc::Server> admin_server_;  // null: no admin calls
+  std::unique_ptr<Listener> admin_listener_;    // null: no admin port
+  std::unique_ptr<grpc::Server> admin_server_;  // null: no admin port
   std::unique_ptr<ListenerProbe> probe_;        // dials grpc_listener_
   std::unique_ptr<HttpServer> http_;
   std::map<std::string, bool> health_;  // last status of each name in gRPC's health service

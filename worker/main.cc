@@ -88,8 +88,9 @@ absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
                      .hash_s = Since(start) - weights_s};
 }
 
-// Listens for other ranks, next to the address for schedulers: on a Unix socket with the same name
-// and ".ranks", or on another port of the same host. Returns null if there are no other ranks.
+// Listens for other ranks. If schedulers use a Unix socket, ranks use another Unix socket, with
+// ".ranks" appended to the name; else ranks use another port of the same host. Returns null if
+// there are no other ranks.
 absl::StatusOr<std::unique_ptr<quire::PeerListener>> ListenForRanks(
     const quire::WorkerConfig& config) {
   if (config.place.size == 1) {
@@ -136,8 +137,8 @@ struct Ports {
 };
 
 // Logs the planned memory, before the weights are read. In two cases the bytes of the KV cache are
-// not known yet: the flags give a number of blocks, whose size the scheduler chooses; or the KV
-// cache gets the memory that the weights leave on a GPU.
+// not known yet: the flags give a number of blocks, and the scheduler will choose their size; or
+// the KV cache will get the memory that the weights leave on a GPU.
 void LogMemory(const quire::WorkerConfig& config,
                const quire::KernelBackend& backend,
                const quire::HostMemory& host,

@@ -35,10 +35,10 @@ absl::Status CheckMemory(const WorkerConfig& config,
                          std::optional<int64_t> total_bytes);
 
 // Returns the sizes of the pools, before weights are loaded. weight_bytes: main memory that loading
-// the rank's weights takes. Checks that pools and weights of all ranks here fit in the machine, and
-// that this rank's pools and weights fit in the available memory. Pools without a flag for their
-// size shrink to the memory that the weights leave. A pool too small to serve any request is an
-// error too.
+// the rank's weights takes. On a CPU, checks that pools and weights of all ranks here fit in the
+// machine, and that this rank's pools and weights fit in the available memory. On a CPU, pools
+// without a flag for their size also shrink to the memory that the weights leave. A pool too small
+// to serve any request is an error too.
 absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const HostMemory& host,
                                          const KernelBackend& backend,

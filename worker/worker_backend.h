@@ -24,8 +24,8 @@ CpuBackendOptions CpuOptions(const WorkerConfig& config);
 // Errors: kInvalidArgument or kFailedPrecondition, message "--flag: rule".
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig& config);
 
-// Checks that the device has windows if --kv-backend=vmm asks for them. Errors: kInvalidArgument,
-// reason FLAG.
+// If --kv-backend=vmm is given, checks that the device can map windows (kv_windows.h). Errors:
+// kInvalidArgument, reason FLAG.
 absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& backend);
 
 // Checks the links to other ranks. If the ranks have GPUs and other machines can reach the listen

@@ -240,14 +240,15 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> Tls() {
     return nullptr;
   }
   if (paths.certificate.empty() || paths.authorities.empty()) {
-    return FlagError("ssl-certfile", "goes together with --ssl-keyfile and --ssl-ca-certs");
+    return FlagError("ssl-certfile",
+                     "must be given together with --ssl-keyfile and --ssl-ca-certs");
   }
   return TlsFiles::Open(paths);
 }
 
-// Links between ranks need no separate check: the key that encrypts these links comes over this
-// port, and TLS keeps that key secret. REQUIRES: config.tls and config.allows_insecure_bind have
-// been read from the flags.
+// Returns --listen, or the default address. Links between ranks need no check of their own: the key
+// that encrypts these links comes over this port, and TLS keeps that key secret. REQUIRES:
+// config.tls and config.allows_insecure_bind have been read from the flags.
 absl::StatusOr<Address> ListenAddress(const WorkerConfig& config) {
   const std::string text = absl::GetFlag(FLAGS_listen);
   absl::StatusOr<Address> address = text.empty() ? DefaultWorkerAddress() : ParseAddress(text);
@@ -348,7 +349,9 @@ absl::StatusOr<KvCacheBudget> Budget() {
   return budget;
 }
 
-// Returns the binary exponent of a unit: "", "k", "kib", "mib", ...
+// Returns the binary exponent of a unit: 0 for "" or "b", 10 for "k" or "KiB", 20 for "m" or "MiB",
+// 30 for "g" or "GiB", 40 for "t" or "TiB"; capital and small letters are the same.
+// Returns nullopt for any other text.
 std::optional<int> UnitShift(std::string_view unit) {
   std::string lower = absl::AsciiStrToLower(ToAbsl(unit));
   int shift = 0;

@@ -32,7 +32,7 @@ struct GpuOptions {
   bool batch_invariant = false;
   GpuQuantization quantization = GpuQuantization::kNone;
   std::string gemm_cache_path;      // empty: no file
-  double memory_utilization = 0.9;  // share of the device's memory that this worker may use
+  double memory_utilization = 0.9;  // fraction of the device's memory that this worker may use
 };
 
 struct WorkerConfig {

@@ -1,8 +1,8 @@
 // The worker's HTTP port: metrics for Prometheus, and health for probes.
 //
 //   /metrics   the metrics of the registry, of the worker's state and of the process
-//   /livez     503 while the executor stands still, which only a new process can mend
-//   /readyz    503 also while the model loads; /healthz is the same
+//   /livez     503 while the worker is not live (WorkerReporter::is_live) and must be restarted
+//   /readyz    503 in the same case, and while the model loads; /healthz is the same page
 //
 // Thread safety: one caller; pages are made on the server's thread.
 #ifndef QUIRE_WORKER_WORKER_HTTP_H_

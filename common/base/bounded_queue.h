@@ -33,9 +33,9 @@ class BoundedQueue {
     return items_.size() < capacity_ && Append(std::move(value));
   }
 
-  // Appends value, even past the capacity. For events that must not be lost and whose number is
-  // bounded elsewhere (one abort per live request, one reply per worker). Returns false only if the
-  // queue is closed.
+  // Appends value, even past the capacity. Callers use PushAlways for events that must not be lost
+  // and whose number is bounded elsewhere (one abort per live request, one reply per worker).
+  // Returns false only if the queue is closed.
   bool PushAlways(T value) {
     const MutexLock lock(mutex_);
     return Append(std::move(value));

@@ -1,5 +1,5 @@
-// FoldHash folds 64-bit words into one word, at a few cycles per word. Every bit of every word
-// affects the result. The hash finds accidental differences and is no defense against forgery.
+// FoldHash hashes a list of 64-bit words to one word, at a few cycles per word. Every bit of every
+// word affects the result. The hash finds accidental differences; it is no defense against forgery.
 // Machines with the same byte order get the same value.
 //
 // Thread safety: one caller at a time.

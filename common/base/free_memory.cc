@@ -5,9 +5,9 @@
 namespace quire {
 namespace {
 
-// glibc's initial M_MMAP_THRESHOLD. Setting the threshold, even to its initial value, keeps it
-// constant. Without this, each freed buffer above the threshold would raise the threshold to the
-// buffer's size, up to 32 MiB.
+// glibc's initial M_MMAP_THRESHOLD. Setting the threshold, even to its initial value, makes it
+// constant. Otherwise glibc would raise the threshold, up to 32 MiB, whenever a larger buffer is
+// freed.
 constexpr int kLargeBytes = 128 << 10;
 constexpr int kMaxArenas = 2;
 

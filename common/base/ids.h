@@ -10,16 +10,17 @@
 
 namespace quire {
 
-// A block of the device pool. An id means the same place in the pool on every rank. BlockId is a
-// plain integer, because block tables are arrays of ids on the wire and in kernels. Widen an id to
+// The index of a block in the device pool; every rank uses the same indices. BlockId is a plain
+// integer, because block tables are arrays of ids on the wire and in kernels. Widen an id to
 // int64_t before multiplying: id * block elements overflows 32 bits in any real pool.
 using BlockId = int32_t;
 
-// The null block is never allocated. Padding of block tables names this block, so that a stray read
+// The null block is never allocated. Block tables are padded with its id, so that a stray read
 // stays in the pool.
 inline constexpr BlockId kNullBlockId = 0;
 
-// A block of the host pool, to which device blocks are swapped. There is no null host block.
+// The index of a block in the host pool, into which device blocks are swapped out. There is no null
+// host block.
 using HostBlockId = int32_t;
 
 using TokenId = int32_t;
@@ -27,8 +28,8 @@ using TokenId = int32_t;
 // One client request, numbered by the scheduler in order of arrival.
 using RequestId = StrongId<struct RequestIdTag, uint64_t>;
 
-// Short name by which scheduler and worker refer to a sequence: an integer below max_sequences. A
-// handle can be reused when the step that released it has been answered.
+// A number below max_sequences by which scheduler and workers refer to a sequence. The scheduler
+// may reuse a handle after the workers have answered the step that released the handle.
 using SequenceHandle = uint32_t;
 
 }  // namespace quire

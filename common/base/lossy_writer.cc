@@ -20,7 +20,7 @@ namespace quire {
 namespace {
 
 constexpr int64_t kMaxFlushNs = kNanosPerSecond / 2;
-// Time limit of a crash handler. It is longer than 2 * kMaxFlushNs, which flushing both streams can
+// Time limit of a crash handler, longer than the 2 * kMaxFlushNs that the flush of both streams can
 // take.
 constexpr unsigned kMaxDyingSeconds = 2;
 
@@ -57,8 +57,7 @@ void OnTerminate() {
     const std::string message = program_invocation_short_name + std::string(kWhy);
     const ssize_t ignored = ::write(STDERR_FILENO, message.data(), message.size());
     static_cast<void>(ignored);
-    // kExitUsage, because a limit of the system is a setting: a restart of the process would not
-    // help.
+    // kExitUsage, as for a wrong setting: a restarted process would meet the same limit.
     ::_exit(kExitUsage);
   }
   __gnu_cxx::__verbose_terminate_handler();
@@ -143,8 +142,9 @@ bool LossyWriter::HasThread() const { return thread_pid_ == ::getpid(); }
 // Starts the thread. If a limit on processes forbids new threads, Write writes directly, and the
 // next Write tries again to start the thread.
 void LossyWriter::Start() {
-  // The thread blocks all signals. So handlers run on other threads, and SIGPIPE, SIGXFSZ and
-  // SIGTTOU cannot end or stop the process; at most write(2) fails.
+  // The thread blocks all signals, so that signal handlers run on other threads. Its writes can
+  // raise SIGPIPE, SIGXFSZ and SIGTTOU. Blocked, these signals cannot end or stop the process: at
+  // most write(2) fails.
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);

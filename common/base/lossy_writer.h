@@ -3,8 +3,8 @@
 // on a network share that hangs. Servers write their log and all other output with a LossyWriter.
 //
 // O_NONBLOCK cannot replace the thread: the flag applies to every process that shares the terminal
-// or pipe, and disks ignore the flag. Reopening the file would give a process a flag of its own,
-// but sockets and other users' terminals cannot be reopened.
+// or pipe, and disks ignore the flag. If a process reopened the file, it would have its own
+// O_NONBLOCK flag, but sockets and other users' terminals cannot be reopened.
 //
 // Texts are written in order, each by one write(2) if the descriptor takes the whole text at once.
 // While the descriptor blocks, up to kMaxBacklogBytes are queued; later text is lost. Text that the
@@ -63,7 +63,7 @@ class LossyWriter {
   std::deque<std::string> queue_ ABSL_GUARDED_BY(mutex_);
   size_t backlog_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // text that is queued or being written
   static constexpr pid_t kNoThread = -1;
-  pid_t thread_pid_ ABSL_GUARDED_BY(mutex_) = kNoThread;  // the process in which the thread runs
+  pid_t thread_pid_ ABSL_GUARDED_BY(mutex_) = kNoThread;  // id of the process that has the thread
 };
 
 // Return the writers of descriptors 1 and 2. The process flushes both writers when it ends by exit,

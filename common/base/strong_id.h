@@ -1,5 +1,5 @@
-// StrongId<Tag, Rep> is an identity: comparable, ordered and hashable, without arithmetic, and not
-// convertible to the identity of another kind.
+// StrongId<Tag, Rep> is an id that can be compared, ordered and hashed. It has no arithmetic and
+// does not convert to an id with another Tag.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_COMMON_BASE_STRONG_ID_H_

@@ -25,8 +25,8 @@ std::string TerminalText::Escape(std::string_view piece) {
   std::string out;
   for (const char c : piece) {
     if (std::exchange(holds_c2_, false)) {
-      // The held 0xC2 and a byte of C1 are a C1 character in UTF-8. Terminals treat this character
-      // like the single byte: both U+009B and 0x9B begin an escape sequence (CSI).
+      // If c is a C1 byte, the held 0xC2 and c are one C1 character in UTF-8. Terminals treat this
+      // character like c alone: both U+009B and 0x9B begin an escape sequence (CSI).
       if (IsC1(static_cast<unsigned char>(c))) {
         Append(c, out);
         continue;

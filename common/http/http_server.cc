@@ -28,7 +28,7 @@
 #include <boost/beast/http/write.hpp>
 
 namespace quire {
-// Named, not anonymous: HttpServer::Impl, which has external linkage, holds these types.
+// This namespace has a name, because HttpServer::Impl has external linkage and holds these types.
 namespace http_server_internal {
 
 namespace asio = boost::asio;
@@ -76,8 +76,8 @@ class SharedPage {
 
   void Ask(std::shared_ptr<Connection> connection) {
     if (waiting_.empty()) {
-      // AnswerAll runs after the requests that have already arrived, so that they share one
-      // rendering.
+      // The event loop runs AnswerAll after it has read the requests that have already arrived, so
+      // that these requests share one rendering.
       asio::post(context_, [this] { AnswerAll(); });
     }
     waiting_.push_back(std::move(connection));
@@ -95,7 +95,7 @@ class SharedPage {
 
 using SharedPages = std::list<SharedPage>;
 
-// All connections of a server; the connection that has been silent longest is first.
+// All connections of a server, ordered by the time of accept or of the last answer, oldest first.
 using Connections = std::list<std::shared_ptr<Connection>>;
 
 // Reads and answers requests one by one. The entry in Connections keeps the object alive, and so
@@ -267,7 +267,8 @@ class HttpServer::Impl {
     }
   }
 
-  // Listens on every address of the host, except addresses that this machine does not have.
+  // Listens on every address that `host` resolves to. Skips addresses that this machine does not
+  // have.
   ErrorCode Listen(const std::string& host, int port) {
     ErrorCode error;
     const auto found =
@@ -320,9 +321,9 @@ class HttpServer::Impl {
     return error;
   }
 
-  // Accepts several connections per turn of the event loop. A turn also answers clients, so it
-  // takes time. With one connection per turn, a new client would wait one turn for each connection
-  // that the kernel queued before it.
+  // Accepts several connections per turn of the event loop. A turn takes time, because it also
+  // answers clients. With one connection per turn, a new client would wait one turn for each
+  // connection in the kernel's queue before its own.
   void Accept(tcp::acceptor& acceptor) {
     acceptor.async_wait(tcp::acceptor::wait_read, [this, &acceptor](ErrorCode error) {
       for (size_t i = 0; i < kMaxAcceptsAtOnce && !error; ++i) {

@@ -2,11 +2,11 @@
 // metrics and health; "/" lists the paths. The server limits what each client can take, so that a
 // health check is answered whatever other clients do:
 //
-//   connections  at most kMaxConnections; a further connection ends the connection that has been
-//                silent longest
+//   connections  at most kMaxConnections; a further connection ends the connection whose accept or
+//                last answer is longest ago
 //   a request    8 KiB, complete within 10 s of the connection's start or previous answer, without
 //                a body: a request with a body is refused unread
-//   an answer    taken by the client within 10 s
+//   an answer    must be received by the client within 10 s
 //   a page       rendered once for all concurrent requests; under constant load a page is up to
 //                20 ms old, and rendering takes at most a fifth of the thread's time
 //

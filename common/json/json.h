@@ -4,8 +4,8 @@
 //
 // Thread safety: free functions, safe from any thread.
 // Cost:          linear, except for sorting keys; stops at the first fault. Memory: each value
-//                takes at most 256 bytes and twice its text; parsing takes a few times the longest
-//                string in addition.
+//                takes at most 256 bytes plus twice the size of its text. Parsing also takes a few
+//                times the size of the longest string.
 #ifndef QUIRE_COMMON_JSON_JSON_H_
 #define QUIRE_COMMON_JSON_JSON_H_
 

@@ -1,6 +1,6 @@
-// Digest folds values into 64 bits that are the same on every machine and in every build: FNV-1a
+// Digest hashes values to 64 bits that are the same on every machine and in every build: FNV-1a
 // over little-endian bytes, then a finalizer that mixes the bits. A digest finds accidental
-// differences of files and configurations, and is no defense against forgery.
+// differences between files or configurations; it is no defense against forgery.
 //
 // Thread safety: one caller at a time.
 // Source:        Fowler, Noll, Vo, RFC draft-eastlake-fnv; the finalizer is that of splitmix64.

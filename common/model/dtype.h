@@ -11,10 +11,10 @@
 namespace quire {
 
 // kF8E4M3: 4 bits of exponent, 3 of mantissa, no infinity. For KV caches, and for a GPU's matrix
-// products with --quantization=fp8. A cache of this type has scales per token only if the backend's
-// layout has scales (kernels/api/kv_cache_layout.h).
+// products with --quantization=fp8. A KV cache of this type has scale factors per token only if the
+// backend's layout has them (kernels/api/kv_cache_layout.h).
 //
-// kInt8: a signed integer. For KV caches only, always with scales.
+// kInt8: a signed integer. For KV caches only, always with scale factors.
 enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBF16 = 3, kF8E4M3 = 4, kInt8 = 5 };
 
 // Returns the bytes of one number.

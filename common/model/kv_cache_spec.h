@@ -18,7 +18,7 @@ struct KvCacheSpec {
   DType dtype = DType::kF32;
 
   // Bytes of one block's elements: K and V of block_size_tokens tokens, in all layers, for this
-  // rank's heads. A backend's layout can add scales and padding (KvCacheLayout).
+  // rank's heads. A backend's layout can add scale factors and padding (KvCacheLayout).
   int64_t block_bytes() const {
     return int64_t{2} * num_layers * num_kv_heads * head_dim * block_size_tokens * SizeOf(dtype);
   }

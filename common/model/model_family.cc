@@ -19,8 +19,9 @@
 namespace quire {
 namespace {
 
-// Limits far above any published model (the 405B Llama has vocabulary 128256, hidden 16384,
-// intermediate 53248, 126 layers and 128 heads), yet no product of three limits overflows 64 bits.
+// The first six limits are far above any published model: the 405B Llama has vocabulary 128256,
+// hidden 16384, intermediate 53248, 126 layers and 128 heads. No product of three of the six limits
+// overflows 64 bits.
 constexpr IntRange kVocabRange = {.min = 1, .max = 1 << 22};
 constexpr IntRange kHiddenRange = {.min = 1, .max = 1 << 18};
 constexpr IntRange kIntermediateRange = {.min = 1, .max = 1 << 20};
@@ -31,8 +32,8 @@ constexpr IntRange kHeadDimRange = {.min = 1, .max = 1024};
 constexpr IntRange kLengthsRange = {.min = 2, .max = kMaxPositionsLimit};
 constexpr IntRange kPositionsRange = {.min = 1, .max = kMaxPositionsLimit};
 
-// A family of models. Holds defaults for fields that config.json lacks, which equal those of the
-// family's class in Hugging Face transformers, and flags for optional parts of the layers.
+// Family holds defaults for fields that config.json lacks, and flags for optional parts of the
+// layers. The defaults are those of the family's class in Hugging Face transformers.
 struct Family {
   std::string_view architecture;
   int32_t max_position_embeddings;
@@ -124,8 +125,8 @@ DType ParseDType(ConfigReader& reader) {
   return dtype.value_or(DType::kF32);
 }
 
-// For Qwen2 and Qwen3. layer_types says for each layer whether its attention is full or sliding.
-// Without layer_types, the layers with index max_window_layers and above are sliding.
+// Parses the fields of Qwen2 and Qwen3. layer_types says for each layer whether its attention is
+// full or sliding. Without layer_types, attention slides in layer max_window_layers and above.
 void ParseQwenSlidingWindow(ConfigReader& reader, ModelConfig& config) {
   const auto num_layers = static_cast<size_t>(config.num_layers);
   std::optional<int32_t> window;
@@ -212,8 +213,8 @@ void ParseTokenIds(ConfigReader& reader,
   }
 }
 
-// Refuses quantized weights. Accepts plain weights with scales for an fp8 KV cache, in the format
-// of compressed-tensors with one static scale per tensor.
+// Refuses quantized weights. Accepts plain weights with scale factors for an fp8 KV cache, in the
+// format of compressed-tensors with one static scale factor per tensor.
 void ParseQuantization(ConfigReader& reader) {
   constexpr std::string_view kField = "quantization_config";
   const Json* object = reader.Find(kField);
@@ -272,7 +273,8 @@ absl::Status ParseRopeFamily(ConfigReader& reader, const Family& family, ModelCo
   config.mlp_bias = family.reads_mlp_bias && reader.Bool("mlp_bias", false);
   QUIRE_RETURN_IF_ERROR(reader.status());
 
-  // A missing field takes the family's default; null means one KV head per query head.
+  // If num_key_value_heads is missing, the family's default applies. If the field is null, each
+  // query head has its own KV head.
   const int32_t kv_heads = reader.Has("num_key_value_heads")
                                ? config.num_heads
                                : family.num_kv_heads.value_or(config.num_heads);

@@ -3,7 +3,7 @@
 //   column-parallel   q, k, v, gate, up, fc1: a rank computes the outputs of its heads, or of its
 //                     columns of the MLP. No rank needs another rank's outputs.
 //   row-parallel      attention output, MLP down: a rank multiplies the inputs that it computed by
-//                     its share of the weights, which gives a partial sum of every output. The
+//                     its part of the weights. The product is a partial sum of every output. The
 //                     partial sums of all ranks are added up.
 //   vocabulary        token table, output layer: a rank has the rows of its tokens.
 //   replicated        norms, learned positions, projections of the embedding: every rank has all.
@@ -27,7 +27,7 @@ namespace quire {
 // one whole segment.
 inline constexpr int32_t kMaxRanks = 8;
 
-// The place of a rank in a group of `size` ranks.
+// A rank of a group: number `rank`, from 0, of `size` ranks.
 struct RankPlace {
   int32_t rank = 0;
   int32_t size = 1;
@@ -51,12 +51,12 @@ struct RankShare {
   bool is_whole() const { return size == 1; }
 };
 
-// Returns the share of a rank. A size above 1 needs a model whose row-parallel sums can be cut into
-// the same segments for every size (kTreeSegments of kernels/api/dense.h), so that the size changes
-// no bit of an answer.
-// Errors: kInvalidArgument, reason TENSOR_PARALLEL_SIZE, if the size does not divide the model's
-// dimensions (message "tensor_parallel_size: rule" with both numbers), or if the rank is not below
-// the size.
+// Returns the part of the model that a rank holds. A group size above 1 needs a model whose
+// row-parallel sums can be cut into the same segments for every size (kTreeSegments of
+// kernels/api/dense.h), so that the size changes no bit of an answer.
+// Errors: kInvalidArgument, reason TENSOR_PARALLEL_SIZE, if the size is not 1, 2, 4 or 8 or does
+// not suit the model's dimensions (message "tensor_parallel_size: rule" with the numbers), or if
+// the rank is not below the size.
 absl::StatusOr<RankShare> ShareOf(const ModelConfig& config, RankPlace place);
 
 // Returns the token ids whose rows of the token table and output layer the rank has.

@@ -23,12 +23,12 @@ struct SamplingParams {
   float presence_penalty = 0.0F;    // applies to tokens of the output; [-2, 2]
   float frequency_penalty = 0.0F;   // applies to tokens of the output; [-2, 2]
   std::vector<std::pair<TokenId, float>> logit_bias;  // distinct ids, at most kMaxLogitBias
-  int32_t num_logprobs = -1;  // -1: none; 0: the sampled token's; k: also the k likeliest tokens'
+  int32_t num_logprobs = -1;  // -1: none; 0: of the sampled token; k: also of the k likeliest
 
   // Least number of output tokens of a sequence.
   int32_t min_tokens = 0;
-  // Token ids that would end a sequence. Not sampled while the sequence has fewer than min_tokens
-  // output tokens.
+  // Token ids that would end a sequence. The worker does not sample these ids while the sequence
+  // has fewer than min_tokens output tokens.
   std::vector<TokenId> banned_before_min_tokens;
 
   uint64_t seed = 0;  // key of the counter-based random generator

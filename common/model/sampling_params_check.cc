@@ -94,8 +94,8 @@ absl::Status Validate(const SamplingParams& params, int32_t vocab_size) {
       CheckRange({"temperature", "TEMPERATURE_RANGE", params.temperature, 0.0F, kMaxTemperature}));
   QUIRE_RETURN_IF_ERROR(CheckRange({"top_p", "TOP_P_RANGE", params.top_p, 0.0F, 1.0F, true}));
   QUIRE_RETURN_IF_ERROR(CheckRange({"min_p", "MIN_P_RANGE", params.min_p, 0.0F, 1.0F}));
-  // A repetition penalty below 0.01 could make a logit infinite, and the row of logits would count
-  // as broken.
+  // A repetition penalty below 0.01 could make a logit infinite, and the row of logits would be
+  // treated as non-finite.
   QUIRE_RETURN_IF_ERROR(CheckRange(
       {"repetition_penalty", "PENALTY_RANGE", params.repetition_penalty, 0.01F, 100.0F}));
   QUIRE_RETURN_IF_ERROR(

@@ -19,7 +19,7 @@ struct KvMemory {
   std::optional<KvBackend> backend;   // nullopt: not reported, or unknown to this build
   int64_t page_bytes = 0;             // page size of windows; divides the block size. 0: no windows
   int64_t padding_bytes = 0;          // bytes of each block that only fill up its last page
-  int64_t num_places = 0;             // places of windows that map a block now
+  int64_t num_places = 0;             // block-sized places, in all windows, that map a block now
   std::optional<int64_t> max_places;  // upper bound on num_places; nullopt: no bound
 
   friend bool operator==(const KvMemory&, const KvMemory&) = default;

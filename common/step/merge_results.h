@@ -11,7 +11,7 @@
 //
 // Thread safety: a free function, safe from any thread.
 // Errors:        kInternal RANKS_DIFFER, message "rank N: field: rule".
-// Cost:          O(sampled tokens) a rank; none for one rank.
+// Cost:          O(sampled tokens) a rank; O(1) if there is only one rank.
 #ifndef QUIRE_COMMON_STEP_MERGE_RESULTS_H_
 #define QUIRE_COMMON_STEP_MERGE_RESULTS_H_
 

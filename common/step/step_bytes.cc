@@ -15,9 +15,9 @@ constexpr int64_t kFixedStepBytes = 512;
 
 constexpr int64_t kSwapBytes = 16;  // a swap-in: block, host block, generation
 
-// Upper bound on a slice without its new blocks: three columns; a forced token and a next block,
-// each with the slice's index; a release; one copy of a shared last block, and one copy of the
-// partly filled last block of a pinned prefix.
+// Upper bound on the bytes of a slice without its new blocks, in the order of the sum: three
+// columns; a forced token and a next block, each with the slice's index; a release; a copy of a
+// shared last block, and a copy of the partly filled last block of a pinned prefix.
 constexpr int64_t kSliceBytes = kIdBytes * (3 + 2 + 2 + 1 + 2 + 2);
 
 // Upper bound on a sequence's sampling lists: 300 biases of two numbers, 64 stop tokens, and 1,024

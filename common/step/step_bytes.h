@@ -1,6 +1,7 @@
-// Upper bounds on the size of a step's message. The scheduler spreads introductions of sequences
-// over steps, so that every plan within the agreed limits fits one message. If a plan might not fit
-// under some limits, these limits are refused before an epoch begins.
+// Upper bounds on the size of a step's message. An introduction carries all known tokens of a
+// sequence, and the block ids of its computed tokens. The scheduler spreads introductions over
+// steps, so that every plan within the agreed limits fits one message. Limits under which a plan
+// might not fit are refused before an epoch begins.
 //
 // Thread safety: free functions, safe from any thread.
 // Units:         bytes of v1::StepRequest (proto/v1/worker.proto).
@@ -19,8 +20,8 @@ inline constexpr int64_t kMaxStepBytes = int64_t{64} << 20;
 
 // Budget for the bytes of all introductions of one step. Planning, encoding, sending and checking
 // 512 KiB takes some 3 ms, which delays every stream of that step. This budget also bounds the work
-// of attention, which the token budget (max_tokens_per_step) does not: a new sequence that is a
-// prefix hit can compute a single token, but this token attends to the whole context.
+// of attention, which the token budget (max_tokens_per_step) does not. If the prefix cache holds
+// almost all of a new sequence, one token is computed, but it attends to the whole context.
 inline constexpr int64_t kIntroductionBudgetBytes = int64_t{512} << 10;
 
 // Returns an upper bound on the bytes of a SequenceIntroduction.

@@ -22,7 +22,8 @@ struct StepLimits {
   // block can be freed when it lies before the windows of all tokens still to be computed. 0: no
   // window, so every block is kept.
   int32_t sliding_window = 0;
-  // True: the workers map blocks ahead of need, so slices have SequenceSlice::next_block_id.
+  // True: the workers map blocks a step before their use, so slices have
+  // SequenceSlice::next_block_id.
   bool wants_next_blocks = false;
 
   friend bool operator==(const StepLimits&, const StepLimits&) = default;

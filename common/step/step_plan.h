@@ -2,9 +2,9 @@
 // plan in the order of the fields: swap-outs, swap-ins, copies, introductions, slices, releases.
 //
 // Swaps overlap with the slices and with later steps; each StepResult names the last step whose
-// swaps are done. Until its swap-out is done, a block must not be written, and the host block must
-// not be read or written. A plan may use a swapped-in block at once, because the plan's slices wait
-// for its swap-ins.
+// swaps are done. Until a block's swap-out is done, the block must not be written, and the host
+// block must not be read or written. A plan's slices may use a block that the plan swaps in,
+// because slices wait for the swap-ins of their plan.
 //
 // A host block is filled many times in an epoch. The generation of a host block is the step_id of
 // the swap-out that filled it last. A swap-in names the generation that it wants, so that a stale

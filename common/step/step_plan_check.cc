@@ -353,10 +353,10 @@ absl::Status StepPlanChecker::CheckToken(std::string_view field, TokenId token_i
                   .limit = limits_.vocab_size - 1});
 }
 
-// Checks the table's length, the range of new_ids, and that no block is twice in the table. old_ids
-// were checked when they were new. Exception: a block before the sliding window may appear a second
-// time. The sequence no longer reads the first entry, and the scheduler may have reused the block,
-// even for the same sequence.
+// Checks the table's length, the range of new_ids, and that no block is twice in the table. The
+// range of old_ids was checked when these ids were new. A block before the sliding window may
+// appear a second time: the sequence no longer reads the first entry, and the scheduler may have
+// reused the block, even for the same sequence.
 absl::Status StepPlanChecker::CheckTable(std::span<const BlockId> old_ids,
                                          std::span<const BlockId> new_ids,
                                          int32_t num_computed_tokens) {

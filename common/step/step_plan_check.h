@@ -47,7 +47,7 @@ namespace quire {
 // Upper bounds on the limits that a group may agree on. Within these bounds no arithmetic
 // overflows. CheckMessageFits bounds combinations of limits.
 
-// Bounded, because scheduler and worker keep some words of memory for each block.
+// Bounds memory: scheduler and worker keep some words for each block.
 inline constexpr int32_t kMaxBlocksLimit = 1 << 24;
 inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // so that one message can name them all
 inline constexpr int32_t kMaxBlockSizeTokens = 256;

@@ -51,8 +51,8 @@ struct StepResult {
   // All swaps of the step with this id and of earlier steps are done. A step without slices waits
   // for all swaps.
   uint64_t swaps_done_step_id = 0;
-  // Hash of the activations of the step's rows after the last layer. 0: not compared, for example
-  // because this rank's bits may differ from other ranks' bits.
+  // Hash of the activations after the last layer, over all rows (tokens) that the step computed. 0:
+  // not compared, for example because this rank's bits may differ from other ranks' bits.
   uint64_t row_hash = 0;
   StepTimings timings;
 

@@ -26,8 +26,8 @@
 
 namespace quire {
 
-// Bounds the time of TenantOf, which compares a call's key with all keys: 1,024 comparisons take
-// some 20 us.
+// Upper bound on the keys of a file. TenantOf compares a call's key with all keys; 1,024
+// comparisons take some 20 us.
 inline constexpr size_t kMaxApiKeys = 1024;
 inline constexpr int64_t kMaxApiKeysFileBytes = int64_t{512} << 10;
 

@@ -20,8 +20,8 @@ constexpr int kPublicKeepaliveMs = 20'000;
 constexpr int kPublicMinPingIntervalMs = 2'000;
 constexpr int kPublicMaxPingStrikes = 2;
 constexpr int kPublicMaxStreams = 128;
-// The same values as in deploy/clients: a stopped server is noticed after 7 s, a silent address
-// after 2 s.
+// Equal to the values in deploy/clients. A client notices a stopped server after 7 s. It gives up
+// an address that does not answer after 2 s.
 constexpr int kClientKeepaliveMs = 4'000;
 constexpr int kClientKeepaliveTimeoutMs = 3'000;
 constexpr int kClientConnectTimeoutMs = 2'000;
@@ -131,7 +131,8 @@ grpc::ChannelArguments PublicChannelArguments() {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kClientKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kClientKeepaliveTimeoutMs);
-  // Since gRPC 1.60 the keepalive timeout alone has no effect: the ping timeout of 60 s applies.
+  // Since gRPC 1.60 the keepalive timeout alone has no effect. Without this line, the default ping
+  // timeout of 60 s would apply.
   arguments.SetInt("grpc.http2.ping_timeout_ms", kClientKeepaliveTimeoutMs);
   // 0 removes the limit on pings without data, since a client that reads a stream sends no data.
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);

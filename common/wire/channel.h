@@ -1,7 +1,7 @@
 // Settings of the two kinds of gRPC connection. "Worker" connections join a scheduler and its
-// workers. They carry one long stream of steps, and a silent peer must be noticed within a second.
-// "Public" connections come from many untrusted clients. Neither end decompresses: a compressed
-// call is refused with UNIMPLEMENTED.
+// workers. They carry one long stream of steps, and each end must notice within a second that the
+// other end no longer answers. "Public" connections come from many untrusted clients. Neither end
+// decompresses: a compressed call is refused with UNIMPLEMENTED.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_WIRE_CHANNEL_H_
@@ -24,8 +24,8 @@ inline constexpr int kPublicMaxReceiveBytes = 4 << 20;
 inline constexpr int kPublicMaxSendBytes = 1 << 20;
 
 // Returns settings of a channel to a worker: pings every 500 ms, even without calls; messages of up
-// to 64 MiB; no retries by the library, which would repeat a step without the scheduler's
-// knowledge; a connection that no other channel shares.
+// to 64 MiB; a connection that no other channel shares; no retries by gRPC, because a retry would
+// repeat a step without the scheduler's knowledge.
 grpc::ChannelArguments WorkerChannelArguments();
 
 // Returns a channel to a worker. The channel connects when it is first used.

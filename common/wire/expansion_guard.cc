@@ -43,8 +43,9 @@ class FieldCounter {
   bool has_too_many() const { return num_fields_ > max_fields_; }
 
  private:
-  // Counts the fields of a message of the type. If type is null, counts the fields of an unknown
-  // group; last_tag_ is then the group's end tag.
+  // Counts the fields of a message of the type. If type is null, counts the fields of a protobuf
+  // group of unknown type, which lie between a start tag and an end tag. last_tag_ is then the end
+  // tag.
   bool CountUntilEnd(const Descriptor* type) {
     while (true) {
       last_tag_ = input_.ReadTag();

@@ -30,7 +30,7 @@ void SendGrpcLogToOurs();
 // GrpcLogLimit decides which errors are written.
 //
 // Thread safety: safe from any thread.
-// Cost:          memory for each place that ever logged; the library has some hundreds.
+// Cost:          memory for each place that ever logged; gRPC has some hundreds of places.
 class GrpcLogLimit {
  public:
   static constexpr int64_t kIntervalNs = 10 * kNanosPerSecond;

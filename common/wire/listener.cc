@@ -265,7 +265,8 @@ void Listener::Run() {
   }
 }
 
-// Returns the milliseconds until the next silent connection expires; -1 if there is no connection.
+// Returns the milliseconds until the next connection without a byte from its client expires.
+// Returns -1, with which poll waits without limit, if there is no such connection.
 int Listener::PollTimeoutMillis() const {
   const std::optional<Instant> expiry = silent_.next_expiry();
   if (!expiry.has_value()) {
@@ -282,7 +283,7 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         WaitForFiles();
       }
-      // No connection waits, or the waiting client has left. poll reports the next connection.
+      // Usually no connection waits, or the waiting client has left. poll reports the next one.
       return;
     }
     if (is_refusing_.load()) {
@@ -343,9 +344,9 @@ void Listener::RefuseUser() {
   }
 }
 
-// Pauses accepting for kNoFilesPauseMillis, or until Stop. Called when accept has failed: even the
-// reserved descriptors are in use, or memory is short. Meanwhile clients wait in the kernel's
-// accept queue.
+// Pauses accepting for kNoFilesPauseMillis, or until Stop. Called after accept has failed because
+// memory is short or even the kReservedFiles descriptors are in use. During the pause, clients wait
+// in the kernel's accept queue.
 void Listener::WaitForFiles() {
   if (IsTimeToLog(&files_logged_at_)) {
     LogWarning(

@@ -24,7 +24,7 @@
 namespace quire {
 namespace {
 
-// A Listener hands a connection over only after its client's first bytes: the preface of HTTP/2
+// A Listener hands a connection to gRPC only after its client's first bytes: the preface of HTTP/2
 // (RFC 9113, section 3.4) or the start of a TLS record (RFC 8446, section 5.1). The probe sends no
 // more than these bytes, since further bytes would add errors to the server's log.
 constexpr std::string_view kHttp2Hello = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

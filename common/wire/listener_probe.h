@@ -22,8 +22,8 @@
 namespace quire {
 
 struct ListenerProbeTiming {
-  std::chrono::milliseconds interval{3'000};  // from an answer or a miss to the next dial
-  std::chrono::milliseconds patience{3'000};  // timeout of one answer
+  std::chrono::milliseconds interval{3'000};  // from the end of a dial to the next dial
+  std::chrono::milliseconds patience{3'000};  // a dial without an answer in this time is a miss
   int num_misses = 3;                         // misses in a row until the server counts as deaf
 };
 
@@ -36,7 +36,8 @@ class ListenerProbe {
   ListenerProbe(const ListenerProbe&) = delete;
   ListenerProbe& operator=(const ListenerProbe&) = delete;
 
-  // Returns true after num_misses misses in a row, until the next answer. Never waits.
+  // Returns true after num_misses dials in a row without an answer, until the next answer. Never
+  // waits.
   bool is_deaf() const { return is_deaf_.load(std::memory_order_relaxed); }
 
  private:

@@ -1,7 +1,7 @@
-// SilentConnections holds connections until their clients' first bytes. A silent connection costs
-// one file descriptor and nothing in the gRPC library. Silent connections keep no other client out:
-// beyond kMaxConnections, a new connection ends the connection that has been silent longest. A
-// client whose first bytes are neither HTTP/2 nor TLS is disconnected.
+// SilentConnections holds connections whose clients have sent no byte yet. A silent connection
+// costs one file descriptor and nothing in the gRPC library. Silent connections keep no other
+// client out: beyond kMaxConnections, a new connection ends the oldest one. A client whose first
+// bytes are neither HTTP/2 nor TLS is disconnected.
 //
 // Clients of HTTP/2 speak first: RFC 9113, section 3.4.
 //

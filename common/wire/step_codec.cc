@@ -26,7 +26,7 @@ absl::Status CheckLength(std::string_view field, int got, int want) {
   return got == want ? absl::OkStatus() : Malformed(field, "wrong column length", got, want);
 }
 
-// Checks that the counts add up to `want`, the length of the column that the counts divide.
+// Checks that the counts add up to `want`, the length of the column that they cut into parts.
 absl::Status CheckSum(std::string_view field, const Column& counts, int want) {
   uint64_t sum = 0;  // cannot overflow: at most 2^31 entries below 2^32
   for (uint32_t count : counts) {

@@ -169,7 +169,7 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchOptio
                                                                 int32_t count) {
   std::ifstream file(options.dataset_path);
   std::vector<v1::GenerateRequest> lines;
-  int number = 0;  // of the line
+  int number = 0;  // the line's number in the file
   for (std::string line; std::getline(file, line);) {
     ++number;
     if (line.empty()) {

@@ -9,7 +9,8 @@
 namespace quire {
 namespace {
 
-// Upper bound on the cells that are read from an answer; a server sends at most 1,024.
+// Upper bound on the cells of a map that are read from a server's answer; a server sends at most
+// 1,024.
 constexpr int kMaxCells = 4096;
 
 // Colors that are light enough for dark terminals and dark enough for light ones. Neighbors in this
@@ -30,8 +31,8 @@ struct Cell {
   double num_active = 0;
   double num_leaving = 0;
   double num_shared = 0;
-  double most = 0;      // greatest num_active among the cells merged into this one
-  uint64_t holder = 0;  // number of the BlockHolder of the merged cell with num_active == most
+  double most = 0;      // greatest num_active of a cell that was merged into this one
+  uint64_t holder = 0;  // number of that cell's BlockHolder, a request or a pinned prefix
 };
 
 template <typename Column>

@@ -1,6 +1,6 @@
-// Shows a map of KV blocks as lines of text. A cell of the map, which stands for one or more
-// blocks, is one glyph, or two if there is room. If there is not enough room, one glyph shows
-// several cells.
+// Shows a map of KV blocks as lines of text. A cell of the map stands for one or more blocks. A
+// cell is shown as one glyph, or as two if there is room. If there is not enough room, one glyph
+// shows several cells.
 //
 // Thread safety: free functions and value types.
 #ifndef QUIRE_DEPLOY_CLI_BLOCK_MAP_TEXT_H_
@@ -34,7 +34,8 @@ const MapGlyphs& MapGlyphsOf(bool has_color, bool has_unicode);
 inline constexpr char kFreeColor[] = "38;5;242";
 inline constexpr char kCachedColor[] = "38;5;247";
 inline constexpr char kLeavingColor[] = "38;5;208";
-// Returns the color of a BlockHolder, by its number. A holder has the same color in every frame.
+// Returns the color of a BlockHolder (a request or a pinned prefix) by its number. The color is the
+// same in every frame.
 std::string ColorOfHolder(uint64_t number);
 
 // Returns at most max_lines lines of at most `width` glyphs each. If a field of `map` has too few

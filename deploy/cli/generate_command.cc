@@ -26,8 +26,9 @@
 namespace quire {
 namespace {
 
-// Upper bound on the wait until some server has answered. It is short because a person waits, and
-// the address may be wrong. Afterwards the limits of RetryPolicy hold, also while a server loads.
+// Upper bound on the wait for a first answer of any server, short because a person waits and the
+// address may be wrong. After that answer, which may be the refusal of a server that still loads,
+// RetryPolicy's other limits apply.
 constexpr std::chrono::seconds kMaxUnansweredAtFirst(30);
 
 constexpr char kGenerateUsage[] =

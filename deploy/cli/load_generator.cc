@@ -20,9 +20,9 @@
 namespace quire {
 namespace {
 
-// Streams that share a connection, until kMaxConnections are open. A server admits 128 streams on a
-// connection. Further streams would wait inside the client, and the wait would be measured as
-// slowness of the server.
+// Streams per connection, or more if kMaxConnections connections are not enough. A server admits
+// 128 streams on a connection. Further streams would wait inside the client, and the wait would be
+// measured as slowness of the server.
 constexpr int32_t kStreamsPerConnection = 64;
 constexpr int32_t kMaxConnections = 64;
 

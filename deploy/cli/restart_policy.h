@@ -1,7 +1,7 @@
 // RestartPolicy computes the pause before an ended program is started again: 100 ms at first,
 // doubled (up to 10 s) after each useless start. A start is useful if the program did its work. A
-// start is also useful if the program ran for 10 s or longer, the longest pause, because a loop of
-// such starts is slow even without a pause.
+// start also counts as useful if the program ran for at least the longest pause (10 s), because a
+// loop of such starts is slow even without a pause.
 //
 // Thread safety: one caller at a time. RestartPolicy has no clock: the caller passes the time.
 #ifndef QUIRE_DEPLOY_CLI_RESTART_POLICY_H_

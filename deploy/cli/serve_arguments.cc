@@ -85,7 +85,7 @@ std::string ValueOf(const std::vector<std::string>& words) {
 }
 
 // Returns the value of --tensor-parallel-size. Checks only the range, because the scheduler and the
-// workers check whether the model can be divided so.
+// workers check whether the model can be split over so many workers.
 absl::StatusOr<int32_t> SizeOf(const std::vector<std::string>& words) {
   int32_t size = 0;
   if (!absl::SimpleAtoi(ValueOf(words), &size) || size < 1 || size > kMaxRanks) {

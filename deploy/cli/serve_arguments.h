@@ -28,9 +28,9 @@ struct ServeArguments {
 
 // Divides the flags: flags of the worker alone go to the worker; --model, --log-format and
 // --allow-insecure-bind to both programs; all others to the scheduler. The model directory can also
-// be given as the first word, without --model. The programs check whether a flag exists. `quire
-// serve` itself has the flags --tensor-parallel-size, or -tp, and --worker-http-port. The flag
-// --worker-http-host becomes --http-host of the workers.
+// be given as the first word, without --model. The scheduler and the workers refuse unknown flags.
+// `quire serve` itself has the flags --tensor-parallel-size, or -tp, and --worker-http-port. The
+// flag --worker-http-host becomes --http-host of the workers.
 // Errors: kInvalidArgument if no model is named, an argument is not a flag, a flag is one that
 // serve itself sets, --tensor-parallel-size is not from 1 to 8, or a rank's port would be above
 // 65535.

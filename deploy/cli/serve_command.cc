@@ -90,7 +90,7 @@ class SocketFolder {
   std::string path_;
 };
 
-// Prints the --help text of a program.
+// Prints the indented lines of a program's --help text: its flags, without usage and summary.
 void PrintFlagsOf(const std::string& program) {
   absl::StatusOr<ChildProcess> child = ChildProcess::Start({program, "--help"});
   if (!child.ok()) {

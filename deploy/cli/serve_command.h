@@ -3,8 +3,9 @@
 // When the server is ready for the first time, prints on standard output the address of each worker
 // that has an HTTP port ("quire: worker 0 http=HOST:PORT"), and then:
 //   quire: ready grpc=HOST:PORT http=HOST:PORT
-// SIGINT, SIGTERM and SIGHUP drain the scheduler, then stop the workers. A second SIGINT or SIGTERM
-// ends the drain. A program that dies or hangs is started again (supervisor.h).
+// SIGINT, SIGTERM and SIGHUP let the scheduler finish accepted requests, then stop the workers. A
+// second SIGINT or SIGTERM, at least a second later, ends these requests. A program that dies or
+// hangs is started again (supervisor.h).
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_SERVE_COMMAND_H_

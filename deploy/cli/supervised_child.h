@@ -28,12 +28,13 @@ class SupervisedChild {
   // Adds arguments to the command line of later starts.
   void AddArguments(const std::vector<std::string>& arguments);
 
-  // Starts the program if it does not run and its pause is over. Returns true if this call started
-  // the program. Errors: those of ChildProcess::Start; the next try comes after a pause.
+  // Starts the program if it does not run and the pause since its last end is over. Returns true if
+  // this call started the program. Errors: those of ChildProcess::Start; the next try comes after a
+  // pause.
   absl::StatusOr<bool> MaybeStart(Instant now);
 
   // Returns the status of waitpid(2) once after the program has ended, else nullopt. Call a few
-  // times a second, because the call also kills a silent program.
+  // times a second, because the call also kills a program without a sign of life.
   std::optional<int> TakeEnd(Instant now);
 
   // Logs the end that TakeEnd reported, and the pause until the next start.
@@ -47,7 +48,7 @@ class SupervisedChild {
   // Returns the running program, or null.
   ChildProcess* process() { return process_.has_value() ? &*process_ : nullptr; }
   const std::string& name() const { return name_; }
-  // Returns true if the last process was killed because it was silent.
+  // Returns true if the last process was killed because it gave no sign of life.
   bool was_silent() const { return was_silent_; }
 
  private:

@@ -116,7 +116,7 @@ void Supervisor::OnSchedulerLine(std::string_view line) {
 
 void Supervisor::SayReady(std::string_view addresses) {
   for (const auto& worker : workers_) {
-    // Workers print their addresses before they are ready, so the lines are there.
+    // Workers print their addresses before they are ready, so ReadLines finds these lines.
     ReadLines(*worker);
     if (!worker->http_address.empty()) {
       StandardOutput().Write(
@@ -140,8 +140,8 @@ void Supervisor::OnListens(std::string_view addresses) {
   probe_.emplace(*scheduler_address_);
 }
 
-// Called if the worker does not suit the scheduler. If the server was never ready, the refusal ends
-// the supervisor. If the server was ready before, a restart of either program may help.
+// Called when the scheduler refuses a worker. If the server was never ready, the refusal ends the
+// supervisor. If the server was ready before, a restart of either program may help.
 void Supervisor::OnRefusal(std::string_view refusal) {
   if (!was_ready_) {
     Say(refusal);
@@ -168,24 +168,24 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
   } else {
     scheduler_.LogEnd(wait_status);
     if (scheduler_.was_silent()) {
-      // Another scheduler may have taken over the workers meanwhile.
+      // Another scheduler may have taken over the workers while this one gave no sign of life.
       SetStandby(true);
     }
   }
 }
 
-// Sets --standby for the scheduler's next start. If the scheduler was the workers' holder, its next
-// start must take them at once: a standby would wait until the workers believe that their holder
-// died. If the scheduler was a standby, its next start is a standby too, because the workers have
-// another holder.
+// Sets --standby for the scheduler's next start. A scheduler that had the workers must take them
+// again at once: a standby would wait until the workers believe that their scheduler died. A
+// scheduler that was a standby becomes one again, because another scheduler has the workers. A
+// scheduler that was killed for giving no sign of life becomes a standby too (OnSchedulerEnd).
 void Supervisor::SetStandby(bool stands_by) {
   if (std::exchange(stands_by_, stands_by) != stands_by) {
     scheduler_.AddArguments({absl::StrCat("--standby=", stands_by ? "true" : "false")});
   }
 }
 
-// Starts the other ranks when rank 0 listens. By then rank 0 has accepted its flags, which all
-// ranks share.
+// Starts rank 0 first, and the other ranks after rank 0 has listened. By then rank 0 has accepted
+// its flags, which all ranks share.
 void Supervisor::TendWorkers(Instant now) {
   for (const auto& worker : workers_) {
     if (worker == workers_.front() || workers_.front()->was_heard) {
@@ -307,8 +307,9 @@ void Supervisor::ReadSignals() {
     if (info.ssi_signo == SIGCHLD) {
       continue;
     }
-    // A second signal is passed to the scheduler too, and ends the drain. SIGHUP as a second signal
-    // is not passed on: a user who closes the terminal after Ctrl-C does not ask to end streams.
+    // A second signal is passed to the scheduler too. If it comes at least a second after the
+    // first, the scheduler no longer waits for running requests. SIGHUP as a second signal is not
+    // passed on: a user who closes the terminal after Ctrl-C does not ask to end streams.
     if (std::exchange(is_stopping_, true) && info.ssi_signo == SIGHUP) {
       continue;
     }

@@ -1,7 +1,8 @@
 // Supervisor keeps a scheduler and its workers running until a signal asks it to stop. After the
 // server was ready for the first time, no program that dies or hangs ends the supervisor:
 //   - a program that ends is started again, after a pause (restart_policy.h); the scheduler gets
-//     the ports that it had before; workers are restarted even while the scheduler drains
+//     the ports that it had before; workers are restarted even while the server shuts down and the
+//     scheduler still finishes accepted requests
 //   - a worker that is started again gets the sizes of KV cache and swap space, and the HTTP port,
 //     of the worker's first start
 //   - a worker that reports nothing for 4 s is killed and started again; so is a worker that loads
@@ -11,7 +12,7 @@
 // the workers running for the other scheduler.
 //
 // Before the server was ready for the first time, the supervisor ends if a restart would not help:
-// if a program's exit code says so, or if the scheduler refuses its worker.
+// if a program's exit code says so, or if the scheduler refuses a worker.
 //
 // Thread safety: only from the thread that forks, because the kernel kills the programs when that
 //                thread ends. Blocks only in poll(2), and for at most 5 s when it stops the
@@ -61,7 +62,7 @@ class Supervisor {
 
     SupervisedChild child;
     Address address;
-    std::optional<WorkerMonitor> monitor;  // follows the running process
+    std::optional<WorkerMonitor> monitor;  // of the running process; nullopt if none runs
     Watchdog loading;
     uint64_t progress = 0;
     bool was_heard = false;  // true if a process of this worker has accepted its flags and listened
@@ -84,7 +85,8 @@ class Supervisor {
   void SayReady(std::string_view addresses);
   void ReadReport(WorkerChild& worker, Instant now);
 
-  // Starts the child if it is not running and its pause is over. Returns true if it was started.
+  // Starts the child if it is not running and the pause since its last end is over. Returns true if
+  // this call started the child.
   bool Start(SupervisedChild& child, Instant now);
   // Returns true if a program's exit with this status ends the server: the server was never ready,
   // and the exit code says that a restart would not help.

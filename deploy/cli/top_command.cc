@@ -63,7 +63,7 @@ class Server {
     grpc::ClientContext context;
     return Ask(context);
   }
-  // Like Ask(), with a context that another thread may cancel meanwhile.
+  // Like Ask(), with a context by which another thread may cancel the call.
   absl::StatusOr<v1::GetStateResponse> Ask(grpc::ClientContext& context) const {
     // gRPC reconnects only while a thread waits inside gRPC, so wait here for the connection.
     channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectWait);

@@ -17,9 +17,9 @@ namespace {
 
 constexpr int kMaxSide = 1000;
 constexpr int kLabelColumns = 12;
-constexpr int kMaxMapLines = 16;  // lines of the map at most, if the frame's height has no bound
+constexpr int kMaxMapLines = 16;  // upper bound on the map's lines if style.height is 0
 constexpr int kMinMapLines = 2;
-constexpr int kAiryMapLines = 8;  // with room for this many map lines, empty lines surround the map
+constexpr int kAiryMapLines = 8;  // if the map has room for so many lines, empty lines surround it
 constexpr int kMaxHolders = 12;
 constexpr int kMaxRanks = 16;
 constexpr int kMaxNameColumns = 20;

@@ -36,8 +36,8 @@ class TopHistory {
  public:
   static constexpr size_t kMaxSamples = 300;
 
-  // Adds an answer. If its counters are lower than the last ones, the server was started again, so
-  // earlier counts are dropped.
+  // Adds an answer. If its counters are lower than those of the last answer, the server was started
+  // again, so earlier counts are dropped.
   void Add(v1::GetStateResponse state);
 
   const std::optional<v1::GetStateResponse>& latest() const { return latest_; }

@@ -1,5 +1,5 @@
-// Watchdog tells when a process has given no sign of life for too long. The silence from the start
-// of the process to the first sign counts too. Each start that reaches the limit without any sign
+// Watchdog tells when a process has given no sign of life for too long. The time from the start of
+// the process to its first sign counts too. Each start that reaches the limit without any sign
 // doubles the limit for the next start, up to 16 times the first limit. A sign resets the limit.
 // With a fixed limit, a machine that is too slow for the limit could never start the process.
 //
@@ -15,8 +15,8 @@ namespace quire {
 
 class Watchdog {
  public:
-  // Upper bound on the silence counted between two calls of IsSilent. If more time has passed, the
-  // caller itself was stopped between the two calls, and has missed signs.
+  // Upper bound on the time without a sign that one call of IsSilent adds. If more time has passed
+  // since the last call, the caller itself was stopped, and has missed signs.
   static constexpr int64_t kMaxLookIntervalNs = 500 * kNanosPerMilli;
 
   explicit Watchdog(int64_t limit_ns) : limit_ns_(limit_ns) {}
@@ -27,8 +27,8 @@ class Watchdog {
   // Notes a sign of life.
   void OnSign();
 
-  // Returns true if the silence has reached the limit, and then begins to count anew. Call a few
-  // times a second.
+  // Returns true if the time without a sign has reached the limit, and then counts again from 0.
+  // Call a few times a second.
   bool IsSilent(Instant now);
 
  private:

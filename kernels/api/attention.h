@@ -73,14 +73,15 @@ struct PagedAttentionParams {
   int32_t sliding_window = 0;
   // [num_heads], or null. ALiBi adds slope * (key position - query position) to each score.
   const float* alibi_slopes = nullptr;
-  // [num_seqs + 1]: the first token of each sequence, then num_tokens.
+  // [num_seqs + 1]: index of each sequence's first token, then num_tokens.
   const int32_t* query_start = nullptr;
   const int32_t* seq_lens = nullptr;  // [num_seqs], tokens of the context, new ones included
   // [num_seqs, max_blocks_per_seq], padded with kNullBlockId.
   const BlockId* block_tables = nullptr;
   int32_t max_blocks_per_seq = 0;  // blocks of the longest context
-  // [num_seqs], or null. If set, block_tables is not read: the blocks of sequence s are mapped
-  // one after another into cache.windows (window_memory.h), from place first_places[s] on.
+  // [num_seqs], or null. If set, block_tables is not read: cache.windows (window_memory.h) is an
+  // array of places, one block each. Callers have mapped the blocks of sequence s, in order, into
+  // the places from first_places[s] on.
   const int64_t* first_places = nullptr;
   KvCacheView cache;
   float k_scale = 1.0F;  // factor of stored keys (PrepareAttentionParams)

@@ -17,7 +17,8 @@ namespace quire {
 
 enum class TransferDirection : uint8_t { kToHost, kToDevice };
 
-// No block id and no host block id occurs twice. StartTransfer reads the spans before it returns.
+// REQUIRES: no block id and no host block id occurs twice. StartTransfer reads the spans before it
+// returns.
 struct BlockTransferParams {
   TransferDirection direction = TransferDirection::kToHost;
   KvCacheView cache;

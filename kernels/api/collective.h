@@ -21,8 +21,8 @@ namespace quire {
 
 enum class Merge : uint8_t {
   kSum,
-  // Copies of a row are merged by bitwise OR. At most one rank's copy has bits that are set; the
-  // other copies are 0. OR keeps a -0, while a sum of -0 and 0 is 0.
+  // The ranks' copies of a row are merged by bitwise OR. REQUIRES: at most one rank's copy has bits
+  // that are set. OR keeps a -0, while a sum of -0 and 0 is 0.
   kDisjoint,
 };
 
@@ -32,7 +32,7 @@ struct AllReduceParams {
   Merge merge = Merge::kSum;
   DType dtype = DType::kF32;  // kF32 or the activations' type
   void* data = nullptr;       // [num_rows, width]; in: this rank's rows, out: merged rows
-  // [width], added to the sum, or null. Null if KernelBackend::adds_bias_to_sums returns false.
+  // [width], added to the sum, or null. Callers pass null unless KernelBackend::adds_bias_to_sums.
   const float* bias = nullptr;
 };
 

@@ -12,7 +12,8 @@
 
 namespace quire {
 
-// Block src[i] is copied to block dst[i]. No block occurs twice in dst, or in both dst and src.
+// Block src[i] is copied to block dst[i]. REQUIRES: no block occurs twice in dst, or in both dst
+// and src.
 struct CopyBlocksParams {
   KvCacheView cache;
   std::span<const BlockId> src;

@@ -40,12 +40,12 @@ inline constexpr int64_t kTreeSegments = 8;
 struct LinearSource {
   std::span<const MatrixView> parts;
   std::span<const float> bias;  // [rows of all parts], or empty
-  // 1, 2, 4 or 8. The input dimension k is cut into this number of equal segments. Each segment is
-  // summed in one accumulator, k ascending. The segments' sums are added as a balanced binary tree,
-  // ((0+1)+(2+3))+((4+5)+(6+7)).
+  // 1, 2, 4 or 8. The input dimension is cut into this number of equal segments. Each segment is
+  // summed in one accumulator, in ascending order of the inputs. The segments' sums are added as a
+  // balanced binary tree, ((0+1)+(2+3))+((4+5)+(6+7)).
   int64_t num_segments = 1;
-  // Whether a backend that quantizes weights is allowed to store this layer's weights in fewer
-  // bits. If not, they keep their type.
+  // Whether a backend that quantizes weights may store this layer's weights in fewer bits. If
+  // false, the weights keep their type.
   bool is_quantizable = false;
   // If not null, the parts have no data: each row of a part is read once, through the reader.
   const RowReader* reader = nullptr;
@@ -74,8 +74,8 @@ struct EmbeddingParams {
   int64_t num_tokens = 0;
   const TokenId* token_ids = nullptr;  // [num_tokens]
   MatrixView table = {};               // [rows, width]
-  // If not null, `table` has no data, and its rows are read from this packed matrix instead. Null
-  // if KernelBackend::packs_while_reading returns false.
+  // If `table` has no data, its rows are read from this packed matrix. Otherwise ignored. REQUIRES:
+  // `table` has data if KernelBackend::packs_while_reading returns false.
   const PackedLinear* packed_table = nullptr;
   // The token of the table's first row. In a group each rank has the rows of some tokens only, and
   // writes zeros for the other tokens.

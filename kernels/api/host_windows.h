@@ -1,6 +1,7 @@
 // MakeHostWindows makes a WindowMemory in main memory. The pool is an unnamed file that is mapped
 // as a whole. The windows are a range of reserved addresses, into which blocks of the file are
-// mapped a second time. A place that shows no block is protected: access raises SIGSEGV.
+// mapped a second time. A place (room for one block) without a mapped block is protected: access
+// raises SIGSEGV.
 //
 // Thread safety: as WindowMemory.
 // Cost:          Map also fills the page table, so that kernels meet no page faults. Linux keeps
@@ -27,8 +28,8 @@ int64_t HostPageBytes();
 // Returns how many mappings Linux allows a process. If the limit cannot be read, returns Linux's
 // default.
 int64_t MaxMappings();
-// Returns how many places (window_memory.h) can show blocks at the same time. More mapped places
-// would leave too few mappings for the rest of the process.
+// Returns how many places of windows (window_memory.h) can have a mapped block at the same time.
+// More mapped places would leave too few mappings for the rest of the process.
 int64_t MaxMappedHostPlaces();
 
 }  // namespace quire

@@ -5,12 +5,13 @@
 // PackLinear, unless the pointer's comment says that it points to host memory. A HostBackend takes
 // any pointer.
 //
-// Thread safety: one caller at a time (the executor thread), except where a comment differs.
-//                Operations take effect in the order of their calls; Sample returns when all
-//                earlier operations are done, too. Transfers run concurrently with operations.
-// Errors:        the caller has checked all arguments (step_plan_check.h). An operation cannot fail
-//                on the CPU. A failing GPU ends the process. A new process opens the device again,
-//                and the scheduler plans the lost steps again. Allocation returns
+// Thread safety: one caller at a time (the executor thread), unless a function's comment allows any
+//                thread. Operations take effect in the order of their calls. Sample returns only
+//                when it and all earlier operations are done. Transfers run concurrently with
+//                operations.
+// Errors:        callers must check all arguments (step_plan_check.h). An operation cannot fail on
+//                the CPU. A failing GPU ends the process. A new process opens the device again, and
+//                the scheduler plans the lost steps again. If memory is lacking, allocation returns
 //                kResourceExhausted.
 #ifndef QUIRE_KERNELS_API_KERNEL_BACKEND_H_
 #define QUIRE_KERNELS_API_KERNEL_BACKEND_H_
@@ -56,8 +57,9 @@ class KernelBackend {
   // the thread that made the backend.
   virtual void BindThread() = 0;
 
-  // Sets the model and this rank's share of it, before any other call. Errors: kFailedPrecondition,
-  // reason DEVICE, naming the feature that has no kernel.
+  // Sets the model and this rank's share of it. Must be called before the next four functions,
+  // PackLinear, BeginStep and all operations. Errors: kFailedPrecondition, reason DEVICE, naming
+  // the feature that has no kernel.
   virtual absl::Status PrepareFor(const ModelConfig& config, const RankShare& share) = 0;
 
   // After PrepareFor has returned, any thread may call the next four functions.
@@ -78,14 +80,16 @@ class KernelBackend {
 
   // Returns zeroed memory. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;
-  // Returns the page size of windows; a block's size must be a multiple of it. 0: the backend has
-  // no windows. Any thread.
+  // Returns the page size of windows (address ranges into which KV blocks are mapped,
+  // window_memory.h). The size of a KV block must be a multiple of the page size. Returns 0 if the
+  // backend has no windows. Any thread.
   virtual int64_t window_page_bytes() const { return 0; }
-  // Returns how many places (window_memory.h) can show blocks at the same time, for windows of any
-  // shape; nullopt: no bound. Any thread.
+  // Returns how many places (parts of windows, one block each) can have a mapped block at the same
+  // time, for windows of any shape; nullopt: no bound. Any thread.
   virtual std::optional<int64_t> max_window_places() const { return std::nullopt; }
-  // Returns a pool and windows onto it (window_memory.h). Errors: kResourceExhausted, reason
-  // MEMORY. REQUIRES: window_page_bytes() > 0 and divides shape.block_bytes.
+  // Returns a KV pool, and windows into which its blocks can be mapped (window_memory.h). Errors:
+  // kResourceExhausted, reason MEMORY. REQUIRES: window_page_bytes() > 0 and divides
+  // shape.block_bytes.
   virtual absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(
       const WindowShape& /*shape*/) {
     return Error(
@@ -103,7 +107,7 @@ class KernelBackend {
   virtual bool packs_while_reading() const { return false; }
 
   // Returns the bytes of main memory that PackLinear needs for a source, without reading its data.
-  // By default, as on a device, these are the bytes of the parts.
+  // By default, returns the size of the source's parts, as when weights are packed on a device.
   virtual int64_t PackedBytes(const LinearSource& source) const {
     int64_t bytes = 0;
     for (const MatrixView& part : source.parts) {
@@ -118,8 +122,8 @@ class KernelBackend {
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
 
   // Takes the next step's inputs from host arrays and returns arrays that operations can read,
-  // valid until the next call. The result may have additional rows of padding (slot -1, length 0),
-  // which affect no other row.
+  // valid until the next call. The result may have additional rows of padding: tokens with slot -1,
+  // sequences with length 0. Padding affects no other row.
   virtual StepInputs BeginStep(const StepInputs& host) = 0;
   // Runs the operations that the function calls, on the inputs of the last BeginStep. A backend may
   // record the operations and, for another step of the same shape, replay the record without

@@ -1,8 +1,9 @@
 // KvCacheLayout alone defines where a key or a value lies in the KV pool.
 //
 // The pool is block-major: [block][layer][kv_head][K or V][block_size_tokens x head_dim]. One block
-// holds all layers, K and V, of block_size_tokens tokens for this rank's heads, contiguous, so that
-// copying or swapping a block is one copy. The order inside the last bracket is a backend's choice.
+// holds K and V of block_size_tokens tokens, for all layers and this rank's heads. A block is
+// contiguous, so that copying or swapping it is one copy. The order inside the last bracket is a
+// backend's choice.
 // On a CPU:
 //   values are token-major,    V[slot][dim]: a weighted sum of rows runs over contiguous dims;
 //   keys   are dim-major,      K[dim][slot]: one vector operation per dim multiplies a query by the
@@ -23,8 +24,8 @@
 // Units:         strides and offsets in elements of dtype, 64 bits wide (block id * block elements
 //                overflows 32 bits).
 // Thread safety: a value type.
-// Source:        PagedAttention, Kwon et al. 2023, section 5.1 (block layout). The K cache of the
-//                paper's kernels interleaves groups of dims; here a group is one dim.
+// Source:        PagedAttention, Kwon et al. 2023, section 5.1 (block layout). The keys of a block
+//                in the paper's kernels are [head_dim / x][slot][x]; dim-major keys have x = 1.
 #ifndef QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
 #define QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
 
@@ -125,7 +126,8 @@ struct KvCacheView {
   void* base = nullptr;  // [num_blocks] blocks of layout.block_bytes(), 64-byte aligned
   int64_t num_blocks = 0;
   KvCacheLayout layout;
-  // Windows onto the blocks (window_memory.h), which attention reads; null: none.
+  // Start of the addresses into which blocks are mapped for attention (window_memory.h); null:
+  // attention reads blocks at `base`.
   const void* windows = nullptr;
 };
 

@@ -15,9 +15,9 @@ constexpr int64_t kBlock = 64;
 // that was not sent.
 constexpr float kNotSent = std::numeric_limits<float>::lowest();
 
-// Returns NaN if the block holds a NaN or an infinity, else the block's greatest value. Tests the
-// bits of the exponents, because a maximum by comparison would lose a NaN. The compiler vectorizes
-// this test.
+// Returns NaN if one of the `count` values is a NaN or an infinity, else the greatest value. Tests
+// the bits of the exponents, because a maximum by comparison would lose a NaN. The compiler
+// vectorizes this test.
 float MaxOfBlock(const float* values, int64_t count) {
   constexpr uint32_t kExponent = 0x7F800000;
   uint32_t is_finite = 1;
@@ -35,9 +35,10 @@ float MaxOfBlock(const float* values, int64_t count) {
 int64_t RowGather::NumSent(const GatherParams& params, int64_t row) {
   const int64_t wanted =
       params.num_candidates.empty() ? 0 : params.num_candidates[static_cast<size_t>(row)];
-  // All ranks must decide alike, so the rule uses only numbers that all ranks share. A candidate
-  // takes 8 bytes, a value of a whole part 4. If more than a quarter of the part is wanted,
-  // candidates save less than half of the bytes, so the whole part is sent.
+  // A rank sends candidates (8 bytes each) or its whole part of the row (4 bytes a value). If more
+  // candidates are wanted than a quarter of the narrowest part has values, candidates save less
+  // than half of the bytes, so ranks send their whole parts. The rule uses only numbers that all
+  // ranks share, because all ranks must decide alike.
   const int64_t narrowest = *std::min_element(params.widths.begin(), params.widths.end());
   return wanted * 4 <= narrowest ? wanted : 0;
 }
@@ -91,8 +92,8 @@ void RowGather::PackCandidates(const float* part, int64_t width, int64_t count) 
   }
 }
 
-// Returns a bound that at least `count` values of the part reach: the count-th greatest of the
-// blocks' maxima, or the lowest float if there are fewer blocks.
+// Returns a bound that at least `count` values of the part reach: the count-th greatest element of
+// maxima_, or the lowest float if maxima_ has fewer elements.
 float RowGather::BoundOfGreatest(int64_t count) {
   if (count > static_cast<int64_t>(maxima_.size())) {
     return kNotSent;
@@ -117,7 +118,7 @@ void RowGather::CollectGreatest(const float* part, int64_t width, int64_t count)
   const float bound = BoundOfGreatest(count);
   for (int64_t i = 0; i < width; ++i) {
     if (maxima_[static_cast<size_t>(i / kBlock)] < bound) {
-      i += kBlock - 1;  // skips the block
+      i += kBlock - 1;  // skips these kBlock values
     } else if (part[i] >= bound) {
       found_.push_back({part[i], static_cast<int32_t>(i)});
     }

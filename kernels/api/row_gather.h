@@ -1,10 +1,11 @@
-// RowGather assembles rows on rank 0 from the columns of all ranks. If only a few greatest values
-// of a row matter, each rank sends only that many greatest values of its part.
+// RowGather assembles rows on rank 0. Each rank has some columns of every row, its part. If only
+// the n greatest values of a row matter, and n is at most a quarter of the narrowest part, each
+// rank sends only the n greatest values of its part, the candidates.
 //
 // Thread safety: as Communicator.
 // Cost:          a whole row: one transfer and two copies of its bytes. Candidates: two passes over
 //                the part, 8 bytes sent for each candidate, and one row that rank 0 fills.
-//                Allocates only if rows need more room than ever before.
+//                Allocates only if rows need more room than in all earlier calls.
 #ifndef QUIRE_KERNELS_API_ROW_GATHER_H_
 #define QUIRE_KERNELS_API_ROW_GATHER_H_
 
@@ -22,7 +23,7 @@ class RowGather {
   void Gather(const GatherParams& params, Communicator& group);
 
  private:
-  // One value of a row, as sent.
+  // One value of a row in the form in which it is sent.
   struct Candidate {
     float value = 0.0F;
     int32_t index = 0;  // the value's column in the part
@@ -40,7 +41,7 @@ class RowGather {
   std::vector<float> packed_;    // this rank's rows as they are sent
   std::vector<float> gathered_;  // packed_ of all ranks, on rank 0
   std::vector<int64_t> sizes_;   // floats that each rank sends
-  std::vector<float> maxima_;    // greatest value of each block of the part
+  std::vector<float> maxima_;    // greatest of each 64 values of the part; NaN: one is not finite
   std::vector<float> sorted_;    // maxima_, partly sorted
   std::vector<Candidate> found_;
 };

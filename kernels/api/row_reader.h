@@ -18,7 +18,7 @@ class RowReader {
  public:
   virtual ~RowReader() = default;
 
-  // Fills the buffer with whole rows of the part, from `first_row` on, in the order of MatrixView.
+  // Fills the buffer with whole rows of LinearSource::parts[part], from `first_row` on, row-major.
   // Errors: those of the underlying source.
   virtual absl::Status Read(size_t part, int64_t first_row, std::span<std::byte> buffer) const = 0;
 };

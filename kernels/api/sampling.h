@@ -6,9 +6,10 @@
 // go to the lowest token id everywhere. top-p keeps the smallest set of likeliest tokens whose
 // probability reaches top_p; the set has at least one token.
 //
-// The draw: Philox4x32-10, key = seed, counter = (0, token_index, draw number, 0). The first of the
-// four resulting words, times 2^-32, is u, uniform in [0, 1). The token is the first kept token, in
-// ascending id order, at which the running sum of probabilities exceeds u * total.
+// The draw: Philox4x32-10 with key = seed and counter = (0, i, 0, 0), where i is the index of the
+// token in the output. The first of the four resulting words, times 2^-32, is u, uniform in [0, 1).
+// The token is the first kept token, in ascending id order, at which the running sum of
+// probabilities exceeds u * total.
 //
 // The result for a row of logits depends on the row and its SamplingRow alone, bit for bit.
 // Thread safety: value types; they own nothing.
@@ -62,7 +63,7 @@ struct SampleParams {
   // sampled token is then 0.
   bool* finite = nullptr;
   // Out: the likeliest tokens, best first. Row i has room for max(0, rows[i].params->num_logprobs)
-  // at top_logprobs + i * top_logprobs_stride.
+  // elements at top_logprobs + i * top_logprobs_stride.
   SampledLogprob* top_logprobs = nullptr;
   int64_t top_logprobs_stride = 0;
 };

@@ -2,7 +2,8 @@
 // defined here alone.
 //
 // Thread safety: a value type; it owns nothing.
-// Invariants:    query_start is ascending from 0 to num_tokens; every id was checked before.
+// Invariants:    query_start is ascending from 0 to num_tokens. The caller of BeginStep has checked
+//                every id.
 #ifndef QUIRE_KERNELS_API_STEP_INPUTS_H_
 #define QUIRE_KERNELS_API_STEP_INPUTS_H_
 
@@ -23,12 +24,12 @@ struct StepInputs {
   const TokenId* token_ids = nullptr;     // [num_tokens]
   const int32_t* positions = nullptr;     // [num_tokens]
   const int64_t* slot_mapping = nullptr;  // [num_tokens], block_id * block_size_tokens + offset
-  // [num_seqs + 1]: the first token of each sequence, then num_tokens.
+  // [num_seqs + 1]: index of each sequence's first token, then num_tokens.
   const int32_t* query_start = nullptr;
   const int32_t* seq_lens = nullptr;  // [num_seqs], tokens of the context, this step's included
   // [num_seqs, max_blocks_per_seq], padded with kNullBlockId.
   const BlockId* block_tables = nullptr;
-  // [num_seqs], or null: each sequence's first place in the windows (PagedAttentionParams).
+  // [num_seqs], or null: as PagedAttentionParams::first_places.
   const int64_t* first_places = nullptr;
   const int32_t* logits_rows = nullptr;  // [num_logits], tokens whose logits are wanted
 };

@@ -1,14 +1,15 @@
 // WindowMemory is a KV pool whose blocks can be read at a second address, in windows. The windows
-// are a range of addresses, divided into places. A place has the size of a block and can show (map)
-// any block. A kernel that reads consecutive places sees a sequence's keys and values as
-// contiguous, whichever blocks hold them. Many places can show one block, as for a shared prefix.
+// are a range of addresses, divided into places. A place has the size of a block, and any block can
+// be mapped into it. A kernel that reads consecutive places finds a sequence's keys and values
+// contiguous, whichever blocks hold them. A block can be mapped into many places, as for a shared
+// prefix.
 //
-// Blocks are written, copied and swapped through pool(). A place that shows no block must not be
-// accessed: a read ends the process, or is undefined on a device.
+// Blocks are written, copied and swapped through pool(). A place without a mapped block must not be
+// accessed: on a CPU a read ends the process; on a device the result is undefined.
 //
-// Thread safety: Map and Unmap by one thread at a time. Operations that use other places may run
-//                meanwhile. Operations that use the same places must be done before the call
-//                (KernelBackend::WaitForOperations). The executor thread calls everything else.
+// Thread safety: one thread at a time calls Map and Unmap. Meanwhile operations may run that use
+//                other places. Operations that use the same places must be done before the call
+//                (KernelBackend::WaitForOperations). The executor thread calls all other functions.
 // Cost:          Map and Unmap are system calls of some microseconds, so map adjacent blocks in one
 //                call.
 // Source:        vAttention, Prabhu et al. 2024, section 5 (virtual tensors, pages on demand), with
@@ -40,18 +41,18 @@ class WindowMemory {
   void* pool() const { return pool_; }
   void* windows() const { return windows_; }
 
-  // Returns how many places can be mapped at the same time under the system's limits. The number
-  // holds for any choice of blocks.
+  // Returns how many places can have a mapped block at the same time under the system's limits,
+  // whichever places and blocks these are.
   virtual int64_t max_mapped_places() const = 0;
 
-  // Makes places [place, place + count) show blocks [block, block + count) instead of the blocks
-  // that they showed before. Errors: kResourceExhausted, reason MEMORY; some of the places may then
-  // show no block.
+  // Maps blocks [block, block + count) into places [place, place + count), and replaces earlier
+  // mappings of these places. Errors: kResourceExhausted, reason MEMORY; some of the places may
+  // then have no mapped block.
   virtual absl::Status Map(int64_t place, BlockId block, int64_t count) = 0;
-  // Makes the places show no block. Errors: as Map.
+  // Removes the mappings of places [place, place + count). Errors: as Map.
   virtual absl::Status Unmap(int64_t place, int64_t count) = 0;
 
-  // Zeroes the pool, for operations that are started after the call. Mappings stay.
+  // Zeroes the pool. Operations started after the call see zeros. Mappings stay.
   virtual absl::Status Clear() = 0;
 
  protected:

@@ -32,8 +32,9 @@ namespace quire {
 
 class Communicator {
  public:
-  // links[k] connects this rank to rank (`rank` XOR 2^k). `*waits_for_rank`, if not null, always
-  // holds the rank that an operation waits for, or -1. REQUIRES: 0 <= rank < 2^links.size().
+  // links[k] connects this rank to rank (`rank` XOR 2^k). If `waits_for_rank` is given, the
+  // operations store in it the rank for which they wait, or -1. REQUIRES: 0 <= rank <
+  // 2^links.size().
   Communicator(int32_t rank,
                std::vector<PeerLink> links,
                std::shared_ptr<std::atomic<int32_t>> waits_for_rank = nullptr);
@@ -41,9 +42,10 @@ class Communicator {
   int32_t rank() const { return rank_; }
   int32_t size() const { return int32_t{1} << links_.size(); }
 
-  // Adds `data` of all ranks: rank 0 + rank 1, 2 + 3, ..., then pairs of these sums.
+  // Replaces `data` on each rank by the sum of all ranks' `data`. The order is rank 0 + rank 1,
+  // 2 + 3, ..., then pairs of these sums.
   void AllReduce(std::span<float> data);
-  // Merges `data` of all ranks by bitwise OR.
+  // Replaces `data` on each rank by the bitwise OR of all ranks' `data`.
   void AllReduceBits(std::span<uint32_t> data);
   // Joins each rank's part [num_rows, widths[rank]] into `whole` [num_rows, sum of widths] on rank
   // 0; the other ranks do not use `whole`.
@@ -52,21 +54,23 @@ class Communicator {
   void Broadcast(std::span<std::byte> data);
 
   void Abort();
-  // Aborts with a reason, which status returns unless the group was broken before.
+  // Breaks the group, as Abort. status then returns `reason`, unless the group was broken before.
   void Break(const absl::Status& reason);
 
   // Breaks the group if a link has ended. Returns whether the group is still unbroken. A caller
-  // that waits for ranks in NCCL polls this function, else it would not notice a lost rank.
+  // that waits for ranks in NCCL must poll this function, else the caller would not notice a lost
+  // rank.
   bool CheckLinks();
   // Marks the start or end of a wait in NCCL, which does not tell which rank is late. During the
   // wait `*waits_for_rank` is the next rank, (rank + 1) % size. A reader that follows these numbers
   // from rank to rank ends at a rank that does not wait: a late rank.
   void SetWaiting(bool waits);
 
-  // Time spent in operations so far, waiting included. Called only on the thread of the operations.
+  // Time spent in operations so far, waiting included. Call it only on the thread that runs the
+  // operations.
   int64_t busy_nanos() const { return busy_nanos_; }
 
-  // Returns OK. When the group is broken, returns kUnavailable, reason GROUP_BROKEN. After a failed
+  // Returns OK until the group is broken, then kUnavailable, reason GROUP_BROKEN. After a failed
   // link the message is "rank N: cause", where N is the first neighbor whose link failed.
   absl::Status status() const;
 

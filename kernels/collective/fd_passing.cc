@@ -39,7 +39,7 @@ ssize_t ReceiveWithFd(int socket, std::span<std::byte> bytes, FileDescriptor* fd
   message.msg_iovlen = 1;
   ControlBuffer control = {};
   message.msg_control = &control;
-  // Not CMSG_SPACE(sizeof(int)): its padding would have room for a second descriptor.
+  // CMSG_SPACE(sizeof(int)) would be too much: its padding has room for a second descriptor.
   message.msg_controllen = CMSG_LEN(sizeof(int));
   const ssize_t came = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   const cmsghdr* header = came >= 0 ? CMSG_FIRSTHDR(&message) : nullptr;

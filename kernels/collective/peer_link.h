@@ -2,14 +2,15 @@
 // memory (SharedChannel); their socket only shows whether the other process lives. Ranks without
 // shared memory move bytes through the socket, encrypted between hosts (TlsChannel).
 //
-// Both ends call in step: the bytes that one call sends are received by one call of the other end.
+// REQUIRES: both ends make matching calls in the same order. A call receives exactly the bytes that
+//           the matching call of the other end sends.
 //
 // Thread safety: one caller at a time; Abort from any thread.
 // Errors:        kUnavailable, reason GROUP_BROKEN, in each of these cases: the other end has
 //                closed or is dead; the connection is broken; received bytes were altered on the
 //                way; the shared memory holds an impossible counter; Abort was called. The link
-//                stays broken. A waiting caller learns of an Abort of either end at once, and of
-//                the death of the other process within 3 ms.
+//                stays broken. If either end calls Abort, a waiting caller gets the error at once;
+//                if the other process dies, within 3 ms.
 // Cost:          shared memory: a copy at the sender; at the receiver another copy, or none in
 //                Merge; no system call unless an end sleeps. A socket: two copies, and at least two
 //                system calls. Encryption needs more copies and calls (TlsChannel).
@@ -33,8 +34,8 @@ namespace quire {
 
 class PeerLink {
  public:
-  // Takes a piece of the other end's message, from `offset` on. The offset and, in shared memory,
-  // the address are multiples of kRingLineBytes.
+  // Takes a piece of the other end's message. The piece begins at byte `offset` of the message. The
+  // offset and, in shared memory, the address are multiples of kRingLineBytes.
   using TakePiece = absl::FunctionRef<void(size_t offset, std::span<const std::byte> piece)>;
 
   // Takes ownership of a connected stream socket. `channel` is null if the ends share no memory,
@@ -58,7 +59,7 @@ class PeerLink {
 
  private:
   absl::Status ExchangeOverSocket(std::span<const std::byte> out, std::span<std::byte> in);
-  // `follows`: as in Merge, `take` gets a piece only after the same part of `out` was sent.
+  // If `follows`, `take` gets a piece only after the same part of `out` was sent, as in Merge.
   absl::Status ExchangeShared(std::span<const std::byte> out,
                               size_t in_bytes,
                               bool follows,

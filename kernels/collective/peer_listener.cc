@@ -33,9 +33,9 @@ constexpr int kBacklog = 64;
 constexpr size_t kMaxStrangers = 64;
 constexpr int kTickMillis = 5;
 constexpr int64_t kRetryNanos = 20 * kNanosPerMilli;
-// Time after which a rank gives up an unanswered dial and dials again, as when the network is cut.
-// Linux before 6.5 repeats a dial only after 1, 3 and 7 s, so ranks would wait although the network
-// is repaired.
+// Time after which a rank gives up an unanswered dial and dials again. Otherwise, after a network
+// cut, ranks would wait although the network is repaired: Linux before 6.5 repeats a dial only
+// after 1, 3 and 7 s.
 constexpr int64_t kDialNanos = 500 * kNanosPerMilli;
 // The two answers of the higher rank to a hello. They tell where data will go.
 constexpr char kWelcome = 'w';        // data goes through the socket
@@ -124,7 +124,7 @@ class PeerListener::Gathering {
     ::poll(fds.data(), fds.size(), kTickMillis);
   }
 
-  // Returns the first neighbour that is not connected; -1: all are connected.
+  // Returns the rank of the first neighbor that is not connected; -1: all are connected.
   int32_t missing_rank() const {
     for (const Neighbour& neighbour : neighbours_) {
       if (!neighbour.is_there) {
@@ -148,7 +148,7 @@ class PeerListener::Gathering {
  private:
   struct Neighbour {
     int32_t rank = 0;
-    std::vector<RankAddress> addresses;  // dialed in turn; empty for a lower rank, which dials
+    std::vector<RankAddress> addresses;  // dialed in turn; empty for a lower rank, since it dials
     size_t num_dials = 0;
     RankConnection way;
     std::unique_ptr<SharedChannel> channel;  // null: all data goes through the socket
@@ -175,8 +175,8 @@ class PeerListener::Gathering {
     return hello;
   }
 
-  // Returns the TLS identity of a dialing rank. It names the epoch and both ends, so that TLS
-  // refuses a rank of another epoch or pair.
+  // Returns the TLS identity of a dialing rank. The identity names the epoch and both ends, so that
+  // TLS refuses a rank of another epoch or pair.
   std::string IdentityOf(int32_t from, int32_t to) const {
     return "quire ranks, scheduler " + std::to_string(group_.scheduler_incarnation) + ", epoch " +
            std::to_string(group_.group_epoch) + ", from " + std::to_string(from) + " to " +
@@ -233,7 +233,7 @@ class PeerListener::Gathering {
         *is_known &&
         neighbour.way.SendAll(std::as_bytes(std::span(&hello, 1)), MemoryFor(neighbour));
     if (!neighbour.has_said_hello) {
-      // The peer is gone, not yet in this epoch, or not a rank. It is dialed again.
+      // The peer is gone, not yet in this epoch, or not a rank. The next call of Dial tries again.
       neighbour.way.Close();
     }
     return neighbour.has_said_hello;
@@ -258,7 +258,7 @@ class PeerListener::Gathering {
     }
   }
 
-  // Makes memory to share with a neighbour on this host, and maps it as neighbour.channel. The
+  // Makes memory to share with a neighbor on this host, and maps it as neighbour.channel. The
   // returned file is not open if the two ranks cannot share memory.
   FileDescriptor MemoryFor(Neighbour& neighbour) const {
     neighbour.channel.reset();
@@ -273,8 +273,8 @@ class PeerListener::Gathering {
     return memory;
   }
 
-  // Accepts at most kMaxStrangers connections a call, so that each stranger is read before another
-  // one replaces it.
+  // Accepts at most kMaxStrangers connections a call. Otherwise a crowd of connections could
+  // replace every stranger before Recognise reads from it.
   void AcceptStrangers() {
     for (size_t i = 0; i < kMaxStrangers; ++i) {
       RankConnection way = {.socket = FileDescriptor(::accept4(
@@ -295,8 +295,9 @@ class PeerListener::Gathering {
     }
   }
 
-  // Returns the oldest stranger that has not shown the secret, so that a crowd of strangers does
-  // not drive out a rank with a slow handshake. If all have shown it, returns the oldest stranger.
+  // Returns the oldest stranger that has not proved that it has the secret. If all have proved it,
+  // returns the oldest stranger. So a crowd of strangers does not drive out a rank with a slow
+  // handshake.
   std::vector<Stranger>::iterator OldestUnproven() {
     const auto found = std::ranges::find_if(strangers_, [](const Stranger& stranger) {
       return stranger.way.tls == nullptr || !stranger.way.tls->has_shown_secret();
@@ -314,7 +315,8 @@ class PeerListener::Gathering {
     return identities;
   }
 
-  // Turns a stranger with a right hello into a neighbour. Closes a stranger with a wrong hello.
+  // If the stranger's hello is that of a neighbor, gives the connection to the neighbor. Closes a
+  // stranger with a wrong hello. Does nothing while the hello is incomplete.
   void Recognise(Stranger& stranger) {
     std::optional<bool> read = stranger.way.ShakeHands();
     if (read.value_or(false)) {
@@ -335,8 +337,8 @@ class PeerListener::Gathering {
     stranger.way.Close();
   }
 
-  // Gives the stranger's connection to the neighbour. Replaces the neighbour's earlier connection
-  // if the rank has dialed again.
+  // Gives the stranger's connection to the neighbor. Replaces the neighbor's earlier connection if
+  // the rank has dialed again.
   bool Welcome(Stranger& stranger, Neighbour& neighbour) const {
     std::unique_ptr<SharedChannel> channel;
     if (stranger.memory.is_open()) {

@@ -1,13 +1,14 @@
 // PeerListener connects the ranks of a group. In each pair the lower rank dials and the higher rank
-// accepts. Both have the epoch's secret, which the scheduler gave only to ranks of the group. A
-// connection that does not show the secret is closed. Over TCP the secret is the key of the
-// encryption and is never sent (TlsChannel). On a Unix socket, in a folder of one user, the dialing
-// rank sends the secret, together with the memory that both ranks then share.
+// accepts. Both ranks have a secret, which the scheduler gave only to ranks of the group. Each
+// epoch (one membership of the group) has a new secret. A connection whose dialing end does not
+// prove that it has the secret is closed. Over TCP the secret is the key of the encryption and is
+// never sent (TlsChannel). On a Unix socket, in a folder of one user, the dialing rank sends the
+// secret, together with the memory that both ranks then share.
 //
 // A neighbor is a rank to which this rank connects. A stranger is an accepted connection that has
 // not yet proved to be a neighbor's. At most 64 strangers are served at a time. A further stranger
-// replaces the oldest one that has not shown the secret, so that strangers cannot keep a rank out.
-// Connect closes the remaining strangers when it returns.
+// replaces the oldest stranger that has not proved that it has the secret. Otherwise 64 idle
+// connections could keep a rank out. Connect closes the remaining strangers when it returns.
 //
 // Thread safety: one caller at a time (the executor thread), except for rendezvous, waits_for_rank,
 //                Abort and num_aborts.
@@ -40,7 +41,7 @@ struct GroupMembership {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   std::string secret;                   // kGroupSecretBytes bytes, equal on all ranks
-  std::vector<std::string> rendezvous;  // addresses of all ranks; a power of two of them
+  std::vector<std::string> rendezvous;  // addresses of all ranks; their number is a power of two
 };
 
 inline constexpr size_t kGroupSecretBytes = 32;
@@ -48,9 +49,9 @@ inline constexpr size_t kGroupSecretBytes = 32;
 class PeerListener {
  public:
   // Listens on a Unix socket. Replaces a file at the path unless a process listens there; the
-  // destructor removes the file. `num_sharers`: how many ranks share this process's CPUs. A waiting
-  // rank spins before it sleeps only if this process can use at least `num_sharers` CPUs, and at
-  // least as many CPUs as the group has ranks with a Unix socket.
+  // destructor removes the file. `num_sharers`: how many ranks share the CPUs that this process may
+  // use. A waiting rank spins before it sleeps only if these CPUs are enough: at least num_sharers,
+  // and at least one for each rank of the group with a Unix socket.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path,
                                                               int32_t num_sharers);
   // Listens on TCP at an address of this machine, such as "10.0.0.3" or "::1". Port 0 takes any
@@ -65,10 +66,10 @@ class PeerListener {
   // The address that other ranks dial: "unix:/path" or "tcp:host:port".
   const std::string& rendezvous() const { return rendezvous_; }
 
-  // Connects to the neighbors of the rank, which call Connect at about the same time. Returns when
-  // all neighbors are connected, after `timeout_ns`, or on Abort. `num_aborts`: the value of
-  // num_aborts() when the caller decided to connect. An Abort between that time and this call ends
-  // the call, too.
+  // Connects to the neighbors of the rank, which must call Connect at about the same time. Returns
+  // when all neighbors are connected, after `timeout_ns`, or on Abort. `num_aborts`: the value of
+  // num_aborts() when the caller decided to connect. An Abort after that moment ends the call, even
+  // if Abort was called before Connect.
   absl::StatusOr<std::shared_ptr<Communicator>> Connect(const GroupMembership& group,
                                                         int64_t timeout_ns,
                                                         uint64_t num_aborts);

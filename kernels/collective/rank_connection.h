@@ -17,22 +17,24 @@ namespace quire {
 
 struct RankConnection {
   FileDescriptor socket;
-  std::unique_ptr<TlsChannel> tls;  // over TCP, else null
+  std::unique_ptr<TlsChannel> tls;  // null if the socket is not TCP
 
   void Close();
 
-  // Returns whether the handshake succeeded, or nullopt while it is under way. True without TLS.
+  // Returns whether the handshake succeeded, or nullopt while it is under way. Without TLS, returns
+  // true.
   std::optional<bool> ShakeHands() const;
 
-  // Reads the rest of `expected`, of which *num_read bytes were read before, and a file if one
-  // comes with the bytes (fd_passing.h). Returns true when all bytes are read, false if the
-  // connection has ended, nullopt while bytes are missing. REQUIRES, also for SendAll: the
+  // Reads the rest of `expected`, of which *num_read bytes were read before. Stores a file that
+  // comes with the bytes in *memory (fd_passing.h). Returns true when all bytes are read, false if
+  // the connection has ended, nullopt while bytes are missing. REQUIRES, also for SendAll: the
   // handshake is done.
   std::optional<bool> ReadRest(std::span<std::byte> expected,
                                size_t* num_read,
                                FileDescriptor* memory) const;
-  // Returns false if the connection is broken or the socket's buffer has too little room. The
-  // buffer of a new socket is empty, so that a short message fits.
+  // Without TLS, passes `memory`, if it is open, with the bytes. Returns false if the connection is
+  // broken or the socket's buffer has too little room. A short message fits into the empty buffer
+  // of a new socket.
   bool SendAll(std::span<const std::byte> bytes, const FileDescriptor& memory = {}) const;
 
  private:

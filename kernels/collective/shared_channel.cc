@@ -19,12 +19,12 @@
 namespace quire {
 namespace {
 
-// Upper bound on a spin. Ranks with a core each seldom wait longer for each other, and most waits
-// are shorter than going to sleep and waking up.
+// Upper bound on a spin. If each rank has a core, ranks seldom wait longer for each other. Most
+// waits are shorter than the time to go to sleep and wake up.
 constexpr int64_t kSpinNanos = kNanosPerMilli;
 // Upper bound on successive waits without a spin. A spin in vain suggests that the other rank needs
-// this core. So 1 wait sleeps without a spin after the first spin in vain, then 2 waits after the
-// next spin in vain, then 4, 8, ...
+// this core. So after the first spin in vain, the next wait sleeps without a spin. After the second
+// one, the next 2 waits do so, then 4, 8, ...
 constexpr int32_t kMaxSleepsAfterSpin = 64;
 // Upper bound on a sleep, after which the caller looks whether the other process lives.
 constexpr int64_t kLookNanos = 2 * kNanosPerMilli;

@@ -1,10 +1,10 @@
-// SharedChannel is the memory that two ranks of one host share: a ring of bytes each way, and a
-// futex word on which each side sleeps.
+// SharedChannel is the memory that two ranks of one host share. It has a ring of bytes for each
+// direction and, for each side, a futex word on which the side sleeps.
 //
 // The memory is an unnamed file. One side creates it with its size sealed; the other side gets it
 // over the socket (fd_passing.h) and maps it only with that size and seal. So neither side can
 // truncate the mapping of the other side. The memory does not show that a side has died. So the
-// caller checks the socket, at least each time Wait returns kNothing.
+// caller must check the socket, at least each time Wait returns kNothing.
 //
 // Thread safety: one caller at a time; Close, is_closed and is_closed_by_other from any thread.
 // Cost:          two rings of kSharedRingBytes, allocated from the start. Send and Release make no
@@ -34,15 +34,15 @@ class SharedChannel {
   // Creates the memory of a channel. The result is not open if the system refuses the memory.
   static FileDescriptor CreateMemory();
   // Returns null if the file is not a channel's memory. `spins`: whether Wait spins before it
-  // sleeps, which is meant for ranks that have a core each. After a spin in vain, the next waits do
-  // not spin, since other threads may need the core.
+  // sleeps; pass true only if each rank has a CPU core of its own. After a spin in vain, the next
+  // waits do not spin, since other threads may need the core.
   static std::unique_ptr<SharedChannel> Map(const FileDescriptor& memory, Side side, bool spins);
   ~SharedChannel();
   SharedChannel(const SharedChannel&) = delete;
   SharedChannel& operator=(const SharedChannel&) = delete;
 
-  // As RingWriter::Write, RingReader::Peek and RingReader::Release. Send and Release wake the other
-  // side if it waits for data or room.
+  // Send is RingWriter::Write, and Peek and Release are those of RingReader. Send wakes the other
+  // side if it waits for data, and Release if it waits for room.
   std::optional<size_t> Send(std::span<const std::byte> bytes);
   std::optional<std::span<const std::byte>> Peek(size_t max_bytes) const;
   void Release(size_t num_bytes);

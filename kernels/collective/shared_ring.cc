@@ -8,15 +8,15 @@
 namespace quire {
 namespace {
 
-// Returns the distance from `behind` to `ahead`, or nullopt if it is impossible in a ring of this
-// size.
+// Returns the distance from counter `behind` to counter `ahead`, or nullopt if the distance is
+// impossible in a ring of this size.
 std::optional<size_t> Distance(uint64_t behind, uint64_t ahead, size_t ring_bytes) {
   const uint64_t distance = ahead - behind;  // huge if the counters are out of order
   return distance > ring_bytes || distance % kRingLineBytes != 0 ? std::nullopt
                                                                  : std::optional<size_t>(distance);
 }
 
-// Bytes from `place` to the end of the ring.
+// Returns the number of bytes from the ring's byte at counter `place` to the end of the ring.
 size_t RunLength(uint64_t place, size_t ring_bytes) {
   return ring_bytes - (place & (ring_bytes - 1));
 }

@@ -1,13 +1,13 @@
 // RingWriter and RingReader are the two ends of a byte ring in memory that two processes share.
 //
 // The other process is not trusted: each end keeps its own position in private memory and reads
-// only the other end's counter. An impossible counter is reported, and no byte outside the ring
-// is touched.
+// only the other end's counter. An end that reads an impossible counter reports it, and touches no
+// byte outside the ring.
 //
 // Messages begin at multiples of kRingLineBytes, so that the numbers in a message are aligned.
-// Messages are written and read in pieces of whole lines, except that the last piece may fill its
-// last line in part: writer and reader both skip the rest of that line. So the reader must know the
-// size of each message.
+// Messages are written and read in pieces of whole lines of kRingLineBytes. Only the last line of a
+// message may be partly filled; writer and reader both skip the rest of that line. So the reader
+// must know the size of each message.
 //
 // Thread safety: one thread per end.
 // Source:        Lamport 1983, "Specifying concurrent program modules": one reader, one writer.
@@ -38,10 +38,10 @@ class RingWriter {
   RingWriter(RingCounters& counters, std::span<std::byte> ring)
       : counters_(counters), ring_(ring) {}
 
-  // Returns the free bytes, or nullopt if the reader's counter is impossible.
+  // Returns the number of free bytes, or nullopt if the reader's counter is impossible.
   std::optional<size_t> Room() const;
-  // Copies as much of `bytes` as fits contiguously: all of it, or whole lines. Returns the number
-  // of bytes copied, or nullopt if the reader's counter is impossible.
+  // Copies as much of `bytes` as fits contiguously: all of `bytes`, or whole lines. Returns the
+  // number of bytes copied, or nullopt if the reader's counter is impossible.
   std::optional<size_t> Write(std::span<const std::byte> bytes);
 
  private:
@@ -56,7 +56,7 @@ class RingReader {
   RingReader(RingCounters& counters, std::span<const std::byte> ring)
       : counters_(counters), ring_(ring) {}
 
-  // Returns the bytes to read, or nullopt if the writer's counter is impossible.
+  // Returns the number of bytes that can be read, or nullopt if the writer's counter is impossible.
   std::optional<size_t> Available() const;
   // Returns at most `max_bytes` contiguous bytes, valid until Release, or nullopt if the writer's
   // counter is impossible.

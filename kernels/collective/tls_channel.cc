@@ -114,8 +114,8 @@ struct TlsChannel::Callbacks {
     return command == BIO_CTRL_FLUSH ? 1 : 0;
   }
 
-  // Returns null if the library fails. The methods are never freed, since connections may outlive
-  // main.
+  // Returns null if the library fails. The methods are never freed, since connections may still
+  // exist when main returns.
   static const BIO_METHOD* Methods() {
     static const BIO_METHOD* const methods = [] {
       BIO_METHOD* made =
@@ -193,7 +193,7 @@ std::unique_ptr<TlsChannel> TlsChannel::Create(int socket, const Settings& setti
   QUIRE_CHECK(::SSL_set_ex_data(ssl, kChannelIndex, channel.get()) == 1);
   if (dials) {
     ::SSL_set_connect_state(ssl);
-    // Calls RefuseCertificate; else the dialing end would accept any certificate.
+    // Makes the library call RefuseCertificate; else the dialing end would accept any certificate.
     ::SSL_set_verify(ssl, SSL_VERIFY_PEER, nullptr);
   } else {
     ::SSL_set_accept_state(ssl);
@@ -222,9 +222,9 @@ TlsChannel::Progress TlsChannel::ShakeHands() {
   return Progress::kDone;
 }
 
-// At the accepting end, becomes true when this end has verified the key's binder. At the dialing
-// end, becomes true when the other end has chosen the key: without the secret, the other end could
-// not continue the handshake.
+// At the accepting end, becomes true when this end has verified the PSK binder, a MAC with the
+// secret (RFC 8446, 4.2.11.2). At the dialing end, becomes true when the other end has chosen the
+// PSK: without the secret, the other end could not continue the handshake.
 bool TlsChannel::has_shown_secret() const { return ::SSL_session_reused(ssl_.get()) == 1; }
 
 std::optional<size_t> TlsChannel::Send(std::span<const std::byte> bytes) {

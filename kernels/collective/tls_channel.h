@@ -3,25 +3,25 @@
 // connection has a fresh X25519 exchange, so that a secret that leaks later does not decrypt
 // recorded bytes. Certificates are refused; there are no tickets, no early data, no renegotiation.
 //
-// The dialing end shows an identity in plain text. The identity names both ranks and the epoch, so
-// that a rank is connected neither to itself nor to a rank of another epoch (RFC 9257, 4). All
-// ranks have the same secret: they trust each other, and prove only that they belong to the group.
+// The dialing end shows an identity in plain text. The identity names both ranks and the epoch. So
+// a rank is connected neither to itself nor to a rank of another epoch (RFC 9257, 4). All ranks
+// have the same secret: they trust each other, and prove only that they belong to the group.
 //
 // No function waits. Bytes that the socket does not take stay in a buffer. TLS never waits for
 // that buffer, not even to change keys, else two ends that only send could deadlock. The caller
 // owns the socket, and may poll it, peek at its state and shut it down from any thread.
 //
 // A closing end sends no close_notify. Ranks know how many bytes are to come. If a connection
-// closes before all have come, they treat the link as broken, so an attacker who truncates a
-// connection can only break it.
+// closes before all bytes have come, the ranks treat the link as broken. So an attacker who cuts a
+// connection can only break the link.
 //
 // Thread safety: one caller at a time.
 // Errors:        a failure is final: the other end lacks the secret, has closed, or its bytes were
-//                altered on the way. The caller closes the socket.
+//                altered on the way. The caller must close the socket.
 // Cost:          one round trip and two X25519 operations at each end; the accepting end refuses a
 //                peer without the secret before these operations. Then, for each byte, the cipher
 //                and up to three copies at each end; on the wire 22 more bytes for each 16 KiB.
-//                About 100 KiB of memory; half of that before the peer shows the secret.
+//                About 100 KiB of memory; half of that before the peer proves its secret.
 // Source:        RFC 8446, 4.2.11 (PSK), 5.5 (limits on keys); RFC 9257 (external PSKs).
 #ifndef QUIRE_KERNELS_COLLECTIVE_TLS_CHANNEL_H_
 #define QUIRE_KERNELS_COLLECTIVE_TLS_CHANNEL_H_
@@ -41,23 +41,23 @@ namespace quire {
 
 class TlsChannel {
  public:
-  // Far below the 2^24.5 full records that AES-GCM allows under one key.
+  // Number of records sent with one key. RFC 8446 allows 2^24.5 full records with AES-GCM.
   static constexpr int64_t kMaxRecordsPerKey = int64_t{1} << 20;
   // Upper bound on the bytes of a handshake, ten times what a rank sends.
   static constexpr size_t kMaxHandshakeBytes = size_t{4} << 10;
 
   struct Settings {
     std::string_view secret;
-    // At the dialing end one identity, which this end shows. At the accepting end all identities
-    // that this end accepts.
+    // For Dial, the one identity that this end shows. For Accept, all identities that this end
+    // accepts.
     std::vector<std::string> identities;
     int64_t max_records_per_key = kMaxRecordsPerKey;
   };
 
   enum class Progress : uint8_t { kGoesOn, kDone, kFailed };
 
-  // Whether the TLS library offers TLS 1.3 with this cipher and key exchange. The library's
-  // configuration may exclude them.
+  // Whether the TLS library offers TLS 1.3 with AES-128-GCM and X25519. The library's configuration
+  // may exclude them.
   static bool IsPossible();
   // `socket` is connected, and stays open while the object is used. REQUIRES: IsPossible.
   static std::unique_ptr<TlsChannel> Dial(int socket, const Settings& settings);
@@ -69,8 +69,8 @@ class TlsChannel {
   // Advances the handshake by the bytes that have come. Call ShakeHands again when more bytes have
   // come.
   Progress ShakeHands();
-  // Whether the other end has shown the secret. Also true if the other end replays messages of an
-  // end that has the secret. Becomes true before the handshake is done.
+  // Whether the other end has proved that it has the secret. Becomes true before the handshake is
+  // done, and also if the other end replays recorded messages of an end that has the secret.
   bool has_shown_secret() const;
 
   // REQUIRES, also for Receive: ShakeHands has returned kDone. Returns how many bytes were taken,

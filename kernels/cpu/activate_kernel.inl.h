@@ -35,8 +35,8 @@ struct ActivateKernel {
   };
 
   struct Gelu {
-    // Returns 0.5 x erfc(-x / sqrt(2)). For z >= 0 and t = 1 / (1 + z / 2), erfc(z) = t exp(p(t) -
-    // z^2) with a polynomial p that was fitted to ln(erfcx(z) / t) for z in [0, 7].
+    // Returns 0.5 x erfc(-x / sqrt(2)). For z >= 0, erfc(z) = t exp(p(t) - z^2) with
+    // t = 1 / (1 + z / 2). The polynomial p was fitted to ln(erfcx(z) / t) for z in [0, 7].
     static Vec Apply(Vec x) {
       const Vec z = S::Mul(S::Max(S::Sub(S::Zero(), x), x), S::Broadcast(0.707106781F));
       const Vec one = S::Broadcast(1.0F);

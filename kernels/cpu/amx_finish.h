@@ -1,8 +1,9 @@
-// Finish turns the sums of tiles into results. It adds the segments' sums and the bias. Then it
-// writes the results to y, or activates them and stores them as the input of the next product.
+// Finish turns tiles of sums into results of a product (linear_amx.cc). It adds the sums of the
+// segments (LinearSource::num_segments) and the bias. Then it writes the results to y, or activates
+// them and stores them as the input of the next product.
 //
-// The vector unit does this work. The unit is idle while tiles are multiplied, so the work is
-// deferred: each step of the next product finishes a few rows.
+// Vector instructions do this work. The CPU's vector unit is idle while tiles are multiplied, so
+// the work is deferred: while the next tiles are multiplied, each step also finishes a few rows.
 //
 // Thread safety: a Finish belongs to one thread.
 #ifndef QUIRE_KERNELS_CPU_AMX_FINISH_H_
@@ -34,7 +35,7 @@ struct Sink {
   int64_t tile_rows = 0;
 };
 
-// The rows of one unit (amx_products.h) that are not finished yet.
+// Deferred work on the rows of one Unit, which is four tiles of sums (amx_products.h).
 struct Finish {
   using Rows = void (*)(const Finish& finish, int64_t begin, int64_t end);
   Rows run = nullptr;
@@ -48,7 +49,7 @@ struct Finish {
   int64_t end = 0;
   int64_t rows_per_step = 0;
 
-  // Spreads the unfinished rows over the next `steps` steps.
+  // Spreads the unfinished rows over the next `steps` calls of Step.
   void Spread(int64_t steps) { rows_per_step = (end - next + steps - 1) / steps; }
   void Step() {
     if (next < end) {
@@ -64,9 +65,9 @@ struct Finish {
     }
   }
 
-  // Returns the sums of row r in the first tile of sums that has this row. The row's other columns
-  // are in the following tiles. With two tiles of rows, each has two tiles of sums; a single tile
-  // of rows has all four.
+  // Returns the first sum of row r. A unit has four tiles of sums: two for each of two blocks of 16
+  // rows, or all four for one block of 16 rows. The columns of a row continue in the next tile of
+  // its block.
   template <int kRowTiles>
   const float* RowOfSums(int64_t r) const {
     return kRowTiles == 2 ? sums + r / AmxTile::kRows * 2 * AmxTile::kFloats +
@@ -124,8 +125,8 @@ void OutputRows(const Finish& f, int64_t begin, int64_t end) {
 // functions of ActivateKernel<SimdAvx512> with other sources.
 struct FinishSimd : SimdAvx512 {};
 
-// Tiles of sums 0 and 1 hold gate and up of the same rows and columns; tiles 2 and 3 hold the next
-// pair.
+// Tiles of sums 0 and 1 hold gate and up of the same rows and columns. Tiles 2 and 3 hold gate and
+// up of the next 16 rows if kRowTiles == 2, else of the next 16 columns.
 template <typename Function, int kRowTiles>
 void ActivateRows(const Finish& f, int64_t begin, int64_t end) {
   const int64_t width = f.sink->weight->out_features() / 2;

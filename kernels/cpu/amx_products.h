@@ -1,5 +1,6 @@
 // The inner loops of linear_amx.cc. A loop computes four tiles of sums at a time: from two tiles
-// of rows and two of columns, or from one tile of rows and four of columns.
+// of rows of x and two tiles of columns of the weights, or from one tile of rows and four of
+// columns.
 //
 // Thread safety: tiles belong to the thread that has configured them.
 #ifndef QUIRE_KERNELS_CPU_AMX_PRODUCTS_H_
@@ -18,25 +19,25 @@
 namespace quire {
 namespace {
 
-// A panel has the columns of one tile. A strip consists of kStripTiles panels that are computed
-// together.
+// A panel of packed weights (packed_linear.h) has the columns of one tile. A strip consists of
+// kStripTiles panels that are computed together.
 inline constexpr int64_t kStripTiles = 4;
 inline constexpr int64_t kStripColumns = kStripTiles * AmxTile::kColumns;
 inline constexpr int64_t kTileBytes = AmxTile::kDepth * AmxTile::kColumns * sizeof(BFloat16);
 
-// A range of k, counted in tiles.
+// A range of k (the input dimension), counted in tiles of 32 values.
 struct DepthRange {
   int64_t begin = 0;
   int64_t end = 0;
 };
 
-// Prefetches the same part of each panel of a strip of weights, `lines` cache lines per step.
+// Prefetches weights: of each panel of a strip, the part with one and the same range of k.
 struct Ahead {
   const std::byte* at = nullptr;  // next line to prefetch
-  int64_t lines = 0;
-  int64_t part_lines = 0;  // cache lines of one panel's part
+  int64_t lines = 0;              // cache lines that a call of Fetch prefetches
+  int64_t part_lines = 0;         // cache lines of one panel's part
   int64_t panel_bytes = 0;
-  int64_t left = 0;  // lines left of the present panel's part
+  int64_t left = 0;  // lines of the present panel's part that are not prefetched yet
 
   void Fetch() {
     for (int64_t line = 0; line < lines; ++line, at += AmxTile::kRowBytes) {
@@ -50,7 +51,8 @@ struct Ahead {
   }
 };
 
-// Prefetches rows_per_step rows of outputs per step. Else storing sums would wait for cache lines.
+// Prefetches the rows of y to which sums will be written. Else the writes would wait for cache
+// lines. A call of Fetch prefetches rows_per_step rows.
 struct Outputs {
   const float* at = nullptr;  // next row to prefetch
   int64_t row_floats = 0;     // floats from row to row
@@ -67,7 +69,7 @@ struct Outputs {
   }
 };
 
-// Four tiles of sums that are computed together. x and w point to the sums' operands at k = 0.
+// Four tiles of sums that are computed together. x and w point to the operands at k = 0.
 struct Unit {
   const BFloat16* x[2];
   const std::byte* w[kStripTiles];
@@ -101,8 +103,8 @@ inline void StoreSums(float* rest) {
   _tile_stored(3, rest + 3 * AmxTile::kFloats, AmxTile::kRowBytes);
 }
 
-// Multiplies two tiles of rows by two of columns. Sums 0 and 1 belong to the first tile of rows,
-// sums 2 and 3 to the second. Each step also finishes some rows of an earlier product.
+// Multiplies two tiles of rows by two of columns. Tiles of sums 0 and 1 belong to the first tile of
+// rows, 2 and 3 to the second. Each step also does some of the deferred work on earlier sums.
 inline void Multiply2x2(
     const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs, Finish& earlier) {
   const BFloat16* x0 = unit.x[0] + k.begin * unit.x_step;

@@ -1,4 +1,5 @@
-// TileRegisters configures the tile registers of AMX. For sources that are compiled for AMX.
+// TileRegisters configures the tile registers of AMX. Include this header only from sources that
+// are compiled for AMX.
 //
 // A tile has 16 rows of 64 bytes; a tile of sums has 16 rows and 16 columns of fp32. One TDPBF16PS
 // instruction multiplies 16 rows of 32 bf16 numbers by 16 columns of 32 bf16 numbers, and adds the
@@ -56,7 +57,8 @@ class TileRegisters {
 
 // The vector unit falls asleep after half a microsecond of tile instructions alone. Storing sums
 // then waits a quarter of a microsecond until the unit wakes up: a fifth of a product's time,
-// measured on a Xeon of 2024. One vector instruction a step keeps the unit awake.
+// measured on a Xeon of 2024. This one vector instruction, called in each step of a loop of tile
+// instructions, keeps the unit awake.
 inline void KeepVectorUnitAwake() {
   __m512 zero = _mm512_setzero_ps();
   asm volatile("vaddps %0, %0, %0" : "+v"(zero));

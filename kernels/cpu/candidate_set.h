@@ -3,8 +3,9 @@
 // reaches a given mass (the sum of weights).
 //
 // A token is likelier if its logit is greater or, among equal logits, its id is lower. A cut
-// distributes the candidates over buckets of equal width in (max logit - logit) / temperature, and
-// sorts only the bucket where the limit falls, so that a cut is O(n) for flat distributions too.
+// distributes the candidates over buckets of equal width in (max logit - logit) / temperature. It
+// sorts only the bucket in which k or the mass is reached, so that a cut is O(n) for flat
+// distributions too.
 //
 // Thread safety: one thread at a time. Owns nothing; see CandidateMemory.
 #ifndef QUIRE_KERNELS_CPU_CANDIDATE_SET_H_
@@ -30,7 +31,7 @@ struct CandidateMemory {
   TokenId* ids = nullptr;              // [n]
   float* logits = nullptr;             // [n]
   float* weights = nullptr;            // [n], exp((logit - max) / temperature)
-  int32_t* border = nullptr;           // [n], scratch for the bucket where the limit falls
+  int32_t* border = nullptr;           // [n], scratch for the bucket that a cut sorts
   CandidateBucket* buckets = nullptr;  // [kCandidateBuckets], scratch
 };
 
@@ -43,7 +44,8 @@ class CandidateSet {
   double TotalMass() const;
 
   void KeepLikeliest(int64_t count);
-  // Keeps the smallest set of likeliest tokens that reaches `mass`, but at least one token.
+  // Keeps the smallest set of likeliest tokens whose weights add up to at least `mass`. Keeps at
+  // least one token.
   void KeepMass(double mass);
 
   // Returns the first token, in id order, at which the running sum of weights exceeds u * total.

@@ -67,7 +67,7 @@ class CpuBackend final : public HostBackend {
   uint64_t progress() const override { return team_.progress(); }
 
  protected:
-  // Copies on several threads, because one does not saturate the memory bus.
+  // Copies on several threads, because one thread does not saturate the memory bus.
   void Transfer(const BlockTransferParams& params) override {
     team_.ParallelFor(
         static_cast<int64_t>(params.blocks.size()),

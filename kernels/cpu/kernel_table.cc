@@ -88,9 +88,9 @@ constexpr KernelTable kPortable = {
 };
 
 #if defined(__x86_64__)
-// In order of preference. amx and avx512bf16 differ from avx512 only for bf16 weights and a bf16 KV
-// cache. They round the other factor of a product to bf16 too, which loses no more precision than
-// the rounding of the weights or of the cache.
+// All tables, in order of preference. amx and avx512bf16 differ from avx512 only for bf16 weights
+// and a bf16 KV cache: they round the other factor of a product to bf16 too. This rounding loses no
+// more precision than that of the weights or of the cache.
 constexpr KernelTable kTables[] = {Amx(), Avx512Bf16(), kAvx512, kAvx2, kPortable};
 #else
 constexpr KernelTable kTables[] = {kPortable};

@@ -1,20 +1,21 @@
 // Linear computes y = x W^T + bias in a fixed order of summation. k is the input dimension. Each
-// output is a sum over k, ascending, in one fp32 accumulator. If k is cut into segments
+// output is a sum over k, in ascending order, in one fp32 accumulator. If k is cut into segments
 // (LinearSource::num_segments), each segment has such a sum, and the sums are added as
 // ((0+1)+(2+3))+((4+5)+(6+7)). The bias is added last. Neither the number of rows nor the number of
 // threads changes a bit of the result.
 //
-// The weights must come from CpuPackedLinear::Pack with the PanelShape of the same path.
+// REQUIRES: the weights come from CpuPackedLinear::Pack with the PanelShape of the same instruction
+// set (below).
 //
 // LinearAvx512Bf16 rounds activations to bf16 (to nearest even) and multiplies them by bf16 weights
 // with the bf16 dot-product instruction, at twice the rate of LinearAvx512. For weights of other
 // types it calls LinearAvx512. The order of summation is fixed too; within a pair of k, the
 // instruction defines the order.
 //
-// LinearAmx does the same with the tile instructions of AMX (TDPBF16PS), in this order: for every
-// 32 values of k, one sum adds the products of even k and another sum those of odd k, each by
-// fused multiply-adds in ascending order. Then even + odd is added to the accumulator. Denormals
-// count as zero. A single row uses the same instructions as many rows.
+// LinearAmx does the same with the tile instructions of AMX (TDPBF16PS), in this order. For every
+// 32 values of k, one sum adds the products of even k, and another sum the products of odd k. Both
+// use fused multiply-adds, in ascending order. Then even + odd is added to the accumulator.
+// Denormals count as zero. A single row uses the same instructions as several rows.
 //
 // MlpAmx computes a gated MLP without writing the sums of gate and up to memory: it activates and
 // rounds these sums in the cache, as the input of the next product. Returns false, without effect,

@@ -28,11 +28,11 @@ namespace {
 static_assert(AmxTile::kDepth == kAmxPanel.bf16_group);
 static_assert(AmxTile::kColumns == kAmxPanel.bf16_panel);
 
-// Parameters that all tasks of one call share. Depths are ranges of k, counted in tiles of 32
+// Parameters that all tasks of one call share. A depth is a length along k, counted in tiles of 32
 // values.
 struct Job : Sink {
   const BFloat16* x = nullptr;  // [row tiles][depth][tile_rows][32]
-  int64_t num_strips = 0;       // strips to compute; with activation, strips of gate only
+  int64_t num_strips = 0;       // strips to compute; if `activated` is set, strips of gate only
   int64_t row_tiles = 0;
   int64_t segment_depth = 0;
   int64_t depth = 0;
@@ -56,7 +56,8 @@ struct Task {
   Finish earlier;           // deferred work on the previous unit's sums
 };
 
-// Returns the prefetch of a unit's outputs, spread over the unit's last `steps` steps.
+// Returns a prefetcher of the rows of y to which the unit's sums will be written. The prefetches
+// are spread over the unit's last `steps` steps.
 template <int kRowTiles>
 Outputs OutputsOf(const Job& job, const Unit& unit, int64_t steps) {
   const int64_t row_floats = job.weight->out_features();
@@ -111,8 +112,8 @@ void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead, F
                          : Multiply1x4<false>(unit, {k, end}, ahead, outputs, earlier);
     }
     earlier.Flush();
-    // A segment with an even index is not merged yet: its sums are stored where the next segment's
-    // merge reads them.
+    // The sums of a segment with an even index wait for those of the next segment: they are stored
+    // where that segment's merge reads them.
     const bool waits = end == segment_end && segment % 2 == 0 && end < job.depth;
     StoreSums(unit.rest + (waits ? kUnitFloats : 0));
     if (end == segment_end && !waits) {
@@ -122,12 +123,12 @@ void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead, F
   }
 }
 
-// Returns the weights of the strip's first panel, from k on.
+// Returns the weights of the strip's first panel, from k on. k is counted in tiles of 32 values.
 const std::byte* StripWeights(const Job& job, int64_t strip, int64_t k) {
   return job.weight->panel_data(strip * kStripTiles) + k * kTileBytes;
 }
 
-// Returns the prefetch of the weights that are needed after strip s. The prefetch is spread over
+// Returns a prefetcher of the weights that are needed after strip s. The prefetches are spread over
 // `units` units, so that memory stays busy. `offset` is 0, or job.num_strips to prefetch strips of
 // up instead of gate.
 Ahead ChooseAhead(
@@ -240,7 +241,7 @@ void ChooseBlocks(Job& job) {
   most = is_whole && most < kMaxRowTiles ? most : kMaxRowTiles;
   const int64_t blocks = (job.row_tiles + most - 1) / most;
   const int64_t even = (job.row_tiles + blocks - 1) / blocks;
-  // An even number of row tiles if possible, because row tiles are computed in pairs.
+  // Chooses an even number of row tiles if possible, because row tiles are computed in pairs.
   job.row_tiles_per_block = even + 1 <= most ? even + even % 2 : even;
   job.piece_depth = job.depth;
   if (is_whole || job.row_tiles == 1) {
@@ -330,8 +331,8 @@ const BFloat16* RoundInput(const float* x, const Job& job, ThreadTeam& team) {
 
 // Returns a job that still lacks x, the destination of the sums, and the sizes that Run chooses.
 Job JobFor(const CpuPackedLinear& weight, int64_t num_rows) {
-  // One slot for the sums of an unfinished segment, and three for the levels of a tree over eight
-  // segments.
+  // A slot holds the sums of one unit. One slot is for an unfinished segment, and three slots are
+  // for finished segments that wait for their partners in a tree over eight segments.
   constexpr int64_t kSlots = 4;
   Job job;
   job.weight = &weight;
@@ -383,8 +384,8 @@ bool MlpAmx(const MlpParams& params, ThreadTeam& team) {
                          params.width % kStripColumns == 0 &&
                          out.segment_length() % AmxTile::kDepth == 0;
   // A single tile of rows is refused: the separate operations, which read one strip of weights at a
-  // time, are faster. The activated rows are rounded to bf16 and padded to whole tiles. They fit
-  // into the memory of params.activated, which has room for the rows in fp32.
+  // time, are faster. The activated rows, rounded to bf16 and padded to whole tiles, fit into
+  // params.activated, which has room for the rows in fp32.
   if (!has_shape || in.dtype() != DType::kBF16 || out.dtype() != DType::kBF16 ||
       params.num_tokens <= AmxTile::kRows) {
     return false;

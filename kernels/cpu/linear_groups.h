@@ -1,6 +1,6 @@
-// ChoosePanelGroups divides the panels of a linear layer into tasks: a task is a block of rows
-// times a group of panels. The division decides which thread computes an output, and changes no
-// bit. All instruction sets use the same rule.
+// ChoosePanelGroups divides a linear layer into tasks. A task computes the outputs of one block of
+// rows in one group of panels (runs of columns, packed_linear.h). The division decides which thread
+// computes an output, and changes no bit of it. All instruction sets use the same rule.
 //
 // Thread safety: a free function.
 #ifndef QUIRE_KERNELS_CPU_LINEAR_GROUPS_H_

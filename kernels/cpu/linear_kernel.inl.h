@@ -1,11 +1,12 @@
 // LinearKernel is the linear layer as a template over a Simd struct and an Operand policy per
 // weight type. linear.h has the contract.
 //
-// Structure: a task is a block of rows of x times a group of panels. The range of k is cut into
-// pieces; a piece lies within one segment. For each piece and panel, tiles of up to kTileRows rows
-// keep their sums in registers. Between the pieces of one segment the sums are kept in y. The sum
-// of a finished segment is kept in `levels` until its partner in the tree is finished. The cuts
-// decide where sums are kept, and do not change their order, so cuts may depend on cache sizes.
+// Structure: a task computes one block of rows of x in one group of panels. The range of k (the
+// input dimension) is cut into pieces; a piece lies within one segment. For each piece and panel,
+// tiles of up to kTileRows rows keep their sums in registers. Between the pieces of one segment the
+// sums are kept in y. The sum of a finished segment is kept in `levels` until its partner in the
+// tree is finished. The cuts decide where sums are kept, not the order of additions. So cuts may
+// depend on cache sizes.
 #ifndef QUIRE_KERNELS_CPU_LINEAR_KERNEL_INL_H_
 #define QUIRE_KERNELS_CPU_LINEAR_KERNEL_INL_H_
 
@@ -85,14 +86,15 @@ struct WidenedPairOperand {
   }
 };
 
-// One piece of k, and what happens to the sums at its begin and end.
+// One piece of the range of k. `starts`, `ends`, `merges` and `last` tell what happens to the sums
+// at the piece's begin and end.
 struct LinearPiece {
   int64_t x_begin = 0;  // index of the first k in a row of x
   int64_t w_begin = 0;  // index of the first k in a panel, whose segments are padded
   int64_t length = 0;
   bool starts = false;  // first piece of a segment: sums start at zero instead of from y
   bool ends = false;    // last piece of a segment
-  int merges = 0;       // number of levels to add at the segment's end
+  int merges = 0;       // number of levels (sums of earlier segments) to add at the segment's end
   bool last = false;    // last piece of the last segment
 };
 
@@ -105,7 +107,7 @@ struct LinearTile {
   int64_t w_stride = 0;                         // elements from step to step
   float* y = nullptr;
   int64_t y_stride = 0;
-  int64_t columns = 0;       // columns of y from the panel's first column on
+  int64_t columns = 0;       // columns of y from the panel's first column to the last one of y
   float* levels = nullptr;   // level 0 of this tile's sums of finished segments
   int64_t level_stride = 0;  // elements from level to level
   int64_t level_row = 0;     // elements from row to row of a level
@@ -121,7 +123,7 @@ template <typename S, int kPanelVecs>
 struct LinearKernel {
   using Vec = typename S::Vec;
   static constexpr int kTileRows = 6;
-  // Upper bound on the bytes of x that stay in the cache.
+  // Bytes of x that are assumed to stay in the cache while a task goes through its panels.
   static constexpr int64_t kCacheBytes = int64_t{384} * 1024;
   // Upper bound on the bytes of one piece of a panel, if several tiles read the piece in turn.
   static constexpr int64_t kPieceBytes = int64_t{64} * 1024;
@@ -256,7 +258,8 @@ struct LinearKernel {
     float* levels = nullptr;
   };
 
-  // Spreads the rows evenly over tiles: 8 rows are 4 + 4, not 6 + 2.
+  // Multiplies the task's rows by one piece of panel p. Spreads the rows evenly over tiles: 8 rows
+  // are 4 + 4, not 6 + 2.
   template <typename Operand>
   static void RunPanel(const Job<Operand>& job,
                        const Task& task,
@@ -291,8 +294,8 @@ struct LinearKernel {
   }
 
   // A lone tile prefetches its own weights. If several tiles read one piece of a panel, the first
-  // two or four tiles share the prefetch of the next piece, so that memory is busy for longer than
-  // one tile.
+  // two or four tiles share the prefetch of the next piece. So memory is busy for longer than one
+  // tile.
   template <typename Operand>
   static void ChooseAhead(const Job<Operand>& job,
                           const LinearPiece& piece,
@@ -367,8 +370,8 @@ struct LinearKernel {
 
   // Chooses the sizes of blocks and pieces. With up to kTileRows rows a piece is a whole segment,
   // so that weights are read sequentially. A block has as many whole rows of x as fit in the cache.
-  // If these are too few, a block has kFewRows rows, and its product with one piece of all panels
-  // is computed before the next piece begins.
+  // If these are fewer than kFewRows, a block has kFewRows rows. If x also has more rows than fit,
+  // the block's product with one piece of all panels is computed before the next piece begins.
   template <typename Operand>
   static void ChooseBlocks(Job<Operand>& job) {
     constexpr int64_t kFewRows = int64_t{16} * kTileRows;

@@ -13,7 +13,8 @@ namespace quire {
 template <typename S>
 struct NormKernel {
   using Vec = typename S::Vec;
-  // Independent sums hide the latency of the additions. Vector i of a row goes to sum i % kSums.
+  // Number of independent sums per row, which hide the latency of the additions. Vector i of a row
+  // is added to sum i % kSums.
   static constexpr int kSums = 4;
 
   static void Run(const NormParams& params, ThreadTeam& team) {

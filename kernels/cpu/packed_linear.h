@@ -1,10 +1,11 @@
 // CpuPackedLinear holds the weights of one linear layer in the order in which the CPU kernels read
-// them: in panels of `panel` (PanelShape) output columns. Within a panel k is ascending, so that a
-// kernel reads weights strictly forwards.
+// them: in panels of `panel` (PanelShape) output columns. Within a panel k, the input dimension, is
+// ascending, so that a kernel reads weights strictly forwards.
 //
 //   f32, f16   panel[p][k][column]
-//   bf16       panel[p][k / 2][column][k % 2]: two values of k in each 32-bit lane. This order is
-//              the operand of the bf16 dot-product instruction, and the cheapest to widen to fp32.
+//   bf16       panel[p][k / 2][column][k % 2]: two values of k in each 32-bit lane. The bf16
+//              dot-product instruction needs this order, which is also the cheapest to widen to
+//              fp32.
 //
 // Columns beyond out_features are zero. The last panel is padded only to a multiple of `lanes`, so
 // it may be narrower than the others. For bf16 every segment of k is padded with zeros to a
@@ -32,12 +33,12 @@
 
 namespace quire {
 
-// The panels of an instruction-set path.
+// Sizes of the panels for one instruction set.
 struct PanelShape {
   int32_t lanes = 0;       // fp32 columns in a vector
   int32_t panel = 0;       // columns in a panel, a multiple of lanes
   int32_t bf16_group = 2;  // segments of k of bf16 weights are padded to a multiple of this
-  int32_t bf16_panel = 0;  // replaces `panel` for bf16 weights; 0: `panel` holds for them too
+  int32_t bf16_panel = 0;  // replaces `panel` for bf16 weights; 0: bf16 weights use `panel` too
 };
 
 class CpuPackedLinear final : public PackedLinear {
@@ -71,7 +72,7 @@ class CpuPackedLinear final : public PackedLinear {
   int64_t panel_columns(int64_t p) const;
   const std::byte* panel_data(int64_t p) const;
   // Writes a row of the source in fp32: in_features() numbers. The row is a column of a panel, so
-  // up to a cache line is read for each number, or for every two numbers in bf16. Safe from any
+  // up to a cache line is read for each number (in bf16, for every two numbers). Safe from any
   // thread. REQUIRES: 0 <= row < out_features()
   void WidenRow(int64_t row, float* out) const;
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }

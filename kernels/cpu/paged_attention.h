@@ -19,9 +19,10 @@
 // PagedAttentionAmx rounds in the same way, and uses the tile instruction of AMX. The instruction
 // takes 32 dims, or 32 positions of a chunk, at a time (linear.h gives the order of its additions).
 // A position that the query does not attend to counts as weight 0 times value 0. Denormals count as
-// zero. Tasks of few rows use vector instructions in the same order. In place of exp,
-// PagedAttentionAmx computes the softmax weights as 2^((score - max) * f), f = params.scale / ln 2,
-// by a separate polynomial (paged_attention_rounded_softmax.inl.h). REQUIRES: params.scale > 0.
+// zero. Tasks of few (query, head) pairs use vector instructions in the same order. In place of
+// exp, PagedAttentionAmx computes the softmax weights as 2^((score - max) * f), where f =
+// params.scale / ln 2. It uses a separate polynomial (paged_attention_rounded_softmax.inl.h).
+// REQUIRES: params.scale > 0.
 //
 // A position outside a query's range (causal, sliding window) takes no part in the query's result.
 // The values of positions that no query of the task attends to are not read.

@@ -21,9 +21,10 @@ constexpr int32_t RoundedUp(int32_t n, int32_t multiple) {
 }
 
 // The policy that multiplies with tile instructions, two tiles of rows at a time. Queries are
-// [rows][dims] and weights are [rows][slots]. Keys and values are packed as elements of type Pair.
-// The values' shape is [dims / 16][slots / 2][16]. Dims and slots are padded to multiples of 32;
-// packed keys and values are padded with zeros. A slot outside a row's range has the weight 0.
+// [rows][dims]. Softmax weights are [rows][slots], with a slot for each position of the context
+// that is computed at once. Keys and values are packed as elements of type Pair. The values' shape
+// is [dims / 16][slots / 2][16]. Dims and slots are padded to multiples of 32; packed keys and
+// values are padded with zeros. A slot to which a row does not attend has the weight 0 in that row.
 struct TileProducts : RoundedPairs {
   struct TaskScope {
     explicit TaskScope(int32_t rows) : registers(rows < AmxTile::kRows ? rows : AmxTile::kRows) {}
@@ -82,8 +83,8 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Computes scores in groups of kLanes slots. Writes each group that overlaps `any` as a whole,
-  // including its slots outside `any`.
+  // Computes scores in groups of kLanes slots. `any` has the slots to which some row attends.
+  // Writes each group that overlaps `any` as a whole, including its slots outside `any`.
   static void ScoreRows(const Term* q,
                         int32_t rows,
                         const Panel* keys,
@@ -116,8 +117,8 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Replaces the rows' scores by weights, and merges the rows' stats into `running`. Returns the
-  // factors for merging the rows' values.
+  // Replaces the rows' scores by weights, and merges the rows' maxima and sums of weights into
+  // `running`. Returns the factors for merging the rows' values.
   static RowFactors SoftmaxOfRows(
       float* scores, const SlotRange* ranges, int32_t rows, float scale, SoftmaxStats* running) {
     static_assert(kRows <= RowFactors::kRows);
@@ -127,7 +128,7 @@ struct TileProducts : RoundedPairs {
   }
 
   // For each row, sums weight * value over the row's slots and merges the sums into the row's
-  // running result.
+  // running result in `out`.
   static void MergeValuesOfRows(float* weights,
                                 const SlotRange* ranges,
                                 int32_t rows,
@@ -233,7 +234,7 @@ struct TileProducts : RoundedPairs {
     bool has_second;
   };
 
-  // Tiles 0 and 1 get the products of the first rows, 2 and 3 the products of the second rows.
+  // Tiles 0 and 1 get the products of the first tile of rows, 2 and 3 those of the second tile.
   static void Multiply(const Factors& f, int32_t depth) {
     constexpr int64_t kTilePairs = int64_t{kDepth} / kGroup * kColumns;
     const std::byte* first = f.rows;
@@ -267,8 +268,9 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Returns the sum over the row's own slots only, for a row whose sum in a tile is NaN. The
-  // tile also has slots outside the range: an infinite value there, times the weight zero, is NaN.
+  // Sums weight * value over the row's own slots only. Needed for a row whose sum in a tile is NaN:
+  // the tile also has slots outside the range, and an infinite value there, times the weight zero,
+  // is NaN.
   static Vec SumOfRow(const Pair* weights, SlotRange range, const Panel* values) {
     using Order = TileOrderProducts;
     const Order::ProductScope scope;

@@ -1,9 +1,9 @@
-// ViewBlocks and PackBlocks provide the keys and values of one chunk. ViewBlocks points into the
-// blocks; this works only if each vector of slots lies inside one block. Otherwise, or if many rows
-// read the chunk, PackBlocks gathers keys and values into panels in the format of the Products
-// policy. Scales are gathered separately, because they multiply scores and weights, not elements. A
-// slot is a position of the chunk; a slot is wanted if a row of the task attends to it. Templates
-// over a Simd struct S or a Products policy P, and the stored type T.
+// ViewBlocks and PackBlocks provide the keys and values of one chunk. A slot is a position of the
+// chunk; a slot is wanted if a row of the task attends to it. ViewBlocks points into the KV blocks.
+// This works only if the slots of each vector lie inside one block. Otherwise, or if many rows read
+// the chunk, PackBlocks copies keys and values into panels in the format of the Products policy.
+// Scales are gathered separately, because they multiply scores and weights, not elements. The
+// functions are templates over a Simd struct S or a Products policy P, and the stored type T.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_CHUNK_INL_H_
 
@@ -110,8 +110,8 @@ void ViewBlocks(const ContextBlocks<T>& context,
       });
 }
 
-// Prefetches the values of a block, which are read after its keys, and the keys of the block that
-// lies one chunk later.
+// Prefetches the values of a block, because they are read later than the block's keys. Also
+// prefetches the keys of the block that lies one chunk later.
 template <typename T>
 void FetchSoon(const ContextBlocks<T>& context, int32_t index, SlotRange slots) {
   const KvCacheLayout& layout = *context.layout;
@@ -129,7 +129,8 @@ void FetchSoon(const ContextBlocks<T>& context, int32_t index, SlotRange slots) 
 }
 
 // Copies the wanted keys to key_panel, [groups][head_dim / kGroup][kLanes], and the wanted values
-// to value_panel, [slots / kGroup][head_dim]. An element of a panel holds kGroup terms.
+// to value_panel, [slots / kGroup][head_dim]. An element of a panel holds kGroup dims of a key, or
+// kGroup slots of a value's dim. P::PackValues can choose another order of the value panel.
 template <typename P, typename T>
 void PackBlocks(const ContextBlocks<T>& context,
                 int32_t chunk_position,

@@ -34,7 +34,7 @@ struct Partial {
       : stats(reinterpret_cast<SoftmaxStats*>(memory)), values(memory + 2 * rows) {}
 };
 
-// Returns an upper bound on the rows of a task of this call.
+// Returns an upper bound on the rows of a task.
 template <typename P>
 int32_t MaxTaskRows(int32_t heads_per_kv_head) {
   return heads_per_kv_head > P::kTaskRows ? heads_per_kv_head : P::kTaskRows;
@@ -47,7 +47,7 @@ struct TaskMemory {
   SlotRange* ranges;    // [rows], slots of the current chunk that each row attends to
   float* scores;        // [tile_rows, kScoreStride]
   float* running;       // a Partial of all chunks so far
-  float* chunk;         // a Partial of the current chunk; unused with P::kHasRowTiles
+  float* chunk;         // a Partial of the current chunk; unused if P::kHasRowTiles
   float* key_panel;     // room for [kGroups][head_dim][kLanes] floats
   float* value_panel;   // room for [kAttentionChunkTokens][head_dim] floats
   float* key_scales;    // [kAttentionChunkTokens], of the current chunk, if the cache has scales
@@ -85,7 +85,7 @@ struct TaskMemory {
 
     Layout(int64_t rows, int64_t tile_rows, int64_t head_dim) {
       const int64_t dims = PaddedDims(head_dim);
-      q = Take((rows + tile_rows) * dims);  // a partial last tile can be read like a full one
+      q = Take((rows + tile_rows) * dims);  // room to read a partial last tile like a full one
       ranges = Take(2 * rows);
       scores = Take(tile_rows * kScoreStride);
       running = Take(PartialFloats(rows, head_dim));
@@ -272,8 +272,8 @@ class AttentionTaskRunner {
     return wanted;
   }
 
-  // Computes attention over one chunk. With P::kHasRowTiles, the chunk is merged into `result`.
-  // Otherwise the chunk overwrites `result`.
+  // Computes attention over one chunk. If P::kHasRowTiles, merges the chunk into `result`.
+  // Otherwise overwrites `result`.
   void AttendChunk(int32_t chunk, const Partial& result) {
     const int32_t chunk_position = chunk * kAttentionChunkTokens;
     const SlotRange wanted = FindRanges(chunk_position);
@@ -441,8 +441,8 @@ class AttentionTaskRunner {
   ContextBlocks<T> context_;
 };
 
-// With P::kHasRowTiles, tasks of up to kFewRows rows use the policy Few if no vector of slots spans
-// two blocks. All other tasks use P.
+// If P::kHasRowTiles, tasks of up to kFewRows rows use the policy Few, unless a vector of slots
+// could span two blocks. All other tasks use P.
 template <typename Few, typename P, typename T>
 void PagedAttentionOf(const PagedAttentionParams& p, ThreadTeam& team) {
   using Memory = TaskMemory<typename P::Simd>;

@@ -1,6 +1,6 @@
 // MergeStats and RowFactors merge a chunk into the running results of a tile of rows, with the same
-// bits as MergeRow (paged_attention_softmax.inl.h). The factors of 16 rows are computed at once,
-// and values are merged when they are stored. For AVX-512.
+// bits as MergeRow (paged_attention_softmax.inl.h). The factors of 16 rows are computed at once. A
+// chunk's values go from registers directly into the running results. Needs AVX-512.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_MERGE_ROWS_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_MERGE_ROWS_INL_H_
 
@@ -49,7 +49,7 @@ inline void StoreStats(StatsOfRows stats, StatsMasks masks, SoftmaxStats* to) {
 }
 
 // A merge sets a row's values to old * kept + new * added. A row without an earlier chunk has no
-// old values. The memory for them may hold anything, so it is not read.
+// old values. The memory for its values is then uninitialized, so MergeValues does not read it.
 struct RowFactors {
   static constexpr int32_t kRows = 32;
   alignas(64) float kept[kRows];
@@ -75,8 +75,8 @@ inline RowFactors MergeStats(const SoftmaxStats* chunk, int32_t rows, SoftmaxSta
     const StatsOfRows old = LoadStats(running + r, masks);
     const __mmask16 has_fresh = _mm512_cmp_ps_mask(fresh.sum, zero, _CMP_NEQ_UQ);
     const __mmask16 has_old = _mm512_cmp_ps_mask(old.sum, zero, _CMP_NEQ_UQ);
-    // A row that has only fresh stats, or only old ones, keeps their maximum, and its factors are
-    // 1.
+    // If a row has only fresh stats, or only old stats, their maximum is kept, and both factors of
+    // the row are 1.
     const __mmask16 rises = _mm512_cmp_ps_mask(fresh.max, old.max, _CMP_GT_OQ);
     const auto takes_fresh = static_cast<__mmask16>(has_fresh & (rises | ~has_old));
     const __m512 max = _mm512_mask_blend_ps(takes_fresh, old.max, fresh.max);

@@ -20,8 +20,9 @@ struct Pair {
 
 // Products of pairs of bf16 numbers, by the instruction vdpbf16ps. Queries and weights are rounded
 // to bf16. A pair holds dims 2i and 2i + 1 of a key, or slots 2i and 2i + 1 of one dim of the
-// values. The cache has a row for each dim of the keys and for each slot of the values, so loading
-// interleaves two rows into pairs. That costs no more than widening the rows.
+// values. The cache stores keys as K[dim][slot] and values as V[slot][dim], so the two numbers of a
+// pair lie in adjacent rows. LoadKeys and LoadValues interleave two such rows. That costs no more
+// than widening the rows to fp32.
 struct PairProducts {
   using Simd = SimdAvx512;
   using Vec = __m512;

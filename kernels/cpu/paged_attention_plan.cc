@@ -13,9 +13,9 @@ namespace {
 constexpr int64_t kPartsPerThread = 4;
 // When work is cut to get more tasks, a task keeps at least this many rows: two tiles of 6 rows.
 constexpr int64_t kMinTaskRows = 12;
-// A task of several queries is split by chunks only if it has at most this many rows, because
-// partial results take memory for each row and chunk. A task of more rows can be cut into tiles of
-// fewer queries instead.
+// A task of several queries is split by chunks only if it has at most this many rows. Partial
+// results take memory for each row and chunk. A task of more rows can be cut into tiles of fewer
+// queries instead.
 constexpr int64_t kMaxSplitRows = 16;
 
 struct Tiling {
@@ -65,7 +65,7 @@ void ForEachTileOf(const PagedAttentionParams& p, const Tiling& tiling, int32_t 
 }
 
 // Visits the tasks of prompts first, each prompt from its end, and then the tasks of decodes. So
-// large tasks come first, and small tasks finish last.
+// large tasks start first, and small tasks last, so that threads finish at about the same time.
 template <typename Fn>
 void ForEachWholeTask(const PagedAttentionParams& p, const Tiling& tiling, const Fn& fn) {
   for (bool decodes : {false, true}) {

@@ -6,7 +6,8 @@
 // and the part that finishes last merges the partial results in order. Splitting changes no bit of
 // the result.
 //
-// Thread safety: made by the caller; afterwards read-only except AttentionSplit::tasks_left.
+// Thread safety: the caller's thread makes the plan. Afterwards all threads read it, and change
+//                only AttentionSplit::tasks_left and the memory for results.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_PLAN_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_PLAN_H_
 
@@ -28,7 +29,7 @@ struct AttentionTask {
   // The task attends to chunks [chunk_begin, chunk_end) of the context.
   int32_t chunk_begin = 0;
   int32_t chunk_end = 0;
-  int32_t split = -1;  // index of the AttentionSplit of which this is a part; -1: not split
+  int32_t split = -1;  // index of the AttentionSplit that this task is a part of; -1: not split
 };
 
 // State that the parts of one split task share.
@@ -44,7 +45,7 @@ struct AttentionPlan {
   AttentionSplit* splits = nullptr;
   int32_t num_tasks = 0;
   size_t work_bytes = 0;  // bytes of the memory that each thread needs for a task
-  // The work_bytes bytes for thread 0. They lie behind the plan in the scratch memory of thread 0.
+  // The memory of work_bytes bytes for thread 0. It follows the plan in thread 0's scratch memory.
   void* work_of_thread_0 = nullptr;
 
   void* WorkMemory(ThreadTeam& team, int thread) const {

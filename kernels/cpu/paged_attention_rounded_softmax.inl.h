@@ -1,11 +1,11 @@
 // RoundedSoftmaxOfRow computes the softmax of one row over one chunk, with weights rounded to bf16.
-// For AVX-512.
+// Needs AVX-512.
 //
 // exp(scale * (score - max)) is 2^t with t = (score - max) * f and f = scale / ln 2. For the
 // highest score, t is exactly zero, however large the score is. The integer part of t becomes an
-// exponent. 2 to the power of the fractional part, in [0, 1), is computed by a polynomial of degree
-// 4, with an error of at most 2.6e-6. Rounding to bf16 adds an error of up to 2e-3. A weight below
-// 2^-126 becomes zero.
+// exponent. A polynomial of degree 4 gives 2 to the power of the fractional part, which is in
+// [0, 1), with an error of at most 2.6e-6. Rounding to bf16 adds an error of up to 2e-3. A weight
+// below 2^-126 becomes zero.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_ROUNDED_SOFTMAX_INL_H_
 
@@ -21,8 +21,8 @@
 namespace quire {
 namespace {
 
-// Returns 2^t: the integer part of t becomes the exponent, and a polynomial gives 2 to the power of
-// the fractional part. NaN stays NaN.
+// Returns 2^t, or 0 if t < -126. The integer part of t becomes the exponent, and a polynomial gives
+// 2 to the power of the fractional part. NaN stays NaN.
 inline __m512 PowerOfTwo(__m512 t) {
   constexpr int kMinusFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
   const __mmask16 alive = _mm512_cmp_ps_mask(t, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);

@@ -14,8 +14,8 @@ namespace quire {
 namespace {
 
 // Softmax state of one row, over its positions so far or over one chunk. sum == 0 means that there
-// was no position yet. With a position, sum is not 0: the position of the maximum has added the
-// weight 1, or NaN.
+// was no position yet. With at least one position, sum is not 0, because the position with the
+// maximum adds the weight 1, or NaN.
 struct SoftmaxStats {
   float max = 0.0F;
   float sum = 0.0F;

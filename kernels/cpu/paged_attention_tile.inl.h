@@ -3,7 +3,7 @@
 // registers. Templates over a Products policy P and the stored type E.
 //
 // Every accumulator belongs to one (row, position) or one (row, dim), and adds its terms in
-// ascending order, so the shape of a tile does not affect the result.
+// ascending order. So the shape of a tile does not affect the result.
 //
 // A Products policy defines the products of queries and keys, and of weights and values. One step
 // multiplies kGroup terms: dims of a key, or slots of a value.
@@ -27,9 +27,9 @@
 //   LoadKeys          loads the step's keys of kLanes slots; dims beyond head_dim are zero
 //   LoadValues        loads the step's values of `lanes` dims
 //   Sum, Empty, Total a vector of running sums, its initial value, its result
-//   kFoldTerms        a Sum is folded after every kFoldTerms terms, counted from dim or slot 0. If
-//                     kFoldTerms is 0, a Sum is never folded
-//   Fold              adds partial sums of a Sum to its total
+//   kFoldTerms        Fold is called after every kFoldTerms terms, counted from dim or slot 0. If
+//                     kFoldTerms is 0, Fold is never called
+//   Fold              adds the partial sums in a Sum to the total in the same Sum
 //   kVecs<rows>       in a tile of `rows` rows, the number of adjacent vectors of sums per row
 //   Multiply          adds the step's products to a Sum
 //   MultiplyPart      as Multiply, only for the step's slots inside a range
@@ -50,7 +50,7 @@ namespace quire {
 namespace {
 
 inline constexpr int kTileRows = 6;
-// Floats from one row of scores to the next, with a gap so that the rows of a tile do not fall into
+// Floats from one row of scores to the next. The 16 unused floats keep the rows of a tile out of
 // the same cache sets.
 inline constexpr int kScoreStride = kAttentionChunkTokens + 16;
 
@@ -174,8 +174,8 @@ struct WidenedProducts {
   }
 };
 
-// Adds the partial sums to the totals (P::Fold) if the group of terms that begins at `at`, a dim of
-// the keys or a slot of the values, is the last of kFoldTerms terms.
+// Calls P::Fold for all sums if terms [at, at + P::kGroup) are the last ones of a run of kFoldTerms
+// terms. `at` is a dim of the keys or a slot of the values.
 template <typename P, int kRows, int kVecs>
 inline void FoldSums(int32_t at, typename P::Sum (&sums)[kRows][kVecs]) {
   if constexpr (P::kFoldTerms > 0) {

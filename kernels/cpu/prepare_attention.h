@@ -1,6 +1,6 @@
-// PrepareAttention is the pass between the qkv product and attention (kernels/api/attention.h):
-// norm of q and k per head, rotation, write of k and v into the cache. Parallel over tokens. Each
-// token is computed separately, so that its bits do not depend on other tokens.
+// PrepareAttention is the pass between the qkv product and attention (kernels/api/attention.h). It
+// normalizes q and k per head, rotates them, and writes k and v into the cache. Parallel over
+// tokens. Each token is computed separately, so that its bits do not depend on other tokens.
 //
 // Thread safety: one caller per team at a time.
 // Cost:          one pass over qkv. Keys are stored dim-major, so each element of a key is written

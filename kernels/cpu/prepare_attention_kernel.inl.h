@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-// Multiplies first by the inverse root and then by the weight, in the order of Hugging Face.
+// Multiplies each number first by the inverse root and then by its weight, as Hugging Face does.
 template <typename S>
 void NormalizeHead(float* head, const float* weight, int32_t head_dim, float eps) {
   typename S::Vec squares = S::Zero();
@@ -30,7 +30,7 @@ void NormalizeHead(float* head, const float* weight, int32_t head_dim, float eps
   });
 }
 
-// Products are rounded before they are added, as in Hugging Face.
+// Rounds each product before it is added (no Fma), as Hugging Face does.
 template <typename S>
 void RotateHead(float* head, const float* cos, const float* sin, int32_t head_dim) {
   const int32_t half = head_dim / 2;

@@ -1,5 +1,5 @@
 // QuantizeVector stores a vector of fp32 numbers in an 8-bit type with one scale (storage_types.h).
-// Templates over a Simd struct S.
+// The functions are templates over a Simd struct S.
 //
 // The largest magnitude becomes the type's largest number; all numbers are then rounded to nearest,
 // ties to even. A vector with an infinity or a NaN gets the scale NaN, so that all its numbers read

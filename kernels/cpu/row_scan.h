@@ -20,8 +20,9 @@ struct RowScan {
   // an infinity; accept_banned permits -infinity, the logit of a banned token.
   bool (*block_max)(const float* row, int64_t n, bool accept_banned, float* block_max) = nullptr;
 
-  // Computes weight i as exp((row[i] - shift) * factor), or 0 if that is below `floor`. Writes it
-  // to weights[i], unless `weights` is null. Writes the sum of block b to block_sum[b].
+  // Computes weight i as exp((row[i] - shift) * factor), or 0 if this power is below `floor`.
+  // Writes the weight to weights[i], unless `weights` is null. Writes the sum of block b to
+  // block_sum[b].
   void (*exp_weights)(const float* row,
                       int64_t n,
                       float shift,

@@ -1,7 +1,7 @@
 // ForEachRow divides rows of equal cost among a thread team, in tasks of several rows if rows are
 // short.
 //
-// Thread safety: that of ThreadTeam::ParallelFor; fn runs on several threads at once.
+// Thread safety: as ThreadTeam::ParallelFor; fn runs on several threads at once.
 #ifndef QUIRE_KERNELS_CPU_ROW_TASKS_H_
 #define QUIRE_KERNELS_CPU_ROW_TASKS_H_
 

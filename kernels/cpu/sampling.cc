@@ -101,9 +101,9 @@ class RowSampler {
     return params_.top_logprobs + index_ * params_.top_logprobs_stride;
   }
 
-  // Sets block_values_ to the maxima of the blocks, and max_ to the maximum of the row. Returns
-  // false if the row holds a NaN or an infinity; accept_banned permits -infinity, which banned
-  // tokens have.
+  // Sets block_values_ to the maxima of the row's blocks (row_scan.h), and max_ to the maximum of
+  // the row. Returns false if the row holds a NaN or an infinity; accept_banned permits -infinity,
+  // the logit of a banned token.
   bool FindMax(bool accept_banned) {
     const bool valid = scan_.block_max(logits_, n_, accept_banned, block_values_);
     max_ = *std::max_element(block_values_, block_values_ + blocks_);
@@ -124,7 +124,8 @@ class RowSampler {
     return sum;
   }
 
-  // Returns a bound that at least k tokens reach: the k-th greatest of the blocks' maxima.
+  // Returns a bound that the logits of at least k tokens reach: the k-th greatest of the blocks'
+  // maxima, or -infinity if there are fewer blocks.
   float BoundOfLikeliest(int64_t k) {
     if (k > blocks_) {
       return kNegativeInfinity;
@@ -192,9 +193,9 @@ class RowSampler {
     return candidates;
   }
 
-  // Returns the nucleus, the smallest set of likeliest tokens that reaches top_p. A token whose
-  // weight is below (1 - top_p) * total / n is not in the nucleus: all such tokens together weigh
-  // less than the mass that top-p leaves out.
+  // Returns the nucleus, the smallest set of likeliest tokens whose probabilities reach top_p.
+  // A token whose weight is below (1 - top_p) * total / n is not in the nucleus: all such tokens
+  // together weigh less than the mass that top-p leaves out.
   CandidateSet NucleusCandidates() {
     constexpr int64_t kManyCandidates = 4096;
     const double total = SumOfBlocks(block_scratch_);

@@ -7,8 +7,8 @@
 //
 // Conventions: `N` variants touch only the first n lanes (0 <= n <= kLanes); a load sets the other
 //              lanes to zero. Stores to narrow types round to nearest, ties to even. Stores to
-//              8-bit types need finite numbers, and clamp them to the type's largest number. Masks
-//              have bit i for lane i.
+//              8-bit types REQUIRE finite numbers, and clamp their magnitude to the type's largest
+//              number. Bit i of a mask stands for lane i.
 // Determinism: ReduceSum adds in one fixed tree; Exp is one fixed polynomial.
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_SIMD_AVX512_H_
@@ -60,14 +60,14 @@ struct SimdAvx512 {
   static Vec Mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
   static Vec Div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
   static Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }  // a * b + c
-  // Max and Min return the second operand where either is NaN.
+  // In a lane where either operand is NaN, Max and Min return the second operand.
   static Vec Max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
   static Vec Min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 
   static uint32_t EqualMask(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
   static uint32_t GreaterMask(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
   static uint32_t GreaterEqualMask(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
-  // Lane i is a where bit i of the mask is set, else b.
+  // Returns a vector with lane i of `a` where bit i of the mask is set, else with lane i of `b`.
   static Vec Select(uint32_t mask, Vec a, Vec b) {
     return _mm512_mask_blend_ps(static_cast<__mmask16>(mask), b, a);
   }
@@ -133,8 +133,8 @@ struct SimdAvx512 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
   static Vec Widen(const Float16*, __m256i bits) { return _mm512_cvtph_ps(bits); }
-  // Moves exponent and mantissa to their places in a binary16. The exponent bias of binary16 is
-  // larger by 8, hence the factor 2^8.
+  // Moves exponent and mantissa to their places in a binary16. The exponent bias of binary16 (15)
+  // is larger by 8 than that of e4m3 (7), hence the factor 2^8.
   static Vec Widen(const Float8E4M3*, __m128i bytes) {
     const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
     const __m256i half = _mm256_and_si256(shifted, _mm256_set1_epi16(-0x4080));  // the bits 0xbf80
@@ -149,7 +149,8 @@ struct SimdAvx512 {
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded =
         _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    // A NaN keeps its sign and becomes quiet. Rounding could turn it into an infinity.
+    // A NaN keeps its sign and becomes quiet. It is not rounded, because rounding could turn it
+    // into an infinity.
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x00400000));
     const __m512i out = _mm512_mask_blend_epi32(nan, rounded, quiet);
@@ -165,7 +166,8 @@ struct SimdAvx512 {
     const Vec size = _mm512_min_ps(_mm512_abs_ps(v), Broadcast(448.0F));
     const __m512i size_bits = _mm512_castps_si512(size);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(size_bits, 20), _mm512_set1_epi32(1));
-    // Rounds to nearest, ties to even, and subtracts 120, the difference of the exponent biases.
+    // Rounds to nearest, ties to even, and subtracts 120 from the exponent, because the exponent
+    // bias is 127 in fp32 and 7 in e4m3.
     const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(size_bits, odd),
                                              _mm512_set1_epi32(0x7ffff - (120 << 23)));
     // For sizes below 2^-6: adding 2^14 rounds to multiples of 2^-9.

@@ -31,7 +31,7 @@ struct SimdPortable {
   static Vec Load(const Float8E4M3* p) { return LoadN(p, kLanes); }
   static Vec Load(const Int8* p) { return LoadN(p, kLanes); }
   static void LoadPairs(const BFloat16* p, Vec* even, Vec* odd) {
-    IntVec bits;  // a lane holds two values; little-endian, so the even one is low
+    IntVec bits;  // each lane holds two values, the one with even index in the low half
     std::memcpy(&bits, p, sizeof(bits));
     const IntVec low = bits << 16;
     const IntVec high = bits & 0xffff0000U;
@@ -138,7 +138,7 @@ struct SimdPortable {
       return FloatOf(sign | 0x7f800000U | quiet | (magnitude & 0x3ffU) << 13);
     }
     // Exponent and mantissa, shifted to their places in fp32, give the value times 2^-112, also for
-    // denormals: the exponent biases differ by 112.
+    // denormals. The reason is the exponent bias, which is 127 in fp32 and 15 in binary16.
     const float scaled = FloatOf(magnitude << 13) * 0x1p112F;
     return FloatOf(sign | BitsOf(scaled));
   }

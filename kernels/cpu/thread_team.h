@@ -61,8 +61,9 @@ class ThreadTeam {
   // alone, the number grows with every task that is finished. Safe from any thread. Tasks that are
   // shared among threads need no separate counter, because ticket_ changes with each task.
   uint64_t progress() const {
-    // The low half of ticket_ counts down the tasks of a job. With this half inverted, the number
-    // grows within a job and from job to job.
+    // The low half of ticket_ counts down the tasks of a job (one call of RunTasks); the high half
+    // is the job's number. With the low half inverted, the whole grows within a job and from job to
+    // job.
     return tasks_of_caller_.value() + (ticket_.load(std::memory_order_relaxed) ^ 0xFFFFFFFFU);
   }
 
@@ -70,11 +71,11 @@ class ThreadTeam {
   // call for that thread. The memory grows as needed and is kept, so steady use allocates nothing.
   void* Scratch(int thread, size_t bytes);
 
-  // As Scratch, for memory that all tasks of a kernel share. Called outside tasks only.
+  // As Scratch, for memory that all tasks of a kernel share. Must not be called inside a task.
   void* SharedScratch(size_t bytes) { return Scratch(num_threads_, bytes); }
 
   // Reserves `bytes` for each thread, so that Scratch up to that size allocates nothing. Returns
-  // false if there is no memory. Called outside tasks only.
+  // false if there is no memory. Must not be called inside a task.
   bool ReserveScratch(size_t bytes);
 
  private:
@@ -93,9 +94,9 @@ class ThreadTeam {
 
   const int num_threads_;
 
-  // The current job: the next three fields. A thread must read them only between taking a task of
-  // the job (by compare-and-swap on ticket_) and finishing this task, because the job cannot be
-  // replaced in that time.
+  // The next three fields are the current job. A thread must read them only after it has taken a
+  // task of the job (by compare-and-swap on ticket_) and before it has finished the task. In that
+  // time the job cannot be replaced.
   TaskFunction function_ = nullptr;
   const void* context_ = nullptr;
   uint32_t num_tasks_ = 0;

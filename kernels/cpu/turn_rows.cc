@@ -7,9 +7,9 @@ namespace quire {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
-// Number of units in a run. First one run of each row is copied, then the next run of each row.
-// Runs are short enough that the destination lines stay in the cache until all rows are copied, and
-// long enough for the hardware prefetcher.
+// Number of units in a run, a part of a row. First one run of each row is copied, then the next run
+// of each row. Runs are long enough for the hardware prefetcher. They are short enough that the
+// destination lines stay in the cache until this run of all rows is copied.
 constexpr int64_t kRun = 64;
 
 // A tile has this number of rows, and this number of units in each row. So it consists of whole

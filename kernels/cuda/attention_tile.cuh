@@ -29,8 +29,8 @@
 // brings the row's largest magnitude into [1, 2). Then elements down to 2^-14 of the largest are
 // exact in f16. MakeScoreRow multiplies the scale of the scores by the same power.
 //
-// Shared memory. Rows are padded to an odd number of 16-byte units, so that the 8 rows that one
-// phase of ldmatrix reads lie in 8 different groups of banks.
+// Shared memory. Rows are padded to an odd number of 16-byte units. Then the 8 rows that one phase
+// of ldmatrix reads lie in 8 different groups of banks.
 //
 // Rows of masked keys must be zero in shared memory. Masking S alone gives such keys weight 0, but
 // 0 times a NaN in a row of V is NaN. CopyTile fills rows outside [begin, end) with zeros and does
@@ -217,8 +217,8 @@ QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
       pairs[i] = Pack2<M>(values[2 * i], values[2 * i + 1]);
     }
     if constexpr (sizeof(Cache) == 1) {
-      // Dims 4 quad + {0, 1} go to k 2 quad + {0, 1}. Dims 4 quad + {2, 3} go to k 2 quad + 8 +
-      // {0, 1}.
+      // Stores the dims in K's order (see the file's first comment). For quad 0 to 3, dims
+      // 4 quad + {0, 1} go to k 2 quad + {0, 1}, and dims 4 quad + {2, 3} to k 2 quad + 8 + {0, 1}.
       uint8_t* low = row + lane / 2 * 32 + lane % 2 * 8;
       StoreWords<8>(low, {pairs[0], pairs[2]});
       StoreWords<8>(low + 16, {pairs[1], pairs[3]});
@@ -363,10 +363,11 @@ QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
         Mma16816<M>(out[2 * d + 1], weights[n], second);
       }
     } else {
-      // Transposed, in pairs of bytes. Matrix 0: keys 0..7, chunk c; 1: keys 8..15, chunk c; 2:
-      // keys 0..7, chunk c + 1; 3: keys 8..15, chunk c + 1. A register has four bytes: dims 2 group
-      // and 2 group + 1 of key 2 quad, then the same dims of key 2 quad + 1. For each dim,
-      // BytePermute puts the bytes of the two keys side by side.
+      // The load transposes V in units of two bytes. It loads four matrices: 0 has keys 0..7 and
+      // chunk c, 1 has keys 8..15 and chunk c, and 2 and 3 have the same keys and chunk c + 1. With
+      // g = lane / 4 and q = lane % 4, a register has four bytes: dims 2 * g and 2 * g + 1 of key
+      // 2 * q, then the same dims of key 2 * q + 1. For each dim, BytePermute puts the bytes of
+      // both keys side by side.
       QUIRE_UNROLL
       for (int c = 0; c < Tile::kRowChunks; c += 2) {
         int lane_chunk = c + 1 < Tile::kRowChunks ? c + lane / 16 : c;
@@ -388,7 +389,7 @@ QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
   }
 }
 
-// Returns the dim of O that register r (0 .. 3) of C tile n holds in lanes with this quad.
+// Returns the dim of O that register r (0 .. 3) of C tile n holds in lanes with lane % 4 == quad.
 template <typename Cache>
 QUIRE_DEVICE constexpr int AccumulatorDim(int n, int r, int quad) {
   return sizeof(Cache) == 2 ? n * 8 + 2 * quad + r % 2
@@ -424,8 +425,8 @@ QUIRE_DEVICE ScoreRow MakeScoreRow(const PagedAttentionParams& args,
 }
 
 // Multiplies scores by the rows' scales, then adds the ALiBi bias if has_alibi. scores: C tiles of
-// 16 rows x (8 * kTiles) keys, the first key at first_position. rows: the lane's two rows, group
-// and group + 8.
+// 16 rows x (8 * kTiles) keys, the first key at first_position. rows: the lane's two rows, with the
+// indices lane / 4 and lane / 4 + 8.
 template <int kTiles>
 QUIRE_DEVICE void ScaleScores(float (&scores)[kTiles][4],
                               bool has_alibi,

@@ -2,8 +2,8 @@
 // any order, so results depend neither on the CTA's size nor on how threads interleave.
 //
 // The CTA is one-dimensional and consists of whole warps. All its threads call a function together.
-// Between the last write to the function's inputs and the call there must be a barrier. Every
-// function except WarpInclusiveSum ends with a barrier.
+// A barrier must separate the last write to the function's inputs from the call. Every function
+// except WarpInclusiveSum ends with a barrier.
 #ifndef QUIRE_KERNELS_CUDA_CTA_INTEGERS_CUH_
 #define QUIRE_KERNELS_CUDA_CTA_INTEGERS_CUH_
 

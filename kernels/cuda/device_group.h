@@ -1,15 +1,15 @@
 // DeviceGroup is an NCCL communicator. It runs collectives of ranks on different GPUs.
 //
 // No call waits for other ranks, except EndDeviceGroup. After BeginDeviceGroup or an operation, the
-// caller calls PollDeviceGroup until the group is settled, which means that NCCL has finished the
-// call itself and no longer reports ncclInProgress. Only then may the caller call the group again
-// or enqueue anything on the stream. An operation cannot finish before all ranks have reached it.
-// If one rank never reaches it, only EndDeviceGroup releases the stream.
+// caller calls PollDeviceGroup until the group is settled: NCCL has finished the call itself and no
+// longer reports ncclInProgress. Only then may the caller call the group again or enqueue anything
+// on the stream. An operation cannot finish before all ranks have reached the operation. If one
+// rank never reaches it, only EndDeviceGroup releases the stream.
 //
 // Thread safety: one caller at a time for one group. Another thread is allowed to call
-//                EndDeviceGroup, because it can take long.
+//                EndDeviceGroup, because that call can take long.
 // Errors:        0, kNoNccl, kNcclError - ncclResult_t. After an error, call only EndDeviceGroup.
-// Determinism:   a sum has the same bits on all ranks. NCCL chooses its order.
+// Determinism:   a sum has the same bits on all ranks. NCCL chooses the order of additions.
 // Source:        NVIDIA NCCL User Guide, "Fault Tolerance", "Creating a communicator with options".
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_GROUP_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_GROUP_H_
@@ -29,9 +29,9 @@ struct DeviceGroupId {
   char bytes[128];
 };
 
-// Opens libnccl, which stays open. Called before the other functions. path: the library's file, or
-// null for the usual names and folders. Returns kNoNccl if the library is missing or lacks a
-// function, and always in the emulated build.
+// Opens libnccl, which stays open. Must be called before the other functions. path: the library's
+// file, or null for the usual names and folders. Returns kNoNccl if the library is missing or lacks
+// a function, and always in the emulated build.
 int OpenNccl(const char* path);
 
 int MakeDeviceGroupId(DeviceGroupId* id);

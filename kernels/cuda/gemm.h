@@ -25,7 +25,7 @@ struct GemmOptions {
   // Path of libcublasLt, or null for the usual names and folders.
   const char* library_path = nullptr;
   // File that keeps the fastest algorithms for the next start (gemm_cache.h), or null. The file is
-  // not used in the emulated build or with batch_invariant, because neither times algorithms.
+  // not used in the emulated build or with batch_invariant, because no algorithms are timed there.
   const char* cache_path = nullptr;
   const char* device_name = "";  // part of the file's keys: different devices can share a file
   // If the file cannot be used, called once with a sentence that says why. May be null.

@@ -23,8 +23,8 @@
 namespace quire::gpu {
 
 // Returns the largest row count of the range that contains `rows`. Products whose row counts are in
-// one range share an algorithm. A range has 1 row count up to 8 rows, 8 row counts up to 64 rows,
-// 32 up to 256 rows, 128 up to 1024 rows, and 512 above 1024 rows.
+// one range share an algorithm. A range ends at every row count up to 8, at every multiple of 8 up
+// to 64, of 32 up to 256, of 128 up to 1024, and of 512 above 1024.
 int64_t RowRange(int64_t rows);
 
 struct GemmKey {

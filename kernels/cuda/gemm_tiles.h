@@ -14,12 +14,13 @@
 
 namespace quire::gpu {
 
-// Rows of the largest tile. An algorithm is chosen for this medium row count, and then used for all
-// row counts.
+// Rows of the largest tile. Batch-invariant products choose an algorithm for this medium row count,
+// and use it for all row counts.
 inline constexpr int64_t kMostTileRows = 256;
 
-// Returns the smallest of 8, 16, ..., 256 that is >= rows and for which is_taken returns true, or 0
-// if there is none. For more than 256 rows, only 256 is tried.
+// Returns the smallest power of two from 8 to 256 that is >= rows and for which is_taken returns
+// true, or 0 if there is none. is_taken: whether the algorithm supports the row count. If rows is
+// greater than 256, only 256 is tried.
 int64_t TileRows(int64_t rows, const std::function<bool(int64_t)>& is_taken);
 
 class GemmTiles {
@@ -41,8 +42,8 @@ class GemmTiles {
                 int64_t tile_rows,
                 Stream stream,
                 const std::function<int(const GemmArgs&)>& multiply);
-  // Makes scratch memory of at least `bytes`. Keeps earlier memory, since a graph may hold its
-  // address.
+  // Makes scratch memory of at least `bytes`. Does not free smaller scratch memory, since a graph
+  // may hold its address.
   int Reserve(int64_t bytes);
 
   std::vector<void*> memory_;  // the last element is the largest

@@ -20,8 +20,9 @@
 namespace quire::gpu {
 
 // Copies of a weight, used in turn so that no copy is in the L2 cache at its next use. This
-// imitates a model's step, which reads all other weights between two uses of one weight. Weights
-// under 4 MB can stay in L2, but the time of their products is mostly launch time.
+// imitates a model's step, which reads all other weights between two uses of one weight. There are
+// at most 64 copies, so a weight under 1/64 of the L2 cache can stay there. But the time of such a
+// weight's product is mostly launch time.
 class RotatedWeight {
  public:
   // Allocates at most 256 MB. If memory is short, makes no copies, and Next returns the weight

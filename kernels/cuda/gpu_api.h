@@ -2,7 +2,7 @@
 // quire_cuda.so, built by nvcc, or quire_emu.so, the same kernels on the CPU. So one worker program
 // starts on machines with and without a GPU, and needs no CUDA library installed.
 //
-// Thread safety: the table is constant. Its functions' declarations say how each may be called.
+// Thread safety: the table is constant. For each function, see the header that declares it.
 #ifndef QUIRE_KERNELS_CUDA_GPU_API_H_
 #define QUIRE_KERNELS_CUDA_GPU_API_H_
 

@@ -37,7 +37,7 @@ using Stream = void*;
 
 inline constexpr int kUnsupported = -1;
 
-// Tables are f32, bf16 or f16, the output f32 or T.
+// Tables are f32, bf16 or f16; the output is f32 or of the activations' type.
 int Embed(const EmbeddingParams& params, Stream stream);
 
 // Runs one CTA per row whatever num_tokens is, so that a row's sum always has the same order.
@@ -45,7 +45,7 @@ int Norm(const NormParams& params, DType activations, Stream stream);
 
 int Activate(const ActivationParams& params, DType activations, Stream stream);
 
-// The cache is of T or e4m3, with token-major keys.
+// The cache has the activations' type or e4m3, and token-major keys.
 int PrepareAttention(const PrepareAttentionParams& params, DType activations, Stream stream);
 
 // ---- Attention of one layer; its cache types are those of PrepareAttention ----------------------
@@ -62,11 +62,11 @@ struct DecodePlan {
   const int32_t* split_start = nullptr;  // [num_decodes + 1], written by PlanDecode
   // Memory for the outputs of all splits of the batch, [max_splits, num_heads, head_dim]. A
   // sequence has at most ceil(seq_len / split_tokens) splits; with a sliding window, also at most
-  // ceil(sliding_window / split_tokens) + 1. Null if no sequence can have two splits.
+  // ceil(sliding_window / split_tokens) + 1. May be null if no sequence can have two splits.
   float* partial_out = nullptr;
   // Memory for the softmax states of the same splits, [max_splits, num_heads, 2]: the maximum of
-  // the scores in base 2, and the sum of the weights 2^(score - maximum). Null if partial_out is
-  // null.
+  // the scores in base 2, and the sum of the weights 2^(score - maximum). May be null if
+  // partial_out is null.
   float* partial_state = nullptr;
   int32_t num_ctas = 0;  // CTAs of the persistent grid; any number gives the same bits
 };
@@ -99,8 +99,8 @@ enum class PrefillKernel : uint8_t {
   kFastest,  // the fastest kernel for the types and head_dim on this device
   // Each product is computed by one warp (mma). Runs for every device, type and head_dim.
   kMma,
-  // Each product is computed by a warpgroup (wgmma). Runs on sm_90, for a cache of type T and
-  // head_dim 64, 128 or 256.
+  // Each product is computed by a warpgroup (wgmma). Runs on sm_90, for a cache of the
+  // activations' type and head_dim 64, 128 or 256.
   kWgmma,
 };
 struct PrefillPlan {
@@ -113,8 +113,8 @@ int Prefill(const PagedAttentionParams& params,
             DType activations,
             Stream stream);
 
-// The size of a block is a multiple of 16 bytes. The arrays of block ids, too, are in device
-// memory.
+// REQUIRES: the size of a block is a multiple of 16 bytes; params.src and params.dst, the arrays of
+// block ids, are in device memory.
 int CopyBlocks(const CopyBlocksParams& params, Stream stream);
 
 // ---- Sampling -----------------------------------------------------------------------------------
@@ -127,8 +127,8 @@ struct LogitAdjustment {
   int32_t in_context = 0;    // 1 if the token occurs in the prompt or output
 };
 
-// A SamplingRow (kernels/api/sampling.h). Its biases, its bans and the tokens of its prompt and
-// output are given as LogitAdjustments.
+// A SamplingRow (kernels/api/sampling.h) as the kernel reads it. The row's biases, its bans and the
+// tokens of its prompt and output are given as LogitAdjustments.
 struct SampleRow {
   float temperature = 0.0F;  // greedy if below 1e-5
   float top_p = 1.0F;

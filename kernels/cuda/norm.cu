@@ -1,8 +1,8 @@
 // RMSNorm and LayerNorm, after adding delta to the residual: one CTA per row.
 //
 // The row is read once and stays in registers while its sums are formed. LayerNorm sums the squared
-// differences from the mean in a second pass over the registers, because the mean of squares minus
-// the squared mean loses all digits if the mean is large. The width alone decides each thread's
+// differences from the mean in a second pass over the registers. The mean of squares minus the
+// squared mean would lose all digits if the mean is large. The width alone decides each thread's
 // elements, and so the order of additions: each thread adds in ascending order, then a butterfly
 // adds over the warp, and another over the warps.
 //
@@ -133,7 +133,8 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormKernel(NormParams p
   }
 }
 
-// For wide rows. A thread re-reads only elements that it wrote itself, so no barrier is needed.
+// For wide rows. In each pass a thread reads only elements that no other thread writes, so no
+// barrier is needed.
 template <typename T>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormWideKernel(NormParams params) {
   const auto width = static_cast<int32_t>(params.width);

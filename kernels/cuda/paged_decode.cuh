@@ -24,7 +24,7 @@
 //   tiles, e4m3 cache          8    8    8    8    7    6
 //   KB in flight per SM        84   105  126  147  144  160
 // On devices that allow a CTA only 99 KB (compute capability 8.6, 8.9, 12.x), head_dim 256 has
-// another version, with 2 tiles of a 16-bit cache or 5 tiles of e4m3.
+// another version, with rings of 2 tiles of a 16-bit cache or 5 tiles of e4m3.
 //
 // Bound. Decode is bound by memory bandwidth: each position of a KV head has 2 head_dim
 // sizeof(cache) bytes, which are read once. Two products of 16 rows cost 64 head_dim FLOP per
@@ -102,7 +102,7 @@ struct DecodeItem {
   // The item computes query heads [first_head, first_head + num_rows).
   int32_t first_head = 0;
   int32_t num_rows = 0;  // 1 .. 16
-  int32_t split = 0;     // index among the batch's splits, and row of the partials
+  int32_t split = 0;     // index among the batch's splits, and row of the partial results
   bool whole = false;    // whether `split` is the sequence's only split
 };
 
@@ -160,7 +160,8 @@ QUIRE_DEVICE DecodeItem FindItem(const DecodeParams& params, int32_t index) {
 
 // ---- One warp's share of an item ----------------------------------------------------------------
 
-// The K and V tiles of one warp, copied ahead of use. Tile i holds 16 positions from first + 64 i.
+// The K and V tiles of one warp, copied ahead of use. The warp's i-th tile of K, and its i-th tile
+// of V, hold the 16 positions from first + 64 i.
 template <typename Cache, int kHeadDim, int kTiles>
 class KvRing {
  public:
@@ -238,8 +239,8 @@ class KvRing {
     filled_slot_ = filled_slot_ + 1 < kTiles ? filled_slot_ + 1 : 0;
   }
 
-  // Reads the block table for the 16 tiles from position_ on. Lane l gets the block of tile l / 2,
-  // half l % 2 (8 positions).
+  // Reads the block table for the warp's next 16 tiles, the first at position_. Lane l gets the
+  // block of one half of a tile (8 positions): tile l / 2, half l % 2.
   QUIRE_DEVICE void FindLaneBlock() {
     int lane = static_cast<int>(threadIdx.x % kWarpSize);
     lane_block_ = FindBlock(kv_, position_ + lane / 2 * kRoundKeys + lane % 2 * 8, begin_, end_);
@@ -327,7 +328,8 @@ QUIRE_DEVICE void StoreWarpResult(float* merge,
   }
 }
 
-// Merges the four warps' results, and writes the item's rows to the output or to the partials.
+// Merges the four warps' results. Writes the item's rows to the output or, if the sequence has
+// several splits, to the partial results.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE void StoreItem(const DecodeParams& params,
                             const DecodeItem& item,
@@ -364,7 +366,8 @@ QUIRE_DEVICE void StoreItem(const DecodeParams& params,
 
 // ---- Kernels ------------------------------------------------------------------------------------
 
-// Writes an item's rows of Q to shared memory: tile [16, head_dim], factors [16].
+// Writes an item's rows of Q to `tile` [16, head_dim], and one factor for each row to `factors`
+// [16]. Both are in shared memory. A row's scores must be multiplied by its factor.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE void StoreQueries(uint8_t* tile,
                                float* factors,

@@ -14,9 +14,9 @@ struct DecodeParams {
   DecodePlan plan;
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
-  int32_t num_queries_per_kv_head = 0;  // size of a group of query heads
-  // Number of work items for the query heads of one KV head in one split of the context, at most
-  // 16 query heads an item.
+  int32_t num_queries_per_kv_head = 0;  // query heads that share one KV head
+  // Number of work items for the query heads of one KV head in one split of the context. A work
+  // item has at most 16 query heads.
   int32_t num_row_groups = 0;
 };
 

@@ -2,8 +2,8 @@
 // prefill over earlier context, or a single query.
 //
 // Work. A CTA computes half a PrefillItem of one KV head, which is kMmaRows rows. A row is one
-// token and one query head of the KV head's group, so the query heads of a group share the copies
-// of keys and values. Row r of a sequence is the query at position
+// token and one of the query heads that share the KV head. So these query heads share the copies of
+// keys and values. Row r of a sequence is the query at position
 // (seq_len - query_len) + r / num_queries_per_kv_head. The position alone decides which keys the
 // row attends to, so a first prompt, a later chunk and a decode run the same code. The grid runs
 // items in the caller's order, all KV heads of an item together. If the longest items come first,
@@ -492,8 +492,8 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
         rescale[half] = UpdateScaledSoftmax(states[m][half], scores[m], half, scale);
       }
       PackWeights<typename Shape::M, kPrefillTileKeys>(weights[m], scores[m]);
-      // If all factors are 1, rescaling would change no bit. This is common, because maxima settle
-      // early.
+      // If all factors are 1, rescaling would change no bit. This is common, because a row's
+      // maximum seldom grows after the first tiles.
       bool is_changed = rescale[0] != 1.0F || rescale[1] != 1.0F;
       if (__any_sync(kWholeWarp, is_changed ? 1 : 0) != 0) {
         RescaleAccumulators(out[m], rescale);

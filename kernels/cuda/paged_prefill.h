@@ -14,7 +14,7 @@ struct PrefillParams {
   PrefillPlan plan;
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
-  int32_t num_queries_per_kv_head = 0;  // size of a group of query heads
+  int32_t num_queries_per_kv_head = 0;  // query heads that share one KV head
   // Whether each score is q . k times a positive number, without ALiBi.
   bool has_plain_scores = true;
 };

@@ -11,8 +11,8 @@
 // cp.async because blocks of 8 tokens can lie anywhere in the pool. A computing warpgroup has two
 // products in flight, and computes the softmax of one tile meanwhile:
 //   start S(j) = Q K(j)^T | start O += P(j-1) V(j-1) | await S(j), softmax | await O, pack P(j)
-// For head_dim up to 128 the two warpgroups take turns in starting products, so that the softmax of
-// one runs beside the products of the other.
+// For head_dim up to 128 the two computing warpgroups take turns in starting products, so that the
+// softmax of one runs beside the products of the other.
 //
 // Barriers. Each buffer has a Full and a Free barrier. A phase of Full ends when the buffer's
 // copies have landed: for each copying thread, the hardware arrives at Full once, when the thread's
@@ -151,9 +151,9 @@ QUIRE_DEVICE void StartValues(WgmmaOut<Shape>& out,
   CommitProducts();
 }
 
-// Turns the scores of tile i into weights, in place. lane_row: the lane's first row, counted in the
-// sequence. The lane's second row is lane_row + 8. Sets rescale to the factors for sums accumulated
-// earlier.
+// Turns the scores of tile i into weights, in place. lane_row: the lane's first row, as an index
+// among the sequence's rows. The lane's second row is lane_row + 8. Sets rescale to the factors for
+// sums accumulated earlier.
 template <typename Shape>
 QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
                                  SoftmaxState (&states)[2],
@@ -208,8 +208,8 @@ QUIRE_DEVICE void FinishBefore(float* unread, float number) {
   static_cast<volatile float*>(unread)[threadIdx.x - kWarpgroupSize] = number;
 }
 
-// Multiplies the lane's rows by their factors. Skips the work if all factors are 1, since these
-// change no bit.
+// Multiplies the lane's rows by their factors. Skips the work if all factors of the warp are 1,
+// since factors of 1 change no bit.
 template <typename Shape>
 QUIRE_DEVICE void Rescale(WgmmaOut<Shape>& out, const float (&rescale)[2]) {
   const bool is_changed = rescale[0] != 1.0F || rescale[1] != 1.0F;
@@ -222,7 +222,7 @@ QUIRE_DEVICE void Rescale(WgmmaOut<Shape>& out, const float (&rescale)[2]) {
 }
 
 // Writes the warp's rows of O to global memory, 16 bytes per store. The rows pass through the
-// shared memory of the warp's queries. row: the warp's first row, counted in the CTA.
+// shared memory of the warp's queries. row: the warp's first row in the CTA.
 template <typename Shape>
 QUIRE_DEVICE void StoreWarpRows(const WgmmaOut<Shape>& out,
                                 const SoftmaxState (&states)[2],

@@ -104,7 +104,7 @@ constexpr int WgmmaSharedBytes() {
          static_cast<int>(sizeof(WgmmaCta<Shape>));
 }
 
-// Lays out the shared memory and initializes the barriers. Called by one thread.
+// Lays out the shared memory and initializes the barriers. Must be called by one thread alone.
 template <typename Shape>
 QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
                              const PrefillParams& params,
@@ -152,9 +152,9 @@ QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
 }
 
 // Starts the copy of tile i of K or V. plane: kv.keys or kv.values. lane_place: the result of
-// FindLanePlace. Rows outside [begin, end) become zeros and are not read. The shuffles pass
-// offsets instead of block ids. When they passed block ids, products had to wait for the copies,
-// and took 1.3 times as long.
+// FindLanePlace. Rows outside [begin, end) become zeros and are not read. Shuffles pass the
+// offsets from lane to lane. A version whose shuffles passed block ids made products wait for the
+// copies, and products took 1.3 times as long.
 template <typename Shape>
 QUIRE_DEVICE void CopyPagedTile(
     uint8_t* buffer, const uint8_t* plane, const WgmmaCta<Shape>& cta, int i, int64_t lane_place) {

@@ -15,7 +15,8 @@
 
 namespace quire::gpu {
 
-// The rows of an item, and the positions that the rows attend to. A row is (token, head in group).
+// The rows of an item, and the positions that the rows attend to. A row is (token, query head),
+// where the query head is one of those that share the item's KV head.
 struct ItemRows {
   int32_t first_token = 0;  // the row of q that holds the sequence's first query
   int32_t context = 0;      // tokens of the sequence before its first query

@@ -6,8 +6,8 @@
 // group together write whole rows. A group has 4, 8 or 16 lanes, the least power of two >= head_dim
 // / 16; at head_dim 80, 96 and 112 its last lanes hold zeros. Lanes exchange values only in the
 // butterfly sum within a group, so a head's result depends on the head alone. Heads are numbered
-// token by token, so that a token's heads are in a few CTAs and read the token's row of the
-// rotation tables from L1.
+// token by token. So a token's heads are in a few CTAs, which read the token's row of the rotation
+// tables from L1.
 //
 // Cost:      an element of q is 2 bytes read and 2 written, an element of k or v 2 bytes read and 1
 //            or 2 written. 64 tokens are launch-bound; 8192 tokens with 32 query, 8 key and 8 value

@@ -16,9 +16,10 @@
 //      four threads, and for log-probabilities the sum of exponentials. Greedy rows end here.
 //   2. Without top-k and top-p: sums up the mass of each warp's segment of the row.
 //   2. With top-k or top-p: the short list. It has the tokens whose logit is not below the k-th
-//      greatest of the groups' maxima (without top-k, k is three quarters of the number of groups).
-//      The list has at least k tokens, and usually few more. It is sorted in shared memory and
-//      cut. It has all tokens that top-p keeps, unless top_p is near 1 or the row is flat.
+//      greatest of the groups' maxima. Without top-k, k is three quarters of the number of groups.
+//      The list has at least k tokens, and usually few more. It is sorted in shared memory, then
+//      cut at the cutoff. It has all tokens that top-p keeps, unless top_p is near 1 or the row's
+//      probabilities are nearly equal.
 //      In both cases a search among the sums of masses for u * total (u: the random number) then
 //      finds a segment, and reading the segment again finds the token.
 // If the short list does not hold the cutoff, these passes replace pass 2:

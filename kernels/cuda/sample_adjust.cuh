@@ -1,6 +1,6 @@
 // Applies bias, bans and penalties to the logits of single tokens before a row is sampled.
 //
-// All threads of the CTA call together.
+// All threads of the CTA call AdjustRow and RawLogit together.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_ADJUST_CUH_
 #define QUIRE_KERNELS_CUDA_SAMPLE_ADJUST_CUH_
 

@@ -1,7 +1,7 @@
 // Finds the likeliest tokens of a row without sorting the row: by a sorted short list, or by a
-// search over the bits of the tokens' sort keys. The head of sample.cu explains both.
+// search over the bits of the tokens' ranks. The head of sample.cu explains both.
 //
-// All threads of the CTA call together.
+// All threads of the CTA call a function together.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_CANDIDATES_CUH_
 #define QUIRE_KERNELS_CUDA_SAMPLE_CANDIDATES_CUH_
 
@@ -23,8 +23,8 @@ QUIRE_DEVICE bool CandidatesOverflow(const SampleWorkspace* workspace) {
   return workspace->num_candidates > kMaxCandidates;
 }
 
-// Collects the ranks of all tokens for which is_candidate is true, in any order. Returns the mass
-// of this thread's tokens for which is_summed is true.
+// Collects the ranks (RankOf) of all tokens for which is_candidate is true, in any order. Returns
+// the summed mass (MassOf) of this thread's tokens for which is_summed is true.
 template <typename IsSummed, typename IsCandidate>
 QUIRE_DEVICE uint64_t Collect(const LogitRow& row,
                               const Distribution& distribution,
@@ -93,7 +93,8 @@ QUIRE_DEVICE float BoundOfLikeliest(int32_t count, uint64_t best_rank, SampleWor
 
 enum class LimitKind : uint8_t { kCount, kMass };
 
-// Keeps the likeliest tokens until their number or their mass reaches `value`.
+// A rule for the tokens to keep: the likeliest, until their number (kCount) or their mass (kMass)
+// reaches `value`.
 struct Limit {
   LimitKind kind;
   uint64_t value;
@@ -131,7 +132,8 @@ QUIRE_DEVICE void BuildHistogram(const LogitRow& row,
 }
 
 // Takes the tokens for which is_in_scope(logit) is true, likeliest first, until they reach the
-// limit. Returns the rank of the last token taken. Finds eleven bits of this rank at a time.
+// limit. Returns the rank (RankOf) of the last token taken. Finds eleven bits of this rank at
+// a time.
 template <typename IsInScope>
 QUIRE_DEVICE uint64_t FindCutoffByDigits(const LogitRow& row,
                                          const Distribution& distribution,

@@ -1,6 +1,6 @@
 // Top-k and top-p: finds the cutoff, the lowest rank that is kept. sample.cu says how.
 //
-// All threads of the CTA call together.
+// All threads of the CTA call a function together.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_CUTOFF_CUH_
 #define QUIRE_KERNELS_CUDA_SAMPLE_CUTOFF_CUH_
 
@@ -20,8 +20,8 @@ QUIRE_DEVICE bool HasTopK(const SampleRow& params, int32_t vocab_size) {
   return params.top_k > 0 && params.top_k < vocab_size;
 }
 
-// Returns the rank at which the limit is reached: tokens of this rank or a greater one are kept.
-// Sets each segment's mass to the mass of its kept tokens.
+// Returns the rank (RankOf) at which the limit is reached: tokens of this rank or a greater one are
+// kept. Sets the mass of each segment (a warp's part of the row) to that of its kept tokens.
 QUIRE_DEVICE uint64_t FindCutoff(const LogitRow& row,
                                  const Distribution& distribution,
                                  const Limit& limit,

@@ -1,6 +1,6 @@
 // Draws a token from the tokens that the cutoff keeps.
 //
-// All threads of the CTA call together.
+// All threads of the CTA call a function together.
 // Source: Salmon et al. 2011 (Philox).
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_DRAW_CUH_
 #define QUIRE_KERNELS_CUDA_SAMPLE_DRAW_CUH_
@@ -18,7 +18,7 @@
 
 namespace quire::gpu {
 
-// Adds up the masses of kept tokens by ascending id, and returns the first token at which the sum
+// Adds up the masses of kept tokens by ascending id. Returns the first token at which the sum
 // exceeds u * total, where u = word * 2^-32. Masses are integers, so the sum exceeds u * total when
 // it reaches floor(u * total) + 1.
 QUIRE_DEVICE TokenId Draw(const LogitRow& row,

@@ -1,6 +1,6 @@
 // Log-probabilities of the sampled token and of the likeliest tokens, by the model's raw logits.
 //
-// All threads of the CTA call together.
+// All threads of the CTA call a function together.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_LOGPROBS_CUH_
 #define QUIRE_KERNELS_CUDA_SAMPLE_LOGPROBS_CUH_
 

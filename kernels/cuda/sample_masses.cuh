@@ -1,7 +1,7 @@
 // Probabilities as integers, in the sampling kernel's shared memory: the mass of a token, and the
 // mass of the kept tokens in each warp's segment of the row. The head of sample.cu defines mass.
 //
-// All threads of the CTA call a function together. Methods have no such rule.
+// All threads of the CTA call a function together, but a single thread may call a method.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_MASSES_CUH_
 #define QUIRE_KERNELS_CUDA_SAMPLE_MASSES_CUH_
 
@@ -73,7 +73,8 @@ struct Distribution {
     return (max_logit - logit) * octaves_per_logit;
   }
 
-  // Returns the token's mass, which is 0 for tokens below min_p or too unlikely to be drawn.
+  // Returns the token's mass: its probability, relative to the likeliest token's, as an integer.
+  // The mass is 0 for tokens below min_p or too unlikely to be drawn.
   QUIRE_DEVICE uint64_t MassOf(float logit) const {
     const float weight = Exp2(-OctavesOf(logit));
     if (weight < min_p) {
@@ -96,7 +97,8 @@ struct Distribution {
 
 // ---- Segments ----
 
-// Sets the mass of each warp's segment to the total of its threads' sums.
+// Sets the mass of each segment (a warp's part of the row) to the total of the sums that the warp's
+// threads pass.
 QUIRE_DEVICE void StoreSegments(uint64_t sum, SampleWorkspace* workspace) {
   sum = WarpInclusiveSum(sum);
   if (threadIdx.x % kWarpSize == kWarpSize - 1) {

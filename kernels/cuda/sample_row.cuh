@@ -1,7 +1,8 @@
 // A row of logits in the sampling kernel: how threads walk it, the rank of a token, and the results
 // of the first pass. The head of sample.cu defines rank and passes.
 //
-// All threads of the CTA call together, except RankOf, TokenOf and LogitOf.
+// All threads of the CTA call a function together. A single thread may call RankOf, TokenOf and
+// LogitOf.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_ROW_CUH_
 #define QUIRE_KERNELS_CUDA_SAMPLE_ROW_CUH_
 

@@ -1,11 +1,12 @@
 // Windows consist of a pool of blocks on the device, and of places. A place is a range of
-// addresses, as large as one block, that can show any block of the pool at a second address
-// (kernels/api/window_memory.h says why).
+// addresses, as large as one block, into which any block of the pool can be mapped. The block can
+// then be read at a second address (kernels/api/window_memory.h says why).
 //
-// CUDA build: each block is a separate physical allocation, made in CreateWindows, mapped into the
-// pool permanently and into places on demand. Reading a place that shows nothing is an illegal
-// access. Emulated build: pool and places map a memory file. A kernel faults if it copies from a
-// place that shows nothing, or from a place that changed after the kernel was enqueued.
+// CUDA build: each block is a separate physical allocation, made in CreateWindows. The block is
+// mapped into the pool permanently, and into places on demand. Reading a place without a block is
+// an illegal access. Emulated build: pool and places map a memory file. A kernel faults if it
+// copies from a place without a block, or if the block was mapped into the place after the kernel
+// was enqueued.
 //
 // Devices:       as in runtime.h. Windows belong to the device that was current at their creation.
 // Thread safety: one thread at a time calls MapPlaces and UnmapPlaces. Operations that touch other
@@ -38,17 +39,18 @@ struct Windows {
 // Sets *bytes to the current device's page size, or to 0 if the device cannot map windows.
 int WindowPageBytes(size_t* bytes);
 
-// Creates a pool with undefined contents, and places that show nothing. Errors:
+// Creates a pool with undefined contents, and places without blocks. Errors:
 // cudaErrorMemoryAllocation, also if the address space is too small for the places.
 int CreateWindows(const WindowsShape& shape, Windows* windows);
 // Waits for all streams of the device, as Free does, then destroys pool and places. Does nothing
 // for null.
 int DestroyWindows(void* handle);
 
-// Makes places [place, place + count) show blocks [block, block + count). After an error the places
-// show nothing. REQUIRES: no operation that reads these places is under way.
+// Maps blocks [block, block + count) into places [place, place + count), instead of earlier blocks.
+// After an error the places have no blocks. REQUIRES: no operation that reads these places is under
+// way.
 int MapPlaces(void* handle, int64_t place, BlockId block, int64_t count);
-// Makes places [place, place + count) show nothing. REQUIRES: as MapPlaces.
+// Leaves places [place, place + count) without blocks. REQUIRES: as MapPlaces.
 int UnmapPlaces(void* handle, int64_t place, int64_t count);
 
 }  // namespace quire::gpu

@@ -182,7 +182,7 @@ class DeviceWindows {
   CUdeviceptr places_ = 0;
   std::vector<CUmemGenericAllocationHandle> blocks_;
   size_t num_in_pool_ = 0;
-  std::vector<bool> is_mapped_;  // one entry per place; empty until places have addresses
+  std::vector<bool> is_mapped_;  // one entry per place; empty until addresses are reserved
 };
 
 }  // namespace

@@ -40,10 +40,10 @@ absl::Status DeviceError(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
 }
 
-// Returns the number of tokens in one split. At 50 tokens for each query that shares a KV head, a
-// split's partial results are at most 4 % of the keys and values that the split reads from a 16-bit
-// cache. The minimum of 512 saves a merge for short contexts: on an H200, 512 beats 256 except for
-// a single sequence of 512 tokens.
+// Returns the number of tokens in one split of a decode's context (gpu::DecodePlan). With 50 tokens
+// for each query that shares a KV head, partial results are small: at most 4 % of the bytes of keys
+// and values that the split reads from a 16-bit cache. The minimum of 512 saves a merge for short
+// contexts: on an H200, 512 is faster than 256 except for a single sequence of 512 tokens.
 int32_t SplitTokens(int32_t num_queries_per_kv_head) {
   constexpr int32_t kTokensPerQuery = 50;
   const auto wanted = static_cast<uint32_t>(kTokensPerQuery * num_queries_per_kv_head);
@@ -98,7 +98,7 @@ class GpuBackend final : public KernelBackend {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
   int64_t window_page_bytes() const override { return window_page_bytes_; }
   absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(const WindowShape& shape) override {
-    DropGraphs();  // graphs hold addresses of memory that the new memory is about to replace
+    DropGraphs();  // the caller may free older memory, whose addresses graphs hold
     return GpuWindows::Create(api_, stream_, shape);
   }
   void Upload(void* device, const void* host, int64_t bytes) override {
@@ -191,8 +191,8 @@ class GpuBackend final : public KernelBackend {
   const int64_t window_page_bytes_;
   GpuTransfers transfers_;
 
-  // Set if there are several ranks. Collectives go through nccl_ or, if it is null, through
-  // staged_, in main memory.
+  // group_ is null if there is one rank. With several ranks, collectives go through nccl_ or, if
+  // nccl_ is null, through staged_, in main memory.
   std::shared_ptr<Communicator> group_;
   std::unique_ptr<NcclGroup> nccl_;
   std::unique_ptr<StagedGroup> staged_;
@@ -223,7 +223,8 @@ class GpuBackend final : public KernelBackend {
   GpuSampler sampler_;
   mutable ProgressCounter launches_;
 
-  // The first step of a shape runs unrecorded and reserves all memory. The second step is recorded.
+  // The first step of a shape runs unrecorded and reserves all memory. The second step of the shape
+  // is recorded.
   std::map<DecodeShape, gpu::Graph> graphs_;
   std::set<DecodeShape> seen_shapes_;
 };
@@ -281,7 +282,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::Allocate(int64_t bytes
         "MEMORY",
         "memory: the GPU cannot allocate so much (got " + std::to_string(bytes) + " bytes)");
   }
-  // The recorded graphs hold addresses of memory that the new memory is about to replace.
+  // The caller may free older memory, whose addresses the recorded graphs hold.
   DropGraphs();
   auto memory = std::make_unique<GpuMemory>(api_, stream_, data, bytes);
   QUIRE_RETURN_IF_ERROR(memory->Clear());
@@ -345,7 +346,8 @@ StepInputs GpuBackend::BeginStep(const StepInputs& host) {
 }
 
 void GpuBackend::RunStep(const std::function<void()>& operations) {
-  // Collectives through main memory wait for the device, which must not happen in a recording.
+  // A step with collectives is not recorded, because collectives make the host wait for the device
+  // or for NCCL.
   if (!step_.is_decode_only || group_ != nullptr) {
     operations();
     if (nccl_ != nullptr) {

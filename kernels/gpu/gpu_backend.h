@@ -1,9 +1,9 @@
 // GpuBackend runs a model on the kernels of kernels/cuda, through the interface of gpu_api.h: on a
 // GPU, or on the CPU with the emulated build of the same kernels.
 //
-// Activations are bf16 or f16 on the device; inputs of a step travel in one copy. Steps in which
-// every sequence decodes one token are recorded as graphs, one for each DecodeShape, and replayed;
-// all other steps run operation by operation.
+// Activations are bf16 or f16 on the device; the inputs of a step are uploaded in one copy. On a
+// single rank, steps in which every sequence decodes one token are recorded as graphs, one for each
+// DecodeShape, and replayed. All other steps run operation by operation.
 //
 // Thread safety: as KernelBackend.
 // Errors:        a failing device ends the process (exit code kExitDevice), because its state
@@ -44,8 +44,8 @@ struct GpuBackendOptions {
 
 // Makes the library's device the calling thread's current device, as BindThread does on other
 // threads. Errors: kInvalidArgument if options.dtype is neither kBF16 nor kF16;
-// kFailedPrecondition, reason DEVICE, if cuBLASLt is missing. PrepareFor fails with the same error
-// if cuBLASLt does not support the quantization.
+// kFailedPrecondition, reason DEVICE, if cuBLASLt is missing. If cuBLASLt does not support the
+// quantization, only PrepareFor fails, with kFailedPrecondition and reason DEVICE, too.
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary& library,
                                                                 const GpuBackendOptions& options);
 

@@ -5,7 +5,7 @@
 // Thread safety: Open is safe from any thread. For the api's functions see gpu_api.h.
 // Errors:        kFailedPrecondition, reason DEVICE: the folder is not absolute, the library
 //                does not exist or has another version, or there is no such device. The message
-//                says which, and what to do.
+//                says which.
 #ifndef QUIRE_KERNELS_GPU_GPU_LIBRARY_H_
 #define QUIRE_KERNELS_GPU_GPU_LIBRARY_H_
 
@@ -20,7 +20,7 @@ namespace quire {
 
 class GpuLibrary {
  public:
-  // Wraps a library that stays open.
+  // REQUIRES: the library that `api` belongs to stays open.
   GpuLibrary(const gpu::GpuApi& api, const gpu::DeviceInfo& device) : api_(&api), device_(device) {}
 
   // The library stays open until the process ends, because its kernels are registered with the

@@ -44,8 +44,8 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> UploadBias(const LinearSource& sou
   return bias;
 }
 
-// Returns the size of a staging buffer for all parts. The buffer holds as many rows of a part as
-// fit in kStagingBytes, and at least one row.
+// Returns the size of a staging buffer that the parts use in turn. The buffer holds as many rows of
+// any part as fit in kStagingBytes, and at least one row.
 int64_t StagingBytes(const LinearSource& source) {
   int64_t bytes = 0;
   for (const MatrixView& part : source.parts) {
@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::PackFp8(const LinearSou
       next_scale += rows;
     }
   }
-  // Staging memory is freed on return, so its last read must be done.
+  // Waits for the last read of the staging memory, which is freed on return.
   RequireGpu(api, api.synchronize(stream), "quantize weights");
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> bias, UploadBias(source, dtype, backend));
   return std::unique_ptr<PackedLinear>(

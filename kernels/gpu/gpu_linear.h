@@ -35,8 +35,8 @@ class GpuLinear final : public PackedLinear {
                                                                gpu::Stream stream,
                                                                KernelBackend& backend);
 
-  // Checks that the device has the products that PackFp8's weights need, with and without a bias,
-  // for activations of `dtype`. Errors: kFailedPrecondition, reason DEVICE.
+  // Checks that the device can multiply by PackFp8's weights, with and without a bias, if the
+  // outputs have type `dtype`. Errors: kFailedPrecondition, reason DEVICE.
   static absl::Status CheckFp8(const GpuLibrary& library, DType dtype, void* gemm);
 
   int64_t in_features() const override { return in_features_; }

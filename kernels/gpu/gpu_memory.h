@@ -49,7 +49,7 @@ class GpuScratch {
   GpuScratch(const GpuScratch&) = delete;
   GpuScratch& operator=(const GpuScratch&) = delete;
 
-  // Returns true if the address changed. Then graphs that hold the old address must be dropped.
+  // Returns true if the address changed. The caller must then drop graphs with the old address.
   [[nodiscard]] bool Reserve(int64_t bytes);
   void* data() const { return data_; }
   int64_t capacity_bytes() const { return capacity_bytes_; }

@@ -22,7 +22,8 @@ class GpuSampler {
   void Sample(const SampleParams& params);
 
  private:
-  // Byte offsets of inputs and then outputs, the same in device memory and in the host's copy.
+  // Byte offsets of the inputs, followed by the outputs. Device memory and the host's copy have the
+  // same offsets.
   struct Layout {
     int64_t rows = 0;
     int64_t adjustments = 0;

@@ -2,7 +2,7 @@
 // engines: one stream for each direction, beside the compute stream.
 //
 // A transfer begins after all operations that were enqueued before it on the compute stream. So a
-// block that leaves the device has been written, and a block that is overwritten has been read.
+// block is copied to the host only after it was written, and overwritten only after it was read.
 // Blocks that are adjacent both on the device and on the host are moved in one copy.
 //
 // Thread safety: one caller at a time (the executor thread).

@@ -1,6 +1,8 @@
-// GpuWindows holds a KV pool on the device and windows onto it (kernels/cuda/windows.h).
+// GpuWindows holds a KV pool on the device, and windows: addresses at which blocks of the pool can
+// be read a second time (kernels/cuda/windows.h).
 //
-// Thread safety: as WindowMemory; a thread must call KernelBackend::BindThread before it maps.
+// Thread safety: as WindowMemory; a thread must call KernelBackend::BindThread before it calls Map
+//                or Unmap.
 // Errors:        a failing device ends the process, as in GpuBackend.
 #ifndef QUIRE_KERNELS_GPU_GPU_WINDOWS_H_
 #define QUIRE_KERNELS_GPU_GPU_WINDOWS_H_
@@ -25,7 +27,8 @@ class GpuWindows final : public WindowMemory {
                                                               const WindowShape& shape);
   ~GpuWindows() override;
 
-  // A device can map all places at once; only its address space limits how many places exist.
+  // A device can have a block mapped into every place (an address range in the windows) at the same
+  // time. Only the device's address space limits the number of places.
   int64_t max_mapped_places() const override { return shape().num_places; }
   absl::Status Map(int64_t place, BlockId block, int64_t count) override;
   absl::Status Unmap(int64_t place, int64_t count) override;

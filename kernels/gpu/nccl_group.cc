@@ -28,7 +28,7 @@ constexpr int kMaxUnderWay = 64;
 constexpr int64_t kSpin = 50 * kNanosPerMicro;
 constexpr auto kNap = std::chrono::microseconds(20);
 
-// The message that each rank sends to all other ranks before they join NCCL.
+// The message that each rank sends to all other ranks before an NCCL communicator is created.
 struct GpuOfRank {
   uint32_t has_nccl = 0;
   std::array<uint32_t, 4> uuid = {};
@@ -155,7 +155,7 @@ void NcclGroup::ReceiveParts(const GatherParams& params) {
   const int64_t others = std::accumulate(counts_.begin() + 1, counts_.end(), int64_t{0});
   const int64_t bytes = others * int64_t{sizeof(float)};
   if (bytes > parts_.capacity_bytes()) {
-    Finish();  // freeing the old memory waits for the device
+    Finish();  // else freeing the old memory would hang if a rank is lost
     static_cast<void>(parts_.Reserve(bytes));
   }
   auto* parts = static_cast<float*>(parts_.data());
@@ -259,7 +259,7 @@ void NcclGroup::End() {
   if (ended.wait_for(std::chrono::nanoseconds(kMaxEnd)) == std::future_status::timeout) {
     ExitHung();
   }
-  // The communicator is gone either way; an error only leaks memory.
+  // Even after an error, the communicator is not used any more; only its memory may leak.
   if (const int error = ended.get(); error != 0) {
     LogWarning("NCCL reported an error when it ended", {{"text", api_.error_text(error)}});
   }

@@ -4,12 +4,12 @@
 // The host never blocks on the stream, because a lost rank would block the stream for ever. Instead
 // the host polls the stream, NCCL's errors and the host links between the ranks. A failure breaks
 // the group on all ranks, and ends NCCL's communicator to release this rank's stream. If ending
-// the communicator takes more than kMaxEnd, the process ends. REQUIRES: Finish before every other
-// wait for the stream.
+// the communicator takes more than kMaxEnd, the process ends. REQUIRES: the caller calls Finish
+// before it waits for the stream in any other way.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        if the group breaks, see Communicator. A failing device ends the process, as in
-//                GpuBackend. So does an NCCL communicator that does not end.
+//                GpuBackend. So does an NCCL communicator that takes longer than kMaxEnd to end.
 // Source:        NVIDIA NCCL User Guide, "Fault Tolerance".
 #ifndef QUIRE_KERNELS_GPU_NCCL_GROUP_H_
 #define QUIRE_KERNELS_GPU_NCCL_GROUP_H_
@@ -59,8 +59,8 @@ class NcclGroup {
   // the next operation is enqueued. Breaks the group if `error` is not 0.
   void Settle(int error, const char* what);
   void ReceiveParts(const GatherParams& params);
-  // Waits until NCCL is settled and is_done returns true. Breaks the group on an error, a lost rank
-  // or at the deadline.
+  // Waits until NCCL has accepted all operations (PollDeviceGroup) and is_done returns true. Breaks
+  // the group on an error, if a rank is lost, or at the deadline.
   void WaitUntil(absl::FunctionRef<bool()> is_done, Instant deadline, const char* what);
   void Break(const char* what, const char* why);
   void End();
@@ -72,7 +72,7 @@ class NcclGroup {
   void* group_ = nullptr;  // NCCL's communicator; null when it has ended
   gpu::Event done_ = nullptr;
   int num_under_way_ = 0;
-  GpuScratch parts_{api_};  // the other ranks' parts, one after another
+  GpuScratch parts_{api_};  // on rank 0: the parts that Gather received, by rank
   std::vector<int64_t> counts_;
 };
 

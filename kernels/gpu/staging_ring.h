@@ -1,6 +1,6 @@
-// StagingRing is pinned host memory for the inputs of steps. An asynchronous copy reads it some
-// time after the step was enqueued. So each step writes into the next slot, and a slot is reused
-// only when the copy from it is done.
+// StagingRing is pinned host memory for the inputs of steps. An asynchronous copy reads a step's
+// inputs some time after the step was enqueued. So each step writes into the next slot, and a slot
+// is reused only when the copy from it is done.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        a failing device ends the process, as in GpuBackend.

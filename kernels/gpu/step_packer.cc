@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kArrayAlignment = 16;
 
-// Copies the `given` values, and fills the rest of the array with `padding`.
+// Copies `given` values to an array of `count` elements, and fills the rest with `padding`.
 template <typename T>
 void Fill(
     std::byte* bytes, int64_t offset, int64_t count, const T* from, int64_t given, T padding) {
@@ -69,8 +69,8 @@ void StepPacker::CollectItems(const StepInputs& host) {
       items_.push_back({.sequence = seq, .first_row = row});
     }
   }
-  // Sorts by the number of tokens before an item's first row; the item's own rows add little. The
-  // longest item comes first, so that no straggler runs alone at the end.
+  // Sorts the items by the number of tokens before the item's first row; the item's own rows add
+  // little. The item with most tokens comes first, so that no long item runs alone at the end.
   auto context = [&](const gpu::PrefillItem& item) {
     return host.seq_lens[item.sequence] - QueryLen(host, item.sequence) + item.first_row / group_;
   };

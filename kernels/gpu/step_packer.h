@@ -1,5 +1,6 @@
 // StepPacker lays out the inputs of a step for one copy to the device. It decides which sequences
-// decode, divides the others into prefill items, and decides whether a graph can replay the step.
+// decode, divides the others into prefill items (gpu::PrefillItem), and decides whether a graph can
+// replay the step.
 //
 // If every sequence of a step decodes one token and is sampled, the step is padded: its number of
 // sequences to the next bucket (DecodeBucket), and its number of block table columns to a power of
@@ -38,7 +39,8 @@ struct PackedStep {
   const int32_t* decode_seq_index = nullptr;  // [num_decodes]; null: all sequences, in order
   int32_t num_items = 0;
   const gpu::PrefillItem* items = nullptr;  // [num_items], longest context first
-  // Number of splits of all decodes; with a sliding window, an upper bound on it.
+  // Number of splits of all decodes together; a split is a part of one context (gpu::DecodePlan).
+  // With a sliding window there may be fewer.
   int64_t max_splits = 0;
 };
 

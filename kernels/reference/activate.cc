@@ -17,7 +17,7 @@ double ActivationOf(ActivationKind kind, double x) {
       return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
     case ActivationKind::kGeluTanh: {
       double inner = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
-      return x / (1.0 + std::exp(-2.0 * inner));  // not x (1 + tanh) / 2, which loses digits
+      return x / (1.0 + std::exp(-2.0 * inner));  // x (1 + tanh) / 2 would lose digits
     }
   }
   return 0.0;

@@ -35,8 +35,8 @@ uint16_t HalfFromFloat(float value) {
   }
   float magnitude = std::fabs(value);
   constexpr float kSmallestNormal = 0x1p-14F;
-  // Smaller halfs are multiples of 2^-24. If rounding gives the smallest normal number, the result
-  // has the bits of that number.
+  // Below kSmallestNormal, numbers of binary16 are multiples of 2^-24. If rounding gives
+  // kSmallestNormal itself, the result has the bits of that number.
   if (magnitude < kSmallestNormal) {
     return sign |
            static_cast<uint16_t>(std::ldexp(RoundToMultipleOfPowerOfTwo(magnitude, -24), 24));
@@ -60,7 +60,7 @@ float FloatFromBfloat16(uint16_t bits) {
 uint16_t Bfloat16FromFloat(float value) {
   auto bits = std::bit_cast<uint32_t>(value);
   if (std::isnan(value)) {
-    // A quiet NaN: dropping its low bits cannot turn it into an infinity.
+    // Sets the bit of a quiet NaN, else dropping the low bits could turn the NaN into an infinity.
     return static_cast<uint16_t>((bits >> 16) | 0x40);
   }
   uint32_t half_ulp_or_just_below = 0x7FFF + ((bits >> 16) & 1);
@@ -85,8 +85,8 @@ uint8_t E4m3FromFloat(float value) {
   }
   float magnitude = std::fmin(std::fabs(value), 448.0F);
   constexpr float kSmallestNormal = 0x1p-6F;
-  // Smaller numbers of e4m3 are multiples of 2^-9. If rounding gives the smallest normal number,
-  // the result has the bits of that number.
+  // Below kSmallestNormal, numbers of e4m3 are multiples of 2^-9. If rounding gives kSmallestNormal
+  // itself, the result has the bits of that number.
   if (magnitude < kSmallestNormal) {
     return sign | static_cast<uint8_t>(std::nearbyint(std::ldexp(magnitude, 9)));
   }

@@ -1,10 +1,10 @@
 // LoadElement and StoreElement read and write one stored number of any DType as fp32.
 //
 // Storing rounds to nearest, ties to even; NaN stays NaN; a value too large for the type becomes
-// infinity, or the largest number if the type has no infinity. Int8 has no NaN: storing a NaN as
-// int8 is an error of the caller. Loading is exact.
+// infinity, or the largest number if the type has no infinity. REQUIRES: no NaN is stored as int8,
+// which has no NaN. Loading is exact.
 //
-// StoreScaledVector first divides by a scale. kernels/api/attention.h defines the scale.
+// StoreScaledVector divides by a scale before it stores. kernels/api/attention.h defines the scale.
 //
 // Thread safety: free functions, safe from any thread.
 // Source:        IEEE 754-2008 (binary16); bfloat16 is the upper half of binary32; e4m3 as in

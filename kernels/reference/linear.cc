@@ -14,7 +14,8 @@
 namespace quire::reference {
 namespace {
 
-// The weights as fp32 rows. Sums are in double, so segments are ignored.
+// The weights as fp32 rows. Linear sums in double, so it ignores LinearSource::num_segments, which
+// fixes the order of fp32 sums.
 class ReferenceLinear : public PackedLinear {
  public:
   ReferenceLinear(int64_t in_features, std::vector<float> weight, std::vector<float> bias)

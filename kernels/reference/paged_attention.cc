@@ -28,7 +28,7 @@ BlockId BlockAt(const Query& query, int32_t index) {
 }
 
 // Returns the scale of the position's key or value, or `without` if the cache has no scales.
-// `offset` is the distance from the keys of a head to the scales of its keys or values.
+// `offset` is the layout's key_scale_offset or value_scale_offset.
 double ScaleOf(const PagedAttentionParams& p,
                const Query& query,
                int32_t position,

@@ -1,7 +1,7 @@
 // The operations of the reference backend: free functions, each in a file of its name. Each
-// function defines the KernelBackend operation of its name, and is written for reading: plain
-// loops, sums in double. All functions except Linear need no library, so tests on a GPU machine can
-// link them. PackLinear, which needs abseil, is declared in pack_linear.h.
+// function defines the KernelBackend operation of the same name, and is written for reading: plain
+// loops, sums in double. Only Linear needs a library (abseil), so tests on a GPU machine can link
+// the other functions. PackLinear, which needs abseil too, is declared in pack_linear.h.
 //
 // Thread safety: free functions; safe while no other thread writes their arguments' memory.
 #ifndef QUIRE_KERNELS_REFERENCE_REFERENCE_OPS_H_
@@ -30,7 +30,8 @@ void Sample(const SampleParams& params);
 // likeliest token, or 0 if the token is excluded. In a greedy row all tokens except one are
 // excluded. Returns an empty vector if no token can be sampled.
 std::vector<double> SamplingWeights(const SamplingRow& row, std::span<const float> logits);
-// Returns the draw's random number u, in [0, 1) (kernels/api/sampling.h).
+// Returns the random number u in [0, 1) with which Sample draws the row's token
+// (kernels/api/sampling.h).
 double UniformOf(const SamplingRow& row);
 
 }  // namespace quire::reference

@@ -73,7 +73,8 @@ void ApplyPenalties(const SamplingRow& row, std::vector<double>& logits) {
   }
 }
 
-// Returns the weights after min-p, top-k and top-p, each applied to the tokens kept so far.
+// Applies min-p, top-k and top-p, each to the tokens that the one before kept. Returns the weights
+// of all tokens; 0 if a token is not kept.
 std::vector<double> KeptWeights(const SamplingParams& params, std::vector<double> logits) {
   for (double& logit : logits) {
     logit /= params.temperature;

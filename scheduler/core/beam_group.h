@@ -2,11 +2,11 @@
 // candidates, BeamSearch chooses the next live beams, and the sequences of the group take over the
 // tokens and blocks of these beams.
 //
-// The first continuation of a beam stays in the beam's sequence, and the next slice forces the
-// continuation's token on the worker. Every other continuation becomes a fork in an idle sequence.
-// The fork shares all blocks, and copies the last block before it writes into that block. A beam
-// without a continuation gives its blocks back. So blocks are shared like a tree, and a fork copies
-// at most one block.
+// The first continuation of a beam stays in the beam's sequence, and the next slice tells the
+// worker to use the continuation's token. Every other continuation becomes a fork in an idle
+// sequence. The fork shares all blocks, and copies the last block before it writes into that block.
+// A beam without a continuation gives its blocks back. So blocks are shared like a tree, and a fork
+// copies at most one block.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.4 and figure 9.

@@ -17,9 +17,9 @@
 // - an extension that ends in a stop token or reaches max_tokens becomes a hypothesis if it is
 //   among the first num_beams of the ranking, and is forgotten otherwise;
 // - the first num_beams of the other extensions are the next live beams.
-// The best num_beams hypotheses are kept. When there are num_beams of them, the search can
-// end before the beams reach max_tokens; EarlyStopping decides when. These rules hold for num_beams
-// = 1 too: the search goes on after a stop token as long as a longer output can still have a better
+// The best num_beams hypotheses are kept. When num_beams hypotheses are found, the search can end
+// before the beams reach max_tokens; EarlyStopping decides when. These rules hold for num_beams = 1
+// too: the search goes on after a stop token as long as a longer output can still have a better
 // score. Transformers decodes greedily with one beam, so its result can differ.
 //
 // Ties:          torch.topk, which transformers uses, promises no order. Here the beam with the
@@ -72,7 +72,7 @@ struct BeamSearchParams {
   EarlyStopping early_stopping = EarlyStopping::kFalse;
   int32_t max_tokens = 16;              // output tokens of a hypothesis, >= 1
   int32_t min_tokens = 0;               // output tokens that must precede a stop token
-  std::vector<TokenId> stop_token_ids;  // in any order; counted as tokens of a hypothesis
+  std::vector<TokenId> stop_token_ids;  // in any order; a hypothesis includes its stop token
 
   // Number of candidates per beam that always suffices for a step. In the worst case, every stop
   // token ranks before the num_beams candidates that go on.

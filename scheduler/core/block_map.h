@@ -1,9 +1,9 @@
-// BlockMap is a picture of the pool: which blocks are used, shared and cached, and which requests
+// BlockMap is a summary of the pool: which blocks are used, shared and cached, and which requests
 // hold them. The map is small for any pool, because a cell stands for a run of adjacent blocks.
 //
-// A shared block counts for its first holder only. Pinned prefixes are the first holders, followed
-// by the requests in their order of service. So the counts of all holders add up to the number of
-// active blocks.
+// A holder is a pinned prefix or a running request. A shared block counts only for the first of its
+// holders: pinned prefixes come first, then requests in their order of service. So the counts of
+// all holders add up to the number of active blocks.
 //
 // Thread safety: value types and a free function; the state is not thread-safe.
 // Cost:          O(blocks + tables). If many tables begin with the same blocks, each of these
@@ -20,11 +20,12 @@ namespace quire {
 
 struct CoreState;
 
-// A run of adjacent blocks. Blocks that no field counts are free.
+// A run of adjacent blocks. An active block is in a block table; a cached block is only in the
+// prefix cache. Blocks that no field counts are free.
 struct BlockMapCell {
   int32_t num_cached = 0;
   int32_t num_active = 0;
-  int32_t num_leaving = 0;  // free soon: being copied to host memory, or pending
+  int32_t num_leaving = 0;  // free soon: being copied to host memory, or awaiting a step's answer
   int32_t num_shared = 0;   // active and leaving blocks that are referenced more than once
   RequestId holder;         // has the most active blocks in this cell; 0: no active block
 };

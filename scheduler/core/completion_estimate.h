@@ -3,23 +3,23 @@
 // same events lead to the same estimates.
 //
 // The estimate serves to refuse requests that would be late, so it is 0 while nothing is known, and
-// low in doubt. It assumes the following:
+// otherwise rather too low than too high. It assumes the following:
 //   - an output is as long as the lower quartile of recent outputs with a similar max_tokens
 //     (OutputLengths). max_tokens is only an upper bound: a client that leaves max_tokens at the
 //     length of the context does not expect so long an output, and is not refused for it;
 //   - a step larger than any that was seen takes as long as the largest step seen;
-//   - a prompt adds one step for each step whose room for prompt tokens it fills; the rest of the
-//     prompt joins other steps;
+//   - a prompt adds one step for every num_prompt_tokens_by_step of its tokens; the rest of the
+//     prompt is computed in steps that other sequences need anyway;
 //   - sequences end one after the other: in a full batch of n sequences, one of them ends every
 //     (expected length / n) steps.
 //
-// The time to compute is multiplied by a margin. Without the margin, a request that can only just
-// meet its deadline would be late after any underestimate. Each request that was admitted by
-// an estimate and ended late raises the margin. Each one that ended in time lowers the margin by a
-// fortieth of that amount, so about one request in forty is late. Each class of max_tokens has its
-// own margin. The time to wait has a separate margin: about one queued request in five hundred
-// reaches the head of the queue too late for its deadline. The refusals come early, because an
-// early refusal is better than a long wait in vain.
+// The time to compute is multiplied by a margin, the run margin. Without the margin, a request that
+// can only just meet its deadline would be late after any underestimate. Each request that was
+// admitted by an estimate and ended late raises the margin. Each request that ended in time lowers
+// the margin by a fortieth of that raise, so about one request in forty is late. Each class of
+// max_tokens (OutputLengths) has its own run margin. The time to wait is multiplied by the wait
+// margin. About one queued request in five hundred then reaches the head of the queue too late. The
+// wait margin is stricter, because a refusal on arrival is better than a long wait in vain.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Units:         microseconds.
@@ -76,7 +76,8 @@ class CompletionEstimate {
   void OnTurn(bool is_in_time);
 
   // Called when a started request has ended. is_met: the request met its deadline. Not called if
-  // the request missed its deadline as expected, since that says nothing about the estimates.
+  // the request missed its deadline as expected, since such a miss says nothing about the
+  // estimates.
   void OnDeadline(int32_t max_tokens, bool is_met);
 
   // Returns true once enough outputs were seen to estimate the length of an output.

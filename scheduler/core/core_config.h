@@ -18,7 +18,7 @@ namespace quire {
 enum class PreemptionMode : uint8_t {
   kRecompute,  // dropped and computed again
   kSwap,       // copied to host memory and back; dropped if host memory has no room
-  kAuto,       // kRecompute or kSwap by measured cost; preempts the group that costs least
+  kAuto,       // the cheaper of the two; the group to preempt is chosen by cost too
 };
 
 // Parses "recompute", "swap" or "auto". Returns nullopt for any other name.
@@ -35,7 +35,7 @@ struct CoreConfig {
   int32_t max_queued_requests = 1024;
   int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
   // Bounds the waiting requests that an earlier scheduler had accepted (resumed requests). They do
-  // not count against max_queued_requests. The value covers the queue of that scheduler and twice
+  // not count against max_queued_requests. The default covers the queue of that scheduler and twice
   // its running requests (waiting_queue.h). The tokens of resumed requests are bounded by
   // max_queued_tokens + 2 * max_sequences * max_model_len.
   int64_t max_resumed_requests = 1536;
@@ -43,12 +43,14 @@ struct CoreConfig {
   // while without a preemption. A fraction of the pool, in [0, 1).
   double watermark = 0.01;
   SchedulingPolicyKind scheduling_policy = SchedulingPolicyKind::kFcfs;
-  // Under kPriority: the waiting time that is worth one priority level.
+  // Under kPriority: a request that has waited this long is served before new requests whose
+  // priority is better by one.
   Instant priority_ageing = 10 * kNanosPerSecond;
   // Target duration of a step while sequences decode: recent step times decide how many prompt
   // tokens a step may have (step_bound.h). kInfiniteFuture: no target. REQUIRES: >= 0.
   Instant target_inter_token = kInfiniteFuture;
-  // Bounds the bytes of the introductions in one step (introduction_budget.h). REQUIRES: > 0.
+  // Bounds the bytes with which one step makes sequences known to the workers
+  // (introduction_budget.h). REQUIRES: > 0.
   int64_t introduction_budget_bytes = kIntroductionBudgetBytes;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
   // Whether requests with the same cache_salt share computed blocks of common prefixes. Sequences

@@ -34,8 +34,8 @@
 
 namespace quire {
 
-// The state that is valid only within one membership of a worker group. It starts empty and is
-// dropped as a whole.
+// The state that is valid for one group of workers only. It starts empty when the group is ready,
+// and is dropped as a whole when the group is lost.
 struct Epoch {
   Epoch(uint64_t incarnation, uint64_t epoch_number, const StepLimits& step_limits);
 
@@ -104,7 +104,8 @@ struct CoreState {
   // Prefixes that ended because they crashed their workers. Never pruned, because operators pin few
   // prefixes.
   std::set<RequestId> poison_prefixes;
-  // The blocks that pinned prefixes need under last_limits. Requests cannot use these blocks.
+  // The blocks that pinned prefixes need under last_limits. A request must fit the pool beside
+  // these blocks.
   ReservedBlocks reserved_blocks;
   UnansweredStep step;
   std::vector<OutputEvent> events;
@@ -162,8 +163,8 @@ struct CoreState {
 
   // If the sequence is the leader and has computed the prompt, forks the waiting sequences from it.
   // The forks share the blocks of all prompt tokens except the last one: each fork computes that
-  // token, because it needs the logits. REQUIRES: the leader's window has not slid since its slice
-  // was answered.
+  // token, because it needs the logits. REQUIRES: since the leader's slice was answered,
+  // KvCacheManager::SlideWindow was not called for the leader.
   void ForkWaitingFrom(SequenceGroup& group, const Sequence& sequence);
 
   // Ends one sequence: frees its blocks and its handle, and emits the event. The end of the last

@@ -61,8 +61,8 @@ struct CoreStats {
   int64_t num_poison_requests = 0;  // requests and prefixes that ended for crashing their workers
   int64_t num_non_finite = 0;       // rows of logits with a NaN or an infinity
 
-  // Internal fragmentation: the share of empty slots in held blocks, from 0 to 1. Only the last
-  // block of a sequence has empty slots.
+  // Internal fragmentation: the share of empty slots in held blocks, from 0 to 1. A slot holds one
+  // token. Only the last block of a sequence has empty slots.
   double fragmentation() const {
     const double num_slots = double{1} * num_held_blocks * block_size_tokens;
     return num_slots == 0 ? 0.0 : 1.0 - static_cast<double>(num_stored_tokens) / num_slots;

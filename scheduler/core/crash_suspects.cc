@@ -27,12 +27,12 @@ int32_t MostCrashesIn(const CrashSuspects::SuspectRange& range, const SuspectRan
 }
 
 // Merges the slices of a lost step into the ranges of their request (crash_suspects.h). A slice
-// that overlaps a range extends the range and never replaces it. Otherwise a smaller slice, lost to
-// a kill from outside or to a crash by another request, could hide the tokens that crash the
-// workers. When a request is recomputed, its sequences, beams especially, may run in another order,
-// so another sequence may compute the same tokens. Therefore a slice is compared with all ranges of
-// its request. The range's new crash count is one more than the highest count of the ranges that
-// the slice overlaps.
+// that overlaps a range extends the range and never replaces it. If a slice replaced the range, a
+// small slice could drop the tokens that crash the workers. A kill from outside, or a crash by
+// another request, can hit such a slice. When a request is recomputed, its sequences, beams
+// especially, may run in another order, so another sequence may compute the same tokens. Therefore
+// a slice is compared with all ranges of its request. The range's new crash count is one more than
+// the highest count of the ranges that the slice overlaps.
 void Add(const SuspectRanges& lost, CrashSuspects::Evidence& evidence) {
   const SuspectRanges before = evidence.ranges;
   for (const auto& [sequence_index, range] : lost) {

@@ -1,12 +1,12 @@
 // CrashSuspects finds out which of the requests in a lost step crashes the workers.
 //
-// A crash records a suspect range for each sequence of the lost step: the tokens of the sequence's
-// slice that were never computed before. A later crash counts for the range if the sequence's slice
-// in that crash overlaps the range, and the range was not computed in between. The range then grows
-// by that slice. After a crash, another sequence of the request can be the one that computes the
-// same tokens. So a slice is compared with all ranges of its request: the new count of the range is
-// one more than the highest count of the ranges that the slice overlaps. The count of a request is
-// the highest count of its ranges.
+// A crash records a suspect range for each sequence of the lost step. The range is the sequence's
+// slice (the tokens that the step computes for it), without tokens that were ever computed before.
+// A later crash counts against the range if the sequence's slice in that crash overlaps the range,
+// and the range was not computed in between. The range then grows by that slice. After a crash,
+// another sequence of the request may compute the same tokens. So a slice is compared with all
+// ranges of its request: the new count of the range is one more than the highest count of the
+// ranges that the slice overlaps. The count of a request is the highest count of its ranges.
 //
 //   crashes   the request
 //   1         goes on beside other requests
@@ -14,7 +14,7 @@
 //             crashes first
 //   5         has crashed its workers three times alone, and must end
 //
-// A crash while tokens before a range are recomputed does not count for the range. The range is
+// A crash while tokens before a range are recomputed does not count against the range. The range is
 // kept, and extended so that it begins where the slice of that crash begins.
 //
 // A request is cleared when it has computed its ranges. So an innocent request is cleared as soon
@@ -27,8 +27,9 @@
 // judged when the next workers are ready: only then is it known whether a process died or was only
 // cut off. No step is planned in between, so the suspects are known in time.
 //
-// Tokens of a slice that were computed before and lost are a separate range. A crash whose slice
-// overlaps that range counts too, but does not change the range of the new tokens.
+// The tokens of a slice that were computed before and lost get a separate range. A crash whose
+// slice overlaps that range counts against the request too, but does not change the range of the
+// new tokens.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Invariants:    suspects() are the records() with two crashes or more.
@@ -73,7 +74,7 @@ class CrashSuspects {
   struct Evidence {
     std::map<int32_t, SuspectRange> ranges;  // keyed by sequence_index
 
-    // Returns the highest count of any range.
+    // Returns the highest crash count of any range.
     int32_t num_crashes() const;
   };
   struct Record {

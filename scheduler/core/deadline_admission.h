@@ -1,16 +1,16 @@
 // Deadline admission decides whether a request can be complete by its deadline. If not, the request
 // is refused when it arrives. A waiting request that can no longer be complete in time is dropped
-// at its turn, before anything is computed for it. So requests that are computed are complete in
-// time, even under overload.
+// at its turn, before anything is computed for it. So nearly all requests that are computed are
+// complete in time, even under overload.
 //
-// In doubt a request is admitted. No request is refused before step times and output lengths were
-// seen. A request that is resumed with a part of its output (Request::resumed) is not refused when
-// it arrives. Such a request waits, and is judged at its turn by the output that it still lacks. A
-// request that is resumed without output is treated as new, because any client can call its request
-// resumed.
+// In doubt a request is admitted. While no step times or too few output lengths are known, no
+// request is refused. A request that is resumed with a part of its output (Request::resumed) is not
+// refused when it arrives. Such a request waits, and is judged at its turn by the output that it
+// still lacks. A request that is resumed without output is treated as new, because any client can
+// call its request resumed.
 //
 // While no request waits and there is room, each tenant can have one trial at a time: a request
-// that starts although it is estimated to be late. The estimates may stem from another tenant's
+// that starts although it is estimated to be late. The estimates may be based on another tenant's
 // outputs, and a tenant whose requests never start would never correct the estimates. So an idle
 // server refuses no request. If the policy lets requests overtake, the estimate for a request
 // counts only groups that are certainly ahead of the request.

@@ -1,8 +1,9 @@
-// HandlePool numbers the sequences that the worker knows. The next plan tells the worker to release
-// a handle that was given back. Only a later plan can give this handle to another sequence, because
-// within a plan the introductions come before the releases.
+// HandlePool gives out handles: numbers under which the worker knows running sequences. When a
+// handle is given back, the next plan tells the worker to release it. Only a later plan can give
+// this handle to another sequence, because within a plan the introductions come before the
+// releases.
 //
-// Thread safety: not thread-safe; owned by CoreState.
+// Thread safety: not thread-safe; owned by Epoch.
 // Invariants:    every handle below max_handles is either free, in use or to be released.
 #ifndef QUIRE_SCHEDULER_CORE_HANDLE_POOL_H_
 #define QUIRE_SCHEDULER_CORE_HANDLE_POOL_H_

@@ -2,11 +2,11 @@
 // workers every input that determines the tokens of a sequence. A sequence that is not introduced
 // for lack of bytes gets no slice in this step, and is tried again in a later step.
 //
-// A group of beams forks, and may need introductions in every step. Without a turn for each group,
-// it would starve the groups behind it. So when a step refuses groups, the next step owes an
-// introduction to the first of them, the owed group: its first introduction is always allowed, and
-// groups before it get only half of the budget. The step after that owes an introduction to the
-// next refused group behind the owed group.
+// A group of beams forks, and may need introductions in every step. If groups did not take turns, a
+// group of beams would starve the groups behind it. So if a step refuses introductions, the next
+// step keeps room for the first refused group, the owed group. The first introduction of the owed
+// group is always allowed, and groups before the owed group get only half of the budget. The step
+// after that keeps room for the next refused group behind the owed group.
 //
 // Thread safety: a value type.
 // Invariants:    the first introduction of a step is allowed whatever its length, so no step is
@@ -28,24 +28,24 @@ class IntroductionBudget {
   IntroductionBudget(int64_t max_bytes, std::optional<ScheduleRank> owed)
       : max_bytes_(max_bytes), owed_(owed) {}
 
-  // Returns true if the group may introduce a sequence of num_bytes bytes.
+  // Returns true if this step has room for an introduction of num_bytes bytes for the group.
   bool Allows(const SequenceGroup& group, int64_t num_bytes) const;
 
-  // Counts an introduction of num_bytes by the group. REQUIRES: Allows(group, num_bytes).
+  // Takes num_bytes of the budget for an introduction of the group. REQUIRES: Allows returned true.
   void Take(const SequenceGroup& group, int64_t num_bytes);
 
   // Called after Allows returned false. The group may become owed_next().
   void OnRefused(const SequenceGroup& group);
 
-  // Returns the rank of the group to which the next step owes an introduction. Returns nullopt if
-  // this step refused no group behind the owed group.
+  // Returns the rank of the next step's owed group. Returns nullopt if this step refused no group
+  // behind its own owed group, or no group at all.
   std::optional<ScheduleRank> owed_next() const { return owed_next_; }
 
  private:
   bool IsBeforeOwed(const SequenceGroup& group) const;
 
   int64_t max_bytes_;
-  int64_t num_bytes_ = 0;             // taken in this step
+  int64_t num_bytes_ = 0;             // of the introductions in this step so far
   std::optional<ScheduleRank> owed_;  // rank of the owed group
   bool is_owed_served_ = false;       // the owed group has had an introduction
   std::optional<ScheduleRank> owed_next_;

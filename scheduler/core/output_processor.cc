@@ -153,8 +153,8 @@ absl::Status CheckFailedSwapIns(const UnansweredStep& step, const StepResult& re
 
 // Recomputes every running group that has a block of failed_swap_ins, or a copy of such a block,
 // because the contents are undefined. Each of these groups came back in this step, and its blocks
-// are not in the prefix cache yet. A swapped group that shares the lost host block learns of the
-// loss when it comes back.
+// are not in the prefix cache yet. A swapped group that shares the lost host block is recomputed
+// when its own swap-in fails.
 void RecomputeWithout(CoreState& state, const std::vector<BlockId>& failed_swap_ins) {
   std::unordered_set<BlockId> lost(failed_swap_ins.begin(), failed_swap_ins.end());
   for (const BlockCopy& copy : state.step.copies) {

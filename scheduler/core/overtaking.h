@@ -5,8 +5,8 @@
 // While a running group has more prompt left than a step has room for, the step cuts the prompt.
 // Waiting groups behind the running group may then pass it, if they have at most a quarter of the
 // tokens that the running group has left. Passing groups get half of the prompt tokens of a step.
-// So the passed group takes at most twice as many steps, no matter how many groups pass it. A group
-// that has passed another is not passed itself.
+// So the passed group takes at most twice as many steps as without overtaking, no matter how many
+// groups pass it. A group that has passed another is not passed itself.
 //
 // A passed group loses nothing else. Blocks are kept for the long prompt, and blocks and handles
 // for every group that waits ahead of the passing group. If there is no room for all of these

@@ -14,8 +14,8 @@
 namespace quire {
 namespace {
 
-// Bounds the memory of the token lists. The size of the pool does not bound it: prefixes can share
-// most of their blocks, but each has its own token list.
+// Bounds the memory of the token lists. The size of the pool does not bound that memory: prefixes
+// can share most of their blocks, but each prefix has its own token list.
 constexpr size_t kMaxPrefixes = 256;
 
 // Returns the hashes of the blocks that a request reads if it begins with the prefix. Without a
@@ -143,8 +143,8 @@ bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_to
 
 // Queues the request of the prefix. Under first come, first served every rank is 0, so the request
 // is served in order of arrival. Under other policies rank 0 usually puts the request ahead of
-// client requests, because client requests that begin with the prefix then cost less. REQUIRES: an
-// epoch; blocks are reserved.
+// client requests. That is useful, because client requests that begin with the prefix then cost
+// less. REQUIRES: an epoch; blocks are reserved.
 void Start(CoreState& state, RequestId id) {
   PinnedPrefix& prefix = state.prefixes.at(id);
   auto group = std::make_unique<SequenceGroup>(RequestFor(id, prefix, state.epoch->limits));

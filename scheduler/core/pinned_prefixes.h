@@ -7,9 +7,9 @@
 // full blocks that a request with a shorter common beginning needs.
 //
 // Requests can share the blocks of pinned prefixes, but cannot fill them with other tokens. So a
-// prefix is refused if all prefixes would exceed CoreConfig::max_pinned_share of the pool, or if a
-// live request could no longer run to its end. A request is refused if it does not fit the pool
-// beside the prefixes.
+// prefix is refused if all prefixes together would exceed CoreConfig::max_pinned_share of the pool,
+// or if a live request could no longer run to its end. A request is refused if it does not fit the
+// pool beside the prefixes.
 //
 // A prefix outlives its workers: in the next epoch it is computed again, ahead of every later
 // request. If the new pool has no room for the prefix, the prefix waits for another epoch.

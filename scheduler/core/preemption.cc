@@ -54,9 +54,10 @@ double BlocksByMicros(int32_t num_exclusive_blocks, double micros, double idle_m
 
 // Returns an upper bound on the blocks per microsecond that preempting the group frees. Assumes
 // that the group shares no block, so that its blocks need not be looked at. If only n blocks are
-// exclusive, the exact value is n / (micros + c * n^2), where c * n^2 is the cost of n idle blocks.
-// This value grows with n as long as the idle blocks cost at most as much as the preemption itself.
-// So the value for all blocks is a bound only in that case; otherwise returns infinity.
+// exclusive (not shared), the exact value is n / (micros + c * n^2), where c * n^2 is the cost of n
+// idle blocks. This value grows with n as long as the idle blocks cost at most as much as the
+// preemption itself. So the value for all blocks is an upper bound only in that case. Otherwise
+// returns infinity.
 double MostBlocksByMicros(const CoreState& state,
                           const SequenceGroup& group,
                           const PreemptionCost::Load& load) {
@@ -78,8 +79,8 @@ double MostBlocksByMicros(const CoreState& state,
 
 // Returns the group behind `group` that frees the most blocks for its cost, among the groups with
 // the rank value of the last running group. Returns the last running group if no candidate frees
-// blocks, or if every candidate that does was preempted kEnoughPreemptions times. REQUIRES: `group`
-// is not the last running group.
+// blocks, or if all candidates that free blocks were preempted kEnoughPreemptions times. REQUIRES:
+// `group` is not the last running group.
 SequenceGroup& CheapestBehind(CoreState& state, const SequenceGroup& group) {
   const PreemptionCost& cost = state.epoch->preemption_cost;
   const PreemptionCost::Load load = LoadOf(state);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kKept = 15.0 / 16;        // share of the old sums that MovingRatio::Add keeps
 constexpr int32_t kTriesOtherAfter = 256;  // preemptions in one way until the other way is tried
-constexpr int64_t kLongPrompt = 512;       // tokens that measure a long prompt's cost per token
+constexpr int64_t kLongPrompt = 512;       // tokens of the prompt that long_prompt_micros is for
 
 // Bounds the time of a step, by one hour: a longer time means a wrong clock.
 constexpr double kMaxMicros = 3.6e9;
@@ -71,11 +71,10 @@ PreemptionCost::Way PreemptionCost::Cheapest(const Work& work, const Load& load)
 }
 
 double PreemptionCost::OfIdleBlocks(int64_t num_blocks, const Load& load) const {
-  // Running groups take num_sequences / block_size blocks a step. So it takes num_blocks *
-  // block_size / num_sequences steps until they have taken all blocks, and on average half of the
-  // blocks are idle during these steps. The product of both numbers, divided by the blocks of one
-  // sequence (num_used_blocks / num_sequences), is the number of steps for which one sequence would
-  // be idle.
+  // Running groups take num_sequences / block_size blocks a step. So they take all blocks in
+  // num_blocks * block_size / num_sequences steps, and on average num_blocks / 2 blocks are idle
+  // during these steps. One sequence has num_used_blocks / num_sequences blocks. Steps times idle
+  // blocks, divided by that number, is the number of steps for which one sequence would be idle.
   const auto blocks = static_cast<double>(num_blocks);
   const double num_idle_steps = blocks * blocks * block_size_tokens_ / (2.0 * load.num_used_blocks);
   return num_idle_steps * OfIdleStep(load.num_sequences);
@@ -93,9 +92,9 @@ const PreemptionCost::LoadCosts& PreemptionCost::CostsOf(int32_t num_sequences) 
       .step_micros = steps_.StepMicros(num_sequences),
       .micros_without_context = step,
       .long_prompt_micros = steps_.MicrosWithoutContext(num_sequences + kLongPrompt) - step,
-      // Cost of a sequence that idles for one step: its share of the step's fixed time. That share
-      // is 0 if a step without tokens would take no time. The time to read the idle sequence's
-      // context costs nothing, because the step without it is shorter.
+      // The share of one sequence in the step's fixed time: the time of a step without tokens, as
+      // extrapolated from n and 2 n tokens. The time to read the sequence's context is no cost,
+      // because a step in which the sequence is idle does not read that context.
       .idle_micros = std::clamp(2 * step - twice, 0.0, step) / num_sequences};
   return load_costs_;
 }
@@ -108,8 +107,8 @@ double PreemptionCost::OfRecompute(const Work& work, const Load& load) const {
   const auto num_steps = static_cast<double>(DivCeil(work.num_tokens, slice));
   const double by_curve = num_steps * (steps_.MicrosWithoutContext(load.num_sequences + slice) -
                                        costs.micros_without_context);
-  // The measured cost includes effects that the curve lacks, such as prompts in the same steps, but
-  // also clock errors. So it is bounded by the cost per token of a long prompt.
+  // The measured cost includes effects that by_curve lacks, such as prompts in the same steps, but
+  // also clock errors. So the measured cost per token is bounded by that of a long prompt.
   double measured = 0;
   if (recompute_.is_known()) {
     measured = static_cast<double>(work.num_tokens) *
@@ -121,9 +120,9 @@ double PreemptionCost::OfRecompute(const Work& work, const Load& load) const {
 double PreemptionCost::OfSwap(int64_t num_blocks, int32_t num_sequences) const {
   const auto blocks = static_cast<double>(num_blocks);
   const double there_and_back = 2 * blocks * std::max(0.0, swap_.value());
-  // Until the blocks have left, sequences that need a block get no slice. The preempting sequence
-  // always needs a block. Each other sequence needs a block once in block_size steps, and at most
-  // one sequence waits for each leaving block.
+  // Counts the steps in which sequences idle until the blocks are copied to host memory. The
+  // sequence that caused the preemption idles in all these steps. Each other sequence needs a new
+  // block once in block_size steps, and idles from then on. At most num_blocks of them idle.
   const double step = std::max(1.0, CostsOf(num_sequences).step_micros);
   const double num_steps = 1 + (leave_.is_known() ? blocks * leave_.value() / step : 0);
   const double num_others = std::min(

@@ -10,20 +10,23 @@
 //     step that has no swaps, the same number of tokens, and the same amount of K and V to read.
 //   - Recomputed tokens cost the additional time of a step with such tokens, compared with the
 //     expected time of the step without these tokens, for the same amount of K and V to read.
-//   - A sequence that is idle in a step costs its share of the step's fixed time. It does not cost
-//     the time to compute and to read K and V, because the step is shorter by that time.
-//   - Idle blocks cost as much as the idle sequences that would fill them.
+//   - A sequence that a preemption keeps out of a step (an idle sequence) costs its share of the
+//     step's fixed time. The time to compute its token and to read its K and V is no cost, because
+//     the step does neither for it.
+//   - Blocks that no sequence uses because of a preemption cost as much as the idle sequences that
+//     could use them.
 //
-// Reading is counted separately because a swap mostly changes how many sequences are in a step, and
-// thereby how much is read. The copy itself takes only a few hundredths of a step.
+// The time to read K and V is subtracted first. A swap changes how many sequences are in a step,
+// and thereby how much the step reads, and that change would hide the copy: it takes only a few
+// hundredths of a step.
 //
-// To delay other groups little, a group of one sequence is recomputed in slices that hardly
+// To delay other groups little, a group of one sequence is recomputed in parts (slices) that hardly
 // lengthen steps, in at most kMaxRecomputeSteps steps.
 //
 // One block is one copy, so the fixed time of a copy and the time of its bytes are one number here:
-// the time of a block. The first victim is swapped to measure that time. After many preemptions
-// without a swap one victim is swapped again, because links change. After many swaps one victim is
-// recomputed.
+// the time of a block. The first preempted group is swapped to measure that time. After many
+// preemptions without a swap one group is swapped again, because the time of a copy can change.
+// After many swaps one group is recomputed.
 //
 // Thread safety: not thread-safe; owned by Epoch.
 // Units:         microseconds of step time.
@@ -40,8 +43,9 @@
 
 namespace quire {
 
-// Bounds the steps in which a preempted group is computed again, unless prompts get fewer tokens
-// under CoreConfig::target_inter_token.
+// Bounds the steps in which a preempted group of one sequence is computed again. More steps are
+// needed only if a step has too few tokens left for the group, for example because of
+// CoreConfig::target_inter_token.
 inline constexpr int32_t kMaxRecomputeSteps = 16;
 
 class PreemptionCost {
@@ -87,7 +91,9 @@ class PreemptionCost {
     bool is_swap = false;
     double micros = 0;
   };
-  // Returns the cheaper way, or the other way if it is due to be tried.
+  // Returns the way that costs less: swapping or recomputation. But a way that was not used for
+  // many preemptions, or swapping whose cost was never measured, is returned with the cost of the
+  // other way.
   Way Cheapest(const Work& work, const Load& load) const;
 
   // Cost of blocks that are freed together and stay idle until the running groups have taken them,
@@ -95,7 +101,7 @@ class PreemptionCost {
   double OfIdleBlocks(int64_t num_blocks, const Load& load) const;
 
  private:
-  // Microseconds per amount, over recent observations.
+  // Microseconds per unit of an amount (tokens or blocks), over recent observations.
   class MovingRatio {
    public:
     void Add(double amount, double micros);
@@ -113,8 +119,8 @@ class PreemptionCost {
     double ordered_at = 0;  // value of elapsed_ at the end of the step
   };
 
-  // Costs of steps of num_sequences sequences. Kept between calls, because thousands of groups can
-  // be weighed under one load.
+  // Costs of steps of num_sequences sequences. Kept between calls, because Cheapest may be called
+  // for thousands of groups under one load.
   struct LoadCosts {
     int32_t num_sequences = 0;  // 0: not computed since the last step
     int64_t spare_tokens = 0;

@@ -32,8 +32,8 @@ enum class PinOutcome : uint8_t {
   kNoLimits,        // no worker was ever ready
   kTooMany,         // the number of prefixes is at its bound
   kTooShort,        // the prefix fills no block
-  kTooLong,         // the prefix leaves no room for a token within max_model_len
-  kExceedsShare,    // all prefixes together would exceed their share of the pool
+  kTooLong,         // the prefix and one more token exceed max_model_len
+  kExceedsShare,    // with it, prefixes would exceed their share of the pool, or the pool itself
   kStarvesRequest,  // a live request would no longer fit the pool
 };
 

@@ -26,7 +26,7 @@ TokenId TokenAt(const SequenceGroup& group, const Sequence& sequence, int32_t po
              : sequence.output_token_ids()[static_cast<size_t>(position - num_prompt_tokens)];
 }
 
-// Returns the parent hash of the first block.
+// Returns the hash from which the hash of the first block is chained.
 BlockHash RootOf(const CoreState& state, const SequenceGroup& group) {
   const Hash128& key = state.config.block_hash_key;
   return UsesPrefixCache(state, group) ? RootHash(key, group.request().cache_salt)
@@ -85,8 +85,8 @@ Beginnings BeginningsOf(const CoreState& state, SequenceGroup& group) {
       continue;
     }
     if (group.IsIdle(sequence) || group.WaitsForLeader(sequence)) {
-      // A fork of the leader takes one new block: its copy of the last shared block, or the block
-      // after that.
+      // An idle sequence takes no new block. A sequence that waits for the leader takes one: a copy
+      // of the last shared block if that block is partly filled, else a new block after it.
       const int32_t num_own = group.IsIdle(sequence) ? 0 : 1;
       beginnings.num_shared += state.epoch->kv_cache.NumBlocksFor(sequence.num_tokens()) - num_own;
     } else {

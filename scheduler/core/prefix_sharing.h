@@ -5,8 +5,8 @@
 // the prefix's partly filled last block.
 //
 // Thread safety: free functions; the state is not thread-safe.
-// Source:        automatic prefix caching is vLLM's; groups that keep their sharing:
-//                PagedAttention, Kwon et al. 2023, section 4.5; the copy: section 4.4, figure 10.
+// Source:        vLLM has automatic prefix caching. PagedAttention, Kwon et al. 2023, has sharing
+//                after preemption in section 4.5, and the copied block in section 4.4, figure 10.
 #ifndef QUIRE_SCHEDULER_CORE_PREFIX_SHARING_H_
 #define QUIRE_SCHEDULER_CORE_PREFIX_SHARING_H_
 

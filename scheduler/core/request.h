@@ -40,7 +40,7 @@ struct Request {
   std::optional<BeamOptions> beam_search;
   std::vector<ResumedSequence> resumed;  // one for each sequence, or empty (IsResumable)
   int32_t max_tokens = 16;               // most output tokens of a sequence; >= 1 (CutToContext)
-  std::vector<TokenId> stop_token_ids;   // each ends a sequence after min_tokens; few, in any order
+  std::vector<TokenId> stop_token_ids;   // each ends a sequence if min_tokens tokens precede it
   int32_t priority = 0;                  // under kPriority: smaller numbers are served earlier
   std::string tenant;                    // under kFairShare: tenants share the service equally
   std::string cache_salt;                // only requests of the same salt share blocks

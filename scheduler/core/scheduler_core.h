@@ -11,15 +11,15 @@
 //      an error, the answer does not fit the plan and nothing has changed: fence the group, then
 //      call OnWorkersLost.
 //   4. TakeEvents after any call, and publish them in order.
-// AddRequest, AbortRequest and FinishSequence may be called at any time, also while a step runs:
-// blocks of a sequence that ends while its step runs stay pending until the step is answered.
+// AddRequest, AbortRequest and FinishSequence may be called at any time, also while a step runs: if
+// a sequence ends while its step runs, its blocks are not reused before the step is answered.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop.
 // Invariants:    CheckInvariants lists and checks them.
 // Cost:          PlanStep and ApplyStepResult are O(sequences in the step) and allocate nothing
 //                per sequence in a steady decode.
-// Source:        PagedAttention, Kwon et al. 2023, sections 4.2, 4.3, 4.5; the gap-closing
-//                formulation (no prefill or decode phase) is vLLM v1's; the shape is etcd raft's.
+// Source:        PagedAttention, Kwon et al. 2023, sections 4.2, 4.3, 4.5. Steps without a prefill
+//                or decode phase: vLLM v1. A state machine without I/O: etcd raft.
 #ifndef QUIRE_SCHEDULER_CORE_SCHEDULER_CORE_H_
 #define QUIRE_SCHEDULER_CORE_SCHEDULER_CORE_H_
 
@@ -49,13 +49,14 @@ struct CoreState;
 
 enum class AddOutcome : uint8_t {
   kQueued,
-  kQueueFull,            // max_queued_requests is reached; if resumed, max_resumed_requests
-  kQueueTokensFull,      // max_queued_tokens is reached; if resumed, the bound of waiting_queue.h
+  kQueueFull,            // max_queued_requests is reached (resumed request: max_resumed_requests)
+  kQueueTokensFull,      // would exceed max_queued_tokens (resumed request: see waiting_queue.h)
   kTenantFull,           // the tenant's share of one of these bounds is full (waiting_queue.h)
   kDeadlineUnreachable,  // the request is estimated to miss its deadline
   kTooLong,              // the prompt leaves no room for a token within max_model_len
-  // At full length the request's sequences need more blocks than pinned prefixes leave of the pool,
-  // or a sequence of a resumed request exceeds max_model_len.
+  // At full length the request's sequences need more blocks than pinned prefixes leave of the pool.
+  // Or the request has more than max_sequences live sequences. Or a sequence of a resumed request
+  // exceeds max_model_len.
   kNeverFits,
 };
 
@@ -67,9 +68,9 @@ class SchedulerCore {
   SchedulerCore& operator=(const SchedulerCore&) = delete;
 
   // Begins an epoch: a worker group is ready, with an empty pool. Requests whose full length no
-  // longer fits finish with kNoCapacity. `after_crash`: a request may have caused the last loss of
-  // workers, because a worker process died, hung in the step, or failed the step. Then the requests
-  // of that step are recorded (crash_suspects.h), and a request that crashed its workers
+  // longer fits finish with kNoCapacity. Callers pass after_crash if a request may have caused the
+  // last loss of workers: a worker process died, hung in the step, or failed the step. Then the
+  // requests of the lost step are recorded (crash_suspects.h). A request that crashed its workers
   // kMaxCrashes times ends with kWorkerCrash. REQUIRES: no epoch is active; limits are positive.
   void BeginEpoch(uint64_t scheduler_incarnation,
                   uint64_t group_epoch,
@@ -93,9 +94,9 @@ class SchedulerCore {
   // finished.
   bool AbortRequest(RequestId id);
 
-  // Ends one sequence with kStop: a stop string was found in its text. If a step is running, the
-  // token that the step samples for the sequence is dropped. Returns false if the sequence is
-  // unknown, finished, or part of a beam search, whose output is known only at its end.
+  // Ends one sequence with kStop, because the caller found a stop string in its text. If a step is
+  // running, the token that the step samples for the sequence is dropped. Returns false if the
+  // sequence is unknown, finished, or part of a beam search, whose output is known only at its end.
   bool FinishSequence(RequestId id, int32_t sequence_index);
 
   // Computes the blocks of a prefix and holds them: see pinned_prefixes.h. The prefix is pinned
@@ -118,7 +119,7 @@ class SchedulerCore {
   // Ends expired requests, then gives out the step's token budget in the policy's order: to running
   // groups first, then to waiting groups. A crash suspect gets the whole budget. If blocks run out,
   // preempts groups behind the group in need, and admits no group. The plan also releases handles.
-  // A plan with nothing but releases is returned only if a waiting request needs those handles.
+  // A plan with nothing but releases is returned only if a request waits for these handles.
   // REQUIRES: no plan is unanswered.
   std::optional<StepPlan> PlanStep(Instant now);
 
@@ -133,8 +134,8 @@ class SchedulerCore {
   // Returns the events since the last call, in order.
   std::vector<OutputEvent> TakeEvents();
 
-  // Requests whose first slice is in the last plan, including requests that compute prefixes. Some
-  // may have ended since.
+  // Requests whose computation begins in the last plan, including requests that compute prefixes.
+  // Some may have ended since.
   const std::vector<RequestId>& started() const;
   bool has_unanswered_plan() const;
   // True when PlanStep could return a plan.

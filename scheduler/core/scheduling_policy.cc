@@ -89,7 +89,7 @@ void FairSharePolicy::Charge(Account& account, int64_t cost) {
   Line& line = LineOf(account);
   const auto next = std::next(account.place);
   if (next == line.end() || account.counter + cost < (*next)->counter) {
-    // The account keeps its place: the common case, since each output token is charged alone.
+    // The account keeps its position: the common case, since each output token is charged alone.
     account.counter += cost;
     return;
   }

@@ -1,7 +1,7 @@
 // SchedulingPolicy defines the order of service. Groups are ordered by rank, then by arrival. Under
 // every policy the planner serves groups in this order and preempts from its end. A rank never
 // changes, so no group is preempted for a group behind it, the first group always advances, and
-// there is no livelock. Most policies rank a request when it arrives. Otherwise the policy names
+// there is no livelock. Most policies rank a request when it arrives. FairSharePolicy only names
 // the tenant whose unranked request starts next, and a request gets its rank when it starts.
 //
 //   FcfsPolicy       first come, first served
@@ -60,9 +60,8 @@ class FcfsPolicy : public SchedulingPolicy {
 
 class PriorityPolicy : public SchedulingPolicy {
  public:
-  // ageing: the waiting time that is worth one priority level. A rank that would overflow, which
-  // only a hand-made step log can cause, is replaced by the smallest or largest int64. REQUIRES:
-  // ageing >= 0.
+  // ageing: as CoreConfig::priority_ageing. A rank that would overflow, which only a hand-made step
+  // log can cause, is replaced by the smallest or largest int64. REQUIRES: ageing >= 0.
   explicit PriorityPolicy(Instant ageing) : ageing_(ageing) {}
 
   std::optional<int64_t> RankOf(const Request& request) const override {
@@ -84,10 +83,11 @@ class PriorityPolicy : public SchedulingPolicy {
 // most the cost of all requests that one tenant can have running.
 //
 // When a tenant begins to wait, its counter is lifted to the highest counter of the tenants that
-// wait or waited before. So the tenant loses its unused service, and is behind all those tenants.
-// Fresh names gain nothing, and a waiting tenant is served as soon as the tenants that came before
-// it have caught up. (The paper lifts to the lowest counter of the waiting tenants. That serves a
-// rare tenant a little earlier, but lets a stream of fresh names starve all others.)
+// wait or waited before. So the tenant loses its unused service, and is behind all those tenants. A
+// client gains nothing by new tenant names, and a waiting tenant is served as soon as the tenants
+// that came before it have caught up. (The paper lifts to the lowest counter of the waiting
+// tenants. That serves a rare tenant a little earlier, but lets a stream of new tenant names starve
+// all other tenants.)
 //
 // At most max_absent_tenants tenants that do not wait are remembered. Beyond that, the absent
 // tenant with the lowest counter is forgotten, and every tenant that begins to wait later is lifted
@@ -127,7 +127,7 @@ class FairSharePolicy : public SchedulingPolicy {
   struct Account {
     std::string_view tenant = {};  // the key of this account in accounts_
     int64_t counter = 0;
-    int64_t since = 0;  // value of num_moves_ when the account moved into its line
+    int64_t since = 0;  // value of num_moves_ when the account moved into waiting_ or absent_
     bool is_waiting = false;
     Line::iterator place = {};
   };

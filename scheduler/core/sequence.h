@@ -1,9 +1,11 @@
-// Sequence is one token stream of a request, with a record of the worker's copy. The state of a
-// sequence changes only through the named transitions, each of which keeps all members consistent.
+// Sequence is one token stream of a request. It also records what the worker knows of the stream.
+// The state of a sequence changes only through the functions below, each of which keeps all members
+// consistent.
 //
-// Planning closes a gap: num_tokens() - num_computed_tokens() tokens are known but not yet in the
-// KV cache. Prefill, chunked prefill, recompute and decode differ only in how wide the gap is.
-// A slice that closes the gap yields one more token, so a decoding sequence has a gap of 1.
+// The gap of a sequence is the number of its known tokens that are not yet in the KV cache:
+// num_tokens() - num_computed_tokens(). Prefill, chunked prefill, recompute and decode differ only
+// in the size of the gap. In one step the worker computes a slice: some or all tokens of the gap. A
+// slice with all of them yields one more token, so a decoding sequence has a gap of 1.
 //
 // Thread safety: not thread-safe; owned by its SequenceGroup.
 // Invariants:    num_computed_tokens() + num_scheduled_tokens() <= num_tokens().
@@ -29,9 +31,9 @@
 namespace quire {
 
 enum class SequenceState : uint8_t {
-  kWaiting,  // Not known to the worker, holds no block: new, preempted, or its workers were lost.
-  kRunning,  // Known to the worker under a handle. Has a slice in a step whenever budget and
-             // blocks allow; between slices its blocks stay.
+  kWaiting,  // Not known to the worker, holds no block: new, or it must be computed again.
+  kRunning,  // Has a handle, and gets a slice in each step if budget and blocks allow. Keeps its
+             // blocks between slices.
   kSwapped,  // Preempted: not known to the worker, but the computed blocks are kept in host memory.
   kFinished,  // Has ended; only its counts are still read.
 };
@@ -57,15 +59,15 @@ class Sequence {
   // num_computed_tokens < num_tokens().
   void BeginWithCached(int32_t num_computed_tokens);
 
-  // The plan that is being made introduces the sequence to the worker. REQUIRES: running, not
-  // introduced.
+  // Called when the plan that is being made introduces the sequence: tells the worker its tokens,
+  // blocks and sampling parameters. REQUIRES: running, not introduced.
   void BecomeIntroduced();
 
-  // The worker no longer has the sequence. It will be computed again from its known tokens.
-  // REQUIRES: running or swapped, with empty tables.
+  // Called when the worker no longer has the sequence, which must be computed again from its known
+  // tokens. REQUIRES: running or swapped, with empty tables.
   void BecomeWaiting();
 
-  // The sequence has ended. REQUIRES: not finished, with empty tables.
+  // Called when the sequence has ended. REQUIRES: not finished, with empty tables.
   void BecomeFinished();
 
   // Called when a slice of num_tokens was planned. REQUIRES: running, no slice is unanswered,
@@ -80,7 +82,7 @@ class Sequence {
   void Commit(TokenId token_id);
 
   // Beam search: as Commit, but the worker need not have sampled the token. If the worker knows the
-  // sequence, the next slice forces the token on the worker.
+  // sequence, the next slice tells the worker to use this token instead of a sampled one.
   void CommitForced(TokenId token_id);
 
   // Beam search: drops the tokens of this sequence, which is idle until it becomes a fork.
@@ -92,10 +94,11 @@ class Sequence {
   void BecomeForkOf(const Sequence& other);
 
   // Beam search: keeps this sequence's candidates for its next token. When every beam has its
-  // candidates, all are weighed together. REQUIRES: running, gap() == 0.
+  // candidates, BeamSearch ranks the candidates of all beams together. REQUIRES: running,
+  // gap() == 0.
   void KeepCandidates(std::vector<BeamCandidate> candidates);
 
-  // Returns the token that the next slice forces on the worker, if any, and clears it.
+  // Returns the token that CommitForced left for the next slice, if any, and clears it.
   std::optional<TokenId> TakeForcedToken() { return std::exchange(forced_token_id_, std::nullopt); }
 
   // Called when the last slice gave a non-finite row of logits. Returns how many times in
@@ -134,8 +137,8 @@ class Sequence {
   // Hashes of the first full blocks, as many as were needed so far. A hash depends only on the
   // tokens and the block size, so the hashes are kept when the blocks are freed.
   std::vector<BlockHash> block_hashes;
-  // Index of the first block of block_hashes that no table held at the last lookup. The next lookup
-  // starts there.
+  // Index of the first hash in block_hashes whose block was in no table at the last lookup. The
+  // next lookup starts at this index.
   int32_t num_blocks_held_at_most = 0;
 
  private:

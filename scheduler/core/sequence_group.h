@@ -45,8 +45,8 @@ class SequenceGroup {
   SequenceGroup& operator=(const SequenceGroup&) = delete;
 
   const Request& request() const { return request_; }
-  // Cuts the request to max_model_len (see quire::CutToContext). Called when the first epoch has
-  // made max_model_len known.
+  // Cuts the request to max_model_len (see quire::CutToContext). Called when the first ready
+  // workers have made max_model_len known.
   void CutToContext(int32_t max_model_len) { quire::CutToContext(max_model_len, &request_); }
   RequestId id() const { return request_.id; }
   // Tokens of the prompt and of resumed output.
@@ -87,7 +87,7 @@ class SequenceGroup {
   DeadlineEstimate estimate = DeadlineEstimate::kNone;
   // Whether the group passed groups that waited longer, because its prompt is short (overtaking.h).
   bool has_overtaken = false;
-  // Cached by CoreState::NumBlocksToResume while the group is swapped.
+  // The last result of CoreState::NumBlocksToResume. Meaningful only while the group is swapped.
   std::optional<int32_t> num_blocks_to_resume;
   // Whether a slice of the group was ever planned.
   bool was_planned = false;

@@ -1,6 +1,7 @@
 // While sequences decode, StepBound bounds two numbers of a step: all its tokens, and the prompt
-// tokens among them. Most steps then take at most CoreConfig::target_inter_token. Prompts always
-// get kLeastPromptTokens, so that every prompt ends, whatever the target is.
+// tokens among them. Most steps then take at most CoreConfig::target_inter_token. Whatever the
+// target is, prompts get at least kLeastPromptTokens, or what decoding leaves of the step if that
+// is less, but at least one token. So every prompt ends.
 //
 // Thread safety: a free function of its arguments.
 // Cost:          O(buckets of StepCost).
@@ -18,10 +19,11 @@ inline constexpr int32_t kLeastPromptTokens = 16;
 
 struct StepBound {
   int32_t num_tokens = 0;         // bounds tokens of decoding sequences and of prompts together
-  int32_t num_prompt_tokens = 0;  // bounds tokens of sequences whose gap is more than one token
+  int32_t num_prompt_tokens = 0;  // bounds tokens of sequences with several tokens to compute
 };
 
-// target: as in CoreConfig. It has no effect if num_decoding is 0: then no stream waits.
+// target: as CoreConfig::target_inter_token. The target has no effect if num_decoding is 0, because
+// then no stream waits.
 StepBound BoundStep(Instant target,
                     const StepCost& steps,
                     int32_t num_decoding,

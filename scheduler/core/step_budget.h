@@ -1,5 +1,6 @@
 // StepBudget holds what the step being planned may still give out: tokens, and bytes of
-// introductions. It decides how many tokens a sequence gets in its slice.
+// introductions (which make sequences known to the workers). It decides how many tokens a sequence
+// gets in its slice.
 //
 // Prompts draw on a part of the tokens, so that they do not delay decoding sequences for long. A
 // preempted group that is recomputed in slices draws on the spare tokens, which hardly lengthen the
@@ -26,11 +27,12 @@ class StepBudget {
 
   int32_t num_tokens_left() const { return tokens_.num_tokens_left(); }
   bool is_spent() const { return tokens_.is_spent(); }
-  // Returns true if a gap of more than one token can get tokens.
+  // Returns true if tokens are left for a sequence that has several tokens to compute.
   bool has_prompt_tokens() const { return !tokens_.is_spent() && !prompt_tokens_.is_spent(); }
 
   void BoundPromptTokens(int32_t num_tokens) { prompt_tokens_ = TokenBudget(num_tokens); }
-  // Counts every token as spare. For a step with one group, in which a long slice delays no other.
+  // Makes all tokens of the step spare, that is free for long slices. Callers use it for a step of
+  // one group, where a long slice delays no other group.
   void MakeAllSpare() { spare_tokens_ = tokens_; }
   // Takes all tokens that prompts may still get. Returns their number.
   int32_t TakePromptTokens();
@@ -41,8 +43,8 @@ class StepBudget {
   bool HasTokensFor(const Sequence& sequence) const;
   // Returns true if the workers know the sequence, or it may be introduced to them in this step.
   bool MayBeKnown(const SequenceGroup& group, const Sequence& sequence) const;
-  // As MayBeKnown, for the first live sequence of a group that is to start or to come back. Notes
-  // the refusal if the answer is false.
+  // As MayBeKnown, for the first live sequence of a group that is to start or to come back. If the
+  // answer is false, also does what OnIntroductionRefused does.
   bool MayIntroduceFirst(const SequenceGroup& group);
   // Called after MayBeKnown returned false for a sequence of the group.
   void OnIntroductionRefused(const SequenceGroup& group) { introductions_.OnRefused(group); }
@@ -54,9 +56,9 @@ class StepBudget {
   int32_t TakeTokens(const SequenceGroup& group, const Sequence& sequence);
 
  private:
-  // Whether the group is recomputed in slices, with the spare tokens of steps. A group of several
-  // sequences is not: in slices, a sequence would begin before earlier sequences have computed the
-  // blocks that it could share.
+  // Whether the group is recomputed in slices, with the spare tokens of steps. Only a group of one
+  // sequence is: with slices, a later sequence would begin before the first has computed the blocks
+  // that both could share.
   bool IsRecomputedInSlices(const SequenceGroup& group) const;
   // Tokens that TakeTokens would take if tokens_ and prompt_tokens_ were unlimited.
   int32_t NumTokensWanted(const SequenceGroup& group, const Sequence& sequence) const;
@@ -64,7 +66,7 @@ class StepBudget {
 
   const CoreState* state_;
   TokenBudget tokens_;
-  TokenBudget prompt_tokens_;  // part of tokens_, for gaps of more than one token
+  TokenBudget prompt_tokens_;  // part of tokens_, for sequences with several tokens to compute
   TokenBudget spare_tokens_;   // part of prompt_tokens_
   IntroductionBudget introductions_;
 };

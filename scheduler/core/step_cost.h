@@ -3,11 +3,12 @@
 // for weights to be read, not for compute, so it has room for tokens of a prompt.
 //
 // Steps are grouped by their number of tokens, four buckets to a power of two. Each bucket has
-// moving averages of tokens, of tokens read, and of time. Between two buckets that were seen, the
-// averages are interpolated linearly. The time per token read is the slope of one least-squares fit
-// for all buckets, over about the last thousand steps. The slope tells how much longer a step takes
-// if it reads more than other steps with the same number of tokens. So a decoding sequence, which
-// reads its whole context, costs more than a prompt token, which adds next to no reading.
+// moving averages of tokens, of tokens whose K and V were read, and of time. Between two buckets
+// that were seen, the averages are interpolated linearly. The time per token read is the slope of
+// one least-squares fit for all buckets, over about the last thousand steps. The slope tells how
+// much longer a step takes if it reads more than other steps with the same number of tokens. So a
+// decoding sequence, which reads its whole context, costs more than a prompt token, which adds next
+// to no reading.
 //
 // Thread safety: not thread-safe; owned by PreemptionCost.
 // Units:         microseconds.
@@ -38,9 +39,9 @@ class StepCost {
   // nothing is known. Above the largest step seen, the time is proportional to the tokens.
   double StepMicros(int64_t num_tokens) const;
 
-  // Returns StepMicros(num_tokens), or the time of a larger step if that is shorter. Otherwise one
-  // small step that hung could fix the time of its size for good: if every later step also has
-  // prompts, no other small step comes to correct that time. REQUIRES: num_tokens >= 1.
+  // Returns the least of StepMicros(num_tokens) and the times of larger steps. StepMicros alone
+  // could stay wrong after one small step that hung: if every later step also has prompts, no other
+  // small step corrects the time of that size. REQUIRES: num_tokens >= 1.
   double LeastMicros(int64_t num_tokens) const;
 
   // Tokens of the largest steps that were seen; 0 while nothing is known.
@@ -48,11 +49,11 @@ class StepCost {
 
   // Estimates the largest number of tokens with which a step takes at most micros. Returns the
   // largest int64_t while nothing is known, and 0 if every step took longer. Assumes that twice the
-  // tokens need at most twice the time, so one step that hung does not bound smaller steps for
-  // good. The time of a step is taken as its mean plus num_deviations mean deviations.
+  // tokens need at most twice the time. So one step that hung does not bound the size of later
+  // steps for good. The time of a step is taken as its mean plus num_deviations mean deviations.
   int64_t TokensWithin(double micros, double num_deviations) const;
 
-  // StepMicros without the time of reading.
+  // As StepMicros, without the time to read K and V of earlier tokens.
   double MicrosWithoutContext(int64_t num_tokens) const;
 
   // Time that reading num_context tokens adds to a step.
@@ -60,8 +61,8 @@ class StepCost {
     return micros_by_context_ * static_cast<double>(num_context);
   }
 
-  // Number of additional tokens that lengthen a step of num_tokens by at most a fiftieth, within
-  // the sizes that were seen. 0 while nothing is known.
+  // Number of additional tokens that lengthen a step of num_tokens by at most a fiftieth. The
+  // longer step is never larger than the largest step seen. 0 while nothing is known.
   int64_t SpareTokens(int64_t num_tokens) const;
 
  private:

@@ -195,9 +195,9 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
   if (num_blocks > kv_cache.num_free_blocks()) {
     return false;
   }
-  // If the budget cuts a slice that begins behind a pinned tail, the slice ends at a later position
-  // than without the tail, so the table can be longer. The tail is used only if that takes no
-  // additional blocks.
+  // A tail is the partly filled last block of a pinned prefix. If the budget cuts a slice that
+  // begins after a tail, the slice ends at a later position than without the tail. So the table can
+  // be longer. The tail is used only if it takes no additional blocks.
   const PinnedTail tail = FindPinnedTail(state_, group, sequence);
   const int32_t num_computed =
       tail.num_tokens + std::min(num_tokens, sequence.gap() - tail.num_tokens);
@@ -209,8 +209,8 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
 }
 
 void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
-  // Copies a shared last block first: when the worker knows the table, its entries must not change
-  // any more.
+  // Copies a shared last block first, because the entries of a table must not change once the
+  // worker knows them.
   if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
     state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
     ++state_.counters.num_blocks_copied;
@@ -268,15 +268,16 @@ void StepPlanner::PlanLine(SequenceGroup& group) {
       budget_.OnIntroductionRefused(group);
       is_fork_refused = is_fork_refused || turn == Turn::kForked;
     } else if (!is_fork_refused || !epoch_.kv_cache.IsTailShared(sequence->table)) {
-      // A sequence gets no slice while a refused fork has not yet copied the shared block that the
-      // sequence would write into.
+      // If the introduction of a fork was refused, the fork has not copied its shared last block
+      // yet. Until then, no sequence that would write into that block gets a slice.
       PlanSlice(group, *sequence);
     }
     is_any_cut_ = is_any_cut_ || sequence->gap() > sequence->num_scheduled_tokens();
   }
 }
 
-// Sums the kept blocks of all running groups only once. Each later group just adds its own blocks.
+// Sums the kept blocks of all running groups only when the first prompt was cut. Each later group
+// just adds its own kept blocks.
 void StepPlanner::PlanFirstLine(SequenceGroup& group) {
   const bool was_any_cut = is_any_cut_;
   PlanLine(group);
@@ -295,7 +296,7 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
   const int32_t num_tokens = budget_.TakeTokens(group, sequence);
   if (!sequence.is_introduced()) {
     Introduce(group, sequence);
-    // Checked only at introductions, because most slices come without an introduction.
+    // Checked only here, because the first slice of a group always comes with an introduction.
     if (!std::exchange(group.was_planned, true)) {
       state_.started.push_back(group.id());
     }
@@ -378,7 +379,7 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
   std::sort(tails.begin(), tails.end());
   for (auto it = tails.begin(); it != tails.end();) {
     const auto next = std::upper_bound(it, tails.end(), *it);
-    // Each fork copies its tail, except the last one if no other table holds the block.
+    // Each fork copies its tail, except the last fork if no other table holds the block.
     const auto count = static_cast<int32_t>(next - it);
     num_blocks += std::min(count, epoch_.kv_cache.pool().ref_count(*it) - 1);
     it = next;

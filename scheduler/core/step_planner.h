@@ -1,20 +1,21 @@
-// StepPlanner chooses what one step computes. It closes gaps (sequence.h): running groups first,
-// then swapped and waiting ones, all in the policy's order, under one token budget. Nothing is
-// admitted in a step in which blocks were short.
+// StepPlanner chooses what one step computes. Each sequence has a gap: known tokens that are not
+// computed yet. The planner spends one token budget on the gaps of running groups first, then of
+// swapped and waiting groups, all in the policy's order. A step in which blocks were short admits
+// no group.
 //
 // A request that is suspected of crashing its workers is computed alone, before all others: see
 // crash_suspects.h. By the time that its known tokens are computed, the request is no longer
 // suspected or has ended.
 //
-// A slice takes its sequence's gap, or the rest of the budget if that is less. Therefore long
-// prompts are computed in chunks beside decoding sequences, and a budget smaller than the number of
-// running sequences serves only the first ones.
+// The slice (part in the step) of a sequence is its whole gap, or the rest of the budget if the
+// rest is less. Therefore long prompts are computed in chunks beside decoding sequences, and a
+// budget smaller than the number of running sequences serves only the first ones.
 //
 // A stream gets a token only when a whole step ends. So while sequences decode, prompts get only
 // the tokens that should keep the step within CoreConfig::target_inter_token (step_bound.h). If
-// that cuts a prompt, the blocks that it still needs are kept for it, and groups that return from
-// host memory in the same step get only the other blocks. Short prompts behind a cut prompt may
-// pass it (overtaking.h).
+// this bound cuts a prompt, the blocks that the prompt still needs are kept for it. Groups that
+// return from host memory in the same step get only the other blocks. Short prompts behind a cut
+// prompt may pass it (overtaking.h).
 //
 // Thread safety: lives for one call, on the state's thread.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5; chunked prefill is Sarathi's,
@@ -39,23 +40,23 @@ class StepPlanner {
   // REQUIRES: an epoch, and no unanswered step.
   explicit StepPlanner(CoreState& state);
 
-  // Returns nullopt if there is nothing to do. A plan may have no slices: workers answer it when
-  // its swaps are done, or it releases sequence handles that a waiting group lacks. If a plan is
-  // returned, its step is unanswered from then on. REQUIRES: called at most once.
+  // Returns nullopt if there is nothing to do. A plan without slices waits for swaps (workers
+  // answer it when all swaps are done), or releases sequence handles that a waiting group lacks. If
+  // a plan is returned, its step is unanswered from then on. REQUIRES: called at most once.
   std::optional<StepPlan> Plan();
 
  private:
   // The order in which the sequences of a group get their slices.
   enum class Turn : uint8_t {
-    kForked,     // copies a shared last block first, so that the other holders may write to it
+    kForked,     // a fork: copies its shared last block, then other holders may write to it
     kGoingOn,    // known to the worker
     kBeginning,  // has no blocks yet; may share blocks that earlier sequences compute
   };
 
   // Plans the crash suspect and nothing else. Running groups wait and keep their blocks. If the
   // suspect has no room beside these groups, they are preempted, even groups ahead of the suspect,
-  // since it runs alone for only a few steps. Returns false if the suspect can never fit; then the
-  // suspect has ended.
+  // since the suspect runs alone for only a few steps. Returns false if the suspect can never fit;
+  // then the suspect has ended.
   bool PlanAlone(SequenceGroup& suspect);
   bool StartAlone(SequenceGroup& suspect);
   // Ends groups at the front of the queue that can no longer be complete by their deadline.
@@ -63,10 +64,11 @@ class StepPlanner {
   // Preempts running groups behind the next swapped or waiting group, until that group has room.
   void PreemptForNext();
   bool IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const;
-  // Whether the group will have room when leaving blocks and released handles are free.
+  // Whether the group will have room once blocks being copied to host memory, and handles being
+  // released, are free.
   bool WillHaveRoom(SequenceGroup& group) const;
   void PlanRunning();
-  // Whether the step cuts the group's prompt and other groups may pass it.
+  // Whether the step cuts the group's prompt and other groups may pass the group.
   bool IsToBePassed(const SequenceGroup& group) const;
   // Reserves the overtaken group's part of the step, in tokens and blocks.
   void SetAside(SequenceGroup& overtaken, int32_t num_blocks);
@@ -125,8 +127,8 @@ class StepPlanner {
   StepPlan plan_;
   std::vector<std::pair<Turn, Sequence*>> line_;  // by turn, then by sequence index
   // The last group that was ordered back from host memory. The blocks that this group fills in this
-  // step are not published: if a swap-in fails, these blocks are invalid, so other groups must
-  // not share them.
+  // step are not added to the prefix cache: if a swap-in fails, these blocks are invalid, so other
+  // groups must not share them.
   const SequenceGroup* arriving_ = nullptr;
   bool may_admit_ = true;
   // Groups were preempted for the next group, so no other group may start in this step.

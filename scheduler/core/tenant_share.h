@@ -1,7 +1,7 @@
-// The share of a tenant in a bounded queue: a tenant may hold at most `factor` times the room that
-// is left free. A single tenant gets factor / (factor + 1) of the bound, and less beside other
-// tenants that fill their shares. Some room is always left for a new tenant, no matter how many
-// tenants fill their shares.
+// The share of a tenant in a bounded queue: a tenant may hold at most `factor` times the free room
+// that all tenants together leave. A single tenant gets factor / (factor + 1) of the bound, and
+// less beside other tenants that fill their shares. Some room is always left for a new tenant, no
+// matter how many tenants fill their shares.
 //
 // Thread safety: free functions.
 // Source:        dynamic thresholds, Choudhury and Hahne 1998.

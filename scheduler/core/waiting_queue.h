@@ -1,19 +1,19 @@
 // WaitingQueue holds the groups that neither run nor are swapped, in the order of the policy. New
-// groups are refused if the queue is at its bounds (CoreConfig). Groups that were running return to
-// their place in the order and are never refused.
+// groups are refused if the queue is at its bounds (CoreConfig). Groups that were running return at
+// their old rank and are never refused.
 //
 // Resumed requests (Request::is_resumed) have separate bounds: an earlier scheduler had accepted
-// them, and new requests that come first must not shut them out. The bounds cover that scheduler's
-// queue and twice its running sequences. So the share of one tenant (two thirds, see below)
-// suffices even if that tenant owned all running sequences.
+// them, and new requests that come first must not shut them out. The bounds cover the queue of the
+// earlier scheduler and twice its running sequences. So the share of one tenant (two thirds, see
+// below) suffices even if that tenant owned all running sequences.
 //
-// Under a policy that does not rank new requests, a tenant with a waiting request may hold only its
-// share of the bounds on requests and tokens (tenant_share.h). For new requests, a single tenant
-// may fill half of a bound, and two tenants a third each. For resumed requests, a single tenant may
-// fill two thirds. So no tenant can take the room of another, no waiting request has to be dropped,
-// and requests with new tenant names are bounded like all others.
+// Under a policy that does not rank new requests (fair share), a tenant with a waiting request may
+// hold only its share of the bounds on requests and tokens (tenant_share.h). For new requests, a
+// single tenant may fill half of a bound, and two tenants a third each. For resumed requests, a
+// single tenant may fill two thirds. So no tenant can take the room of another, no waiting request
+// has to be dropped, and requests with new tenant names are bounded like all others.
 //
-// Thread safety: not thread-safe; owned by CoreState. Observes the groups and the policy.
+// Thread safety: not thread-safe; owned by CoreState. Owns neither groups nor policy.
 // Invariants:    groups with a rank come before those without; no group twice.
 // Cost:          O(log size) a call.
 // Source:        tenant_share.h.
@@ -44,7 +44,8 @@ class WaitingQueue {
   explicit WaitingQueue(SchedulingPolicy* policy) : policy_(*policy) {}
 
   // Returns why a request may not join, or kNone if it may. limits: those of the last epoch. Before
-  // the first epoch, tokens of resumed requests are not bounded; the loop then admits no request.
+  // the first epoch the tokens of resumed requests are not bounded, but the server then refuses
+  // every request (ServingState).
   Refusal RefusalOf(const Request& request,
                     const CoreConfig& config,
                     const std::optional<StepLimits>& limits) const;
@@ -71,10 +72,10 @@ class WaitingQueue {
   int64_t num_resumed_tokens() const { return all_.resumed.num_tokens; }
   // The work of all groups.
   CompletionEstimate::Work work() const;
-  // The work of the groups that will start before the request if it arrives now. If the policy
-  // ranks new requests, this is never an overestimate: no group counts if the request would
-  // overtake any waiting group. If tenants take turns, the number of groups that will start earlier
-  // is estimated.
+  // The work of the waiting groups that will start before the request if it arrives now. Under a
+  // policy that ranks new requests this is never an overestimate: if the request would overtake any
+  // waiting group, the work is 0. If tenants take turns, the number of groups that start earlier is
+  // estimated.
   CompletionEstimate::Work AheadOf(const Request& request) const;
   // Returns the first `most` groups with a rank, in their order. Cost: O(most).
   std::vector<SequenceGroup*> FirstRanked(size_t most) const;

@@ -41,8 +41,8 @@ absl::Status CheckLength(std::string_view field, std::string_view text) {
           ToAbsl(field), ": too long (got ", text.size(), " bytes, limit ", kMaxHelloBytes, ")"));
 }
 
-// No decision depends on KvMemory, but it is passed on and summed. So impossible values are
-// refused.
+// Refuses impossible values of KvMemory. No decision depends on KvMemory, but operators read its
+// values, and an impossible value would mislead them.
 absl::Status CheckKvMemory(const KvMemory& memory, int64_t block_bytes) {
   if (memory.page_bytes < 0 || memory.page_bytes > block_bytes ||
       (memory.page_bytes > 0 && block_bytes % memory.page_bytes != 0)) {
@@ -124,7 +124,8 @@ int32_t FullStepTokens(std::span<const WorkerHello> hellos) {
   return num_tokens;
 }
 
-// A block id means the same place on every rank, so the smallest pool bounds all ranks.
+// Returns limits that every rank can keep. All ranks use the same block ids, so the smallest pool
+// bounds all ranks.
 StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& settings) {
   StepLimits limits;
   limits.num_blocks = settings.num_blocks_override.value_or(kMaxBlocksLimit);
@@ -135,7 +136,7 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
     limits.wants_next_blocks = limits.wants_next_blocks || hello.wants_next_blocks;
   }
   // The host pool is never larger than the device pool, as in the PagedAttention paper. A preempted
-  // group that does not fit into the host pool is recomputed.
+  // request that does not fit into the host pool is recomputed.
   limits.num_host_blocks = std::min(num_host_blocks, limits.num_blocks);
   limits.block_size_tokens = settings.block_size_tokens;
   limits.max_sequences = settings.max_sequences;
@@ -147,8 +148,8 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
   return limits;
 }
 
-// Returns the error for bad limits. They are refused here, since workers would refuse every epoch
-// with them.
+// Returns the error for bad limits. Without this error, workers would refuse every epoch because of
+// the limits.
 absl::Status LimitsRefusal(std::string_view message) {
   return Error(absl::StatusCode::kFailedPrecondition, "STEP_LIMITS", message);
 }

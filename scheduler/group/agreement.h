@@ -1,8 +1,10 @@
-// Checks that ranks can share an epoch, and derives the epoch's limits from their hellos.
+// Checks that ranks can share an epoch, and derives the epoch's limits from the WorkerHello of each
+// rank.
 //
 // Thread safety: free functions of their arguments.
 // Errors:        kFailedPrecondition, message "[rank N: ]field: rule (got X, limit Y)", reasons
-//                  CONFIG_MISMATCH     the worker's model, numerics or KV cache do not fit
+//                  CONFIG_MISMATCH     the worker's model, numerics or KV cache are impossible, or
+//                                      do not match the settings, the previous group or rank 0
 //                  PROTOCOL_VIOLATION  a text of the hello is too long
 //                  NO_MEMORY           the pool has no usable block
 //                  STEP_LIMITS         the settings exceed what any worker accepts
@@ -35,10 +37,11 @@ struct GroupSettings {
   bool wants_host_blocks = false;              // true: use all swap space of the workers
   int32_t max_sequences = 256;
   std::optional<int32_t> max_tokens_per_step;  // nullopt: enough to fill the workers' devices
-  // True: workers with other numerics may continue streams. Other weights are never accepted.
+  // True: workers whose numerics differ from the previous group's may continue that group's
+  // streams. Workers whose weights differ are never accepted.
   bool allow_changed_numerics = false;
-  // False: when this scheduler first asks for the workers, it takes them from an older holder
-  // without standing by.
+  // False: when this scheduler first asks for the workers, it takes them from an older scheduler at
+  // once, without standing by.
   bool stands_by = true;
 };
 
@@ -50,7 +53,8 @@ struct Numerics {
   std::string backend;
   DType kv_cache_dtype = DType::kF32;
 
-  // "cpu-avx512/float32/1f2e3d4c5b6a7988"; the same for any number of ranks.
+  // Returns, for example, "cpu-avx512/float32/1f2e3d4c5b6a7988". The number of ranks does not
+  // change the fingerprint.
   std::string fingerprint() const;
 };
 
@@ -60,7 +64,8 @@ struct Agreement {
   int64_t block_bytes = 0;  // on one rank
 };
 
-// Returns OK if the worker may be this rank. `pinned`: the numerics of the previous group, if any.
+// Returns OK if the worker may serve as this rank. `pinned`: the numerics of the previous group, if
+// any.
 absl::Status CheckHello(const WorkerHello& hello,
                         int32_t rank,
                         const GroupSettings& settings,

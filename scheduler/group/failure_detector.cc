@@ -6,8 +6,8 @@
 namespace quire {
 namespace {
 
-// Bounds the step timeout of a slow process. At this bound and the default timeout of 5 s, a rank
-// may stand still in a step for 5 min.
+// Bounds the factor by which a slow process's step timeout grows. With this factor and the default
+// timeout of 5 s, a rank may stand still in a step for 320 s.
 constexpr int64_t kMaxSlowness = 64;
 
 }  // namespace
@@ -52,7 +52,8 @@ void FailureDetector::RestartTimeouts(Instant now) {
   seen_at_ = now;
   moved_at_ = now;
   idle_at_.reset();
-  // Makes the group wait for a new report, in which the worker names its holder.
+  // Without a uuid here, the group waits for a new report, in which the worker names its holder
+  // (the newest scheduler that asked for the worker).
   report_.uuid.clear();
 }
 

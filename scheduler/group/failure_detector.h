@@ -1,8 +1,8 @@
-// FailureDetector tells from a rank's reports whether the rank is silent, idle although it is asked
-// for something, or stands still in a step. WorkerGroup decides what follows.
+// FailureDetector tells from a rank's reports whether the rank is silent, is idle although a call
+// or step is unanswered, or stands still in a step. WorkerGroup decides what follows.
 //
-// Progress counts finished work only. A rank that has just begun or ended a wait for another rank
-// has finished nothing yet, but it does not stand still.
+// WorkerReport::progress counts finished work only. A rank that has just begun or ended a wait for
+// another rank has finished nothing yet, but it does not stand still.
 //
 // If a worker that was fenced for standing still returns as the same process, it was slow, not
 // stuck. Its step timeout is doubled, else a slow machine would be fenced for ever.
@@ -23,32 +23,36 @@ namespace quire {
 
 class FailureDetector {
  public:
-  // Called when the rank is dialed. Forgets the report of the link before.
+  // Called when the rank is dialed. Forgets the report of the previous link.
   void OnDial(Instant now);
-  // Called when a process answers the handshake. Another process than the fenced one gets the usual
-  // step timeout.
+  // Called when a process answers the handshake. If this process is not the one that was fenced
+  // last, it gets the usual step timeout.
   void OnHello(const std::string& uuid);
-  // Returns true if the rank has moved since the last report.
+  // Returns true if `progress` or `waits_for_rank` has changed since the last report.
   bool OnReport(const WorkerReport& report, Instant now);
   // Called after each report. is_asked: the rank has not answered a call or a step. Returns true if
-  // the rank reports idle all the same.
+  // is_asked and the rank reports that it is idle.
   bool NoteIdle(bool is_asked, Instant now);
-  // Called when the rank is asked or has answered: reports from before say nothing about it.
+  // Called when the rank gets a call or step, or has answered one. IsIdle then counts only reports
+  // that come later.
   void ForgetIdle() { idle_at_.reset(); }
-  // Called when the rank gets a step, or when its wait for another rank is known to end.
+  // Called when the rank gets a step, or when another rank for which it waited has answered.
   void OnMoved(Instant now) { moved_at_ = now; }
-  // Called when the rank is fenced for standing still. uuid: its process.
+  // Called when the rank is fenced for standing still. uuid: of the rank's process.
   void OnFenced(const std::string& uuid);
-  // Restarts the timeouts after this process was held up. Meanwhile it has read no reports, and
-  // workers may have closed connections because it was silent. Neither is the workers' fault.
+  // Restarts the timeouts after the scheduler process stood still for a while. In that time the
+  // scheduler read no reports, and workers may have closed connections because the scheduler was
+  // silent. Neither is the workers' fault.
   void RestartTimeouts(Instant now);
 
   // Returns true if no report has come over the present link for duration_ns.
   bool IsSilent(int64_t duration_ns, Instant now) const { return now - heard_at_ >= duration_ns; }
-  // Returns true if the rank has reported idle for duration_ns although it is asked.
+  // Returns true if the rank has reported idle for duration_ns although a call or step is
+  // unanswered.
   bool IsIdle(int64_t duration_ns, Instant now) const;
-  // Returns true if a rank that has a step makes no progress. A slow process gets a multiple of
-  // step_timeout_ns. REQUIRES: the rank has not answered the step.
+  // Returns true if the rank is not idle, and its reports show no progress in a step for
+  // step_timeout_ns. A process that was fenced for standing still gets a multiple of this time.
+  // REQUIRES: the rank has not answered the step.
   bool StandsStill(int64_t step_timeout_ns) const;
 
   // Time of the last report, over any link; 0: none.
@@ -61,15 +65,17 @@ class FailureDetector {
   Instant heard_at_ = 0;  // time of the last report or dial
   Instant seen_at_ = 0;
   Instant moved_at_ = 0;  // time of the last progress
-  // Time of the first report in a row that says idle while a call or step is unanswered.
+  // Time since which all reports say idle while a call or step is unanswered; nullopt: the last
+  // report does not say so, or came before ForgetIdle.
   std::optional<Instant> idle_at_;
   std::string slow_uuid_;  // last process fenced for standing still
   int64_t slowness_ = 1;   // multiplies the step timeout
 };
 
-// Returns true if the rank waits, directly or through other ranks, for a rank that holds it up.
-// Returns false if the rank is part of a circle of ranks that wait for each other: then the network
-// between these ranks is cut. waits_for: by rank, the rank that it waits for; nullopt: none.
+// Returns true if the rank waits, directly or through other ranks, for a rank that causes the
+// delay. Returns false if the rank waits for no other rank. Returns false also if the rank is part
+// of a circle of ranks that wait for each other: then the network between these ranks is cut.
+// waits_for: for each rank, the rank that it waits for; nullopt: none.
 bool WaitsForAnother(std::span<const std::optional<int32_t>> waits_for, int32_t rank);
 
 }  // namespace quire

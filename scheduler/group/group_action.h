@@ -49,7 +49,8 @@ struct BeginWorkerEpoch {
   DType kv_cache_dtype = DType::kF32;
   std::vector<std::string> rendezvous;  // address of each rank, for the other ranks
 };
-// Open a stream of steps. A stream already open on this link is ended first.
+// Open a stream of steps, over which plans go out and answers come back. A stream already open on
+// this link is ended first.
 struct OpenSteps {
   LinkId link;
 };
@@ -63,7 +64,7 @@ struct SendPlan {
   LinkId link;
 };
 
-// To the loop: the group is ready under this epoch, with an empty pool.
+// To the loop: the group is ready, and the epoch group_epoch begins with an empty block pool.
 struct ReportReady {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
@@ -73,7 +74,7 @@ struct ReportReady {
 struct ReportResult {
   StepResult result;
 };
-// A dropped answer: it matched no pending step.
+// An answer of the rank was dropped, because it came over an old link or matched no pending step.
 struct ReportStale {
   int32_t rank = 0;
 };
@@ -82,14 +83,14 @@ struct ReportLost {
   absl::Status status;
 };
 // This scheduler stands by, because another scheduler holds the workers or may hold them. The loop
-// already knows that this scheduler has no epoch; this scheduler's requests must end now. With
-// scheduler_incarnation 0, standing by is over: this scheduler takes the workers as soon as all
-// workers are connected.
+// must end all requests now; it already knows that no epoch is ready. With scheduler_incarnation 0,
+// standing by is over: this scheduler takes the workers as soon as all workers are connected.
 struct ReportStandby {
   // The other scheduler's incarnation, kUnknownScheduler, or 0.
   uint64_t scheduler_incarnation = 0;
 };
-// A reachable worker does not fit, or refuses to join. The worker is dialed again, with pauses.
+// This group refuses a reachable worker (agreement.h, Succession::IsPossible), or the worker
+// refuses to join. The worker is dialed again, with pauses.
 struct ReportRefused {
   int32_t rank = 0;
   absl::Status status;

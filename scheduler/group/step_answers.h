@@ -25,16 +25,17 @@ class StepAnswers {
 
   uint64_t step_id() const { return header_.step_id; }
   bool HasAnswered(int32_t rank) const { return answers_[static_cast<size_t>(rank)].has_value(); }
-  // Returns true if the rank's answer to this step is awaited. False: the answer is stale.
+  // Returns true if an answer with this header is awaited from the rank. If not, such an answer is
+  // stale.
   bool IsAwaited(int32_t rank, const StepHeader& header) const {
     return header == header_ && !HasAnswered(rank);
   }
-  // Keeps the rank's answer. Errors: OTHER_PLAN if it answers another plan of the same number.
+  // Keeps the rank's answer. Errors: OTHER_PLAN if the answer's digest is not the plan's digest.
   // REQUIRES: IsAwaited(rank, result.header).
   absl::Status Add(int32_t rank, StepResult result);
   bool is_complete() const;
-  // Returns one answer for all ranks. Errors: the ranks differ. REQUIRES: is_complete(); called at
-  // most once.
+  // Returns one answer for all ranks. Errors: RANKS_DIFFER. REQUIRES: is_complete(); called at most
+  // once.
   absl::StatusOr<StepResult> Merge();
 
  private:

@@ -9,8 +9,8 @@ namespace {
 // Bounds how far a holder's incarnation may be above this scheduler's. Incarnations are wall-clock
 // nanoseconds, or slightly more, and no two clocks differ by a year.
 constexpr uint64_t kMaxLead = kNanosPerYear;
-// A scheduler's own part is its start time modulo 1 ms. Even with synchronized clocks, two
-// schedulers hardly ever have the same own part.
+// Divisor in own_part_, a scheduler's start time modulo 1 ms. Even with synchronized clocks, two
+// schedulers hardly ever have the same own_part_.
 constexpr uint64_t kOwnParts = kNanosPerMilli;
 // Upper bound on the delay of a report, from the worker's reading of its clock to the arrival here.
 constexpr int64_t kReportDelayNs = 200 * kNanosPerMilli;
@@ -35,7 +35,7 @@ void Succession::OnReport(int32_t rank,
   }
   worker.holder = Holder{holder_incarnation, silence_ns};
   if (now - outwaited_at_ >= patience_ns_) {
-    outwaited_ = 0;  // the dialing that followed kRename is long over
+    outwaited_ = 0;  // the workers that were dialed after kRename have had time to report
   }
   has_asked_ = has_asked_ && !AreWorkersReplaced();
   has_waited_ = has_waited_ || WaitsFor().has_value();
@@ -94,8 +94,9 @@ std::optional<uint64_t> Succession::WaitsFor() const {
     return std::nullopt;
   }
   // After kRename all workers are dialed anew. The first reports may come from workers that heard
-  // from the holder a little later than the others, or that still name an older holder. Until all
-  // workers have reported, this scheduler must not begin to wait again for that holder.
+  // from the holder a little later than the other workers, or that still name an older holder.
+  // Until all workers have reported, this scheduler must not begin to wait again for the holder
+  // that it has already waited for (outwaited_).
   const bool is_outwaited = other->incarnation <= outwaited_ && !HaveAllReported();
   return is_outwaited ? std::nullopt : std::optional(other->incarnation);
 }

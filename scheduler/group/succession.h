@@ -1,4 +1,5 @@
-// Succession decides when this scheduler, one of several, asks for the workers.
+// Succession decides when this scheduler, one of several, asks for the workers: when it sends them
+// BeginEpoch.
 //
 // A worker obeys its holder: the newest scheduler that asked for it (SchedulerClaim). Reports of
 // the worker name the holder and the time since the worker last heard from the holder. A scheduler
@@ -7,19 +8,20 @@
 // more, since it needs all workers.
 //
 // A scheduler asks under a number (incarnation) above the holder's. A standby with a lower number
-// first takes the holder's number + 1 + own_part_, so that no two standbys take the same number.
+// first takes the holder's number + 1 + own_part_ (the standby's start time modulo 1 ms), so that
+// two standbys hardly ever take the same number.
 //
 // A holder that cannot reach a worker lets go: it takes a higher number without asking. Workers
 // hear nothing more under the old number, so a standby that reaches all workers may ask. The former
 // holder gets the first chance to ask, since its requests wait for the workers. So a standby asks
-// only after all workers have been there for `patience`.
+// only after all workers have been connected for `patience`.
 //
 // A holder that was cut off while all its workers were replaced may find that an older scheduler
-// holds the new workers. It then waits like a standby.
+// holds the new workers. The former holder then waits like a standby.
 //
 // Thread safety: not thread-safe.
-// Source:        fencing by growing numbers, as in Raft; here the workers measure how long the
-//                holder is silent.
+// Source:        fencing by growing numbers, as in Raft; but here the workers, not the other
+//                schedulers, measure the time since the holder was last heard.
 #ifndef QUIRE_SCHEDULER_GROUP_SUCCESSION_H_
 #define QUIRE_SCHEDULER_GROUP_SUCCESSION_H_
 
@@ -34,8 +36,8 @@ namespace quire {
 class Succession {
  public:
   struct Settings {
-    // False: when this scheduler first asks for the workers, it takes them from an older holder
-    // without waiting.
+    // False: when this scheduler first asks for the workers, it takes them from an older holder at
+    // once, without standing by.
     bool stands_by = true;
     int64_t patience_ns = 2 * kNanosPerSecond;
   };
@@ -47,45 +49,48 @@ class Succession {
   // be dialed anew.
   uint64_t incarnation() const { return incarnation_; }
 
-  // Returns false if the number is over a year ahead of this scheduler's clock: then one of the two
-  // clocks is wrong.
+  // Returns false if the number is over a year ahead of this scheduler's clock: then this clock or
+  // the holder's clock is wrong.
   bool IsPossible(uint64_t holder_incarnation) const { return holder_incarnation <= max_; }
 
   // Takes a report of the rank's worker. holder_incarnation 0: the worker has no holder.
+  // silence_ns: time since the worker last heard from the holder.
   void OnReport(int32_t rank, uint64_t holder_incarnation, int64_t silence_ns, Instant now);
   // Called when the rank's link was closed. Forgets the worker's reports, but keeps which holder
   // the worker named last, and since when.
   void Forget(int32_t rank);
 
-  // Returns true if this scheduler has asked and a newer scheduler has asked since.
+  // Returns true if this scheduler has asked for the workers, and a newer scheduler has done so
+  // since.
   bool IsOvertaken() const;
   // Gives up the claim to the workers.
   void StepBack() { has_asked_ = false; }
 
   // Returns the number of the scheduler that this scheduler waits for; nullopt if none.
   std::optional<uint64_t> WaitsFor() const;
-  // Returns true if the newest holder is another scheduler and lives. A holder lives if some worker
-  // has heard from it after that worker's first report that named it.
+  // Returns true if the newest holder is another scheduler and lives: if some worker W has heard
+  // from that scheduler since W's reports began to name that scheduler as the holder.
   bool DoesOtherLive(Instant now) const;
 
   enum class Verdict : uint8_t {
     kAsk,     // this scheduler is the holder from now on
-    kWait,    // this scheduler waits for another scheduler, or for its own turn
-    kRename,  // the incarnation has grown: dial anew and decide again
+    kWait,    // wait for another scheduler, or until all workers were connected for patience_ns
+    kRename,  // the incarnation has grown: dial all workers anew, then call Decide again
   };
-  // Decides what this scheduler does now. REQUIRES: all workers are there, and each has reported
-  // since it was dialed.
+  // Decides what this scheduler does now. REQUIRES: all workers are connected, and each worker has
+  // reported since it was dialed.
   Verdict Decide(Instant now);
 
   bool has_asked() const { return has_asked_; }
-  // Takes a higher number without asking. For a scheduler that has asked and cannot reach a worker.
+  // Takes a higher number without asking. Called if this scheduler has asked and cannot reach a
+  // worker.
   void LetGo();
 
  private:
   struct Holder {
     uint64_t incarnation = 0;
     // Time since the worker last heard from this holder. NewestHolder returns the longest such time
-    // of all workers.
+    // of all workers that name the holder.
     int64_t silence_ns = 0;
   };
 
@@ -93,8 +98,8 @@ class Succession {
     std::optional<Holder> holder;  // as reported over the present link
     uint64_t named = 0;            // last holder that the worker reported, over any link
     Instant named_since = 0;
-    // This scheduler has asked over the present link. The worker's last report may be older than
-    // the request.
+    // True if this scheduler has asked the worker over the present link. The worker's last report
+    // may be older than that call.
     bool is_asked = false;
   };
 
@@ -103,8 +108,8 @@ class Succession {
   // scheduler, or if a late report still names this scheduler's predecessor.
   std::optional<Holder> Other() const;
   bool HaveAllReported() const;
-  // Returns true if every worker was replaced since this scheduler asked, and a living older
-  // scheduler holds the new workers.
+  // Returns true if every worker process was replaced since this scheduler asked, and an older
+  // scheduler, which still lives, holds the new processes.
   bool AreWorkersReplaced() const;
   void TakeNumberAbove(uint64_t incarnation);
 
@@ -115,11 +120,12 @@ class Succession {
   uint64_t incarnation_;
   uint64_t last_asked_as_ = 0;
   bool has_asked_ = false;
-  // This scheduler has waited for another holder since it last asked. So it asks only after all
-  // workers have been there for patience_ns_.
+  // True if this scheduler has waited for another holder since it last asked. Then it asks only
+  // after all workers have been connected for patience_ns_.
   bool has_waited_ = false;
-  // Incarnation of the newest holder when this scheduler was last free to ask; 0: none. After
-  // kRename, this scheduler does not wait for that holder again before all workers have reported.
+  // Incarnation of the newest other holder when Decide last returned kAsk or kRename; 0: none.
+  // Until all workers have reported after kRename, this scheduler does not wait for that holder
+  // again.
   uint64_t outwaited_ = 0;
   Instant outwaited_at_ = 0;
   std::vector<Worker> by_rank_;

@@ -40,7 +40,7 @@ void WorkerGroup::Plan(const StepPlan& plan, Instant now) {
     return;  // the loop has not heard yet that the epoch is over
   }
   QUIRE_CHECK(!pending_.has_value());
-  if (has_sampled_) {  // the loop plans again, so it accepted the token
+  if (has_sampled_) {  // the loop plans again, so it has accepted the token of an earlier step
     num_failed_epochs_ = 0;
   }
   pending_.emplace(plan, ranks_.size());
@@ -209,7 +209,7 @@ void WorkerGroup::OnWatchEnd(LinkId link, const absl::Status& status, Instant no
     return;
   }
   if (is_ready()) {
-    OnStepsEnd(link, status, now);  // stream and Watch share the connection
+    OnStepsEnd(link, status, now);  // the stream of steps and the Watch call share a connection
   } else {
     DropRank(*rank, status, now);
   }

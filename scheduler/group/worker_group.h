@@ -10,7 +10,7 @@
 // the epoch for all. Surviving workers keep their weights and are greeted again.
 //
 // A rank is lost when
-//   its connection breaks and is not mended within the lease,
+//   its connection breaks and is not mended within lease_ns,
 //   it sends no report for silence_ns: the process is stopped, or the network is cut,
 //   it stands still: it has a step to compute, is not idle, makes no progress for the step timeout,
 //     and does not wait for another rank that has not answered yet,
@@ -29,9 +29,9 @@
 //
 // Thread safety: not thread-safe; one owner.
 // Invariants:    each ReportReady is followed by at most one ReportLost of its epoch, and by none
-//                after Abandon; at most one ReportResult answers a plan, and only the last plan
-//                given; ReportStandby(0) comes between a ReportStandby that names a scheduler and
-//                the next ReportReady; the incarnation only grows.
+//                after Abandon. A plan gets at most one ReportResult, and gets none once the next
+//                plan is given. ReportStandby(0) comes between a ReportStandby that names a
+//                scheduler and the next ReportReady. The incarnation only grows.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.6; fencing by epochs as in Raft.
 #ifndef QUIRE_SCHEDULER_GROUP_WORKER_GROUP_H_
 #define QUIRE_SCHEDULER_GROUP_WORKER_GROUP_H_
@@ -90,7 +90,7 @@ class WorkerGroup {
               const GroupTiming& timing);
 
   // Sends the plan to every rank. Called by the loop. Ignored if the plan's epoch is over.
-  // REQUIRES: the last plan was answered.
+  // REQUIRES: the previous plan was answered.
   void Plan(const StepPlan& plan, Instant now);
   // Loses the epoch, because one of its plans cannot be sent. The loss counts as a crash if
   // IsFailureAtStep(status) (worker_refusal.h). Ignored if the epoch is already over.
@@ -99,8 +99,8 @@ class WorkerGroup {
   // the loop, which already knows. Counts as a crash. Ignored if the epoch is already over.
   void Abandon(uint64_t group_epoch, Instant now);
 
-  // Each takes an event of a link. If the rank has a newer link, the event is ignored, but a stale
-  // answer is reported.
+  // Each of these functions takes an event of a link. If the rank has a newer link by now, the
+  // event is ignored; for an ignored answer, the actions include ReportStale.
   void OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instant now);
   void OnEpochBegun(LinkId link, const absl::Status& status, Instant now);
   void OnAnswer(LinkId link, StepResult result, Instant now);
@@ -171,14 +171,16 @@ class WorkerGroup {
   // before it dials, else a rank that always fails would keep the others busy.
   void EndEpoch(Instant now);
   void Lose(const absl::Status& status, Instant now);
-  // Begins to stand by for the other scheduler. 0: ends standing by.
+  // Begins to stand by for the other scheduler. other_incarnation 0: ends standing by.
   void StandBy(uint64_t other_incarnation);
   // Returns the number of ranks that have sent no report for duration_ns.
   size_t NumSilent(int64_t duration_ns, Instant now) const;
-  // Returns true if at least one worker has sent no report for standby_ns while others report.
+  // Returns true if no epoch is ready, and at least one worker has sent no report for standby_ns
+  // while other workers report.
   bool IsCutOff(Instant now) const;
   bool IsCutOffFromAll(Instant now) const;
-  // Returns true if the last epoch ended by a crash. The next call judges the next epoch.
+  // Returns true if the last ready epoch ended by a crash. Called once when the next epoch becomes
+  // ready, because the call replaces what it compares: has_failed_at_step_ and each ready_uuid.
   bool WasCrash();
   void CheckRank(Rank& rank, Instant now);
   // Returns true if the rank has not answered a call or a step.
@@ -187,8 +189,8 @@ class WorkerGroup {
   bool OwesAnswer(const Rank& rank) const;
   void CheckCall(Rank& rank, Instant now);
   void CheckStep(Rank& rank, Instant now);
-  // Returns by rank the rank that it waits for in the pending step; nullopt: none. A wait for a
-  // rank that has already answered does not count.
+  // Returns, for each rank, the rank that it waits for in the pending step; nullopt: none. A wait
+  // for a rank that has already answered does not count.
   std::vector<std::optional<int32_t>> WaitsInStep() const;
   void AnswerIfComplete(Instant now);
   // Prefixes the message with "rank 2: " if there are several ranks.
@@ -206,11 +208,11 @@ class WorkerGroup {
   Phase phase_ = Phase::kGathering;
   std::vector<Rank> ranks_;
   std::optional<Agreement> agreement_;  // agreement of the epoch that begins or is ready
-  std::optional<Numerics> pinned_;      // of the last ready epoch; the next one must match them
+  std::optional<Numerics> pinned_;      // numerics of the last ready epoch; the next must match
   bool has_failed_at_step_ = false;     // the last epoch ended by a failure at a step
   int32_t num_failed_epochs_ = 0;       // epochs in a row that gave no token
   bool has_sampled_ = false;            // this epoch has given a token
-  std::optional<StepAnswers> pending_;  // of the plan that some rank has not answered yet
+  std::optional<StepAnswers> pending_;  // answers to the plan that some rank has not yet answered
   std::vector<GroupAction> actions_;
 };
 

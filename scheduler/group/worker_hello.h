@@ -26,8 +26,8 @@ struct WorkerHello {
   std::string determinism_fingerprint;  // Numerics::backend
   int32_t vocab_size = 0;
   int32_t full_step_tokens = 0;    // tokens of a step that fill the device; 0: not reported
-  std::string rendezvous;          // address at which the other ranks connect
-  bool wants_next_blocks = false;  // the worker prepares blocks before they are used
+  std::string rendezvous;          // address at which the other ranks connect to this worker
+  bool wants_next_blocks = false;  // plans should name the blocks that sequences will need next
   KvMemory kv_memory;              // without num_places, which is in WorkerReport
 };
 
@@ -44,7 +44,7 @@ struct WorkerReport {
   uint64_t step_id = 0;
   std::optional<int32_t> waits_for_rank;  // rank that this worker waits for; not validated
   int64_t num_window_places = 0;          // KvMemory::num_places
-  uint64_t holder_incarnation = 0;        // the worker's holder; 0: none
+  uint64_t holder_incarnation = 0;        // newest scheduler that asked for the worker; 0: none
   int64_t holder_silence_ns = 0;          // time since the worker last heard from the holder
 };
 

@@ -14,7 +14,7 @@ bool IsTransportError(const absl::Status& status);
 
 // Returns the status to report when a rank is lost because its connections kept breaking with
 // `status`. If a single answer is damaged (kDataLoss), the step is sent again. A worker that keeps
-// sending damaged answers has failed at the step, so kDataLoss becomes NONSENSE.
+// sending damaged answers has failed at the step, so kDataLoss becomes kInternal NONSENSE.
 absl::Status CauseOfBreaks(const absl::Status& status);
 
 // Returns true if a reachable worker will refuse again until an operator changes something.

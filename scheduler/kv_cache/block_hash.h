@@ -32,7 +32,8 @@ struct BlockHashHasher {
 // Returns the parent hash of a sequence's first block.
 BlockHash RootHash(const Hash128& key, std::string_view cache_salt);
 
-// Returns the parent hash for a request whose sequences share blocks only with each other.
+// Returns the parent hash of the first block, for a request whose sequences share blocks only with
+// each other.
 BlockHash PrivateRootHash(const Hash128& key, RequestId id);
 
 // Returns the hash of each full block, in order. REQUIRES: block_size_tokens >= 1.
@@ -41,8 +42,8 @@ std::vector<BlockHash> HashFullBlocks(const Hash128& key,
                                       std::span<const TokenId> tokens,
                                       int32_t block_size_tokens);
 
-// Returns the hash of a block with these tokens behind the parent's block. REQUIRES: tokens fill
-// exactly one block.
+// Returns the hash of a block that holds `tokens` and follows the block with hash `parent`.
+// REQUIRES: tokens fill exactly one block.
 BlockHash ChainHash(const Hash128& key, const BlockHash& parent, std::span<const TokenId> tokens);
 
 }  // namespace quire

@@ -10,9 +10,10 @@
 // case and the null block is never handed out.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop. Copyable, for exhaustive tests.
-// Invariants:    free + used + pending == num_blocks() - 1, each block in exactly one of them.
+// Invariants:    free + used + pending == num_blocks() - 1: every block except the null block is in
+//                exactly one of these states.
 //                A block is used if and only if its ref_count is positive.
-//                No block is pending while the fence is down.
+//                No block is pending while the fence is down, that is, while no step is unanswered.
 //                num_shared_blocks() blocks have a ref_count above 1; num_free_cached_blocks() free
 //                blocks are marked as cached.
 // Cost:          O(1) for each block that a call names; LowerFence is O(pending blocks).
@@ -35,16 +36,16 @@ class BlockPool {
   // Makes a pool of blocks 1 .. num_blocks - 1, all free, in this order. REQUIRES: num_blocks >= 1.
   explicit BlockPool(int32_t num_blocks);
 
-  // Makes the same pool, with the free list in the order free_order. REQUIRES: free_order is a
-  // permutation of 1 .. num_blocks - 1.
+  // Makes the same pool, but with the free list in the order of `free_order`. REQUIRES: free_order
+  // is a permutation of 1 .. num_blocks - 1.
   BlockPool(int32_t num_blocks, std::span<const BlockId> free_order);
 
-  // Appends n blocks from the front of the free list to out, each with one reference. Returns
-  // false, and takes no block, if fewer are free. REQUIRES: n >= 0.
+  // Takes n blocks from the front of the free list, and appends them to `out`, each with one
+  // reference. Returns false, and takes no block, if fewer than n are free. REQUIRES: n >= 0.
   [[nodiscard]] bool Allocate(int32_t n, std::vector<BlockId>& out);
 
-  // Appends to out the n blocks that Allocate would hand out next, or all free blocks if there are
-  // fewer. Takes nothing. REQUIRES: n >= 0.
+  // Appends to `out` the n blocks that Allocate would hand out next, or all free blocks if fewer
+  // than n are free. The blocks stay free. REQUIRES: n >= 0.
   void PeekFree(int32_t n, std::vector<BlockId>& out) const;
 
   // Adds a reference. A free or pending block becomes used again and keeps its contents.

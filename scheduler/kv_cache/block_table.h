@@ -4,16 +4,16 @@
 // A table is append-only: an entry never changes while the table is in use, so a worker's copy of
 // the first entries stays right. There is one exception: entries before the sliding window become
 // the null block, from the front on; the worker never reads its copy of these entries again. Only
-// KvCacheManager changes a table. No destructor changes a reference count, so that the order of
-// release stays visible.
+// KvCacheManager changes a table. No destructor gives back a reference: explicit calls do, so that
+// the code shows the order in which blocks are given back.
 //
 // Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
 // Units:         positions and lengths in tokens.
 // Invariants:    num_blocks() == ceil(num_tokens() / block_size_tokens), so only the last block
 //                may be partly filled. Exactly the first num_passed_blocks() entries are the null
 //                block.
-// Source:        PagedAttention, Kwon et al. 2023, section 4.3 (an entry is a physical block and
-//                the number of filled positions).
+// Source:        PagedAttention, Kwon et al. 2023, section 4.3 (there an entry also has the number
+//                of filled positions).
 #ifndef QUIRE_SCHEDULER_KV_CACHE_BLOCK_TABLE_H_
 #define QUIRE_SCHEDULER_KV_CACHE_BLOCK_TABLE_H_
 
@@ -39,7 +39,8 @@ class BlockTable {
   bool empty() const { return block_ids_.empty(); }
   int32_t num_passed_blocks() const { return num_passed_blocks_; }
   std::span<const BlockId> block_ids() const { return block_ids_; }
-  // The entries that the sliding window has not passed.
+  // The entries of blocks that the sequence holds: all entries except the first
+  // num_passed_blocks(), whose tokens lie before the sliding window.
   std::span<const BlockId> held_block_ids() const {
     return block_ids().subspan(static_cast<size_t>(num_passed_blocks_));
   }
@@ -50,8 +51,8 @@ class BlockTable {
   // Returns the number of filled positions of a logical block. REQUIRES: as for operator[].
   int32_t NumFilled(int32_t logical_block_index, int32_t block_size_tokens) const;
 
-  // Empties the table without giving back references: they were given back before, or the whole
-  // pool is dropped.
+  // Empties the table without giving back references. REQUIRES: the references were given back
+  // before, or the whole pool is dropped.
   void Abandon();
 
  private:

@@ -21,7 +21,7 @@
 
 namespace quire {
 
-// A block and its place in host memory.
+// A device block, and the host block that a swap copies it to or from.
 struct SwappedBlock {
   BlockId block = kNullBlockId;
   HostBlockId host_block = 0;
@@ -46,8 +46,8 @@ class HostTable {
   // All host blocks of a table have one generation, since a table is swapped out in one step.
   uint64_t generation() const { return generation_; }
 
-  // Empties the table without giving back references: they were given back before, or the whole
-  // pool is dropped.
+  // Empties the table without giving back references. REQUIRES: the references were given back
+  // before, or the whole pool is dropped.
   void Abandon() {
     host_block_ids_.clear();
     generation_ = 0;

@@ -46,7 +46,8 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
   if (num_new > 0 && !Allocate(num_new, table.block_ids_)) {
     return std::nullopt;
   }
-  // After a fork that took only part of a full block, the last block may still be listed as full.
+  // A fork may have taken only part of a full block, and the prefix cache may still list that
+  // block. Unlist the block, because this sequence will write into it.
   if (!is_last_full) {
     Unlist(table.block_ids_[num_blocks_before - 1]);
   }
@@ -92,7 +93,7 @@ GroupBlocks KvCacheManager::CountBlocks(std::span<const BlockTable* const> group
 
 PrefixMatch KvCacheManager::Match(std::span<const BlockHash> hashes) const {
   PrefixMatch match;
-  int32_t num_found = 0;  // consecutive cached blocks that end at the current block
+  int32_t num_found = 0;  // consecutive cached blocks, the current block being the last
   for (int32_t num_blocks = 1; num_blocks <= static_cast<int32_t>(hashes.size()); ++num_blocks) {
     const bool is_cached = cache_.Find(hashes[static_cast<size_t>(num_blocks) - 1]).has_value();
     num_found = is_cached ? num_found + 1 : 0;
@@ -304,8 +305,8 @@ SwapInNeed KvCacheManager::NeedToSwapIn(std::span<const SwapTables> group) const
   }
   SwapInNeed need = {.num_blocks = static_cast<int32_t>(num_holders.size())};
   for (const auto& [host_block, count] : num_tails) {
-    // Before a table writes into the shared tail block, it copies the block. Only the last table
-    // keeps the original, unless the block is also a full block of another table of the group.
+    // Each sequence that shares the tail block copies the block before writing into it. The last
+    // such sequence keeps the original, unless another table has the same block as a full block.
     need.num_tail_copies += count - (num_holders.at(host_block) == count ? 1 : 0);
   }
   return need;
@@ -395,7 +396,8 @@ KvCacheManager::Occupancy KvCacheManager::CountTokens(
   return occupancy;
 }
 
-// Counts the occupancy again from the tables' entries, and compares it with CountTokens.
+// Counts the occupancy from the tables' entries, and compares the result with CountTokens. Also
+// compares the pool's number of free cached blocks with the prefix cache.
 void KvCacheManager::CheckOccupancy(std::span<const BlockTable* const> tables) const {
   std::vector<int32_t> num_filled(static_cast<size_t>(pool_.num_blocks()), 0);
   Occupancy counted;
@@ -422,7 +424,8 @@ void KvCacheManager::CheckOccupancy(std::span<const BlockTable* const> tables) c
 
 void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
                                      std::span<const HostTable* const> host_tables) const {
-  // Checks of the pools: free + used + pending = total, and lists have no duplicates. (I2)
+  // Checks of the pools: each usable block is free, used or pending, and lists have no duplicates.
+  // (I2 of tests/scheduler/README.md)
   pool_.CheckInvariants();
   cache_.CheckInvariants();
   swap_space_.CheckInvariants(host_tables);
@@ -431,7 +434,8 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   int64_t num_stored_tokens = 0;
   for (const BlockTable* table : tables) {
     // A table has exactly the blocks that its tokens need, so only its last block may be partly
-    // filled. (I5) Entries that the sliding window has passed name the null block.
+    // filled. Entries before the sliding window name the null block. (I5 of
+    // tests/scheduler/README.md)
     QUIRE_CHECK_EQ(table->num_blocks(), NumBlocksFor(table->num_tokens()));
     num_stored_tokens += NumStoredTokens(*table);
     for (int32_t i = 0; i < table->num_passed_blocks(); ++i) {
@@ -446,7 +450,7 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   QUIRE_CHECK_EQ(num_stored_tokens, num_stored_tokens_);
 
   // A block has one reference for each table entry that names it, and one for each copy to host
-  // memory that reads it. (I1)
+  // memory that reads it. (I1 of tests/scheduler/README.md)
   for (const auto& [block_id, num_copies] : swap_space_.copies_out()) {
     num_entries[static_cast<size_t>(block_id)] += num_copies;
   }
@@ -468,8 +472,8 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   }
   QUIRE_CHECK_EQ(num_pinned_blocks, num_pinned_blocks_);
 
-  // A block that a sequence still writes to is never shared: Append checks that a partly filled
-  // last block has one holder. (I3)
+  // Not checked here: no block that a sequence still writes to is shared. Append checks that a
+  // partly filled last block has one reference. (I3 of tests/scheduler/README.md)
 }
 
 }  // namespace quire

@@ -2,21 +2,23 @@
 // tables, with the blocks of one BlockPool. Every decoding algorithm uses Fork, Append and Free.
 // Match, ShareCached and Publish let a sequence begin with blocks that another sequence computed.
 //
-// The manager knows tables, not requests: the owner of a sequence owns its table and passes it in.
-// SlideWindow gives back blocks that a model with a sliding window will not read again. The tables
-// of a group move to host memory and back together, so that shared blocks stay shared (SwapSpace).
+// The manager knows tables, not requests: the owner of a sequence also owns the sequence's table,
+// and passes the table to each call. SlideWindow gives back blocks that a model with a sliding
+// window will not read again. The tables of a group of sequences move to host memory and back
+// together, so that shared blocks stay shared (SwapSpace).
 //
-// A manager lives for one epoch of a worker group. When the worker group is lost, the manager is
-// dropped as a whole and the tables are abandoned, so that no block can be given back twice across
-// a crash.
+// A manager lives for one epoch: from the time when the worker group is ready until that group is
+// lost. Then the manager is dropped as a whole and the tables are abandoned, so that no block can
+// be given back twice across a crash.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop.
-// Invariants:    ref_count(b) == number of table entries that name b + number of copies that read
-//                b.
-//                Every table has exactly the blocks that its tokens need, except blocks that the
-//                sliding window has passed.
+// Invariants:    ref_count(b) == number of table entries that name b + number of unfinished copies
+//                to host memory that read b, for each block b.
+//                Every table has exactly the blocks that its tokens need, except blocks that lie
+//                before the sliding window.
 // Units:         lengths in tokens, memory in blocks.
-// Cost:          O(blocks that change hands).
+// Cost:          O(n log n), mostly O(n), for a call that takes, shares, finds or gives back n
+//                blocks.
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.3, 4.4 and 5.2; finding blocks by a
 //                hash of their contents is vLLM's automatic prefix caching; the window is
 //                Mistral's, Jiang et al. 2023, section 2.
@@ -41,7 +43,7 @@ namespace quire {
 // Numbers of free device blocks that a swapped group needs when it returns from host memory.
 struct SwapInNeed {
   int32_t num_blocks = 0;       // taken by SwapIn, each shared block once
-  int32_t num_tail_copies = 0;  // taken by MakeTailExclusive, before the tails are written again
+  int32_t num_tail_copies = 0;  // taken by MakeTailExclusive, for shared last blocks
 };
 
 // An order to the worker: copy block src to block dst.
@@ -69,9 +71,9 @@ struct GroupBlocks {
 struct PrefixMatch {
   int32_t num_blocks = 0;
   int32_t num_passed_blocks = 0;  // blocks before the sliding window; the sequence never reads them
-  // Number of blocks in use, counted from block num_passed_blocks up to the first free block. An
-  // allocation cannot take a block in use. It can take a free block, and then the blocks behind
-  // that block are not found either. With a sliding window the number is 0 unless all blocks of the
+  // Number of consecutive blocks in use (ref_count > 0), from block num_passed_blocks on. No
+  // allocation can evict these blocks. An allocation may evict the first block after them, and then
+  // no later block is found either. With a sliding window the number is 0 unless all blocks of the
   // window are in use, because the next token needs each of them.
   int32_t num_held_blocks = 0;
 };
@@ -123,11 +125,11 @@ class KvCacheManager {
   GroupBlocks CountBlocks(std::span<const BlockTable* const> group) const;
 
   // Returns the longest run of leading blocks that a sequence with these hashes need not compute,
-  // because the cache has all blocks that the next token attends to. Without a sliding window these
-  // are all blocks of the run; with a window they are only the last ones.
+  // because the cache has all blocks that the next token attends to. The next token attends to all
+  // blocks of the run or, with a sliding window, only to the last ones.
   PrefixMatch Match(std::span<const BlockHash> hashes) const;
 
-  // Returns true if a table holds the block of this hash.
+  // Returns true if the prefix cache lists a block under this hash, and the block is in use.
   bool IsHeld(const BlockHash& hash) const;
 
   // Makes the table begin with the cached blocks of these hashes, shared with their other holders.
@@ -149,11 +151,11 @@ class KvCacheManager {
   // for PinTail; a block is free; 0 < num_tokens <= tokens in the parent's last block.
   CopiedBlock CopyTail(const BlockTable& parent, int32_t num_tokens, BlockTable& table);
 
-  // Lists block i of the table in the prefix cache under hashes[i], for each i >= first_block. The
-  // block is already computed, or the step being planned computes it. Other sequences of that step
-  // may use the block too, because a worker writes K and V of all slices before it reads any. If
-  // another block in use is already listed under the hash, it stays listed instead. REQUIRES: the
-  // table has at least hashes.size() full blocks.
+  // Lists block i of the table in the prefix cache under hashes[i], for each i >= first_block. If
+  // another block in use is already listed under the hash, that block stays listed instead.
+  // REQUIRES: the table has at least hashes.size() full blocks; each block to list is computed
+  // already, or the step being planned computes it. Other sequences of that step may use the block
+  // too, because a worker writes K and V of all slices before it reads any.
   void Publish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
   // Removes the table's blocks from first_block on from the prefix cache, because their contents
@@ -162,21 +164,23 @@ class KvCacheManager {
   // prefix got finite logits from them.
   void Unpublish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
-  // Moves the tables to host memory in step step_id. Appends the worker's copies to orders. The
-  // blocks become free when OnSwapsDone reports the step. Returns false, without a change, if too
-  // few host blocks are free. REQUIRES: host tables are empty; only full blocks are shared with
-  // tables outside the group; no host block that a copy of this step fills has been given back.
+  // Moves the tables to host memory in step `step_id`. Appends to `orders` the copies that the
+  // worker must make. Blocks that no other table holds become free when OnSwapsDone is called for
+  // this step. Returns false, without a change, if too few host blocks are free. REQUIRES: host
+  // tables are empty; only full blocks are shared with tables outside the group; no host block that
+  // a copy of this step fills has been given back.
   [[nodiscard]] bool SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);
 
-  // Counts the free blocks that SwapIn and the copies after it take. REQUIRES: the group is in host
-  // memory.
+  // Counts the free blocks that SwapIn takes, and MakeTailExclusive after SwapIn. REQUIRES: the
+  // group is in host memory.
   SwapInNeed NeedToSwapIn(std::span<const SwapTables> group) const;
 
-  // Moves the tables back to the device, into new blocks. Appends the worker's copies to orders.
-  // Returns false, without a change, if too few blocks are free. REQUIRES: as for SwapOut, with
-  // device and host exchanged.
+  // Moves the tables back to the device, into new blocks. Appends to `orders` the copies that the
+  // worker must make. Returns false, without a change, if too few blocks are free. REQUIRES: block
+  // tables are empty; SwapOut filled the host tables; no device block that a copy of this step
+  // fills has been given back.
   [[nodiscard]] bool SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders);
@@ -202,7 +206,8 @@ class KvCacheManager {
   // Tokens in the blocks of all tables. A shared block counts once per table; blocks before the
   // sliding window do not count.
   int64_t num_stored_tokens() const { return num_stored_tokens_; }
-  // Blocks that become free when the swaps under way are done.
+  // Number of unfinished copies to host memory. Each reads one block, which becomes free after the
+  // copy unless the block has other references.
   int32_t num_leaving_blocks() const { return swap_space_.num_leaving_blocks(); }
   bool has_swaps_under_way() const { return swap_space_.is_any_copy_under_way(); }
   const BlockPool& host_pool() const { return swap_space_.host_pool(); }
@@ -243,7 +248,8 @@ class KvCacheManager {
  private:
   void CheckOccupancy(std::span<const BlockTable* const> tables) const;
 
-  // Takes blocks from the pool. The caller must Unlist them, because their contents will change.
+  // Takes blocks from the pool. The caller must call Unlist for each, because their contents will
+  // change.
   [[nodiscard]] bool Allocate(int32_t num_blocks, std::vector<BlockId>& out);
   // Removes the block from the prefix cache, unless it is pinned.
   void Unlist(BlockId block_id);

@@ -1,7 +1,8 @@
 // PrefixCache finds blocks by their contents. A full block is listed under its BlockHash, from the
-// step that computes it until the block is handed out for other contents. The block stays listed
-// while it is used, pending or free. A free block that a lookup finds is taken from the free list
-// (BlockPool::Touch) and used again with its contents.
+// step that computes it until KvCacheManager erases it, mostly because the block is handed out for
+// other contents. The block stays listed while it is used, pending or free. If a lookup finds a
+// free block, KvCacheManager takes that block from the free list (BlockPool::Touch) and uses it
+// again with its contents.
 //
 // If several blocks have the same contents, only the block inserted first is listed.
 //
@@ -45,7 +46,8 @@ class PrefixCache {
   void CheckInvariants() const;
 
  private:
-  // Returns the head of the hash's chain: its first block, or kNone if the chain is empty.
+  // Returns the head of the hash's chain, the list of the blocks whose hashes have equal low bits:
+  // the first block, or kNone if the chain is empty.
   BlockId& FirstOf(const BlockHash& hash) { return first_[hash.low & (first_.size() - 1)]; }
   const BlockId& FirstOf(const BlockHash& hash) const {
     return first_[hash.low & (first_.size() - 1)];

@@ -8,7 +8,7 @@
 // Thread safety: not thread-safe; owned by KvCacheManager.
 // Invariants:    ref_count(h) == number of host table entries that name h + number of copies that
 //                read h, for each host block h.
-// Cost:          O(blocks that change hands).
+// Cost:          O(n log n) for a call that concerns n blocks.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_SWAP_SPACE_H_
 #define QUIRE_SCHEDULER_KV_CACHE_SWAP_SPACE_H_
@@ -38,9 +38,10 @@ class SwapSpace {
  public:
   explicit SwapSpace(int32_t num_host_blocks);
 
-  // Makes the host tables hold copies of the group's blocks. Appends the worker's copies to orders,
-  // and takes a reference to each block that they read from device_pool. Returns false, without a
-  // change, if too few host blocks are free. REQUIRES: host tables are empty.
+  // Fills the host tables with host blocks for the group's blocks. Appends to `orders` the copies
+  // that the worker must make, and takes a reference in device_pool to each block that a copy
+  // reads. Returns false, without a change, if too few host blocks are free. REQUIRES: host tables
+  // are empty.
   [[nodiscard]] bool CopyOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              BlockPool& device_pool,
@@ -48,11 +49,12 @@ class SwapSpace {
 
   // Generations (host_table.h) by host block.
   using HostBlocks = std::map<HostBlockId, uint64_t>;
-  // Returns the group's host blocks that no copy of step step_id brings to the device yet.
+  // Returns the group's host blocks for which step `step_id` has no copy to the device so far.
   HostBlocks BlocksToCopyIn(std::span<const SwapTables> group, uint64_t step_id);
-  // Orders copies of host_blocks to block_ids, in order. Appends the worker's copies to orders.
-  // Returns the device block of every host block that a copy of step step_id brings to the device;
-  // valid until the next call. REQUIRES: as many block_ids as host_blocks.
+  // Appends to `orders` the copies that the worker must make: of the i-th of host_blocks to
+  // block_ids[i]. Returns, by host block, the device blocks that copies of step `step_id` fill,
+  // copies of earlier calls included. The map is valid until the next call. REQUIRES: as many
+  // block_ids as host_blocks.
   const std::unordered_map<HostBlockId, BlockId>& CopyIn(const HostBlocks& host_blocks,
                                                          std::span<const BlockId> block_ids,
                                                          uint64_t step_id,
@@ -66,7 +68,8 @@ class SwapSpace {
   void OnSwapsDone(uint64_t step_id, BlockPool& device_pool);
 
   const BlockPool& host_pool() const { return host_pool_; }
-  // Number of copies to host memory under way, by the device block that they read.
+  // Number of copies to host memory that the worker has not yet reported done, by the device block
+  // that they read.
   const std::unordered_map<BlockId, int32_t>& copies_out() const { return num_copies_out_; }
   // Returns the number of copies to host memory that read the device block.
   int32_t NumCopiesOut(BlockId block_id) const;
@@ -88,7 +91,7 @@ class SwapSpace {
   template <typename Src, typename Dst>
   class StepCopies {
    public:
-    // Returns the copies of step step_id, from source to destination. Forgets other steps' copies.
+    // Returns the copies of step `step_id`: destinations by source. Forgets copies of other steps.
     std::unordered_map<Src, Dst>& Of(uint64_t step_id) {
       if (std::exchange(step_id_, step_id) != step_id) {
         copies_.clear();

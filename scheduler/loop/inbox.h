@@ -1,8 +1,8 @@
 // Inbox is the only queue into the loop. Client requests, aborts, operator calls and events of the
 // workers all pass through it. TenantShares limits the number of waiting requests and of waiting
-// calls to pin a prefix. The inbox never refuses other events, since each of these events must
-// arrive. Other events need no bound: there is at most one abort per admitted request, one reply
-// per step, and so on.
+// calls to pin a prefix. The inbox never refuses other events, since each of them must arrive.
+// These other events need no bound: there is at most one abort per admitted request, one reply per
+// step, and so on.
 //
 // Thread safety: every method may be called from any thread.
 #ifndef QUIRE_SCHEDULER_LOOP_INBOX_H_
@@ -90,7 +90,8 @@ struct GroupLost {
 
 // This scheduler becomes a standby, or stops being one (scheduler_incarnation is 0). It becomes a
 // standby if another scheduler holds the workers or may hold the workers. If this scheduler had an
-// epoch, that epoch's GroupLost was posted before.
+// epoch, the loop already knows that the epoch is over: by GroupLost, or because the loop abandoned
+// the epoch.
 struct GroupStandby {
   uint64_t scheduler_incarnation = 0;  // the holder's, kUnknownScheduler, or 0
 };
@@ -141,7 +142,8 @@ class Inbox {
   // of the inbox is full.
   absl::StatusOr<RequestId> Add(AddRequest add);
 
-  // Queues a call to pin a prefix. A prefix is computed like a request, so the errors are the same.
+  // Queues a call to pin a prefix. A prefix is computed like a request, so the errors are the same
+  // as for a request.
   absl::Status Add(PinCall call);
 
   void Post(LoopEvent event) { queue_.PushAlways(std::move(event)); }

@@ -33,7 +33,8 @@ struct StepObservation {
   int32_t num_tokens = 0;
 };
 
-// A request that ended. Durations in nanoseconds; a token's time is the time of its commit.
+// A request that ended. Durations in nanoseconds; a token's time is the time at which the loop
+// began to publish it.
 struct RequestObservation {
   RequestOutcome outcome = RequestOutcome::kRejected;
   std::string_view refusal;         // if kRejected: the reason, for example QUEUE_FULL
@@ -54,7 +55,7 @@ class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void OnStep(const StepObservation& /*step*/) {}
-  // Time from arrival until the first token was handed to the stream.
+  // Time from a request's arrival until its first token is handed to the stream.
   virtual void OnFirstToken(int64_t /*latency_ns*/) {}
   // Time between two consecutive tokens of a sequence; not called for a beam search.
   virtual void OnInterToken(int64_t /*latency_ns*/) {}

@@ -1,6 +1,6 @@
 // OutputRouter takes the tokens that the core has committed, and writes them to the streams of
 // their requests. It turns token ids into text and looks for stop strings. When a stop string
-// matches, the router reports the sequence to its caller, because only the core ends sequences.
+// matches, Publish returns the sequence to the caller, because only the core ends sequences.
 //
 // Each call of Publish writes at most one update per sequence to a stream. With best_of, nothing is
 // written until every sequence has ended. Then the best sequences are chosen, and numbered from 0.
@@ -106,8 +106,8 @@ class OutputRouter {
 
   Published Publish(std::span<const OutputEvent> events, Instant now);
 
-  // Finds the streams that have unsent output and have sent nothing since `before`. Ends such a
-  // stream if its request is closed. Returns the open requests among the requests of these streams.
+  // Finds streams that have had unsent output since `before` and have sent nothing since then. Ends
+  // such a stream if its request is closed. Returns the requests of such streams that are open.
   std::vector<RequestId> FindStalled(Instant before);
 
   size_t num_open() const { return requests_.size(); }

@@ -21,7 +21,7 @@ namespace quire {
 
 class OutputText {
  public:
-  // Makes no text.
+  // An object that makes no text: Push and Flush return empty strings.
   OutputText() = default;
 
   // prompt: see Detokenizer. REQUIRES: tokenizer outlives this object.

@@ -45,8 +45,9 @@ class PrefixCalls {
  public:
   // has_workers: true if an epoch is active.
   void Pin(RecordedCore& core, PinCall call, bool has_workers);
-  // Calls Pin for each call that waited for workers. Use this before the core gets a request in the
-  // new epoch: the core needs ids to grow, and these calls have smaller ids than later requests.
+  // Calls Pin for each call that waited for workers. REQUIRES: the core has got no request in the
+  // new epoch, because the core needs ids to grow, and these calls have smaller ids than later
+  // requests.
   void OnWorkersReady(RecordedCore& core);
   void Unpin(RecordedCore& core, const UnpinCall& call);
 

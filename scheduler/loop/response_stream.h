@@ -2,7 +2,7 @@
 // call, a test) reads the output at its own pace.
 //
 // Thread safety: SequenceUpdate is a value type; a ResponseStream is called by the loop thread and
-//                must not block it.
+//                must not block that thread.
 #ifndef QUIRE_SCHEDULER_LOOP_RESPONSE_STREAM_H_
 #define QUIRE_SCHEDULER_LOOP_RESPONSE_STREAM_H_
 
@@ -37,7 +37,7 @@ struct SequenceEnd {
   std::optional<float> score;  // only with beam search and best_of
 };
 
-// New output of one sequence: consecutive tokens, then perhaps its end.
+// New output of one sequence: consecutive tokens, then perhaps the end of the sequence.
 struct SequenceUpdate {
   int32_t sequence_index = 0;
   // Output position of token_ids[0]; if token_ids is empty, position of the sequence's next token.
@@ -56,7 +56,8 @@ class ResponseStream {
   // Called when the core has queued the request. Not called for a refused request.
   virtual void OnQueued() {}
 
-  // Returns false if unsent output exceeds its bound: the reader is too slow to be served.
+  // Returns false, and drops the update, if the stream's unsent output would exceed its bound: the
+  // reader is too slow to be served. An update with an `end` is never refused.
   [[nodiscard]] virtual bool Write(SequenceUpdate update, Instant now) = 0;
 
   // Ends the stream; no Write follows. The status is OK if every sequence ended normally. Unsent

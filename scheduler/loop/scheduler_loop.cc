@@ -419,7 +419,7 @@ void SchedulerLoop::CheckTimers() {
 void SchedulerLoop::GiveUp() {
   const int32_t num_failed = wait_.num_failed_epochs();
   // A single failed epoch does not show that all groups fail: perhaps the next group is only late.
-  // So the next group is announced without a proof that it gives tokens.
+  // So after a single failure, the next group is announced (Announce) as soon as it is ready.
   needs_answer_ = needs_answer_ || num_failed > 1;
   const absl::Status status =
       needs_answer_ ? Error(absl::StatusCode::kUnavailable,
@@ -441,7 +441,7 @@ void SchedulerLoop::GiveUp() {
   prefix_calls_.FailWaiting(status);
 }
 
-// Requests one token from an unproven group that has no other work.
+// Requests one token from a group that has given no token yet (unproven_) and has no other work.
 void SchedulerLoop::Probe() {
   AddRequest probe{.request = {.prompt_token_ids = {0}, .max_tokens = 1},
                    .output = {},

@@ -122,7 +122,8 @@ class SchedulerLoop {
   WorkerWait wait_;
   // Set by GiveUp. Cleared when a group is announced, and when a standby begins or ends.
   bool has_given_up_ = false;
-  // Several groups in a row failed, so the next group is announced only after it gives a token.
+  // True if several worker groups in a row failed. Then the next group is announced (Announce) only
+  // after it gives a token.
   bool needs_answer_ = false;
   // A ready group that will be announced when it gives its first token.
   std::optional<GroupReady> unproven_;

@@ -29,7 +29,7 @@ absl::Status SupersededStatus();
 class ServingState {
  public:
   enum class Group : uint8_t {
-    kNeverReady,  // no group since the start, or since the last standby
+    kNeverReady,  // no group has been ready since the start, or since the last standby
     kStandby,     // another scheduler holds the workers
     kReady,
     kLost,     // requests are queued, since a group is expected back

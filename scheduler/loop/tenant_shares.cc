@@ -18,7 +18,7 @@ TenantShares::Answer TenantShares::Take(const std::string& tenant,
   Side& side = is_resumed ? resumed_ : fresh_;
   const Load& max = is_resumed ? bounds_.resumed : bounds_.fresh;
   const int64_t factor = is_resumed ? kShareFactorOfResumed : 1;
-  // A request with num_bytes 0 is never refused for its bytes. The inbox always passes 0.
+  // A request with num_bytes 0 is never refused for bytes. The inbox always passes 0 bytes.
   if (side.all.num_requests >= max.num_requests ||
       (num_bytes > 0 && num_bytes > max.num_bytes - side.all.num_bytes)) {
     return Answer::kFull;

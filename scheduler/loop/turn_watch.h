@@ -34,7 +34,8 @@ class TurnWatch {
   explicit TurnWatch(std::function<Instant()> clock) : clock_(std::move(clock)) {}
 
   void Begin();
-  // The turn enters this duty. REQUIRES: called between Begin and End; the name is a static string.
+  // Ends the present duty of the turn and begins this one. REQUIRES: called between Begin and End;
+  // the name is a static string.
   void Enter(std::string_view duty);
   // Ends the turn and returns its duration in nanoseconds.
   int64_t End();

@@ -27,8 +27,8 @@ class WorkerWait {
   // Begins with a wait, since there is no group yet.
   explicit WorkerWait(Instant now) : since_(now) {}
 
-  // had_work: true if requests were waiting. Without waiting requests, an epoch that gave no token
-  // does not count as failed.
+  // had_work: true if the core had requests or unfinished swaps. Without work, an epoch that gave
+  // no token does not count as failed.
   void OnLost(Instant now, absl::Status cause, bool had_work) {
     const bool has_failed = had_work && !has_given_tokens_;
     const int64_t ready_ns = std::min(now - ready_at_, kMaxPerEpochNs);

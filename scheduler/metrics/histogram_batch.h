@@ -1,6 +1,6 @@
-// HistogramBatch gathers durations that one thread observes, and adds them to a pair of histograms
-// all together. The metrics library takes a lock per observation, and a step observes one duration
-// per token, so single observations would be costly.
+// HistogramBatch gathers durations that one thread observes. Flush adds all of them to a pair of
+// histograms at once. The metrics library takes a lock per observation, and a step observes one
+// duration per token, so single observations would be costly.
 //
 // Thread safety: one thread.
 // Cost:          ObserveNanos increments a number if the duration equals the last one, as it does
@@ -68,7 +68,7 @@ class HistogramBatch {
   std::vector<double> counts_;      // per bound; the last counts durations above all bounds
   int64_t sum_ns_ = 0;
   bool is_empty_ = true;
-  int64_t last_ns_ = 0;  // observed num_last_ times, which are not in counts_ yet
+  int64_t last_ns_ = 0;  // last duration; counts_ lacks its last num_last_ observations
   int64_t num_last_ = 0;
 };
 

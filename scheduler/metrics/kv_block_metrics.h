@@ -1,6 +1,6 @@
-// KvBlockMetrics exports the states of the KV blocks. A scrape sees one moment of the core, so the
-// states of a tier (device or host) add up to its capacity. A scrape of separate gauges could come
-// while the loop has set only some of them.
+// KvBlockMetrics exports how many KV blocks are in each state. All numbers of a scrape come from
+// one CoreStats, so the blocks of a tier (device or host) add up to the tier's capacity. With
+// separate gauges, a scrape could come while the loop has set only some of the gauges.
 //
 // Thread safety: any thread.
 // Cost:          Set takes a short lock and copies numbers; Collect builds the families.

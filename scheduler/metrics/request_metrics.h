@@ -1,7 +1,7 @@
 // RequestMetrics counts how requests ended, why they were refused, how long each of their phases
-// took, and how many tokens they had. The phases are vLLM's: a request waits until its first slice
-// is planned, computes its prompt until its first token, and decodes until its last token. The time
-// of a preemption counts for the phase that it interrupted.
+// took, and how many tokens they had. The phases are vLLM's: a request waits until a step plan
+// first includes it, computes its prompt until its first token, and decodes until its last token.
+// The time of a preemption counts for the phase that the preemption interrupted.
 //
 // Thread safety: construction from one thread; OnEnd from any thread; other methods from the loop.
 // Cost:          a few locks per request, and two per step for all OnInterToken calls of the step.

@@ -142,7 +142,7 @@ void SchedulerMetrics::SetBlockCounters(const CoreStats& stats) {
 }
 
 void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_bytes) {
-  requests_.Flush();  // every turn of the loop calls OnStats
+  requests_.Flush();  // often enough, since the loop calls OnStats in every iteration
   blocks_->Set(stats);
   SetBlockCounters(stats);
   requests_swapped_->Set(stats.num_swapped_requests);

@@ -1,6 +1,6 @@
 // AdminService is the operator's service: it pins, unpins and lists prefixes, and shows load and
-// blocks. The service listens on a separate address. Every method is registered raw, and its
-// messages are parsed by wire_message.h, as in GenerationService.
+// blocks. The service listens on a separate address. Every method is registered raw (gRPC passes
+// bytes), and wire_message.h parses the messages, as in GenerationService.
 //
 // Thread safety: gRPC calls the methods from many threads at once.
 #ifndef QUIRE_SCHEDULER_RPC_ADMIN_SERVICE_H_
@@ -34,7 +34,8 @@ class AdminService final : public RawAdminService {
   AdminService(const ServiceParts& parts, PrefixStore* store)
       : parts_(parts), store_(store), state_answers_(parts.model, parts.inbox, parts.state) {}
 
-  // Pins the prefixes of the store when workers are ready. Call this once, before clients can call.
+  // Asks the loop to pin the store's prefixes as soon as workers are ready. Call this once, before
+  // clients can call.
   // REQUIRES: store is not null.
   void RestorePrefixes();
 
@@ -57,7 +58,8 @@ class AdminService final : public RawAdminService {
  private:
   // Logs the caller's tenant, if calls carry API keys.
   void LogCaller(const char* what, const grpc::CallbackServerContext& context) const;
-  // Checks everything that can be checked without tokenizing.
+  // Checks that the server admits requests and that the fields of `request` are valid, except for
+  // the token ids, which TokensOf checks.
   absl::Status CheckPin(const v1::PinPrefixRequest& request) const;
   absl::StatusOr<std::vector<TokenId>> TokensOf(const v1::PinPrefixRequest& request,
                                                 grpc::CallbackServerContext* context) const;

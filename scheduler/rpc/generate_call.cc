@@ -298,7 +298,7 @@ void GenerateCall::Abort(absl::Status status) {
     }
   } else {
     abort_ = std::move(status);
-    FinishNow(*abort_);  // a shutdown cannot wait until the pool runs this call
+    FinishNow(*abort_);  // else a shutdown would wait until the task pool runs this call
   }
 }
 

@@ -56,8 +56,8 @@ struct ServiceParts {
   bool logs_requests = false;
 };
 
-// Sets all fields of *response, except `started`, from an update. The response to an update from an
-// Outbox is smaller than kPublicMaxSendBytes.
+// Sets all fields of *response, except `started`, from an update. If the update comes from an
+// Outbox, the response is smaller than kPublicMaxSendBytes.
 void FillResponse(const SequenceUpdate& update, v1::GenerateResponse* response);
 
 class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,

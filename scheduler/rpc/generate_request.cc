@@ -424,7 +424,8 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
   QUIRE_RETURN_IF_ERROR(CheckRequestId(message.request_id()));
   QUIRE_RETURN_IF_ERROR(CheckModelName(message.model(), *rules.model));
   if (message.resume().has_max_tokens()) {
-    // CheckResumedLength comes first, since an error of another check would hide its error.
+    // Checks this length first: otherwise other checks could answer INVALID_ARGUMENT instead of
+    // CONTEXT.
     QUIRE_RETURN_IF_ERROR(CheckResumedLength(message, rules));
   }
   QUIRE_RETURN_IF_ERROR(SetPromptSource(message, rules, &spec));

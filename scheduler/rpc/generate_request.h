@@ -63,7 +63,7 @@ struct RequestRules {
   int32_t max_model_len = 0;            // bounds prompt and output together
   uint64_t fresh_seed = 0;              // seed of a request that sets none
   bool has_priorities = false;          // the scheduling policy uses priorities
-  bool requires_cache_salt = false;     // a request without salt must bypass the cache
+  bool requires_cache_salt = false;     // a request without salt must bypass the prefix cache
   std::string tenant;                   // tenant of the API key; empty: no API keys are in use
   std::string determinism_fingerprint;  // see DeterminismFingerprint
 };

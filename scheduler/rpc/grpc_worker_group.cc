@@ -38,7 +38,7 @@ std::vector<RankStatus> NewRanks(const std::vector<Address>& addresses) {
 
 // Error for a plan that does not fit into a message. No plan within the agreed limits is that long.
 // INTERNAL makes the step's requests crash suspects (crash_suspects.h). Otherwise the core would
-// plan the same step again in every epoch.
+// plan the same step again each time the workers form a group.
 absl::Status TooLong(size_t num_bytes) {
   return Error(absl::StatusCode::kInternal,
                "STEP_TOO_LONG",
@@ -304,7 +304,7 @@ void GrpcWorkerGroup::Do(const ReportLoading& action) {
 }
 
 bool GrpcWorkerGroup::IsNews(int32_t rank, const absl::Status& status) {
-  std::string cause(status.message());  // without the details, whose order varies
+  std::string cause(status.message());  // without the payloads, whose order varies
   std::string& last = last_causes_[static_cast<size_t>(rank)];
   if (cause == last) {
     return false;

@@ -84,7 +84,8 @@ class GrpcWorkerGroup : public WorkerClient {
   void Close(std::shared_ptr<WorkerLink>& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Destroys closed links whose calls have all ended.
   void DestroyClosedLinks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns true if the cause differs from the rank's last cause, and so is worth logging.
+  // Stores the message of `status` as the rank's last cause. Returns true if the message differs
+  // from the last cause before: an equal message was logged already.
   bool IsNews(int32_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<Address> addresses_;
@@ -102,7 +103,7 @@ class GrpcWorkerGroup : public WorkerClient {
   v1::StepRequest request_ ABSL_GUARDED_BY(mutex_);               // reused by each step
   grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                 // the last plan, encoded
   uint64_t secret_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::string secret_ ABSL_GUARDED_BY(mutex_);  // the secret of secret_epoch_
+  std::string secret_ ABSL_GUARDED_BY(mutex_);  // the ranks' secret in the epoch secret_epoch_
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;  // started by Start

@@ -66,8 +66,8 @@ class PrefixStore {
 
   std::vector<SavedPrefix> prefixes() const;
 
-  // The next three methods change the prefixes in memory, and Save writes them. For a prefix that
-  // is known already, OnPinned replaces the id.
+  // The next three methods change the prefixes in memory only; Save writes the prefixes to the
+  // file. If the store has the prefix already, OnPinned replaces its id.
   void OnPinned(RequestId id, const SavedPrefix& prefix);
   void OnUnpinned(RequestId id);
   void Forget(const SavedPrefix& prefix);  // for a prefix whose id is unknown
@@ -99,7 +99,7 @@ class PrefixStore {
   const std::string path_;
   // If not OK, the reason why the file must not be written. Set before the store is shared.
   absl::Status unusable_;
-  Mutex save_mutex_;  // orders writes, so that the latest state wins
+  Mutex save_mutex_;  // held during a write, so that an older write cannot replace a newer one
   mutable Mutex mutex_;
   CondVar changed_;
   std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);

@@ -36,8 +36,8 @@ absl::Status SetResume(const v1::GenerateRequest& message,
                        const RequestRules& rules,
                        GenerateSpec* spec);
 
-// Returns OK if the pool could ever hold the resumed tokens, or if the pool's size is unknown. The
-// core's own check counts the prompt and further output too, but comes only after the costly
+// Returns OK if an empty KV pool has room for the resumed tokens, or if the pool's size is unknown.
+// The core's own check counts the prompt and further output too, but comes only after the costly
 // replay.
 absl::Status CheckResumedFit(const Request& request, const StepLimits& limits);
 

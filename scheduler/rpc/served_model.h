@@ -38,7 +38,7 @@ std::string DeterminismFingerprint(const ServedModel& model, std::string_view nu
 
 struct ServedModelSource {
   std::string model_dir;
-  std::vector<std::string> names;  // empty: the last part of model_dir
+  std::vector<std::string> names;  // if empty, the one name is the last part of model_dir
   // "auto": generation_config.json of model_dir, if there is one; "none" or "vllm": no defaults;
   // otherwise a directory that must have a generation_config.json.
   std::string generation_config = "auto";

@@ -50,7 +50,7 @@ class StateAnswers {
   const ServingState& state_;
   Mutex mutex_;
   std::shared_ptr<const LoopState> moment_ ABSL_GUARDED_BY(mutex_);  // latest; null: none yet
-  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);  // if not empty, the loop has a call
+  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);  // not empty: a GetStateCall is open
 };
 
 }  // namespace quire

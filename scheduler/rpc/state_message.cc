@@ -40,7 +40,7 @@ v1::Rank::Phase PhaseOf(RankPhase phase) {
 
 void FillKvMemory(const KvMemory& memory, const CoreStats& stats, v1::KvMemory* message) {
   const bool has_blocks = stats.num_blocks > 0;
-  // The 1 stands for the null block, which has padding too.
+  // The 1 stands for block 0, the null block, which is never allocated but has padding too.
   const int64_t num_blocks = has_blocks ? int64_t{stats.num_blocks} + 1 + stats.num_host_blocks : 0;
   message->set_backend(ToProto(*memory.backend));
   message->set_page_bytes(memory.page_bytes);

@@ -15,7 +15,8 @@ namespace quire {
 
 v1::GetLoadResponse LoadMessage(const ServingState::Snapshot& serving);
 
-// Takes readiness and ranks from `serving`, and all other fields from `state`.
+// Takes statistics, swapped bytes, time, steps and block map from `state`, and readiness, ranks and
+// the bytes of a block from `serving`.
 v1::GetStateResponse StateMessage(const ServedModel& model,
                                   ServingState::Snapshot serving,
                                   const LoopState& state);

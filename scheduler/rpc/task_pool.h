@@ -27,7 +27,8 @@ namespace quire {
 
 class TaskPool {
  public:
-  // Owners of tasks without a tenant. No tenant has such a name, since ids contain no parentheses.
+  // Owners of tasks without a tenant. No tenant has such a name, since the name of a tenant
+  // contains no parentheses.
   static constexpr char kOperator[] = "(operator)";
   static constexpr char kTokenizeCalls[] = "(tokenize)";
 
@@ -39,7 +40,7 @@ class TaskPool {
   };
 
   // `bounds` limits the number of waiting tasks, and the bytes of waiting and running tasks. Unless
-  // bounds.has_shares, all tasks have one owner and run in the order of Submit.
+  // bounds.has_shares, all tasks have one owner and start in the order of Submit.
   TaskPool(int num_threads, const TenantShares::Bounds& bounds);
   // Runs the queued tasks, then joins the threads.
   ~TaskPool();

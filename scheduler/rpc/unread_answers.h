@@ -1,9 +1,9 @@
 // UnreadAnswers bounds the memory of answers that clients do not read. gRPC frees an answer when
 // the call is over. A client that opens no HTTP/2 flow-control window can delay the end of a call
 // for as long as its connection lasts. So the bytes of large unary answers are counted until gRPC
-// frees them. If too many bytes are counted, the calls that have waited longest are cancelled: the
-// calls of clients that read their answers have ended by then. A call is also cancelled if it has
-// not ended kMaxStatusAgeNs after it got its status.
+// frees them. If too many bytes are counted, the oldest calls are cancelled: by then, the calls
+// whose clients read their answers have ended. A call is also cancelled if it has not ended
+// kMaxStatusAgeNs after it got its status.
 //
 // Each stream limits its own output (loop/outbox.h), and the limit on calls also limits small
 // answers. So for streams and small answers, only kMaxStatusAgeNs matters here.

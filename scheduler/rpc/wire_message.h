@@ -5,8 +5,8 @@
 // Errors:        kInvalidArgument MALFORMED_PROTO: the bytes are not the message, are nested too
 //                deep, hold a known field with another wire type, or hold more than
 //                kMaxMessageFields fields. kInvalidArgument UNKNOWN_FIELDS: unknown fields take
-//                more than kMaxUnknownFieldBytes. Newer clients send less, but a message of a wrong
-//                type usually holds more.
+//                more than kMaxUnknownFieldBytes. The new fields of a newer client take less; the
+//                unknown fields of a message of a wrong type usually take more.
 #ifndef QUIRE_SCHEDULER_RPC_WIRE_MESSAGE_H_
 #define QUIRE_SCHEDULER_RPC_WIRE_MESSAGE_H_
 

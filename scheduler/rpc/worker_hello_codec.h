@@ -2,7 +2,8 @@
 // CheckHello and Agree (agreement.h) do that.
 //
 // Thread safety: a free function, safe from any thread.
-// Errors:        kFailedPrecondition CONFIG_MISMATCH: the worker speaks another version.
+// Errors:        kFailedPrecondition CONFIG_MISMATCH: the worker speaks another version of the
+//                worker protocol.
 #ifndef QUIRE_SCHEDULER_RPC_WORKER_HELLO_CODEC_H_
 #define QUIRE_SCHEDULER_RPC_WORKER_HELLO_CODEC_H_
 

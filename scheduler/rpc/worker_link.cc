@@ -37,8 +37,9 @@ WorkerPhase PhaseOf(v1::WorkerPhase phase) {
   }
 }
 
-// Returns how long the worker has heard nothing from the scheduler that holds it, as the worker
-// reports it, clamped so that sums with other times cannot overflow.
+// Returns the report's holder_silence_ms in nanoseconds: the time since the worker last heard from
+// its holder, the newest scheduler that called BeginEpoch. Clamps the time, so that sums with other
+// times cannot overflow.
 int64_t SilenceNs(const v1::WatchReport& report) {
   return std::clamp<int64_t>(report.holder_silence_ms(), 0, kMaxSilenceMs) * kNanosPerMilli;
 }

@@ -1,6 +1,6 @@
-// WorkerLink is one connection to the worker of one rank, with the calls over it: handshake, begin
-// of an epoch, the stream of steps, the stream of reports. It makes no decisions: every event goes
-// to the callbacks.
+// WorkerLink is one connection to the worker of one rank, with the calls over this connection:
+// Handshake, BeginEpoch, Steps and Watch. The link makes no decisions: every event goes to the
+// callbacks.
 //
 // Thread safety: one caller at a time. Callbacks come from gRPC threads, several at once. They can
 //                come until the link is destroyed, even after Close.

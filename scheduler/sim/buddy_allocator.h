@@ -1,6 +1,6 @@
 // BuddyAllocator hands out runs of KV slots whose length is a power of two, as the PagedAttention
-// paper assumes for Orca. The pool's size need not be a power of two: at first the pool consists of
-// the largest aligned chunks that fit.
+// paper assumes for Orca. A KV slot has room for K and V of one token. The pool's size need not be
+// a power of two: at first the pool consists of the largest aligned chunks that fit.
 //
 // Thread safety: not thread-safe.
 // Invariants:    chunks are disjoint, lie in the pool, and begin at a multiple of their length;

@@ -31,7 +31,7 @@ class CandidateModel {
 
  private:
   SimRandom random_;
-  std::vector<double> parts_;  // largest parts so far, descending; reused by each Draw
+  std::vector<double> parts_;  // largest probabilities so far, descending; reused by each Draw
 };
 
 }  // namespace quire

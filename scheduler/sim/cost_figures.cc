@@ -31,7 +31,7 @@ constexpr double kMuchWorse = 1.5;
 // Tokens of the sequence that is preempted in Fig 19.
 constexpr int32_t kSwappedTokens = 256;
 
-using ByBlockSize = std::map<int32_t, double>;  // seconds a token
+using ByBlockSize = std::map<int32_t, double>;  // mean normalized latency, in seconds a token
 
 absl::StatusOr<ByBlockSize> LatencyByBlockSize(const Dataset& dataset,
                                                double guess,

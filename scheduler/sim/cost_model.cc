@@ -128,8 +128,8 @@ ModelSpec Llama3Of70B() {
 }
 
 // Overhead of systems from the time of the PagedAttention paper: they drove the GPU from Python. In
-// vllm-project/vllm#6854 the GPU waits 5 to 13 ms for the CPU in every decode step. The model takes
-// 5 ms for one sequence and 13 ms for a full batch of 256 sequences.
+// vllm-project/vllm#6854 the GPU waits 5 to 13 ms for the CPU in every decode step. The constants
+// give 5 ms for one sequence and 13 ms for a full batch of 256 sequences.
 constexpr StepOverhead kSystemsOf2023 = {.fixed_s = 5e-3, .per_sequence_s = 8e-3 / 256};
 
 // Overhead of vLLM 0.27, as measured by a third party: 541 us a step and 12.7 us a sequence.
@@ -150,7 +150,7 @@ std::vector<Platform> MakePlatforms() {
   const GpuSpec a100 = A100Gpu80();
   // The pools of the first three platforms are from Table 1 of the PagedAttention paper. The table
   // rounds OPT-66B's pool to 21 GB, which would hold only 9.6K slots. The 9.7K slots of the same
-  // table take 21.2 to 21.4 GiB.
+  // table take 21.2 to 21.4 GiB, so OPT-66B has a pool of 21.3 GiB here.
   return {
       {"a100-opt-13b", A100Gpu40(), 1, Opt13B(), 12 * kGiB, kSystemsOf2023},
       {"a100x4-opt-66b", A100Gpu40(), 4, Opt66B(), 21.3 * kGiB, kSystemsOf2023},

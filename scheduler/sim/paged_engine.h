@@ -1,5 +1,6 @@
 // PagedEngine serves with the production core: it adds requests, asks for plans and answers each
-// plan like a worker that takes no time. The scheduling is the production code, not a model.
+// plan as a worker would, with made-up tokens. The worker and the duration of a step are modeled;
+// the scheduling is the production code.
 //
 // Thread safety: not thread-safe.
 #ifndef QUIRE_SCHEDULER_SIM_PAGED_ENGINE_H_

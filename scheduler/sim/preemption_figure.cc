@@ -19,11 +19,11 @@ constexpr int32_t kBlockSizes[] = {1, 8, 16, 64, 256};
 constexpr double kLinkSpeeds[] = {0.1, 1, 10};  // multiples of the platform's host_rate
 constexpr double kOverload = 1.2;               // multiple of the sustained rate
 
-// Our target for every cell: the latency of kAuto is at most this multiple of the latency of the
-// better fixed mode.
+// Our target for every cell, which is a block size with a link speed: the latency of kAuto is at
+// most this multiple of the better one of the latencies of kRecompute and kSwap.
 constexpr double kNeverAbove = 1.02;
-// Our target for the best cell: the latency of kAuto is at most this multiple of the latency of the
-// better fixed mode.
+// Our target for the cell where kAuto gains most: the latency of kAuto is at most this multiple of
+// the same better latency.
 constexpr double kSomewhereBelow = 0.85;
 
 // An hour has about 100,000 of Alpaca's short requests, and a few minutes give the same result.

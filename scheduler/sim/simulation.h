@@ -48,7 +48,8 @@ struct SimConfig {
   Platform platform;
   MemoryPolicy policy = MemoryPolicy::kPaged;
   int32_t block_size_tokens = 16;
-  // These three limits are vLLM's defaults at the time of the PagedAttention paper.
+  // The next three limits have the values that were vLLM's defaults at the time of the
+  // PagedAttention paper.
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 2560;
   int32_t max_model_len = 2048;
@@ -86,7 +87,7 @@ struct SimResult {
   // Number of sequences in the running step, averaged over the time up to the last arrival. Idle
   // time counts as 0 sequences.
   double mean_batch = 0;
-  MemoryUse mean_memory;  // shares of the pool, averaged over the same time without idle time
+  MemoryUse mean_memory;  // fractions of the pool, averaged over mean_batch's time minus idle time
   // Blocks that sharing saves, divided by the blocks that would be held without sharing. Both are
   // averages over the time of mean_memory.
   double mean_saved_share = 0;
@@ -118,7 +119,7 @@ struct EngineStep {
 class Engine {
  public:
   virtual ~Engine() = default;
-  // index: the request's place in the trace, 0, 1, 2, ...
+  // index: the request's index in Trace::requests. Callers pass 0, 1, 2, ... in this order.
   virtual void Arrive(const SimRequest& request, size_t index, Instant now) = 0;
   // Returns false if there is nothing to do.
   virtual bool BeginStep(Instant now, EngineStep* step) = 0;

@@ -11,7 +11,7 @@ namespace {
 constexpr double kTolerance = 1.01;
 constexpr double kStride = 2;
 constexpr double kFarthest = 1000;  // greatest factor between the guess and a tried rate
-constexpr int kMaxTrials = 40;      // more than the 17 that kFarthest and kTolerance need
+constexpr int kMaxTrials = 40;      // kFarthest and kTolerance need only 17 trials
 
 // Runs the trace. Returns true, and adds a point, if the latency is within the limit.
 absl::StatusOr<bool> Holds(const SimConfig& config,

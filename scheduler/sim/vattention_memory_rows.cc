@@ -1,5 +1,5 @@
-// How much memory the virtual-memory windows of the vAttention paper take: section 4, Fig 6, Tables
-// 7 and 8.
+// Rows on mapped memory, from the vAttention paper's sections 4 and 5.1, Fig 6, and Tables 7 and 8.
+// The paper maps the memory of each sequence into windows, which are ranges of virtual addresses.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -122,7 +122,7 @@ struct Range {
 };
 
 // For each model, with one GPU and with two, measures the most memory that a request wastes.
-// Returns the least and the greatest of these numbers, in MB.
+// Returns the least and the greatest of these numbers, in MiB.
 absl::StatusOr<Range> WorstWaste(BlockLayout layout, int64_t page_bytes) {
   Range waste;
   for (const VattentionModel& model : kVattentionModels) {

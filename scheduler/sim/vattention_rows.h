@@ -41,7 +41,7 @@ std::string NameOfPage(int64_t page_bytes);
 std::string LabelOf(BlockLayout layout);
 FigureRow ShownText(std::string quantity, std::string ours);
 
-// Adds rows on how much memory is mapped: section 4, Fig 6, Tables 7 and 8.
+// Adds rows on how much memory is mapped: sections 4 and 5.1, Fig 6, Tables 7 and 8.
 absl::Status AddMappedMemoryRows(Figure* figure);
 
 // Adds rows on how long mapping takes: Fig 10 and 11, reclamation, Linux's limit.

@@ -33,12 +33,12 @@ absl::StatusOr<std::vector<DecodePoint>> SweepDecode(const WindowRunConfig& conf
 // is not empty.
 int32_t SaturatingBatch(const std::vector<DecodePoint>& points);
 
-// How long decode steps wait for mappings, measured over 4,096 steps. All requests have the same
-// length, which is 16,384 tokens before the first step.
+// Waits of decode steps for mappings, measured over 4,096 steps. All requests have the same length,
+// which is 16,384 tokens before the first step.
 struct DecodeWaits {
   double usual_ms = 0;    // median duration of steps that do not wait
   double waiting_ms = 0;  // mean duration of steps that wait; 0: no step waits
-  double longest_ms = 0;  // longest wait
+  double longest_ms = 0;  // duration of the longest wait, without the rest of its step
   // Steps from the first waiting step to the second; 0: fewer than two wait.
   int64_t steps_apart = 0;
 };
@@ -48,7 +48,8 @@ absl::StatusOr<DecodeWaits> MeasureDecodeWaits(const WindowRunConfig& config);
 // must be mapped first.
 absl::StatusOr<double> PrefillSlowdownPercent(const WindowRunConfig& config, int32_t prompt_tokens);
 
-// Returns the bytes that the driver maps on each GPU in a second while a prompt waits.
+// Returns the rate, in bytes a second on each GPU, at which the driver maps the pages of a prompt
+// that waits for them.
 absl::StatusOr<double> MappingRate(const WindowRunConfig& config, int32_t prompt_tokens);
 
 // Returns the highest number of bytes that are mapped for a request and not filled, summed over

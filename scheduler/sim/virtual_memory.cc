@@ -157,7 +157,8 @@ std::optional<Instant> PageMapper::BeginStep(Instant now, const std::vector<int6
 void PageMapper::MapAhead(Instant begin) {
   background_free_at_ = begin;
   for (size_t slot = 0; slot < groups_.size(); ++slot) {
-    // If too little memory is free, the step that needs the pages maps them.
+    // If too little memory is free, the pages are mapped later, while the step that needs them
+    // waits.
     const int64_t missing = needed_[slot] - groups_[slot];
     if (missing > 0 && Reclaim(missing, &background_free_at_)) {
       Map(slot, missing, &background_free_at_);

@@ -1,8 +1,8 @@
-// KV memory in windows of virtual memory, in virtual time. A sequence's K and V have contiguous
-// addresses. Pages of physical memory are mapped at these addresses as the sequence grows, and each
-// mapping takes the driver's time. There are two layouts. The vAttention paper's layout has two
-// windows for every layer, one for K and one for V. Quire's layout has one window of blocks that
-// hold all layers.
+// Simulates KV memory in windows of virtual memory. A window is a range of contiguous virtual
+// addresses for one sequence. Pages of physical memory are mapped at these addresses as the
+// sequence grows, and each mapping takes the driver some time. There are two layouts. The
+// vAttention paper's layout has two windows for every layer, one for K and one for V. Quire's
+// layout has a single window, of blocks that hold K and V of all layers.
 //
 // Thread safety: WindowShape and VmmCost are value types; PageMapper is not thread-safe.
 // Units:         bytes and pages are those of one GPU, because each GPU maps the same at the same
@@ -38,7 +38,7 @@ struct VmmCost {
 };
 VmmCost CostOfPage(int64_t page_bytes);
 
-// The windows of one sequence, which grow by one group of pages at a time.
+// Sizes of the windows of one sequence. The windows grow by one group of pages at a time.
 struct WindowShape {
   int64_t page_bytes = 0;
   int32_t tokens_per_group = 0;
@@ -75,8 +75,8 @@ struct MapperCounts {
   Instant waited = 0;           // total time that steps waited for mappings
 };
 
-// PageMapper holds the windows of num_slots slots, and the physical memory behind these windows, in
-// groups of pages. A slot serves one request at a time.
+// PageMapper holds num_slots slots, and physical memory in groups of pages. A slot consists of the
+// windows for one sequence, and serves one request at a time.
 //
 // Invariants: every group is free or mapped in exactly one slot. While a request's step runs, the
 //             request's slot has all groups that the request's tokens need.
@@ -89,9 +89,9 @@ class PageMapper {
              int64_t num_groups,
              const MapperOptions& options);
 
-  // Takes a slot for a request of num_tokens tokens, and returns the slot. Among free slots with
-  // enough mapped groups, takes the slot with the fewest. If no free slot has enough, takes the
-  // slot with the most. REQUIRES: a slot is free.
+  // Takes a slot for a request of num_tokens tokens, and returns the slot. Among the free slots
+  // with enough mapped groups, takes the slot with the fewest groups. If no free slot has enough,
+  // takes the free slot with the most groups. REQUIRES: a slot is free.
   int32_t Begin(int64_t num_tokens);
 
   // Ends the request in the slot. REQUIRES: the slot has a request.
@@ -126,7 +126,7 @@ class PageMapper {
   std::vector<int64_t> groups_;  // for each slot: mapped groups
   std::vector<int64_t> needed_;  // for each slot: groups that this (MapAhead: the next) step needs
   std::vector<bool> is_active_;  // for each slot: true if a request has the slot
-  Instant unmapping_ = 0;        // delay of the next step by unmapping
+  Instant unmapping_ = 0;        // time of unmapping that delays the next step
   Instant background_free_at_ = 0;
   MapperCounts counts_;
 };

@@ -64,7 +64,7 @@ class ByteWriter {
   size_t size_ = 0;
 };
 
-// HashWriter has the interface of ByteWriter, but folds the values into a hash.
+// HashWriter has the writing methods of ByteWriter, but adds the values to a hash instead.
 class HashWriter {
  public:
   void Varint(uint64_t value) { hash_.Add(value); }
@@ -84,7 +84,7 @@ class ByteReader {
 
   bool ok() const { return ok_; }
   bool at_end() const { return rest_.empty(); }
-  // Fails the reader. For callers that find a decoded value out of its type's range.
+  // Makes the reader fail. Callers use this if a decoded value is out of its type's range.
   void Fail() {
     ok_ = false;
     rest_ = {};

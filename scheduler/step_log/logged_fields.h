@@ -61,8 +61,8 @@ QUIRE_LOGGED_FIELDS(CoreConfig,
                     max_pinned_share,
                     block_hash_key)
 
-// Written without the macro, which would also log wants_next_blocks: EpochBegun appends that field
-// instead (PutTail).
+// This FieldsOf is written without the macro, because the macro would also list wants_next_blocks.
+// The record EpochBegun appends that field instead (PutTail).
 template <typename T>
 requires std::same_as<std::remove_const_t<T>, StepLimits>
 auto FieldsOf(T& logged) {
@@ -132,7 +132,7 @@ QUIRE_LOGGED_FIELDS(StepResult,
                     row_hash,
                     timings)
 
-// The log holds a digest of the output events, not the events.
+// The next two types are output events. A log does not hold them, only a digest of these fields.
 QUIRE_LOGGED_FIELDS(
     TokenCommitted, request_id, sequence_index, token_index, token_id, logprob, top_logprobs)
 QUIRE_LOGGED_FIELDS(SequenceFinished,

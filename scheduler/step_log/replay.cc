@@ -224,8 +224,8 @@ class Replayer {
   std::optional<SchedulerCore> core_;
   bool has_epoch_ = false;
   std::optional<RequestId> last_id_;
-  std::optional<CallResult> answer_;  // outcome of the last call, until Compare
-  std::optional<PlanMade> plan_;      // plan of the last call, until Compare
+  std::optional<CallResult> answer_;  // outcome of the last call; Compare clears it
+  std::optional<PlanMade> plan_;      // plan of the last call; Compare clears it
 };
 
 }  // namespace

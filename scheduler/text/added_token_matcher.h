@@ -2,8 +2,8 @@
 // there, it takes the longest token. Then this token's rules (single_word, lstrip, rstrip) apply.
 //
 // Thread safety: safe from any thread after the last Add.
-// Cost:          O(bytes). Each byte of the text, and each byte compared with a token, is a step of
-//                the text's budget. A byte that begins no token takes one table look-up.
+// Cost:          O(bytes). Each byte of the text, and each byte compared with a token, spends one
+//                step of the TextBudget. A byte that begins no token takes one table look-up.
 #ifndef QUIRE_SCHEDULER_TEXT_ADDED_TOKEN_MATCHER_H_
 #define QUIRE_SCHEDULER_TEXT_ADDED_TOKEN_MATCHER_H_
 

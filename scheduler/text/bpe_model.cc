@@ -173,8 +173,8 @@ absl::Status BpeModel::AddMerge(const JsonNode& node,
 }
 
 // With a SentencePiece vocabulary, a whole text is one piece. If no merged token has a U+2581
-// behind another character, then no merge crosses the start of a run of U+2581, so that the piece
-// can be cut there.
+// behind another character, then no merge crosses the start of a run of U+2581. So a cut at such a
+// start does not change the tokens.
 void BpeModel::FindSafeCut(const Vocabulary& vocabulary) {
   if (byte_level_ || !vocabulary.FindInModel(kMetaspace).has_value()) {
     return;

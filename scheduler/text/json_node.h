@@ -51,8 +51,9 @@ class JsonNode {
   std::string path_;
 };
 
-// Returns the leaves of a component, in order. A component is a leaf or {"type": "Sequence",
-// <list_key>: [...]}, nested up to 16 deep, with at most 64 leaves. A null component has no leaves.
+// Returns the leaves, in order, of a component of tokenizer.json (such as `normalizer`). A
+// component is a leaf or {"type": "Sequence", <list_key>: [components]}, nested up to 16 deep, with
+// at most 64 leaves. A null component has no leaves.
 absl::StatusOr<std::vector<JsonNode>> FlattenSequence(const JsonNode& node, const char* list_key);
 
 }  // namespace quire

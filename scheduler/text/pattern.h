@@ -3,10 +3,11 @@
 // syntax is refused rather than matched differently.
 //
 // Thread safety: immutable after Compile; safe from any thread.
-// Cost:          each item of the pattern that is tried, and each character that an item reads, is
-//                a step of the text's budget. PCRE2 calls back before each item, which takes about
-//                10 ns. PCRE2's own match limit does not suffice: it bounds only a single match,
-//                and does not count characters.
+// Cost:          an item is a part of the pattern that PCRE2 tries as a whole, such as a literal or
+//                a class. Each try of an item, and each character that an item reads, spends one
+//                step of the TextBudget. PCRE2 calls back before each try, which takes about 10 ns.
+//                PCRE2's own match limit does not suffice: it bounds only a single match, and does
+//                not count characters.
 #ifndef QUIRE_SCHEDULER_TEXT_PATTERN_H_
 #define QUIRE_SCHEDULER_TEXT_PATTERN_H_
 
@@ -30,7 +31,8 @@ struct TextSpan {
   bool is_match;
 };
 
-// Bounds a literal's length, and so the comparisons that a search makes at each byte of the text.
+// Upper bound on a literal's length, and so on the comparisons that a search makes at each byte of
+// the text.
 inline constexpr size_t kMaxLiteralBytes = 256;
 
 // Appends spans that cover text in order; every occurrence of literal is a match. REQUIRES: literal
@@ -41,8 +43,8 @@ class Pattern {
  public:
   // Errors: kInvalidArgument with reason TOKENIZER if the pattern
   //   - does not compile, can match the empty string, or has another meaning in Oniguruma;
-  //   - has an item that can read more than 256 characters before the next item is tried (a count,
-  //     a reference to a group);
+  //   - has an item that can read more than 256 characters before the next item is tried (because
+  //     of a count, or of a reference to a group);
   //   - has a group that captures or is called. Plain groups, (...), do not capture here.
   static absl::StatusOr<Pattern> Compile(const std::string& pattern);
 

@@ -21,7 +21,7 @@ absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
   }
   std::vector<TokenId> ids;
   // Makes no JsonNode for an item: each node would copy the path, which contains the special
-  // token's name.
+  // token's name and so can be long.
   for (const Json& item : items.json()) {
     if (!item.is_number_integer() ||
         item.get<uint64_t>() >= static_cast<uint64_t>(vocabulary.size()) ||

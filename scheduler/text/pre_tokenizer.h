@@ -1,6 +1,6 @@
 // PreTokenizer cuts normalized text into pieces, because the model merges symbols only within a
-// piece. It implements the `pre_tokenizer` of tokenizer.json. Supported: ByteLevel (last), Split,
-// Digits, Metaspace, Whitespace, WhitespaceSplit, and a Sequence of these.
+// piece. It implements the `pre_tokenizer` of tokenizer.json. Supported: Split, Digits, Metaspace,
+// Whitespace, WhitespaceSplit, ByteLevel (only as the last step), and a Sequence of these.
 //
 // Thread safety: immutable after Parse; safe from any thread.
 // Cost:          O(bytes), except that a Split with a Pattern costs as much as Pattern::FindAll.
@@ -39,7 +39,7 @@ struct PieceList {
 
 class PreTokenizer {
  public:
-  // node: the value of the key "pre_tokenizer"; null means that a text is one piece.
+  // node: the value of the key "pre_tokenizer". If node is null, the whole text is one piece.
   static absl::StatusOr<PreTokenizer> Parse(const JsonNode& node);
 
   // True if the model sees the bytes of a piece (through the byte-level alphabet), false if the

@@ -7,8 +7,9 @@
 //
 // Thread safety: not thread-safe; one per sequence. Copyable, for forks. Copies share the immutable
 //                automaton, hence the shared_ptr.
-// Invariants:    text returned so far + text held back + stop string (when matched) = text pushed.
-//                Text returned ends at a character boundary when the text pushed does.
+// Invariants:    before a match, text returned + text held back = text pushed. A match returns all
+//                text before the stop string, and also the stop string if include_stop_in_output.
+//                If the text pushed ends at a character boundary, so does the text returned.
 // Cost:          O(bytes pushed), whatever the number of stop strings. Memory: 3 bytes for each
 //                byte of the stop strings, plus less than 1 KiB, plus the text held back (at most
 //                kMaxStopStringBytes).
@@ -61,7 +62,7 @@ class StopMatcher {
   bool include_stop_in_output_;
   int32_t state_ = 0;
   int32_t matched_index_ = -1;
-  std::string held_;  // last bytes of the text; their number is the depth of state_
+  std::string held_;  // text held back: as many bytes as the prefix that state_ stands for
 };
 
 }  // namespace quire

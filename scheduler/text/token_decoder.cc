@@ -299,7 +299,8 @@ DecodeState TokenDecoder::StateAfter(std::span<const TokenId> prompt,
   std::string ignored;
   for (TokenId id : prompt) {
     if (!state.at_first_token && state.strip_left == 0) {
-      // After the first token and the stripped front, only loose bytes at the end of prompt matter.
+      // The first token was read, and no leading character can be stripped any more. So of the rest
+      // of the prompt, only the loose bytes at its end matter.
       state.pending.clear();
       AppendLoose(LooseTail(prompt, skip_special_tokens), &state, &ignored);
       break;

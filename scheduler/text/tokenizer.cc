@@ -46,8 +46,8 @@ struct Tokenizer::Parts {
   AddedTokenMatcher original_matcher;    // added tokens matched in the given text
   AddedTokenMatcher normalized_matcher;  // added tokens matched in the normalized text
 
-  // Returns the text by which each added token is found: its content, normalized if the token asks
-  // for that. The order is that of the vocabulary.
+  // Returns the text by which each added token is found, in the order of the vocabulary. The text
+  // is the token's content, normalized if AddedToken::normalized is true.
   absl::StatusOr<std::vector<std::string>> AddedTexts() const;
   absl::Status IndexAddedTokens(const std::vector<std::string>& texts);
   absl::Status EncodeSection(std::string_view section,

@@ -68,8 +68,8 @@ class Tokenizer {
 
   // One more than the largest id. A smaller id may have no token: see IsValidId.
   int32_t vocab_size() const;
-  // True if the id names a token. False for negative ids, for gaps, and for ids from vocab_size()
-  // on, which a model may have as padding.
+  // True if the id names a token. False for negative ids, for ids below vocab_size() that the file
+  // gives to no token, and for ids from vocab_size() on, which a model may have as padding.
   bool IsValidId(TokenId id) const;
   // True if the id names a special added token, one that skip_special_tokens leaves out.
   bool IsSpecial(TokenId id) const;

@@ -30,7 +30,8 @@ namespace quire {
 // which has some hundred bytes, yet low enough that the text of a few tokens stays short.
 inline constexpr size_t kMaxTokenBytes = 4096;
 
-// A token outside the model's merges. It is matched before the text is cut into pieces.
+// An entry of added_tokens in tokenizer.json. It is matched before the text is cut into pieces, not
+// made by merges.
 struct AddedToken {
   TokenId id = 0;
   std::string content;
@@ -64,7 +65,7 @@ class Vocabulary {
   std::optional<TokenId> FindInModel(std::string_view text) const;
 
   const std::vector<AddedToken>& added_tokens() const { return added_tokens_; }
-  // Bytes of the contents of all added tokens.
+  // Sum of the lengths of all added tokens' contents.
   size_t added_bytes() const { return added_bytes_; }
 
  private:

@@ -20,7 +20,7 @@ constexpr std::string_view kBloomPattern = " ?[^(\\s|[.,!?…。，、।۔،])]
 
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
-// One character of the text with its class.
+// Class of one character of the text, and the offset of its end.
 struct Character {
   CharClass char_class;
   size_t end;
@@ -70,16 +70,16 @@ class Reader {
         (first == 'l' && second == 'l')) {
       return position + 3;
     }
-    // Ignoring case, U+017F (the long s) is an s.
+    // If case is ignored, U+017F (the long s) counts as an s.
     if (ignore_case && text_.substr(position + 1).starts_with("\xC5\xBF")) {
       return position + 3;
     }
     return position;
   }
 
-  // Returns the end of the white space at position, by `\s+(?!\S)|\s+`: a run leaves its last
-  // character to the word that follows. If lines_first, `\s*[\r\n]+` is tried first: a run that
-  // contains line ends then ends after the last line end.
+  // Returns the end of the white space at position, by `\s+(?!\S)|\s+`: a run of several characters
+  // leaves its last one to the word that follows, if any. If lines_first, `\s*[\r\n]+` is tried
+  // first: a run that contains line ends then ends after the last line end.
   size_t SpaceEnd(size_t position, bool lines_first) const {
     size_t last = position;  // start of the last character of the run
     size_t line_end = position;

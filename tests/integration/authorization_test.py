@@ -335,7 +335,7 @@ class CommandTest(KeysTest):
         for command in (["generate", "--server=192.0.2.1:1", "--prompt=Once"], ["prefix", "list", "--admin=192.0.2.1:1"]):
             ended = run("quire", *command, env={"QUIRE_API_KEY": self.alice})
             self.assertEqual(ended.returncode, 2, ended)
-            self.assertIn("over TLS alone", ended.stderr)
+            self.assertIn("may be sent to another machine only over TLS", ended.stderr)
             for content in ("canary canary", ""):
                 ended = run("quire", *command[:-1], *(["--server=127.0.0.1:1", "--prompt=x"] if "generate" in command else
                                                       ["--admin=127.0.0.1:1"]),

@@ -253,9 +253,9 @@ class StartTest(TlsTest):
                 ("quire_scheduler", ["--host=0.0.0.0"], "--host: other machines can reach this address"),
                 ("quire_scheduler", ["--http-host=0.0.0.0", certificate, key, authorities], "--http-host: other machines"),
                 ("quire_scheduler", ["--admin-address=0.0.0.0:0", certificate, key], "--admin-address: other machines"),
-                ("quire_scheduler", ["--worker-ssl-certfile=x"], "--worker-ssl-certfile: goes together"),
+                ("quire_scheduler", ["--worker-ssl-certfile=x"], "--worker-ssl-certfile: must be given together"),
                 ("quire_worker", ["--listen=0.0.0.0:0"], "--listen: other machines reach"),
-                ("quire_worker", ["--listen=0.0.0.0:0", certificate, key], "--ssl-certfile: goes together"),
+                ("quire_worker", ["--listen=0.0.0.0:0", certificate, key], "--ssl-certfile: must be given together"),
                 ("quire_worker", ["--listen=0.0.0.0:0", "--tensor-parallel-size=2"], "--listen: other machines reach"),
                 ("quire_worker", ["--listen=0.0.0.0:0", *self.server.flags(), "--tensor-parallel-size=2", "--device=emu"],
                  "--listen: other machines reach this address, and NCCL")):

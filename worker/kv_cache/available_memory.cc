@@ -76,7 +76,7 @@ std::optional<int64_t> MachineBytes(const std::string& root, Which which) {
 }
 
 std::optional<int64_t> GroupBytes(const std::string& group, const CgroupFiles& files, Which which) {
-  const auto limit = ParseBytes(ReadText(group + "/" + files.limit));  // version 2 may say "max"
+  const auto limit = ParseBytes(ReadText(group + "/" + files.limit));  // nullopt if "max": no limit
   if (!limit.has_value() || which == Which::kTotal) {
     return limit;
   }
@@ -92,8 +92,9 @@ std::optional<int64_t> GroupBytes(const std::string& group, const CgroupFiles& f
   return std::max<int64_t>(0, *limit - std::max<int64_t>(0, *used - droppable));
 }
 
-// Returns the path of this process's control group, "" if there is none. A line is "4:memory:/path"
-// or "5:cpu,memory:/path" in version 1, and "0::/path" in version 2.
+// Returns the path of this process's control group, "" if there is none. A line of
+// /proc/self/cgroup is "4:memory:/path" or "5:cpu,memory:/path" in version 1, and "0::/path" in
+// version 2.
 std::string GroupPath(const std::string& root, const CgroupFiles& files) {
   const std::string text = ReadText(root + "/proc/self/cgroup");
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -105,9 +106,9 @@ std::string GroupPath(const std::string& root, const CgroupFiles& files) {
   return "";
 }
 
-// Returns the least GroupBytes of the group and its ancestors, since any of them may have the
-// tightest limit. The mount point is looked at too: in a container it often is the container's own
-// group, while /proc/self/cgroup gives the group's path on the host.
+// Returns the least GroupBytes of this process's group and its ancestors, since any of these groups
+// may have the tightest limit. The group at the mount point is read too: in a container the mount
+// point is often the container's own group, while /proc/self/cgroup gives the path on the host.
 std::optional<int64_t> LeastGroupBytes(const std::string& root,
                                        const CgroupFiles& files,
                                        Which which) {

@@ -11,12 +11,13 @@
 
 namespace quire {
 
-// Returns the bytes that can still be taken without swapping; file pages that can be dropped count
-// as free. Returns nullopt if the kernel does not report them. root: a directory to read in place
-// of /, for tests.
+// Returns the bytes that this process can still allocate without swapping. File pages that can be
+// dropped count as free. Returns nullopt if the kernel does not report the amount. root: a
+// directory that is read instead of /, for tests.
 std::optional<int64_t> AvailableMemoryBytes(const std::string& root = "");
 
-// Returns the sum of used and free bytes. Returns nullopt if the kernel does not report them.
+// Returns the size of the memory: the machine's, or the tightest limit if that is less. Used bytes
+// are included. Returns nullopt if the kernel does not report the size.
 std::optional<int64_t> TotalMemoryBytes(const std::string& root = "");
 
 }  // namespace quire

@@ -1,7 +1,7 @@
-// BlockMover moves whole blocks for the step executor: copies inside the pool, and swaps between
-// the pool and the host pool, which the mover owns. Swaps run while steps compute. An operation on
-// a block that is being swapped runs after the swap. Each host block has a generation: the id of
-// the step that filled it. A swap-in that names another generation copies nothing.
+// BlockMover moves whole blocks for the step executor: copies inside the KV pool, and swaps between
+// the KV pool and the host pool. The mover owns the host pool. Swaps run while steps compute. An
+// operation on a block that is being swapped runs after the swap. Each host block has a generation:
+// the id of the step that filled the block. A swap-in that names another generation copies nothing.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.4 (copy-on-write) and 4.5 (swapping).
@@ -33,14 +33,14 @@ class BlockMover {
   BlockMover(const BlockMover&) = delete;
   BlockMover& operator=(const BlockMover&) = delete;
 
-  // SwapOut, SwapIn and Copy take effect after all operations that were ordered before the call.
+  // SwapOut, SwapIn and Copy take effect after all backend operations that were called earlier.
   // REQUIRES: StepPlanChecker accepted the plan.
   void SwapOut(const std::vector<BlockSwapOut>& swaps, uint64_t step_id);
   // Returns the blocks that were not filled because their host block has another generation.
   std::vector<BlockId> SwapIn(const std::vector<BlockSwapIn>& swaps, uint64_t step_id);
   void Copy(const std::vector<BlockCopy>& copies);
 
-  // Orders later operations of the backend behind the swaps of these blocks, if any are in flight.
+  // Makes later operations of the backend run after those swaps of these blocks that are in flight.
   // Cost: O(1) while no swap is in flight, else O(blocks).
   void AwaitBlocks(std::span<const BlockId> blocks);
 
@@ -56,7 +56,7 @@ class BlockMover {
   int32_t num_host_blocks() const { return static_cast<int32_t>(last_host_transfer_.size()); }
   // Host blocks that were filled since BeginEpoch.
   int32_t num_filled_host_blocks() const { return num_filled_; }
-  // Time spent in the backend so far: copies, starting swaps, waiting for them.
+  // Time spent in backend calls so far: calls that copy, start swaps or wait for swaps.
   int64_t busy_nanos() const { return busy_nanos_; }
 
  private:
@@ -70,7 +70,7 @@ class BlockMover {
              int32_t num_host_blocks,
              std::unique_ptr<DeviceMemory> host);
 
-  // Starts one transfer of blocks_ and host_blocks_.
+  // Starts one transfer between blocks_ and host_blocks_. Does nothing if they are empty.
   void Start(TransferDirection direction, uint64_t step_id);
   void Await(TransferId transfer);
 
@@ -83,7 +83,7 @@ class BlockMover {
   std::vector<TransferId> last_host_transfer_;  // by host block: the last transfer that used it
   std::vector<TransferId> awaited_;    // transfers in flight that later operations already wait for
   std::vector<uint64_t> generations_;  // by host block: the step that filled it; 0: empty
-  int32_t num_filled_ = 0;             // host blocks that have a generation
+  int32_t num_filled_ = 0;             // host blocks whose generation is not 0
   int64_t busy_nanos_ = 0;
 
   // Scratch.

@@ -1,7 +1,8 @@
-// KvCacheStorage owns the memory of this rank's KV pool: num_blocks consecutive blocks. If
-// num_places > 0, it also owns windows: address ranges in which the same blocks are mapped a second
-// time (kv_windows.h). The storage knows no sequences: the scheduler decides which block belongs to
-// which sequence. The null block is never written and stays zero.
+// KvCacheStorage owns the memory of this rank's KV pool: num_blocks consecutive blocks. On request
+// the storage also owns windows: address ranges in which the same blocks are mapped a second time
+// (kv_windows.h). A window consists of places, address ranges as long as a block. The storage knows
+// no sequences: the scheduler decides which block belongs to which sequence. The null block is
+// never written and stays zero.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    view().base is 64-byte aligned.
@@ -22,9 +23,10 @@ namespace quire {
 
 class KvCacheStorage {
  public:
-  // Makes windows if num_places > 0. REQUIRES: with windows, layout.block_bytes() is a multiple of
-  // KernelBackend::window_page_bytes. Errors: kInvalidArgument if the pool has no blocks or its
-  // size overflows; kResourceExhausted, reason MEMORY, if the backend lacks the memory.
+  // num_places: places of all windows together; 0: no windows. REQUIRES: if num_places > 0,
+  // layout.block_bytes() is a multiple of KernelBackend::window_page_bytes. Errors:
+  // kInvalidArgument if the pool has no blocks or its size overflows; kResourceExhausted, reason
+  // MEMORY, if the backend lacks the memory.
   static absl::StatusOr<std::unique_ptr<KvCacheStorage>> Create(KernelBackend& backend,
                                                                 const KvCacheLayout& layout,
                                                                 int32_t num_blocks,
@@ -32,7 +34,7 @@ class KvCacheStorage {
 
   const KvCacheView& view() const { return view_; }
   int64_t size_bytes() const { return view_.num_blocks * view_.layout.block_bytes(); }
-  // Returns null if the storage was created without places.
+  // Returns null if the storage was created with num_places 0.
   WindowMemory* windows() { return windows_.get(); }
   int64_t num_places() const { return windows_ == nullptr ? 0 : windows_->shape().num_places; }
 
@@ -45,8 +47,8 @@ class KvCacheStorage {
                  const KvCacheView& view)
       : memory_(std::move(memory)), windows_(std::move(windows)), view_(view) {}
 
-  std::unique_ptr<DeviceMemory> memory_;   // null with windows
-  std::unique_ptr<WindowMemory> windows_;  // null without places
+  std::unique_ptr<DeviceMemory> memory_;   // the pool; null if windows_ has it
+  std::unique_ptr<WindowMemory> windows_;  // pool and windows, or null
   KvCacheView view_;
 };
 

@@ -44,8 +44,8 @@ bool KvWindows::Show(SequenceHandle handle, std::span<const BlockId> block_ids) 
   if (window.num_shown >= end) {
     return true;
   }
-  // Expect has already written the expected blocks into shown_, so map their places before reading
-  // shown_.
+  // Expect writes a block into shown_ before the block is mapped. So map the expected blocks before
+  // shown_ is read below.
   StartAhead();
   AwaitAhead();
   const auto block_at = [&](int32_t index) { return block_ids[static_cast<size_t>(index)]; };

@@ -4,11 +4,11 @@
 //
 // The end of a sequence unmaps nothing. The window's next sequence maps only the places that show a
 // wrong block (deferred reclamation). The block that a sequence probably gets next can be mapped
-// ahead, on a separate thread while the step runs. If the guess was wrong, Show maps the place
-// again.
+// ahead: before it is needed, on a separate thread while the step runs. If the guess was wrong,
+// Show maps the place again.
 //
 // If the system allows no more mappings, windows without a sequence are unmapped. If that does not
-// suffice, Show returns false and the step reads through block tables.
+// suffice, Show returns false, and the step's attention reads block tables instead of windows.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    a place shows nothing or a block of the pool; the first num_shown places of a
@@ -34,10 +34,10 @@ namespace quire {
 
 // Numbers of places, counted since the windows were created.
 struct WindowCounts {
-  int64_t num_found = 0;         // still mapped to the right block, for an earlier sequence
+  int64_t num_found = 0;         // already mapped to the needed block, by an earlier sequence
   int64_t num_mapped = 0;        // mapped while the caller waited
-  int64_t num_mapped_ahead = 0;  // mapped ahead, and needed later
-  int64_t num_taken_down = 0;    // unmapped to make room
+  int64_t num_mapped_ahead = 0;  // mapped by StartAhead, and needed later
+  int64_t num_taken_down = 0;    // unmapped because max_mapped() was reached
 };
 
 class KvWindows {
@@ -57,20 +57,22 @@ class KvWindows {
   void Begin(SequenceHandle handle);
   void End(SequenceHandle handle);
 
-  // Makes the window show these blocks. Since Begin, each call's block_ids must begin with the
-  // block_ids of the call before. The place of a null block can show anything. Returns false if
-  // there is no room for all blocks; the window then shows fewer blocks.
+  // Makes the window show these blocks. The place of a null block can show anything. Returns false
+  // if not all blocks can be mapped; the window then shows only the first ones. REQUIRES: block_ids
+  // begins with the block_ids of the sequence's previous Show, if there was one.
   bool Show(SequenceHandle handle, std::span<const BlockId> block_ids);
 
-  // Notes this block as the sequence's probable next one, to be mapped ahead if there is room.
+  // Notes this block as the sequence's probable next one, to be mapped before it is needed. Does
+  // nothing if the mapping would exceed max_mapped().
   void Expect(SequenceHandle handle, BlockId block);
-  // Starts mapping the expected blocks while the caller continues. Without this call the next Show
-  // maps them and waits.
+  // Starts mapping the blocks given to Expect, while the caller continues. Without this call the
+  // next Show maps these blocks and waits.
   void StartAhead();
 
   int64_t FirstPlace(SequenceHandle handle) const { return int64_t{handle} * window_blocks_; }
   // Number of mapped places, over all windows.
   int64_t num_mapped() const { return num_mapped_; }
+  // Upper bound on num_mapped(), set by the system.
   int64_t max_mapped() const { return memory_.max_mapped_places(); }
   const WindowCounts& counts() const { return counts_; }
 
@@ -78,7 +80,7 @@ class KvWindows {
   struct Window {
     int32_t num_shown = 0;   // leading blocks of the sequence that the window shows
     int32_t num_mapped = 0;  // mapped places; some can show blocks of an earlier sequence
-    int32_t ahead = -1;      // index of the place mapped ahead and not needed yet; -1: none
+    int32_t ahead = -1;      // index of a place that is mapped but not needed yet; -1: none
     bool is_used = false;
   };
 
@@ -87,11 +89,11 @@ class KvWindows {
             int32_t num_windows,
             int32_t window_blocks);
 
-  // Returns true for the null block. Also returns true if the place shows the block, and then
-  // counts the place as found.
+  // Returns true if the block is the null block, or if the place shows the block. In the second
+  // case, also counts the place as found or as mapped ahead.
   bool IsFound(SequenceHandle handle, int32_t index, BlockId block);
   // Maps `count` blocks with consecutive ids, beginning with `block`, to the places from `index`
-  // on. Returns false if there is no room.
+  // on. Returns false if max_mapped() would be exceeded or the system refuses.
   bool Map(SequenceHandle handle, int32_t index, BlockId block, int32_t count);
   // Returns how many of these `count` places show nothing.
   int64_t NumEmpty(SequenceHandle handle, int32_t index, int32_t count) const;

@@ -1,4 +1,5 @@
-// PlaceMapper maps places of a WindowMemory on its own thread, while the executor works.
+// PlaceMapper maps blocks to places of a WindowMemory on its own thread, while the executor works.
+// A place is an address range as long as a block (kv_windows.h).
 //
 // Thread safety: one caller at a time (the executor thread).
 // Source:        vAttention, Prabhu et al. 2024, section 6.2.1 (overlapping memory allocation).

@@ -1,5 +1,5 @@
 // TimeHistogram counts durations in the buckets of StepBuckets(). Observe takes no lock, so that
-// the executor never waits. The histogram of prometheus-cpp takes a lock.
+// the executor never waits; the histogram of prometheus-cpp would take a lock.
 //
 // Thread safety: Observe from one thread, Read from any.
 // Cost:          Observe: a search in 19 bounds and two atomic additions.

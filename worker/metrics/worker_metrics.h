@@ -34,7 +34,7 @@ class WorkerMetrics : public StepObserver, public prometheus::Collectable {
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
-  // In the order of kPartNames.
+  // Parts of a step's time, in the order of kPartNames.
   enum Part : uint8_t {
     kBuild,
     kSwap,

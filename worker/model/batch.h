@@ -22,8 +22,9 @@ struct Batch {
   std::vector<int32_t> seq_lens;      // [num_seqs], context including this step's tokens
   std::vector<BlockId> block_tables;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
   int32_t max_blocks_per_seq = 0;     // blocks of the longest context
-  // [num_seqs]: the first place of each sequence's window (kv_windows.h). If first_places is not
-  // empty, attention uses it instead of block_tables.
+  // [num_seqs]: number of the first place of each sequence's window. A place is an address range as
+  // long as a block (kv_windows.h). If first_places is not empty, attention uses it instead of
+  // block_tables.
   std::vector<int64_t> first_places;
   std::vector<int32_t> logits_rows;  // [num_logits], token indexes whose logits are wanted
   // [num_logits], how many of a row's greatest logits are wanted (SamplingRow::num_candidates); 0:

@@ -135,7 +135,8 @@ void DecoderModel::Embed(const StepInputs& inputs) {
                             .first_token = share_.vocab.begin};
   pending_delta_ = nullptr;
   if (weights_.project_in != nullptr) {
-    // Position rows have hidden_size columns, so they are added after the projection.
+    // Rows of the position table have hidden_size columns, so they are added after the projection
+    // from embedding_dim to hidden_size.
     const DType activation = backend_.activation_dtype();
     tokens.out_dtype = activation;
     tokens.out = w.embedding.data();
@@ -318,8 +319,9 @@ void DecoderModel::Normalize(const NormWeights& norm,
                  .out_f32 = replace ? workspace_.residual.floats() : nullptr});
 }
 
-// Only the wanted rows go through the last norm and the output matrix. The Embed operation gathers
-// these rows: the residual is its token table, the pending delta its position table.
+// Computes logits of the rows that inputs.logits_rows names; no other row goes through the last
+// norm and the output matrix. The Embed operation gathers these rows: it takes the residual as its
+// token table and the pending delta as its position table.
 void DecoderModel::Logits(const StepInputs& inputs, std::span<const int32_t> num_candidates) {
   Workspace& w = workspace_;
   const int64_t num_logits = inputs.num_logits;
@@ -376,9 +378,10 @@ void DecoderModel::Logits(const StepInputs& inputs, std::span<const int32_t> num
   }
 }
 
-// Layers only add to the residual, or derive it from values that all ranks share. So if a rank's
-// bits differed after any layer, they still differ here. The hash cannot detect an error made
-// before a sum over the ranks, because the sum spreads the error to all ranks alike.
+// A layer computes its residual from the previous layer's and from sums over the ranks, which are
+// equal on all ranks. So if a rank's residual differed after any layer, it almost certainly differs
+// here too. The hash cannot detect an error made before a sum over the ranks, because the sum
+// spreads the error to all ranks alike.
 uint64_t DecoderModel::HashRows(int64_t num_tokens) const {
   FoldHash hash;
   const auto add = [&](const void* rows, DType dtype) {

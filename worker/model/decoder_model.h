@@ -4,7 +4,8 @@
 // all ranks have the same activations.
 //
 // Thread safety: one caller at a time (the executor thread).
-// Cost:          Forward allocates only when a batch is larger than every one before it.
+// Cost:          Forward allocates only if a batch or a position is larger than in all earlier
+//                calls.
 // Source:        Touvron et al. 2023 (Llama 2), Jiang et al. 2023 (Mistral 7B), Yang et al. 2024
 //                and 2025 (Qwen2, Qwen3), Zhang et al. 2022 (OPT), BigScience 2022 (BLOOM).
 #ifndef QUIRE_WORKER_MODEL_DECODER_MODEL_H_

@@ -27,7 +27,7 @@ struct NormWeights {
 
 // A matrix that is looked up by rows.
 struct TableWeights {
-  DeviceBuffer data;  // empty if the model is tied and looks tokens up in lm_head
+  DeviceBuffer data;  // empty if tokens are looked up in the packed lm_head instead
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t width = 0;
@@ -43,13 +43,13 @@ struct LayerWeights {
   DeviceBuffer q_norm;  // fp32 [head_dim], or empty
   DeviceBuffer k_norm;
   std::unique_ptr<PackedLinear> attention_out;
-  // fp32 [hidden_size] with several ranks and a backend whose adds_bias_to_sums() is true; else
-  // empty.
+  // fp32 [hidden_size] if the layer has this bias, there are several ranks, and the backend's
+  // adds_bias_to_sums() is true; else empty.
   DeviceBuffer attention_out_bias;
   NormWeights mlp_norm;
   std::unique_ptr<PackedLinear> mlp_in;
   std::unique_ptr<PackedLinear> mlp_out;
-  DeviceBuffer mlp_out_bias;  // filled like attention_out_bias
+  DeviceBuffer mlp_out_bias;  // set under the same conditions as attention_out_bias
   KvCacheScales kv_cache_scales;
 };
 

@@ -10,7 +10,7 @@
 // where <attention> is a layer's attention module ("model.layers.0.self_attn"). The first name that
 // is present counts. If a layer has only one of the two scales, that scale is used for keys and
 // values; if a layer has neither, both are 1. A scale of the queries (<attention>.q_scale) is
-// accepted and ignored: queries stay in 16 bits.
+// accepted and ignored, because queries are not stored in fp8.
 //
 // Thread safety: free functions.
 // Source:        the names and the rules are those that vLLM follows when it loads a checkpoint.

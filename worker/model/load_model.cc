@@ -50,8 +50,8 @@ std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
   return names;
 }
 
-// Called only after `admit` has accepted the weights: if `admit` refuses them, only the error is
-// logged.
+// Logs the number and size of the model's files. Callers call it only after `admit` has accepted
+// the weights, because after a refusal only the error is logged.
 void LogFound(const WeightFiles& files) {
   int64_t bytes = 0;
   for (const SafetensorsFile& file : files.files()) {

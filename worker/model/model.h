@@ -4,7 +4,8 @@
 // Thread safety: one caller at a time (the executor thread).
 // Shapes:        logits [batch.logits_rows.size(), vocab_size], fp32, row-contiguous, owned by the
 //                model and valid until the next Forward.
-// Cost:          Forward allocates only if a batch or a position is larger than all before it.
+// Cost:          Forward allocates only if a batch or a position is larger than in all earlier
+//                calls.
 // Source:        one implementation serves Llama 2/3, Mistral, Qwen2, Qwen3, OPT and BLOOM;
 //                ModelConfig says which parts are present.
 #ifndef QUIRE_WORKER_MODEL_MODEL_H_
@@ -39,13 +40,13 @@ class Model {
 
   // Runs the batch: writes the K and V of the batch's tokens into cache, then attends through the
   // batch's block tables or windows. Returns null on ranks without logits. REQUIRES: the batch's
-  // invariants hold; the cache has the share's geometry; if the share is not whole, the backend has
-  // joined a group of share().size ranks.
+  // invariants hold; the cache has the model's geometry with the KV heads of this rank's share; if
+  // the model is split, the backend has joined a group of share().size ranks.
   virtual float* Forward(const Batch& batch, const KvCacheView& cache) = 0;
 
   // Hash of all rows after the last layer in the last Forward; the same on every rank unless a rank
-  // computed something else. 0 if ranks are not compared: for a whole model, and on GPUs, since
-  // bits may differ between GPUs.
+  // computed something else. 0 if the ranks' hashes are not compared: for a model on one rank, and
+  // on GPUs, since bits may differ between GPUs.
   virtual uint64_t row_hash() const = 0;
 
   // Allocates the memory for steps of at most max_tokens tokens and max_logits rows of logits, so
@@ -55,8 +56,9 @@ class Model {
   // Bytes of packed weights.
   virtual int64_t weight_bytes() const = 0;
 
-  // WeightsSum of the rank's part of the weights, as stored in the files. The sums of all ranks add
-  // up, modulo 2^64, to the same number for any group size. 0 for weights from a seed.
+  // WeightsSum of the rank's part of the weights, as stored in the files. A part that several ranks
+  // hold counts on only one of them. So the sums of all ranks add up, modulo 2^64, to the same
+  // number for any group size. 0 for weights from a seed.
   virtual uint64_t weights_sum() const = 0;
 
   // Returns the weights in main memory, valid while the model lives and never written again. Empty
@@ -89,8 +91,8 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
                                                  RankPlace place = {},
                                                  const AdmitWeightsFn& admit = nullptr);
 
-// Makes a model of the shape in config.json with weights from a seed, for benchmarks without model
-// files. Errors: those of LoadModelConfig and `admit`; kResourceExhausted.
+// Makes a model as config.json describes it, with random weights from a seed. Benchmarks then need
+// no weight files. Errors: those of LoadModelConfig and `admit`; kResourceExhausted.
 absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_dir,
                                                       uint64_t seed,
                                                       KernelBackend& backend,

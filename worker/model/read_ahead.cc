@@ -10,7 +10,8 @@
 namespace quire {
 namespace {
 
-// Alignment of tensors in the ring: the bytes of a cache line, and of the widest vector.
+// Alignment of tensors in the ring, in bytes: the size of a cache line and of the widest vector
+// register.
 constexpr int64_t kTensorAlignment = 64;
 constexpr unsigned kMaxReaders = 8;
 

@@ -52,7 +52,8 @@ class ReadAhead {
   absl::StatusOr<std::vector<std::span<const std::byte>>> Next(
       const std::function<void(int64_t bytes)>& tick);
 
-  // Returns the buffer, which holds the only group. REQUIRES: one group, and Next returned it.
+  // Gives up the buffer, which holds the only group. REQUIRES: Start got one group, and Next has
+  // returned that group.
   std::unique_ptr<DeviceMemory> TakeBuffer();
 
  private:
@@ -65,7 +66,7 @@ class ReadAhead {
   struct PlacedGroup {
     size_t first_tensor = 0;
     size_t end_tensor = 0;
-    // Offsets that go on growing when the ring starts over: not reduced modulo ring_bytes_.
+    // Offsets that are not reduced modulo ring_bytes_: they keep growing when the ring starts over.
     int64_t begin = 0;
     int64_t end = 0;
   };

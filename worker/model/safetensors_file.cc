@@ -76,8 +76,8 @@ absl::Status CheckMetadata(const std::string& file, const Json& metadata) {
   return ok ? absl::OkStatus() : LoadError(file, "__metadata__ must map strings to strings");
 }
 
-// Returns the bytes of a tensor. Errors: the product of its shape overflows, or its elements do not
-// fill whole bytes.
+// Returns a tensor's size in bytes. Errors: the product of its shape overflows, or its elements do
+// not fill whole bytes.
 absl::StatusOr<int64_t> TensorBytes(const std::string& file,
                                     const SafetensorsTensor& tensor,
                                     int64_t bits_per_value) {
@@ -182,8 +182,8 @@ std::string ShapeToString(std::span<const int64_t> shape) {
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path, std::string name) {
   SafetensorsFile file;
   file.name_ = std::move(name);
-  // O_NONBLOCK keeps open(2) from waiting for a writer of a FIFO. It has no effect on regular
-  // files.
+  // If the path is a FIFO, open(2) without O_NONBLOCK would wait for a writer. O_NONBLOCK has no
+  // effect on regular files.
   file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.fd_ < 0) {
     if (errno == ENOENT) {

@@ -1,8 +1,8 @@
 // SafetensorsFile is an open .safetensors file whose header was checked completely: every tensor
 // lies inside the file, tensors neither overlap nor leave holes, and nothing follows the last
 // tensor. Tensor data is read on demand with pread, not mapped. If the file shrinks or the disk
-// fails, Read returns an error; a mapping would end the process with SIGBUS. The cost is one more
-// copy, from the page cache into a buffer that stays in the processor's cache.
+// fails, Read returns an error; a mapping would end the process with SIGBUS. pread costs one copy
+// more than a mapping, from the page cache into a buffer that stays in the processor's cache.
 //
 // Thread safety: reading is const and safe from any thread.
 // Units:         offsets and sizes in bytes.

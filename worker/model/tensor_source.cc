@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kTableSize = 4096;
 
-// Bytes per read. Small enough that the bytes are still in the cache when the sum reads them.
+// Bytes per read: few enough to be still in the CPU's cache when they are added to the checksum.
 constexpr size_t kSumBytes = size_t{64} << 10;
 
 // Rounds toward zero: exact rounding does not matter for random weights. f16 numbers below the
@@ -40,9 +40,9 @@ void FillConstant(float value, DType dtype, std::span<std::byte> out) {
   }
 }
 
-// Splits `out`, which begins at byte `begin` of the held part, into runs that are contiguous in the
-// tensor. Calls fn(first byte in the whole tensor, bytes) for each run. If all columns are held,
-// `out` is a single run; else a run lies within one row.
+// Splits `out` into runs that are contiguous in the whole tensor. `out` begins at byte `begin` of
+// the part that this rank holds. Calls fn(first byte in the whole tensor, bytes) for each run. If
+// the rank holds all columns, `out` is a single run; else a run lies within one row.
 template <typename Fn>
 void ForEachRun(const TensorShape& tensor,
                 int64_t element_bytes,
@@ -81,8 +81,9 @@ class DummyPiece {
     state_ = state;
   }
 
-  // Fills `out` with the piece's elements from index `first` on. Elements are drawn from a table: a
-  // model needs billions of them, and computing each one would take several times as long.
+  // Fills `out` with the piece's elements from index `first` on. Elements are drawn from a table of
+  // random values: a model has billions of elements, and computing a value for each would take
+  // several times as long as drawing one.
   void Fill(int64_t first, std::span<std::byte> out) const {
     constexpr int kBitsPerDraw = 12;
     uint64_t state = SplitMix64After(state_, static_cast<uint64_t>(first / kDrawsPerWord));

@@ -34,17 +34,18 @@ class TensorSource {
 
   virtual DType dtype(const std::string& name) const = 0;
 
-  // WeightsSum of the bytes read so far; 0 if the source's weights are not compared.
+  // WeightsSum of the bytes read so far; 0 if the source computes no checksum.
   virtual uint64_t weights_sum() const { return 0; }
 
-  // Fills `out` with the tensor's held part from byte `begin` on: complete elements of dtype(name),
-  // row-major. Errors: those of the file.
+  // Fills `out` with the part of the tensor that this rank holds (held_rows, held_cols), from byte
+  // `begin` of that part on: complete elements of dtype(name), row-major. Errors: those of the
+  // file.
   virtual absl::Status Read(const TensorShape& tensor,
                             int64_t begin,
                             std::span<std::byte> out) const = 0;
 };
 
-// Returns the bytes of the tensor's held part, in the source's type.
+// Returns the size in bytes of the part of the tensor that this rank holds, in the source's type.
 inline int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
   return tensor.num_elements() * SizeOf(source.dtype(tensor.name));
 }
@@ -53,8 +54,8 @@ inline int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
 // files, as F32, F16 or BF16.
 class FileTensors final : public TensorSource {
  public:
-  // The files must outlive the source. Tensors in not_counted add nothing to the sum, because
-  // another rank adds the same part of them.
+  // The files must outlive the source. not_counted: names of tensors that add nothing to
+  // weights_sum, because another rank counts the same part of these tensors.
   explicit FileTensors(const WeightFiles& files, std::set<std::string> not_counted = {})
       : files_(files), not_counted_(std::move(not_counted)) {}
 
@@ -76,9 +77,9 @@ class FileTensors final : public TensorSource {
   mutable std::atomic<uint64_t> sum_ = 0;  // atomic: several threads call Read
 };
 
-// Random numbers from a seed and the tensor's name, for benchmarks without model files: matrices
-// uniform with variance 1 / cols, so that activations neither grow nor vanish; norm weights 1;
-// biases 0.
+// Random numbers from a seed and the tensor's name, for benchmarks without model files. Elements of
+// matrices are uniformly distributed with variance 1 / cols, so that activations neither grow nor
+// vanish. Norm weights are 1, biases 0.
 class DummyTensors final : public TensorSource {
  public:
   // dtype: bf16 or f16.

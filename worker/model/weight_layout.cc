@@ -76,8 +76,8 @@ NormLayout Norm(const ModelConfig& config, std::string name) {
           .has_bias = config.norm_affine && config.norm == NormKind::kLayerNorm};
 }
 
-// Returns the layout of a layer whose input dimension is split over ranks. The order of the layer's
-// sum is a fixed tree (kernels/api/dense.h).
+// Returns the layout of a layer whose input dimension is split over ranks. The layer sums over this
+// dimension in the order of a fixed tree, whatever the number of ranks (kernels/api/dense.h).
 LinearLayout RowParallel(std::string name, int64_t rows, int64_t cols, bool has_bias) {
   return {.parts = {{std::move(name), rows}},
           .cols = cols,
@@ -163,7 +163,8 @@ Slice Times(const IndexRange& range, int64_t width) {
   return {.begin = range.begin * width, .count = range.count * width};
 }
 
-// Keeps only this rank's inputs of a layer, whose outputs are then summed over the ranks.
+// Keeps only the columns of this rank's inputs: the inputs in `range`, each `width` columns wide.
+// The layer's outputs must then be summed over the ranks.
 void SliceRowParallel(const RankShare& share,
                       const IndexRange& range,
                       int64_t width,

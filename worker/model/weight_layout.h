@@ -45,13 +45,14 @@ struct LinearLayout {
   int64_t cols = 0;
   Slice held = Whole(cols);  // columns that this rank holds
   bool has_bias = false;
-  // True if the layer's outputs are summed over several ranks. The bias must then be added only
-  // once: to the sum, or by the first rank's product (KernelBackend::adds_bias_to_sums).
+  // True if the layer has a bias and its outputs are summed over several ranks. The bias must then
+  // be added only once: to the sum, or to the first rank's product before the sum
+  // (KernelBackend::adds_bias_to_sums).
   bool bias_is_apart = false;
   // > 0: the layer has one part, whose held rows are [interleaved_heads, 3, head_dim]: q, k and v
   // of the first head, then those of the second head, ...
   int32_t interleaved_heads = 0;
-  int64_t num_segments = 1;  // segments of the sum over columns (kernels/api/dense.h)
+  int64_t num_segments = 1;  // parts into which sums over columns are cut (kernels/api/dense.h)
   // True for layers' matrices; false for matrices before and after the layers.
   bool is_quantizable = false;
 };
@@ -100,7 +101,7 @@ struct WeightLayout {
 // How a tensor is used, which decides how it can be read.
 enum class TensorUse : uint8_t {
   kWhole,   // converted or reordered, once all of it has been read
-  kTable,   // kept in the form of the file
+  kTable,   // stored as it is in the file
   kPacked,  // packed row by row, in the order of the file
 };
 

@@ -29,8 +29,9 @@ class FileChecker {
  public:
   explicit FileChecker(const WeightFiles& files) : files_(files) {}
 
-  // Errors: a tensor is missing, or has another shape or type. The matrices of a group are packed
-  // as one matrix, so a group with several types is an error too.
+  // Errors: a tensor is missing, has another shape than the layout's, or has an unsupported type.
+  // The matrices of a group are packed as one matrix, so matrices of different types are an error
+  // too.
   absl::Status Check(const TensorGroup& group) {
     const SafetensorsTensor* first = nullptr;
     for (const TensorShape& shape : group) {
@@ -101,8 +102,9 @@ class FileChecker {
   std::set<std::string> seen_;
 };
 
-// Calls fn with all rows of a tensor if heads is 0. Otherwise the rows are [heads, 3, head_dim]:
-// calls fn for the q of every head, then for the k of every head, then for the v of every head.
+// If heads is 0, calls fn once, with all rows of a tensor. Otherwise the rows are stored as [heads,
+// 3, head_dim]: calls fn with the q rows of each head, then with the k rows of each head, then with
+// the v rows of each head.
 template <typename T, typename Fn>
 void ForEachInQkvOrder(std::span<const T> rows, int32_t heads, const Fn& fn) {
   if (heads == 0) {
@@ -258,8 +260,8 @@ class WeightReader {
     return absl::OkStatus();
   }
 
-  // Reports everything as read. The totals include extra tensors, which are never read, so the
-  // counts of read tensors and bytes would never reach the totals.
+  // Reports that loading is complete. Sets the counts to the totals, because the totals include
+  // extra tensors, which are never read.
   void Finish() {
     state_.tensors_done = state_.tensors_total;
     state_.bytes_done = state_.bytes_total;

@@ -3,10 +3,10 @@
 // model.
 //
 // A tensor is a sequence of lines of 64 words of 32 bits. Each word is multiplied by a factor that
-// depends on its place in the line, and each line's sum by a factor that depends on the line's
-// place in the tensor, all modulo 2^64. The factors are odd and derived from the tensor's name. A
-// change of one word always changes the sum, any other accidental change almost certainly. An
-// attacker can construct other weights with the same sum.
+// depends on the word's index in the line. Each line's sum is multiplied by a factor that depends
+// on the line's index in the tensor. All sums are modulo 2^64. The factors are odd and derived from
+// the tensor's name. A change of one word always changes the sum, and any other accidental change
+// almost certainly does. An attacker can construct other weights with the same sum.
 //
 // Thread safety: a value type.
 // Cost:          one multiplication per word; bytes that were just read are still in the cache.
@@ -25,8 +25,8 @@ class WeightsSum {
  public:
   static constexpr size_t kWordsPerLine = 64;
 
-  // Factors of the words at even and at odd places. Each factor is an odd number of 32 bits.
-  // Aligned for vector loads.
+  // Factors of the words with even and with odd index in a line. Each factor is an odd number of 32
+  // bits. Aligned for vector loads.
   struct alignas(32) Factors {
     std::array<uint64_t, kWordsPerLine / 2> even;
     std::array<uint64_t, kWordsPerLine / 2> odd;

@@ -1,6 +1,6 @@
-// ExecutorThread runs tasks one after another, in the order of the Run calls. Once started, its
-// thread is the only one that touches the model, the KV pool and the sequences. RPC threads only
-// queue tasks.
+// ExecutorThread runs tasks on one thread, one after another, in the order of the Run calls. Once
+// the model is loaded, only this thread runs the model and touches the KV pool and the sequences.
+// RPC threads queue tasks, and read only constant parts of the model, such as its configuration.
 //
 // WorkerProgress counts the tasks that are queued, begun and ended, so that a hang between two
 // tasks is detected too: the executor then has tasks but begins none.

@@ -14,7 +14,7 @@
 
 namespace quire {
 
-// Upper bound on the fields of a message, numbers not counted. The largest valid message has two
+// Upper bound on the fields of a message that are not numbers. The largest valid message has two
 // such fields for each of 4,096 sequences: an introduction and its sampling parameters.
 inline constexpr int kMaxFields = 2 * 4096 + 64;
 

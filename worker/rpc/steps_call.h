@@ -31,9 +31,8 @@ class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
 
   using Handler = std::function<void(std::shared_ptr<StepsCall>, const grpc::ByteBuffer&)>;
 
-  // Starts reading. The handler is called on an RPC thread for each request and must not block. The
-  // handler, or a task that it queues, answers each request with one Answer, or ends the call with
-  // Fail.
+  // Starts reading. For each request the call runs the handler, on an RPC thread. The handler must
+  // not block. The handler, or a task that it queues, must call Answer once per request, or Fail.
   static std::shared_ptr<StepsCall> Start(Handler handler);
 
   void Answer(grpc::ByteBuffer response);

@@ -18,9 +18,8 @@ bool IsAtWork(const WorkerProgress::State& state) {
   }
 }
 
-// Returns true if a task waits for the executor's work. A step is awaited only if there are waiters
-// (WorkerProgress::AddWaiter), and is allowed to stand still otherwise. All other work counts as
-// awaited.
+// Returns true unless the executor may stand still. Only a step may, and only while no request
+// waits for its end (WorkerProgress::AddWaiter).
 bool IsAwaited(const WorkerProgress::State& state) {
   return state.num_waiters > 0 || state.report.phase() != v1::WORKER_PHASE_EXECUTING;
 }

@@ -1,9 +1,9 @@
-// StuckDetector decides when a worker must end its process, because the executor stands still while
-// a task waits for it. A thread that hangs cannot be freed from inside the process, but a new
-// process can replace it. The condition depends on the executor's work:
+// StuckDetector decides when a worker must end its process because the executor makes no progress.
+// A thread that hangs cannot be freed from inside the process, but a new process can replace this
+// one. The condition depends on what the executor does:
 //
 //   a step             a newer epoch or the shutdown waits, and the step makes no progress. A step
-//                      that makes progress, or for which no task waits, never ends the process.
+//                      that makes progress, or whose end nothing waits for, never ends the process.
 //   an epoch begins    no progress for longer than allocating the pools and connecting to the
 //                      other ranks can take
 //   nothing (IDLE)     tasks are queued, and the executor neither begins nor ends one
@@ -31,15 +31,15 @@ class StuckDetector {
   // Lower bound on the rate at which an epoch's pools are allocated; allocating pinned memory is
   // the slowest. The time that the pools take at this rate is added to kMaxMeeting.
   static constexpr int64_t kMinPoolBytesPerSecond = int64_t{256} << 20;
-  // Upper bound on what one gap between two observations adds to the standstill. A longer gap means
-  // that the whole process was stopped, and the executor with it.
+  // Upper bound on what the time between two observations adds to the standstill. If more time
+  // passed, the whole process, the executor included, was stopped meanwhile.
   static constexpr Instant kMaxGap = kNanosPerSecond;
 
   // Adds an observation. Returns true if the process must end.
   bool Observe(Instant now, const WorkerProgress::State& state);
 
-  // Returns true if at the last observation the executor had stood still for too long, even if no
-  // task waited for its work.
+  // Returns true if at the last observation the executor had made no progress in its work for too
+  // long. The process need not end then: see the table above.
   bool stands_still() const { return stands_still_; }
 
  private:

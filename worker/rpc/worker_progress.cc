@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kUuidBytes = 16;
 
-// Called by every method that notes some progress.
+// Adds 1 to the report's progress counter. Every method that notes progress calls this function.
 void Count(v1::WatchReport* report) { report->set_progress(report->progress() + 1); }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // WorkerProgress is the state that a worker reports: its phase, the loaded bytes or the current
-// step, a counter that grows while the worker makes progress, and its holder. The loading thread
-// and the executor write the state; the reporter reads it.
+// step, a counter that grows while the worker makes progress, and the worker's holder
+// (SchedulerClaim). The loading thread and the executor write the state; the reporter reads it.
 //
 // Thread safety: all methods may be called from any thread.
 // Cost:          a short critical section per call; a step makes a few calls.
@@ -50,8 +50,8 @@ class WorkerProgress {
   // Counts progress that the backend does not count.
   void Tick();
 
-  // AddWaiter and RemoveWaiter count the requests that wait until the executor has left its step: a
-  // newer epoch, the shutdown.
+  // AddWaiter and RemoveWaiter count the requests that wait for the end of the executor's step: a
+  // BeginEpoch call, the shutdown.
   void AddWaiter();
   void RemoveWaiter();
 

@@ -1,6 +1,7 @@
 // WorkerReporter is a thread that reads the worker's progress four times a second. It reports the
 // progress to all Watch calls and ends the process if the executor is stuck (StuckDetector). While
-// one of the calls belongs to the holder, the reporter notes that the holder is connected.
+// one of the calls belongs to the worker's holder (SchedulerClaim), the reporter notes each round
+// that the holder is connected.
 //
 // Thread safety: all methods may be called from any thread.
 // Cost:          encodes one report per round for all calls.
@@ -32,7 +33,7 @@ class WorkerReporter {
   // Upper bound on open Watch calls. A scheduler, its standbys and a supervisor need far fewer,
   // even with calls left over from earlier schedulers.
   static constexpr size_t kMaxCalls = 64;
-  // Upper bound on the time between two observations (Look) in a live worker; usually it is
+  // Upper bound on the time between two observations (Look) in a live worker. The usual time is
   // kInterval.
   static constexpr Instant kMaxBlindness = 5 * kNanosPerSecond;
 
@@ -43,8 +44,8 @@ class WorkerReporter {
   WorkerReporter(const WorkerReporter&) = delete;
   WorkerReporter& operator=(const WorkerReporter&) = delete;
 
-  // Returns a call that gets its first report at once. The call ends with `status` if that is not
-  // OK; with RESOURCE_EXHAUSTED, reason QUEUE_FULL, if kMaxCalls calls are open; and with
+  // Returns a call that gets its first report at once. The call ends with `status` if `status` is
+  // not OK; with RESOURCE_EXHAUSTED, reason QUEUE_FULL, if kMaxCalls calls are open; and with
   // UNAVAILABLE, reason SHUTTING_DOWN, on Stop. scheduler_incarnation: see WatchCall::Start.
   std::shared_ptr<WatchCall> Watch(uint64_t scheduler_incarnation, absl::Status status);
 

@@ -38,7 +38,8 @@ class WorkerServer {
   // The bound address, with its actual port.
   const Address& address() const { return listener_->address(); }
 
-  // Reports SERVING to probes; called when the model is loaded. REQUIRES: not shut down.
+  // Reports the service "" as SERVING to probes. REQUIRES: the model is loaded; Shutdown was not
+  // called.
   void SetReady();
 
   // Stops the service, then ends all connections.

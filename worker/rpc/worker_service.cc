@@ -74,8 +74,9 @@ void AddKvMemory(const KvMemory& memory, v1::HandshakeResponse* response) {
   }
 }
 
-// Refuses an incarnation far in the future, which would keep every later scheduler from taking the
-// worker over.
+// Incarnations are wall-clock times in nanoseconds, and the newest scheduler has the greatest one.
+// Refuses an incarnation far in the future, because the worker would then refuse every later
+// scheduler.
 absl::Status CheckClock(uint64_t scheduler_incarnation) {
   if (scheduler_incarnation <= WallClockNanos() + kNanosPerYear) {
     return absl::OkStatus();
@@ -116,8 +117,8 @@ void WorkerService::Serve(WorkerIdentity identity, StepExecutor& executor) {
 }
 
 void WorkerService::Stop() {
-  // Notes that this stop waits for the executor, so that the reporter ends the process if the
-  // executor hangs.
+  // Notes that the shutdown waits for the executor. If the executor hangs, the reporter then ends
+  // the process.
   progress_.AddWaiter();
   if (CheckIsLoaded().ok()) {
     // The executor can be waiting for another rank, which is perhaps stopping too.

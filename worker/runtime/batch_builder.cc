@@ -42,8 +42,8 @@ void AppendTokens(const ScheduledSlice& slice, int32_t block_size_tokens, Batch*
   }
 }
 
-// Fills batch->block_tables. Leaves out the blocks behind a slice's last token, because no kernel
-// reads those blocks.
+// Fills batch->block_tables. Leaves out the blocks after the block of a slice's last token, because
+// no kernel reads those blocks.
 void FillBlockTables(const std::vector<ScheduledSlice>& slices,
                      int32_t block_size_tokens,
                      Batch* batch) {

@@ -1,6 +1,6 @@
-// BuildBatch turns the slices of a plan into the flat arrays that kernels take. A slice's positions
-// start after the sequence's computed tokens. The input of a decode slice is the token that was
-// sampled last.
+// BuildBatch turns the slices of a plan into the flat arrays that kernels take. A slice is the next
+// num_tokens tokens of one sequence, after the sequence's computed tokens. The input of a decode
+// slice is the token that was sampled last.
 //
 // Thread safety: a free function over its arguments.
 // Cost:          O(tokens + blocks of the sliced sequences). Vectors of `batch` are reused.
@@ -20,7 +20,8 @@ struct ScheduledSlice {
   SequenceHandle handle = 0;
   int32_t num_tokens = 0;
   SequenceState* sequence = nullptr;
-  // First place of the sequence's window (kv_windows.h); 0 without windows.
+  // Number of the first place of the sequence's window; 0 without windows. A place is an address
+  // range as long as a block (kv_windows.h).
   int64_t first_place = 0;
 
   // Returns true if the slice ends at the last known token, so that a token is sampled.

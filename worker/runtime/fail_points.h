@@ -1,16 +1,17 @@
-// Fail-points make a worker fail on purpose, at a place that a test chooses: hang, be slow, crash,
-// answer wrongly. Only the fail-points that --fail-points lists are active.
+// Fail-points make a worker fail on purpose, in a step that a test chooses: hang, be slow, crash,
+// answer wrongly. Some act while the model loads. Only the fail-points that --fail-points lists are
+// active.
 //
 //   stick-at-step=N         the executor hangs in step N
 //   stick-when-idle=N       the executor hangs after step N is answered
-//   slow-step=N:MILLIS      step N takes MILLIS longer, but makes progress
+//   slow-step=N:MILLIS      step N takes MILLIS ms longer, and reports progress meanwhile
 //   crash-on-token=ID       a step that computes this input token ends the process with SIGABRT
 //   stick-on-token=ID       a step that computes this input token hangs
 //   crash-before-step=N     the process crashes before step N is computed
 //   crash-after-step=N      the process crashes after step N is computed, before it is answered
 //   wrong-digests           every answer carries the digest of another plan
 //   stick-in-load           loading the model hangs
-//   slow-load=MILLIS        loading takes MILLIS longer, but makes progress
+//   slow-load=MILLIS        loading takes MILLIS ms longer, and reports progress meanwhile
 //
 // Steps are counted from 1, from the start of the process.
 //

@@ -1,5 +1,5 @@
-// KvPoolSizing computes how many blocks a worker's KV pool and host pool can hold: from the model,
-// this rank's share of it, the backend's layout of a block, and the memory that the worker may use.
+// KvPoolSizing computes how many blocks a worker's KV pool and host pool can hold: from this rank's
+// share of the model, the backend's layout of a block, and the memory that the worker may use.
 // KvPoolSizing allocates nothing.
 //
 // Thread safety: immutable after construction; any thread.
@@ -42,7 +42,8 @@ class KvPoolSizing {
   KvPoolSizing(const Model& model, const KernelBackend& backend, const KvCacheBudget& budget);
 
   // Returns the cache geometry of this rank. Errors: kInvalidArgument, reason STEP_LIMITS, if the
-  // block size is no power of two in [1, kMaxBlockSizeTokens] or the backend cannot store the type.
+  // block size is no power of two in [1, kMaxBlockSizeTokens], or the backend cannot store keys and
+  // values as `dtype`.
   absl::StatusOr<KvCacheSpec> SpecFor(int32_t block_size_tokens, DType dtype) const;
 
   // Returns the type of the model's weights if the backend can store keys and values in that type,
@@ -52,7 +53,8 @@ class KvPoolSizing {
   // Returns the backend's layout of a block. With windows, blocks are padded to full pages.
   KvCacheLayout LayoutFor(const KvCacheSpec& spec) const;
   int64_t BlockBytes(const KvCacheSpec& spec) const { return LayoutFor(spec).block_bytes(); }
-  // Returns how blocks of this geometry are kept. Leaves KvMemory::num_places at 0.
+  // Returns how this worker keeps blocks of this geometry: paged or in windows, and the sizes of
+  // pages and padding. Leaves KvMemory::num_places at 0.
   KvMemory MemoryOf(const KvCacheSpec& spec) const;
 
   // Returns the number of blocks that the budget allows, the null block included, at most
@@ -69,12 +71,13 @@ class KvPoolSizing {
 
   // Returns true if attention reads windows.
   bool has_windows() const { return budget_.backend == KvBackend::kVmm; }
-  // Returns the number of places of an epoch's windows together; 0 without windows. Errors:
-  // kResourceExhausted, reason MEMORY, above kMaxPlaces.
+  // Returns how many places all windows of an epoch have together; 0 without windows. A place is an
+  // address range as long as a block (kv_windows.h). Errors: kResourceExhausted, reason MEMORY, if
+  // the number exceeds kMaxPlaces.
   absl::StatusOr<int64_t> NumPlaces(const StepLimits& limits) const;
 
   // Returns the bytes that an epoch's KV pool and host pool take together, at most those of the
-  // budget; 0 if the cache geometry is refused.
+  // budget; 0 if SpecFor refuses the block size or the type.
   int64_t PoolBytes(const StepLimits& limits, DType kv_cache_dtype) const;
 
  private:

@@ -78,7 +78,7 @@ SampledToken Sampler::Result(size_t row, int64_t top_stride) const {
                       .logprob = logprobs_[row],
                       .finite = finite_[row],
                       .top_logprobs = {}};
-  // A row that is not finite has no top log-probabilities.
+  // A row with logits that are not finite has no top log-probabilities.
   const bool has_top = result.finite && rank_ == 0;
   int32_t num_top = has_top ? std::min(rows_[row].params->num_logprobs, vocab_size_) : 0;
   for (int32_t k = 0; k < num_top; ++k) {

@@ -3,8 +3,9 @@
 // schedulers that start at the same time would abort each other's attempts to connect the ranks,
 // again and again.
 //
-// A standby takes over if the worker has not heard from its holder for some time. So the claim also
-// measures how long the holder has been silent.
+// A standby is a scheduler that waits. A standby takes over if the worker has not heard from the
+// holder for some time. So the claim also measures the time since the worker last heard from the
+// holder.
 //
 // Thread safety: not thread-safe.
 #ifndef QUIRE_WORKER_RUNTIME_SCHEDULER_CLAIM_H_

@@ -1,9 +1,9 @@
-// SequenceTable holds the state of each sequence, by handle. The scheduler can derive all of this
-// state again, so losing the table loses no token.
+// SequenceTable holds the state of each sequence, by handle. The scheduler can send all of this
+// state again, so a worker that loses the table loses no token.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    0 <= num_computed_tokens < token_ids.size() between steps;
-//                block_ids hold at least num_computed_tokens tokens.
+//                the blocks in block_ids have room for at least num_computed_tokens tokens.
 // Cost:          O(1) per lookup, and per block that is added or released.
 // Memory:        at most 8 bytes per token and 8 per block of the current sequences. A released
 //                handle frees its vectors: 4,096 handles with 131,072 tokens each would otherwise
@@ -25,7 +25,8 @@
 namespace quire {
 
 struct SequenceState {
-  std::vector<TokenId> token_ids;  // prompt, then output; the last one may not be computed yet
+  std::vector<TokenId> token_ids;  // prompt, then output; tokens from num_computed_tokens on
+                                   // are not computed yet
   int32_t num_prompt_tokens = 0;
   int32_t num_computed_tokens = 0;
   std::vector<BlockId> block_ids;

@@ -15,8 +15,8 @@
 namespace quire {
 namespace {
 
-// Upper bound on the wait for other ranks. All ranks are told to begin an epoch at the same time,
-// but a rank that must allocate its pools connects a moment later.
+// Upper bound on the wait until the other ranks connect. All ranks get BeginEpoch at the same time,
+// but a rank that must first allocate its pools connects later than the others.
 constexpr int64_t kMeetTimeout = 10 * kNanosPerSecond;
 
 // Returns the time spent so far in operations with other ranks.
@@ -258,8 +258,8 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   const int64_t collective_forward = CollectiveNanos(group);
   sampler_.Sample(slices_, logits, &result.sampled);
   if (windows_ != nullptr) {
-    // The next step may remap places that running operations still read, so wait for them. Wait
-    // even if the group is broken: the next epoch remaps places too.
+    // The next step may remap addresses that running operations still read, so wait until these
+    // operations have ended. Wait even if the group is broken: the next epoch remaps too.
     backend_.WaitForOperations();
   }
   if (absl::Status status = group == nullptr ? absl::OkStatus() : group->status(); !status.ok()) {
@@ -275,8 +275,8 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
     }
   }
   if (slices_.empty()) {
-    // If the step has no slices, the scheduler may have no further step to send until the swaps are
-    // done.
+    // Without slices the scheduler may have no other step to send until the swaps are done. So
+    // finish the swaps now, and report them in this answer.
     mover_->FinishSwaps();
   }
   result.swaps_done_step_id = mover_->SwapsDone(plan.header.step_id);

@@ -1,8 +1,8 @@
 // StepExecutor is the worker without its wire protocol: it owns the KV pool, the host pool and the
-// sequence table, and executes plans in the order of their numbers.
+// sequence table, and executes plans in the order of their step ids.
 //
-// One step: check everything, start swaps, copy blocks, introduce sequences, build the batch, run
-// the model, sample, release. A refused step changes nothing.
+// One step: check the plan, start swaps, copy blocks, add new sequences, build the batch, run the
+// model, sample, release ended sequences. A refused step changes nothing.
 //
 // Thread safety: one caller at a time (the executor thread), except where a comment says otherwise.
 // Errors:        those of StepOrder and StepPlanChecker.
@@ -52,7 +52,7 @@ struct EpochParams {
   // StepExecutor::num_aborts(), read before the scheduler's claim was checked, so that BeginEpoch
   // notices every AbortGroup call since then.
   uint64_t num_aborts = 0;
-  // By rank: the address that other ranks dial to reach it.
+  // By rank: the address that other ranks dial to reach that rank.
   std::vector<std::string> rendezvous = {};
 };
 
@@ -79,14 +79,14 @@ class StepExecutor {
   // See KernelBackend::full_step_tokens.
   int32_t full_step_tokens() const { return backend_.full_step_tokens(); }
 
-  // Returns true if plans should name each sequence's probable next block, so that windows can map
-  // that block ahead.
+  // Returns true if plans should name each sequence's probable next block, so that the block can be
+  // mapped into the sequence's window before it is needed.
   bool wants_next_blocks() const { return sizing_.has_windows(); }
 
   // The address that other ranks dial; "" with one rank.
   std::string rendezvous() const { return peers_ == nullptr ? "" : peers_->rendezvous(); }
 
-  // Ends every wait for another rank. A step in progress fails, and the executor leaves the epoch.
+  // Ends every wait for another rank. A step in progress fails, and its epoch ends.
   void AbortGroup();
   // Number of AbortGroup calls so far. BeginEpoch does not wait for other ranks if AbortGroup was
   // called after params.num_aborts was read.
@@ -97,22 +97,23 @@ class StepExecutor {
   // Forgets all sequences, allocates the pools and the workspace of the largest step, connects to
   // the other ranks, and expects step 1. A refusal changes nothing, with two exceptions: if memory
   // for the new pools is missing, the old pools are freed; if the ranks do not connect, the old
-  // epoch is left. After either exception all steps are refused until an epoch begins. Errors:
-  // those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS; kResourceExhausted,
-  // reason MEMORY, for more blocks than MaxBlocks and MaxHostBlocks, and if memory runs out; those
-  // of PeerListener::Connect.
+  // epoch ends. After either exception all steps are refused until an epoch begins. Errors:
+  // those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS or RENDEZVOUS;
+  // kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks or MaxHostBlocks allows, and
+  // if memory runs out; those of PeerListener::Connect.
   absl::Status BeginEpoch(const EpochParams& params);
 
-  // Executes a step, or returns the kept result of a repeated one. The result is valid until the
-  // next call. Errors: those of the class, and kUnavailable, reason GROUP_BROKEN, if another rank
-  // was lost during the step; the epoch ends then. REQUIRES: plan.digest is DigestOf(plan).
+  // Executes a step, or returns the kept result if the plan repeats the last step. The result is
+  // valid until the next call. Errors: those of StepOrder and StepPlanChecker; kFailedPrecondition,
+  // reason MEMORY, if there are no pools; kUnavailable, reason GROUP_BROKEN, if another rank was
+  // lost during the step, and then the epoch ends. REQUIRES: plan.digest is DigestOf(plan).
   absl::StatusOr<const StepResult*> Execute(const StepPlan& plan);
 
-  // Runs the fail-points of an idle worker. Called when the result was handed to the scheduler's
+  // Runs the fail-points of an idle worker. REQUIRES: the result was handed to the scheduler's
   // stream.
   void WhenAnswered() const;
 
-  // Number of mapped places, over all windows (kv_windows.h); 0 without windows.
+  // Number of places that are mapped to a block, over all windows (kv_windows.h).
   int64_t num_places() const { return windows_ == nullptr ? 0 : windows_->num_mapped(); }
 
   const StepOrder& order() const { return order_; }
@@ -134,13 +135,13 @@ class StepExecutor {
   void Introduce(const SequenceIntroduction& introduction);
   // Fills slices_. Appends each slice's new blocks to its sequence.
   void Schedule(const std::vector<SequenceSlice>& slices);
-  // If there are windows, shows the blocks of slices_ in the windows and notes the work in `step`.
-  // Returns how attention finds the blocks.
+  // If there are windows, maps the blocks of slices_ into the windows, and records the counts and
+  // the time in `step`. Returns how attention finds the blocks.
   BlockLookup LookUpBlocks(const StepPlan& plan, ExecutedStep* step);
-  // Starts to map the blocks that the sequences will probably get next. The mapping goes on while
-  // the step runs.
+  // Starts to map the blocks that the plan names as the sequences' probable next ones. The mapping
+  // goes on while the step runs.
   void MapNextBlocks(const std::vector<SequenceSlice>& slices);
-  // Shows the blocks of slices_ in windows. Returns false if there is no room for all blocks.
+  // Maps the blocks of slices_ into windows. Returns false if not all blocks can be mapped.
   bool ShowWindows();
   // Marks the slices' tokens as computed and appends the sampled tokens to their sequences.
   void Commit(const std::vector<SampledToken>& sampled);

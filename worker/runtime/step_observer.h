@@ -1,4 +1,4 @@
-// StepObserver receives each epoch and each executed step from the executor, for metrics. An
+// StepObserver receives each epoch and each executed step from the executor, for metrics. It is an
 // interface, so that the executor does not depend on a metrics library.
 //
 // Thread safety: called on the executor thread; must be quick and must not block.
@@ -14,7 +14,7 @@ struct WorkerHoldings {
   int32_t num_sequences = 0;
   int32_t num_blocks = 0;       // blocks in block tables; a shared block counts once
   int32_t num_host_blocks = 0;  // host blocks filled in the current epoch
-  int64_t num_places = 0;       // mapped places, over all windows
+  int64_t num_places = 0;       // places mapped to a block, over all windows (kv_windows.h)
 };
 
 // Sizes of the pools; all 0 if there are no pools.
@@ -35,13 +35,14 @@ struct EpochObservation {
   WorkerHoldings holdings;
 };
 
-// Work of one step in windows, as numbers of places (see WindowCounts).
+// Work of one step in windows, counted in places: address ranges as long as a block (see
+// WindowCounts).
 struct WindowWork {
-  int64_t num_found = 0;  // still mapped to the right block, for an earlier sequence
+  int64_t num_found = 0;  // already mapped to the needed block, by an earlier sequence
   int64_t num_mapped = 0;
   int64_t num_mapped_ahead = 0;  // needed now, mapped during an earlier step
-  int64_t num_taken_down = 0;    // unmapped to make room
-  bool was_refused = false;      // true if there was no room, so that attention read block tables
+  int64_t num_taken_down = 0;    // unmapped because the system's limit was reached
+  bool was_refused = false;      // true if mapping failed, so that attention read block tables
 };
 
 // A step that was executed. Durations in nanoseconds.

@@ -1,10 +1,11 @@
-// StepOrder decides whether a step is executed, answered with the kept result, or refused. It makes
-// steps idempotent and strictly ordered inside one (scheduler incarnation, group epoch).
+// StepOrder decides whether a step is executed, answered with the kept result of the last step, or
+// refused. So steps are idempotent and strictly ordered inside one (scheduler incarnation, group
+// epoch).
 //
 // The rules, in this order:
 //   an older scheduler incarnation           FAILED_PRECONDITION STALE_SCHEDULER{incarnation}
 //   another group epoch, or no epoch now     FAILED_PRECONDITION STALE_GROUP{group_epoch}
-//   the last step again, same digest         replay: the kept result
+//   the last step again, same digest         replay: the kept result is sent again
 //   the last step again, other digest        INTERNAL PROTOCOL_VIOLATION
 //   the step after the last one              execute
 //   any other                                OUT_OF_RANGE STEP_GAP{last_done}

@@ -2,14 +2,14 @@
 // change, the process ends. The supervisor then starts a new process, which reads the weights from
 // the files.
 //
-// Memory without error correction loses a bit now and then. No other check would find a flipped bit
-// in a rank's weights: sums over the ranks spread the error to all ranks alike. All answers after
-// the flip could be wrong.
+// In memory without error correction a bit flips now and then. No other check would find a flipped
+// bit in a rank's weights: sums over the ranks spread the error to all ranks alike. All answers
+// after the flip could be wrong.
 //
 // Thread safety: one caller at a time, except where a comment says otherwise.
 // Cost:          kBytesPerSecond of memory bandwidth and about 1 % of a core, at the lowest
-//                priority. A flip is found after at most size / kBytesPerSecond: 16 s for 0.5 GB of
-//                weights.
+//                priority. A flip is found after at most (bytes of weights) / kBytesPerSecond: 16 s
+//                for 0.5 GB.
 #ifndef QUIRE_WORKER_RUNTIME_WEIGHT_SCRUBBER_H_
 #define QUIRE_WORKER_RUNTIME_WEIGHT_SCRUBBER_H_
 

@@ -185,7 +185,7 @@ Attempt Stream(v1::GenerationService::Stub& stub,
   Attempt attempt;
   v1::GenerateResponse response;
   while (!attempt.is_final && reader->Read(&response)) {
-    attempt.status = progress.Take(&response);  // Take clears a second `started`
+    attempt.status = progress.Take(&response);  // clears `started` if the caller has had one
     attempt.has_brought_something |=
         response.has_started() || response.has_chunk() || response.has_finished();
     if (attempt.status.ok() && !on_response(response)) {
@@ -228,8 +228,8 @@ grpc::Status GivenUp(const grpc::Status& last, const Patience& patience) {
 void SleepUntil(Clock::time_point end, grpc::Channel& channel) {
   const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
   const auto deadline = std::chrono::system_clock::now() + left;
-  // Tries to connect only once. Otherwise gRPC would dial a server that ends each connection again
-  // and again without a pause.
+  // Tries to connect only once. Otherwise, if a server ends each connection at once, gRPC would
+  // dial again and again without a pause.
   bool tries_to_connect = true;
   while (Clock::now() < end) {
     const grpc_connectivity_state state = channel.GetState(std::exchange(tries_to_connect, false));

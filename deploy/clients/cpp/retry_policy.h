@@ -16,7 +16,7 @@ struct RetryPolicy {
   // pods 15 s later, a scheduler starts within seconds, and a rank loads its model in the rest of
   // the time.
   std::chrono::milliseconds max_unanswered{180'000};
-  // Upper bound on the unanswered time before a server has answered at all, be it by a message or
+  // Upper bound on the unanswered time until a server answers for the first time, by a message or
   // by a refusal such as LOADING; nullopt: max_unanswered. Set a shorter time if a person waits,
   // because an address where no server has answered is probably wrong.
   std::optional<std::chrono::milliseconds> max_unanswered_at_first;
@@ -25,8 +25,8 @@ struct RetryPolicy {
   // clients are spread over half of max_wait.
   std::chrono::milliseconds first_wait{100};
   std::chrono::milliseconds max_wait{1500};
-  // Upper bound on the sum of waits for full servers since the last message. The last wait is
-  // shortened to keep this bound.
+  // Upper bound on the sum of waits since the last message after refusals of full servers
+  // (RESOURCE_EXHAUSTED). The last wait is shortened to keep this bound.
   std::chrono::milliseconds max_wait_for_a_place{30 * 60 * 1000};
 };
 
@@ -58,7 +58,7 @@ class Patience {
   std::chrono::milliseconds NextWait();
 
   RetryPolicy policy_;
-  std::chrono::milliseconds limit_;  // of unanswered_
+  std::chrono::milliseconds limit_;  // upper bound on unanswered_
   int num_waits_ = 0;
   std::chrono::milliseconds unanswered_{0};
   std::chrono::milliseconds waited_for_a_place_{0};

@@ -29,7 +29,7 @@ LONGEST_UNANSWERED_ATTEMPT_S = 10.0
 FIRST_WAIT_S = 0.1
 MAX_WAIT_S = 1.5
 LONGEST_RETRY_DELAY_S = 24 * 3600.0
-# Upper bound on the sum of waits for full servers since the last message.
+# Upper bound on the sum of waits since the last message after refusals of full servers (RESOURCE_EXHAUSTED).
 MAX_WAIT_FOR_A_PLACE_S = 1800.0
 # Added to a request's timeout to make the deadline of the gRPC call. A live server itself ends late requests
 # and says why; the deadline is for a server that can no longer do so.
@@ -42,15 +42,16 @@ CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # Notice within 7 s that a server is gone without a word, although the stream only receives. From gRPC 1.60 on the
-    # keepalive timeout alone has no effect: without the ping timeout, the default of 60 s counts.
+    # The client notices within 7 s that a server died without closing its connections, although a stream only
+    # receives. From gRPC 1.60 on the keepalive timeout alone has no effect: without the ping timeout, the default
+    # of 60 s counts.
     ("grpc.keepalive_time_ms", 4000),
     ("grpc.keepalive_timeout_ms", 3000),
     ("grpc.http2.ping_timeout_ms", 3000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Hold a connection to each address of a name, so that an address that is silent, or that closes
-    # connections as a standby does, costs no wait. Such an address is dialed once a second, and the name
-    # looked up every 5 s.
+    # gRPC holds a connection to each address of a name. So no attempt waits for an address that does not
+    # answer, or that closes connections, as a standby does. gRPC dials such an address once a second, and
+    # looks up the name every 5 s.
     ("grpc.lb_policy_name", "round_robin"),
     ("grpc.dns_min_time_between_resolutions_ms", 5000),
     # Only generate() retries: gRPC's own retries have no pause if a server ends each connection.
@@ -83,8 +84,9 @@ def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED
     request: an api.GenerateRequest. Its timeout_ms counts from the time when the first message is asked for.
     api_key: needed if the servers ask for one. Send a key only over TLS, unless the server is on this machine.
     max_unanswered_s: upper bound on the time that a request stays unanswered since its last message.
-    max_unanswered_at_first_s: the same before a server has answered at all, be it by a refusal such as LOADING. Set a
-        shorter time if a person waits, because an address where no server has answered is probably wrong.
+    max_unanswered_at_first_s: the same bound until a server answers for the first time, by a message or by a refusal
+        such as LOADING. Set a shorter time if a person waits, because an address where no server has answered is
+        probably wrong.
 
     Raises grpc.RpcError, TimeoutError or ProtocolError. The RpcError is the server's refusal, at once, or the last
     failure, after max_unanswered_s. From Python 3.11 on a note says that the client gave up. If a full server refuses a
@@ -188,7 +190,7 @@ class _Patience:
         if left <= 0:
             return None
         wait = self._next_wait()
-        # Sets the total when the last wait is chosen, because a sum of waits has rounding errors.
+        # For the last wait, sets the total to the limit itself, because a sum of waits has rounding errors.
         self._unanswered_s = self._unanswered_s + wait if wait < left else self._limit_s
         return min(wait, left)
 

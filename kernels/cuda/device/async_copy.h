@@ -15,8 +15,8 @@
 
 namespace quire::gpu {
 
-// Copies 16 bytes; both addresses are 16-byte aligned. If !valid, writes zeros and does not read
-// `global`.
+// Copies 16 bytes. If !valid, writes zeros and does not read `global`. REQUIRES: both addresses are
+// 16-byte aligned.
 QUIRE_DEVICE void CopyAsync16(void* shared,
                               const void* global,
                               bool valid,

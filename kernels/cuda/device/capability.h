@@ -62,8 +62,8 @@ inline int QuerySharedBytes(int32_t* bytes) {
 }
 
 // Calls body with the template argument kMostSharedBytes if the current device allows kSharedBytes,
-// else with kLeastSharedBytes. Returns body's result, or a cudaError_t. kSharedBytes: what the
-// kernel needs when body gets kMostSharedBytes.
+// else with kLeastSharedBytes. Returns body's result, or a cudaError_t. kSharedBytes: the
+// shared memory that the kernel needs if body gets kMostSharedBytes.
 template <int kSharedBytes, typename Body>
 int DispatchSharedBytes(Body&& body) {
   if constexpr (kSharedBytes > kLeastSharedBytes) {

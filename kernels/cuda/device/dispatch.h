@@ -17,7 +17,7 @@
 
 namespace quire::gpu {
 
-// Bf16 or F16, the types of activations.
+// Template argument: Bf16 or F16, the types of activations.
 template <typename Body>
 int DispatchElement(DType dtype, Body&& body) {
   switch (dtype) {
@@ -30,7 +30,7 @@ int DispatchElement(DType dtype, Body&& body) {
   }
 }
 
-// Bf16, F16 or float.
+// Template argument: Bf16, F16 or float.
 template <typename Body>
 int DispatchElementOrFloat(DType dtype, Body&& body) {
   if (dtype == DType::kF32) {
@@ -39,7 +39,7 @@ int DispatchElementOrFloat(DType dtype, Body&& body) {
   return DispatchElement(dtype, body);
 }
 
-// The activations' type T, and the cache's type, which is T or F8E4M3.
+// Template arguments: the activations' type T, and the cache's type, which is T or F8E4M3.
 template <typename Body>
 int DispatchCacheElement(DType dtype, DType cache_dtype, Body&& body) {
   return DispatchElement(dtype, [&]<typename T>() {

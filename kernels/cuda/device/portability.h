@@ -180,8 +180,8 @@ T __shfl_sync(uint32_t mask,
       mask, value, (lane & ~in_segment) | (static_cast<uint32_t>(source) & in_segment), at);
 }
 
-// The three shuffles below return the lane's own value if the source is outside the lane's segment,
-// except that __shfl_xor_sync also reads from earlier segments.
+// The three shuffles below return the lane's own value if the source is outside the lane's segment
+// of `width` lanes. __shfl_xor_sync is an exception: it also reads from earlier segments.
 template <typename T>
 T __shfl_xor_sync(uint32_t mask,
                   T value,

@@ -2,8 +2,9 @@
 // others wait.
 //
 // A barrier has phases 0, 1, 2, ...: a phase ends after `count` arrivals, and the next begins. A
-// waiting thread names the parity of the phase whose end it waits for, and must not be two phases
-// behind. After the wait the thread sees all writes that other threads made before they arrived.
+// waiting thread names the parity of the phase whose end it waits for. The thread must call Wait
+// before the following phase ends, else it would wait for a later phase of the same parity. After
+// the wait the thread sees all writes that other threads made before they arrived.
 //
 // Usage: one thread calls Init(4), then all threads call __syncthreads. Four warps fill a buffer;
 // one lane of each warp calls Arrive after __syncwarp. Threads that use the buffer call Wait(0)
@@ -19,8 +20,8 @@ namespace quire::gpu {
 
 class SharedBarrier {
  public:
-  // Called by one thread. The CTA then calls __syncthreads, so that all threads see the initialized
-  // object.
+  // Must be called by one thread alone. All threads of the CTA must then call __syncthreads, to see
+  // the initialized object.
   QUIRE_DEVICE void Init(int count, [[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"

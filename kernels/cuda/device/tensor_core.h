@@ -1,4 +1,5 @@
-// ldmatrix, mma.m16n8k16 and prmt. All 32 lanes of a warp call together, from one source line.
+// ldmatrix, mma.m16n8k16 and prmt. All 32 lanes of a warp call a function together, from one source
+// line.
 //
 // Fragments, with g = lane / 4 and t = lane % 4 (PTX ISA, "Matrix fragments for mma.m16n8k16"):
 //   a[r]: row g + 8 (r & 1), columns 2 t + 8 (r >> 1) and the next
@@ -29,7 +30,7 @@ inline void TouchRow(const void* row) {
 
 // Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lanes 8 i to 8 i + 7 point to
 // the rows of matrix i (16 bytes each, 16-byte aligned). In each lane, r[i] receives two elements
-// of matrix i: row g, columns 2 t and 2 t + 1.
+// of matrix i: row g, columns 2 t and 2 t + 1, where g = lane / 4 and t = lane % 4.
 QUIRE_DEVICE void LoadMatrixX4(uint32_t (&r)[4],
                                const void* row,
                                [[maybe_unused]] SourceLine at = SourceLine::Here()) {
@@ -45,7 +46,8 @@ QUIRE_DEVICE void LoadMatrixX4(uint32_t (&r)[4],
 #endif
 }
 
-// Does the same as LoadMatrixX4, but r[i] receives column g, rows 2 t and 2 t + 1 of matrix i.
+// Does the same as LoadMatrixX4, but r[i] receives column g, rows 2 t and 2 t + 1 of matrix i. As
+// there, g = lane / 4 and t = lane % 4.
 QUIRE_DEVICE void LoadMatrixX4Transposed(uint32_t (&r)[4],
                                          const void* row,
                                          [[maybe_unused]] SourceLine at = SourceLine::Here()) {

@@ -1,8 +1,8 @@
 // Sums and maxima over a warp or a CTA, in an order that depends only on the CTA's size. Every
 // thread gets the same bits.
 //
-// All threads of the warp, or of the CTA, call together; a CTA is a whole number of warps. Maxima
-// ignore NaN.
+// All threads of the warp, or of the CTA, call a function together. A CTA is a whole number of
+// warps. Maxima ignore NaN.
 //
 // Thread safety: device functions.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_WARP_H_

@@ -17,7 +17,8 @@
 //   a[r]:    row g + 8 (r & 1), columns 2 t + 8 (r >> 1) and the next
 //   d[n][r]: row g + 8 (r >> 1), column 8 n + 2 t + (r & 1)
 //
-// Thread safety: device functions. All threads of the warpgroup call together, from one line.
+// Thread safety: device functions. All threads of the warpgroup call a function together, from one
+// source line.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_WARPGROUP_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_WARPGROUP_H_
 
@@ -50,7 +51,7 @@ QUIRE_DEVICE uint32_t SharedAddress(const void* pointer) {
 
 // Returns the descriptor of a matrix of swizzled 128-byte rows. stride_bytes: from a group of 8
 // rows to the next. If K is contiguous, a row belongs to one index of M or N, and leading_bytes is
-// ignored. If M or N is contiguous, a row belongs to one index of K, and leading_bytes is the
+// ignored. If M or N is contiguous, a row belongs to one index of K. leading_bytes is then the
 // distance from 64 elements of M or N to the next 64.
 QUIRE_DEVICE uint64_t MakeDescriptor(const void* start, int leading_bytes, int stride_bytes) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
@@ -80,7 +81,8 @@ QUIRE_DEVICE void FenceAsyncProxy() {
 #endif
 }
 
-// Called before products that read or add to registers which ordinary instructions have accessed.
+// Must be called before products that read or add to registers which ordinary instructions have
+// accessed.
 QUIRE_DEVICE void FenceWarpgroup([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -108,7 +110,7 @@ QUIRE_DEVICE void WaitProducts([[maybe_unused]] SourceLine at = SourceLine::Here
 #endif
 }
 
-// Keeps the compiler from moving accesses to the accumulator across this call. The compiler does
+// Keeps the compiler from moving accesses to the accumulator past this call. The compiler does
 // not know that products can still write the accumulator until WaitProducts returns.
 template <int kTiles>
 QUIRE_DEVICE void FenceAccumulator([[maybe_unused]] float (&d)[kTiles][4]) {
@@ -124,7 +126,7 @@ QUIRE_DEVICE void FenceAccumulator([[maybe_unused]] float (&d)[kTiles][4]) {
 }
 
 // Does the same as FenceAccumulator for fragments of A, which products can read until the wait.
-// Called before products start and after the wait for them.
+// Must be called before the products start, and after the wait for them.
 template <int kFragments>
 QUIRE_DEVICE void FenceFragments([[maybe_unused]] uint32_t (&a)[kFragments][4]) {
 #ifdef __CUDACC__

@@ -121,8 +121,8 @@ void Emulator::ArriveSharedBarrier(void* address, SourceLine at) {
   YieldToOtherWarps();
 }
 
-// The copies land as late as possible: when a thread waits for the phase, or at the first arrival
-// in the next phase.
+// The thread's copies land as late as possible: when a thread waits for the phase, or at the first
+// arrival in the next phase.
 void Emulator::ArriveSharedBarrierAfterCopies(void* address, SourceLine at) {
   SharedBarrier& barrier = SharedBarrierAt(address, at);
   if (UnderTsan()) {
@@ -214,8 +214,8 @@ BarrierResult Emulator::SyncCta(bool predicate, SourceLine at) {
   return result;
 }
 
-// Makes all threads except `last` runnable. Called when all threads are at the barrier. last: the
-// running thread if it arrived last, or null if a thread completed the barrier by returning.
+// Makes all threads except `last` runnable. last: the running thread if it arrived last, or null if
+// a thread completed the barrier by returning. REQUIRES: all threads are at the barrier.
 void Emulator::ReleaseBarrier(const Fiber* last) {
   num_at_barrier_ = 0;
   ++barrier_generation_;

@@ -115,8 +115,8 @@ enum class FaultKind : uint8_t {
   kOperandChanged,     // an operand of wgmma changed before the wait for the product
   kProductInFlight,    // a thread returned without waiting for its wgmma
   // Faults of a kernel's copy from a place of windows (kernels/cuda/windows.h).
-  kEmptyPlace,    // the place shows no block
-  kChangedPlace,  // the place changed after the kernel was enqueued
+  kEmptyPlace,    // no block is mapped into the place
+  kChangedPlace,  // the block was mapped into the place after the kernel was enqueued
   // Faults of an operation on a stream. Fault::kernel is the operation's name.
   kFreedMemory,      // memory of the operation was freed after it was enqueued or recorded
   kChangedInFlight,  // the source or destination of a copy was written before the wait for it
@@ -237,8 +237,8 @@ void CommitCopies();
 // Waits until at most max_pending of the committed groups are in flight.
 void WaitCopies(uint32_t max_pending);
 
-// The thread that copied, or else all threads of the warp that multiplies, must call this after the
-// copy has landed in shared memory and before a wgmma reads the copied bytes.
+// Must be called by the thread that copied, or by all threads of the warp that multiplies. The call
+// must follow the copy's landing in shared memory, and precede the wgmma that reads the bytes.
 void FenceAsyncProxy();
 
 // ---- Products of a warpgroup: see warpgroup_operation.h ----

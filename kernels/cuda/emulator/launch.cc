@@ -145,7 +145,7 @@ void Emulator::PrepareStacks() {
     stacks_ = static_cast<uint8_t*>(MapPages(needed));
     stack_area_bytes_ = needed;
   }
-  if (UnderAsan()) {  // threads that did not return have left red zones
+  if (UnderAsan()) {  // threads that did not return have left red zones on their stacks
     __asan_unpoison_memory_region(stacks_, needed);
   }
 }

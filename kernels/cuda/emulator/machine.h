@@ -129,8 +129,8 @@ struct Warp {
 };
 
 // Rule for which warp runs next. Consecutive CTAs use different orders, since each order reveals
-// different mistakes: in one order copying warps run far ahead of computing warps, in another they
-// run as late as possible.
+// different mistakes: in one order copying warps run far ahead of computing warps, in another
+// copying warps run as late as possible.
 enum class WarpOrder : uint8_t { kRound, kHighestFirst, kLowestFirst };
 inline constexpr uint32_t kNumWarpOrders = 3;
 

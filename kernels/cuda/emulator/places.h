@@ -1,6 +1,6 @@
-// Tracks which places of emulated windows (kernels/cuda/windows.h) show a block, and since when. So
-// the emulator detects a kernel that copies from a place that shows no block, or from a place that
-// changed while the kernel waited on its stream.
+// Tracks into which places of emulated windows (kernels/cuda/windows.h) a block is mapped, and
+// since when. So the emulator detects a kernel that copies from a place without a block, or a block
+// that was mapped into its place while the kernel waited on its stream.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_PLACES_H_
@@ -11,17 +11,18 @@
 
 namespace quire::gpu::emulator {
 
-// Returns the number of changes of all places so far.
+// Returns how often places have been mapped or unmapped so far. A call that maps or unmaps several
+// adjacent places counts once.
 uint64_t NumPlaceChanges();
 
 enum class Sight : uint8_t {
-  kElsewhere,  // no window's place contains the address
-  kShown,      // memory is mapped at the place
-  kNothing,    // no memory is mapped at the place
-  kChanged,    // the place changed after the operation was enqueued
+  kElsewhere,  // the address is in no place, so in no window of virtual memory
+  kShown,      // a block is mapped into the address's place
+  kNothing,    // no block is mapped into the address's place
+  kChanged,    // the block was mapped into the place after the operation was enqueued
 };
-// Returns what an operation sees at the address. num_changes: NumPlaceChanges() when the operation
-// was enqueued.
+// Returns what an operation finds at the address. num_changes: the value of NumPlaceChanges() when
+// the operation was enqueued.
 Sight LookAt(const void* address, size_t bytes, uint64_t num_changes);
 
 // Returns the value that NumPlaceChanges() had when the calling thread's current operation was

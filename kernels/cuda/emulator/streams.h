@@ -5,8 +5,8 @@
 // default stream runs its operations at once.
 //
 // A copy between host and device begins as early as possible, when it becomes the first operation
-// of its stream, and ends as late as possible. In between its destination holds 0xFF bytes, and a
-// change of its source or a write to its destination is a fault.
+// of its stream, and ends as late as possible. In between the destination holds 0xFF bytes,
+// and a change of the source or a write to the destination is a fault.
 //
 // An operation that needs other ranks does not run before the ranks have arrived. Until then,
 // waiting for the operation in any way except QueryEvent is a fault, because a rank may never
@@ -72,7 +72,7 @@ class StreamQueue {
   // For calls that are forbidden on a stream that is being recorded: if there is a recording,
   // invalidates it and returns an error, else returns 0.
   int RefuseIfRecorded();
-  // Adds the copies as one task, within which they have no order. Ignores operation.run.
+  // Adds the copies as one task, within which the copies have no order. Ignores operation.run.
   void AddCopies(Operation operation, std::vector<HostCopy> copies);
   std::shared_ptr<Mark> AddMark();
   void AddWait(std::shared_ptr<Mark> mark);

@@ -51,9 +51,9 @@
 namespace quire::gpu::emulator {
 
 // A warp's share of the products in flight: 16 of the 64 rows. An object of all zero bytes is
-// empty. Several fibers use the object in turn, which TSan does not see. So the object owns no heap
-// memory, and no call of memcpy or memset copies or clears large parts of it: TSan follows these
-// calls, and would report a race between two fibers.
+// empty. Several fibers use the object in turn, but TSan does not see that order. TSan would report
+// races if the fibers allocated and freed memory of the object, or called memcpy or memset on it.
+// So the object owns no heap memory, and its large parts are not copied or cleared at once.
 class WarpProducts {
  public:
   void Reset();

@@ -29,7 +29,7 @@ struct WindowRange {
   WindowsShape shape;
   std::byte* pool = nullptr;
   std::byte* places = nullptr;
-  // Entry i is the number of the last change of place i, or 0 if place i shows nothing.
+  // Entry i is the number of the last change of place i, or 0 if place i has no block.
   std::vector<uint64_t> changed_at;
 
   size_t PoolBytes() const { return static_cast<size_t>(shape.num_blocks) * shape.block_bytes; }

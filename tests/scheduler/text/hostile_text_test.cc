@@ -246,7 +246,7 @@ TEST(HostileTextTest, TemplateBringsEachTextSoManyIdsAtMost) {
     const absl::Status status = Tokenizer::FromJson(json).status();
 
     EXPECT_EQ(ReasonOf(status), "TOKENIZER");
-    EXPECT_THAT(std::string(status.message()), HasSubstr("more than 1024 ids"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("more than 1024 token ids"));
   }
 }
 
