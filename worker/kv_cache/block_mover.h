@@ -70,7 +70,7 @@ class BlockMover {
              int32_t num_host_blocks,
              std::unique_ptr<DeviceMemory> host);
 
-  // Starts one transfer between blocks_ and host_blocks_. Does nothing if they are empty.
+  // Starts one transfer between blocks_ and host_blocks_. Returns at once if they are empty.
   void Start(TransferDirection direction, uint64_t step_id);
   void Await(TransferId transfer);
 
