@@ -113,7 +113,7 @@ absl::Status CheckPair(const TlsTexts& paths, const TlsTexts& texts) {
 
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsTexts& paths) {
   if (paths.certificate.empty() != paths.key.empty()) {
-    return InvalidArgument("TLS_FILE", "TLS: a certificate and its key go together");
+    return InvalidArgument("TLS_FILE", "TLS: a certificate and its key must be given together");
   }
   TlsTexts texts;
   QUIRE_ASSIGN_OR_RETURN(texts.certificate, ReadText(paths.certificate));

@@ -236,7 +236,7 @@ class StartTest(TlsTest):
         garbage = os.path.join(self.folder, "garbage.pem")
         pathlib.Path(garbage).write_bytes(os.urandom(1000))
         certificate, key, authorities = self.server.flags()
-        for flags, why in (((certificate,), "go(es)? together"),
+        for flags, why in (((certificate,), "must be given together"),
                            ((certificate, key.replace("server", "nobody"), authorities), "nobody-key.pem: cannot be"),
                            ((certificate, other_key, authorities), "client-key.pem: is not the key"),
                            ((f"--ssl-certfile={garbage}", key, authorities), "garbage.pem: "),

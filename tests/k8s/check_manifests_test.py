@@ -300,7 +300,7 @@ FAULTS_OF_FLAGS = [
      "ends with 2.*from 1 to 8"),
     ("multi-pod", SCHEDULER, argument("--host=0.0.0.0", "--rank=0"), "has no such flag"),
     ("cpu-all", SERVER, argument("--ssl-keyfile=/tls/tls.key", "--ssl-key=/tls/tls.key"), "no such flag"),
-    ("cpu-all", SERVER, argument("--ssl-keyfile=/tls/tls.key", "--threads=4"), "ends with 2.*go together"),
+    ("cpu-all", SERVER, argument("--ssl-keyfile=/tls/tls.key", "--threads=4"), "ends with 2.*must be given together"),
     ("multi-pod-all", WORKER, argument("--ssl-ca-certs=/worker-tls/ca.crt", "--threads=4"),
      "ends with 2.*ssl-ca-certs"),
     ("multi-pod", WORKER, argument("--tensor-parallel-size=2", "--tensor-parallel-size=3"),

@@ -112,8 +112,8 @@ TEST_F(TlsFilesTest, AnEmptyPathIsNoFile) {
 }
 
 TEST_F(TlsFilesTest, ACertificateNeedsItsKeyAndAKeyItsCertificate) {
-  EXPECT_THAT(FaultOf({.certificate = paths_.certificate}), HasSubstr("go together"));
-  EXPECT_THAT(FaultOf({.key = paths_.key}), HasSubstr("go together"));
+  EXPECT_THAT(FaultOf({.certificate = paths_.certificate}), HasSubstr("must be given together"));
+  EXPECT_THAT(FaultOf({.key = paths_.key}), HasSubstr("must be given together"));
 }
 
 TEST_F(TlsFilesTest, AFileThatIsMissingIsNamed) {
