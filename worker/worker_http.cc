@@ -21,8 +21,6 @@ constexpr std::pair<v1::WorkerPhase, const char*> kPhases[] = {
     {v1::WORKER_PHASE_BEGINNING_EPOCH, "beginning_epoch"},
     {v1::WORKER_PHASE_EXECUTING, "executing"}};
 
-bool IsReady(const WorkerService& service) { return service.is_loaded() && service.is_live(); }
-
 double LoadRatio(const v1::WatchReport& report) {
   if (report.phase() != v1::WORKER_PHASE_LOADING) {
     return 1;
@@ -46,7 +44,7 @@ class StateMetrics : public prometheus::Collectable {
     }
     const int32_t waits_for = report.has_waits_for_rank() ? report.waits_for_rank() : -1;
     return {GaugeFamily(metric::kWorkerInfo, {{.labels = info_, .value = 1}}),
-            GaugeFamily(metric::kWorkerReady, IsReady(service_) ? 1 : 0),
+            GaugeFamily(metric::kWorkerReady, service_.is_ready() ? 1 : 0),
             GaugeFamily(metric::kWorkerLive, service_.is_live() ? 1 : 0),
             GaugeFamily(metric::kWorkerPhase, phases),
             GaugeFamily(metric::kWorkerLoadRatio, LoadRatio(report)),
@@ -59,12 +57,20 @@ class StateMetrics : public prometheus::Collectable {
   const WorkerProgress& progress_;
 };
 
-HttpResponse Health(bool is_well, const char* good, const char* bad) {
-  return {.status_code = is_well ? 200U : 503U, .body = is_well ? good : bad};
+HttpResponse Health(bool is_well, std::string text) {
+  return {.status_code = is_well ? 200U : 503U, .body = std::move(text)};
 }
 
 HttpResponse Readiness(const WorkerService& service) {
-  return Health(IsReady(service), "ready\n", service.is_loaded() ? "stuck\n" : "loading\n");
+  if (!service.is_loaded()) {
+    return Health(false, "loading\n");
+  }
+  if (!service.is_live()) {
+    return Health(false, "stuck\n");
+  }
+  const std::string refusal = service.refusal();
+  return refusal.empty() ? Health(true, "ready\n")
+                         : Health(false, absl::StrCat("refused: ", refusal, "\n"));
 }
 
 }  // namespace
@@ -83,8 +89,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeWorkerHttp(const WorkerConfig& 
   std::vector<HttpPage> pages;
   pages.push_back({"/healthz", [&service] { return Readiness(service); }});
   pages.push_back({"/readyz", [&service] { return Readiness(service); }});
-  pages.push_back(
-      {"/livez", [&service] { return Health(service.is_live(), "live\n", "stuck\n"); }});
+  pages.push_back({"/livez", [&service] {
+                     return Health(service.is_live(), service.is_live() ? "live\n" : "stuck\n");
+                   }});
   pages.push_back({"/metrics", [&registry] {
                      return HttpResponse{
                          .body = registry.NativeText(),

@@ -157,7 +157,9 @@ inline constexpr MetricInfo kWorkerInfo{
     "quire_worker_info",
     "Always 1; labels tell the worker's version, backend, rank and number of ranks."};
 inline constexpr MetricInfo kWorkerReady{
-    "quire_worker_ready", "1 while the model is loaded and the executor is not stuck, else 0."};
+    "quire_worker_ready",
+    "1 while the model is loaded, the executor is not stuck and no scheduler refuses the worker, "
+    "else 0."};
 inline constexpr MetricInfo kWorkerLive{
     "quire_worker_live",
     "0 while the executor is stuck: it has made no progress for longer than any work takes, and "

@@ -1,5 +1,5 @@
-// quire: the command line of Quire. Sub-commands: serve, generate, bench serve, top, prefix, key,
-// sim, replay.
+// quire: the command line of Quire. Sub-commands: serve, supervise, generate, bench serve, top,
+// prefix, key, sim, replay.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "deploy/cli/replay_command.h"
 #include "deploy/cli/serve_command.h"
 #include "deploy/cli/sim_command.h"
+#include "deploy/cli/supervise_command.h"
 #include "deploy/cli/top_command.h"
 
 namespace {
@@ -20,6 +21,7 @@ constexpr char kQuireUsage[] =
     R"(usage: quire COMMAND [flags]
 
     serve         start a scheduler and its workers on this machine
+    supervise     run a scheduler or a worker alone, and restart it when it dies or hangs
     generate      send one request and stream its tokens
     bench serve   send load to a running server and print a result table
     top           show the KV blocks, queues and rates of a running server, live
@@ -43,6 +45,9 @@ int main(int argc, char** argv) {
   const std::vector<std::string> rest(args.empty() ? args.end() : args.begin() + 1, args.end());
   if (command == "serve") {
     return quire::RunServe(rest);
+  }
+  if (command == "supervise") {
+    return quire::RunSupervise(rest);
   }
   if (command == "generate") {
     return quire::RunGenerate(rest);

@@ -1,6 +1,5 @@
 #include "deploy/cli/serve_command.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -23,9 +22,8 @@
 #include "common/wire/grpc_log.h"
 #include "common/wire/worker_address.h"
 #include "deploy/cli/serve_arguments.h"
+#include "deploy/cli/supervised_child.h"
 #include "deploy/cli/supervisor.h"
-
-#include <sys/signalfd.h>
 
 namespace quire {
 namespace {
@@ -54,12 +52,6 @@ The flags of both programs are accepted, except --workers, --standby, --listen, 
 Flags of the scheduler:
 
 )";
-
-// Returns the folder of this program, which also holds the programs that `quire serve` starts.
-std::string ProgramFolder() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
-}
 
 // Makes and owns a private folder for the workers' sockets. If the folder disappears, the
 // supervisor makes it again.
@@ -122,20 +114,6 @@ absl::StatusOr<ServeArguments> ReadArguments(const std::vector<std::string>& arg
     return absl::InvalidArgumentError(absl::StrCat("serve: ", expanded.status().message()));
   }
   return SplitServeArguments(*expanded);
-}
-
-// Returns the file descriptor that delivers the supervisor's signals. Blocks these signals first;
-// threads that libraries start later inherit the mask, so the signals come only by the descriptor.
-int OpenSignalFd() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (int signal : {SIGINT, SIGTERM, SIGCHLD, SIGHUP}) {
-    sigaddset(&signals, signal);
-  }
-  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  // A write to a closed standard output must fail instead of ending the process.
-  ::signal(SIGPIPE, SIG_IGN);
-  return ::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
 std::vector<Supervisor::Worker> Workers(const ServeArguments& arguments,

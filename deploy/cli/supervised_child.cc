@@ -2,12 +2,19 @@
 
 #include <signal.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
+#include "common/base/exit_codes.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+
+#include <sys/signalfd.h>
+#include <sys/wait.h>
 
 namespace quire {
 
@@ -66,6 +73,33 @@ void SupervisedChild::Kill(std::string_view why) {
   LogError("a program of the server is killed",
            {{"program", name_}, {"pid", absl::StrCat(pid_)}, {"why", std::string(why)}});
   process_->Signal(SIGKILL);
+}
+
+std::string ProgramFolder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
+}
+
+int OpenSignalFd() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int signal : {SIGINT, SIGTERM, SIGCHLD, SIGHUP}) {
+    sigaddset(&signals, signal);
+  }
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // A write to a closed standard output must fail instead of ending the process.
+  ::signal(SIGPIPE, SIG_IGN);
+  return ::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+bool IsHopeless(int wait_status) {
+  if (!WIFEXITED(wait_status)) {
+    return false;
+  }
+  const int code = WEXITSTATUS(wait_status);
+  // A program that cannot listen exits with EXIT_FAILURE.
+  return code == EXIT_FAILURE || code == kExitUsage || code == kExitModel || code == kExitMemory ||
+         code == kExitDevice;
 }
 
 }  // namespace quire

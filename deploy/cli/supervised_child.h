@@ -63,6 +63,18 @@ class SupervisedChild {
   pid_t pid_ = -1;  // process id of the last start
 };
 
+// Returns the folder of this program, which also holds the programs to supervise.
+std::string ProgramFolder();
+
+// Returns the file descriptor that delivers a supervisor's signals: SIGINT, SIGTERM, SIGHUP and
+// SIGCHLD. Blocks these signals first; threads that libraries start later inherit the mask, so the
+// signals come only by the descriptor.
+int OpenSignalFd();
+
+// Returns true if the program ended with an exit code that says that a restart would not help: it
+// cannot listen, or its flags, model, memory or device are unusable. Crashes have other codes.
+bool IsHopeless(int wait_status);
+
 }  // namespace quire
 
 #endif  // QUIRE_DEPLOY_CLI_SUPERVISED_CHILD_H_

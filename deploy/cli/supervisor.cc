@@ -282,13 +282,7 @@ bool Supervisor::Start(SupervisedChild& child, Instant now) {
 }
 
 bool Supervisor::EndsServer(int wait_status) const {
-  if (was_ready_ || !WIFEXITED(wait_status)) {
-    return false;
-  }
-  const int code = WEXITSTATUS(wait_status);
-  // A program that cannot listen exits with EXIT_FAILURE; crashes have other codes.
-  return code == EXIT_FAILURE || code == kExitUsage || code == kExitModel || code == kExitMemory ||
-         code == kExitDevice;
+  return !was_ready_ && IsHopeless(wait_status);
 }
 
 // Sleeps until a signal or a line of the scheduler comes. Sleeps for at most kPollMillis, because

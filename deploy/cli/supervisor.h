@@ -28,7 +28,7 @@
 
 #include "common/base/clock.h"
 #include "common/wire/address.h"
-#include "deploy/cli/scheduler_probe.h"
+#include "deploy/cli/liveness_probe.h"
 #include "deploy/cli/supervised_child.h"
 #include "deploy/cli/watchdog.h"
 #include "deploy/cli/worker_monitor.h"
@@ -101,7 +101,7 @@ class Supervisor {
   SupervisedChild scheduler_;
   // Address of the scheduler's HTTP port; nullopt until a scheduler has listened.
   std::optional<Address> scheduler_address_;
-  std::optional<SchedulerProbe> probe_;  // probes the running scheduler; nullopt until it listens
+  std::optional<LivenessProbe> probe_;  // probes the running scheduler; nullopt until it listens
   std::vector<std::unique_ptr<WorkerChild>> workers_;
   std::string last_refusal_;
   bool was_ready_ = false;

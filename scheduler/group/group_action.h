@@ -37,9 +37,16 @@ struct DialLink {
 struct CloseLink {
   LinkId link;
 };
+// The refusal of a process of this rank, which tells that process, and nobody else, why it is not
+// used. Empty: no process is refused.
+struct RankRefusal {
+  std::string uuid;
+  std::string why;  // the reason and the message, for example "CONFIG_MISMATCH model_hash: ..."
+};
 struct GreetWorker {
   LinkId link;
   uint64_t scheduler_incarnation = 0;
+  RankRefusal refusal;
 };
 struct BeginWorkerEpoch {
   LinkId link;

@@ -17,6 +17,14 @@ namespace {
 // single loss delays streams little.
 constexpr int32_t kNumImmediateEpochs = 2;
 
+// Bounds the texts of a refusal, which can come from the worker itself.
+constexpr size_t kMaxRefusalBytes = 512;
+
+RankRefusal RefusalOf(const WorkerHello& hello, const absl::Status& status) {
+  const std::string why = absl::StrCat(ReasonOf(status), " ", status.message());
+  return {.uuid = hello.uuid.substr(0, kMaxRefusalBytes), .why = why.substr(0, kMaxRefusalBytes)};
+}
+
 }  // namespace
 
 WorkerGroup::WorkerGroup(const GroupSettings& settings,
@@ -76,8 +84,9 @@ void WorkerGroup::OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instan
     return;
   }
   absl::Status status = hello.status();
+  rank->hello = std::move(hello).value_or(WorkerHello());
   if (status.ok()) {
-    status = CheckHello(*hello, link.rank, settings_, pinned_);
+    status = CheckHello(rank->hello, link.rank, settings_, pinned_);
   }
   if (IsMismatch(status)) {
     Refuse(*rank, status, now);
@@ -87,7 +96,6 @@ void WorkerGroup::OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instan
     DropRank(*rank, status, now);
     return;
   }
-  rank->hello = *std::move(hello);
   rank->detector.OnHello(rank->hello.uuid);
   rank->state = RankState::kGreeted;
   AskIfAllAreThere(now);
@@ -308,7 +316,7 @@ void WorkerGroup::Dial(Rank& rank, Instant now) {
 void WorkerGroup::Greet(Rank& rank) {
   rank.state = RankState::kGreeting;
   rank.detector.ForgetIdle();
-  actions_.push_back(GreetWorker{LinkOf(rank), scheduler_incarnation()});
+  actions_.push_back(GreetWorker{LinkOf(rank), scheduler_incarnation(), rank.refusal});
 }
 
 void WorkerGroup::CloseAndPause(Rank& rank, Instant now) {
@@ -337,7 +345,9 @@ void WorkerGroup::DropRank(Rank& rank, const absl::Status& status, Instant now) 
 }
 
 void WorkerGroup::Refuse(Rank& rank, const absl::Status& status, Instant now) {
-  actions_.push_back(ReportRefused{IndexOf(rank), Blame(rank, status)});
+  const absl::Status blamed = Blame(rank, status);
+  rank.refusal = RefusalOf(rank.hello, blamed);
+  actions_.push_back(ReportRefused{IndexOf(rank), blamed});
   CloseAndPause(rank, now);
 }
 
@@ -413,10 +423,14 @@ void WorkerGroup::AskIfAllAreThere(Instant now) {
   if (!agreement.ok()) {
     // The refusal does not tell which worker has to change, so all are dialed again.
     for (Rank& rank : ranks_) {
+      rank.refusal = RefusalOf(rank.hello, agreement.status());
       CloseAndPause(rank, now);
     }
     actions_.push_back(ReportRefused{0, agreement.status()});
     return;
+  }
+  for (Rank& rank : ranks_) {
+    rank.refusal = {};
   }
   switch (succession_.Decide(now)) {
     case Succession::Verdict::kAsk:

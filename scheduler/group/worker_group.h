@@ -133,6 +133,7 @@ class WorkerGroup {
     Instant dial_at = 0;
     int64_t backoff_ns = 0;
     WorkerHello hello;
+    RankRefusal refusal;     // the latest; kept until the ranks agree
     std::string ready_uuid;  // the rank's process in the last ready epoch
     FailureDetector detector;
     bool has_stream = false;           // a stream of steps is open
@@ -153,6 +154,8 @@ class WorkerGroup {
   // Loses the epoch if one is ready. Otherwise gives up an epoch that is about to begin, closes the
   // rank's link, and dials the rank again after a pause.
   void DropRank(Rank& rank, const absl::Status& status, Instant now);
+  // Reports the refusal, and dials the rank again after a pause. rank.hello: of the refused
+  // process.
   void Refuse(Rank& rank, const absl::Status& status, Instant now);
   void CloseAndPause(Rank& rank, Instant now);
   // Tells succession_ which holder the rank has reported. Errors: PROTOCOL_VIOLATION if the

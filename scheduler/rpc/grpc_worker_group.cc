@@ -217,6 +217,8 @@ void GrpcWorkerGroup::Do(const GreetWorker& action) {
   }
   request.set_rank(action.link.rank);
   request.set_tensor_parallel_size(static_cast<int32_t>(addresses_.size()));
+  request.set_refused_uuid(action.refusal.uuid);
+  request.set_refusal(action.refusal.why);
   LinkOf(action.link)->Greet(request);
 }
 

@@ -7,8 +7,11 @@ import threading
 import time
 import unittest
 
+from lifecycle_test import NOT_SERVING, SERVING, health
 from quire_server import (BIN, MODEL, Process, Server, any_pb2, api, error_details_pb2, generate, grpc,
                           status_pb2)
+from serve_test import eventually
+from worker_http_test import LISTENS, get, samples
 
 # Only CPUs store keys and values so: an emulated GPU is a worker of another cache type.
 CACHE = "--kv-cache-dtype=int8"
@@ -62,13 +65,23 @@ class LyingWorker(grpc.GenericRpcHandler):
 class WrongWorkerTest(unittest.TestCase):
 
     def refuse(self, server, name, model, *flags):
-        """Starts the wrong worker until the scheduler has said what is wrong with it."""
+        """Starts the wrong worker until the scheduler and the worker have said what is wrong with it, and probes of the
+        worker fail."""
         worker = Process([os.path.join(BIN, "quire_worker"), "--model", model, "--listen",
-                          server.worker_address, *flags])
+                          server.worker_address, "--http-port=0", *flags])
         num_lines = len(server.scheduler.lines)
         try:
+            http = worker.wait_for(LISTENS).group(2)
             worker.wait_for("^quire_worker: ready ")
             server.scheduler.wait_for(f"refuse.*{name}", after=num_lines)
+            worker.wait_for(f"refuses this worker.*{name}")
+            self.assertRegex(eventually(lambda: get(http, "/readyz")[0] == 503 and get(http, "/readyz")[1]),
+                             f"^refused: [A-Z_]+ {name}: ")
+            self.assertEqual(get(http, "/livez")[0], 200)
+            self.assertEqual(samples(http)["quire_worker_ready"], 0)
+            with grpc.insecure_channel(server.worker_address) as channel:
+                eventually(lambda: health(channel, "") == NOT_SERVING)
+                self.assertEqual(health(channel, "liveness"), SERVING)
         finally:
             worker.kill()
 
@@ -101,6 +114,8 @@ class WrongWorkerTest(unittest.TestCase):
             self.refuse(server, "config_hash", config)
             self.assertTrue(all(thread.is_alive() for thread in threads))
             server.start_worker()
+            with grpc.insecure_channel(server.worker_address) as link:
+                self.assertEqual(health(link, ""), SERVING)
             for thread in threads:
                 thread.join()
 

@@ -166,7 +166,7 @@ class ReportTest(unittest.TestCase):
 
 
 def pod(name, is_ready=True, is_running=True, component="server", num_restarts=0, last_message="", overlay="cpu"):
-    labels = {"component": component, overlays.INSTANCE: f"quire-{overlay}"}
+    labels = {"component": component, "app.kubernetes.io/component": component, overlays.INSTANCE: f"quire-{overlay}"}
     return Pod({"metadata": {"name": name, "uid": name, "labels": labels}, "spec": {},
                 "status": {"conditions": [{"type": "Ready", "status": "True" if is_ready else "False"}],
                            "containerStatuses": [{
@@ -208,32 +208,42 @@ class FakeCluster:
         self._pods = pods
         self._log = log
 
-    def pods(self):
-        return self._pods
+    def pods(self, component=None):
+        return [each for each in self._pods if component in (None, each.component)]
 
     def log(self, _, since):
         del since
         return self._log
 
 
-def says(one_pod, log=""):
-    return steps_input.says(Scene(FakeCluster([one_pod], log), None, None, None), r"config\.json")
+def says(one_pod, log="", component=None, has_log=True):
+    scene = Scene(FakeCluster([one_pod], log), None, None, None)
+    return steps_input.says(scene, r"config\.json", component, has_log)
 
 
 class BadInputTest(unittest.TestCase):
 
-    def test_a_status_says_it(self):
+    def test_a_process_that_ended_says_it_in_log_and_status(self):
         crashed = pod("a", is_ready=False, is_running=False, num_restarts=2, last_message="no config.json")
-        self.assertTrue(says(crashed))
-
-    def test_a_crash_loop_without_a_reason_in_its_status_says_nothing(self):
+        self.assertTrue(says(crashed, log="no config.json"))
+        self.assertFalse(says(crashed, log="all is well"))
         for is_running in (False, True):
-            crashed = pod("a", is_ready=False, is_running=is_running, num_restarts=2)
-            self.assertFalse(says(crashed, log="no config.json"))
+            without_reason = pod("a", is_ready=False, is_running=is_running, num_restarts=2)
+            self.assertFalse(says(without_reason, log="no config.json"), "a crash loop without a reason in its status")
 
-    def test_the_log_of_what_runs_on_says_it(self):
-        self.assertTrue(says(pod("a"), log="no config.json"))
-        self.assertFalse(says(pod("a"), log="all is well"))
+    def test_a_process_that_runs_on_says_it_in_its_log_and_is_not_ready(self):
+        self.assertTrue(says(pod("a", is_ready=False), log="no config.json"))
+        self.assertFalse(says(pod("a", is_ready=False), log="all is well"))
+        self.assertFalse(says(pod("a"), log="no config.json"), "it looks ready")
+
+    def test_what_never_ran_says_it_in_its_status(self):
+        waiting = pod("a", is_ready=False, is_running=False, last_message="no config.json")
+        self.assertTrue(says(waiting, has_log=False))
+        self.assertFalse(says(pod("a", is_ready=False), log="no config.json", has_log=False))
+
+    def test_another_component_does_not_say_it(self):
+        self.assertTrue(says(pod("a", is_ready=False), log="no config.json", component="server"))
+        self.assertFalse(says(pod("a", is_ready=False), log="no config.json", component="worker"))
 
 
 class Neighbours:

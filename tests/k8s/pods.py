@@ -58,7 +58,7 @@ class Pod:
         arguments = [self._for_this_machine(each) for each in self.container["args"]]
         self.process = subprocess.Popen(
             [os.path.join(os.environ["QUIRE_BIN"], program), *rest, *arguments,
-             *self._cluster.flags_for(program)],
+             *self._cluster.flags_for(self.container["command"][-1])],
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
             env={**os.environ, "XDG_RUNTIME_DIR": self._folder.name})
 

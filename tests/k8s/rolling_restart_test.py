@@ -37,7 +37,7 @@ CLI = ["generate", "--json", "--temperature=1", "--seed=7", "--max-tokens=300", 
 # Slow enough that answers are under way all the time, small enough for any machine.
 WORKER_FLAGS = ["--cpu-isa=portable", "--threads=1", "--kv-cache-memory-bytes=64MiB",
                 "--swap-space=64MiB"]
-FLAGS = {"quire": WORKER_FLAGS, "quire_worker": WORKER_FLAGS}
+FLAGS = {"serve": WORKER_FLAGS, "quire_worker": WORKER_FLAGS}
 
 
 class CountResumed(grpc.UnaryStreamClientInterceptor):

@@ -43,7 +43,8 @@ def ports_of(workload):
 
 
 def program_of(container):
-    return " ".join(container.get("command", []))
+    """Returns the program that the container runs: "quire serve", "quire_scheduler" or "quire_worker"."""
+    return " ".join(container.get("command", [])).removeprefix("quire supervise ")
 
 
 def flags_of(container):

@@ -87,6 +87,7 @@ void WorkerReporter::Loop() {
     }
     const WorkerProgress::State state = progress_.Read();
     Look(state);
+    OnLook()();
     const grpc::ByteBuffer report = WriteMessage(state.report);
     for (const std::shared_ptr<WatchCall>& call : Calls()) {
       call->Send(report);
@@ -107,6 +108,16 @@ std::vector<std::shared_ptr<WatchCall>> WorkerReporter::Calls() {
   const MutexLock lock(mutex_);
   std::erase_if(calls_, [](const auto& call) { return call->has_ended(); });
   return calls_;
+}
+
+void WorkerReporter::OnLook(std::function<void()> callback) {
+  const MutexLock lock(mutex_);
+  on_look_ = std::move(callback);
+}
+
+std::function<void()> WorkerReporter::OnLook() {
+  const MutexLock lock(mutex_);
+  return on_look_;
 }
 
 bool WorkerReporter::is_live() const {

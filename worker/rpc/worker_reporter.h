@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -53,6 +54,9 @@ class WorkerReporter {
   // that a peer waits for.
   void ReportNow();
 
+  // The reporter's thread calls `callback` after each observation. Replaces an earlier callback.
+  void OnLook(std::function<void()> callback);
+
   void Stop();
 
   // Returns false in two cases: the executor has work, and has made no progress in it for longer
@@ -68,6 +72,7 @@ class WorkerReporter {
   bool WaitOrStop();
   // Returns the open calls.
   std::vector<std::shared_ptr<WatchCall>> Calls();
+  std::function<void()> OnLook();
   void Look(const WorkerProgress::State& state);
 
   WorkerProgress& progress_;
@@ -80,6 +85,7 @@ class WorkerReporter {
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_news_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<WatchCall>> calls_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> on_look_ ABSL_GUARDED_BY(mutex_) = [] {};
 
   std::thread thread_;  // last member: the thread uses the members above
 };

@@ -54,7 +54,16 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const Address&
   return server;
 }
 
-void WorkerServer::SetReady() { server_->GetHealthCheckService()->SetServingStatus("", true); }
+void WorkerServer::SetReady() {
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  health->SetServingStatus("", true);
+  // Sets a status only when it changes, because each call is sent to all callers of Watch.
+  service_.OnReadiness([health, was_ready = std::make_shared<bool>(true)](bool is_ready) {
+    if (is_ready != std::exchange(*was_ready, is_ready)) {
+      health->SetServingStatus("", is_ready);
+    }
+  });
+}
 
 WorkerServer::~WorkerServer() { Shutdown(); }
 

@@ -1,5 +1,5 @@
 // WorkerServer serves one WorkerService on its address, and grpc.health.v1 for probes: the service
-// "liveness" is SERVING from the start, the service "" after SetReady.
+// "liveness" is SERVING from the start, the service "" after SetReady while the worker is ready.
 //
 // Thread safety: one caller at a time.
 // Errors:        kUnavailable, reason LISTEN, if the address cannot be bound.
@@ -38,8 +38,8 @@ class WorkerServer {
   // The bound address, with its actual port.
   const Address& address() const { return listener_->address(); }
 
-  // Reports the service "" as SERVING to probes. REQUIRES: the model is loaded; Shutdown was not
-  // called.
+  // Reports the service "" to probes: SERVING now, and WorkerService::is_ready from then on.
+  // REQUIRES: the model is loaded; Shutdown was not called.
   void SetReady();
 
   // Stops the service, then ends all connections.

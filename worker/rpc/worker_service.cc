@@ -23,6 +23,8 @@ namespace {
 
 // Upper bound on waiting tasks; far more than the schedulers of one worker ever have waiting.
 constexpr size_t kMaxWaitingTasks = 64;
+// A holder that has been silent for longer counts as dead (GroupTiming::standby_ns).
+constexpr int64_t kMaxHolderSilenceMs = 2'000;
 // Larger requests are parsed into a temporary message instead of step_request_, so that their
 // memory is freed afterwards.
 constexpr size_t kMaxKeptRequestBytes = 4 << 20;
@@ -132,6 +134,10 @@ void WorkerService::Stop() {
   reporter_.Stop();
 }
 
+void WorkerService::OnReadiness(std::function<void(bool)> callback) {
+  reporter_.OnLook([this, callback = std::move(callback)] { callback(is_ready()); });
+}
+
 absl::Status WorkerService::CheckIsLoaded() const {
   return is_loaded() ? absl::OkStatus() : Loading();
 }
@@ -224,11 +230,34 @@ absl::StatusOr<DType> WorkerService::KvCacheDtype(v1::DType requested) const {
   return *dtype;
 }
 
-absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
-    const grpc::ByteBuffer& bytes) const {
+void WorkerService::NoteRefusal(uint64_t scheduler_incarnation, std::string_view why) {
+  const v1::WatchReport report = progress_.Read().report;
+  const bool has_other_holder = report.holder_incarnation() != 0 &&
+                                report.holder_incarnation() != scheduler_incarnation &&
+                                report.holder_silence_ms() < kMaxHolderSilenceMs;
+  if (!has_other_holder) {
+    refusal_.Note(why, SteadyNow());
+  }
+}
+
+absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(const grpc::ByteBuffer& bytes) {
   QUIRE_RETURN_IF_ERROR(CheckIsLoaded());
   v1::HandshakeRequest request;
   QUIRE_RETURN_IF_ERROR(ReadMessage(bytes, &request));
+  const absl::StatusOr<v1::HandshakeResponse> response = Introduce(request);
+  if (!response.ok()) {
+    NoteRefusal(request.scheduler_incarnation(),
+                absl::StrCat(ReasonOf(response.status()), " ", response.status().message()));
+    return response.status();
+  }
+  if (request.refused_uuid() == progress_.uuid()) {
+    NoteRefusal(request.scheduler_incarnation(), request.refusal());
+  }
+  return WriteMessage(*response);
+}
+
+absl::StatusOr<v1::HandshakeResponse> WorkerService::Introduce(
+    const v1::HandshakeRequest& request) const {
   QUIRE_RETURN_IF_ERROR(CheckHandshake(request, executor_->model().share()));
   QUIRE_ASSIGN_OR_RETURN(DType dtype, KvCacheDtype(request.kv_cache_dtype()));
   QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec,
@@ -252,7 +281,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::AnswerHandshake(
   response.set_wants_next_blocks(executor_->wants_next_blocks());
   response.set_rendezvous(executor_->rendezvous());
   AddKvMemory(executor_->sizing().MemoryOf(spec), &response);
-  return WriteMessage(response);
+  return response;
 }
 
 absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpochRequest& request) {
@@ -285,6 +314,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpoc
                           order.last_done(),
                           executor_->num_places());
   QUIRE_RETURN_IF_ERROR(begun);
+  refusal_.Clear();
   EndStreams(StaleGroup(request.group_epoch()));
   LogInfo("epoch begins",
           {{"incarnation", absl::StrCat(request.scheduler_incarnation())},

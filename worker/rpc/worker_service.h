@@ -20,8 +20,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,6 +32,7 @@
 #include "proto/v1/worker.grpc.pb.h"
 
 #include "worker/rpc/executor_thread.h"
+#include "worker/rpc/refusal_notice.h"
 #include "worker/rpc/steps_call.h"
 #include "worker/rpc/worker_progress.h"
 #include "worker/rpc/worker_reporter.h"
@@ -67,6 +70,12 @@ class WorkerService
   bool is_loaded() const { return is_loaded_.load(std::memory_order_acquire); }
   // See WorkerReporter::is_live. Any thread.
   bool is_live() const { return reporter_.is_live(); }
+  // Returns the reason why schedulers refuse this worker, or "" if none does. Any thread.
+  std::string refusal() const { return refusal_.Read(SteadyNow()); }
+  // Calls `callback` with is_ready(), four times a second, on one thread and until Stop.
+  void OnReadiness(std::function<void(bool)> callback);
+  // Returns true if schedulers can use the worker. Any thread.
+  bool is_ready() const { return is_loaded() && is_live() && refusal().empty(); }
 
   grpc::ServerUnaryReactor* Handshake(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,
@@ -82,7 +91,12 @@ class WorkerService
  private:
   // Errors: kUnavailable, reason LOADING, before Serve. Any thread.
   absl::Status CheckIsLoaded() const;
-  absl::StatusOr<grpc::ByteBuffer> AnswerHandshake(const grpc::ByteBuffer& bytes) const;
+  absl::StatusOr<grpc::ByteBuffer> AnswerHandshake(const grpc::ByteBuffer& bytes);
+  // Returns the worker's identity, or why this worker cannot serve that scheduler.
+  absl::StatusOr<v1::HandshakeResponse> Introduce(const v1::HandshakeRequest& request) const;
+  // Notes a refusal, unless another scheduler than this one holds the worker and lives: the worker
+  // then serves, and the refusal comes from a scheduler that was misconfigured.
+  void NoteRefusal(uint64_t scheduler_incarnation, std::string_view why);
   absl::StatusOr<DType> KvCacheDtype(v1::DType requested) const;
 
   // The methods below run on the executor thread only.
@@ -99,6 +113,7 @@ class WorkerService
   StepExecutor* executor_ = nullptr;
   std::atomic<bool> is_loaded_{false};
 
+  RefusalNotice refusal_;
   v1::StepRequest step_request_;    // reused, so that its arrays are allocated only once
   v1::StepResponse step_response_;  // reused
   std::vector<std::weak_ptr<StepsCall>> streams_;  // streams that carried a step of this epoch

@@ -88,16 +88,21 @@ def container_of(workload):
     return container
 
 
+def program_of(workload):
+    """Returns the last word of the command: serve (of `quire serve`), quire_scheduler or quire_worker."""
+    return container_of(workload)["command"][-1]
+
+
 def make_small(workload):
     """Reduces a workload's resources to what any machine has: little memory, one thread, no GPU."""
     container = container_of(workload)
     container["resources"] = copy.deepcopy(RESOURCES)
     for name in GPU_FLAGS:
         set_flag(container, name, None)
-    if container["command"][0] != "quire_scheduler":
+    if program_of(workload) != "quire_scheduler":
         for name, value in SMALL_FLAGS.items():
             set_flag(container, name, value)
-    if container["command"][0] == "quire":
+    if program_of(workload) == "serve":
         workload["spec"]["replicas"] = NUM_SERVERS
         if flag(container, "tensor-parallel-size"):
             set_flag(container, "tensor-parallel-size", str(NUM_RANKS))
@@ -180,7 +185,7 @@ class Install:
         objects = self.cluster.build(self._folder)
         for workload in self.workloads(objects):
             make_small(workload)
-            if self.variant.is_secured and container_of(workload)["command"][0] != "quire_worker":
+            if self.variant.is_secured and program_of(workload) != "quire_worker":
                 add_keys(workload)
         return objects
 

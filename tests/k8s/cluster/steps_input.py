@@ -1,9 +1,9 @@
-"""Mistakes of operators: a pod says in its log or status why it does not serve, and the running pods serve on."""
+"""Mistakes of operators: a pod says in its log and status why it does not serve, and the running pods serve on."""
 import re
 import time
 
 from cluster import temporary_folder
-from overlays import NUM_SERVERS, Install, Variant, container_of, flag, pod_spec, set_flag
+from overlays import NUM_SERVERS, Install, Variant, container_of, flag, pod_spec, program_of, set_flag
 from authority import secret
 from step import anywhere, check, multi_pod, secured, step
 
@@ -13,10 +13,6 @@ SECOND_OVERLAY_SECONDS = 20  # time for which both overlays serve
 COPY = "cp /original/*.json /original/*.safetensors /models/ && chmod u+w /models/*"
 # Zeroes weights of several layers, so each rank has some. All shapes still fit, and every answer would differ.
 CHANGE_WEIGHTS = COPY + " && dd if=/dev/zero of=/models/model.safetensors bs=1000000 seek=3 count=2 conv=notrunc"
-
-
-def program_of(workload):
-    return container_of(workload)["command"][0]
 
 
 def use_model(workload, script):
@@ -33,26 +29,30 @@ def use_model(workload, script):
                          {"name": "original", "mountPath": "/original", "readOnly": True}]}]
 
 
-def says(scene, expected):
-    """Returns whether the regular expression matches a pod's status, or the log of a running pod that is ready or was
-    never restarted."""
-    for pod in scene.cluster.pods():
+def says(scene, expected, component, has_log):
+    """Returns whether a pod of the component says what the regular expression matches: its log, and its status. A
+    process that ended says it in the pod's status too. A running process makes its pod not ready."""
+    for pod in scene.cluster.pods(component):
         if pod.is_terminating:
             continue
-        if re.search(expected, pod.status_text):
-            return True
-        runs_on = pod.is_running and (pod.is_ready or pod.num_restarts == 0)
-        if runs_on and re.search(expected, scene.cluster.log(pod, since=scene.begin)):
+        is_in_status = re.search(expected, pod.status_text) is not None
+        runs_on = has_log and pod.is_running and pod.num_restarts == 0 and not pod.is_ready
+        is_in_log = not has_log or re.search(expected, scene.cluster.log(pod, since=scene.begin)) is not None
+        if is_in_log and (is_in_status or runs_on):
             return True
     return False
 
 
-def bad_rollout(scene, edit, expected):
-    """Changes the workloads so that they cannot work, waits until a pod says why, and changes them back."""
+def bad_rollout(scene, edit, expected, component=None, has_log=True):
+    """Changes the workloads so that they cannot work, waits until a pod says why, and changes them back.
+
+    component: of the pod that must say it; None: any. has_log: whether the program can say it before it ends.
+    """
     scene.disturb()
     scene.install.change(edit)
     try:
-        scene.cluster.wait(lambda: says(scene, expected), SAYS_SECONDS, f"a pod says {expected!r}", pause=2)
+        scene.cluster.wait(lambda: says(scene, expected, component, has_log), SAYS_SECONDS,
+                           f"log and status of a pod say {expected!r}", pause=2)
         if not scene.install.variant.is_multi_pod:
             num_serving = sum(pod.is_serving for pod in scene.cluster.pods("server"))
             check(num_serving >= NUM_SERVERS - 1, f"only {num_serving} servers still serve")
@@ -83,7 +83,7 @@ def no_model_volume(scene):
         volume = next(each for each in pod_spec(workload)["volumes"] if each["name"] == "model")
         volume["persistentVolumeClaim"]["claimName"] = "quire-no-such-model"
 
-    bad_rollout(scene, edit, "quire-no-such-model")
+    bad_rollout(scene, edit, "quire-no-such-model", has_log=False)
 
 
 @step(multi_pod)
@@ -92,7 +92,7 @@ def other_model_at_one_rank(scene):
         if workload["metadata"]["name"] == "quire-worker-1":
             use_model(workload, CHANGE_WEIGHTS)
 
-    bad_rollout(scene, edit, r"weights differ from those|differs from rank 0")
+    bad_rollout(scene, edit, r"weights differ from those|differs from rank 0", component="worker")
 
 
 @step(multi_pod)
@@ -102,7 +102,7 @@ def too_many_ranks(scene):
         if program_of(workload) == "quire_worker":
             set_flag(container_of(workload), "tensor-parallel-size", "4")
 
-    bad_rollout(scene, edit, r"tensor.parallel.size")
+    bad_rollout(scene, edit, r"tensor.parallel.size", component="worker")
 
 
 @step(multi_pod)
@@ -113,7 +113,7 @@ def too_few_ranks(scene):
         if program_of(workload) == "quire_scheduler":
             set_flag(container, "workers", flag(container, "workers").split(",", maxsplit=1)[0])
 
-    bad_rollout(scene, edit, r"tensor.parallel.size")
+    bad_rollout(scene, edit, r"tensor.parallel.size", component="worker")
 
 
 @step(multi_pod)
@@ -148,11 +148,11 @@ def secret_without_key(scene):
 def memory_limit_too_small(scene):
     """The memory limit is less than weights and KV cache need."""
     def edit(workload):
-        if program_of(workload) in ("quire", "quire_worker"):
+        if program_of(workload) in ("serve", "quire_worker"):
             container_of(workload)["resources"]["limits"]["memory"] = "48Mi"
             container_of(workload)["resources"]["requests"]["memory"] = "48Mi"
 
-    bad_rollout(scene, edit, r"OOMKilled|exceeds? the memory|do not fit in memory")
+    bad_rollout(scene, edit, r"OOMKilled|exceeds? the memory|do not fit in memory", has_log=False)
 
 
 def endpoints(scene, service):

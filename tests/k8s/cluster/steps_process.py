@@ -6,7 +6,7 @@ from placement import with_new_pods
 from step import check, multi_pod, servers, step
 
 LONGEST_GAP_OF_A_PROCESS_S = 10
-REPLACED_SECONDS = 120  # upper bound; slowest is a stopped worker: liveness probe, then grace period
+REPLACED_SECONDS = 120  # upper bound; slowest is a stopped process, which `quire supervise` kills after 10 s
 SCHEDULERS = "quire-schedulers"
 SHELL = ("node_shell",)
 
@@ -68,14 +68,13 @@ def stop_active_scheduler_and_go_on(scene):
     pids = scene.machine.processes(pod, "quire_scheduler")
     scene.disturb()
     scene.machine.signal(pod, pids, "STOP")
-    time.sleep(12)
+    time.sleep(6)  # longer than a takeover takes, shorter than `quire supervise` waits before it kills the process
     scene.machine.signal(pod, pids, "CONT")
     scene.wait_ready()
     check(scene.install.active().uid != pod.uid, "the stopped scheduler is the active one again")
     check("another scheduler has the workers" in scene.cluster.log(pod, since=scene.begin),
           f"{pod.name}: its log does not say that another scheduler has the workers")
-    restarts = {each.uid: each.num_restarts for each in scene.cluster.pods()}
-    check(restarts.get(pod.uid) == pod.num_restarts, f"{pod.name} was restarted")
+    check(scene.machine.living(pod, pids), f"{pod.name}: its scheduler was restarted")
 
 
 @step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S)
@@ -84,6 +83,13 @@ def kill_standby(scene):
     active = scene.install.active()
     signal_and_wait(scene, scene.install.standbys()[0], "quire_scheduler", "KILL")
     check(scene.install.active().uid == active.uid, "the restarted scheduler is the active one")
+
+
+@step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S, service=SCHEDULERS)
+def kill_active_scheduler_ten_times(scene):
+    """A kubelet would wait longer before each restart, so that both schedulers would be away from the eighth death on."""
+    for _ in range(10):
+        signal_and_wait(scene, scene.install.active(), "quire_scheduler", "KILL")
 
 
 @step(multi_pod, needs=SHELL, prepare=with_new_pods)
@@ -110,7 +116,7 @@ def kill_everything(scene):
     scene.wait_ready()
 
 
-def exceed_memory(scene, pod, program, is_whole_container):
+def exceed_memory(scene, pod, program):
     """Fills the container's memory until the kernel kills its largest process, which must be `program`."""
     pids = scene.machine.processes(pod, program)
     scene.disturb()
@@ -120,20 +126,17 @@ def exceed_memory(scene, pod, program, is_whole_container):
         pass  # `kubectl exec` fails if the container ends
     check(not scene.machine.living(pod, pids), f"{program} of {pod.name} still lives")
     scene.wait_ready()
-    if is_whole_container:
-        now = next(each for each in scene.cluster.pods() if each.uid == pod.uid)
-        check("OOMKilled" in now.status_text, f"{pod.name}: its status does not say OOMKilled")
 
 
 @step(servers, needs=SHELL, prepare=with_new_pods)
 def memory_limit_exceeded(scene):
-    exceed_memory(scene, scene.install.active(), "quire_worker", False)
+    exceed_memory(scene, scene.install.active(), "quire_worker")
 
 
 @step(multi_pod, needs=SHELL, prepare=with_new_pods)
 def memory_limits_exceeded(scene):
-    exceed_memory(scene, scene.install.rank(1), "quire_worker", True)
-    exceed_memory(scene, scene.install.active(), "quire_scheduler", True)
+    exceed_memory(scene, scene.install.rank(1), "quire_worker")
+    exceed_memory(scene, scene.install.active(), "quire_scheduler")
 
 
 @step(servers)

@@ -218,6 +218,63 @@ TEST_F(WorkerGroupTest, AWorkerThatMayNotBeLetInIsNamedAndAnotherOneIsWaitedFor)
   EXPECT_THAT(Take<BeginWorkerEpoch>(), SizeIs(2));
 }
 
+TEST_F(WorkerGroupTest, ARefusedProcessIsToldWhyUntilTheRanksAgree) {
+  const uint64_t epoch = BecomeReady();
+  group_.Abandon(epoch, now_);
+  HelloAt(1).uuid = "a process with another model";
+  HelloAt(1).model_hash = 2;
+  Hello(0);
+  Hello(1);
+  Take<GreetWorker>();
+
+  Tick(kTiming.max_backoff_ns);
+
+  const auto greetings = Take<GreetWorker>();
+  ASSERT_THAT(greetings, SizeIs(1));
+  EXPECT_EQ(greetings[0].link.rank, 1);
+  EXPECT_EQ(greetings[0].refusal.uuid, "a process with another model");
+  EXPECT_THAT(greetings[0].refusal.why,
+              testing::StartsWith("CONFIG_MISMATCH rank 1: model_hash: "));
+  HelloAt(1) = HelloOf(1);
+  Hello(1);
+  EXPECT_THAT(Take<BeginWorkerEpoch>(), SizeIs(2));
+  group_.OnWatchEnd(Link(1), absl::UnavailableError("died"), now_);
+  Tick(kTiming.max_backoff_ns);
+  for (const GreetWorker& greeting : Take<GreetWorker>()) {
+    EXPECT_EQ(greeting.refusal.why, "") << greeting.link.rank;
+  }
+}
+
+TEST_F(WorkerGroupTest, RanksThatDifferAreAllTold) {
+  Tick();
+  HelloAt(1).model_hash = 2;
+  Hello(0);
+  Hello(1);
+  Take<GreetWorker>();
+
+  Tick(kTiming.max_backoff_ns);
+
+  const auto greetings = Take<GreetWorker>();
+  ASSERT_THAT(greetings, SizeIs(2));
+  for (const GreetWorker& greeting : greetings) {
+    EXPECT_EQ(greeting.refusal.uuid, HelloAt(greeting.link.rank).uuid);
+    EXPECT_EQ(greeting.refusal.why, "CONFIG_MISMATCH rank 1: model_hash: differs from rank 0");
+  }
+}
+
+TEST_F(WorkerGroupTest, ARefusalIsShortWhateverAWorkerSends) {
+  Tick();
+  HelloAt(1).uuid = std::string(10'000, 'x');
+  Hello(1);
+  Take<GreetWorker>();
+
+  Tick(kTiming.max_backoff_ns);
+
+  for (const GreetWorker& greeting : Take<GreetWorker>()) {
+    EXPECT_LE(greeting.refusal.uuid.size(), 512U);
+  }
+}
+
 TEST_F(WorkerGroupTest, ARankThatDiesWhileTheEpochBeginsIsReplacedUnderTheNext) {
   Tick();
   Hello(0);

@@ -135,6 +135,49 @@ TEST_F(WorkerServiceTest, HandshakesThatDoNotFitAreRefused) {
   }
 }
 
+TEST_F(WorkerServiceTest, ARefusedWorkerIsNotReadyUntilASchedulerUsesIt) {
+  v1::HandshakeResponse response;
+  ASSERT_TRUE(Handshake(GoodHandshake(), &response).ok());
+  EXPECT_TRUE(service_.is_ready());
+  v1::HandshakeRequest request = GoodHandshake();
+  request.set_refusal("CONFIG_MISMATCH model_hash: another model");
+  request.set_refused_uuid("another process");
+  EXPECT_TRUE(Handshake(request, &response).ok());
+  EXPECT_EQ(service_.refusal(), "");
+
+  request.set_refused_uuid(response.worker_uuid());
+  EXPECT_TRUE(Handshake(request, &response).ok());
+
+  EXPECT_EQ(service_.refusal(), "CONFIG_MISMATCH model_hash: another model");
+  EXPECT_FALSE(service_.is_ready());
+  ASSERT_TRUE(BeginEpoch(1, 1).ok());
+  EXPECT_TRUE(service_.is_ready());
+}
+
+TEST_F(WorkerServiceTest, AWorkerThatRefusesASchedulerIsNotReadyEither) {
+  v1::HandshakeRequest request = GoodHandshake();
+  request.set_tensor_parallel_size(4);
+  v1::HandshakeResponse response;
+
+  EXPECT_FALSE(Handshake(request, &response).ok());
+
+  EXPECT_EQ(
+      service_.refusal(),
+      "CONFIG_MISMATCH tensor_parallel_size: does not match the worker (got 4, the worker has "
+      "1)");
+}
+
+TEST_F(WorkerServiceTest, ASchedulerThatIsWrongDoesNotHarmAWorkerThatServesAnother) {
+  ASSERT_TRUE(BeginEpoch(7, 1).ok());
+  v1::HandshakeRequest request = GoodHandshake();
+  request.set_tensor_parallel_size(4);
+  v1::HandshakeResponse response;
+
+  EXPECT_FALSE(Handshake(request, &response).ok());
+
+  EXPECT_TRUE(service_.is_ready());
+}
+
 TEST_F(WorkerServiceTest, DecodesOverOneStream) {
   ASSERT_TRUE(BeginEpoch(1, 1).ok());
   StepsConversation steps(*stub_);

@@ -1,11 +1,12 @@
-// SchedulerProbe asks a scheduler every second whether it is live, by GET /livez on its HTTP port.
-// The answer tells whether the scheduler's loop runs and its gRPC port answers. The probe does not
-// ask the gRPC port itself, which may demand a certificate that only clients have.
+// LivenessProbe asks a scheduler or worker every second whether it is live, by GET /livez on its
+// HTTP port. The answer tells whether the program's loop runs, and for a scheduler whether its gRPC
+// port answers. The probe does not ask the gRPC port itself, which may demand a certificate that
+// only clients have.
 //
 // Thread safety: one caller at a time. Nothing blocks, except the look-up of a host name in the
 //                constructor.
-#ifndef QUIRE_DEPLOY_CLI_SCHEDULER_PROBE_H_
-#define QUIRE_DEPLOY_CLI_SCHEDULER_PROBE_H_
+#ifndef QUIRE_DEPLOY_CLI_LIVENESS_PROBE_H_
+#define QUIRE_DEPLOY_CLI_LIVENESS_PROBE_H_
 
 #include <string>
 
@@ -17,13 +18,13 @@
 
 namespace quire {
 
-class SchedulerProbe {
+class LivenessProbe {
  public:
-  // `address`: the scheduler's HTTP port. If the host is "0.0.0.0" or "::", the probe asks on
+  // `address`: the program's HTTP port. If the host is "0.0.0.0" or "::", the probe asks on
   // loopback.
-  explicit SchedulerProbe(const Address& address);
+  explicit LivenessProbe(const Address& address);
 
-  // Returns true if, since the last call, a scheduler has answered that it is live. Call a few
+  // Returns true if, since the last call, the program has answered that it is live. Call a few
   // times a second.
   bool Poll(Instant now);
 
@@ -44,4 +45,4 @@ class SchedulerProbe {
 
 }  // namespace quire
 
-#endif  // QUIRE_DEPLOY_CLI_SCHEDULER_PROBE_H_
+#endif  // QUIRE_DEPLOY_CLI_LIVENESS_PROBE_H_

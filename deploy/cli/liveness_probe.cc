@@ -1,4 +1,4 @@
-#include "deploy/cli/scheduler_probe.h"
+#include "deploy/cli/liveness_probe.h"
 
 #include <netdb.h>
 
@@ -28,7 +28,7 @@ bool IsYes(std::string_view answer) {
 
 }  // namespace
 
-SchedulerProbe::SchedulerProbe(const Address& address) {
+LivenessProbe::LivenessProbe(const Address& address) {
   std::string host = address.host;
   if (host == "0.0.0.0") {
     host = "127.0.0.1";
@@ -47,7 +47,7 @@ SchedulerProbe::SchedulerProbe(const Address& address) {
   }
 }
 
-bool SchedulerProbe::Poll(Instant now) {
+bool LivenessProbe::Poll(Instant now) {
   if (!socket_.is_open() && now >= ask_at_) {
     Dial(now);
   }
@@ -58,7 +58,7 @@ bool SchedulerProbe::Poll(Instant now) {
   return IsYes(answer_);
 }
 
-void SchedulerProbe::Dial(Instant now) {
+void LivenessProbe::Dial(Instant now) {
   ask_at_ = now + kIntervalNs;
   deadline_ = now + kPatienceNs;
   is_sent_ = false;
@@ -72,7 +72,7 @@ void SchedulerProbe::Dial(Instant now) {
   }
 }
 
-bool SchedulerProbe::Exchange() {
+bool LivenessProbe::Exchange() {
   if (!is_sent_) {
     const ssize_t sent = ::send(socket_.fd(), kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL);
     if (sent < 0) {
