@@ -347,7 +347,7 @@ absl::Status SetLimits(SchedulerConfig* config) {
                         std::numeric_limits<int64_t>::max());
 }
 
-// REQUIRES: SetLimits has been called, since pinning needs prefix_caching and max_pinned_share > 0.
+// REQUIRES: SetLimits has set prefix_caching and max_pinned_share, which this function checks.
 absl::Status SetPinning(SchedulerConfig* config) {
   config->pinned_prefixes_file = absl::GetFlag(FLAGS_pinned_prefixes_file);
   const CoreConfig& core = config->loop.core;

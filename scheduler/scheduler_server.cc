@@ -74,9 +74,9 @@ HttpResponse Answer(bool is_ok, std::string yes, std::string no) {
   return response;
 }
 
-// Returns the bounds of a queue before the core (the inbox or the tokenizer's pool). The bound on
-// resumed requests equals the core's, so this queue refuses no resumed request that the core could
-// take.
+// Returns the bounds of a queue that requests pass before the core: the inbox or the tokenizer's
+// pool. The bound on resumed requests equals the core's, so this queue refuses no resumed request
+// that the core could take.
 TenantShares::Bounds DoorBounds(const CoreConfig& core, const TenantShares::Load& fresh) {
   return {.fresh = fresh,
           .resumed = {.num_requests = core.max_resumed_requests, .num_bytes = fresh.num_bytes},

@@ -48,7 +48,7 @@ class SchedulerServer {
   // Binds the ports first, then writes the step log and the prefix file, and dials the workers. If
   // another server with the same settings is running, that server has the ports, so Start fails
   // before it touches that server's files and workers. The model must outlive the server.
-  // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG or PREFIX_FILE.
+  // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG.
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
                                                                 const ServedModel* model,
                                                                 RefusalListener on_refusal);
@@ -60,8 +60,8 @@ class SchedulerServer {
   std::string http_address() const;
   std::string admin_address() const;  // empty: no admin port
   bool is_ready() const { return state_.Get().is_ready(); }
-  // Returns true while another scheduler holds the workers and this scheduler waits for that
-  // scheduler's end.
+  // Returns true while another scheduler holds or may hold the workers, and this scheduler waits to
+  // take over.
   bool is_standby() const { return state_.Get().group == ServingState::Group::kStandby; }
 
   // Does periodic work: opens or closes the port to clients, cancels unread answers, updates the

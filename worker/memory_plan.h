@@ -1,4 +1,4 @@
-// Checks that this machine's memory has room for weights, KV pool and swap space of all its ranks.
+// Checks that this machine's memory has room for the weights, KV pools and swap space of its ranks.
 // Main memory is checked before it is allocated: Linux grants every allocation, provides pages only
 // when they are written, and kills a process if pages run out. A GPU refuses allocations that do
 // not fit.
@@ -36,8 +36,8 @@ absl::Status CheckMemory(const WorkerConfig& config,
 
 // Returns the sizes of the pools, before weights are loaded. weight_bytes: main memory that loading
 // the rank's weights takes. On a CPU, checks that pools and weights of all ranks here fit in the
-// machine, and that this rank's pools and weights fit in the available memory. On a CPU, pools
-// without a flag for their size also shrink to the memory that the weights leave. A pool too small
+// machine, and that this rank's pools and weights fit in the available memory. On a CPU, a pool
+// whose size no flag gives also shrinks if the weights leave too little memory. A KV pool too small
 // to serve any request is an error too.
 absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const HostMemory& host,

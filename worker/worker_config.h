@@ -47,7 +47,7 @@ struct WorkerConfig {
   RankPlace place;
   int32_t num_threads = 0;  // 0: the CPUs that this process may use, divided by ranks_on_host
   int32_t ranks_on_host = 1;
-  std::string cpu_isa;  // "": the best one that this machine has
+  std::string cpu_isa;  // instruction set; "": the best one of this machine
   WorkerDevice device = WorkerDevice::kAuto;
   GpuOptions gpu;
   KvCacheBudget kv_cache;
@@ -59,8 +59,8 @@ struct WorkerConfig {
 // Errors: kInvalidArgument, reason FLAG, message "--flag: rule".
 absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string>& positional);
 
-// Returns the file of --gemm-cache=auto: quire/gemm-cache in $XDG_CACHE_HOME or in $HOME/.cache. A
-// path that is null or not absolute counts as not set. Returns "" if neither is set.
+// Returns the file of --gemm-cache=auto: quire/gemm-cache in $XDG_CACHE_HOME or in $HOME/.cache. An
+// argument that is null or not absolute counts as not set. Returns "" if neither is set.
 std::string DefaultGemmCachePath(const char* xdg_cache_home, const char* home);
 
 // Parses a number of bytes: "4294967296", "4GiB", "512MiB", "64KiB". "4G" means the same as "4GiB".

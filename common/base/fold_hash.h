@@ -1,6 +1,6 @@
 // FoldHash hashes a list of 64-bit words to one word, at a few cycles per word. Every bit of every
 // word affects the result. The hash finds accidental differences; it is no defense against forgery.
-// Machines with the same byte order get the same value.
+// The same input gives the same value on all machines of one byte order.
 //
 // Thread safety: one caller at a time.
 // Source:        the multiply-and-fold mixing step of wyhash, Wang Yi.

@@ -1,7 +1,7 @@
-// Makes glibc return freed memory to the system. By default glibc keeps most freed memory: after
-// the first large buffer has been freed, glibc takes later large buffers from arenas, and it makes
-// up to eight arenas per core. An arena gives back only the free space at its end. So a server
-// would keep the memory of a flood of requests after the flood has ended.
+// Makes glibc return freed memory to the system. By default glibc keeps most of it: after a large
+// buffer has been freed, glibc takes later large buffers from its arenas (malloc's heaps). An arena
+// returns only the free space at its end, and glibc makes up to eight arenas per core. So a server
+// would keep the memory of a burst of requests after the burst has ended.
 //
 // Thread safety: ConfigureMalloc before other threads start; ReturnFreeMemory from any thread.
 // Cost:          two system calls for each buffer of 128 KiB and more, and a page fault for each

@@ -12,11 +12,11 @@ namespace quire {
 
 // The index of a block in the device pool; every rank uses the same indices. BlockId is a plain
 // integer, because block tables are arrays of ids on the wire and in kernels. Widen an id to
-// int64_t before multiplying: id * block elements overflows 32 bits in any real pool.
+// int64_t before multiplying: id * (elements per block) overflows 32 bits in any real pool.
 using BlockId = int32_t;
 
-// The null block is never allocated. Block tables are padded with its id, so that a stray read
-// stays in the pool.
+// The null block is never allocated. Block tables are padded with its id, so that a kernel that
+// reads a block past the end of a sequence stays in the pool.
 inline constexpr BlockId kNullBlockId = 0;
 
 // The index of a block in the host pool, into which device blocks are swapped out. There is no null

@@ -24,7 +24,7 @@ constexpr int64_t kMaxFlushNs = kNanosPerSecond / 2;
 // take.
 constexpr unsigned kMaxDyingSeconds = 2;
 
-// Flushes, then lets the signal take its default action.
+// Flushes both standard streams, then lets the signal take its default action.
 void OnCrash(int signal) {
   // If the crashed thread holds a lock that Flush needs, SIGALRM ends the process.
   ::alarm(kMaxDyingSeconds);
@@ -143,8 +143,8 @@ bool LossyWriter::HasThread() const { return thread_pid_ == ::getpid(); }
 // next Write tries again to start the thread.
 void LossyWriter::Start() {
   // The thread blocks all signals, so that signal handlers run on other threads. Its writes can
-  // raise SIGPIPE, SIGXFSZ and SIGTTOU. Blocked, these signals cannot end or stop the process: at
-  // most write(2) fails.
+  // raise SIGPIPE, SIGXFSZ and SIGTTOU. A blocked signal cannot end or stop the process; at most,
+  // write(2) returns an error.
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);

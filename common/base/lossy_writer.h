@@ -3,8 +3,8 @@
 // on a network share that hangs. Servers write their log and all other output with a LossyWriter.
 //
 // O_NONBLOCK cannot replace the thread: the flag applies to every process that shares the terminal
-// or pipe, and disks ignore the flag. If a process reopened the file, it would have its own
-// O_NONBLOCK flag, but sockets and other users' terminals cannot be reopened.
+// or pipe, and disks ignore the flag. A process that reopened the terminal or pipe would have a
+// flag of its own, but sockets and other users' terminals cannot be reopened.
 //
 // Texts are written in order, each by one write(2) if the descriptor takes the whole text at once.
 // While the descriptor blocks, up to kMaxBacklogBytes are queued; later text is lost. Text that the

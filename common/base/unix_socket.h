@@ -8,8 +8,8 @@
 
 namespace quire {
 
-// Returns true even if the listening process is stopped (SIGSTOP). Returns false for a path that is
-// too long for a Unix socket.
+// Returns true if a process listens at the path, even a stopped process (SIGSTOP). Returns false if
+// the path is too long for a Unix socket.
 bool IsListenedOn(const std::string& unix_path);
 
 }  // namespace quire

@@ -34,7 +34,7 @@ absl::CommandLineFlag* FindBool(absl::string_view name) {
   return flag != nullptr && flag->IsOfType<bool>() ? flag : nullptr;
 }
 
-// Returns the flag that a name like no-x or nox switches off, or null.
+// Returns the boolean flag x if the name is no_x or nox, else null.
 absl::CommandLineFlag* FindNegated(const std::string& name) {
   if (!absl::StartsWith(name, "no")) {
     return nullptr;

@@ -4,7 +4,7 @@
 // the flags; other arguments are positional. Flags may also come from a file or the environment
 // (flag_sources.h).
 //
-// abseil's own parser is not used: it accepts no dashes in names, lists its own flags among ours
+// abseil's own parser is not used: it accepts no dashes in names, adds flags of its own to ours,
 // and exits with a fixed code after a mistake.
 //
 // Thread safety: call from main, before other threads start.
@@ -37,7 +37,7 @@ struct CommandLine {
   bool version = false;  // --version was given
 };
 
-// Sets the flags named in arguments; the program's name is not among the arguments. After an error,
+// Sets the flags named in arguments. Callers leave out the program's name, argv[0]. After an error,
 // the flags before the faulty flag keep their new values.
 // Errors: kInvalidArgument, reason FLAG, message "--flag: rule".
 absl::StatusOr<CommandLine> ParseArguments(std::span<const char* const> arguments);

@@ -51,7 +51,7 @@ constexpr int64_t kBurstNs = 100 * kNanosPerMilli;
 // Upper bound on the connections that one listening socket accepts in one turn of the event loop. A
 // host name usually has two addresses, so two sockets accept at most half of kMaxConnections in a
 // turn. If a turn could accept more than kMaxConnections, its last connections would close its
-// first ones unread.
+// first ones before their requests are read.
 constexpr size_t kMaxAcceptsAtOnce = HttpServer::kMaxConnections / 4;
 
 Response ErrorResponse(http::status status) {
@@ -95,11 +95,11 @@ class SharedPage {
 
 using SharedPages = std::list<SharedPage>;
 
-// All connections of a server, ordered by the time of accept or of the last answer, oldest first.
+// All connections, least recent first, by the time of the last answer or else of accept.
 using Connections = std::list<std::shared_ptr<Connection>>;
 
-// Reads and answers requests one by one. The entry in Connections keeps the object alive, and so
-// does each pending operation.
+// Reads and answers the requests of one client, one by one. The entry in Connections keeps this
+// object alive, and so does each pending operation.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, SharedPages& pages, Connections& connections)

@@ -2,8 +2,8 @@
 // metrics and health; "/" lists the paths. The server limits what each client can take, so that a
 // health check is answered whatever other clients do:
 //
-//   connections  at most kMaxConnections; a further connection ends the connection whose accept or
-//                last answer is longest ago
+//   connections  at most kMaxConnections; a further one ends the connection whose last answer, or
+//                accept if it has had no answer, is longest ago
 //   a request    8 KiB, complete within 10 s of the connection's start or previous answer, without
 //                a body: a request with a body is refused unread
 //   an answer    must be received by the client within 10 s

@@ -1,8 +1,8 @@
 // Every metric of every process: one table of names and meanings. Units are in the names (seconds,
 // bytes, tokens); counters end in _total.
 //
-// Names that begin with "vllm:" repeat our own metrics for routers, autoscalers and dashboards that
-// look for exactly these names. These copies are served at /metrics only, never at /metrics/native.
+// Metrics whose names begin with "vllm:" copy our own metrics, for routers, autoscalers and boards
+// that look for exactly these names. The copies are served at /metrics, never at /metrics/native.
 //
 // Thread safety: constants.
 #ifndef QUIRE_COMMON_METRICS_METRIC_NAMES_H_

@@ -62,16 +62,16 @@ struct ModelConfig {
   bool alibi = false;
   // Row of position 0 in the table of learned positions (OPT: 2).
   int32_t learned_position_offset = 0;
-  // Width of the token embedding (OPT's word_embed_proj_dim). If it is not hidden_size, one
-  // projection converts it to hidden_size before the layers, and another converts it back.
+  // Width of the token embedding (OPT's word_embed_proj_dim). If it differs from hidden_size, one
+  // projection converts embeddings to hidden_size, and another converts the layers' output back.
   int32_t embedding_dim = 0;
   bool embedding_norm = false;  // a norm between the embedding and the first layer (BLOOM)
   // True: norms precede attention and MLP (pre-norm). False: norms follow attention and MLP
   // (post-norm), as in OPT-350m (do_layer_norm_before = false).
   bool norm_before = true;
   // True: a sub-layer's residual connection starts after the sub-layer's norm (BLOOM's
-  // apply_residual_connection_post_layernorm). False: it starts before the norm. Can be true only
-  // if norm_before is true.
+  // apply_residual_connection_post_layernorm). False: it starts before the norm. If this field is
+  // true, norm_before is true too.
   bool residual_after_norm = false;
   bool final_norm = true;   // a norm between the last layer and the logits
   bool norm_affine = true;  // norms have weights (OPT's layer_norm_elementwise_affine)
@@ -79,7 +79,7 @@ struct ModelConfig {
   // positions before it.
   std::optional<int32_t> sliding_window;
   std::vector<bool> layer_uses_sliding_window;  // [num_layers], or empty without sliding_window
-  DType dtype = DType::kF32;  // torch_dtype: type of the stored weights; default of the KV cache
+  DType dtype = DType::kF32;  // torch_dtype: type of the stored weights; the KV cache's default
   std::optional<TokenId> bos_token_id;
   std::vector<TokenId> eos_token_ids;  // from config.json; GenerationDefaults can have more
 
@@ -102,8 +102,8 @@ struct GenerationDefaults {
 // hidden_size (BLOOM: or n_embed), num_hidden_layers (BLOOM: or n_layer), num_attention_heads
 // (BLOOM: or n_head), intermediate_size (OPT: ffn_dim; BLOOM: no field). Any other missing field
 // takes the default of Hugging Face transformers. Both spellings of rope parameters (rope_scaling
-// with rope_theta, rope_parameters) and of the stored type (torch_dtype, dtype) are read. auto_map
-// is ignored: code from a model directory is never run.
+// with rope_theta, or rope_parameters) and of the stored type (torch_dtype, or dtype) are read.
+// auto_map is ignored: code from a model directory is never run.
 // Errors: kInvalidArgument, reason CONFIG, message "config.json: field: rule".
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json);
 

@@ -125,8 +125,8 @@ DType ParseDType(ConfigReader& reader) {
   return dtype.value_or(DType::kF32);
 }
 
-// Parses the fields of Qwen2 and Qwen3. layer_types says for each layer whether its attention is
-// full or sliding. Without layer_types, attention slides in layer max_window_layers and above.
+// Parses the window fields of Qwen2 and Qwen3. layer_types says for each layer whether its
+// attention is full or sliding. Without layer_types, it is sliding from layer max_window_layers on.
 void ParseQwenSlidingWindow(ConfigReader& reader, ModelConfig& config) {
   const auto num_layers = static_cast<size_t>(config.num_layers);
   std::optional<int32_t> window;

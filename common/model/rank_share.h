@@ -5,7 +5,7 @@
 //   row-parallel      attention output, MLP down: a rank multiplies the inputs that it computed by
 //                     its part of the weights. The product is a partial sum of every output. The
 //                     partial sums of all ranks are added up.
-//   vocabulary        token table, output layer: a rank has the rows of its tokens.
+//   vocabulary        token table, output layer: a rank has the rows of one range of token ids.
 //   replicated        norms, learned positions, projections of the embedding: every rank has all.
 //
 // With fewer KV heads than ranks, neighboring ranks hold the same KV head.
@@ -27,7 +27,7 @@ namespace quire {
 // one whole segment.
 inline constexpr int32_t kMaxRanks = 8;
 
-// A rank of a group: number `rank`, from 0, of `size` ranks.
+// A rank of a group: `rank` is its number, from 0; `size` is the number of ranks in the group.
 struct RankPlace {
   int32_t rank = 0;
   int32_t size = 1;

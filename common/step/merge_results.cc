@@ -101,7 +101,7 @@ absl::StatusOr<StepResult> MergeResults(std::vector<StepResult> results,
     first.timings.build_us = std::max(first.timings.build_us, result.timings.build_us);
     first.timings.forward_us = std::max(first.timings.forward_us, result.timings.forward_us);
     first.timings.sample_us = std::max(first.timings.sample_us, result.timings.sample_us);
-    // The slowest rank never waits for another rank, so the minimum is the time without waits.
+    // The minimum is the slowest rank's time: that rank never waits for another rank.
     first.timings.collective_us =
         std::min(first.timings.collective_us, result.timings.collective_us);
   }

@@ -14,7 +14,7 @@ namespace quire {
 enum class RankPhase : uint8_t {
   kAway,     // the worker is not reached, or its handshake is not accepted (yet)
   kLoading,  // the worker loads its model
-  kWaiting,  // the worker waits for other ranks, or for the epoch to begin
+  kWaiting,  // the worker waits for other ranks, or for an epoch to begin
   kReady,    // the worker computes steps
 };
 

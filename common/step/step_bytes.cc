@@ -7,15 +7,15 @@ namespace {
 
 constexpr int64_t kIdBytes = 4;  // a packed fixed32 on the wire
 
-// Upper bound on the tags, lengths and scalar fields of an introduction and its sampling: at most
-// 21 fields of at most 12 bytes.
+// Upper bound on the tags, lengths and scalar fields of a SequenceIntroduction and its sampling
+// parameters: at most 21 fields of at most 12 bytes.
 constexpr int64_t kFixedIntroductionBytes = 256;
 // Upper bound on a StepRequest's header and the tags and lengths of its columns.
 constexpr int64_t kFixedStepBytes = 512;
 
 constexpr int64_t kSwapBytes = 16;  // a swap-in: block, host block, generation
 
-// Upper bound on the bytes of a slice without its new blocks, in the order of the sum: three
+// Upper bound on the bytes of a slice without its new blocks. The terms of the sum are: three
 // columns; a forced token and a next block, each with the slice's index; a release; a copy of a
 // shared last block, and a copy of the partly filled last block of a pinned prefix.
 constexpr int64_t kSliceBytes = kIdBytes * (3 + 2 + 2 + 1 + 2 + 2);

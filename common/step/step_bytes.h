@@ -1,7 +1,7 @@
-// Upper bounds on the size of a step's message. An introduction carries all known tokens of a
-// sequence, and the block ids of its computed tokens. The scheduler spreads introductions over
-// steps, so that every plan within the agreed limits fits one message. Limits under which a plan
-// might not fit are refused before an epoch begins.
+// Upper bounds on the size of a step's message. An introduction makes a sequence known to a worker:
+// it carries all known tokens, and the block ids of the computed tokens. The scheduler spreads
+// introductions over steps, so that every plan within the agreed limits fits one message. Limits
+// under which a plan might not fit are refused before a worker group's epoch begins.
 //
 // Thread safety: free functions, safe from any thread.
 // Units:         bytes of v1::StepRequest (proto/v1/worker.proto).
@@ -20,8 +20,8 @@ inline constexpr int64_t kMaxStepBytes = int64_t{64} << 20;
 
 // Budget for the bytes of all introductions of one step. Planning, encoding, sending and checking
 // 512 KiB takes some 3 ms, which delays every stream of that step. This budget also bounds the work
-// of attention, which the token budget (max_tokens_per_step) does not. If the prefix cache holds
-// almost all of a new sequence, one token is computed, but it attends to the whole context.
+// of attention, which the token budget (max_tokens_per_step) does not bound: if the prefix cache
+// holds a long sequence except its last token, that one token still attends to all others.
 inline constexpr int64_t kIntroductionBudgetBytes = int64_t{512} << 10;
 
 // Returns an upper bound on the bytes of a SequenceIntroduction.

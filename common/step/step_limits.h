@@ -1,5 +1,5 @@
-// StepLimits are agreed when a worker group's epoch begins. The scheduler never exceeds the limits.
-// A worker refuses a step over a limit, before the step touches memory.
+// Scheduler and workers agree on StepLimits when a worker group's epoch begins. The scheduler never
+// exceeds the limits. A worker refuses a step over a limit, before the step touches memory.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_COMMON_STEP_STEP_LIMITS_H_
@@ -13,7 +13,7 @@ struct StepLimits {
   int32_t num_blocks = 0;       // ids 1 .. num_blocks - 1 are usable; 0 is the null block
   int32_t num_host_blocks = 0;  // host ids 0 .. num_host_blocks - 1; 0: no swapping
   int32_t block_size_tokens = 16;
-  // Handles are below this number, and a step has at most this many slices.
+  // Sequence handles are below this number. A step computes at most this many sequences.
   int32_t max_sequences = 256;
   int32_t max_tokens_per_step = 2048;
   int32_t max_model_len = 0;  // tokens of one sequence, prompt and output
@@ -22,7 +22,7 @@ struct StepLimits {
   // block can be freed when it lies before the windows of all tokens still to be computed. 0: no
   // window, so every block is kept.
   int32_t sliding_window = 0;
-  // True: the workers map blocks a step before their use, so slices have
+  // True: the workers map blocks into virtual memory one step before their use, so slices have
   // SequenceSlice::next_block_id.
   bool wants_next_blocks = false;
 

@@ -1,14 +1,14 @@
 // StepPlan is the scheduler's order to a worker for one step. The worker executes the parts of the
 // plan in the order of the fields: swap-outs, swap-ins, copies, introductions, slices, releases.
 //
-// Swaps overlap with the slices and with later steps; each StepResult names the last step whose
+// Swaps can run while slices and later steps compute; each StepResult names the last step whose
 // swaps are done. Until a block's swap-out is done, the block must not be written, and the host
-// block must not be read or written. A plan's slices may use a block that the plan swaps in,
-// because slices wait for the swap-ins of their plan.
+// block must not be read or written. A plan's slices may use a block that the plan swaps in: the
+// worker then computes the slices after that swap-in.
 //
-// A host block is filled many times in an epoch. The generation of a host block is the step_id of
-// the swap-out that filled it last. A swap-in names the generation that it wants, so that a stale
-// reference fails instead of bringing back another sequence's K and V.
+// A host block, a slot in host memory, is filled many times in an epoch. The generation of a host
+// block is the step_id of the swap-out that filled it last. A swap-in names the generation that it
+// wants, so that a stale reference fails instead of bringing back another sequence's K and V.
 //
 // A sequence is introduced once, with everything that determines its tokens. Later steps name the
 // sequence by its handle and carry only new data. The worker derives the rest from its own state: a
@@ -30,11 +30,11 @@
 
 namespace quire {
 
-// Stands for an unknown scheduler incarnation.
+// Stands for an unknown scheduler incarnation, a number that grows with each start of a scheduler.
 inline constexpr uint64_t kUnknownScheduler = ~uint64_t{0};
 
-// Identifies one step of one epoch of one scheduler. Block ids and handles are valid only within
-// one (scheduler_incarnation, group_epoch).
+// Identifies one step of one epoch (one membership of a worker group) of one scheduler. Block ids
+// and handles are valid only within one (scheduler_incarnation, group_epoch).
 struct StepHeader {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
@@ -76,7 +76,7 @@ struct BlockCopy {
 // num_computed_tokens = 0.
 struct SequenceIntroduction {
   SequenceHandle handle = 0;
-  std::vector<TokenId> token_ids;   // prompt, then committed output
+  std::vector<TokenId> token_ids;   // prompt, then the output so far
   int32_t num_prompt_tokens = 0;    // length of the prompt; some penalties ignore the prompt
   int32_t num_computed_tokens = 0;  // tokens already in the KV cache; < token_ids.size()
   // The blocks of the computed tokens; slices append more. The null block stands for a block whose

@@ -16,7 +16,8 @@
 //                   and no sequence exceeds max_model_len
 //   POSITION_RANGE  a slice ends at or before the last known token
 //   TOKEN_ID_RANGE  every token id is in [0, vocab_size)
-//   STEP_LIMIT      (kResourceExhausted) a step has at most the agreed sequences and tokens
+//   STEP_LIMIT      (kResourceExhausted) a step has at most the agreed numbers of sequences and
+//                   tokens
 //   and the reasons of Validate(SamplingParams).
 // Generations of host blocks are not checked: a swap-in that names a wrong generation fails alone
 // and is named in the result.
@@ -47,7 +48,7 @@ namespace quire {
 // Upper bounds on the limits that a group may agree on. Within these bounds no arithmetic
 // overflows. CheckMessageFits bounds combinations of limits.
 
-// Bounds memory: scheduler and worker keep some words for each block.
+// This limit bounds memory: scheduler and worker keep some words for each block.
 inline constexpr int32_t kMaxBlocksLimit = 1 << 24;
 inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // so that one message can name them all
 inline constexpr int32_t kMaxBlockSizeTokens = 256;

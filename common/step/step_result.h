@@ -14,7 +14,7 @@ namespace quire {
 
 struct TokenLogprob {
   TokenId token_id = 0;
-  float logprob = 0.0F;  // natural logarithm, before temperature and truncation
+  float logprob = 0.0F;  // natural logarithm, before logit bias, penalties and temperature
 
   friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
 };

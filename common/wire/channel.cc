@@ -20,8 +20,8 @@ constexpr int kPublicKeepaliveMs = 20'000;
 constexpr int kPublicMinPingIntervalMs = 2'000;
 constexpr int kPublicMaxPingStrikes = 2;
 constexpr int kPublicMaxStreams = 128;
-// Equal to the values in deploy/clients. A client notices a stopped server after 7 s. It gives up
-// an address that does not answer after 2 s.
+// Equal to the values in deploy/clients. A client notices a stopped server after 7 s. After 2 s the
+// client gives up an attempt to connect.
 constexpr int kClientKeepaliveMs = 4'000;
 constexpr int kClientKeepaliveTimeoutMs = 3'000;
 constexpr int kClientConnectTimeoutMs = 2'000;

@@ -29,7 +29,7 @@ using CallCheck =
     std::function<absl::Status(std::string_view path, std::string_view authorization)>;
 
 // files: null for plain text. If the files have authorities, clients need a certificate signed by
-// one of the authorities. check: null for no check. The result must outlive the server.
+// one of the authorities. check: null for no check. The credentials must outlive the server.
 // REQUIRES: the files, if given, have a certificate.
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(std::shared_ptr<TlsFiles> files,
                                                                CallCheck check = nullptr);

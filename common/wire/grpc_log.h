@@ -30,7 +30,7 @@ void SendGrpcLogToOurs();
 // GrpcLogLimit decides which errors are written.
 //
 // Thread safety: safe from any thread.
-// Cost:          memory for each place that ever logged; gRPC has some hundreds of places.
+// Cost:          memory for each place (file, line) that ever logged; gRPC has some hundreds.
 class GrpcLogLimit {
  public:
   static constexpr int64_t kIntervalNs = 10 * kNanosPerSecond;

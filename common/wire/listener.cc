@@ -265,8 +265,8 @@ void Listener::Run() {
   }
 }
 
-// Returns the milliseconds until the next connection without a byte from its client expires.
-// Returns -1, with which poll waits without limit, if there is no such connection.
+// Returns the milliseconds until the oldest silent connection (no byte from its client) expires.
+// Returns -1, with which poll waits without limit, if no connection is silent.
 int Listener::PollTimeoutMillis() const {
   const std::optional<Instant> expiry = silent_.next_expiry();
   if (!expiry.has_value()) {
@@ -283,7 +283,7 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         WaitForFiles();
       }
-      // Usually no connection waits, or the waiting client has left. poll reports the next one.
+      // Usually no connection waits, or its client has left. poll reports the next connection.
       return;
     }
     if (is_refusing_.load()) {
@@ -306,8 +306,8 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
   }
 }
 
-// Ends silent connections until the new connection can move to a freed descriptor below
-// max_open_files_, the bound on descriptors. If another thread takes a freed descriptor first, one
+// Ends silent connections (no byte from the client yet) until the new connection can move to a
+// freed descriptor below max_open_files_. If another thread takes a freed descriptor first, one
 // more silent connection is ended.
 FileDescriptor Listener::MoveBelowBound(FileDescriptor connection) {
   while (!silent_.empty()) {
@@ -345,8 +345,8 @@ void Listener::RefuseUser() {
 }
 
 // Pauses accepting for kNoFilesPauseMillis, or until Stop. Called after accept has failed because
-// memory is short or even the kReservedFiles descriptors are in use. During the pause, clients wait
-// in the kernel's accept queue.
+// memory is short or all descriptors, kReservedFiles included, are in use. During the pause,
+// clients wait in the kernel's accept queue.
 void Listener::WaitForFiles() {
   if (IsTimeToLog(&files_logged_at_)) {
     LogWarning(

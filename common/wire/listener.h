@@ -80,8 +80,8 @@ class Listener {
   int PollTimeoutMillis() const;
   void AcceptFrom(const FileDescriptor& socket);
   void HandOverSpeakers();
-  // Returns the connection under a new descriptor. If there is no room, refuses the connection and
-  // returns a descriptor that is not open.
+  // Returns the connection under a new descriptor below max_open_files_. If no such descriptor
+  // becomes free, refuses the connection and returns a descriptor that is not open.
   FileDescriptor MoveBelowBound(FileDescriptor connection);
   void Refuse(FileDescriptor connection);
   void EndConnections() const;

@@ -1,6 +1,6 @@
-// ListenerProbe dials an address of its own process every few seconds, and reports if no answer
-// comes. Without the probe, a process that accepts no new connections would look healthy from
-// inside while it still serves old connections.
+// ListenerProbe dials an address of its own process every few seconds, and reports the server as
+// deaf if no answer comes. Without the probe, a process that accepts no new connections would look
+// healthy from inside while it still serves old connections.
 //
 // The server's first byte or the end of the connection counts as an answer. So a server that
 // refuses a connection because it has too many connections does not count as deaf.

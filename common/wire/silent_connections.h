@@ -1,9 +1,9 @@
 // SilentConnections holds connections whose clients have sent no byte yet. A silent connection
 // costs one file descriptor and nothing in the gRPC library. Silent connections keep no other
-// client out: beyond kMaxConnections, a new connection ends the oldest one. A client whose first
-// bytes are neither HTTP/2 nor TLS is disconnected.
+// client out: beyond kMaxConnections, a new one ends the oldest silent connection. A client whose
+// first bytes are neither HTTP/2 nor TLS is disconnected.
 //
-// Clients of HTTP/2 speak first: RFC 9113, section 3.4.
+// The client of an HTTP/2 connection sends the first bytes (RFC 9113, section 3.4).
 //
 // Thread safety: one caller at a time.
 // Cost:          O(log n) for each connection that is added or removed.

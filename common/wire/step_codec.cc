@@ -349,7 +349,7 @@ void EncodeResult(const StepResult& result, v1::StepResponse* response) {
 
 absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response) {
   QUIRE_RETURN_IF_ERROR(CheckColumns(response));
-  // HTTP/2 has no checksum, so without this check a damaged token would be committed.
+  // HTTP/2 has no checksum, so without this check a damaged token could get into an answer.
   if (response.result_digest() != DigestOf(response)) {
     return Error(
         absl::StatusCode::kDataLoss, "DAMAGED", "result_digest: does not match the result");

@@ -1,6 +1,6 @@
 // The step codec turns StepPlan and StepResult into their messages and back. Columns of numbers are
-// packed fixed32, so that encoding and decoding copy arrays. A sequence that decodes within its
-// last block costs 12 bytes a step.
+// packed fixed32, so that encoding and decoding copy arrays. A sequence that decodes one token and
+// needs no new block takes 12 bytes of a step's message.
 //
 // Decoding checks structure: columns of equal length, counts that add up, numbers that fit their
 // types. StepPlanChecker checks what the numbers mean.

@@ -19,7 +19,7 @@
 namespace quire {
 namespace {
 
-// Upper bound on a PEM file: five times the bundle of all authorities that browsers trust.
+// Upper bound on a PEM file: five times the size of the bundle of authorities that browsers trust.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 20;
 
 template <typename Object, void (*Free)(Object*)>

@@ -25,8 +25,8 @@ class WatchStream : private grpc::ClientReadReactor<v1::WatchReport> {
     std::function<void(absl::Status)> on_end;  // the status is never OK
   };
 
-  // Starts the call. scheduler_incarnation: the incarnation of the watching scheduler; 0 if the
-  // caller is no scheduler. The stub is used only during construction.
+  // Starts the call. scheduler_incarnation: the watching scheduler's number, which grows with each
+  // start; 0 if the caller is no scheduler. The stub is used only during construction.
   WatchStream(v1::WorkerService::Stub& stub, uint64_t scheduler_incarnation, Callbacks callbacks);
 
   // Cancels the call; on_end is still called.

@@ -15,7 +15,7 @@
 
 namespace quire {
 
-// Returns $XDG_RUNTIME_DIR. Returns nullopt if the variable is no absolute path, or if the folder's
+// Returns $XDG_RUNTIME_DIR. Returns nullopt if the variable is unset or no absolute path, or if the
 // path with path_below appended would be too long for a Unix socket.
 std::optional<std::string> RuntimeFolder(std::string_view path_below);
 

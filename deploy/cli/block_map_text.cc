@@ -32,7 +32,7 @@ struct Cell {
   double num_leaving = 0;
   double num_shared = 0;
   double most = 0;      // greatest num_active of a cell that was merged into this one
-  uint64_t holder = 0;  // number of that cell's BlockHolder, a request or a pinned prefix
+  uint64_t holder = 0;  // number of that cell's holder (BlockHolder): a request or a pinned prefix
 };
 
 template <typename Column>

@@ -23,7 +23,7 @@ struct ColoredText {
 // The glyph that shows a cell, by the state of the cell's blocks.
 struct MapGlyphs {
   static constexpr int kNumShades = 4;
-  const char* active[kNumShades];  // from the smallest share of active blocks to the greatest
+  const char* active[kNumShades];  // by the active share of the cell's blocks, least first
   const char* shared;
   const char* leaving;
   const char* cached;

@@ -1,6 +1,6 @@
-// FlagTable parses the flags of one sub-command. Abseil's flags would not do, since they are global
-// to a program. Names may be written with dashes or underscores, values as --flag value or
-// --flag=value.
+// FlagTable parses the flags of one sub-command. Abseil's flags cannot be used, since all
+// sub-commands would share them. Names may be written with dashes or underscores, values as --flag
+// value or --flag=value.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_DEPLOY_CLI_FLAG_TABLE_H_
@@ -18,7 +18,7 @@ namespace quire {
 
 class FlagTable {
  public:
-  // Each of the methods up to Switch registers one flag. `name`: the flag's name, written with
+  // Each method from Text to Switch registers one flag. `name`: the flag's name, written with
   // dashes. Parse calls `set` with the value each time the flag is given.
   void Text(const std::string& name, std::function<void(const std::string&)> set);
   void Int32(const std::string& name, std::function<void(int32_t)> set);

@@ -26,7 +26,7 @@
 namespace quire {
 namespace {
 
-// Upper bound on the wait for a first answer of any server, short because a person waits and the
+// Upper bound on the wait for a first answer by any server, short because a person waits and the
 // address may be wrong. After that answer, which may be the refusal of a server that still loads,
 // RetryPolicy's other limits apply.
 constexpr std::chrono::seconds kMaxUnansweredAtFirst(30);

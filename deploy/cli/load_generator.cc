@@ -20,7 +20,7 @@
 namespace quire {
 namespace {
 
-// Streams per connection, or more if kMaxConnections connections are not enough. A server admits
+// Streams per connection; more only if kMaxConnections connections are too few. A server admits
 // 128 streams on a connection. Further streams would wait inside the client, and the wait would be
 // measured as slowness of the server.
 constexpr int32_t kStreamsPerConnection = 64;

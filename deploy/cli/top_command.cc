@@ -33,7 +33,7 @@
 namespace quire {
 namespace {
 
-constexpr double kMinIntervalSeconds = 0.25;  // a server updates its state at most this often
+constexpr double kMinIntervalSeconds = 0.25;  // a server updates its state only once in this time
 constexpr double kMaxIntervalSeconds = 3600;
 constexpr std::chrono::seconds kTimeout(3);
 constexpr std::chrono::milliseconds kConnectWait(250);

@@ -1,5 +1,6 @@
-// `quire top --admin ADDR`: shows a live view of a server in the terminal: its KV blocks and their
-// holders, queues, tokens a second, and where the time of steps goes.
+// `quire top --admin ADDR`: shows a live view of a server in the terminal: KV blocks and their
+// holders (requests and pinned prefixes), queues, tokens a second, and the share of time that each
+// phase of the steps takes.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_TOP_COMMAND_H_

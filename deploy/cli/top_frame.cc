@@ -147,7 +147,7 @@ std::string Rate(double per_second) {
   return absl::StrFormat("%.*f", per_second < 100 ? 1 : 0, per_second);
 }
 
-// Returns the newest rates as bars.
+// Returns the newest rates as a row of bars, one glyph for each rate.
 std::string Sparkline(const TopHistory& history,
                       double TopCounts::*count,
                       int columns,

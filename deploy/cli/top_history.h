@@ -43,8 +43,8 @@ class TopHistory {
   const std::optional<v1::GetStateResponse>& latest() const { return latest_; }
 
   // Returns the growth of the counters from an earlier answer to the last one. The earlier answer
-  // is the newest one that is at least `seconds` older than the last, or else the oldest. All
-  // counts are 0 before the second answer.
+  // is the newest one that is at least `seconds` older than the last, or else the oldest. Returns
+  // counts of 0 if there is only one answer, or none.
   TopCounts Since(double seconds) const;
 
   // Returns the growth per second between successive answers, oldest first: the newest max_rates

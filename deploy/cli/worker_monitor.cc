@@ -7,8 +7,9 @@
 namespace quire {
 namespace {
 
-// The pause before a stream is opened again. A long pause would delay the start: the first stream
-// fails, because the worker does not listen yet, and other ranks wait for rank 0's first report.
+// Minimum time from opening a stream to opening the next one. A longer time would delay the start
+// of the workers: the first stream fails, because the worker does not listen yet, and other ranks
+// wait for rank 0's first report.
 constexpr int64_t kReopenPauseNs = 50 * kNanosPerMilli;
 
 }  // namespace

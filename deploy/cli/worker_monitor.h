@@ -1,8 +1,8 @@
 // WorkerMonitor follows one worker process through its stream of reports (Watch). If a stream ends,
 // or the worker does not answer yet, the stream is opened again over a new connection.
 //
-// Thread safety: one caller at a time. Only the destructor blocks: it waits until gRPC has given up
-//                the stream, which needs no answer from the worker.
+// Thread safety: one caller at a time. Only the destructor blocks: it waits until gRPC has ended
+//                the canceled stream, for which gRPC needs no answer from the worker.
 #ifndef QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_
 #define QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_
 

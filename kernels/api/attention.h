@@ -2,9 +2,9 @@
 //
 // One function serves prefill, chunked prefill and decode. The last tokens of a sequence's context
 // are its new tokens in this step. Each new token attends to itself and to all tokens before it.
-// The result for a token depends on its own sequence alone, bit for bit: the context is cut into
-// chunks of kAttentionChunkTokens absolute positions, each chunk is reduced in a fixed order, and
-// the chunks are merged in order.
+// The result for a token depends on its own sequence alone, bit for bit: every context is cut at
+// the multiples of kAttentionChunkTokens, each chunk is reduced in a fixed order, and the chunks'
+// results are merged in order.
 //
 // Names in shapes: num_tokens, the new tokens of all sequences of the step; num_seqs, the
 // sequences; num_heads, the query heads; num_kv_heads, a divisor of num_heads. Query head h reads
@@ -35,7 +35,7 @@
 
 namespace quire {
 
-// Number of positions in a chunk. Another value would change bits of the results.
+// Context positions that attention reduces as one chunk. Another value would change result bits.
 inline constexpr int32_t kAttentionChunkTokens = 256;
 
 // PrepareAttention RMS-normalizes q and k per head if norm weights are given, rotates q and k (RoPE
@@ -69,19 +69,19 @@ struct PagedAttentionParams {
   int64_t q_row_stride = 0;  // elements from row to row
   void* out = nullptr;       // [num_tokens, num_heads * head_dim], contiguous
   float scale = 1.0F;        // factor of the scores, before softmax
-  // > 0: a token attends to itself and to the sliding_window - 1 tokens before it. 0: no window.
+  // > 0: a token attends to itself and to the sliding_window - 1 tokens before it. 0: no limit.
   int32_t sliding_window = 0;
   // [num_heads], or null. ALiBi adds slope * (key position - query position) to each score.
   const float* alibi_slopes = nullptr;
-  // [num_seqs + 1]: index of each sequence's first token, then num_tokens.
+  // [num_seqs + 1]: index of each sequence's first token; the last element is num_tokens.
   const int32_t* query_start = nullptr;
   const int32_t* seq_lens = nullptr;  // [num_seqs], tokens of the context, new ones included
   // [num_seqs, max_blocks_per_seq], padded with kNullBlockId.
   const BlockId* block_tables = nullptr;
   int32_t max_blocks_per_seq = 0;  // blocks of the longest context
-  // [num_seqs], or null. If set, block_tables is not read: cache.windows (window_memory.h) is an
-  // array of places, one block each. Callers have mapped the blocks of sequence s, in order, into
-  // the places from first_places[s] on.
+  // [num_seqs], or null. If set, block_tables is not read. REQUIRES: block i of sequence s is
+  // mapped into place first_places[s] + i of cache.windows, unless it is the null block. A place is
+  // an address range as long as a block (window_memory.h).
   const int64_t* first_places = nullptr;
   KvCacheView cache;
   float k_scale = 1.0F;  // factor of stored keys (PrepareAttentionParams)

@@ -2,10 +2,10 @@
 // operations in the same order with the same shapes; a rank without a group never calls them.
 //
 // AllReduce adds in one order: rank 0 + rank 1, 2 + 3, ..., then pairs of these sums. Before that,
-// each rank has added its segments of a row-parallel sum in the same manner (kTreeSegments). So
+// each rank has added the segments of its own part of a sum, also in pairs (kTreeSegments). So
 // groups of 1, 2, 4 and 8 ranks compute one and the same binary tree of additions.
 //
-// When the group breaks, results are undefined. Communicator::status tells whether the group broke.
+// If the group breaks, results are undefined. Communicator::status tells whether the group broke.
 //
 // Thread safety: value types; they own nothing.
 // Source:        Thakur, Rabenseifner and Gropp 2005 (recursive doubling).
@@ -32,7 +32,7 @@ struct AllReduceParams {
   Merge merge = Merge::kSum;
   DType dtype = DType::kF32;  // kF32 or the activations' type
   void* data = nullptr;       // [num_rows, width]; in: this rank's rows, out: merged rows
-  // [width], added to the sum, or null. Callers pass null unless KernelBackend::adds_bias_to_sums.
+  // [width], added to the sum, or null. REQUIRES: null if adds_bias_to_sums() returns false.
   const float* bias = nullptr;
 };
 

@@ -51,7 +51,7 @@ struct LinearSource {
   const RowReader* reader = nullptr;
 };
 
-// Weights in the backend's own order. Made by KernelBackend::PackLinear.
+// Weights in the order that the backend's kernels read. Made by KernelBackend::PackLinear.
 class PackedLinear {
  public:
   virtual ~PackedLinear() = default;
@@ -74,14 +74,14 @@ struct EmbeddingParams {
   int64_t num_tokens = 0;
   const TokenId* token_ids = nullptr;  // [num_tokens]
   MatrixView table = {};               // [rows, width]
-  // If `table` has no data, its rows are read from this packed matrix. Otherwise ignored. REQUIRES:
-  // `table` has data if KernelBackend::packs_while_reading returns false.
+  // If `table` has no data, its rows are read from this packed matrix, else this is ignored.
+  // REQUIRES: `table` has data if KernelBackend::packs_while_reading returns false.
   const PackedLinear* packed_table = nullptr;
   // The token of the table's first row. In a group each rank has the rows of some tokens only, and
   // writes zeros for the other tokens.
   TokenId first_token = 0;
   // Learned positions (OPT). The row with index positions[i] + position_offset of this table is
-  // added to the row of token i. Null data: the model has no such table.
+  // added to the row of token i. If position_table.data is null, the model has no such table.
   MatrixView position_table = {};
   const int32_t* positions = nullptr;  // [num_tokens]
   int32_t position_offset = 0;
@@ -101,7 +101,7 @@ struct NormParams {
   const float* bias = nullptr;    // [width], kLayerNorm only; null: none
   float eps = 1e-5F;
   void* out = nullptr;       // [num_tokens, width], activations
-  float* out_f32 = nullptr;  // [num_tokens, width], `out` in fp32, or null
+  float* out_f32 = nullptr;  // [num_tokens, width], the result in fp32 too; null: not wanted
 };
 
 // If gated, out[i] = act(in[i]) * in[i + width], and a row of `in` has 2 * width columns (gate,
@@ -111,7 +111,7 @@ struct ActivationParams {
   bool gated = true;
   int64_t num_tokens = 0;
   int64_t width = 0;
-  const void* in = nullptr;  // activations
+  const void* in = nullptr;  // [num_tokens, gated ? 2 * width : width], activations
   void* out = nullptr;       // [num_tokens, width], activations
 };
 
@@ -121,10 +121,10 @@ struct MlpParams {
   ActivationKind activation = ActivationKind::kSilu;
   bool gated = true;
   int64_t num_tokens = 0;
-  int64_t width = 0;                 // columns of activated
+  int64_t width = 0;                 // columns of `activated`
   const void* x = nullptr;           // as LinearParams::x of the first product
   const PackedLinear* in = nullptr;  // if gated: rows of gate, then of up
-  void* between = nullptr;           // scratch, [num_tokens, out_features of in], activations
+  void* between = nullptr;           // scratch, [num_tokens, in->out_features()], activations
   void* activated = nullptr;         // scratch, [num_tokens, width], activations
   const PackedLinear* out = nullptr;
   void* y = nullptr;  // as LinearParams::y of the second product

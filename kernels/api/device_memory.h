@@ -1,5 +1,5 @@
 // DeviceMemory is one allocation in the memory where a backend computes: main memory for the CPU, a
-// GPU's memory for a GPU. KernelBackend::Allocate makes it; its destructor frees the memory.
+// GPU's memory for a GPU. KernelBackend::Allocate makes it; ~DeviceMemory frees the memory.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    data() is at least 64-byte aligned, and does not change.

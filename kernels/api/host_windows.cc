@@ -148,8 +148,8 @@ int64_t MaxMappings() {
   return limit > 0 ? limit : kLinuxDefaultMappings;
 }
 
-// At worst each mapped place takes two mappings: one for the place, one for the unmapped places
-// behind it.
+// At worst each place (room for one block) with a mapped block takes two of the process's mappings:
+// one for the place, one for the unmapped places behind it.
 int64_t MaxMappedHostPlaces() { return (MaxMappings() - kReservedMappings) / 2; }
 
 absl::StatusOr<std::unique_ptr<WindowMemory>> MakeHostWindows(const WindowShape& shape) {

@@ -28,8 +28,8 @@ int64_t HostPageBytes();
 // Returns how many mappings Linux allows a process. If the limit cannot be read, returns Linux's
 // default.
 int64_t MaxMappings();
-// Returns how many places of windows (window_memory.h) can have a mapped block at the same time.
-// More mapped places would leave too few mappings for the rest of the process.
+// Returns how many places (block-sized parts of windows, window_memory.h) can have a mapped block
+// at the same time. More would leave too few mappings for the rest of the process.
 int64_t MaxMappedHostPlaces();
 
 }  // namespace quire

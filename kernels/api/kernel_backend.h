@@ -75,7 +75,7 @@ class KernelBackend {
   // an assumption for backends without a measurement, such as GPUs. Any thread.
   virtual int32_t full_step_tokens() const { return 256; }
 
-  // Returns nullopt if the backend computes in main memory.
+  // Returns the sizes of the device's memory, or nullopt if the backend computes in main memory.
   virtual std::optional<DeviceSpace> space() const = 0;
 
   // Returns zeroed memory. Errors: kResourceExhausted, reason MEMORY.
@@ -106,8 +106,8 @@ class KernelBackend {
   // and Embed can read their rows: a matrix that is also the token table is kept only once.
   virtual bool packs_while_reading() const { return false; }
 
-  // Returns the bytes of main memory that PackLinear needs for a source, without reading its data.
-  // By default, returns the size of the source's parts, as when weights are packed on a device.
+  // Returns how many bytes the packed matrix of a source takes, without its bias. Does not read the
+  // weights. The default, the size of the source's parts, is an estimate.
   virtual int64_t PackedBytes(const LinearSource& source) const {
     int64_t bytes = 0;
     for (const MatrixView& part : source.parts) {
@@ -116,19 +116,19 @@ class KernelBackend {
     return bytes;
   }
 
-  // Copies weights into the backend's own order. Errors: kInvalidArgument if the parts disagree
-  // on their columns or the segments do not divide the columns; kResourceExhausted; errors of the
-  // reader.
+  // Copies weights into the order that the backend's kernels read. Errors: kInvalidArgument, as
+  // CheckLinearSource; kResourceExhausted if memory is lacking; those of the reader
+  // (LinearSource::reader).
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
 
-  // Takes the next step's inputs from host arrays and returns arrays that operations can read,
-  // valid until the next call. The result may have additional rows of padding: tokens with slot -1,
-  // sequences with length 0. Padding affects no other row.
+  // Takes the next step's inputs from host arrays and returns arrays that operations can read. The
+  // arrays are valid until the next BeginStep. They may have additional rows of padding: tokens
+  // with slot -1, sequences with length 0. Padding affects no other row.
   virtual StepInputs BeginStep(const StepInputs& host) = 0;
   // Runs the operations that the function calls, on the inputs of the last BeginStep. A backend may
   // record the operations and, for another step of the same shape, replay the record without
-  // calling the function. So the operations' arguments must depend only on the inputs' shape and on
-  // memory that does not move.
+  // calling the function. REQUIRES: the operations' arguments depend only on the inputs' shape and
+  // on addresses that stay the same.
   virtual void RunStep(const std::function<void()>& operations) = 0;
 
   // Waits until all operations are done. Asynchronous backends override it.

@@ -4,10 +4,10 @@
 // holds K and V of block_size_tokens tokens, for all layers and this rank's heads. A block is
 // contiguous, so that copying or swapping it is one copy. The order inside the last bracket is a
 // backend's choice.
-// On a CPU:
+// On a CPU (slot: index of a token in its block):
 //   values are token-major,    V[slot][dim]: a weighted sum of rows runs over contiguous dims;
-//   keys   are dim-major,      K[dim][slot]: one vector operation per dim multiplies a query by the
-//                              keys of 16 slots.
+//   keys   are dim-major,      K[dim][slot]: for each dim, one vector operation multiplies a number
+//                              of the query by the numbers of 16 keys.
 // Kernels use only the base pointer and the strides.
 //
 // With 8-bit keys and values, scales follow the values of each (block, layer, kv_head): for each
@@ -51,10 +51,10 @@ struct KvCacheLayout {
   int64_t key_slot_stride = 0;
   int64_t key_dim_stride = 0;
   int64_t value_slot_stride = 0;  // the dims of one value are always contiguous
-  // Distance from the keys of a head to the scales of its keys, in bytes: only dtypes of one byte
-  // have scales. 0: no scales.
+  // Distance from the keys of a head to the scales of these keys, in bytes. An element has one byte
+  // here, because only 8-bit dtypes have scales. 0: no scales.
   int64_t key_scale_offset = 0;
-  int64_t value_scale_offset = 0;  // from the keys to the scales of the values
+  int64_t value_scale_offset = 0;  // from the keys of a head to the scales of its values
 
   // First key element of (block, layer, kv_head).
   constexpr int64_t KeyOffset(BlockId block, int32_t layer, int32_t kv_head) const {

@@ -35,10 +35,10 @@ float MaxOfBlock(const float* values, int64_t count) {
 int64_t RowGather::NumSent(const GatherParams& params, int64_t row) {
   const int64_t wanted =
       params.num_candidates.empty() ? 0 : params.num_candidates[static_cast<size_t>(row)];
-  // A rank sends candidates (8 bytes each) or its whole part of the row (4 bytes a value). If more
-  // candidates are wanted than a quarter of the narrowest part has values, candidates save less
-  // than half of the bytes, so ranks send their whole parts. The rule uses only numbers that all
-  // ranks share, because all ranks must decide alike.
+  // A rank sends candidates (8 bytes each) or its whole part of the row (4 bytes a value). It sends
+  // candidates only if they take at most half of the bytes of the narrowest part. The widths of all
+  // parts and the wanted number are the same on all ranks, so all ranks decide alike. Else rank 0
+  // would misread the parts that it receives.
   const int64_t narrowest = *std::min_element(params.widths.begin(), params.widths.end());
   return wanted * 4 <= narrowest ? wanted : 0;
 }
@@ -132,7 +132,7 @@ void RowGather::CollectGreatest(const float* part, int64_t width, int64_t count)
 
 void RowGather::Unpack(const GatherParams& params) {
   float* whole = params.whole;
-  int64_t num_candidates = 0;  // candidates that a rank sent for earlier rows
+  int64_t num_candidates = 0;  // candidates that each rank sent for earlier rows
   int64_t num_whole_rows = 0;  // earlier rows that were sent whole
   for (int64_t row = 0; row < params.num_rows; ++row) {
     const int64_t count = NumSent(params, row);

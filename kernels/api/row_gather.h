@@ -3,9 +3,9 @@
 // rank sends only the n greatest values of its part, the candidates.
 //
 // Thread safety: as Communicator.
-// Cost:          a whole row: one transfer and two copies of its bytes. Candidates: two passes over
-//                the part, 8 bytes sent for each candidate, and one row that rank 0 fills.
-//                Allocates only if rows need more room than in all earlier calls.
+// Cost:          if whole parts are sent: one transfer and two copies of their bytes. If candidates
+//                are: two passes over a part, 8 bytes sent per candidate, and one row that rank 0
+//                fills. Allocates only if rows need more room than in all earlier calls.
 #ifndef QUIRE_KERNELS_API_ROW_GATHER_H_
 #define QUIRE_KERNELS_API_ROW_GATHER_H_
 
@@ -41,7 +41,7 @@ class RowGather {
   std::vector<float> packed_;    // this rank's rows as they are sent
   std::vector<float> gathered_;  // packed_ of all ranks, on rank 0
   std::vector<int64_t> sizes_;   // floats that each rank sends
-  std::vector<float> maxima_;    // greatest of each 64 values of the part; NaN: one is not finite
+  std::vector<float> maxima_;    // maximum of each 64 values of the part; NaN if one is not finite
   std::vector<float> sorted_;    // maxima_, partly sorted
   std::vector<Candidate> found_;
 };

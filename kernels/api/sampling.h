@@ -8,8 +8,8 @@
 //
 // The draw: Philox4x32-10 with key = seed and counter = (0, i, 0, 0), where i is the index of the
 // token in the output. The first of the four resulting words, times 2^-32, is u, uniform in [0, 1).
-// The token is the first kept token, in ascending id order, at which the running sum of
-// probabilities exceeds u * total.
+// The kept tokens' probabilities are added in ascending id order. The sampled token is the first at
+// which this running sum exceeds u times the sum over all kept tokens.
 //
 // The result for a row of logits depends on the row and its SamplingRow alone, bit for bit.
 // Thread safety: value types; they own nothing.
@@ -55,7 +55,7 @@ struct SampleParams {
   int64_t row_stride = 0;             // elements between rows of logits
   float* logits = nullptr;            // [num_rows, vocab_size]; overwritten
   const SamplingRow* rows = nullptr;  // [num_rows], on the host
-  TokenId* token_ids = nullptr;       // [num_rows] out
+  TokenId* token_ids = nullptr;       // out, [num_rows]
   // Out, [num_rows]: the sampled token's log-probability; unspecified if the row wants none
   // (num_logprobs < 0).
   float* logprobs = nullptr;

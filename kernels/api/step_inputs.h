@@ -24,12 +24,12 @@ struct StepInputs {
   const TokenId* token_ids = nullptr;     // [num_tokens]
   const int32_t* positions = nullptr;     // [num_tokens]
   const int64_t* slot_mapping = nullptr;  // [num_tokens], block_id * block_size_tokens + offset
-  // [num_seqs + 1]: index of each sequence's first token, then num_tokens.
+  // [num_seqs + 1]: index of each sequence's first token; the last element is num_tokens.
   const int32_t* query_start = nullptr;
   const int32_t* seq_lens = nullptr;  // [num_seqs], tokens of the context, this step's included
   // [num_seqs, max_blocks_per_seq], padded with kNullBlockId.
   const BlockId* block_tables = nullptr;
-  // [num_seqs], or null: as PagedAttentionParams::first_places.
+  // [num_seqs], or null if attention reads block_tables. See PagedAttentionParams::first_places.
   const int64_t* first_places = nullptr;
   const int32_t* logits_rows = nullptr;  // [num_logits], tokens whose logits are wanted
 };

@@ -12,8 +12,8 @@
 //                (KernelBackend::WaitForOperations). The executor thread calls all other functions.
 // Cost:          Map and Unmap are system calls of some microseconds, so map adjacent blocks in one
 //                call.
-// Source:        vAttention, Prabhu et al. 2024, section 5 (virtual tensors, pages on demand), with
-//                aliases, which vAttention lacks.
+// Source:        vAttention, Prabhu et al. 2024, section 5 (virtual tensors, pages on demand). Here
+//                a block can also be mapped several times, which vAttention lacks.
 #ifndef QUIRE_KERNELS_API_WINDOW_MEMORY_H_
 #define QUIRE_KERNELS_API_WINDOW_MEMORY_H_
 

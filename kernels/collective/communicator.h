@@ -1,6 +1,6 @@
-// Communicator runs one rank's side of a group's collective operations, over main memory. The ranks
-// form a hypercube: each rank is linked to the log2(size) ranks whose numbers differ from its own
-// in one bit, through shared memory or a socket (PeerLink).
+// Communicator runs one rank's side of the collective operations of a group of ranks, over main
+// memory. The ranks form a hypercube: each rank is linked, through shared memory or a socket
+// (PeerLink), to the log2(size) ranks whose numbers differ from its own in one bit.
 //
 // A broken link breaks the group. All other links are aborted too, so that every rank learns of
 // the break soon (see PeerLink) and no rank waits forever. The operation under way leaves its data
@@ -32,8 +32,8 @@ namespace quire {
 
 class Communicator {
  public:
-  // links[k] connects this rank to rank (`rank` XOR 2^k). If `waits_for_rank` is given, the
-  // operations store in it the rank for which they wait, or -1. REQUIRES: 0 <= rank <
+  // links[k] connects this rank to rank (`rank` XOR 2^k). If `waits_for_rank` is given, operations
+  // store in it the rank for which they wait, and -1 after the wait. REQUIRES: 0 <= rank <
   // 2^links.size().
   Communicator(int32_t rank,
                std::vector<PeerLink> links,
@@ -42,8 +42,8 @@ class Communicator {
   int32_t rank() const { return rank_; }
   int32_t size() const { return int32_t{1} << links_.size(); }
 
-  // Replaces `data` on each rank by the sum of all ranks' `data`. The order is rank 0 + rank 1,
-  // 2 + 3, ..., then pairs of these sums.
+  // Replaces `data` on each rank by the sum of all ranks' `data`. The order of additions is fixed:
+  // rank 0 + rank 1, rank 2 + rank 3, ..., then pairs of these sums.
   void AllReduce(std::span<float> data);
   // Replaces `data` on each rank by the bitwise OR of all ranks' `data`.
   void AllReduceBits(std::span<uint32_t> data);
@@ -54,30 +54,30 @@ class Communicator {
   void Broadcast(std::span<std::byte> data);
 
   void Abort();
-  // Breaks the group, as Abort. status then returns `reason`, unless the group was broken before.
+  // Does what Abort does. status() then returns `reason`, unless the group was broken before.
   void Break(const absl::Status& reason);
 
   // Breaks the group if a link has ended. Returns whether the group is still unbroken. A caller
   // that waits for ranks in NCCL must poll this function, else the caller would not notice a lost
   // rank.
   bool CheckLinks();
-  // Marks the start or end of a wait in NCCL, which does not tell which rank is late. During the
-  // wait `*waits_for_rank` is the next rank, (rank + 1) % size. A reader that follows these numbers
-  // from rank to rank ends at a rank that does not wait: a late rank.
+  // Marks the start (true) or end of a wait in NCCL, which does not tell which rank is late. During
+  // the wait `*waits_for_rank` is the next rank, (rank + 1) % size. A reader that follows these
+  // numbers from rank to rank arrives at a rank that does not wait: a late rank.
   void SetWaiting(bool waits);
 
-  // Time spent in operations so far, waiting included. Call it only on the thread that runs the
-  // operations.
+  // Returns the time spent in operations so far, waiting included. Call busy_nanos only on the
+  // thread that runs the operations.
   int64_t busy_nanos() const { return busy_nanos_; }
 
-  // Returns OK until the group is broken, then kUnavailable, reason GROUP_BROKEN. After a failed
-  // link the message is "rank N: cause", where N is the first neighbor whose link failed.
+  // Returns OK until the group is broken, then kUnavailable, reason GROUP_BROKEN. If a failed link
+  // broke the group, the message is "rank N: cause", where rank N is at the link's other end.
   absl::Status status() const;
 
  private:
   int32_t Partner(size_t k) const { return rank_ ^ (int32_t{1} << k); }
-  // `fn` merges an element of this rank with the partner's. The first argument of `fn` is the
-  // element of the lower rank.
+  // `fn` merges an element of this rank with the partner's element of the same index. The first
+  // argument of `fn` is the element of the lower rank.
   template <typename T, typename Fn>
   void MergeWithAll(std::span<T> data, const Fn& fn);
   // Exchange and Run return false if the group is broken.

@@ -15,11 +15,11 @@
 
 namespace quire {
 
-// As send(2) without waiting. Passes `fd` with the first byte, unless `fd` is -1.
+// Sends as send(2) does, but never waits. Passes `fd` with the first byte, unless `fd` is -1.
 ssize_t SendWithFd(int socket, std::span<const std::byte> bytes, int fd);
 
-// As recv(2) without waiting. A received file replaces the file in `*fd`. If several files come
-// with the bytes, the first one is kept and the others are closed.
+// Receives as recv(2) does, but never waits. A received file replaces the file in `*fd`. If several
+// files come with the bytes, the first one is kept and the others are closed.
 ssize_t ReceiveWithFd(int socket, std::span<std::byte> bytes, FileDescriptor* fd);
 
 }  // namespace quire

@@ -15,7 +15,7 @@
 namespace quire {
 namespace {
 
-// Bytes of a piece. Small, so that the other end reads one piece while this end writes the next.
+// Bytes of a message's piece. Pieces are small, so that one end reads while the other one writes.
 constexpr size_t kPieceBytes = size_t{16} << 10;
 
 constexpr const char* kClosed = "the other end has closed";
@@ -26,7 +26,7 @@ absl::Status Broken(const char* what) {
   return Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", what);
 }
 
-// Returns the bytes that send or recv moved, perhaps 0, or nullopt if the connection has ended.
+// Returns how many bytes send or recv moved, perhaps 0, or nullopt if the connection has ended.
 std::optional<size_t> NumMoved(ssize_t result) {
   if (result < 0 && (errno == EAGAIN || errno == EINTR)) {
     return 0;

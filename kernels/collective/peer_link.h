@@ -9,11 +9,11 @@
 // Errors:        kUnavailable, reason GROUP_BROKEN, in each of these cases: the other end has
 //                closed or is dead; the connection is broken; received bytes were altered on the
 //                way; the shared memory holds an impossible counter; Abort was called. The link
-//                stays broken. If either end calls Abort, a waiting caller gets the error at once;
-//                if the other process dies, within 3 ms.
-// Cost:          shared memory: a copy at the sender; at the receiver another copy, or none in
-//                Merge; no system call unless an end sleeps. A socket: two copies, and at least two
-//                system calls. Encryption needs more copies and calls (TlsChannel).
+//                stays broken. A waiting caller gets the error at once if either end calls Abort,
+//                and within 3 ms if the other process dies.
+// Cost:          shared memory: one copy at the sender; one at the receiver, but none in Merge; no
+//                system call unless an end sleeps. A socket: two copies, and at least two system
+//                calls. Encryption needs more copies and calls (TlsChannel).
 #ifndef QUIRE_KERNELS_COLLECTIVE_PEER_LINK_H_
 #define QUIRE_KERNELS_COLLECTIVE_PEER_LINK_H_
 
@@ -34,8 +34,8 @@ namespace quire {
 
 class PeerLink {
  public:
-  // Takes a piece of the other end's message. The piece begins at byte `offset` of the message. The
-  // offset and, in shared memory, the address are multiples of kRingLineBytes.
+  // Takes a piece of the other end's message. The piece begins at byte `offset` of the message, a
+  // multiple of kRingLineBytes. In shared memory the piece's address is such a multiple too.
   using TakePiece = absl::FunctionRef<void(size_t offset, std::span<const std::byte> piece)>;
 
   // Takes ownership of a connected stream socket. `channel` is null if the ends share no memory,
@@ -44,14 +44,14 @@ class PeerLink {
                     std::unique_ptr<SharedChannel> channel = nullptr,
                     std::unique_ptr<TlsChannel> tls = nullptr);
 
-  // Sends all of `out` and fills `in`. Either may be empty.
+  // Sends all of `out` and fills `in` with bytes of the other end. Either may be empty.
   absl::Status Exchange(std::span<const std::byte> out, std::span<std::byte> in);
 
   // Sends `data` and receives the same number of bytes, piece by piece in order. `take` gets a
   // piece only after the same part of `data` was sent, so `take` may overwrite that part.
   absl::Status Merge(std::span<const std::byte> data, TakePiece take);
 
-  // Whether the other end has closed or is dead; does not wait.
+  // Returns whether the other end has closed or is dead. Does not wait.
   bool has_ended() const;
 
   // Fails the running call and all later ones, at both ends.
@@ -64,8 +64,8 @@ class PeerLink {
                               size_t in_bytes,
                               bool follows,
                               TakePiece take);
-  // Send and Receive do not wait. They return how many bytes moved, perhaps 0, or nullopt if the
-  // link has ended.
+  // Send and Receive do not wait. They return the number of bytes moved, perhaps 0, or nullopt if
+  // the link has ended.
   std::optional<size_t> Send(std::span<const std::byte> bytes);
   std::optional<size_t> Receive(std::span<std::byte> bytes);
   bool has_unsent() const { return tls_ != nullptr && tls_->has_unsent(); }

@@ -33,11 +33,11 @@ constexpr int kBacklog = 64;
 constexpr size_t kMaxStrangers = 64;
 constexpr int kTickMillis = 5;
 constexpr int64_t kRetryNanos = 20 * kNanosPerMilli;
-// Time after which a rank gives up an unanswered dial and dials again. Otherwise, after a network
-// cut, ranks would wait although the network is repaired: Linux before 6.5 repeats a dial only
-// after 1, 3 and 7 s.
+// Time after which a rank gives up an unanswered dial and dials again. Without this limit, ranks
+// would still wait after the network is repaired: Linux before 6.5 repeats a dial only after 1, 3
+// and 7 s.
 constexpr int64_t kDialNanos = 500 * kNanosPerMilli;
-// The two answers of the higher rank to a hello. They tell where data will go.
+// The two answers of the higher rank to a hello, the dialing rank's first message.
 constexpr char kWelcome = 'w';        // data goes through the socket
 constexpr char kWelcomeShared = 'm';  // data goes through the memory that came with the hello
 
@@ -47,7 +47,7 @@ absl::Status CannotListen(const std::string& where) {
                "ranks: cannot listen on " + where + ": " + std::generic_category().message(errno));
 }
 
-// Returns the number of ranks on this host, which are the ranks with a Unix socket.
+// Returns the number of ranks that listen on a Unix socket. All of them are on this host.
 int32_t NumOnThisHost(const std::vector<std::string>& rendezvous) {
   return static_cast<int32_t>(
       std::count_if(rendezvous.begin(), rendezvous.end(), [](const std::string& text) {
@@ -148,7 +148,7 @@ class PeerListener::Gathering {
  private:
   struct Neighbour {
     int32_t rank = 0;
-    std::vector<RankAddress> addresses;  // dialed in turn; empty for a lower rank, since it dials
+    std::vector<RankAddress> addresses;  // dialed in turn; empty if the neighbor dials this rank
     size_t num_dials = 0;
     RankConnection way;
     std::unique_ptr<SharedChannel> channel;  // null: all data goes through the socket
@@ -274,7 +274,7 @@ class PeerListener::Gathering {
   }
 
   // Accepts at most kMaxStrangers connections a call. Otherwise a crowd of connections could
-  // replace every stranger before Recognise reads from it.
+  // replace every stranger, new ones too, before Recognise reads from it.
   void AcceptStrangers() {
     for (size_t i = 0; i < kMaxStrangers; ++i) {
       RankConnection way = {.socket = FileDescriptor(::accept4(
@@ -315,8 +315,8 @@ class PeerListener::Gathering {
     return identities;
   }
 
-  // If the stranger's hello is that of a neighbor, gives the connection to the neighbor. Closes a
-  // stranger with a wrong hello. Does nothing while the hello is incomplete.
+  // If the stranger's hello is that of a neighbor, makes its connection the neighbor's. Closes the
+  // connection if the hello is wrong. Does nothing while the hello is incomplete.
   void Recognise(Stranger& stranger) {
     std::optional<bool> read = stranger.way.ShakeHands();
     if (read.value_or(false)) {
@@ -337,8 +337,8 @@ class PeerListener::Gathering {
     stranger.way.Close();
   }
 
-  // Gives the stranger's connection to the neighbor. Replaces the neighbor's earlier connection if
-  // the rank has dialed again.
+  // Makes the stranger's connection the neighbor's. Replaces the neighbor's earlier connection if
+  // the neighbor has dialed again. Returns false if the answer to the hello cannot be sent.
   bool Welcome(Stranger& stranger, Neighbour& neighbour) const {
     std::unique_ptr<SharedChannel> channel;
     if (stranger.memory.is_open()) {

@@ -1,9 +1,9 @@
 // PeerListener connects the ranks of a group. In each pair the lower rank dials and the higher rank
 // accepts. Both ranks have a secret, which the scheduler gave only to ranks of the group. Each
-// epoch (one membership of the group) has a new secret. A connection whose dialing end does not
-// prove that it has the secret is closed. Over TCP the secret is the key of the encryption and is
-// never sent (TlsChannel). On a Unix socket, in a folder of one user, the dialing rank sends the
-// secret, together with the memory that both ranks then share.
+// epoch (one membership of the group) has a new secret. The higher rank closes a connection if the
+// dialing end does not prove that it has the secret. Over TCP the secret is the key of the
+// encryption and is never sent (TlsChannel). On a Unix socket, in a folder of one user, the dialing
+// rank sends the secret, together with the memory that both ranks then share.
 //
 // A neighbor is a rank to which this rank connects. A stranger is an accepted connection that has
 // not yet proved to be a neighbor's. At most 64 strangers are served at a time. A further stranger
@@ -13,7 +13,8 @@
 // Thread safety: one caller at a time (the executor thread), except for rendezvous, waits_for_rank,
 //                Abort and num_aborts.
 // Errors:        kInvalidArgument, reason RENDEZVOUS, for a malformed membership; kUnavailable,
-//                reason LISTEN; kUnavailable, reason GROUP_BROKEN, message "rank N: cause".
+//                reason LISTEN, if AtPath or AtHost cannot listen; kUnavailable, reason
+//                GROUP_BROKEN, message "rank N: cause", if Connect is aborted or takes too long.
 #ifndef QUIRE_KERNELS_COLLECTIVE_PEER_LISTENER_H_
 #define QUIRE_KERNELS_COLLECTIVE_PEER_LISTENER_H_
 
@@ -35,7 +36,7 @@
 
 namespace quire {
 
-// A rank's membership in a group, for one epoch.
+// A rank's membership in a group. When the group forms anew, it gets a new epoch and secret.
 struct GroupMembership {
   int32_t rank = 0;
   uint64_t scheduler_incarnation = 0;
@@ -50,8 +51,8 @@ class PeerListener {
  public:
   // Listens on a Unix socket. Replaces a file at the path unless a process listens there; the
   // destructor removes the file. `num_sharers`: how many ranks share the CPUs that this process may
-  // use. A waiting rank spins before it sleeps only if these CPUs are enough: at least num_sharers,
-  // and at least one for each rank of the group with a Unix socket.
+  // use. A waiting rank spins before it sleeps only if the process may use at least num_sharers
+  // CPUs, and at least one CPU for each rank of the group with a Unix socket.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path,
                                                               int32_t num_sharers);
   // Listens on TCP at an address of this machine, such as "10.0.0.3" or "::1". Port 0 takes any
@@ -66,7 +67,7 @@ class PeerListener {
   // The address that other ranks dial: "unix:/path" or "tcp:host:port".
   const std::string& rendezvous() const { return rendezvous_; }
 
-  // Connects to the neighbors of the rank, which must call Connect at about the same time. Returns
+  // Connects this rank to its neighbors, which must call Connect at about the same time. Returns
   // when all neighbors are connected, after `timeout_ns`, or on Abort. `num_aborts`: the value of
   // num_aborts() when the caller decided to connect. An Abort after that moment ends the call, even
   // if Abort was called before Connect.
@@ -78,11 +79,11 @@ class PeerListener {
     return Connect(group, timeout_ns, num_aborts());
   }
 
-  // Returns the rank for which Connect, or an operation of its Communicator, waits; -1: none. Any
-  // thread.
+  // Returns the rank for which Connect, or an operation of the resulting Communicator, waits; -1:
+  // none. Safe from any thread.
   int32_t waits_for_rank() const { return waits_for_rank_->load(std::memory_order_relaxed); }
 
-  // Ends a Connect that is under way. Any thread.
+  // Ends a call of Connect that is under way. Safe from any thread.
   void Abort() { num_aborts_.fetch_add(1); }
   uint64_t num_aborts() const { return num_aborts_.load(); }
 

@@ -1,5 +1,6 @@
 // RankConnection is a connection between two ranks before it becomes a PeerLink. Over TCP the ranks
-// first do a TLS handshake. Then one rank sends its hello (PeerListener). No function waits.
+// first do a TLS handshake. Then the rank that dialed sends a hello, its first message
+// (PeerListener). No function waits.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_KERNELS_COLLECTIVE_RANK_CONNECTION_H_
@@ -25,16 +26,16 @@ struct RankConnection {
   // true.
   std::optional<bool> ShakeHands() const;
 
-  // Reads the rest of `expected`, of which *num_read bytes were read before. Stores a file that
-  // comes with the bytes in *memory (fd_passing.h). Returns true when all bytes are read, false if
-  // the connection has ended, nullopt while bytes are missing. REQUIRES, also for SendAll: the
-  // handshake is done.
+  // Fills the rest of `expected`. Earlier calls have filled its first *num_read bytes. If a file
+  // comes with the bytes, stores it in *memory (fd_passing.h). Returns true when all bytes are
+  // read, false if the connection has ended, nullopt while bytes are missing. REQUIRES, also for
+  // SendAll: the handshake is done.
   std::optional<bool> ReadRest(std::span<std::byte> expected,
                                size_t* num_read,
                                FileDescriptor* memory) const;
-  // Without TLS, passes `memory`, if it is open, with the bytes. Returns false if the connection is
-  // broken or the socket's buffer has too little room. A short message fits into the empty buffer
-  // of a new socket.
+  // Sends all bytes. Without TLS, also passes `memory` if it is open. Returns false if the
+  // connection is broken or the socket's buffer has too little room. A short message always fits
+  // into the empty buffer of a new socket.
   bool SendAll(std::span<const std::byte> bytes, const FileDescriptor& memory = {}) const;
 
  private:

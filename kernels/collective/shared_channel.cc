@@ -19,14 +19,14 @@
 namespace quire {
 namespace {
 
-// Upper bound on a spin. If each rank has a core, ranks seldom wait longer for each other. Most
-// waits are shorter than the time to go to sleep and wake up.
+// Upper bound on a spin, a wait without sleep. If each rank has a core, few waits for another rank
+// are longer. Most waits are shorter than the time to go to sleep and wake up.
 constexpr int64_t kSpinNanos = kNanosPerMilli;
-// Upper bound on successive waits without a spin. A spin in vain suggests that the other rank needs
-// this core. So after the first spin in vain, the next wait sleeps without a spin. After the second
-// one, the next 2 waits do so, then 4, 8, ...
+// Upper bound on successive waits that sleep at once. A spin in vain suggests that the other rank
+// needs this core. So after the first spin in vain, the next wait sleeps without a spin. After the
+// second spin in vain, the next 2 waits do so, then 4, 8, ...
 constexpr int32_t kMaxSleepsAfterSpin = 64;
-// Upper bound on a sleep, after which the caller looks whether the other process lives.
+// Upper bound on a sleep. After it the caller checks whether the other process lives.
 constexpr int64_t kLookNanos = 2 * kNanosPerMilli;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -119,7 +119,7 @@ SharedChannel::Waited SharedChannel::Wait(bool wants_data, bool wants_room) {
   }
   // All loads and stores of sleeps_for and of the rings' counters have one total order (seq_cst).
   // So either this side sees the other side's latest change, or the other side sees that this side
-  // sleeps, and wakes it.
+  // sleeps, and wakes this side.
   std::atomic<uint32_t>& word = memory_->sides[self_].sleeps_for;
   const uint32_t reasons = (wants_data ? kData : 0) | (wants_room ? kRoom : 0);
   word.store(reasons);
@@ -164,7 +164,8 @@ bool SharedChannel::is_closed_by_other() const {
   return memory_->sides[1 - self_].is_closed.load() != 0;
 }
 
-// An impossible counter also ends the wait, so that the caller reports it.
+// Returns whether Wait must end. A counter with an impossible value also ends Wait, so that the
+// caller reports it.
 bool SharedChannel::IsThere(bool wants_data, bool wants_room) const {
   return (wants_data && in_.Available() != size_t{0}) || (wants_room && out_.Room() != size_t{0}) ||
          is_closed() || is_closed_by_other();

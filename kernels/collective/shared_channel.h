@@ -4,10 +4,10 @@
 // The memory is an unnamed file. One side creates it with its size sealed; the other side gets it
 // over the socket (fd_passing.h) and maps it only with that size and seal. So neither side can
 // truncate the mapping of the other side. The memory does not show that a side has died. So the
-// caller must check the socket, at least each time Wait returns kNothing.
+// caller must check the socket between the ranks, at least each time Wait returns kNothing.
 //
 // Thread safety: one caller at a time; Close, is_closed and is_closed_by_other from any thread.
-// Cost:          two rings of kSharedRingBytes, allocated from the start. Send and Release make no
+// Cost:          two rings of kSharedRingBytes, allocated at creation. Send and Release make no
 //                system call unless the other side sleeps. Wait spins for 1 ms at most.
 // Source:        Franke, Russell and Kirkwood 2002 (futex); memfd_create(2).
 #ifndef QUIRE_KERNELS_COLLECTIVE_SHARED_CHANNEL_H_
@@ -41,14 +41,14 @@ class SharedChannel {
   SharedChannel(const SharedChannel&) = delete;
   SharedChannel& operator=(const SharedChannel&) = delete;
 
-  // Send is RingWriter::Write, and Peek and Release are those of RingReader. Send wakes the other
-  // side if it waits for data, and Release if it waits for room.
+  // Send calls RingWriter::Write; Peek and Release call those of RingReader. Send also wakes the
+  // other side if that side waits for data, and Release wakes it if it waits for room.
   std::optional<size_t> Send(std::span<const std::byte> bytes);
   std::optional<std::span<const std::byte>> Peek(size_t max_bytes) const;
   void Release(size_t num_bytes);
 
-  // Waits until the wanted data or room is there, or a side has closed. Returns kNothing if none of
-  // this happens within 2 ms of sleep. REQUIRES: data or room is wanted.
+  // Waits until the wanted data or room is there, or a side has closed. Returns kNothing if this
+  // does not happen within 2 ms of sleep. REQUIRES: wants_data || wants_room.
   Waited Wait(bool wants_data, bool wants_room);
 
   // Closes this side for good and wakes both sides.
@@ -68,7 +68,7 @@ class SharedChannel {
   const size_t self_;
   const bool spins_;
   int32_t num_waits_without_spin_ = 0;  // how many of the next waits do not spin
-  // New value of num_waits_without_spin_ after the next spin in vain.
+  // The value that num_waits_without_spin_ gets after the next spin in vain.
   int32_t num_sleeps_after_spin_ = 1;
   RingWriter out_;
   RingReader in_;

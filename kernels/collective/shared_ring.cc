@@ -16,7 +16,7 @@ std::optional<size_t> Distance(uint64_t behind, uint64_t ahead, size_t ring_byte
                                                                  : std::optional<size_t>(distance);
 }
 
-// Returns the number of bytes from the ring's byte at counter `place` to the end of the ring.
+// Returns the number of bytes from the byte with the number `place` (a counter) to the ring's end.
 size_t RunLength(uint64_t place, size_t ring_bytes) {
   return ring_bytes - (place & (ring_bytes - 1));
 }
@@ -25,7 +25,7 @@ size_t RunLength(uint64_t place, size_t ring_bytes) {
 
 std::optional<size_t> RingWriter::Room() const {
   // Loads and stores of counters are sequentially consistent, in one total order with the loads and
-  // stores of sleeps_for (SharedChannel::Wait). With acquire and release a wake-up could be lost.
+  // stores of sleeps_for (SharedChannel::Wait). In acquire-release order a wake-up could be lost.
   const auto used = Distance(counters_.num_read.load(), num_written_, ring_.size());
   return used.has_value() ? std::optional(ring_.size() - *used) : std::nullopt;
 }

@@ -1,8 +1,8 @@
 // RingWriter and RingReader are the two ends of a byte ring in memory that two processes share.
 //
 // The other process is not trusted: each end keeps its own position in private memory and reads
-// only the other end's counter. An end that reads an impossible counter reports it, and touches no
-// byte outside the ring.
+// only the other end's counter. If an end reads an impossible counter, it reports this to its
+// caller, and touches no byte outside the ring.
 //
 // Messages begin at multiples of kRingLineBytes, so that the numbers in a message are aligned.
 // Messages are written and read in pieces of whole lines of kRingLineBytes. Only the last line of a

@@ -34,7 +34,7 @@ struct TlsChannel::Callbacks {
     return *static_cast<TlsChannel*>(::SSL_get_ex_data(ssl, kChannelIndex));
   }
 
-  // Returns the secret as a session, which the library frees; null if memory is lacking.
+  // Returns a session with the secret as its key; null if memory is lacking. The library frees it.
   static SSL_SESSION* NewKey(SSL* ssl, const std::string& secret) {
     SSL_SESSION* key = ::SSL_SESSION_new();
     if (key == nullptr ||
@@ -48,7 +48,7 @@ struct TlsChannel::Callbacks {
     return key;
   }
 
-  // Called at the dialing end. A result of 0 ends the handshake, here and in FindIdentity.
+  // The library calls this function at the dialing end. A result of 0 ends the handshake.
   static int ShowIdentity(SSL* ssl,
                           const EVP_MD* /*hash*/,
                           const unsigned char** identity,
@@ -62,7 +62,7 @@ struct TlsChannel::Callbacks {
     return *key == nullptr ? 0 : 1;
   }
 
-  // Called at the accepting end.
+  // The library calls this function at the accepting end. A result of 0 ends the handshake.
   static int FindIdentity(SSL* ssl,
                           const unsigned char* identity,
                           size_t length,
@@ -76,7 +76,7 @@ struct TlsChannel::Callbacks {
     return *key == nullptr ? 0 : 1;
   }
 
-  // Refuses every certificate, because none proves that its holder has the secret.
+  // Refuses every certificate, because no certificate proves that the peer has the secret.
   static int RefuseCertificate(X509_STORE_CTX* /*certificate*/, void* /*data*/) { return 0; }
 
   static int Write(BIO* bio, const char* bytes, int size) {
@@ -222,9 +222,9 @@ TlsChannel::Progress TlsChannel::ShakeHands() {
   return Progress::kDone;
 }
 
-// At the accepting end, becomes true when this end has verified the PSK binder, a MAC with the
-// secret (RFC 8446, 4.2.11.2). At the dialing end, becomes true when the other end has chosen the
-// PSK: without the secret, the other end could not continue the handshake.
+// At the accepting end, the result becomes true when this end has verified the PSK binder, a MAC
+// with the secret (RFC 8446, 4.2.11.2). At the dialing end, it becomes true when the other end has
+// chosen the PSK: without the secret, the other end could not continue the handshake.
 bool TlsChannel::has_shown_secret() const { return ::SSL_session_reused(ssl_.get()) == 1; }
 
 std::optional<size_t> TlsChannel::Send(std::span<const std::byte> bytes) {

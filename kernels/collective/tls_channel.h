@@ -1,15 +1,15 @@
 // TlsChannel encrypts the bytes between two ranks over a network and proves to each end that the
 // other one has the secret. It uses TLS 1.3 with AES-128-GCM and only a pre-shared key (PSK). Each
-// connection has a fresh X25519 exchange, so that a secret that leaks later does not decrypt
-// recorded bytes. Certificates are refused; there are no tickets, no early data, no renegotiation.
+// connection has a fresh X25519 exchange. So if the secret leaks later, recorded bytes still cannot
+// be decrypted. Certificates are refused; there are no tickets, no early data, no renegotiation.
 //
 // The dialing end shows an identity in plain text. The identity names both ranks and the epoch. So
 // a rank is connected neither to itself nor to a rank of another epoch (RFC 9257, 4). All ranks
 // have the same secret: they trust each other, and prove only that they belong to the group.
 //
-// No function waits. Bytes that the socket does not take stay in a buffer. TLS never waits for
-// that buffer, not even to change keys, else two ends that only send could deadlock. The caller
-// owns the socket, and may poll it, peek at its state and shut it down from any thread.
+// No function waits. Bytes that the socket does not accept stay in a buffer. TLS never waits until
+// that buffer is empty, not even to change keys, else two ends that only send could deadlock. The
+// caller owns the socket, and may poll it, peek at its state and shut it down from any thread.
 //
 // A closing end sends no close_notify. Ranks know how many bytes are to come. If a connection
 // closes before all bytes have come, the ranks treat the link as broken. So an attacker who cuts a
@@ -18,10 +18,11 @@
 // Thread safety: one caller at a time.
 // Errors:        a failure is final: the other end lacks the secret, has closed, or its bytes were
 //                altered on the way. The caller must close the socket.
-// Cost:          one round trip and two X25519 operations at each end; the accepting end refuses a
-//                peer without the secret before these operations. Then, for each byte, the cipher
-//                and up to three copies at each end; on the wire 22 more bytes for each 16 KiB.
-//                About 100 KiB of memory; half of that before the peer proves its secret.
+// Cost:          a handshake takes one round trip and two X25519 operations at each end; the
+//                accepting end refuses a peer without the secret before these operations. Each byte
+//                costs the cipher and up to three copies at each end. A record of 16 KiB takes 22
+//                more bytes on the wire. About 100 KiB of memory; half of that before the peer
+//                proves that it has the secret.
 // Source:        RFC 8446, 4.2.11 (PSK), 5.5 (limits on keys); RFC 9257 (external PSKs).
 #ifndef QUIRE_KERNELS_COLLECTIVE_TLS_CHANNEL_H_
 #define QUIRE_KERNELS_COLLECTIVE_TLS_CHANNEL_H_
@@ -41,9 +42,9 @@ namespace quire {
 
 class TlsChannel {
  public:
-  // Number of records sent with one key. RFC 8446 allows 2^24.5 full records with AES-GCM.
+  // Upper bound on records sent with one key. RFC 8446 allows 2^24.5 full records with AES-GCM.
   static constexpr int64_t kMaxRecordsPerKey = int64_t{1} << 20;
-  // Upper bound on the bytes of a handshake, ten times what a rank sends.
+  // Upper bound on the handshake bytes that an end reads: ten times what a rank sends.
   static constexpr size_t kMaxHandshakeBytes = size_t{4} << 10;
 
   struct Settings {
@@ -56,10 +57,11 @@ class TlsChannel {
 
   enum class Progress : uint8_t { kGoesOn, kDone, kFailed };
 
-  // Whether the TLS library offers TLS 1.3 with AES-128-GCM and X25519. The library's configuration
-  // may exclude them.
+  // Returns whether the TLS library offers TLS 1.3 with AES-128-GCM and X25519. The library's
+  // configuration may exclude them.
   static bool IsPossible();
-  // `socket` is connected, and stays open while the object is used. REQUIRES: IsPossible.
+  // Makes one end of a channel. If `socket` could not be connected, ShakeHands fails. REQUIRES:
+  // `socket` stays open while the object is used; IsPossible().
   static std::unique_ptr<TlsChannel> Dial(int socket, const Settings& settings);
   static std::unique_ptr<TlsChannel> Accept(int socket, const Settings& settings);
   ~TlsChannel();
@@ -69,13 +71,13 @@ class TlsChannel {
   // Advances the handshake by the bytes that have come. Call ShakeHands again when more bytes have
   // come.
   Progress ShakeHands();
-  // Whether the other end has proved that it has the secret. Becomes true before the handshake is
-  // done, and also if the other end replays recorded messages of an end that has the secret.
+  // Returns whether the other end has proved that it has the secret. Becomes true before the
+  // handshake is done, and also if the other end replays messages of an end that has the secret.
   bool has_shown_secret() const;
 
-  // REQUIRES, also for Receive: ShakeHands has returned kDone. Returns how many bytes were taken,
-  // perhaps 0, or nullopt after a failure. When has_unsent is false, all taken bytes have been
-  // sent.
+  // Returns how many of the bytes this object accepted, perhaps 0, or nullopt after a failure. When
+  // has_unsent() is false, all accepted bytes have been sent. REQUIRES, also for Receive:
+  // ShakeHands has returned kDone.
   std::optional<size_t> Send(std::span<const std::byte> bytes);
   bool has_unsent() const { return num_unsent() > 0; }
   // Returns how many bytes came, perhaps 0, or nullopt after a failure.
@@ -96,7 +98,7 @@ class TlsChannel {
 
   bool SendRecord(std::span<const std::byte> bytes);
   bool ChangeKey();
-  // Sends what the socket takes; returns false if the socket is broken.
+  // Sends as much of unsent_ as the socket accepts. Returns false if the socket is broken.
   bool Flush();
   size_t num_unsent() const { return unsent_.size() - num_flushed_; }
 

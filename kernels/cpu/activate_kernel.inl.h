@@ -26,7 +26,8 @@ struct ActivateKernel {
   };
 
   struct GeluTanh {
-    // Returns 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
+    // Returns 0.5 x (1 + tanh(u)), which is x / (1 + exp(-2u)), where u = sqrt(2 / pi) (x +
+    // 0.044715 x^3). `cubic` is 2u / x.
     static Vec Apply(Vec x) {
       const Vec cubic =
           S::Fma(S::Mul(x, x), S::Broadcast(0.0713548163F), S::Broadcast(1.59576912F));
@@ -36,7 +37,7 @@ struct ActivateKernel {
 
   struct Gelu {
     // Returns 0.5 x erfc(-x / sqrt(2)). For z >= 0, erfc(z) = t exp(p(t) - z^2) with
-    // t = 1 / (1 + z / 2). The polynomial p was fitted to ln(erfcx(z) / t) for z in [0, 7].
+    // t = 1 / (1 + z / 2). The polynomial p was fitted to ln(exp(z^2) erfc(z) / t), z in [0, 7].
     static Vec Apply(Vec x) {
       const Vec z = S::Mul(S::Max(S::Sub(S::Zero(), x), x), S::Broadcast(0.707106781F));
       const Vec one = S::Broadcast(1.0F);

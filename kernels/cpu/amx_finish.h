@@ -1,6 +1,6 @@
-// Finish turns tiles of sums into results of a product (linear_amx.cc). It adds the sums of the
-// segments (LinearSource::num_segments) and the bias. Then it writes the results to y, or activates
-// them and stores them as the input of the next product.
+// Finish turns tiles of sums into results of a product (linear_amx.cc). It adds up the sums of all
+// segments of k (LinearSource::num_segments), and the bias. Then it writes the results to y, or
+// activates them and stores them as the input of the next product.
 //
 // Vector instructions do this work. The CPU's vector unit is idle while tiles are multiplied, so
 // the work is deferred: while the next tiles are multiplied, each step also finishes a few rows.
@@ -40,7 +40,7 @@ struct Finish {
   using Rows = void (*)(const Finish& finish, int64_t begin, int64_t end);
   Rows run = nullptr;
   const Sink* sink = nullptr;
-  // Sums of the newest segment, then of earlier segments, kUnitFloats apart.
+  // First the sums of the newest segment of k, then those of earlier segments, kUnitFloats apart.
   const float* sums = nullptr;
   int merges = 0;  // number of earlier sums to add to those of the newest segment
   int64_t row = 0;
@@ -49,7 +49,7 @@ struct Finish {
   int64_t end = 0;
   int64_t rows_per_step = 0;
 
-  // Spreads the unfinished rows over the next `steps` calls of Step.
+  // Spreads the unfinished rows evenly over the next `steps` calls of Step.
   void Spread(int64_t steps) { rows_per_step = (end - next + steps - 1) / steps; }
   void Step() {
     if (next < end) {
@@ -84,7 +84,7 @@ struct Finish {
   }
 };
 
-// Finishes a segment that is not the last one: merges its sums with those of earlier segments.
+// Finishes a segment of k that is not the last one: adds the sums of earlier segments to its sums.
 template <int kRowTiles>
 void MergeRows(const Finish& f, int64_t begin, int64_t end) {
   const int64_t to = (f.merges + 1) * kUnitFloats;

@@ -31,7 +31,7 @@ struct DepthRange {
   int64_t end = 0;
 };
 
-// Prefetches weights: of each panel of a strip, the part with one and the same range of k.
+// Prefetches weights of a strip: from each of its panels, the part that belongs to one range of k.
 struct Ahead {
   const std::byte* at = nullptr;  // next line to prefetch
   int64_t lines = 0;              // cache lines that a call of Fetch prefetches
@@ -69,14 +69,14 @@ struct Outputs {
   }
 };
 
-// Four tiles of sums that are computed together. x and w point to the operands at k = 0.
+// Four tiles of sums that are computed together. x and w point to their operands at k = 0.
 struct Unit {
   const BFloat16* x[2];
   const std::byte* w[kStripTiles];
   int64_t x_step;  // elements of x from one tile of k to the next
   int64_t depth;
-  // Sums of an unfinished segment, then of finished segments that are not merged yet, kUnitFloats
-  // apart.
+  // Memory for sums: first those of an unfinished segment of k, then those of finished segments
+  // that are not merged yet, kUnitFloats apart.
   float* rest;
   int64_t row;
   int64_t column;
@@ -104,7 +104,7 @@ inline void StoreSums(float* rest) {
 }
 
 // Multiplies two tiles of rows by two of columns. Tiles of sums 0 and 1 belong to the first tile of
-// rows, 2 and 3 to the second. Each step also does some of the deferred work on earlier sums.
+// rows, 2 and 3 to the second. Each step also does a part of the deferred work on `earlier` sums.
 inline void Multiply2x2(
     const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs, Finish& earlier) {
   const BFloat16* x0 = unit.x[0] + k.begin * unit.x_step;
@@ -131,8 +131,8 @@ inline void Multiply2x2(
   }
 }
 
-// Prefetches weights two steps ahead. Used for a single tile of rows, which reads each weight only
-// once.
+// Prefetches weights two steps ahead. Used only if x has a single tile of rows, because each weight
+// is then read only once.
 inline void FetchNear(const Unit& unit, int64_t step) {
   constexpr int64_t kLead = 2;
   // Past the end of a panel, continues with the panel that lies kStripTiles panels later, in the

@@ -69,8 +69,8 @@ void CandidateSet::Cut(Limit limit) {
   }
 }
 
-// Returns the bucket's least likely candidate that is kept under the limit. `before` has the number
-// and the mass of the candidates in all earlier buckets, which are all kept.
+// Returns the index of the bucket's least likely candidate that is kept under the limit. `before`
+// has the number and the mass of the candidates in earlier buckets, all of which are kept.
 int64_t CandidateSet::LastKeptInBucket(int32_t bucket, Limit limit, Limit before) {
   int64_t members = 0;
   for (int64_t i = 0; i < size_; ++i) {

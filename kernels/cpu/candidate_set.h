@@ -22,7 +22,7 @@ struct CandidateBucket {
   int64_t count = 0;
 };
 
-// Weights below exp(-87.33) are zero (Simd Exp), so 4096 buckets of width 1 / 46 cover the others.
+// Weights below exp(-87.33) are zero (Simd Exp). 4096 buckets of width 1 / 46 cover the rest.
 inline constexpr int32_t kCandidateBuckets = 4096;
 inline constexpr float kCandidateBucketsPerUnit = 46.0F;
 
@@ -37,7 +37,7 @@ struct CandidateMemory {
 
 class CandidateSet {
  public:
-  // Takes the first `count` elements of the arrays, and drops elements of weight 0.
+  // The candidates are the first `count` elements of the arrays. Drops those of weight 0.
   CandidateSet(const CandidateMemory& memory, int64_t count, float max_logit, float temperature);
 
   int64_t size() const { return size_; }

@@ -2,8 +2,9 @@
 //
 // Five instruction-set paths are compiled in, in this order: AMX with bf16 products, AVX-512 with
 // bf16 products, AVX-512, AVX2 with FMA, and portable C++. The first path that the machine supports
-// is used. The first two paths differ from the third only for bf16 weights and a bf16 KV cache:
-// they round the other factor of each product to bf16 too, and multiply at least twice as fast.
+// is used. AMX and AVX-512 with bf16 products differ from plain AVX-512 only for bf16 weights and a
+// bf16 KV cache: they round the other factor of each product to bf16 too, and multiply at least
+// twice as fast.
 //
 // Within one path a result has the same bits for any batch, chunking and number of threads. Results
 // of different paths differ by rounding.
@@ -24,7 +25,8 @@ namespace quire {
 struct CpuBackendOptions {
   int num_threads = 0;  // 0: one for each CPU that this process may use (affinity, cgroup quota)
   int num_sharers = 1;  // if num_threads is 0: how many processes share the CPUs
-  // "amx", "avx512bf16", "avx512", "avx2" or "portable"; "": the first one that is supported.
+  // "amx", "avx512bf16", "avx512", "avx2" or "portable"; "": the first of these that the machine
+  // supports.
   std::string_view isa = "";
 };
 

@@ -1,9 +1,10 @@
 // Embedding, norm and activation on the CPU. kernels/api/dense.h is the contract.
 //
-// Norm adds squares (kRmsNorm), or values and then centered squares (kLayerNorm), in an order that
-// depends only on the width. Activations use the polynomial Exp of the Simd structs: silu and
-// gelu_tanh are x / (1 + exp(-y)), where y is x for silu and a cubic polynomial of x for gelu_tanh;
-// gelu uses the complementary error function, with a relative error of about 3e-7.
+// Norm adds up the squares of a row (kRmsNorm), or first its values and then the squares of their
+// distances from the mean (kLayerNorm). The order of additions depends only on the width.
+// Activations use the polynomial Exp of the Simd structs. silu and gelu_tanh are x / (1 + exp(-y)),
+// where y is x for silu and a cubic polynomial of x for gelu_tanh. gelu uses the complementary
+// error function, with a relative error of about 3e-7.
 //
 // Thread safety: one caller per team at a time.
 // Cost:          one pass over the rows; parallel over rows if there is work for several tasks.

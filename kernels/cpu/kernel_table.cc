@@ -90,15 +90,15 @@ constexpr KernelTable kPortable = {
 #if defined(__x86_64__)
 // All tables, in order of preference. amx and avx512bf16 differ from avx512 only for bf16 weights
 // and a bf16 KV cache: they round the other factor of a product to bf16 too. This rounding loses no
-// more precision than that of the weights or of the cache.
+// more precision than storing the weights or the cache in bf16 does.
 constexpr KernelTable kTables[] = {Amx(), Avx512Bf16(), kAvx512, kAvx2, kPortable};
 #else
 constexpr KernelTable kTables[] = {kPortable};
 #endif
 
 #if defined(__x86_64__)
-// Asks cpuid, because clang's __builtin_cpu_supports does not know F16C. F16C needs only registers
-// of AVX, so the check for AVX2 shows that the operating system saves them.
+// Asks cpuid, because clang's __builtin_cpu_supports does not know F16C. F16C uses only the AVX
+// registers. The check for AVX2 shows that the operating system saves these registers.
 bool HasF16C() {
   unsigned int eax = 0;
   unsigned int ebx = 0;
@@ -107,8 +107,8 @@ bool HasF16C() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
-// Returns whether this process may use tile registers; asks Linux for permission. Linux saves the
-// registers, 8 KiB per thread, only for processes that have asked.
+// Returns whether this process may use tile registers; asks Linux for permission. Linux saves these
+// registers, 8 KiB per thread, only for processes that have asked for permission.
 bool MayUseTiles() {
 #if defined(__linux__)
   constexpr unsigned int kTileAndBf16 = 1U << 24 | 1U << 22;
@@ -136,7 +136,7 @@ std::span<const KernelTable> KernelTables() { return kTables; }
 bool IsSupported(const KernelTable& table) {
   const std::string_view isa = table.isa;
 #if defined(__x86_64__)
-  // __builtin_cpu_supports also checks that the operating system saves the registers.
+  // __builtin_cpu_supports also checks that the operating system saves the vector registers.
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16C();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&

@@ -9,17 +9,18 @@
 //
 // LinearAvx512Bf16 rounds activations to bf16 (to nearest even) and multiplies them by bf16 weights
 // with the bf16 dot-product instruction, at twice the rate of LinearAvx512. For weights of other
-// types it calls LinearAvx512. The order of summation is fixed too; within a pair of k, the
-// instruction defines the order.
+// types it calls LinearAvx512. Its order of summation is fixed too; within each pair of values of
+// k, the instruction defines the order.
 //
-// LinearAmx does the same with the tile instructions of AMX (TDPBF16PS), in this order. For every
-// 32 values of k, one sum adds the products of even k, and another sum the products of odd k. Both
-// use fused multiply-adds, in ascending order. Then even + odd is added to the accumulator.
-// Denormals count as zero. A single row uses the same instructions as several rows.
+// LinearAmx rounds in the same way, but multiplies with the tile instruction of AMX (TDPBF16PS).
+// For weights of other types it calls LinearAvx512 too. For every 32 values of k, one sum adds the
+// products of even k, and another sum those of odd k. Both use fused multiply-adds, in ascending
+// order. Then even + odd is added to the accumulator. Denormals count as zero. A single row uses
+// the same instructions as several rows.
 //
 // MlpAmx computes a gated MLP without writing the sums of gate and up to memory: it activates and
-// rounds these sums in the cache, as the input of the next product. Returns false, without effect,
-// for few rows, MLPs without a gate, weights of a type other than bf16, and partial tiles.
+// rounds these sums in the cache, as the input of the next product. MlpAmx returns false, without
+// effect, for few rows, MLPs without a gate, weights that are not bf16, and partial tiles.
 //
 // Thread safety: one caller at a time per team.
 // Cost:          2 * num_tokens * in_features * out_features operations. Few rows read the weights

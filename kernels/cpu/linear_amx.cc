@@ -5,15 +5,15 @@
 // that each loaded operand serves two tiles, or 1 by 4 if at most 16 rows are left. A panel has 16
 // columns, and four panels are a strip.
 //
-// A task is a block of rows times a group of strips. The rows of the block stay in the second-level
-// cache for all strips; if the rows are too long for the cache, k is cut into pieces. While a strip
-// is computed, the weights of the next strip are prefetched. Between pieces the sums are kept in
-// memory in fp32, so that the cuts change no bit.
+// A task multiplies a block of rows by a group of strips. The rows of the block stay in the
+// second-level cache for all strips; if the rows are too long for the cache, k is cut into pieces.
+// While a strip is computed, the weights of the next strip are prefetched. Between pieces the sums
+// are kept in memory in fp32, so that the cuts change no bit.
 //
 // In MlpAmx a unit has some columns of gate and the same columns of up. The sums of a unit are
 // activated while they are in the first-level cache (amx_finish.h), and become tiles of the next
-// product's input. Otherwise gate and up would be written to memory in fp32 and read again: 8 bytes
-// an element in place of the 2 bytes of the activated bf16 value.
+// product's input. Each element of this input takes 2 bytes of memory. Separate operations would
+// write gate and up to memory and read them again: 8 bytes for each element.
 #include <immintrin.h>
 
 #include "kernels/cpu/amx_products.h"
@@ -53,11 +53,11 @@ struct Task {
   int64_t strip_end = 0;
   float* rest = nullptr;
   int64_t next_strip = -1;  // probable first strip of the thread's next task; -1: none
-  Finish earlier;           // deferred work on the previous unit's sums
+  Finish earlier;           // deferred work on the sums of the unit before
 };
 
-// Returns a prefetcher of the rows of y to which the unit's sums will be written. The prefetches
-// are spread over the unit's last `steps` steps.
+// Returns a prefetcher of the rows of y to which the unit's sums will be written. It spreads the
+// prefetches over the unit's last `steps` steps.
 template <int kRowTiles>
 Outputs OutputsOf(const Job& job, const Unit& unit, int64_t steps) {
   const int64_t row_floats = job.weight->out_features();
@@ -71,7 +71,7 @@ Outputs OutputsOf(const Job& job, const Unit& unit, int64_t steps) {
           .rows_per_step = (rows + steps - 1) / steps};
 }
 
-// Returns the deferred work on the sums of a completed segment.
+// Returns the deferred work on the unit's sums of a completed segment of k.
 template <int kRowTiles>
 Finish FinishOf(const Job& job, const Unit& unit, int64_t segment) {
   const bool is_last = segment + 1 == job.weight->num_segments();
@@ -112,8 +112,8 @@ void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead, F
                          : Multiply1x4<false>(unit, {k, end}, ahead, outputs, earlier);
     }
     earlier.Flush();
-    // The sums of a segment with an even index wait for those of the next segment: they are stored
-    // where that segment's merge reads them.
+    // Sums of a segment with an even index wait until the next segment is complete. They are stored
+    // where the merge of that next segment reads them.
     const bool waits = end == segment_end && segment % 2 == 0 && end < job.depth;
     StoreSums(unit.rest + (waits ? kUnitFloats : 0));
     if (end == segment_end && !waits) {
@@ -128,9 +128,9 @@ const std::byte* StripWeights(const Job& job, int64_t strip, int64_t k) {
   return job.weight->panel_data(strip * kStripTiles) + k * kTileBytes;
 }
 
-// Returns a prefetcher of the weights that are needed after strip s. The prefetches are spread over
+// Returns a prefetcher of the weights that are needed after strip s. It spreads the prefetches over
 // `units` units, so that memory stays busy. `offset` is 0, or job.num_strips to prefetch strips of
-// up instead of gate.
+// up instead of strips of gate.
 Ahead ChooseAhead(
     const Job& job, const Task& task, DepthRange piece, int64_t s, int64_t offset, int64_t units) {
   DepthRange next = piece;
@@ -228,8 +228,8 @@ void RunGatedStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
 }
 
 // Chooses blocks of rows that stay in the second-level cache for all strips of a task. If enough
-// whole rows fit into the cache, k is not cut. Otherwise k is cut into pieces, so that one piece of
-// the block's rows fits.
+// whole rows fit into the cache, k is not cut. Otherwise k is cut into pieces, so that the block's
+// rows fit one piece at a time.
 void ChooseBlocks(Job& job) {
   constexpr int64_t kMaxRowTiles = 32;
   constexpr int64_t kEnoughRowTiles = 12;
@@ -257,8 +257,8 @@ void ChooseGroups(Job& job, int num_threads) {
   const int64_t blocks = (job.row_tiles + job.row_tiles_per_block - 1) / job.row_tiles_per_block;
   const int64_t units = job.row_tiles_per_block * (job.activated != nullptr ? 2 : 1);
   const int64_t partial_sum_bytes = units * job.unit_floats * int64_t{sizeof(float)};
-  // With one tile of rows there are few tasks, so that each task reads a long run of weights.
-  // Otherwise there are many tasks, so that threads finish together.
+  // For one tile of rows, asks for few tasks, so that each task reads a long run of weights. For
+  // more rows, asks for many tasks, so that threads finish at about the same time.
   const PanelGroups groups = ChoosePanelGroups(
       {.num_panels = job.num_strips,
        .num_blocks = blocks,
@@ -292,7 +292,7 @@ Task TaskAt(const Job& job, int64_t index, int thread, ThreadTeam& team) {
   return task;
 }
 
-// Rounds n values to bf16, and pads them with zeros to 32. REQUIRES: n <= 32.
+// Rounds n values to bf16, and pads them with zeros to 32 values. REQUIRES: n <= 32.
 void RoundLine(const float* from, int64_t n, BFloat16* to) {
   const auto mask = static_cast<uint32_t>((uint64_t{1} << n) - 1);
   const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), from);
@@ -310,8 +310,8 @@ void RoundRow(const CpuPackedLinear& weight, const float* x, int64_t step, BFloa
   }
 }
 
-// Returns x rounded to bf16 (to nearest even), in tiles. Surplus rows of the last tile are not set,
-// since they affect only their own sums.
+// Returns x rounded to bf16 (to nearest even), in tiles. Surplus rows of the last tile are not set:
+// they affect only sums that are never written to y.
 const BFloat16* RoundInput(const float* x, const Job& job, ThreadTeam& team) {
   const int64_t step = job.tile_rows * AmxTile::kDepth;
   const int64_t elements = job.row_tiles * job.depth * step;
@@ -331,8 +331,8 @@ const BFloat16* RoundInput(const float* x, const Job& job, ThreadTeam& team) {
 
 // Returns a job that still lacks x, the destination of the sums, and the sizes that Run chooses.
 Job JobFor(const CpuPackedLinear& weight, int64_t num_rows) {
-  // A slot holds the sums of one unit. One slot is for an unfinished segment, and three slots are
-  // for finished segments that wait for their partners in a tree over eight segments.
+  // A slot holds the sums of one unit. One slot is for an unfinished segment of k. Three slots are
+  // for sums of finished segments, until their partners in a tree of eight segments are finished.
   constexpr int64_t kSlots = 4;
   Job job;
   job.weight = &weight;
@@ -383,7 +383,7 @@ bool MlpAmx(const MlpParams& params, ThreadTeam& team) {
   const bool has_shape = params.gated && in.num_segments() == 1 &&
                          params.width % kStripColumns == 0 &&
                          out.segment_length() % AmxTile::kDepth == 0;
-  // A single tile of rows is refused: the separate operations, which read one strip of weights at a
+  // Refuses a single tile of rows: the separate operations, which read one strip of weights at a
   // time, are faster. The activated rows, rounded to bf16 and padded to whole tiles, fit into
   // params.activated, which has room for the rows in fp32.
   if (!has_shape || in.dtype() != DType::kBF16 || out.dtype() != DType::kBF16 ||

@@ -7,8 +7,8 @@
 namespace quire {
 namespace {
 
-// Multiplies pairs by vdpbf16ps. The input is rounded to bf16, and its segments are padded with
-// zeros.
+// Multiplies pairs of values of k, by the instruction vdpbf16ps. REQUIRES: the input is rounded to
+// bf16, and its segments are padded with zeros (RoundInput).
 struct DotOperand {
   using Weight = BFloat16;
   using Input = BFloat16;
@@ -49,7 +49,7 @@ void RoundSegment(const float* from, int64_t length, int64_t padded_length, BFlo
   SimdAvx512::StoreN(to + i, SimdAvx512::LoadN(from + i, left), left_padded);
 }
 
-// Returns x rounded to bf16. A row consists of num_segments padded segments.
+// Returns x rounded to bf16. A row of the result consists of num_segments padded segments.
 const BFloat16* RoundInput(const LinearParams& params,
                            const CpuPackedLinear& weight,
                            ThreadTeam& team) {

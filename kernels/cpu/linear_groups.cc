@@ -8,8 +8,8 @@ namespace quire {
 
 PanelGroups ChoosePanelGroups(const PanelWork& work) {
   constexpr int64_t kMinTaskOperations = 200'000;
-  // Bounds the scratch memory that each thread keeps for partial sums. Without the bound, a task
-  // could have thousands of panels of the output matrix.
+  // Bounds the scratch memory that each thread keeps for partial sums. Without this bound, a task
+  // could have thousands of panels of the output matrix, each with its partial sums.
   constexpr int64_t kMaxPartialSumBytes = int64_t{4} << 20;
   int64_t groups = 1;
   if (work.num_threads > 1) {

@@ -14,8 +14,8 @@ namespace quire {
 struct PanelWork {
   int64_t num_panels = 0;
   int64_t num_blocks = 0;                   // blocks of rows
-  int64_t operations = 0;                   // operations of the whole call
-  int64_t partial_sum_bytes_per_panel = 0;  // scratch of a task; 0: it keeps no partial sums
+  int64_t operations = 0;                   // additions and multiplications of the whole call
+  int64_t partial_sum_bytes_per_panel = 0;  // scratch memory of a task; 0: no partial sums
   int num_threads = 1;
   int tasks_per_thread = 4;
 };
@@ -26,7 +26,7 @@ struct PanelGroups {
 };
 
 // Makes several tasks per thread, so that a descheduled thread delays only a small part of the
-// work. Tasks have a minimum size, and a task's sums take at most a few MiB.
+// work. Tasks have a minimum size, and a task's partial sums take at most a few MiB.
 PanelGroups ChoosePanelGroups(const PanelWork& work);
 
 }  // namespace quire

@@ -1,12 +1,12 @@
 // LinearKernel is the linear layer as a template over a Simd struct and an Operand policy per
 // weight type. linear.h has the contract.
 //
-// Structure: a task computes one block of rows of x in one group of panels. The range of k (the
+// Structure: a task multiplies one block of rows of x by one group of panels. The range of k (the
 // input dimension) is cut into pieces; a piece lies within one segment. For each piece and panel,
 // tiles of up to kTileRows rows keep their sums in registers. Between the pieces of one segment the
 // sums are kept in y. The sum of a finished segment is kept in `levels` until its partner in the
-// tree is finished. The cuts decide where sums are kept, not the order of additions. So cuts may
-// depend on cache sizes.
+// tree of segments (linear.h) is finished. Pieces decide where sums are kept, not the order of
+// additions. So the length of a piece may depend on cache sizes.
 #ifndef QUIRE_KERNELS_CPU_LINEAR_KERNEL_INL_H_
 #define QUIRE_KERNELS_CPU_LINEAR_KERNEL_INL_H_
 
@@ -20,8 +20,8 @@
 
 namespace quire {
 
-// An Operand policy defines the product of weights and activations of one format. Weight and Input
-// are the types in memory. Step multiplies kGroup values of k and adds the products to the
+// An Operand policy defines how weights of one format are multiplied by activations. Weight and
+// Input are the types in memory. Step multiplies kGroup values of k and adds the products to the
 // accumulators; the last step of a segment may have fewer values (`count`). kPaddedInput tells
 // whether the input's segments are padded to the length of the weights' segments.
 template <typename S, typename W>
@@ -94,7 +94,7 @@ struct LinearPiece {
   int64_t length = 0;
   bool starts = false;  // first piece of a segment: sums start at zero instead of from y
   bool ends = false;    // last piece of a segment
-  int merges = 0;       // number of levels (sums of earlier segments) to add at the segment's end
+  int merges = 0;       // number of levels (sums of earlier segments) to add to the segment's sum
   bool last = false;    // last piece of the last segment
 };
 
@@ -108,7 +108,7 @@ struct LinearTile {
   float* y = nullptr;
   int64_t y_stride = 0;
   int64_t columns = 0;       // columns of y from the panel's first column to the last one of y
-  float* levels = nullptr;   // level 0 of this tile's sums of finished segments
+  float* levels = nullptr;   // this tile's level 0; level i keeps a sum of 2^i finished segments
   int64_t level_stride = 0;  // elements from level to level
   int64_t level_row = 0;     // elements from row to row of a level
   const float* bias = nullptr;
@@ -293,9 +293,9 @@ struct LinearKernel {
     }
   }
 
-  // A lone tile prefetches its own weights. If several tiles read one piece of a panel, the first
-  // two or four tiles share the prefetch of the next piece. So memory is busy for longer than one
-  // tile.
+  // If only one tile reads a piece of a panel, it prefetches weights of its own later steps. If
+  // several tiles read the piece, the first two or four of them share the prefetch of the weights
+  // that are needed next. So memory is busy for longer than one tile.
   template <typename Operand>
   static void ChooseAhead(const Job<Operand>& job,
                           const LinearPiece& piece,
@@ -369,9 +369,9 @@ struct LinearKernel {
   }
 
   // Chooses the sizes of blocks and pieces. With up to kTileRows rows a piece is a whole segment,
-  // so that weights are read sequentially. A block has as many whole rows of x as fit in the cache.
-  // If these are fewer than kFewRows, a block has kFewRows rows. If x also has more rows than fit,
-  // the block's product with one piece of all panels is computed before the next piece begins.
+  // so that weights are read sequentially. A block has as many whole rows of x as fit in the cache,
+  // but at least kFewRows. If fewer than kFewRows rows fit, and x has more rows than fit, a task
+  // multiplies its rows by one piece of all its panels before the next piece begins.
   template <typename Operand>
   static void ChooseBlocks(Job<Operand>& job) {
     constexpr int64_t kFewRows = int64_t{16} * kTileRows;
@@ -430,7 +430,8 @@ struct LinearKernel {
     });
   }
 
-  // Returns the bytes of a task's `levels`. A tree over eight segments keeps three levels.
+  // Returns the bytes of a task's `levels` (sums of finished segments). A tree over eight segments
+  // keeps three levels.
   template <typename Operand>
   static int64_t LevelBytes(const Job<Operand>& job, int64_t num_rows, int64_t num_panels) {
     constexpr int64_t kLevels = 3;

@@ -3,9 +3,9 @@
 //
 // Thread safety: pure functions of their arguments.
 // Cost:          O(bias + prompt + output), plus clearing `counts` when penalties are on.
-// Source:        repetition penalty, Keskar et al. 2019, section 4.1 (negative logits are
-//                multiplied, a correction by Hugging Face); frequency and presence as in OpenAI's
-//                API.
+// Source:        repetition penalty, Keskar et al. 2019, section 4.1 (but a negative logit is
+//                multiplied by the penalty, as in Hugging Face); frequency and presence penalties
+//                as in OpenAI's API.
 #ifndef QUIRE_KERNELS_CPU_LOGIT_ADJUSTMENTS_H_
 #define QUIRE_KERNELS_CPU_LOGIT_ADJUSTMENTS_H_
 

@@ -13,8 +13,8 @@ namespace quire {
 template <typename S>
 struct NormKernel {
   using Vec = typename S::Vec;
-  // Number of independent sums per row, which hide the latency of the additions. Vector i of a row
-  // is added to sum i % kSums.
+  // Number of independent sums per row. Several sums hide the latency of the additions. Vector i of
+  // a row is added to sum i % kSums.
   static constexpr int kSums = 4;
 
   static void Run(const NormParams& params, ThreadTeam& team) {
@@ -44,8 +44,8 @@ struct NormKernel {
     }
   }
 
-  // Returns the sum over a row. term(sum, vector, lanes) adds the terms of a vector to `sum`. Only
-  // the first `lanes` lanes belong to the row, so `term` must add zero for the others.
+  // Returns the sum of a row's terms. term(sum, vector, lanes) returns `sum` plus the terms of a
+  // vector. Only its first `lanes` lanes belong to the row, so `term` must add 0 for the others.
   template <typename Term>
   static float SumRow(const float* x, int64_t width, const Term& term) {
     Vec sums[kSums] = {S::Zero(), S::Zero(), S::Zero(), S::Zero()};

@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-// Returns the dtype of the panels: that of the parts if they agree, else fp32.
+// Returns the dtype of the panels: the parts' dtype if all parts have the same, else fp32.
 DType DTypeOf(const LinearSource& source) {
   const DType first = source.parts.front().dtype;
   for (const MatrixView& part : source.parts) {
@@ -52,7 +52,7 @@ float WidenOne(const std::byte* p, DType dtype) {
 }
 
 // Transposes bf16 rows. Two adjacent numbers of a row stay side by side, as one 32-bit element of
-// the transpose. If `length` is odd, the last number is paired with a zero that ZeroFiller wrote.
+// the transpose. If `length` is odd, a row's last number is paired with a zero from ZeroFiller.
 void TransposePairs(const RowsToTurn& rows, int64_t length, std::byte* to, int64_t stride) {
   constexpr int64_t kPairBytes = 2 * sizeof(BFloat16);
   const int64_t pairs = length / 2;
@@ -101,8 +101,8 @@ absl::Status ReserveRows(const LinearSource& source, int64_t panel, ThreadTeam& 
                    " bytes on each of " + std::to_string(team.num_threads()) + " threads)");
 }
 
-// Returns a view of rows of a part. If the source has a reader, reads the rows into the thread's
-// scratch memory. Otherwise the view points into the source's own memory.
+// Returns a view of num_rows rows of a part, from first_row on. If the source has a reader, reads
+// the rows into the thread's scratch memory. Otherwise the view points into the part's own memory.
 absl::StatusOr<MatrixView> RowsOf(const LinearSource& source,
                                   size_t part,
                                   int64_t first_row,
@@ -254,9 +254,9 @@ absl::Status CpuPackedLinear::PackPanel(const LinearSource& source,
   return absl::OkStatus();
 }
 
-// Zeroes the parts of a panel that PackRows does not write. If the panel has columns for which the
-// source has no row, zeroes the whole panel. Otherwise zeroes only the padding of each segment, to
-// save time.
+// Zeroes the memory of a panel that PackRows does not write. If the panel has columns for which the
+// source has no row, zeroes the whole panel. Otherwise zeroes only the padding at each segment's
+// end, to save time.
 void CpuPackedLinear::ZeroFiller(int64_t p) {
   auto* const panel = const_cast<std::byte*>(panel_data(p));
   const int64_t columns = panel_columns(p);

@@ -8,9 +8,9 @@
 //              fp32.
 //
 // Columns beyond out_features are zero. The last panel is padded only to a multiple of `lanes`, so
-// it may be narrower than the others. For bf16 every segment of k is padded with zeros to a
-// multiple of `bf16_group`. Weights keep the type of their source, unless the parts of the source
-// have different types: then all parts are widened to fp32.
+// it may be narrower than the others. For bf16 every segment of k (LinearSource::num_segments) is
+// padded with zeros to a multiple of `bf16_group`. Weights keep the type of their source, unless
+// the parts of the source have different types: then all parts are widened to fp32.
 //
 // Thread safety: immutable after Pack.
 #ifndef QUIRE_KERNELS_CPU_PACKED_LINEAR_H_
@@ -43,16 +43,16 @@ struct PanelShape {
 
 class CpuPackedLinear final : public PackedLinear {
  public:
-  // Errors: kInvalidArgument if the parts are empty or disagree on their columns, the bias has a
-  // wrong length, or num_segments does not divide the columns; kResourceExhausted if memory is
-  // lacking; errors of the source's reader.
+  // Packs the source's weights in the layout of `shape`, in memory of the arena. Errors:
+  // kInvalidArgument if CheckLinearSource (kernels/api/linear_source.h) refuses the source;
+  // kResourceExhausted if memory is lacking; errors of the source's reader.
   static absl::StatusOr<std::unique_ptr<CpuPackedLinear>> Pack(const LinearSource& source,
                                                                PanelShape shape,
                                                                HugeArena& arena,
                                                                ThreadTeam& team);
 
-  // Returns the bytes that Pack takes from the arena, or nullopt if the number overflows. REQUIRES:
-  // the source passes the checks of Pack.
+  // Returns the bytes that Pack asks the arena for, or nullopt if the number overflows. REQUIRES:
+  // CheckLinearSource accepts the source.
   static std::optional<int64_t> BytesFor(const LinearSource& source, PanelShape shape);
 
   int64_t in_features() const override { return in_features_; }
@@ -71,9 +71,9 @@ class CpuPackedLinear final : public PackedLinear {
   // Returns the number of stored columns of panel p, a multiple of lanes.
   int64_t panel_columns(int64_t p) const;
   const std::byte* panel_data(int64_t p) const;
-  // Writes a row of the source in fp32: in_features() numbers. The row is a column of a panel, so
-  // up to a cache line is read for each number (in bf16, for every two numbers). Safe from any
-  // thread. REQUIRES: 0 <= row < out_features()
+  // Writes a row of the source to `out`, as in_features() fp32 numbers. The row is a column of a
+  // panel, so up to a cache line is read for each number (in bf16, for every two numbers). Safe
+  // from any thread. REQUIRES: 0 <= row < out_features().
   void WidenRow(int64_t row, float* out) const;
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
 
@@ -84,7 +84,7 @@ class CpuPackedLinear final : public PackedLinear {
   absl::Status PackPanels(const LinearSource& source, ThreadTeam& team);
   absl::Status PackPanel(const LinearSource& source, int64_t p, ThreadTeam& team, int thread);
   void ZeroFiller(int64_t p);
-  // Writes the rows of `view` as columns of the panel, from `column` on.
+  // Writes the rows of `view` as columns of panel p, from `column` on.
   void PackRows(const MatrixView& view, int64_t p, int64_t column);
 
   int64_t in_features_ = 0;

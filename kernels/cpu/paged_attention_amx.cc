@@ -20,20 +20,20 @@ constexpr int32_t RoundedUp(int32_t n, int32_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// The policy that multiplies with tile instructions, two tiles of rows at a time. Queries are
-// [rows][dims]. Softmax weights are [rows][slots], with a slot for each position of the context
-// that is computed at once. Keys and values are packed as elements of type Pair. The values' shape
-// is [dims / 16][slots / 2][16]. Dims and slots are padded to multiples of 32; packed keys and
-// values are padded with zeros. A slot to which a row does not attend has the weight 0 in that row.
+// The policy that multiplies with tile instructions, two tiles of rows at a time. A row is one
+// (query, query head) pair; a slot is a position of the chunk. Queries are [rows][dims], softmax
+// weights [rows][slots]. Keys and values are packed as elements of type Pair, values as
+// [dims / 16][slots / 2][16]. Dims and slots are padded to multiples of 32; packed keys and values
+// are padded with zeros. A slot to which a row does not attend has the weight 0 in that row.
 struct TileProducts : RoundedPairs {
   struct TaskScope {
     explicit TaskScope(int32_t rows) : registers(rows < AmxTile::kRows ? rows : AmxTile::kRows) {}
     TileRegisters registers;
   };
   static constexpr int kRows = 2 * AmxTile::kRows;
-  // Tiles consume keys and values faster than memory delivers them, so many rows must share each
-  // key and value. With this number of rows, the second-level cache still holds the queries, packed
-  // keys and values, and running results.
+  // Tile instructions consume keys and values faster than memory delivers them, so many rows must
+  // share each key and value. With this number of rows, the second-level cache still holds the
+  // queries, packed keys and values, and running results.
   static constexpr int32_t kTaskRows = 1024;
   static constexpr bool kHasRowTiles = true;
 
@@ -117,8 +117,8 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Replaces the rows' scores by weights, and merges the rows' maxima and sums of weights into
-  // `running`. Returns the factors for merging the rows' values.
+  // Replaces the rows' scores by softmax weights, and merges the rows' maxima and sums of weights
+  // into `running`. Returns the factors with which MergeValuesOfRows merges the rows' values.
   static RowFactors SoftmaxOfRows(
       float* scores, const SlotRange* ranges, int32_t rows, float scale, SoftmaxStats* running) {
     static_assert(kRows <= RowFactors::kRows);
@@ -204,12 +204,12 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Packs the values of two slots, 32 dims at a time (Interleave packs 16).
+  // Packs the values of two slots, 32 dims at a time (Interleave packs 16 dims at a time).
   static void PackPair(const BFloat16* first, const BFloat16* second, int32_t head_dim, Panel* to) {
     const __m512i low = Order();
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(kLanes));
-    // The permutation counts the elements of its second register from 32, while Order() counts them
-    // from 16.
+    // permutex2var counts the elements of its second register from 32, but Order() counts them from
+    // 16.
     const __m512i of_second = _mm512_set1_epi32(kLanes << 16);
     for (int32_t d = 0; d < head_dim; d += 2 * kLanes) {
       const __m512i a = _mm512_loadu_si512(first + d);
@@ -258,7 +258,7 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Within `slots`, zeroes the weights of each group of 32 slots that does not overlap `range`.
+  // Zeroes the weights of each group of 32 slots inside `slots` that does not overlap `range`.
   static void ZeroOutside(float* row, SlotRange range, SlotRange slots) {
     auto* weights = reinterpret_cast<BFloat16*>(row);
     for (int32_t slot = slots.begin; slot < slots.end; slot += kDepth) {
@@ -268,9 +268,9 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Sums weight * value over the row's own slots only. Needed for a row whose sum in a tile is NaN:
-  // the tile also has slots outside the range, and an infinite value there, times the weight zero,
-  // is NaN.
+  // Sums weight * value over the row's own slots only. Needed if the row's sum in a tile is NaN. A
+  // tile also adds slots outside the row's range, and if such a slot has an infinite value, the
+  // value times the weight zero is NaN.
   static Vec SumOfRow(const Pair* weights, SlotRange range, const Panel* values) {
     using Order = TileOrderProducts;
     const Order::ProductScope scope;

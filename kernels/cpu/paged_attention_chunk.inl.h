@@ -36,8 +36,8 @@ struct ContextBlocks {
 };
 
 // Calls fn(index, in_block, slots) for each block that holds wanted slots of the chunk. `index` is
-// the block's index in the context. `slots` are the wanted slots in this block, counted in the
-// chunk; `in_block` is the first wanted slot, counted in the block.
+// the block's index in the context. `slots` are the wanted slots in this block, counted from the
+// chunk's begin. `in_block` is the first of them, counted from the block's begin.
 template <typename Fn>
 void ForEachBlock(int32_t chunk_position, SlotRange wanted, int32_t block_size, const Fn& fn) {
   int32_t index = (chunk_position + wanted.begin) / block_size;
@@ -51,7 +51,7 @@ void ForEachBlock(int32_t chunk_position, SlotRange wanted, int32_t block_size, 
   }
 }
 
-// Copies the scales of the wanted slots to two arrays of kAttentionChunkTokens floats.
+// Copies the scales of the wanted slots to two arrays of kAttentionChunkTokens floats, by slot.
 template <typename T>
 void GatherScales(const ContextBlocks<T>& context,
                   int32_t chunk_position,
@@ -111,7 +111,7 @@ void ViewBlocks(const ContextBlocks<T>& context,
 }
 
 // Prefetches the values of a block, because they are read later than the block's keys. Also
-// prefetches the keys of the block that lies one chunk later.
+// prefetches the keys of the block that lies kAttentionChunkTokens positions later.
 template <typename T>
 void FetchSoon(const ContextBlocks<T>& context, int32_t index, SlotRange slots) {
   const KvCacheLayout& layout = *context.layout;
@@ -130,7 +130,7 @@ void FetchSoon(const ContextBlocks<T>& context, int32_t index, SlotRange slots) 
 
 // Copies the wanted keys to key_panel, [groups][head_dim / kGroup][kLanes], and the wanted values
 // to value_panel, [slots / kGroup][head_dim]. An element of a panel holds kGroup dims of a key, or
-// kGroup slots of a value's dim. P::PackValues can choose another order of the value panel.
+// one dim of the values of kGroup slots. P::PackValues may use another order of the value panel.
 template <typename P, typename T>
 void PackBlocks(const ContextBlocks<T>& context,
                 int32_t chunk_position,

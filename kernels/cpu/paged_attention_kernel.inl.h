@@ -1,10 +1,10 @@
 // The kernel of PagedAttention as a template over a Products policy P (paged_attention_tile.inl.h).
 // Only paged_attention_<isa>.cc include it. paged_attention.h has the order of all sums.
 //
-// A row is one (query, query head) pair. A task computes its chunks in ascending order. In each
-// chunk, AttendTile computes scores, softmax and weighted values for tiles of up to kTileRows rows.
-// The chunk's result is then merged into the rows' running result. In a split task, the part that
-// finishes last does all merges.
+// A row is one (query, query head) pair; a slot is a position of a chunk. A task computes its
+// chunks in ascending order. In each chunk, AttendTile computes scores, softmax and weighted values
+// for tiles of up to kTileRows rows. The chunk's result is then merged into the rows' running
+// result. If a task is split by chunks, the part that finishes last does all merges.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_KERNEL_INL_H_
 #define QUIRE_KERNELS_CPU_PAGED_ATTENTION_KERNEL_INL_H_
 
@@ -21,8 +21,8 @@
 namespace quire {
 namespace {
 
-// Keys and values are packed for tasks of at least this many rows. With fewer rows, packing costs
-// more than it saves.
+// Tasks of at least this many rows pack keys and values. With fewer rows, packing costs more than
+// it saves.
 inline constexpr int32_t kPackRows = 24;
 
 // The merged result of some chunks for a task's rows, in PartialFloats(rows, head_dim) floats.
@@ -43,7 +43,7 @@ int32_t MaxTaskRows(int32_t heads_per_kv_head) {
 // The memory that a thread needs for a task.
 template <typename S>
 struct TaskMemory {
-  float* q;             // tiles of rows, as PackQuery writes them
+  float* q;             // queries, in tiles of rows, as PackQuery writes them
   SlotRange* ranges;    // [rows], slots of the current chunk that each row attends to
   float* scores;        // [tile_rows, kScoreStride]
   float* running;       // a Partial of all chunks so far
@@ -202,7 +202,7 @@ class AttentionTaskRunner {
     Finish(running);
   }
 
-  // Marks a result as empty: no chunk has been merged into it.
+  // Marks a result as empty, as if no chunk has been merged into it yet.
   void Clear(const Partial& result) {
     for (int32_t row = 0; row < tiles_.rows; ++row) {
       result.stats[row] = {};
@@ -441,8 +441,8 @@ class AttentionTaskRunner {
   ContextBlocks<T> context_;
 };
 
-// If P::kHasRowTiles, tasks of up to kFewRows rows use the policy Few, unless a vector of slots
-// could span two blocks. All other tasks use P.
+// Tasks of up to kFewRows rows use the policy Few if P::kHasRowTiles and each vector of slots lies
+// inside one block. All other tasks use the policy P.
 template <typename Few, typename P, typename T>
 void PagedAttentionOf(const PagedAttentionParams& p, ThreadTeam& team) {
   using Memory = TaskMemory<typename P::Simd>;

@@ -49,7 +49,7 @@ inline void StoreStats(StatsOfRows stats, StatsMasks masks, SoftmaxStats* to) {
 }
 
 // A merge sets a row's values to old * kept + new * added. A row without an earlier chunk has no
-// old values. The memory for its values is then uninitialized, so MergeValues does not read it.
+// old values: the memory for its values is uninitialized, so MergeValues does not read it.
 struct RowFactors {
   static constexpr int32_t kRows = 32;
   alignas(64) float kept[kRows];
@@ -75,8 +75,8 @@ inline RowFactors MergeStats(const SoftmaxStats* chunk, int32_t rows, SoftmaxSta
     const StatsOfRows old = LoadStats(running + r, masks);
     const __mmask16 has_fresh = _mm512_cmp_ps_mask(fresh.sum, zero, _CMP_NEQ_UQ);
     const __mmask16 has_old = _mm512_cmp_ps_mask(old.sum, zero, _CMP_NEQ_UQ);
-    // If a row has only fresh stats, or only old stats, their maximum is kept, and both factors of
-    // the row are 1.
+    // If a row has only fresh stats, or only old stats, the row keeps the maximum of these stats,
+    // and both its factors are 1.
     const __mmask16 rises = _mm512_cmp_ps_mask(fresh.max, old.max, _CMP_GT_OQ);
     const auto takes_fresh = static_cast<__mmask16>(has_fresh & (rises | ~has_old));
     const __m512 max = _mm512_mask_blend_ps(takes_fresh, old.max, fresh.max);

@@ -119,7 +119,7 @@ struct PairProducts {
         reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(term.bits))),
         reinterpret_cast<__m512bh>(values));
   }
-  // As Multiply, but with weight and value zero for a slot of the pair that is outside the range.
+  // Does what Multiply does, but sets weight and value to 0 for a slot of the pair outside `range`.
   static Vec MultiplyPart(Term term, Operand values, int32_t slot, SlotRange range, Vec sum) {
     const uint32_t inside =
         (range.contains(slot) ? 0xFFFFU : 0U) | (range.contains(slot + 1) ? 0xFFFF0000U : 0U);
@@ -144,7 +144,7 @@ struct PairProducts {
     return _mm512_permutexvar_epi16(Order(),
                                     _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));
   }
-  // Returns the permutation 0, 16, 1, 17 and so on, of 16-bit elements.
+  // Returns the permutation 0, 16, 1, 17, ..., 15, 31 of 16-bit elements.
   static __m512i Order() {
     const __m512i numbers = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     return _mm512_or_si512(numbers,

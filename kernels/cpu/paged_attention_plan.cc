@@ -11,7 +11,8 @@ namespace {
 
 // Where possible, a task has at most 1 / (kPartsPerThread * threads) of the work.
 constexpr int64_t kPartsPerThread = 4;
-// When work is cut to get more tasks, a task keeps at least this many rows: two tiles of 6 rows.
+// When work is cut to get more tasks, a task keeps at least this many rows, which are (query, head)
+// pairs: two tiles of 6 rows.
 constexpr int64_t kMinTaskRows = 12;
 // A task of several queries is split by chunks only if it has at most this many rows. Partial
 // results take memory for each row and chunk. A task of more rows can be cut into tiles of fewer

@@ -1,10 +1,10 @@
 // AttentionPlan holds the tasks of one PagedAttention call and the memory that they share.
 //
 // A task computes a tile of queries of one sequence, for all query heads of one KV head, over a
-// range of chunks. Usually the range is the whole context. If there are too few tasks for the
-// threads, tasks are split by chunks. The parts of a split task leave a partial result per chunk,
-// and the part that finishes last merges the partial results in order. Splitting changes no bit of
-// the result.
+// range of chunks of 256 positions. Usually the range is the whole context. If there are too few
+// tasks for the threads, tasks are split by chunks. The parts of a split task write a partial
+// result per chunk, and the part that finishes last merges the partial results in order. Splitting
+// changes no bit of the result.
 //
 // Thread safety: the caller's thread makes the plan. Afterwards all threads read it, and change
 //                only AttentionSplit::tasks_left and the memory for results.
@@ -57,10 +57,10 @@ struct AttentionPlan {
 // each row.
 inline int64_t PartialFloats(int64_t rows, int64_t head_dim) { return rows * (head_dim + 2); }
 
-// Writes the plan into team.Scratch(0, ...), which belongs to the plan until the attention call
-// returns. A row is one (query, head) pair. A task has at most max_task_rows rows, or all rows of
-// one query if these are more. With more rows per task, K and V are read less often; with fewer
-// rows, there are more tasks to spread.
+// Writes the plan into team.Scratch(0, ...). Nobody else may use that memory until the attention
+// call returns. A row is one (query, head) pair. A task has at most max_task_rows rows, or all rows
+// of one query and KV head if these are more. With more rows per task, K and V are read less often;
+// with fewer rows, there are more tasks to spread over the threads.
 AttentionPlan PlanAttention(const PagedAttentionParams& params,
                             ThreadTeam& team,
                             int32_t max_task_rows,

@@ -1,5 +1,5 @@
-// SoftmaxOfRow computes the softmax of one row over one chunk; MergeRow merges chunks. Templates
-// over a Simd struct S.
+// SoftmaxOfRow computes the softmax of one row over one chunk; MergeRow merges chunks. Both are
+// templates over a Simd struct S. A slot is a position of the chunk.
 //
 // Source: online softmax, Milakov and Gimelshein 2018.
 #ifndef QUIRE_KERNELS_CPU_PAGED_ATTENTION_SOFTMAX_INL_H_
@@ -56,7 +56,7 @@ void BiasSlots(float* row, SlotRange range, float scale, float slope, int32_t fi
 
 // Turns scores into weights exp(scale * score - max), where max is the greatest scale * score.
 // Returns max and the sum of the weights. Slots outside the range, but in the same vectors as slots
-// inside, get the weight 0. No other slot is touched.
+// inside, get the weight 0. Does not touch slots of other vectors.
 template <typename S>
 SoftmaxStats SoftmaxOfRow(float* scores, SlotRange range, float scale) {
   if (range.empty()) {

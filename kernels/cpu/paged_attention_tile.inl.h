@@ -1,12 +1,12 @@
 // ScoreGroups and WeightValues compute the two products of attention for a tile of up to kTileRows
 // rows: scores (q . k) and weighted values. A row is one (query, query head) pair. Sums are held in
-// registers. Templates over a Products policy P and the stored type E.
+// registers. Both are templates over a Products policy P and the stored type E.
 //
 // Every accumulator belongs to one (row, position) or one (row, dim), and adds its terms in
 // ascending order. So the shape of a tile does not affect the result.
 //
 // A Products policy defines the products of queries and keys, and of weights and values. One step
-// multiplies kGroup terms: dims of a key, or slots of a value.
+// multiplies kGroup terms: dims of a key, or slots (positions of the chunk) of the values.
 //   Simd              vector interface that the policy uses
 //   Panel             element type of the panels of PackBlocks (paged_attention_chunk.inl.h)
 //   Operand           kLanes elements of kGroup terms each, in registers
@@ -73,7 +73,7 @@ inline constexpr int kCacheLine = 64;
 template <typename E>
 struct ValueSegment {
   const E* values;       // values of slot `begin`
-  const void* prefetch;  // memory to prefetch, of the same size as the values
+  const void* prefetch;  // memory to prefetch, as large as the values
   int32_t begin;
   int32_t end;
 };
@@ -93,10 +93,10 @@ struct ChunkView {
   static constexpr int kGroups = kAttentionChunkTokens / S::kLanes;
 
   int32_t first_position;  // position of slot 0 in the context
-  // keys[g] points to dim 0 of slots [g * kLanes, (g + 1) * kLanes). Set only for groups that hold
-  // a wanted slot.
+  // keys[g] points to dim 0 of slots [g * kLanes, (g + 1) * kLanes). Set only for groups with a
+  // wanted slot: a slot to which some row of the task attends.
   const E* keys[kGroups];
-  const void* prefetch[kGroups];  // memory to prefetch, of the size of the group's keys
+  const void* prefetch[kGroups];  // memory to prefetch, as large as the group's keys
   int64_t key_dim_stride;
   ValueSegment<E> segments[kAttentionChunkTokens];
   int32_t num_segments;
@@ -174,8 +174,8 @@ struct WidenedProducts {
   }
 };
 
-// Calls P::Fold for all sums if terms [at, at + P::kGroup) are the last ones of a run of kFoldTerms
-// terms. `at` is a dim of the keys or a slot of the values.
+// Calls P::Fold for all sums if the terms from `at` to `at + P::kGroup - 1` are the last terms of a
+// run of kFoldTerms terms. `at` is a dim of the keys or a slot of the values.
 template <typename P, int kRows, int kVecs>
 inline void FoldSums(int32_t at, typename P::Sum (&sums)[kRows][kVecs]) {
   if constexpr (P::kFoldTerms > 0) {

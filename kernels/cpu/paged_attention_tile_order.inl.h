@@ -26,10 +26,10 @@ struct RoundedPairs : PairProducts {
   }
 };
 
-// Computes with vectors in the order of the tile instruction, for tasks of few rows. Such tasks
-// read keys and values from the blocks, without packing. For every 32 terms, one sum adds the even
-// terms and another sum the odd terms; then even + odd is added to the total. Denormals count as
-// zero.
+// Adds in the order of the tile instruction, but by vector instructions, for tasks of few rows.
+// Such tasks read keys and values from the KV blocks, without packing. For every 32 terms, one sum
+// adds the even terms and another sum the odd terms; then even + odd is added to the total.
+// Denormals count as zero.
 struct TileOrderProducts : RoundedPairs {
   struct Operand {
     Vec even;

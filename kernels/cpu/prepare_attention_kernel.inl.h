@@ -14,7 +14,8 @@
 namespace quire {
 namespace {
 
-// Multiplies each number first by the inverse root and then by its weight, as Hugging Face does.
+// Multiplies each number first by 1 / sqrt(mean square + eps), then by its weight, as Hugging Face
+// does.
 template <typename S>
 void NormalizeHead(float* head, const float* weight, int32_t head_dim, float eps) {
   typename S::Vec squares = S::Zero();

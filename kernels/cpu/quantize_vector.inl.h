@@ -3,9 +3,9 @@
 //
 // The largest magnitude becomes the type's largest number; all numbers are then rounded to nearest,
 // ties to even. A vector with an infinity or a NaN gets the scale NaN, so that all its numbers read
-// as NaN. If the largest magnitude is below kSmallestScaled, all numbers read as zero, because the
-// scale would lose digits or its inverse would overflow. The result depends on the vector alone,
-// and is the same on every instruction set.
+// as NaN. If the largest magnitude is below kSmallestScaled, all numbers are stored as zeros: such
+// a small scale would lose digits, or its inverse would overflow. The result depends on the vector
+// alone, and is the same on every instruction set.
 #ifndef QUIRE_KERNELS_CPU_QUANTIZE_VECTOR_INL_H_
 #define QUIRE_KERNELS_CPU_QUANTIZE_VECTOR_INL_H_
 
@@ -19,7 +19,7 @@ namespace {
 
 inline constexpr float kSmallestScaled = 0x1p-100F;
 
-// Calls fn(offset, n) for pieces of S::kLanes elements and one shorter piece at the end.
+// Calls fn(offset, n) for each piece of n = S::kLanes elements, and for a shorter piece at the end.
 template <typename S, typename Fn>
 void ForEachPiece(int32_t size, const Fn& fn) {
   for (int32_t d = 0; d < size; d += S::kLanes) {

@@ -20,9 +20,9 @@ struct RowScan {
   // an infinity; accept_banned permits -infinity, the logit of a banned token.
   bool (*block_max)(const float* row, int64_t n, bool accept_banned, float* block_max) = nullptr;
 
-  // Computes weight i as exp((row[i] - shift) * factor), or 0 if this power is below `floor`.
-  // Writes the weight to weights[i], unless `weights` is null. Writes the sum of block b to
-  // block_sum[b].
+  // Computes weight i as exp((row[i] - shift) * factor), or 0 if this value is below `floor`.
+  // Writes the weight to weights[i], unless `weights` is null. Writes the sum of the weights of
+  // block b to block_sum[b].
   void (*exp_weights)(const float* row,
                       int64_t n,
                       float shift,
@@ -34,8 +34,8 @@ struct RowScan {
   // Returns the sum of the weights that are at least `bound`.
   double (*mass_at_least)(const float* weights, int64_t n, float bound) = nullptr;
 
-  // Writes the indices of values >= bound in ascending order, and returns their number. `ids` has
-  // room for n.
+  // Writes the indices of values >= bound to `ids` in ascending order, and returns their number.
+  // REQUIRES: `ids` has room for n indices.
   int64_t (*collect)(const float* row, int64_t n, float bound, int32_t* ids) = nullptr;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
-// Hands out the arrays for sampling one row, from one piece of scratch memory.
+// Divides one piece of scratch memory into the arrays for sampling one row.
 class Workspace {
  public:
   static size_t BytesFor(int64_t vocab_size) {
@@ -125,7 +125,7 @@ class RowSampler {
   }
 
   // Returns a bound that the logits of at least k tokens reach: the k-th greatest of the blocks'
-  // maxima, or -infinity if there are fewer blocks.
+  // maxima, or -infinity if there are fewer than k blocks.
   float BoundOfLikeliest(int64_t k) {
     if (k > blocks_) {
       return kNegativeInfinity;
@@ -176,7 +176,7 @@ class RowSampler {
 
   float factor() const { return 1.0F / row_.params->temperature; }
 
-  // Writes the weights of the whole row, and the sums of its blocks to block_scratch_.
+  // Writes the weights of the whole row to `weights`, and each block's sum to block_scratch_.
   void WeighAll(float* weights) {
     scan_.exp_weights(logits_, n_, max_, factor(), row_.params->min_p, weights, block_scratch_);
   }
@@ -218,8 +218,8 @@ class RowSampler {
     return candidates;
   }
 
-  // Returns the greatest power of two p such that the tokens of weight p or more together reach
-  // `mass`. Returns `floor` if `floor` is greater.
+  // Returns the greatest power of two p >= 2^-31 such that the tokens of weight p or more together
+  // reach `mass`. Returns `floor` if there is no such p, or if `floor` is greater.
   float BoundOfMass(double mass, float floor) const {
     constexpr double kSlack = 1.0001;  // covers the rounding of fp32 sums
     constexpr int kMaxHalvings = 32;

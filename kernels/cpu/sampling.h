@@ -1,10 +1,11 @@
 // Sampling on the CPU. kernels/api/sampling.h is the contract.
 //
-// Passes over a whole row are vectorized (row_scan.h) and few: one for the maxima; one for the sum
-// that log-probabilities need; and, unless the row is greedy or has top-k, one for weights. No row
-// is ever sorted. Top-k, top-p and the reported likeliest tokens first reduce the row to
-// candidates, by bounds that cannot exclude a token of the result. Top-k and top-p then distribute
-// the candidates over buckets and sort only one bucket (candidate_set.h).
+// Passes over a whole row are vectorized (row_scan.h). Every row has a pass for the maxima. Further
+// passes are for the sum that log-probabilities need, and, unless the row is greedy or has top-k,
+// for weights. No row is ever sorted. Top-k, top-p and the reported likeliest tokens first reduce
+// the row to candidates, in one or several passes, by bounds that cannot exclude a token of the
+// result. Top-k and top-p then distribute the candidates over buckets and sort only one bucket
+// (candidate_set.h).
 //
 // Probabilities are fp32 weights exp((logit - max) / temperature); their sums are doubles.
 //

@@ -3,7 +3,7 @@
 // SimdAvx512, SimdAvx2 and SimdPortable offer the same static functions; a kernel is a template
 // over one of them (`template <typename S>`), written once. Include this header only from sources
 // that are compiled for AVX-512, and keep other code out of these sources. Else the linker could
-// keep their copy of an inline function, which would crash machines without AVX-512.
+// keep their copy of an inline function, and machines without AVX-512 would crash in it.
 //
 // Conventions: `N` variants touch only the first n lanes (0 <= n <= kLanes); a load sets the other
 //              lanes to zero. Stores to narrow types round to nearest, ties to even. Stores to
@@ -128,7 +128,7 @@ struct SimdAvx512 {
     _mm_mask_storeu_epi8(p, MaskOf(n), _mm512_cvtepi32_epi8(lanes));
   }
 
-  // In Widen and Narrow, the unused pointer selects the stored type.
+  // In Widen and Narrow, the type of the unused pointer selects the overload.
   static Vec Widen(const BFloat16*, __m256i bits) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
@@ -170,7 +170,7 @@ struct SimdAvx512 {
     // bias is 127 in fp32 and 7 in e4m3.
     const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(size_bits, odd),
                                              _mm512_set1_epi32(0x7ffff - (120 << 23)));
-    // For sizes below 2^-6: adding 2^14 rounds to multiples of 2^-9.
+    // For magnitudes below 2^-6: adding 2^14 rounds them to multiples of 2^-9.
     const __m512i steps = _mm512_castps_si512(_mm512_add_ps(size, Broadcast(16384.0F)));
     const __mmask16 small = _mm512_cmp_ps_mask(size, Broadcast(0x1p-6F), _CMP_LT_OQ);
     const __m512i code = _mm512_mask_blend_epi32(small, _mm512_srli_epi32(rounded, 20), steps);

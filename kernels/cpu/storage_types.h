@@ -1,6 +1,7 @@
 // BFloat16 and Float16 are 16-bit floating-point numbers as stored in memory. Float8E4M3 and Int8
-// are 8-bit numbers. They are stored with a scale, by which kernels multiply them. The types have
-// no arithmetic: the Simd structs widen them to fp32 on load and round them on store.
+// are 8-bit numbers. The 8-bit numbers of a vector are stored with a scale, by which kernels
+// multiply them. The types have no arithmetic: the Simd structs widen stored numbers to fp32 on
+// load, and round fp32 numbers on store.
 //
 // Thread safety: value types.
 // Source:        e4m3, Micikevicius et al. 2022. The NaN of e4m3 is not used: a vector that holds a

@@ -2,8 +2,8 @@
 //
 // Each idle thread takes the next task, in ascending order, and the caller takes tasks too. A
 // descheduled thread delays only its current task. The other threads do not wait for a thread that
-// is still asleep. Any thread can run a task, so a task must write only its own data, and results
-// must not depend on the thread.
+// is still asleep. Any thread can run a task, so a task must write only its own data, and its
+// result must not depend on the thread.
 //
 // Idle threads spin for kSpinMicros and then sleep; so does the caller while it waits for the last
 // tasks. Longer spinning would take time from other processes, with which a server shares its
@@ -12,8 +12,8 @@
 // Thread safety: one caller at a time, except for progress. ParallelFor returns when every task is
 //                finished; the caller then sees all memory that tasks wrote. A task must not use
 //                barriers or ParallelFor.
-// Cost:          ParallelFor allocates nothing; about 1 us while the threads spin, tens of us when
-//                they sleep. A single task runs on the caller without waking a thread.
+// Cost:          ParallelFor allocates nothing. It takes about 1 us if the threads still spin, tens
+//                of us if they sleep. A single task runs on the caller without waking a thread.
 #ifndef QUIRE_KERNELS_CPU_THREAD_TEAM_H_
 #define QUIRE_KERNELS_CPU_THREAD_TEAM_H_
 
@@ -57,12 +57,12 @@ class ThreadTeam {
     RunTasks(num_tasks, &Invoke<Fn>, &fn);
   }
 
-  // Returns a number that grows with every task that a thread takes. If the caller runs all tasks
-  // alone, the number grows with every task that is finished. Safe from any thread. Tasks that are
-  // shared among threads need no separate counter, because ticket_ changes with each task.
+  // Returns a number that grows each time a thread takes a task. If the caller runs all tasks of a
+  // ParallelFor alone, the number grows each time a task is finished. Safe from any thread. Tasks
+  // that are shared among threads need no separate counter, because ticket_ changes with each task.
   uint64_t progress() const {
     // The low half of ticket_ counts down the tasks of a job (one call of RunTasks); the high half
-    // is the job's number. With the low half inverted, the whole grows within a job and from job to
+    // is the job's number. With its low half inverted, ticket_ grows within a job and from job to
     // job.
     return tasks_of_caller_.value() + (ticket_.load(std::memory_order_relaxed) ^ 0xFFFFFFFFU);
   }
@@ -71,11 +71,11 @@ class ThreadTeam {
   // call for that thread. The memory grows as needed and is kept, so steady use allocates nothing.
   void* Scratch(int thread, size_t bytes);
 
-  // As Scratch, for memory that all tasks of a kernel share. Must not be called inside a task.
+  // Does what Scratch does, for memory that all tasks of a kernel share. REQUIRES: no task runs.
   void* SharedScratch(size_t bytes) { return Scratch(num_threads_, bytes); }
 
   // Reserves `bytes` for each thread, so that Scratch up to that size allocates nothing. Returns
-  // false if there is no memory. Must not be called inside a task.
+  // false if memory is lacking. REQUIRES: no task runs.
   bool ReserveScratch(size_t bytes);
 
  private:
@@ -94,9 +94,9 @@ class ThreadTeam {
 
   const int num_threads_;
 
-  // The next three fields are the current job. A thread must read them only after it has taken a
-  // task of the job (by compare-and-swap on ticket_) and before it has finished the task. In that
-  // time the job cannot be replaced.
+  // The next three fields describe the current job. A thread must read them only after it has taken
+  // a task of the job (by compare-and-swap on ticket_) and before it has finished the task. In that
+  // time the fields do not change, because ParallelFor waits for the task.
   TaskFunction function_ = nullptr;
   const void* context_ = nullptr;
   uint32_t num_tasks_ = 0;

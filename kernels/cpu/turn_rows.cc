@@ -7,13 +7,13 @@ namespace quire {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
-// Number of units in a run, a part of a row. First one run of each row is copied, then the next run
-// of each row. Runs are long enough for the hardware prefetcher. They are short enough that the
-// destination lines stay in the cache until this run of all rows is copied.
+// Units (elements of the transpose) in a run, a part of a row. First one run of each row is copied,
+// then the next run of each row. Runs are long enough for the hardware prefetcher. They are short
+// enough that the destination lines stay in the cache until the runs of all rows are copied.
 constexpr int64_t kRun = 64;
 
-// A tile has this number of rows, and this number of units in each row. So it consists of whole
-// cache lines, both in the source and in the destination.
+// A tile has this number of rows, and this number of units in each row. So its rows and its columns
+// have the size of a cache line.
 template <typename Unit>
 constexpr int64_t kTile = kLineBytes / int64_t{sizeof(Unit)};
 
@@ -36,7 +36,7 @@ Quad LoadQuad(const std::byte* from) {
   return quad;
 }
 
-// Transposes four units of each of four rows.
+// Transposes four 32-bit units of each of four rows.
 void TurnQuads(const std::byte* from, int64_t stride_bytes, uint32_t* to, int64_t stride) {
   const Quad a = LoadQuad(from);
   const Quad b = LoadQuad(from + stride_bytes);
@@ -67,7 +67,7 @@ void TurnTile(const RowsToTurn& rows, uint32_t* to, int64_t stride) {
   }
 }
 
-// Transposes tile after tile; the last tile may be narrower.
+// Transposes the rows tile after tile along k. The last tile may be narrower.
 template <typename Unit>
 void TurnRun(const RowsToTurn& rows, int64_t depth, Unit* to, int64_t stride) {
   for (int64_t k = 0; k < depth; k += kTile<Unit>) {
@@ -85,8 +85,8 @@ void TurnRun(const RowsToTurn& rows, int64_t depth, Unit* to, int64_t stride) {
   }
 }
 
-// Prefetches lines that will be written, because the processor does not predict the stride from
-// write to write.
+// Prefetches lines that will be written. The processor does not prefetch them, because it does not
+// predict the stride from write to write.
 void FetchForWriting(const void* begin, int64_t bytes) {
   const auto* const first = static_cast<const std::byte*>(begin);
   for (int64_t at = 0; at < bytes; at += kLineBytes) {

@@ -3,9 +3,8 @@
 //
 // Thread safety: free functions, safe from any thread.
 // Units:         a unit is an element of the transpose: 32 bits (a float, two bf16) or 16 bits.
-// Cost:          on one core at least half the speed of memcpy; copying unit by unit would take
-//                three times as long. Cache lines are read and written as a whole, one after
-//                another.
+// Cost:          at least half the speed of memcpy, on one core. Copying unit by unit would take
+//                three times as long as this function, which reads and writes whole cache lines.
 #ifndef QUIRE_KERNELS_CPU_TURN_ROWS_H_
 #define QUIRE_KERNELS_CPU_TURN_ROWS_H_
 

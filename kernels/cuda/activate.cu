@@ -16,8 +16,8 @@ namespace {
 constexpr int kElements = 8;
 constexpr int32_t kThreads = 128;
 
-// Returns x * sigmoid(y), computed as x / (1 + e^-y). The result is exact where e^-y is 0 or
-// infinity.
+// Returns x * sigmoid(y), computed as x / (1 + e^-y). For finite x the result is x if e^-y
+// underflows to 0, and 0 if e^-y overflows to infinity.
 QUIRE_DEVICE float TimesSigmoid(float x, float y) { return x / (1.0F + Exp(-y)); }
 
 template <ActivationKind kKind>
@@ -28,8 +28,8 @@ QUIRE_DEVICE float ActivationOf(float x) {
     constexpr float kRootOfHalf = 0.70710678118654752F;
     return 0.5F * x * (1.0F + Erf(x * kRootOfHalf));
   } else if constexpr (kKind == ActivationKind::kGeluTanh) {
-    // 0.5 (1 + tanh z) is the sigmoid of 2 z. Where tanh z is near -1, 1 + tanh z would lose its
-    // digits, but the sigmoid keeps them.
+    // 0.5 (1 + tanh z) is the sigmoid of 2 z. If tanh z is near -1, the sum 1 + tanh z loses digits
+    // by cancellation. The sigmoid does not.
     constexpr float kTwiceRootOfTwoOverPi = 1.59576912160573071F;
     return TimesSigmoid(x, kTwiceRootOfTwoOverPi * (x + 0.044715F * x * x * x));
   } else {
@@ -37,7 +37,7 @@ QUIRE_DEVICE float ActivationOf(float x) {
   }
 }
 
-// Launched with ctas_per_row consecutive CTAs for each row. If not gated, `out` may equal `in`.
+// Each row has ctas_per_row consecutive CTAs. If not gated, `out` may equal `in`.
 template <typename T, ActivationKind kKind>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 4)
     ActivateKernel(ActivationParams params, int32_t ctas_per_row) {

@@ -3,25 +3,25 @@
 //
 // Fragments. Lane l of a warp has group = l / 4 (0..7) and quad = l % 4 (0..3). A 32-bit register
 // of A or B holds two 16-bit elements, the lower k in the lower half.
-//   A [16 x 16]:  a[0] = row group,     k 2 quad, 2 quad + 1
-//                 a[1] = row group + 8, k 2 quad, 2 quad + 1
-//                 a[2] = row group,     k 2 quad + 8, 2 quad + 9
-//                 a[3] = row group + 8, k 2 quad + 8, 2 quad + 9
-//   B [16 x 8]:   b[0] = k 2 quad, 2 quad + 1, column group
-//                 b[1] = k 2 quad + 8, 2 quad + 9, column group
-//   C [16 x 8]:   c[0], c[1] = row group,     columns 2 quad, 2 quad + 1
-//                 c[2], c[3] = row group + 8, columns 2 quad, 2 quad + 1
-// First product: Q is A, K^T is B, S is C. Second product: P is A, V is B, O is C. Two adjacent C
-// tiles of S, rounded, form one A fragment of P (PackWeights), so no data moves between lanes.
+//   A [16 x 16]:  a[0] = row `group`,     k = 2 `quad`, 2 `quad` + 1
+//                 a[1] = row `group` + 8, k = 2 `quad`, 2 `quad` + 1
+//                 a[2] = row `group`,     k = 2 `quad` + 8, 2 `quad` + 9
+//                 a[3] = row `group` + 8, k = 2 `quad` + 8, 2 `quad` + 9
+//   B [16 x 8]:   b[0] = column `group`,  k = 2 `quad`, 2 `quad` + 1
+//                 b[1] = column `group`,  k = 2 `quad` + 8, 2 `quad` + 9
+//   C [16 x 8]:   c[0], c[1] = row `group`,     columns 2 `quad`, 2 `quad` + 1
+//                 c[2], c[3] = row `group` + 8, columns 2 `quad`, 2 `quad` + 1
+// First product: A is Q, B is K^T, C is S. Second product: A is P (weights), B is V, C is O. Two
+// adjacent C tiles, rounded, are an A fragment of P (PackWeights): no data moves between lanes.
 //
 // Cache of 16-bit T: the mma runs in T. K rows are read by ldmatrix, V rows by ldmatrix.trans.
 //
 // Cache of e4m3: the mma runs in f16, which represents every e4m3 value exactly. P is rounded to
-// f16's 11 significant bits. ldmatrix moves pairs of bytes as if they were 16-bit elements. So each
-// lane receives 4 consecutive dims of K where the fragment wants 2, and 2 dims of V where it wants
-// 1. Instead of moving dims between lanes, both products permute the dims:
-//   K: within 16 dims, B holds dims 4 quad + {0, 1} at k 2 quad + {0, 1}, and dims
-//      4 quad + {2, 3} at k 2 quad + 8 + {0, 1}. The sum over k stays the same because
+// f16's 11 significant bits. ldmatrix moves pairs of bytes as if they were 16-bit elements. So a
+// lane's register receives 4 consecutive dims of K, but b[i] needs 2; and 2 dims of V, but b[i]
+// needs 1. Instead of moving dims between lanes, both products permute the dims:
+//   K: within 16 dims, B holds dims 4 quad + {0, 1} at k = 2 quad + {0, 1}, and dims
+//      4 quad + {2, 3} at k = 2 quad + 8 + {0, 1}. The sum over k stays the same because
 //      StoreQueryRow permutes Q in the same way.
 //   V: within 16 dims, the even dims are the columns of one C tile, and the odd dims are the
 //      columns of the next C tile. AccumulatorDim says which dim a register holds.
@@ -29,8 +29,8 @@
 // brings the row's largest magnitude into [1, 2). Then elements down to 2^-14 of the largest are
 // exact in f16. MakeScoreRow multiplies the scale of the scores by the same power.
 //
-// Shared memory. Rows are padded to an odd number of 16-byte units. Then the 8 rows that one phase
-// of ldmatrix reads lie in 8 different groups of banks.
+// Shared memory. Rows are padded to an odd number of 16-byte units. Then the 8 rows of a matrix,
+// which ldmatrix reads at once, lie in different banks.
 //
 // Rows of masked keys must be zero in shared memory. Masking S alone gives such keys weight 0, but
 // 0 times a NaN in a row of V is NaN. CopyTile fills rows outside [begin, end) with zeros and does
@@ -69,7 +69,7 @@ constexpr int PaddedRowBytes(int bytes) { return bytes / 16 % 2 == 0 ? bytes + 1
 // A tile of K or V in shared memory: token rows of head_dim elements.
 template <typename Cache, int kHeadDim>
 struct KvTile {
-  // 16-byte chunks of a row.
+  // Number of 16-byte chunks of a row.
   static constexpr int kRowChunks = kHeadDim * static_cast<int>(sizeof(Cache)) / 16;
   static constexpr int kRowStride = PaddedRowBytes(kRowChunks * 16);  // in bytes
   static constexpr int kBytes = kTileKeys * kRowStride;               // size of a tile of 16 rows
@@ -84,10 +84,10 @@ struct QueryTile {
 
 // ---- Global to shared ---------------------------------------------------------------------------
 
-// Addresses of the K and V of one sequence in one layer and KV head: in the pool, or in the
-// sequence's window (kernels/cuda/windows.h). Strides in bytes.
+// Addresses of one sequence's K and V in one layer and KV head: in the pool, or in a window, where
+// the sequence's blocks have consecutive addresses (kernels/cuda/windows.h). Strides in bytes.
 struct PagedKv {
-  // K of slot 0 of the pool's block 0, or of the window's first block.
+  // K of slot 0 in the pool's block 0, or in the window's first block.
   const uint8_t* keys = nullptr;
   // V of the same slot.
   const uint8_t* values = nullptr;
@@ -122,7 +122,7 @@ QUIRE_DEVICE PagedKv MakePagedKv(const PagedAttentionParams& args,
   return kv;
 }
 
-// Returns the block that holds the position, as an index from the block at kv.keys.
+// Returns the number of the block that holds the position. The block at kv.keys has number 0.
 QUIRE_DEVICE BlockId BlockOf(const PagedKv& kv, int position) {
   int index = position >> kv.block_shift;
   return kv.block_table != nullptr ? kv.block_table[index] : index;
@@ -142,9 +142,9 @@ struct TileBlocks {
   BlockId high = kNullBlockId;  // block of positions 8 .. 15
 };
 
-// One warp starts the copy of 16 rows to `tile`. plane and slot_stride: kv.keys and
-// kv.key_slot_stride for K, kv.values and kv.value_slot_stride for V. Rows outside [begin, end)
-// become zeros and are not read. The caller calls CommitCopies.
+// A warp starts the copy of 16 rows, from `position` on, to `tile`. plane and slot_stride: kv.keys
+// and kv.key_slot_stride for K, kv.values and kv.value_slot_stride for V. Rows of positions outside
+// [begin, end) become zeros and are not read. Afterwards the caller must call CommitCopies.
 template <typename Cache, int kHeadDim>
 QUIRE_DEVICE void CopyTile(uint8_t* tile,
                            const PagedKv& kv,
@@ -182,9 +182,9 @@ QUIRE_DEVICE float QueryFactor(float magnitude) {
   return __uint_as_float(exponent << 23);
 }
 
-// One warp converts a row of Q to the mma's type and order of dims, and writes it to `row`, in
-// shared memory. Writes zeros if q is null. Returns the row's factor to all lanes: a stored element
-// times the factor is the element of q. The factor is 1 unless T is bf16 and the cache e4m3.
+// A warp converts q, a row of Q, to the mma's type and order of dims, and writes it to `row` in
+// shared memory. Writes zeros if q is null. Returns a factor to all lanes: the element of q is the
+// stored element times the factor. The factor is 1 unless T is bf16 and the cache is e4m3.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
   using M = MmaElement<T, Cache>;
@@ -217,8 +217,8 @@ QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
       pairs[i] = Pack2<M>(values[2 * i], values[2 * i + 1]);
     }
     if constexpr (sizeof(Cache) == 1) {
-      // Stores the dims in K's order (see the file's first comment). For quad 0 to 3, dims
-      // 4 quad + {0, 1} go to k 2 quad + {0, 1}, and dims 4 quad + {2, 3} to k 2 quad + 8 + {0, 1}.
+      // Stores the dims in K's order (see the file's first comment). For n = 0 to 3, dims
+      // 4 n + {0, 1} go to k = 2 n + {0, 1}, and dims 4 n + {2, 3} go to k = 2 n + 8 + {0, 1}.
       uint8_t* low = row + lane / 2 * 32 + lane % 2 * 8;
       StoreWords<8>(low, {pairs[0], pairs[2]});
       StoreWords<8>(low + 16, {pairs[1], pairs[3]});
@@ -251,7 +251,7 @@ class QueryFragments {
     }
   }
 
-  // Sets a to the fragment of dims 16 k .. 16 k + 15. After unrolling, k must be a constant.
+  // Sets `a` to the fragment of dims 16 k .. 16 k + 15. REQUIRES: k is a constant after unrolling.
   QUIRE_DEVICE void Get(int k, uint32_t (&a)[4]) const {
     if constexpr (kInRegisters) {
       QUIRE_UNROLL
@@ -287,8 +287,8 @@ QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
   using Tile = KvTile<Cache, kHeadDim>;
   int lane = static_cast<int>(threadIdx.x % 32);
   if constexpr (sizeof(Cache) == 2) {
-    // Matrix 0: keys 0..7, dims 0..7. Matrix 1: keys 0..7, dims 8..15. Matrices 2 and 3: the same
-    // dims of keys 8..15.
+    // Matrices that ldmatrix loads. 0: keys 0..7, dims 0..7; 1: keys 0..7, dims 8..15; 2: keys
+    // 8..15, dims 0..7; 3: keys 8..15, dims 8..15.
     int lane_row = lane / 16 * 8 + lane % 8;
     const uint8_t* lane_keys = keys + lane_row * Tile::kRowStride + lane / 8 % 2 * 16;
     QUIRE_UNROLL
@@ -306,9 +306,9 @@ QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
       }
     }
   } else {
-    // A 16-byte chunk is 16 dims. Matrix 0: keys 0..7, chunk c; 1: keys 8..15, chunk c; 2: keys
-    // 0..7, chunk c + 1; 3: keys 8..15, chunk c + 1. If the number of chunks is odd, matrices 2 and
-    // 3 of the last load repeat chunk c and are not used.
+    // A 16-byte chunk is 16 dims. Matrices that ldmatrix loads. 0: keys 0..7, chunk c; 1: keys
+    // 8..15, chunk c; 2: keys 0..7, chunk c + 1; 3: keys 8..15, chunk c + 1. If the number of
+    // chunks is odd, matrices 2 and 3 of the last load repeat chunk c and are not used.
     int lane_row = lane % 16;
     QUIRE_UNROLL
     for (int c = 0; c < Tile::kRowChunks; c += 2) {
@@ -351,8 +351,8 @@ QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
   QUIRE_UNROLL
   for (int n = 0; n < kKeys / 16; ++n) {
     if constexpr (sizeof(Cache) == 2) {
-      // Transposed. Matrix 0: keys 0..7, dims 0..7; 1: keys 8..15, dims 0..7; 2: keys 0..7, dims
-      // 8..15; 3: keys 8..15, dims 8..15.
+      // Matrices that ldmatrix.trans loads. 0: keys 0..7, dims 0..7; 1: keys 8..15, dims 0..7;
+      // 2: keys 0..7, dims 8..15; 3: keys 8..15, dims 8..15.
       QUIRE_UNROLL
       for (int d = 0; d < kHeadDim / 16; ++d) {
         uint32_t b[4];
@@ -425,8 +425,8 @@ QUIRE_DEVICE ScoreRow MakeScoreRow(const PagedAttentionParams& args,
 }
 
 // Multiplies scores by the rows' scales, then adds the ALiBi bias if has_alibi. scores: C tiles of
-// 16 rows x (8 * kTiles) keys, the first key at first_position. rows: the lane's two rows, with the
-// indices lane / 4 and lane / 4 + 8.
+// 16 rows x (8 * kTiles) keys, the first key at first_position. rows: rows lane / 4 and
+// lane / 4 + 8 of the tiles, of which the lane holds scores.
 template <int kTiles>
 QUIRE_DEVICE void ScaleScores(float (&scores)[kTiles][4],
                               bool has_alibi,
@@ -471,7 +471,7 @@ QUIRE_DEVICE void MaskScores(float (&scores)[kTiles][4],
   }
 }
 
-// Multiplies each of the lane's two rows by the row's factor.
+// Multiplies the lane's two rows of O, lane / 4 and lane / 4 + 8, by factors[0] and factors[1].
 template <int kTiles>
 QUIRE_DEVICE void RescaleAccumulators(float (&out)[kTiles][4], const float (&factors)[2]) {
   QUIRE_UNROLL

@@ -1,9 +1,9 @@
 // Sums, searches and sorts of 64-bit integers by all threads of a CTA. Integer sums are the same in
 // any order, so results depend neither on the CTA's size nor on how threads interleave.
 //
-// The CTA is one-dimensional and consists of whole warps. All its threads call a function together.
-// A barrier must separate the last write to the function's inputs from the call. Every function
-// except WarpInclusiveSum ends with a barrier.
+// REQUIRES: the CTA is one-dimensional and has only whole warps. All its threads call a function
+// together, after a barrier that follows the last write to the function's inputs. Every function
+// ends with a barrier, except WarpInclusiveSum and a SortDescending of one value.
 #ifndef QUIRE_KERNELS_CUDA_CTA_INTEGERS_CUH_
 #define QUIRE_KERNELS_CUDA_CTA_INTEGERS_CUH_
 
@@ -58,7 +58,7 @@ QUIRE_DEVICE uint64_t WarpInclusiveSum(uint64_t value) {
   return value;
 }
 
-// Returns the sum of the values of all threads before this one.
+// Returns the sum of the values of all threads with a lower threadIdx.x.
 QUIRE_DEVICE uint64_t CtaExclusiveSum(uint64_t value, CtaScratch* scratch) {
   const uint32_t lane = threadIdx.x % kWarpSize;
   const uint32_t warp = threadIdx.x / kWarpSize;
@@ -117,7 +117,7 @@ QUIRE_DEVICE void SortDescending(uint64_t* values, int32_t count) {
     for (int32_t distance = size / 2; distance > 0; distance /= 2) {
       for (auto i = static_cast<int32_t>(threadIdx.x); i < count / 2;
            i += static_cast<int32_t>(blockDim.x)) {
-        const int32_t low = 2 * i - (i & (distance - 1));  // the bit `distance` of low is 0
+        const int32_t low = 2 * i - (i & (distance - 1));  // low & distance is 0
         const int32_t high = low + distance;
         const uint64_t a = values[low];
         const uint64_t b = values[high];

@@ -21,8 +21,8 @@ cudaDataType_t TypeOf(DType dtype) {
   }
 }
 
-// Returns the alignment that every row has in a matrix that is 256-byte aligned. A product can
-// promise only this alignment, because tiles and parts of a batch can begin at any row.
+// Returns the alignment of every row of a matrix that starts at a multiple of 256 bytes. cuBLASLt
+// may assume no more, because the x and y of a product can start at any row of such a matrix.
 uint32_t RowAlignment(int64_t row_bytes) {
   constexpr int64_t kMemoryAlignment = 256;
   return static_cast<uint32_t>(std::min(kMemoryAlignment, row_bytes & -row_bytes));

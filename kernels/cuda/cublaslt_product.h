@@ -1,10 +1,10 @@
-// CublasLtProduct describes one product to cuBLASLt, asks it for algorithms, and runs it.
+// CublasLtProduct describes one product to cuBLASLt, asks for algorithms, and runs the product.
 //
 // Matrices are row-major here and column-major in cuBLASLt, where the same memory holds the
 // transposed matrix. So y = x W^T is computed as y^T = W x^T, with a transposed first operand and a
-// plain second one ("TN"). Tensor cores read this layout best, and cuBLASLt takes no other for
-// e4m3. For e4m3, each row of W and of x has one scale (OUTER_VEC_32F, which needs cuBLASLt 12.9
-// and compute capability 9.0). Partial sums stay in fp32 (no fast accumulation).
+// plain second one ("TN"). Tensor cores read this layout best, and cuBLASLt accepts no other
+// layout for e4m3. For e4m3, each row of W and of x has one scale (OUTER_VEC_32F, which needs
+// cuBLASLt 12.9 and compute capability 9.0). Partial sums stay in fp32 (no fast accumulation).
 //
 // Thread safety: one caller at a time.
 // Errors:        those of gemm.h.
@@ -36,8 +36,8 @@ class CublasLtProduct {
   int Describe(const GemmArgs& args);
 
   // Sets *algorithms to at least one algorithm, the heuristics' best first. Algorithms that cut the
-  // sum over k are included only if split_k. All algorithms accept x and y that start at any row of
-  // 256-byte aligned memory.
+  // sum over k into parts are included only if split_k is true. All algorithms accept x and y that
+  // start at any row of 256-byte aligned memory.
   int Candidates(bool split_k, std::vector<cublasLtMatmulAlgo_t>* algorithms);
 
   // Returns whether the library can run the algorithm on this product.

@@ -1,10 +1,10 @@
 // DeviceGroup is an NCCL communicator. It runs collectives of ranks on different GPUs.
 //
 // No call waits for other ranks, except EndDeviceGroup. After BeginDeviceGroup or an operation, the
-// caller calls PollDeviceGroup until the group is settled: NCCL has finished the call itself and no
-// longer reports ncclInProgress. Only then may the caller call the group again or enqueue anything
-// on the stream. An operation cannot finish before all ranks have reached the operation. If one
-// rank never reaches it, only EndDeviceGroup releases the stream.
+// caller must call PollDeviceGroup until the group is settled: NCCL no longer reports
+// ncclInProgress for the call. Only then may the caller call the group again or enqueue anything on
+// the stream. An operation cannot finish before all ranks have called the operation. If one rank
+// never calls it, only EndDeviceGroup releases the stream.
 //
 // Thread safety: one caller at a time for one group. Another thread is allowed to call
 //                EndDeviceGroup, because that call can take long.
@@ -35,8 +35,8 @@ struct DeviceGroupId {
 int OpenNccl(const char* path);
 
 int MakeDeviceGroupId(DeviceGroupId* id);
-// Joins the group with the current device, which no other rank may use. All ranks call this. Sets
-// *group to null if the call fails at once.
+// Joins the group with the current device, which no other rank may use. All ranks must call this
+// function. Sets *group to null if the call fails at once.
 int BeginDeviceGroup(const DeviceGroupId& id, int32_t rank, int32_t size, void** group);
 // Sets *is_settled to whether all calls so far are settled. Returns the group's error.
 int PollDeviceGroup(void* group, bool* is_settled);

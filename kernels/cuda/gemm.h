@@ -3,8 +3,8 @@
 //
 // Thread safety: one caller at a time for one Gemm object.
 // Errors:        0, a cudaError_t, kGemmError - cublasStatus_t, or kNoGemmLibrary.
-// Determinism:   in the emulated build an output depends on its own row and column alone. For
-//                cuBLASLt, see GemmOptions::batch_invariant: without it, algorithms are chosen by
+// Determinism:   in the emulated build the number of rows does not change the bits of a row. For
+//                cuBLASLt, see GemmOptions::batch_invariant: if it is 0, algorithms are chosen by
 //                timing, so another start of the process can choose different algorithms.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_H_
 #define QUIRE_KERNELS_CUDA_GEMM_H_
@@ -24,18 +24,18 @@ struct GemmOptions {
   int32_t batch_invariant = 0;
   // Path of libcublasLt, or null for the usual names and folders.
   const char* library_path = nullptr;
-  // File that keeps the fastest algorithms for the next start (gemm_cache.h), or null. The file is
-  // not used in the emulated build or with batch_invariant, because no algorithms are timed there.
+  // File that keeps the fastest algorithms for the next start (gemm_cache.h), or null. The emulated
+  // build and batch_invariant do not use the file, because they time no algorithms.
   const char* cache_path = nullptr;
   const char* device_name = "";  // part of the file's keys: different devices can share a file
-  // If the file cannot be used, called once with a sentence that says why. May be null.
+  // Called once if the file cannot be used, with a sentence that says why. May be null.
   void (*warn)(const char* sentence) = nullptr;
 };
 
 // y[m][n] = sum over k of x[m][k] * weight[n][k], plus bias[n]; accumulated in fp32.
 //
 // For e4m3 the sum is multiplied by x_scales[m] and weight_scales[n] before the bias is added, and
-// n and k are multiples of 16.
+// out_features and in_features must be multiples of 16.
 struct GemmArgs {
   int64_t rows = 0;                      // m
   int64_t out_features = 0;              // n
@@ -58,9 +58,9 @@ int DestroyGemm(void* gemm);
 int CheckGemm(void* gemm, const GemmArgs& args);
 int RunGemm(void* gemm, const GemmArgs& args, Stream stream);
 
-// Checks the rules of GemmArgs for types and widths.
+// Returns whether args keep the rules of GemmArgs for types and widths.
 inline bool IsValidProduct(const GemmArgs& args) {
-  // cuBLASLt requires rows of e4m3 that are a multiple of 16 bytes.
+  // cuBLASLt requires e4m3 rows whose size is a multiple of 16 bytes.
   constexpr int64_t kFp8Multiple = 16;
   const bool has_16_bits = args.y_dtype == DType::kBF16 || args.y_dtype == DType::kF16;
   if (!has_16_bits && (args.y_dtype != DType::kF32 || args.bias != nullptr)) {

@@ -18,8 +18,8 @@ constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
 constexpr size_t kDigitsPerWord = 16;
 constexpr size_t kColumns = 9;
 
-// Removes the text up to and including the separator. Returns the removed text without the
-// separator. Takes all text if there is no separator.
+// Removes the text up to and including the first separator. Returns the removed text without the
+// separator. If there is no separator, removes and returns all text.
 std::string_view Take(std::string_view* text, char separator) {
   const size_t end = text->find(separator);
   const std::string_view head = text->substr(0, end);

@@ -1,10 +1,10 @@
-// Products by cuBLASLt. For each weight shape and range of row counts, the algorithms that the
-// library's heuristics suggest are timed once on the product's own operands. The fastest algorithm
-// is kept in memory, and in a file for the next start.
+// Matrix products by cuBLASLt. GemmTuner times the algorithms that the library suggests, once for
+// each weight shape and range of row counts. It keeps the fastest algorithm in memory, and in a
+// file for the next start.
 //
-// Batch-invariant products: each weight shape has one algorithm for all row counts, chosen for
-// kMostTileRows rows and without split-k. If the algorithm does not support a row count, the
-// product is cut into tiles of a supported row count, and a partial tile is padded.
+// Batch-invariant products (GemmOptions): each weight shape has one algorithm for all row counts,
+// the library's first suggestion for kMostTileRows rows without split-k. If it does not support a
+// row count, the product is cut into tiles of a supported row count, and a partial tile is padded.
 #include <map>
 #include <memory>
 #include <tuple>
@@ -49,8 +49,8 @@ class Gemm {
 
   int Check(GemmArgs args) {
     if (args.bias != nullptr) {
-      // The library checks the alignment of the bias. The caller's pointer may have any value, so
-      // the workspace's address, which is aligned, replaces it.
+      // The library checks the bias pointer's alignment, but callers of CheckGemm may pass any
+      // pointer. So the address of the workspace, which is aligned, replaces the pointer.
       args.bias = library_.workspace();
     }
     CublasLtProduct product(library_);
@@ -108,7 +108,7 @@ class Gemm {
     return plan->tile_rows == 0 ? kUnsupported : 0;
   }
 
-  // Sets *algorithm to the weight shape's algorithm, chosen for kMostTileRows rows.
+  // Sets *algorithm to the library's first suggestion for this product with kMostTileRows rows.
   int Pinned(const GemmArgs& args, cublasLtMatmulAlgo_t* algorithm) {
     GemmArgs middling = args;
     middling.rows = kMostTileRows;
@@ -132,7 +132,7 @@ class Gemm {
   GemmTuner tuner_;
   GemmTiles tiles_;
   std::map<Shape, Plan> plans_;
-  // Algorithms of batch-invariant products, by weight shape.
+  // Algorithms of batch-invariant products. The keys have kMostTileRows as their row count.
   std::map<Shape, cublasLtMatmulAlgo_t> pinned_;
 };
 

@@ -1,6 +1,6 @@
-// The product of the emulated build. This code replaces cuBLASLt rather than a kernel of this
-// project, so it is plain C++. A sum over k is formed from eight interleaved partial sums, so that
-// a compiler can vectorize it. Each partial sum adds its products in ascending order of k.
+// Matrix products of the emulated build. This code replaces cuBLASLt, not a kernel of this project,
+// so it is plain C++. A sum over k is formed from eight interleaved partial sums, so that a
+// compiler can vectorize the loop. Each partial sum adds its products in ascending order of k.
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -77,7 +77,7 @@ int RunOf(const GemmArgs& args) {
 
 }  // namespace
 
-// The object has no state, but its handle must differ from null.
+// A Gemm of this build has no state. Its handle only has to differ from null.
 int CreateGemm(const GemmOptions& /*options*/, void** gemm) {
   static char handle;
   *gemm = &handle;

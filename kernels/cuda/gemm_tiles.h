@@ -1,6 +1,6 @@
-// GemmTiles computes a product whose row count an algorithm does not support. It cuts the product
-// into tiles of a row count that the algorithm supports. So one algorithm computes every row count,
-// and the bits of a row stay the same.
+// GemmTiles computes a product in tiles, if the product's algorithm does not support its row count.
+// All tiles have one row count, which the algorithm supports. So one algorithm computes products of
+// every row count, and a row has the same bits in all of them.
 //
 // Thread safety: one caller at a time, on one stream.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_TILES_H_
@@ -14,13 +14,13 @@
 
 namespace quire::gpu {
 
-// Rows of the largest tile. Batch-invariant products choose an algorithm for this medium row count,
-// and use it for all row counts.
+// Rows of the largest tile. A batch-invariant product of any row count uses the algorithm that was
+// chosen for this medium row count.
 inline constexpr int64_t kMostTileRows = 256;
 
-// Returns the smallest power of two from 8 to 256 that is >= rows and for which is_taken returns
-// true, or 0 if there is none. is_taken: whether the algorithm supports the row count. If rows is
-// greater than 256, only 256 is tried.
+// Returns a row count for tiles: the smallest power of two from 8 to 256 that is >= rows and that
+// the algorithm supports. If rows > 256, only 256 is tried. Returns 0 if there is no such number.
+// is_taken: returns whether the algorithm supports a row count.
 int64_t TileRows(int64_t rows, const std::function<bool(int64_t)>& is_taken);
 
 class GemmTiles {
@@ -30,8 +30,8 @@ class GemmTiles {
   GemmTiles(const GemmTiles&) = delete;
   GemmTiles& operator=(const GemmTiles&) = delete;
 
-  // Calls multiply for products of tile_rows rows. A partial tile at the end is copied to scratch
-  // memory and padded with undefined rows, and its results are copied back.
+  // Calls multiply once for each tile of tile_rows rows. If the last tile has fewer rows, its x is
+  // copied to scratch memory and padded with undefined rows, and its rows of y are copied back.
   int Run(const GemmArgs& args,
           int64_t tile_rows,
           Stream stream,
@@ -42,8 +42,8 @@ class GemmTiles {
                 int64_t tile_rows,
                 Stream stream,
                 const std::function<int(const GemmArgs&)>& multiply);
-  // Makes scratch memory of at least `bytes`. Does not free smaller scratch memory, since a graph
-  // may hold its address.
+  // Makes the last element of memory_ at least `bytes` large. Does not free the earlier elements,
+  // since a recorded graph may use their addresses.
   int Reserve(int64_t bytes);
 
   std::vector<void*> memory_;  // the last element is the largest

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kTimedRuns = 3;
 
-// Makes a name fit into one column of the file.
+// Makes a name fit into one column of the file: replaces tabs and line breaks by spaces.
 std::string OneColumn(std::string name) {
   std::replace_if(
       name.begin(), name.end(), [](char c) { return c == '\t' || c == '\n' || c == '\r'; }, ' ');
@@ -137,7 +137,7 @@ void GemmTuner::Keep(const GemmKey& key, const cublasLtMatmulAlgo_t& algorithm) 
   if (path_.empty()) {
     return;
   }
-  // Keeps the entries that other processes have added meanwhile.
+  // Reads the file again, so that entries which other processes have added are kept.
   GemmCache all;
   if (LoadGemmCache(path_, &all) == GemmCacheState::kUnreadable) {
     GiveUpFile("was changed by another program");

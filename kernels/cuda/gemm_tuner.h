@@ -1,5 +1,5 @@
-// GemmTuner finds the fastest algorithm for a product. It times the library's suggestions once for
-// each range of row counts, and keeps the results in a file for the next start.
+// GemmTuner times the algorithms that cuBLASLt suggests for a product, once for each weight shape
+// and range of row counts (RowRange). It keeps the fastest algorithm in a file for the next start.
 //
 // Thread safety: one caller at a time; processes may share the file.
 // Errors:        those of gemm.h. A file that cannot be read or written is no error:
@@ -21,12 +21,12 @@ namespace quire::gpu {
 
 // Copies of a weight, used in turn so that no copy is in the L2 cache at its next use. This
 // imitates a model's step, which reads all other weights between two uses of one weight. There are
-// at most 64 copies, so a weight under 1/64 of the L2 cache can stay there. But the time of such a
-// weight's product is mostly launch time.
+// at most 64 copies, so copies of less than 1/64 of the L2 cache each can stay in the cache. This
+// does little harm, because the product of so small a weight takes mostly launch time.
 class RotatedWeight {
  public:
-  // Allocates at most 256 MB. If memory is short, makes no copies, and Next returns the weight
-  // itself.
+  // Allocates at most 256 MB. If two copies do not fit, or the allocation fails, there are no
+  // copies, and Next returns the weight itself.
   RotatedWeight(const GemmArgs& args, Stream stream);
   ~RotatedWeight();
   RotatedWeight(const RotatedWeight&) = delete;
@@ -50,9 +50,9 @@ class GemmTuner {
   int Open(uint64_t version);
 
   // Sets *algorithm to the fastest algorithm, and *is_final to true. If the fastest algorithm is
-  // not known yet, times the candidates. A call during the recording of a graph cannot time them:
-  // it sets *algorithm to the library's first suggestion and *is_final to false. A later call then
-  // times the candidates.
+  // not known yet, times the library's suggestions. If it is not known while a graph is recorded,
+  // nothing can be timed: the call sets *algorithm to the library's first suggestion and *is_final
+  // to false, and a later call times the suggestions.
   int Choose(const GemmArgs& args,
              CublasLtProduct& product,
              Stream stream,

@@ -1,8 +1,8 @@
-// GpuApi is the C interface between the worker and the kernel library that it opens at run time:
-// quire_cuda.so, built by nvcc, or quire_emu.so, the same kernels on the CPU. So one worker program
-// starts on machines with and without a GPU, and needs no CUDA library installed.
+// GpuApi is the C interface of the kernel library, which the worker opens at run time. The library
+// is quire_cuda.so, built by nvcc, or quire_emu.so, the same kernels on the CPU. So one worker
+// program starts on machines with and without a GPU, and needs no CUDA library installed.
 //
-// Thread safety: the table is constant. For each function, see the header that declares it.
+// Thread safety: a GpuApi is constant. For each function, see the header that declares it.
 #ifndef QUIRE_KERNELS_CUDA_GPU_API_H_
 #define QUIRE_KERNELS_CUDA_GPU_API_H_
 

@@ -1,7 +1,7 @@
 // The operations of KernelBackend on a GPU, as plain functions. Each takes the operation's struct
 // of kernels/api (here with device pointers), GPU-only arguments and a stream, and returns an error
 // number. A function only enqueues work: it allocates nothing, waits for nothing, and reads no
-// device memory on the host. So a graph can capture the call.
+// device memory on the host. So a call can be recorded in a graph.
 //
 // One source, two builds: nvcc compiles the kernels for GPUs; g++ compiles them with
 // kernels/cuda/emulator, where device pointers are host pointers and a launch runs when its stream
@@ -10,9 +10,9 @@
 // Activations:   of type T, bf16 or f16, given by the argument `activations` or by the struct.
 // Shapes:        rows are contiguous unless a stride is given, and 16-byte aligned; head_dim is one
 //                of 64, 80, 96, 112, 128, 256; widths are multiples of 8.
-// Padding:       a token with slot -1 is not written to the cache; a sequence of length 0 is not
-//                attended to. The rows of such tokens and sequences may hold anything and affect no
-//                other row.
+// Padding:       a token with slot -1 is not written to the cache. For a sequence of length 0, no
+//                attention is computed. The rows of such tokens and sequences may hold anything and
+//                affect no other row.
 // Determinism:   a row's result depends on that row and its sequence alone, bit for bit, whatever
 //                else is in the batch and however many CTAs run.
 // Errors:        0, or the cudaError_t of the launch. kUnsupported for a type, layout or head_dim
@@ -37,7 +37,7 @@ using Stream = void*;
 
 inline constexpr int kUnsupported = -1;
 
-// Tables are f32, bf16 or f16; the output is f32 or of the activations' type.
+// The embedding tables are f32, bf16 or f16; the output is f32 or of the activations' type.
 int Embed(const EmbeddingParams& params, Stream stream);
 
 // Runs one CTA per row whatever num_tokens is, so that a row's sum always has the same order.
@@ -45,7 +45,7 @@ int Norm(const NormParams& params, DType activations, Stream stream);
 
 int Activate(const ActivationParams& params, DType activations, Stream stream);
 
-// The cache has the activations' type or e4m3, and token-major keys.
+// Returns kUnsupported unless the cache has the activations' type or e4m3, and key_dim_stride is 1.
 int PrepareAttention(const PrepareAttentionParams& params, DType activations, Stream stream);
 
 // ---- Attention of one layer; its cache types are those of PrepareAttention ----------------------
@@ -82,13 +82,13 @@ int Decode(const PagedAttentionParams& params,
            const DecodePlan& plan,
            DType activations,
            Stream stream);
-// Sets *num_ctas to the number of CTAs of the decode kernel with these types and head_dim that the
-// device can run at once.
+// Sets *num_ctas to the number of CTAs that the device can run at once, if they run the decode
+// kernel for these types and this head_dim.
 int DecodeGridSize(DType activations, DType cache_dtype, int32_t head_dim, int32_t* num_ctas);
 
 // Prefill: sequences with any number of queries. A group is the query heads that share one KV head.
 // A row is a pair (token, head in group) of one sequence. Rows are numbered token by token, from
-// the sequence's first query. An item is kPrefillRows consecutive rows.
+// the sequence's first query. An item is up to kPrefillRows consecutive rows of a sequence.
 inline constexpr int32_t kPrefillRows = 128;
 struct PrefillItem {
   int32_t sequence = 0;
@@ -146,7 +146,7 @@ struct SampleRow {
   uint64_t seed = 0;
 };
 
-// SampleParams::rows in device memory.
+// Replaces SampleParams::rows, which is in host memory, by arrays in device memory.
 struct SampleRowsView {
   const SampleRow* rows = nullptr;         // [num_rows]
   LogitAdjustment* adjustments = nullptr;  // adjustments of all rows, overwritten by Sample

@@ -1,7 +1,7 @@
 // NVIDIA's library for collectives, opened at run time, so that quire_cuda.so can be loaded where
 // no CUDA library is installed.
 //
-// Thread safety: immutable once open.
+// Thread safety: any thread may call OpenNcclLibrary. The functions of its result stay valid.
 #ifndef QUIRE_KERNELS_CUDA_NCCL_H_
 #define QUIRE_KERNELS_CUDA_NCCL_H_
 
@@ -24,8 +24,8 @@ struct NcclFunctions {
   decltype(&ncclGroupEnd) group_end;
 };
 
-// Opens libnccl, which stays open until the process ends. path: the library's file, or null for the
-// usual places. Returns nullopt if the library is missing or lacks a function.
+// Opens libnccl, which stays open until the process ends. path: the library's file, or null to try
+// the usual paths. Returns nullopt if the library is missing or lacks a function.
 std::optional<NcclFunctions> OpenNcclLibrary(const char* path);
 
 }  // namespace quire::gpu

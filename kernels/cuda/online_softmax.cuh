@@ -29,9 +29,9 @@ QUIRE_DEVICE float RescaleFactor(float max, float larger_max) {
 
 // Adds the scores of one row to the row's state and turns the scores into weights. scores: C
 // fragments of 16 rows x (8 * kTiles) keys. The row is lane / 4 if `half` is 0, and lane / 4 + 8 if
-// it is 1. The four lanes of a row call together. state.max is the maximum of the whole row,
-// state.sum the lane's share of the row's sum (see RowSum). Returns the factor by which the caller
-// must multiply sums that were accumulated with earlier weights.
+// it is 1. The four lanes of a row call together. state.max is the maximum of the whole row, but
+// state.sum is the sum of this lane's weights alone (see RowSum). Returns the factor by which the
+// caller must multiply sums that were accumulated with earlier weights.
 template <int kTiles>
 QUIRE_DEVICE float UpdateSoftmax(SoftmaxState& state, float (&scores)[kTiles][4], int half) {
   float tile_max = -INFINITY;
@@ -60,14 +60,14 @@ QUIRE_DEVICE float UpdateSoftmax(SoftmaxState& state, float (&scores)[kTiles][4]
   return factor;
 }
 
-// Returns a row's sum from the shares of its four lanes; all four get the same bits.
+// Adds up the sums that the four lanes of a row pass. All four lanes get the same bits.
 QUIRE_DEVICE float RowSum(float share) {
   share += __shfl_xor_sync(kWholeWarp, share, 1);
   return share + __shfl_xor_sync(kWholeWarp, share, 2);
 }
 
-// The merged state of two states. first_factor and second_factor rescale sums that were accumulated
-// under the first and the second state.
+// The merged state of two states. The caller must multiply sums accumulated under the first state
+// by first_factor, and sums accumulated under the second state by second_factor.
 struct MergedState {
   SoftmaxState state;
   float first_factor = 0.0F;

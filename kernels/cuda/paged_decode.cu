@@ -5,8 +5,8 @@
 // A sequence has ceil(seq_len / split_tokens) splits, minus the splits that lie entirely before the
 // sliding window. So a batch has at most num_decodes * ceil(max seq_len / split_tokens) splits, and
 // with a sliding window also at most num_decodes * (ceil(sliding_window / split_tokens) + 1).
-// Memory for the smaller number is enough. Only sequences of two or more splits write partial
-// results.
+// Partial results need memory for the smaller number of splits. Only sequences of two or more
+// splits write partial results.
 #include <bit>
 #include <cstdint>
 
@@ -26,7 +26,7 @@ QUIRE_DEVICE int32_t CountSplits(const PagedAttentionParams& params,
                                  const DecodePlan& plan,
                                  int32_t i) {
   int32_t sequence = plan.seq_index != nullptr ? plan.seq_index[i] : i;
-  // Padding has length 0, so it has 0 splits.
+  // A padding sequence has length 0, so it has 0 splits.
   int32_t seq_len = params.seq_lens[sequence];
   int32_t first_split = FirstKey(seq_len - 1, params.sliding_window) / plan.split_tokens;
   return (seq_len + plan.split_tokens - 1) / plan.split_tokens - first_split;
@@ -80,9 +80,9 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kPlanThreads, 1)
 constexpr int kMergeWarps = 4;
 constexpr int kMergeThreads = kMergeWarps * kWarpSize;
 
-// Merges the splits of one sequence and head: each warp merges every fourth split, then the warps'
-// results are merged. The number of splits alone decides the order. Grid (num_heads, num_decodes),
-// kMergeThreads threads; shared memory: kMergeWarps x (head_dim + 2) floats.
+// Merges the partial results of all splits of one sequence and head. Each warp merges every fourth
+// split, then the warps' results are merged. The number of splits alone decides the order. Grid
+// (num_heads, num_decodes), kMergeThreads threads; shared: kMergeWarps x (head_dim + 2) floats.
 template <typename T>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMergeThreads, 1) MergeSplits(DecodeParams params) {
   QUIRE_SHARED_MEMORY(shared);
@@ -182,7 +182,7 @@ int Decode(const PagedAttentionParams& params,
   int error = DispatchHeadDim(layout.head_dim,
                               [&]<int kHeadDim>() { return RunDecode<kHeadDim>(decode, stream); });
 
-  // If one split holds all positions of a block table, no sequence has two splits to merge.
+  // If one split can hold all positions of a block table, no sequence has two splits to merge.
   int64_t max_seq_len = int64_t{params.max_blocks_per_seq} * layout.block_size_tokens;
   if (error != 0 || max_seq_len <= plan.split_tokens) {
     return error;

@@ -3,37 +3,37 @@
 // Work. The context of a sequence is cut into splits of split_tokens absolute positions. An item is
 // (sequence, split, KV head, up to 16 query heads of that KV head). A persistent grid strides over
 // the items. Each CTA finds its items by searching split_start on the device, so that a captured
-// graph can be replayed unchanged. Items of one split are consecutive, since they read the same
-// blocks.
+// graph can be replayed after the sequences have grown. Items of one split have consecutive
+// numbers, since they read the same blocks.
 //
 // An item. The query heads are the 16 rows of the A operand; unused rows are zero. Each of 4 warps
 // takes 16 of every 64 positions. A warp has its own softmax state, accumulators, and ring of K and
-// V tiles (K0 V0 K1 V1 ..., filled by cp.async). The warps meet at a CTA barrier only at the end,
-// where their four results are merged in order. If the sequence has several splits, the item's
-// result is stored as a partial result, and MergeSplits merges all splits in order. A position's
-// warp and split depend on the position alone, so a row's bits depend on its sequence alone.
+// V tiles (K0 V0 K1 V1 ..., filled by cp.async). The warps do not wait for each other between the
+// load of Q and the end, where their results are merged in order. If the sequence has several
+// splits, the item stores a partial result, and MergeSplits merges all splits in order. A position
+// alone decides its warp and split, so a row's bits depend on its sequence alone.
 //
-// Bytes in flight. 4.3 TB/s times about 0.8 us of latency under load are 3.4 MB, or 26 KB per SM. A
-// ring of r tiles has r - 1 tiles in flight per warp. r is the largest number, up to 8, for which
-// all CTAs of an SM fit into 228 KB. While one CTA of an SM starts or ends an item, the others keep
-// copying. On an H200:
+// Bytes in flight. To reach 4.3 TB/s at about 0.8 us of latency under load, 3.4 MB must be in
+// flight, or 26 KB per SM. A ring of r tiles has r - 1 tiles in flight per warp. r is the largest
+// number, up to 8, for which all CTAs of an SM fit into its 228 KB of shared memory. While one CTA
+// of an SM starts or ends an item, the others keep copying. On an H200:
 //   head_dim                   64   80   96   112  128  256
 //   CTAs per SM                3    3    3    3    3    2
-//   tiles, 16-bit cache        8    6    5    4    4    3
+//   r, 16-bit cache            8    6    5    4    4    3
 //   KB in flight per SM        168  150  144  126  144  128
-//   tiles, e4m3 cache          8    8    8    8    7    6
+//   r, e4m3 cache              8    8    8    8    7    6
 //   KB in flight per SM        84   105  126  147  144  160
 // On devices that allow a CTA only 99 KB (compute capability 8.6, 8.9, 12.x), head_dim 256 has
 // another version, with rings of 2 tiles of a 16-bit cache or 5 tiles of e4m3.
 //
 // Bound. Decode is bound by memory bandwidth: each position of a KV head has 2 head_dim
-// sizeof(cache) bytes, which are read once. Two products of 16 rows cost 64 head_dim FLOP per
-// position. These are 16 FLOP per byte of bf16, or 32 per byte of e4m3. At full bandwidth these
-// FLOP take 9 % (bf16) and 18 % (e4m3) of the tensor cores. Partial results increase the traffic by
-// a fraction of about 4 group / (split_tokens sizeof(cache)), for `group` query heads per KV head.
+// sizeof(Cache) bytes, which are read once. Two products of 16 rows cost 64 head_dim FLOP per
+// position. These are 16 FLOP per byte of bf16, or 32 per byte of e4m3. At full bandwidth they take
+// 9 % (bf16) or 18 % (e4m3) of the tensor cores' time. Partial results increase the traffic by a
+// fraction of about 4 group / (split_tokens sizeof(Cache)), for `group` query heads per KV head.
 //
-// Registers. head_dim 128 needs 64 registers for accumulators and 32 for Q. head_dim 256 would need
-// 128 and 64, so its version reads Q from shared memory at each use.
+// Registers per thread. head_dim 128 needs 64 for accumulators and 32 for Q. head_dim 256 would
+// need 128 and 64, so its version reads Q from shared memory at each use.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_DECODE_CUH_
 #define QUIRE_KERNELS_CUDA_PAGED_DECODE_CUH_
 
@@ -52,10 +52,10 @@ namespace quire::gpu {
 
 inline constexpr int kDecodeWarps = 4;
 inline constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
-// Positions of a round, in which each warp takes one tile.
+// Positions of a round, in which each warp computes one tile.
 inline constexpr int kRoundKeys = kDecodeWarps * kTileKeys;
 
-// Layout of the CTA's shared memory, of at most kMaxSharedBytes.
+// Layout of a CTA's shared memory, which has at most kMaxSharedBytes.
 template <typename Cache, int kHeadDim, int kMaxSharedBytes = kMostSharedBytes>
 struct DecodeShape {
   using Tile = KvTile<Cache, kHeadDim>;
@@ -65,7 +65,7 @@ struct DecodeShape {
   static constexpr int kCtasPerSm = kHeadDim <= 128 ? 3 : 2;
 
   // Row stride of a warp's accumulators in the merge, in floats: 8 more than a multiple of 16, so
-  // that the 8 rows of a fragment lie in different banks.
+  // that four consecutive rows begin in four different groups of 8 banks.
   static constexpr int kMergeStride = kHeadDim + 8;
   static constexpr int kMergeBytes = kDecodeWarps * kTileRows * kMergeStride * 4;
   static constexpr int kStateBytes = kDecodeWarps * kTileRows * 2 * 4;
@@ -106,8 +106,8 @@ struct DecodeItem {
   bool whole = false;    // whether `split` is the sequence's only split
 };
 
-// Returns the i in [0, num_decodes) with split_start[i] <= split < split_start[i + 1]. One warp
-// searches, 32 probes at a time.
+// Returns the i in [0, num_decodes) with split_start[i] <= split < split_start[i + 1]. All lanes of
+// a warp call together, and look at 32 entries of split_start at a time.
 QUIRE_DEVICE int32_t FindSplitOwner(const int32_t* split_start,
                                     int32_t num_decodes,
                                     int32_t split) {
@@ -158,10 +158,10 @@ QUIRE_DEVICE DecodeItem FindItem(const DecodeParams& params, int32_t index) {
   return item;
 }
 
-// ---- One warp's share of an item ----------------------------------------------------------------
+// ---- One warp's part of an item -----------------------------------------------------------------
 
-// The K and V tiles of one warp, copied ahead of use. The warp's i-th tile of K, and its i-th tile
-// of V, hold the 16 positions from first + 64 i.
+// The K and V tiles of one warp, copied ahead of use. The i-th tile of K, and the i-th of V, hold
+// the 16 positions from first + 64 i on, where `first` is the constructor's argument.
 template <typename Cache, int kHeadDim, int kTiles>
 class KvRing {
  public:
@@ -174,9 +174,9 @@ class KvRing {
     }
   }
 
-  // NextKeys and NextValues are called in turns, NextKeys first. Each returns the ring's next tile,
-  // which is valid until the next call. Each also starts the copy of the tile that is kTiles - 1
-  // ahead, into the slot of the tile that the previous call returned.
+  // REQUIRES: NextKeys and NextValues are called in turns, NextKeys first. Each returns the next
+  // tile, valid until the next call. Each also starts the copy of the tile that comes kTiles - 1
+  // tiles later, into the memory of the tile that the previous call returned.
   QUIRE_DEVICE const uint8_t* NextKeys() {
     Arrive();
     (kTiles - 1) % 2 == 0 ? CopyKeys() : CopyValues();
@@ -259,15 +259,15 @@ class KvRing {
   int used_slot_ = 0;
 };
 
-// One warp's result, not yet divided by the sums. A lane holds parts of the rows
-// `group` and `group` + 8, where `group` is lane / 4.
+// One warp's result, not yet divided by the rows' sums of weights. A lane holds parts of two rows,
+// lane / 4 and lane / 4 + 8.
 template <int kHeadDim>
 struct WarpResult {
   float out[kHeadDim / 8][4] = {};
-  SoftmaxState states[2];  // `sum` is the lane's share of the row's sum
+  SoftmaxState states[2];  // of the two rows; each sum has this lane's weights alone
 };
 
-// Adds the warp's part of positions [begin, end) to `result`. first: the warp's first position.
+// Attends to the warp's tiles of positions [begin, end), and adds to `result`. first: as in KvRing.
 template <typename T, typename Cache, int kHeadDim, int kTiles, typename Query>
 QUIRE_DEVICE void AttendTiles(WarpResult<kHeadDim>& result,
                               KvRing<Cache, kHeadDim, kTiles>& ring,
@@ -297,8 +297,8 @@ QUIRE_DEVICE void AttendTiles(WarpResult<kHeadDim>& result,
 
 // ---- The end of an item -------------------------------------------------------------------------
 
-// Writes the warp's result to shared memory. merge: [4 warps][16][kMergeStride] floats. states:
-// [4 warps][16][2] floats, maximum and sum.
+// Writes the warp's result to shared memory. merge: [4 warps][16 rows][kMergeStride] floats.
+// states: [4 warps][16 rows][2] floats, a row's maximum and sum.
 template <typename Cache, int kHeadDim>
 QUIRE_DEVICE void StoreWarpResult(float* merge,
                                   float* states,

@@ -1,4 +1,4 @@
-// Shared by the launcher of decode (paged_decode.cu) and the kernels for each head_dim.
+// Declarations that the launcher of decode (paged_decode.cu) and the kernels share.
 //
 // Thread safety: functions without state.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_DECODE_H_
@@ -15,8 +15,8 @@ struct DecodeParams {
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
   int32_t num_queries_per_kv_head = 0;  // query heads that share one KV head
-  // Number of work items for the query heads of one KV head in one split of the context. A work
-  // item has at most 16 query heads.
+  // Number of row groups per KV head. The query heads of a KV head are divided into row groups of
+  // at most 16. A work item computes one row group over one split of the context.
   int32_t num_row_groups = 0;
 };
 

@@ -11,8 +11,8 @@
 namespace quire::gpu {
 namespace {
 
-// The kernels require that a token's key and value have the same offset from kv.keys and kv.values,
-// so that one look-up gives both.
+// The kernels require that a token's key and value have the same offset from PagedKv::keys and
+// PagedKv::values, so that one look-up in the block table gives both.
 bool IsSupported(const KvCacheLayout& layout) {
   return layout.key_dim_stride == 1 && layout.key_slot_stride == layout.value_slot_stride &&
          layout.block_size_tokens >= 8 &&
@@ -37,7 +37,7 @@ int DispatchWgmmaHeadDim(int32_t head_dim, Body&& body) {
 
 // Returns 0 if the device has a kernel on warpgroup products (wgmma) for these types and head_dim.
 int CheckWgmma(DType activations, DType cache_dtype, int32_t head_dim) {
-  // Code for compute capability 9.0a runs on no other device.
+  // The kernel is compiled for 9.0a, and such code runs only on compute capability 9.0.
   constexpr int32_t kCapability = 90;
   int32_t capability = 0;
   if (int error = QueryComputeCapability(&capability); error != 0) {

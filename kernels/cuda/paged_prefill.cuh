@@ -59,7 +59,7 @@
 
 namespace quire::gpu {
 
-// Rows of a CTA.
+// Rows of a CTA; half as many if shared memory is too small for them (PrefillShape).
 inline constexpr int kMmaRows = kPrefillRows / 2;
 
 // Keys of a tile. Another value would change the bits of results.
@@ -105,16 +105,16 @@ struct PrefillShape {
 
   static constexpr int kCtasPerItem = kPrefillRows / kRows;
   static constexpr int kThreads = kRows / kRowsPerWarp * kWarpSize;
-  // The compiler limits registers so that this many CTAs fit on an SM. The number is the largest
-  // that leaves 255 registers per thread.
+  // The compiler limits registers so that this many CTAs fit on an SM. A larger number would leave
+  // fewer than 255 registers per thread.
   static constexpr int kMinCtas = 256 / kThreads;
   static_assert(kThreads >= kPrefillTileKeys);  // FindPlaces needs one thread per key
 };
 
 // ---- Global to shared ---------------------------------------------------------------------------
 
-// Starts the copy of the warp's rows of Q; for an e4m3 cache, converts and stores the rows instead.
-// Rows past the sequence's end become zeros. factors: one per row, written if kHasRowFactors.
+// With a 16-bit cache, starts the copy of the warp's rows of Q. With an e4m3 cache, converts and
+// stores the rows. Rows past the sequence's end become zeros. Writes factors if kHasRowFactors.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE void CopyQueries(uint8_t* queries,
                               [[maybe_unused]] float* factors,
@@ -148,7 +148,8 @@ QUIRE_DEVICE void CopyQueries(uint8_t* queries,
   }
 }
 
-// Sets places[kPrefillTileKeys] to the offsets of a tile's rows, in bytes from slot 0 of block 0.
+// Sets places[i] to the byte offset of the tile's row i: from kv.keys for K, from kv.values for V.
+// Skips rows for positions outside [rows.begin, rows.end).
 QUIRE_DEVICE void FindPlaces(int64_t* places, const PagedKv& kv, const ItemRows& rows, int tile) {
   auto row = static_cast<int32_t>(threadIdx.x);
   int32_t position = tile * kPrefillTileKeys + row;
@@ -158,8 +159,8 @@ QUIRE_DEVICE void FindPlaces(int64_t* places, const PagedKv& kv, const ItemRows&
   }
 }
 
-// The CTA starts the copy of a tile of K or of V. plane: kv.keys or kv.values. Rows outside
-// [begin, end) become zeros and are not read. The caller calls CommitCopies.
+// The CTA starts the copy of a tile of K or V. plane: kv.keys or kv.values. Rows for positions
+// outside [rows.begin, rows.end) become zeros and are not read. The caller must call CommitCopies.
 template <typename Shape>
 QUIRE_DEVICE void CopyRows(
     uint8_t* buffer, const uint8_t* plane, const int64_t* places, const ItemRows& rows, int tile) {
@@ -233,8 +234,8 @@ QUIRE_DEVICE void AddScoresOfRows(WarpScores<PrefillShape<T, Cache, kHeadDim>>& 
       }
     }
   } else {
-    // Matrix i has keys 8 i to 8 i + 7 of 32, and one chunk of 16 dims. A lane has four bytes of
-    // each matrix's chunk, from byte 4 (lane % 4) on.
+    // A load reads four matrices. Matrix i has keys 8 i to 8 i + 7 of 32, and one chunk of 16 dims.
+    // From each matrix, a lane gets four bytes of key lane / 4, from byte 4 (lane % 4) on.
     const uint8_t* lane_keys = keys + lane * Shape::kTileStride;
     // If Q is in registers, k must be constant, so the loop is unrolled completely. Else the loop
     // is unrolled only by two, because conversions of more chunks at once would spill registers.
@@ -283,8 +284,8 @@ QUIRE_DEVICE void AddValuesOfRows(WarpOut<PrefillShape<T, Cache, kHeadDim>>& out
       }
     }
   } else {
-    // Matrix i has keys 8 i to 8 i + 7 of 32, and one chunk of 16 dims. The registers have the
-    // layout that AddValues describes.
+    // A load reads four matrices. Matrix i has keys 8 i to 8 i + 7 of 32, and one chunk of 16 dims.
+    // AddValues describes the layout of the loaded registers.
     const uint8_t* lane_values = values + lane * Shape::kTileStride;
     QUIRE_UNROLL
     for (int n = 0; n < kPrefillTileKeys / 16; n += 2) {
@@ -420,7 +421,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
   WarpOut<Shape> out = {};
   SoftmaxState states[Shape::kRowTiles][2];
   // Initialized by hand: in an array of arrays, nvcc 13.0 applies member initializers only to the
-  // first array, and zeros to the others.
+  // first array, and sets the others to zeros.
   QUIRE_UNROLL
   for (int m = 0; m < Shape::kRowTiles; ++m) {
     QUIRE_UNROLL
@@ -450,7 +451,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
       continue;
     }
 
-    // ---- Softmax, by 16 rows ----
+    // ---- Softmax, 16 rows at a time ----
     const int32_t first_key = tile * kPrefillTileKeys;
     const bool needs_mask =
         first_key < cta->rows.common_begin || first_key + kPrefillTileKeys > cta->rows.common_end;

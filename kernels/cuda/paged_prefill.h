@@ -1,4 +1,4 @@
-// Shared by the launcher of prefill (paged_prefill.cu) and the kernels for each head_dim.
+// Declarations that the launcher of prefill (paged_prefill.cu) and the kernels share.
 //
 // Thread safety: functions without state.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_PREFILL_H_
@@ -15,7 +15,7 @@ struct PrefillParams {
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
   int32_t num_queries_per_kv_head = 0;  // query heads that share one KV head
-  // Whether each score is q . k times a positive number, without ALiBi.
+  // True if each score is q . k times a positive number, without an ALiBi bias.
   bool has_plain_scores = true;
 };
 
@@ -24,8 +24,8 @@ struct PrefillParams {
 template <int kHeadDim>
 int RunPrefill(const PrefillParams& params, Stream stream);
 
-// Computes the same as RunPrefill, on warpgroup products. Returns kUnsupported unless the cache is
-// of the activations' type.
+// Computes the same as RunPrefill up to rounding, by warpgroup products (wgmma). Returns
+// kUnsupported unless the cache is of the activations' type.
 template <int kHeadDim>
 int RunWgmmaPrefill(const PrefillParams& params, Stream stream);
 

@@ -1,15 +1,15 @@
 // Prefill on warpgroup products (wgmma), for compute capability 9.0 and a cache of the same type as
-// the queries. Rows are numbered as in paged_prefill.cuh. The two kernels' results agree up to
-// rounding.
+// the queries. Rows are numbered as in paged_prefill.cuh, and the results agree with those of that
+// file's kernel up to rounding.
 //
 // Work. A CTA computes one PrefillItem of kPrefillRows rows of one KV head. It has three
 // warpgroups: one copies keys and values, and two compute 64 rows each. A warpgroup whose 64 rows
 // are all past the sequence's end returns at once.
 //
-// Pipeline. Tiles of K and of V have two buffers each. The copying warpgroup fills them in the
-// order of use: K(0), K(1), V(0), K(2), V(1), ..., with two copies in flight. The copies are
-// cp.async because blocks of 8 tokens can lie anywhere in the pool. A computing warpgroup has two
-// products in flight, and computes the softmax of one tile meanwhile:
+// Pipeline. K has two buffers of one tile each, and so has V. The copying warpgroup fills them in
+// the order of use: K(0), K(1), V(0), K(2), V(1), ..., and waits only for free buffers. It copies
+// by cp.async, because blocks of 8 tokens can lie anywhere in the pool. A computing warpgroup has
+// two products in flight, and computes the softmax of one tile meanwhile:
 //   start S(j) = Q K(j)^T | start O += P(j-1) V(j-1) | await S(j), softmax | await O, pack P(j)
 // For head_dim up to 128 the two computing warpgroups take turns in starting products, so that the
 // softmax of one runs beside the products of the other.
@@ -19,22 +19,22 @@
 // copies have landed (ArriveAfterCopies). Computing threads then make the copies visible to
 // products by FenceAsyncProxy, once for K and once for V of a tile (in machine code MEMBAR.ALL.CTA
 // and FENCE.VIEW.ASYNC). A phase of Free ends when the products that read the buffer are done: each
-// computing warp arrives once. Full and Free are objects in shared memory, so that the two
-// computing warpgroups need not wait for each other. Turns and queries use named barriers, since
-// only computing warpgroups wait there.
+// computing warp arrives once. Full and Free are SharedBarriers, at which a thread can arrive
+// without waiting, so the two computing warpgroups need not wait for each other. Turns and queries
+// use named barriers, since only computing warpgroups wait there.
 //
 // Shared memory. Rows of K, V and Q are cut into pieces of 64 dims, 128 bytes. A panel has the
-// same piece of all rows, swizzled (device/warpgroup.h). K is the second factor (B) of S, with a
-// contiguous k index. V is the second factor of O, with a contiguous n index. So neither K nor V is
-// transposed. P stays in registers, because the accumulator of S has the layout of a first factor
-// (A).
+// same piece of all rows, swizzled (device/warpgroup.h). K and V are the second factors (B) of the
+// two products. Product S sums over the dims, which are contiguous in K. Product O has the dims as
+// columns, which are contiguous in V. wgmma reads both layouts, so neither K nor V is transposed.
+// P stays in registers, because the accumulator of S has the layout of a first factor (A).
 //
 // Order of sums. As in paged_prefill.cuh, but with tiles of kKeys keys, so the two kernels' bits
 // differ.
 //
 // Calculated for an H200: a tile of head_dim 128 is 8.4 MFLOP, 2048 cycles of an SM's tensor cores.
-// In these cycles products read 160 KB of shared memory and copies write 64 KB: 112 bytes per
-// cycle, of at most 128. Meanwhile the softmax takes 16384 powers of two (1024 cycles).
+// In these cycles products read 160 KB of shared memory and copies write 64 KB. These are 112 bytes
+// per cycle; the limit is 128. Meanwhile the softmax computes 16384 powers of two (1024 cycles).
 //
 // Source: FlashAttention-3, Shah et al. 2024, sections 3.1 and 3.2.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_PREFILL_WGMMA_CUH_
@@ -102,7 +102,7 @@ QUIRE_DEVICE void CopyQueryRows(const WgmmaCta<Shape>& cta,
   SyncNamedBarrier(kQueryBarrier + consumer, kWarpgroupSize);
 }
 
-// Starts scores = Q K^T as one group of products. queries: descriptor of the warpgroup's rows.
+// Starts scores = Q K^T as one group of products. queries: descriptor of the warpgroup's rows of Q.
 template <typename Shape>
 QUIRE_DEVICE void StartScores(WgmmaScores<Shape>& scores, uint64_t queries, const uint8_t* keys) {
   FenceAccumulator(scores);
@@ -323,7 +323,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
     PackWeights<T, Shape::kKeys>(weights, scores);
   }
 
-  // ---- The last tile's share of out ----
+  // ---- out += P V of the last tile ----
   cta.values.WaitUntilFull(num_tiles - 1);
   StartValues<Shape>(out, weights, cta.values.Tile(num_tiles - 1));
   WaitProducts<0>();

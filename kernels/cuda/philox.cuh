@@ -1,5 +1,5 @@
-// Philox4x32-10, a random function of a key and a counter. So there is no state to keep or to share
-// between threads. Runs on host and device.
+// Philox4x32-10, a pseudo-random function of a key and a counter. It has no state that threads
+// would have to keep or share. Runs on host and device.
 //
 // Thread safety: a pure function.
 // Source:        Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 3.

@@ -36,7 +36,7 @@ struct WgmmaShape {
   static constexpr int kOutParts = kHeadDim / kOutColumns;
   static constexpr bool kTakesTurns = kHeadDim <= 128;
 
-  // Registers per thread. All threads start with 168.
+  // Registers per thread of the copying and the computing warpgroups. All threads start with 168.
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 
@@ -139,8 +139,8 @@ QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
 
 // ---- The copying warpgroup ----------------------------------------------------------------------
 
-// Returns to lane l the offset of positions 8 l to 8 l + 7 of tile i, in bytes from slot 0 of
-// block 0.
+// Returns to lane l the byte offset of row 8 l of tile i: from kv.keys for K, from kv.values for V.
+// The next seven rows of the tile follow in the same block.
 template <typename Shape>
 QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
@@ -152,9 +152,9 @@ QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
 }
 
 // Starts the copy of tile i of K or V. plane: kv.keys or kv.values. lane_place: the result of
-// FindLanePlace. Rows outside [begin, end) become zeros and are not read. Shuffles pass the
-// offsets from lane to lane. A version whose shuffles passed block ids made products wait for the
-// copies, and products took 1.3 times as long.
+// FindLanePlace. Rows for positions outside [rows.begin, rows.end) become zeros and are not read.
+// Shuffles pass the offsets from lane to lane. In a version that passed block ids instead, products
+// waited for the copies and took 1.3 times as long as in this version.
 template <typename Shape>
 QUIRE_DEVICE void CopyPagedTile(
     uint8_t* buffer, const uint8_t* plane, const WgmmaCta<Shape>& cta, int i, int64_t lane_place) {
@@ -187,8 +187,8 @@ QUIRE_DEVICE void CopyPagedTile(
 }
 
 // Copies all tiles of K and V. When a thread's copies have landed, the hardware arrives at the Full
-// barrier for the thread. So the thread neither waits for its copies nor fences, and goes on with
-// the next buffer.
+// barrier for the thread. So the thread neither waits for its copies nor calls FenceAsyncProxy
+// before it goes on with the next buffer.
 template <typename Shape>
 QUIRE_DEVICE void CopyTiles(const WgmmaCta<Shape>& cta) {
   const auto copy =

@@ -1,5 +1,5 @@
-// Shared by the prefill kernels: an item's rows, the positions that the rows attend to, and the
-// softmax of one row.
+// Code that the prefill kernels share: an item's rows, the positions that the rows attend to, and
+// the softmax of one row.
 #ifndef QUIRE_KERNELS_CUDA_PREFILL_ROWS_CUH_
 #define QUIRE_KERNELS_CUDA_PREFILL_ROWS_CUH_
 

@@ -1,15 +1,15 @@
 // Quantizes rows to e4m3 with one scale per row. One CTA computes one row.
 //
 // The row is read once and stays in registers between the search for its largest magnitude and the
-// conversion. A maximum is the same in any order, so a row's bits depend on the row alone. A NaN
-// counts as infinity, because fmaxf would ignore it.
+// conversion. A maximum is the same in any order, so a row's bits depend on the row alone. Each NaN
+// counts as infinity, because fmaxf would ignore a NaN.
 //
 // Versions: 1 or 2 (kChunks) chunks of 16 elements per thread, for widths up to 8192 and 16384.
 //           Wider rows are read twice, because with 4 chunks a thread would spill registers.
-// Cost:     3 bytes per element (bf16). 64 rows of 14336 move 2.8 MB and are launch-bound; 8192
-//           rows move 352 MB, 82 us at 4.3 TB/s. If the norm or the activation quantized its own
-//           output, no row would be written and read as bf16. That would save a launch and the
-//           moving of 4 bytes per element.
+// Cost:     3 bytes per element (bf16). For 64 rows of 14336 (2.8 MB) the launch takes most of the
+//           time; 8192 such rows move 352 MB, 82 us at 4.3 TB/s. If the norm and the activation
+//           quantized their own output, no row would be written and read as bf16. That would save a
+//           launch and the moving of 4 bytes per element.
 // Source:   Micikevicius et al. 2022, FP8 Formats for Deep Learning (e4m3 without infinities).
 #include <cmath>
 

@@ -3,7 +3,8 @@
 // applies.
 //
 // Thread safety: one caller at a time for one stream.
-// Errors:        0, the cudaError_t of the launch, or kUnsupported for another type or width.
+// Errors:        0, the cudaError_t of the launch, or kUnsupported unless dtype and width are as
+//                QuantizeRowsArgs says.
 #ifndef QUIRE_KERNELS_CUDA_QUANTIZE_ROWS_H_
 #define QUIRE_KERNELS_CUDA_QUANTIZE_ROWS_H_
 
@@ -20,9 +21,9 @@ inline constexpr float kLargestQuantized = 448.0F;
 // Lower bound of scales, else 1 / scale would be infinite for rows of zeros or tiny numbers.
 inline constexpr float kSmallestScale = 0x1p-120F;
 
-// scales[r] = max(largest |in[r]| / 448, kSmallestScale); out[r][i] = in[r][i] / scales[r], rounded
-// to nearest. A row with a NaN or an infinity gets the scale NaN and NaN in all elements: e4m3 has
-// no infinity, and a fault in the input must show in the row of the product.
+// scales[r] = max(largest |in[r]| / 448, kSmallestScale); out[r][i] = in[r][i] * (1 / scales[r]),
+// rounded to nearest. If a row has a NaN or an infinity, its scale and all its elements become NaN:
+// e4m3 has no infinity, and a fault in the input must show in the row of the product.
 struct QuantizeRowsArgs {
   int64_t num_rows = 0;
   int32_t width = 0;           // a multiple of 16

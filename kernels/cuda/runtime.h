@@ -1,13 +1,13 @@
-// Memory, copies and waiting on the device that the kernels run on: cudart in the CUDA build, the
-// heap and queues (emulator/streams.h) in the emulated build.
+// Devices, their memory, copies, streams, events and graphs. The CUDA build calls cudart. The
+// emulated build uses the heap, and queues as streams (emulator/streams.h).
 //
 // Devices: each thread has a current device, 0 until it calls SetDevice. Memory, streams and events
 // belong to the device that was current at their creation, a graph to its stream's device. Kernels,
-// products, FillBytes and graphs run on streams of the current device, and touch only that device's
-// memory and pinned memory. Copies take any stream of the device that has the memory. An event is
-// recorded on streams of its own device; any stream may wait for it. Freeing, destroying and
-// synchronizing work whichever device is current. The emulated build, which has two devices,
-// returns an error for any other use.
+// products, FillBytes and graphs must run on streams of the current device, and may use only that
+// device's memory and pinned memory. A copy must use a stream of the device that has the memory. An
+// event must be recorded on streams of its own device; any stream may wait for it. Freeing,
+// destroying and synchronizing work whichever device is current. The emulated build has two
+// devices, and returns an error if a caller breaks these rules.
 //
 // Thread safety: as the CUDA runtime; in the emulated build one caller at a time.
 // Errors:        0 or a cudaError_t, which ErrorText translates to words. A failure on a stream is
@@ -53,9 +53,9 @@ int AllocatePinned(void** pointer, size_t bytes);
 int FreePinned(void* pointer);
 
 // CopyToDevice and CopyToHost copy in stream order. CopyToDevice can still read pinned memory after
-// it has returned, but reads unpinned host memory before it returns. The caller must not reuse a
-// pinned source, or read copied bytes on the host, before it knows that a later operation on the
-// stream is done.
+// it has returned, but reads unpinned host memory before it returns. Until a later operation on the
+// stream is known to be done, the caller must neither change a pinned source nor read copied bytes
+// on the host.
 int CopyToDevice(void* device, const void* host, size_t bytes, Stream stream);
 int CopyToHost(void* host, const void* device, size_t bytes, Stream stream);
 // Makes `count` copies between pinned memory and the device, all in one direction, in any order.
@@ -111,8 +111,8 @@ int ElapsedMilliseconds(Event begin, Event end, float* milliseconds);
 // EndGraph returns an error.
 using Graph = void*;
 int BeginGraph(Stream stream);
-// Called on the thread that called BeginGraph. If the recording has become invalid, sets *graph to
-// null and returns an error.
+// Ends the recording. If it has become invalid, returns an error, and *graph is undefined.
+// REQUIRES: the calling thread is the one that called BeginGraph.
 int EndGraph(Stream stream, Graph* graph);
 int LaunchGraph(Graph graph, Stream stream);
 // Destroys the graph. Its launches under way still complete.

@@ -24,7 +24,7 @@ int CountDevices(int32_t* count) { return Reported(cudaGetDeviceCount(count)); }
 
 int SetDevice(int32_t device) { return Reported(cudaSetDevice(device)); }
 
-// cudaMemGetInfo asks the current device, so `device` is current during the query.
+// Makes `device` current during the query, because cudaMemGetInfo reports on the current device.
 int QueryDevice(int32_t device, DeviceInfo* info) {
   int before = 0;
   cudaDeviceProp properties;
@@ -74,7 +74,7 @@ int CopyMany(
   cudaError_t error = cudaErrorNotSupported;
 #if CUDART_VERSION >= 13000
   cudaMemcpyAttributes attributes = {};
-  // Sources are read in stream order: an earlier kernel may have written them.
+  // Reads the sources in stream order, because an earlier kernel on the stream may write them.
   attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
   size_t first_of_attributes = 0;
   error = cudaMemcpyBatchAsync(to, from, bytes, count, &attributes, &first_of_attributes, 1, on);
@@ -114,7 +114,7 @@ int FillBytes(void* device, int byte, size_t bytes, Stream stream) {
 
 int Synchronize(Stream stream) { return cudaStreamSynchronize(static_cast<cudaStream_t>(stream)); }
 
-// The stream is not ordered against CUDA's legacy default stream.
+// Operations on the stream and on CUDA's legacy default stream do not wait for each other.
 int CreateStream(Stream* stream) {
   return cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking);
 }

@@ -3,33 +3,33 @@
 // Mass: the probability of a token divided by that of the likeliest token, in units of 2^-40,
 // truncated to an integer. Integer sums are the same in any order, so their bits do not depend on
 // which threads formed them, and histograms can use atomics. Truncation loses at most 2^-40 per
-// token, or 2^-23 of the total for 128k tokens, less than the error of one fp32 logit. Tokens below
-// 2^-40 have mass 0 and are never drawn. This loses little: the random number of a draw has only 32
-// bits.
+// token, or 2^-23 of the total for 128k tokens, less than the error of one fp32 logit. Tokens that
+// are less than 2^-40 times as likely as the likeliest have mass 0 and are never drawn. This loses
+// little: the random number of a draw has only 32 bits.
 //
 // Rank: a 64-bit integer for each token of a row, greater for likelier tokens and, among equal
 // logits, for lower ids. Ranks are distinct, so one number, the cutoff, describes the result of
 // top-k or top-p: tokens of rank >= cutoff are kept, exactly as after a sort.
 //
 // Passes over the row:
-//   1. Checks that all logits are finite; finds the greatest logit of the row and of each group of
-//      four threads, and for log-probabilities the sum of exponentials. Greedy rows end here.
-//   2. Without top-k and top-p: sums up the mass of each warp's segment of the row.
-//   2. With top-k or top-p: the short list. It has the tokens whose logit is not below the k-th
+//   1. Checks that all logits are finite. Finds the greatest logit of the row, and the greatest
+//      logit that each group of four threads reads. For log-probabilities, sums exponentials.
+//      Greedy rows end here.
+//   2. Without top-k and top-p: sums up the mass of each segment, a warp's part of the row.
+//   2. With top-k or top-p: collects a short list, the tokens whose logit is not below the k-th
 //      greatest of the groups' maxima. Without top-k, k is three quarters of the number of groups.
-//      The list has at least k tokens, and usually few more. It is sorted in shared memory, then
-//      cut at the cutoff. It has all tokens that top-p keeps, unless top_p is near 1 or the row's
-//      probabilities are nearly equal.
-//      In both cases a search among the sums of masses for u * total (u: the random number) then
-//      finds a segment, and reading the segment again finds the token.
+//      The list has at least k tokens, usually few more. It is sorted, then cut at the cutoff. It
+//      has all tokens that top-p keeps, unless top_p is near 1 or the probabilities nearly equal.
+//      In both cases, adds up the segments' masses until the sum exceeds u * total (u: the random
+//      number). Then reads the last added segment again, to find the token in it.
 // If the short list does not hold the cutoff, these passes replace pass 2:
-//   2. A histogram in steps of 1/50 octave (factor of two in probability) finds the bin that holds
-//      the cutoff.
-//   3. The tokens of the bin are collected, sorted and cut; the masses before the bin are summed.
+//   2. A histogram finds the bin that holds the cutoff. Bins are 1/50 octave wide; an octave is a
+//      factor of two in probability.
+//   3. The bin's tokens are collected, sorted and cut; the masses of likelier tokens are summed.
 //      Bins of more than kMaxCandidates tokens (ties, nearly equal logits) are searched by the bits
 //      of the tokens' ranks, eleven bits in a pass: six passes, and one for the masses.
-// Top log-probabilities take one more pass, for a short list of the raw row. An adjusted row with
-// log-probabilities takes pass 1 twice.
+// Top log-probabilities take one more pass, for a short list of the row before bias and penalties.
+// A row that has both these changes and log-probabilities takes pass 1 twice.
 //
 // Cost, measured on an H200 with 64 rows of 128256: 15 us greedy, 33 us without top-k and top-p,
 // 38 us with top-k 50 and top-p, 114 us with top-p alone, 149 us with the histogram. A single

@@ -28,9 +28,9 @@ QUIRE_DEVICE float AdjustedLogit(float logit,
   return logit;
 }
 
-// Changes the row in place, and overwrites each adjustment's bias with the raw logit. Returns the
-// number of finite logits that this thread banned. Summarize subtracts this number, so that the
-// -infinity of a ban does not count as a fault.
+// Changes the row in place, and overwrites each adjustment's bias with the token's raw logit.
+// Returns the number of finite logits that this thread set to -infinity (banned). The caller passes
+// this number to Summarize, which else would count them as faults.
 QUIRE_DEVICE uint32_t AdjustRow(float* logits,
                                 LogitAdjustment* adjustments,
                                 const SampleRow& params) {

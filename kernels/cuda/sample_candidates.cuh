@@ -15,7 +15,7 @@
 
 namespace quire::gpu {
 
-inline constexpr int kGroupThreads = 4;  // threads that share one maximum in the first pass
+inline constexpr int kGroupThreads = 4;  // threads of a group (BoundOfLikeliest)
 
 // ---- The short list ----
 
@@ -51,7 +51,7 @@ QUIRE_DEVICE uint64_t Collect(const LogitRow& row,
   return sum;
 }
 
-// Sorts the candidates, likeliest first. Returns their number.
+// Sorts the candidates, likeliest first. Returns their number. REQUIRES: !CandidatesOverflow.
 QUIRE_DEVICE int32_t SortCandidates(SampleWorkspace* workspace) {
   const auto count = static_cast<int32_t>(workspace->num_candidates);
   int32_t padded_count = 1;
@@ -67,9 +67,9 @@ QUIRE_DEVICE int32_t SortCandidates(SampleWorkspace* workspace) {
   return count;
 }
 
-// Returns the count-th greatest of the thread groups' maxima. At least `count` tokens, and usually
-// few more, have a logit at or above it. Returns -infinity if fewer than `count` groups have
-// a token.
+// A group of threads has a maximum: the greatest logit that its threads read. Returns the count-th
+// greatest of these maxima. At least `count` tokens, and usually few more, have this logit or a
+// greater one. Returns -infinity if fewer than `count` groups read a token that is not banned.
 QUIRE_DEVICE float BoundOfLikeliest(int32_t count, uint64_t best_rank, SampleWorkspace* workspace) {
   const auto num_groups = static_cast<int32_t>(blockDim.x) / kGroupThreads;
   if (count > num_groups) {
@@ -93,8 +93,8 @@ QUIRE_DEVICE float BoundOfLikeliest(int32_t count, uint64_t best_rank, SampleWor
 
 enum class LimitKind : uint8_t { kCount, kMass };
 
-// A rule for the tokens to keep: the likeliest, until their number (kCount) or their mass (kMass)
-// reaches `value`.
+// How many tokens are kept. Tokens are kept in order, likeliest first, until their number (kCount)
+// or their mass (kMass) reaches `value`.
 struct Limit {
   LimitKind kind;
   uint64_t value;
@@ -131,9 +131,9 @@ QUIRE_DEVICE void BuildHistogram(const LogitRow& row,
   __syncthreads();
 }
 
-// Takes the tokens for which is_in_scope(logit) is true, likeliest first, until they reach the
-// limit. Returns the rank (RankOf) of the last token taken. Finds eleven bits of this rank at
-// a time.
+// Goes through the tokens for which is_in_scope(logit) is true, likeliest first. Returns the rank
+// (RankOf) of the token at which their number or mass reaches the limit. Finds eleven bits of this
+// rank at a time.
 template <typename IsInScope>
 QUIRE_DEVICE uint64_t FindCutoffByDigits(const LogitRow& row,
                                          const Distribution& distribution,

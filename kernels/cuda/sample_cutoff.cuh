@@ -21,7 +21,7 @@ QUIRE_DEVICE bool HasTopK(const SampleRow& params, int32_t vocab_size) {
 }
 
 // Returns the rank (RankOf) at which the limit is reached: tokens of this rank or a greater one are
-// kept. Sets the mass of each segment (a warp's part of the row) to that of its kept tokens.
+// kept. For each segment (a warp's part of the row), stores the mass of the segment's kept tokens.
 QUIRE_DEVICE uint64_t FindCutoff(const LogitRow& row,
                                  const Distribution& distribution,
                                  const Limit& limit,
@@ -77,14 +77,14 @@ QUIRE_DEVICE uint64_t FindCutoff(const LogitRow& row,
   return cutoff;
 }
 
-// Returns the least integer mass that is at least top_p of the total.
+// Returns the least integer mass that is at least top_p * total.
 QUIRE_DEVICE uint64_t NucleusMass(float top_p, uint64_t total) {
   return static_cast<uint64_t>(ceil(static_cast<double>(top_p) * static_cast<double>(total)));
 }
 
-// Sets *cutoff to the cutoff of top-k and top-p together, found in the short list, and sets the
-// masses of segments as FindCutoff does. Returns false if the list overflows or does not hold the
-// cutoff.
+// Collects a short list of the likeliest tokens, and sets *cutoff to the cutoff of top-k and top-p
+// together. Stores the masses of segments, as FindCutoff does. Returns false if top_k exceeds the
+// number of thread groups, or if the list overflows or does not hold the cutoff.
 QUIRE_DEVICE bool FindCutoffInShortList(const LogitRow& row,
                                         const Distribution& distribution,
                                         const SampleRow& params,

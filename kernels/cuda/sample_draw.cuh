@@ -19,8 +19,8 @@
 namespace quire::gpu {
 
 // Adds up the masses of kept tokens by ascending id. Returns the first token at which the sum
-// exceeds u * total, where u = word * 2^-32. Masses are integers, so the sum exceeds u * total when
-// it reaches floor(u * total) + 1.
+// exceeds u * total, where u = word * 2^-32, and total is the mass of all kept tokens. Masses are
+// integers, so the sum exceeds u * total when it reaches floor(u * total) + 1.
 QUIRE_DEVICE TokenId Draw(const LogitRow& row,
                           const Distribution& distribution,
                           uint64_t cutoff,

@@ -28,7 +28,7 @@ struct Normalizer {
   float log_sum;
 
   QUIRE_DEVICE float LogprobOf(float logit) const {
-    // The difference of two logits can need more digits than fp32 has.
+    // Computed in double, because the difference of two logits can need more digits than fp32 has.
     return static_cast<float>(static_cast<double>(logit) - static_cast<double>(max_logit) -
                               static_cast<double>(log_sum));
   }

@@ -1,7 +1,7 @@
 // Probabilities as integers, in the sampling kernel's shared memory: the mass of a token, and the
 // mass of the kept tokens in each warp's segment of the row. The head of sample.cu defines mass.
 //
-// All threads of the CTA call a function together, but a single thread may call a method.
+// All threads of the CTA call a free function together. A single thread may call a member function.
 #ifndef QUIRE_KERNELS_CUDA_SAMPLE_MASSES_CUH_
 #define QUIRE_KERNELS_CUDA_SAMPLE_MASSES_CUH_
 
@@ -51,7 +51,7 @@ struct MassSums {
 };
 
 struct SampleWorkspace {
-  uint64_t candidates[kMaxCandidates];  // RankOf each candidate: its logit and token id
+  uint64_t candidates[kMaxCandidates];  // ranks (RankOf), which hold the logits and token ids
   // Masses or numbers of tokens, by bin. Numbers of tokens use only `low`.
   MassSums<kNumBins> bins;
   MassSums<kMaxSegments> segments;  // mass of kept tokens in each segment of the row
@@ -68,7 +68,7 @@ struct Distribution {
   float octaves_per_logit;
   float min_p;
 
-  // Returns the octaves from the likeliest token down to the logit.
+  // Returns how many octaves (factors of two) less likely the token is than the likeliest token.
   QUIRE_DEVICE float OctavesOf(float logit) const {
     return (max_logit - logit) * octaves_per_logit;
   }

@@ -98,7 +98,7 @@ QUIRE_DEVICE float LogitOf(uint64_t rank) {
 struct Scan {
   uint64_t best_rank;  // 0 if the thread has no tokens except banned ones
   float best_logit;
-  float sum;  // sum of exponentials relative to best_logit
+  float sum;  // sum of exp(logit - best_logit), or 0 if ScanRow<false> made this Scan
   uint32_t num_not_finite;
 };
 

@@ -3,10 +3,10 @@
 // then be read at a second address (kernels/api/window_memory.h says why).
 //
 // CUDA build: each block is a separate physical allocation, made in CreateWindows. The block is
-// mapped into the pool permanently, and into places on demand. Reading a place without a block is
+// mapped into the pool permanently, and into places on demand. Reading a place that has no block is
 // an illegal access. Emulated build: pool and places map a memory file. A kernel faults if it
-// copies from a place without a block, or if the block was mapped into the place after the kernel
-// was enqueued.
+// copies from a place that has no block. It also faults if the place's block was mapped after the
+// kernel was enqueued.
 //
 // Devices:       as in runtime.h. Windows belong to the device that was current at their creation.
 // Thread safety: one thread at a time calls MapPlaces and UnmapPlaces. Operations that touch other
@@ -39,18 +39,18 @@ struct Windows {
 // Sets *bytes to the current device's page size, or to 0 if the device cannot map windows.
 int WindowPageBytes(size_t* bytes);
 
-// Creates a pool with undefined contents, and places without blocks. Errors:
-// cudaErrorMemoryAllocation, also if the address space is too small for the places.
+// Creates a pool with undefined contents, and places that have no blocks yet. Errors:
+// cudaErrorMemoryAllocation if memory or addresses are short.
 int CreateWindows(const WindowsShape& shape, Windows* windows);
 // Waits for all streams of the device, as Free does, then destroys pool and places. Does nothing
 // for null.
 int DestroyWindows(void* handle);
 
-// Maps blocks [block, block + count) into places [place, place + count), instead of earlier blocks.
-// After an error the places have no blocks. REQUIRES: no operation that reads these places is under
-// way.
+// Maps blocks [block, block + count) into places [place, place + count), and unmaps the blocks that
+// these places had. After an error the places have no blocks. REQUIRES: no operation that reads
+// these places is under way.
 int MapPlaces(void* handle, int64_t place, BlockId block, int64_t count);
-// Leaves places [place, place + count) without blocks. REQUIRES: as MapPlaces.
+// Unmaps the blocks of places [place, place + count). REQUIRES: as MapPlaces.
 int UnmapPlaces(void* handle, int64_t place, int64_t count);
 
 }  // namespace quire::gpu

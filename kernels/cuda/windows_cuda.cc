@@ -167,8 +167,8 @@ class DeviceWindows {
   size_t PoolBytes() const { return static_cast<size_t>(shape_.num_blocks) * shape_.block_bytes; }
   size_t PlacesBytes() const { return static_cast<size_t>(shape_.num_places) * shape_.block_bytes; }
 
-  // Makes the addresses readable and writable. Places are only read, so read-only access would
-  // suffice. An H200's driver accepted read-only access, but only one manual test has tried it.
+  // Makes the addresses readable and writable. For places, which are only read, read-only access
+  // would suffice. An H200's driver accepted it, but only one manual test has tried it.
   CUresult Open(CUdeviceptr at, size_t bytes) const {
     const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};

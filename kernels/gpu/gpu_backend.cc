@@ -42,8 +42,8 @@ absl::Status DeviceError(const std::string& what) {
 
 // Returns the number of tokens in one split of a decode's context (gpu::DecodePlan). With 50 tokens
 // for each query that shares a KV head, partial results are small: at most 4 % of the bytes of keys
-// and values that the split reads from a 16-bit cache. The minimum of 512 saves a merge for short
-// contexts: on an H200, 512 is faster than 256 except for a single sequence of 512 tokens.
+// and values that the split reads from a 16-bit cache. The minimum of 512 saves merges for short
+// contexts: on an H200, 256-token splits are faster only for a single sequence of 512 tokens.
 int32_t SplitTokens(int32_t num_queries_per_kv_head) {
   constexpr int32_t kTokensPerQuery = 50;
   const auto wanted = static_cast<uint32_t>(kTokensPerQuery * num_queries_per_kv_head);
@@ -178,8 +178,8 @@ class GpuBackend final : public KernelBackend {
   }
   // Rounds the product's input rows to e4m3.
   void QuantizeInput(gpu::GemmArgs* product);
-  // Returns split_start of this step's decodes (DecodePlan), planned once per step and sliding
-  // window.
+  // Returns DecodePlan::split_start for this step's decodes. Plans it once per step and size of a
+  // sliding window.
   const int32_t* PlanSplits(const PagedAttentionParams& params);
 
   const GpuLibrary library_;
@@ -197,7 +197,7 @@ class GpuBackend final : public KernelBackend {
   std::unique_ptr<NcclGroup> nccl_;
   std::unique_ptr<StagedGroup> staged_;
 
-  // This rank's share of the model.
+  // The number of ranks, and this rank's share of the model.
   int32_t num_ranks_ = 1;
   int32_t num_heads_ = 0;
   int32_t head_dim_ = 0;

@@ -20,8 +20,8 @@ namespace quire {
 
 class GpuLinear final : public PackedLinear {
  public:
-  // Converts to `dtype`, rounding to nearest. Errors: kInvalidArgument, reason LINEAR_SHAPE;
-  // kResourceExhausted.
+  // Converts weights and bias to `dtype`, rounding to nearest. Errors: kInvalidArgument, reason
+  // LINEAR_SHAPE; kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<PackedLinear>> Pack(const LinearSource& source,
                                                             DType dtype,
                                                             KernelBackend& backend);

@@ -22,8 +22,8 @@ class GpuSampler {
   void Sample(const SampleParams& params);
 
  private:
-  // Byte offsets of the inputs, followed by the outputs. Device memory and the host's copy have the
-  // same offsets.
+  // Byte offsets of the inputs and, behind them, of the outputs. They are the same in device memory
+  // and in the host's copy.
   struct Layout {
     int64_t rows = 0;
     int64_t adjustments = 0;

@@ -19,7 +19,7 @@ namespace quire {
 
 class GpuWindows final : public WindowMemory {
  public:
-  // Returns the current device's page size, or 0 if the device cannot map windows.
+  // Returns the page size of windows on the current device, or 0 if the device cannot map windows.
   static int64_t PageBytes(const gpu::GpuApi& api);
   // Allocates on the current device; the pool is zeroed. Errors: kResourceExhausted, reason MEMORY.
   static absl::StatusOr<std::unique_ptr<WindowMemory>> Create(const gpu::GpuApi& api,

@@ -38,7 +38,7 @@ absl::Status Broken(const std::string& rule) {
   return Error(absl::StatusCode::kUnavailable, "GROUP_BROKEN", rule);
 }
 
-// Returns the reason why NCCL cannot be used, or null if it can.
+// Returns the reason why these ranks cannot use NCCL, or null if they can.
 const char* WhyNcclIsUnusable(const std::vector<GpuOfRank>& ranks) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].has_nccl == 0) {
@@ -259,7 +259,7 @@ void NcclGroup::End() {
   if (ended.wait_for(std::chrono::nanoseconds(kMaxEnd)) == std::future_status::timeout) {
     ExitHung();
   }
-  // Even after an error, the communicator is not used any more; only its memory may leak.
+  // NCCL may leak memory after an error. The communicator is not used any more in any case.
   if (const int error = ended.get(); error != 0) {
     LogWarning("NCCL reported an error when it ended", {{"text", api_.error_text(error)}});
   }

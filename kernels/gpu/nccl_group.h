@@ -44,7 +44,7 @@ class NcclGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  // See KernelBackend::AllReduce and Gather. REQUIRES: no bias.
+  // See KernelBackend::AllReduce and Gather. REQUIRES: AllReduceParams::bias is null.
   void AllReduce(const AllReduceParams& params);
   void Gather(const GatherParams& params);
   // Waits until the stream's operations are done or the group is broken.
@@ -55,8 +55,9 @@ class NcclGroup {
 
   void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
   absl::Status Connect(int64_t timeout_ns);
-  // Waits until NCCL has accepted the operation that was just enqueued. NCCL must accept it before
-  // the next operation is enqueued. Breaks the group if `error` is not 0.
+  // Called after each call that enqueues an NCCL operation; `error` is that call's result. If it is
+  // not 0, breaks the group. Else waits until NCCL has accepted the operation. NCCL must accept it
+  // before the next operation is enqueued.
   void Settle(int error, const char* what);
   void ReceiveParts(const GatherParams& params);
   // Waits until NCCL has accepted all operations (PollDeviceGroup) and is_done returns true. Breaks
@@ -69,7 +70,7 @@ class NcclGroup {
   const int32_t device_;
   const gpu::Stream stream_;
   const std::shared_ptr<Communicator> ranks_;
-  void* group_ = nullptr;  // NCCL's communicator; null when it has ended
+  void* group_ = nullptr;  // NCCL's communicator; null before Connect and after End
   gpu::Event done_ = nullptr;
   int num_under_way_ = 0;
   GpuScratch parts_{api_};  // on rank 0: the parts that Gather received, by rank

@@ -1,6 +1,6 @@
 // StagedGroup runs the collectives of a group's ranks through main memory: it copies from the
-// device, adds up through a Communicator and copies back. Slow, but it needs no NCCL, and ranks may
-// share a GPU.
+// device, adds up through a Communicator and copies back. This is slow but needs no NCCL, and ranks
+// may share a GPU.
 //
 // Sums are fp32, in the order of kernels/api/collective.h; a sum of bf16 or f16 elements is rounded
 // once, at the end.
@@ -34,7 +34,7 @@ class StagedGroup {
   StagedGroup(const StagedGroup&) = delete;
   StagedGroup& operator=(const StagedGroup&) = delete;
 
-  // See KernelBackend::AllReduce and Gather. REQUIRES: no bias.
+  // See KernelBackend::AllReduce and Gather. REQUIRES: AllReduceParams::bias is null.
   void AllReduce(const AllReduceParams& params);
   void Gather(const GatherParams& params);
 

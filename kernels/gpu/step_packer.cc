@@ -69,8 +69,8 @@ void StepPacker::CollectItems(const StepInputs& host) {
       items_.push_back({.sequence = seq, .first_row = row});
     }
   }
-  // Sorts the items by the number of tokens before the item's first row; the item's own rows add
-  // little. The item with most tokens comes first, so that no long item runs alone at the end.
+  // Sorts the items by the tokens before the item's first row, most tokens first, else an item with
+  // a long context could run alone at the end. An item's own rows are ignored: they add little.
   auto context = [&](const gpu::PrefillItem& item) {
     return host.seq_lens[item.sequence] - QueryLen(host, item.sequence) + item.first_row / group_;
   };

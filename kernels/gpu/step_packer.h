@@ -1,10 +1,10 @@
 // StepPacker lays out the inputs of a step for one copy to the device. It decides which sequences
-// decode, divides the others into prefill items (gpu::PrefillItem), and decides whether a graph can
-// replay the step.
+// decode, cuts the prefills of the others into items of up to kPrefillRows rows (gpu::PrefillItem),
+// and decides whether a graph can replay the step.
 //
 // If every sequence of a step decodes one token and is sampled, the step is padded: its number of
 // sequences to the next bucket (DecodeBucket), and its number of block table columns to a power of
-// two. So a few graphs serve all such steps. Padding sequences have slot -1 and length 0.
+// two. So a few graphs serve all such steps. Padding sequences have length 0, their tokens slot -1.
 //
 // Thread safety: one caller at a time.
 // Cost:          O(tokens + block table entries).
@@ -32,21 +32,21 @@ struct DecodeShape {
 };
 
 struct PackedStep {
-  StepInputs inputs;            // all pointers point into the destination
+  StepInputs inputs;            // all pointers point into the `destination` of Write
   bool is_decode_only = false;  // each sequence decodes one token; padded to `shape`
   DecodeShape shape;
   int32_t num_decodes = 0;
-  const int32_t* decode_seq_index = nullptr;  // [num_decodes]; null: all sequences, in order
+  const int32_t* decode_seq_index = nullptr;  // [num_decodes] decoding sequences; null: all
   int32_t num_items = 0;
   const gpu::PrefillItem* items = nullptr;  // [num_items], longest context first
-  // Number of splits of all decodes together; a split is a part of one context (gpu::DecodePlan).
-  // With a sliding window there may be fewer.
+  // Upper bound on the splits of all decodes together; a split is a part of one context
+  // (gpu::DecodePlan). Tokens before a sliding window need no splits.
   int64_t max_splits = 0;
 };
 
 class StepPacker {
  public:
-  // pad_decodes: pads decode-only steps, so that graphs can replay them.
+  // pad_decodes: whether to pad decode-only steps, so that graphs can replay them.
   StepPacker(int32_t num_queries_per_kv_head, int32_t split_tokens, bool pad_decodes)
       : group_(num_queries_per_kv_head), split_tokens_(split_tokens), pad_decodes_(pad_decodes) {}
 
@@ -67,7 +67,7 @@ class StepPacker {
   void CollectItems(const StepInputs& host);
   template <typename T>
   Array Place(int64_t count);
-  // Writes the block tables or, with windows, first_places.
+  // Writes the block tables or, if attention reads windows, first_places.
   void WriteBlocks(const StepInputs& host, std::byte* bytes) const;
 
   const int32_t group_;
@@ -83,8 +83,8 @@ class StepPacker {
       decode_index_, item_list_;
 };
 
-// Returns the smallest bucket that holds num_seqs: 1, 2, 4, 8, then multiples of 8 up to 64, of 16
-// up to 256, and of 32 above.
+// Returns the smallest bucket that is at least num_seqs. The buckets are 1, 2, 4, 8, then multiples
+// of 8 up to 64, of 16 up to 256, and of 32 above.
 int32_t DecodeBucket(int32_t num_seqs);
 
 }  // namespace quire

@@ -4,7 +4,8 @@
 // infinity, or the largest number if the type has no infinity. REQUIRES: no NaN is stored as int8,
 // which has no NaN. Loading is exact.
 //
-// StoreScaledVector divides by a scale before it stores. kernels/api/attention.h defines the scale.
+// StoreScaledVector divides numbers by a scale, which kernels/api/attention.h defines, before it
+// stores them.
 //
 // Thread safety: free functions, safe from any thread.
 // Source:        IEEE 754-2008 (binary16); bfloat16 is the upper half of binary32; e4m3 as in

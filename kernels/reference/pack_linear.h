@@ -1,4 +1,4 @@
-// PackLinear makes the weights that the reference's Linear reads.
+// PackLinear converts the weights of a layer into the form that the reference's Linear reads.
 //
 // Thread safety: a free function.
 #ifndef QUIRE_KERNELS_REFERENCE_PACK_LINEAR_H_

@@ -40,8 +40,9 @@ void PrepareHead(const PrepareAttentionParams& p, int32_t token, float* head, co
   }
 }
 
-// Stores the scale of a slot. `head` is where the head's keys begin in the cache. `offset` is the
-// distance from these keys to the head's scales, one per slot. Both are in bytes.
+// Stores the scale of a slot. `head` is the distance from the cache's base to the keys of the KV
+// head. `offset` is the distance from these keys to the head's scales, one per slot. Both are in
+// bytes.
 void StoreScale(const KvCacheView& cache, int64_t head, int64_t offset, int64_t slot, float scale) {
   auto* at = static_cast<unsigned char*>(cache.base) + head + offset;
   std::memcpy(at + slot * int64_t{sizeof(float)}, &scale, sizeof(scale));

@@ -1,6 +1,6 @@
-// CreateReferenceBackend makes the naive fp32 implementation of KernelBackend: one plain loop nest
-// per operation, the readable specification that every other backend is compared with. Tests link
-// it; servers do not.
+// CreateReferenceBackend makes the naive fp32 implementation of KernelBackend, with one plain loop
+// nest per operation. It is the readable specification with which tests compare every other
+// backend. Tests link it; servers do not.
 //
 // Thread safety: CreateReferenceBackend is safe from any thread. For the backend see KernelBackend.
 #ifndef QUIRE_KERNELS_REFERENCE_REFERENCE_BACKEND_H_

@@ -1,7 +1,8 @@
-// The operations of the reference backend: free functions, each in a file of its name. Each
-// function defines the KernelBackend operation of the same name, and is written for reading: plain
-// loops, sums in double. Only Linear needs a library (abseil), so tests on a GPU machine can link
-// the other functions. PackLinear, which needs abseil too, is declared in pack_linear.h.
+// The operations of the reference backend: free functions, each in a source file of its name. Each
+// function specifies the KernelBackend operation of the same name, and is written for reading:
+// plain loops, sums in double. Of these files only linear.cc (Linear and PackLinear) needs abseil,
+// so tests on a GPU machine without abseil can link the other ones. pack_linear.h declares
+// PackLinear.
 //
 // Thread safety: free functions; safe while no other thread writes their arguments' memory.
 #ifndef QUIRE_KERNELS_REFERENCE_REFERENCE_OPS_H_

@@ -1,4 +1,4 @@
-// The order of the steps is the contract in kernels/api/sampling.h.
+// kernels/api/sampling.h defines the order of the steps.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -73,8 +73,8 @@ void ApplyPenalties(const SamplingRow& row, std::vector<double>& logits) {
   }
 }
 
-// Applies min-p, top-k and top-p, each to the tokens that the one before kept. Returns the weights
-// of all tokens; 0 if a token is not kept.
+// Applies min-p, top-k and top-p in this order, each to the tokens that the earlier rules kept.
+// Returns the weights of all tokens; 0 for each token that is not kept.
 std::vector<double> KeptWeights(const SamplingParams& params, std::vector<double> logits) {
   for (double& logit : logits) {
     logit /= params.temperature;

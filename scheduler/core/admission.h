@@ -2,10 +2,10 @@
 //
 // A group starts only when all its sequences can start: each needs a handle, and there must be
 // blocks for all known tokens of the group. If the first step computes only a part of a prompt, the
-// group takes only the blocks of that part. No newer group can take the blocks that the rest of the
-// prompt needs: the step has spent its token budget, and the next step serves this prompt before
-// newer groups. A watermark of blocks stays free for growth of running groups. If nothing runs, the
-// watermark is 0, and any group that fits the pool starts.
+// group takes only the blocks of that part. The planner keeps blocks free for the rest of the
+// prompt (step_planner.h), so no newer group can start with these blocks. Besides, a number of
+// blocks (the watermark) stays free so that running groups can grow. If nothing runs, the watermark
+// is 0, and any group that fits the pool starts.
 //
 // With a sliding window a group never holds more than NumBlocksAtMost blocks, however long its
 // sequences become, so admission asks for no more.
@@ -33,7 +33,7 @@ enum class AllocStatus : uint8_t {
 struct Room {
   int32_t num_free_handles = 0;
   int32_t num_free_blocks = 0;
-  int32_t num_watermark_blocks = 0;  // 0 when nothing runs
+  int32_t num_watermark_blocks = 0;  // kept free for running groups; 0 if no group runs
   // Blocks that need not be taken from the pool, because other groups hold them or several
   // sequences of the group share them.
   int32_t num_shared_blocks = 0;
@@ -44,9 +44,9 @@ bool FitsContext(int64_t num_tokens, const StepLimits& limits);
 
 // Upper bound on the blocks that a sequence of num_tokens tokens holds in a step that computes
 // num_step_tokens of them. Without a sliding window, these are all blocks of the sequence. With a
-// window of W tokens, a step of n tokens touches W - 1 + n tokens. They may begin anywhere in a
-// block of B tokens, so they lie in at most ceil((W + n - 2) / B) + 1 blocks. REQUIRES:
-// num_step_tokens >= 1.
+// window of W tokens, n tokens of a step need themselves and the W - 1 tokens before them. These
+// W - 1 + n tokens may begin anywhere in a block of B tokens, so they lie in at most
+// ceil((W + n - 2) / B) + 1 blocks. REQUIRES: num_step_tokens >= 1.
 int32_t NumBlocksInStep(int32_t num_tokens, int32_t num_step_tokens, const StepLimits& limits);
 
 // Upper bound on the blocks that num_sequences sequences hold at once while each grows to
@@ -59,7 +59,7 @@ int64_t NumBlocksToCompute(const SequenceGroup& group,
                            int32_t num_shared_blocks,
                            const StepLimits& limits);
 
-// Returns true if num_sequences sequences of full length fit when nothing else runs.
+// Returns true if blocks and handles suffice for num_sequences sequences of full length alone.
 bool FitsPool(const Request& request, int32_t num_sequences, const StepLimits& limits);
 
 // Returns true if the group can run to its full length, at least while nothing else runs. If not,

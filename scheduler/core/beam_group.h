@@ -2,11 +2,11 @@
 // candidates, BeamSearch chooses the next live beams, and the sequences of the group take over the
 // tokens and blocks of these beams.
 //
-// The first continuation of a beam stays in the beam's sequence, and the next slice tells the
-// worker to use the continuation's token. Every other continuation becomes a fork in an idle
-// sequence. The fork shares all blocks, and copies the last block before it writes into that block.
-// A beam without a continuation gives its blocks back. So blocks are shared like a tree, and a fork
-// copies at most one block.
+// The best next beam that continues a live beam stays in the live beam's sequence. The sequence's
+// next slice tells the worker to use the next beam's token. Every other next beam becomes a fork in
+// an idle sequence (one without a live beam). The fork shares all blocks, and copies a last block
+// that it still shares before it writes into it. A live beam that no next beam continues gives its
+// blocks back. So blocks are shared like a tree, and a fork copies at most one block.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.4 and figure 9.
@@ -25,7 +25,7 @@ BeamSearchParams SearchParamsOf(const Request& request);
 
 // Takes one live beam's candidates for its next token. When every live beam has its candidates, all
 // beams advance or the request finishes. REQUIRES: the group is running; the sequence is a live
-// beam with gap() == 0.
+// beam, and all its known tokens are computed.
 void TakeCandidates(CoreState& state,
                     SequenceGroup& group,
                     Sequence& sequence,

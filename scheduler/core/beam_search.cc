@@ -25,7 +25,7 @@ class ExtensionMerge {
     std::copy(candidates.begin(), candidates.end(), left_.begin());
   }
 
-  // Returns nullopt once all extensions are taken.
+  // Takes the best extension that is left. Returns nullopt if none is left.
   std::optional<LiveBeam> TakeBest() {
     std::optional<LiveBeam> best;
     for (size_t beam = 0; beam < beams_.size(); ++beam) {
@@ -75,7 +75,7 @@ absl::Status CheckBeamSearchParams(const BeamSearchParams& params) {
                                                    params.num_hypotheses,
                                                    " hypotheses"));
   }
-  // Negated, so that NaN is refused.
+  // The comparison is negated, so that NaN is refused.
   if (!(std::abs(params.length_penalty) <= Params::kMaxLengthPenalty)) {
     return absl::InvalidArgumentError(absl::StrCat("length_penalty is ",
                                                    params.length_penalty,

@@ -75,7 +75,7 @@ struct BeamSearchParams {
   std::vector<TokenId> stop_token_ids;  // in any order; a hypothesis includes its stop token
 
   // Number of candidates per beam that always suffices for a step. In the worst case, every stop
-  // token ranks before the num_beams candidates that go on.
+  // token ranks before the num_beams candidates that become live beams.
   int32_t num_candidates() const { return num_beams + static_cast<int32_t>(stop_token_ids.size()); }
 };
 
@@ -95,7 +95,7 @@ struct LiveBeam {
 
 struct BeamStep {
   std::vector<LiveBeam> beams;   // the next live beams, best first; empty when the search is over
-  std::vector<int32_t> dropped;  // previous live beams without a continuation, ascending
+  std::vector<int32_t> dropped;  // indices of previous beams that no next beam continues, ascending
 };
 
 struct BeamHypothesis {
@@ -137,7 +137,7 @@ class BeamSearch {
   };
 
   struct Ending {
-    int32_t previous = 0;  // node of the token before the last
+    int32_t previous = 0;  // HistoryNode of the token before last_token_id
     TokenId last_token_id = 0;
     bool has_stopped = false;
     float score = 0.0F;
@@ -148,7 +148,7 @@ class BeamSearch {
   void RankExtensions(std::span<const std::span<const BeamCandidate>> candidates);
   void GoOn(const LiveBeam& extension);
   void End(const LiveBeam& extension, bool has_stopped);
-  bool CanImprove() const;  // whether a next beam can still beat the worst hypothesis
+  bool CanImprove() const;  // false: the search ends, and the next beams are dropped
   void ListDropped();
   bool IsStopToken(TokenId token_id) const;
   float Normalized(float score, int32_t num_tokens) const;

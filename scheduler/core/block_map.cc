@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kNobody = -1;
 
-// A table in use, and the index of its holder.
+// A block table in use, and the index of the table's holder in Holdings::holders.
 struct HeldTable {
   int32_t holder = kNobody;
   const BlockTable* table = nullptr;

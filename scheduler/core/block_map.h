@@ -3,7 +3,7 @@
 //
 // A holder is a pinned prefix or a running request. A shared block counts only for the first of its
 // holders: pinned prefixes come first, then requests in their order of service. So the counts of
-// all holders add up to the number of active blocks.
+// all holders add up to the number of active blocks (blocks in a block table).
 //
 // Thread safety: value types and a free function; the state is not thread-safe.
 // Cost:          O(blocks + tables). If many tables begin with the same blocks, each of these
@@ -27,7 +27,7 @@ struct BlockMapCell {
   int32_t num_active = 0;
   int32_t num_leaving = 0;  // free soon: being copied to host memory, or awaiting a step's answer
   int32_t num_shared = 0;   // active and leaving blocks that are referenced more than once
-  RequestId holder;         // has the most active blocks in this cell; 0: no active block
+  RequestId holder;         // holder of the most active blocks in this cell; 0: no active block
 };
 
 // A running request, or a pinned prefix.

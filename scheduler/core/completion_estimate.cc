@@ -76,7 +76,7 @@ double CompletionEstimate::RunMicros(const Work& own,
                                      const StepLimits& limits) const {
   const Batch batch = BatchOf(own, load, steps, limits);
   const double num_steps = lengths_.Expect(max_tokens);
-  // While other sequences wait, each sequence that ends makes room for the prompt of another one.
+  // If more sequences wait than fit, each sequence that ends makes room for a waiting prompt.
   const double num_waiting = load.waiting.num_sequences + own.num_sequences;
   const bool is_full = load.num_running + num_waiting > batch.num_slots;
   const double tokens_by_prompt =

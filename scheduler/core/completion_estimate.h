@@ -6,10 +6,10 @@
 // otherwise rather too low than too high. It assumes the following:
 //   - an output is as long as the lower quartile of recent outputs with a similar max_tokens
 //     (OutputLengths). max_tokens is only an upper bound: a client that leaves max_tokens at the
-//     length of the context does not expect so long an output, and is not refused for it;
+//     length of the context expects no output of that length, and must not be refused for it;
 //   - a step larger than any that was seen takes as long as the largest step seen;
-//   - a prompt adds one step for every num_prompt_tokens_by_step of its tokens; the rest of the
-//     prompt is computed in steps that other sequences need anyway;
+//   - a prompt adds one step for every Load::num_prompt_tokens_by_step of its tokens; the rest of
+//     the prompt is computed in steps that other sequences need anyway;
 //   - sequences end one after the other: in a full batch of n sequences, one of them ends every
 //     (expected length / n) steps.
 //
@@ -18,8 +18,8 @@
 // admitted by an estimate and ended late raises the margin. Each request that ended in time lowers
 // the margin by a fortieth of that raise, so about one request in forty is late. Each class of
 // max_tokens (OutputLengths) has its own run margin. The time to wait is multiplied by the wait
-// margin. About one queued request in five hundred then reaches the head of the queue too late. The
-// wait margin is stricter, because a refusal on arrival is better than a long wait in vain.
+// margin, which is learned in the same way. It lets only about one queued request in five hundred
+// reach the head of the queue too late, because a refusal is better than a long wait in vain.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Units:         microseconds.
@@ -76,8 +76,8 @@ class CompletionEstimate {
   void OnTurn(bool is_in_time);
 
   // Called when a started request has ended. is_met: the request met its deadline. Not called if
-  // the request missed its deadline as expected, since such a miss says nothing about the
-  // estimates.
+  // the request was estimated to miss its deadline and did so, since such a miss says nothing about
+  // the estimates.
   void OnDeadline(int32_t max_tokens, bool is_met);
 
   // Returns true once enough outputs were seen to estimate the length of an output.
@@ -97,7 +97,7 @@ class CompletionEstimate {
                    const StepLimits& limits) const;
 
  private:
-  // Cost of steps under a load.
+  // Size and step times of a batch under a load.
   struct Batch {
     double num_slots = 1;        // upper bound on the sequences that run side by side
     double step_micros = 0;      // time of a step that only decodes

@@ -14,11 +14,11 @@
 
 namespace quire {
 
-// The fate of the blocks of a preempted request.
+// Decides what happens to the blocks of a preempted request.
 enum class PreemptionMode : uint8_t {
-  kRecompute,  // dropped and computed again
-  kSwap,       // copied to host memory and back; dropped if host memory has no room
-  kAuto,       // the cheaper of the two; the group to preempt is chosen by cost too
+  kRecompute,  // blocks are dropped, and their tokens are computed again
+  kSwap,       // blocks are copied to host memory and back, or dropped if it has no room
+  kAuto,       // the cheaper of these two ways; the group to preempt is chosen by cost too
 };
 
 // Parses "recompute", "swap" or "auto". Returns nullopt for any other name.

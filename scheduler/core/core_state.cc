@@ -363,8 +363,8 @@ void CoreState::ForkWaitingFrom(SequenceGroup& group, const Sequence& sequence) 
 
 void CoreState::End(Sequence& sequence) {
   if (sequence.is_running()) {
-    // The logits of the unanswered slice will not be checked, because the sequence ends here. They
-    // can be non-finite, so other sequences must not use the blocks that the slice fills.
+    // The logits of the unanswered slice will not be checked, because the sequence ends here. The
+    // logits can be non-finite, so other sequences must not use the blocks that the slice fills.
     if (sequence.num_scheduled_tokens() > 0) {
       const int32_t num_full = sequence.num_computed_tokens() / epoch->kv_cache.block_size_tokens();
       epoch->kv_cache.Unpublish(sequence.table, num_full, sequence.block_hashes);

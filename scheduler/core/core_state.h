@@ -47,7 +47,7 @@ struct Epoch {
   HandlePool handles;
   PreemptionCost preemption_cost;
   bool had_suspect = false;                       // a crash suspect ran ahead of its turn
-  std::optional<ScheduleRank> owed_introduction;  // see introduction_budget.h
+  std::optional<ScheduleRank> owed_introduction;  // rank of the owed group (introduction_budget.h)
 };
 
 // The parts of the unanswered plan that are needed to apply its answer.
@@ -72,7 +72,7 @@ struct UnansweredStep {
   std::vector<BlockSwapIn> swap_ins;
   std::vector<BlockCopy> copies;
   // Scratch memory of NameNextBlocks.
-  std::vector<size_t> growing;       // indices of the slices that take a block in the next step
+  std::vector<size_t> growing;       // indices of slices whose sequence takes a block next step
   std::vector<BlockId> next_blocks;  // the predicted blocks, in the order of `growing`
   // Groups that ended during the step, kept because slices still point at these groups.
   std::vector<std::unique_ptr<SequenceGroup>> departed;
@@ -109,8 +109,8 @@ struct CoreState {
   ReservedBlocks reserved_blocks;
   UnansweredStep step;
   std::vector<OutputEvent> events;
-  // Only the fields that count since the start are kept here. The counts of block operations do not
-  // include the present epoch yet.
+  // Only the fields that count events since the start are set here. The counts of block operations
+  // do not include the present epoch yet.
   CoreStats counters;
   std::vector<RequestId> started;  // requests whose first slice is in the last plan
   std::optional<RequestId> last_request_id;
@@ -149,8 +149,8 @@ struct CoreState {
   // group has no slice.
   bool SwapOut(SequenceGroup& group);
 
-  // Returns how many blocks a swapped group needs to return to the device and to compute its known
-  // tokens. The first call counts in O(blocks log blocks); later calls return that count.
+  // Returns the number of blocks that a swapped group takes to return to the device and to compute
+  // its known tokens. The first call counts in O(blocks log blocks); later calls return that count.
   int32_t NumBlocksToResume(SequenceGroup& group) const;
 
   // Returns the swapped or waiting group that is next to run; nullptr if all run.
@@ -161,10 +161,10 @@ struct CoreState {
   // sequences of the group.
   bool SwapIn(SequenceGroup& group);
 
-  // If the sequence is the leader and has computed the prompt, forks the waiting sequences from it.
-  // The forks share the blocks of all prompt tokens except the last one: each fork computes that
-  // token, because it needs the logits. REQUIRES: since the leader's slice was answered,
-  // KvCacheManager::SlideWindow was not called for the leader.
+  // If the sequence is the leader (the group's first live sequence) and has computed the prompt,
+  // forks from it the sequences that wait for it. The forks share the blocks of all prompt tokens
+  // except the last: each fork computes that token, because it needs the logits. REQUIRES: since
+  // the leader's slice was answered, KvCacheManager::SlideWindow was not called for the leader.
   void ForkWaitingFrom(SequenceGroup& group, const Sequence& sequence);
 
   // Ends one sequence: frees its blocks and its handle, and emits the event. The end of the last

@@ -2,11 +2,11 @@
 //
 // A crash records a suspect range for each sequence of the lost step. The range is the sequence's
 // slice (the tokens that the step computes for it), without tokens that were ever computed before.
-// A later crash counts against the range if the sequence's slice in that crash overlaps the range,
-// and the range was not computed in between. The range then grows by that slice. After a crash,
-// another sequence of the request may compute the same tokens. So a slice is compared with all
-// ranges of its request: the new count of the range is one more than the highest count of the
-// ranges that the slice overlaps. The count of a request is the highest count of its ranges.
+// The range counts crashes. A later crash counts if the sequence's slice in that crash overlaps the
+// range, and the range was not computed in between. The range then grows by that slice. After a
+// crash, another sequence of the request may compute the same tokens. So the slice is compared with
+// all ranges of its request: the new count is one more than the highest count of the overlapped
+// ranges. The count of a request is the highest count of its ranges.
 //
 //   crashes   the request
 //   1         goes on beside other requests
@@ -20,8 +20,8 @@
 // A request is cleared when it has computed its ranges. So an innocent request is cleared as soon
 // as it is computed without the guilty request. Kills of workers from outside look like crashes.
 // Such kills end a request only if no suspect is cleared between two kills, and then only after
-// 3 + 2 * suspects kills. The first 2 kills make the requests suspects. Successive kills then hit
-// different suspects: after 2 kills of each suspect, 1 more kill ends a request.
+// 3 + 2 * suspects kills. The first 2 kills make the requests suspects. Later kills then count
+// against the suspects in turn: after 2 kills for each suspect, 1 more kill ends a request.
 //
 // Only a loss that a request can have caused is a crash: see SchedulerCore::BeginEpoch. The loss is
 // judged when the next workers are ready: only then is it known whether a process died or was only
@@ -86,8 +86,8 @@ class CrashSuspects {
   };
 
   // Called when workers crashed in a step that had these slices. Returns the requests that must
-  // end, in order of id, and forgets them. REQUIRES: if the step had a suspect, it had no other
-  // request.
+  // end, in order of id, and forgets them. REQUIRES: if one of the requests was a suspect, the step
+  // had no other request.
   std::vector<RequestId> OnCrash(std::span<const LostSlice> slices);
 
   // Called when an answered step has computed the first num_tokens tokens of the sequence.

@@ -11,12 +11,12 @@
 //
 // While no request waits and there is room, each tenant can have one trial at a time: a request
 // that starts although it is estimated to be late. The estimates may be based on another tenant's
-// outputs, and a tenant whose requests never start would never correct the estimates. So an idle
-// server refuses no request. If the policy lets requests overtake, the estimate for a request
-// counts only groups that are certainly ahead of the request.
+// outputs, and a tenant whose requests never start would never correct the estimates. So a server
+// that has no other request refuses none. If the policy lets requests overtake, the estimate for a
+// request counts only groups that are certainly ahead of the request.
 //
 // Thread safety: free functions on a state; not thread-safe.
-// Cost:          O(buckets of StepCost), and O(running) for a trial.
+// Cost:          O(buckets of StepCost), and O(running and swapped groups) for a trial.
 #ifndef QUIRE_SCHEDULER_CORE_DEADLINE_ADMISSION_H_
 #define QUIRE_SCHEDULER_CORE_DEADLINE_ADMISSION_H_
 

@@ -1,7 +1,7 @@
 // HandlePool gives out handles: numbers under which the worker knows running sequences. When a
 // handle is given back, the next plan tells the worker to release it. Only a later plan can give
-// this handle to another sequence, because within a plan the introductions come before the
-// releases.
+// this handle to another sequence, because a plan makes new sequences known to the worker before it
+// releases handles.
 //
 // Thread safety: not thread-safe; owned by Epoch.
 // Invariants:    every handle below max_handles is either free, in use or to be released.
@@ -22,7 +22,7 @@ class HandlePool {
 
   SequenceHandle Take();                 // REQUIRES: num_free() > 0
   void GiveBack(SequenceHandle handle);  // REQUIRES: in use
-  // As GiveBack, for a handle that no worker knows. The handle is free at once. REQUIRES: in use
+  // As GiveBack, but for a handle that no worker knows: it is free at once. REQUIRES: in use
   void GiveBackUnused(SequenceHandle handle);
 
   // Returns the handles that the plan must release, and makes them free. Call when the plan is

@@ -3,10 +3,10 @@
 // for lack of bytes gets no slice in this step, and is tried again in a later step.
 //
 // A group of beams forks, and may need introductions in every step. If groups did not take turns, a
-// group of beams would starve the groups behind it. So if a step refuses introductions, the next
-// step keeps room for the first refused group, the owed group. The first introduction of the owed
-// group is always allowed, and groups before the owed group get only half of the budget. The step
-// after that keeps room for the next refused group behind the owed group.
+// group of beams would starve the groups behind it. So if a step refuses introductions, the first
+// refused group becomes the owed group of the next step. The next step always allows the owed
+// group's first introduction, and gives groups before the owed group only half of the budget. If
+// that step refuses groups behind its owed group, the first of these is owed next.
 //
 // Thread safety: a value type.
 // Invariants:    the first introduction of a step is allowed whatever its length, so no step is
@@ -24,7 +24,7 @@ namespace quire {
 
 class IntroductionBudget {
  public:
-  // owed: owed_next() of the previous step.
+  // owed: rank of the owed group, that is owed_next() of the previous step.
   IntroductionBudget(int64_t max_bytes, std::optional<ScheduleRank> owed)
       : max_bytes_(max_bytes), owed_(owed) {}
 
@@ -45,7 +45,7 @@ class IntroductionBudget {
   bool IsBeforeOwed(const SequenceGroup& group) const;
 
   int64_t max_bytes_;
-  int64_t num_bytes_ = 0;             // of the introductions in this step so far
+  int64_t num_bytes_ = 0;             // bytes of the introductions in this step so far
   std::optional<ScheduleRank> owed_;  // rank of the owed group
   bool is_owed_served_ = false;       // the owed group has had an introduction
   std::optional<ScheduleRank> owed_next_;

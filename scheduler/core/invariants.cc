@@ -27,7 +27,7 @@ void CheckSequence(const Sequence& sequence) {
   QUIRE_CHECK(sequence.is_swapped() || sequence.host_table.empty());
 }
 
-// The sequence holds exactly the blocks that the window of its next token reaches. (I5)
+// Checks that the sequence gave back exactly the blocks before its next token's window. (I5)
 void CheckWindow(const Sequence& sequence, const StepLimits& limits) {
   const int32_t num_passed = sequence.is_swapped() ? sequence.host_table.num_passed_blocks()
                                                    : sequence.table.num_passed_blocks();
@@ -61,8 +61,8 @@ void CheckGroup(const CoreState& state, const SequenceGroup& group) {
 }
 
 void CheckQueues(const CoreState& state) {
-  // Each live group is in exactly one of the three queues, and every queue is in the policy's
-  // order. (I12, I13)
+  // Each live group is in exactly one of the three queues (waiting, swapped, running), and every
+  // queue is in the policy's order. (I12, I13)
   state.waiting.CheckInvariants();
   QUIRE_CHECK_EQ(
       state.groups.size(),
@@ -96,7 +96,7 @@ void CheckQueues(const CoreState& state) {
                 (*newest)->id() < group->id());
   }
 
-  // Deadlines belong to live requests. (I12)
+  // state.deadlines has one entry for each live request with a deadline. (I12)
   auto has_deadline = [](const auto& entry) {
     return entry.second->request().deadline != kInfiniteFuture;
   };
@@ -168,7 +168,7 @@ void CheckEpoch(const CoreState& state) {
       }
     }
   }
-  // The num_blocks_to_resume that a swapped group keeps is still right.
+  // The num_blocks_to_resume that a swapped group keeps equals a new count.
   for (SequenceGroup* group : state.swapped) {
     const auto counted = std::exchange(group->num_blocks_to_resume, std::nullopt);
     QUIRE_CHECK(!counted.has_value() || *counted == state.NumBlocksToResume(*group));
@@ -179,8 +179,8 @@ void CheckEpoch(const CoreState& state) {
   }
   epoch.kv_cache.CheckInvariants(tables, host_tables);
 
-  // The pool's fence, which keeps returned blocks from reuse, is up exactly while a step is
-  // unanswered. (I6)
+  // The pool is fenced, so that returned blocks are not reused, exactly while a step is unanswered.
+  // (I6)
   QUIRE_CHECK_EQ(epoch.kv_cache.pool().is_fenced(), state.step.is_active);
 }
 

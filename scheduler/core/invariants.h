@@ -1,5 +1,5 @@
-// CheckInvariants checks the state of the core between two calls. Numbers such as (I5) refer to the
-// list of invariants in tests/scheduler/README.md.
+// CheckInvariants checks the state of the core between two calls. Numbers such as (I5) name entries
+// of the list of invariants in tests/scheduler/README.md.
 //
 // Thread safety: must be called on the thread that owns the state.
 // Cost:          O(state). For tests, simulation and debug builds.

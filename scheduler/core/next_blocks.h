@@ -1,6 +1,6 @@
 // NameNextBlocks predicts which block each sequence appends in the next step, for workers that
-// prepare blocks ahead of need. Decoding sequences that will begin a new block get the next free
-// blocks, in the order in which the planner will serve the sequences.
+// prepare blocks ahead of need. Each decoding sequence that will begin a new block is predicted to
+// get one of the next free blocks, in the order in which the planner will serve the sequences.
 //
 // The prediction is only a hint. It is right for all blocks if every sequence decodes on. An
 // arrival, a stop token, a fork or a preemption can make it wrong. A prompt gets no hint, because a

@@ -25,7 +25,7 @@ enum class FinishReason : uint8_t {
   kExpiredQueued,   // the deadline passed before any token was computed
   kExpiredRunning,  // the deadline passed after the request had started
   kUnreachable,     // the deadline could no longer be met; nothing was computed
-  kNonFinite,       // logits were NaN or infinite, twice
+  kNonFinite,       // logits for the same token were NaN or infinite, twice
   kNoCapacity,      // workers came back with a pool or context that is too small for the request
   kWorkerCrash,     // the request crashed its workers kMaxCrashes times, the last three times alone
 };

@@ -19,8 +19,8 @@
 namespace quire {
 namespace {
 
-// A sequence ends after this many non-finite rows of logits in succession for the same token. After
-// fewer rows, its group is recomputed.
+// A sequence ends if its logits for the same token are non-finite this many times in succession.
+// Before that, its group is recomputed each time.
 constexpr int32_t kMaxNonFinite = 2;
 
 absl::Status Refuse(const std::string& message) { return InvalidArgument("STEP_RESULT", message); }
@@ -158,7 +158,7 @@ absl::Status CheckFailedSwapIns(const UnansweredStep& step, const StepResult& re
 void RecomputeWithout(CoreState& state, const std::vector<BlockId>& failed_swap_ins) {
   std::unordered_set<BlockId> lost(failed_swap_ins.begin(), failed_swap_ins.end());
   for (const BlockCopy& copy : state.step.copies) {
-    if (lost.contains(copy.src)) {  // failed_swap_ins names src even if its holder has ended since
+    if (lost.contains(copy.src)) {  // failed_swap_ins names src even if its group has ended since
       lost.insert(copy.dst);
     }
   }
@@ -237,7 +237,7 @@ void TakeToken(CoreState& state,
 // Returns true if the group must be recomputed. Otherwise the sequence or its group has ended.
 bool TakeNonFinite(CoreState& state, SequenceGroup& group, Sequence& sequence) {
   ++state.counters.num_non_finite;
-  // Other sequences must not share these blocks.
+  // Other sequences must not share these blocks, because their contents may be the cause.
   state.epoch->kv_cache.Unpublish(sequence.table, /*first_block=*/0, sequence.block_hashes);
   if (sequence.CountNonFinite() < kMaxNonFinite) {
     return true;
@@ -323,8 +323,8 @@ void ProcessResult(CoreState& state, const StepResult& result) {
       to_recompute.push_back(slice.group);
     }
   }
-  // Groups are recomputed only after the loop, else the group's later slices would be dropped. A
-  // group may be listed more than once.
+  // A group is recomputed only after the loop, else the group's later slices would be dropped.
+  // to_recompute may list a group more than once.
   for (SequenceGroup* group : to_recompute) {
     if (group->is_running()) {
       state.ReturnToWaiting(*group);

@@ -9,7 +9,7 @@
 // sequence ends (with beam search the whole group).
 //
 // A group that came back from host memory without all of its blocks is recomputed, and its sampled
-// tokens are ignored. The sampled tokens of other groups count.
+// tokens are ignored. The sampled tokens of other groups are committed as usual.
 //
 // Thread safety: free functions; the state is not thread-safe.
 #ifndef QUIRE_SCHEDULER_CORE_OUTPUT_PROCESSOR_H_

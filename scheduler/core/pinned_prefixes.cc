@@ -50,7 +50,7 @@ Request RequestFor(RequestId id, const PinnedPrefix& prefix, const StepLimits& l
   return request;
 }
 
-// Upper bound on the blocks that any one client request can come to hold.
+// Returns an upper bound on the blocks that any one client request will hold at a time.
 int64_t NumBlocksOfLargestRequest(const CoreState& state) {
   int64_t most = 0;
   for (const auto& [id, group] : state.groups) {
@@ -127,7 +127,7 @@ void HashBlocks(const CoreState& state, PinnedPrefix& prefix) {
 }
 
 // Returns true if both prefixes have the same tokens and cache salt. Compares only the last block
-// hash, which covers all full blocks, and the tokens behind the full blocks. REQUIRES: block_hashes
+// hash, which covers all full blocks, and the tokens after the full blocks. REQUIRES: block_hashes
 // of both prefixes are set.
 bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_tokens) {
   const auto behind = [block_size_tokens](const PinnedPrefix& prefix) {
@@ -144,7 +144,7 @@ bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_to
 // Queues the request of the prefix. Under first come, first served every rank is 0, so the request
 // is served in order of arrival. Under other policies rank 0 usually puts the request ahead of
 // client requests. That is useful, because client requests that begin with the prefix then cost
-// less. REQUIRES: an epoch; blocks are reserved.
+// less. REQUIRES: an epoch; blocks are reserved for the prefix.
 void Start(CoreState& state, RequestId id) {
   PinnedPrefix& prefix = state.prefixes.at(id);
   auto group = std::make_unique<SequenceGroup>(RequestFor(id, prefix, state.epoch->limits));

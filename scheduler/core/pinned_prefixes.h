@@ -57,7 +57,7 @@ struct PinnedPrefix {
   BlockTable table;  // the prefix's blocks while it is pinned, else empty
 };
 
-// Prefixes, each by the id of the request that computes it.
+// Prefixes by id. A prefix has the id of the request that computes it.
 using PinnedPrefixes = std::map<RequestId, PinnedPrefix>;
 
 // Reserves blocks for a new prefix, and queues the request that computes it if there are workers.
@@ -74,8 +74,8 @@ bool UnpinPrefix(CoreState& state, RequestId id);
 // Returns nullopt if there is no such prefix.
 std::optional<PrefixInfo> FindPrefix(const CoreState& state, RequestId id);
 
-// Pins the blocks of a prefix that its request has computed. REQUIRES: every token is computed, and
-// the sequence still holds the blocks.
+// Pins the blocks of a prefix that its request has computed. REQUIRES: the request's whole
+// prompt is computed, and the sequence still holds the blocks.
 void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequence& sequence);
 
 // Forgets the blocks of all prefixes: they were lost with the workers.
@@ -89,8 +89,8 @@ void EndPrefixRequests(CoreState& state);
 // room. REQUIRES: if the block size has changed, block_hashes were cleared.
 void RestorePrefixes(CoreState& state);
 
-// Checks that pinned prefixes hold the blocks of their hashes and tails, and that exactly the
-// blocks that prefixes hold or will hold are reserved.
+// Checks that pinned prefixes hold the blocks of their hashes and tails, and that the reserved
+// blocks are exactly the blocks that prefixes hold or will hold.
 void CheckPrefixes(const CoreState& state);
 
 }  // namespace quire

@@ -52,11 +52,11 @@ double BlocksByMicros(int32_t num_exclusive_blocks, double micros, double idle_m
   return num_exclusive_blocks / std::max(1.0, micros + idle_micros);
 }
 
-// Returns an upper bound on the blocks per microsecond that preempting the group frees. Assumes
-// that the group shares no block, so that its blocks need not be looked at. If only n blocks are
-// exclusive (not shared), the exact value is n / (micros + c * n^2), where c * n^2 is the cost of n
-// idle blocks. This value grows with n as long as the idle blocks cost at most as much as the
-// preemption itself. So the value for all blocks is an upper bound only in that case. Otherwise
+// Returns an upper bound on the blocks that preempting the group frees, per microsecond of cost.
+// The bound takes all blocks as exclusive (not shared), so that they need not be looked at. If only
+// n blocks are exclusive, the exact value is n / (micros + c * n^2), where c * n^2 is the cost of n
+// idle blocks. That value grows with n as long as the idle blocks cost at most as much as the
+// preemption itself (micros). Only then is the value for all blocks an upper bound. Otherwise
 // returns infinity.
 double MostBlocksByMicros(const CoreState& state,
                           const SequenceGroup& group,
@@ -77,10 +77,10 @@ double MostBlocksByMicros(const CoreState& state,
   return idle_micros <= micros ? BlocksByMicros(num_blocks, micros, idle_micros) : kUnknown;
 }
 
-// Returns the group behind `group` that frees the most blocks for its cost, among the groups with
-// the rank value of the last running group. Returns the last running group if no candidate frees
-// blocks, or if all candidates that free blocks were preempted kEnoughPreemptions times. REQUIRES:
-// `group` is not the last running group.
+// Returns the running group that frees the most blocks for its cost. Candidates are the groups
+// behind `group` that have the rank value of the last running group. Returns the last running group
+// if no candidate frees blocks, or if all candidates that free blocks were preempted
+// kEnoughPreemptions times. REQUIRES: `group` is not the last running group.
 SequenceGroup& CheapestBehind(CoreState& state, const SequenceGroup& group) {
   const PreemptionCost& cost = state.epoch->preemption_cost;
   const PreemptionCost::Load load = LoadOf(state);

@@ -12,8 +12,8 @@
 // that it needs (admission has checked that the group fits the pool), and every group is the first
 // one at some time: there is no livelock. If no group is behind the group in need, the group in
 // need keeps its blocks and gets no slice in this step. This group is then the next victim when a
-// group ahead of it needs room. Under kAuto the victim can be ahead of groups that continue to run,
-// and then waits for their blocks. No group starts before the victim, and the first running group
+// group ahead of it needs room. Under kAuto the victim can be ahead of groups that continue to run.
+// It then waits for their blocks. No group starts before the victim, and the first running group
 // always advances. So the running groups end one by one and free their blocks for the victim.
 //
 // Thread safety: free functions; the state is not thread-safe.
@@ -29,7 +29,7 @@ namespace quire {
 
 enum class RoomOutcome : uint8_t {
   kHadRoom,
-  kPreempted,  // there is room now
+  kPreempted,  // there is room now, because groups were preempted
   // No room in this step: no group is behind the group in need, or blocks are still being copied to
   // host memory.
   kNoRoom,

@@ -3,9 +3,9 @@
 // times with their answers, so the same events lead to the same choice.
 //
 // The time of a copy or a recomputation alone says little. A step that waits for a copy delays all
-// sequences of that step and all groups that wait for it, while tokens that are recomputed in the
-// spare compute of a decode step delay no sequence. So a cost is the delay of all service, in step
-// time:
+// sequences of that step and all groups that wait. But tokens that are recomputed in the spare
+// compute of a decode step delay no sequence. So a cost is the step time that a preemption adds or
+// wastes:
 //   - Swaps cost the additional time of a step with swaps, compared with the expected time of a
 //     step that has no swaps, the same number of tokens, and the same amount of K and V to read.
 //   - Recomputed tokens cost the additional time of a step with such tokens, compared with the
@@ -16,9 +16,9 @@
 //   - Blocks that no sequence uses because of a preemption cost as much as the idle sequences that
 //     could use them.
 //
-// The time to read K and V is subtracted first. A swap changes how many sequences are in a step,
-// and thereby how much the step reads, and that change would hide the copy: it takes only a few
-// hundredths of a step.
+// Times are compared for the same amount of K and V to read. A swap changes how many sequences are
+// in a step, and thereby how much the step reads. That change would hide the time of the copy,
+// which is only a few hundredths of a step.
 //
 // To delay other groups little, a group of one sequence is recomputed in parts (slices) that hardly
 // lengthen steps, in at most kMaxRecomputeSteps steps.
@@ -57,9 +57,9 @@ class PreemptionCost {
     uint64_t step_id = 0;
     uint64_t swaps_done_step_id = 0;
     int64_t num_tokens = 0;
-    int64_t num_recomputed = 0;  // part of num_tokens
-    int64_t num_context = 0;     // tokens that its sequences attended to
-    int64_t num_swap_outs = 0;   // blocks
+    int64_t num_recomputed = 0;  // part of num_tokens that was computed before and lost
+    int64_t num_context = 0;     // tokens that the step's sequences attended to
+    int64_t num_swap_outs = 0;   // blocks that the step copies to host memory
     int64_t num_swap_ins = 0;
     double micros = 0;  // as the worker reports it, unchecked
   };
@@ -71,14 +71,14 @@ class PreemptionCost {
   // The step times learned so far.
   const StepCost& steps() const { return steps_; }
 
-  // Tokens that hardly lengthen a step of num_sequences decoding sequences.
+  // Number of tokens that, added to a step of num_sequences decoding sequences, hardly lengthen it.
   int64_t SpareTokens(int32_t num_sequences) const { return steps_.SpareTokens(num_sequences); }
 
   // The computed tokens of a group.
   struct Work {
     int64_t num_tokens = 0;     // >= 1
     int64_t num_blocks = 0;     // >= 1
-    bool is_in_slices = false;  // the group would be recomputed in slices
+    bool is_in_slices = false;  // the group would be recomputed in slices, over several steps
   };
   // The running sequences that a preemption delays.
   struct Load {
@@ -91,9 +91,9 @@ class PreemptionCost {
     bool is_swap = false;
     double micros = 0;
   };
-  // Returns the way that costs less: swapping or recomputation. But a way that was not used for
-  // many preemptions, or swapping whose cost was never measured, is returned with the cost of the
-  // other way.
+  // Returns the way that costs less: swapping or recomputation. Exception: a way that many
+  // preemptions have not used, or swapping that was never measured, is returned with the cost of
+  // the other way, so that it is tried and measured.
   Way Cheapest(const Work& work, const Load& load) const;
 
   // Cost of blocks that are freed together and stay idle until the running groups have taken them,
@@ -122,7 +122,7 @@ class PreemptionCost {
   // Costs of steps of num_sequences sequences. Kept between calls, because Cheapest may be called
   // for thousands of groups under one load.
   struct LoadCosts {
-    int32_t num_sequences = 0;  // 0: not computed since the last step
+    int32_t num_sequences = 0;  // 0: costs were not computed since the last step
     int64_t spare_tokens = 0;
     double step_micros = 0;
     double micros_without_context = 0;
@@ -140,7 +140,7 @@ class PreemptionCost {
   StepCost steps_;
   MovingRatio recompute_;  // step time added per recomputed token
   MovingRatio swap_;       // step time added per block swapped out or in
-  MovingRatio leave_;      // time by which swap-outs outlast their step, per block
+  MovingRatio leave_;      // time from a step's end until its swap-outs are done, per block
   double elapsed_ = 0;     // sum of all step times
   std::deque<SwapOut> under_way_;
   mutable LoadCosts load_costs_;     // result of the last call of CostsOf

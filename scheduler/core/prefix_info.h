@@ -26,14 +26,14 @@ struct PrefixInfo {
 };
 
 enum class PinOutcome : uint8_t {
-  kAccepted,        // will be computed in its turn
+  kAccepted,        // the prefix will be computed in its turn
   kAlreadyPinned,   // the same tokens and salt are pinned or being computed
-  kDisabled,        // there is no prefix cache to pin in
+  kDisabled,        // prefix caching is off (CoreConfig::prefix_caching)
   kNoLimits,        // no worker was ever ready
   kTooMany,         // the number of prefixes is at its bound
   kTooShort,        // the prefix fills no block
   kTooLong,         // the prefix and one more token exceed max_model_len
-  kExceedsShare,    // with it, prefixes would exceed their share of the pool, or the pool itself
+  kExceedsShare,    // all prefixes together would exceed their share of the pool, or the pool
   kStarvesRequest,  // a live request would no longer fit the pool
 };
 

@@ -264,7 +264,7 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
     return num_shared;
   }
   std::vector<std::span<const BlockHash>> before;
-  std::vector<std::vector<bool>> held_before;  // for each earlier sequence: held blocks
+  std::vector<std::vector<bool>> held_before;  // for each earlier sequence: is the block held
   for (Sequence* sequence : beginnings.cache_readers) {
     const std::span<const BlockHash> hashes = HashPrefix(state, group, *sequence);
     // Blocks in common with an earlier sequence were already looked up, and will be shared.

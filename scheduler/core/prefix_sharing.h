@@ -25,7 +25,7 @@ void BeginWithSharedBlocks(CoreState& state, const SequenceGroup& group, Sequenc
 // tokens there.
 struct PinnedTail {
   const BlockTable* table = nullptr;  // the prefix's table
-  int32_t num_tokens = 0;             // equal tokens in the table's last block; 0: no tail
+  int32_t num_tokens = 0;             // leading equal tokens of the table's last block; 0: no tail
 };
 // Returns the longest tail that continues the full blocks with which the sequence has begun.
 // REQUIRES: the sequence has begun with shared blocks, and is not introduced.

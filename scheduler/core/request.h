@@ -35,7 +35,7 @@ struct ResumedSequence {
 struct Request {
   RequestId id;                           // strictly increasing in order of arrival
   std::vector<TokenId> prompt_token_ids;  // at least one
-  SamplingParams sampling;                // min_tokens and bans included
+  SamplingParams sampling;                // min_tokens and banned tokens included
   int32_t num_sequences = 1;              // n: independent outputs of one prompt
   std::optional<BeamOptions> beam_search;
   std::vector<ResumedSequence> resumed;  // one for each sequence, or empty (IsResumable)
@@ -44,13 +44,13 @@ struct Request {
   int32_t priority = 0;                  // under kPriority: smaller numbers are served earlier
   std::string tenant;                    // under kFairShare: tenants share the service equally
   std::string cache_salt;                // only requests of the same salt share blocks
-  bool bypasses_prefix_cache = false;    // neither takes cached blocks nor leaves any
+  bool bypasses_prefix_cache = false;    // true: shares no block with another request
   bool is_resumed = false;               // was accepted before, perhaps by another process
   bool pins_prefix = false;              // internal request without output (pinned_prefixes.h)
   Instant arrival = 0;
   Instant deadline = kInfiniteFuture;
 
-  // Sequences that run side by side.
+  // Number of sequences that run side by side.
   int32_t group_size() const { return beam_search ? beam_search->num_beams : num_sequences; }
   // Returns the number of sequences of the group that had not ended before the request was resumed.
   int32_t num_live_sequences() const;

@@ -1,6 +1,6 @@
 // ReservedBlocks counts the blocks that pinned prefixes hold or will hold. A block counts once even
-// if several prefixes share it. Also counts, for each prefix, the blocks that no other prefix
-// needs.
+// if several prefixes share it. For each prefix, ReservedBlocks also counts the blocks that no
+// other prefix needs.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Cost:          Add and Remove O(blocks of the prefix); the counts O(log prefixes).
@@ -20,8 +20,8 @@ namespace quire {
 
 class ReservedBlocks {
  public:
-  // Reserves the full blocks with these hashes for the prefix, and num_tails blocks that no other
-  // prefix shares. REQUIRES: nothing is reserved for the prefix yet; hashes has no hash twice.
+  // Reserves for the prefix the full blocks with these hashes, and num_tails partly filled blocks,
+  // which prefixes never share. REQUIRES: nothing is reserved for the prefix; no hash comes twice.
   void Add(RequestId prefix, std::span<const BlockHash> hashes, int32_t num_tails);
 
   // REQUIRES: the prefix was added with these hashes.
@@ -40,7 +40,7 @@ class ReservedBlocks {
   int64_t num_looked_at() const { return num_looked_at_; }
 
  private:
-  // The prefixes that need one block.
+  // The prefixes that need a certain block.
   struct Need {
     int32_t num_prefixes = 0;
     uint64_t ids = 0;  // XOR of the ids of all these prefixes; the id itself if there is only one

@@ -1,15 +1,15 @@
 // SchedulerCore decides what every step computes. It is a state machine: events in, one StepPlan
-// out, its StepResult back in. No thread, clock, socket, random device or protocol type inside; the
-// server, the simulator, the tests and the fuzzers drive this same object.
+// out, its StepResult back in. It has no thread, clock, socket, random device or protocol type, so
+// the server, the simulator, the tests and the fuzzers drive this same object.
 //
 // The caller's duties, in this order:
 //   1. BeginEpoch when workers are ready. Until then, and after OnWorkersLost, requests queue and
 //      PlanStep returns nullopt.
 //   2. PlanStep(now), which returns nullopt if there is nothing to do. At most one plan may be
 //      unanswered.
-//   3. Send the plan to every rank and hand their merged answer to ApplyStepResult. If this returns
-//      an error, the answer does not fit the plan and nothing has changed: fence the group, then
-//      call OnWorkersLost.
+//   3. Send the plan to every rank, and pass their merged answer to ApplyStepResult. If that
+//      function returns an error, the answer does not fit the plan, and nothing has changed:
+//      abandon the worker group's epoch, then call OnWorkersLost.
 //   4. TakeEvents after any call, and publish them in order.
 // AddRequest, AbortRequest and FinishSequence may be called at any time, also while a step runs: if
 // a sequence ends while its step runs, its blocks are not reused before the step is answered.
@@ -119,7 +119,7 @@ class SchedulerCore {
   // Ends expired requests, then gives out the step's token budget in the policy's order: to running
   // groups first, then to waiting groups. A crash suspect gets the whole budget. If blocks run out,
   // preempts groups behind the group in need, and admits no group. The plan also releases handles.
-  // A plan with nothing but releases is returned only if a request waits for these handles.
+  // A plan that only releases handles is returned only if a request waits for these handles.
   // REQUIRES: no plan is unanswered.
   std::optional<StepPlan> PlanStep(Instant now);
 

@@ -82,16 +82,16 @@ class PriorityPolicy : public SchedulingPolicy {
 // counters, the tenant that has waited longest. While two tenants wait, their counters differ by at
 // most the cost of all requests that one tenant can have running.
 //
-// When a tenant begins to wait, its counter is lifted to the highest counter of the tenants that
-// wait or waited before. So the tenant loses its unused service, and is behind all those tenants. A
-// client gains nothing by new tenant names, and a waiting tenant is served as soon as the tenants
-// that came before it have caught up. (The paper lifts to the lowest counter of the waiting
-// tenants. That serves a rare tenant a little earlier, but lets a stream of new tenant names starve
-// all other tenants.)
+// When a tenant begins to wait, its counter is raised to the highest counter of the tenants that
+// wait or waited before. So the tenant loses the service that it did not use, and is behind all
+// those tenants. A client gains nothing by new tenant names. A waiting tenant is served once the
+// counters of the tenants that came before it have reached its own. (The paper raises the counter
+// only to the lowest counter of the waiting tenants. That serves a rare tenant a little earlier,
+// but lets a stream of new tenant names starve all other tenants.)
 //
 // At most max_absent_tenants tenants that do not wait are remembered. Beyond that, the absent
-// tenant with the lowest counter is forgotten, and every tenant that begins to wait later is lifted
-// to at least that counter.
+// tenant with the lowest counter is forgotten. If a tenant begins to wait later, its counter is
+// raised to at least that counter.
 //
 // Cost: O(log tenants) a call.
 class FairSharePolicy : public SchedulingPolicy {
@@ -145,8 +145,8 @@ class FairSharePolicy : public SchedulingPolicy {
   void Move(Account& account, bool is_waiting);
   void Charge(Account& account, int64_t cost);
   void ForgetBeyondBound();
-  // Returns the counter to which an arriving tenant is lifted. No waiting tenant has a higher
-  // counter.
+  // Returns the value to which the counter of an arriving tenant is raised. No waiting tenant has a
+  // higher counter.
   int64_t Floor() const;
 
   const size_t max_absent_tenants_;

@@ -46,8 +46,8 @@ class Sequence {
            int32_t num_prompt_tokens,
            std::vector<TokenId> output_token_ids = {});
 
-  // The sequence runs under the handle. A swapped sequence keeps its computed tokens. REQUIRES:
-  // waiting, or swapped with its blocks back in the table.
+  // The sequence runs from now on, under the handle. A swapped sequence keeps its computed tokens.
+  // REQUIRES: waiting, or swapped with its blocks back in the table.
   void BecomeRunning(SequenceHandle handle);
 
   // Called when the blocks of the sequence were moved to host memory (host_table). REQUIRES:

@@ -8,7 +8,7 @@ namespace quire {
 namespace {
 
 // kAutoInterToken stands for this multiple of the time of a decode step. At 3, a step with prompts
-// spends most of its time on them, and streams are delayed little.
+// takes at most about three times as long as a decode step, most of it for prompts.
 constexpr double kAutoTimesDecoding = 3;
 
 // The expected time of a step, plus this many mean deviations, must be within an explicit target,

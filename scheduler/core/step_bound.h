@@ -1,7 +1,7 @@
 // While sequences decode, StepBound bounds two numbers of a step: all its tokens, and the prompt
-// tokens among them. Most steps then take at most CoreConfig::target_inter_token. Prompts get
-// at least kLeastPromptTokens with any target, or what decoding leaves of the step if that is less,
-// but at least one token. So every prompt ends.
+// tokens among them. Most steps then take at most CoreConfig::target_inter_token. With any target,
+// prompts get at least kLeastPromptTokens, or all tokens that decoding leaves of the step if these
+// are fewer, but at least one token. So every prompt is computed in the end.
 //
 // Thread safety: a free function of its arguments.
 // Cost:          O(buckets of StepCost).

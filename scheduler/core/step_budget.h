@@ -2,12 +2,12 @@
 // introductions (which make sequences known to the workers). It decides how many tokens a sequence
 // gets in its slice.
 //
-// Prompts draw on a part of the tokens, so that they do not delay decoding sequences for long. A
-// preempted group that is recomputed in slices draws on the spare tokens, which hardly lengthen the
+// Prompts get only a part of the tokens, so that they do not delay decoding sequences for long. A
+// preempted group that is recomputed in slices gets the spare tokens, which hardly lengthen the
 // step (PreemptionCost).
 //
-// Thread safety: a value type on the state's thread; the state must outlive it. The planner counts
-//                the blocks of a group on a copy, before it plans the group.
+// Thread safety: a value type on the state's thread; the state must outlive it. Before the planner
+//                plans a group, it counts the group's blocks with a copy of the budget.
 #ifndef QUIRE_SCHEDULER_CORE_STEP_BUDGET_H_
 #define QUIRE_SCHEDULER_CORE_STEP_BUDGET_H_
 
@@ -43,22 +43,22 @@ class StepBudget {
   bool HasTokensFor(const Sequence& sequence) const;
   // Returns true if the workers know the sequence, or it may be introduced to them in this step.
   bool MayBeKnown(const SequenceGroup& group, const Sequence& sequence) const;
-  // As MayBeKnown, for the first live sequence of a group that is to start or to come back. If the
-  // answer is false, also does what OnIntroductionRefused does.
+  // As MayBeKnown, for the first live sequence of a group that is to start, or to return from host
+  // memory. Also calls OnIntroductionRefused if the answer is false.
   bool MayIntroduceFirst(const SequenceGroup& group);
   // Called after MayBeKnown returned false for a sequence of the group.
   void OnIntroductionRefused(const SequenceGroup& group) { introductions_.OnRefused(group); }
   // See IntroductionBudget::owed_next.
   std::optional<ScheduleRank> owed_introduction() const { return introductions_.owed_next(); }
 
-  // Takes the tokens of the sequence's next slice, and an introduction if the workers do not know
-  // the sequence. Returns the number of tokens: 0 if tokens or introductions do not suffice.
+  // Takes the tokens of the sequence's next slice and, if the workers do not know the sequence, the
+  // bytes of an introduction. Returns the number of tokens: 0 if tokens or bytes do not suffice.
   int32_t TakeTokens(const SequenceGroup& group, const Sequence& sequence);
 
  private:
-  // Whether the group is recomputed in slices, with the spare tokens of steps. Only a group of one
-  // sequence is: with slices, a later sequence would begin before the first has computed the blocks
-  // that both could share.
+  // Whether the group is recomputed in slices, with the spare tokens of steps. False for a group of
+  // several sequences: with slices, a later sequence would begin before the first has computed the
+  // blocks that both could share.
   bool IsRecomputedInSlices(const SequenceGroup& group) const;
   // Tokens that TakeTokens would take if tokens_ and prompt_tokens_ were unlimited.
   int32_t NumTokensWanted(const SequenceGroup& group, const Sequence& sequence) const;
@@ -67,7 +67,7 @@ class StepBudget {
   const CoreState* state_;
   TokenBudget tokens_;
   TokenBudget prompt_tokens_;  // part of tokens_, for sequences with several tokens to compute
-  TokenBudget spare_tokens_;   // part of prompt_tokens_
+  TokenBudget spare_tokens_;   // part of prompt_tokens_ that hardly lengthens the step
   IntroductionBudget introductions_;
 };
 

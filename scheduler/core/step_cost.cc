@@ -25,7 +25,7 @@ constexpr double kContextKept = 1 - 1.0 / 1024;
 }  // namespace
 
 int64_t NumContextTokens(int32_t num_computed, int32_t num_tokens, int32_t sliding_window) {
-  // The first of the tokens reaches furthest back.
+  // The first of the num_tokens tokens attends furthest back.
   const int32_t num_before =
       sliding_window > 0 ? std::min(num_computed, sliding_window - 1) : num_computed;
   return int64_t{num_before} + num_tokens;

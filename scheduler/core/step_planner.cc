@@ -47,8 +47,8 @@ bool StepPlanner::PlanAlone(SequenceGroup& suspect) {
     return StartAlone(suspect);
   }
   LineUp(suspect);
-  // The suspect may lack blocks: while one of its sequences still computes known tokens, others may
-  // have grown.
+  // The suspect may lack blocks: while one of its sequences still computed known tokens, its other
+  // sequences may have grown.
   const int32_t num_needed = NumBlocksNeeded(suspect);
   const KvCacheManager& kv_cache = epoch_.kv_cache;
   for (size_t i = state_.running.size(); i > 0; --i) {
@@ -98,8 +98,8 @@ void StepPlanner::PreemptForNext() {
 
 // Under kAuto the cheapest group is preempted, not the newest, so a waiting group may be older than
 // running groups. Preempting the newer groups in turn would undo the saving, so only rank values
-// are compared. A group that overtook always yields: overtaking must never cost the group that was
-// overtaken.
+// are compared, not arrivals. A group that overtook always yields: overtaking must never cost the
+// group that was overtaken.
 bool StepPlanner::IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const {
   return state_.config.preemption_mode == PreemptionMode::kAuto && !running.has_overtaken
              ? waiting.rank().value < running.rank().value
@@ -121,7 +121,7 @@ bool StepPlanner::WillHaveRoom(SequenceGroup& group) const {
 }
 
 void StepPlanner::PlanRunning() {
-  // By index, because MakeRoom may remove groups behind this one from the list.
+  // The loop goes by index, because MakeRoom may remove later groups from the list.
   for (size_t i = 0; i < state_.running.size() && !budget_.is_spent(); ++i) {
     SequenceGroup& group = *state_.running[i];
     LineUp(group);

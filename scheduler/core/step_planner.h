@@ -48,18 +48,18 @@ class StepPlanner {
  private:
   // The order in which the sequences of a group get their slices.
   enum class Turn : uint8_t {
-    kForked,     // a fork: copies its shared last block, then other holders may write to it
+    kForked,     // a fork: copies its shared last block before the other holders write into it
     kGoingOn,    // known to the worker
     kBeginning,  // has no blocks yet; may share blocks that earlier sequences compute
   };
 
   // Plans the crash suspect and nothing else. Running groups wait and keep their blocks. If the
-  // suspect has no room beside these groups, they are preempted, even groups ahead of the suspect,
-  // since the suspect runs alone for only a few steps. Returns false if the suspect can never fit;
-  // then the suspect has ended.
+  // suspect has no room beside these groups, preempts them from the last one on, even groups ahead
+  // of the suspect, since the suspect runs alone for only a few steps. Returns false if the suspect
+  // can never fit; then the suspect has ended.
   bool PlanAlone(SequenceGroup& suspect);
   bool StartAlone(SequenceGroup& suspect);
-  // Ends groups at the front of the queue that can no longer be complete by their deadline.
+  // While the first waiting group cannot be complete by its deadline, ends that group.
   void DropUnreachable();
   // Preempts running groups behind the next swapped or waiting group, until that group has room.
   void PreemptForNext();
@@ -70,7 +70,7 @@ class StepPlanner {
   void PlanRunning();
   // Whether the step cuts the group's prompt and other groups may pass the group.
   bool IsToBePassed(const SequenceGroup& group) const;
-  // Reserves the overtaken group's part of the step, in tokens and blocks.
+  // Reserves the prompt tokens left in the step, and num_blocks blocks, for PlanOvertakenGroup.
   void SetAside(SequenceGroup& overtaken, int32_t num_blocks);
   // Plans the groups that pass the overtaken group, then the overtaken group, if there is one.
   void PlanOvertakenGroup();
@@ -88,8 +88,8 @@ class StepPlanner {
   void LineUp(SequenceGroup& group);
   // Plans slices for the sequences of line_. REQUIRES: LineUp was last called for this group.
   void PlanLine(SequenceGroup& group);
-  // As PlanLine, for a group that starts or comes back in this step. Also counts the blocks to keep
-  // for the group's later slices.
+  // As PlanLine, for a group that starts or returns from host memory in this step. Also counts the
+  // blocks to keep for the group's later slices.
   void PlanFirstLine(SequenceGroup& group);
   void PlanSlice(SequenceGroup& group, Sequence& sequence);
   // Bounds the prompt tokens of the step by target_inter_token, if any sequence decodes.
@@ -119,16 +119,16 @@ class StepPlanner {
   StepBudget budget_;
   int32_t num_step_tokens_;  // bound on the tokens of the step, by target_inter_token
   bool are_prompts_bounded_ = false;
-  bool is_any_cut_ = false;                   // whether a running prompt was cut
+  bool is_any_cut_ = false;                   // whether a running prompt is computed only in part
   SequenceGroup* overtaken_group_ = nullptr;  // its prompt is cut, so short prompts may pass it
   int32_t num_set_aside_ = 0;  // tokens reserved for the overtaken group and groups that pass it
   int32_t num_reserved_ = 0;   // blocks reserved for earlier groups that have no slice yet
   int32_t num_kept_ = 0;       // blocks kept for cut prompts, by the last count
   StepPlan plan_;
   std::vector<std::pair<Turn, Sequence*>> line_;  // by turn, then by sequence index
-  // The last group that was ordered back from host memory. The blocks that this group fills in this
-  // step are not added to the prefix cache: if a swap-in fails, these blocks are invalid, so other
-  // groups must not share them.
+  // The last group that this step brings back from host memory. The blocks that the group fills in
+  // this step are not added to the prefix cache: if a swap-in fails, these blocks are invalid, so
+  // other groups must not share them.
   const SequenceGroup* arriving_ = nullptr;
   bool may_admit_ = true;
   // Groups were preempted for the next group, so no other group may start in this step.

@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// The `factor` for resumed requests: a single tenant may fill two thirds of their bound.
+// The `factor` for the bound on resumed requests: a single tenant may fill two thirds of the bound.
 inline constexpr int64_t kShareFactorOfResumed = 2;
 
 // Returns true if a tenant that holds num_held must not get num_more in addition. All tenants

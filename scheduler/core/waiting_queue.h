@@ -3,9 +3,9 @@
 // their old rank and are never refused.
 //
 // Resumed requests (Request::is_resumed) have separate bounds: an earlier scheduler had accepted
-// them, and new requests that come first must not shut them out. The bounds cover the queue of the
-// earlier scheduler and twice its running sequences. So the share of one tenant (two thirds, see
-// below) suffices even if that tenant owned all running sequences.
+// them, and new requests that arrive before them must not shut them out. These bounds leave room
+// for the queue of the earlier scheduler and twice its running sequences. So the share of one
+// tenant (two thirds, see below) suffices even if that tenant owned all running sequences.
 //
 // Under a policy that does not rank new requests (fair share), a tenant with a waiting request may
 // hold only its share of the bounds on requests and tokens (tenant_share.h). For new requests, a
@@ -44,8 +44,8 @@ class WaitingQueue {
   explicit WaitingQueue(SchedulingPolicy* policy) : policy_(*policy) {}
 
   // Returns why a request may not join, or kNone if it may. limits: those of the last epoch. Before
-  // the first epoch the tokens of resumed requests are not bounded, but the server then refuses
-  // every request (ServingState).
+  // the first epoch the tokens of resumed requests are not bounded, but until then the server
+  // refuses every request (ServingState).
   Refusal RefusalOf(const Request& request,
                     const CoreConfig& config,
                     const std::optional<StepLimits>& limits) const;
@@ -66,9 +66,9 @@ class WaitingQueue {
   int32_t size() const { return all_.fresh.num_requests + all_.resumed.num_requests; }
   // Tokens of prompts and of resumed output.
   int64_t num_tokens() const { return all_.fresh.num_tokens + all_.resumed.num_tokens; }
-  // The resumed part of size().
+  // Number of resumed requests; part of size().
   int32_t num_resumed() const { return all_.resumed.num_requests; }
-  // The resumed part of num_tokens().
+  // Tokens of resumed requests; part of num_tokens().
   int64_t num_resumed_tokens() const { return all_.resumed.num_tokens; }
   // The work of all groups.
   CompletionEstimate::Work work() const;

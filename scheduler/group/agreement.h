@@ -61,7 +61,7 @@ struct Numerics {
 struct Agreement {
   StepLimits limits;
   Numerics numerics;
-  int64_t block_bytes = 0;  // on one rank
+  int64_t block_bytes = 0;  // bytes of a block on one rank
 };
 
 // Returns OK if the worker may serve as this rank. `pinned`: the numerics of the previous group, if

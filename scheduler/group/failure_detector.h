@@ -4,8 +4,8 @@
 // WorkerReport::progress counts finished work only. A rank that has just begun or ended a wait for
 // another rank has finished nothing yet, but it does not stand still.
 //
-// If a worker that was fenced for standing still returns as the same process, it was slow, not
-// stuck. Its step timeout is doubled, else a slow machine would be fenced for ever.
+// If a worker that was fenced (given up) for standing still returns as the same process, it was
+// slow, not stuck. Its step timeout is doubled, else a slow machine would be fenced for ever.
 //
 // Thread safety: not thread-safe; one for each rank, owned by WorkerGroup.
 #ifndef QUIRE_SCHEDULER_GROUP_FAILURE_DETECTOR_H_

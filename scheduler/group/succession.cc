@@ -66,7 +66,7 @@ Succession::Holder Succession::NewestHolder() const {
   return newest;
 }
 
-// A report that was sent before this scheduler asked still names the previous holder.
+// Ignores the previous holder once this scheduler has asked: late reports may still name it.
 std::optional<Succession::Holder> Succession::Other() const {
   const Holder newest = NewestHolder();
   const bool is_own = newest.incarnation == last_asked_as_;

@@ -96,7 +96,7 @@ class Succession {
 
   struct Worker {
     std::optional<Holder> holder;  // as reported over the present link
-    uint64_t named = 0;            // last holder that the worker reported, over any link
+    uint64_t named = 0;            // incarnation of the last reported holder, over any link
     Instant named_since = 0;
     // True if this scheduler has asked the worker over the present link. The worker's last report
     // may be older than that call.

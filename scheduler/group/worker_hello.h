@@ -15,7 +15,7 @@ namespace quire {
 
 // The answer to a handshake. Nothing in it has been checked.
 struct WorkerHello {
-  std::string uuid;  // one value per process start
+  std::string uuid;  // a new value for each start of the process
   uint64_t config_hash = 0;
   uint64_t model_hash = 0;   // hash of the model's files
   uint64_t weights_sum = 0;  // checksum of this rank's weights
@@ -23,12 +23,12 @@ struct WorkerHello {
   int32_t num_blocks_max = 0;  // the null block included
   int32_t num_host_blocks_max = 0;
   std::optional<DType> kv_cache_dtype;  // nullopt: a type unknown to this scheduler
-  std::string determinism_fingerprint;  // Numerics::backend
+  std::string determinism_fingerprint;  // becomes Numerics::backend
   int32_t vocab_size = 0;
   int32_t full_step_tokens = 0;    // tokens of a step that fill the device; 0: not reported
   std::string rendezvous;          // address at which the other ranks connect to this worker
   bool wants_next_blocks = false;  // plans should name the blocks that sequences will need next
-  KvMemory kv_memory;              // without num_places, which is in WorkerReport
+  KvMemory kv_memory;              // num_places is not set: see WorkerReport::num_window_places
 };
 
 enum class WorkerPhase : uint8_t { kUnknown, kLoading, kIdle, kBeginningEpoch, kExecuting };
@@ -43,7 +43,7 @@ struct WorkerReport {
   uint64_t group_epoch = 0;
   uint64_t step_id = 0;
   std::optional<int32_t> waits_for_rank;  // rank that this worker waits for; not validated
-  int64_t num_window_places = 0;          // KvMemory::num_places
+  int64_t num_window_places = 0;          // see KvMemory::num_places
   uint64_t holder_incarnation = 0;        // newest scheduler that asked for the worker; 0: none
   int64_t holder_silence_ns = 0;          // time since the worker last heard from the holder
 };

@@ -29,11 +29,11 @@ struct BlockHashHasher {
   size_t operator()(const BlockHash& hash) const { return hash.low; }
 };
 
-// Returns the parent hash of a sequence's first block.
+// Returns the hash that begins a chain: ChainHash takes it as parent of a sequence's first block.
 BlockHash RootHash(const Hash128& key, std::string_view cache_salt);
 
-// Returns the parent hash of the first block, for a request whose sequences share blocks only with
-// each other.
+// Like RootHash, for a request whose sequences share blocks with each other, but not with other
+// requests.
 BlockHash PrivateRootHash(const Hash128& key, RequestId id);
 
 // Returns the hash of each full block, in order. REQUIRES: block_size_tokens >= 1.

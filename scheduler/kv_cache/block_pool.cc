@@ -141,8 +141,8 @@ void BlockPool::CheckInvariants() const {
   CheckList(free_, Place::kFree);
   CheckList(pending_, Place::kPending);
 
-  // Every usable block is in one place, and its place is kUsed if and only if the block has a
-  // reference. (I2 of tests/scheduler/README.md)
+  // Every usable block is free, used or pending. It is used if and only if it has a reference.
+  // (I2 of tests/scheduler/README.md)
   int32_t num_used = 0;
   int32_t num_shared = 0;
   for (BlockId block_id = 1; block_id < num_blocks_; ++block_id) {
@@ -159,7 +159,7 @@ void BlockPool::CheckInvariants() const {
   // The null block is never referenced.
   QUIRE_CHECK_EQ(At(kNullBlockId).ref_count, 0);
 
-  // No block is pending without an unanswered step. (I6 of tests/scheduler/README.md)
+  // A block is pending only while a step is unanswered. (I6 of tests/scheduler/README.md)
   QUIRE_CHECK(is_fenced_ || pending_.size == 0);
 }
 

@@ -5,15 +5,15 @@
 // answered.
 //
 // The free list is intrusive and doubly linked, in eviction order: blocks are handed out from its
-// front and appended at its end, so the block given back last survives longest. Touch takes a block
-// out of the middle in O(1). The null block is the list's head, so an empty list needs no special
-// case and the null block is never handed out.
+// front and appended at its end, so the block given back last keeps its contents longest. Touch
+// takes a block out of the middle in O(1). The null block is the list's head, so an empty list
+// needs no special case and the null block is never handed out.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop. Copyable, for exhaustive tests.
 // Invariants:    free + used + pending == num_blocks() - 1: every block except the null block is in
 //                exactly one of these states.
 //                A block is used if and only if its ref_count is positive.
-//                No block is pending while the fence is down, that is, while no step is unanswered.
+//                No block is pending while the fence is down, that is, when every step is answered.
 //                num_shared_blocks() blocks have a ref_count above 1; num_free_cached_blocks() free
 //                blocks are marked as cached.
 // Cost:          O(1) for each block that a call names; LowerFence is O(pending blocks).

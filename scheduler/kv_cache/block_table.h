@@ -1,13 +1,13 @@
 // BlockTable maps the logical blocks of one sequence to physical ones: token i of the sequence has
 // its K and V in block (*this)[i / block_size_tokens] at offset i % block_size_tokens.
 //
-// A table is append-only: an entry never changes while the table is in use, so a worker's copy of
-// the first entries stays right. There is one exception: entries before the sliding window become
+// A table is append-only: an entry never changes while the table is in use, so the entries that a
+// worker has copied stay right. There is one exception: entries before the sliding window become
 // the null block, from the front on; the worker never reads its copy of these entries again. Only
 // KvCacheManager changes a table. No destructor gives back a reference: explicit calls do, so that
 // the code shows the order in which blocks are given back.
 //
-// Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
+// Thread safety: a value type, not thread-safe. Move-only: ref_count would not count a copy.
 // Units:         positions and lengths in tokens.
 // Invariants:    num_blocks() == ceil(num_tokens() / block_size_tokens), so only the last block
 //                may be partly filled. Exactly the first num_passed_blocks() entries are the null

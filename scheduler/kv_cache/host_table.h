@@ -5,7 +5,7 @@
 // filled it last. The table keeps the generation that it expects, so that a worker can detect that
 // another step has overwritten the host block.
 //
-// Thread safety: a value type, not thread-safe. Move-only: a copy would hold no references.
+// Thread safety: a value type, not thread-safe. Move-only: ref_count would not count a copy.
 // Invariants:    a table has exactly the host blocks that its tokens need, except the first
 //                num_passed_blocks(), which the sliding window has passed; only SwapSpace changes
 //                a table.

@@ -93,7 +93,7 @@ GroupBlocks KvCacheManager::CountBlocks(std::span<const BlockTable* const> group
 
 PrefixMatch KvCacheManager::Match(std::span<const BlockHash> hashes) const {
   PrefixMatch match;
-  int32_t num_found = 0;  // consecutive cached blocks, the current block being the last
+  int32_t num_found = 0;  // length of the run of cached blocks that ends with the current block
   for (int32_t num_blocks = 1; num_blocks <= static_cast<int32_t>(hashes.size()); ++num_blocks) {
     const bool is_cached = cache_.Find(hashes[static_cast<size_t>(num_blocks) - 1]).has_value();
     num_found = is_cached ? num_found + 1 : 0;
@@ -442,7 +442,7 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
       QUIRE_CHECK_EQ((*table)[i], kNullBlockId);
     }
     for (BlockId block_id : table->held_block_ids()) {
-      // The null block is padding: no table holds it.
+      // The null block is never held: in a table, only entries before the window name it.
       QUIRE_CHECK(block_id > kNullBlockId && block_id < pool_.num_blocks());
       ++num_entries[static_cast<size_t>(block_id)];
     }
@@ -472,8 +472,8 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   }
   QUIRE_CHECK_EQ(num_pinned_blocks, num_pinned_blocks_);
 
-  // Not checked here: no block that a sequence still writes to is shared. Append checks that a
-  // partly filled last block has one reference. (I3 of tests/scheduler/README.md)
+  // Append, not this function, checks that no sequence writes into a shared block: a partly filled
+  // last block must have one reference. (I3 of tests/scheduler/README.md)
 }
 
 }  // namespace quire

@@ -40,7 +40,7 @@
 
 namespace quire {
 
-// Numbers of free device blocks that a swapped group needs when it returns from host memory.
+// Numbers of free device blocks that a swapped request needs when it returns from host memory.
 struct SwapInNeed {
   int32_t num_blocks = 0;       // taken by SwapIn, each shared block once
   int32_t num_tail_copies = 0;  // taken by MakeTailExclusive, for shared last blocks
@@ -61,7 +61,7 @@ enum class BlockState : uint8_t {
   kPending,  // given back while a step that may touch it is unanswered
 };
 
-// Blocks in the tables of one group, each shared block counted once.
+// Blocks in the tables of one group (a request's sequences), each shared block counted once.
 struct GroupBlocks {
   int32_t num_blocks = 0;
   int32_t num_exclusive = 0;  // held by this group alone, so freed when it gives back its blocks
@@ -124,15 +124,15 @@ class KvCacheManager {
 
   GroupBlocks CountBlocks(std::span<const BlockTable* const> group) const;
 
-  // Returns the longest run of leading blocks that a sequence with these hashes need not compute,
-  // because the cache has all blocks that the next token attends to. The next token attends to all
-  // blocks of the run or, with a sliding window, only to the last ones.
+  // Returns the longest run of leading blocks that a sequence with these hashes need not compute.
+  // The cache has all blocks to which the first token after the run attends: all blocks of the run
+  // or, with a sliding window, only the last ones.
   PrefixMatch Match(std::span<const BlockHash> hashes) const;
 
   // Returns true if the prefix cache lists a block under this hash, and the block is in use.
   bool IsHeld(const BlockHash& hash) const;
 
-  // Makes the table begin with the cached blocks of these hashes, shared with their other holders.
+  // Makes the table begin with the cached blocks of these hashes, which other tables may hold too.
   // Entries before the sliding window are the null block.
   // REQUIRES: the table is empty; Match(hashes).num_blocks == hashes.size().
   void ShareCached(std::span<const BlockHash> hashes, BlockTable& table);
@@ -140,8 +140,8 @@ class KvCacheManager {
   // Like ShareCached, but the blocks stay in the prefix cache until Unpin, even if Unpublish is
   // called for them. The caller owns the table. REQUIRES: as for ShareCached.
   void Pin(std::span<const BlockHash> hashes, BlockTable& table);
-  // Adds the parent's partly filled last block, with all its tokens, to a pinned table. REQUIRES:
-  // the parent has one block more than the table.
+  // Adds the parent's partly filled last block, with all its tokens, to a table that Pin filled.
+  // REQUIRES: the parent has one block more than the table.
   void PinTail(const BlockTable& parent, BlockTable& table);
   // Gives back every block. The table is empty afterwards. REQUIRES: Pin has filled the table.
   void Unpin(BlockTable& table);
@@ -155,7 +155,7 @@ class KvCacheManager {
   // another block in use is already listed under the hash, that block stays listed instead.
   // REQUIRES: the table has at least hashes.size() full blocks; each block to list is computed
   // already, or the step being planned computes it. Other sequences of that step may use the block
-  // too, because a worker writes K and V of all slices before it reads any.
+  // too, because a worker writes K and V of all the step's tokens before it reads any.
   void Publish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
   // Removes the table's blocks from first_block on from the prefix cache, because their contents
@@ -173,8 +173,8 @@ class KvCacheManager {
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);
 
-  // Counts the free blocks that SwapIn takes, and MakeTailExclusive after SwapIn. REQUIRES: the
-  // group is in host memory.
+  // Counts the free blocks that SwapIn takes, and those that MakeTailExclusive takes later.
+  // REQUIRES: the group is in host memory.
   SwapInNeed NeedToSwapIn(std::span<const SwapTables> group) const;
 
   // Moves the tables back to the device, into new blocks. Appends to `orders` the copies that the
@@ -196,7 +196,7 @@ class KvCacheManager {
   // its beginning, which other requests are likelier to share. The table is empty afterwards.
   void Free(BlockTable& table);
 
-  // Between a plan and its answer, freed blocks stay pending: see BlockPool.
+  // Blocks that are freed between these two calls are pending until the second one: see BlockPool.
   void OnStepPlanned() { pool_.RaiseFence(); }
   void OnStepAnswered() { pool_.LowerFence(); }
 

@@ -46,8 +46,8 @@ class PrefixCache {
   void CheckInvariants() const;
 
  private:
-  // Returns the head of the hash's chain, the list of the blocks whose hashes have equal low bits:
-  // the first block, or kNone if the chain is empty.
+  // Blocks whose hashes have equal low bits form a chain, a linked list. Returns the first block of
+  // the hash's chain, or kNone if the chain is empty.
   BlockId& FirstOf(const BlockHash& hash) { return first_[hash.low & (first_.size() - 1)]; }
   const BlockId& FirstOf(const BlockHash& hash) const {
     return first_[hash.low & (first_.size() - 1)];
@@ -57,7 +57,7 @@ class PrefixCache {
 
   std::vector<BlockId> first_;  // heads of chains, indexed by a hash's low bits
   std::vector<BlockId> next_;   // for each block: next block of its chain, or kNone
-  std::vector<std::optional<BlockHash>> hash_of_;  // for each block: hash that lists it
+  std::vector<std::optional<BlockHash>> hash_of_;  // for each block: hash under which it is listed
   int32_t size_ = 0;
   mutable int64_t num_lookups_ = 0;
 };

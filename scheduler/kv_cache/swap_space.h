@@ -1,9 +1,9 @@
-// SwapSpace is the host memory of swapped groups: it allocates host blocks, and keeps the copies
-// between device and host memory that the worker has not yet reported done.
+// SwapSpace is the host memory of swapped groups (a group is the sequences of one request). It
+// allocates host blocks, and lists the copies that the worker has not yet reported as done.
 //
-// A copy holds a reference to the block or host block that it reads, so that no other sequence gets
-// the block before the copy is done. If several sequences share a block, the block is copied only
-// once. This holds also for sequences of different groups that are swapped in the same step.
+// A copy holds a reference to the block or host block that it reads, so that the block is not
+// reused before the copy is done. If several sequences share a block, the block is copied only
+// once, even if the sequences belong to different groups that are swapped in the same step.
 //
 // Thread safety: not thread-safe; owned by KvCacheManager.
 // Invariants:    ref_count(h) == number of host table entries that name h + number of copies that
@@ -68,10 +68,10 @@ class SwapSpace {
   void OnSwapsDone(uint64_t step_id, BlockPool& device_pool);
 
   const BlockPool& host_pool() const { return host_pool_; }
-  // Number of copies to host memory that the worker has not yet reported done, by the device block
-  // that they read.
+  // Number of copies to host memory that the worker has not yet reported as done, by the device
+  // block that they read. A block that no such copy reads has no entry.
   const std::unordered_map<BlockId, int32_t>& copies_out() const { return num_copies_out_; }
-  // Returns the number of copies to host memory that read the device block.
+  // Returns the number of these copies that read the device block.
   int32_t NumCopiesOut(BlockId block_id) const;
   int32_t num_leaving_blocks() const { return static_cast<int32_t>(leaving_.size()); }
   bool is_any_copy_under_way() const { return !leaving_.empty() || !arriving_.empty(); }
@@ -81,7 +81,7 @@ class SwapSpace {
   void CheckInvariants(std::span<const HostTable* const> host_tables) const;
 
  private:
-  // A copy that the worker has not yet reported done. It holds a reference to its source block.
+  // A copy that the worker has not yet reported as done. It holds a reference to its source block.
   struct UnderWay {
     uint64_t step_id = 0;
     SwappedBlock copy;

@@ -93,7 +93,7 @@ struct GroupLost {
 // epoch, the loop already knows that the epoch is over: by GroupLost, or because the loop abandoned
 // the epoch.
 struct GroupStandby {
-  uint64_t scheduler_incarnation = 0;  // the holder's, kUnknownScheduler, or 0
+  uint64_t scheduler_incarnation = 0;  // that of the other scheduler; kUnknownScheduler; or 0
 };
 
 // Makes Run return.

@@ -39,9 +39,9 @@ struct RequestObservation {
   RequestOutcome outcome = RequestOutcome::kRejected;
   std::string_view refusal;         // if kRejected: the reason, for example QUEUE_FULL
   int64_t duration_ns = 0;          // from the request's arrival to its end
-  std::optional<int64_t> queue_ns;  // from arrival to the planning of the first slice
-  // From the planning of the first slice to this stream's first token. nullopt for a beam search:
-  // its tokens are known only when the search ends.
+  std::optional<int64_t> queue_ns;  // from arrival to the planning of the request's first step
+  // From the planning of the request's first step to this stream's first token. nullopt for a beam
+  // search: its tokens are known only when the search ends.
   std::optional<int64_t> prefill_ns;
   // From this stream's first token to its last token. nullopt for a beam search.
   std::optional<int64_t> decode_ns;
@@ -67,7 +67,7 @@ class LoopObserver {
                             const std::string& /*kv_cache_dtype*/,
                             int64_t /*block_bytes*/) {}
   virtual void OnGroupLost() {}
-  // stands_by: true if another scheduler holds the workers and this scheduler waits to take over.
+  // stands_by: true if this scheduler waits for another, which holds or may hold the workers.
   virtual void OnStandby(bool /*stands_by*/) {}
   virtual void OnStaleReply() {}
   // Duration of one turn of the loop, from the end of the wait for events to the end of the turn.

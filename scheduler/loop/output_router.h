@@ -101,13 +101,13 @@ class OutputRouter {
   // a request, the first status stays.
   void SetAbortStatus(RequestId id, absl::Status status);
 
-  // Called when the first slices of these requests were planned. Unknown ids are ignored.
+  // Called when the first step of each of these requests was planned. Unknown ids are ignored.
   void OnStarted(std::span<const RequestId> ids, Instant now);
 
   Published Publish(std::span<const OutputEvent> events, Instant now);
 
-  // Finds streams that have had unsent output since `before` and have sent nothing since then. Ends
-  // such a stream if its request is closed. Returns the requests of such streams that are open.
+  // A stream is stalled if its output has waited since before `before`, and none was sent. Ends the
+  // stalled streams of closed requests. Returns the open requests whose streams are stalled.
   std::vector<RequestId> FindStalled(Instant before);
 
   size_t num_open() const { return requests_.size(); }
@@ -139,7 +139,7 @@ class OutputRouter {
     Instant last_token = 0;              // time of the last token of any sequence
     bool overflowed = false;             // output was dropped, so nothing more is written
     std::vector<SequenceOutput> sequences;
-    std::vector<ReceivedOutput> to_skip;  // received tokens, to be dropped if the core starts anew
+    std::vector<ReceivedOutput> to_skip;  // output to drop, since the client has it; empty: none
     bool is_held = false;                 // best_of: no update is written before all sequences end
     bool is_search = false;     // beam search: all tokens are committed when the search ends
     absl::Status abort_status;  // OK until an abort

@@ -6,13 +6,13 @@
 //     ^                                        |
 //     +---- GroupReady, StepReply, GroupLost --+        OutputRouter -> ResponseStream
 //
-// If the group is lost, or an answer does not fit its plan, no request is lost: the core returns
-// each request to waiting with its committed tokens, and continues it in the next epoch. If another
+// If the group is lost, or an answer does not fit its plan, no request is lost: the core queues
+// each request again with its committed tokens, and the next group continues it. If another
 // scheduler has taken over the workers, the loop stands by. It ends every request with UNAVAILABLE
 // SUPERSEDED, so that clients resume their requests at the other scheduler.
 //
 // Thread safety: Run and Turn from one thread. Other threads reach the loop only through the inbox.
-// Invariants:    at most one step is unanswered; a stream gets a token only after its commit.
+// Invariants:    at most one step is unanswered; a stream gets only tokens that the core committed.
 #ifndef QUIRE_SCHEDULER_LOOP_SCHEDULER_LOOP_H_
 #define QUIRE_SCHEDULER_LOOP_SCHEDULER_LOOP_H_
 
@@ -96,7 +96,7 @@ class SchedulerLoop {
   void Publish();
   void PublishStats();
   void CheckTimers();
-  // Publishes in ServingState that the group takes requests.
+  // Publishes the ready group in ServingState, so that new requests are accepted.
   void Announce(const GroupReady& ready);
   void GiveUp();
   void Probe();
@@ -133,8 +133,8 @@ class SchedulerLoop {
   std::optional<absl::Status> refuse_with_;  // set by AbortAll: status for new requests
   bool stands_by_ = false;
   Instant next_stall_check_ = 0;
-  // True if Publish has ended sequences while no step was unanswered: the next turn then plans
-  // without waiting.
+  // True if Publish has ended sequences while no step was unanswered. The next turn then plans
+  // without waiting for an event.
   bool replan_ = false;
   bool stopping_ = false;
 };

@@ -29,11 +29,11 @@ absl::Status SupersededStatus();
 class ServingState {
  public:
   enum class Group : uint8_t {
-    kNeverReady,  // no group has been ready since the start, or since the last standby
-    kStandby,     // another scheduler holds the workers
+    kNeverReady,  // no group has been ready since the start or the end of the last standby
+    kStandby,     // another scheduler holds the workers, or may hold them
     kReady,
     kLost,     // requests are queued, since a group is expected back
-    kGivenUp,  // no group for longer than the worker timeout
+    kGivenUp,  // refuses requests: the wait for workers timed out, or the workers keep failing
   };
   struct Snapshot {
     Group group = Group::kNeverReady;

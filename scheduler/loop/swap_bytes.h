@@ -15,7 +15,7 @@ struct SwapBytes {
   int64_t out = 0;  // bytes that each worker moved to host memory since the start
   int64_t in = 0;   // bytes that each worker moved from host memory since the start
 
-  // Adds the bytes of the blocks that were swapped between two stats of the same worker group.
+  // Adds the bytes of the blocks that were swapped between two CoreStats of one worker group.
   void Add(const CoreStats& before, const CoreStats& after, int64_t block_bytes) {
     out += block_bytes * (after.num_blocks_swapped_out - before.num_blocks_swapped_out);
     in += block_bytes * (after.num_blocks_swapped_in - before.num_blocks_swapped_in);

@@ -45,7 +45,7 @@ class TenantShares {
   enum class Answer : uint8_t { kTaken, kFull, kTenantFull };
   [[nodiscard]] Answer Take(const std::string& tenant, bool is_resumed, int64_t num_bytes);
 
-  // Gives back a load that Take has counted, or a part of it.
+  // Subtracts a load that Take has added, or a part of that load.
   void Release(const std::string& tenant, bool is_resumed, const Load& load);
 
   // Bytes of all counted requests, new and resumed.

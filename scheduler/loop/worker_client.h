@@ -1,7 +1,7 @@
 // WorkerClient is the loop's view of the worker group, however many ranks it has: plans go out,
 // events come back through the inbox (GroupReady, StepReply, GroupLost). The client connects and
 // reconnects unasked, and decides when a group is lost. Each time it has connected to all ranks, it
-// begins a new group epoch and reports GroupReady.
+// begins a new epoch, which lasts until the group is lost, and reports GroupReady.
 //
 // Thread safety: called by the loop thread only. No call blocks.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_CLIENT_H_
@@ -17,13 +17,13 @@ class WorkerClient {
  public:
   virtual ~WorkerClient() = default;
 
-  // Sends the plan. If a connection breaks, the client reconnects within the group's lease and
-  // sends the same bytes again. A worker executes a step only once, even if it receives the plan
-  // twice.
+  // Sends the plan. If a connection breaks, the client reconnects and sends the same bytes again;
+  // if this takes longer than GroupTiming::lease_ns, the group is lost. A worker executes a step
+  // only once, even if it receives the plan twice.
   virtual void SendStep(const StepPlan& plan) = 0;
 
-  // Tells the client that the loop has given up this epoch and accepts no more of its events. The
-  // client begins the next epoch. Ignored if the client is already past the given epoch.
+  // Tells the client that the loop has given up this epoch and ignores the epoch's later events.
+  // The client begins the next epoch. Ignored if the client is already past the given epoch.
   virtual void AbandonEpoch(uint64_t group_epoch) = 0;
 };
 

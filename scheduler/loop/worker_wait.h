@@ -1,7 +1,7 @@
 // WorkerWait measures how long requests wait for workers to give a token: the time without a group,
-// plus the time of failed epochs. An epoch failed if it was lost before its first token. Time in
-// which a worker makes progress in loading does not count. A failed epoch counts for at most
-// kMaxPerEpochNs, because a long step without any fault can be part of its time.
+// plus the time of failed epochs. An epoch is the time from a group's start until its loss; it
+// failed if it gave no token. Time in which a worker makes progress in loading does not count. A
+// failed epoch counts for at most kMaxPerEpochNs, because a long faultless step can be part of it.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
@@ -20,8 +20,8 @@ namespace quire {
 
 class WorkerWait {
  public:
-  // Upper bound on the time that a failed epoch adds to the wait. Longer than the default lease and
-  // the default step timeout, which bound the time until a fault is detected.
+  // Upper bound on the time that a failed epoch adds to the wait. Longer than the defaults of
+  // GroupTiming::lease_ns and --step-timeout, which bound the time until a fault is detected.
   static constexpr int64_t kMaxPerEpochNs = 6 * kNanosPerSecond;
 
   // Begins with a wait, since there is no group yet.

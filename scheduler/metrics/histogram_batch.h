@@ -3,8 +3,8 @@
 // duration per token, so single observations would be costly.
 //
 // Thread safety: one thread.
-// Cost:          ObserveNanos increments a number if the duration equals the last one, as it does
-//                for all tokens of a step; otherwise it searches the bounds. Flush takes two locks.
+// Cost:          ObserveNanos only increments a number if the duration equals the previous one, as
+//                most durations of a step do. Else it searches the bounds. Flush takes two locks.
 #ifndef QUIRE_SCHEDULER_METRICS_HISTOGRAM_BATCH_H_
 #define QUIRE_SCHEDULER_METRICS_HISTOGRAM_BATCH_H_
 
@@ -68,8 +68,8 @@ class HistogramBatch {
   std::vector<double> counts_;      // per bound; the last counts durations above all bounds
   int64_t sum_ns_ = 0;
   bool is_empty_ = true;
-  int64_t last_ns_ = 0;  // last duration; counts_ lacks its last num_last_ observations
-  int64_t num_last_ = 0;
+  int64_t last_ns_ = 0;   // last duration
+  int64_t num_last_ = 0;  // observations of last_ns_ that counts_ and sum_ns_ do not include yet
 };
 
 }  // namespace quire

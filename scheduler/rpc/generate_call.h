@@ -89,11 +89,11 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* context);
 
-  // Checks the request, then admits it or submits it to the task pool. Returns the error if the
-  // request is refused.
+  // Checks the request, then hands it to the task pool or, without text and resumed tokens, to the
+  // loop. Returns the error if the request is refused.
   absl::Status Begin(const grpc::ByteBuffer& request);
-  // Runs on the task pool: tokenizes the prompt, rebuilds the text of resumed tokens, and admits
-  // the request.
+  // Runs on the task pool: tokenizes the prompt, rebuilds the text of resumed tokens, and hands the
+  // request to the loop.
   void Tokenize();
   absl::StatusOr<std::vector<TokenId>> PromptTokens();
   // Returns an error if the deadline has passed or the call was aborted.
@@ -114,7 +114,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   Instant deadline_ = kInfiniteFuture;
   std::shared_ptr<GenerateCall> self_;  // keeps the call alive until OnDone
   // The next five members are set before other threads see the call. Afterwards only the thread
-  // that admits the request uses spec_.
+  // that calls Admit uses spec_.
   GenerateSpec spec_;
   RequestRules rules_;
   std::string request_id_;
@@ -123,8 +123,8 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   mutable absl::Mutex mutex_;
   Outbox outbox_ ABSL_GUARDED_BY(mutex_);
-  std::optional<RequestId> loop_id_ ABSL_GUARDED_BY(mutex_);   // set on admission
-  std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);  // set if aborted before admission
+  std::optional<RequestId> loop_id_ ABSL_GUARDED_BY(mutex_);   // set by Admit
+  std::optional<absl::Status> abort_ ABSL_GUARDED_BY(mutex_);  // abort before loop_id_ was set
   bool is_abort_posted_ ABSL_GUARDED_BY(mutex_) = false;       // AbortRequest was posted
   std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mutex_);
   bool is_registered_ ABSL_GUARDED_BY(mutex_) = false;  // live_requests has the call

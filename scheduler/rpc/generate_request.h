@@ -51,7 +51,7 @@ struct GenerateSpec {
   bool add_special_tokens = true;
   bool parse_special_tokens = false;
   std::optional<int32_t> max_tokens;  // the client's limit; nullopt: as many as fit the context
-  bool is_length_promised = false;    // an earlier server has admitted max_tokens
+  bool is_length_promised = false;    // an earlier server accepted max_tokens for this request
   std::optional<int64_t> timeout_ms;
 
   // Returns true if the client resumes a request whose sequences have all ended.

@@ -84,8 +84,8 @@ class GrpcWorkerGroup : public WorkerClient {
   void Close(std::shared_ptr<WorkerLink>& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Destroys closed links whose calls have all ended.
   void DestroyClosedLinks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Stores the message of `status` as the rank's last cause. Returns true if the message differs
-  // from the last cause before: an equal message was logged already.
+  // Stores the message of `status` as the rank's last cause. Returns false if that message was
+  // stored already, since it was then logged too.
   bool IsNews(int32_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<Address> addresses_;

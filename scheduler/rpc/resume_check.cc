@@ -15,7 +15,7 @@ namespace quire {
 namespace {
 
 constexpr char kSequences[] = "resume.sequences";
-constexpr size_t kTokensPerStopCheck = 4096;  // replaying these takes at most 1 ms
+constexpr size_t kTokensPerStopCheck = 4096;  // replaying so many takes at most 1 ms
 
 absl::Status Refuse(std::string_view rule, int64_t got, int64_t limit) {
   return InvalidArgument("RESUME", LimitMessage(kSequences, rule, got, limit));

@@ -21,13 +21,13 @@
 
 namespace quire {
 
-// Checks resume.max_tokens, which an earlier server admitted. Call this before the other checks: if
-// only this server's context is too small, the other checks would answer INVALID_ARGUMENT instead
-// of CONTEXT.
+// Checks resume.max_tokens, the limit that an earlier server accepted. Call this before the other
+// checks: if only this server's context is too small, those checks would answer INVALID_ARGUMENT
+// instead of CONTEXT.
 // REQUIRES: resume.max_tokens is set.
 absl::Status CheckResumedLength(const v1::GenerateRequest& message, const RequestRules& rules);
 
-// Returns OK if num_tokens tokens of prompt and promised output fit this server's context.
+// Returns OK if num_tokens tokens, prompt plus resume.max_tokens, fit this server's context.
 absl::Status CheckPromisedLength(int64_t num_tokens, const RequestRules& rules);
 
 // Checks all parts of `resume` that do not depend on the prompt, and sets them in *spec. REQUIRES:
@@ -37,8 +37,8 @@ absl::Status SetResume(const v1::GenerateRequest& message,
                        GenerateSpec* spec);
 
 // Returns OK if an empty KV pool has room for the resumed tokens, or if the pool's size is unknown.
-// The core's own check counts the prompt and further output too, but comes only after the costly
-// replay.
+// The core's own check counts the prompt and further output too, but comes only after
+// ReplayResumed, which is costly.
 absl::Status CheckResumedFit(const Request& request, const StepLimits& limits);
 
 // Rebuilds the text of the resumed tokens. An error of stop_check ends the replay and is returned.

@@ -1,5 +1,5 @@
 // StateAnswers answers GetState. A call that comes within StateCalls::kIntervalNs after the last
-// snapshot of the loop (LoopState) builds its message from that snapshot, on its own thread. A
+// snapshot of the loop (LoopState) is answered from that snapshot, on the thread of the call. A
 // later call waits for the next snapshot: then the loop's thread builds one message for all calls
 // that wait.
 //
@@ -49,8 +49,8 @@ class StateAnswers {
   Inbox& inbox_;
   const ServingState& state_;
   Mutex mutex_;
-  std::shared_ptr<const LoopState> moment_ ABSL_GUARDED_BY(mutex_);  // latest; null: none yet
-  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);  // not empty: a GetStateCall is open
+  std::shared_ptr<const LoopState> moment_ ABSL_GUARDED_BY(mutex_);  // last snapshot, or null
+  std::vector<Answer> waiting_ ABSL_GUARDED_BY(mutex_);  // if not empty, a GetStateCall is open
 };
 
 }  // namespace quire

@@ -53,7 +53,7 @@ std::string StatePage::Json(Instant now) {
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
   std::string json;
-  // A configured name that is not UTF-8 has no JSON form.
+  // MessageToJsonString fails if a name that the operator sets, such as the model's, is not UTF-8.
   return MessageToJsonString(message, &json, options).ok() ? json : "{}";
 }
 

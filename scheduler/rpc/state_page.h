@@ -1,6 +1,6 @@
 // StatePage serves the answer of AdminService.GetState as /top.json. An HTTP page must not wait for
 // the loop, so StatePage returns the loop's last snapshot (LoopState) and asks for the next
-// snapshot. So a browser that polls every second shows the state of about a second ago.
+// snapshot. A browser that polls every second therefore shows the state of about a second ago.
 //
 // Thread safety: safe from any thread.
 #ifndef QUIRE_SCHEDULER_RPC_STATE_PAGE_H_

@@ -1,10 +1,10 @@
 // TaskPool runs small tasks (tokenizing a prompt) on a few separate threads, so that gRPC's threads
 // stay free for the network. TenantShares bounds the number of waiting tasks and the bytes of text
-// that tasks hold. Owners take turns (round-robin): the first task of a new owner waits for at most
-// one queued task of each other owner, however many tasks the others have queued.
+// that tasks hold. The owner of a task is a tenant or one of the two names below. Owners take turns
+// (round-robin), so a new owner's first task waits for at most one queued task of each other owner.
 //
 // Thread safety: every method may be called from any thread.
-// Cost:          O(log owners) a task, besides running it.
+// Cost:          O(log owners) for each task, in addition to its own run time.
 #ifndef QUIRE_SCHEDULER_RPC_TASK_POOL_H_
 #define QUIRE_SCHEDULER_RPC_TASK_POOL_H_
 

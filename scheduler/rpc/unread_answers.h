@@ -1,15 +1,15 @@
 // UnreadAnswers bounds the memory of answers that clients do not read. gRPC frees an answer when
 // the call is over. A client that opens no HTTP/2 flow-control window can delay the end of a call
 // for as long as its connection lasts. So the bytes of large unary answers are counted until gRPC
-// frees them. If too many bytes are counted, the oldest calls are cancelled: by then, the calls
-// whose clients read their answers have ended. A call is also cancelled if it has not ended
-// kMaxStatusAgeNs after it got its status.
+// frees them. If too many bytes are counted, the oldest calls are cancelled, because a call ends
+// soon if its client reads the answer. A call is also cancelled if it has not ended kMaxStatusAgeNs
+// after it got its status.
 //
-// Each stream limits its own output (loop/outbox.h), and the limit on calls also limits small
-// answers. So for streams and small answers, only kMaxStatusAgeNs matters here.
+// The bytes of streams and of small answers are not counted: a stream bounds its own output
+// (loop/outbox.h), and the limit on open calls bounds small answers.
 //
 // Thread safety: safe from any thread, within the REQUIRES of CancelOld and Take.
-// Cost:          O(1) an answer; O(waiting calls) if calls must be cancelled.
+// Cost:          O(1) for each answer; O(waiting calls) if calls must be cancelled.
 #ifndef QUIRE_SCHEDULER_RPC_UNREAD_ANSWERS_H_
 #define QUIRE_SCHEDULER_RPC_UNREAD_ANSWERS_H_
 

@@ -1,5 +1,5 @@
-// Parses and builds the messages of raw methods. gRPC's own parser would answer malformed bytes
-// with UNIMPLEMENTED and no text, so a client would not learn what is wrong.
+// Parses and builds the messages of raw methods, whose bytes gRPC passes on unparsed. gRPC's own
+// parser would answer malformed bytes with UNIMPLEMENTED and no text, which tells a client nothing.
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        kInvalidArgument MALFORMED_PROTO: the bytes are not the message, are nested too

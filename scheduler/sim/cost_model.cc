@@ -132,7 +132,7 @@ ModelSpec Llama3Of70B() {
 // give 5 ms for one sequence and 13 ms for a full batch of 256 sequences.
 constexpr StepOverhead kSystemsOf2023 = {.fixed_s = 5e-3, .per_sequence_s = 8e-3 / 256};
 
-// Overhead of vLLM 0.27, as measured by a third party: 541 us a step and 12.7 us a sequence.
+// Overhead of vLLM 0.27, measured by a third party: 541 us, plus 12.7 us for each sequence.
 constexpr StepOverhead kSystemsOf2026 = {.fixed_s = 541e-6, .per_sequence_s = 12.7e-6};
 
 // Returns the bytes of the KV pool: nine tenths of the GPUs' memory, minus the weights, minus 3 GB

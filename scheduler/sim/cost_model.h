@@ -1,7 +1,7 @@
 // CostModel computes how long a step takes on a named machine with a named model, by roofline
 // arithmetic: bytes read, matrix products computed, bytes sent between GPUs, and a fixed overhead.
-// No constant is fitted to a figure that the simulator reproduces; README.md in this folder gives
-// the sources of the constants.
+// No constant is fitted to a figure that the simulator reproduces; the newest file in results/
+// gives the sources of the constants.
 //
 // Thread safety: value types; const methods share nothing.
 // Units:         seconds, bytes, bytes per second, floating-point operations per second.

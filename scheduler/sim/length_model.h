@@ -35,7 +35,7 @@ struct LengthShape {
 };
 
 // Shapes like those of the PagedAttention paper's two datasets, and of the sentences in its
-// translation task. README.md in this folder says why these shapes were chosen.
+// translation task. The newest file in results/ says why these shapes were chosen.
 LengthShape ShareGptLike();
 LengthShape AlpacaLike();
 LengthShape TranslationLike();

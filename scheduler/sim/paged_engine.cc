@@ -93,7 +93,7 @@ StepWork PagedEngine::Execute(const StepPlan& plan) {
     work.num_context_tokens += sequence.num_computed_tokens;
     work.num_attended_tokens += NumAttendedTokens(slice.num_tokens, sequence.num_computed_tokens);
     if (sequence.num_computed_tokens == sequence.num_known_tokens) {
-      // Each sequence samples its own token, so that no two sequences of a group become equal.
+      // Each sequence samples a different token, its handle, so that sequences never become equal.
       result_.sampled.push_back({.handle = slice.handle,
                                  .token_id = static_cast<TokenId>(slice.handle),
                                  .top_logprobs = candidates_.Draw(sequence.num_candidates)});

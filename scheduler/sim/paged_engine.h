@@ -56,7 +56,7 @@ class PagedEngine : public Engine {
   int32_t num_beams_;
   bool checks_invariants_;
   SchedulerCore core_;
-  std::vector<Known> known_;  // indexed by handle
+  std::vector<Known> known_;  // indexed by the sequence's handle
   CandidateModel candidates_{1};
   SwapLink link_;
   StepResult result_;  // result of the running step

@@ -17,7 +17,7 @@ constexpr double kAlpacaCalmRate = 2;
 constexpr double kShareGptCalmRate = 0.2;
 constexpr double kMinutes = 15;
 
-// Percent of KV blocks that sharing saves on Alpaca, with parallel sampling and with beam search.
+// Percent of KV blocks that sharing saves on Alpaca, with `width` parallel sequences or beams.
 struct Saving {
   int32_t width;
   double parallel;

@@ -77,7 +77,7 @@ struct MemoryUse {
   double stored = 0;    // slots that hold K and V
   double reserved = 0;  // slots that will hold K and V of a running request
   double internal = 0;  // slots that a running request holds but never fills
-  double external = 0;  // everything else: free, or lost between chunks
+  double external = 0;  // all other slots: free, or lost by rounding reservations up
 };
 
 struct SimResult {
@@ -87,7 +87,7 @@ struct SimResult {
   // Number of sequences in the running step, averaged over the time up to the last arrival. Idle
   // time counts as 0 sequences.
   double mean_batch = 0;
-  MemoryUse mean_memory;  // fractions of the pool, averaged over mean_batch's time minus idle time
+  MemoryUse mean_memory;  // fractions of the pool, averaged over the busy part of mean_batch's time
   // Blocks that sharing saves, divided by the blocks that would be held without sharing. Both are
   // averages over the time of mean_memory.
   double mean_saved_share = 0;

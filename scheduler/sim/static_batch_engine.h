@@ -46,7 +46,7 @@ class StaticBatchEngine : public Engine {
   std::vector<Entry> batch_;
   int32_t longest_prompt_ = 0;  // longest prompt of the batch
   int32_t longest_output_ = 0;
-  // Steps of the batch so far. Each output has this number of tokens so far.
+  // Steps of the batch so far. An output that has not ended has the same number of tokens.
   int32_t num_steps_ = 0;
 };
 

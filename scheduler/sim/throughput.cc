@@ -36,8 +36,8 @@ absl::StatusOr<SustainedRate> FindSustainedRate(const SimConfig& config,
                                                 const std::function<Trace(double)>& trace_at_rate,
                                                 double guess) {
   SustainedRate found;
-  double low = 0;   // highest tried rate that is within the limit; 0: none
-  double high = 0;  // lowest tried rate that is over the limit; 0: none
+  double low = 0;   // highest tried rate whose latency is within the limit; 0: none
+  double high = 0;  // lowest tried rate whose latency is over the limit; 0: none
   double rate = guess;
   for (int trial = 0; low == 0 || high == 0 || high / low > kTolerance; ++trial) {
     if (trial == kMaxTrials || rate < guess / kFarthest || rate > guess * kFarthest) {

@@ -26,13 +26,13 @@ struct RatePoint {
 
 struct SustainedRate {
   double requests_per_second = 0;
-  std::vector<RatePoint> points;  // tried rates within the limit, ascending
+  std::vector<RatePoint> points;  // tried rates whose latency is within the limit, ascending
 };
 
-// Finds the rate by bisection, to within 1 %. The guess need only have the right order of
-// magnitude. The traces of trace_at_rate must differ only in the number and spacing of their
-// requests. Errors: those of RunSimulation, and kOutOfRange if the rate is not within a factor of
-// 1,000 of guess.
+// Finds the rate by bisection, to within 1 %. `guess` need only have the right order of magnitude.
+// REQUIRES: the traces of trace_at_rate differ only in the number and spacing of their requests.
+// Errors: those of RunSimulation, and kOutOfRange if the rate is not within a factor of 1,000 of
+// `guess`.
 absl::StatusOr<SustainedRate> FindSustainedRate(const SimConfig& config,
                                                 const std::function<Trace(double)>& trace_at_rate,
                                                 double guess);

@@ -31,7 +31,7 @@ inline constexpr int64_t kCudaPageBytes = 2 * kMiB;
 // consist of such mappings.
 inline constexpr int64_t kMaxMapCount = 65'530;
 
-// The driver's time for one page. README.md in this folder gives the sources.
+// The driver's time for one page. virtual_memory.cc gives the sources.
 struct VmmCost {
   Instant map = 0;    // time until the page can be used
   Instant unmap = 0;  // time until the page can be mapped elsewhere
@@ -61,8 +61,8 @@ WindowShape ShapeOfWindows(const Platform& platform,
 struct MapperOptions {
   // A background thread maps pages for the next step while the current step runs.
   bool maps_ahead = true;
-  // Pages of an ended request stay mapped for the next request in the same slot, until another slot
-  // needs memory.
+  // Pages of an ended request stay mapped in its slot (PageMapper), for the slot's next request,
+  // until another slot needs memory.
   bool defers_reclamation = true;
 };
 
@@ -124,7 +124,7 @@ class PageMapper {
   MapperOptions options_;
   int64_t num_free_groups_;
   std::vector<int64_t> groups_;  // for each slot: mapped groups
-  std::vector<int64_t> needed_;  // for each slot: groups that this (MapAhead: the next) step needs
+  std::vector<int64_t> needed_;  // for each slot: groups needed by this or, in MapAhead, next step
   std::vector<bool> is_active_;  // for each slot: true if a request has the slot
   Instant unmapping_ = 0;        // time of unmapping that delays the next step
   Instant background_free_at_ = 0;

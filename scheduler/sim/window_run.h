@@ -1,7 +1,7 @@
-// ServeInWindows serves requests in virtual time from KV memory that is mapped as the requests
-// grow. A fixed number of requests run side by side; a request that ends makes room for the next
-// request. A prompt is computed in a separate step, between two steps in which all running requests
-// decode. Attention reads windows without a block table.
+// ServeInWindows serves requests in virtual time. As a request grows, its KV memory is mapped into
+// windows of virtual addresses (virtual_memory.h). A fixed number of requests run side by side; if
+// one ends, the next begins. A prompt is computed in a separate step, between two steps in which
+// all running requests decode. Attention reads windows without a block table.
 //
 // Thread safety: calls share nothing.
 #ifndef QUIRE_SCHEDULER_SIM_WINDOW_RUN_H_

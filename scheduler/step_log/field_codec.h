@@ -5,8 +5,8 @@
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        Get makes the reader fail if a number is out of its type's range.
-// Cost:          O(bytes). A vector that Get makes takes at most a few times as much memory as the
-//                bytes from which Get makes it.
+// Cost:          O(bytes). A vector that Get fills takes at most a few times as much memory as its
+//                encoded bytes.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_FIELD_CODEC_H_
 #define QUIRE_SCHEDULER_STEP_LOG_FIELD_CODEC_H_
 

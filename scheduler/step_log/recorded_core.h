@@ -1,7 +1,7 @@
 // RecordedCore wraps a SchedulerCore. It writes a step log: for every call that changes the core,
-// the arguments before the call and the outcome after the call. From this log, replay.h makes the
-// same plans again. The core does not know the log. Without a log, RecordedCore only forwards the
-// calls.
+// the arguments before the call and the outcome after the call. From this log, Replay (replay.h)
+// makes the same plans again. The core does not know that it is recorded. Without a log,
+// RecordedCore only forwards the calls.
 //
 // The log holds prompts, output and the key of the block hashes, so it must be kept secret.
 //

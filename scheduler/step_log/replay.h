@@ -1,7 +1,7 @@
-// Replay feeds the events of a step log to a fresh SchedulerCore, the production one, and compares
-// every plan and all output with those in the log. The core is a function of its events, so a log
-// of the same program replays to identical plans. A difference means that the core depended on
-// something else, which is a bug, or that another program wrote the log.
+// Replay feeds the events of a step log to a new SchedulerCore, the class that serves requests, and
+// compares every plan and all output with the summaries in the log. Plans and output depend only on
+// the events, so replay by the program that wrote the log gives the same summaries. A difference
+// means that another program wrote the log, or that the core depended on something else (a bug).
 //
 // Thread safety: a free function, safe from any thread.
 // Cost:          that of the core's calls, and O(size of the log).
@@ -27,7 +27,7 @@ struct ReplayReport {
   int64_t num_steps = 0;     // plans made
   int64_t num_tokens = 0;    // committed tokens
   bool is_torn = false;      // the last record was cut short: the process or disk failed
-  absl::Status damage;       // OK, or the first invalid record or impossible event
+  absl::Status damage;       // OK, or the first record that is damaged or that no server writes
   std::string difference;    // empty, or the first outcome that differs
 
   bool is_identical() const { return damage.ok() && difference.empty(); }

@@ -13,7 +13,7 @@
 // its replay would prove nothing.
 //
 // Thread safety: not thread-safe.
-// Cost:          16 bytes and about 20 ns a record in addition to its payload.
+// Cost:          for each record, 16 bytes and about 20 ns more than for its payload alone.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FORMAT_H_
 #define QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FORMAT_H_
 

@@ -172,9 +172,9 @@ absl::Status BpeModel::AddMerge(const JsonNode& node,
   return absl::OkStatus();
 }
 
-// With a SentencePiece vocabulary, a whole text is one piece. If no merged token has a U+2581
-// behind another character, then no merge crosses the start of a run of U+2581. So a cut at such a
-// start does not change the tokens.
+// With a SentencePiece vocabulary, a whole text is one piece. If no merged token has a U+2581 after
+// a different character, then no merge crosses the start of a run of U+2581. Cutting the piece at
+// such a start then does not change the tokens.
 void BpeModel::FindSafeCut(const Vocabulary& vocabulary) {
   if (byte_level_ || !vocabulary.FindInModel(kMetaspace).has_value()) {
     return;

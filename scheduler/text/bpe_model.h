@@ -3,10 +3,10 @@
 //
 // Thread safety: immutable after Create; safe from any thread. Each thread needs its own Scratch.
 // Errors:        kInvalidArgument, reason TOKENIZER.
-// Cost:          a piece that is itself a token takes one look-up. Any other piece of n symbols
-//                takes O(n^2) if n <= 48, because a search of all pairs is faster there. A longer
-//                piece takes O(n log n), with a priority queue over a linked list. Each byte, and
-//                each pair that leaves the queue, spends one step of the TextBudget.
+// Cost:          a piece that is itself a token takes one look-up. Any other piece of n characters
+//                or bytes takes O(n^2) if n <= 48, because a search of all pairs is faster there.
+//                A longer piece takes O(n log n), with a priority queue over a linked list. Each
+//                byte, and each pair that leaves the queue, spends one step of the TextBudget.
 // Source:        Sennrich, Haddow and Birch 2016, algorithm 1.
 #ifndef QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_
 #define QUIRE_SCHEDULER_TEXT_BPE_MODEL_H_

@@ -1,6 +1,7 @@
-// PreTokenizer cuts normalized text into pieces, because the model merges symbols only within a
-// piece. It implements the `pre_tokenizer` of tokenizer.json. Supported: Split, Digits, Metaspace,
-// Whitespace, WhitespaceSplit, ByteLevel (only as the last step), and a Sequence of these.
+// PreTokenizer cuts normalized text into pieces, because BpeModel merges symbols (characters or
+// bytes) only within a piece. It implements the `pre_tokenizer` of tokenizer.json. Supported:
+// Split, Digits, Metaspace, Whitespace, WhitespaceSplit, ByteLevel (only as the last step), and a
+// Sequence of these.
 //
 // Thread safety: immutable after Parse; safe from any thread.
 // Cost:          O(bytes), except that a Split with a Pattern costs as much as Pattern::FindAll.

@@ -1,7 +1,7 @@
 // TextBudget bounds the cost of tokenizing one text, whatever the text and the operator's
-// tokenizer.json. It counts steps: a byte that a pass reads, an item of a pattern that is tried, a
-// byte that is compared with an added token, a pair of symbols that may merge. It does not measure
-// time, so the same text ends the same way on every machine.
+// tokenizer.json. It counts steps: each byte read, each try of a pattern's part (pattern.h), each
+// byte compared with an added token, each pair of symbols that may merge. It does not measure time,
+// so the result for a text is the same on every machine.
 //
 // Limits: for each byte of the text, kMaxStepsPerByte steps and kMaxBytesPerByte bytes of rewritten
 //         text. Every text gets kMaxFreeSteps steps and kMaxFreeBytes bytes more. Ordinary text

@@ -58,7 +58,7 @@ absl::Status TokenDecoder::ParseLeaves(const std::vector<JsonNode>& leaves) {
 }
 
 // Accepts any number of Replace, then at most one each of ByteFallback, Fuse and Strip, in this
-// order. Strip is accepted only behind Fuse, since otherwise it would strip each token instead of
+// order. Strip is accepted only after Fuse, since without Fuse it would strip each token instead of
 // the whole text.
 absl::Status TokenDecoder::ParseChain(const std::vector<JsonNode>& leaves) {
   kind_ = Kind::kSentencePiece;

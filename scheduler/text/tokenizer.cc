@@ -185,7 +185,7 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view utf8_tex
       QUIRE_RETURN_IF_ERROR(
           parts_->EncodeSection(section.text, at_text_start, parse_special, budget, &ids));
     }
-    // Checks the sum over all sections: each section alone may stay below the limit.
+    // Bounds the ids of all sections together: each section alone may stay below the limit.
     if (!budget->HasRoomFor(ids.size())) {
       return budget->status();
     }

@@ -4,10 +4,10 @@
 // load; no setting is ignored silently. README.md in this folder lists the supported settings.
 //
 // Thread safety: immutable after Load; every method may be called from any thread at once.
-// Errors:        kInvalidArgument. Load: reason TOKENIZER, the message names file and rule.
-//                Encode: INVALID_UTF8; TOKENIZE_BUDGET if the file makes this text slow or long,
-//                which the files of the models named above never do; or the error that the budget's
-//                StopCheck returned.
+// Errors:        Load: those of ReadFile and ParseJson; kInvalidArgument TOKENIZER, with the rule.
+//                Encode: kInvalidArgument INVALID_UTF8, or TOKENIZE_BUDGET if the file makes this
+//                text slow or long, which the files of the models named above never do; or the
+//                error that the budget's StopCheck returned.
 // Cost:          Load about 0.5 s for 128k tokens. Encode O(n log n) in bytes whatever the text;
 //                Decode O(bytes). No recursion on the depth or size of any input.
 // Source:        Sennrich et al. 2016 (BPE); Kudo and Richardson 2018 (SentencePiece).
@@ -34,7 +34,7 @@ class TokenDecoder;
 
 class Tokenizer {
  public:
-  // Reads a tokenizer.json. Every error message starts with the path.
+  // Load reads a tokenizer.json; each of its error messages starts with the path.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(const Json& json);
 
@@ -58,9 +58,9 @@ class Tokenizer {
                                               bool parse_special,
                                               TextBudget* budget) const;
 
-  // The text of a whole token sequence: always valid UTF-8, with U+FFFD for bytes that form no
-  // character. Ids without a token add nothing. For a stream use Detokenizer, which gives the same
-  // text in pieces.
+  // Returns the text of a whole token sequence: always valid UTF-8, with U+FFFD for bytes that form
+  // no character. Ids without a token add nothing. For a stream use Detokenizer, which returns the
+  // same text in pieces.
   std::string Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 
   // FoldHash of the file's bytes, to tell files apart; 0 if there was no file.

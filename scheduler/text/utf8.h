@@ -37,14 +37,15 @@ struct Utf8Step {
 // Reads the unit at text[0]. REQUIRES: !text.empty().
 Utf8Step NextUtf8(std::string_view text);
 
-// The offset of the first byte that is not part of a complete character, or npos.
+// Returns the offset of the first byte that is not part of a complete character, or npos.
 size_t FindInvalidUtf8(std::string_view text);
 
 inline bool IsValidUtf8(std::string_view text) {
   return FindInvalidUtf8(text) == std::string_view::npos;
 }
 
-// OK, or kInvalidArgument with reason INVALID_UTF8 that names the field and the first bad byte.
+// Returns OK if text is valid. Errors: kInvalidArgument INVALID_UTF8; the message names the field
+// and the offset of the first bad byte.
 absl::Status CheckUtf8(std::string_view field, std::string_view text);
 
 // Returns the character at *position, and advances *position past it. REQUIRES: text is valid

@@ -76,7 +76,7 @@ std::optional<int64_t> MachineBytes(const std::string& root, Which which) {
 }
 
 std::optional<int64_t> GroupBytes(const std::string& group, const CgroupFiles& files, Which which) {
-  const auto limit = ParseBytes(ReadText(group + "/" + files.limit));  // nullopt if "max": no limit
+  const auto limit = ParseBytes(ReadText(group + "/" + files.limit));  // "max", no limit: nullopt
   if (!limit.has_value() || which == Which::kTotal) {
     return limit;
   }

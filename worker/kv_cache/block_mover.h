@@ -36,11 +36,12 @@ class BlockMover {
   // SwapOut, SwapIn and Copy take effect after all backend operations that were called earlier.
   // REQUIRES: StepPlanChecker accepted the plan.
   void SwapOut(const std::vector<BlockSwapOut>& swaps, uint64_t step_id);
-  // Returns the blocks that were not filled because their host block has another generation.
+  // Returns the blocks that were not filled, because the host block has not the generation that the
+  // swap names.
   std::vector<BlockId> SwapIn(const std::vector<BlockSwapIn>& swaps, uint64_t step_id);
   void Copy(const std::vector<BlockCopy>& copies);
 
-  // Makes later operations of the backend run after those swaps of these blocks that are in flight.
+  // Makes later backend operations run after the swaps in flight that read or write these blocks.
   // Cost: O(1) while no swap is in flight, else O(blocks).
   void AwaitBlocks(std::span<const BlockId> blocks);
 
@@ -76,7 +77,7 @@ class BlockMover {
 
   KernelBackend& backend_;
   const KvCacheView pool_;
-  std::unique_ptr<DeviceMemory> host_;  // null without host blocks
+  std::unique_ptr<DeviceMemory> host_;  // null if there are no host blocks
 
   std::deque<Swap> in_flight_;                  // oldest first
   std::vector<TransferId> last_transfer_;       // by block: the last transfer that used it; 0: none

@@ -23,7 +23,7 @@ namespace quire {
 
 class KvCacheStorage {
  public:
-  // num_places: places of all windows together; 0: no windows. REQUIRES: if num_places > 0,
+  // num_places: block-sized places of all windows; 0: no windows. REQUIRES: if num_places > 0,
   // layout.block_bytes() is a multiple of KernelBackend::window_page_bytes. Errors:
   // kInvalidArgument if the pool has no blocks or its size overflows; kResourceExhausted, reason
   // MEMORY, if the backend lacks the memory.

@@ -1,11 +1,11 @@
-// KvWindows gives each sequence a window: consecutive places that show the sequence's blocks in
-// order. A place is a range of addresses, as long as a block, to which a block of the pool can be
-// mapped. A mapped place shows its block.
+// KvWindows gives each sequence a window: an address range, divided into places as long as a block.
+// The sequence's blocks are mapped to the window's first places, in order. A place "shows" a block
+// of the pool if the block is mapped to it.
 //
-// The end of a sequence unmaps nothing. The window's next sequence maps only the places that show a
-// wrong block (deferred reclamation). The block that a sequence probably gets next can be mapped
-// ahead: before it is needed, on a separate thread while the step runs. If the guess was wrong,
-// Show maps the place again.
+// The end of a sequence unmaps nothing. For the window's next sequence a block is mapped only if
+// its place does not show it yet (deferred reclamation). The block that a sequence probably gets
+// next can be mapped ahead: before it is needed, on a separate thread while the step runs. If the
+// guess was wrong, Show maps the right block to the place.
 //
 // If the system allows no more mappings, windows without a sequence are unmapped. If that does not
 // suffice, Show returns false, and the step's attention reads block tables instead of windows.
@@ -32,11 +32,11 @@
 
 namespace quire {
 
-// Numbers of places, counted since the windows were created.
+// Numbers of places (block-sized parts of windows), counted since the windows were created.
 struct WindowCounts {
-  int64_t num_found = 0;         // already mapped to the needed block, by an earlier sequence
-  int64_t num_mapped = 0;        // mapped while the caller waited
-  int64_t num_mapped_ahead = 0;  // mapped by StartAhead, and needed later
+  int64_t num_found = 0;         // already had the needed block, left by an earlier sequence
+  int64_t num_mapped = 0;        // mapped by Show, while its caller waited
+  int64_t num_mapped_ahead = 0;  // mapped by StartAhead, before they were needed
   int64_t num_taken_down = 0;    // unmapped because max_mapped() was reached
 };
 
@@ -52,21 +52,21 @@ class KvWindows {
   KvWindows(const KvWindows&) = delete;
   KvWindows& operator=(const KvWindows&) = delete;
 
-  // Starts a sequence in the window; none of the sequence's blocks are shown yet. If another
-  // sequence still has the window, that sequence is forgotten.
+  // Gives the handle's window to a new sequence, also if another sequence still has the window.
+  // Show maps the new sequence's blocks.
   void Begin(SequenceHandle handle);
   void End(SequenceHandle handle);
 
-  // Makes the window show these blocks. The place of a null block can show anything. Returns false
-  // if not all blocks can be mapped; the window then shows only the first ones. REQUIRES: block_ids
-  // begins with the block_ids of the sequence's previous Show, if there was one.
+  // Maps these blocks, except null blocks, to the first places of the sequence's window. If not all
+  // can be mapped, maps only the first ones and returns false. REQUIRES: block_ids begins with the
+  // block_ids of the sequence's previous Show, if there was one.
   bool Show(SequenceHandle handle, std::span<const BlockId> block_ids);
 
-  // Notes this block as the sequence's probable next one, to be mapped before it is needed. Drops
-  // the note if the mapping would exceed max_mapped().
+  // Notes this block as the sequence's probable next one, to be mapped before it is needed. Does
+  // nothing if the mapping would exceed max_mapped().
   void Expect(SequenceHandle handle, BlockId block);
-  // Starts mapping the blocks given to Expect, while the caller continues. Without this call the
-  // next Show maps these blocks and waits.
+  // Starts mapping the blocks given to Expect, on a separate thread. Without this call the next
+  // Show maps these blocks and waits.
   void StartAhead();
 
   int64_t FirstPlace(SequenceHandle handle) const { return int64_t{handle} * window_blocks_; }
@@ -78,9 +78,9 @@ class KvWindows {
 
  private:
   struct Window {
-    int32_t num_shown = 0;   // leading blocks of the sequence that the window shows
-    int32_t num_mapped = 0;  // mapped places; some can show blocks of an earlier sequence
-    int32_t ahead = -1;      // index of a place that is mapped but not needed yet; -1: none
+    int32_t num_shown = 0;   // the sequence's first num_shown blocks are mapped, except null blocks
+    int32_t num_mapped = 0;  // mapped places, also those with blocks of an earlier sequence
+    int32_t ahead = -1;      // index of the place of the block given to Expect; -1: none
     bool is_used = false;
   };
 
@@ -95,12 +95,12 @@ class KvWindows {
   // Maps `count` blocks with consecutive ids, beginning with `block`, to the places from `index`
   // on. Returns false if max_mapped() would be exceeded or the system refuses.
   bool Map(SequenceHandle handle, int32_t index, BlockId block, int32_t count);
-  // Returns how many of these `count` places show nothing.
+  // Returns how many of the `count` places from `index` on have no mapped block.
   int64_t NumEmpty(SequenceHandle handle, int32_t index, int32_t count) const;
   bool MakeRoomFor(int64_t num_places);
   bool TakeDown(SequenceHandle handle);
   void AwaitAhead();
-  // Records that the place shows this block. The null block means that the place shows no block.
+  // Records which block is mapped to the place; the null block means none.
   void Note(SequenceHandle handle, int32_t index, BlockId block);
   BlockId ShownAt(SequenceHandle handle, int32_t index) const {
     return shown_[static_cast<size_t>(FirstPlace(handle) + index)];
@@ -109,11 +109,11 @@ class KvWindows {
   WindowMemory& memory_;
   const int32_t window_blocks_;
   std::vector<Window> windows_;  // by handle
-  std::vector<BlockId> shown_;   // by place: the block it shows; null block: none
+  std::vector<BlockId> shown_;   // by place: the block that is mapped to it; null block: none
   int64_t num_mapped_ = 0;
   WindowCounts counts_;
 
-  std::vector<MapOrder> ahead_;  // orders that wait for StartAhead, or that mapper_ carries out
+  std::vector<MapOrder> ahead_;  // mappings that Expect noted: not started, or running on mapper_
   bool is_ahead_under_way_ = false;
   PlaceMapper mapper_;
 };

@@ -19,7 +19,7 @@ struct Batch {
   std::vector<int32_t> positions;     // [num_tokens]
   std::vector<int64_t> slot_mapping;  // [num_tokens], block_id * block_size_tokens + offset
   std::vector<int32_t> query_start;   // [num_seqs + 1]
-  std::vector<int32_t> seq_lens;      // [num_seqs], context including this step's tokens
+  std::vector<int32_t> seq_lens;      // [num_seqs], tokens of the context, this step's included
   std::vector<BlockId> block_tables;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
   int32_t max_blocks_per_seq = 0;     // blocks of the longest context
   // [num_seqs]: number of the first place of each sequence's window. A place is an address range as

@@ -135,8 +135,8 @@ void DecoderModel::Embed(const StepInputs& inputs) {
                             .first_token = share_.vocab.begin};
   pending_delta_ = nullptr;
   if (weights_.project_in != nullptr) {
-    // Rows of the position table have hidden_size columns, so they are added after the projection
-    // from embedding_dim to hidden_size.
+    // Rows of the position table have hidden_size columns, so these rows are added after the
+    // projection from embedding_dim to hidden_size.
     const DType activation = backend_.activation_dtype();
     tokens.out_dtype = activation;
     tokens.out = w.embedding.data();

@@ -64,7 +64,7 @@ class DecoderModel : public Model {
     DeviceBuffer attention;  // [num_tokens, heads * head_dim], of the share
     DeviceBuffer mlp;        // [num_tokens, intermediate (twice that if gated)], of the share
     DeviceBuffer activated;  // [num_tokens, intermediate], of the share
-    DeviceBuffer rows;       // fp32 [num_logits, hidden_size], wanted rows of the residual
+    DeviceBuffer rows;       // fp32 [num_logits, hidden_size], residual rows that get logits
     DeviceBuffer last;       // [num_logits, hidden_size], the same rows, normalized
     DeviceBuffer projected;  // [num_logits, embedding_dim], output of project_out
     DeviceBuffer logits;     // fp32 [num_logits, vocab], of the share
@@ -83,8 +83,8 @@ class DecoderModel : public Model {
   // Attend and RunMlp read workspace_.hidden and write workspace_.delta.
   void Attend(int32_t layer, const StepInputs& inputs, const KvCacheView& cache);
   void RunMlp(int32_t layer, int64_t num_tokens);
-  // Adds delta to the residual, unless delta is null. Then sets hidden to norm(residual). With
-  // `replace`, also sets the residual to hidden, in fp32.
+  // Adds delta to the residual, unless delta is null. Then sets hidden to norm(residual). If
+  // `replace` is true, also sets the residual to hidden, in fp32.
   void Normalize(const NormWeights& norm, const void* delta, bool replace, int64_t num_tokens);
   void Logits(const StepInputs& inputs, std::span<const int32_t> num_candidates);
   uint64_t HashRows(int64_t num_tokens) const;

@@ -7,8 +7,8 @@
 //   <attention>.k_proj.output_scale, <attention>.v_proj.output_scale   compressed-tensors, older
 //   <attention>.kv_scale, for both                                  AutoFP8
 //
-// where <attention> is a layer's attention module ("model.layers.0.self_attn"). The first name that
-// is present counts. If a layer has only one of the two scales, that scale is used for keys and
+// where <attention> is a layer's attention module ("model.layers.0.self_attn"). If several names
+// are present, the first counts. If a layer has only one of the two scales, it is used for keys and
 // values; if a layer has neither, both are 1. A scale of the queries (<attention>.q_scale) is
 // accepted and ignored, because queries are not stored in fp8.
 //

@@ -24,7 +24,7 @@
 namespace quire {
 namespace {
 
-// Returns the tensors of which the previous rank holds the same part as this rank. An earlier rank
+// Returns the tensors of which this rank holds the same part as the rank before it. An earlier rank
 // counts that part in its weights_sum, so this rank leaves the part out.
 std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
                                                  const ModelConfig& config,
@@ -50,8 +50,8 @@ std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
   return names;
 }
 
-// Logs the number and size of the model's files. Callers call it only after `admit` has accepted
-// the weights, because after a refusal only the error is logged.
+// Logs the number and size of the model's files. REQUIRES: `admit` has accepted the weights. After
+// a refusal only the error is logged.
 void LogFound(const WeightFiles& files) {
   int64_t bytes = 0;
   for (const SafetensorsFile& file : files.files()) {

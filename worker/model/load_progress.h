@@ -26,9 +26,9 @@ class LoadProgressBar {
   LoadProgressBar(const LoadProgressBar&) = delete;
   LoadProgressBar& operator=(const LoadProgressBar&) = delete;
 
-  // Shows a line if enough time has passed since the last line, or if loading is complete. In a
-  // log, also shows a line for each quarter of the bytes. Called from the LoadProgressFn that
-  // LoadModel takes.
+  // Shows a line if enough time has passed since the last line, or if loading is complete. In a log
+  // (not on a terminal), also shows a line for each quarter of the bytes. Called from the
+  // LoadProgressFn that LoadModel takes.
   void Update(const LoadProgress& progress);
 
  private:

@@ -44,9 +44,9 @@ class Model {
   // the model is split, the backend has joined a group of share().size ranks.
   virtual float* Forward(const Batch& batch, const KvCacheView& cache) = 0;
 
-  // Hash of all rows after the last layer in the last Forward; the same on every rank unless a rank
-  // computed something else. 0 if the ranks' hashes are not compared: for a model on one rank, and
-  // on GPUs, since bits may differ between GPUs.
+  // Hash of all tokens' rows after the last layer of the last Forward. The hash is the same on all
+  // ranks unless a rank made an error. 0 if the hashes are not compared: for a model on one rank,
+  // and on GPUs, since bits may differ between GPUs.
   virtual uint64_t row_hash() const = 0;
 
   // Allocates the memory for steps of at most max_tokens tokens and max_logits rows of logits, so
@@ -56,9 +56,9 @@ class Model {
   // Bytes of packed weights.
   virtual int64_t weight_bytes() const = 0;
 
-  // WeightsSum of the rank's part of the weights, as stored in the files. A part that several ranks
-  // hold counts on only one of them. So the sums of all ranks add up, modulo 2^64, to the same
-  // number for any group size. 0 for weights from a seed.
+  // WeightsSum of the rank's part of the weights, as stored in the files. If several ranks hold the
+  // same part, only one of them counts it. So the sums of all ranks add up, modulo 2^64, to the
+  // same number for any group size. 0 for weights from a seed.
   virtual uint64_t weights_sum() const = 0;
 
   // Returns the weights in main memory, valid while the model lives and never written again. Empty

@@ -8,7 +8,7 @@
 //
 // Thread safety: one caller at a time; the object owns its threads.
 // Errors:        those of TensorSource::Read, returned by Next for the group that has the error;
-//                kResourceExhausted without memory for the buffer.
+//                kResourceExhausted from Start if memory for the buffer is lacking.
 // Cost:          the buffer takes min(kMinRingBytes, bytes of all tensors), but at least the bytes
 //                of the largest group.
 #ifndef QUIRE_WORKER_MODEL_READ_AHEAD_H_
@@ -52,8 +52,8 @@ class ReadAhead {
   absl::StatusOr<std::vector<std::span<const std::byte>>> Next(
       const std::function<void(int64_t bytes)>& tick);
 
-  // Gives up the buffer, which holds the only group. REQUIRES: Start got one group, and Next has
-  // returned that group.
+  // Moves the buffer to the caller. The buffer holds the only group. REQUIRES: Start got one group,
+  // and Next has returned that group.
   std::unique_ptr<DeviceMemory> TakeBuffer();
 
  private:
@@ -66,7 +66,7 @@ class ReadAhead {
   struct PlacedGroup {
     size_t first_tensor = 0;
     size_t end_tensor = 0;
-    // Offsets that are not reduced modulo ring_bytes_: they keep growing when the ring starts over.
+    // Offsets that keep growing when the ring starts over: not reduced modulo ring_bytes_.
     int64_t begin = 0;
     int64_t end = 0;
   };

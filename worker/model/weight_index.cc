@@ -22,7 +22,7 @@ bool IsPlainFileName(const std::string& name) {
          name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-// Versions of transformers have written total_size as an integer or as a float.
+// Some versions of transformers write total_size as an integer, others as a float.
 absl::StatusOr<std::optional<int64_t>> ParseTotalSize(const Json& index) {
   auto metadata = index.find("metadata");
   if (metadata == index.end() || !metadata->is_object() || !metadata->contains("total_size")) {

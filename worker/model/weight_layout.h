@@ -100,7 +100,7 @@ struct WeightLayout {
 
 // How a tensor is used, which decides how it can be read.
 enum class TensorUse : uint8_t {
-  kWhole,   // converted or reordered, once all of it has been read
+  kWhole,   // converted or reordered after the whole tensor was read
   kTable,   // stored as it is in the file
   kPacked,  // packed row by row, in the order of the file
 };

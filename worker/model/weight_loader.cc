@@ -178,8 +178,8 @@ class WeightReader {
     return table.data.Assign<std::byte>(backend_, tensors[0]);
   }
 
-  // Reads a tied model's token table, which is its output matrix too. A backend that packs while
-  // reading looks tokens up in the packed matrix, so no table is kept.
+  // Reads the token table of a tied model, whose output matrix is the same matrix. A backend that
+  // packs while reading looks tokens up in the packed matrix, so no unpacked table is kept.
   absl::Status ReadTied(const TableLayout& layout,
                         TableWeights& table,
                         std::unique_ptr<PackedLinear>& packed) {

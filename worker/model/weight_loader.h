@@ -8,8 +8,8 @@
 //
 // If the backend packs while reading, matrices bypass the read-ahead buffer: each thread reads some
 // rows, adds them to the checksum and packs them while they are in its CPU's cache. Tables are read
-// directly into their memory, unpacked. The exception is the token table of a tied model, which is
-// its output matrix too: that table is packed, and no unpacked copy is kept.
+// directly into their memory, unpacked. The exception is a tied model, whose token table is its
+// output matrix too: that table is packed, and no unpacked copy is kept.
 //
 // Thread safety: one caller at a time per backend.
 // Errors:        see load_error.h; kResourceExhausted if memory runs out.

@@ -33,8 +33,8 @@ uint64_t SumOfWords(const std::byte* line, const WeightsSum::Factors& factors) {
 }
 
 #if defined(__x86_64__)
-// SumOfWords, eight words at a time. Written with intrinsics: the factors fit in 32 bits, so a
-// multiplication of 32 by 32 bits suffices, but gcc cannot know that.
+// Returns the same as SumOfWords; adds eight words at a time. Uses intrinsics, because the factors
+// fit in 32 bits, so that 32-by-32-bit multiplications suffice, which gcc cannot know.
 [[gnu::target("avx2")]] uint64_t SumOfWordsAvx2(const std::byte* line,
                                                 const WeightsSum::Factors& factors) {
   __m256i of_even = _mm256_setzero_si256();

@@ -31,8 +31,8 @@ class StuckDetector {
   // Lower bound on the rate at which an epoch's pools are allocated; allocating pinned memory is
   // the slowest. The time that the pools take at this rate is added to kMaxMeeting.
   static constexpr int64_t kMinPoolBytesPerSecond = int64_t{256} << 20;
-  // Upper bound on what the time between two observations adds to the standstill. If more time
-  // passed, the whole process, the executor included, was stopped meanwhile.
+  // Upper bound on the time that one observation adds to the standstill. If more time has passed
+  // since the previous observation, the whole process was stopped meanwhile, the executor too.
   static constexpr Instant kMaxGap = kNanosPerSecond;
 
   // Adds an observation. Returns true if the process must end.

@@ -45,7 +45,7 @@ class WatchCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   // Ends the call with this status, unless the call has ended already.
   void EndWith(const grpc::Status& status);
-  // Finishes an ended call with gRPC, unless a report is still being written.
+  // Calls Finish of gRPC if the call has ended and no report is being written.
   void FinishIfEnded();
 
   const uint64_t scheduler_incarnation_;

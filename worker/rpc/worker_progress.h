@@ -1,6 +1,6 @@
 // WorkerProgress is the state that a worker reports: its phase, the loaded bytes or the current
-// step, a counter that grows while the worker makes progress, and the worker's holder
-// (SchedulerClaim). The loading thread and the executor write the state; the reporter reads it.
+// step, a counter that grows while the worker makes progress, and the scheduler that holds the
+// worker (SchedulerClaim). The loading thread and the executor write it; the reporter reads it.
 //
 // Thread safety: all methods may be called from any thread.
 // Cost:          a short critical section per call; a step makes a few calls.

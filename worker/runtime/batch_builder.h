@@ -24,7 +24,7 @@ struct ScheduledSlice {
   // range as long as a block (kv_windows.h).
   int64_t first_place = 0;
 
-  // Returns true if the slice ends at the last known token, so that a token is sampled.
+  // Returns true if the slice ends with the sequence's last token, so that the next one is sampled.
   bool is_sampled() const {
     return sequence->num_computed_tokens + num_tokens == sequence->num_known_tokens();
   }
@@ -34,7 +34,7 @@ struct ScheduledSlice {
 enum class BlockLookup : uint8_t { kTables, kWindows };
 
 // Fills `batch`. `lookup` decides whether block_tables or first_places are filled. logits_rows gets
-// one row for each sampled slice, in order.
+// one row for each slice with is_sampled(), in order.
 // REQUIRES: the slices passed StepPlanChecker.
 void BuildBatch(const std::vector<ScheduledSlice>& slices,
                 int32_t block_size_tokens,

@@ -64,7 +64,7 @@ class FailPoints {
   void BeforeStep(std::span<const TokenId> token_ids);
   // Called after the step, before the step is answered. May falsify the answer's digest.
   void AfterStep(uint64_t* plan_digest) const;
-  // Called when the step is answered.
+  // Called after the step is answered.
   void WhenIdle() const;
 
  private:

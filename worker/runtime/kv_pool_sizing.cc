@@ -14,8 +14,8 @@
 namespace quire {
 namespace {
 
-// Upper bound on the places of all windows together. KvWindows keeps a 4-byte block id for each
-// place, so these ids take at most 256 MiB.
+// Upper bound on the places (block-sized parts) of all windows together. KvWindows keeps a 4-byte
+// block id for each place, so these ids take at most 256 MiB.
 constexpr int64_t kMaxPlaces = 1 << 26;
 
 int32_t NumBlocks(int64_t bytes, int64_t block_bytes) {

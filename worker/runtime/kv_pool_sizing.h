@@ -50,7 +50,8 @@ class KvPoolSizing {
   // else the type of the backend's activations.
   DType DefaultKvCacheDtype() const;
 
-  // Returns the backend's layout of a block. With windows, blocks are padded to full pages.
+  // Returns the backend's layout of a block. If attention reads windows (address ranges into which
+  // blocks are mapped, kv_windows.h), blocks are padded to full pages.
   KvCacheLayout LayoutFor(const KvCacheSpec& spec) const;
   int64_t BlockBytes(const KvCacheSpec& spec) const { return LayoutFor(spec).block_bytes(); }
   // Returns how this worker keeps blocks of this geometry: paged or in windows, and the sizes of

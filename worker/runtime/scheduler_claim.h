@@ -1,7 +1,7 @@
-// SchedulerClaim records the worker's holder: the newest scheduler that asked for an epoch. A
-// scheduler becomes the holder as soon as it asks, long before its epoch begins. Otherwise
-// schedulers that start at the same time would abort each other's attempts to connect the ranks,
-// again and again.
+// SchedulerClaim records the worker's holder: the newest scheduler that asked to begin an epoch, a
+// series of steps. A scheduler becomes the holder as soon as it asks, long before its epoch begins.
+// Otherwise schedulers that start at the same time would abort each other's attempts to connect the
+// ranks, again and again.
 //
 // A standby is a scheduler that waits. A standby takes over if the worker has not heard from the
 // holder for some time. So the claim also measures the time since the worker last heard from the
@@ -21,15 +21,15 @@ namespace quire {
 
 class SchedulerClaim {
  public:
-  // Makes this scheduler the holder, for this epoch. Errors: those of Check; the holder stays the
-  // same on an error.
+  // Makes this scheduler the holder, for this epoch. Errors: those of Check. On an error the holder
+  // does not change.
   absl::Status Ask(uint64_t scheduler_incarnation, uint64_t group_epoch, Instant now);
 
-  // Checks that no newer claim was made. Errors: STALE_SCHEDULER if a newer scheduler asked;
-  // STALE_GROUP if the same scheduler asked for a later epoch.
+  // Checks that this scheduler may still begin this epoch. Errors: STALE_SCHEDULER if a newer
+  // scheduler asked; STALE_GROUP if the same scheduler asked for a later epoch.
   absl::Status Check(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
 
-  // Notes that a scheduler is connected. Does nothing unless that scheduler is the holder.
+  // Notes that this scheduler is connected at `now`. Does nothing if it is not the holder.
   void Hear(uint64_t scheduler_incarnation, Instant now);
 
   // Incarnation of the holder; 0: no scheduler has asked yet.

@@ -39,8 +39,8 @@ struct SequenceState {
   std::span<const TokenId> output() const {
     return std::span(token_ids).subspan(static_cast<size_t>(num_prompt_tokens));
   }
-  // Returns what the kernel needs to sample the next token. The result is valid until the sequence
-  // changes.
+  // Returns what the sampling kernel needs for the next token. The result is valid until the
+  // sequence changes.
   SamplingRow sampling_row() const {
     return {.params = &sampling, .prompt_token_ids = prompt(), .output_token_ids = output()};
   }
@@ -54,7 +54,8 @@ class SequenceTable {
   // Returns null if the handle is free. REQUIRES: handle < max_sequences.
   SequenceState* Find(SequenceHandle handle);
 
-  // Returns what StepPlanChecker must know of a sequence; nullopt if the handle is free.
+  // Returns the part of the state that StepPlanChecker checks plans against; nullopt if the handle
+  // is free.
   std::optional<KnownSequence> View(SequenceHandle handle) const;
 
   // Adds a sequence. If another sequence still has the handle, that sequence is dropped.
@@ -68,7 +69,7 @@ class SequenceTable {
 
   int32_t num_sequences() const { return num_sequences_; }
   // Blocks in the sequences' block tables, without the null block; a shared block counts once.
-  // Blocks that a sliding window has passed count until their sequence is released.
+  // Blocks that lie before a sliding window count too, until their sequence is released.
   int32_t num_blocks() const { return num_blocks_; }
 
  private:

@@ -42,15 +42,15 @@
 
 namespace quire {
 
-// Parameters of an epoch, set by the scheduler that begins it.
+// Parameters of an epoch: a series of steps, numbered from 1, of the scheduler that begins it.
 struct EpochParams {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
   StepLimits limits;  // vocab_size is ignored; the model's vocabulary is used
   DType kv_cache_dtype = DType::kF32;
   std::string group_secret = {};  // used with several ranks only
-  // StepExecutor::num_aborts(), read before the scheduler's claim was checked, so that BeginEpoch
-  // notices every AbortGroup call since then.
+  // StepExecutor::num_aborts(), read before the scheduler's claim was checked (SchedulerClaim), so
+  // that BeginEpoch notices every AbortGroup call since then.
   uint64_t num_aborts = 0;
   // By rank: the address that other ranks dial to reach that rank.
   std::vector<std::string> rendezvous = {};
@@ -79,8 +79,8 @@ class StepExecutor {
   // See KernelBackend::full_step_tokens.
   int32_t full_step_tokens() const { return backend_.full_step_tokens(); }
 
-  // Returns true if plans should name each sequence's probable next block, so that the block can be
-  // mapped into the sequence's window before it is needed.
+  // Returns true if plans should name each sequence's probable next block. The block can then be
+  // mapped into the sequence's window (kv_windows.h) before it is needed.
   bool wants_next_blocks() const { return sizing_.has_windows(); }
 
   // The address that other ranks dial; "" with one rank.
@@ -95,12 +95,12 @@ class StepExecutor {
   // The methods below may be called only from the executor thread, except model().
 
   // Forgets all sequences, allocates the pools and the workspace of the largest step, connects to
-  // the other ranks, and expects step 1. A refusal changes nothing, with two exceptions: if memory
-  // for the new pools is missing, the old pools are freed; if the ranks do not connect, the old
-  // epoch ends. After either exception all steps are refused until an epoch begins. Errors:
-  // those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS or RENDEZVOUS;
-  // kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks or MaxHostBlocks allows, and
-  // if memory runs out; those of PeerListener::Connect.
+  // the other ranks, and expects step 1. A refusal changes nothing, with two exceptions. If memory
+  // for the new pools is missing, the old epoch can lose its windows, host blocks or pools. If the
+  // ranks do not connect, the old epoch ends. Without pools or epoch all steps are refused until an
+  // epoch begins. Errors: those of StepOrder::CheckEpoch; kInvalidArgument, reason STEP_LIMITS or
+  // RENDEZVOUS; kResourceExhausted, reason MEMORY, for more blocks than MaxBlocks or MaxHostBlocks
+  // allows, and if memory runs out; those of PeerListener::Connect.
   absl::Status BeginEpoch(const EpochParams& params);
 
   // Executes a step, or returns the kept result if the plan repeats the last step. The result is
@@ -109,11 +109,11 @@ class StepExecutor {
   // lost during the step, and then the epoch ends. REQUIRES: plan.digest is DigestOf(plan).
   absl::StatusOr<const StepResult*> Execute(const StepPlan& plan);
 
-  // Runs the fail-points of an idle worker. REQUIRES: the result was handed to the scheduler's
-  // stream.
+  // Runs the fail-points of an idle worker. REQUIRES: the last step's result was handed to the
+  // scheduler's stream.
   void WhenAnswered() const;
 
-  // Number of places that are mapped to a block, over all windows (kv_windows.h).
+  // Number of blocks mapped into windows (kv_windows.h). A block mapped twice counts twice.
   int64_t num_places() const { return windows_ == nullptr ? 0 : windows_->num_mapped(); }
 
   const StepOrder& order() const { return order_; }
@@ -135,8 +135,8 @@ class StepExecutor {
   void Introduce(const SequenceIntroduction& introduction);
   // Fills slices_. Appends each slice's new blocks to its sequence.
   void Schedule(const std::vector<SequenceSlice>& slices);
-  // If there are windows, maps the blocks of slices_ into the windows, and records the counts and
-  // the time in `step`. Returns how attention finds the blocks.
+  // If the epoch has windows (kv_windows.h), maps the blocks of slices_ into the windows. Records
+  // counts and time of the mapping in `step`. Returns how attention finds the blocks.
   BlockLookup LookUpBlocks(const StepPlan& plan, ExecutedStep* step);
   // Starts to map the blocks that the plan names as the sequences' probable next ones. The mapping
   // goes on while the step runs.

@@ -14,19 +14,19 @@ struct WorkerHoldings {
   int32_t num_sequences = 0;
   int32_t num_blocks = 0;       // blocks in block tables; a shared block counts once
   int32_t num_host_blocks = 0;  // host blocks filled in the current epoch
-  int64_t num_places = 0;       // places mapped to a block, over all windows (kv_windows.h)
+  int64_t num_places = 0;       // mappings of blocks into windows (kv_windows.h)
 };
 
 // Sizes of the pools; all 0 if there are no pools.
 struct WorkerPools {
   int64_t block_bytes = 0;
-  int64_t padding_bytes = 0;  // part of block_bytes
+  int64_t padding_bytes = 0;  // unused bytes at the end of a block, part of block_bytes
   int64_t max_places = 0;     // upper bound on num_places; 0: no windows
   int64_t num_blocks = 0;     // the null block included
   int64_t num_host_blocks = 0;
 };
 
-// State after a scheduler asked for an epoch. Observed also if the epoch was refused.
+// State after a scheduler asked to begin an epoch. Observed also if the epoch was refused.
 struct EpochObservation {
   bool has_begun = false;
   uint64_t scheduler_incarnation = 0;
@@ -38,7 +38,7 @@ struct EpochObservation {
 // Work of one step in windows, counted in places: address ranges as long as a block (see
 // WindowCounts).
 struct WindowWork {
-  int64_t num_found = 0;  // already mapped to the needed block, by an earlier sequence
+  int64_t num_found = 0;  // already had the needed block, left by an earlier sequence
   int64_t num_mapped = 0;
   int64_t num_mapped_ahead = 0;  // needed now, mapped during an earlier step
   int64_t num_taken_down = 0;    // unmapped because the system's limit was reached

@@ -12,7 +12,8 @@
 namespace quire {
 namespace {
 
-// Returns an error with the metadata {key: value}, which tells the scheduler the current number.
+// Returns an error with the metadata {key: value}: the current incarnation or epoch, or the last
+// step done.
 absl::Status Refusal(absl::StatusCode code,
                      std::string_view reason,
                      std::string_view message,

@@ -59,7 +59,7 @@ void WeightScrubber::Loop() {
   // Lowers the priority of this thread only. A failure is harmless: the scrubber needs little CPU.
   static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19));
   for (size_t num_read = 0; sums_.num_pieces() > 0; ++num_read) {
-    // The first pass has no pauses: a change in a piece is detected only after its first checksum.
+    // The first pass has no pauses, because a piece is protected only after its first checksum.
     if (WaitOrStop(num_read < sums_.num_pieces() ? kNoTime : kInterval)) {
       return;
     }

@@ -42,7 +42,7 @@ std::optional<milliseconds> RetryDelayOf(const grpc::Status& status) {
 }
 
 // Returns true if the request should be sent again. If a full server refuses a new request, the
-// request ends. A resumed request was accepted before, so it waits for a place.
+// request ends. A resumed request was accepted before, so it waits until a server has room.
 bool IsWorthARetry(const grpc::Status& status, bool is_resuming) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:

@@ -33,9 +33,9 @@ namespace quire {
 //   - gives up an attempt to connect after 2 s, and makes the next attempt within a second or so;
 //   - notices within 7 s that a server has stopped, or has died without closing its connections;
 //   - holds a connection to each address of a host name (round_robin). So an attempt never waits
-//     for an address that does not answer, or that closes connections, as a standby does. gRPC
-//     dials such addresses once a second, and looks up the name every 5 s. A standby that takes
-//     over gets the next attempt.
+//     for an address that does not answer, or that closes connections, as a standby scheduler does.
+//     gRPC dials such addresses once a second, and looks up the name every 5 s. A standby that
+//     takes over gets the next attempt.
 grpc::ChannelArguments ClientChannelArguments();
 
 class ResumingClient {

@@ -9,8 +9,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Upper bound on the time of one attempt that counts as unanswered. It is longer than an attempt
-// to connect (2 s) and keepalive (4 s + 3 s) together.
+// At most this part of an attempt's duration counts as unanswered. The bound is longer than an
+// attempt to connect (2 s) and keepalive (4 s + 3 s) together.
 constexpr milliseconds kLongestUnansweredAttempt(10'000);
 constexpr int kMaxDoublings = 20;  // keeps the shift below from overflowing
 

@@ -21,12 +21,12 @@ struct RetryPolicy {
   // because an address where no server has answered is probably wrong.
   std::optional<std::chrono::milliseconds> max_unanswered_at_first;
   // The waits between attempts double from first_wait to max_wait, and each wait is shortened by up
-  // to half at random. So a server that returns is asked within max_wait, and the attempts of its
-  // clients are spread over half of max_wait.
+  // to half at random. So each client makes its next attempt within max_wait of a server's restart,
+  // and the attempts of all clients are spread over half of max_wait.
   std::chrono::milliseconds first_wait{100};
   std::chrono::milliseconds max_wait{1500};
-  // Upper bound on the sum of waits since the last message after refusals of full servers
-  // (RESOURCE_EXHAUSTED). The last wait is shortened to keep this bound.
+  // Upper bound on the sum of all waits that follow refusals by full servers (RESOURCE_EXHAUSTED),
+  // counted from the last message. The last wait is shortened to keep this bound.
   std::chrono::milliseconds max_wait_for_a_place{30 * 60 * 1000};
 };
 

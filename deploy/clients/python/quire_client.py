@@ -20,16 +20,17 @@ from proto.v1 import generation_pb2_grpc as api_grpc
 # of a dead node: Kubernetes calls the node unreachable after 40 to 50 s, evicts its pods 15 s later, a
 # scheduler starts within seconds, and a rank loads its model in the rest of the time.
 MAX_UNANSWERED_S = 180.0
-# Upper bound on the time of one attempt that counts as unanswered: keepalive ends an attempt at a dead server
+# At most this part of an attempt's duration counts as unanswered: keepalive ends an attempt at a dead server
 # sooner, so a longer attempt waited in a live server's queue.
 LONGEST_UNANSWERED_ATTEMPT_S = 10.0
 # The waits between attempts double from the first to the longest, and each wait is shortened by up to half at
-# random. So a server that returns is asked within MAX_WAIT_S, and the attempts of its clients are spread over
-# half of MAX_WAIT_S.
+# random. So each client makes its next attempt within MAX_WAIT_S of a server's restart, and the attempts of
+# all clients are spread over half of MAX_WAIT_S.
 FIRST_WAIT_S = 0.1
 MAX_WAIT_S = 1.5
 LONGEST_RETRY_DELAY_S = 24 * 3600.0
-# Upper bound on the sum of waits since the last message after refusals of full servers (RESOURCE_EXHAUSTED).
+# Upper bound on the sum of all waits that follow refusals by full servers (RESOURCE_EXHAUSTED), counted from
+# the last message.
 MAX_WAIT_FOR_A_PLACE_S = 1800.0
 # Added to a request's timeout to make the deadline of the gRPC call. A live server itself ends late requests
 # and says why; the deadline is for a server that can no longer do so.
@@ -50,8 +51,8 @@ CHANNEL_OPTIONS = [
     ("grpc.http2.ping_timeout_ms", 3000),
     ("grpc.http2.max_pings_without_data", 0),
     # gRPC holds a connection to each address of a name. So no attempt waits for an address that does not
-    # answer, or that closes connections, as a standby does. gRPC dials such an address once a second, and
-    # looks up the name every 5 s.
+    # answer, or that closes connections, as a standby scheduler does. gRPC dials such an address once a
+    # second, and looks up the name every 5 s.
     ("grpc.lb_policy_name", "round_robin"),
     ("grpc.dns_min_time_between_resolutions_ms", 5000),
     # Only generate() retries: gRPC's own retries have no pause if a server ends each connection.
@@ -154,7 +155,7 @@ def _is_worth_a_retry(error, is_resuming):
     Quire's servers always send details, so an error of UNANSWERED_WITHOUT_DETAILS without details is not their answer.
     A torn connection ends calls with INTERNAL or UNKNOWN. In a server that shuts down, gRPC ends calls with CANCELLED;
     this client itself never cancels a call that it reads. If a full server refuses a new request, the request ends. A
-    resumed request was accepted before, so it waits for a place.
+    resumed request was accepted before, so it waits until a server has room.
     """
     if error.code() in UNANSWERED_WITHOUT_DETAILS:
         return _details(error) is None
@@ -168,7 +169,7 @@ def _is_full(error):
 
 
 class _Patience:
-    """How long a request has been unanswered, and has waited for a place, since its last message."""
+    """How long a request has been unanswered, and has waited for full servers, since its last message."""
 
     def __init__(self, max_unanswered_s, max_unanswered_at_first_s):
         self._max_unanswered_s = max_unanswered_s

@@ -365,7 +365,7 @@ class Story:
         count = 1 if n < 0.72 else 2 if n < 0.91 else 3 if n < 0.97 else 4
         if r.random() < 0.78:
             self.intro()
-        # In the plots neighbour and school the friend appears for the first time. So these
+        # In the plots `neighbour` and `school` the friend appears for the first time. So these
         # plots must come first, and the opening must not have presented the friend.
         late = [p for p in PLOTS if p not in (neighbour, school)]
         first = r.choice(late if self.friend_known else PLOTS)

@@ -86,7 +86,7 @@ TOKENS = 2048
 
 # Between these steps, three of four batches are short exercises in which names return in almost every
 # sentence. The exercises teach the model within minutes to look up a name in the context instead of guessing
-# it. The model then does so in the stories too.
+# it. The model then looks up names in stories too.
 COPYING = (750, 1000)
 
 
@@ -183,10 +183,10 @@ def init_copying(model):
     """Starts every attention head as a copier.
 
     The value and output projections begin as the two halves of one projection. So
-    a head adds the token that it attends to almost unchanged to the residual
-    stream, which makes that token more likely, because embeddings are tied. A head
-    only has to learn where to attend. Without this start a small model needs far
-    longer before it repeats the right names.
+    a head adds the embedding of the token that it attends to, almost unchanged, to
+    the residual stream. Embeddings are tied, so that token becomes more likely. A
+    head only has to learn where to attend. Without this start a small model needs
+    far longer before it repeats the right names.
     """
     d = CONFIG["head_dim"]
     group = CONFIG["num_attention_heads"] // CONFIG["num_key_value_heads"]

@@ -1,7 +1,7 @@
 // cp.async: copies from global to shared memory, asynchronous to the thread that starts them.
 //
-// A thread waits for its own copies. A barrier after the wait makes the copied bytes visible to
-// other threads. A thread must wait for all its copies before it returns.
+// A thread waits only for its own copies. A barrier after the wait makes the copied bytes visible
+// to other threads. A thread must wait for all its copies before it returns.
 //
 // Usage: call CopyAsync16 for each 16 bytes of a tile. CommitCopies makes these copies a group. Do
 // the same for the next tile. Then WaitCopies<1> waits until all groups except the latest have
@@ -42,7 +42,7 @@ QUIRE_DEVICE void CommitCopies() {
 #endif
 }
 
-// Waits until at most kMaxPending groups are in flight.
+// Waits until at most kMaxPending of the thread's groups are in flight.
 template <int kMaxPending>
 QUIRE_DEVICE void WaitCopies() {
 #ifdef __CUDACC__

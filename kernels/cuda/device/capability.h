@@ -11,13 +11,13 @@
 
 namespace quire::gpu {
 
-// Most shared memory of a CTA, in bytes, by compute capability. A kernel for all devices that needs
-// more than kLeastSharedBytes has a second version that needs at most kLeastSharedBytes.
+// Largest shared memory of a CTA, in bytes, by compute capability. A kernel that runs on
+// all devices has a version that needs at most kLeastSharedBytes.
 inline constexpr int32_t kLeastSharedBytes = 99 * 1024;    // 8.6, 8.9 and 12.x
 inline constexpr int32_t kMiddleSharedBytes = 163 * 1024;  // 8.0 and 8.7
 inline constexpr int32_t kMostSharedBytes = 227 * 1024;    // 9.0 and 10.x
 
-// Sets *capability, 90 for sm_90. Returns 0 or a cudaError_t.
+// Sets *capability, for example to 90 for sm_90. Returns 0 or a cudaError_t.
 inline int QueryComputeCapability(int32_t* capability) {
 #ifdef __CUDACC__
   int device = 0;
@@ -31,7 +31,7 @@ inline int QueryComputeCapability(int32_t* capability) {
     error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   }
   if (error != cudaSuccess) {
-    cudaGetLastError();  // clears the error, which a later launch would report again
+    cudaGetLastError();  // clears the error, else a later launch would report it
     return static_cast<int>(error);
   }
   *capability = major * 10 + minor;
@@ -41,7 +41,7 @@ inline int QueryComputeCapability(int32_t* capability) {
   return 0;
 }
 
-// Sets *bytes to the most shared memory of a CTA. Returns 0 or a cudaError_t.
+// Sets *bytes to the largest shared memory that a CTA can have. Returns 0 or a cudaError_t.
 inline int QuerySharedBytes(int32_t* bytes) {
 #ifdef __CUDACC__
   int device = 0;
@@ -51,7 +51,7 @@ inline int QuerySharedBytes(int32_t* bytes) {
     error = cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   }
   if (error != cudaSuccess) {
-    cudaGetLastError();  // clears the error, which a later launch would report again
+    cudaGetLastError();  // clears the error, else a later launch would report it
     return static_cast<int>(error);
   }
   *bytes = value;
@@ -61,9 +61,9 @@ inline int QuerySharedBytes(int32_t* bytes) {
   return 0;
 }
 
-// Calls body with the template argument kMostSharedBytes if the current device allows kSharedBytes,
-// else with kLeastSharedBytes. Returns body's result, or a cudaError_t. kSharedBytes: the
-// shared memory that the kernel needs if body gets kMostSharedBytes.
+// Calls body with the template argument kMostSharedBytes if a CTA of the current device can have
+// kSharedBytes, else with kLeastSharedBytes. Returns body's result, or a cudaError_t. kSharedBytes:
+// the shared memory that the kernel needs if body gets kMostSharedBytes.
 template <int kSharedBytes, typename Body>
 int DispatchSharedBytes(Body&& body) {
   if constexpr (kSharedBytes > kLeastSharedBytes) {

@@ -30,9 +30,9 @@ namespace portable {
 
 QUIRE_DEVICE float FloatFromF16(uint16_t bits) {
   constexpr uint32_t kExponent = 0x7C00;
-  // The shift moves the exponent to its place in fp32, still with f16's bias. The multiplication
-  // corrects the bias and normalizes subnormals. Infinity and NaN need the largest exponent
-  // instead.
+  // The shift moves the exponent to fp32's exponent bits, still with f16's bias. The multiplication
+  // corrects the bias and normalizes subnormals. Infinity and NaN are not multiplied: they get
+  // fp32's largest exponent.
   uint32_t magnitude = static_cast<uint32_t>(bits & 0x7FFF) << 13;
   magnitude = (bits & kExponent) == kExponent
                   ? magnitude | 0x7F800000
@@ -142,14 +142,14 @@ QUIRE_DEVICE uint32_t F8x2ToF16x2(uint16_t pair) {
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(pair));
   return result;
 #else
-  // The shift moves exponents to their place in f16, still with e4m3's bias. Multiplying by 256
+  // The shift moves exponents to f16's exponent bits, still with e4m3's bias. Multiplying by 256
   // corrects the bias, also for subnormals.
   const uint32_t spread = (pair & 0xFFu) | static_cast<uint32_t>(pair >> 8) << 16;
   const uint32_t magnitude = (spread & 0x007F007F) << 7;
   uint32_t result;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(magnitude), "r"(0x5C005C00));
-  // Only the magnitude of NaN, 0x7F, carries into bit 7 when 1 is added. A half of the register
-  // with that carry becomes a NaN of f16: all ones below the sign.
+  // Only the magnitude of NaN, 0x7F, carries into bit 7 when 1 is added. Each half of the register
+  // with that carry becomes a NaN of f16: all bits below the sign are set.
   const uint32_t nan = ((spread & 0x007F007F) + 0x00010001) & 0x00800080;
   return result | ((nan << 8) - (nan >> 7)) | ((spread & 0x00800080) << 8);
 #endif

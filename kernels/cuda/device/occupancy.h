@@ -35,7 +35,7 @@ int CountResidentCtas(void (*kernel)(Parameters...),
         &ctas_per_sm, function, num_threads, shared_bytes);
   }
   if (error != cudaSuccess) {
-    cudaGetLastError();  // clears the error, which a later launch would report again
+    cudaGetLastError();  // clears the error, else a later launch would report it
     return static_cast<int>(error);
   }
   *num_ctas = num_sms * ctas_per_sm;

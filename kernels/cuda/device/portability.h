@@ -5,9 +5,9 @@
 //   int error = QUIRE_LAUNCH(Scale, dim3(grid), dim3(128), shared_bytes, stream, x, factor);
 //   int error = QUIRE_LAUNCH((Sort<Bf16, 4>), ...);  // parentheses around commas
 //
-// All shared memory is dynamic: the launch sets its size, and QUIRE_SHARED_MEMORY(name) declares a
-// uint8_t* to it, 128-byte aligned. Warp operations use the mask kWholeWarp unless there is a
-// reason for another.
+// All shared memory is dynamic: the launch sets its size, and QUIRE_SHARED_MEMORY(name) declares
+// `name`, a uint8_t* to shared memory, 128-byte aligned. Kernels pass the mask kWholeWarp to warp
+// operations unless there is a reason for another mask.
 //
 // Thread safety: a launch is as safe as its stream; device functions are as in CUDA.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_
@@ -108,7 +108,7 @@ int LaunchKernel(void (*kernel)(Parameters...),
         function, grid, cta, pointers, shared_bytes, static_cast<cudaStream_t>(stream));
   }
   if (error != cudaSuccess) {
-    cudaGetLastError();  // clears the error, which a later launch would report again
+    cudaGetLastError();  // clears the error, else a later launch would report it
   }
   return static_cast<int>(error);
 }
@@ -180,8 +180,8 @@ T __shfl_sync(uint32_t mask,
       mask, value, (lane & ~in_segment) | (static_cast<uint32_t>(source) & in_segment), at);
 }
 
-// The three shuffles below return the lane's own value if the source is outside the lane's segment
-// of `width` lanes. __shfl_xor_sync is an exception: it also reads from earlier segments.
+// A segment is `width` lanes. If the source lane is outside the calling lane's segment, the three
+// shuffles below return the calling lane's value. But __shfl_xor_sync can read earlier segments.
 template <typename T>
 T __shfl_xor_sync(uint32_t mask,
                   T value,
@@ -190,7 +190,7 @@ T __shfl_xor_sync(uint32_t mask,
                   quire::gpu::SourceLine at = quire::gpu::SourceLine::Here()) {
   const uint32_t lane = quire::gpu::emulator::Lane();
   const uint32_t source = lane ^ static_cast<uint32_t>(lane_mask);
-  // As in hardware, a lane can read from its own segment and earlier ones, but not from later ones.
+  // As in hardware, a lane can read from its own and earlier segments, but not from later segments.
   const bool later = source > (lane | static_cast<uint32_t>(width - 1));
   return quire::gpu::emulator::ShuffleFrom(mask, value, later ? lane : source, at);
 }
@@ -296,8 +296,8 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b) {
 namespace quire::gpu {
 
 // Returns the number, but hides its value from the compiler. Else the compiler would move
-// computations with the number out of a loop, and their results would hold registers throughout the
-// loop.
+// computations with the number out of a loop, and their results would occupy registers during the
+// whole loop.
 QUIRE_DEVICE int32_t NotHoisted(int32_t number) {
 #ifdef __CUDACC__
   asm volatile("" : "+r"(number));

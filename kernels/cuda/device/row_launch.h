@@ -1,6 +1,6 @@
-// Launches kernels with one CTA per row. Each thread takes the same number of chunks of the row,
-// and the CTA has as few warps as possible. So the row's width alone decides the number of threads
-// and which elements each thread adds up.
+// Launches kernels with one CTA per row. A row is cut into chunks of 8 or 16 elements, and a thread
+// takes at most chunks_per_thread of them. The CTA has as few warps as possible. So the row's width
+// alone decides the number of threads and which elements each thread adds up.
 //
 // Thread safety: that of the stream.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ROW_LAUNCH_H_

@@ -1,5 +1,5 @@
-// ldmatrix, mma.m16n8k16 and prmt. All 32 lanes of a warp call a function together, from one source
-// line.
+// ldmatrix, mma.m16n8k16 and prmt. REQUIRES (except for prmt): all 32 lanes of a warp call the
+// function together, from one source line.
 //
 // Fragments, with g = lane / 4 and t = lane % 4 (PTX ISA, "Matrix fragments for mma.m16n8k16"):
 //   a[r]: row g + 8 (r & 1), columns 2 t + 8 (r >> 1) and the next
@@ -63,7 +63,7 @@ QUIRE_DEVICE void LoadMatrixX4Transposed(uint32_t (&r)[4],
 #endif
 }
 
-// d += a * b, with fp32 sums. d is 16 x 8, a 16 x 16 and b 16 x 8; a and b have elements T.
+// d += a * b, with fp32 sums. d is 16 x 8, a is 16 x 16, b is 16 x 8; elements of a and b are T.
 template <typename T>
 QUIRE_DEVICE void Mma16816(float (&d)[4],
                            const uint32_t (&a)[4],

@@ -1,7 +1,7 @@
 // Sums and maxima over a warp or a CTA, in an order that depends only on the CTA's size. Every
 // thread gets the same bits.
 //
-// All threads of the warp, or of the CTA, call a function together. A CTA is a whole number of
+// REQUIRES: all threads of the warp, or of the CTA, call a function together. A CTA has only whole
 // warps. Maxima ignore NaN.
 //
 // Thread safety: device functions.

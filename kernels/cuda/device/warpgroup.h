@@ -8,7 +8,7 @@
 //
 // Usage, in this order:
 //   - the operands: copy them, WaitCopies, FenceAsyncProxy, and a barrier with the copying threads
-//   - the products: FenceAccumulator, FenceWarpgroup, WarpgroupMma for each 16 of K, CommitProducts
+//   - the products: FenceAccumulator, FenceWarpgroup, a WarpgroupMma per 16 of K, CommitProducts
 //   - the results: WaitProducts<0>, FenceAccumulator. Now the accumulator holds the sums.
 //
 // Warp w of the four computes rows 16 w to 16 w + 15. Its fragments are those of mma.m16n8k16 for
@@ -32,15 +32,15 @@ inline constexpr int kWarpgroupRows = 64;
 
 // ---- Matrices in shared memory ------------------------------------------------------------------
 
-// Rows are 128 bytes, swizzled: 16-byte unit u of row r lies at unit u ^ (r % 8). The pattern
-// repeats every 8 rows, and must begin at a multiple of 1024 bytes.
+// Rows are 128 bytes, swizzled: 16-byte unit u of row r is stored as unit u ^ (r % 8) of that row.
+// The pattern repeats every 8 rows, and must begin at a multiple of 1024 bytes.
 inline constexpr int kSwizzleRowBytes = 128;
 inline constexpr int kSwizzleBytes = 1024;
 QUIRE_DEVICE int SwizzledOffset(int row, int unit) {
   return row * kSwizzleRowBytes + ((unit ^ (row & 7)) << 4);
 }
 
-// Returns the pointer's address in the shared memory window, as descriptors hold it.
+// Returns the pointer's address in PTX's shared state space, which descriptors hold.
 QUIRE_DEVICE uint32_t SharedAddress(const void* pointer) {
 #ifdef __CUDACC__
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -49,8 +49,8 @@ QUIRE_DEVICE uint32_t SharedAddress(const void* pointer) {
 #endif
 }
 
-// Returns the descriptor of a matrix of swizzled 128-byte rows. stride_bytes: from a group of 8
-// rows to the next. If K is contiguous, a row belongs to one index of M or N, and leading_bytes is
+// Returns the descriptor of a matrix of swizzled 128-byte rows. stride_bytes: distance from 8 rows
+// to the next 8. If K is contiguous, a row belongs to one index of M or N, and leading_bytes is
 // ignored. If M or N is contiguous, a row belongs to one index of K. leading_bytes is then the
 // distance from 64 elements of M or N to the next 64.
 QUIRE_DEVICE uint64_t MakeDescriptor(const void* start, int leading_bytes, int stride_bytes) {
@@ -91,7 +91,7 @@ QUIRE_DEVICE void FenceWarpgroup([[maybe_unused]] SourceLine at = SourceLine::He
 #endif
 }
 
-// Closes the group of the products started since the last call.
+// Closes the group of the products that the warpgroup started since its last CommitProducts.
 QUIRE_DEVICE void CommitProducts([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -100,7 +100,7 @@ QUIRE_DEVICE void CommitProducts([[maybe_unused]] SourceLine at = SourceLine::He
 #endif
 }
 
-// Waits until at most kMaxPending groups are in flight.
+// Waits until at most kMaxPending of the warpgroup's groups are in flight.
 template <int kMaxPending>
 QUIRE_DEVICE void WaitProducts([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
@@ -125,8 +125,8 @@ QUIRE_DEVICE void FenceAccumulator([[maybe_unused]] float (&d)[kTiles][4]) {
 #endif
 }
 
-// Does the same as FenceAccumulator for fragments of A, which products can read until the wait.
-// Must be called before the products start, and after the wait for them.
+// Does for fragments of A what FenceAccumulator does for d: products can read them until the wait.
+// Must be called before the products start, and after the wait for the products.
 template <int kFragments>
 QUIRE_DEVICE void FenceFragments([[maybe_unused]] uint32_t (&a)[kFragments][4]) {
 #ifdef __CUDACC__
@@ -140,8 +140,8 @@ QUIRE_DEVICE void FenceFragments([[maybe_unused]] uint32_t (&a)[kFragments][4]) 
 #endif
 }
 
-// Raises the number of registers of each thread of the warpgroup. A launch divides the CTA's
-// registers evenly, so TakeRegisters waits until other warpgroups have given up enough registers.
+// Raises the number of registers of each thread of the warpgroup to kRegisters. All threads start
+// with equally many, so TakeRegisters waits until other warpgroups have given up enough registers.
 template <int kRegisters>
 QUIRE_DEVICE void TakeRegisters() {
   static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 240);
@@ -149,7 +149,7 @@ QUIRE_DEVICE void TakeRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 #endif
 }
-// Lowers the number of registers of each thread of the warpgroup.
+// Lowers the number of registers of each thread of the warpgroup to kRegisters.
 template <int kRegisters>
 QUIRE_DEVICE void GiveUpRegisters() {
   static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 240);
@@ -180,9 +180,9 @@ QUIRE_DEVICE void GiveUpRegisters() {
   "%48, %49, %50, %51, %52, %53, %54, %55, "   \
   "%56, %57, %58, %59, %60, %61, %62, %63"
 
-// `operands` follow the accumulator: A, B, the predicate that says whether to accumulate, the signs
-// of A and B, and whether A and B are transposed. If A is in registers, the last operand is whether
-// B is transposed, and there is none for A.
+// operands: PTX's operands after the accumulator. They are A, B, the predicate p that says whether
+// to accumulate, the signs of A and B, and two flags, which say whether A and B are transposed. If
+// A is in registers, only the flag for B exists. accumulates: the register from which p is set.
 #define QUIRE_WGMMA(shape, type, names, operands, accumulates, ...)                      \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " accumulates                           \
                ", 0;\n"                                                                  \
@@ -193,7 +193,7 @@ QUIRE_DEVICE void GiveUpRegisters() {
 #endif  // __CUDACC__
 
 // d = a * b^T, or d += a * b^T if `accumulates`. d is 64 x kColumns, a is 64 x 16, and b is
-// kColumns x 16. The elements of a and b are T; K is contiguous in both.
+// kColumns x 16. The elements of a and b have type T; K is contiguous in both.
 template <typename T, int kColumns>
 QUIRE_DEVICE void WarpgroupMma([[maybe_unused]] float (&d)[kColumns / 8][4],
                                [[maybe_unused]] uint64_t a,
@@ -231,7 +231,7 @@ QUIRE_DEVICE void WarpgroupMma([[maybe_unused]] float (&d)[kColumns / 8][4],
 }
 
 // d += a * b. d is 64 x kColumns, a is 64 x 16 in registers, and b is 16 x kColumns. The elements
-// of a and b are T; N is contiguous in b.
+// of a and b have type T; N is contiguous in b.
 template <typename T, int kColumns>
 QUIRE_DEVICE void WarpgroupMmaOfRegisters([[maybe_unused]] float (&d)[kColumns / 8][4],
                                           [[maybe_unused]] const uint32_t (&a)[4],

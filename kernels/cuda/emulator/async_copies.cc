@@ -76,8 +76,8 @@ void Emulator::WaitCopies(uint32_t max_pending) {
 }
 
 // Tells TSan that the thread's landed copies happen before its arrivals by
-// ArriveSharedBarrierAfterCopies, which count only after the copies have landed.
-// ArriveSharedBarrierAfterCopies cannot tell TSan, because it runs before the copies have landed.
+// ArriveSharedBarrierAfterCopies, because such an arrival counts only after its copies have landed.
+// ArriveSharedBarrierAfterCopies cannot tell TSan: it runs before the copies have landed.
 void Emulator::ReleaseLandingArrivals(const Fiber& fiber) {
   for (uint32_t i = 0; i < num_shared_barriers_; ++i) {
     const SharedBarrier& barrier = shared_barriers_[i];

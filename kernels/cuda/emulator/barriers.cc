@@ -121,8 +121,8 @@ void Emulator::ArriveSharedBarrier(void* address, SourceLine at) {
   YieldToOtherWarps();
 }
 
-// The thread's copies land as late as possible: when a thread waits for the phase, or at the first
-// arrival in the next phase.
+// The thread's copies land as late as possible: when a thread waits for the end of the phase, or at
+// the first arrival in the next phase.
 void Emulator::ArriveSharedBarrierAfterCopies(void* address, SourceLine at) {
   SharedBarrier& barrier = SharedBarrierAt(address, at);
   if (UnderTsan()) {
@@ -145,7 +145,7 @@ bool Emulator::IsWaitedFor(const SharedBarrier& barrier) {
   });
 }
 
-// Ends the phase if `count` threads have arrived. Arrivals that wait for copies count, too: their
+// Ends the phase if `count` threads have arrived. An arrival that waits for copies counts, too: its
 // copies land now.
 void Emulator::TryEndPhase(SharedBarrier& barrier) {
   if (barrier.num_arrived + barrier.num_landing < barrier.count) {

@@ -9,7 +9,7 @@
 // Launches are enqueued on streams: see streams.h.
 //
 // Thread safety: each CPU thread has its own emulator. The fault handler and the streams are
-//                shared, so only one thread launches at a time.
+//                shared, so only one thread may launch at a time.
 // Sanitizers:    ASan and TSan are told of the fibers. Under TSan only barriers order the threads
 //                of a launch. The files that machine.h lists are compiled without sanitizers.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_EMULATOR_H_
@@ -74,7 +74,7 @@ namespace emulator {
 inline constexpr size_t kMaxSharedBytes = size_t{227} * 1024;
 inline constexpr uint32_t kMaxThreads = 1024;
 
-// Most shared memory of an emulated CTA: kMaxSharedBytes, or less if a test emulates a smaller
+// Returns the largest shared memory of a CTA: kMaxSharedBytes, or less if a test emulates a smaller
 // device.
 size_t SharedBytesLimit();
 void SetSharedBytesLimit(size_t bytes);
@@ -98,8 +98,8 @@ inline constexpr int kErrorCaptureWrongThread = 908;
 
 enum class FaultKind : uint8_t {
   kDeadlock,  // all threads wait for each other, or a stream waits for ranks that may never arrive
-  kDivergentBarrier,  // threads of one CTA wait at different __syncthreads
-  kDivergentWarp,     // lanes of one mask call different collectives
+  kDivergentBarrier,  // different __syncthreads, or a wrong number or size of a named barrier
+  kDivergentWarp,     // lanes of one mask, or warps of one warpgroup, call different operations
   kNotInMask,         // the calling lane, or the lane that it reads from, is not in the mask
   kLaneMissing,       // a lane of the mask has returned or does not exist
   kMisaligned,
@@ -114,12 +114,12 @@ enum class FaultKind : uint8_t {
   kMissingFence,       // wgmma reads registers or copied bytes for which no fence was called
   kOperandChanged,     // an operand of wgmma changed before the wait for the product
   kProductInFlight,    // a thread returned without waiting for its wgmma
-  // Faults of a kernel's copy from a place of windows (kernels/cuda/windows.h).
+  // Faults of a kernel's copy from a place, an address range for one mapped block (windows.h).
   kEmptyPlace,    // no block is mapped into the place
-  kChangedPlace,  // the block was mapped into the place after the kernel was enqueued
+  kChangedPlace,  // a block was mapped into the place after the kernel was enqueued
   // Faults of an operation on a stream. Fault::kernel is the operation's name.
-  kFreedMemory,      // memory of the operation was freed after it was enqueued or recorded
-  kChangedInFlight,  // the source or destination of a copy was written before the wait for it
+  kFreedMemory,      // memory was freed that an enqueued or recorded operation uses
+  kChangedInFlight,  // a copy's source or destination was written before the wait for the copy
 };
 
 struct Fault {
@@ -195,7 +195,7 @@ struct BarrierResult {
   int32_t count;
 };
 
-// Waits at the barrier of all threads of the CTA that have not returned.
+// Waits until all threads of the CTA have called or returned. The result combines the predicates.
 BarrierResult SyncCta(bool predicate, SourceLine at);
 
 // bar.sync and bar.arrive. When num_threads threads have called one of the two functions, waiting
@@ -258,7 +258,7 @@ void RunWgmmaFence(SourceLine at);
 void RunWgmmaCommit(SourceLine at);
 void RunWgmmaWait(uint32_t max_pending, SourceLine at);
 
-// Returns the address in the shared window (kSharedWindow), as matrix descriptors hold it.
+// Returns kSharedWindow + the offset in shared memory, the address that matrix descriptors hold.
 uint32_t SharedAddress(const void* pointer);
 
 // ---- Checks ----

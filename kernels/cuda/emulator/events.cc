@@ -11,15 +11,15 @@ namespace quire::gpu {
 namespace emulator {
 namespace {
 
-// Number of queries that QueryEvent answers with "not happened" before it runs the stream. So
-// callers must poll.
+// Number of queries that QueryEvent answers with "not happened" before it runs the stream. With 0,
+// tests would not find a caller that queries only once.
 constexpr int kNumPatientQueries = 2;
 
 struct EventState {
   int32_t device = 0;
-  // The point on a stream. Null if the event was never recorded; then it counts as happened.
+  // The point on a stream. Null if the event was never recorded: such an event counts as happened.
   std::shared_ptr<Mark> mark;
-  bool is_captured = false;  // whether the last RecordEvent became part of a recording
+  bool is_captured = false;  // whether the last RecordEvent was recorded in a graph
 };
 
 // Never destroyed, because static objects of a program can destroy events after main returns.
@@ -119,7 +119,7 @@ int WaitForEvent(Event event, Stream stream) {
     // The event was recorded on the same stream, whose order makes the wait unnecessary.
     return queue->RecordingError();
   }
-  // In CUDA this wait would add the stream to the recording of the event's stream.
+  // In CUDA this wait would add `stream` to the graph that the event was recorded in.
   if (state->is_captured) {
     emulator::RefuseWhileRecording();
     return emulator::kErrorCaptureUnsupported;

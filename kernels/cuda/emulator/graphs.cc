@@ -28,9 +28,9 @@ struct GraphState {
   }
 };
 
-// Never destroyed, because static objects of a program can destroy graphs after main returns.
-// Launches share the state of their graph, so that a graph can be destroyed before its launches are
-// done.
+// Never destroyed, because static objects of a program can destroy graphs after main returns. Each
+// enqueued launch shares ownership of its graph's state, so that a graph can be destroyed before
+// its launches are done.
 std::map<void*, std::shared_ptr<const GraphState>>& AllGraphs() {
   static auto& graphs = *new std::map<void*, std::shared_ptr<const GraphState>>();
   return graphs;

@@ -12,8 +12,8 @@ namespace quire::gpu {
 namespace emulator {
 namespace {
 
-// Returns false if the bytes are surely not memory of the device. Returns true for memory outside
-// of all allocations, because tests use plain arrays as device memory.
+// Returns false if the bytes are known not to be memory of the device. Returns true for memory
+// outside of all allocations, because tests use plain arrays as device memory.
 bool MayBeOn(int32_t device, const void* memory, size_t bytes) {
   const std::optional<Allocation> found = FindAllocation(memory);
   return !found.has_value() ||

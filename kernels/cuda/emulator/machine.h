@@ -50,8 +50,8 @@ inline constexpr uint32_t kMaxSharedBarriers = 64;
 inline constexpr uint8_t kPoison = 0xFF;  // NaN in every type
 inline constexpr size_t kCopyBytes = 16;
 
-// Address at which shared memory begins in the shared window. It is not a multiple of a swizzle
-// pattern's alignment, so that a kernel faults if it does not align a pattern.
+// The address that matrix descriptors hold for the first byte of shared memory. The address is not
+// aligned for swizzle patterns, so that a kernel faults if it does not align its patterns.
 inline constexpr uint32_t kSharedWindow = 0x480;
 
 // The stride of stacks is not a power of two, else the used ends of all stacks would share a few
@@ -59,8 +59,8 @@ inline constexpr uint32_t kSharedWindow = 0x480;
 inline constexpr size_t kStackBytes = 256 * 1024;
 inline constexpr size_t kStackStride = kStackBytes + 17 * 64;
 
-// Guard bytes before and after shared memory and at the end of each stack. If they have changed, a
-// kernel wrote out of bounds.
+// Bytes of value kGuard: kGuardBytes before and after shared memory, and 8 at the end of each
+// stack. If one has changed, a kernel wrote out of bounds.
 inline constexpr size_t kGuardBytes = 128;
 inline constexpr uint8_t kGuard = 0xA5;
 
@@ -95,8 +95,8 @@ enum class Wait : uint8_t { kNothing, kBarrier, kNamedBarrier, kSharedBarrier, k
 // The last cp.async that wrote to 16 bytes of shared memory.
 struct CopyMark {
   uint32_t thread;
-  // The copy's number among all copies that have landed in the CTA, from 1. 0 if no copy has landed
-  // at these 16 bytes.
+  // The copy's number among all copies that have landed in the CTA, counted from 1. 0 if no copy
+  // has landed at these 16 bytes.
   uint64_t landing;
 };
 
@@ -170,7 +170,7 @@ class Emulator {
   int Run(
       const char* kernel, dim3 grid, dim3 cta, size_t shared_bytes, ThreadBody body, void* context);
 
-  // Only a running CUDA thread calls the public functions below.
+  // The public functions below must be called by the running CUDA thread.
   Fiber& running() { return *running_; }
   uint8_t* shared_memory() { return shared_; }
   bool InSharedMemory(const void* pointer, size_t bytes) const;
@@ -252,7 +252,7 @@ class Emulator {
   SourceLine barrier_at_;
   Warp warps_[kMaxWarps];
   NamedBarrier named_barriers_[kNumNamedBarriers];
-  // An array, since TSan would see races if fibers allocated memory (see WarpProducts).
+  // An array, because TSan would report races if fibers allocated memory (see WarpProducts).
   SharedBarrier shared_barriers_[kMaxSharedBarriers];
   uint32_t num_shared_barriers_ = 0;
   uint64_t num_landings_ = 0;

@@ -137,8 +137,8 @@ bool References::AreReachableFrom(int32_t device) const {
 
 namespace {
 
-// Frees the allocation that begins at the pointer. Returns an error if the memory is pinned and
-// is_pinned is false, or the reverse. Does nothing for null.
+// Frees the allocation that begins at the pointer. Returns an error if the memory is not pinned but
+// is_pinned is true, or the reverse. Does nothing for null.
 int Release(void* pointer, bool is_pinned) {
   if (const int error = RefuseWhileRecording(); error != 0 || pointer == nullptr) {
     return error;

@@ -27,20 +27,20 @@ struct Allocation {
   int32_t device = kPinned;
   const std::byte* begin = nullptr;
   size_t bytes = 0;
-  size_t used_bytes = 0;   // bytes that count as used memory of the device
-  bool is_mapped = false;  // true if the caller of AddMappedMemory owns the memory
+  size_t used_bytes = 0;   // what NumUsedBytes counts for this allocation
+  bool is_mapped = false;  // true if added by AddMappedMemory, whose caller owns the memory
 };
 
 // Returns 0 or cudaErrorMemoryAllocation. Fills the memory with 0xFF.
 int AllocateMemory(int32_t device, void** pointer, size_t bytes);
 void FreeMemory(const Allocation& allocation);
 
-// Adds an allocation of addresses that the caller has mapped. used_bytes: bytes that count as used
-// memory of the device.
+// Adds an allocation of addresses that the caller has mapped. used_bytes: the bytes that
+// NumUsedBytes counts for the allocation.
 void AddMappedMemory(int32_t device, const void* begin, size_t bytes, size_t used_bytes);
 void RemoveMappedMemory(const void* begin);
 
-// Returns the allocation that contains the address.
+// Returns the allocation that contains the address, or nullopt if there is none.
 std::optional<Allocation> FindAllocation(const void* address);
 bool IsAllocated(const Allocation& allocation);
 int64_t NumUsedBytes(int32_t device);
@@ -48,7 +48,8 @@ int64_t NumUsedBytes(int32_t device);
 // The allocations that an operation reads or writes.
 class References {
  public:
-  // Adds each allocation that a word of the object points into. Words are at multiples of 8 bytes.
+  // Adds each allocation that a word of the object points into. A word is 8 bytes, at an
+  // offset in the object that is a multiple of 8.
   template <typename T>
   void AddPointersIn(const T& object) {
     T copy = object;

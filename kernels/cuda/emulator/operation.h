@@ -15,7 +15,7 @@ struct Operation {
   References references;
   std::function<int()> run;  // returns 0 or an error
   // Returns whether the ranks that the operation needs have arrived. Called while the operation is
-  // the first of its stream. Empty if the operation needs no rank.
+  // the first of its stream. Empty if the operation needs no other rank.
   std::function<bool()> is_ready = nullptr;
 };
 

@@ -1,6 +1,6 @@
-// Tracks into which places of emulated windows (kernels/cuda/windows.h) a block is mapped, and
-// since when. So the emulator detects a kernel that copies from a place without a block, or a block
-// that was mapped into its place while the kernel waited on its stream.
+// Tracks which places have a block, and since when. A place is a range of addresses into which a
+// block of the pool can be mapped (kernels/cuda/windows.h). So the emulator detects a kernel that
+// copies from a place without a block, or whose block was mapped after the kernel was enqueued.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_PLACES_H_
@@ -11,18 +11,18 @@
 
 namespace quire::gpu::emulator {
 
-// Returns how often places have been mapped or unmapped so far. A call that maps or unmaps several
-// adjacent places counts once.
+// Returns how often blocks have been mapped into places or unmapped so far. A call that maps or
+// unmaps blocks of several adjacent places counts once.
 uint64_t NumPlaceChanges();
 
 enum class Sight : uint8_t {
-  kElsewhere,  // the address is in no place, so in no window of virtual memory
+  kElsewhere,  // the address is in no place
   kShown,      // a block is mapped into the address's place
   kNothing,    // no block is mapped into the address's place
   kChanged,    // the block was mapped into the place after the operation was enqueued
 };
-// Returns what an operation finds at the address. num_changes: the value of NumPlaceChanges() when
-// the operation was enqueued.
+// Returns what an operation finds at `bytes` bytes from the address on. num_changes: the value of
+// NumPlaceChanges() when the operation was enqueued.
 Sight LookAt(const void* address, size_t bytes, uint64_t num_changes);
 
 // Returns the value that NumPlaceChanges() had when the calling thread's current operation was

@@ -136,8 +136,8 @@ void StreamQueue::RunAll() {
 int StreamQueue::TakeError() { return std::exchange(error_, 0); }
 
 void StreamQueue::RunFirst() {
-  // A mark is added before any wait for the mark, so streams never wait for each other in a circle.
-  // The shared_ptr keeps the mark alive, because the mark's task is removed when the mark happens.
+  // A mark (a point on a stream) is added before any wait for the mark, so no streams wait in a
+  // circle. The shared_ptr keeps the mark alive after its task is removed from its stream.
   if (const std::shared_ptr<Mark> awaited = tasks_.front().awaited; awaited != nullptr) {
     // RunUntil also removes this stream's wait: after each task it calls SettleAll, which drops
     // waits whose mark has happened.

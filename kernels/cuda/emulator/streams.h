@@ -5,7 +5,7 @@
 // default stream runs its operations at once.
 //
 // A copy between host and device begins as early as possible, when it becomes the first operation
-// of its stream, and ends as late as possible. In between the destination holds 0xFF bytes,
+// of its stream, and ends as late as possible. Between the two, the destination holds 0xFF bytes,
 // and a change of the source or a write to the destination is a fault.
 //
 // An operation that needs other ranks does not run before the ranks have arrived. Until then,
@@ -38,7 +38,7 @@ int32_t CurrentDevice();
 
 class StreamQueue;
 
-// A point on a stream.
+// A point on a stream. The mark happens when all operations before the point are done.
 struct Mark {
   StreamQueue* stream = nullptr;  // valid until the mark has happened
   bool has_happened = false;
@@ -67,7 +67,7 @@ class StreamQueue {
 
   // Adds the operation to the recording, if there is one, else to the stream.
   int Add(Operation operation);
-  // Returns cudaErrorStreamCaptureInvalidated if there is a recording that is invalid, else 0.
+  // Returns cudaErrorStreamCaptureInvalidated if `recording` exists and is invalid, else 0.
   int RecordingError() const;
   // For calls that are forbidden on a stream that is being recorded: if there is a recording,
   // invalidates it and returns an error, else returns 0.
@@ -91,9 +91,9 @@ class StreamQueue {
   struct Task {
     Operation operation;
     std::vector<HostCopy> copies;
-    std::vector<std::vector<std::byte>> sources;  // the copies' source bytes when the copies began
+    std::vector<std::vector<std::byte>> sources;  // what the copies' sources held when Begin ran
     bool has_begun = false;
-    std::shared_ptr<Mark> mark;      // if not null, happens when the stream reaches this task
+    std::shared_ptr<Mark> mark;      // if not null, it happens when this task is the first
     std::shared_ptr<Mark> awaited;   // if not null, the mark that the stream waits for in this task
     uint64_t num_place_changes = 0;  // NumPlaceChanges() when the task was enqueued
   };
@@ -101,11 +101,11 @@ class StreamQueue {
   void Push(Task task);
   void RunFirst();
   bool IsFirstReady() const;
-  // Removes marks and fulfilled waits from the front of the queue, then begins the first task's
-  // copies. Returns whether a mark happened.
+  // Removes from the front of the queue each mark, which so happens, and each task that awaits a
+  // mark that has happened. Then begins the first task's copies. Returns whether a mark happened.
   bool Settle();
-  // Settles all streams until no more mark happens, since one stream's mark may release another
-  // stream.
+  // Calls Settle on all streams until no more mark happens, because one stream's mark can end
+  // another stream's wait.
   static void SettleAll();
   static void Begin(Task* task);
   static int Land(const Task& task);

@@ -1,7 +1,7 @@
 // WarpOperation is a collective of the lanes of a mask: a shuffle, a vote or a matrix instruction.
 // The last lane that arrives does the work for all lanes.
 //
-// Thread safety: as the emulator; called by kernels, during a launch.
+// Thread safety: as the emulator. Only kernels may call, during a launch.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_WARP_OPERATION_H_
 #define QUIRE_KERNELS_CUDA_EMULATOR_WARP_OPERATION_H_
 
@@ -38,7 +38,7 @@ bool IsUnfenced(const uint8_t* shared);
 // Reports a read to TSan.
 void RecordRead(const void* pointer, size_t bytes);
 uint32_t RunningWarp(SourceLine at);
-// Runs another warp, chosen by the CTA's order, before the calling thread continues.
+// If other warps can run, one of them (by WarpOrder) runs before the calling thread continues.
 void YieldToOtherWarps();
 
 }  // namespace quire::gpu::emulator

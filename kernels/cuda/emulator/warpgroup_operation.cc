@@ -66,7 +66,7 @@ uint32_t UnitAddress(const Matrix& matrix, bool k_is_contiguous, uint32_t row, u
   return address ^ ((address >> 7 & (row_units - 1)) << 4);
 }
 
-// Fills elements[row][unit][8]. starts: true at the start of the product, false at the wait for it.
+// Fills elements[row][unit][8]. starts: true when the product starts, false at the wait for it.
 void ReadMatrix(const Matrix& matrix,
                 bool k_is_contiguous,
                 uint32_t num_rows,
@@ -111,10 +111,10 @@ void ToFloatArray(const uint16_t* from, uint32_t count, float* to) {
 }
 
 // rows[16][num_columns] = a[16][16] b[16][num_columns], or += if `accumulates`. As in mma, the
-// product is summed from 0 before it is added.
+// product is summed from 0 before it is added to rows.
 void MultiplyAdd(
     const float* a, const float* b, uint32_t num_columns, bool accumulates, float* rows) {
-  constexpr uint32_t kVectors = 8;  // groups of 4 columns at a time
+  constexpr uint32_t kVectors = 8;  // vectors of 4 columns that are summed together
   for (uint32_t first = 0; first < num_columns; first += 4 * kVectors) {
     const uint32_t count = std::min(kVectors, (num_columns - first) / 4);
     for (uint32_t row = 0; row < kRows; ++row) {

@@ -6,11 +6,12 @@
 // "wgmma.wait_group" and "Async Proxy". Layouts that the PTX ISA only draws are read as CUTLASS's
 // canonical layouts (cute/atom/mma_traits_sm90_gmma.hpp).
 //
-// Descriptor, 64 bits; addresses and offsets in units of 16 bytes:
+// Bits of a 64-bit descriptor; start, leading and stride offsets are in units of 16 bytes:
 //   0..13 start | 16..29 leading offset | 32..45 stride offset | 49..51 base offset | 62..63 mode
 // Mode 0: no swizzle; 1: a swizzle of 128 bytes; 2: of 64; 3: of 32. A row of the swizzle's pattern
 // has W 16-byte units: 1, 8, 4 or 2 in modes 0 to 3.
-// Offset of a 16-byte unit, which is 8 elements, before the swizzle:
+// Offset in bytes of a 16-byte unit (8 elements) from the start, before the swizzle. Here stride
+// and leading are the offsets in bytes:
 //   K contiguous (row r of M or N, unit u of K):
 //     with a swizzle:    r % 8 * 16 W + r / 8 * stride + u * 16
 //     without a swizzle: r % 8 * 16   + r / 8 * stride + u * leading
@@ -21,8 +22,8 @@
 // lowest of bits 7 to 9. The swizzle acts on the address, so a pattern must begin at a multiple of
 // 128 W; then the base offset is 0.
 //
-// Asynchronous work is as hostile as possible. An accumulator is NaN from the start of a product
-// until the wait for it. Operands (matrices in shared memory and fragments of A) are read at the
+// The emulator assumes the worst timing. An accumulator is NaN from the start of a product until
+// the wait for the product. Operands (matrices in shared memory and fragments of A) are read at the
 // start and again at the wait, and other warps run in between. A difference is a fault: a thread
 // wrote the operand before the wait, or the product started before its data had arrived. Further
 // faults:
@@ -50,17 +51,17 @@
 
 namespace quire::gpu::emulator {
 
-// A warp's share of the products in flight: 16 of the 64 rows. An object of all zero bytes is
-// empty. Several fibers use the object in turn, but TSan does not see that order. TSan would report
-// races if the fibers allocated and freed memory of the object, or called memcpy or memset on it.
-// So the object owns no heap memory, and its large parts are not copied or cleared at once.
+// A warp's part of the products in flight: 16 of the 64 rows. If all its bytes are 0, an object is
+// valid and empty. Fibers use an object in turn, but TSan does not see that order. TSan would
+// report races if fibers called malloc, free, memcpy or memset for an object's memory. So an object
+// owns no heap memory, and no code copies or clears its large members as a whole.
 class WarpProducts {
  public:
   void Reset();
   bool in_flight() const { return num_products_ > 0; }
   uint64_t num_started() const { return num_started_; }
   // Returns whether product `number`, counted from 0, is the same in both warps. Also returns true
-  // if a warp has not started it yet, or started it too long ago to remember.
+  // if a warp has not started that product, or has since started kMaxSignatures others.
   bool AgreesWith(const WarpProducts& other, uint64_t number) const;
 
   // lanes: the arguments of the 32 lanes.

@@ -1,5 +1,5 @@
-// The emulated windows of windows.h. The pool is one mapping of a whole memory file. A place maps
-// one block of the same file.
+// The emulated windows of windows.h. The pool is one mapping of a whole memory file. A place, a
+// range of addresses for one block, maps one block of the same file.
 #include "kernels/cuda/windows.h"
 
 #include <unistd.h>
@@ -29,7 +29,7 @@ struct WindowRange {
   WindowsShape shape;
   std::byte* pool = nullptr;
   std::byte* places = nullptr;
-  // Entry i is the number of the last change of place i, or 0 if place i has no block.
+  // Entry i: num_changes right after a block was mapped into place i, or 0 if place i has no block.
   std::vector<uint64_t> changed_at;
 
   size_t PoolBytes() const { return static_cast<size_t>(shape.num_blocks) * shape.block_bytes; }
@@ -48,7 +48,7 @@ AllWindows& All() {
 }
 
 std::atomic<uint64_t> num_changes{0};
-// If false, LookAt, which every copy calls, needs no lock.
+// False if no windows exist. Then LookAt, which CopyAsync16 calls, takes no lock.
 std::atomic<bool> are_there_windows{false};
 thread_local uint64_t changes_at_enqueue = 0;
 
@@ -69,7 +69,7 @@ void Release(const WindowRange& range) {
   }
 }
 
-// Creates the file and both mappings. Returns false on failure; then the caller calls Release.
+// Creates the file and both mappings. Returns false on failure; the caller must then call Release.
 bool Make(WindowRange* range) {
   constexpr int kPoison = 0xFF;
   range->file = memfd_create("emulated-windows", MFD_CLOEXEC);
@@ -194,7 +194,7 @@ int DestroyWindows(void* handle) {
   emulator::RemoveMappedMemory(range->places);
   emulator::AllWindows& all = emulator::All();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  // Called under the lock, since windows that another thread creates can get the same addresses.
+  // Must hold the lock: windows that another thread creates can get the same addresses.
   emulator::Release(*range);
   all.by_places.erase(range->places);
   emulator::are_there_windows = !all.by_places.empty();
