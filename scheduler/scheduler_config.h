@@ -34,7 +34,7 @@ struct SchedulerConfig {
   std::string http_host = "127.0.0.1";
   int32_t http_port = 8000;                 // 0: any free port
   std::optional<Address> admin;             // nullopt: no admin port; port 0: any free port
-  std::shared_ptr<TlsFiles> tls;            // for both gRPC ports; null: plain text
+  std::shared_ptr<TlsFiles> tls;            // for the gRPC and the admin port; null: plain text
   std::shared_ptr<TlsFiles> worker_tls;     // for the links to workers; null: plain text
   std::shared_ptr<ApiKeys> api_keys;        // for the gRPC port; null: any caller is admitted
   std::shared_ptr<ApiKeys> admin_api_keys;  // for the admin port; null: any caller is admitted

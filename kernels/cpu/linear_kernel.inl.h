@@ -21,8 +21,8 @@
 namespace quire {
 
 // An Operand policy defines how weights of one format are multiplied by activations. Weight and
-// Input are the types in memory. Step multiplies kGroup values of k and adds the products to the
-// accumulators; the last step of a segment may have fewer values (`count`). kPaddedInput tells
+// Input are the types in memory. Step multiplies kGroup weights and inputs along k and adds the
+// products to the accumulators; a segment's last step may have fewer (`count`). kPaddedInput tells
 // whether the input's segments are padded to the length of the weights' segments.
 template <typename S, typename W>
 struct WidenedOperand {

@@ -14,7 +14,7 @@ struct PhiloxWords {
   uint32_t word[4];
 };
 
-// The low word of the key is the first key word of the paper.
+// Returns four random words. Bits 0 to 31 of `key` are word 0 of the paper's key.
 constexpr PhiloxWords Philox4x32(uint64_t key, PhiloxWords counter) {
   constexpr int kRounds = 10;
   auto key_low = static_cast<uint32_t>(key);

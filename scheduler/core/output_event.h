@@ -27,7 +27,7 @@ enum class FinishReason : uint8_t {
   kUnreachable,     // the deadline could no longer be met; nothing was computed
   kNonFinite,       // logits for the same token were NaN or infinite, twice
   kNoCapacity,      // workers came back with a pool or context that is too small for the request
-  kWorkerCrash,     // the request crashed its workers kMaxCrashes times, the last three times alone
+  kWorkerCrash,     // the request crashed its workers kMaxCrashes times (crash_suspects.h)
 };
 
 struct TokenCommitted {

@@ -268,8 +268,8 @@ void StepPlanner::PlanLine(SequenceGroup& group) {
       budget_.OnIntroductionRefused(group);
       is_fork_refused = is_fork_refused || turn == Turn::kForked;
     } else if (!is_fork_refused || !epoch_.kv_cache.IsTailShared(sequence->table)) {
-      // If the introduction of a fork was refused, the fork has not copied its shared last block
-      // yet. Until then, no sequence that would write into that block gets a slice.
+      // A fork copies its shared last block in the step that first names it to the workers. If that
+      // was refused here, no sequence that would write into the block gets a slice.
       PlanSlice(group, *sequence);
     }
     is_any_cut_ = is_any_cut_ || sequence->gap() > sequence->num_scheduled_tokens();

@@ -70,11 +70,11 @@ class KvPoolSizing {
   // kResourceExhausted, reason MEMORY.
   absl::Status CheckBlocks(const StepLimits& limits, const KvCacheSpec& spec) const;
 
-  // Returns true if attention reads windows.
+  // Returns true if attention reads each sequence through a window: a range of virtual addresses,
+  // of which each place is as long as a block (kv_windows.h).
   bool has_windows() const { return budget_.backend == KvBackend::kVmm; }
-  // Returns how many places all windows of an epoch have together; 0 without windows. A place is an
-  // address range as long as a block (kv_windows.h). Errors: kResourceExhausted, reason MEMORY, if
-  // the number exceeds kMaxPlaces.
+  // Returns the number of places in all windows of an epoch; 0 without windows. Errors:
+  // kResourceExhausted, reason MEMORY, if the number exceeds kMaxPlaces.
   absl::StatusOr<int64_t> NumPlaces(const StepLimits& limits) const;
 
   // Returns the bytes that an epoch's KV pool and host pool take together, at most those of the

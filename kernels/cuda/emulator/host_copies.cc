@@ -1,4 +1,4 @@
-// The copies of runtime.h: between the host and the device, and on the device.
+// The emulator's memory copies (runtime.h): between the host and the device, and on the device.
 #include <cstring>
 #include <memory>
 #include <utility>
