@@ -100,7 +100,7 @@ class WorkerGroup {
   void Abandon(uint64_t group_epoch, Instant now);
 
   // Each of these functions takes an event of a link. If the rank has a newer link by now, the
-  // event is ignored; for an ignored answer, the actions include ReportStale.
+  // event is ignored. An ignored answer adds ReportStale to TakeActions.
   void OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instant now);
   void OnEpochBegun(LinkId link, const absl::Status& status, Instant now);
   void OnAnswer(LinkId link, StepResult result, Instant now);
