@@ -10,11 +10,13 @@ SCHEDULERS = "quire-schedulers"
 CUT = ("cut", "mend")
 
 
-def cut_for(scene, one, other, seconds):
+def cut_for(scene, one, other, seconds, is_cut=lambda: True):
+    """is_cut: returns whether the cut shows. It is asked at the end of the cut."""
     scene.disturb()
     scene.machine.cut(one, other)
     try:
         time.sleep(seconds)
+        check(is_cut(), f"nothing shows that the link between {one} and {other} was cut")
     finally:
         scene.machine.mend(one, other)
     scene.wait_ready()
@@ -38,20 +40,27 @@ def cut_scheduler_from_rank_60_s(scene):
     cut_scheduler_from_rank(scene, 60)
 
 
+def cut_ranks(scene, seconds):
+    """No client has tokens without the link."""
+    cut_for(scene, scene.install.rank(0).ip, scene.install.rank(1).ip, seconds,
+            lambda: not scene.load.has_flowed_since(scene.begin + 2))
+
+
 @step(multi_pod, needs=CUT, prepare=with_new_pods)
 def cut_ranks_10_s(scene):
-    cut_for(scene, scene.install.rank(0).ip, scene.install.rank(1).ip, 10)
+    cut_ranks(scene, 10)
 
 
 @step(multi_pod, needs=CUT, prepare=with_new_pods)
 def cut_ranks_60_s(scene):
-    cut_for(scene, scene.install.rank(0).ip, scene.install.rank(1).ip, 60)
+    cut_ranks(scene, 60)
 
 
 @step(multi_pod, needs=CUT, prepare=with_new_pods, longest_gap_s=10, service=SCHEDULERS)
 def cut_off_active_scheduler(scene):
-    """From ranks, clients and probes."""
-    cut_for(scene, scene.install.active().ip, EVERYBODY, 30)
+    """From ranks, clients and probes. The other scheduler takes over."""
+    pod = scene.install.active()
+    cut_for(scene, pod.ip, EVERYBODY, 30, lambda: scene.install.active().uid != pod.uid)
 
 
 @step(multi_pod, needs=CUT, prepare=with_new_pods, longest_gap_s=10, service=SCHEDULERS)
@@ -73,10 +82,27 @@ def cut_active_scheduler_from_ranks(scene):
     scene.wait_ready()
 
 
+def answers(scene, path):
+    """Returns whether the API server answers."""
+    try:
+        return scene.cluster.kubectl("get", f"--raw={path}", seconds=5) != ""
+    except ClusterError:
+        return False
+
+
+def check_undisturbed(scene):
+    """Checks that every client has had tokens of late, and that no stream was interrupted."""
+    check(scene.load.has_flowed_since(time.monotonic() - 10), "a client has had no tokens for 10 s")
+    num_resumed = scene.load.tally(scene.begin).num_resumed
+    check(num_resumed == 0, f"{num_resumed} streams were interrupted")
+
+
 def cut_node_from_control_plane(scene, seconds):
     """Its pods and their links stay."""
     node = scene.options.victim_node
-    cut_for(scene, scene.cluster.node_address(node), scene.options.control_plane, seconds)
+    cut_for(scene, scene.cluster.node_address(node), scene.options.control_plane, seconds,
+            lambda: not answers(scene, f"/api/v1/nodes/{node}/proxy/healthz"))
+    check_undisturbed(scene)
     scene.cluster.wait(lambda: scene.cluster.is_node_ready(node), 120, f"{node} is ready")
     scene.wait_ready()
 
@@ -96,14 +122,11 @@ def api_server_down_60_s(scene):
     """Nobody serves tokens through it."""
     scene.disturb()
     scene.machine.stop_api()
-    time.sleep(60)
-    scene.machine.start_api()
-
-    def answers():
-        try:
-            return scene.cluster.kubectl("get", "--raw=/readyz", seconds=5) != ""
-        except ClusterError:
-            return False
-
-    scene.cluster.wait(answers, 120, "the API server answers")
+    try:
+        time.sleep(60)
+        check(not answers(scene, "/readyz"), "the API server was not stopped")
+        check_undisturbed(scene)
+    finally:
+        scene.machine.start_api()
+    scene.cluster.wait(lambda: answers(scene, "/readyz"), 120, "the API server answers")
     scene.wait_ready()

@@ -3,6 +3,7 @@ import socket
 import ssl
 import time
 import urllib.request
+from concurrent import futures
 
 import placement
 from cluster import ClusterError
@@ -10,6 +11,7 @@ from overlays import container_of
 from step import anywhere, check, multi_pod, secured, step
 
 CERTIFICATE_SECONDS = 150  # a kubelet brings a changed Secret to a pod within 60 to 90 s
+WORKER_PORT = 50052
 STANDBY_METRIC = "quire_scheduler_standby"
 
 
@@ -70,14 +72,27 @@ def spread(scene):
         placement.place_servers(scene.install, [here, there])
 
 
+def drain(scene, node, *args):
+    """Checks that no server, or rank, is evicted while another one does not serve."""
+    component = "worker" if scene.install.variant.is_multi_pod else "server"
+    num = fewest = len(scene.install.pods(component))
+    with futures.ThreadPoolExecutor(1) as executor:
+        drained = executor.submit(scene.cluster.kubectl, "drain", node, "--ignore-daemonsets", "--delete-emptydir-data",
+                                  "--timeout=240s", *args, seconds=260)
+        while not drained.done():
+            fewest = min(fewest, sum(pod.is_serving for pod in scene.cluster.pods(component)))
+            time.sleep(0.5)
+    drained.result()
+    check(fewest >= num - 1, f"only {fewest} of {num} pods of the component {component} served during the drain")
+
+
 @step(anywhere, prepare=spread)
 def drain_node(scene):
     """`kubectl drain` evicts the pods of the victim node, as the disruption budgets allow."""
     node = scene.options.victim_node
     scene.disturb()
     try:
-        scene.cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data",
-                              "--timeout=240s", seconds=260)
+        drain(scene, node)
         scene.wait_ready()
         left = [pod.name for pod in scene.cluster.pods() if pod.node == node]
         check(not left, f"pods are still on the drained node: {left}")
@@ -87,12 +102,11 @@ def drain_node(scene):
 
 @step(anywhere, prepare=spread)
 def drain_every_node(scene):
-    """Drains one node after the other, so all pods move. No server is evicted while another one does not serve."""
+    """Drains one node after the other, so all pods move."""
     for node in scene.cluster.node_names():
         scene.disturb()
         try:
-            scene.cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data",
-                                  f"--pod-selector={SELECTOR}", "--timeout=240s", seconds=260)
+            drain(scene, node, f"--pod-selector={SELECTOR}")
             scene.wait_ready()
         finally:
             scene.cluster.kubectl("uncordon", node)
@@ -111,21 +125,22 @@ def certificate_hash(host, port):
 
 @step(secured)
 def renew_certificates(scene):
-    """New connections get the new certificates without a restart of any pod. Old connections go on."""
+    """New connections, to ranks too, get the new certificates without a restart of any pod. Old connections go on."""
     pods = scene.install.pods("server") + scene.install.pods("worker")
     starts = {pod.uid: pod.num_restarts for pod in pods}
     host, _, port = scene.install.server().target.rpartition(":")
-    old = certificate_hash(host, int(port))
+    ports = [(host, int(port))] + [(pod.ip, WORKER_PORT) for pod in scene.install.pods("worker")]
+    old = [certificate_hash(*each) for each in ports]
     scene.disturb()
     scene.install.renew_certificates()
 
     def is_served():
         try:
-            return certificate_hash(host, int(port)) != old
+            return all(certificate_hash(*each) != before for each, before in zip(ports, old))
         except OSError as error:
             raise ClusterError(str(error)) from error
 
-    seconds = scene.cluster.wait(is_served, CERTIFICATE_SECONDS, "a server uses the new certificate")
+    seconds = scene.cluster.wait(is_served, CERTIFICATE_SECONDS, "servers and ranks use their new certificates")
     scene.notes.append(f"new certificate after {seconds:.0f} s")
     time.sleep(30)  # within this time the kubelets bring the Secret to the other pods too
     scene.wait_ready()

@@ -6,6 +6,7 @@ from placement import with_new_pods
 from step import check, multi_pod, servers, step
 
 LONGEST_GAP_OF_A_PROCESS_S = 10
+LONGEST_GAP_OF_A_STOPPED_RANK_S = 20  # `quire supervise` kills a silent process after 10 s
 REPLACED_SECONDS = 120  # upper bound; slowest is a stopped process, which `quire supervise` kills after 10 s
 SCHEDULERS = "quire-schedulers"
 SHELL = ("node_shell",)
@@ -92,19 +93,19 @@ def kill_active_scheduler_ten_times(scene):
         signal_and_wait(scene, scene.install.active(), "quire_scheduler", "KILL")
 
 
-@step(multi_pod, needs=SHELL, prepare=with_new_pods)
+@step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S)
 def kill_each_rank(scene):
     for pod in scene.install.pods("worker"):
         signal_and_wait(scene, pod, "quire_worker", "KILL")
 
 
-@step(multi_pod, needs=SHELL, prepare=with_new_pods)
+@step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_STOPPED_RANK_S)
 def stop_each_rank(scene):
     for pod in scene.install.pods("worker"):
         signal_and_wait(scene, pod, "quire_worker", "STOP")
 
 
-@step(multi_pod, needs=SHELL, prepare=with_new_pods)
+@step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S)
 def kill_everything(scene):
     """Kills both schedulers and both ranks at once."""
     pods = scene.install.pods("server") + scene.install.pods("worker")
