@@ -143,8 +143,8 @@ class ProgramSupervisor {
       // SIGTERM may come before the program has installed its handler, and then kills the program.
       const bool is_early = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGTERM;
       exit_code_ = is_early ? EXIT_SUCCESS : code;
-    } else if (!was_useful_ && IsHopeless(wait_status)) {
-      exit_code_ = code;
+    } else if (!was_useful_ && (IsHopeless(wait_status) || code == EXIT_SUCCESS)) {
+      exit_code_ = code;  // EXIT_SUCCESS: --help or --version
     } else {
       child_.LogEnd(wait_status);
     }

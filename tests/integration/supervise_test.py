@@ -94,6 +94,12 @@ class SuperviseTest(unittest.TestCase):
             self.assertEqual(process.popen.wait(60), 0)
             self.assertFalse(is_alive(pid))
 
+    def test_help_and_version_end(self):
+        for flag in ("--help", "--version"):
+            done = subprocess.run([os.path.join(BIN, "quire"), "supervise", "quire_worker", flag], capture_output=True,
+                                  timeout=60, check=False)
+            self.assertEqual(done.returncode, 0)
+
     def test_its_log_has_the_format_of_the_program(self):
         worker = self.start("quire_worker", f"--listen={self.worker_address}", "--log-format=json")
         worker.wait_for("^quire_worker: ready ")

@@ -74,7 +74,7 @@ class WrongWorkerTest(unittest.TestCase):
             http = worker.wait_for(LISTENS).group(2)
             worker.wait_for("^quire_worker: ready ")
             server.scheduler.wait_for(f"refuse.*{name}", after=num_lines)
-            worker.wait_for(f"refuses this worker.*{name}")
+            worker.wait_for(f"no scheduler can use this worker.*{name}")
             self.assertRegex(eventually(lambda: get(http, "/readyz")[0] == 503 and get(http, "/readyz")[1]),
                              f"^refused: [A-Z_]+ {name}: ")
             self.assertEqual(get(http, "/livez")[0], 200)

@@ -15,7 +15,7 @@ void RefusalNotice::Note(std::string_view why, Instant now) {
     return;
   }
   logged_.push_back(why_);
-  LogWarning("the scheduler refuses this worker; it is not ready", {{"cause", why_}});
+  LogWarning("no scheduler can use this worker; it is not ready", {{"cause", why_}});
 }
 
 void RefusalNotice::Clear() {

@@ -8,6 +8,7 @@ from authority import secret
 from step import anywhere, check, multi_pod, secured, step
 
 SAYS_SECONDS = 150  # until a pod says what is wrong, after a rollout, a start and a restart back-off
+SAYS_ON_SECONDS = 8  # longer than a pod that has just started takes until it is ready
 COUNTERPARTS = {"cpu": "multi-pod", "multi-pod": "cpu", "gpu": "tensor-parallel", "tensor-parallel": "gpu"}
 SECOND_OVERLAY_SECONDS = 20  # time for which both overlays serve
 COPY = "cp /original/*.json /original/*.safetensors /models/ && chmod u+w /models/*"
@@ -53,6 +54,8 @@ def bad_rollout(scene, edit, expected, component=None, has_log=True):
     try:
         scene.cluster.wait(lambda: says(scene, expected, component, has_log), SAYS_SECONDS,
                            f"log and status of a pod say {expected!r}", pause=2)
+        time.sleep(SAYS_ON_SECONDS)
+        check(says(scene, expected, component, has_log), f"no pod says {expected!r} any more")
         if not scene.install.variant.is_multi_pod:
             num_serving = sum(pod.is_serving for pod in scene.cluster.pods("server"))
             check(num_serving >= NUM_SERVERS - 1, f"only {num_serving} servers still serve")
