@@ -88,9 +88,19 @@ def kill_standby(scene):
 
 @step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S, service=SCHEDULERS)
 def kill_active_scheduler_ten_times(scene):
-    """A kubelet would wait longer before each restart, so that both schedulers would be away from the eighth death on."""
+    """Each time as soon as a scheduler serves all clients again. Kubelets that restarted the schedulers would wait
+    longer each time, so that both would be away from the third death of each on."""
+    def is_served():
+        return (sum(pod.is_ready for pod in scene.install.pods("server")) == 1
+                and scene.load.has_flowed_since(scene.begin))
+
     for _ in range(10):
-        signal_and_wait(scene, scene.install.active(), "quire_scheduler", "KILL")
+        pod = scene.install.active()
+        pids = scene.machine.processes(pod, "quire_scheduler")
+        scene.disturb()
+        scene.machine.signal(pod, pids, "KILL")
+        scene.cluster.wait(is_served, REPLACED_SECONDS, "a scheduler serves all clients")
+    scene.wait_ready()
 
 
 @step(multi_pod, needs=SHELL, prepare=with_new_pods, longest_gap_s=LONGEST_GAP_OF_A_PROCESS_S)
