@@ -92,7 +92,7 @@ TEST_F(SuperviseCommandTest, AnExitCodeThatIsHopelessEndsItOnlyBeforeTheFirstRea
   }
   const int code =
       Run(kReady + std::string("echo x >> starts; [ $(wc -l < starts) = 2 ] && touch stop "
-                               "&& sleep 100; exit 5"));
+                               "&& exec sleep 100; exit 5"));
   EXPECT_EQ(code, EXIT_SUCCESS) << "the second start had not set a handler for SIGTERM";
 }
 
