@@ -22,7 +22,7 @@ class HandlePool {
 
   SequenceHandle Take();                 // REQUIRES: num_free() > 0
   void GiveBack(SequenceHandle handle);  // REQUIRES: in use
-  // As GiveBack, but for a handle that no worker knows: it is free at once. REQUIRES: in use
+  // Gives back a handle that no worker knows, which is free at once. REQUIRES: in use
   void GiveBackUnused(SequenceHandle handle);
 
   // Returns the handles that the plan must release, and makes them free. Call when the plan is

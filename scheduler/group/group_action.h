@@ -37,8 +37,8 @@ struct DialLink {
 struct CloseLink {
   LinkId link;
 };
-// The refusal of a process of this rank, which tells that process, and nobody else, why it is not
-// used. Empty: no process is refused.
+// Why this scheduler refuses a process of the rank. The next greeting tells it to that process; any
+// other process of the rank ignores it. Empty: no process is refused.
 struct RankRefusal {
   std::string uuid;
   std::string why;  // the reason and the message, for example "CONFIG_MISMATCH model_hash: ..."

@@ -1,5 +1,5 @@
-// `quire supervise` over shell scripts in place of the programs. What takes real programs is in
-// tests/integration/supervise_test.py.
+// `quire supervise` over shell scripts in place of the programs. supervise_test.py, in
+// tests/integration, runs the programs themselves.
 #include "deploy/cli/supervise_command.h"
 
 #include <fcntl.h>

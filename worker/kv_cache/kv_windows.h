@@ -62,8 +62,8 @@ class KvWindows {
   // block_ids of the sequence's previous Show, if there was one.
   bool Show(SequenceHandle handle, std::span<const BlockId> block_ids);
 
-  // Notes this block as the sequence's probable next one, to be mapped before it is needed. Does
-  // nothing if the mapping would exceed max_mapped().
+  // Notes this block as the sequence's probable next one, to be mapped before it is needed.
+  // Ignored if the mapping would exceed max_mapped().
   void Expect(SequenceHandle handle, BlockId block);
   // Starts mapping the blocks given to Expect, on a separate thread. Without this call the next
   // Show maps these blocks and waits.

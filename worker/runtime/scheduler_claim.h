@@ -29,7 +29,7 @@ class SchedulerClaim {
   // scheduler asked; STALE_GROUP if the same scheduler asked for a later epoch.
   absl::Status Check(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
 
-  // Notes that this scheduler is connected at `now`. Does nothing if it is not the holder.
+  // Notes that this scheduler is connected at `now`. Ignored for other schedulers than the holder.
   void Hear(uint64_t scheduler_incarnation, Instant now);
 
   // Incarnation of the holder; 0: no scheduler has asked yet.
