@@ -341,6 +341,8 @@ class StartTest(unittest.TestCase):
                     (2, "--max-queued-requests: must be in [1, ", model, "--max-queued-requests=0"),
                     (2, "--target-inter-token-ms: must be in [-1, 3600000] (got -2)", model,
                      "--target-inter-token-ms=-2"),
+                    (2, "--max-pinned-share: must be in [0, 0.9] (got 0.9000001)", model,
+                     "--max-pinned-share=0.9000001"),
                     (2, "--max-queued-tokens: must be in [1, ", model, "--max-queued-tokens=0"),
                     (2, "--pinned-prefixes-file: ", model, "--max-pinned-share=0",
                      f"--pinned-prefixes-file={broken}/pins"),
@@ -374,6 +376,22 @@ class StartTest(unittest.TestCase):
                     got, line = self.refusal(*arguments)
                     self.assertEqual(got, code, line)
                     self.assertIn(named, line)
+
+    def test_a_program_that_cannot_start_a_thread_is_not_started_again(self):
+        # A thread's stack is as large as the limit of the stack, here the whole address space.
+        limited = ["prlimit", f"--stack={1 << 47}:"]
+        model = f"--model={MODEL}"
+        with tempfile.TemporaryDirectory() as folder:
+            for program, *flags in [
+                    ("quire_scheduler", "--port=0", "--http-port=0"),
+                    ("quire_worker", "--device=cpu", f"--listen=unix:{folder}/worker.sock"),
+                    ("quire", "serve", "--port=0", "--http-port=0"),
+            ]:
+                with self.subTest(program):
+                    done = subprocess.run([*limited, os.path.join(BIN, program), *flags, model],
+                                          capture_output=True, text=True, timeout=60, check=False)
+                    self.assertEqual(done.returncode, 2, done.stderr)
+                    self.assertIn("cannot start a thread: a limit of processes ", done.stderr)
 
     def test_memory_is_looked_for_before_weights_are_loaded(self):
         with tempfile.TemporaryDirectory() as folder:
