@@ -11,6 +11,7 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/math.h"
+#include "common/base/shortest_decimal.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/flags/flag_check.h"
@@ -325,7 +326,8 @@ absl::Status SetLimits(SchedulerConfig* config) {
         config->loop.core.max_pinned_share <= kMaxPinnedShare)) {
     return FlagError(
         "max-pinned-share",
-        absl::StrCat("must be in [0, 0.9] (got ", config->loop.core.max_pinned_share, ")"));
+        absl::StrCat(
+            "must be in [0, 0.9] (got ", ShortestDecimal(config->loop.core.max_pinned_share), ")"));
   }
   constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
   QUIRE_RETURN_IF_ERROR(

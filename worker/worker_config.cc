@@ -12,6 +12,7 @@
 
 #include "common/base/error.h"
 #include "common/base/math.h"
+#include "common/base/shortest_decimal.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/flags/flag_check.h"
@@ -214,9 +215,10 @@ absl::StatusOr<GpuOptions> Gpu(WorkerDevice device) {
   gpu.gemm_cache_path = GemmCachePath();
   gpu.memory_utilization = absl::GetFlag(FLAGS_gpu_memory_utilization);
   if (!(gpu.memory_utilization > 0.0 && gpu.memory_utilization <= 1.0)) {
-    return FlagError(
-        "gpu-memory-utilization",
-        absl::StrCat("must be more than 0 and at most 1 (got ", gpu.memory_utilization, ")"));
+    return FlagError("gpu-memory-utilization",
+                     absl::StrCat("must be more than 0 and at most 1 (got ",
+                                  ShortestDecimal(gpu.memory_utilization),
+                                  ")"));
   }
   return gpu;
 }

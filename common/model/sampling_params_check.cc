@@ -1,7 +1,5 @@
 #include "common/model/sampling_params_check.h"
 
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
+#include "common/base/shortest_decimal.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 
@@ -24,14 +23,6 @@ struct Range {
   float high;
   bool low_open = false;  // true: a value equal to low is refused
 };
-
-// Returns the number as text with the fewest digits that identify it, so that 1.0000001 does not
-// become "1".
-std::string Shortest(float value) {
-  std::array<char, 32> digits = {};
-  const auto end = std::to_chars(digits.begin(), digits.end(), value).ptr;
-  return {digits.begin(), end};
-}
 
 absl::Status CheckRange(const Range& r) {
   bool inside = std::isfinite(r.value) && r.value <= r.high &&
@@ -48,7 +39,7 @@ absl::Status CheckRange(const Range& r) {
                                       ", ",
                                       r.high,
                                       "] (got ",
-                                      Shortest(r.value),
+                                      ShortestDecimal(r.value),
                                       ")"));
 }
 

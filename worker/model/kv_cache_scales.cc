@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "common/base/shortest_decimal.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/model/element_float.h"
@@ -46,8 +47,13 @@ absl::StatusOr<float> ReadScale(const WeightRef& weight) {
   const float scale = ElementToFloat(bytes.data(), *tensor.dtype);
   // Written with a negation, so that NaN is refused too.
   if (!(scale >= kLeastScale && scale <= kMostScale)) {
-    return error(
-        absl::StrCat("a scale must be in [", kLeastScale, ", ", kMostScale, "] (got ", scale, ")"));
+    return error(absl::StrCat("a scale must be in [",
+                              kLeastScale,
+                              ", ",
+                              kMostScale,
+                              "] (got ",
+                              ShortestDecimal(scale),
+                              ")"));
   }
   return scale;
 }

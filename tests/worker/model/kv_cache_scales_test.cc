@@ -135,6 +135,9 @@ INSTANTIATE_TEST_SUITE_P(
                  "a scale must be in [1e-09, 1e+09] (got nan)"},
         BadScale{
             "Infinite", {".kv_scale", INFINITY}, "a scale must be in [1e-09, 1e+09] (got inf)"},
+        BadScale{"SlightlyTooLarge",
+                 {".k_scale", 1'000'000'064.0F},
+                 "a scale must be in [1e-09, 1e+09] (got 1000000064)"},
         BadScale{"TooSmall", {".k_scale", 1e-10F}, "a scale must be in [1e-09, 1e+09] (got 1e-10)"},
         BadScale{"OfHeads",
                  {".k_scale", 1.0F, "F32", {1, 1}},
