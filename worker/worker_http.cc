@@ -38,7 +38,7 @@ class StateMetrics : public prometheus::Collectable {
 
   std::vector<prometheus::MetricFamily> Collect() const override {
     const v1::WatchReport report = progress_.Read().report;
-    std::vector<LabelledValue> phases;
+    std::vector<LabeledValue> phases;
     for (const auto& [phase, name] : kPhases) {
       phases.push_back({.labels = {{"phase", name}}, .value = report.phase() == phase ? 1.0 : 0.0});
     }

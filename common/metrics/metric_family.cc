@@ -23,7 +23,7 @@ prometheus::ClientMetric& Add(const MetricLabels& labels, prometheus::MetricFami
 }  // namespace
 
 prometheus::MetricFamily CounterFamily(const MetricInfo& info,
-                                       const std::vector<LabelledValue>& values) {
+                                       const std::vector<LabeledValue>& values) {
   prometheus::MetricFamily family = EmptyFamily(info, prometheus::MetricType::Counter);
   for (const auto& [labels, value] : values) {
     Add(labels, &family).counter.value = value;
@@ -32,7 +32,7 @@ prometheus::MetricFamily CounterFamily(const MetricInfo& info,
 }
 
 prometheus::MetricFamily GaugeFamily(const MetricInfo& info,
-                                     const std::vector<LabelledValue>& values) {
+                                     const std::vector<LabeledValue>& values) {
   prometheus::MetricFamily family = EmptyFamily(info, prometheus::MetricType::Gauge);
   for (const auto& [labels, value] : values) {
     Add(labels, &family).gauge.value = value;
@@ -41,9 +41,9 @@ prometheus::MetricFamily GaugeFamily(const MetricInfo& info,
 }
 
 prometheus::MetricFamily HistogramFamily(const MetricInfo& info,
-                                         std::vector<LabelledHistogram> histograms) {
+                                         std::vector<LabeledHistogram> histograms) {
   prometheus::MetricFamily family = EmptyFamily(info, prometheus::MetricType::Histogram);
-  for (LabelledHistogram& each : histograms) {
+  for (LabeledHistogram& each : histograms) {
     Add(each.labels, &family).histogram = std::move(each.histogram);
   }
   return family;

@@ -15,22 +15,22 @@
 
 namespace quire {
 
-struct LabelledValue {
+struct LabeledValue {
   MetricLabels labels;
   double value = 0;
 };
 
-struct LabelledHistogram {
+struct LabeledHistogram {
   MetricLabels labels;
   prometheus::ClientMetric::Histogram histogram;
 };
 
 prometheus::MetricFamily CounterFamily(const MetricInfo& info,
-                                       const std::vector<LabelledValue>& values);
+                                       const std::vector<LabeledValue>& values);
 prometheus::MetricFamily GaugeFamily(const MetricInfo& info,
-                                     const std::vector<LabelledValue>& values);
+                                     const std::vector<LabeledValue>& values);
 prometheus::MetricFamily HistogramFamily(const MetricInfo& info,
-                                         std::vector<LabelledHistogram> histograms);
+                                         std::vector<LabeledHistogram> histograms);
 
 // Return a family of one value without labels.
 prometheus::MetricFamily CounterFamily(const MetricInfo& info, double value);

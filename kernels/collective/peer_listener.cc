@@ -79,32 +79,32 @@ class PeerListener::Gathering {
         over_tcp_(over_tcp),
         group_(group),
         spins_(spins),
-        neighbours_(static_cast<size_t>(std::countr_zero(group.rendezvous.size()))) {}
+        neighbors_(static_cast<size_t>(std::countr_zero(group.rendezvous.size()))) {}
 
   absl::Status Prepare() {
-    for (size_t k = 0; k < neighbours_.size(); ++k) {
-      Neighbour& neighbour = neighbours_[k];
-      neighbour.rank = group_.rank ^ (1 << k);
-      if (neighbour.rank > group_.rank) {
-        auto addresses = ParseRendezvous(group_.rendezvous[static_cast<size_t>(neighbour.rank)]);
+    for (size_t k = 0; k < neighbors_.size(); ++k) {
+      Neighbor& neighbor = neighbors_[k];
+      neighbor.rank = group_.rank ^ (1 << k);
+      if (neighbor.rank > group_.rank) {
+        auto addresses = ParseRendezvous(group_.rendezvous[static_cast<size_t>(neighbor.rank)]);
         if (!addresses.ok()) {
-          return OfRank(neighbour.rank, addresses.status());
+          return OfRank(neighbor.rank, addresses.status());
         }
-        neighbour.addresses = *std::move(addresses);
+        neighbor.addresses = *std::move(addresses);
       }
     }
     return absl::OkStatus();
   }
 
   void Advance(Instant now) {
-    for (Neighbour& neighbour : neighbours_) {
-      if (neighbour.rank > group_.rank && !neighbour.is_there) {
-        Dial(neighbour, now);
+    for (Neighbor& neighbor : neighbors_) {
+      if (neighbor.rank > group_.rank && !neighbor.is_there) {
+        Dial(neighbor, now);
       }
     }
     AcceptStrangers();
     for (Stranger& stranger : strangers_) {
-      Recognise(stranger);
+      Recognize(stranger);
     }
     std::erase_if(strangers_, [](const Stranger& s) { return !s.way.socket.is_open(); });
   }
@@ -112,10 +112,10 @@ class PeerListener::Gathering {
   // Sleeps until a socket is ready, at most kTickMillis.
   void Wait() const {
     std::vector<pollfd> fds = {{.fd = listener_, .events = POLLIN, .revents = 0}};
-    for (const Neighbour& neighbour : neighbours_) {
-      if (!neighbour.is_there && neighbour.way.socket.is_open()) {
-        const int16_t wanted = neighbour.is_connected ? POLLIN : POLLOUT;
-        fds.push_back({.fd = neighbour.way.socket.fd(), .events = wanted, .revents = 0});
+    for (const Neighbor& neighbor : neighbors_) {
+      if (!neighbor.is_there && neighbor.way.socket.is_open()) {
+        const int16_t wanted = neighbor.is_connected ? POLLIN : POLLOUT;
+        fds.push_back({.fd = neighbor.way.socket.fd(), .events = wanted, .revents = 0});
       }
     }
     for (const Stranger& stranger : strangers_) {
@@ -126,9 +126,9 @@ class PeerListener::Gathering {
 
   // Returns the rank of the first neighbor that is not connected; -1: all are connected.
   int32_t missing_rank() const {
-    for (const Neighbour& neighbour : neighbours_) {
-      if (!neighbour.is_there) {
-        return neighbour.rank;
+    for (const Neighbor& neighbor : neighbors_) {
+      if (!neighbor.is_there) {
+        return neighbor.rank;
       }
     }
     return -1;
@@ -137,16 +137,15 @@ class PeerListener::Gathering {
   std::shared_ptr<Communicator> TakeCommunicator(
       std::shared_ptr<std::atomic<int32_t>> waits_for_rank) {
     std::vector<PeerLink> links;
-    for (Neighbour& neighbour : neighbours_) {
-      links.emplace_back(neighbour.way.socket.Release(),
-                         std::move(neighbour.channel),
-                         std::move(neighbour.way.tls));
+    for (Neighbor& neighbor : neighbors_) {
+      links.emplace_back(
+          neighbor.way.socket.Release(), std::move(neighbor.channel), std::move(neighbor.way.tls));
     }
     return std::make_shared<Communicator>(group_.rank, std::move(links), std::move(waits_for_rank));
   }
 
  private:
-  struct Neighbour {
+  struct Neighbor {
     int32_t rank = 0;
     std::vector<RankAddress> addresses;  // dialed in turn; empty if the neighbor dials this rank
     size_t num_dials = 0;
@@ -183,98 +182,97 @@ class PeerListener::Gathering {
            std::to_string(to);
   }
 
-  void Dial(Neighbour& neighbour, Instant now) const {
-    if ((neighbour.way.socket.is_open() || BeginDial(neighbour, now)) &&
-        (neighbour.is_connected || FinishDial(neighbour, now)) &&
-        (neighbour.has_said_hello || SayHello(neighbour))) {
-      HearWelcome(neighbour);
+  void Dial(Neighbor& neighbor, Instant now) const {
+    if ((neighbor.way.socket.is_open() || BeginDial(neighbor, now)) &&
+        (neighbor.is_connected || FinishDial(neighbor, now)) &&
+        (neighbor.has_said_hello || SayHello(neighbor))) {
+      HearWelcome(neighbor);
     }
   }
 
-  static bool BeginDial(Neighbour& neighbour, Instant now) {
-    if (now < neighbour.dial_at) {
+  static bool BeginDial(Neighbor& neighbor, Instant now) {
+    if (now < neighbor.dial_at) {
       return false;
     }
-    neighbour.dial_at = now + kRetryNanos;
-    neighbour.give_up_at = now + kDialNanos;
-    neighbour.is_connected = false;
-    neighbour.has_said_hello = false;
+    neighbor.dial_at = now + kRetryNanos;
+    neighbor.give_up_at = now + kDialNanos;
+    neighbor.is_connected = false;
+    neighbor.has_said_hello = false;
     const RankAddress& address =
-        neighbour.addresses[neighbour.num_dials++ % neighbour.addresses.size()];
-    neighbour.way.socket = address.NewSocket();
-    static_cast<void>(::connect(neighbour.way.socket.fd(), address.get(), address.length));
-    return neighbour.way.socket.is_open();
+        neighbor.addresses[neighbor.num_dials++ % neighbor.addresses.size()];
+    neighbor.way.socket = address.NewSocket();
+    static_cast<void>(::connect(neighbor.way.socket.fd(), address.get(), address.length));
+    return neighbor.way.socket.is_open();
   }
 
-  bool FinishDial(Neighbour& neighbour, Instant now) const {
-    pollfd ready = {.fd = neighbour.way.socket.fd(), .events = POLLOUT, .revents = 0};
+  bool FinishDial(Neighbor& neighbor, Instant now) const {
+    pollfd ready = {.fd = neighbor.way.socket.fd(), .events = POLLOUT, .revents = 0};
     if (::poll(&ready, 1, 0) == 0) {
-      if (now >= neighbour.give_up_at) {
-        neighbour.way.Close();
+      if (now >= neighbor.give_up_at) {
+        neighbor.way.Close();
       }
       return false;
     }
-    neighbour.is_connected = true;
-    if (!neighbour.addresses.front().is_unix()) {
-      neighbour.way.tls = TlsChannel::Dial(
-          neighbour.way.socket.fd(),
-          {.secret = group_.secret, .identities = {IdentityOf(group_.rank, neighbour.rank)}});
+    neighbor.is_connected = true;
+    if (!neighbor.addresses.front().is_unix()) {
+      neighbor.way.tls = TlsChannel::Dial(
+          neighbor.way.socket.fd(),
+          {.secret = group_.secret, .identities = {IdentityOf(group_.rank, neighbor.rank)}});
     }
     return true;
   }
 
-  bool SayHello(Neighbour& neighbour) const {
-    const std::optional<bool> is_known = neighbour.way.ShakeHands();
+  bool SayHello(Neighbor& neighbor) const {
+    const std::optional<bool> is_known = neighbor.way.ShakeHands();
     if (!is_known.has_value()) {
       return false;
     }
-    const Hello hello = HelloTo(group_.rank, neighbour.rank);
-    neighbour.has_said_hello =
-        *is_known &&
-        neighbour.way.SendAll(std::as_bytes(std::span(&hello, 1)), MemoryFor(neighbour));
-    if (!neighbour.has_said_hello) {
+    const Hello hello = HelloTo(group_.rank, neighbor.rank);
+    neighbor.has_said_hello =
+        *is_known && neighbor.way.SendAll(std::as_bytes(std::span(&hello, 1)), MemoryFor(neighbor));
+    if (!neighbor.has_said_hello) {
       // The peer is gone, not yet in this epoch, or not a rank. The next call of Dial tries again.
-      neighbour.way.Close();
+      neighbor.way.Close();
     }
-    return neighbour.has_said_hello;
+    return neighbor.has_said_hello;
   }
 
-  static void HearWelcome(Neighbour& neighbour) {
+  static void HearWelcome(Neighbor& neighbor) {
     char welcome = 0;
     size_t num_read = 0;
     FileDescriptor unwanted;
-    const auto read = neighbour.way.ReadRest(
-        std::as_writable_bytes(std::span(&welcome, 1)), &num_read, &unwanted);
+    const auto read =
+        neighbor.way.ReadRest(std::as_writable_bytes(std::span(&welcome, 1)), &num_read, &unwanted);
     if (!read.has_value()) {
       return;
     }
-    const bool is_shared = welcome == kWelcomeShared && neighbour.channel != nullptr;
-    neighbour.is_there = *read && (is_shared || welcome == kWelcome);
-    if (!neighbour.is_there) {
-      neighbour.way.Close();  // so that the next call of Dial dials again
+    const bool is_shared = welcome == kWelcomeShared && neighbor.channel != nullptr;
+    neighbor.is_there = *read && (is_shared || welcome == kWelcome);
+    if (!neighbor.is_there) {
+      neighbor.way.Close();  // so that the next call of Dial dials again
     }
     if (!is_shared) {
-      neighbour.channel.reset();
+      neighbor.channel.reset();
     }
   }
 
-  // Makes memory to share with a neighbor on this host, and maps it as neighbour.channel. The
+  // Makes memory to share with a neighbor on this host, and maps it as neighbor.channel. The
   // returned file is not open if the two ranks cannot share memory.
-  FileDescriptor MemoryFor(Neighbour& neighbour) const {
-    neighbour.channel.reset();
+  FileDescriptor MemoryFor(Neighbor& neighbor) const {
+    neighbor.channel.reset();
     FileDescriptor memory;
-    if (neighbour.addresses.front().is_unix()) {
+    if (neighbor.addresses.front().is_unix()) {
       memory = SharedChannel::CreateMemory();
-      neighbour.channel = SharedChannel::Map(memory, SharedChannel::Side::kCreator, spins_);
+      neighbor.channel = SharedChannel::Map(memory, SharedChannel::Side::kCreator, spins_);
     }
-    if (neighbour.channel == nullptr) {
+    if (neighbor.channel == nullptr) {
       memory.Close();
     }
     return memory;
   }
 
   // Accepts at most kMaxStrangers connections a call. Otherwise a crowd of connections could
-  // replace every stranger, new ones too, before Recognise reads from it.
+  // replace every stranger, new ones too, before Recognize reads from it.
   void AcceptStrangers() {
     for (size_t i = 0; i < kMaxStrangers; ++i) {
       RankConnection way = {.socket = FileDescriptor(::accept4(
@@ -307,9 +305,9 @@ class PeerListener::Gathering {
 
   std::vector<std::string> LowerIdentities() const {
     std::vector<std::string> identities;
-    for (const Neighbour& neighbour : neighbours_) {
-      if (neighbour.rank < group_.rank) {
-        identities.push_back(IdentityOf(neighbour.rank, group_.rank));
+    for (const Neighbor& neighbor : neighbors_) {
+      if (neighbor.rank < group_.rank) {
+        identities.push_back(IdentityOf(neighbor.rank, group_.rank));
       }
     }
     return identities;
@@ -317,7 +315,7 @@ class PeerListener::Gathering {
 
   // If the stranger's hello is that of a neighbor, makes its connection the neighbor's. Closes the
   // connection if the hello is wrong. Does nothing while the hello is incomplete.
-  void Recognise(Stranger& stranger) {
+  void Recognize(Stranger& stranger) {
     std::optional<bool> read = stranger.way.ShakeHands();
     if (read.value_or(false)) {
       read = stranger.way.ReadRest(std::as_writable_bytes(std::span(&stranger.hello, 1)),
@@ -327,10 +325,10 @@ class PeerListener::Gathering {
     if (!read.has_value()) {
       return;
     }
-    for (Neighbour& neighbour : neighbours_) {
-      const bool is_neighbour = *read && neighbour.rank < group_.rank &&
-                                stranger.hello.IsSameAs(HelloTo(neighbour.rank, group_.rank));
-      if (is_neighbour && Welcome(stranger, neighbour)) {
+    for (Neighbor& neighbor : neighbors_) {
+      const bool is_neighbor = *read && neighbor.rank < group_.rank &&
+                               stranger.hello.IsSameAs(HelloTo(neighbor.rank, group_.rank));
+      if (is_neighbor && Welcome(stranger, neighbor)) {
         return;
       }
     }
@@ -339,7 +337,7 @@ class PeerListener::Gathering {
 
   // Makes the stranger's connection the neighbor's. Replaces the neighbor's earlier connection if
   // the neighbor has dialed again. Returns false if the answer to the hello cannot be sent.
-  bool Welcome(Stranger& stranger, Neighbour& neighbour) const {
+  bool Welcome(Stranger& stranger, Neighbor& neighbor) const {
     std::unique_ptr<SharedChannel> channel;
     if (stranger.memory.is_open()) {
       channel = SharedChannel::Map(stranger.memory, SharedChannel::Side::kOther, spins_);
@@ -348,9 +346,9 @@ class PeerListener::Gathering {
     if (!stranger.way.SendAll(std::as_bytes(std::span(&word, 1)))) {
       return false;
     }
-    neighbour.way = std::move(stranger.way);
-    neighbour.channel = std::move(channel);
-    neighbour.is_there = true;
+    neighbor.way = std::move(stranger.way);
+    neighbor.channel = std::move(channel);
+    neighbor.is_there = true;
     return true;
   }
 
@@ -358,7 +356,7 @@ class PeerListener::Gathering {
   const bool over_tcp_;
   const GroupMembership& group_;
   const bool spins_;
-  std::vector<Neighbour> neighbours_;
+  std::vector<Neighbor> neighbors_;
   std::vector<Stranger> strangers_;
 };
 

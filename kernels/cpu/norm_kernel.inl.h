@@ -68,26 +68,26 @@ struct NormKernel {
            static_cast<float>(width);
   }
 
-  static float MeanSquare(const float* x, int64_t width, float centre) {
-    const Vec mean = S::Broadcast(centre);
+  static float MeanSquare(const float* x, int64_t width, float center) {
+    const Vec mean = S::Broadcast(center);
     const float sum = SumRow(x, width, [&](Vec total, Vec v, int lanes) {
-      Vec centred = S::Sub(v, mean);
+      Vec centered = S::Sub(v, mean);
       if (lanes < S::kLanes) {
-        centred = S::Select((1U << lanes) - 1U, centred, S::Zero());
+        centered = S::Select((1U << lanes) - 1U, centered, S::Zero());
       }
-      return S::Fma(centred, centred, total);
+      return S::Fma(centered, centered, total);
     });
     return sum / static_cast<float>(width);
   }
 
   static void NormRow(const NormParams& params, const float* x, float* out) {
     const int64_t width = params.width;
-    const bool centred = params.kind == NormKind::kLayerNorm;
-    const float centre = centred ? Mean(x, width) : 0.0F;
-    const float variance = MeanSquare(x, width, centre);
+    const bool centered = params.kind == NormKind::kLayerNorm;
+    const float center = centered ? Mean(x, width) : 0.0F;
+    const float variance = MeanSquare(x, width, center);
     const float scale =
         static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(variance + params.eps)));
-    const Vec mean = S::Broadcast(centre);
+    const Vec mean = S::Broadcast(center);
     const Vec factor = S::Broadcast(scale);
     for (int64_t d = 0; d < width; d += S::kLanes) {
       const int lanes = width - d < S::kLanes ? static_cast<int>(width - d) : S::kLanes;

@@ -76,10 +76,10 @@ class RowSampler {
     }
     const float* raw = logits_;
     const bool wants_logprob = row_.params->num_logprobs >= 0;
-    double log_normaliser = 0.0;
+    double log_normalizer = 0.0;
     if (wants_logprob) {
-      log_normaliser = LogNormaliser();
-      WriteTopLogprobs(std::min<int64_t>(top, n_), log_normaliser);
+      log_normalizer = LogNormalizer();
+      WriteTopLogprobs(std::min<int64_t>(top, n_), log_normalizer);
     }
     if (row_.is_adjusted()) {
       raw = wants_logprob ? std::copy_n(logits_, n_, raw_copy_) - n_ : logits_;
@@ -92,7 +92,7 @@ class RowSampler {
     const TokenId token = row_.params->is_greedy() ? ArgMax() : Draw();
     params_.token_ids[index_] = token;
     if (wants_logprob) {
-      params_.logprobs[index_] = static_cast<float>(raw[token] - log_normaliser);
+      params_.logprobs[index_] = static_cast<float>(raw[token] - log_normalizer);
     }
   }
 
@@ -111,7 +111,7 @@ class RowSampler {
   }
 
   // Returns log(sum(exp(logits))).
-  double LogNormaliser() {
+  double LogNormalizer() {
     scan_.exp_weights(logits_, n_, max_, 1.0F, 0.0F, nullptr, block_scratch_);
     return max_ + std::log(SumOfBlocks(block_scratch_));
   }
@@ -136,7 +136,7 @@ class RowSampler {
     return block_scratch_[k - 1];
   }
 
-  void WriteTopLogprobs(int64_t k, double log_normaliser) {
+  void WriteTopLogprobs(int64_t k, double log_normalizer) {
     if (k == 0) {
       return;
     }
@@ -147,7 +147,7 @@ class RowSampler {
         });
     for (int64_t i = 0; i < k; ++i) {
       const TokenId token = memory_.ids[i];
-      const double logprob = logits_[token] - log_normaliser;
+      const double logprob = logits_[token] - log_normalizer;
       top_logprobs()[i] = {.token_id = token, .logprob = static_cast<float>(logprob)};
     }
   }

@@ -76,7 +76,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxSampleThreads, 1)
   // ---- The raw row, as the model computed it ----
   Scan scan = {};
   Summary summary = {};
-  Normalizer normaliser = {};
+  Normalizer normalizer = {};
   if (has_logprobs) {
     const int32_t num_top =
         params.num_logprobs < row.vocab_size ? params.num_logprobs : row.vocab_size;
@@ -87,9 +87,9 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxSampleThreads, 1)
       WriteInvalid(args, index, params.num_logprobs);
       return;
     }
-    normaliser = {summary.max_logit, LogSum(scan, summary.max_logit, workspace)};
+    normalizer = {summary.max_logit, LogSum(scan, summary.max_logit, workspace)};
     if (num_top > 0) {
-      WriteTopLogprobs(args, row, num_top, scan.best_rank, normaliser, workspace);
+      WriteTopLogprobs(args, row, num_top, scan.best_rank, normalizer, workspace);
     }
   }
 
@@ -115,7 +115,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxSampleThreads, 1)
     args.token_ids[index] = token_id;
     args.finite[index] = true;
     if (has_logprobs) {
-      args.logprobs[index] = normaliser.LogprobOf(raw_logit);
+      args.logprobs[index] = normalizer.LogprobOf(raw_logit);
     }
   }
 }

@@ -38,7 +38,7 @@ QUIRE_DEVICE void WriteTopLogprobs(const SampleParams& args,
                                    const LogitRow& row,
                                    int32_t count,
                                    uint64_t best_rank,
-                                   const Normalizer& normaliser,
+                                   const Normalizer& normalizer,
                                    SampleWorkspace* workspace) {
   const Distribution unused = {};
   const float bound = BoundOfLikeliest(count, best_rank, workspace);
@@ -64,7 +64,7 @@ QUIRE_DEVICE void WriteTopLogprobs(const SampleParams& args,
   for (auto i = static_cast<int32_t>(threadIdx.x); i < count;
        i += static_cast<int32_t>(blockDim.x)) {
     const uint64_t rank = workspace->candidates[i];
-    args.top_logprobs[first + i] = {TokenOf(rank), normaliser.LogprobOf(LogitOf(rank))};
+    args.top_logprobs[first + i] = {TokenOf(rank), normalizer.LogprobOf(LogitOf(rank))};
   }
   __syncthreads();
 }

@@ -10,7 +10,7 @@ namespace {
 
 // Computes out = (x - mean) / sqrt(variance + eps) * weight + bias, where the variance is the
 // average of (x - mean)^2.
-void NormaliseRow(const NormParams& p, const float* x, double mean, float* out) {
+void NormalizeRow(const NormParams& p, const float* x, double mean, float* out) {
   double sum_of_squares = 0.0;
   for (int64_t d = 0; d < p.width; ++d) {
     sum_of_squares += (x[d] - mean) * (x[d] - mean);
@@ -34,10 +34,10 @@ void Norm(const NormParams& p) {
       }
       sum += row[d];
     }
-    bool centred = p.kind == NormKind::kLayerNorm;
-    double mean = centred ? sum / static_cast<double>(p.width) : 0.0;
+    bool centered = p.kind == NormKind::kLayerNorm;
+    double mean = centered ? sum / static_cast<double>(p.width) : 0.0;
     float* out = static_cast<float*>(p.out) + t * p.width;
-    NormaliseRow(p, row, mean, out);
+    NormalizeRow(p, row, mean, out);
     if (p.out_f32 != nullptr) {
       std::copy_n(out, p.width, p.out_f32 + t * p.width);
     }

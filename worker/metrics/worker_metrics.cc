@@ -79,7 +79,7 @@ void WorkerMetrics::SetHoldings(const WorkerHoldings& holdings) {
 
 prometheus::MetricFamily WorkerMetrics::Parts() const {
   static_assert(kPartNames.size() == kNumParts);
-  std::vector<LabelledHistogram> histograms;
+  std::vector<LabeledHistogram> histograms;
   for (size_t part = 0; part < kNumParts; ++part) {
     histograms.push_back(
         {.labels = {{"part", kPartNames[part]}}, .histogram = parts_[part].Read()});
