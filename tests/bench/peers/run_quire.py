@@ -58,7 +58,7 @@ class Quire:
         return float(re.search(r"([\d.]+) tok/s", text).group(1))
 
     def _fastest_isa(self):
-        """Of those that this machine has."""
+        """Returns the fastest instruction set of this machine; kernel_bench lists no other."""
         names = run(self._bench / "kernel_bench", "--benchmark_list_tests").split("\n")
         found = {name.split("/")[1] for name in names if name.startswith("Linear/") and "/bfloat16/" in name}
         return next(isa for isa in ISAS if isa in found)
