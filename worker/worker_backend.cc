@@ -1,6 +1,7 @@
 #include "worker/worker_backend.h"
 
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 
@@ -94,7 +95,10 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
   if (gpu.ok() || config.gpu.quantization != GpuQuantization::kNone) {
     return gpu;
   }
-  LogInfo("computing on the CPU", {{"why", std::string(gpu.status().message())}});
+  std::string_view why = ToStd(gpu.status().message());
+  constexpr std::string_view kFlag = "--device: ";  // the user has not given the flag
+  why.remove_prefix(why.starts_with(kFlag) ? kFlag.size() : 0);
+  LogInfo("computing on the CPU", {{"why", std::string(why)}});
   return CreateCpu(config);
 }
 
