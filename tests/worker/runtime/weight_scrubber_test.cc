@@ -60,8 +60,8 @@ TEST(WeightScrubberTest, NoMemoryIsNoWork) {
   const WeightScrubber scrubber({}, [] { FAIL() << "nothing can change"; });
 }
 
-// That it finds a change is shown on a worker: tests/integration/flipped_weight_test.py. Here the
-// bit would have to flip in a race with the thread that reads it.
+// tests/integration/tensor_parallel_test.py shows that a worker finds a change. Here the bit would
+// have to flip in a race with the thread that reads it.
 TEST(WeightScrubberTest, StopsWhileItReads) {
   const TwoParts parts;
   const WeightScrubber scrubber(parts.spans(), [] { FAIL() << "nothing has changed"; });
