@@ -1,9 +1,11 @@
-// How long an AllReduce of two ranks takes that are two processes of one host: through a Unix
-// socket, through shared memory, waiting ranks asleep or spinning, over TCP on loopback encrypted
-// and in the clear, and, where it is installed, by gloo over TCP. The ways take turns; p50 and p90
-// of rank 0 over all rounds, what part the p50 is of gloo's better one and of TCP in the clear, and
-// the processor time of rank 0 for a call, which other work on the machine changes less. With `pin`
-// the processes stay on cores 0 and 1.
+// Measures an AllReduce of two ranks that are two processes of one host. The transports: a Unix
+// socket; shared memory, with waiting ranks asleep or spinning; TCP on loopback, encrypted and in
+// the clear; and gloo over TCP, where it is installed.
+//
+// The transports take turns. For each it prints rank 0's p50 and p90 over all rounds and its
+// processor time a call. It also prints the ratio of the p50 to gloo's better one and to TCP in the
+// clear. Other work on the machine changes the processor time less than the elapsed time. With
+// `pin` the processes stay on cores 0 and 1.
 //
 //   collective_bench [rounds [pin]]
 #include <sched.h>
@@ -50,7 +52,8 @@ struct Way {
   int64_t cpu_nanos = 0;  // of all of them
 };
 
-// What both processes need of a way that is ours, made before there are two of them.
+// Sockets and memory of one transport of Quire, made before the fork so that both processes have
+// them.
 struct OwnParts {
   Transport transport;
   LinkParts parts;

@@ -25,8 +25,8 @@
 
 namespace quire {
 
-// REQUIRES: head_dim is a multiple of 8; the arrays can be read up to the next multiple of 16
-// tokens, where what they hold takes part in nothing.
+// REQUIRES: head_dim is a multiple of 8. The arrays can be read up to the next multiple of 16
+// tokens; the values there do not change the output.
 struct ContiguousAttentionParams {
   int32_t num_seqs = 0;
   int32_t num_heads = 0;
@@ -45,11 +45,12 @@ struct ContiguousAttentionParams {
 
 using ContiguousAttention = void (*)(const ContiguousAttentionParams& params, ThreadTeam& team);
 
-// With the bits of this path (KernelTable::isa), which the machine has to have. Null: the path, or
-// a cache of this type, has no such kernel.
+// Returns the kernel that gives the bits of this path (KernelTable::isa). Returns nullptr if the
+// path has no such kernel for the type. REQUIRES: the machine has the path's instructions.
 ContiguousAttention FindContiguousAttention(std::string_view isa, DType dtype);
 
-// From fp32, as paths with AVX-512 compute; from bf16, as avx512bf16 and as amx do.
+// ContiguousAttentionF32 computes from fp32, as paths with AVX-512 do. The other two compute from
+// bf16, as avx512bf16 and as amx do.
 void ContiguousAttentionF32(const ContiguousAttentionParams& params, ThreadTeam& team);
 void ContiguousAttentionPairs(const ContiguousAttentionParams& params, ThreadTeam& team);
 void ContiguousAttentionTileOrder(const ContiguousAttentionParams& params, ThreadTeam& team);

@@ -54,8 +54,8 @@ struct Tokens {
   }
 };
 
-// Brings what will be wanted to the second-level cache, a line a call, in the order in which it
-// lies: so many bytes of each token.
+// NextLine prefetches one cache line to the second-level cache. The lines come in address order:
+// bytes_of_token bytes of each token, and tokens are token_bytes apart.
 struct Fetch {
   const char* token;
   int64_t bytes_of_token;
@@ -81,7 +81,7 @@ struct Task {
   int32_t end_chunk;
 };
 
-// Of each (sequence, chunk, query head), until they are merged.
+// Softmax state and values of each (sequence, chunk, query head), until the chunks are merged.
 struct Partials {
   SoftmaxStats* stats;
   float* values;  // head_dim each
@@ -215,7 +215,7 @@ class TaskAttention {
     });
   }
 
-  // The part of a KV head of what all heads of the task have from a token on.
+  // The KV head's share of the keys or values of `count` tokens, for all heads of the task.
   Fetch FetchShare(const Tokens& tokens, int64_t token, int32_t count, int32_t kv_head) const {
     const int64_t share = int64_t{count} / task_.num_kv_heads;
     return {tokens.At(token + (kv_head - task_.first_kv_head) * share, task_.first_kv_head),
@@ -223,7 +223,8 @@ class TaskAttention {
             tokens.token_bytes};
   }
 
-  // Some groups of kLanes keys at a time, for all heads: turned keys stay in the first-level cache.
+  // Scores up to kMaxGroups groups of kLanes keys at a time for all heads, so that the turned keys
+  // stay in the first-level cache.
   void ScoreChunk(int64_t token, int32_t num_groups) {
     const typename P::ProductScope scope;
     constexpr auto kGroups = static_cast<int32_t>(kMaxGroups);
@@ -239,8 +240,8 @@ class TaskAttention {
     }
   }
 
-  // With each piece of keys comes as much of the values, and of the next group's keys to the
-  // first-level cache.
+  // Turns the groups' keys. Each piece also prefetches a share of the values, and of the next
+  // group's keys into the first-level cache.
   void TurnGroups(int64_t token, int32_t kv_head, int32_t group, int32_t group_end) {
     constexpr int64_t kPiecesOfLine = kCacheLine / kPieceBytes;
     constexpr int64_t kLinesOfPiece = kLanes / kPiecesOfLine;
@@ -286,8 +287,9 @@ class TaskAttention {
     }
   }
 
-  // out[r][dim] for the dims of kVecs vectors, as ValueTile (paged_attention_tile.inl.h) of one
-  // segment, but that it fetches values to the first-level cache: they are strides apart.
+  // Computes out[r][dim] for the dims of kVecs vectors, as ValueTile (paged_attention_tile.inl.h)
+  // of one segment. Unlike ValueTile it prefetches values to the first-level cache, because values
+  // of neighbouring tokens are a stride apart.
   template <int kRows, int kVecs, bool kPartial>
   void WeighDims(Values* values, const Term* const (&weights)[kRows], int32_t dim, float* out) {
     constexpr int64_t kAhead = 16;  // tokens
@@ -357,7 +359,8 @@ int32_t ChunksOf(int32_t seq_len) {
   return (seq_len + kAttentionChunkTokens - 1) / kAttentionChunkTokens;
 }
 
-// KV heads that lie side by side are read together, as many of them as parts of a group of keys.
+// Neighbouring KV heads are read together. A task has at most kLanes heads, because each head
+// prefetches its share of a group of kLanes keys.
 int32_t HeadsOfTask(const ContiguousAttentionParams& p) {
   int32_t heads = 1;
   while (p.head_stride < p.token_stride && heads < kLanes && p.num_kv_heads % (2 * heads) == 0) {

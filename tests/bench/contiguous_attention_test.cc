@@ -71,7 +71,8 @@ uint32_t StoredNumber(DType dtype, Random& random) {
   return dtype == DType::kF32 ? bits : bits >> 16;
 }
 
-// Some paths take denormals for zero: a dim of all values is denormal, or nobody would see it.
+// Some paths take denormals for zero. One dim is denormal in all values, because beside larger
+// numbers a denormal would not show.
 constexpr int32_t kDenormalDim = 3;
 uint32_t DenormalNumber(Random& random) { return static_cast<uint32_t>(random.Between(1, 127)); }
 

@@ -64,7 +64,8 @@ void AddRequests(Engine& engine, int32_t batch, int32_t prompt_tokens, int32_t o
   }
 }
 
-// What the first sequences produce while the last ones are still being prefilled.
+// Spare output tokens, so that the first sequences do not end while the last ones are still being
+// prefilled.
 int32_t SpareTokens(int32_t batch, int32_t context) {
   return 2 + batch + 2 * batch * context / absl::GetFlag(FLAGS_max_num_batched_tokens);
 }

@@ -1,9 +1,9 @@
 // KvCaches holds the same tokens in every layout that the bench compares, and computes a decode
-// step of attention from each. One more sequence, the guest, has windows and no tokens: on it
-// windows are mapped and forked while the clock runs.
+// step of attention from each. One more sequence, the guest, has windows and no tokens: its windows
+// are mapped and forked while the clock runs.
 //
-// Blocks lie all over the pool. All layouts give the same bits but kPlainHeads, which reads the
-// memory of kPlain in another order: other numbers, the same work.
+// Blocks are scattered over the pool. All layouts give the same bits except kPlainHeads. It reads
+// the memory of kPlain in another order: other numbers, the same work.
 //
 // Thread safety: one caller at a time.
 // Cost:          memory: the cache four times, 64 KiB a token in fp32 and half as much in bf16.
@@ -36,7 +36,7 @@ enum class KvLayout {
 };
 inline constexpr int kNumKvLayouts = 6;
 
-// Of 'small', a Llama of 254 M parameters.
+// The shape of 'small', a Llama of 254 M parameters.
 struct KvCachesShape {
   int32_t batch = 1;
   int32_t context = 0;
@@ -54,7 +54,8 @@ struct KvCachesShape {
 
 class KvCaches {
  public:
-  // The backend gives memory. REQUIRES: a contiguous kernel for the table and the type; the memory.
+  // REQUIRES: the backend has a contiguous kernel for the table and the type, and memory for the
+  // caches.
   KvCaches(const KvCachesShape& shape,
            KernelBackend& backend,
            const KernelTable& table,
@@ -62,29 +63,29 @@ class KvCaches {
   KvCaches(const KvCaches&) = delete;
   KvCaches& operator=(const KvCaches&) = delete;
 
-  // False for layer-major windows beyond Linux's limit of mappings.
+  // Returns false for kLayerWindows if its mappings are beyond Linux's limit.
   bool has(KvLayout layout) const {
     return layout != KvLayout::kLayerWindows || layer_windows_ != nullptr;
   }
-  // Of the sequences, without the guest, while their windows are full.
+  // Mappings of the sequences, without the guest, while their windows are full.
   int64_t num_mappings(KvLayout layout) const;
 
-  // Attention of one token of each sequence, through all layers.
+  // Computes attention of one token of each sequence, through all layers.
   void Step(KvLayout layout);
-  // Of the last layer of the last step.
+  // The output of the last layer of the last step.
   const std::vector<float>& out() const { return out_; }
 
-  // What a step hands to the kernel, built as a worker builds it (worker/runtime/batch_builder.cc):
-  // the block tables, the windows' first places, or pointers for each layer.
+  // Builds the kernel's tables as a worker does (worker/runtime/batch_builder.cc): the block
+  // tables, the windows' first places, or pointers for each layer.
   void BuildTables(KvLayout layout);
 
-  // The guest's block `index` becomes this one. REQUIRES: a layout with blocks.
+  // Makes `block` the guest's block `index`. REQUIRES: a layout with blocks.
   void MapGuest(KvLayout layout, int32_t index, BlockId block) {
     MapGuest(layout, index, block, 1);
   }
-  // The same for a run of blocks, as neighbours are mapped.
+  // Maps a run of `count` neighbouring blocks.
   void MapGuest(KvLayout layout, int32_t index, BlockId block, int32_t count);
-  // The block's contents to the spare block.
+  // Copies the block's contents to the spare block.
   void CopyToSpare(KvLayout layout, BlockId block);
   BlockId BlockOf(int32_t seq, int32_t index) const {
     return block_ids_[static_cast<size_t>(seq)][static_cast<size_t>(index)];
@@ -92,19 +93,19 @@ class KvCaches {
   BlockId spare_block() const { return num_blocks_ - 1; }
 
   const KvCachesShape& shape() const { return shape_; }
-  // Of a block in the pools: whole pages.
+  // Bytes of a block in the pools, a multiple of the page size.
   int64_t block_bytes() const { return layout_.block_bytes(); }
 
  private:
   void ChooseBlocks();
   void WriteTokens();
   void WriteToken(int32_t seq, int32_t position);
-  // The pools' key or value of a head.
+  // Writes the key or value of one head into the pools.
   void WriteHead(int64_t element, int64_t dim_stride, const std::byte* numbers);
   void MapWindows();
   void StepPaged(KvLayout layout);
   void StepContiguous(KvLayout layout);
-  // Elements of kPlain before the keys, or values, of a sequence.
+  // Elements of kPlain that lie before the keys, or values, of a sequence.
   int64_t PlainOffset(int32_t layer, LayerWindows::Kind kind, int32_t seq) const;
   const std::byte* ContiguousArray(KvLayout layout,
                                    int32_t layer,

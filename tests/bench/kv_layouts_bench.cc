@@ -1,24 +1,25 @@
-// kv_layouts_bench puts ways to keep a KV cache side by side, for decode attention of 'small'.
+// kv_layouts_bench compares layouts of a KV cache, for decode attention of 'small'.
 //
 //   kv_layouts_bench [--contexts 128,512] [--block_sizes 16,64] [--rounds 15] [--threads 2]
 //   [--fp32]
 //
 // It prints one Markdown table: a column for each context, in a cell a figure for each block size.
 //   kernel        attention of a decode step through all layers. In a round each layout takes its
-//                 turn, in another order each time: what stands in the table is the median of the
-//                 ratios within rounds, for the first layout of milliseconds.
-//   mapping       what a decode step maps on average, 1 / block size of a block a sequence, in
+//                 turn, in another order each time. The table has the median of the ratios within
+//                 rounds, and for the first layout the median in milliseconds.
+//   mapping       mappings of an average decode step, 1 / block size of a block a sequence, in
 //                 places that showed other blocks
-//   tables        building what the kernel gets beside the cache: block tables, places, pointers
-//   wasted        of a sequence's last block one half on average, and what rounds blocks up to
-//   pages;
-//                 of an array for each sequence what it is long beyond the context
+//   tables        building the kernel's other inputs: block tables, places, pointers
+//   wasted        with blocks: half of a sequence's last block on average, and the rounding of
+//                 blocks to pages; with an array for each sequence: its length beyond the context
 //   prefix hit    a sequence gets half its context, in blocks that others have: calls that map
-//                 them, or entries of its table; blocks that lie all over the pool, and neighbours
+//                 them, or entries of its table; blocks all over the pool, and neighbours
 //   fork          a beam gets all blocks of another and a copy of the last one, half written
-//   mappings      that Linux counts for the batch. Where it does not allow them, and those of one
-//                 more sequence, to which the bench maps, the layout is refused before any is made.
-// Then Figure 18a of the PagedAttention paper: the latency of both kernels at short contexts.
+//   mappings      mappings that Linux counts for the batch. A layout is refused before any is made
+//                 if Linux allows fewer than these and those of one more sequence, to which the
+//                 bench maps.
+// Then it prints Figure 18a of the PagedAttention paper: the latency of both kernels at short
+// contexts.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

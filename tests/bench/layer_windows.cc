@@ -14,7 +14,7 @@ int64_t NumMappings(const LayerWindowsShape& shape) {
   return shape.num_seqs * shape.pages_per_block() * (shape.blocks_per_seq + 1);
 }
 
-// As windows of whole blocks leave it (kernels/api/host_windows.cc).
+// Windows of whole blocks leave the same reserve (kernels/api/host_windows.cc).
 int64_t MaxWindowMappings() {
   constexpr int64_t kReservedMappings = 4096;
   return MaxMappings() - kReservedMappings;

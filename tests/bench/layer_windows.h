@@ -39,11 +39,11 @@ struct LayerWindowsShape {
   int64_t page_bytes() const { return block_size_tokens * token_bytes; }
 };
 
-// What Linux counts when every place shows a page and no two neighbours are one run: a mapping for
-// each place, and one for what a range has beyond them.
+// The most mappings that Linux can count: one for each place, and one more for the rest of each
+// range. That many exist if every place shows a page and no two neighbours merge.
 int64_t NumMappings(const LayerWindowsShape& shape);
 
-// How many there may be, with room for the rest of a process.
+// The limit of mappings, less a reserve for the rest of the process.
 int64_t MaxWindowMappings();
 
 class LayerWindows {
@@ -54,11 +54,11 @@ class LayerWindows {
   // mapped, where all places together are more than Linux allows; reason MEMORY.
   static absl::StatusOr<std::unique_ptr<LayerWindows>> Create(const LayerWindowsShape& shape);
 
-  // Where a page is written.
+  // Address at which a page is written.
   std::byte* Page(BlockId block, int32_t layer, Kind kind) const {
     return Bytes(memory_->pool(), PageOf(block, layer, kind));
   }
-  // Where it is read: token 0 of a sequence.
+  // Address at which the tokens of a sequence are read, from token 0 on.
   const std::byte* Window(int64_t seq, int32_t layer, Kind kind) const {
     return Bytes(memory_->windows(), PlaceOf(seq, layer, kind));
   }

@@ -47,7 +47,7 @@ class LayerWindowsTest : public testing::Test {
     return static_cast<char>('a' + 4 * block + 2 * layer + (kind == Kind::kValues ? 1 : 0));
   }
 
-  // What the first tokens of a sequence read as, a letter each.
+  // Reads the first `count` tokens of a sequence, one letter each.
   std::string Tokens(int64_t seq, int32_t layer, Kind kind, int64_t count) const {
     const auto* bytes = reinterpret_cast<const char*>(windows_->Window(seq, layer, kind));
     std::string letters;

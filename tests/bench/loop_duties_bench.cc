@@ -201,7 +201,7 @@ class World : public SchedulerMetrics {
     AddRequest add{.request = std::move(request), .output = std::move(output), .stream = stream_};
     QUIRE_CHECK(inbox_.Add(std::move(add)).ok());
   }
-  // Each begins with a token of its own, from first_token on.
+  // Each request begins with another token, from first_token on.
   void AddMany(int32_t count, Request request, TokenId first_token = 2000) {
     for (int32_t i = 0; i < count; ++i) {
       request.prompt_token_ids.front() = first_token + i;

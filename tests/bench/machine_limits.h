@@ -1,5 +1,5 @@
-// What the machine can do at most, measured: fp32 multiply-adds and reading from memory. Kernels
-// are judged by the fraction of it that they reach.
+// Measures the machine's peak rates: fp32 multiply-adds and reads from memory. Kernels are judged
+// by the fraction of the peak that they reach.
 //
 // Thread safety: one caller at a time. The Cached functions measure once a process and thread
 // count.

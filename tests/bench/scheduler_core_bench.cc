@@ -1,9 +1,10 @@
-// What the scheduler core costs a step: PlanStep, ApplyStepResult and TakeEvents in a steady
-// decode, with a pool of 100,000 blocks, stats, which the loop asks for once a turn, and block_map,
-// which it asks for at most four times a second while somebody looks on. Medians and 99th
-// percentiles of single steps in microseconds; the core is meant to stay under 150 at 1,024 running
-// sequences, the map under 2,000. With a file, the steps are recorded in it, and what that costs
-// shows beside.
+// Times the scheduler core in a steady decode with a pool of 100,000 blocks. Timed are PlanStep,
+// ApplyStepResult and TakeEvents of each step; stats, which the loop calls once a turn; and
+// block_map, which it calls at most four times a second while somebody watches.
+//
+// Prints medians and 99th percentiles of single steps in microseconds. The core is meant to stay
+// under 150 at 1,024 running sequences, block_map under 2,000. If a step log is named, each point
+// runs a second time with its steps recorded, to show the cost of recording.
 //
 //   scheduler_core_bench [steps] [step log]
 #include <algorithm>
@@ -34,7 +35,7 @@ Request RequestWithId(uint64_t id, int32_t num_steps) {
   return request;
 }
 
-// The answer of an infinitely fast worker. It is not part of what is measured.
+// The answer of an infinitely fast worker; making it is not part of the measured time.
 StepResult Answer(const StepPlan& plan) {
   StepResult result{.header = plan.header, .plan_digest = plan.digest};
   for (const SequenceSlice& slice : plan.slices) {

@@ -359,7 +359,8 @@ class Workers {
   std::vector<Address> addresses_;
 };
 
-// gRPC does not live through a fork: whoever forks has not used it.
+// Runs body in a child process. gRPC does not survive a fork, so the parent, which forks again,
+// must never use gRPC.
 void RunInChild(const std::function<void()>& body) {
   const pid_t pid = fork();
   QUIRE_CHECK(pid >= 0);

@@ -1,9 +1,8 @@
-// step_metrics_bench: what metrics cost the threads that do steps.
+// step_metrics_bench: the cost of metrics to the threads that do steps.
 //
-// a worker's executor:  in a pair, a step of decoding with an observer and without one, and the
-//                       observer alone. The model is one that does nothing, so that what is left is
-//                       the executor's own work.
-// the scheduler's loop: all that it tells its observer in a step of decoding.
+// a worker's executor:  in a pair, a decode step with an observer and without one, and the observer
+//                      alone. The model does nothing, so the rest is the executor's own work.
+// the scheduler's loop: all its calls of its observer in a decode step.
 #include <memory>
 #include <vector>
 

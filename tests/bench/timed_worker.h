@@ -1,7 +1,7 @@
-// A timed worker is a rank whose model takes as long as it is told, asleep: what is left of a step
-// is what it costs beside the model.
+// A timed worker is a rank whose model sleeps for the time that it is told. The rest of a step's
+// time is its cost beside the model.
 //
-// Thread safety: RunTimedWorker is called in a process of its own, which has not used gRPC.
+// Thread safety: call RunTimedWorker in a process of its own, which has not used gRPC.
 #ifndef QUIRE_TESTS_BENCH_TIMED_WORKER_H_
 #define QUIRE_TESTS_BENCH_TIMED_WORKER_H_
 

@@ -199,7 +199,8 @@ void CorePlayer::BeginLikeAnother(Request* request) {
   }
 }
 
-// As much of what it would have been told as a client may have.
+// Gives the request resumed tokens: some of those that it would have been told, as a client may
+// have them.
 void CorePlayer::Resume(Request* request) {
   request->is_resumed = true;
   for (int32_t i = 0; i < request->num_sequences; ++i) {

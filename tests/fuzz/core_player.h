@@ -1,8 +1,10 @@
-// CorePlayer plays bytes as events to a SchedulerCore with a FakeWorker behind it: requests of all
-// kinds, aborts, stops, pins, plans, answers right and wrong, losses of workers, time that passes.
-// After every few the core's own invariants hold; plans are what a worker takes, tokens are those
-// that the history asks for, each sequence ends once; in the end everything ends and no block is
-// left.
+// CorePlayer plays bytes as events to a SchedulerCore with a FakeWorker behind it. The events:
+// requests of all kinds, aborts, stops, pins, plans, right and wrong answers, losses of workers,
+// passing time.
+//
+// After every few events the core checks its own invariants. Each plan must suit the worker, each
+// token must follow from its history, and each sequence must end once. In the end everything has
+// ended and no block is in use.
 //
 // Thread safety: for one thread.
 #ifndef QUIRE_TESTS_FUZZ_CORE_PLAYER_H_

@@ -16,7 +16,7 @@
 // A third of the budget, with some for texts of a few bytes.
 static size_t MaxSteps(size_t num_bytes) { return quire::kMaxStepsPerByte / 3 * num_bytes + 1000; }
 
-// Longer than what is merged without a queue.
+// Long enough that the tokenizer merges with a queue.
 static constexpr size_t kMaxPlainBytes = 256;
 
 static std::vector<quire::TokenId> PlainIds(std::string_view text) {

@@ -1,5 +1,5 @@
-// FlipABit changes one bit of what was written: which one is a function of the bytes, so any of
-// them in the course of many executions.
+// FlipABit changes one bit of the text. The bytes choose the bit, so many executions reach every
+// one.
 //
 // Thread safety: a free function of its arguments.
 #ifndef QUIRE_TESTS_FUZZ_FLIP_A_BIT_H_

@@ -1,5 +1,5 @@
-// FuzzInput reads the bytes of one execution from the front: small numbers first, what is left as
-// text. It never runs out: past the end are zeros and empty strings.
+// FuzzInput reads the bytes of one execution from the front: small numbers first, the rest as text.
+// It never runs out: past the end are zeros and empty strings.
 //
 // Thread safety: not thread-safe; a view of bytes that must outlive it.
 #ifndef QUIRE_TESTS_FUZZ_FUZZ_INPUT_H_

@@ -1,5 +1,5 @@
-// Whether a target accepted its bytes. The names of seeds say what it should be: `NAME_at_bound` is
-// accepted, `NAME_past_bound` refused. replay_main.cc compares.
+// Whether a target accepted its bytes. A seed's name says the expected verdict: `NAME_at_bound` is
+// accepted, `NAME_past_bound` is refused. replay_main.cc compares.
 //
 // Thread safety: for one thread.
 #ifndef QUIRE_TESTS_FUZZ_FUZZ_VERDICT_H_
@@ -7,7 +7,8 @@
 
 namespace quire {
 
-// Of the last execution; whoever executes sets it to false before. libFuzzer takes no answer.
+// The verdict of the last execution. The runner sets it to false before each one. libFuzzer ignores
+// it.
 inline bool is_accepted = false;
 
 }  // namespace quire

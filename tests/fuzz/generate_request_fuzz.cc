@@ -1,5 +1,6 @@
-// Bytes as a GenerateRequest, to servers with and without a tokenizer, priorities and needed salts:
-// refused with a reason, or a request that the core may trust.
+// Parses bytes as a GenerateRequest, for servers with and without a tokenizer, priorities and
+// required salts. The request is refused with a reason, or it keeps every rule that the core relies
+// on.
 #include <cmath>
 #include <string>
 #include <utility>
@@ -52,7 +53,7 @@ void CheckBeams(const quire::Request& request) {
   QUIRE_CHECK_EQ(request.sampling.num_logprobs, params.num_candidates());
 }
 
-// What holds before the prompt is known.
+// Checks the rules that hold before the prompt is tokenized.
 void CheckSpec(const quire::GenerateSpec& spec, const quire::RequestRules& rules) {
   const quire::Request& request = spec.request;
   QUIRE_CHECK(request.num_sequences >= 1 &&
@@ -81,7 +82,7 @@ void CheckSpec(const quire::GenerateSpec& spec, const quire::RequestRules& rules
               (spec.text->size() <= quire::kMaxPromptBytes && quire::IsValidUtf8(*spec.text)));
 }
 
-// What the core REQUIRES of a request.
+// Checks what the core REQUIRES of a request.
 void CheckRequest(const quire::GenerateSpec& spec, const quire::RequestRules& rules) {
   const quire::Request& request = spec.request;
   QUIRE_CHECK(request.num_prompt_tokens() >= 1 && request.max_tokens >= 1);
@@ -93,7 +94,7 @@ void CheckRequest(const quire::GenerateSpec& spec, const quire::RequestRules& ru
   }
 }
 
-// The prompt as the tokenizer's thread makes it; empty when it refuses.
+// The prompt as the tokenizer's thread makes it; empty if the tokenizer refuses it.
 std::vector<quire::TokenId> PromptOf(const quire::GenerateSpec& spec,
                                      const quire::RequestRules& rules) {
   if (!spec.text.has_value()) {

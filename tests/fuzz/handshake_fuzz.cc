@@ -1,5 +1,5 @@
-// Bytes as the two handshakes of a group: refused with a reason, or the group agrees on limits that
-// every worker takes, within what both said of themselves.
+// Parses bytes as the two handshakes of a group. They are refused with a reason, or the group
+// agrees on limits. Those must be limits that every worker accepts, within both workers' own.
 #include <array>
 #include <optional>
 #include <string>
@@ -35,8 +35,8 @@ quire::GroupSettings Settings(uint8_t choice) {
   return settings;
 }
 
-// A message whose version and model are those that are asked for, unless `is_as_it_came`: a hash
-// is not found by chance.
+// Parses a hello. Unless `is_as_it_came`, its version and model become the expected ones, because a
+// fuzzer does not find a hash by chance.
 std::optional<quire::WorkerHello> TakeHello(const quire::GroupSettings& settings,
                                             bool is_as_it_came,
                                             quire::FuzzInput* input) {

@@ -1,5 +1,5 @@
-// Makes the seeds in tests/fuzz/corpus of the targets whose bytes are messages, from what other
-// tests have:
+// Makes the seeds in tests/fuzz/corpus of the targets whose bytes are messages, from messages of
+// other tests:
 //
 //   ninja -C build/cpu-release quire_message_corpora && build/cpu-release/bin/quire_message_corpora
 #include <filesystem>
@@ -51,7 +51,7 @@ quire::v1::HandshakeResponse Hello(const std::string& uuid) {
   return hello;
 }
 
-// The first byte chooses what the scheduler wants; each hello behind its size in two bytes.
+// The first byte chooses the scheduler's wants. Each hello follows its size in two bytes.
 void WriteHandshake(const std::string& name,
                     int choice,
                     const quire::v1::HandshakeResponse& first,
@@ -74,7 +74,7 @@ struct HelloBound {
   void (*set)(quire::v1::HandshakeResponse* hello, int past);
   int choice = kHostBlocks;
 };
-// Of both ranks.
+// Bounds that are set in the hellos of both ranks.
 constexpr HelloBound kHelloBounds[] = {
     {"block_bytes",
      [](auto* hello, int past) { hello->set_block_bytes((int64_t{1} << 32) + past); }},
@@ -105,7 +105,7 @@ constexpr HelloBound kHelloBounds[] = {
        hello->set_kv_cache_dtype(past == 0 ? quire::v1::DTYPE_F16 : quire::v1::DTYPE_UNSPECIFIED);
      }},
 };
-// Of the first one.
+// Bounds that are set in the hello of the first rank alone.
 constexpr HelloBound kRankBounds[] = {
     {"uuid_bytes",
      [](auto* hello, int past) {
@@ -146,7 +146,7 @@ void WriteHandshakes() {
   }
 }
 
-// A choice of 2: each payload behind its size in two bytes.
+// The first byte, 2, chooses payloads. Each payload follows its size in two bytes.
 std::string PayloadsOf(std::string_view log) {
   quire::StepLogEncoder encoder;
   log.remove_prefix(encoder.Head("test").size());
@@ -162,7 +162,7 @@ std::string PayloadsOf(std::string_view log) {
   return bytes;
 }
 
-// What a replay is told, as far as a core trusts who tells it.
+// The records of a small log, which a core replays without a complaint.
 std::vector<quire::StepLogRecord> AllowedRecords() {
   const quire::StepLimits limits = {.num_blocks = 9,
                                     .num_host_blocks = 0,

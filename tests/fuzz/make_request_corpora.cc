@@ -43,7 +43,7 @@ void SetResumable(quire::v1::GenerateRequest* request) {
   request->mutable_resume()->set_max_tokens(9);
 }
 
-// Of a server with a context of 100.
+// A bound of a field, on a server with a context of 100 tokens.
 struct RequestBound {
   const char* name;
   void (*set)(quire::v1::GenerateRequest* request, int past);

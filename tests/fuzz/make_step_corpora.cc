@@ -16,7 +16,7 @@ void WritePlan(const std::string& name, const quire::StepPlan& plan) {
   quire::WriteSeed("step_plan", name, request.SerializeAsString());
 }
 
-// For the limits and sequences of step_plan_fuzz.cc.
+// A plan within the limits and for the sequences of step_plan_fuzz.cc.
 quire::StepPlan AllowedPlan() {
   quire::StepPlan plan{.header = {.scheduler_incarnation = 1, .group_epoch = 2, .step_id = 3}};
   plan.swap_outs = {{.block = 5, .host_block = 0}};
@@ -146,7 +146,7 @@ constexpr std::pair<const char*, SetPlanBound> kPlanBounds[] = {
      }},
 };
 
-// Columns that do not fit together, which no encoder writes.
+// Columns whose sizes disagree, which no encoder writes.
 using SetRequestBound = void (*)(quire::v1::StepRequest* request);
 constexpr std::pair<const char*, SetRequestBound> kRequestBounds[] = {
     {"swap_out_columns", [](auto* request) { request->add_swap_out_block(1); }},
@@ -224,7 +224,8 @@ void WriteColumns() {
 
 }  // namespace
 
-// Of those that no core would plan, and at each bound.
+// Writes random plans and results that no core would make, messages whose columns disagree, and a
+// plan at and past each bound.
 void quire::WriteStepSeeds() {
   quire::Random random(1);
   for (int i = 0; i < kNumRandom; ++i) {

@@ -1,5 +1,5 @@
-// What UTF-8, byte pair encoding and the text of tokens are, as their definitions say it: what
-// encode_fuzz.cc and detokenizer_fuzz.cc compare with. Slow and short.
+// UTF-8, byte pair encoding and the text of tokens, written down from their definitions.
+// encode_fuzz.cc and detokenizer_fuzz.cc compare the product with these slow, short versions.
 //
 // Thread safety: not thread-safe.
 #ifndef QUIRE_TESTS_FUZZ_PLAIN_TEXT_RULES_H_
@@ -21,7 +21,7 @@
 
 namespace quire {
 
-// The bytes of the character that text begins with; 0 where there is none.
+// Bytes of the character that text begins with; 0 if it does not begin with one.
 inline size_t CharacterBytes(std::string_view text) {
   constexpr char32_t kFirstOfLength[] = {0, 0, 0x80, 0x800, 0x10000};
   const auto lead = static_cast<uint8_t>(text[0]);
@@ -52,7 +52,7 @@ inline bool IsPlainUtf8(std::string_view text) {
   return true;
 }
 
-// Whether a character begins with these bytes; some of it may be missing.
+// Whether the bytes are a character or a proper prefix of one.
 inline bool BeginsCharacter(std::string_view bytes) {
   for (char second : {'\x80', '\xBF'}) {
     std::string longer(bytes);
@@ -66,8 +66,8 @@ inline bool BeginsCharacter(std::string_view bytes) {
   return false;
 }
 
-// With U+FFFD for each longest beginning of a character that does not go on, or for each of its
-// bytes.
+// The text with U+FFFD in place of invalid bytes. Each longest incomplete prefix of a character
+// becomes one U+FFFD, or one for each of its bytes.
 inline std::string PlainText(std::string_view bytes, bool for_each_byte) {
   std::string text;
   while (!bytes.empty()) {
@@ -88,12 +88,14 @@ inline std::string PlainText(std::string_view bytes, bool for_each_byte) {
   return text;
 }
 
-// Of a file whose only pre-tokenization is to write a space as U+2581, also in front, and whose
-// unknown characters are bytes: the pair that was merged first is merged first, from the left,
-// until there is none.
+// Byte pair encoding for a file with two properties. Its only pre-tokenization writes each space,
+// and one in front, as U+2581. A character without a token becomes tokens of its bytes.
+//
+// The pair with the lowest rank is merged first, the leftmost of several, until no pair is left to
+// merge.
 class PlainBpe {
  public:
-  // REQUIRES: the file and tokenizer outlive it, and are each other's.
+  // REQUIRES: the tokenizer was made from the file, and it outlives this object.
   PlainBpe(const Json& file, const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
     for (const Json& merge : file["model"]["merges"]) {
       const std::string pair = merge.get<std::string>();

@@ -1,6 +1,6 @@
-// Feeds every file of the folders that are its arguments to LLVMFuzzerTestOneInput: what was found
-// once, and where fuzzing starts, as an ordinary test of any build. A folder that is not there is
-// empty; no file at all is an error, and so is a seed that is not accepted as its name says.
+// Feeds every file of the folders in its arguments to LLVMFuzzerTestOneInput, as an ordinary test
+// of any build. The files are earlier findings and the seeds of fuzzing. A missing folder is empty.
+// It is an error if there is no file at all, or if a seed is not accepted as its name says.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -1,6 +1,6 @@
-// Bytes as a step log, as the payloads of its records, as a file of pinned prefixes, and as its
-// lines: refused with a reason, or read; what is read can be written and read again, and is
-// replayed without a crash. Where a bit of what was written has changed, it is damaged from there.
+// Reads bytes as a step log, as the payloads of its records, as a file of pinned prefixes, and as
+// its lines. They are refused with a reason, or read. Records that were read can be written, read
+// again, and replayed without a crash. After a flipped bit, reading ends before the damaged record.
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -20,7 +20,7 @@
 
 namespace {
 
-// What a replay may cost: logs of servers ask for more.
+// Bounds the cost of a replay: records of real servers ask for more.
 constexpr int32_t kMaxBlocks = 1000;
 constexpr int32_t kMaxSequences = 64;
 constexpr int32_t kMaxTokens = 10'000;
@@ -69,8 +69,8 @@ bool IsSmall(const quire::StepLogRecord& record) {
          (request->num_sequences <= kMaxSequences && request->max_tokens <= kMaxTokens);
 }
 
-// The first ones, before the damage if there is any; none when a replay of them would cost too
-// much.
+// The records before the damage, if there is any, at most kMaxRecords of them. Empty if their
+// replay would cost too much.
 std::vector<quire::StepLogRecord> RecordsOf(quire::StepLogReader reader) {
   std::vector<quire::StepLogRecord> records;
   for (;;) {
@@ -92,8 +92,8 @@ std::vector<quire::StepLogRecord> RecordsOf(quire::StepLogReader reader) {
   }
 }
 
-// Of a whole log of which a part was changed or left out from `place` on: all that is read is what
-// stood before it.
+// Checks a log whose bytes were changed or left out from `place` on. The reader returns only
+// records that lie before `place` in the whole log.
 void CheckDamaged(const std::string& log, const std::string& whole, size_t place) {
   std::istringstream stream(log);
   auto reader = quire::StepLogReader::Open(&stream);
@@ -108,7 +108,7 @@ void CheckDamaged(const std::string& log, const std::string& whole, size_t place
   QUIRE_CHECK(before.size() <= place && whole.starts_with(before));
 }
 
-// With a byte more in the payload of the last record, and checksums that are right.
+// A log whose last record has one more byte of payload and a right checksum.
 std::string WithAByteMore(const std::vector<quire::StepLogRecord>& records) {
   const std::string_view payload = std::visit(
       [](const auto& record) {
@@ -125,7 +125,7 @@ std::string WithAByteMore(const std::vector<quire::StepLogRecord>& records) {
   return log;
 }
 
-// One of three ways, as the size decides.
+// Damages the log in one of three ways, chosen by its size.
 void Damage(std::vector<quire::StepLogRecord> records, const std::string& whole) {
   std::string log = whole;
   if (records.empty() || whole.size() % 3 == 0) {

@@ -1,6 +1,6 @@
-// Bytes as a StepRequest, to a worker with a few sequences: refused with a reason, or every number
-// of the plan is in its limits, nobody writes what is another's, and the plan is the same after
-// another trip over the wire.
+// Decodes bytes as a StepRequest, for a worker with a few sequences. The plan is refused with a
+// reason, or all its numbers are within the limits and no slice writes another sequence's block. An
+// accepted plan survives another trip over the wire.
 #include <array>
 #include <optional>
 #include <set>
@@ -30,7 +30,7 @@ constexpr quire::StepLimits kLimits = {.num_blocks = 12,
                                        .sliding_window = 0,
                                        .wants_next_blocks = true};
 
-// What the worker knows: one sequence in the middle of its prompt, one that decodes.
+// The worker knows two sequences: one in the middle of its prompt, one that decodes.
 std::optional<quire::KnownSequence> Find(quire::SequenceHandle handle) {
   QUIRE_CHECK_LT(handle, static_cast<quire::SequenceHandle>(kLimits.max_sequences));
   static constexpr std::array<BlockId, 1> kPrompt = {1};
@@ -61,7 +61,7 @@ void CheckHandle(quire::SequenceHandle handle) {
   QUIRE_CHECK_LT(handle, static_cast<quire::SequenceHandle>(kLimits.max_sequences));
 }
 
-// Puts it in; it must not be there.
+// Inserts the value. REQUIRES: it is not in the set.
 template <typename T>
 void CheckNew(T value, std::set<T>* seen) {
   QUIRE_CHECK(seen->insert(value).second);
@@ -97,7 +97,7 @@ void CheckSwapsAndCopies(const quire::StepPlan& plan) {
   }
 }
 
-// Blocks for so many tokens, of which none is there twice.
+// Checks that the blocks suffice for so many tokens, and that no block occurs twice.
 void CheckTable(const std::vector<BlockId>& blocks, int64_t num_tokens) {
   QUIRE_CHECK(static_cast<int64_t>(blocks.size()) * kLimits.block_size_tokens >= num_tokens);
   QUIRE_CHECK_LE(static_cast<int64_t>(blocks.size()) * kLimits.block_size_tokens,
@@ -126,7 +126,7 @@ void CheckIntroductions(const quire::StepPlan& plan) {
   }
 }
 
-// What the worker knows of it when the slices come.
+// The sequence as the worker knows it after the plan's introductions, when its slices are computed.
 std::optional<quire::KnownSequence> FindIn(const quire::StepPlan& plan,
                                            quire::SequenceHandle handle) {
   for (const quire::SequenceIntroduction& introduction : plan.introductions) {
@@ -185,7 +185,7 @@ void CheckReleases(const quire::StepPlan& plan) {
   }
 }
 
-// A plan that comes to be another has another digest.
+// A damaged message that decodes to another plan has another digest.
 void CheckDamaged(const quire::StepPlan& plan, const quire::v1::StepRequest& request) {
   std::string damaged = request.SerializeAsString();
   quire::v1::StepRequest other;

@@ -1,5 +1,6 @@
-// Bytes as stop strings and pieces of text, against the definition: the stop string that is
-// complete first, the longest of those, and nothing held back but what may still become one.
+// Feeds stop strings and pieces of text to the matcher and compares it with the definition. The
+// first stop string to be complete matches, the longest of several. The matcher holds back only
+// text that may still become one.
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -12,7 +13,7 @@
 
 namespace {
 
-// Of the stop strings that text ends with, the first of the longest; -1 for none.
+// The longest stop string that text ends with, the first of equally long ones; -1 if there is none.
 int32_t MatchAtEnd(const std::vector<std::string>& stops, std::string_view text) {
   int32_t best = -1;
   for (size_t i = 0; i < stops.size(); ++i) {
@@ -24,7 +25,7 @@ int32_t MatchAtEnd(const std::vector<std::string>& stops, std::string_view text)
   return best;
 }
 
-// The length of the longest end of text that a stop string begins with.
+// The length of the longest suffix of text that is a prefix of a stop string.
 size_t NumHeld(const std::vector<std::string>& stops, std::string_view text) {
   size_t longest = 0;
   for (const std::string& stop : stops) {

@@ -228,7 +228,8 @@ Timing Bench::Measure(int num_sets, const Call& call, const std::function<void()
   int num_calls = num_sets;
   const double estimate = TimeRepeats(kWarmUps, run, prepare).back();
   const double rounds = (rehearse() ? 2.0 * estimate : kMinRepeatUs) / std::max(estimate, 1.0);
-  // With preparation a set must not be used twice between.
+  // With preparation a set is used only once a repeat, because prepare runs only before each
+  // repeat.
   if (rounds > 1.0 && prepare == nullptr) {
     num_calls = std::min(kMaxCalls, num_sets * static_cast<int>(rounds + 1.0));
     Require(DestroyGraph(graph), "destroy graph");

@@ -65,7 +65,7 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-// Host memory that the device copies from and to by itself. Filled with numbers.
+// Pinned host memory, which the device reads and writes directly. Filled with numbers.
 class PinnedBuffer {
  public:
   explicit PinnedBuffer(int64_t bytes);

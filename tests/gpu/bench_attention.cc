@@ -1,6 +1,6 @@
 // Paged attention of one layer, decode and prefill. Decode is bound by reading keys and values: its
-// floor is a copy of as many bytes. Prefill is bound by products, of which half, those that the
-// causal mask hides, are not counted.
+// floor is a copy of as many bytes. Prefill is bound by products. The half of them that the causal
+// mask hides is not counted.
 #include "tests/gpu/bench_attention.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@
 namespace quire::gpu {
 namespace {
 
-// Of a row of bf16 outputs of bf16 weights; the tests, on small shapes, are stricter.
+// Bounds the error of a row of bf16 outputs with bf16 weights. The tests, on small shapes, have a
+// stricter bound.
 constexpr double kMaxError = 8e-3;
 
 struct DecodeCase {
@@ -30,7 +31,7 @@ DecodeCase Uniform(const AttentionShape& shape, int32_t batch, int32_t seq_len) 
           std::to_string(batch) + " x " + std::to_string(seq_len)};
 }
 
-// Lengths from 128 to 16384, each twice as often as its double.
+// Lengths from 128 to 16384; each length occurs twice as often as its double.
 DecodeCase Skewed(const AttentionShape& shape) {
   DecodeCase skewed = {shape, {}, "skewed, 128 to 16384"};
   int32_t seq_len = 128;
@@ -95,7 +96,7 @@ std::vector<DecodeCase> QuickDecodeCases(const Bench& bench) {
   return {Uniform(shape, 1, 2048), Uniform(shape, 32, 8192), Uniform(shape, 128, 512)};
 }
 
-// The default shape at all sizes; what may be tuned, at one size; then everything else.
+// The default shape at all sizes, then the tuning parameters at one size, then the other cases.
 std::vector<DecodeCase> AllDecodeCases() {
   const AttentionShape shape;
   std::vector<DecodeCase> cases;
@@ -145,16 +146,16 @@ std::vector<DecodeCase> AllDecodeCases() {
       }
     }
   }
-  // The pool is filled anew when the type changes.
+  // Groups the cases by type, because the pool is filled anew when the type changes.
   std::stable_sort(cases.begin(), cases.end(), [](const DecodeCase& a, const DecodeCase& b) {
     return SizeOf(a.shape.cache_dtype) > SizeOf(b.shape.cache_dtype);
   });
   return cases;
 }
 
-// Nearly all memory as the pool of an 8B model. A block is a page of 2 MiB, of which each layer
-// reads a 32nd: does translating so many addresses cost bandwidth? Beside it blocks of few layers,
-// and a pool in which each layer's blocks lie together.
+// Measures with nearly all memory as the pool of an 8B model. A block is a page of 2 MiB, of which
+// each layer reads a 32nd: does translating so many addresses cost bandwidth? For comparison there
+// are blocks of few layers, and a pool in which each layer's blocks lie together.
 void MeasureReach(Bench& bench) {
   constexpr PoolSize kNearlyAll = {.share_of_free = 0.93, .max_bytes = 115e9};
   constexpr double kGiga = 1e9;
@@ -231,7 +232,7 @@ void Measure(Bench& bench, KvPool& pool, const PrefillCase& prefill) {
   bench.Add(figure);
 }
 
-// The other kernel has what these need.
+// Whether the wgmma kernel supports the device and the shape; the mma kernel supports all.
 bool HasWgmma(const Bench& bench, const AttentionShape& shape) {
   constexpr int32_t kCapability = 90;
   const bool is_whole = shape.head_dim == 64 || shape.head_dim % 128 == 0;

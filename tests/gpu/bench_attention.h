@@ -1,6 +1,6 @@
-// AttentionBatch is one batch of sequences over a large pool of KV blocks, in several sets: the
-// same lengths, other blocks or another layer. Benchmarks go round through the sets; checks of bits
-// use one.
+// AttentionBatch is one batch of sequences over a large pool of KV blocks, in several sets. The
+// sets have the same lengths, and other blocks or another layer. Benchmarks go round through the
+// sets; checks of bits use one.
 //
 // Shapes: num_tokens is the sum of the query lengths; a set has an output of its own.
 #ifndef QUIRE_TESTS_GPU_BENCH_ATTENTION_H_
@@ -28,7 +28,8 @@ struct AttentionShape {
   void AddParams(Figure& figure) const;
 };
 
-// Of a KvPool. By default room for 128 sequences of 32768 tokens of one layer with 32 KV heads.
+// The size of a KvPool. By default it has room for 128 sequences of 32768 tokens of one layer with
+// 32 KV heads.
 struct PoolSize {
   double share_of_free = 0.5;
   double max_bytes = 72e9;
@@ -40,11 +41,11 @@ struct PoolLayers {
   bool layer_major = false;  // each layer has a region of its own, not a part of every block
 };
 
-// Room for the blocks of all cases, filled with random numbers of one type at a time.
+// A pool with room for the blocks of all cases, filled with random numbers of one type at a time.
 class KvPool {
  public:
   explicit KvPool(Bench& bench, const PoolSize& size = {});
-  // Memory that was allocated elsewhere, and outlives the pool.
+  // Uses memory that was allocated elsewhere. REQUIRES: the memory outlives the pool.
   KvPool(Bench& bench, void* data, int64_t bytes);
 
   void FillFor(DType dtype);
@@ -81,15 +82,16 @@ class AttentionBatch {
   int num_sets() const { return num_sets_; }
   int32_t num_tokens() const { return num_tokens_; }
   PagedAttentionParams Args(int set) const;
-  // Of the first set: [num_seqs, max_blocks_per_seq].
+  // Block tables of the first set: [num_seqs, max_blocks_per_seq].
   std::vector<BlockId> BlockTables() const { return block_tables_.ToHost<BlockId>(); }
   Buffer& out() { return out_; }
   const Buffer& out() const { return out_; }
   int64_t out_bytes_a_set() const;
 
-  // Keys and values once, queries, outputs; products of queries with keys and values.
+  // The least possible work: reads of keys, values and queries, writes of outputs, products of
+  // queries with keys and values.
   Work LeastWork() const;
-  // Of some rows of the first and the last set, against plain loops on the device.
+  // The error of some rows of the first and the last set, against plain loops on the device.
   double ProbedError(Bench& bench) const;
   bool IsFinite(Bench& bench) const;
 
@@ -118,7 +120,7 @@ class AttentionBatch {
   Buffer block_tables_;
 };
 
-// What decode needs beside the batch: the plan, room for partial results.
+// The plan and the memory for partial results that decode needs beside the batch.
 class DecodeScratch {
  public:
   DecodeScratch(Bench& bench, const AttentionBatch& batch, int32_t split_tokens);
@@ -132,10 +134,10 @@ class DecodeScratch {
   Buffer partial_state_;
 };
 
-// Long enough that partial results are at most 4 % of the traffic; as the backend chooses it.
+// The length of a split, as the backend chooses it: partial results are at most 4 % of the traffic.
 int32_t SplitTokensFor(const AttentionShape& shape);
 int32_t DecodeCtasFor(const AttentionShape& shape);
-// The items of these sequences, the ones with the longest context first.
+// The items of these sequences, those with the longest context first.
 std::vector<PrefillItem> PrefillItemsFor(const AttentionBatch& batch, int32_t only_sequence = -1);
 
 }  // namespace quire::gpu

@@ -121,7 +121,7 @@ void CheckDecode(Bench& bench, KvPool& pool, DType cache_dtype) {
     return error;
   }));
 
-  // Each sequence by itself, with the plan of its own: same rows of the same output.
+  // Each sequence alone, with a plan of its own, into the same rows of the same output.
   AddCheck(bench, prefix + "each sequence alone", comparison.IsSameAfter([&] {
     const auto count = static_cast<int32_t>(batch->sequences().size());
     int error = 0;
@@ -177,8 +177,8 @@ void CheckPrefill(Bench& bench, KvPool& pool, PrefillKernel kernel, const std::s
   }));
 }
 
-// The same row of x as the first and the last of M rows, for all M. Returns the numbers of rows for
-// which its bits are not those that it has alone.
+// Multiplies the same row of x as the first and as the last of M rows, for all M. Returns the
+// values of M for which its bits differ from those of the row alone.
 std::vector<int64_t> RowsThatChangeBits(Bench& bench,
                                         void* gemm,
                                         const ProductShape& shape,
@@ -277,7 +277,7 @@ void CheckProducts(Bench& bench) {
           Summary(changed, all.size()));
     }
   }
-  // For comparison, not a check: the fastest algorithms, of which each shape is timed first.
+  // The fastest algorithms, for comparison and not as a check. Each shape is timed first.
   const std::vector<int64_t> some = {1, 2, 3, 4, 8, 16, 32, 64, 96, 128, 192, 256};
   const ProductShape shape = ProductShapes(bench)[0];
   const auto changed = RowsThatChangeBits(

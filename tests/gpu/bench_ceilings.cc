@@ -1,4 +1,4 @@
-// What the machine can do: the figures that all others are measured against.
+// The machine's peak rates, against which all other figures are measured.
 #include <algorithm>
 #include <string>
 
@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kMebi = int64_t{1} << 20;
 constexpr int64_t kTinyBytes = 64 << 10;
 
-// Bytes read and bytes written, of twice 1 GiB. By itself or in a graph, whichever is faster.
+// Reads and writes 1 GiB each, by a plain copy or in a graph, whichever is faster.
 Figure MeasureCopy(Bench& bench) {
   const int64_t bytes = bench.rehearse() ? kTinyBytes : 1024 * kMebi;
   Buffer from = bench.RandomBuffer(DType::kBF16, bytes / 2);
@@ -40,7 +40,7 @@ Figure MeasureRead(Bench& bench) {
   return figure;
 }
 
-// A square bf16 product. False without a library.
+// Measures a square bf16 product. Returns false without a library.
 bool MeasureProduct(Bench& bench, Figure* figure) {
   if (bench.gemm(false) == nullptr) {
     return false;
@@ -63,7 +63,7 @@ bool MeasureProduct(Bench& bench, Figure* figure) {
   return true;
 }
 
-// Between pinned memory and the device: one way, the other, both at once.
+// Copies between pinned memory and the device: one way, the other way, both at once.
 void MeasureLink(Bench& bench) {
   const int64_t bytes = bench.rehearse() ? kTinyBytes : 256 * kMebi;
   const auto size = static_cast<size_t>(bytes);

@@ -1,4 +1,4 @@
-// What benchmarks need to know of a device beyond kernels/cuda/runtime.h.
+// Device functions that benchmarks need beyond kernels/cuda/runtime.h.
 //
 // Thread safety: as runtime.h.
 // Errors:        0 or a cudaError_t, as runtime.h.

@@ -1,7 +1,9 @@
-// The products of a Llama of 8 billion parameters at the numbers of tokens that steps have. Each is
-// run with the library's fastest algorithm and with the one that gives a row the same bits whatever
-// the number of rows (batch-invariant); those of layers also in FP8, without what quantising their
-// rows takes (quantize_rows among the memory kernels). What that costs and gains is printed.
+// The products of a Llama of 8 billion parameters, at the numbers of tokens that steps have. Each
+// runs with the library's fastest algorithm, and with the batch-invariant one, which gives a row
+// the same bits for any number of rows.
+//
+// Products of layers also run in FP8. Their time leaves out the quantising of rows (quantize_rows
+// among the memory kernels). The ratios of the variants' times are printed.
 #include "tests/gpu/bench_gemm.h"
 
 #include <algorithm>
@@ -17,7 +19,7 @@ namespace quire::gpu {
 namespace {
 
 constexpr int32_t kProbes = 64;
-// bf16 outputs are off by 2^-9 at most, fp32 ones by the order of the additions.
+// bf16 outputs are off by 2^-9 at most. fp32 outputs differ by the order of the additions.
 constexpr double kMaxError = 5e-3;
 
 double ProbedError(Bench& bench, const GemmArgs& args, const Buffer& squares) {
@@ -50,7 +52,7 @@ constexpr Variant kInvariant = {true, DType::kBF16, "batch-invariant"};
 constexpr Variant kFastestFp8 = {false, DType::kF8E4M3, "fp8 fastest"};
 constexpr Variant kInvariantFp8 = {true, DType::kF8E4M3, "fp8 batch-invariant"};
 
-// The time of one variant of the product.
+// Returns the time of one variant of the product.
 double MeasureShape(Bench& bench,
                     const ProductShape& shape,
                     const std::vector<Buffer>& weights,
@@ -91,7 +93,7 @@ double MeasureShape(Bench& bench,
   figure.work.bytes = static_cast<double>(SizeOf(variant.dtype)) * (n * k + m * k) +
                       m * n * static_cast<double>(SizeOf(shape.y_dtype));
 
-  // Once more from poison, with the weights the probes are to use.
+  // Runs once more on a poisoned output, with the weights that the probes use.
   y.Poison();
   args.weight = weights[0].at(0);
   Require(RunGemm(gemm, args, bench.stream()), "product");
@@ -106,7 +108,7 @@ double MeasureShape(Bench& bench,
 std::vector<Buffer> Weights(Bench& bench, const ProductShape& shape, DType dtype) {
   const int64_t count = shape.out_features * shape.in_features;
   const double bytes = static_cast<double>(count * SizeOf(dtype));
-  // e4m3 as quantize_rows leaves it: up to 448.
+  // Fills e4m3 as quantize_rows leaves it, with values up to 448.
   const float scale = dtype == DType::kF8E4M3 ? 100.0F : 0.02F;
   std::vector<Buffer> weights;
   for (int set = 0; set < bench.NumSets(bytes); ++set) {

@@ -1,6 +1,6 @@
-// Figures of the benchmarks: what was measured, what the least possible time is, how far from it.
-// Each is a line of a table on stdout and a line of JSON in a file, at once, so that a run that is
-// cut off loses nothing.
+// Figures of the benchmarks: the measured time, the least possible time, and the distance between
+// them. Each figure is a line of a table on stdout and a line of JSON in a file. It is written at
+// once, so that an interrupted run loses no figure.
 //
 // Units:         microseconds a call; bytes and FLOP a call; GB/s and TFLOP/s are powers of ten.
 // Thread safety: one thread.
@@ -16,7 +16,8 @@
 
 namespace quire::gpu {
 
-// Of one call, over the repeats: each the mean of the calls of one repeat.
+// Time of one call. Each repeat gives the mean of its calls; median, min and max are over the
+// repeats.
 struct Timing {
   double median_us = 0.0;
   double min_us = 0.0;
@@ -26,18 +27,18 @@ struct Timing {
   int num_sets = 0;   // of inputs, one after the other
 };
 
-// What cannot be avoided: each input read once, each output written once.
+// The least possible work: each input read once, each output written once.
 struct Work {
   double bytes = 0.0;
   double flops = 0.0;
 };
 
-// What the machine can do; 0: not measured.
+// The machine's peak rates; 0: not measured.
 struct Ceilings {
   double bytes_per_us = 0.0;  // of a copy on the device, read and written
   double flops_per_us = 0.0;  // of a large bf16 product
 
-  // The longer of the two times; 0 when not known.
+  // The longer of the two times; 0 if a ceiling is not known.
   double FloorUs(const Work& work) const;
 };
 

@@ -1,5 +1,5 @@
-// Windows onto a pool (kernels/cuda/windows.h): what the calls take that map, in microseconds of
-// the host a block; whether what is written through the pool is read through a window; and
+// Windows onto a pool (kernels/cuda/windows.h). Measures the mapping calls, in microseconds of the
+// host a block. Checks that a window reads the bytes that were written through the pool. Measures
 // attention through windows beside attention through block tables, over the same blocks.
 #include <algorithm>
 #include <chrono>
@@ -60,7 +60,7 @@ class WindowBench {
     return true;
   }
 
-  // In places that attention does not use.
+  // Maps places that attention does not use.
   void MeasureCalls() {
     for (const int64_t count : {1, 64}) {
       const int64_t run = std::min(count, num_blocks_ / 2);

@@ -1,5 +1,5 @@
-// In place of gemm_cublaslt.cc where the headers of cuBLASLt are not installed: kernels can still
-// be built, tested and measured.
+// Replaces gemm_cublaslt.cc where the headers of cuBLASLt are not installed. Kernels can still be
+// built, tested and measured.
 #include "kernels/cuda/gemm.h"
 
 namespace quire::gpu {

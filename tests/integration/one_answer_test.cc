@@ -1,7 +1,7 @@
 // One request, one answer: the same 64 requests give the same tokens and the same log-probability
-// bits whatever happens around them. Method: an undisturbed run (each request alone) is the oracle;
-// every other run changes one thing that must not matter and is compared with it bit for bit. The
-// last tests do the same, in short, for every family of models that ranks can divide.
+// bits in every run. An undisturbed run, each request alone, is the oracle. Every other run changes
+// one thing that must not matter and is compared with it bit for bit. The last tests do the same,
+// in short, for every family of models that ranks can divide.
 #include <bit>
 #include <memory>
 #include <string>
@@ -91,7 +91,7 @@ void ExpectSameBits(const Answers& actual, const Answers& oracle) {
   }
 }
 
-// The oracle reads its blocks by tables, whatever the other runs do.
+// The oracle reads its blocks by tables, even if the other runs use windows.
 class OneAnswerTest : public testing::TestWithParam<KvBackend> {
  protected:
   static void SetUpTestSuite() {
@@ -288,8 +288,8 @@ TEST_P(OneAnswerTest, NumberOfThreadsDoesNotMatter) {
   }
 }
 
-// Ranks are threads, each with its part of the model and of every block. Whatever else may happen
-// happens to them: preemption of both kinds, swap-ins that fail, cached prefixes.
+// Ranks are threads, each with its part of the model and of every block. The runs also preempt in
+// both ways, fail swap-ins and share cached prefixes.
 TEST_P(OneAnswerTest, NumberOfRanksDoesNotMatter) {
   for (const int32_t num_ranks : {2, 4}) {
     SCOPED_TRACE(num_ranks);
@@ -395,8 +395,7 @@ std::vector<Request> MakeShortRequests(const ModelConfig& config) {
   return requests;
 }
 
-// `engine` answers as one rank did that had room for everything: with the pool that it has, and the
-// cache's type.
+// Compares ranks that have a small pool with one rank that has room for everything.
 class RanksOfFamiliesTest : public testing::Test {
  protected:
   static Answers Run(Engine& engine, const EngineOptions& options) {
@@ -407,7 +406,8 @@ class RanksOfFamiliesTest : public testing::Test {
     return engine.RunToEnd();
   }
 
-  // Of every cache type. Preemptions and tokens from the prefix cache are added up.
+  // Compares the engines for every cache type. Adds up preemptions and tokens from the prefix
+  // cache.
   void Compare(const std::string& model_dir,
                const std::string& isa,
                const std::vector<int32_t>& sizes) {

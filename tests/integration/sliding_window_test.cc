@@ -30,7 +30,7 @@ class SlidingWindowEngineTest : public testing::TestWithParam<KvBackend> {
     engine_ = *std::move(engine);
   }
 
-  // Nothing is freed and nothing is short.
+  // An engine that frees no block and has room for all sequences.
   static EngineOptions Roomy() {
     return {.max_sequences = 64, .max_model_len = kMaxModelLen, .frees_behind_window = false};
   }
@@ -141,7 +141,8 @@ TEST_P(SlidingWindowEngineTest, TokensAreThoseOfTransformers) {
   EXPECT_GT(longest, 60U) << "longer than the pool";
 }
 
-// What one sequence holds between steps while it is computed to its end.
+// With freeing, a sequence holds only the blocks of its window between steps; without, it holds all
+// of its blocks.
 TEST_P(SlidingWindowEngineTest, BetweenStepsASequenceHoldsItsWindow) {
   Request request{.id = RequestId(1)};
   request.prompt_token_ids.assign(300, 5);

@@ -56,9 +56,9 @@ class PoisonedPool {
   KvCacheView view_;
 };
 
-// The first block that any query of the sequence reads. What lies before it is given back while the
-// sequence runs, so here such a block is never written, and the table names the null block or, as a
-// worker's does, the block that it was.
+// The first block that any query of the sequence reads. The core frees earlier blocks while the
+// sequence runs, so no test writes them. For those the table names the null block or, as a worker's
+// table does, the freed block.
 int32_t FirstBlockRead(const AttentionCase& c, const CaseSequence& sequence) {
   return NumBlocksBeforeWindow(
       sequence.seq_len - sequence.query_len, c.sliding_window, c.block_size_tokens);
@@ -96,8 +96,8 @@ BlockTables MakeBlockTables(const AttentionCase& c) {
   return tables;
 }
 
-// The blocks of a pool a second time, each sequence's one behind the other. What no query may read
-// is not there: whoever reads it all the same ends the process.
+// A copy of the pool in windows: each sequence's blocks lie one behind the other. A place whose
+// table entry is the null block is not mapped, so a kernel that reads it crashes the test.
 class WindowedPool {
  public:
   WindowedPool(KernelBackend& backend, const KvCacheView& pool, const BlockTables& tables)
@@ -134,7 +134,7 @@ class WindowedPool {
   KvCacheView view_;
 };
 
-// What is left of a vector after it was stored with a scale.
+// The vector as it reads after it was stored with a scale.
 std::vector<float> RoundedAs(DType dtype, const std::vector<float>& vector) {
   std::vector<unsigned char> stored(vector.size());
   float scale = reference::StoreScaledVector(
@@ -206,7 +206,7 @@ void WriteSequence(const AttentionCase& c,
   }
 }
 
-// Rows as the qkv product leaves them: queries first, then what attention must not look at.
+// Rows as the qkv product leaves them: queries first, then numbers that attention must not read.
 std::vector<float> MakeQueries(const AttentionCase& c, int64_t row_stride) {
   std::vector<float> q;
   for (const CaseSequence& sequence : c.sequences) {
@@ -226,7 +226,7 @@ std::vector<float> MakeQueries(const AttentionCase& c, int64_t row_stride) {
   return q;
 }
 
-// Large enough that a position off by one is seen, small enough that far ones still count.
+// Slopes large enough that a position off by one shows, and small enough that far keys still count.
 std::vector<float> MakeSlopes(const AttentionCase& c) {
   std::vector<float> slopes;
   for (int32_t head = 0; c.alibi && head < c.num_heads; ++head) {

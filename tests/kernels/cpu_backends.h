@@ -41,8 +41,8 @@ class CpuBackendTest : public testing::TestWithParam<std::string> {
 
 inline std::vector<std::string> CpuIsas() { return {"avx512", "avx2", "portable"}; }
 
-// Whether products of bf16 weights, and attention from a bf16 cache, round what they are multiplied
-// with to bf16.
+// Whether the backend rounds inputs to bf16 in products of bf16 weights, and in attention from a
+// bf16 cache.
 inline bool RoundsToBF16(const std::string& isa) { return isa == "amx" || isa == "avx512bf16"; }
 
 inline std::string IsaName(const testing::TestParamInfo<std::string>& info) { return info.param; }

@@ -98,7 +98,7 @@ TEST_P(DenseTest, EmbedPicksRowsAndAddsLearnedPositions) {
   ExpectGuardIntact(out);
 }
 
-// What PackLinear keeps of a table is looked up in place of it.
+// Embed may read rows from the packed weights of PackLinear instead of from the table.
 class EmbedPackedTest : public CpuBackendTest {};
 
 TEST_P(EmbedPackedTest, RowsOfPackedWeightsHaveTheBitsOfTheTables) {
@@ -275,7 +275,8 @@ TEST_P(DenseTest, ActivationsAgreeWithTheirFormulas) {
 
     for (size_t i = 0; i < in.size(); ++i) {
       const double expected = ActivationOf(kind, in[i]);
-      // Relative where the result is of the size of x, absolute in the tail below it.
+      // The error is bounded relatively where the result is about as large as x, and absolutely in
+      // the tail below it.
       ASSERT_NEAR(out[i], expected, 1e-6 * std::abs(expected) + 2e-7)
           << static_cast<int>(kind) << " of " << in[i];
     }

@@ -59,7 +59,7 @@ inline uint16_t F16Bits(float value) {
   return static_cast<uint16_t>(code | (std::signbit(value) ? 0x8000 : 0));
 }
 
-// Appends value rounded to dtype, and returns what was stored.
+// Appends value rounded to dtype, and returns the rounded value.
 inline float AppendAs(DType dtype, float value, std::vector<std::byte>* bytes) {
   const auto append = [&](const void* data, size_t size) {
     const auto* begin = static_cast<const std::byte*>(data);

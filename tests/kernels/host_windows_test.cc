@@ -27,7 +27,7 @@ int64_t NumOpenFiles() {
   return std::distance(begin(files), end(files));
 }
 
-// Of pools in main memory and of the places that show them.
+// Counts the process's mappings of KV pools, including the places that show them.
 int64_t NumMappingsOfPools() {
   std::ifstream maps("/proc/self/maps");
   int64_t count = 0;
@@ -128,7 +128,7 @@ TEST_F(HostWindowsTest, ClearMakesAllZeroAndKeepsWhatPlacesShow) {
   EXPECT_EQ(Shown(3, 2), "cd");
 }
 
-// smaps tells the flags of each mapping on a line of its own, dd for what is not dumped.
+// smaps has a line of flags for each mapping; dd means that core dumps leave it out.
 TEST_F(HostWindowsTest, NothingOfItGoesIntoCoreDumps) {
   ASSERT_TRUE(windows_->Map(0, 1, 1).ok());
   ASSERT_TRUE(windows_->Map(3, 5, 2).ok());

@@ -29,7 +29,7 @@ std::vector<float> RandomFloats(int64_t count, uint32_t seed) {
   return values;
 }
 
-// A weight matrix in its stored type, and the values that it stands for.
+// A weight matrix in its stored type, and its values in fp32.
 struct Matrix {
   Matrix(DType type, int64_t num_rows, int64_t num_cols, uint32_t seed)
       : dtype(type), rows(num_rows), cols(num_cols) {
@@ -49,8 +49,8 @@ struct Matrix {
 
 class LinearTest : public CpuBackendTest {
  protected:
-  // The instructions of bf16 have an order of their own and flush denormals; their inputs are
-  // rounded.
+  // Whether inputs are rounded. The bf16 instructions round their inputs, add in an order of their
+  // own and flush denormals.
   bool rounds_input(DType dtype) const { return RoundsToBF16(GetParam()) && dtype == DType::kBF16; }
 
   static std::unique_ptr<PackedLinear> Pack(KernelBackend& backend,
@@ -63,7 +63,7 @@ class LinearTest : public CpuBackendTest {
     return std::move(*packed);
   }
 
-  // Fails the test when anything after the output is written.
+  // Fails the test if the backend writes past the end of the output.
   static std::vector<float> Run(KernelBackend& backend,
                                 const PackedLinear& weight,
                                 std::span<const float> x) {
@@ -220,7 +220,7 @@ TEST_P(LinearTest, SequentialOrderIsOneAccumulatorOverAscendingK) {
   }
 }
 
-// The order that linear.h gives for TDPBF16PS. It makes no difference which machine has added up.
+// Expects the order that linear.h gives for TDPBF16PS. The sums are the same on every machine.
 TEST_P(LinearTest, TilesAddEvenAndOddPlacesOfThirtyTwo) {
   if (GetParam() != "amx") {
     GTEST_SKIP() << "another order";
@@ -252,8 +252,7 @@ TEST_P(LinearTest, TilesAddEvenAndOddPlacesOfThirtyTwo) {
   }
 }
 
-// What tensor-parallel ranks do: each computes the segments of its columns, and sums of pairs are
-// exchanged.
+// Tensor-parallel ranks each compute the segments of their columns, and exchange sums of pairs.
 TEST_P(LinearTest, TreeReductionIsThePairwiseSumOfTheParts) {
   constexpr size_t kRows = 29;
   constexpr size_t kCols = 8 * size_t{45};

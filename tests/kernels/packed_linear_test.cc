@@ -26,8 +26,8 @@
 namespace quire {
 namespace {
 
-// A part of a source: random bits, which begin at an odd address as those of a file may. Parts that
-// are widened have no exponent of all ones, for which there is more than one NaN.
+// A part of a source: random bits, at an odd address as in a file. Parts that are widened have no
+// exponent of all ones, because it has several NaN patterns.
 struct Part {
   Part(DType type, int64_t num_rows, int64_t num_cols, bool is_finite, std::mt19937& random)
       : dtype(type), rows(num_rows), cols(num_cols) {
@@ -96,7 +96,7 @@ std::vector<std::byte> PackedByLoops(const CpuPackedLinear& packed,
   return bytes;
 }
 
-// The same parts, as if they lay in a file of which one part cannot be read.
+// The same parts, read as if from a file of which one part cannot be read.
 class PartsInFile final : public RowReader {
  public:
   PartsInFile(const std::vector<Part>& parts, size_t bad_part)
@@ -115,7 +115,7 @@ class PartsInFile final : public RowReader {
   const size_t bad_part_;
 };
 
-// Of a lookup in what was packed: every number has the bits of the source's, or both are no number.
+// Expects each packed row, read back, to have the bits of its source; a NaN may become any NaN.
 void ExpectRowsAreThoseOf(const std::vector<Part>& parts, const CpuPackedLinear& packed) {
   constexpr float kGuard = 12345.0F;
   std::vector<float> out(static_cast<size_t>(packed.in_features()) + 1, kGuard);
@@ -137,7 +137,7 @@ void ExpectRowsAreThoseOf(const std::vector<Part>& parts, const CpuPackedLinear&
 
 class PackedLinearTest : public testing::Test {
  protected:
-  // New memory would be zero as filler has to be: here it is not.
+  // Fresh memory would be zero, which filler must be; M_PERTURB fills it with other bytes.
   // No other thread runs yet. NOLINTNEXTLINE(concurrency-mt-unsafe)
   static void SetUpTestSuite() { ::mallopt(M_PERTURB, 0x5A); }
   // NOLINTNEXTLINE(concurrency-mt-unsafe)
@@ -241,7 +241,8 @@ TEST_F(PackedLinearTest, ErrorOfTheReaderIsReturned) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need more of it
-// Packs a matrix that there is room for in so few rows that what is read of it at a time has none.
+// Packs a matrix of few, long rows. There is room for the matrix, and none for the buffer that
+// reads a piece of it.
 [[noreturn]] void PackWithoutRoomToRead() {
   const int64_t matrix_bytes = int64_t{2} << 30;
   const std::vector<Part> none;

@@ -35,7 +35,7 @@ struct Shape {
   int32_t row_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
 };
 
-// What PrepareAttention is given, and what it leaves behind.
+// Inputs of PrepareAttention; it writes qkv and pool in place.
 struct Step {
   Shape shape;
   std::vector<int32_t> positions;
@@ -203,10 +203,10 @@ class PrepareAttentionTest : public CpuBackendTest {
   }
 };
 
-// fp32 throughout: a handful of roundings a number.
+// All arithmetic is fp32, with a handful of roundings a number.
 constexpr double kMaxError = 1e-6;
-// Kernel and reference may differ by one rounding of the stored type where their fp32 values differ
-// in the last bit and lie at a tie; a number in a thousand does.
+// Kernel and reference may differ by one rounding of the stored type. They do if their fp32 values
+// differ in the last bit and lie at a tie. That is one number in a thousand.
 constexpr double kMaxStoredErrorF16 = 1e-4;
 constexpr double kMaxStoredErrorBF16 = 1e-3;
 constexpr double kMaxStoredErrorEightBits = 3e-3;
@@ -375,7 +375,7 @@ TEST_P(ScaledStoreTest, AScaleMakesTheLargestNumberTheLargestOfTheType) {
       EXPECT_TRUE(SameBits(stored.actual, stored.expected)) << NameOf(dtype) << " " << largest;
       EXPECT_NEAR(stored.actual[20] / largest, 1.0, 1e-6);
       for (size_t i = 0; i < numbers.size(); ++i) {
-        // Half a step of the largest numbers: 16 of 448, or half of 127.
+        // Half a step of the largest numbers is 16 of 448 in e4m3, and 0.5 of 127 in int8.
         EXPECT_LE(std::fabs(stored.actual[i] / largest - numbers[i] / largest), 0.036);
       }
     }

@@ -42,7 +42,7 @@ class RowGatherTest : public testing::TestWithParam<int32_t> {
     return rows;
   }
 
-  // What rank 0 gets.
+  // Gathers the ranks' parts of the rows and returns the rows that rank 0 has then.
   std::vector<float> Gather(const std::vector<float>& rows,
                             const std::vector<int32_t>& num_candidates) {
     const auto num_rows = static_cast<int64_t>(num_candidates.size());

@@ -106,7 +106,7 @@ class Process {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
 
-  // After Wait.
+  // The standard error of the process. REQUIRES: Wait has returned.
   const std::string& errors() const { return errors_; }
   std::string last_error_line() const {
     std::string text = errors_.substr(0, errors_.find_last_not_of('\n') + 1);

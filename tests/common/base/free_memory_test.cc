@@ -1,4 +1,4 @@
-// Counts pages, of buffers that were freed: which of them the process still has.
+// Counts the pages of freed buffers that are still resident in the process.
 #include "common/base/free_memory.h"
 
 #include <unistd.h>
@@ -19,13 +19,13 @@ namespace {
 constexpr size_t kKiB = 1024;
 constexpr size_t kMiB = 1024 * kKiB;
 
-// An address outlives its buffer here: numbers are all that is left of it.
+// An address range. It outlives its buffer, so it is kept as a number, not as a pointer.
 struct Region {
   uintptr_t begin;
   size_t num_bytes;
 };
 
-// Of the pages that lie in the region as a whole. One that is not mapped is not there.
+// Resident pages among those that lie wholly in the region. An unmapped page is not resident.
 size_t NumResidentPages(const Region& region) {
   const auto page_bytes = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   size_t num_resident = 0;
@@ -100,7 +100,7 @@ TEST_F(FreeMemoryTest, WhatIsFreeBetweenBuffersOfAnyThreadGoesBack) {
 
     ReturnFreeMemory();
 
-    // The pages at both ends of what is free hold something of the allocator's.
+    // The allocator's own data may stay in the pages at both ends of the freed range.
     EXPECT_LE(num_resident(/*is_kept=*/false), 20);
     EXPECT_EQ(num_resident(/*is_kept=*/true), num_kept);
   }).join();

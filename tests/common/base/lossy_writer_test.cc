@@ -52,7 +52,7 @@ std::string ReadSize(int fd, size_t size) {
   return ReadUntil(fd, [size](const std::string& text) { return text.size() >= size; });
 }
 
-// The output so far.
+// Reads the output that is there, without waiting.
 std::string ReadRest(int fd) {
   return ReadUntil(
       fd, [](const std::string& /*text*/) { return false; }, /*timeout_ms=*/0);
@@ -103,7 +103,7 @@ std::vector<std::string> LinesOf(const std::string& text) {
 // The number that a line begins with.
 int NumberOf(const std::string& line) { return std::atoi(line.c_str()); }
 
-// From 0, without a gap.
+// Expects the lines to be numbered from 0 without a gap.
 void ExpectLines(const std::vector<std::string>& lines, size_t num_lines) {
   EXPECT_EQ(lines.size(), num_lines);
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -230,7 +230,7 @@ TEST(LossyWriterTest, ADescriptorThatIsClosedOrHasNoReaderIsNoError) {
 
 class LossyWriterDeathTest : public testing::Test {
  protected:
-  // In a process of its own whose standard error is that.
+  // Runs in a death test's process. Makes fd its standard error and logs 100 lines to it.
   static void BecomeLoggerOf(int fd) {
     ::dup2(fd, STDERR_FILENO);
     for (int i = 0; i < 100; ++i) {

@@ -18,7 +18,7 @@ std::string Repeat(std::string_view text, int times) {
   return all;
 }
 
-// The complaint, or "" for a text that is taken.
+// The parser's complaint, or "" for an accepted text.
 std::string Complaint(std::string_view text, const JsonLimits& limits = {}) {
   const auto json = ParseJson(text, limits);
   EXPECT_TRUE(json.ok() || ReasonOf(json.status()) == "JSON");
@@ -72,7 +72,7 @@ TEST(JsonTest, ReadingEndsWhereItIsTooDeep) {
   EXPECT_EQ(Complaint("[[{}]]", {.max_depth = 3}), "");
   EXPECT_EQ(Complaint("[[[{", {.max_depth = 3}), "JSON: nested too deep");
   EXPECT_EQ(Complaint(R"({"a":{"b":{"c":[)", {.max_depth = 3}), "JSON: nested too deep");
-  // What comes after that, which is no JSON, is not looked at.
+  // The parser stops at the bracket that is too deep, so it never reads the rest, which is no JSON.
   EXPECT_EQ(Complaint(Repeat("[", 65) + "NaN"), "JSON: nested too deep");
   EXPECT_EQ(Complaint(Repeat("[", 1 << 20)), "JSON: nested too deep");
 }
@@ -88,7 +88,7 @@ TEST(JsonTest, ReadingEndsAfterSoManyValues) {
   EXPECT_EQ(Complaint(R"(["a","b","c","d"NaN)", limits), message);
 }
 
-// Whoever looks at an array's other elements when one ends needs half an hour.
+// A parser that scans an array's other elements at each element's end would need half an hour here.
 TEST(JsonTest, ALongArrayOfObjectsIsRead) {
   const std::string text = "[" + Repeat("{},", 999'998) + "{}]";
   const auto json = ParseJson(text);

@@ -62,7 +62,7 @@ std::string MessageOf(const std::string& text) {
   return std::string(config.status().message());
 }
 
-// Defaults of transformers for what the file leaves out.
+// For fields that the file leaves out, the defaults of transformers hold.
 
 TEST(ModelConfigTest, LlamaTakesTransformersDefaults) {
   const ModelConfig config = Parsed(Sizes("LlamaForCausalLM"));
@@ -171,7 +171,7 @@ TEST(ModelConfigTest, BloomTakesTransformersDefaults) {
   EXPECT_THAT(config.eos_token_ids, ElementsAre(2));
 }
 
-// What a file can say.
+// Fields that a file may set.
 
 TEST(ModelConfigTest, NullMeansNoneRatherThanTheDefault) {
   Json json = Sizes("MistralForCausalLM");

@@ -339,7 +339,8 @@ TEST_F(StepPlanCheckTest, AHandleInUseMayBeIntroducedAnew) {
   plan.slices = {{.handle = 1, .num_tokens = 1, .new_block_ids = {20}}};
   plan.releases = {};
   EXPECT_TRUE(Check(plan).ok()) << Check(plan);
-  // What counts is the new sequence's length, not that of the old one.
+  // The new sequence's length is checked, not the length of the sequence that had the handle
+  // before.
   plan.slices[0].num_tokens = 1 + static_cast<int32_t>(plan.introductions[0].token_ids.size()) -
                               plan.introductions[0].num_computed_tokens;
   EXPECT_EQ(ReasonOf(Check(plan)), "POSITION_RANGE");

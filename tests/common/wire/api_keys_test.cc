@@ -22,7 +22,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// Of "canary", by sha256sum.
+// The SHA-256 of "canary", by sha256sum.
 constexpr char kCanaryHash[] = "e100fbce008c04ec40637af0af91fb2f05aeedc23f856a2d3c0b1580625d755e";
 
 std::string FaultOf(const std::string& text) {

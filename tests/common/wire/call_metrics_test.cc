@@ -17,8 +17,8 @@
 namespace quire {
 namespace {
 
-// Abort answers what the request's id says: a number of a status code. Generate never ends by
-// itself.
+// Abort returns the status code whose number is the request's id. Generate runs until it is
+// cancelled.
 class FakeService : public v1::GenerationService::Service {
  public:
   grpc::Status Abort(grpc::ServerContext* /*context*/,
@@ -59,7 +59,8 @@ class CallMetricsTest : public testing::Test {
     EXPECT_EQ(stub_->Abort(&context, request, &response).error_code(), code);
   }
 
-  // What the registry says once the server is down: a call ends there after its client knows.
+  // The registry's text after the server's shutdown: a client may know of a call's end before the
+  // server counts it.
   std::string TextAfterwards() {
     server_->Shutdown();
     server_->Wait();
@@ -91,8 +92,8 @@ TEST_F(CallMetricsTest, CallsAreCountedByMethodAndCode) {
   EXPECT_THAT(text, testing::HasSubstr("\nquire_grpc_request_seconds_count{method=\"Abort\"} 4\n"));
 }
 
-// A server of methods that answer by callbacks, as ours do: it tells the paths that clients sent,
-// where one of methods that block has a name of its own for all that it lacks.
+// Uses the callback API, as the product's servers do. Its interceptors see the path that a client
+// sent; the synchronous API gives one name to all unknown methods.
 TEST_F(CallMetricsTest, MethodsThatNoServiceHasAreOne) {
   StartWith(lacks_all_);
   grpc::GenericStub stub(server_->InProcessChannel(grpc::ChannelArguments()));

@@ -1,5 +1,5 @@
-// Listener before a server of the library that answers every call with UNIMPLEMENTED, and
-// ListenerProbe before it and before nobody.
+// Listener in front of a gRPC server that answers every call with UNIMPLEMENTED, and ListenerProbe
+// in front of that server and in front of none.
 #include "common/wire/listener.h"
 
 #include <unistd.h>
@@ -123,13 +123,13 @@ FileDescriptor Connect(const Address& address) {
   return socket;
 }
 
-// Waits until the other end has closed it.
+// Waits until the other end has closed the socket.
 bool IsClosed(const FileDescriptor& socket) {
   char byte = 0;
   return ::recv(socket.fd(), &byte, 1, 0) <= 0;
 }
 
-// Whether it has by now; what it said is taken.
+// Returns whether the other end has closed the socket by now. Discards the bytes that came.
 bool IsClosedNow(const FileDescriptor& socket) {
   std::array<char, 256> bytes = {};
   ssize_t num_bytes = 0;
@@ -139,7 +139,7 @@ bool IsClosedNow(const FileDescriptor& socket) {
   return num_bytes == 0 || errno != EAGAIN;
 }
 
-// Whether it has said a word, which stays there, or closed it.
+// Returns whether the other end has sent a byte, which stays unread, or closed the socket.
 bool IsAnsweredOrClosed(const FileDescriptor& socket) {
   char byte = 0;
   return ::recv(socket.fd(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) >= 0 || errno != EAGAIN;
@@ -151,7 +151,7 @@ void Say(std::string_view bytes, const FileDescriptor& socket) {
   ::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
-// Lowers the limit for as long as it lives.
+// Lowers the limit of open files during its lifetime.
 class LowerFileLimit {
  public:
   explicit LowerFileLimit(rlim_t limit) {
@@ -177,7 +177,8 @@ int64_t NumOpenFiles() {
                        std::filesystem::directory_iterator());
 }
 
-// A server bounds the streams of a connection: whoever dials twice wants twice as many.
+// A server bounds the streams of each connection, so a client that dials twice must get two
+// connections' worth of streams.
 TEST(DialPublicTest, EachChannelHasAConnectionOfItsOwn) {
   const TestServer server(Loopback());
   const std::shared_ptr<grpc::Channel> first = DialPublic(server.address());

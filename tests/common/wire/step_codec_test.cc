@@ -66,7 +66,7 @@ TEST(StepCodecTest, EveryResultComesBackAsItWas) {
 }
 
 TEST(StepCodecTest, ASteadyDecodeCostsTwelveBytesASequence) {
-  // Between two sizes whose lengths are varints of as many bytes.
+  // Both sizes have length prefixes of equally many varint bytes.
   size_t growth = EncodedBytes(SteadyDecode(400)) - EncodedBytes(SteadyDecode(300));
 
   EXPECT_EQ(growth, 100U * 12U);
@@ -187,8 +187,8 @@ TEST(StepCodecTest, ResultColumnsThatDisagreeAreRefused) {
   }
 }
 
-// Changed, cut and lengthened bytes either do not parse, are refused, or give some plan; they never
-// read or write past an array. Worth the most under ASan.
+// Changed, cut and lengthened bytes do not parse, are refused, or give some plan. The decoder never
+// reads or writes past an array, which ASan would report.
 TEST(StepCodecTest, DamagedBytesNeverCrashTheDecoder) {
   Random random(4);
   int num_decoded = 0;
@@ -224,7 +224,8 @@ TEST(StepCodecTest, DamagedBytesNeverCrashTheDecoder) {
   EXPECT_LT(num_decoded, kNumRandomPlans * kMutationsPerPlan);
 }
 
-// Of every bit of the message: what is decoded is what was sent, or nothing is.
+// Flips random bits of the encoded answer: the decoder returns the answer that was sent, or refuses
+// it.
 TEST(StepCodecTest, AnAnswerWithAFlippedBitIsNotBelieved) {
   Random random(5);
   int num_refused = 0;

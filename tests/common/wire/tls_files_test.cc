@@ -165,7 +165,7 @@ TEST_F(TlsFilesTest, AnEncryptedKeyIsRefusedAndNobodyIsAsked) {
   EXPECT_THAT(Fault(), HasSubstr("holds no unencrypted private key"));
 }
 
-// The library takes no such key, and would serve nobody.
+// OpenSSL refuses such a key, so every connection to the server would fail.
 TEST_F(TlsFilesTest, AKeyThatIsTooWeakIsRefused) {
   Write(MakePair(::EVP_RSA_gen(512)));
 

@@ -133,7 +133,7 @@ TEST_P(CommunicatorTest, ADeadRankEndsTheOperationsOfAllOthers) {
   OnAllRanks(size() - 1, [&](int32_t rank) {
     std::vector<float> data(1000, 1.0F);
     Communicator& self = *group_[static_cast<size_t>(rank)];
-    // Whoever is no neighbour of the dead one learns of it from the others.
+    // A rank that is no neighbour of the dead one learns of its death from the others.
     self.AllReduce(data);
     self.AllReduce(data);
     EXPECT_EQ(ReasonOf(self.status()), "GROUP_BROKEN");
@@ -156,7 +156,7 @@ TEST_P(CommunicatorTest, AbortEndsWhoWaits) {
   });
 }
 
-// For who waits for the ranks in another way.
+// CheckLinks serves callers that wait for the ranks elsewhere than in an operation.
 TEST_P(CommunicatorTest, LinksTellThatARankIsDeadWithoutAnOperation) {
   for (const auto& rank : group_) {
     EXPECT_TRUE(rank->CheckLinks());

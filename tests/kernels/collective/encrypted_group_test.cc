@@ -1,4 +1,4 @@
-// Ranks that meet over TCP, among strangers and on wires that others listen to.
+// Ranks that meet over TCP, while strangers connect and wires are tapped.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -35,7 +35,7 @@ using testing::Not;
 
 constexpr int64_t kLong = 20 * kNanosPerSecond;
 constexpr int64_t kShort = 300 * kNanosPerMilli;
-// In no message by chance.
+// A number whose bytes do not occur in a message by chance.
 constexpr float kNumber = 1234.5678F;
 
 void SleepMillis(int millis) { std::this_thread::sleep_for(std::chrono::milliseconds(millis)); }
@@ -44,8 +44,9 @@ int PortIn(const std::string& rendezvous) {
   return std::stoi(rendezvous.substr(rendezvous.rfind(':') + 1));
 }
 
-// For a socket whose other end may never have known of it: a full backlog drops the last word of
-// the kernel's handshake, and closing the listener then tells the dialler nothing.
+// Bounds the wait of a socket whose other end may not know of the connection. A full backlog drops
+// the last packet of the kernel's handshake, and closing the listener then tells the dialler
+// nothing.
 void HearAtMost(const FileDescriptor& socket, int seconds) {
   const timeval wait = {.tv_sec = seconds, .tv_usec = 0};
   ::setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
@@ -89,7 +90,7 @@ class EncryptedGroupTest : public testing::Test {
     return membership;
   }
 
-  // As rank 0, who dials, takes it from `to`.
+  // The membership of rank 0, which dials, with rank 1 at the address `to`.
   GroupMembership DialledAt(const std::string& to) const {
     GroupMembership membership = Membership(0);
     membership.rendezvous[1] = to;
@@ -105,7 +106,8 @@ class EncryptedGroupTest : public testing::Test {
     return groups;
   }
 
-  // What both have after an AllReduce of as many numbers; empty where the group is broken.
+  // AllReduces `count` numbers on both ranks and returns both results. A result is empty if the
+  // group broke.
   static std::vector<std::vector<float>> SumsOf(Groups& groups, size_t count) {
     std::vector<std::vector<float>> sums(2, std::vector<float>(count, kNumber));
     OnAllRanks(2, [&](int32_t rank) {
@@ -159,7 +161,7 @@ TEST_F(EncryptedGroupTest, AByteThatChangesOnTheWayBreaksTheGroup) {
   }
 }
 
-// What a stranger says, and hears until it is hung up on.
+// A stranger's talk with a rank: sends its bytes and returns what it heard until the rank hung up.
 struct Stranger {
   const char* what;
   std::function<std::string(const FileDescriptor&)> talk;
@@ -170,7 +172,7 @@ std::string SaysAndHears(const FileDescriptor& socket, std::string_view words) {
   return HearToTheEnd(socket);
 }
 
-// What ranks say who do not encrypt: the first word of peer_listener.h's Hello to the last.
+// The Hello of peer_listener.h as ranks without encryption send it.
 std::string HelloInTheClear(const GroupMembership& group) {
   const std::array<uint64_t, 2> when = {group.scheduler_incarnation, group.group_epoch};
   const std::array<int32_t, 2> who = {0, 1};
@@ -180,7 +182,7 @@ std::string HelloInTheClear(const GroupMembership& group) {
   return hello;
 }
 
-// `hello`: of a rank, some time ago.
+// `hello` is a rank's recorded handshake.
 std::vector<Stranger> AllStrangers(const GroupMembership& group, const std::string& hello) {
   return {
       {"silent", [](const FileDescriptor& s) { return HearToTheEnd(s); }},
@@ -209,7 +211,7 @@ std::vector<Stranger> AllStrangers(const GroupMembership& group, const std::stri
   };
 }
 
-// What a rank says to one that it takes for a rank, in the clear.
+// Whether a rank has answered in the clear as it answers another rank.
 bool IsWelcome(const std::string& heard) { return heard == "w" || heard == "m"; }
 
 class StrangersTest : public EncryptedGroupTest {
@@ -222,7 +224,7 @@ class StrangersTest : public EncryptedGroupTest {
     EXPECT_EQ(num_welcome_, 0);
   }
 
-  // What rank 0 says to rank 1 in this epoch.
+  // Records the bytes that rank 0 sends to rank 1 in this epoch.
   std::string HelloOfARank() {
     Wiretap tap(port());
     Groups groups = ConnectBoth(DialledAt(tap.rendezvous()));
@@ -230,7 +232,7 @@ class StrangersTest : public EncryptedGroupTest {
     return tap.bytes_from_dialer();
   }
 
-  // Each on a thread of its own, for it may wait.
+  // Starts `count` strangers, each on a thread of its own, because a stranger may wait.
   void Come(int count, const std::string& hello) {
     const std::vector<Stranger> strangers = AllStrangers(group_, hello);
     for (int i = 0; i < count; ++i) {
@@ -268,7 +270,7 @@ TEST_F(StrangersTest, AThousandKeepNoRankOut) {
   EXPECT_THAT(sums, testing::Each(2.0F));
 }
 
-// A rank whose answers take long, and 100 who come meanwhile and say nothing: there is room for 64.
+// A rank is slow to answer while 100 silent strangers connect; there is room for 64.
 TEST_F(StrangersTest, WhoHasShownTheSecretIsNotDrivenOut) {
   std::thread rank([&] {
     const auto group = listeners_[1]->Connect(Membership(1), kLong);
@@ -300,7 +302,7 @@ TEST_F(StrangersTest, WhoHasShownTheSecretIsNotDrivenOut) {
   rank.join();
 }
 
-// One after another, and with no rank: each is hung up on at the latest when the wait is over.
+// One stranger after another and no rank: each is hung up on at the latest when Connect times out.
 TEST_F(StrangersTest, NoneOfThemIsARank) {
   const std::string hello = HelloOfARank();
   for (const Stranger& stranger : AllStrangers(group_, hello)) {
@@ -314,7 +316,7 @@ TEST_F(StrangersTest, NoneOfThemIsARank) {
   }
 }
 
-// Who listens where rank 1 should: what rank 0 says to it, which gives up on it.
+// An impostor listens at rank 1's address. `talk` returns the bytes that it heard from rank 0.
 struct Impostor {
   const char* what;
   std::function<std::string(const FileDescriptor&)> talk;
@@ -322,7 +324,7 @@ struct Impostor {
 
 class ImpostorTest : public EncryptedGroupTest {
  protected:
-  // Everything that it hears while rank 0 dials it.
+  // Returns all bytes that the impostor hears while rank 0 dials it.
   std::string WhatItHears(const Impostor& impostor) {
     const FileDescriptor listener = ListenOnLoopback();
     std::atomic<bool> is_over = false;
@@ -380,7 +382,8 @@ TEST_F(ImpostorTest, AbortEndsAHandshakeThatNobodyAnswers) {
   aborts.join();
 }
 
-// Whoever is on the way leads its call back to it (RFC 9257, 4: all have one secret).
+// An attacker on the way leads rank 0's call back to rank 0. All ranks share one secret, so the
+// secret does not stop it (RFC 9257, 4).
 TEST_F(ImpostorTest, ARankIsNotLedToItself) {
   Wiretap to_itself(PortIn(listeners_[0]->rendezvous()));
   const auto group = listeners_[0]->Connect(DialledAt(to_itself.rendezvous()), kShort);

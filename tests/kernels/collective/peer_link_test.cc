@@ -47,7 +47,7 @@ void Both(const std::function<void()>& first, const std::function<void()>& secon
 
 class PeerLinkTest : public testing::TestWithParam<Transport> {
  protected:
-  // Each end sends what it is given, and gets what the other one sends.
+  // Each end sends its bytes and receives the other end's.
   void ExpectExchanged(const std::vector<std::byte>& from_first,
                        const std::vector<std::byte>& from_second) {
     std::vector<std::byte> at_first(from_second.size());
@@ -140,7 +140,7 @@ TEST_P(PeerLinkTest, AnEndIsSeenBehindBytesThatNobodyHasTaken) {
   EXPECT_TRUE(links_.second.has_ended());
 }
 
-// Waits in vain for what the other end does not send (in), or does not take (out).
+// Waits in vain: for data that the other end does not send, or for room that it does not make.
 enum class Waits : uint8_t { kForData, kForRoom };
 
 absl::Status WaitInVain(PeerLink& link, Waits waits) {
@@ -161,7 +161,7 @@ TEST_P(PeerLinkTest, AbortEndsBothEnds) {
       EXPECT_EQ(ReasonOf(WaitInVain(waiting, waits)), "GROUP_BROKEN");
       aborts.join();
       EXPECT_EQ(ReasonOf(WaitInVain(waiting, Waits::kForData)), "GROUP_BROKEN");
-      // What was sent before is still received; nothing after it.
+      // The other end still receives earlier bytes, and none after the abort.
       std::vector<std::byte> all(kManyRings);
       EXPECT_EQ(ReasonOf(other.Exchange({}, all)), "GROUP_BROKEN");
     }
@@ -176,8 +176,8 @@ TEST_P(PeerLinkTest, AnAbortedEndTakesNothingMore) {
   EXPECT_EQ(ReasonOf(links_.second.Exchange(sent, {})), "GROUP_BROKEN");
 }
 
-// A process with the other end exchanges until it is killed: whatever it was doing, this end learns
-// of it.
+// A process exchanges through the other end until it is killed. This end notices in every state of
+// the exchange.
 TEST_P(PeerLinkTest, AKilledProcessIsFound) {
   Random random(1);
   for (const size_t size : {size_t{1000}, kManyRings}) {
@@ -220,8 +220,8 @@ INSTANTIATE_TEST_SUITE_P(Transports,
                                          Transport::kTls),
                          [](const auto& param_info) { return NameOf(param_info.param); });
 
-// Each record has a key of its own, and the sockets take little: an end that waited until its
-// change of keys is on its way, and read nothing meanwhile, would wait for ever.
+// Each record has a key of its own, and the sockets take little. An end that stopped reading until
+// its change of keys was sent would wait for ever.
 TEST(EncryptedLinkTest, BothEndsChangeKeysWhileBothSend) {
   Random random(1);
   LinkParts parts = MakeLinkParts(Transport::kTls, /*max_records_per_key=*/1);
@@ -270,7 +270,8 @@ TEST(EncryptedLinkTest, AChangeOfKeysIsNoEnd) {
   EXPECT_TRUE(second.Exchange({}, received).ok());
 }
 
-// Whatever writes into a connection breaks it, and what was sent before is received.
+// Bytes that a stranger writes into the connection break it. Bytes that were sent before are still
+// received.
 TEST(EncryptedLinkTest, BytesOfAStrangerBreakTheLink) {
   LinkParts parts = MakeLinkParts(Transport::kTls);
   const int stranger = ::dup(parts.sockets[0].fd());
@@ -291,7 +292,7 @@ TEST(EncryptedLinkTest, BytesOfAStrangerBreakTheLink) {
 // Everything before the rings: words and counters.
 constexpr size_t kCountersBytes = 2 * kRingLineBytes + 2 * sizeof(RingCounters);
 
-// Of what end 0 has from end 1.
+// Counters that end 0 reads and end 1 writes.
 constexpr size_t kReadByOther = 2 * kRingLineBytes + offsetof(RingCounters, num_read);
 constexpr size_t kWrittenByOther =
     2 * kRingLineBytes + sizeof(RingCounters) + offsetof(RingCounters, num_written);
@@ -313,8 +314,8 @@ TEST(GarbledMemoryTest, ACounterThatCannotBeTrueBreaksTheGroup) {
   }
 }
 
-// Another process overwrites the counters again and again while two ends exchange: they may end
-// with an error or get wrong bytes, and do not wait for ever.
+// Another process overwrites the counters again and again while two ends exchange. The ends may
+// fail or receive wrong bytes, but they do not wait for ever.
 TEST(GarbledMemoryTest, ScribblesEndInAnErrorAtWorst) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     LinkParts parts = MakeLinkParts(Transport::kShared);

@@ -182,7 +182,8 @@ std::set<std::string> PortsThatDial(int port) {
   return ports;
 }
 
-// What a cut looks like to who dials: a listener whose queue is full answers nothing.
+// To the dialling rank a cut network looks like this listener: its queue is full, so it answers
+// nothing.
 TEST(PeerListenerDialTest, AnAttemptThatNobodyAnswersIsFollowedByAnother) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -284,7 +285,7 @@ class SharedMemoryTest : public testing::Test {
             .rendezvous = {low_->rendezvous(), high_->rendezvous()}};
   }
 
-  // How many mappings two ranks have once they have met. They can add up what they have.
+  // Counts the mappings of two ranks once they have met and have done one AllReduce.
   int64_t NumMappingsOfTwoRanks() {
     std::array<std::shared_ptr<Communicator>, 2> group;
     OnAllRanks(2, [&](int32_t rank) {
@@ -298,7 +299,7 @@ class SharedMemoryTest : public testing::Test {
     return NumSharedMappings();
   }
 
-  // What rank 1 answers to the right words of rank 0, which `memory` comes with.
+  // Rank 1's answer to a right Hello of rank 0 that carries the file descriptor `memory`.
   char AnswerTo(int memory) {
     struct {
       std::array<char, 8> magic = {'q', 'u', 'i', 'r', 'e', 'p', 'e', '3'};
@@ -390,7 +391,7 @@ TEST_F(SharedMemoryTest, WhatIsNoneIsNotTaken) {
   EXPECT_EQ(NumOpenFiles(), files);
 }
 
-// A process that sends two files at once, which nobody asked for.
+// A process sends two files at once, which the receiver did not ask for.
 void SendTwoFiles(int socket, int file) {
   std::array<int, 2> files = {file, file};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(files))> control = {};

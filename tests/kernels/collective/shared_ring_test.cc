@@ -24,7 +24,7 @@ std::vector<std::byte> RandomBytes(Random& random, size_t count) {
   return bytes;
 }
 
-// A ring between bytes that nobody may touch.
+// A ring between two areas that must not be written.
 class SharedRingTest : public testing::Test {
  protected:
   std::span<std::byte> ring() { return std::span(memory_.bytes).subspan(kRingBytes, kRingBytes); }

@@ -28,11 +28,11 @@ using testing::HasSubstr;
 using testing::Not;
 using Progress = TlsChannel::Progress;
 
-// Bytes that are not found by chance.
+// Bytes that do not occur in a message by chance.
 const std::string kSecret = "32 bytes that only the ranks have";
 const std::string kIdentity = "from 0 to 1";
 const std::string kPayload = "sums of the model";
-// A record is a header, what it carries with its type, and a tag.
+// A record is a header, its content with a type byte, and a tag.
 constexpr size_t kHeaderBytes = 5;
 constexpr size_t kOverheadBytes = 1 + 16;
 constexpr size_t kKeyUpdateBytes = 5;
@@ -45,7 +45,7 @@ TlsChannel::Settings Settings(std::string_view secret = kSecret,
           .max_records_per_key = max_records_per_key};
 }
 
-// Everything that has come and is to come within a moment.
+// All bytes that have come, and those that still come within a moment.
 std::string TakeAll(int socket) {
   std::string all;
   std::array<char, 4096> buffer = {};
@@ -69,14 +69,14 @@ std::span<const std::byte> BytesOf(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-// What the end hears next, which is expected to be there.
+// The bytes that the end receives next; "" if none have come, nullopt if the channel has failed.
 std::optional<std::string> Hear(TlsChannel& end, size_t max_bytes = 100'000) {
   std::string heard(max_bytes, ' ');
   const auto came = end.Receive(std::as_writable_bytes(std::span(heard)));
   return came.has_value() ? std::optional(heard.substr(0, *came)) : std::nullopt;
 }
 
-// Two ends, and the bytes between them in the test's hands.
+// Two ends whose bytes the test carries from one to the other.
 class TlsChannelTest : public testing::Test {
  protected:
   void Make(const TlsChannel::Settings& dials, const TlsChannel::Settings& accepts) {
@@ -90,7 +90,7 @@ class TlsChannelTest : public testing::Test {
     said_.fill("");
   }
 
-  // What an end has said goes to the other one.
+  // Carries all bytes that the end `from` has sent to the other end.
   std::string Carry(size_t from) {
     std::string said = TakeAll(wires_[from].fd());
     Say(wires_[1 - from].fd(), said);
@@ -98,7 +98,7 @@ class TlsChannelTest : public testing::Test {
     return said;
   }
 
-  // Until both are done, or one has failed.
+  // Shakes hands until both ends are done, or one has failed.
   std::pair<Progress, Progress> ShakeHands() {
     const Progress waits = dials_->ShakeHands();
     EXPECT_EQ(waits, Progress::kGoesOn);
@@ -151,8 +151,8 @@ TEST_F(TlsChannelTest, WhatGoesOverTheNetworkTellsNeitherSecretNorBytes) {
   EXPECT_THAT(said_[0], HasSubstr(kIdentity));
 }
 
-// Two connections with one secret have other keys; and whoever has the secret and has recorded
-// everything lacks the X25519 keys. The extension offers psk_dhe_ke alone.
+// Two connections with one secret have different keys. An attacker that has the secret and a
+// recording lacks the X25519 keys: the extension offers psk_dhe_ke alone.
 TEST_F(TlsChannelTest, NoKeyIsMadeOfTheSecretAlone) {
   Meet();
   const std::string offer("\x00\x2d\x00\x02\x01\x01", 6);
@@ -179,8 +179,8 @@ TEST_F(TlsChannelTest, EachIdentityThatMayComeComes) {
   EXPECT_EQ(ShakeHands(), std::pair(Progress::kDone, Progress::kDone));
 }
 
-// What an attacker on the way can do without the secret: the end that is dialled cannot know it
-// before the last message, but then it does.
+// An attacker on the way repeats a recorded hello without the secret. The dialled end notices no
+// earlier than at the last message of the handshake.
 TEST_F(TlsChannelTest, ARepeatedHelloGetsNoFurther) {
   Meet();
   const std::string hello_and_finished = said_[0];
@@ -233,7 +233,8 @@ TEST_F(TlsChannelTest, AHandshakeComesByteByByte) {
   EXPECT_TRUE(accepts_->has_shown_secret());
 }
 
-// The beginning of a hello of 64 KiB, in records that may be: it would be kept until it is whole.
+// Begins a hello of 64 KiB in valid records. Without a limit the end would keep the bytes until the
+// hello is complete.
 TEST_F(TlsChannelTest, NobodySaysMoreThanAHandshakeNeeds) {
   Make(Settings(), Settings());
   const auto record = [](const std::string& bytes) {
@@ -255,7 +256,7 @@ TEST_F(TlsChannelTest, AChangedByteEndsTheChannel) {
     record[place] ^= 1;
     Say(wires_[1].fd(), record);
     const auto heard = Hear(*accepts_);
-    // A record that is said to be longer is waited for.
+    // The end waits for more bytes if the changed length is larger.
     const bool is_length = place == 3 || place == 4;
     EXPECT_TRUE(!heard.has_value() || (is_length && heard->empty())) << place;
     Say(wires_[1].fd(), std::string(300, 'x'));

@@ -82,8 +82,9 @@ void ExpectAccurateEverywhere(ActivationKind kind) {
   const std::vector<T> actual = Activated(params, in);
   const std::vector<float> expected = Reference(params, in);
 
-  // Half a unit in the last place and some room for the arithmetic; what is so small that e^-x
-  // overflows or T has no number near it; and for the GELU by erf the digits that 1 + erf loses.
+  // The bound is half a unit in the last place, and some room for the arithmetic. Very small
+  // results get an absolute bound, because e^-x overflows or T has no number near them. The GELU by
+  // erf may lose the digits that 1 + erf loses.
   constexpr double kUnit = DTypeOf<T>::kValue == DType::kBF16 ? 0x1p-8 : 0x1p-11;
   constexpr double kSmallest = DTypeOf<T>::kValue == DType::kBF16 ? 1e-36 : 0x1p-25;
   for (size_t i = 0; i < in.size(); ++i) {

@@ -78,10 +78,10 @@ inline float NumberFor(uint64_t key, NumberKind kind, int32_t position, int32_t 
   return static_cast<float>(sum * std::sqrt(3.0));
 }
 
-// Of an element of a 16-bit type.
+// The value of an element of a 16-bit type.
 inline float ValueOf(DType dtype, uint16_t bits) { return reference::LoadElement(&bits, dtype, 0); }
 
-// Exactly.
+// Converts without rounding.
 inline std::vector<float> Widened(DType dtype, const std::vector<uint8_t>& bytes) {
   std::vector<float> values(bytes.size() / static_cast<size_t>(SizeOf(dtype)));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -124,7 +124,7 @@ class AttentionData {
     reference::StoreElement(q_.data(), problem_.dtype, index, value);
   }
 
-  // All but q, the output and the pool.
+  // The params, except q, the output and the pool.
   PagedAttentionParams Params() const {
     const float head_dim = static_cast<float>(problem_.head_dim);
     return {.num_seqs = static_cast<int32_t>(problem_.sequences.size()),
@@ -326,20 +326,21 @@ class DeviceAttention {
 
 inline constexpr uint16_t kPoisonedElement = 0xFFFF;
 
-// Relative to the size of what is expected, in the L2 norm. Infinite for NaN.
+// Error relative to the size of the expected values, in the L2 norm. Infinite for NaN.
 inline double RelativeError(double difference_squares, double expected_squares) {
   double error = std::sqrt(difference_squares / expected_squares);
   return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
 }
 
-// out: DeviceAttention::Out(). Tokens that `computed` does not name, and padding, must still be
-// poisoned; computed null: all tokens of sequences that have a length.
+// Compares `out`, which is DeviceAttention::Out(), with the reference. Tokens that `computed` does
+// not name, and padding, must still be poisoned. A null `computed` names all tokens of sequences
+// that have a length.
 inline void ExpectClose(const AttentionData& data,
                         const std::vector<uint16_t>& out,
                         const std::vector<bool>* computed = nullptr) {
   const AttentionProblem& problem = data.problem();
-  // bf16 has 8 bits of mantissa, f16 11; P is rounded as well. A row of one head may be worse than
-  // all together, the more so the fewer keys it has.
+  // bf16 has 8 bits of mantissa, f16 has 11, and P is rounded as well. A single head's row may have
+  // a larger error than all rows together, above all with few keys.
   double tolerance = problem.dtype == DType::kBF16 ? 4e-3 : 6e-4;
   double row_tolerance = 1.5 * tolerance;
   const std::vector<float> expected_out = data.Reference();

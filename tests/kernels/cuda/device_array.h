@@ -47,7 +47,7 @@ class DeviceArray {
   const T* data() const { return static_cast<const T*>(data_); }
   int64_t size() const { return size_; }
 
-  // As many values as the array has.
+  // REQUIRES: as many values as the array has.
   void FromHost(const std::vector<T>& values) {
     if (static_cast<int64_t>(values.size()) != size_) {
       fprintf(stderr,

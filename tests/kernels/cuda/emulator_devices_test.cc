@@ -1,5 +1,5 @@
-// Two emulated devices: what belongs to which, and what must not be mixed. What is allowed is what
-// the CUDA C++ Programming Guide allows under "Multi-Device System".
+// Two emulated devices: objects of one device must not be used with the other. The allowed uses are
+// those of the CUDA C++ Programming Guide, "Multi-Device System".
 #include <cstdint>
 #include <cstring>
 #include <thread>
@@ -21,7 +21,7 @@ constexpr size_t kBytes = 64;
 
 QUIRE_KERNEL void AddOne(uint8_t* bytes) { ++bytes[threadIdx.x]; }
 
-// What one device has.
+// The objects of one device.
 struct OnDevice {
   Stream stream = nullptr;
   Event event = nullptr;
@@ -47,7 +47,7 @@ class DevicesTest : public ::testing::Test {
     memset(pinned_, 1, kBytes);
     EXPECT_EQ(SetDevice(0), 0);
   }
-  // All from device 0.
+  // Frees the objects of both devices while device 0 is current.
   ~DevicesTest() override {
     EXPECT_EQ(SetDevice(0), 0);
     for (OnDevice& here : on_) {
@@ -186,7 +186,7 @@ TEST_F(DevicesTest, AGraphRunsOnTheDeviceThatRecordedIt) {
 }
 
 // A struct is made where another one was, with a pointer in the place of its padding. Memory begins
-// at multiples of 256: its first byte is a member that is 0.
+// at multiples of 256, so the pointer's first byte is a member that is 0.
 TEST_F(DevicesTest, WhatIsLeftBetweenMembersIsNoReference) {
 #if !__has_builtin(__builtin_clear_padding)
   GTEST_SKIP() << "the compiler cannot clear padding";

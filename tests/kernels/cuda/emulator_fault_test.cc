@@ -58,7 +58,7 @@ class FaultTest : public ::testing::Test {
     EXPECT_NE(fault.text.find(kernel), std::string::npos) << fault.text;
     EXPECT_NE(fault.text.find("emulator_fault_test.cc:" + std::to_string(line)), std::string::npos)
         << fault.text;
-    // The emulator is none the worse.
+    // The emulator still works after the fault.
     EXPECT_EQ(QUIRE_LAUNCH(Nothing, dim3(2), dim3(64), 0, nullptr), 0);
   }
 

@@ -1,5 +1,5 @@
-// Graphs of the emulated runtime: what is recorded, what must not be done meanwhile, and records of
-// memory that is gone.
+// Graphs of the emulated runtime: recording, calls that are forbidden meanwhile, and graphs that
+// refer to freed memory.
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -64,7 +64,7 @@ class GraphTest : public ::testing::Test {
     return error != 0 ? error : Synchronize(stream_);
   }
 
-  // The call is refused, and no graph comes of what was being recorded.
+  // Expects the call to be refused, and the recording to end without a graph.
   void ExpectRefused(const std::string& what, int expected, const std::function<int()>& call) {
     SCOPED_TRACE(what);
     Graph graph = nullptr;
@@ -195,7 +195,7 @@ TEST_F(GraphTest, ARecordIsEndedWhereItWasBegun) {
   EXPECT_EQ(LaunchGraph(graph, stream_), emulator::kErrorInvalidResourceHandle);
 }
 
-// The pointer that the kernel holds stays the same number; what it names is another memory.
+// The kernel's pointer keeps its value, but new memory may lie at that address.
 TEST_F(GraphTest, ARecordOfMemoryThatWasFreedIsAFault) {
   struct Memory {
     int (*allocate)(void**, size_t);

@@ -1,5 +1,5 @@
-// Streams, events and copies of the emulated runtime: what runs when, and the mistakes that it
-// finds.
+// Streams, events and copies of the emulated runtime: the order in which they run, and the mistakes
+// that the emulator finds.
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -277,7 +277,7 @@ TEST_F(StreamTest, MemoryIsFreedAsWhatItIsAndOnce) {
   EXPECT_EQ(Free(memory), emulator::kErrorInvalidValue);
 }
 
-// What the library for collectives puts on a stream.
+// An operation that waits for other ranks, as a library for collectives puts on a stream.
 TEST(OperationThatNeedsOthersTest, WaitsOnTheStreamUntilTheyCome) {
   Stream stream = nullptr;
   ASSERT_EQ(CreateStream(&stream), 0);

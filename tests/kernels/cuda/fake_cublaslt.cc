@@ -72,8 +72,9 @@ quire::DType DTypeOf(cudaDataType_t type) {
 
 bool Is16Bit(cudaDataType_t type) { return type == CUDA_R_16BF || type == CUDA_R_16F; }
 
-// Of e4m3 products: TN, widths of whole 16 bytes, a scale for each row of a and column of b. A bias
-// begins at 16 bytes: cuBLASLt 13.1 was seen to refuse 2 and 4 where it takes 16.
+// Checks an e4m3 product: TN, widths of whole 16 bytes, a scale for each row of a and column of b.
+// A bias must begin at a multiple of 16 bytes. cuBLASLt 13.1 was seen to refuse multiples of 2 and
+// 4, and to take 16.
 cublasStatus_t CheckFp8(const Description& desc, const Layout& a, const Layout& d) {
   constexpr int32_t kVector = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
   if (desc.a_scale_mode != kVector || desc.b_scale_mode != kVector || !fake.has_vector_scales) {
@@ -121,7 +122,7 @@ cublasLtMatmulAlgo_t AlgorithmOf(int id) {
 
 size_t WorkspaceOf(int algorithm) { return algorithm == 2 ? kSplitWorkspaceBytes : 0; }
 
-// A matrix as the columns that cuBLASLt sees, in fp32.
+// The matrix in fp32, column by column as cuBLASLt sees it.
 std::vector<float> Widen(const void* data, const Layout& layout) {
   std::vector<float> wide(layout.rows * layout.cols);
   for (size_t i = 0; i < wide.size(); ++i) {

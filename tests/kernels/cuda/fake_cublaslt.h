@@ -1,11 +1,11 @@
-// FakeCublasLt is a library with the functions of cuBLASLt that we use, which computes in plain
-// loops: what surrounds the library is tested on the CPU with it. It refuses what the real one
-// refuses (as far as documented) and, on top, what a test tells it to.
+// FakeCublasLt is a library with the functions of cuBLASLt that Quire uses, which computes in plain
+// loops. Tests on the CPU use it to check the code that calls cuBLASLt. It refuses calls that
+// cuBLASLt documents as refused, and further ones that a test chooses.
 //
-// It has three algorithms, which differ in the order of their sums and so in their bits: 0 begins
-// with the first of k, 1 with the last, 2 adds up two halves (split-k, and needs a workspace). The
-// heuristics name 2, 0, 1. Each is for matrices of the alignment that the heuristics were told, and
-// refuses others.
+// It has three algorithms. They differ in the order of their sums, and so in their bits. Algorithm
+// 0 begins with the first of k, 1 with the last, 2 adds up two halves (split-k, and needs a
+// workspace). The heuristics name 2, 0, 1. Each algorithm is for matrices of the alignment that the
+// heuristics were told, and refuses others.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_TESTS_KERNELS_CUDA_FAKE_CUBLASLT_H_
@@ -19,7 +19,7 @@ namespace quire::gpu {
 struct FakeCublasLt {
   static constexpr int kNumAlgorithms = 3;
 
-  // What it is like.
+  // The library's properties.
   uint64_t version = 130100;
   bool has_vector_scales = true;
   // An algorithm takes numbers of rows that are multiples of this.
@@ -27,7 +27,7 @@ struct FakeCublasLt {
   // Products by this algorithm fail when they run. -1: none.
   int broken_algorithm = -1;
 
-  // What was asked of it.
+  // Counts and arguments of the calls that were made.
   int heuristics = 0;
   int products = 0;
   int last_algorithm = -1;
@@ -35,7 +35,7 @@ struct FakeCublasLt {
   std::vector<const void*> weights;  // of the products
 };
 
-// What the library exports: a function of this name and type. The object may be assigned to.
+// The library exports a function of this name and type. The test may assign to the object.
 inline constexpr char kFakeCublasLtSymbol[] = "quire_fake_cublaslt";
 using FakeCublasLtFunction = FakeCublasLt* (*)();
 

@@ -26,7 +26,7 @@ using Bytes = std::vector<std::byte>;
 
 constexpr int kPollsToSettle = 2;
 
-// What all ranks must say alike of their n-th AllReduce.
+// Properties in which the n-th AllReduce of all ranks must agree.
 struct Kind {
   size_t count = 0;
   ncclDataType_t type = ncclFloat32;
@@ -97,7 +97,7 @@ ncclResult_t Mistake(const std::string& what) {
   return ncclInvalidUsage;
 }
 
-// Of a communicator that something is asked of.
+// Returns an error if the communicator is unknown, has ended, or has a call in progress.
 ncclResult_t CheckFree(ncclComm_t comm, const char* what) {
   if (!live.contains(comm)) {
     return Mistake(std::string(what) + ": an unknown communicator, or one that has ended");
@@ -108,7 +108,7 @@ ncclResult_t CheckFree(ncclComm_t comm, const char* what) {
   return ncclSuccess;
 }
 
-// Puts it on the stream, and counts those that are there.
+// Puts an operation on the stream, and counts the operations on all streams.
 int Enqueue(cudaStream_t stream,
             const void* memory,
             std::function<bool()> is_ready,
@@ -145,7 +145,7 @@ DType DTypeOf(ncclDataType_t type) {
   return type == ncclBfloat16 ? DType::kBF16 : type == ncclFloat16 ? DType::kF16 : DType::kF32;
 }
 
-// In the order of the ranks; in fp32, rounded once.
+// Adds the parts in the order of the ranks. Floats are added in fp32 and rounded once.
 void Add(const Reduction& reduction, void* to) {
   for (size_t i = 0; i < reduction.kind.count; ++i) {
     const auto at = static_cast<int64_t>(i);
@@ -171,7 +171,7 @@ Bytes Copy(const void* from, size_t bytes) {
   return {begin, begin + bytes};
 }
 
-// The rank's part of the group's n-th reduction, once its stream comes to it.
+// Puts the rank's part of the group's n-th reduction on its stream.
 int EnqueueReduction(ncclComm_t comm,
                      const std::shared_ptr<Reduction>& reduction,
                      const void* from,

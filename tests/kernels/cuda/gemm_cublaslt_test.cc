@@ -1,6 +1,6 @@
-// What surrounds cuBLASLt, with a library in its place that computes in plain loops
-// (fake_cublaslt.h) and the memory of the emulator. What the real library makes of our descriptions
-// is for a GPU to show (tests/gpu).
+// The code around cuBLASLt, with a fake library that computes in plain loops (fake_cublaslt.h), in
+// the emulator's memory. Whether the real library takes the same descriptions is tested on a GPU
+// (tests/gpu).
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -58,7 +58,7 @@ class GemmHandle {
   void* gemm_ = nullptr;
 };
 
-// x, weight and what belongs to them, of T; y and bias of Y.
+// The inputs x and weight of T with their scales; y and bias of Y.
 template <typename T, typename Y>
 class Operands {
  public:
@@ -91,7 +91,7 @@ class Operands {
             .weight_scales = kHasScales ? device_weight_scales_.data() : nullptr};
   }
 
-  // The rows from `first` on, as a product of their own that writes to other memory.
+  // A product of its own for the rows from `first` on, which writes to other memory.
   GemmArgs Rows(int64_t first, int64_t count, DeviceArray<Y>& y) {
     GemmArgs args = Args();
     args.rows = count;
@@ -123,7 +123,7 @@ class Operands {
  private:
   template <typename V>
   static constexpr DType kDType = DTypeOf<V>::kValue;
-  // Widened, and where there are scales each row times its own.
+  // The rows in fp32, each times its scale if there are scales.
   static std::vector<float> Scaled(const std::vector<T>& rows,
                                    const std::vector<float>& scales,
                                    int64_t width) {
@@ -219,7 +219,7 @@ TEST_F(GemmTest, WhetherThereAreProductsDoesNotDependOnWhereABiasIs) {
   EXPECT_EQ(CheckGemm(gemm.get(), args), 0);
 }
 
-// An older library or device: products of 16 bits are there, those of 8 are not.
+// An older library or device has products of 16-bit types and none of 8-bit types.
 TEST_F(GemmTest, ALibraryWithoutVectorsOfScalesHasNoFp8Products) {
   Fake().has_vector_scales = false;
   const GemmHandle gemm;
@@ -299,7 +299,8 @@ TEST_F(GemmTest, WhileAGraphIsRecordedNothingIsTimed) {
   EXPECT_GT(Fake().products, 2);  // now it was
 }
 
-// The products that timed the three algorithms, and the last that was asked for.
+// Fake().weights lists the products that timed the three algorithms, and then the product that was
+// asked for.
 TEST_F(GemmTest, ProductsAreTimedWithCopiesOfTheWeightInTurns) {
   DeviceInfo before;
   ASSERT_EQ(QueryDevice(0, &before), 0);
@@ -340,7 +341,7 @@ TEST_F(GemmTest, WithoutMemoryForCopiesProductsAreTimedWithTheWeightAlone) {
 // ---- The file
 // ------------------------------------------------------------------------------------
 
-// The heuristics asked for by a product of a new Gemm with this file.
+// Counts the heuristics that a product of a new Gemm with this file asks for.
 int HeuristicsWith(const std::string& cache, const char* device = "H200", int64_t rows = 3) {
   const GemmHandle gemm({.cache_path = cache.c_str(), .device_name = device});
   Operands<Bf16, Bf16> operands(rows, /*has_bias=*/false);
@@ -479,8 +480,9 @@ TEST_F(GemmTest, TilesAreAlignedAsTheLibraryWasTold) {
   }
 }
 
-// The pinned algorithm takes whole multiples only: all other numbers of rows are filled up, or cut
-// into tiles and the last one filled up. Another algorithm would take them, with other bits.
+// The pinned algorithm takes only multiples of a number of rows. Other numbers of rows are padded,
+// or cut into tiles of which the last is padded. Another algorithm would take them unpadded, with
+// other bits.
 TEST_F(GemmTest, RowCountsThatThePinnedAlgorithmDoesNotTakeGiveTheSameBits) {
   for (const int64_t multiple : {2, 8, 64, 256}) {
     SCOPED_TRACE(testing::Message() << "multiples of " << multiple);

@@ -1,14 +1,14 @@
-// LargeArray is device memory of more than 4 GiB, of which a test touches a few pages: an address
-// that is computed in 32 bits somewhere shows.
+// LargeArray is device memory of more than 4 GiB, of which a test touches a few pages. An address
+// that is computed in 32 bits anywhere shows.
 //
-// In the emulated build it is a mapping without memory behind it: pages exist once they are
-// written, and what was not is zero. It begins kLeadBytes before data(), so that a 32-bit offset
-// that turned negative is a wrong number in the test and not the end of the program. In the CUDA
-// build it is memory of the device, filled with 0xFF.
+// In the emulated build it is a mapping without memory behind it. Pages exist once they are
+// written, and other pages are zero. It begins kLeadBytes before data(). So a 32-bit offset that
+// turned negative gives a wrong number in the test and does not end the program. In the CUDA build
+// it is memory of the device, filled with 0xFF.
 //
 // Usage:
-//   LargeArray pool(kBytes);
-//   if (!pool.why_not().empty()) { GTEST_SKIP() << pool.why_not(); }
+//  LargeArray pool(kBytes);
+//  if (!pool.why_not().empty()) { GTEST_SKIP() << pool.why_not(); }
 //
 // Errors: Write and Read end the process with a message when a copy fails.
 #ifndef QUIRE_TESTS_KERNELS_CUDA_LARGE_ARRAY_H_

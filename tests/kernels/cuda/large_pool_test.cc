@@ -1,5 +1,5 @@
-// Offsets beyond 32 bits: what the operations do in a pool, a table or rows of 12 GiB must be, bit
-// for bit, what they do in a small one. Skipped where so much address space is not to be had.
+// Offsets beyond 32 bits. Operations in a pool, a table or rows of 12 GiB must give the bits that
+// they give in small ones. Skipped if so much address space is not available.
 #include <cstdint>
 #include <vector>
 
@@ -198,7 +198,7 @@ TEST(LargePoolTest, MergedSplitsAreWrittenToRowsBehind4GiB) {
   ASSERT_EQ(Decode(params, plan, DType::kBF16, nullptr), 0);
   ExpectClose(data, device.Out());
 
-  // q has one row, whatever the number of the token.
+  // With a q_row_stride of 0, every token reads the one row of q.
   const int64_t row_bytes = static_cast<int64_t>(data.OutWidth()) * SizeOf(DType::kBF16);
   const int64_t row = kLargeBytes / row_bytes - 1;
   DeviceArray<int32_t> query_start(

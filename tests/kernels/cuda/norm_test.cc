@@ -73,7 +73,7 @@ NormResult<T> Normalise(const NormCase<T>& c) {
   return result;
 }
 
-// out and out_f32 are the same here.
+// The reference computes in fp32, so out and out_f32 are equal.
 template <typename T>
 NormResult<float> Reference(const NormCase<T>& c) {
   const std::vector<float> delta = ToFloats(c.delta);
@@ -121,8 +121,8 @@ void ExpectNearReference(const NormCase<T>& c, double f32_limit = 2e-6) {
   ExpectSameBits(result.residual, expected.residual);
 }
 
-// The ends of what the kernels for one, two, four and any number of chunks take, and one lane, part
-// of a warp, one lane more than a warp.
+// Widths at the ends of the ranges of the kernels for one, two, four and any number of chunks. The
+// small widths take one lane, part of a warp, and one lane more than a warp.
 constexpr int32_t kWidths[] = {8, 64, 264, 768, 4096, 4104, 8192, 8200, 16384, 16392, 24584};
 
 TEST(NormTest, AgreesWithTheReferenceAndUpdatesTheResidual) {
@@ -144,8 +144,8 @@ TEST(NormTest, LayerNormNeedsNoBias) {
   }
 }
 
-// The square of the mean is 10^8 times the variance: the mean of squares less the square of the
-// mean would be noise. What remains is the rounding of the mean itself.
+// The square of the mean is 10^8 times the variance. A kernel that subtracts it from the mean of
+// squares would give noise; the tolerance leaves room for the rounding of the mean alone.
 TEST(NormTest, LayerNormKeepsItsDigitsWhenTheMeanIsLarge) {
   for (const int32_t width : {768, 4096, 16392}) {
     NormCase<F16> c = RandomCase<F16>(NormKind::kLayerNorm, width, 2, false);

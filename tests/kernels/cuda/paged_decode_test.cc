@@ -50,7 +50,8 @@ std::vector<int32_t> PlanOf(const std::vector<int32_t>& seq_lens,
   return split_start.ToHost();
 }
 
-// What the kernels wrote. The partials have room for the splits there are, and no more.
+// Runs the kernels and returns their output. The partials have room for exactly the splits of the
+// plan.
 std::vector<uint16_t> Decoded(const AttentionData& data, const DecodeOptions& options = {}) {
   const AttentionProblem& problem = data.problem();
   const std::vector<int32_t> splits =
@@ -366,7 +367,7 @@ TEST(PagedDecodeTest, DecodesOfAMixedBatchAreComputedAndPrefillsLeftAlone) {
                        {.query_len = 1, .seq_len = 20, .key = 5}};
   AttentionData data(problem);
 
-  // None of them at its own place.
+  // No sequence is at its own place.
   std::vector<uint16_t> out = Decoded(data, {.seq_index = {1, 4, 3}});
 
   const std::vector<bool> computed = {

@@ -22,10 +22,11 @@ class KernelUnderTest {
  public:
   explicit KernelUnderTest(PrefillKernel kernel) : kernel_(kernel) {}
 
-  // Of a tile of keys of head_dim up to 128; the tests cross its borders.
+  // Keys of a tile at a head_dim of up to 128. The tests cross the borders of tiles.
   int32_t tile_keys() const { return kernel_ == PrefillKernel::kMma ? 64 : 128; }
 
-  // Warpgroup products need their device; the emulator is one.
+  // Whether the device has the kernel's products. Warpgroup products need a certain device; the
+  // emulator counts as one.
   bool HasDevice() const {
     DeviceInfo info;
     EXPECT_EQ(QueryDevice(0, &info), 0);
@@ -61,7 +62,7 @@ class KernelUnderTest {
     return Prefill(params, plan, activations, nullptr);
   }
 
-  // What the kernel wrote for these items.
+  // Runs the kernel for these items and returns its output.
   std::vector<uint16_t> Prefilled(const AttentionData& data,
                                   const std::vector<PrefillItem>& items) const {
     DeviceAttention device(data);
@@ -377,7 +378,8 @@ TEST_P(PagedPrefillTest, QueriesOfZeroGiveTheMeanOfTheValues) {
   }
 }
 
-// Of the first tokens' few scores many are all below zero, by more than 2^-126 bears.
+// The first tokens have few keys, so all scores of a row may lie far below zero. Their exponentials
+// would be smaller than 2^-126, the least normal fp32.
 TEST_P(PagedPrefillTest, ARowWhoseScoresAreAllFarBelowZeroIsNotLost) {
   for (const int32_t head_dim : {64, 128, 256}) {
     ExpectPrefills({.head_dim = head_dim,

@@ -36,7 +36,7 @@ namespace {
 
 constexpr uint32_t kNumThreads = 64;
 
-// Runs launch, a planted bug, in a process of its own, which TSan must end with a report of a race
+// Runs launch, a planted bug, in a death test's process. TSan must end it with a report of a race
 // in the kernel.
 template <typename Launch>
 void ExpectRace(const std::string& kernel, Launch launch) {
@@ -169,7 +169,8 @@ TEST_F(PlantedFaultTest, AMissingBarrierBetweenAReadAndTheNextWriteIsFound) {
   }
 }
 
-// A ring of two tiles of 16 bytes a thread. out[i] = the sum of what the next thread has copied.
+// A ring of two tiles of 16 bytes a thread. out[i] is the sum of the numbers that the next thread
+// has copied.
 template <bool kBarrierBeforeReuse>
 QUIRE_KERNEL void SumThroughRing(const float* in, int32_t num_tiles, float* out) {
   QUIRE_SHARED_MEMORY(shared);
@@ -258,8 +259,8 @@ TEST_F(PlantedFaultTest, AMissingSyncwarpIsFound) {
 
 // ---- Races between CTAs ----
 
-// Every CTA adds to one number, before or after a barrier of its own by turns: no CTA's barrier may
-// pass for one between CTAs.
+// Every CTA adds to one number. CTAs do so before or after their own barrier by turns, because a
+// CTA's barrier must not count as one between CTAs.
 template <bool kAtomic>
 QUIRE_KERNEL void CountCtas(int32_t* count) {
   if (blockIdx.x % 2 == 1) {

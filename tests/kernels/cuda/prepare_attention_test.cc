@@ -55,7 +55,7 @@ uint16_t Bits16(DType dtype, float value) {
   return bits;
 }
 
-// What PrepareAttention is given, and what it leaves behind.
+// Inputs of PrepareAttention; it writes qkv and pool in place.
 struct Step {
   Shape shape;
   KvCacheLayout layout;
@@ -106,7 +106,7 @@ std::vector<float> MakeRopeTable(int32_t head_dim, bool sine) {
   return table;
 }
 
-// Made once: a test asks for it for every head.
+// Tables are made once, because each test asks for them for every head.
 const std::vector<float>& RopeTable(int32_t head_dim, bool sine) {
   static std::map<std::pair<int32_t, bool>, std::vector<float>> tables;
   std::vector<float>& table = tables[{head_dim, sine}];
@@ -140,7 +140,7 @@ std::vector<float> KNorm(const Shape& shape) {
   return Numbers(static_cast<size_t>(shape.head_dim), 7, 0.5F, 1.5F);
 }
 
-// All but the arrays.
+// The params, without the arrays.
 PrepareAttentionParams ParamsOf(const Step& step) {
   return {.num_tokens = step.num_tokens(),
           .num_heads = step.shape.num_heads,
@@ -178,7 +178,7 @@ int RunStep(Step& step) {
   return error;
 }
 
-// What the reference makes of a step, in fp32: nothing is rounded to a type, nor scaled.
+// The reference's result for a step in fp32, neither rounded to a type nor scaled.
 struct Expected {
   std::vector<float> qkv;
   std::vector<float> pool;
@@ -363,7 +363,7 @@ TEST(PrepareAttentionTest, StridesComeFromTheLayout) {
   }
 }
 
-// CTAs end within tokens, and tokens within CTAs.
+// Boundaries of CTAs lie within tokens, and boundaries of tokens within CTAs.
 TEST(PrepareAttentionTest, MatchesReferenceForEveryGroup) {
   for (int32_t head_dim : {64, 80, 256}) {
     for (int32_t group = 1; group <= 16; ++group) {
@@ -475,7 +475,8 @@ TEST(PrepareAttentionTest, ATokenAloneHasTheBitsItHasInABatch) {
 }
 
 TEST(PrepareAttentionTest, E4M3TakesTheNearestNumberAndTheLargestForWhatIsTooLarge) {
-  // Given, and what is stored: ties to even in both directions, subnormal numbers, saturation.
+  // Pairs of a given number and its stored form: ties to even in both directions, subnormal
+  // numbers, saturation.
   const std::vector<std::pair<float, float>> cases = {{0.0F, 0.0F},
                                                       {1.0F, 1.0F},
                                                       {1.0625F, 1.0F},

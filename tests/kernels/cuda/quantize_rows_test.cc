@@ -75,8 +75,8 @@ void ExpectQuantized(const std::vector<T>& rows, int32_t width) {
   }
 }
 
-// One lane, part of a warp, one lane more than a warp, and the ends of what the kernels for one,
-// two and any number of chunks take.
+// The widths take one lane, part of a warp, and one lane more than a warp. The others are at the
+// ends of the ranges of the kernels for one, two and any number of chunks.
 constexpr int32_t kWidths[] = {16, 64, 528, 4096, 8192, 8208, 16384, 16400, 28672};
 
 TEST(QuantizeRowsTest, EveryElementIsTheNearestMultipleOfTheScaleOfItsRow) {

@@ -1,6 +1,6 @@
-// Every kernel once or twice, at the smallest shapes that have several CTAs and take all of its
-// barriers: for TSan, under which a CTA of 128 threads takes a fifth of a second. What TSan would
-// find in a kernel, planted_faults_test shows.
+// Runs every kernel once or twice under TSan, at the smallest shapes that have several CTAs and
+// reach all of its barriers. Under TSan a CTA of 128 threads takes a fifth of a second.
+// planted_faults_test shows that TSan finds races in a kernel.
 #include <algorithm>
 #include <cstdint>
 #include <vector>

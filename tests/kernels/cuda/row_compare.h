@@ -1,5 +1,5 @@
-// Rows of numbers for the tests of GPU operations: made at random, converted to a stored type and
-// back, compared with a reference.
+// Rows of numbers for the tests of GPU operations: random numbers, conversion to a stored type and
+// back, and comparison with a reference.
 #ifndef QUIRE_TESTS_KERNELS_CUDA_ROW_COMPARE_H_
 #define QUIRE_TESTS_KERNELS_CUDA_ROW_COMPARE_H_
 
@@ -41,7 +41,7 @@ inline std::vector<float> RandomFloats(int64_t count,
                                        float scale,
                                        float mean = 0.0F) {
   std::mt19937 generator(seed);
-  // Scaled here: a distribution of width 0 is not allowed.
+  // Values are scaled here, because a normal_distribution with a deviation of 0 is not allowed.
   std::normal_distribution<float> distribution;
   std::vector<float> values(static_cast<size_t>(count));
   for (float& value : values) {
@@ -119,7 +119,7 @@ void ExpectRowsNear(const std::vector<T>& actual,
   EXPECT_LE(std::sqrt(error), l2_limit * std::sqrt(norm));
 }
 
-// What rounding to T costs, with a little room for fp32 arithmetic before it.
+// Bounds the error of rounding to T, with a little room for fp32 arithmetic before it.
 template <typename T>
 constexpr double kL2Limit = 1e-5;
 template <>

@@ -1,7 +1,7 @@
-// Rows to sample, in the terms of kernels/api, by the kernel and by kernels/reference.
+// Rows to sample, as requests of kernels/api, for the kernel and for kernels/reference.
 //
-// Usage: Drawing makes a request of logits, whose params a test changes; SampleOne and ReferenceRow
-// give its token.
+// Usage: Drawing makes a request from logits, and a test changes its params. SampleOne and
+// ReferenceRow return its token.
 #ifndef QUIRE_TESTS_KERNELS_CUDA_SAMPLE_REQUEST_H_
 #define QUIRE_TESTS_KERNELS_CUDA_SAMPLE_REQUEST_H_
 
@@ -25,7 +25,7 @@ namespace quire::gpu {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// What the sums and weights of the kernel may be off by, relatively.
+// Relative error that the kernel's sums and weights may have.
 inline constexpr double kMargin = 1e-5;
 
 // One row to sample, on the host.
@@ -40,7 +40,7 @@ struct SampleRequest {
   }
 };
 
-// Gives the request what leads to these adjustments.
+// Fills the request's fields so that they give these adjustments.
 inline void Adjust(SampleRequest* request, const std::vector<LogitAdjustment>& adjustments) {
   for (const LogitAdjustment& adjustment : adjustments) {
     if (adjustment.bias == -kInfinity) {
@@ -66,7 +66,8 @@ struct SampledRow {
   friend bool operator==(const SampledRow&, const SampledRow&) = default;
 };
 
-// All rows in one call, padding floats apart. Checks that nothing is written but what is wanted.
+// Samples all rows in one call, `padding` floats apart. Checks that the kernel writes only the
+// outputs that were asked for.
 inline std::vector<SampledRow> SampleRows(const std::vector<SampleRequest>& requests,
                                           int64_t padding = 3) {
   constexpr uint32_t kPoison = 0xFFFFFFFF;
@@ -161,7 +162,7 @@ inline std::vector<SampleRequest> WithSeeds(const SampleRequest& request, int co
   return requests;
 }
 
-// By the reference. top has num_logprobs entries.
+// Samples by the reference. The result's top has num_logprobs entries.
 inline SampledRow ReferenceRow(const SampleRequest& request) {
   const auto vocab_size = static_cast<int32_t>(request.logits.size());
   std::vector<float> logits = request.logits;
@@ -185,7 +186,7 @@ inline SampledRow ReferenceRow(const SampleRequest& request) {
   return result;
 }
 
-// Of every token, by its id.
+// Log-probabilities of all tokens, indexed by token id.
 inline std::vector<float> ReferenceLogprobs(const std::vector<float>& logits) {
   std::vector<float> logprobs(logits.size());
   const auto vocab_size = static_cast<int32_t>(logits.size());
@@ -195,7 +196,7 @@ inline std::vector<float> ReferenceLogprobs(const std::vector<float>& logits) {
   return logprobs;
 }
 
-// Whether the draw comes out as this token where its running sums are off by up to kMargin.
+// Whether the draw gives this token if its running sums are off by up to kMargin.
 inline bool IsDrawn(const SampleRequest& request, TokenId token_id) {
   const auto token = static_cast<size_t>(token_id);
   const std::vector<double> weights = reference::SamplingWeights(request.row(), request.logits);
@@ -233,8 +234,8 @@ inline bool IsNearlyTheAnswer(const SampleRequest& request, TokenId token_id) {
   return false;
 }
 
-// A token that is not the reference's is a failure, unless the reference was near to it. Returns
-// how many such there are.
+// A token that differs from the reference's is a failure, unless IsNearlyTheAnswer. Returns the
+// number of such near tokens.
 inline int CountNarrowDifferences(const std::vector<SampleRequest>& requests, int64_t padding = 3) {
   const std::vector<SampledRow> rows = SampleRows(requests, padding);
   int narrow = 0;

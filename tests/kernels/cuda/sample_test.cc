@@ -1,4 +1,5 @@
-// Sampling of the GPU backend against kernels/reference, and what kernels/api/sampling.h promises.
+// Sampling of the GPU backend against kernels/reference, and the promises of
+// kernels/api/sampling.h.
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
@@ -322,14 +323,14 @@ TEST(SampleTest, MinPKeepsWhatIsNotTooUnlikely) {
 
 TEST(SampleTest, EachFilterCountsOverWhatTheOthersLeft) {
   SampleRequest request = FiveTokens();
-  // Of 0.4 and 0.3 that top-k leaves, 0.4 is 57 percent.
+  // Top-k leaves 0.4 and 0.3, of which 0.4 is 57 percent.
   request.params.top_k = 2;
   request.params.top_p = 0.5F;
   EXPECT_EQ(TokensDrawn(request), (Tokens{3}));
   request.params.top_p = 0.6F;
   EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3}));
 
-  // Of 0.4, 0.3 and 0.2 that min-p leaves, the first two are 78 percent.
+  // Min-p leaves 0.4, 0.3 and 0.2, of which the first two are 78 percent.
   request.params.top_k = 0;
   request.params.min_p = 0.4F;
   request.params.top_p = 0.75F;
@@ -353,7 +354,8 @@ TEST(SampleTest, TheTemperatureComesBeforeTheFilters) {
   EXPECT_EQ(TokensDrawn(request), (Tokens{0, 3}));
 }
 
-// Vocabularies that the short list, the histogram and the digits of the rank have to cut.
+// The short list, the histogram and the digits of the rank each have to cut one of these
+// vocabularies.
 TEST(SampleTest, AmongEqualsTheLowestIdsAreKept) {
   for (const int32_t vocab : {8, 1000, 20000}) {
     for (const float share : {0.125F, 0.25F, 0.75F}) {
@@ -412,7 +414,7 @@ TEST(SampleTest, FiltersThatKeepEverythingChangeNothing) {
 }
 
 TEST(SampleTest, ExtremeTemperaturesAndLogitsAreDrawnFrom) {
-  // As good as greedy.
+  // At such a temperature the draw is greedy.
   SampleRequest request = Drawing(RandomFloats(1000, 9, 3.0F));
   const TokenId best = SampleOne(Greedy(request.logits)).token_id;
   for (const float top_p : {1.0F, 0.9F}) {
@@ -420,7 +422,7 @@ TEST(SampleTest, ExtremeTemperaturesAndLogitsAreDrawnFrom) {
     request.params.top_p = top_p;
     EXPECT_EQ(TokensDrawn(request, 10), (Tokens{best}));
   }
-  // As good as flat.
+  // At such a temperature the distribution is flat.
   request.params.temperature = 100.0F;
   EXPECT_EQ(CountNarrowDifferences(WithSeeds(request, 20)), 0);
 
@@ -439,8 +441,8 @@ TEST(SampleTest, ExtremeTemperaturesAndLogitsAreDrawnFrom) {
   }
 }
 
-// 2^17 tokens of 2^-34 together are drawn once in 2^17 times, in proportion. Each alone would be
-// nothing in a mass of 32 bits.
+// 2^17 tokens of 2^-34 each are drawn once in 2^17 times together, in proportion. A mass of 32 bits
+// would round each of them to zero.
 TEST(SampleTest, ManyTokensThatAreNearlyImpossibleAddUp) {
   constexpr int32_t kVocabSize = 1 << 17;
   std::vector<float> logits(kVocabSize, -34.0F * std::log(2.0F));
@@ -606,7 +608,7 @@ TEST(SampleTest, ARowDependsOnItselfAlone) {
   }
 }
 
-// With padding 3 three rows of four start between 16-byte boundaries.
+// With a padding of 3, three rows of four start between 16-byte boundaries.
 TEST(SampleTest, ARowDoesNotDependOnItsAddress) {
   std::mt19937 generator(32);
   std::vector<SampleRequest> requests;

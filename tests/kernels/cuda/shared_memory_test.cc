@@ -1,6 +1,6 @@
-// What the kernels of attention ask for in dynamic shared memory, against what the classes of GPUs
-// have (device/capability.h), and what they compute where there is less. Of the other kernels,
-// sampling asks for the most.
+// Compares the dynamic shared memory that the attention kernels ask for with the classes of GPUs
+// (device/capability.h). Kernels must give the same bits with the least shared memory. Sampling
+// asks for the most among the other kernels.
 #include <cstdint>
 #include <fstream>
 #include <iomanip>
@@ -50,7 +50,7 @@ struct Row {
   std::vector<int64_t> bytes;  // by limit; 0: does not run there
 };
 
-// bytes_of: of the version for a kMaxSharedBytes.
+// bytes_of<kMaxSharedBytes>() is the shared memory of the version for that limit.
 template <typename T, typename Cache, int kHeadDim, int kMostBytes, typename BytesOf>
 Row RowOf(const char* kernel, BytesOf bytes_of) {
   Row row;
@@ -74,7 +74,7 @@ void AddRows(std::vector<Row>& rows) {
         return PrefillShape<T, Cache, kHeadDim, kMaxSharedBytes>::kSharedBytes;
       }));
   if constexpr (std::is_same_v<T, Cache> && (kHeadDim == 64 || kHeadDim % 128 == 0)) {
-    // Of compute capability 9.0 alone.
+    // This kernel runs on compute capability 9.0 alone.
     Row row = RowOf<T, Cache, kHeadDim, 0>(
         "prefill_wgmma", []<int>() { return WgmmaSharedBytes<WgmmaShape<T, kHeadDim>>(); });
     row.bytes[0] = row.bytes[1] = 0;
@@ -179,7 +179,7 @@ int RunPrefill(enum PrefillKernel kernel,
   return error;
 }
 
-// Runs with the least shared memory, and gives the bits that it gives with the most.
+// Runs with the most and with the least shared memory, and expects the same bits.
 template <typename Run>
 void ExpectTheSameWithTheLeast(Run run) {
   std::vector<uint16_t> expected;

@@ -20,9 +20,9 @@ struct SingleProduct {
   DType dtype = DType::kBF16;  // of a and b: bf16 or f16
   int32_t columns = 64;        // 64 or 128
   int32_t slice = 0;           // 0 .. 3
-  // As S = Q K^T: both factors in shared memory, b is [columns, 64], of which the same slice is
-  // read. Else as O += P V: A in registers, b is [64, columns], of which the rows 16 slice and on
-  // are read.
+  // True: as S = Q K^T, both factors are in shared memory, and the product reads the same slice of
+  // b, which is [columns, 64]. False: as O += P V, A is in registers, and the product reads b,
+  // which is [64, columns], from row 16 slice on.
   bool a_is_shared = true;
   bool accumulates = true;  // else init does not count; where a_is_shared
   float init = 0.0F;

@@ -1,6 +1,6 @@
-// Products of a warpgroup under the emulator: what they compute for each layout in shared memory,
-// and that each way to get their order wrong is found. The layouts are stated here once more, as
-// bits of an offset that are exchanged, after CUTLASS's canonical layouts.
+// Products of a warpgroup under the emulator. Each layout in shared memory gives the right product,
+// and each wrong order of calls is found. The layouts are written down here a second time, as
+// exchanges of an offset's bits, after CUTLASS's canonical layouts.
 #include "kernels/cuda/device/warpgroup.h"
 
 #include <cmath>
@@ -92,8 +92,8 @@ QUIRE_KERNEL void Multiply(const Problem problem, float* out) {
   }
   __syncthreads();
 
-  // Leading is along the contiguous side, stride across, but for matrices without a swizzle whose M
-  // or N is contiguous.
+  // A descriptor's leading stride is along the contiguous side, and its other stride across it.
+  // They are exchanged for matrices without a swizzle whose M or N is contiguous.
   const bool is_reversed = !problem.b_is_column_major && problem.b.mode == 0;
   float d[kColumns / 8][4];
   for (auto& tile : d) {
@@ -218,7 +218,7 @@ TEST(WarpOrderTest, ThreeCtasRunTheirWarpsInThreeOrders) {
 
 // ---- Faults -------------------------------------------------------------------------------------
 
-// What is left out or done wrong.
+// Steps that a faulty kernel leaves out or does wrong.
 enum class Bug : uint8_t {
   kNone,
   kNoFullWait,
@@ -246,9 +246,9 @@ enum class Bug : uint8_t {
 constexpr int kRounds = 3;
 constexpr int kSize = 64;
 
-// out = a * (b[0] + b[1] + b[2]), all [64, 64]. Threads 0 to 127 copy one b after the other into
-// one buffer, the others multiply. kNoinc: the buffer is full when the copies themselves have
-// arrived, and the fence between them and products is for who multiplies.
+// Computes out = a * (b[0] + b[1] + b[2]), all [64, 64]. Threads 0 to 127 copy one b after the
+// other into one buffer, and the other threads multiply. With kNoinc the arrival of the copies
+// themselves fills the buffer, and the multiplying threads fence between copies and products.
 template <Bug kBug, bool kNoinc>
 QUIRE_KERNEL void CopyAndMultiply(const Bf16* a, const Bf16* b, float* out) {
   QUIRE_SHARED_MEMORY(shared);
@@ -414,7 +414,7 @@ class WarpgroupFaultTest : public testing::Test {
   void ExpectFault(FaultKind kind) {
     EXPECT_EQ((Run<kBug, kNoinc>()), emulator::kErrorLaunchFailure);
     EXPECT_EQ(seen_faults, std::vector<FaultKind>{kind});
-    // The emulator is none the worse.
+    // The emulator still works after the fault.
     EXPECT_EQ((Run<Bug::kNone, kNoinc>()), 0);
     ExpectRight();
   }

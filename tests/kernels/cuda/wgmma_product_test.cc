@@ -1,7 +1,6 @@
 // One product of a warpgroup at a time against plain loops, in every form, type and size that the
-// kernels use: where a kernel on warpgroup products is wrong on a device, this says whether it is
-// the product, its descriptors and fragments, or what is built on them. Numbers are small integers,
-// so that every sum is exact.
+// kernels use. If a kernel is wrong on a device, this test shows whether the product, its
+// descriptors or its fragments are wrong. Numbers are small integers, so that every sum is exact.
 #include <cstdint>
 #include <string>
 #include <tuple>

@@ -206,7 +206,7 @@ TEST_F(WindowsTest, WhatWasUnmappedInTheMiddleCanBeMappedAgain) {
   EXPECT_EQ(At(2), 5);
 }
 
-// Swapping moves neighbouring blocks by one copy, whatever memory is behind them.
+// A swap moves neighbouring blocks by one copy, although each block has its own memory behind it.
 TEST_F(WindowsTest, OneCopyMovesNeighbouringBlocks) {
   void* host = nullptr;
   const size_t bytes = 3 * block_bytes_;

@@ -1,5 +1,5 @@
-// On the emulated library, whose copies begin as early and end as late as events let them: see
-// kernels/cuda/emulator/streams.h.
+// Runs on the emulated library, whose copies begin as early and end as late as events let them
+// (kernels/cuda/emulator/streams.h).
 #include "kernels/gpu/gpu_transfers.h"
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class GpuTransfersTest : public testing::Test {
   const uint8_t* OnHost(HostBlockId block) const {
     return static_cast<const uint8_t*>(host_) + block * layout_.block_bytes();
   }
-  // What a kernel would do: every byte of the block becomes the value, in stream order.
+  // Stands for a kernel: sets every byte of the block to the value, in stream order.
   void Compute(BlockId block, int value) {
     EXPECT_EQ(
         api_.fill_bytes(InPool(block), value, static_cast<size_t>(layout_.block_bytes()), compute_),
@@ -68,7 +68,7 @@ TEST_F(GpuTransfersTest, ABlockLeavesAfterItWasWritten) {
   Compute(4, 12);
   Compute(5, 13);
   Compute(8, 14);
-  // Neighbours on both sides, on the device alone, on the host alone.
+  // The blocks are neighbours on both sides, on the device alone, and on the host alone.
   Start(transfers, TransferDirection::kToHost, {3, 4, 5, 8}, {5, 6, 0, 1});
   transfers.Wait();
   EXPECT_EQ(OnHost(5)[0], 11);
@@ -115,7 +115,7 @@ TEST_F(GpuTransfersTest, DoneIsTheLastOfAnUnbrokenRow) {
   EXPECT_EQ(transfers.Done(), 3U);
 }
 
-// Every slot is read late; the ring must not hand one out before.
+// Every slot is read late. The ring must not hand out a slot that was not read.
 TEST_F(GpuTransfersTest, TheStagingRingKeepsWhatIsNotRead) {
   constexpr int kSteps = 20;
   void* results = nullptr;

@@ -1,4 +1,4 @@
-// Two ranks, threads on two emulated devices, over a library in NCCL's place (fake_nccl.h).
+// Two ranks, which are threads on two emulated devices, over a fake of NCCL (fake_nccl.h).
 #include "kernels/gpu/nccl_group.h"
 
 #include <chrono>
@@ -38,7 +38,7 @@ gpu::DeviceInfo DeviceOf(int32_t index) {
   return info;
 }
 
-// What a rank works with, on its own thread.
+// The objects of a rank, used on its own thread.
 struct Rank {
   int32_t number = 0;
   gpu::Stream stream = nullptr;
@@ -95,7 +95,7 @@ class NcclGroupTest : public testing::Test {
     ranks_ = ConnectRanks(kSize);
   }
 
-  // Joins and calls fn on a thread for each rank. `apis` and `devices`: of each rank.
+  // Joins the ranks and calls fn on a thread for each. `apis` and `devices` have one entry a rank.
   void OnRanks(const std::function<void(Rank&)>& fn,
                const std::vector<const gpu::GpuApi*>& apis = {&FakeNcclApi(), &FakeNcclApi()},
                const std::vector<int32_t>& devices = {0, 1},
@@ -115,7 +115,7 @@ class NcclGroupTest : public testing::Test {
     });
   }
 
-  // That new ranks, or the same ones anew, can.
+  // Checks that new ranks, or the same ones anew, can join and compute.
   void ExpectWorksAnew() {
     Reset();
     OnRanks([](Rank& rank) {
@@ -154,7 +154,7 @@ TEST_F(NcclGroupTest, RanksWithGpusOfTheirOwnAddUp) {
 TEST_F(NcclGroupTest, SumsAreOfTheActivationsType) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     OnRanks([&](Rank& rank) {
-      // Two numbers in each float.
+      // A float holds the bits of two 16-bit numbers.
       const auto two = [&](float value) {
         const uint16_t bits = dtype == DType::kF16 ? gpu::FromFloat<gpu::F16>(value).bits
                                                    : gpu::FromFloat<gpu::Bf16>(value).bits;
@@ -330,7 +330,8 @@ TEST_F(NcclGroupTest, AnAsynchronousErrorOfOneRankBreaksTheGroupOnAll) {
   ExpectWorksAnew();
 }
 
-// While it waits, a rank says for whom, so that one that does not wait is found at the end.
+// A waiting rank publishes which rank it waits for, so that a rank that does not wait is found at
+// the end.
 TEST_F(NcclGroupTest, WhoWaitsSaysSo) {
   const auto waits_for = std::make_shared<std::atomic<int32_t>>(-1);
   auto [first, second] = ConnectLinks(Transport::kShared);
@@ -354,7 +355,7 @@ TEST_F(NcclGroupTest, WhoWaitsSaysSo) {
   EXPECT_EQ(*waits_for, -1);
 }
 
-// That the library in NCCL's place finds what the real one would punish.
+// Checks that the fake of NCCL finds mistakes that the real one would punish.
 class FakeNcclTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -433,7 +434,7 @@ TEST_F(FakeNcclTest, AnotherCountThanTheSendersIsAMistake) {
   EXPECT_THAT(fake_.take_mistakes(), ElementsAre(HasSubstr("another count than the sender's")));
 }
 
-// A group of one rank, and what is done to it before it ends.
+// Makes a group of one rank and calls `before` before the group ends.
 void EndAlone(const std::function<void(gpu::Stream)>& before) {
   gpu::Stream stream = nullptr;
   FakeNcclApi().create_stream(&stream);

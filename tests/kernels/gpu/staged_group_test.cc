@@ -1,4 +1,4 @@
-// On two emulated devices; four ranks share them. The ranks are threads.
+// Ranks are threads on two emulated devices; four ranks share them.
 #include "kernels/gpu/staged_group.h"
 
 #include <cstdint>
@@ -74,7 +74,7 @@ class StagedGroupTest : public testing::TestWithParam<int32_t> {
     });
   }
 
-  // What every rank has after the AllReduce, by rank.
+  // The result of the AllReduce on every rank, by rank.
   std::vector<std::vector<std::byte>> Reduce(Merge merge,
                                              DType dtype,
                                              const std::vector<std::vector<std::byte>>& of_rank) {
@@ -205,7 +205,7 @@ TEST_P(StagedGroupTest, OperationsFollowEachOtherWithoutAWait) {
   EXPECT_EQ(last, BytesOf(std::vector<float>(16, sum)));
 }
 
-// What it reads goes with the group.
+// The group frees its buffers when it ends, so its last copy must have read them by then.
 TEST_P(StagedGroupTest, TheLastCopyIsDoneWhenAGroupEnds) {
   const auto ranks = ConnectRanks(size());
   OnAllRanks(size(), [&](int32_t rank) {

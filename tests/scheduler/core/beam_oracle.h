@@ -1,5 +1,5 @@
 // BeamOracle is beam search over the tokens of a FakeWorker, made from plain histories: no blocks,
-// no sequences, no steps. What the core does with a request of beam search must come to the same.
+// no sequences, no steps. The core must give the same hypotheses for a request of beam search.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_TESTS_SCHEDULER_CORE_BEAM_ORACLE_H_
@@ -21,10 +21,10 @@ class BeamOracle {
   // REQUIRES: request.beam_search.
   BeamOracle(const Request& request, const StepLimits& limits);
 
-  // Best first.
+  // The hypotheses, best first.
   const std::vector<BeamHypothesis>& hypotheses() const { return hypotheses_; }
 
-  // Whether some live beam ever had exactly these tokens, prompt and output.
+  // Whether a live beam ever had exactly these tokens, of prompt and output together.
   bool HadBeam(std::span<const TokenId> token_ids) const {
     return beams_.contains({token_ids.begin(), token_ids.end()});
   }

@@ -162,7 +162,7 @@ TEST(BeamSearchTest, StoppingEarlyEndsTheSearchOnceThereAreEnoughHypotheses) {
   StepWith(search, {{{kStop, -3.0F}, {1, -3.5F}, {2, -4.0F}}});
   ASSERT_FALSE(search.is_done());
 
-  // What goes on is far better than what has ended.
+  // The live beams are far better than the hypotheses that have ended.
   const BeamStep step = StepWith(search, {{{3, -0.1F}, {kStop, -0.2F}}, {{4, -0.1F}}});
 
   EXPECT_TRUE(search.is_done());
@@ -172,7 +172,7 @@ TEST(BeamSearchTest, StoppingEarlyEndsTheSearchOnceThereAreEnoughHypotheses) {
 }
 
 TEST(BeamSearchTest, WithoutEarlyStoppingTheSearchGoesOnWhileALiveBeamIsBetter) {
-  // The worst hypothesis has -2 / 1.
+  // The worst hypothesis has a score of -2 / 1.
   EXPECT_FALSE(TwoEnded(TwoBeams(), -2.9F).is_done());
   EXPECT_TRUE(TwoEnded(TwoBeams(), -3.1F).is_done());
 }
@@ -185,7 +185,7 @@ TEST(BeamSearchTest, NeverStoppingEarlyGivesLiveBeamsTheFullLengthIfLengthIsFavo
   BeamSearchParams params = TwoBeams();
   params.early_stopping = EarlyStopping::kNever;
 
-  // The worst hypothesis has -2 / 1; 8 tokens are allowed.
+  // The worst hypothesis has a score of -2 / 1, and 8 tokens are allowed.
   EXPECT_FALSE(TwoEnded(params, -3.1F).is_done());
   EXPECT_FALSE(TwoEnded(params, -14.9F).is_done());
   EXPECT_TRUE(TwoEnded(params, -15.1F).is_done());
@@ -195,7 +195,7 @@ TEST(BeamSearchTest, NeverStoppingEarlyGivesLiveBeamsTheirLengthIfItIsNotFavoure
   BeamSearchParams params = TwoBeams();
   params.early_stopping = EarlyStopping::kNever;
 
-  // The worst hypothesis has -2.5, or -2.5 * 2: a live beam can only become worse.
+  // The worst hypothesis has a score of -2.5, or of -2.5 * 2. A live beam can only become worse.
   for (const double length_penalty : {0.0, -1.0}) {
     params.length_penalty = length_penalty;
     EXPECT_FALSE(TwoEnded(params, -1.4F).is_done()) << length_penalty;

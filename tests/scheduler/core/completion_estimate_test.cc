@@ -45,7 +45,7 @@ TEST_F(CompletionEstimateTest, WithRoomBesideThoseThatRunOnlyPromptsAreWaitedFor
 }
 
 TEST_F(CompletionEstimateTest, ComputesBesideThePromptsOfThoseThatComeAfter) {
-  // In each step 0.8 others begin, with 10 tokens each.
+  // On average 0.8 other sequences begin in each step, with 10 tokens each.
   EXPECT_DOUBLE_EQ(Run(full_), 10 * 250 + 10 * (8000 + 8 * 250));
 }
 

@@ -15,8 +15,8 @@ namespace {
 constexpr int32_t kEventsPerSeed = 500;
 constexpr uint64_t kNumSeeds = 8000;
 
-// Histories that failed once, here or in core_soak, and are not among the first kNumSeeds. What a
-// seed means changes with what the simulation draws; they are kept all the same.
+// Histories that failed once, here or in core_soak, and are not among the first kNumSeeds. A change
+// of the simulation's draws gives a seed another history; the seeds are kept all the same.
 struct FailedHistory {
   uint64_t seed;
   int32_t num_events;

@@ -10,7 +10,8 @@
 namespace quire {
 namespace {
 
-// By the seed itself, so that a history is what it was before there were policies.
+// The seed itself chooses the policy, not the generator, so that histories from before there were
+// policies stay the same.
 SchedulingPolicyKind PolicyOf(uint64_t seed) {
   switch (seed % 8) {
     case 6:
@@ -27,8 +28,8 @@ constexpr int32_t kNever = 1'000'000'000;
 constexpr PreemptionMode kModes[] = {
     PreemptionMode::kRecompute, PreemptionMode::kSwap, PreemptionMode::kAuto};
 
-// With a generator of its own: histories of the other seeds stay what they were. Steps take 5 ms to
-// 50, and an 64th of that for a token.
+// Draws from a generator of its own, so that histories of the other seeds stay the same. A step
+// takes 5 to 50 ms, and a 64th of that more for each token.
 Instant DrawTargetInterToken(uint64_t seed) {
   Random random(seed ^ 0x544F'4B45'4E53'0001ULL);
   if (random.OneIn(2)) {
@@ -37,7 +38,8 @@ Instant DrawTargetInterToken(uint64_t seed) {
   return random.OneIn(2) ? kAutoInterToken : random.Between(1, 100) * kNanosPerMilli;
 }
 
-// Likewise. An introduction takes 256 bytes and 4 a token, so that a few fit, or one.
+// Draws from a generator of its own, as DrawTargetInterToken. An introduction takes 256 bytes and 4
+// for each token, so that one fits, or a few.
 int64_t DrawIntroductionBudget(uint64_t seed) {
   Random random(seed ^ 0x494E'5452'4F44'0001ULL);
   return random.OneIn(3) ? random.Between(1, 4000) : kIntroductionBudgetBytes;
@@ -57,7 +59,7 @@ CoreConfig DrawConfig(Random& random, uint64_t seed) {
           .block_hash_key = {.low = random.Next(), .high = random.Next()}};
 }
 
-// With a generator of its own: histories of the other seeds stay what they were.
+// Draws from a generator of its own, so that histories of the other seeds stay the same.
 int32_t DrawSlidingWindow(uint64_t seed) {
   Random random(~seed);
   return random.OneIn(3) ? random.Between(1, random.OneIn(2) ? 6 : 40) : 0;
@@ -74,7 +76,8 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       mean_prompt_(random_.Between(1, 20)),
       mean_output_(random_.Between(1, random_.OneIn(2) ? 10 : 60)),
       abort_rate_(random_.Between(10, 200)),
-      // Three kills in a row while it is alone would end a request that did no harm.
+      // A request that is alone in the step for three kills in a row would end, although it did no
+      // harm.
       loss_rate_(random_.Between(100, 600)),
       non_finite_rate_(random_.OneIn(2) ? 1'000'000 : random_.Between(3, 60)),
       deadline_rate_(random_.Between(2, 20)),
@@ -101,7 +104,8 @@ std::string CoreSimulation::Run(int32_t num_events) {
 
 std::string CoreSimulation::Drain() {
   has_faults_ = false;
-  // The audit bounds the steps of each request that is the oldest; this bounds what it cannot see.
+  // The audit bounds the steps of each request while it is the oldest. This bounds the steps that
+  // the audit does not count.
   int32_t num_steps_left = 100'000;
   while (failure_.empty() && (HasLiveRequest() || core_->has_work()) && num_steps_left-- > 0) {
     if (!worker_.has_value()) {
@@ -241,7 +245,7 @@ void CoreSimulation::Apply() {
     const HandleOwner owner = owner_of_handle_[slice.handle];
     RequestModel& request = requests_.at(owner.id.value());
     const auto index = static_cast<size_t>(request.is_beam_search() ? 0 : owner.sequence_index);
-    // What a sequence computed that had ended meanwhile is dropped.
+    // The core drops the tokens of a sequence that ended before the answer came.
     request.has_computed = request.has_computed || !request.sequences[index].is_finished;
   }
   OnPoisonComputed();
@@ -260,7 +264,7 @@ Instant CoreSimulation::DurationOf(const StepPlan& plan) const {
   return step_duration_ + num_tokens * (step_duration_ / 64) + num_copies * copy_duration_;
 }
 
-// Nothing when the worker crashed, or when something is wrong.
+// Returns nullopt if the worker crashed or if a check failed.
 std::optional<StepResult> CoreSimulation::AnswerWithFaults() {
   absl::StatusOr<StepResult> answer = worker_->Execute(*plan_);
   if (!worker_->crashed_by().empty()) {
@@ -281,7 +285,8 @@ std::optional<StepResult> CoreSimulation::AnswerWithFaults() {
   for (SampledToken& sampled : answer->sampled) {
     HandleOwner owner = owner_of_handle_[sampled.handle];
     RequestModel& request = requests_.at(owner.id.value());
-    // Beams are told at the end: what they have in a row is not known here.
+    // A beam's sequences are known only at the end of its request, so the request's first sequence
+    // counts its rows.
     SequenceModel& sequence =
         request.sequences[static_cast<size_t>(request.is_beam_search() ? 0 : owner.sequence_index)];
     if (sequence.is_finished) {  // nobody hears of it, and nobody may build on it
@@ -303,7 +308,8 @@ std::optional<StepResult> CoreSimulation::AnswerWithFaults() {
 }
 
 void CoreSimulation::ApplyWrongResult() {
-  // Right but for one thing. The worker answers the same when it is asked again.
+  // The answer is right except for one field, which the switch changes. The worker answers the same
+  // if it is asked again.
   StepResult wrong = worker_->Execute(*plan_).value_or(StepResult{});
   if (!worker_->crashed_by().empty()) {
     return OnCrash();
@@ -355,7 +361,7 @@ void CoreSimulation::ApplyWrongResult() {
 
 void CoreSimulation::LoseWorkers() {
   core_->OnWorkersLost();
-  // They may have been lost after they had executed it.
+  // The lost workers may have executed the plan before.
   if (plan_.has_value() && worker_->crashed_by().empty() && random_.OneIn(2)) {
     const absl::StatusOr<StepResult> late = worker_->Execute(*plan_);
     Expect(!worker_->crashed_by().empty() || (late.ok() && !core_->ApplyStepResult(*late).ok()),

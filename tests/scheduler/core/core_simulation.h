@@ -1,31 +1,30 @@
-// CoreSimulation drives one SchedulerCore with random events, a FakeWorker behind it, and a model
-// beside it that knows nothing of blocks: for each request its true history.
+// CoreSimulation drives one SchedulerCore with random events, and a FakeWorker behind it. Beside it
+// stands a model that knows nothing of blocks: for each request its true history.
 //
-// After every event the core checks its own invariants, and the model checks what came out:
+// After every event the core checks its own invariants, and the model checks the events that came
+// out:
 //   - token indices of a sequence are 0, 1, 2, ... and the tokens are those of the oracle (I9,
-//   I10);
-//   - each sequence ends exactly once, for a reason that is true (I17), and says nothing after;
+//     I10);
+//   - each sequence ends exactly once, for a reason that is true (I17), and has no token after;
 //   - every plan passes the worker's own checks: blocks in range and not written twice, tables that
 //     cover their tokens, limits kept, handles used only while known (I4, I5, I15);
 //   - an introduction repeats exactly the committed history;
-//   - who computes, starts and is preempted, and whose blocks are shared: see ScheduleAudit (I8,
-//   I14);
-//   - under fair share, what tenants get that wait for each other: see FairnessAudit (I18);
-//   - a request ends for the crashes of its workers when they were its own, three of them alone,
-//   and
-//     after five at most; kills from outside end none, and other losses count for nothing;
+//   - the order of service, the preemptions and the shared blocks: see ScheduleAudit (I8, I14);
+//   - under fair share, the service of tenants that wait together: see FairnessAudit (I18);
+//   - a request ends for crashes of its workers only if it caused them, three of them alone, and
+//     after five at most; kills from outside and other losses end no request;
 //   - a request is refused exactly when a bound says so (I13);
-//   - a block that is named as the next one of a sequence is nobody's and is named once (I20);
-//   - whoever looks at the map of blocks sees what the counts say;
+//   - a block that is named as a sequence's next one has no holder and is named once (I20);
+//   - the map of blocks agrees with the counts;
 //   - a result that does not fit the plan, comes twice or comes late is refused and changes nothing
-//   (I11);
+//     (I11);
 //   - no call of the core takes longer than kMaxCallNs of CPU time;
-//   - when the scheduler dies, another one goes on with the tokens that clients have, to the same
-//   end.
-// Drain ends with a liveness phase: without faults everything finishes and no block stays used
+//   - when the scheduler dies, another one continues from the clients' tokens to the same end.
+// Drain ends with a liveness phase: without faults every request finishes and no block stays used
 // (I12).
 //
-// Time is virtual: a step takes as long as its tokens, workers take their time to come back.
+// Time is virtual: a step takes longer the more tokens it has, and lost workers take time to come
+// back.
 //
 // Thread safety: for tests, one thread.
 #ifndef QUIRE_TESTS_SCHEDULER_CORE_CORE_SIMULATION_H_
@@ -50,28 +49,28 @@ namespace quire {
 
 class CoreSimulation {
  public:
-  // Limits, loads and fault rates are drawn from the seed, each run its own (swarm testing). What
-  // the core goes through is recorded when there is a log; then it does not die, since a log is of
-  // one core.
+  // Draws limits, loads and fault rates from the seed, each run its own (swarm testing). With a
+  // log, the core's calls are recorded. Then the scheduler does not die, because a log holds the
+  // calls of one core.
   explicit CoreSimulation(uint64_t seed, const RecordedCore::Log& log = {});
 
-  // Whether workers want the next blocks of sequences, which the seed decides otherwise. A history
-  // is the same, trace_hash included.
+  // Overrides the seed's choice of whether workers want the next blocks of sequences. The history
+  // is the same either way, trace_hash included.
   void WantNextBlocks(bool wants) { wants_next_blocks_ = wants; }
 
-  // Each returns "" or what was wrong.
+  // Run and Drain return "" or the first fault.
   std::string Run(int32_t num_events);
   std::string Drain();
 
   uint64_t trace_hash() const { return trace_hash_; }
   const CoreStats& totals() const { return totals_; }  // of the whole run, after Drain
-  // Sequences that grew longer than the pool behind a sliding window, and blocks that it had passed
-  // in sequences that came back.
+  // Counts sequences that grew longer than the pool behind a sliding window, and blocks before the
+  // window in sequences that came back.
   int64_t num_longer_than_pool() const { return num_longer_than_pool_; }
   int64_t num_passed_blocks() const { return num_passed_blocks_; }
   int64_t num_unreachable() const { return num_unreachable_; }  // refused for their deadline
-  // Where next blocks are wanted: blocks that slices of one token appended, and those of them that
-  // the step before had named.
+  // Where next blocks are wanted: counts blocks that slices of one token appended, and those of
+  // them that the step before had named.
   int64_t num_appended() const { return num_appended_; }
   int64_t num_foreseen() const { return num_foreseen_; }
   int64_t num_resumed_tokens() const { return num_resumed_tokens_; }  // known to the next scheduler
@@ -129,7 +128,8 @@ class CoreSimulation {
   void DrawFailedSwapIns(const StepPlan& plan);
   void StopOneSequence(RequestModel& request);
   bool LacksBlock() const;
-  // The core has taken the answer in, its events are not taken yet; before: it had not.
+  // REQUIRES: the core has applied the result, and its events are not taken yet. `before`: the
+  // core's stats before it applied the result.
   void OnApplied(const StepResult& result, const CoreStats& before);
   void CheckPlan(const StepPlan& plan);
   void CheckNextBlocks(const StepPlan& plan);
@@ -181,7 +181,7 @@ class CoreSimulation {
 
   Instant step_duration_;  // of a step without tokens
   Instant copy_duration_;  // of a block that is swapped
-  // Drawn once: one event in so many is of this kind.
+  // Drawn once from the seed. A rate of n means that one event in n is of this kind.
   int32_t mean_prompt_;
   int32_t mean_output_;
   int32_t abort_rate_;
@@ -193,7 +193,7 @@ class CoreSimulation {
   int32_t max_sequences_;   // of a request
   int32_t sliding_window_;  // the model's: every epoch has it
   bool is_tight_;           // pools and steps are small, and one request may need all of them
-  // With a generator of its own: other draws stay what they were.
+  // A generator of its own, so that the other draws stay the same.
   Random swap_faults_;
   int32_t swap_in_failure_rate_;          // of swap-ins, one in so many
   std::vector<BlockId> failed_swap_ins_;  // of the unanswered plan

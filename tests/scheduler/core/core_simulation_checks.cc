@@ -1,4 +1,4 @@
-// What CoreSimulation expects of plans and of what comes out.
+// Checks of CoreSimulation: of the core's plans and of its events.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -246,7 +246,7 @@ void CoreSimulation::CheckNobodyIsOverdue() {
           "a full sequence ends");
     }
   }
-  // What has ended needs no more checking.
+  // A finished request needs no more checks, so it is forgotten once eight newer ones exist.
   std::erase_if(requests_, [this](const auto& entry) {
     return entry.second.is_finished() && entry.first + 8 < next_id_ && !plan_.has_value();
   });

@@ -7,7 +7,8 @@
 
 namespace quire {
 
-// A token of any of its sequences that it may never come to. max_tokens: as it was asked for.
+// Draws a token that crashes the worker. A sequence of the request may end before it. max_tokens:
+// as the client asked for it.
 void CoreSimulation::DrawPoison(int32_t max_tokens, RequestModel* request) {
   if (!poison_draws_.OneIn(poison_rate_)) {
     return;
@@ -62,7 +63,7 @@ void CoreSimulation::OnCrash() {
   LoseWorkers();
 }
 
-// Who has crashed its workers twice is computed alone.
+// Checks that a request that has crashed its workers twice is alone in the step.
 void CoreSimulation::CheckSuspects(const StepPlan& plan) {
   const auto is_guilty = [this](const SequenceSlice& slice) {
     const RequestModel& request = requests_.at(owner_of_handle_[slice.handle].id.value());
@@ -78,7 +79,8 @@ void CoreSimulation::CheckSuspects(const StepPlan& plan) {
   }
 }
 
-// It came through: what is harmless alone was alone.
+// Resets the count of crashes of a request whose poisoned token was computed. Such a token was
+// harmless because the request was alone.
 void CoreSimulation::OnPoisonComputed() {
   for (const SequenceSlice& slice : plan_->slices) {
     RequestModel& request = requests_.at(owner_of_handle_[slice.handle].id.value());

@@ -1,4 +1,4 @@
-// What clients ask CoreSimulation for.
+// The requests of CoreSimulation's clients.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -90,7 +90,7 @@ void CoreSimulation::ShrinkToFit(Request* request) const {
   }
 }
 
-// As long as the pool allows: it may need every block that there is.
+// Raises max_tokens as far as the pool allows, so that the request may need every block.
 void CoreSimulation::GrowToFit(Request* request) const {
   RequestModel model = ModelOf(*request);
   const auto num_prompt = static_cast<int32_t>(request->prompt_token_ids.size());
@@ -100,7 +100,7 @@ void CoreSimulation::GrowToFit(Request* request) const {
   }
 }
 
-// A new request that is longer than the first context that is known to it ends where that does.
+// Ends a new request where the first known context ends, as the core does.
 void CoreSimulation::CutToContext(Request* request) const {
   const auto num_prompt = static_cast<int32_t>(request->prompt_token_ids.size());
   if (!request->is_resumed && num_prompt < limits_.max_model_len) {
@@ -143,7 +143,7 @@ AddOutcome CoreSimulation::ExpectedOutcome(const RequestModel& model) const {
                          config_.max_queued_tokens);
 }
 
-// With it so many requests and tokens wait in all.
+// The outcome of the bounds. The counts include the request itself and all that wait.
 AddOutcome CoreSimulation::OutcomeOfBounds(const RequestModel& model,
                                            int64_t num_requests,
                                            int64_t max_requests,
@@ -164,7 +164,7 @@ AddOutcome CoreSimulation::OutcomeOfBounds(const RequestModel& model,
       num_held_tokens += other.num_tokens();
     }
   }
-  // A tenant may leave half as much for others of the places of resumed requests.
+  // A tenant must leave only half as many places of resumed requests free for others as it holds.
   const double share = model.request.is_resumed ? 0.5 : 1.0;
   const bool is_full = config_.scheduling_policy == SchedulingPolicyKind::kFairShare &&
                        num_held > 0 &&
@@ -175,7 +175,7 @@ AddOutcome CoreSimulation::OutcomeOfBounds(const RequestModel& model,
   return is_full ? AddOutcome::kTenantFull : AddOutcome::kQueued;
 }
 
-// The prompt begins as some other request's tokens, output included, and may end with them.
+// The prompt begins with another request's tokens, which may include output, and may end with them.
 void CoreSimulation::BeginLikeAnother(Request* request) {
   if (requests_.empty()) {
     return;

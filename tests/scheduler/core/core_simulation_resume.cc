@@ -1,5 +1,5 @@
-// The scheduler's death in CoreSimulation: its clients come back to another one, with what they
-// have.
+// The scheduler's death in CoreSimulation: its clients resume at another scheduler, with the tokens
+// that they have.
 #include <utility>
 
 #include "tests/scheduler/core/core_simulation.h"
@@ -54,7 +54,7 @@ void CoreSimulation::Resume(const RequestModel& before) {
   }
 }
 
-// What the scheduler had committed last may not have come out of its machine.
+// Takes tokens from the client's end: the dead scheduler's last tokens may not have reached it.
 void CoreSimulation::LoseTail(const Request& request, SequenceModel* sequence) {
   const auto num_output =
       static_cast<int32_t>(sequence->token_ids.size() - request.prompt_token_ids.size());

@@ -1,4 +1,4 @@
-// Swap-ins that fail in CoreSimulation, and what they do to the answer of the step.
+// Swap-ins that fail in CoreSimulation, and their effect on the answer of the step.
 #include <algorithm>
 #include <set>
 
@@ -6,8 +6,9 @@
 
 namespace quire {
 
-// Not where several requests come back at once: which of them lacks a block is then the core's
-// knowledge alone. Nor behind a window of one token, where a sequence may come back without blocks.
+// No swap-in fails if several requests come back at once, because only the core knows which of them
+// lacks a block. Nor does one with a window of one token, behind which a sequence may come back
+// without blocks.
 void CoreSimulation::DrawFailedSwapIns(const StepPlan& plan) {
   failed_swap_ins_.clear();
   std::set<BlockId> arriving;
@@ -36,7 +37,7 @@ void CoreSimulation::DrawFailedSwapIns(const StepPlan& plan) {
   }
 }
 
-// Before the answer: what it alone lacked is nobody's then.
+// Stops a sequence before the answer. A block that it alone lacked has no holder then.
 void CoreSimulation::StopOneSequence(RequestModel& request) {
   for (SequenceModel& sequence : request.sequences) {
     const auto index = static_cast<int32_t>(&sequence - request.sequences.data());
@@ -48,7 +49,7 @@ void CoreSimulation::StopOneSequence(RequestModel& request) {
   }
 }
 
-// A sequence that the worker knows, and that goes on, reads a block that did not come back.
+// Whether a sequence that the worker knows and that goes on reads a block that did not come back.
 bool CoreSimulation::LacksBlock() const {
   return std::ranges::any_of(plan_->introductions, [this](const SequenceIntroduction& each) {
     const RequestModel& request = requests_.at(each.sampling.seed);
@@ -61,7 +62,7 @@ bool CoreSimulation::LacksBlock() const {
 }
 
 void CoreSimulation::OnApplied(const StepResult& result, const CoreStats& before) {
-  // Without rows that are not finite nothing else makes a running request wait again.
+  // Apart from rows that are not finite, only a failed swap-in makes a running request wait again.
   const bool is_recomputed = !failed_swap_ins_.empty() &&
                              core_->stats().num_waiting_requests > before.num_waiting_requests;
   Expect(is_recomputed || !LacksBlock(), "who lacks a block is computed again");

@@ -1,4 +1,5 @@
-// A request that crashes its workers, in the core: it ends alone, and nobody else notices.
+// A request that crashes its workers, in the core: it ends alone, and the other requests' answers
+// do not change.
 #include <map>
 #include <optional>
 #include <set>
@@ -52,8 +53,8 @@ class CrashSuspectsCoreTest : public ::testing::Test {
     worker_->Poison(id, poison_[id]);
   }
 
-  // The seeds whose slices the plan has; nothing without a plan. Kills the worker instead of
-  // answering when it is told to.
+  // Returns the seeds whose slices the plan has; none without a plan. If is_killed, the worker is
+  // killed instead of answering.
   std::set<uint64_t> Step(bool is_killed = false) {
     std::optional<StepPlan> plan = core_.PlanStep(0);
     if (!plan.has_value()) {
@@ -155,7 +156,7 @@ TEST_F(CrashSuspectsCoreTest, WhoRunsKeepsItsBlocksWhileASuspectComputesAlone) {
   EXPECT_EQ(core_.stats().num_preemptions, 0);
 }
 
-// So fast that nothing is computed in between: each meets another suspect.
+// The kills come so fast that no step is computed between them. Each kill meets another suspect.
 TEST_F(CrashSuspectsCoreTest, KillsInARowEndNobodyBeforeEverySuspectHasCrashedAloneTwice) {
   constexpr int kNumRequests = 4;
   for (uint64_t id = 1; id <= kNumRequests; ++id) {
@@ -173,7 +174,8 @@ TEST_F(CrashSuspectsCoreTest, KillsInARowEndNobodyBeforeEverySuspectHasCrashedAl
   }
 }
 
-// With all its blocks in use, room for the suspect has to be made, although it is the newer one.
+// The suspect is the newer request, and the other one holds the blocks. The core must preempt the
+// other to make room.
 TEST_F(CrashSuspectsCoreTest, ASuspectWithoutRoomBesideOthersTakesTheirs) {
   limits_.num_blocks = 10;
   core_.OnWorkersLost();
@@ -203,7 +205,8 @@ class CrashSuspectsAutoTest : public CrashSuspectsCoreTest {
   CrashSuspectsAutoTest() : CrashSuspectsCoreTest(PreemptionMode::kAuto) {}
 };
 
-// Who is recomputed in slices waits for the suspect, and so do the blocks that are kept for it.
+// A request that is recomputed in slices waits while a suspect is alone. The suspect may use the
+// blocks that are kept for the waiting request.
 TEST_F(CrashSuspectsAutoTest, ASuspectStartsOnBlocksThatAreKeptForOneThatIsRecomputed) {
   limits_.num_blocks = 7;
   limits_.max_tokens_per_step = 8;
@@ -229,7 +232,7 @@ TEST_F(CrashSuspectsAutoTest, ASuspectStartsOnBlocksThatAreKeptForOneThatIsRecom
   ExpectUndisturbed(2);
 }
 
-// Cut off, taken over, refused: nobody in the step can have done that.
+// A cut connection, a takeover and a refusal are no fault of a request in the step.
 TEST_F(CrashSuspectsCoreTest, ALossThatIsNoCrashMakesNobodyASuspect) {
   Add({.id = 1, .prompt = 6, .max_tokens = 8});
   Add({.id = 2, .prompt = 6, .max_tokens = 8});
@@ -246,7 +249,7 @@ TEST_F(CrashSuspectsCoreTest, ALossThatIsNoCrashMakesNobodyASuspect) {
   ExpectUndisturbed(2);
 }
 
-// What is known of a request stays when its workers are lost to something else.
+// A loss that is no crash changes nothing in the record of a request's crashes.
 TEST_F(CrashSuspectsCoreTest, ALossThatIsNoCrashClearsNobody) {
   Add({.id = 1, .prompt = 6, .max_tokens = 8});
   Add({.id = 2, .prompt = 6, .max_tokens = 8});
@@ -343,7 +346,8 @@ TEST_F(CrashSuspectsCoreTest, ASequenceThatEndsDoesNotKeepItsRequestAlone) {
   EXPECT_EQ(core_.stats().num_suspects, 0);
 }
 
-// 20 kills while it was recomputed, each time a step later, and then a step earlier.
+// 20 kills during its recomputation: first each kill is a step later than the one before, then a
+// step earlier.
 TEST_F(CrashSuspectsCoreTest, KillsFromOutsideEndNobody) {
   limits_.max_tokens_per_step = 4;
   core_.OnWorkersLost();

@@ -57,8 +57,8 @@ TEST_F(CrashSuspectsTest, WhoComputesItsPlaceIsCleared) {
   EXPECT_THAT(Suspects(), ElementsAre(kB));
 }
 
-// Beside others a prompt is cut elsewhere each time. The token that crashes is in every suspect
-// range.
+// Beside other requests a prompt is cut at another place each time. The token that crashes is in
+// every suspect range.
 TEST_F(CrashSuspectsTest, APlaceShrinksToWhatIsCommonAndNotComputed) {
   Crash({{.id = kA, .begin = 0, .end = 100}});
   suspects_.OnComputed(kA, 0, 40);
@@ -71,7 +71,8 @@ TEST_F(CrashSuspectsTest, APlaceShrinksToWhatIsCommonAndNotComputed) {
   EXPECT_THAT(Crash({{.id = kA, .begin = 49, .end = 90}}), ElementsAre(kA));
 }
 
-// A kill from outside while it is recomputed says nothing of the token that it crashed at.
+// A kill from outside during a recomputation says nothing of the token at which the request
+// crashed.
 TEST_F(CrashSuspectsTest, ACrashAmongTokensOfBeforeTakesNothingFromNewOnes) {
   const LostSlice decoding = {.id = kA, .begin = 50, .end = 51, .num_computed_ever = 50};
   const LostSlice recomputing = {.id = kA, .begin = 0, .end = 16, .num_computed_ever = 50};
@@ -104,8 +105,8 @@ TEST_F(CrashSuspectsTest, KillsAtDifferentPlacesMakeNoSuspect) {
   }
 }
 
-// It is computed again in smaller slices, and another request's crash meets it before its suspect
-// range.
+// The request is computed again in smaller slices. Before they reach its suspect range, another
+// request's crash meets them.
 TEST_F(CrashSuspectsTest, ACrashBeforeARangeDoesNotMakeItForgotten) {
   const LostSlice lost = {.id = kA, .begin = 8, .end = 16, .num_computed_ever = 20};
   const LostSlice before = {.id = kA, .begin = 0, .end = 8, .num_computed_ever = 20};
@@ -136,7 +137,7 @@ TEST_F(CrashSuspectsTest, EachSequenceHasARangeAndOneInCommonIsEnough) {
   EXPECT_THAT(Suspects(), IsEmpty());
 }
 
-// Beams are recomputed in another order than they grew in.
+// Beams are recomputed in another order than the one in which they grew.
 TEST_F(CrashSuspectsTest, ASequenceIsComparedWithOthersOfItsRequestIfItHasNoRange) {
   Crash({{.id = kA, .sequence_index = 1, .begin = 8, .end = 9}});
 
@@ -145,7 +146,7 @@ TEST_F(CrashSuspectsTest, ASequenceIsComparedWithOthersOfItsRequestIfItHasNoRang
   EXPECT_THAT(Suspects(), ElementsAre(kA));
 }
 
-// What one of them crashes at, another computes next.
+// One sequence crashes at a token, and the other sequence computes that token next.
 TEST_F(CrashSuspectsTest, CrashesOfSequencesInTurnsAreAddedUp) {
   const LostSlice first = {.id = kA, .sequence_index = 0, .begin = 8, .end = 9};
   const LostSlice second = {.id = kA, .sequence_index = 1, .begin = 8, .end = 9};

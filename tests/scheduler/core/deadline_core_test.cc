@@ -63,7 +63,8 @@ class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
     return plan.has_value();
   }
 
-  // Steps and outputs that the core learns from.
+  // Runs requests to their end, so that the core learns the durations of steps and the lengths of
+  // outputs.
   void Learn() {
     for (size_t i = 0; i < OutputLengths::kFewestLengths; ++i) {
       ASSERT_EQ(Add({.prompt = 4, .max_tokens = kOutput}), AddOutcome::kQueued);
@@ -72,7 +73,7 @@ class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
     }
   }
 
-  // Two run, and so many wait behind them.
+  // Two requests run, and num_waiting requests wait behind them.
   void Fill(int num_waiting) {
     for (int i = 0; i < 2 + num_waiting; ++i) {
       ASSERT_EQ(Add({.prompt = 4, .max_tokens = kOutput}), AddOutcome::kQueued);
@@ -95,7 +96,7 @@ class DeadlineCoreTest : public testing::TestWithParam<PreemptionMode> {
 TEST_P(DeadlineCoreTest, WhoCannotBeCompleteInTimeIsRefusedAtOnce) {
   Learn();
   Fill(4);
-  // Six before it end, two in 8 steps; then it takes 8 steps itself.
+  // Six requests end before it, two in every 8 steps. Then it takes 8 steps itself.
   EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 25 * kStep}),
             AddOutcome::kDeadlineUnreachable);
   EXPECT_EQ(Add({.prompt = 4, .max_tokens = kOutput, .deadline = now_ + 40 * kStep}),
@@ -114,7 +115,8 @@ TEST_P(DeadlineCoreTest, AnIdleServerRefusesNobodyAndSoGoesOnLearning) {
   EXPECT_TRUE(Step());
 }
 
-// Long outputs of one tenant must not keep all others out, whose outputs may be short.
+// A tenant's long outputs must not make the core refuse all other requests, whose outputs may be
+// short.
 TEST_P(DeadlineCoreTest, WhileThereIsRoomOneRequestOfATenantIsTried) {
   constexpr int32_t kLong = 80;
   for (size_t i = 0; i < OutputLengths::kFewestLengths; ++i) {
@@ -160,7 +162,7 @@ TEST_P(DeadlineCoreTest, WhoIsResumedWithoutOutputIsLikeANewOne) {
             AddOutcome::kQueued);
 }
 
-// Behind two who take 8 steps each. Of 8 tokens it lacks 7, or 2.
+// The request waits behind two that take 8 steps each. It lacks 7 of 8 tokens, or 2.
 TEST_P(DeadlineCoreTest, WhoBringsOutputIsJudgedAtItsTurnByWhatItLacks) {
   for (const size_t num_brought : {1, 6}) {
     Learn();
@@ -186,8 +188,8 @@ TEST_P(DeadlineCoreTest, ALongMaxTokensAloneIsNoReason) {
             AddOutcome::kQueued);
 }
 
-// Two at once come too late, both; one alone is in time. What was seen before were short outputs:
-// if none of what is cut off counted, they would stay all that is known.
+// Two requests at once both miss the deadline, and one alone meets it. The outputs seen before were
+// short. If an output that is cut off did not count, the core would know short ones alone.
 TEST_P(DeadlineCoreTest, OutputsThatTheirDeadlineCutsOffAreLearntFrom) {
   constexpr int kNumRounds = 200;
   is_slowed_by_others_ = true;
@@ -255,7 +257,7 @@ INSTANTIATE_TEST_SUITE_P(Modes,
                          DeadlineCoreTest,
                          testing::Values(PreemptionMode::kRecompute, PreemptionMode::kAuto));
 
-// Under a policy that lets it overtake them, those behind it make nobody wait.
+// The policy lets the urgent request overtake those behind it, so they do not delay it.
 TEST(DeadlinePolicyTest, AnUrgentRequestIsNotRefusedForThoseThatItOvertakes) {
   SchedulerCore core({.watermark = 0.0,
                       .scheduling_policy = SchedulingPolicyKind::kPriority,

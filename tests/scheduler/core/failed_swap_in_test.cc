@@ -1,5 +1,5 @@
-// Blocks that do not come back from host memory: who lacks one is recomputed, and nobody else
-// notices.
+// Blocks that do not come back from host memory: a request that lacks one is recomputed, and the
+// other requests' answers do not change.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -25,8 +25,8 @@ using ::testing::SizeIs;
 RequestSpec OneSequence() { return {.id = 2, .prompt = 7, .max_tokens = 3}; }
 RequestSpec TwoSequences() { return {.id = 2, .prompt = 6, .max_tokens = 2, .num_sequences = 2}; }
 
-// Request 1 runs. Request 2 was swapped out with two blocks, the second of which is not full, and
-// comes back in the unanswered plan.
+// Request 1 runs. Request 2 was swapped out with two blocks, the second of which is partly filled.
+// The unanswered plan brings it back.
 class FailedSwapInTest : public CoreFixture {
  protected:
   void BringBack(const RequestSpec& second) {
@@ -110,8 +110,8 @@ TEST_F(FailedSwapInTest, ABlockThatFillsUpInThatStepIsNotFound) {
   EXPECT_FALSE(state_.epoch->kv_cache.HashOf(sequence.table[1]).has_value());
 }
 
-// Two sequences share the last block, and one takes a copy of it when they come back. The other has
-// ended by the time the answer says that the block was never there.
+// Two sequences share the last block. One takes a copy of it when they come back. The other one has
+// ended when the answer says that the block was lost.
 TEST_F(FailedSwapInTest, ACopyOfALostBlockIsLostToo) {
   BringBack(TwoSequences());
   ASSERT_THAT(copies_, SizeIs(1));
@@ -140,13 +140,13 @@ TEST_F(FailedSwapInTest, RefusesFailuresOfWhatWasNotOrdered) {
   EXPECT_TRUE(CheckResult(state_, AnswerWithout({first, second})).ok());
 }
 
-// The whole way, with a worker whose tokens depend on every block: three requests in a pool for
-// two, again and again, and swap-ins that fail.
+// Runs the core with a worker whose tokens depend on every block. Six requests compete for a pool
+// that is too small for all of them, and swap-ins fail.
 class FailedSwapInRunTest : public ::testing::TestWithParam<bool> {
  protected:
   using Answers = std::map<std::pair<RequestId, int32_t>, std::vector<TokenId>>;
 
-  // Of the swap-ins, one in fail_one_in fails; 0: none.
+  // One of every fail_one_in swap-ins fails; 0: none fails.
   static Answers Run(bool is_beam_search, int64_t fail_one_in, CoreStats* stats) {
     constexpr StepLimits kLimits{.num_blocks = 40,
                                  .num_host_blocks = 64,

@@ -1,4 +1,4 @@
-// What the sequences of a request share, and keep sharing through preemption.
+// Blocks that the sequences of a request share, and keep sharing through preemption.
 #include <optional>
 #include <vector>
 
@@ -34,7 +34,7 @@ class Bench {
     core.BeginEpoch(1, ++group_epoch_, limits_);
   }
 
-  // Blocks in use after the step. REQUIRES: there is something to do.
+  // Computes a step and returns the number of blocks in use after it. REQUIRES: the core has work.
   int32_t Step() {
     std::optional<StepPlan> plan = core.PlanStep(0);
     EXPECT_TRUE(plan.has_value());
@@ -89,7 +89,7 @@ TEST_P(GroupSharingTest, ComesBackFromRecomputation) {
         disturbed.BeginEpoch();
       }
     }
-    // Four sequences of 34 tokens, apart, would fill 36.
+    // Without sharing, four sequences of 34 tokens would fill 36 blocks.
     EXPECT_LT(calm.core.stats().num_used_blocks, 32);
     EXPECT_GT(disturbed.core.stats().num_recomputed_tokens, 0);
   }

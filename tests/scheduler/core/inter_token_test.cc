@@ -21,7 +21,7 @@ class InterTokenTest : public CoreFixture {
     BeginEpoch(limits_);
   }
 
-  // As many steps of as many tokens were seen to take so long.
+  // Observes a step of so many tokens that took this long.
   void Learn(int64_t num_tokens, double micros) {
     state_.epoch->preemption_cost.ObserveStep({.num_tokens = num_tokens, .micros = micros});
   }

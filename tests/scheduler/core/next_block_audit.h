@@ -1,5 +1,5 @@
-// FaultOfNextBlocks looks at the hints of a plan, which must not have been answered: a block that
-// is hinted is nobody's, and is hinted once (I20).
+// FaultOfNextBlocks checks the hints of an unanswered plan: a hinted block has no holder, and is
+// hinted once (I20).
 //
 // Thread safety: a free function.
 #ifndef QUIRE_TESTS_SCHEDULER_CORE_NEXT_BLOCK_AUDIT_H_
@@ -13,7 +13,8 @@
 
 namespace quire {
 
-// "" or what is wrong. Every cell of the map is one block; it is of the time of the plan.
+// Returns "" or the fault. REQUIRES: each cell of the map is one block, and the map was taken when
+// the plan was made.
 inline std::string FaultOfNextBlocks(const StepPlan& plan, const BlockMap& map) {
   std::set<BlockId> hinted;
   for (const SequenceSlice& slice : plan.slices) {

@@ -27,7 +27,7 @@ class NextBlocksTest : public CoreFixture {
     BeginEpoch(limits);
   }
 
-  // Of the slices of the next plan, which is answered; 0: none.
+  // Plans and answers a step. Returns the next block that each slice names, or 0.
   std::vector<BlockId> Hints() {
     const StepPlan plan = Plan().value();
     std::vector<BlockId> hints;
@@ -84,7 +84,7 @@ TEST_F(NextBlocksTest, WhereFreeBlocksEndHintsEnd) {
   state_.epoch->kv_cache.Free(table);
 }
 
-// Ranks decide, not the order of this plan, in which the urgent one stands last.
+// The ranks decide, not the order of this plan: the urgent request is the last in it.
 TEST(NextBlocksOrderTest, WhoIsServedFirstNextTimeGetsTheFirst) {
   StepLimits limits{.num_blocks = 9, .block_size_tokens = 4, .max_model_len = 32, .vocab_size = 97};
   limits.wants_next_blocks = true;
@@ -118,8 +118,8 @@ struct Load {
   int32_t num_sequences = 1;
 };
 
-// Counts the blocks that slices append, those that the plans before named, and those that were both
-// for one sequence.
+// Counts the blocks that slices append, and the blocks that earlier plans named. An appended block
+// is foreseen if the step before had named it for the same sequence.
 class DecodeRun {
  public:
   explicit DecodeRun(const Load& load)
@@ -131,7 +131,7 @@ class DecodeRun {
     ASSERT_EQ(core_.AddRequest(MakeRequest(spec, vocab_size_)), AddOutcome::kQueued);
   }
 
-  // False when there is nothing to do.
+  // Returns false if the core has no work.
   bool Step() {
     std::optional<StepPlan> plan = core_.PlanStep(0);
     if (!plan.has_value()) {
@@ -155,7 +155,7 @@ class DecodeRun {
     return true;
   }
 
-  // From now on.
+  // Starts the counts anew.
   void Count() { num_appended_ = num_foreseen_ = num_hints_ = 0; }
   int32_t num_appended() const { return num_appended_; }
   int32_t num_foreseen() const { return num_foreseen_; }
@@ -185,8 +185,8 @@ StepLimits Limits(int32_t sliding_window = 0) {
 
 class SteadyDecodeTest : public testing::TestWithParam<Load> {};
 
-// Requests of other lengths each, which end one after the other; the pool was in use before, so
-// that its free list is out of order and has blocks that are cached.
+// The requests have different lengths and end one after the other. The pool was used before, so its
+// free list is out of order and has cached blocks.
 TEST_P(SteadyDecodeTest, EveryBlockWasNamedTheStepBefore) {
   const Load& load = GetParam();
   DecodeRun run(load);

@@ -13,7 +13,7 @@ std::string Fault(uint64_t id, const std::string& what) {
   return "request " + std::to_string(id) + " passes " + what;
 }
 
-// Blocks for all that it knows, of a request that does not run.
+// Blocks for all tokens of a request that does not run.
 int64_t NumBlocks(const RequestModel& model, int32_t block_size) {
   int64_t num_blocks = 0;
   for (const SequenceModel& sequence : model.sequences) {
@@ -77,7 +77,8 @@ bool OvertakingAudit::IsPassing() const {
   });
 }
 
-// Of the plan before: what it computed is known, and whoever has all of it has a token more.
+// Ends the plan before: its slices are computed. A sequence without tokens left has sampled one
+// more token.
 void OvertakingAudit::EndStep() {
   for (std::optional<Known>& known : known_) {
     if (known.has_value() && known->num_in_step > 0) {
@@ -90,7 +91,7 @@ void OvertakingAudit::EndStep() {
 
 std::set<uint64_t> OvertakingAudit::Follow(const StepPlan& plan, const RequestModels& requests) {
   std::set<uint64_t> started;
-  // Who was preempted starts in its turn, unless it passes once more.
+  // A preempted request loses its mark: it starts in its turn, unless it overtakes again.
   std::set<uint64_t> running;
   for (SequenceHandle handle : plan.releases) {
     known_[handle].reset();
@@ -126,7 +127,7 @@ std::set<uint64_t> OvertakingAudit::Cut(const RequestModels& requests) const {
   for (const std::optional<Known>& known : known_) {
     if (known.has_value() && known->num_in_step > 0 && has_passed_.count(known->id) == 0 &&
         requests.count(known->id) > 0) {
-      // Of several sequences the worker may not know all yet.
+      // The worker may not know all sequences of a group yet.
       const bool is_one = requests.at(known->id).request.group_size() == 1;
       const bool is_prompt = known->num_left() + known->num_in_step > 1;
       if (is_one ? known->num_left() > 0 && !known->is_new : is_prompt) {
@@ -162,7 +163,7 @@ std::string OvertakingAudit::CheckPasser(const RequestModel& passer,
 }
 
 std::string OvertakingAudit::CheckShare(const std::set<uint64_t>& cut) const {
-  // What is computed again under kAuto may get fewer tokens than there are.
+  // Under kAuto a recomputed request may get fewer tokens than it has left.
   const bool is_auto = config_.preemption_mode == PreemptionMode::kAuto;
   std::optional<uint64_t> first_cut;  // for sure: it has tokens left
   for (const std::optional<Known>& known : known_) {

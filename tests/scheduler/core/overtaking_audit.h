@@ -1,12 +1,11 @@
-// OvertakingAudit follows the plans of one epoch under first come, first served, and checks who
-// passes whom: a request that starts although an older one waits that has never started.
-//   - it passes a running prompt that the step has no room for, of at least four times what it has
-//     to compute, and whose request has passed nobody;
-//   - in each step, those that have passed get no more prompt tokens than the prompt that they
-//   pass;
-//   - when it has started, there are blocks and handles for all that it passed, and for the prompts
-//     that are cut (I19).
-// Not in an epoch with suspects, who are served out of turn.
+// OvertakingAudit follows the plans of one epoch under first come, first served. A request
+// overtakes if it starts while an older request waits that has never started. The rules (I19):
+//   - it overtakes a running prompt that the step has no room for. That prompt has at least four
+//     times as much to compute, and its request has overtaken none;
+//   - in each step the overtaking prompts get no more tokens than the prompt that they overtake;
+//   - when it has started, there are blocks and handles for all requests that it overtook, and for
+//     the prompts that are cut.
+// An epoch with suspects is not checked, because suspects are served out of turn.
 //
 // Thread safety: for tests, one thread.
 // Cost:          O(handles + live requests) per call.
@@ -31,10 +30,10 @@ class OvertakingAudit {
  public:
   OvertakingAudit(const CoreConfig& config, const StepLimits& limits);
 
-  // "" or what is wrong. stats are the core's after planning.
+  // Returns "" or the fault. `stats` are the core's after planning.
   std::string OnPlan(const StepPlan& plan, const RequestModels& requests, const CoreStats& stats);
 
-  // Whether one that has passed has yet to compute some of its prompt.
+  // Whether an overtaking request has yet to compute some of its prompt.
   bool IsPassing() const;
 
  private:
@@ -49,12 +48,12 @@ class OvertakingAudit {
     int32_t num_left() const { return num_known - num_computed; }
   };
 
-  // Those that start in this plan for the first time.
+  // Records the plan. Returns the requests that start in it for the first time.
   std::set<uint64_t> Follow(const StepPlan& plan, const RequestModels& requests);
-  // That waits and has never started; the largest number if there is none.
+  // The oldest waiting request that has never started; the largest number if there is none.
   uint64_t OldestToStart(const RequestModels& requests) const;
   void EndStep();
-  // Those that may be passed: they ran before, and their prompts do not end in this step.
+  // Requests that may be overtaken: they ran before, and their prompts do not end in this step.
   std::set<uint64_t> Cut(const RequestModels& requests) const;
   int64_t NumLeftBefore(uint64_t id) const;  // the step
   std::string CheckPasser(const RequestModel& passer,

@@ -1,8 +1,9 @@
-// Random histories in which prefixes are pinned and unpinned while requests that begin like them,
-// beam searches among them, come and go, blocks are short, rows are not finite and workers are
-// lost. After every event the core checks its invariants; tokens are those of the true history; in
-// the end everything finishes and what is pinned, and nothing else, is held. Each is a function of
-// its seed.
+// Random histories, each a function of its seed. Prefixes are pinned and unpinned while requests
+// that begin like them come and go, beam searches among them. Blocks are short, rows are not finite
+// and workers are lost.
+//
+// After every event the core checks its invariants, and tokens are those of the true history. In
+// the end everything finishes, and only pinned blocks are held.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -42,7 +43,7 @@ struct Profile {
   std::optional<StepLimits> limits = {};  // without a window; else each epoch draws them
 };
 
-// As many prefixes as a server keeps, and a pool that holds them all.
+// As many prefixes as a server keeps, with a pool that holds them all.
 constexpr Profile kManyLong = {.num_texts = 256,
                                .text_tokens = 200,
                                .loss_rate = 10,

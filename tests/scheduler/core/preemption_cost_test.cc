@@ -24,14 +24,14 @@ class PreemptionCostTest : public ::testing::Test {
     return num_tokens <= 128 ? 20'000 : 20'000 + 100.0 * static_cast<double>(num_tokens - 128);
   }
 
-  // A step whose swaps are done when it is.
+  // Observes a step whose swaps end with it.
   void Observe(PreemptionCost::Step step) {
     step.step_id = ++step_id_;
     step.swaps_done_step_id = step_id_;
     cost_.ObserveStep(step);
   }
 
-  // Steps in which 10 blocks come back take so much longer.
+  // Observes steps that take this much longer for each of the 10 blocks that come back.
   void ObserveSwaps(double micros_by_block) {
     for (int i = 0; i < 100; ++i) {
       Observe({.num_tokens = 32, .num_swap_outs = 10, .micros = MicrosOf(32)});
@@ -76,7 +76,7 @@ TEST_F(PreemptionCostTest, ALongerLinkCostsMoreThanItAddsToSteps) {
   ObserveSwaps(10);
   const double at_once = Cheapest(40).micros;
 
-  // The blocks leave five steps after they were ordered, and steps are no longer than before.
+  // The blocks leave five steps after they were ordered, without making steps longer.
   for (int i = 0; i < 100; ++i) {
     cost_.ObserveStep({.step_id = ++step_id_,
                        .swaps_done_step_id = step_id_ - 5,
@@ -89,16 +89,16 @@ TEST_F(PreemptionCostTest, ALongerLinkCostsMoreThanItAddsToSteps) {
 }
 
 TEST_F(PreemptionCostTest, TokensInSpareComputeDelayOnlyThemselves) {
-  // 96 tokens are spare beside 32: six blocks are computed in one step, during which the group's
+  // 96 tokens are spare beside 32, so six blocks are computed in one step. During it the group's
   // place in the batch, one of 32, is idle.
   EXPECT_NEAR(Cheapest(6).micros, 20'000.0 / kNumRunning, 50);
-  // Twelve blocks take two steps, if they may.
+  // Twelve blocks take two steps if slices are allowed.
   EXPECT_LE(Cheapest(12).micros, 2 * (20'000.0 / kNumRunning + 0.02 * MicrosOf(32)));
   EXPECT_GT(Cheapest(12, /*is_in_slices=*/false).micros, MicrosOf(32 + 192) - MicrosOf(32));
 }
 
 TEST_F(PreemptionCostTest, ALongGroupCannotWaitForSpareComputeAlone) {
-  // 4,096 tokens in 16 steps are 256 a step: 288 tokens beside the others.
+  // 4,096 tokens in 16 steps are 256 a step, so a step has 288 tokens with the others'.
   const double longer = MicrosOf(256 + 32) - MicrosOf(32);
   EXPECT_NEAR(Cheapest(256).micros, 16 * (longer + 20'000.0 / kNumRunning), 1000);
 }
@@ -145,7 +145,8 @@ class LongContextCostTest : public ::testing::Test {
       .num_tokens = 160, .num_blocks = 10, .is_in_slices = true};
 
   LongContextCostTest() {
-    // The batch fills, and sequences grow; prompts come with it when it is full.
+    // The batch fills and sequences grow. Once the batch is full, some steps have prompts beside
+    // it.
     for (int64_t length = 20; length <= 100; ++length) {
       for (int64_t num_sequences : {8, 16, 24, 32}) {
         Observe({.num_tokens = num_sequences, .num_context = num_sequences * length});
@@ -177,12 +178,14 @@ TEST_F(LongContextCostTest, WhoSitsOutLosesItsPartOfWhatAStepTakesAnyway) {
     Observe({.num_tokens = 32, .num_context = 3200, .num_swap_outs = 10});
   }
 
-  // The one that preempts, and on the average one of the two others that need a block meanwhile.
+  // The preempting sequence waits, and on average one of the two others that need a block
+  // meanwhile.
   EXPECT_NEAR(SwapMicros(), 2 * 5000.0 / 32, 20);
 }
 
 TEST_F(LongContextCostTest, ASwapIsNotChargedWithTheLengthOfTheOthers) {
-  // Who remains while others sit out is longer than when steps of so few were seen.
+  // The sequences that remain during a swap are longer than those of earlier steps with so few
+  // sequences.
   for (int i = 0; i < 100; ++i) {
     Observe({.num_tokens = 20, .num_context = 3200, .num_swap_outs = 10}, /*more_micros=*/100);
     Observe({.num_tokens = 32, .num_context = 5120, .num_swap_ins = 10}, /*more_micros=*/300);

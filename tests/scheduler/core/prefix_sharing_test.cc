@@ -18,7 +18,8 @@
 namespace quire {
 namespace {
 
-// Each block of each sequence looked for by itself: what NumSharedBlocks says in fewer lookups.
+// Looks up each block of each sequence, which gives the number that NumSharedBlocks finds in fewer
+// lookups.
 int32_t CountSharedBlocks(const CoreState& state, SequenceGroup& group) {
   const bool uses_cache = state.config.prefix_caching && !group.request().bypasses_prefix_cache;
   if (!uses_cache && group.sequences().size() == 1) {

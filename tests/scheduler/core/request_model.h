@@ -1,4 +1,4 @@
-// RequestModel is what a simulation knows of a request: its true history, without blocks or steps.
+// RequestModel is a simulation's knowledge of a request: its true history, without blocks or steps.
 //
 // Thread safety: value types.
 #ifndef QUIRE_TESTS_SCHEDULER_CORE_REQUEST_MODEL_H_
@@ -39,7 +39,7 @@ struct RequestModel {
   std::optional<BeamOracle> beams;  // of beam search, once its first candidates are there
 
   bool was_recomputed() const { return had_non_finite || had_failed_swap_in; }  // not to make room
-  // Before it was introduced: of the prompt, and of output that it brought.
+  // Tokens before it was introduced: the prompt, and the output that it brought.
   int64_t num_tokens() const {
     const auto num_prompt = static_cast<int64_t>(request.prompt_token_ids.size());
     int64_t num_tokens = num_prompt;
@@ -56,7 +56,8 @@ struct RequestModel {
   }
 };
 
-// What decides whose cached blocks a request may begin with. Outlives the request, as blocks do.
+// Properties of a request that decide which cached blocks it may share. It outlives the request,
+// because cached blocks do.
 struct CacheDomain {
   std::string salt;
   bool is_bypassing = false;

@@ -45,7 +45,7 @@ TEST(ReservedBlocksTest, ASharedBlockCountsOnceAndIsNobodysOwn) {
   EXPECT_EQ(reserved.NumWithout(kSecond), 0);
 }
 
-// As many prefixes come and go as there may be, with beginnings in common.
+// As many prefixes as are allowed come and go. Some of them begin alike.
 TEST(ReservedBlocksTest, CountsAsASetOfAllHashesDoes) {
   Random random(1);
   ReservedBlocks reserved;

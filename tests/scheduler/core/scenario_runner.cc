@@ -173,7 +173,7 @@ std::string ScenarioRunner::Config(const ScenarioCommand& command) {
   return command.Text("workers", "ready") == "ready" ? BeginEpoch(command) : "ok\n";
 }
 
-// The pool is given by its usable blocks: the null block is no part of a story.
+// A scenario names usable blocks only, so the null block is added here.
 void ScenarioRunner::ReadLimits(const ScenarioCommand& command) {
   auto read = [&command](const char* key, int32_t& field, int32_t offset = 0) {
     field = static_cast<int32_t>(command.Int(key, field - offset)) + offset;
@@ -208,7 +208,7 @@ std::string ScenarioRunner::Finish(const ScenarioCommand& command) {
   return was_live ? "" : "not live\n";
 }
 
-// The tokens are those of the prompt of a request with the id that is named.
+// The tokens are the prompt of a request with the named id.
 std::string ScenarioRunner::Pin(const ScenarioCommand& command) {
   const RequestSpec like = {.id = static_cast<uint64_t>(command.Int("like", 1)),
                             .prompt = static_cast<int32_t>(command.Int("tokens", 1))};
@@ -255,7 +255,7 @@ std::string ScenarioRunner::Plan(const ScenarioCommand&) {
   return output + (plan_.has_value() ? DescribePlan(*plan_) : "nothing to do\n");
 }
 
-// What expired comes before the plan, as it happened.
+// Plans a step. Returns the events, among them the requests that expired before the plan.
 std::string ScenarioRunner::PlanQuietly() {
   plan_ = core_->PlanStep(now_);
   if (plan_.has_value()) {
@@ -289,7 +289,7 @@ std::string ScenarioRunner::Step(const ScenarioCommand& command) {
   return plan_.has_value() ? output + Apply(command) : output;
 }
 
-// Steps until nothing is left to do, and tells only what came out.
+// Steps until the core has no work, and returns the events alone.
 std::string ScenarioRunner::RunAll(const ScenarioCommand& command) {
   std::string output;
   int32_t num_steps = 0;

@@ -22,7 +22,7 @@ class ScenarioRunner {
  public:
   ScenarioRunner();
 
-  // What the command did, in lines. Invariants are checked after each.
+  // Returns the command's result in lines. Invariants are checked after each command.
   std::string Run(const ScenarioCommand& command);
 
  private:

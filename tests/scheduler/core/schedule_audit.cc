@@ -9,8 +9,9 @@
 namespace quire {
 namespace {
 
-// Tokens that a request can make the worker compute: all of its tokens, again after it has been
-// preempted once while it was not the first, and once more for a row that was not finite.
+// Tokens that a request can make the worker compute. It may compute all its tokens three times. It
+// does so once, again after a preemption while it was not the first, and again after a row that was
+// not finite.
 int64_t WorkOf(const RequestModel& model) {
   const auto num_prompt = static_cast<int64_t>(model.request.prompt_token_ids.size());
   return int64_t{3} * model.request.group_size() * (num_prompt + model.request.max_tokens);
@@ -57,7 +58,8 @@ std::string ScheduleAudit::OnPlan(const StepPlan& plan,
   return fault.empty() ? CheckWatermark(started, stats) : fault;
 }
 
-// Beside the budget, the first one and that of a group that is owed its turn.
+// Leaves out the two largest introductions, which may exceed the budget: the first one, and that of
+// a group that is owed its turn.
 std::string ScheduleAudit::CheckIntroductions(const StepPlan& plan) const {
   std::vector<int64_t> bytes;
   for (const SequenceIntroduction& introduction : plan.introductions) {
@@ -73,8 +75,8 @@ std::string ScheduleAudit::CheckIntroductions(const StepPlan& plan) const {
              : "I20: introductions of one step take no more than their budget";
 }
 
-// Who gives back a handle and has not ended is preempted. Beams fall away one by one while their
-// request goes on: it is preempted when none is left.
+// A request that releases a handle before its end is preempted. Beams release handles one by one
+// while their request runs; the request is preempted when it has no handle left.
 std::set<uint64_t> ScheduleAudit::TakeReleases(const std::vector<SequenceHandle>& releases,
                                                const RequestModels& requests) {
   std::set<uint64_t> preempted;
@@ -97,8 +99,8 @@ std::set<uint64_t> ScheduleAudit::TakeReleases(const std::vector<SequenceHandle>
   return preempted;
 }
 
-// Forks that the worker never knew give back no handle: when their leader has ended, only the
-// core's count of who runs shows that they are preempted.
+// A fork that the worker never knew has no handle to release. If its leader has ended, only the
+// core's count of running requests shows the preemption.
 std::set<uint64_t> ScheduleAudit::TakeUnknown(const RequestModels& requests,
                                               const CoreStats& stats) {
   const std::set<uint64_t> running = Running();
@@ -121,8 +123,8 @@ std::set<uint64_t> ScheduleAudit::TakeUnknown(const RequestModels& requests,
   return unknown;
 }
 
-// Of two requests the one with the smaller rank is served first. Fair share knows it from their
-// start on only; within an epoch they start in the order of the ranks that they have.
+// The request with the smaller rank is served first. Fair share gives a rank only when a request
+// starts; within an epoch requests start in the order of their ranks.
 ScheduleAudit::Rank ScheduleAudit::RankOf(const Request& request) const {
   const uint64_t id = request.id.value();
   switch (config_.scheduling_policy) {
@@ -167,7 +169,7 @@ bool ScheduleAudit::IsInOrder(uint64_t preempted_id, const RequestModels& reques
       return false;
     }
   }
-  // Somebody ahead needed its blocks, be it one whose sequences the worker does not know yet.
+  // A request ahead of it needed its blocks. The worker may not know that request's sequences yet.
   return RankOf(FirstLive(requests)->request) < rank;
 }
 
@@ -176,13 +178,14 @@ std::string ScheduleAudit::CheckFirstComputes(const StepPlan& plan,
                                               const RequestModels& requests,
                                               const CoreStats& stats) const {
   const RequestModel* first = FirstLive(requests);
-  // Blocks on their way to the host are waited for, and a row that was not finite waits for others
-  // to give back theirs, as does who arrives with a better rank: OnApplied bounds all that.
+  // The first request may wait for blocks on their way to the host, or, after a row that was not
+  // finite, for other requests' blocks. So may a request that arrives with a better rank. OnApplied
+  // bounds these waits.
   if (config_.scheduling_policy != SchedulingPolicyKind::kFcfs || first == nullptr ||
       plan.slices.empty() || first->was_recomputed() || stats.num_leaving_blocks > 0) {
     return "";
   }
-  // It was preempted for one that was older still, and waits for newer ones to end.
+  // An older request preempted it. It waits until newer requests end.
   if (is_cheapest_chosen_ && has_started_.count(first->request.id.value()) == 0) {
     return started.empty() ? "" : "nobody starts before the first request";
   }

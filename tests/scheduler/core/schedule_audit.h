@@ -1,16 +1,16 @@
-// ScheduleAudit follows the plans of one epoch and checks what neither the tokens nor the worker
-// can show: tokens are right whatever the order in which they are computed, and a block that is
-// shared across salts holds the right tokens too.
-//   - order: who is preempted is behind everybody who runs on, or where the cheapest is chosen
-//     behind somebody and ranked like the others; first come first served, the oldest request
-//     computes in every step, or waits and nobody starts (I14);
+// ScheduleAudit follows the plans of one epoch and checks rules that neither the tokens nor the
+// worker can show. Tokens are right in any order of computing, and a block that is shared across
+// salts holds the right tokens too.
+//   - order: a preempted request is behind all requests that run on. In the mode that chooses the
+//     cheapest it is behind one of them and ranked like the others. First come first served, the
+//     oldest request computes in every step, or waits and no request starts (I14);
 //   - progress: while it is the first, a request ends within a number of steps that follows from
 //     the work that was there (I14);
-//   - overtaking: see overtaking_audit.h (I19). Until those that have passed have computed their
-//     prompts, the oldest of those that wait may wait on;
-//   - watermark: where others run, who starts leaves the watermark's blocks free;
-//   - suspects: while there is one, all slices of a step are of one request. They are served out of
-//     turn, so that the order is not looked at in their epoch; the bound of steps is;
+//   - overtaking: see overtaking_audit.h (I19). Until the overtaking requests have computed their
+//     prompts, the oldest waiting request may wait on;
+//   - watermark: if others run, a request that starts leaves the watermark's blocks free;
+//   - suspects: while there is one, all slices of a step belong to one request. Suspects are served
+//     out of turn, so the order is not checked in their epoch; the bound of steps is;
 //   - sharing: cached blocks come from a request of the same salt, and neither of them bypasses the
 //     cache (I8).
 //
@@ -42,7 +42,7 @@ class ScheduleAudit {
   // swap_delay_steps: as the worker's.
   ScheduleAudit(const CoreConfig& config, const StepLimits& limits, int32_t swap_delay_steps);
 
-  // Each returns "" or what is wrong.
+  // The On... functions that return a string return "" or the fault.
 
   // The plan before the worker executes it; stats are the core's after planning.
   std::string OnPlan(const StepPlan& plan, const RequestModels& requests, const CoreStats& stats);

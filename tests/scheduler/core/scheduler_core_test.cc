@@ -32,7 +32,7 @@ class SchedulerCoreTest : public ::testing::Test {
 
   AddOutcome Add(const RequestSpec& spec) { return core_.AddRequest(MakeRequest(spec)); }
 
-  // False when there is nothing to do.
+  // Returns false if the core has no work.
   bool Step() {
     std::optional<StepPlan> plan = core_.PlanStep(0);
     if (!plan.has_value()) {
@@ -252,7 +252,7 @@ TEST_F(SchedulerCoreDeathTest, RefusesASecondEpochAndEmptyLimits) {
   EXPECT_DEATH(BeginEpoch(), "epoch");
 }
 
-// What a core that nobody disturbs commits, by sequence.
+// The tokens that an undisturbed core commits, by sequence.
 std::vector<std::vector<TokenId>> Undisturbed(const Request& request) {
   std::vector<std::vector<TokenId>> outputs;
   for (int32_t index = 0; index < request.num_sequences; ++index) {

@@ -110,7 +110,7 @@ TEST_F(FairSharePolicyTest, WhoComesStandsBehindEverybodyWhoWaits) {
 
 constexpr int kNumFreshNames = 100'000;
 
-// As many as can have a request here at once.
+// No more absent tenants are remembered than can have a request at once.
 TEST(MakeSchedulingPolicyTest, AsManyAbsentTenantsAreRememberedAsRequestsAreTaken) {
   const auto policy = MakeSchedulingPolicy(
       {.max_resumed_requests = 10, .scheduling_policy = SchedulingPolicyKind::kFairShare});
@@ -120,7 +120,7 @@ TEST(MakeSchedulingPolicyTest, AsManyAbsentTenantsAreRememberedAsRequestsAreTake
   EXPECT_EQ(dynamic_cast<const FairSharePolicy&>(*policy).num_tenants(), 10);
 }
 
-// Somebody who may call himself what he likes comes with a new name for each request.
+// A client that may choose its tenant's name sends each request under a new name.
 TEST_F(FairSharePolicyTest, FreshNamesLeaveABoundedNumberOfCounters) {
   policy_.BeginWaiting("stays");
   for (int i = 0; i < kNumFreshNames; ++i) {
@@ -149,7 +149,8 @@ TEST_F(FairSharePolicyTest, FreshNamesDoNotStarveWhoWaits) {
     num_served += next == "honest" ? 1 : 0;
     policy_.OnServed(next, 5, 5);
   }
-  // Each turn of its own lets those before it that came meanwhile, and one more comes.
+  // Between two turns of the honest tenant, all names that came meanwhile get a turn, and one more
+  // name comes.
   EXPECT_GT(num_served, 300);
 }
 

@@ -1,5 +1,5 @@
-// The core with a model that has a sliding window: blocks that nobody reads any more go back while
-// their sequence runs, and the tokens are those of a run that keeps them.
+// The core with a model that has a sliding window. Blocks before the window are freed while their
+// sequence runs, and the tokens are those of a run that keeps all blocks.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -21,7 +21,7 @@ namespace {
 
 using Outputs = std::map<std::pair<uint64_t, int32_t>, std::vector<TokenId>>;
 
-// One core and one worker from the first step to the last.
+// Drives one core and one worker from the first step to the last.
 class WindowRun {
  public:
   WindowRun(const CoreConfig& config, const StepLimits& limits)
@@ -34,7 +34,7 @@ class WindowRun {
     specs_[spec.id] = spec;
   }
 
-  // False when there is nothing to do.
+  // Returns false if the core has no work.
   bool Step() {
     std::optional<StepPlan> plan = core_.PlanStep(0);
     if (!plan.has_value()) {
@@ -67,7 +67,7 @@ class WindowRun {
     return outputs_;
   }
 
-  // What every sequence answers when nothing is ever freed, from its history alone.
+  // The tokens of every sequence if no block were ever freed, computed from its history alone.
   Outputs Expected() const {
     Outputs expected;
     for (const auto& [id, spec] : specs_) {

@@ -143,7 +143,7 @@ TEST(StepCostTest, TellsReadingFromTokens) {
   EXPECT_NEAR(cost.MicrosWithoutContext(32), MicrosOf(32, 0), 20);
   EXPECT_NEAR(cost.MicrosWithoutContext(64), MicrosOf(64, 0), 40);
   EXPECT_NEAR(cost.MicrosWithoutContext(128), MicrosOf(128, 0), 40);
-  // As such steps were lately.
+  // Recent steps of 64 tokens took this long.
   EXPECT_NEAR(cost.StepMicros(64), MicrosOf(64, 64 * 195), 200);
 }
 

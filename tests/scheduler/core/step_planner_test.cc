@@ -90,7 +90,8 @@ TEST_F(StepPlannerTest, NobodyIsAdmittedOnASpentBudget) {
   EXPECT_THAT(Plan()->introductions, SizeIs(1));
 }
 
-// Request 1 has taken four of the six blocks that it was admitted for; the other two are its own.
+// Request 1 holds four of the six blocks that it was admitted for. The planner must keep the other
+// two for it.
 TEST_F(StepPlannerTest, BlocksThatALongPromptWasAdmittedForAreNotGivenAway) {
   Add({.id = 1, .prompt = 24, .max_tokens = 1});
   Add({.id = 2, .prompt = 12, .max_tokens = 1});
@@ -102,8 +103,8 @@ TEST_F(StepPlannerTest, BlocksThatALongPromptWasAdmittedForAreNotGivenAway) {
   EXPECT_THAT(plan->slices, SizeIs(1));
 }
 
-// A victim never fits beside whoever took its blocks. So the rule shows only when somebody older
-// waits: here request 1, whose row was not finite.
+// A preempted request never fits beside the one that took its blocks. So the rule shows only if an
+// older request waits: request 1, whose row was not finite.
 TEST_F(StepPlannerTest, NothingIsAdmittedInAStepThatPreempted) {
   BeginEpoch({.num_blocks = 6,
               .block_size_tokens = 4,
@@ -121,7 +122,8 @@ TEST_F(StepPlannerTest, NothingIsAdmittedInAStepThatPreempted) {
 
   std::optional<StepPlan> plan = Plan();
 
-  // Request 2 needed two blocks where one was free; request 3 gave three, and two are free again.
+  // Request 2 needed two blocks and one was free. The preemption of request 3 freed three, so two
+  // are free again.
   EXPECT_EQ(state_.epoch->kv_cache.num_free_blocks(), 2);
   EXPECT_EQ(state_.counters.num_preemptions, 1);
   ASSERT_THAT(plan->introductions, SizeIs(1)) << "a fork of request 2";
@@ -143,7 +145,7 @@ TEST_F(StepPlannerTest, NothingIsAdmittedPastAGroupThatFoundNoRoom) {
 
   std::optional<StepPlan> plan = Plan();
 
-  // Request 2 needs two blocks and one is free: it is not for request 3.
+  // Request 2 needs two blocks and one is free. Request 3 must not take it.
   EXPECT_EQ(state_.epoch->kv_cache.num_free_blocks(), 1);
   EXPECT_THAT(plan->introductions, IsEmpty());
   EXPECT_THAT(plan->slices, SizeIs(1));
@@ -194,7 +196,7 @@ TEST_F(StepPlannerTest, TheDigestIsThatOfTheWholePlan) {
   EXPECT_EQ(state_.step.plan_digest, DigestOf(*plan));
 }
 
-// The checks at the door make this unreachable; the planner does not rely on them.
+// Admission refuses such a group earlier; the planner does not rely on it.
 TEST_F(StepPlannerTest, AGroupThatCanNeverFitEndsInsteadOfBlockingTheQueue) {
   Add({.id = 1, .prompt = 33, .max_tokens = 1});
   Add({.id = 2, .prompt = 1, .max_tokens = 1});
@@ -216,7 +218,7 @@ TEST_F(StepPlannerDeathTest, RefusesASecondPlan) {
   EXPECT_DEATH(Plan(), "is_active");
 }
 
-// A group of 12 tokens, computed and preempted, where the cheapest way is chosen.
+// A group of 12 tokens was computed and preempted, in the mode that chooses the cheapest way.
 class SlicedRecomputeTest : public CoreFixture {
  protected:
   SlicedRecomputeTest() {
@@ -277,7 +279,7 @@ TEST_F(SlicedRecomputeTest, GroupsOfSeveralSequencesAreComputedAtOnce) {
   EXPECT_EQ(plan->introductions[1].num_computed_tokens, 8);
 }
 
-// Blocks of 4 tokens. Requests begin with the prompt of request 1, as far as they are long.
+// Blocks of 4 tokens. Every prompt begins like the prompt of request 1, as far as it is long.
 class PrefixPlannerTest : public CoreFixture {
  protected:
   PrefixPlannerTest() { state_.config.prefix_caching = true; }
@@ -310,7 +312,7 @@ TEST_F(PrefixPlannerTest, BeginsWithTheFullBlocksOfAnother) {
   EXPECT_EQ(state_.counters.num_prefix_hit_tokens, 8);
 }
 
-// Its logits are wanted, and they are in no cache.
+// The last token's logits are needed, and no cache has them.
 TEST_F(PrefixPlannerTest, ComputesTheLastTokenWhateverIsCached) {
   Add({.id = 1, .prompt = 8});
   Step();
@@ -335,8 +337,9 @@ TEST_F(PrefixPlannerTest, RequestsOfOneStepShare) {
   EXPECT_EQ(state_.epoch->kv_cache.num_free_blocks(), 8 - 3 - 1);
 }
 
-// With or without a cache of prefixes. Blocks of 4 tokens: of the eleven tokens before the last,
-// eight are in full blocks, which are shared, and three in a block that the fork gets a copy of.
+// Holds with and without a prefix cache. Blocks have 4 tokens. Eight of the eleven tokens before
+// the last are in full blocks, which are shared. The other three are in a block that the fork
+// copies.
 TEST_F(StepPlannerTest, SequencesOfOneRequestForkFromTheFirst) {
   Add({.id = 1, .prompt = 12, .max_tokens = 3, .num_sequences = 2});
 
@@ -370,7 +373,7 @@ TEST_F(StepPlannerTest, AForkNeedsNoCopyWhereABlockEnds) {
   EXPECT_THAT(plan->slices[0].new_block_ids, SizeIs(1));
 }
 
-// Whoever forks last may find that the first has ended: its blocks are shared with the others only.
+// The first sequence has ended when the last one forks, so only the forks share its blocks.
 TEST_F(StepPlannerTest, ForksOutliveTheSequenceTheyForkFrom) {
   Add({.id = 1, .prompt = 6, .max_tokens = 1, .num_sequences = 3});
   Step();
@@ -426,8 +429,8 @@ TEST_F(PrefixPlannerTest, OutputIsFoundToo) {
   EXPECT_EQ(Plan()->introductions[0].num_computed_tokens, 4);
 }
 
-// What others hold already need not be free. Four blocks are free; the second request is three
-// blocks long, and two of them are there.
+// Blocks that other requests hold need not be free. Four blocks are free; the second request is
+// three blocks long, and two of them are cached.
 TEST_F(PrefixPlannerTest, SharedBlocksCountOnceForAdmission) {
   BeginEpoch({.num_blocks = 6,
               .block_size_tokens = 4,

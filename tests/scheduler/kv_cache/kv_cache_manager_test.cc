@@ -497,7 +497,8 @@ TEST_F(SwapManagerTest, ABlockThatTwoGroupsShareIsCopiedOnceInAStep) {
   EXPECT_EQ(manager_.host_pool().num_free_blocks(), 4);
 }
 
-// In different steps each group makes its own copy: the first group's may be gone by then.
+// In different steps each group makes its own copy, because the first group's copy may be gone by
+// then.
 TEST_F(SwapManagerTest, ABlockIsCopiedAgainInALaterStep) {
   ASSERT_TRUE(manager_.Append(a_, 4).has_value());
   manager_.Fork(a_, 4, b_);
@@ -609,7 +610,7 @@ TEST_F(KvCacheManagerTest, CountsTokensOfASharedTailOnceAndAsTheLongestTableHasT
   Check(one);
 }
 
-// For the parent the shared block is full and not the last.
+// The parent's table sees the shared block as full, and not as its last one.
 TEST_F(KvCacheManagerTest, ATailThatIsFullForAnotherTableIsFull) {
   ASSERT_TRUE(manager_.Append(a_, 8).has_value());
   manager_.Fork(a_, 3, b_);

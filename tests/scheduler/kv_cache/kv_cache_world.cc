@@ -389,7 +389,7 @@ PrefixMatch KvCacheWorld::ModelMatch(const Contents& contents, size_t num_blocks
     }
     ++match.num_held_blocks;
   }
-  // With a sliding window, held blocks count only if all of them are held.
+  // Behind a sliding window, held blocks count only if all of the match's blocks are held.
   const bool are_all_held = match.num_held_blocks == match.num_blocks - match.num_passed_blocks;
   match.num_held_blocks = sizes_.sliding_window == 0 || are_all_held ? match.num_held_blocks : 0;
   return match;

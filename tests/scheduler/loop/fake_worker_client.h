@@ -1,6 +1,5 @@
-// FakeWorkerClient stands for the connection to a worker group; FakeWorker computes behind it. A
-// test begins epochs, answers steps, loses the group, when it wants; or lets the client do so by
-// itself.
+// FakeWorkerClient stands for the connection to a worker group, with a FakeWorker behind it. A test
+// begins epochs, answers steps and loses the group at its own times, or calls RunByItself.
 //
 // Thread safety: not thread-safe, except LoseGroupSoon.
 #ifndef QUIRE_TESTS_SCHEDULER_LOOP_FAKE_WORKER_CLIENT_H_
@@ -35,12 +34,13 @@ class FakeWorkerClient : public WorkerClient {
     BeginEpoch();
   }
 
-  // Workers of this context come back with the next epoch.
+  // The workers of the next epoch have this context.
   void SetMaxModelLen(int32_t max_model_len) { limits_.max_model_len = max_model_len; }
-  // Likewise, with a host pool of so many blocks.
+  // The workers of the next epoch have a host pool of so many blocks.
   void SetNumHostBlocks(int32_t num_host_blocks) { limits_.num_host_blocks = num_host_blocks; }
 
-  // The workers before, if there were any, have crashed, or not.
+  // Begins an epoch with new workers. after_crash: whether the workers before, if any, have
+  // crashed.
   void BeginEpoch(bool after_crash = true) {
     worker_ = std::make_unique<FakeWorker>(limits_);
     unanswered_.reset();
@@ -54,7 +54,7 @@ class FakeWorkerClient : public WorkerClient {
     inbox_->Post(std::move(ready));
   }
 
-  // What the worker makes of the step that was sent. REQUIRES: one was.
+  // Computes the step that was sent. REQUIRES: it is unanswered.
   StepResult Compute() {
     QUIRE_CHECK(unanswered_.has_value());
     auto result = worker_->Execute(*unanswered_);
@@ -68,7 +68,8 @@ class FakeWorkerClient : public WorkerClient {
     unanswered_.reset();
     inbox_->Post(GroupLost{group_epoch_, absl::UnavailableError("the worker died")});
   }
-  // The next step that is sent is lost with its worker, half done. From any thread.
+  // The next step that is sent is computed, and then its worker is lost before it answers. From any
+  // thread.
   void LoseGroupSoon() { lose_soon_ = true; }
 
   void SendStep(const StepPlan& plan) override {
@@ -106,7 +107,7 @@ class FakeWorkerClient : public WorkerClient {
   std::vector<uint64_t> abandoned_;
   int num_steps_ = 0;
   bool runs_by_itself_ = false;
-  // Sequentially consistent: one flag, rarely touched.
+  // Sequentially consistent, because it is one flag that is rarely used.
   std::atomic<bool> lose_soon_ = false;
 };
 

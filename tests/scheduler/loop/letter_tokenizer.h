@@ -1,5 +1,5 @@
-// LetterTokenizer is a tokenizer small enough to know by heart, for tests of what is around it: one
-// token per byte, no merges.
+// LetterTokenizer is a tokenizer small enough to know by heart, for tests of the code around it:
+// one token per byte, no merges.
 //
 //   'a' .. 'z'  0 .. 25      ' '  26      the two bytes of "é"  27, 28      "<s>" (special)  29
 //

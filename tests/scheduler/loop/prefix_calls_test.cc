@@ -268,7 +268,8 @@ TEST_F(PrefixCallsTest, WorkersThatDoNotComeBackEndTheWaiting) {
   EXPECT_EQ(ReasonOf(answer->status()), "WORKER_TIMEOUT");
 }
 
-// They are of a file, and nobody would ask for them again.
+// Restored prefixes come from a file. No client would ask for them again, so they must wait for
+// late workers.
 TEST_F(PrefixCallsTest, RestoredPrefixesOutlastWorkersThatComeLate) {
   PinAnswer restored;
   Pin(17, &restored, /*waits_for_workers=*/true);

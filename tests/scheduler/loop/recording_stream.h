@@ -97,7 +97,7 @@ class RecordingStream : public ResponseStream {
     }
     return tokens;
   }
-  // All text of a sequence, with what came at its end.
+  // All text of a sequence, with the text of its end.
   std::string Text(int32_t sequence_index = 0) const {
     std::string text;
     for (const SequenceUpdate& update : updates()) {

@@ -459,12 +459,12 @@ TEST_F(SchedulerLoopTest, AFirstWorkerIsWaitedForAsLongAsALaterOne) {
   EXPECT_EQ(ReasonOf(state_.CheckAdmission()), "NO_WORKERS");
 }
 
-// Groups that are ready and lost again before they answer a step, until nobody waits any more.
+// Groups become ready and are lost before they answer a step, until no request waits.
 class FailingWorkersTest : public SchedulerLoopTest {
  protected:
   static constexpr int kEpochsPerTimeout = 10;
 
-  // An epoch begins; what is sent in it is lost. The next one takes its time.
+  // Begins an epoch whose plan is lost, and lets a part of worker_timeout_ns pass.
   void FailAnEpoch() {
     client_.BeginEpoch(/*after_crash=*/false);
     Turn();
@@ -640,7 +640,8 @@ TEST_F(BoundedQueueLoopTest, RequestsPastTheQueuesBoundsAreRefused) {
 
   EXPECT_EQ(ReasonOf(*too_many_tokens.stream->end()), "QUEUE_TOKENS");
   EXPECT_EQ(ReasonOf(*one_too_many.stream->end()), "QUEUE_FULL");
-  // By this a resumed request takes the place of its predecessor.
+  // The loop calls OnQueued for queued requests alone. On that call a resumed request takes its
+  // predecessor's place.
   EXPECT_TRUE(first.stream->is_queued());
   EXPECT_FALSE(too_many_tokens.stream->is_queued());
   EXPECT_FALSE(one_too_many.stream->is_queued());
@@ -673,7 +674,7 @@ class SwappingLoopTest : public SchedulerLoopTest {
   }
 };
 
-// The scheduler cannot know before a worker says what it has.
+// The scheduler does not know the swap space before a worker has reported it.
 TEST_F(SwappingLoopTest, AWorkerWithoutSwapSpaceIsServedWithAndSaidSo) {
   constexpr char kWarning[] =
       "WARNING workers have no swap space (--swap-space), so preempted requests are recomputed";

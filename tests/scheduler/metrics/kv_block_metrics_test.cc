@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kNumTexts = 300;
 
-// By the text before the value.
+// The values by the text in front of them.
 std::map<std::string, double> ValuesOf(const std::string& text) {
   std::map<std::string, double> values;
   for (size_t begin = 0; begin < text.size();) {

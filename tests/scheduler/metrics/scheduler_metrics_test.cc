@@ -29,7 +29,7 @@ TEST_F(SchedulerMetricsTest, WhatAGroupIsTakesThePlaceOfWhatTheOneBeforeWas) {
   EXPECT_THAT(text, Not(HasSubstr("max_model_len=\"100\"")));
 }
 
-// As in vLLM, whose boards divide those that were found by all.
+// As in vLLM: its dashboards divide the found prompt tokens by all prompt tokens.
 TEST_F(SchedulerMetricsTest, ForeignPromptTokensAreComputedOrFound) {
   metrics_.OnStats({.num_prompt_tokens_computed = 304, .num_prefix_hit_tokens = 1296}, {});
 

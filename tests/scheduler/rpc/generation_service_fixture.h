@@ -49,11 +49,11 @@ struct Answer {
   std::string request_id;  // of the trailing metadata
 
   std::vector<TokenId> Tokens(int32_t index = 0, int first_position = 0) const;
-  // Of a sequence, from this position on.
+  // The text of a sequence from this position on.
   std::string Text(int32_t index, int position) const;
 };
 
-// Its token 0 is 4 KiB of text.
+// A tokenizer whose token 0 is 4 KiB of text.
 std::unique_ptr<Tokenizer> LongTokenTokenizer();
 
 class GenerationServiceTest : public testing::Test {
@@ -62,14 +62,14 @@ class GenerationServiceTest : public testing::Test {
   ~GenerationServiceTest() override;
 
  protected:
-  // A server for parts_.
+  // Starts a server for parts_ in place of the one before.
   void Restart();
-  // A group is there, and the loop turns until the end of the test.
+  // Begins an epoch and runs the loop until the end of the test.
   void Run();
   Answer Generate(const v1::GenerateRequest& request);
   static Answer Finish(grpc::ClientContext& context,
                        grpc::ClientReader<v1::GenerateResponse>& reader);
-  // Bytes of any kind to any method.
+  // Sends bytes of any kind to any method.
   absl::Status CallRaw(const std::string& method, const std::string& bytes);
   absl::Status CallPath(const std::string& path, const std::string& bytes);
 

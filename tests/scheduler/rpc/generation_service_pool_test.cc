@@ -1,4 +1,4 @@
-// Text that waits for the pool: its bounds, and who does not wait for it any more.
+// Text that waits for the pool: its bounds, and its removal when the request has ended meanwhile.
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -22,7 +22,7 @@
 namespace quire {
 namespace {
 
-// Holds the only thread of the pool until it goes away.
+// Holds the only thread of the pool during its lifetime.
 class BusyPool {
  public:
   explicit BusyPool(TaskPool* tasks) {
@@ -36,7 +36,7 @@ class BusyPool {
   ~BusyPool() { state_->may_go_on.Notify(); }
 
  private:
-  // The thread wakes up after the object has gone.
+  // Shared, because the thread wakes up after the object is destroyed.
   struct State {
     absl::Notification is_busy;
     absl::Notification may_go_on;
@@ -89,7 +89,7 @@ class PinningServiceTest : public GenerationServiceTest {
       : GenerationServiceTest(/*with_tokenizer=*/true, {.core = {.prefix_caching = true}}) {}
 };
 
-// A disk may take long: prompts are tokenized meanwhile, and the reverse.
+// The disk may be slow. Tokenizing must not wait for it, nor saving for tokenizing.
 TEST_F(PinningServiceTest, PinnedPrefixesAreSavedWithoutThePool) {
   const std::filesystem::path path =
       std::filesystem::path(testing::TempDir()) / "quire_pool_test.pins";
@@ -127,7 +127,7 @@ TEST_F(GenerationServiceTest, TokenizeRefusesWhatIsWrongBeforeItWaits) {
   EXPECT_EQ(ReasonOf(status), "PROMPT_BYTES");
 }
 
-// "AB" has no token, which only who reads it can know.
+// "AB" has no token; only a pool thread that reads the text can find that out.
 TEST_F(GenerationServiceTest, TextWhoseDeadlinePassesInTheQueueIsNotRead) {
   Run();
   v1::GenerateRequest request = Prompt("AB", 3);
@@ -191,7 +191,7 @@ TEST_F(GenerationServiceTest, AResumedRequestThatWaitsForThePoolHasItsId) {
   EXPECT_EQ(ReasonOf(Finish(context, *reader).status), "ADMIN");
 }
 
-// What a unary call ended with on this side, also when its client has left.
+// Records the status of a unary call on the server, also if the client has left.
 class StatusRecorder : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
   grpc::experimental::Interceptor* CreateServerInterceptor(

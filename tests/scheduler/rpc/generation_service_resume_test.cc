@@ -1,4 +1,4 @@
-// Requests that go on behind what their clients have.
+// Requests that resume behind the tokens that their clients have.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -25,7 +25,7 @@ namespace {
 
 using testing::IsEmpty;
 
-// What comes of the rest, behind so many tokens of each sequence of a whole answer.
+// The request for the rest of a whole answer, behind the first num_tokens tokens of each sequence.
 v1::GenerateRequest BehindTokens(v1::GenerateRequest request, const Answer& whole, int num_tokens) {
   const v1::Started& started = whole.responses.front().started();
   v1::Resume& resume = *request.mutable_resume();
@@ -122,7 +122,7 @@ TEST_F(GenerationServiceTest, AResumedRequestTakesThePlaceOfTheOneThatStillLives
   EXPECT_TRUE(has_ended);
 }
 
-// New requests fill the way to the core; a resumed one finds a place all the same.
+// New requests fill the queue to the core. A resumed request still finds a place.
 TEST_F(GenerationServiceTest, AFullPoolHasAPlaceForAResumedRequest) {
   tasks_ =
       std::make_unique<TaskPool>(1, TenantShares::Bounds{.fresh = {1, 1000}, .resumed = {1, 1000}});

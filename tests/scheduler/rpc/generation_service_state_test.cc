@@ -1,4 +1,4 @@
-// What the server tells of itself: its limits, its load, and the map of its blocks.
+// The server's answers about itself: its limits, its load, and the map of its blocks.
 #include <cstdint>
 #include <numeric>
 
@@ -42,7 +42,7 @@ TEST_F(GenerationServiceTest, LoadTellsWhereRequestsAndBlocksAre) {
   const auto admin = v1::AdminService::NewStub(channel_);
   v1::GetLoadResponse load;
 
-  // A client has its last message before the loop says what is left.
+  // A client receives its last message before the loop publishes the remaining load.
   do {
     grpc::ClientContext context;
     ASSERT_TRUE(admin->GetLoad(&context, {}, &load).ok());

@@ -1,4 +1,4 @@
-// What a stream brings, what it holds, and what becomes of it when its client or the group goes.
+// A stream's messages, the memory that it holds, and its end when the client or the group goes.
 #include <limits>
 #include <string>
 #include <thread>
@@ -41,8 +41,8 @@ TEST_F(GenerationServiceTest, StreamsStartTokensTextAndEnd) {
   EXPECT_EQ(last.finished().num_output_tokens(), 6);
 }
 
-// A sequence that comes at once, as that of best_of does: of the longest tokens that a vocabulary
-// may have, with all that a client may ask for.
+// A sequence that comes at once, as with best_of. It has the longest tokens that a vocabulary may
+// have, and everything that a client may ask for.
 TEST(FillResponseTest, WhatAnOutboxGivesOutFitsIntoAMessage) {
   constexpr int kNumTokens = 1500;
   constexpr size_t kStartedBytes = 2048;  // more than `started` has
@@ -97,7 +97,7 @@ TEST_F(GenerationServiceTest, AFreshSeedIsReportedAndRepeatsTheAnswer) {
   EXPECT_EQ(first.Tokens(), second.Tokens());
 }
 
-// Bytes on their way to a server in this process are not copied, so it shows when they are freed.
+// In-process calls do not copy a message's bytes, so the test sees when the server frees them.
 TEST_F(GenerationServiceTest, ACallThatIsUnderWayHoldsNoBytesOfItsMessage) {
   workers_.BeginEpoch();
   loop_.Turn(absl::ZeroDuration());  // ready; the steps stay unanswered
@@ -159,7 +159,7 @@ TEST_F(GenerationServiceTest, AClientThatGoesAwayFreesWhatItHeld) {
 }
 
 TEST_F(GenerationServiceTest, AClientThatDoesNotReadIsCutAndNobodyElse) {
-  // In process a write goes through when it is read: the outbox fills at once.
+  // In process a write completes only when it is read, so the outbox fills at once.
   parts_.outbox_limits.max_tokens = 8;
   Restart();
   Run();

@@ -26,7 +26,7 @@
 namespace quire {
 namespace {
 
-// A call whose answer is not read.
+// A call whose answer the client does not read, unless the test calls Read.
 class UnreadCall {
  public:
   UnreadCall(const std::shared_ptr<grpc::Channel>& channel,
@@ -41,7 +41,7 @@ class UnreadCall {
   }
   ~UnreadCall() { context_.TryCancel(); }
 
-  // After all, one answer.
+  // Reads one answer.
   void Read() {
     grpc::ByteBuffer answer;
     stream_->Read(&answer, this);
@@ -77,7 +77,7 @@ class UnreadAnswersTest : public GenerationServiceTest {
     request_.mutable_token_ids()->Resize(kNumIds, 0);
   }
 
-  // An answer of almost 1 MiB that is there, and not read.
+  // Makes the server hold an unread answer of almost 1 MiB.
   std::unique_ptr<UnreadCall> Hold() {
     const int64_t num_before = unread_.num_bytes();
     auto call = std::make_unique<UnreadCall>(channel_, "Detokenize", SerializeMessage(request_));
@@ -136,7 +136,7 @@ TEST_F(UnreadAnswersTest, WhoIsNotReadForAMinuteEnds) {
   }
 }
 
-// What the library has not let go of yet, although its calls are cancelled.
+// gRPC may hold bytes of calls that are already cancelled.
 TEST(UnreadBytesTest, AtTwiceAsManyNoMoreAreTaken) {
   v1::DetokenizeResponse answer;
   answer.set_text(std::string(1 << 20, 'a'));

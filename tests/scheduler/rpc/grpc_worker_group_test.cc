@@ -30,7 +30,7 @@
 namespace quire {
 namespace {
 
-// What to do with the next step; kAnswer when nothing else is asked.
+// The fake worker's reaction to the next step; kAnswer by default.
 enum class OnStep { kAnswer, kAnswerNonsense, kAnswerAnother, kBreakBefore, kBreakAfter, kRefuse };
 
 class ScriptedWorker final : public v1::WorkerService::Service {
@@ -43,7 +43,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     absl::MutexLock lock(&mutex_);
     model_hash_ = hash;
   }
-  // Another scheduler has asked, and was heard of so long ago.
+  // Pretends that another scheduler holds the worker and was last heard of silence_ms ago.
   void BeHeldBy(uint64_t incarnation, int64_t silence_ms) {
     absl::MutexLock lock(&mutex_);
     incarnation_ = incarnation;
@@ -57,7 +57,7 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     absl::MutexLock lock(&mutex_);
     wants_next_blocks_ = true;
   }
-  // In the next handshake, and from the next report on.
+  // Says these windows in the next handshake, and num_places from the next report on.
   void SetWindows(const v1::HandshakeResponse& hello, int64_t num_places) {
     absl::MutexLock lock(&mutex_);
     windows_ = hello;
@@ -71,9 +71,10 @@ class ScriptedWorker final : public v1::WorkerService::Service {
     absl::MutexLock lock(&mutex_);
     is_silent_ = true;
   }
-  // Streams of reports end by themselves.
+  // Makes streams of reports end.
   void End(bool is_ending) { is_ending_ = is_ending; }
-  // The bytes of every step that arrived, and how many were executed rather than remembered.
+  // The bytes of every step that arrived. num_executed counts the steps that were executed, not
+  // answered from memory.
   std::vector<std::string> arrived() {
     absl::MutexLock lock(&mutex_);
     return arrived_;
@@ -273,7 +274,7 @@ class GrpcWorkerGroupTest : public testing::Test {
                           }});
     client_->Start();
   }
-  // The next event; fails the test when none comes for long.
+  // Returns the next event. Fails the test if none comes in time.
   template <typename Event>
   Event Await() {
     if (events_.empty()) {
@@ -307,7 +308,7 @@ class GrpcWorkerGroupTest : public testing::Test {
   KvMemory kv_memory_;                 // guarded by mutex_
 };
 
-// What the group is told of its worker's blocks and places once it says so.
+// The group's view of its worker's blocks and places, after the worker has reported them.
 class WindowsOfAWorkerTest : public GrpcWorkerGroupTest {
  protected:
   void SayAndAwait(const v1::HandshakeResponse& hello, int64_t num_places, const KvMemory& told) {
@@ -431,7 +432,7 @@ TEST_F(GrpcWorkerGroupTest, EachChangeOfARankIsToldOnce) {
   StopWorker();
   Await<GroupLost>();
 
-  // The loss is told before the list of ranks.
+  // The group reports the loss before it publishes the list of ranks.
   client_.reset();
   absl::MutexLock lock(&mutex_);
   EXPECT_THAT(phases_,
@@ -474,7 +475,8 @@ TEST_F(GrpcWorkerGroupTest, ARefusedStepLosesTheGroupAndTheNextEpochBegins) {
   EXPECT_EQ(Await<StepReply>().result.header.group_epoch, second.group_epoch);
 }
 
-// The channel would refuse it, which looks like a broken connection and is tried again for ever.
+// The channel would refuse the plan. That looks like a broken connection, so the step would be sent
+// again for ever.
 TEST_F(GrpcWorkerGroupTest, APlanThatIsTooLongForAMessageIsAFailureAtTheStep) {
   StartWorker();
   StartClient();
@@ -515,7 +517,8 @@ TEST_F(GrpcWorkerGroupTest, AnAbandonedEpochIsFollowedByTheNextWithoutALoss) {
   EXPECT_GT(Await<GroupReady>().group_epoch, first.group_epoch);
 }
 
-// It once made the client forget that its step was unanswered, so that nothing was asked again.
+// A stale answer once made the client forget its unanswered step, so that the step was never asked
+// again.
 TEST_F(GrpcWorkerGroupTest, AnAnswerToAnotherStepIsStaleAndTheStepIsAskedAgain) {
   worker_.Next(OnStep::kAnswerAnother);
   StartWorker();

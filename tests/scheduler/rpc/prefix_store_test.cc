@@ -48,7 +48,7 @@ TEST(PrefixFileTest, DamageOfAnyByteIsFound) {
   EXPECT_FALSE(DecodePrefixes(good + "- 1\n").ok());
 }
 
-// The hash may be right: a line says what it may say, or nothing is read.
+// Even with a right hash, each line must be valid, or the whole file is refused.
 TEST(PrefixFileTest, ALineWithoutTokensIsDamage) {
   EXPECT_FALSE(DecodePrefixes(EncodePrefixes({{.token_ids = {}, .cache_salt = "s"}})).ok());
 }
@@ -195,7 +195,7 @@ TEST_F(PrefixStoreTest, ADamagedFileIsSetAside) {
   EXPECT_EQ(Contents(), EncodePrefixes({}));
 }
 
-// What another write began and did not end is no part of the file.
+// A write that did not end left its temporary file, which is no part of the store.
 TEST_F(PrefixStoreTest, AWriteThatWasCutShortChangesNothing) {
   Write(EncodePrefixes({kPlain}));
   std::ofstream(path_.string() + ".new") << "quire pinned";
@@ -207,7 +207,8 @@ TEST_F(PrefixStoreTest, AWriteThatWasCutShortChangesNothing) {
   EXPECT_EQ(Contents(), EncodePrefixes({kPlain}));
 }
 
-// A restarted scheduler must come up, though the disk be full. Who pins hears of it.
+// A restarted scheduler must start even if the disk is full. The client that pins a prefix gets the
+// error.
 TEST_F(PrefixStoreTest, AFileThatCannotBeReadOrWrittenFailsEverySaveAndNothingElse) {
   const std::filesystem::path pipe = folder_ / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), S_IRUSR | S_IWUSR), 0);

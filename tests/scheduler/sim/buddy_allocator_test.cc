@@ -15,9 +15,9 @@ namespace {
 
 using Chunk = BuddyAllocator::Chunk;
 
-// What a buddy allocator must do, from the definition, over a plain map of slots: a free chunk is
-// an aligned run of free slots that cannot be doubled inside the pool; the smallest that holds the
-// request is cut, the lowest of them first.
+// A buddy allocator from the definition, over a plain map of slots. A free chunk is an aligned run
+// of free slots that cannot be doubled inside the pool. The smallest chunk that holds the request
+// is cut, the lowest of them first.
 class PlainBuddies {
  public:
   explicit PlainBuddies(int32_t num_slots) : is_used_(static_cast<size_t>(num_slots), false) {}

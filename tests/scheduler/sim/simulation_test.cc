@@ -26,7 +26,7 @@ SimConfig ConfigWithSlots(MemoryPolicy policy, int32_t num_slots) {
   return config;
 }
 
-// Short requests that come faster than they can be served.
+// Short requests that arrive faster than they can be served.
 Trace SmallTrace(uint64_t seed, int num_requests) {
   Random random(seed);
   Trace trace;
@@ -43,7 +43,7 @@ Trace SmallTrace(uint64_t seed, int num_requests) {
 class SimulationTest : public testing::TestWithParam<MemoryPolicy> {};
 
 TEST_P(SimulationTest, EveryRequestFinishesAfterItsTokensCouldBeMade) {
-  // RunSimulation itself checks that each ends once and that all slots come back.
+  // RunSimulation itself checks that each request ends once and that all slots are freed.
   const SimConfig config = ConfigWithSlots(GetParam(), 200);
   const double shortest_step_s = 5e-3 + 26e9 / (1555e9 * 0.8);
   for (uint64_t seed = 1; seed <= 10; ++seed) {
@@ -141,7 +141,7 @@ TEST_P(SimulationTest, ALongPromptPaysForWhatAttentionMultiplies) {
 }
 
 TEST_P(SimulationTest, OneStepOfOneRequestFillsMemoryAsThePolicySays) {
-  // A prompt of 5 in a pool of 200, one step; the second request only ends the time measured.
+  // A prompt of 5 in a pool of 200 takes one step. The second request only ends the measured time.
   const SimConfig config = ConfigWithSlots(GetParam(), 200);
   absl::StatusOr<SimResult> result =
       RunSimulation(config, {.requests = {{0, 5, 1}, {kNanosPerSecond, 30, 30}}});
@@ -257,7 +257,8 @@ TEST(PagedSimulationTest, ATargetBetweenTokensKeepsStepsShort) {
   EXPECT_LE(bounded->step_p99, config.target_inter_token * 11 / 10);
 }
 
-// Where copies cost little it swaps, where they take seconds it recomputes, but for trying.
+// Where copies are fast, kAuto swaps. Where they take seconds it recomputes, except for rare trials
+// of a swap.
 TEST(PagedSimulationTest, AutoFollowsTheLink) {
   SimConfig config = {.platform = *FindPlatform("a100-opt-13b")};
   config.preemption_mode = PreemptionMode::kAuto;
@@ -275,9 +276,9 @@ TEST(PagedSimulationTest, AutoFollowsTheLink) {
   EXPECT_LE(slow->num_swap_preemptions, 1 + slow->num_preemptions / 200);
 }
 
-// Two hundred sequences a step: products take as long as their tokens are many, so that recomputing
-// costs its whole time, and who sits out for a swap loses little. While it does, steps are of fewer
-// tokens than any that were seen since the pool is full.
+// A step has two hundred sequences, and products take time in proportion to their tokens. So
+// recomputing costs its whole time, and a sequence that sits out a swap loses little. During a
+// swap, steps have fewer tokens than any seen since the pool is full.
 TEST(PagedSimulationTest, AutoSwapsShortSequencesWhereEveryTokenCosts) {
   SimConfig config = {.platform = *FindPlatform("a100-opt-13b"), .block_size_tokens = 1};
   config.preemption_mode = PreemptionMode::kAuto;

@@ -176,7 +176,7 @@ class RandomRequests {
     }
   }
 
-  // One token each. False: the pool is too small.
+  // Adds one token to each active slot. Returns false if the pool is too small.
   bool Step() {
     int64_t needed = 0;
     for (size_t slot = 0; slot < kSlots; ++slot) {

@@ -20,7 +20,7 @@ std::string BytesOf(const T& value) {
   return std::string(out.bytes());
 }
 
-// Nothing when the bytes are not one T.
+// Returns nullopt if the bytes are not exactly one T.
 template <typename T>
 std::optional<T> ValueOf(std::string_view bytes) {
   ByteReader in(bytes);
@@ -66,7 +66,7 @@ TEST(FieldCodecTest, SmallNumbersAreSmall) {
   EXPECT_EQ(BytesOf(uint64_t{127}).size(), 1U);
 }
 
-// Every field another value, so that two that change places are found.
+// Every field has another value, so that two exchanged fields are found.
 TEST(FieldCodecTest, EveryFieldOfARequestSurvives) {
   Request request;
   request.id = RequestId(11);
@@ -131,7 +131,7 @@ TEST(FieldCodecTest, VarintsOfMoreThan64BitsFail) {
   EXPECT_FALSE(ValueOf<uint64_t>(std::string(10, '\xff') + '\x00').has_value());
 }
 
-// A count of 2^60 and nothing behind it.
+// A count of 2^60 with no elements behind it.
 TEST(FieldCodecTest, AVectorIsNoLongerThanItsBytes) {
   EXPECT_FALSE(ValueOf<std::vector<int32_t>>(BytesOf(uint64_t{1} << 60)).has_value());
   EXPECT_FALSE(ValueOf<std::string>(BytesOf(uint64_t{1} << 60)).has_value());

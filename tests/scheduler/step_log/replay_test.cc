@@ -284,7 +284,7 @@ void Forge(std::vector<StepLogRecord>& records, Random& random) {
   }
 }
 
-// Records changed, doubled, dropped and put elsewhere: whatever comes of it, no crash.
+// Records are changed, doubled, dropped and moved. No replay crashes.
 TEST(ReplayRandomTest, ForgedLogsDoNoHarm) {
   int num_told_apart = 0;
   for (uint64_t seed = 1; seed <= 400; ++seed) {

@@ -99,7 +99,7 @@ TEST_F(StepLogFileTest, AFolderThatIsMissingIsAnError) {
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("--step-log: cannot create"));
 }
 
-// A pipe that nobody reads would hold up the start, and a device has no end.
+// A pipe without a reader would hold up the start, and a device has no end.
 TEST_F(StepLogFileTest, WhatIsNoRegularFileIsRefusedAtOnce) {
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
   std::filesystem::create_directory(folder_ / "folder");

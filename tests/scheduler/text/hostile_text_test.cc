@@ -1,5 +1,5 @@
-// What files and texts that were made to be slow or large may cost: counted in steps and bytes, not
-// in time.
+// Bounds the cost of files and texts that were made to be slow or large. The cost is counted in
+// steps and bytes, not in time.
 #include <functional>
 #include <memory>
 #include <string>
@@ -53,7 +53,7 @@ Json Replace(const std::string& from, const std::string& to) {
   return {{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
 }
 
-// Puts a step in front of the others.
+// Puts a step in front of the other pre-tokenization steps.
 void AddPreTokenizer(const Json& step, Json* json) {
   Json& steps = (*json)["pre_tokenizer"]["pretokenizers"];
   steps.insert(steps.begin(), step);
@@ -70,7 +70,7 @@ struct Case {
   std::function<void(Json&)> change;
 };
 
-// Each of them makes much of every letter "a".
+// Each of these files makes a text much longer.
 std::vector<Case> FilesThatGrow() {
   return {
       {"Replace", [](Json& j) { j["normalizer"] = Replace("a", std::string(64, 'b')); }},
@@ -209,7 +209,7 @@ TEST(HostileTextTest, LongCountIsSeenBehindWhatLooksLikeAClass) {
   }
 }
 
-// A template that names a special token of num_ids ids so many times behind the text.
+// A template that places a special token of num_ids ids num_uses times behind the text.
 Json Template(size_t num_ids, size_t num_uses) {
   Json single = {{{"Sequence", {{"id", "A"}}}}};
   for (size_t i = 0; i < num_uses; ++i) {
@@ -252,7 +252,7 @@ TEST(HostileTextTest, TemplateBringsEachTextSoManyIdsAtMost) {
 
 // -------------------------------------------------------------------------------------- counts
 
-// Steps that a text took.
+// Steps that encoding the text takes.
 size_t StepsOf(const Tokenizer& tokenizer, const std::string& text) {
   TextBudget budget(text.size());
   auto ids = tokenizer.Encode(text, false, true, &budget);
@@ -286,7 +286,7 @@ TEST(HostileTextTest, StripsEqualThoseOfHuggingFace) {
   json["added_tokens"].push_back(AddedJson(" ", /*rstrip=*/true));
   auto tokenizer = FromJson(json);
 
-  // Every space is a match, also where the one before took it with it.
+  // Every space is a match, even if the match before consumed it.
   EXPECT_THAT(*tokenizer->Encode("b   b", false, false), testing::ElementsAre(1, 5, 5, 5, 1));
 }
 

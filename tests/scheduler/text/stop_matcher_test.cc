@@ -18,7 +18,8 @@ std::atomic<size_t> num_allocated_bytes = 0;
 
 }  // namespace
 
-// Of this program, in place of the library's. Inlined, they look mismatched to the compiler.
+// Replaces the library's operator new, to count allocated bytes. Inlined, new and delete look
+// mismatched to the compiler.
 ABSL_ATTRIBUTE_NOINLINE void* operator new(size_t bytes) {
   num_allocated_bytes += bytes;
   void* memory = std::malloc(bytes);

@@ -1,5 +1,5 @@
-// Compares with what Hugging Face `tokenizers` made of the same strings: testdata/, written by
-// make_tokenizer_golden.py.
+// Compares tokens with those of Hugging Face `tokenizers` for the same strings: testdata/, written
+// by make_tokenizer_golden.py.
 
 #include <string>
 #include <utility>

@@ -428,8 +428,8 @@ TEST(TokenizerTest, ErrorOfAFileStartsWithItsPath) {
   EXPECT_THAT(std::string(status.message()), testing::StartsWith(path));
 }
 
-// Changes a few bytes of a real file, or whole values of it, in every way; whatever comes out is
-// either refused or works.
+// Changes a few bytes of a real file, or whole values of it, in every way. The changed file is
+// refused, or its tokenizer works.
 class TokenizerMutationTest : public testing::TestWithParam<const char*> {};
 
 void UseAnyway(const Tokenizer& tokenizer, std::mt19937* random) {

@@ -39,8 +39,8 @@ std::vector<std::string> Words(const std::vector<TextSpan>& spans, const std::st
   return words;
 }
 
-// Characters where the rules differ, then any of Unicode 14 (which PCRE2 10.42 knows), but for
-// U+180E, which PCRE2 counts as white space and Unicode does not.
+// Draws characters at which the rules differ, then any of Unicode 14, which PCRE2 10.42 knows.
+// U+180E is left out, because PCRE2 counts it as white space and Unicode does not.
 char32_t RandomCharacter(std::mt19937* random) {
   static constexpr char32_t kInteresting[] = {
       ' ',   ' ',   ' ',    '\n',   '\r',    '\t',   0x0B,  0x85,  0xA0, 0x3000, 0x2028, '\'',

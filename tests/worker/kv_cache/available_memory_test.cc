@@ -29,7 +29,7 @@ class AvailableMemoryTest : public testing::Test {
     std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << text;
   }
-  // A group of version 2.
+  // Writes the files of a control group of version 2.
   void Group2(const std::string& path, const std::string& max, const std::string& current) {
     Write("/sys/fs/cgroup" + path + "/memory.max", max + "\n");
     Write("/sys/fs/cgroup" + path + "/memory.current", current + "\n");

@@ -1,7 +1,7 @@
-// Random histories of KvWindows over real windows, each a function of its seed. What a sequence
-// would read through its window is compared with what its blocks hold: a content that no block had
-// before. A failure names the seed; run one with QUIRE_SEED=<seed> <test>, and more with
-// QUIRE_NUM_OPERATIONS=<n>.
+// Random histories of KvWindows over real windows, each a function of its seed. Each write of a
+// block gives it a content that no block had before. The test compares each sequence's window with
+// the contents of its blocks. A failure names the seed; run one with QUIRE_SEED=<seed> <test>, and
+// more with QUIRE_NUM_OPERATIONS=<n>.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +37,7 @@ int64_t NumberFromEnvironment(const char* name, int64_t fallback) {
   return text == nullptr ? fallback : std::strtoll(text, nullptr, 10);
 }
 
-// Bytes of pools in main memory that are mapped: each pool, and each place that shows a block.
+// Mapped bytes of pools in main memory: each pool, and each place that shows a block.
 int64_t MappedBytesOfPools() {
   std::ifstream maps("/proc/self/maps");
   int64_t bytes = 0;
@@ -63,10 +63,10 @@ enum Operation : uint8_t {
   kNumKinds,
 };
 
-// How often each was possible and done.
+// The number of times that each operation was possible and done.
 using Counts = std::vector<int64_t>;
 
-// What happens to Map calls beside what they are for.
+// Faults of Map calls: none, some fail, or one does nothing.
 enum class Trouble : uint8_t { kNone, kFailures, kForgetsOne };
 
 class World {
@@ -92,7 +92,8 @@ class World {
       if (trouble_ == Trouble::kFailures && trouble_random_.OneIn(20)) {
         return WatchedWindows::Fate::kFails;
       }
-      // Of what was mapped ahead nobody may read.
+      // Only a Map of the executor's thread is forgotten. A place that was mapped ahead may never
+      // be read, so forgetting it might show no fault.
       if (trouble_ == Trouble::kForgetsOne && shows && call.thread == executor &&
           !std::exchange(has_forgotten_, true)) {
         return WatchedWindows::Fate::kForgotten;
@@ -102,7 +103,7 @@ class World {
     BeginEpoch();
   }
 
-  // Empty, or what a sequence would read that is not its own.
+  // Returns "" or the first place at which a sequence would read another content than its own.
   std::string Run(Counts& counts) {
     std::string fault;
     for (int32_t i = 0; i < kOperationsPerSeed && fault.empty(); ++i) {
@@ -124,7 +125,7 @@ class World {
     std::optional<BlockId> expected;
   };
 
-  // As a new scheduler finds it: no sequences, an empty pool, windows that show nothing.
+  // A new scheduler's state: no sequences, an empty pool, windows that show nothing.
   void BeginEpoch() {
     EndEpoch();
     QUIRE_CHECK(memory_.Clear().ok());
@@ -191,7 +192,7 @@ class World {
     return std::vector<BlockId>(static_cast<size_t>(count), kNullBlockId);
   }
 
-  // Often a handle that has a sequence already, which is forgotten then.
+  // The handle often has a sequence already, which is dropped then.
   bool Begin(SequenceHandle handle, std::vector<BlockId> block_ids, int32_t num_new) {
     if (SequenceOf(handle).has_value()) {
       if (!random_.OneIn(8)) {
@@ -208,7 +209,7 @@ class World {
     return true;
   }
 
-  // Behind the first blocks of another sequence, or behind all of them.
+  // Begins a sequence behind some of the first blocks of another sequence, or behind all of them.
   bool BeginShared(SequenceHandle handle, SequenceHandle other) {
     if (handle == other || !SequenceOf(other).has_value()) {
       return false;
@@ -219,7 +220,8 @@ class World {
     return Begin(handle, std::move(block_ids), 1);
   }
 
-  // The last block is copied: both write it.
+  // Begins a sequence with the other's blocks and a new last block, because both write the last
+  // block.
   bool Fork(SequenceHandle handle, SequenceHandle other) {
     if (handle == other || !SequenceOf(other).has_value() || SequenceOf(other)->block_ids.empty()) {
       return false;
@@ -229,7 +231,7 @@ class World {
     return Begin(handle, std::move(block_ids), 1);
   }
 
-  // By as many blocks as there are, and a look at all of them.
+  // Appends up to `count` free blocks and shows the whole table.
   bool Grow(SequenceHandle handle, int32_t count) {
     Sequence& sequence = *SequenceOf(handle);
     std::optional<BlockId> block;
@@ -244,7 +246,7 @@ class World {
     return true;
   }
 
-  // The expected one, the neighbour of the last one, or any.
+  // Takes the expected block, the neighbour of the last block, or any free block.
   std::optional<BlockId> TakeBlock(const Sequence& sequence) {
     std::optional<BlockId> block = sequence.expected;
     if (!block.has_value() || !IsFree(*block)) {
@@ -285,7 +287,8 @@ class World {
     return block != kNullBlockId && (Write(block), true);
   }
 
-  // Of some sequences; right where nobody else takes the block. Now and then the start is left out.
+  // Announces the next block of some sequences. The announcement is right unless another sequence
+  // takes the block. Now and then StartAhead is left out.
   bool Expect() {
     bool has_any = false;
     for (SequenceHandle handle = 0; handle < sequences_.size(); ++handle) {
@@ -322,7 +325,7 @@ class World {
     SequenceOf(handle).reset();
   }
 
-  // A content that no block had before.
+  // Fills the block with a content that no block had before.
   void Write(BlockId block) {
     stamps_[static_cast<size_t>(block)] = ++last_stamp_;
     auto* const words = reinterpret_cast<uint64_t*>(static_cast<std::byte*>(memory_.pool()) +
@@ -343,7 +346,7 @@ class World {
     return static_cast<size_t>(random_.Below(static_cast<int32_t>(size)));
   }
 
-  // Reads what all sequences would read.
+  // Compares each shown place with the content of its block.
   std::string Check() {
     for (SequenceHandle handle = 0; handle < sequences_.size(); ++handle) {
       if (!SequenceOf(handle).has_value() || !SequenceOf(handle)->is_shown) {
@@ -362,7 +365,7 @@ class World {
     return "";
   }
 
-  // The last word of a place; the first is 0 where the two differ.
+  // The word that fills a place; 0 if its first and last words differ.
   uint64_t StampAt(int64_t place) const {
     uint64_t words[kNumWords];
     std::memcpy(
@@ -372,7 +375,7 @@ class World {
     return words[0] == words[kNumWords - 1] ? words[0] : 0;
   }
 
-  // As many places show something as the windows believe, by the record and by the system.
+  // Checks that the windows believe as many places to be mapped as the record and the system show.
   std::string CheckLedger() {
     windows_->Begin(0);
     windows_->Show(0, std::vector<BlockId>{1});  // waits for what was expected
@@ -381,7 +384,8 @@ class World {
     EndEpoch();
     const int64_t shown = memory_.num_shown();
     const int64_t mapped = MappedBytesOfPools() / pool_->shape().block_bytes - num_blocks_;
-    // Of orders of which one failed all count as failed.
+    // If one Map of an order fails, the windows count the whole order as failed. So they may
+    // believe in fewer places than are shown.
     const bool is_right =
         trouble_ == Trouble::kFailures ? believed <= shown : believed == shown && shown <= limit;
     return is_right && mapped == shown
@@ -447,7 +451,7 @@ TEST(KvWindowsRandomTest, WindowsShowWhatBlocksHoldThroughRandomOperations) {
   EXPECT_EQ(MappedBytesOfPools(), 0);
 }
 
-// What the check is worth: worlds in which one Map that would have replaced a block did nothing.
+// Checks the check: in each of these worlds one Map that would have replaced a block does nothing.
 TEST(KvWindowsRandomTest, AStaleWindowIsFound) {
   int num_forgotten = 0;
   int num_found = 0;

@@ -26,7 +26,7 @@ constexpr int32_t kWindowBlocks = 4;
 using Fate = WatchedWindows::Fate;
 using MapCall = WatchedWindows::MapCall;
 
-// A call of Map, without who called.
+// A call of Map, without its thread.
 struct MapRun {
   int64_t place = 0;
   BlockId block = kNullBlockId;
@@ -49,7 +49,7 @@ class KvWindowsTest : public testing::Test {
   bool Show(SequenceHandle handle, const std::vector<BlockId>& block_ids) {
     return windows_->Show(handle, block_ids);
   }
-  // A sequence with these blocks, which leaves them behind in the window.
+  // Shows the blocks of a sequence and ends it, which leaves them mapped in the window.
   void ShowAndEnd(SequenceHandle handle, const std::vector<BlockId>& block_ids) {
     windows_->Begin(handle);
     EXPECT_TRUE(Show(handle, block_ids));
@@ -57,7 +57,7 @@ class KvWindowsTest : public testing::Test {
     memory_.TakeMapCalls();
   }
 
-  // What places of the window show by the memory's own record.
+  // The blocks that the window's places show, by the memory's own record.
   std::vector<BlockId> ShownIn(SequenceHandle handle) const {
     std::vector<BlockId> shown(kWindowBlocks);
     for (size_t i = 0; i < shown.size(); ++i) {
@@ -66,7 +66,7 @@ class KvWindowsTest : public testing::Test {
     return shown;
   }
 
-  // Since the last call of this.
+  // The calls of Map since the last call of this function.
   std::vector<MapRun> TakeRuns() {
     std::vector<MapRun> runs;
     for (const MapCall& call : memory_.TakeMapCalls()) {
@@ -198,7 +198,7 @@ class AheadTest : public KvWindowsTest {
     TakeRuns();
   }
 
-  // Whether every Map since the last look was called by another thread.
+  // Whether another thread made every Map call since the calls were last taken.
   bool OthersMapped() {
     for (const MapCall& call : memory_.TakeMapCalls()) {
       if (call.thread == std::this_thread::get_id()) {

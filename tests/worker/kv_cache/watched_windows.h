@@ -1,9 +1,10 @@
-// WatchedWindows is a WindowMemory that keeps a record of who mapped what, and so knows by itself
-// what each place shows. It can be given a limit, fail, or forget a mapping. With another memory
-// below, whatever it does not fail or forget happens there as well; without, the pool and the
-// places are addresses that nobody may touch.
+// WatchedWindows is a WindowMemory that records every Map call, and so knows from its own record
+// which block each place shows. A test can give it a limit, or make it fail or forget a mapping.
 //
-// Thread safety: as WindowMemory; a reader of the record waited for who maps.
+// With another memory below, each mapping that is neither failed nor forgotten happens there as
+// well. Without one, the pool and the places are addresses that must not be read or written.
+//
+// Thread safety: as WindowMemory. A reader of the record must have waited for the mapping threads.
 #ifndef QUIRE_TESTS_WORKER_KV_CACHE_WATCHED_WINDOWS_H_
 #define QUIRE_TESTS_WORKER_KV_CACHE_WATCHED_WINDOWS_H_
 
@@ -30,7 +31,7 @@ class WatchedWindows : public WindowMemory {
     std::thread::id thread = {};
   };
   enum class Fate : uint8_t { kDone, kFails, kForgotten };
-  // What becomes of a Map; shows: whether its first place shows something so far.
+  // Decides the fate of a Map call. `shows`: whether the call's first place shows a block before.
   using Judge = std::function<Fate(const MapCall& call, bool shows)>;
 
   explicit WatchedWindows(const WindowShape& shape)
@@ -44,13 +45,13 @@ class WatchedWindows : public WindowMemory {
   void LimitTo(int64_t num_places) { limit_ = num_places; }
   void JudgeBy(Judge judge) { judge_ = std::move(judge); }
 
-  // Null: nothing.
+  // The block that the place shows; the null block if it shows none.
   BlockId ShownAt(int64_t place) const { return shown_[static_cast<size_t>(place)]; }
   int64_t num_shown() const {
     return static_cast<int64_t>(shown_.size()) -
            std::count(shown_.begin(), shown_.end(), kNullBlockId);
   }
-  // Since the last call of this.
+  // The calls of Map since the last call of this function.
   std::vector<MapCall> TakeMapCalls() { return std::exchange(map_calls_, {}); }
 
   int64_t max_mapped_places() const override { return limit_; }

@@ -37,7 +37,7 @@ constexpr ExecutedStep kStep = {
     .num_failed_swap_ins = 1,
     .holdings = {.num_sequences = 6, .num_blocks = 12, .num_host_blocks = 4}};
 
-// By the name and the labels' values; of histograms the sum and the count.
+// The values by the metric's name and the labels' values; for histograms the sum and the count.
 Values Read(const WorkerMetrics& metrics) {
   Values values;
   for (const prometheus::MetricFamily& family : metrics.Collect()) {

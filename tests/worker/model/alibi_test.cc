@@ -38,7 +38,7 @@ TEST(AlibiTest, FurtherHeadsTakeTheSlopesBetween) {
                           FloatEq(0.08838834F)));
 }
 
-// Of the largest BLOOM: powers are those of a first slope that was rounded to fp32.
+// The slopes of the largest BLOOM: powers of a first slope that was rounded to fp32.
 TEST(AlibiTest, ManyHeadsHaveTheSlopesOfTransformersToTheLastBits) {
   const std::vector<float> slopes = AlibiSlopes(112);
 

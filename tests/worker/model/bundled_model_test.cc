@@ -18,9 +18,9 @@ namespace {
 constexpr char kModelDir[] = "deploy/model";
 constexpr char kGolden[] = "tests/worker/model/bundled_model_golden.json";
 
-// The width is 256: sums are longer than in the tiny models of model_golden_test.cc, where the
-// tolerance is argued for; 2e-5 is what is measured. The path that multiplies in bf16 rounds every
-// input of a product to 8 bits, a relative error of up to 2^-9 each; 2.4e-3 is what is measured.
+// The width is 256, so sums are longer than in the tiny models of model_golden_test.cc, which
+// explains the tolerance. Measured: 2e-5. The path that multiplies in bf16 rounds every input of a
+// product to 8 bits, a relative error of up to 2^-9 each. Measured: 2.4e-3.
 double ToleranceOf(const std::string& isa) { return RoundsToBF16(isa) ? 2e-2 : 2e-4; }
 
 class BundledModelTest : public testing::TestWithParam<std::string> {};

@@ -1,11 +1,11 @@
-// Runs whole models on the GPU backend. Here it is the emulated library, the same kernels on the
-// CPU; QUIRE_TEST_DEVICE=cuda takes a GPU. Expected is what the reference backend computes in fp32
-// from the same weights.
+// Runs whole models on the GPU backend. By default it is the emulated library, the same kernels on
+// the CPU; QUIRE_TEST_DEVICE=cuda takes a GPU. The expected logits are those of the reference
+// backend in fp32, from the same weights.
 //
 // Tolerance: activations are bf16, 8 bits of fraction. Some twenty roundings of relative size 2^-9
 // lie between a token and its logits in two layers; together they come to about 1e-2 of the logits.
-// With FP8 weights and activations of layers are e4m3, 4 bits of fraction: measured 1.3e-2
-// to 4.5e-2.
+// With FP8, weights and activations of layers are e4m3, 4 bits of fraction: measured 1.3e-2 to
+// 4.5e-2.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -168,7 +168,7 @@ class GpuModelTest : public testing::TestWithParam<Family> {
  protected:
   void SetUp() override { WriteRandomModel(GetParam().config, /*seed=*/1, &dir_); }
 
-  // A prompt in chunks, then decoding.
+  // Feeds a prompt in chunks, then decodes.
   void ExpectNearReference(const GpuBackendOptions& options, double tolerance) {
     Served gpu(dir_.path(), MakeGpuBackend(options));
     Served reference(dir_.path(), CreateReferenceBackend());
@@ -181,7 +181,7 @@ class GpuModelTest : public testing::TestWithParam<Family> {
 
     ExpectClose(got, expected, tolerance);
     for (int step = 0; step < 4; ++step) {
-      // Both go on with the reference's token, so that a near tie does not part them.
+      // Both models continue with the reference's token, so that a near tie does not separate them.
       const ModelRunner::Slice next = {.sequence = sequence, .tokens = {Greedy(expected)}};
       got = gpu->Run({next}).front();
       expected = reference->Run({next}).front();
@@ -207,7 +207,8 @@ class GpuStepTest : public testing::Test {
  protected:
   void SetUp() override { WriteRandomModel(DecoderConfig("LlamaForCausalLM"), /*seed=*/3, &dir_); }
 
-  // Feeds the prompts, then decodes `steps` tokens of all in batches; the logits of every step.
+  // Feeds the prompts, then decodes `steps` tokens of all in batches. Returns the logits of every
+  // step.
   std::vector<std::vector<std::vector<float>>> Decode(const GpuBackendOptions& options,
                                                       const std::vector<int32_t>& lengths,
                                                       int steps) {
@@ -245,8 +246,8 @@ TEST_F(GpuStepTest, RepeatedGraphsGiveTheBitsOfEagerSteps) {
   }
 }
 
-// Padding is rows of no sequence and slots of no block: the null block, which their tables name,
-// stays as it was.
+// Padding consists of rows without a sequence and slots without a block. Their tables name the null
+// block, which must not change.
 TEST_F(GpuStepTest, PaddingWritesNothing) {
   auto backend = MakeGpuBackend();
   auto model = LoadModel(dir_.path(), *backend, nullptr);
@@ -266,8 +267,9 @@ TEST_F(GpuStepTest, PaddingWritesNothing) {
   EXPECT_EQ(ReadBack(*backend, cache.base, floats), zeros);
 }
 
-// What is stored times the scale is the value. 2^-6 moves numbers of about 1 to the upper end of
-// e4m3, which changes little. With 2^-20 all of them lie beyond its end and read as nearly zero.
+// The value is the stored number times the scale. A scale of 2^-6 moves numbers of about 1 to the
+// upper end of e4m3, which changes little. With 2^-20 all of them lie beyond its end and read as
+// nearly zero.
 TEST_F(GpuStepTest, AnFp8CacheIsStoredWithTheScalesOfTheCheckpoint) {
   auto logits = [this](float k_scale, float v_scale, DType cache_dtype) {
     std::map<std::string, float> scales;
@@ -291,7 +293,8 @@ TEST_F(GpuStepTest, AnFp8CacheIsStoredWithTheScalesOfTheCheckpoint) {
   EXPECT_EQ(logits(0x1p-20F, 0x1p-20F, DType::kBF16), expected) << "a cache of 16 bits has none";
 }
 
-// A long prompt between decodes needs a larger workspace, elsewhere: what was recorded must go.
+// A long prompt between decodes needs a larger workspace at another address, so the recorded graphs
+// must go.
 TEST_F(GpuStepTest, ALargerWorkspaceDoesNotLeaveGraphsBehindThatReadTheOldOne) {
   Served graphs(dir_.path(),
                 MakeGpuBackend({.use_graphs = true, .quantization = GpuQuantization::kFp8}));
@@ -315,8 +318,8 @@ TEST_F(GpuStepTest, ALargerWorkspaceDoesNotLeaveGraphsBehindThatReadTheOldOne) {
   }
 }
 
-// All memory of the model is there already; only what FP8 quantises into grows, and what was
-// recorded must go all the same. (ASan sees who reads what was freed.)
+// All memory of the model is allocated already; only the buffers that FP8 quantises into grow. The
+// recorded graphs must go all the same. (ASan finds reads of freed memory.)
 TEST_F(GpuStepTest, MoreRowsToQuantiseDoNotLeaveGraphsBehindThatReadTheOldOnes) {
   Served graphs(dir_.path(),
                 MakeGpuBackend({.use_graphs = true, .quantization = GpuQuantization::kFp8}));
@@ -327,7 +330,8 @@ TEST_F(GpuStepTest, MoreRowsToQuantiseDoNotLeaveGraphsBehindThatReadTheOldOnes) 
     ASSERT_TRUE(served->model().Reserve(512, 8).ok());
     ASSERT_EQ((*served)->AddSequence(), 0);
     ASSERT_EQ((*served)->AddSequence(), 1);
-    // With 256 bytes a token just below a power of two; the inputs of a step are just above one.
+    // With 256 bytes a token these prompts stay just below a power of two; the inputs of a step are
+    // just above one.
     (*served)->Feed(0, RandomPrompt(126, 7), 126);
   }
 
@@ -342,8 +346,9 @@ TEST_F(GpuStepTest, MoreRowsToQuantiseDoNotLeaveGraphsBehindThatReadTheOldOnes) 
   }
 }
 
-// All memory is there already but for the plan of the splits, which grows with the number of
-// decoding sequences. (The emulated device looks at what a graph refers to when it is launched.)
+// All memory is allocated already, except the plan of the splits, which grows with the number of
+// decoding sequences. (At a graph's launch the emulated device checks the memory that it refers
+// to.)
 TEST_F(GpuStepTest, MoreSequencesDoNotLeaveGraphsBehindThatReadTheOldPlan) {
   constexpr int32_t kSplitTokens = 256;  // of this model
   ModelDir dir;
@@ -363,7 +368,7 @@ TEST_F(GpuStepTest, MoreSequencesDoNotLeaveGraphsBehindThatReadTheOldPlan) {
     for (int sequence = 0; sequence < 4; ++sequence) {
       ASSERT_EQ((*served)->AddSequence(), sequence);
     }
-    // Five splits: with those of three more sequences they are eight, for which there is room.
+    // There are five splits. With three more sequences there are eight, for which there is room.
     (*served)->Feed(0, RandomPrompt(4 * kSplitTokens + 8, 9), 256);
   }
   const std::vector<ModelRunner::Slice> alone = {{.sequence = 0, .tokens = {5}}};
@@ -381,7 +386,7 @@ TEST_F(GpuStepTest, MoreSequencesDoNotLeaveGraphsBehindThatReadTheOldPlan) {
   ASSERT_EQ(graphs->Run(alone), eager->Run(alone));
 }
 
-// The table of rotations grows with the longest position, and nothing else of the step does.
+// The table of rotations grows with the longest position. No other memory of the step grows.
 TEST_F(GpuStepTest, AFartherPositionDoesNotLeaveGraphsBehindThatReadTheOldRotations) {
   Served graphs(dir_.path(), MakeGpuBackend({.use_graphs = true}), std::nullopt, /*num_blocks=*/96);
   Served eager(dir_.path(), MakeGpuBackend({.use_graphs = false}), std::nullopt, /*num_blocks=*/96);
@@ -403,8 +408,8 @@ TEST_F(GpuStepTest, AFartherPositionDoesNotLeaveGraphsBehindThatReadTheOldRotati
   ASSERT_EQ(graphs->Run({decode}), eager->Run({decode}));
 }
 
-// Layers under a window and layers without read plans of their own, each made once a step: the last
-// layer reads that of the first. The context has three splits.
+// Layers with a window and layers without read plans of their own, each made once a step. The last
+// layer reads the plan of the first. The context has three splits.
 TEST_F(GpuStepTest, LayersOfDifferentWindowsHaveDifferentSplits) {
   ModelDir dir;
   WriteRandomModel(DecoderConfig("Qwen2ForCausalLM",
@@ -441,7 +446,7 @@ TEST_F(GpuStepTest, ASequenceHasTheSameBitsAloneAndInABatch) {
   }
 }
 
-// A step with a decoding sequence between two prefills: each goes to its own kernel.
+// A step has a decoding sequence between two prefills. Each goes to its own kernel.
 TEST_F(GpuStepTest, DecodesAndPrefillsShareAStep) {
   Served together(dir_.path(), MakeGpuBackend());
   Served apart(dir_.path(), MakeGpuBackend());
@@ -477,8 +482,8 @@ LoadedSize SizeOfLoaded(const std::string& model_dir, const GpuBackendOptions& o
           .used_bytes = free_before - backend->space()->free_bytes};
 }
 
-// The matrices of a layer take one byte an element and four a row instead of two an element;
-// nothing else changes, and what they were made from is gone.
+// The matrices of a layer take one byte an element and four a row, instead of two an element. All
+// other memory stays the same, and the matrices that they were made from are freed.
 TEST_F(GpuStepTest, Fp8WeightsTakeHalfTheMemory) {
   constexpr int64_t kQkv = int64_t{(4 + 2 * 2) * 64} * 128;
   constexpr int64_t kOut = int64_t{128} * 4 * 64;
@@ -535,7 +540,7 @@ TEST(GpuBackendTest, Fp8WeightsGoThroughTheStagingMemoryInOrder) {
   }
 }
 
-// Of an older GPU or library: a product of 16 bits is none of 8.
+// An older GPU or library has the product in 16 bits and lacks it in 8.
 TEST(GpuBackendTest, Fp8IsRefusedWhereTheLibraryHasNoSuchProducts) {
   ModelDir dir;
   WriteRandomModel(DecoderConfig("LlamaForCausalLM"), /*seed=*/1, &dir);

@@ -1,9 +1,9 @@
-// A model that is split over ranks on GPUs computes what it computes in one piece. Here the GPUs
-// are emulated and the ranks threads. What they do together goes through main memory; in a second
-// program, where two ranks have a GPU each, through a library in NCCL's place.
+// A model that is split over ranks on GPUs gives nearly the logits of the model in one piece. Here
+// the GPUs are emulated and the ranks are threads. Collectives go through main memory. A second
+// program, where two ranks have a GPU each, runs them through a fake of NCCL.
 //
 // Tolerance: each rank rounds its part of a sum to bf16, and the sum is rounded once more, where
-// one rank rounds once; that is twice a layer a relative 2^-9 of numbers as large as the parts.
+// one rank rounds once. That is twice a layer a relative 2^-9 of numbers as large as the parts.
 // Measured: up to 5.6e-3 of the logits, and 3.0e-2 where layers have 8 bits.
 #include <algorithm>
 #include <chrono>
@@ -121,7 +121,7 @@ std::vector<Family> Families() {
 
 using Logits = std::vector<std::vector<float>>;
 
-// Ranks of one model, each on the device that it has, or shares.
+// Ranks of one model. Rank r uses device r % kNumDevices.
 class SplitModel {
  public:
   SplitModel(const std::string& model_dir, int32_t size, const GpuBackendOptions& options)
@@ -155,10 +155,10 @@ class SplitModel {
     return sequence;
   }
 
-  // By so much the last rank begins its steps later than the others.
+  // The last rank begins its steps later than the others by this time.
   void set_late(std::chrono::milliseconds late) { late_ = late; }
 
-  // The logits, which rank 0 has.
+  // Runs a batch on all ranks and returns the logits, which rank 0 has.
   Logits Run(const std::vector<ModelRunner::Slice>& slices) {
     std::vector<Logits> logits(ranks_.size());
     OnAllRanks(size_, [&](int32_t rank) {
@@ -198,7 +198,8 @@ std::vector<TokenId> RandomPrompt(int32_t length, uint64_t seed) {
   return prompt;
 }
 
-// Chunks of a prompt, a second one beside it, then both decode, greedy: the logits of every step.
+// Feeds two prompts in chunks, side by side, then decodes both greedily. Returns the logits of
+// every step.
 std::vector<Logits> Answers(SplitModel& model) {
   const int first = model.AddSequence();
   const int second = model.AddSequence();
@@ -262,7 +263,8 @@ class GpuGroupTest : public testing::Test {
   ModelDir dir_;
 };
 
-// Nobody hangs, all know, and with other links they answer as ranks that never saw a broken group.
+// The step ends on all ranks, and every rank knows of the break. With other links they answer as
+// ranks that never saw a broken group.
 TEST_F(GpuGroupTest, ABrokenGroupEndsTheStepOnAllRanksAndTheNextOneWorks) {
   for (const int32_t size : {2, 4}) {
     SplitModel split(dir_.path(), size, {});
@@ -295,8 +297,8 @@ TEST_F(GpuGroupTest, RanksWithAGpuEachAddUpOnThem) {
 }
 #endif
 
-// More tokens than before need more memory for rows of 8 bits, behind a sum for which the last rank
-// has not come. (The emulated device ends a test that frees memory then.)
+// More tokens than before need more memory for rows of 8 bits. A sum still waits on the stream for
+// the last rank. (The emulated device ends a test that frees memory then.)
 TEST_F(GpuGroupTest, MemoryThatMovesWaitsForALateRank) {
   const auto logits = [&](std::chrono::milliseconds late) {
     SplitModel split(dir_.path(), 2, {.quantization = GpuQuantization::kFp8});
@@ -308,7 +310,7 @@ TEST_F(GpuGroupTest, MemoryThatMovesWaitsForALateRank) {
   EXPECT_EQ(logits(std::chrono::milliseconds(50)), logits(std::chrono::milliseconds(0)));
 }
 
-// But for the norms, and the one KV head that two of four ranks hold.
+// Norms are on every rank, and two of four ranks hold one KV head both.
 TEST_F(GpuGroupTest, RanksHoldTheirPartOfTheWeights) {
   constexpr int64_t kNorms = int64_t{5} * 128 * sizeof(float);
   constexpr int64_t kKvHead = int64_t{2} * 64 * 128 * 2;  // K and V of a layer, in bf16

@@ -1,11 +1,11 @@
-// What a KV cache of fewer bits costs in accuracy: every golden model and the bundled one, fed with
-// the tokens that Hugging Face transformers wrote in fp32, beside its log-probabilities. Feeding
-// its tokens whatever this side would have chosen keeps one early difference from spoiling all that
-// follows.
+// Measures the loss of accuracy of a KV cache of fewer bits, with every golden model and the
+// bundled one. They are fed with the tokens that Hugging Face transformers wrote in fp32, and
+// compared with its log-probabilities. Its tokens are fed even if this model would have chosen
+// others, so that one early difference does not spoil all later ones.
 //
-// The figures are in kernels/README.md; the limits here are about twice what is measured (float32:
-// those of the other model tests). The tiny models are of random weights, whose next tokens are
-// close to each other.
+// The figures are in kernels/README.md. The limits here are about twice the measured errors
+// (float32: those of the other model tests). The tiny models have random weights, whose next tokens
+// are nearly equally likely.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -50,7 +50,7 @@ struct Accuracy {
   double share_same() const { return static_cast<double>(num_same) / num_tokens; }
 };
 
-// Feeds every case's own tokens, whatever the model would have chosen.
+// Feeds the tokens of every case, even if the model would have chosen others.
 void Measure(Model& model,
              KernelBackend& backend,
              DType dtype,
@@ -69,7 +69,7 @@ void Measure(Model& model,
   }
 }
 
-// The prompts, continued greedily with an fp32 cache.
+// The prompts with the tokens that the model itself adds, greedily and with an fp32 cache.
 std::vector<GoldenCase> Continued(Model& model,
                                   KernelBackend& backend,
                                   std::vector<GoldenCase> cases,
@@ -163,7 +163,7 @@ TEST_P(KvCacheDtypeTest, TheBundledModelStaysCloseToTransformers) {
   }
 }
 
-// transformers' text is short. Errors of stored tokens must not add up as the context grows.
+// The text of transformers is short. Errors of stored tokens must not add up as the context grows.
 TEST_P(KvCacheDtypeTest, TheBundledModelStaysCloseToItselfOverALongContext) {
   if (GetParam() == "reference") {
     GTEST_SKIP() << "takes long";

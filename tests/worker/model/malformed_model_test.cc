@@ -78,7 +78,7 @@ std::function<void(ModelDir&)> Field(const char* tensor, const char* field, std:
   };
 }
 
-// A change of what the directory consists of, before it is written.
+// A change of the directory's contents, made before they are written.
 std::function<void(ModelDir&)> Change(std::function<void(ModelDir&)> change) {
   return [change = std::move(change)](ModelDir& dir) {
     change(dir);

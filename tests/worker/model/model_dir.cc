@@ -13,7 +13,8 @@ namespace {
 
 constexpr char kLayer[] = "model.layers.0.";
 
-// In memory where the system has such a place: some tests write thousands of files.
+// The folder is in memory if the system has such a place, because some tests write thousands of
+// files.
 std::filesystem::path TemporaryFolder() {
   const std::filesystem::path memory = "/dev/shm";
   return ::access(memory.c_str(), W_OK) == 0 ? memory : std::filesystem::temp_directory_path();

@@ -1,6 +1,6 @@
-// Changes the files of a small model at random, thousands of times with a fixed seed, and loads
-// what comes out. Whatever the bytes say, loading ends with a model or with one line, and takes no
-// memory for sizes that merely stand in a file. Worth most under AddressSanitizer.
+// Changes the files of a small model at random, thousands of times with a fixed seed, and loads the
+// result. For any bytes, loading ends with a model or with one line. It allocates no memory for
+// sizes that merely stand in a file. AddressSanitizer makes the test worth most.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -47,7 +47,7 @@ using testing::StartsWith;
 
 constexpr uint64_t kSeed = 20240611;
 
-// What hostile numbers and pieces look like.
+// Hostile numbers and pieces of JSON.
 constexpr const char* kPieces[] = {"0",
                                    "-1",
                                    "1e9",
@@ -114,7 +114,7 @@ class Mutator {
     }
   }
 
-  // The next number after `at` becomes the piece.
+  // Replaces the next number after `at` by the piece.
   static void ReplaceNumber(std::string& text, size_t at, const std::string& piece) {
     const size_t begin = text.find_first_of("0123456789", at);
     if (begin == std::string::npos) {
@@ -127,7 +127,7 @@ class Mutator {
   std::mt19937_64 random_;
 };
 
-// Loads the directory; returns whether it was well.
+// Loads the directory. Returns whether that succeeded; an error must be one line.
 bool LoadAndExpectOneLine(const ModelDir& dir, KernelBackend& backend) {
   auto model = LoadModel(dir.path(), backend, nullptr);
   if (model.ok()) {
@@ -154,7 +154,7 @@ TEST(ModelMutationTest, SpoiltHeadersNeverCrashAndNeverTakeMuchMemory) {
   for (int i = 0; i < 6000; ++i) {
     std::string bytes = file;
     mutator.Mutate(bytes, header_end);
-    // Half of the time the length is made to fit again, so that the fault is inside the header.
+    // Half of the time the length is made to fit again, so that the fault lies inside the header.
     if (mutator.Below(2) == 0 && bytes.size() > 8 + dir.Data().size()) {
       bytes =
           ModelDir::Safetensors(bytes.substr(8, bytes.size() - 8 - dir.Data().size()), dir.Data());
@@ -191,7 +191,7 @@ TEST(ModelMutationTest, SpoiltConfigurationsNeverCrashAndNeverTakeMuchMemory) {
   }
 
   EXPECT_GT(refused, 3000);
-  // 1024 layers, the most that a configuration may have, are described in some megabytes.
+  // Describing 1024 layers, the most that a configuration may have, takes some megabytes.
   EXPECT_LT(largest_allocation.load(), size_t{4} << 20);
 }
 

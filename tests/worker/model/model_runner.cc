@@ -60,7 +60,7 @@ std::vector<float> ReadBack(KernelBackend& backend, const void* device, int64_t 
   std::vector<float> values(static_cast<size_t>(count));
   auto host = backend.AllocateHost(count * int64_t{sizeof(float)});
   QUIRE_CHECK(host.ok());
-  // All of it is one block.
+  // The whole memory is one block.
   KvCacheLayout layout;
   layout.dtype = DType::kF32;
   layout.block_stride = count;
@@ -92,11 +92,12 @@ ModelRunner::ModelRunner(Model& model,
   auto pool = backend.Allocate(bytes);
   QUIRE_CHECK(pool.ok());
   pool_ = *std::move(pool);
-  // What a block held before must never be read: NaN shows it.
+  // Poisons the pool with NaN, because a block's earlier content must never be read.
   const std::vector<unsigned char> poison(static_cast<size_t>(bytes), 0xFF);
   backend.Upload(pool_->data(), poison.data(), bytes);
   cache_.base = pool_->data();
-  // Every third block, then the next ones: neighbours in a table are not neighbours in memory.
+  // Hands out every third block, then the next ones, so that neighbours in a table are not
+  // neighbours in memory.
   for (int64_t first = 1; first <= 3; ++first) {
     for (int64_t block = first; block < num_blocks; block += 3) {
       free_blocks_.push_back(static_cast<BlockId>(block));

@@ -32,13 +32,13 @@ struct GoldenCase {
 // The names of the models in a folder of goldens, sorted.
 std::vector<std::string> GoldenModels(const std::string& folder);
 
-// Reads golden.json as make_model_goldens.py writes it. Ends the test program when it cannot.
+// Reads golden.json as make_model_goldens.py writes it. Ends the test program if that fails.
 std::vector<GoldenCase> ReadGolden(const std::string& path);
 
 // log softmax of a row, in double.
 std::vector<double> LogSoftmax(std::span<const float> logits);
 
-// Floats of a backend's memory, in host memory. Waits for what was called before.
+// Copies floats from a backend's memory to host memory. Waits for the backend's earlier calls.
 std::vector<float> ReadBack(KernelBackend& backend, const void* device, int64_t count);
 
 class ModelRunner {
@@ -61,14 +61,15 @@ class ModelRunner {
 
   const KvCacheView& cache() const { return cache_; }
 
-  // Runs one batch of slices. Returns the logits of the last token of each, nothing on a rank that
+  // Runs one batch of slices. Returns the logits of the last token of each, or none on a rank that
   // has none.
   std::vector<std::vector<float>> Run(const std::vector<Slice>& slices);
 
-  // The same, asking for no logits.
+  // Runs one batch of slices without asking for logits.
   void RunWithoutLogits(const std::vector<Slice>& slices);
 
-  // Appends the tokens to one sequence in pieces of `chunk`; the logits after the last.
+  // Appends the tokens to one sequence in pieces of `chunk`. Returns the logits after the last
+  // token.
   std::vector<float> Feed(int sequence, std::span<const TokenId> tokens, int64_t chunk);
 
  private:
@@ -91,7 +92,7 @@ class ModelRunner {
 // The likeliest token.
 TokenId Greedy(const std::vector<float>& logits);
 
-// Of two rows of logits: relative, L2. NaN where one is not finite.
+// The distance of two rows of logits: relative, L2. NaN if a logit is not finite.
 double Distance(const std::vector<float>& got, const std::vector<float>& expected);
 
 }  // namespace quire

@@ -1,5 +1,5 @@
-// WriteRandomModel writes a model directory with weights from a seed, for any configuration that is
-// supported: the tensors are those that the configuration asks for.
+// WriteRandomModel writes a model directory with weights from a seed, for any supported
+// configuration. The configuration decides which tensors there are.
 #ifndef QUIRE_TESTS_WORKER_MODEL_RANDOM_MODEL_H_
 #define QUIRE_TESTS_WORKER_MODEL_RANDOM_MODEL_H_
 

@@ -15,7 +15,7 @@ absl::StatusOr<SafetensorsFile> Open(const std::string& header, const std::strin
   return SafetensorsFile::Open(dir.path("model.safetensors"), "model.safetensors");
 }
 
-// One value each, of four sizes.
+// A header of tensors with one value each, of four sizes.
 std::string HeaderOf(int64_t num_tensors) {
   std::string header = "{";
   for (int64_t i = 0; i < num_tensors; ++i) {
@@ -27,7 +27,7 @@ std::string HeaderOf(int64_t num_tensors) {
   return header;
 }
 
-// Whoever goes through the tensors before it for each one needs minutes.
+// A reader that scans all earlier tensors for each one would need minutes.
 TEST(SafetensorsFileTest, AHeaderOfAllTheTensorsThatAreAllowedIsRead) {
   const auto file =
       Open(HeaderOf(kMaxSafetensorsTensors), std::string(size_t{kMaxSafetensorsTensors}, '\1'));

@@ -56,7 +56,7 @@ class SplitModel {
       : size_(static_cast<int32_t>(group.size())) {
     for (int32_t rank = 0; rank < size_; ++rank) {
       Rank& r = ranks_.emplace_back();
-      // Threads do not change bits, so let ranks have different numbers of them.
+      // The number of threads does not change bits, so the ranks have different numbers.
       r.backend = MakeBackend(isa, 1 + rank % 2);
       auto model = LoadModel(model_dir, *r.backend, nullptr, {.rank = rank, .size = size_});
       EXPECT_TRUE(model.ok()) << model.status();
@@ -74,7 +74,7 @@ class SplitModel {
     }
   }
 
-  // The logits, which rank 0 has.
+  // Runs a batch on all ranks and returns the logits, which rank 0 has.
   Logits Run(const std::vector<ModelRunner::Slice>& slices) {
     std::vector<Logits> logits(ranks_.size());
     OnAllRanks(size_, [&](int32_t rank) {
@@ -87,7 +87,7 @@ class SplitModel {
     return logits.front();
   }
 
-  // Of the last Run, by rank.
+  // The row hashes of the last Run, by rank.
   std::vector<uint64_t> RowHashes() const {
     std::vector<uint64_t> hashes;
     for (const Rank& rank : ranks_) {
@@ -96,7 +96,7 @@ class SplitModel {
     return hashes;
   }
 
-  // Of all ranks.
+  // The sum over all ranks.
   uint64_t weights_sum() const {
     uint64_t sum = 0;
     for (const Rank& rank : ranks_) {
@@ -118,8 +118,8 @@ class SplitModel {
   std::vector<Rank> ranks_;
 };
 
-// Two ranks with a wire between them on which one bit of what rank 1 sends flips: that of the
-// mantissa's first byte, in the float that has this byte.
+// Two ranks with a wire between them. Bit 0x20 of one byte that rank 1 sends flips on the way. The
+// caller names the third byte of a float, so the bit is one of the mantissa.
 class FlippingWire {
  public:
   explicit FlippingWire(int64_t byte) : byte_(byte) {
@@ -168,7 +168,7 @@ class FlippingWire {
   std::vector<std::thread> threads_;
 };
 
-// Two sequences: chunks of prompts in one batch, then single tokens, as a server would have them.
+// Feeds two sequences: chunks of prompts in one batch, then single tokens, as a server would.
 std::vector<Logits> Answers(SplitModel& model, int32_t vocab_size) {
   Random random(7);
   const auto tokens = [&](int32_t count) {
@@ -233,7 +233,7 @@ TEST_P(TensorParallelTest, RanksCountEveryWeightOnce) {
   }
 }
 
-// The numbers of Hugging Face transformers, with the tolerance of model_golden_test.cc.
+// Expects the numbers of Hugging Face transformers, with the tolerance of model_golden_test.cc.
 TEST_P(TensorParallelTest, GivesTransformersTokens) {
   constexpr double kTolerance = 1e-4;
   const auto config = LoadModelConfig(model_dir());
@@ -294,7 +294,7 @@ TEST(TensorParallelSizesTest, EightRanksGiveTheBitsOfOne) {
   }
 }
 
-// Two ranks have one KV head here, and all have the norms.
+// Here two ranks share one KV head, and every rank has the norms.
 TEST(TensorParallelSizesTest, EightRanksCountEveryWeightOnce) {
   ModelDir dir;
   WriteRandomModel(EightHeads(), 3, &dir);
@@ -367,8 +367,8 @@ TEST(RowHashTest, IsEqualOnAllRanksAndOfTheStep) {
   EXPECT_THAT(whole.RowHashes(), testing::ElementsAre(0U));
 }
 
-// In each sum of the step: of the embedding, and twice of each layer. The token is not the last
-// one, whose row alone is sampled from.
+// A bit flips in each sum of the step: the embedding's, and two of each layer. The token is not the
+// last one, whose row alone is sampled.
 TEST(RowHashTest, OneBitThatFlipsOnTheWayToOneRankIsSeenInThatStep) {
   const std::vector<TokenId> tokens = {1, 2, 90, 4};  // the third has its row on rank 1
   constexpr int64_t kRowBytes = 64 * sizeof(float);

@@ -1,6 +1,6 @@
-// Loading by a backend that packs while it reads: what goes wrong there is told as well as where
-// tensors are read ahead (malformed_model_test), and so is how far it is. That the weights are
-// right is what the golden models show.
+// Loading by a backend that packs while it reads. Errors and progress are reported as well as where
+// tensors are read ahead (malformed_model_test). The golden models check that the weights are
+// right.
 #include "worker/model/weight_loader.h"
 
 #include <cstdint>
@@ -29,7 +29,7 @@ std::unique_ptr<KernelBackend> Cpu() {
   return *std::move(backend);
 }
 
-// The message of loading files of which this many bytes are left once they were checked.
+// The error message if the files are cut to this many bytes after they were checked.
 std::string MessageWhenCutTo(uintmax_t bytes) {
   ModelDir dir;
   dir.WriteAll();
@@ -74,7 +74,7 @@ TEST(WeightLoaderTest, ProgressOfPackingEndsAtTheTotal) {
   EXPECT_EQ(seen.back().bytes_done, 2912);
 }
 
-// Bytes that were told while so many tensors were done.
+// Bytes that were reported while tensors_done tensors were done.
 std::set<int64_t> BytesToldAt(int64_t tensors_done, const std::vector<LoadProgress>& seen) {
   std::set<int64_t> bytes;
   for (const LoadProgress& progress : seen) {
@@ -104,7 +104,7 @@ TEST(WeightLoaderTest, ProgressGoesOnWithinAMatrix) {
   EXPECT_EQ(BytesToldAt(11, seen).size(), static_cast<size_t>(kRows / 8));
 }
 
-// Nothing of it is whole: heads of 10, no panel is full, segments of 5 columns and of 9.
+// Makes every size odd: heads of 10, no full panel, segments of 5 columns and of 9.
 void BecomeOdd(ModelDir& dir) {
   dir.config["hidden_size"] = 40;
   dir.config["num_attention_heads"] = 4;
@@ -148,7 +148,7 @@ TEST(WeightLoaderTest, MemoryThatWasPlannedIsThatOfPackedWeights) {
   }
 }
 
-// Of the model with that output matrix.
+// Bytes of weights of the odd model, with a tied output matrix or with its own.
 int64_t WeightBytes(bool is_tied, KernelBackend& backend) {
   ModelDir dir;
   BecomeOdd(dir);

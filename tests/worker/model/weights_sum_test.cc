@@ -42,7 +42,7 @@ TEST(WeightsSumTest, PartsAddUpWhereverTheyAreCut) {
   }
 }
 
-// As weights_sum.h says it: ranks on unlike machines compare their sums.
+// The sum is defined in weights_sum.h, because ranks on unlike machines compare their sums.
 TEST(WeightsSumTest, IsWhatPlainLoopsAddUp) {
   constexpr size_t kLines = 5;
   const std::vector<std::byte> bytes = SomeBytes(kLines * 256);

@@ -120,7 +120,7 @@ TEST_F(StuckDetectorTest, TimeInWhichTheProcessWasStoppedDoesNotCount) {
 
   EXPECT_FALSE(Tick(3600 * kNanosPerSecond));
 
-  // As if one gap had passed.
+  // The stop counts as kMaxGap and no more.
   EXPECT_EQ(TicksUntilStuck(), kLimit - 1 - static_cast<int>(StuckDetector::kMaxGap / kTick));
 }
 

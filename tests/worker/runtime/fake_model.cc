@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-// The key in which a slot keeps its token. 0, what an unwritten slot holds, is no token.
+// The key in which a slot keeps its token. An unwritten slot holds 0, which is no token.
 int64_t KeyOffset(const KvCacheLayout& layout, int64_t block, int64_t slot) {
   return layout.KeyOffset(static_cast<BlockId>(block), 0, 0) + slot * layout.key_slot_stride;
 }
@@ -18,13 +18,13 @@ float& KeyAt(const KvCacheView& cache, int64_t block, int64_t slot) {
   return static_cast<float*>(cache.base)[KeyOffset(cache.layout, block, slot)];
 }
 
-// Of a block in a window that begins with the place.
+// The key of a slot in block `index` of the window that begins at first_place.
 float ShownKeyAt(const KvCacheView& cache, int64_t first_place, int64_t index, int64_t slot) {
   return static_cast<const float*>(
       cache.windows)[KeyOffset(cache.layout, first_place + index, slot)];
 }
 
-// The tokens of sequence `row` up to and with position `last`, as the cache has them.
+// The tokens of sequence `row` up to position `last`, inclusive, as the cache has them.
 std::vector<TokenId> ReadBack(const Batch& batch,
                               const KvCacheView& cache,
                               size_t row,

@@ -39,7 +39,7 @@ class FakeModel : public Model {
   uint64_t weights_sum() const override { return 0; }
   std::vector<std::span<const std::byte>> weights_memory() const override { return {}; }
 
-  // From now on it says that it is one of so many ranks.
+  // Makes the model say that it is one of so many ranks.
   void SetNumRanks(int32_t size) { share_.size = size; }
 
   // Called at the start of each Forward.

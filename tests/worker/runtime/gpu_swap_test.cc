@@ -141,7 +141,7 @@ TEST_F(GpuSwapTest, WindowsGiveTheAnswersOfBlockTables) {
   EXPECT_GT(num_swapped_out_, 50);
 }
 
-// Everything is on the device that was asked for, on whatever thread it was made.
+// All memory and streams must be on the chosen device, whichever thread makes them.
 TEST_F(GpuSwapTest, AnotherDeviceGivesTheSameAnswers) {
   EXPECT_EQ(Answers(Options(3), Copies::kLate, /*device=*/1),
             Answers(Options(3), Copies::kLate, /*device=*/0));

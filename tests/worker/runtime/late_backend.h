@@ -1,6 +1,5 @@
-// LateBackend is a backend whose transfers take place as late as the interface allows: when
-// somebody waits for them, or after their end was asked for a few times. All else is done by
-// another backend.
+// LateBackend is a backend whose transfers take place as late as the interface allows: in a wait,
+// or after TransfersDone was called a few times. Another backend does all other work.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_TESTS_WORKER_RUNTIME_LATE_BACKEND_H_
@@ -79,7 +78,7 @@ class LateBackend : public KernelBackend {
                      .host_blocks = {params.host_blocks.begin(), params.host_blocks.end()}});
     return num_started_;
   }
-  // Only what was asked for, and what its direction has before it.
+  // Does the named transfer and the earlier ones of its direction, and no others.
   void OrderAfter(TransferId transfer) override {
     for (Late& late : late_) {
       if (late.id == transfer) {

@@ -1,5 +1,5 @@
-// StepExecutor with a real model: tokens and log-probabilities of Hugging Face transformers,
-// through plans, block tables, batches of mixed slices and the sampler.
+// StepExecutor with a real model gives the tokens and log-probabilities of Hugging Face
+// transformers, through plans, block tables, batches of mixed slices and the sampler.
 //
 // The tolerance is that of model_golden_test: fp32 sums in another order.
 #include <algorithm>
@@ -26,7 +26,7 @@ constexpr int32_t kBlockSize = 16;
 constexpr int32_t kNumTop = 5;
 constexpr char kModelDir[] = "tests/worker/model/testdata/llama";
 
-// What a scheduler keeps of one sequence.
+// A scheduler's record of one sequence.
 struct Running {
   const GoldenCase* golden = nullptr;
   int32_t num_computed_tokens = 0;
@@ -81,7 +81,7 @@ class RealModelTest : public testing::TestWithParam<std::tuple<std::string, int3
     SequenceSlice slice{.handle = handle, .num_tokens = num_tokens, .new_block_ids = {}};
     running.num_computed_tokens += num_tokens;
     while (running.num_blocks < DivCeil(running.num_computed_tokens, kBlockSize)) {
-      // Scattered: tables of neighbours are interleaved.
+      // Blocks are handed out in turns, so that tables of neighbours are interleaved.
       slice.new_block_ids.push_back(next_block_++);
       ++running.num_blocks;
     }

@@ -436,7 +436,7 @@ TEST_F(StepExecutorTest, LogitsThatAreNoNumbersAreReported) {
   EXPECT_TRUE(sampled[0].top_logprobs.empty());
 }
 
-// Keeps what it heard.
+// Keeps its observations.
 class Listener : public StepObserver {
  public:
   void OnEpoch(const EpochObservation& epoch) override { epochs.push_back(epoch); }

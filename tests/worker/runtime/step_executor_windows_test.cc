@@ -1,5 +1,5 @@
-// StepExecutor with KvBackend::kVmm: whatever its windows show, and where there is no room for
-// them, the tokens are those that block tables give.
+// StepExecutor with KvBackend::kVmm gives the tokens of block tables in every state of its windows,
+// and also if there is no room for them.
 #include <cstdint>
 #include <memory>
 #include <optional>

@@ -1,5 +1,5 @@
-// Swapping through the step executor: whatever leaves the pool and comes back, the answers are
-// those of sequences that were left alone.
+// Swapping through the step executor. Any blocks may leave the pool and come back: the answers are
+// those of sequences that never leave.
 #include <memory>
 #include <vector>
 
@@ -111,7 +111,7 @@ class LateSwapTest : public testing::Test {
     return last_;
   }
 
-  // A sequence of four tokens in this block, computed; what was sampled.
+  // Computes a sequence of four tokens in this block. Returns the sampled token, or -1.
   TokenId Prefill(SequenceHandle handle, BlockId block, StepPlan plan = {}) {
     SamplingParams greedy;
     greedy.temperature = 0.0F;
@@ -198,14 +198,14 @@ TEST_F(LateSwapTest, NothingOfAnEpochIsOnItsWayInTheNext) {
   EXPECT_THAT(Execute(plan).failed_swap_ins, ElementsAre(8)) << "it was filled in another epoch";
 }
 
-// Host block 2 is filled twice, and asked for what it held first.
+// Host block 2 is filled twice. The swap-in asks for its first content.
 TEST_F(LateSwapTest, AHostBlockThatHoldsSomethingElseByNowDoesNotComeBack) {
   Prefill(0, 5);
   Prefill(1, 6);
   Execute({.swap_outs = {{.block = 5, .host_block = 2}, {.block = 6, .host_block = 1}}});
   Execute({.swap_outs = {{.block = 6, .host_block = 2}}});
 
-  // In the same plan, another swap-in and a sequence that reads what it brings.
+  // The same plan has another swap-in and a sequence that reads the block it brings.
   ExpectGoesOn(1,
                10,
                {.swap_ins = {{.block = 9, .host_block = 2, .generation = 3},

@@ -37,7 +37,7 @@ SwapTraffic::SwapTraffic(StepExecutor& executor,
   for (HostBlockId block = 0; block < options.num_host_blocks; ++block) {
     free_host_blocks_.insert(block);
   }
-  // Prompts come from a stream of their own: they are the same whatever is swapped.
+  // Prompts come from a generator of their own, so that they are the same under any swaps.
   Random prompts(options.seed);
   for (int32_t i = 0; i < options.num_sequences; ++i) {
     Sequence sequence;
@@ -157,7 +157,7 @@ void SwapTraffic::PlanSequence(SequenceHandle handle, StepPlan* plan) {
   }
   const bool fits_host = sequence.block_ids.size() <= free_host_blocks_.size();
   const bool is_worth_it = options_.swap_out_one_in > 0 && !sequence.block_ids.empty();
-  // Without room for all, somebody has to leave.
+  // If there is no room for all sequences, one of them must leave.
   const bool has_room = free_blocks_.size() > sequence.block_ids.size();
   if (is_worth_it && fits_host && (!has_room || random_.OneIn(options_.swap_out_one_in))) {
     SwapOut(handle, plan);

@@ -1,6 +1,6 @@
-// SwapTraffic drives a StepExecutor as a scheduler that swaps would: sequences start, are computed
-// in pieces, leave for host memory at random, come back into other blocks, and end. What each of
-// them was answered must not depend on any of it.
+// SwapTraffic drives a StepExecutor as a scheduler that swaps would. Sequences start, are computed
+// in pieces, leave for host memory at random, come back into other blocks, and end. The answers of
+// each sequence must not depend on the swaps.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_TESTS_WORKER_RUNTIME_SWAP_TRAFFIC_H_
@@ -25,8 +25,8 @@ struct SwapTrafficOptions {
   int32_t num_output_tokens = 12;
   int32_t max_slice_tokens = 1 << 20;
   int32_t swap_out_one_in = 5;  // steps of a running sequence; 0: never
-  // Blocks are used again only when the swaps that need them are reported done. When not, the
-  // worker has to wait by itself.
+  // If true, blocks are used again only when the swaps that need them are reported done. If false,
+  // the worker itself must wait for the swaps.
   bool waits_for_swaps = true;
 };
 
@@ -35,7 +35,7 @@ class SwapTraffic {
   // Begins an epoch with pools of these sizes.
   SwapTraffic(StepExecutor& executor, DType kv_cache_dtype, const SwapTrafficOptions& options);
 
-  // All tokens of each sequence, prompts first.
+  // Returns all tokens of each sequence, prompts first.
   std::vector<std::vector<TokenId>> Run();
 
   int num_swapped_out() const { return num_swapped_out_; }
@@ -55,7 +55,7 @@ class SwapTraffic {
     uint64_t generation = 0;  // of what they hold
   };
 
-  // Free again when the swaps of a step are done.
+  // An id that is free again when the swaps of a step are done.
   template <typename Id>
   struct Fenced {
     Id id = 0;
