@@ -10,10 +10,10 @@ later, in the order in which they came. One thread sleeps until a packet comes o
   two hosts parted       packets between them are dropped; both reach all others
 
 Commands come as lines on standard input. The answer to each is a line of JSON with counts since the
-start, and after `ready` nothing else is written.
+start. After `ready` the program writes nothing but answers.
   part A B    packets between these two addresses are dropped from now on
-  join        and no more
-  counts
+  join        packets between all addresses pass again
+  counts      changes nothing
 It ends when its standard input does.
 """
 import argparse
@@ -30,9 +30,9 @@ import time
 
 DEVICE = "cable"
 DELAY_NS = 1_000_000
-# The largest that a device takes: fewer packets for this program, which is not what is tested.
+# The largest MTU that a device takes. It keeps packets few, since this program's speed is not under test.
 MTU = 65535
-# Packets of one device in a turn: no device waits for another one that sends a lot.
+# Bounds the packets read from one device in a turn, so that a busy device delays no other one.
 BATCH = 64
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 IPV4_HEADER_BYTES = 20
@@ -42,35 +42,35 @@ Packet = collections.namedtuple("Packet", "due source destination data")
 
 class Cable:
     """`devices`: IPv4 address of a host, as text, to the descriptor of its device's other end.
-    Times are in nanoseconds, of any clock that only grows."""
+    Times are nanoseconds of any monotonic clock."""
 
     def __init__(self, devices, delay_ns=DELAY_NS):
         self._devices = {socket.inet_aton(address): fd for address, fd in devices.items()}
         self._delay_ns = delay_ns
-        self._under_way = collections.deque()  # in order of time: all are late by the same
+        self._under_way = collections.deque()  # in order of `due`, since the delay is constant
         self._parted = None
         self.counts = {"passed": 0, "lost": 0, "parted": 0, "to nobody": 0}
 
     def take(self, fd, now):
-        """Reads what the host has sent."""
+        """Reads at most BATCH packets that the host has sent."""
         for _ in range(BATCH):
             try:
                 data = os.read(fd, MTU)
             except BlockingIOError:
                 return
             if len(data) < IPV4_HEADER_BYTES or data[0] >> 4 != 4:
-                self.counts["to nobody"] += 1  # IPv6 looks for neighbours
+                self.counts["to nobody"] += 1  # such as IPv6 neighbour discovery
                 continue
             self._under_way.append(Packet(now + self._delay_ns, data[12:16], data[16:20], data))
 
     def pass_on(self, now):
-        """Hands over what is due."""
+        """Hands over each packet that is due."""
         while self._under_way and self._under_way[0].due <= now:
             packet = self._under_way.popleft()
             self.counts[self._hand_over(packet)] += 1
 
     def _hand_over(self, packet):
-        """What became of it."""
+        """Hands one packet to its destination, unless it is cut off. Returns the name of the count to raise."""
         if {packet.source, packet.destination} == self._parted:
             return "parted"
         fd = self._devices.get(packet.destination)
@@ -83,7 +83,7 @@ class Cable:
         return "passed"
 
     def seconds_to_next(self, now):
-        """None: nothing is under way."""
+        """Returns None if no packet is under way."""
         if not self._under_way:
             return None
         return max(0, self._under_way[0].due - now) / 1e9
@@ -95,7 +95,7 @@ class Cable:
         self._parted = None
 
     def obey(self, line):
-        """The answer to a command."""
+        """Carries out a command. Returns its answer."""
         name, *arguments = line.split()
         if name != "counts":
             {"part": self.part, "join": self.join}[name](*arguments)
@@ -103,7 +103,7 @@ class Cable:
 
 
 def open_device(host, address):
-    """A device in the namespace `host`; the descriptor of its other end, which stays here."""
+    """Makes a device in the namespace `host`. Returns the descriptor of its other end, which stays here."""
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI))
     for command in (f"link set {DEVICE} netns {host}",

@@ -1,13 +1,13 @@
 #!/usr/bin/python3
 """A proxy between scheduler and worker that does to bytes what networks do.
 
-Listens on a Unix socket and dials the worker's for each connection, so a worker that starts anew is
-found. Commands come as lines over a control socket, `FAULT SECONDS`; the answer, a line of JSON
+Listens on a Unix socket and dials the worker's socket for each connection, so it finds a restarted
+worker. Commands come as lines over a control socket, `FAULT SECONDS`. The answer, a line of JSON
 with counts since the start, comes when the fault is over. One fault at a time:
 
   cut            bytes of both directions are held, ends of connections too, and new connections
-                 stay unanswered; no peer is told. What was held goes on afterwards, like what TCP
-                 sends again.
+                 stay unanswered; no peer is told. Held bytes are delivered afterwards, as TCP
+                 delivers them by retransmission.
   cut-to-worker, cut-to-scheduler   the same for one direction
   delay          each piece is late by 30 to 120 ms
   reset          all connections break, and new ones, again and again
@@ -133,7 +133,7 @@ class ProxyControl:
         self._file = self._socket.makefile("rw", encoding="ascii")
 
     def inject(self, fault, seconds):
-        """Blocks until the fault is over; counts since the proxy's start."""
+        """Blocks until the fault is over. Returns counts since the proxy's start."""
         self._file.write(f"{fault} {seconds}\n")
         self._file.flush()
         return json.loads(self._file.readline())

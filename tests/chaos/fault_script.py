@@ -4,12 +4,12 @@ import random
 
 PROXY_CUTS = ("cut", "cut-to-worker", "cut-to-scheduler")
 PROXY_NOISE = ("delay", "reset", "garbage")
-# Between hosts (hosts.py): of the host of a rank, of two such hosts from each other, and of the
-# scheduler's.
+# Cuts between hosts (hosts.py): a rank's host is cut off, two such hosts are parted, or the scheduler's
+# host is cut off.
 CABLE_CUTS = ("host-cut", "part", "host-cut", "scheduler-cut")
 LINK_FAULTS = (*PROXY_CUTS, *PROXY_NOISE, *CABLE_CUTS, "long-part")
-# How much of the run's time a fault gets: what it takes to get over it, and some quiet. A fault
-# comes at a random moment of its time, so now and then the next one comes before it is over.
+# Weight of a fault in the run's time: the time to recover from it, and some quiet. A fault begins at a
+# random moment of its time, so the next fault sometimes begins before recovery.
 WEIGHTS = {"kill": 1.0, "kill-in-exchange": 1.4, "pause": 1.2, "stop": 2.5, "scheduler-kill": 1.5,
            **dict.fromkeys(PROXY_CUTS, 1.3), **dict.fromkeys(PROXY_NOISE, 1.0),
            **dict.fromkeys(CABLE_CUTS, 1.6), "long-part": 3.5}
@@ -20,13 +20,13 @@ SHARE_OF_RANDOM_MOMENTS = 0.6
 class Fault:
     kind: str
     at_s: float  # from the start of the run
-    seconds: float  # how long it lasts; 0: a moment, or until somebody mends it
-    rank: int = 0  # whom it meets, unless it is the scheduler
+    seconds: float  # how long it lasts; 0: an instant, or until the process is replaced
+    rank: int = 0  # the rank that it meets; faults of the scheduler ignore it
 
 
 def fault_kinds(kills, stops, cuts, noise, scheduler_kills, num_ranks=1):
-    """Kinds, one entry a fault. Every second stop is a pause: SIGCONT comes by itself. Of several
-    ranks every second one that is killed is so while it waits for the others."""
+    """Returns kinds, one entry a fault. Every second stop is a pause, which SIGCONT ends. With several
+    ranks every second kill meets a rank that waits for the others in an exchange."""
     of_kills = ("kill", "kill-in-exchange") if num_ranks > 1 else ("kill",)
     kinds = [of_kills[i % len(of_kills)] for i in range(kills)]
     kinds += ["scheduler-kill"] * scheduler_kills
@@ -36,14 +36,14 @@ def fault_kinds(kills, stops, cuts, noise, scheduler_kills, num_ranks=1):
 
 
 def host_fault_kinds(kills, stops, cuts, long_parts):
-    """The same for ranks on several hosts. A long part outlives the patience with a step."""
+    """Returns kinds for ranks on several hosts. A long part outlasts the timeout of a step."""
     kinds = fault_kinds(kills, stops, 0, 0, 0, num_ranks=2)
     kinds += [CABLE_CUTS[i % len(CABLE_CUTS)] for i in range(cuts)]
     return kinds + ["long-part"] * long_parts
 
 
 def make_script(seed, kinds, duration_s, num_ranks=1):
-    """Faults in order of time; equal arguments, equal script."""
+    """Returns faults in order of time. Equal arguments give equal scripts."""
     chance, rank_chance = random.Random(seed), random.Random(f"{seed} ranks")
     kinds = list(kinds)
     chance.shuffle(kinds)
@@ -64,6 +64,6 @@ def _seconds(kind, chance):
     if kind == "long-part":
         return chance.uniform(6, 8)
     if kind in PROXY_CUTS or kind in CABLE_CUTS:
-        # From a flap that nobody notices to one that outlives every patience with the link.
+        # From a flap that no peer notices to a cut that outlasts every timeout of the link.
         return chance.choice((0.2, 1.0, 3.0)) * chance.uniform(0.5, 1.5)
     return chance.uniform(0.3, 1.0) if kind in PROXY_NOISE else 0.0

@@ -1,8 +1,8 @@
 """Hosts that are network namespaces of this machine, joined by cable.py.
 
-The caller itself moves to the first host, and so do the programs that it starts plainly; `command`
-starts one on another host. Whatever happens, close() ends all that runs on the hosts and removes
-them. Only SIGKILL prevents that: the next network that is made removes what it finds left behind.
+The caller itself moves to the first host, as do programs that it starts directly; `command` starts
+one on another host. close() ends every process on the hosts and removes the hosts, also after an
+exception. A caller that gets SIGKILL leaves its hosts behind; the next network removes them.
 """
 import contextlib
 import ctypes
@@ -31,7 +31,7 @@ class NotPossible(Exception):
 
 
 class HostNetwork:
-    """Hosts by number, the caller's is 0. `with HostNetwork(4) as network:`"""
+    """Hosts by number; the caller's host is 0. `with HostNetwork(4) as network:`"""
 
     def __init__(self, num_hosts):
         _check_machine()
@@ -41,7 +41,7 @@ class HostNetwork:
         self._cable = None
         self._own = os.open("/proc/self/ns/net", os.O_RDONLY)
         try:
-            # The cable's own host is a place where its devices are before they are moved.
+            # cable.py makes its devices in a host of its own and then moves them to the other hosts.
             for name in (f"{self._prefix}cable", *self._hosts):
                 _make_namespace(name)
             self._cable = self._start_cable()
@@ -66,12 +66,12 @@ class HostNetwork:
         return f"10.77.0.{host + 1}"
 
     def command(self, host, arguments):
-        """What starts a program on this host; the process is the program itself."""
+        """Returns the command that runs `arguments` on this host. `ip` becomes the program, by exec."""
         return ["ip", "netns", "exec", self._hosts[host], *arguments]
 
     def round_trips(self, host):
-        """Milliseconds from the first host to this one and back, sorted: until a connection to a
-        port where nobody listens is refused."""
+        """Returns sorted milliseconds from the first host to this one and back. A round trip is a
+        connection that a port without a listener refuses."""
         times = []
         for _ in range(NUM_ROUND_TRIPS):
             start = time.monotonic()
@@ -85,7 +85,7 @@ class HostNetwork:
         return self._tell("counts")
 
     def cut(self, host, seconds):
-        """Pulls the cable of this host, and plugs it in again."""
+        """Takes this host's cable down for `seconds`, then up again."""
         self._set(host, "down")
         try:
             time.sleep(seconds)
@@ -93,7 +93,7 @@ class HostNetwork:
             self._set(host, "up")
 
     def part(self, one, other, seconds):
-        """Packets between these two are dropped, and no others."""
+        """Drops the packets between these two hosts for `seconds`, and no others."""
         self._tell(f"part {self.address(one)} {self.address(other)}")
         try:
             time.sleep(seconds)
@@ -160,14 +160,15 @@ def _remove_namespace(name):
 
 
 def _remove_leftovers():
-    """Of runs that were killed: a name tells whose it was."""
+    """Removes the namespaces of killed runs. A name holds the pid of its run."""
     for name in _namespaces(PREFIX):
         if not os.path.exists(f"/proc/{name[len(PREFIX):].split('-')[0]}"):
             _remove_namespace(name)
 
 
 def _enter(namespace):
-    """Moves this thread, and what it starts from now on. REQUIRES: no other threads yet."""
+    """Moves this thread into the namespace, with each thread and process that it starts later.
+    REQUIRES: no other threads yet."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, CLONE_NEWNET) != 0:
         raise NotPossible(f"cannot enter a network namespace: {os.strerror(ctypes.get_errno())}")

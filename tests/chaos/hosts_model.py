@@ -1,8 +1,8 @@
 """A scheduler on one host, the ranks of its model on others, and the faults of both.
 
-`quire serve` is one host's and has no part here. What starts a worker again is this file: at once
-when it ended, as a kubelet does, and after SIGKILL when the scheduler has lost one that is stopped,
-as a liveness probe would have it.
+`quire serve` runs on one host only, so this file restarts the workers. A worker that ended is
+restarted at once, as a kubelet does. A stopped worker gets SIGKILL once the scheduler has lost the
+group, as after a failed liveness probe, and is then restarted.
 """
 import os
 import signal
@@ -13,11 +13,12 @@ from quire_server import BIN, MODEL, Process
 from served_model import LOG_LINES, REPLACED_SECONDS, Counters, ServedModel, is_alive
 
 PORT = 7100
-# Host by rank. With four ranks two share one, and use TCP all the same: so they were told.
+# Host by rank. With four ranks two share a host, and --ranks-on-host tells them so.
 HOSTS_OF_RANKS = {2: (1, 2), 4: (1, 1, 2, 3)}
-# Of run.py's flags, these are the worker's; --num-gpu-blocks-override may be.
+# Flags of run.py that workers take. The scheduler gets all others.
 WORKER_FLAGS = ("--threads=", "--swap-space=", "--num-gpu-blocks-override=", "--kv-backend=")
-# When the scheduler has lost the group already, it says nothing of one more rank that is stopped.
+# Bounds the wait for the loss of a group. A scheduler whose group is lost already logs no second loss
+# when another rank stops.
 PROBE_SECONDS = 5
 
 
@@ -62,7 +63,8 @@ class HostsModel(ServedModel):
         return pid
 
     def _survivors_of(self, fault):
-        """A cut ends nobody, nor does a pause: nobody replaces a worker for it here."""
+        """Returns workers that the fault may not end. A cut or a pause may end none, since only ends and
+        stops make this file replace a worker."""
         is_end = fault.kind in ("kill", "kill-in-exchange", "stop")
         return self._others(fault.rank if is_end else None)
 
@@ -77,7 +79,7 @@ class HostsModel(ServedModel):
     def _wait_until_replaced(self, pid):
         deadline = time.monotonic() + PROBE_SECONDS
         num_lost = self._num_lost()
-        while is_alive(pid):  # or killed already: once more does nothing
+        while is_alive(pid):  # a second SIGKILL does nothing
             if self._num_lost() > num_lost or time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
@@ -109,7 +111,7 @@ class _Supervised:
 
     @property
     def process(self):
-        """The present one, or the last one, which has just ended."""
+        """The running process, or the last one if it has just ended."""
         return self._processes[-1]
 
     def _run(self):

@@ -28,12 +28,12 @@ BLOCK_TOKENS = 16
 ANSWER_TOKENS = 4
 NUM_STEADY = 4
 NUM_WAVES = 2  # the first during the slow step
-MAX_RATIO = 2.0  # of p99 between tokens of the ordinary client, with the attacker to without
-# The worker computes this step for so long: behind the undisturbed answers, whose steps are fewer.
+MAX_RATIO = 2.0  # of the ordinary client's p99 between tokens: with the attacker over without
+# The worker takes SLOW_SECONDS for step SLOW_STEP. The undisturbed answers end before that step.
 SLOW_STEP, SLOW_SECONDS = 1000, 3
 WAIT_SECONDS = 120
 
-# Tokens of the prompt, requests of a wave, sequences of each, flags of the server.
+# Tokens of the prompt, requests of a wave, sequences of a request, flags of the server.
 Form = collections.namedtuple("Form", "prompt_tokens num_requests n flags")
 FORMS = {"long": Form(66_001, 252, 1, ()),
          "many": Form(16_001, 1020, 1, ("--max-num-seqs=1024", "--max-num-batched-tokens=1024")),
@@ -49,7 +49,7 @@ def attack_request(form):
 
 
 def introduced_bytes(form):
-    """Bytes of one step. A request with n > 1 starts one sequence in a step, and all others in the next."""
+    """Returns bytes of one step. A request with n > 1 starts one sequence in a step, and all others in the next."""
     num_sequences = form.num_requests * max(1, form.n - 1)
     num_blocks = -(-form.prompt_tokens // BLOCK_TOKENS)
     return 4 * (form.prompt_tokens + num_blocks) * num_sequences
@@ -64,7 +64,7 @@ def gauge(server, line):
 
 
 def wait_for_step(server, number):
-    """Until the worker is at this one."""
+    """Waits until the worker computes this step."""
     deadline = time.monotonic() + WAIT_SECONDS
     while gauge(server, "quire_steps_total") < number - 1:
         if time.monotonic() > deadline:
@@ -73,18 +73,18 @@ def wait_for_step(server, number):
 
 
 class Attack:
-    """A wave of requests, and what became of them."""
+    """Sends waves of requests. Keeps their times and the wrong answers."""
 
     def __init__(self, server, request, expected, form):
         self._server, self._request, self._expected, self._form = server, request, expected, form
         self.wrong = []
-        self.was_together = False  # in one wave, at least
+        self.was_together = False  # whether all requests of a wave waited at once
         self.waves = []  # begin and end of each
 
     def run(self, callers):
         begin = time.monotonic()
         calls = callers.begin(self._request, self._form.num_requests)
-        # In the slow step nobody starts: all of them wait.
+        # During the slow step no request starts, so all of them wait.
         while not self.was_together and gauge(self._server, "quire_steps_total") < SLOW_STEP:
             waiting = gauge(self._server, 'quire_requests{state="waiting"}')
             self.was_together = waiting >= self._form.num_requests
@@ -104,7 +104,7 @@ class Attack:
 
 
 def run_once(form, folder, seconds, num_waves):
-    """The ordinary client's gaps, what it and the attacker got wrong, and the scheduler's log."""
+    """Returns the ordinary client's p99 gap, and the faults of the run in words."""
     flags = (*form.flags, "--threads=1", "--num-gpu-blocks-override=100000",
              f"--fail-points=slow-step={SLOW_STEP}:{SLOW_SECONDS * 1000}")
     os.mkdir(folder)
@@ -145,7 +145,7 @@ def run_once(form, folder, seconds, num_waves):
 
 
 def run_form(name, form, folder, seconds, num_waves, judges_time):
-    """What is wrong, in words."""
+    """Returns the faults of a form, in words."""
     print(f"{name}: {form.num_requests} requests of {form.prompt_tokens} tokens, n = {form.n}: "
           f"{introduced_bytes(form) / 2**20:.1f} MiB of introductions")
     assert introduced_bytes(form) > MAX_MESSAGE_BYTES

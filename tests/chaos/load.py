@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """One process of clients: some streams at a time, each logged message by message.
 
-Takes the next request until its standard input ends, lets what runs come to its end, and exits.
-With --each-once it goes through the distinct requests once and exits. With --resume the Python
-client of deploy/clients carries requests on when the scheduler dies; without, an error is one.
+Starts requests until its standard input ends, waits for the running ones, and exits. With
+--each-once it goes through the distinct requests once and exits. With --resume the Python client of
+deploy/clients resumes requests when the scheduler dies. Without --resume an error ends its call.
 
 One line of JSON a message, with `t`, the time of the monotonic clock, which all processes share:
   {"t", "call", "request"}                   a call begins
@@ -34,7 +34,7 @@ CALL_SECONDS = 600
 
 
 class Log:
-    """Lines of all streams of this process."""
+    """The log file of all streams of this process."""
 
     def __init__(self, path):
         self._file = open(path, "w", encoding="ascii")
@@ -49,7 +49,7 @@ class Log:
 
 
 def parts_of(message):
-    """What a message carries, as it is logged."""
+    """Returns the parts of a message, as they are logged."""
     parts = {}
     if message.HasField("started"):
         parts["started"] = message.started.num_prompt_tokens
@@ -77,23 +77,23 @@ def run_call(generate, log, call, number, max_tokens):
     except grpc.RpcError as error:
         failure = Failure(error)
         end = {"end": failure.code.name, "reason": failure.reason, "message": failure.message}
-    except Exception as error:  # of the client that carries requests on
+    except Exception as error:  # raised by the resuming client
         end = {"end": type(error).__name__, "message": str(error)}
     log.write(call, **end)
 
 
 def plain_generate(address):
-    """Calls that nothing carries on: each stream must survive by itself."""
+    """Returns a function that begins a call. Its stream breaks when the scheduler dies."""
     channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
     stub = api_grpc.GenerationServiceStub(channel)
     return lambda request: stub.Generate(request, timeout=CALL_SECONDS)
 
 
 def resuming_generate(address):
-    """Calls that the Python client carries on when the scheduler dies."""
+    """Returns a function that begins a call. The Python client resumes it when the scheduler dies."""
     import quire_client
     channel = grpc.insecure_channel(address, options=quire_client.CHANNEL_OPTIONS)
-    # A busy machine may be killed again before it has computed a prompt again.
+    # On a busy machine the next kill may come before a prompt is computed again.
     return lambda request: quire_client.generate([channel], request, max_unanswered_s=CALL_SECONDS)
 
 

@@ -26,13 +26,13 @@ ANSWER_TOKENS = 16
 PINNED_SECONDS = 300
 
 Form = collections.namedtuple("Form", "prefix_tokens kills num_blocks")
-NUM_PREFIXES = 256  # the most that a server keeps
+NUM_PREFIXES = 256  # the server's limit
 USUAL = Form(4000, 10, 100_000)
 SHORT = Form(160, 2, 6000)
 
 
 def pin_all(server, form):
-    """The ids that the server gave them."""
+    """Pins all prefixes. Returns their ids, sorted."""
     ids = []
     for first in range(0, NUM_PREFIXES, PINS_AT_A_TIME):
         calls = [server.admin.PinPrefix.future(admin_api.PinPrefixRequest(
@@ -43,7 +43,7 @@ def pin_all(server, form):
 
 
 def prefixes_of(server):
-    """State by id; empty: the scheduler is gone."""
+    """Returns states by id; none if the scheduler is gone."""
     try:
         answer = server.admin.ListPrefixes(admin_api.ListPrefixesRequest(), timeout=60)
     except grpc.RpcError:
@@ -52,8 +52,8 @@ def prefixes_of(server):
 
 
 def wait_until_pinned(server, ids):
-    """So that no prefix is under way when the next kill comes, else it would be blamed for the crashes.
-    False: some are there no more."""
+    """Waits until all prefixes are pinned. A prefix under way at the next kill would be blamed for the crash.
+    Returns False if a prefix is gone, or after PINNED_SECONDS."""
     deadline = time.monotonic() + PINNED_SECONDS
     while sorted(prefixes := prefixes_of(server)) == ids and time.monotonic() < deadline:
         if set(prefixes.values()) == {admin_api.PREFIX_STATE_PINNED}:
@@ -63,7 +63,7 @@ def wait_until_pinned(server, ids):
 
 
 def answers(server):
-    """Of requests that begin with a prefix."""
+    """Returns the tokens that requests get whose prompts begin like a prefix."""
     callers = Callers(server.address)
     calls = [callers.begin(make_request(random_ids(f"prefix {k}", 100) + [1, 2, 3], ANSWER_TOKENS), 1)[0]
              for k in range(0, NUM_PREFIXES, 16)]
@@ -88,7 +88,7 @@ def kill_workers(server, ids, num_kills):
 
 
 def harm(form, folder, judges_time):
-    """What is wrong, in words."""
+    """Kills workers while streams run. Returns the faults, in words."""
     faults = []
     flags = ("--threads=1", f"--num-gpu-blocks-override={form.num_blocks}", "--max-pinned-share=0.8",
              "--max-num-batched-tokens=512")

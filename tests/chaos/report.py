@@ -1,4 +1,4 @@
-"""A round's figures: what they must be, as text, and as lines of a file."""
+"""A round's figures: their judgement, their text, and their lines in a file."""
 import collections
 import dataclasses
 import json
@@ -7,11 +7,11 @@ import os
 import standstill
 from checker import KINDS_OF_LOSS, quantile
 
-# Longest gap at p99, in seconds. A stopped process is told from a slow one by patience alone.
+# Bounds of the p99 gap, in seconds. Only a timeout tells a stopped process from a slow one.
 TARGETS = {"kill": 3.0, "kill-in-exchange": 3.0, "cut": 3.0, "cut-to-worker": 3.0,
            "cut-to-scheduler": 3.0, "stop": 6.0, "pause": 6.0, "host-cut": 3.0,
            "scheduler-cut": 3.0}
-ENDS = ("kill", "kill-in-exchange", "stop", "scheduler-kill")  # of a process
+ENDS = ("kill", "kill-in-exchange", "stop", "scheduler-kill")  # kinds that end a process
 PROXY_COUNTS = {"cut": "held", "cut-to-worker": "held", "cut-to-scheduler": "held",
                 "delay": "delayed", "reset": "reset", "garbage": "spoiled", "host-cut": "lost",
                 "scheduler-cut": "lost", "part": "parted", "long-part": "parted"}
@@ -34,14 +34,14 @@ class Round:
 
 
 def faults_of(done, judges_time):
-    """What is wrong with a round, in words; empty: nothing."""
+    """Returns the faults of a round, in words; none if the round is good."""
     faults = [f"{done.losses[kind]} x {kind}" for kind in KINDS_OF_LOSS if done.losses.get(kind)]
     faults += [f"{kind}: no stream was under way at any of them" for kind in done.kinds
                if not any(gap["num_streams"] for gap in done.gaps if gap["kind"] == kind)]
     faults += [f"the proxy did nothing in {kind}" for kind in done.kinds
                if kind in PROXY_COUNTS and not done.proxy.get(PROXY_COUNTS[kind])]
     num_ends = sum(done.kinds.get(kind, 0) for kind in ENDS)
-    # Two faults so near to each other that one epoch ends by both are rare.
+    # Rarely two faults end the same epoch, so most ends must begin an epoch.
     if done.counts.get("epochs begun", 0) < 1 + 0.8 * num_ends:
         faults.append(f"too few epochs: {done.counts} after {num_ends} ends of processes")
     if done.counts.get("lost survivors"):
@@ -66,7 +66,7 @@ def faults_of(done, judges_time):
 
 
 def gap_rows(done):
-    """Kind of fault to its figures."""
+    """Returns figures by kind of fault."""
     rows = {}
     for kind in done.kinds:
         of_kind = [gap for gap in done.gaps if gap["kind"] == kind]
@@ -101,7 +101,7 @@ def text_of(done, faults):
 
 
 def merged(rounds):
-    """Many rounds as one."""
+    """Returns one round that adds up many."""
     def add(dicts):
         total = collections.Counter()
         for one in dicts:

@@ -21,12 +21,12 @@ from fault_script import fault_kinds, make_script  # noqa: E402
 from served_model import BIN, HERE, ServedModel  # noqa: E402
 
 NUM_PROCESSES = 4
-# Host memory beside a pool that is too small for 32 streams: swaps all the time. One thread: the
-# clients need the rest of a small machine.
+# The pool is too small for 32 streams, so that sequences are swapped all the time. One thread, since
+# the clients need the rest of a small machine.
 SERVER_FLAGS = ("--swap-space=64MiB", "--preemption-mode=swap", "--threads=1")
 ROOMY_FLAGS = ("--threads=1",)
-# Of several ranks: what they exchange in a step of prompts is more than shared memory holds at a
-# time, so that some are killed while they send.
+# With several ranks a step of prompts exchanges more bytes than shared memory holds at a time, so that
+# some ranks are killed while they send.
 RANKS_FLAGS = ("--max-num-batched-tokens=1024",)
 
 # Faults, minutes, how many distinct requests, their longest output, blocks of the pool.
@@ -60,7 +60,7 @@ def finish_clients(processes):
 
 
 def run_oracle(args, form, folder):
-    """Every distinct request, on a server with room for all that nothing happens to."""
+    """Runs every distinct request on a server with room for all of them and without faults."""
     folder = os.path.join(folder, "oracle")
     os.mkdir(folder)
     with ServedModel(folder, *ROOMY_FLAGS) as server:
@@ -70,8 +70,8 @@ def run_oracle(args, form, folder):
 
 
 def harm(server, script, waits_for_steps):
-    """Runs the script; the faults with their times. With waits_for_steps a fault comes only when
-    the one before is got over, however slow the machine: a few faults, and each of them counts."""
+    """Runs the script. Returns the faults with their times. With waits_for_steps a fault comes only
+    after steps are answered again, so that each fault counts on a slow machine too."""
     server.wait_for_steps(5)
     faults, start = [], time.monotonic()
     for number, fault in enumerate(script, 1):
@@ -86,7 +86,7 @@ def harm(server, script, waits_for_steps):
 
 
 def run_round(args, form, folder, make_model=ServedModel, kinds=None):
-    """One server, one script, one verdict: what report.py prints and judges."""
+    """Runs one script against one server. Returns the figures that report.py prints and judges."""
     oracle = run_oracle(args, form, folder)
     num_ranks = args.tensor_parallel_size
     kinds = kinds or fault_kinds(form.kills, form.stops, form.cuts, form.noise,
@@ -130,14 +130,14 @@ def run_round(args, form, folder, make_model=ServedModel, kinds=None):
 
 
 def proxy_counts(faults):
-    """Counts of the proxies, each at its last fault."""
+    """Returns the proxies' counts, added up. Each proxy counts as of its last fault."""
     last = {fault["proxy"]: fault["counts"] for fault in faults if "proxy" in fault}
     return dict(sum((collections.Counter(counts) for counts in last.values()),
                     collections.Counter()))
 
 
 def run_in_folder(args, form, **how):
-    """A round in a folder of its own, which stays when something is wrong."""
+    """Runs a round in a new folder, which is kept if the round has faults."""
     folder = tempfile.mkdtemp(prefix="quire-chaos-", dir=args.folder)
     print(f"logs are in {folder}", file=sys.stderr)
     done = run_round(args, form, folder, **how)
@@ -149,8 +149,8 @@ def run_in_folder(args, form, **how):
 
 
 def run_long(args):
-    """Rounds until the long form's counts are reached. A round is a line of --results, so that a
-    run that was stopped goes on where it was."""
+    """Runs rounds until the long form's counts are reached. Each good round is a line of --results, so
+    that a stopped run continues behind its last round."""
     rounds = report.read_rounds(args.results)
     while len(rounds) < LONG_ROUNDS or sum(r.num_calls for r in rounds) < LONG_CALLS:
         args.seed = 1 + len(rounds)

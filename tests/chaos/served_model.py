@@ -1,9 +1,9 @@
 """`quire serve`, a fault proxy between its scheduler and each worker, and the faults themselves.
 
-The supervisor under test is the real one: what dies or stops here, it must bring back. No hook in
-the product is needed: serve starts the programs beside its own, so a copy of it stands beside a
-script that starts the real scheduler with the proxies for workers; and the workers' sockets lie in
-a folder below XDG_RUNTIME_DIR.
+The supervisor under test is the real one: it must replace each process that dies or stops. The
+product needs no hook, because serve starts the programs beside its own file. So a copy of serve
+stands beside a script that starts the real scheduler with the proxies' addresses as --workers. The
+workers' sockets lie in a folder below XDG_RUNTIME_DIR.
 """
 import collections
 import datetime
@@ -27,7 +27,7 @@ from quire_server import BIN, MODEL, Process  # noqa: E402
 
 POLL_SECONDS = 0.2
 REPLACED_SECONDS = 30
-# Whoever waits for a rank that is stopped so long stands in an exchange with it.
+# The other ranks are stopped for so long before a kill, so that the victim waits in an exchange.
 EXCHANGE_SECONDS = 0.3
 COUNTERS = {"num_recompute_preemptions": 'quire_preemptions_total{mode="recompute"}',
             "num_swap_preemptions": 'quire_preemptions_total{mode="swap"}',
@@ -40,7 +40,7 @@ LOG_LINES = {"epochs begun": "worker group ready", "epochs lost": "worker group 
              "programs ended": "a program of the server ended",
              "programs killed": "a program of the server is killed"}
 WEIGHTS_BYTES = os.path.getsize(os.path.join(MODEL, "model.safetensors"))
-LOADED_SECONDS = 5  # whoever started so long ago has read its weights
+LOADED_SECONDS = 5  # a worker of this age has read its weights
 
 
 # State is a letter; started is in seconds since the machine's start.
@@ -75,7 +75,7 @@ class ServedModel:
         self._serve = self._counters = None
 
     def _start_proxy(self, folder, runtime, rank, seed):
-        """Where it listens."""
+        """Starts the proxy of a rank. Returns the path where it listens."""
         listen, control = (os.path.join(folder, f"{name}{rank}.sock")
                            for name in ("proxy", "control"))
         proxy = subprocess.Popen(
@@ -88,7 +88,7 @@ class ServedModel:
         return listen
 
     def pid_of(self, program, rank=None, seconds=REPLACED_SECONDS):
-        """The child of serve of this name and rank, as soon as there is one."""
+        """Returns the pid of serve's child of this name and rank, as soon as there is one."""
         deadline = time.monotonic() + seconds
         while True:
             for pid in _children(self._serve.popen.pid, program):
@@ -99,7 +99,7 @@ class ServedModel:
             time.sleep(0.01)
 
     def inject(self, fault):
-        """Does it. Its kind, when it began, and from when its gap counts (see checker.py)."""
+        """Injects the fault. Returns its kind, when it began, and from when its gap counts (see checker.py)."""
         self._count_lost_survivors()
         survivors = {pid: (_age_seconds(pid), _bytes_read(pid))
                      for pid in self._survivors_of(fault)}
@@ -113,7 +113,7 @@ class ServedModel:
         return record
 
     def _survivors_of(self, fault):
-        """Workers that the fault may not end. The supervisor may replace one that is paused."""
+        """Returns workers that the fault may not end. The supervisor may replace a paused rank."""
         if fault.kind in LINK_FAULTS or fault.kind == "scheduler-kill":
             return []
         return self._others(fault.rank)
@@ -123,7 +123,7 @@ class ServedModel:
                 if other != rank]
 
     def _harm_link(self, fault):
-        """Returns when it is over: name and counts of the proxy."""
+        """Blocks until the fault is over. Returns name and counts of the proxy."""
         counts = self._controls[fault.rank].inject(fault.kind, fault.seconds)
         return f"rank {fault.rank}", counts
 
@@ -150,14 +150,14 @@ class ServedModel:
             self._wait_until_replaced(pid)
 
     def _count_lost_survivors(self):
-        """Ranks that a fault of another rank ended too, or made to read their weights again: seen
-        when the next one comes."""
+        """Counts ranks that another rank's fault ended, or made to read their weights again. Called
+        before the next fault and by counts()."""
         for pid, (age, bytes_read) in self._survivors.items():
             if not is_alive(pid):
                 self._of_survivors["lost survivors"] += 1
             elif age > LOADED_SECONDS:
                 self._of_survivors["survivors"] += 1
-                # Half of a rank's part: much more than one reads that lives on.
+                # Half of a rank's weights: a rank that lives on reads much less.
                 many = WEIGHTS_BYTES // self._num_ranks // 2
                 self._of_survivors["weights read again"] += _bytes_read(pid) - bytes_read >= many
         self._survivors = {}
@@ -170,7 +170,7 @@ class ServedModel:
             time.sleep(0.01)
 
     def wait_for_steps(self, num_steps):
-        """Waits until so many steps more were answered: streams flow."""
+        """Waits until num_steps more steps are answered."""
         deadline = time.monotonic() + REPLACED_SECONDS
         goal = self._counters.totals().get("steps", 0) + num_steps
         while self._counters.totals().get("steps", 0) < goal:
@@ -179,27 +179,27 @@ class ServedModel:
             time.sleep(0.05)
 
     def counts(self):
-        """What happened inside, from metrics and log lines, summed over all schedulers."""
+        """Returns counts from metrics and log lines, summed over all schedulers."""
         self._count_lost_survivors()
         text = self._serve.text()
         counts = {name: len(re.findall(line, text)) for name, line in LOG_LINES.items()}
         return {**counts, **self._of_survivors, **self._counters.totals()}
 
     def epochs(self):
-        """When each began, in monotonic time."""
+        """Returns when each epoch began, in monotonic time."""
         offset = time.time() - time.monotonic()
         stamps = re.findall(rf"^(\S+) INFO {LOG_LINES['epochs begun']}", self._serve.text(), re.M)
         return [datetime.datetime.fromisoformat(stamp).timestamp() - offset for stamp in stamps]
 
     def slow_turns(self):
-        """Of the loops of all schedulers."""
+        """Returns the slow turns of all schedulers' loops."""
         return standstill.slow_turns(self._serve.text())
 
     def log(self):
         return self._serve.text()
 
     def stop(self):
-        """SIGTERM; the exit code."""
+        """Sends SIGTERM. Returns the exit code."""
         self._serve.popen.terminate()
         return self._serve.popen.wait(timeout=60)
 
@@ -224,7 +224,7 @@ class ServedModel:
 
 
 class Counters:
-    """Counters that begin at 0 with each scheduler: asked for all the while, and added up."""
+    """Polls counters, which begin at 0 with each scheduler, and adds them up."""
 
     def __init__(self, http_address):
         self._http_address = http_address
@@ -259,7 +259,7 @@ class Counters:
 
 
 def _make_programs(folder, worker_addresses):
-    """A quire whose scheduler takes these for its workers'."""
+    """Makes a copy of quire whose scheduler dials these addresses as its workers'. Returns its path."""
     programs = os.path.join(folder, "bin")
     os.mkdir(programs)
     os.symlink(os.path.join(BIN, "quire_worker"), os.path.join(programs, "quire_worker"))
@@ -271,7 +271,7 @@ def _make_programs(folder, worker_addresses):
 
 
 def stat_of(pid):
-    """Of a process, or None."""
+    """Returns the Stat of a process, or None if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             text = file.read()
@@ -287,7 +287,7 @@ def is_alive(pid):
 
 
 def _bytes_read(pid):
-    """From files; what comes through sockets is not in it. 0: the process is gone."""
+    """Returns bytes read from files, without bytes from sockets. Returns 0 if the process is gone."""
     try:
         with open(f"/proc/{pid}/io", encoding="ascii") as file:
             return int(re.search(r"^rchar: (\d+)", file.read())[1])
@@ -309,7 +309,7 @@ def _arguments(pid):
 
 
 def _children(parent, program):
-    """The kernel keeps 15 letters of a name."""
+    """Yields the pids of the parent's children of this name. The kernel keeps 15 letters of a name."""
     for name in os.listdir("/proc"):
         stat = stat_of(name) if name.isdigit() else None
         of_parent = stat is not None and (stat.name, stat.parent) == (program[:15], parent)

@@ -2,14 +2,14 @@
 """An ordinary client: some streams at a time, whose tokens are checked and timed.
 
 It asks each of its requests once, says "ready", and then asks them again and again until its standard input
-ends. Then it lets what runs come to its end and writes a line of JSON:
+ends. Then it waits for the running requests and writes a line of JSON:
 
   gaps    [when a message came, seconds since the one before of its stream]
   tokens  how many came
-  wrong   answers that were not the first one of their request, and errors: in words
+  wrong   in words: errors, and answers that differ from the first answer of their request
 
-Times are of the monotonic clock, which all processes share. A process of its own, so that no other client
-makes its times longer.
+Times are the monotonic clock's, which all processes share. The client is a separate process, so that no other
+client makes its times longer.
 """
 import argparse
 import json
@@ -30,7 +30,7 @@ MAX_TOKENS = 100
 
 
 class SteadyStreams:
-    """The client's process, as another one sees it. `with SteadyStreams(address, 4) as steady:`"""
+    """Runs the client's process. `with SteadyStreams(address, 4) as steady:`"""
 
     def __init__(self, address, num_streams):
         self._process = subprocess.Popen(
@@ -42,7 +42,7 @@ class SteadyStreams:
             raise AssertionError("the ordinary client got no undisturbed answers")
 
     def finish(self):
-        """What it writes."""
+        """Ends the client. Returns its line of JSON."""
         self._process.stdin.close()
         written = json.loads(self._process.stdout.readline())
         self._process.wait()
@@ -68,7 +68,7 @@ class _Stream:
 
     def _ask(self):
         tokens, last = [], None
-        # Without a deadline: what waits is estimated without the prefix cache, and one would be refused.
+        # No deadline, since the scheduler would refuse one: it estimates the wait without the prefix cache.
         for message in self._stub.Generate(self._request):
             now = time.monotonic()
             if last is not None:

@@ -15,11 +15,12 @@ def metric_names():
 
 
 def names_in(expression):
-    """Of metrics, as a scrape has them: a histogram's with its ending. Recorded ones have colons."""
+    """Returns the metric names of an expression as a scrape spells them, a histogram's with its ending.
+    Names of recorded metrics have colons."""
     return set(re.findall(r"\b(?:quire[_:]|process_|vllm:)[\w:]+", expression))
 
 
 def family(name, known):
-    """The name in the table, or None."""
+    """Returns the metric's name in the table, or None."""
     base = re.sub(r"_(bucket|sum|count)$", "", name)
     return name if name in known else base if base in known else None

@@ -1,5 +1,5 @@
-"""What strangers send to take a server's memory or its time. Each attack takes as long as it takes, and
-says what it has sent."""
+"""Attacks of strangers on a server's memory or its time. Each function returns when its attack is over, with
+a text that says what was sent."""
 import collections
 import concurrent.futures
 import contextlib
@@ -40,7 +40,8 @@ def open_channel(target):
 
 
 def bomb(target, seconds=10, num_connections=64):
-    """Messages of 8 KiB that would become 8 MiB. Every half second as many as a connection's window lets through."""
+    """Sends messages of 8 KiB that would inflate to 8 MiB. Every half second each connection sends as many as its
+    window lets through."""
     zeros = bytes(8 * MIB)
     bombs = ((b"gzip", gzip.compress(zeros)), (b"deflate", zlib.compress(zeros)))
     connections = [Connection(target.address) for _ in range(num_connections)]
@@ -53,15 +54,15 @@ def bomb(target, seconds=10, num_connections=64):
             connection.socket.sendall(b"".join(call_frames(
                 stream, packed, True, HEADER_BLOCK + field(b"grpc-encoding", encoding)) for stream in streams))
             num_sent += len(streams)
-        first += 100  # more than were sent
-        time.sleep(0.5)  # they are read
+        first += 100  # past the stream ids of this round
+        time.sleep(0.5)  # the server reads the messages
     for connection in connections:
         connection.close()
     return f"{num_sent:,} messages of 8 MiB, packed to 8 KiB"
 
 
 def deaf_listeners(target, num_clients=64, seconds=60):
-    """Clients with a closed HTTP/2 window, until each was cut or answered into its outbox."""
+    """Keeps clients with a closed HTTP/2 window until the server has cut each one or filled its outbox."""
     clients = [ClosedWindow(target.address, api.GenerateRequest(
         text=b"Once", n=16, sampling={"temperature": 1, "seed": i}, response={"logprobs": 20},
         stopping={"max_tokens": 800, "ignore_eos": True}, tenant="deaf")) for i in range(num_clients)]
@@ -71,14 +72,14 @@ def deaf_listeners(target, num_clients=64, seconds=60):
         while is_busy and time.monotonic() < end:
             time.sleep(1)
             info = server_info(channel)
-            is_busy = info.num_running_requests + info.num_waiting_requests > 1  # one may be an honest one
+            is_busy = info.num_running_requests + info.num_waiting_requests > 1  # one may be the honest client's
     for client in clients:
         client.close()
     return f"{num_clients} requests, n = 16, 800 tokens, 20 log-probabilities"
 
 
 def slow_http(target, seconds=15):
-    """A byte a second, or none."""
+    """Keeps connections that send a byte a second, and silent ones."""
     request = b"GET /livez HTTP/1.1\r\nHost: stranger\r\n" + b"x-slow: " + b"x" * 1000
     silent = [dial(target.http_address) for _ in range(8)]
     slow = [dial(target.http_address) for _ in range(8)]
@@ -86,7 +87,7 @@ def slow_http(target, seconds=15):
         for i, connection in enumerate(slow):
             try:
                 connection.sendall(request[sent:sent + 1])
-            except OSError:  # cut; here is the next one
+            except OSError:  # cut: dial again
                 connection.close()
                 slow[i] = dial(target.http_address)
         time.sleep(1)
@@ -96,7 +97,7 @@ def slow_http(target, seconds=15):
 
 
 def hasty_http(target, num_connections=300, num_requests=50, seconds=15):
-    """All of the metrics, again and again, without waiting for an answer, and anew when cut."""
+    """Asks for all of the metrics, num_requests times before it reads. Dials again when it is cut."""
     requests = num_requests * b"GET /metrics HTTP/1.1\r\nHost: stranger\r\n\r\n"
     over = threading.Event()
     num_sent = collections.Counter()
@@ -110,7 +111,7 @@ def hasty_http(target, num_connections=300, num_requests=50, seconds=15):
                         num_sent["requests"] += num_requests
                         if not connection.recv(1 << 20):
                             break
-            except OSError:  # cut; here is the next one
+            except OSError:  # cut: dial again
                 num_sent["cut"] += 1
 
     threads = [threading.Thread(target=ask) for _ in range(num_connections)]
@@ -124,7 +125,7 @@ def hasty_http(target, num_connections=300, num_requests=50, seconds=15):
 
 
 def reflection_streams(target, num_streams=180, seconds=10):
-    """Streams that ask for descriptors, and neither read them nor end."""
+    """Opens streams that ask for descriptors, and neither read them nor end."""
     names = ["quire.v1.GenerationService", "grpc.health.v1.Health",
              "grpc.reflection.v1alpha.ServerReflection"]
     over = threading.Event()
@@ -147,7 +148,7 @@ def reflection_streams(target, num_streams=180, seconds=10):
 
 
 class ManyCalls:
-    """A connection with so many calls at once, each with a message that `messages` yields."""
+    """A connection with num_streams calls at once, each with a message that `messages` yields."""
 
     def __init__(self, address, messages, num_streams=100):
         self._socket = dial(address)
@@ -170,7 +171,7 @@ class ManyCalls:
         self._socket.close()
 
     def _send(self, count):
-        """As many as there are; how many that was."""
+        """Sends up to `count` calls. Returns how many messages there were."""
         calls = []
         for message, _ in zip(self._messages, range(count)):
             calls.append(call_frames(self._stream, message))
@@ -179,7 +180,7 @@ class ManyCalls:
         return len(calls)
 
     def _read_frames(self, data):
-        """How many calls the whole frames in data end, and the rest of it. Pings are answered."""
+        """Returns how many calls the whole frames in data end, and the rest of data. Answers pings."""
         num_ended = begin = 0
         while len(data) >= begin + 9:
             length = int.from_bytes(data[begin:begin + 3], "big")
@@ -194,7 +195,7 @@ class ManyCalls:
 
 
 def many_tenants(target, num_tenants=100_000, num_connections=4):
-    """A name, a salt and a prompt of its own for each request. A block of each stays in the cache."""
+    """Sends requests that each have a new tenant, salt and prompt. A block of each stays in the cache."""
 
     def messages(part):
         for i in range(part, num_tenants, num_connections):
@@ -217,7 +218,7 @@ def wait_for_ends(calls):
 
 
 def hurl_texts(target, texts, num_at_once=64):
-    """To Tokenize and Generate in turn; every second pair of them is cancelled somewhere on its way."""
+    """Sends texts to Tokenize and Generate in turn. Cancels every second pair of calls after a random time."""
     rng = random.Random(1)
     with open_channel(target) as channel:
         tokenize = channel.unary_unary("/quire.v1.GenerationService/Tokenize")
@@ -242,19 +243,19 @@ def filled(piece, num_bytes=MIB):
 
 
 def hostile_texts(target):
-    """One letter; combining marks in the wrong order; characters that are no tokens, and become bytes;
-    scripts in turn; spaces; what words begin with and never end."""
+    """Sends texts that repeat one piece: a letter, combining marks in the wrong order, characters that are no
+    tokens and become bytes, scripts in turn, spaces, apostrophes, line ends."""
     return hurl_texts(target, [filled(piece) for piece in (
         "a", "\u0315\u0300\u05ae\u0301", "\U0001f9ff\U000e0001", "aд中ب9", " ", "'", "\n \n")])
 
 
 def slow_patterns(target):
-    """For a tokenizer whose pattern looks at all that follows, from each letter on."""
+    """Sends texts to a tokenizer whose pattern scans the whole rest of a text from each letter."""
     return hurl_texts(target, [filled("a", num_bytes) for num_bytes in (1 << 12, 1 << 15, MIB)] * 2)
 
 
 def largest_messages(target, num_rounds=4, num_at_once=64):
-    """4 MiB each: ids, a text that is too long, ids to be turned into text, a sequence to resume."""
+    """Sends messages of 4 MiB: ids, a text that is too long, ids to be turned into text, a sequence to resume."""
     ids = [5] * (4 * MIB - 64)
     large = [("Generate", api.GenerateRequest(token_ids={"ids": ids})),
              ("Generate", api.GenerateRequest(text=bytes(len(ids)))),
@@ -274,7 +275,7 @@ def largest_messages(target, num_rounds=4, num_at_once=64):
 
 
 def unread_answers(target, num_channels=14, num_calls=128, seconds=10):
-    """As many calls at once as connections may have, each with an answer of almost 1 MiB that nobody reads."""
+    """Makes as many calls at once as connections may have. Their answers of almost 1 MiB stay unread."""
     with open_channel(target) as channel:
         words = b"Once upon a time, there was a little bear. "
         ids = api_grpc.GenerationServiceStub(channel).Tokenize(api.TokenizeRequest(
@@ -292,8 +293,8 @@ def unread_answers(target, num_channels=14, num_calls=128, seconds=10):
 
 
 def full_queue(target, num_requests=2400, num_channels=20, seconds=5):
-    """As many as can wait, new and resumed, with ids, salts and metadata as large as they may be; then all are
-    cancelled."""
+    """Fills the queue with new and resumed requests, whose ids, salts and metadata are as large as allowed. Then
+    cancels all of them."""
     channels = [open_channel(target) for _ in range(num_channels)]
     metadata = [(f"x-{i}", "x" * 1000) for i in range(12)]
     calls = []
@@ -314,7 +315,7 @@ def full_queue(target, num_requests=2400, num_channels=20, seconds=5):
 
 
 def ten_times_the_load(target, seconds=15, requests_a_second=400):
-    """Requests that nobody could serve in time."""
+    """Sends more requests than the server can answer in time."""
     subprocess.run([os.path.join(BIN, "quire"), "bench", "serve", "--server", target.address,
                     "--request-rate", str(requests_a_second), "--timeout-ms", "4000", "--ignore-eos",
                     "--random-output-len", "64", "--num-prompts", str(seconds * requests_a_second)],
@@ -324,7 +325,7 @@ def ten_times_the_load(target, seconds=15, requests_a_second=400):
 
 Attack = collections.namedtuple("Attack", ["run", "bound"])
 
-# With what bounds the memory that it takes meanwhile.
+# Attacks by name. The bound is the limit of the memory that the server takes meanwhile.
 ATTACKS = {
     "bomb": Attack(bomb, "nothing is inflated"),
     "deaf-listeners": Attack(deaf_listeners, "1 MiB of output a running request"),

@@ -25,12 +25,12 @@ sys.path.insert(0, os.path.join(HERE, "../integration"))
 from quire_server import BIN, MODEL, Process, grpc  # noqa: E402
 from proto.grpc.health.v1 import health_pb2, health_pb2_grpc  # noqa: E402
 
-PROBE_SECONDS = 1.0  # of Kubernetes
+PROBE_SECONDS = 1.0  # the default timeout of a probe in Kubernetes
 PAUSE_SECONDS = 0.1
 MAX_P99_SECONDS = 0.1
-DIALS_A_SECOND = 300  # a port, also anew
+DIALS_A_SECOND = 300  # at each port, redials included
 SETTLE_SECONDS = 15  # longer than a handshake may take
-MAX_FILES_MORE = 20  # after it: connections of the probes that are not closed yet
+MAX_FILES_MORE = 20  # after SETTLE_SECONDS: probes' connections that are not closed yet
 
 
 def dial(address):
@@ -43,7 +43,7 @@ def dial(address):
 
 
 class Crowd:
-    """Keeps so many connections at an address; those that are cut come back."""
+    """Keeps num_idle silent and num_garbage noisy connections at an address. Dials again for each one that is cut."""
 
     def __init__(self, address, num_idle, num_garbage):
         self.num_dialled = 0
@@ -62,7 +62,7 @@ class Crowd:
             self._dials -= 1
             self.num_dialled += 1
             connection = dial(self._address)
-            # Writable: it is connected. Who sends garbage waits for that.
+            # A connection that sends garbage waits until it is writable, which means connected.
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if kinds[0] == "garbage" else 0)
             self._selector.register(connection, events, kinds[0])
         for key, events in self._selector.select(timeout=0):
@@ -110,7 +110,7 @@ def check_http(address):
 
 
 def keep_asking(ask, address, seconds, answers):
-    """In a process of its own: what it measures is the server."""
+    """Asks until `seconds` are over. Runs in its own process, so that its times are the server's."""
     took, failures = [], []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -140,7 +140,7 @@ def num_files(process):
 
 @contextlib.contextmanager
 def programs():
-    """A worker and a scheduler, all of whose ports are TCP's."""
+    """Starts a worker and a scheduler with all ports on TCP."""
     worker = Process([os.path.join(BIN, "quire_worker"), "--model", MODEL, "--listen=127.0.0.1:0", "--http-port=0"])
     scheduler = None
     try:
@@ -158,7 +158,7 @@ def programs():
 
 
 def start_load(address, seconds):
-    """16 streams at a time until it is over; with --max-concurrency, so that it slows down with the server."""
+    """Starts 16 streams at a time for `seconds`. --max-concurrency lets the load slow down with the server."""
     return subprocess.Popen(["timeout", str(seconds), os.path.join(BIN, "quire"), "bench", "serve", "--server", address,
                              "--num-prompts", "1000000", "--max-concurrency", "16", "--random-input-len", "64",
                              "--random-output-len", "64", "--ignore-eos"], stdout=subprocess.DEVNULL)

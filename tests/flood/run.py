@@ -25,13 +25,13 @@ from serve_test import Served  # noqa: E402
 CONFIG = os.path.join(HERE, "../../deploy/proxy/haproxy.cfg")
 NUM_PROCESSES = 2
 PAUSE_SECONDS = 0.1
-ANSWER_SECONDS = 10  # that an honest client waits
+ANSWER_SECONDS = 10  # deadline of the honest client's calls
 SETTLE_SECONDS = 3
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class NoProxy(contextlib.nullcontext):
-    """What Proxy is, without one."""
+    """The interface of Proxy, with the server's own address."""
 
     def __init__(self, served):
         super().__init__(self)
@@ -96,7 +96,7 @@ class Honest:
 
 
 def resident_mib(pid):
-    """0 when the process is gone."""
+    """Returns 0 if the process is gone."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii") as status:
             return next((int(line.split()[1]) for line in status if line.startswith("VmRSS:")), 0) / 1024
@@ -105,7 +105,7 @@ def resident_mib(pid):
 
 
 def cpu_seconds(pid):
-    """Nothing is known of a process that is gone."""
+    """Returns NaN if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
             fields = stat.read().rpartition(")")[2].split()
@@ -115,7 +115,7 @@ def cpu_seconds(pid):
 
 
 class Peak:
-    """The most memory that a process has while this lives."""
+    """Keeps the largest resident memory of a process while this object lives."""
 
     def __init__(self, pid):
         self.mib = resident_mib(pid)
@@ -141,7 +141,7 @@ def send_flood(kind, address, end, counts):
 
 
 def measure(kind, address, served, seconds):
-    """One row. Whether all that the honest client asked was answered."""
+    """Prints one row. Returns whether every call of the honest client was answered."""
     pid = served.pid_of("scheduler")
     before_mib, before_cpu = resident_mib(pid), cpu_seconds(pid)
     peak, honest = Peak(pid), Honest(address)

@@ -35,14 +35,14 @@ from serve_test import Served  # noqa: E402
 MAX_RATIO = 1.2
 SETTLE_SECONDS = 5
 PAUSE_SECONDS = 0.5
-HEALTH_SECONDS = 5  # that a check of health waits
-ANSWER_SECONDS = 10  # that an honest client waits
+HEALTH_SECONDS = 5  # deadline of a health check
+ANSWER_SECONDS = 10  # deadline of the honest client's calls
 PROGRAMS = ("scheduler", "worker")
-OWN_SERVER = "slow-patterns"  # of a model whose tokenizer is the attack
+OWN_SERVER = "slow-patterns"  # needs a server of a model whose tokenizer is slow
 
 
 class Probe:
-    """Does the same again and again, and keeps how long it took."""
+    """Calls `ask` again and again, and keeps how long each call took."""
 
     def __init__(self, ask):
         self.seconds, self.failures = [], []
@@ -104,13 +104,13 @@ def memory_mib(pid):
 
 
 def forget_most(pid):
-    """The most of memory begins anew: proc(5), clear_refs."""
+    """Resets the peak of resident memory: proc(5), clear_refs."""
     with open(f"/proc/{pid}/clear_refs", "w", encoding="ascii") as clear:
         clear.write("5")
 
 
 def run_ordinary_load(target):
-    """300 requests, 32 at a time, 64 tokens each, of texts and of ids in turn."""
+    """Sends 300 requests, 32 at a time, 64 tokens each, with texts and ids in turn."""
     rng = random.Random(1)
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as prompts:
         for i in range(300):
@@ -125,7 +125,7 @@ def run_ordinary_load(target):
 
 
 def fill_steps(target):
-    """256 sequences at once, as many as a step has: the worker keeps what it needs for the widest step."""
+    """Runs 256 sequences at once, as many as a step has, since the worker keeps its memory for the widest step."""
     request = api.GenerateRequest(text=b"a", n=16, sampling={"temperature": 1}, response={"logprobs": 20},
                                   stopping={"max_tokens": 64, "ignore_eos": True})
     with new_channel(target) as channel, concurrent.futures.ThreadPoolExecutor(16) as threads:
@@ -138,7 +138,8 @@ def run_attack(name, target, answers):
 
 
 def attack(name, target):
-    """In a process of its own, so that the probes here wait for the server alone. Returns what was sent."""
+    """Runs an attack in its own process, so that the probes here wait for the server alone. Returns the
+    attack's text."""
     spawning = multiprocessing.get_context("spawn")
     answers = spawning.SimpleQueue()
     process = spawning.Process(target=run_attack, args=(name, target, answers))
@@ -150,7 +151,7 @@ def attack(name, target):
 
 
 def measure(name, target, pids, ordinary):
-    """Prints a row. Whether health answered and memory came back."""
+    """Prints a row. Returns whether health answered and memory came back."""
     before = {program: memory_mib(pid).now for program, pid in pids.items()}
     for pid in pids.values():
         forget_most(pid)
@@ -178,7 +179,7 @@ def measure(name, target, pids, ordinary):
 
 
 def run_on(served, names):
-    """Whether all of them were withstood."""
+    """Returns whether the server withstood all attacks."""
     target = Target(served.address, served.http_address)
     pids = {program: served.pid_of(program) for program in PROGRAMS}
     for pid in pids.values():
@@ -194,7 +195,7 @@ def run_on(served, names):
         is_good = all([measure(name, target, pids, ordinary) for name in names])
     finally:
         is_good &= pids == {program: served.pid_of(program) for program in PROGRAMS}
-        if not is_good:  # what the server says of it
+        if not is_good:  # show the server's warnings and errors
             print(*(line for line in served.lines if " INFO " not in line and " gRPC " not in line), sep="\n",
                   file=sys.stderr)
     return is_good
@@ -216,7 +217,7 @@ def main():
     print("| attack | sent | scheduler MiB before / most / after | to ordinary | worker MiB | to ordinary "
           "| bound of the most | HTTP health p50 / max ms | gRPC health | failed | honest answered / failed | max s |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
-    # Blocks take memory when they are first used: here ordinary load uses them all.
+    # Blocks take memory when they are first used. The pool is so small that ordinary load uses all of them.
     flags = ["--scheduling-policy=fair", "--enable-reflection", "--kv-cache-memory-bytes=128MiB", "--swap-space=0"]
     is_good = True
     if own := [name for name in names if name != OWN_SERVER]:

@@ -24,7 +24,7 @@ SETTLE_SECONDS = 3
 
 
 class Watchers:
-    """A process of streams that read all that comes."""
+    """A process whose streams read every message."""
 
     def __init__(self, address, num_streams):
         self._num_streams = num_streams
@@ -38,7 +38,7 @@ class Watchers:
         return self._num_messages.value
 
     def wait_until_open(self):
-        """Until each has its first message."""
+        """Waits until each stream has its first message."""
         deadline = time.monotonic() + OPEN_SECONDS
         while self._num_open.value < self._num_streams:
             assert time.monotonic() < deadline, f"{self._num_open.value} of {self._num_streams} streams have a message"
@@ -49,7 +49,7 @@ class Watchers:
         self._process.join()
 
     async def _run(self, address):
-        channels, reads = [], []  # a channel that nobody holds is closed
+        channels, reads = [], []  # held here, since an unreferenced channel is closed
         for first in range(0, self._num_streams, STREAMS_PER_CONNECTION):
             channels.append(grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]))
             watch = channels[-1].unary_stream(WATCH)
@@ -72,7 +72,7 @@ def percent_of_core(pid, seconds):
 
 
 def measure(server, num_streams, seconds):
-    """What the streams add, in percent of a core."""
+    """Prints a row. Returns the CPU time that the streams add, in percent of a core."""
     pid = server.scheduler.popen.pid
     without = percent_of_core(pid, seconds)
     watchers = Watchers(server.address, num_streams)

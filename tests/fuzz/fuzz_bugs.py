@@ -1,6 +1,6 @@
-"""The planted bugs of the fuzz targets, for plant_fuzz_bugs.py: named mutations of what reads bytes of strangers.
+"""The planted bugs of the fuzz targets, for plant_fuzz_bugs.py: named mutations of code that reads untrusted bytes.
 
-Each text must occur exactly once in its file: who changes a line here named moves the bug along.
+Each text must occur exactly once in its file. A change of a line that a bug names changes the bug too.
 """
 import collections
 
@@ -21,7 +21,7 @@ LOG = "scheduler/step_log/step_log_format.cc"
 REPLAY = "scheduler/step_log/replay.cc"
 PREFIXES = "scheduler/rpc/prefix_store.cc"
 
-# Of tests/scheduler/planted_bugs/bugs.py.
+# Names in tests/scheduler/planted_bugs/bugs.py.
 KV_CACHE_NAMES = ["missing_decrement", "fence_passed_by", "touched_block_stays_on_the_free_list",
                   "copy_on_write_skipped_between_two", "copy_under_way_not_referenced",
                   "host_block_leaks", "found_after_it_was_swapped_into",

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes the seeds of text, files and events in tests/fuzz/corpus from what other tests have.
+"""Makes the seeds of text, files and events in tests/fuzz/corpus from the data of other tests.
 
     tests/fuzz/make_corpora.py
 
 A seed is small and shows one thing: a tokenizer.json with all its parts and a few tokens, one string, a few
 tokens, a few stop strings with text, a file of a model with small tensors, some events.
 
-make_message_corpora.cc makes those of messages.
+make_message_corpora.cc makes the seeds of messages.
 """
 
 import json
@@ -28,7 +28,7 @@ def write(target, name, data):
 
 
 def reduced(tokenizer):
-    """The same file with few merges, the tokens that they need and those that other parts name."""
+    """Returns the same file with few merges. It keeps the tokens that the merges or other parts need."""
     model = tokenizer["model"]
     merges = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]][:MAX_MERGES]
     named = {token["content"] for token in tokenizer["added_tokens"]} | {model.get("unk_token")}
@@ -76,7 +76,7 @@ def added_token(content, number=3):
 
 
 def hostile_tokenizers():
-    """Files that ask for what is slow or large."""
+    """Returns files of tokenizers that would take much time or memory."""
     metaspace = {"type": "Metaspace", "replacement": "b", "prepend_scheme": "always", "split": False}
     replace = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 64}
     spaces = added_token(" ") | {"lstrip": True, "rstrip": True, "normalized": True, "special": False}
@@ -88,14 +88,14 @@ def hostile_tokenizers():
 
 
 def template(num_ids, num_uses):
-    """Of one special token, behind the text."""
+    """Returns a post-processor that puts one special token of num_ids ids behind the text, num_uses times."""
     single = [{"Sequence": {"id": "A", "type_id": 0}}, *[{"SpecialToken": {"id": "x", "type_id": 0}}] * num_uses]
     return {"type": "TemplateProcessing", "single": single, "pair": [],
             "special_tokens": {"x": {"id": "x", "ids": [0] * num_ids, "tokens": ["a"] * num_ids}}}
 
 
 def tokenizers_at_bounds():
-    """Names as those of safetensors."""
+    """Returns files by name. A name says whether its file is at a bound or past it."""
     files = {}
     for past, more in (("at", 0), ("past", 1)):
         files[f"last_id_{past}_bound"] = small_tokenizer(None, [], [added_token("c", 7 + more)])
@@ -113,8 +113,8 @@ def tokenizers_at_bounds():
 
 
 def safetensors(tensors, num_bytes=None):
-    """A file with tensors of these names, types, shapes and sizes in bytes, one behind the other, and after a
-    hole where a fifth number says how large it is; of so many bytes of data where they are not to fit."""
+    """Returns a file with tensors of these names, types, shapes and sizes in bytes, one behind the other. A
+    tensor's fifth number is the hole before it. num_bytes sets the size of data that the tensors do not fit."""
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for name, dtype, shape, size, *hole in tensors:
         begin = end + sum(hole)
@@ -137,7 +137,8 @@ def indexes_at_bounds():
 
 
 def write_safetensors_at_bounds():
-    """What a rule that is off by one lets through; replay_main.cc compares names with what happens."""
+    """Writes files past a bound, which a rule off by one lets through, and files at it. replay_main.cc compares
+    their names with the results."""
     two = [("a", "F32", [2], 8), ("b", "BF16", [3], 6)]
     whole = safetensors(two)
     seeds = {"two_at_bound": whole,
@@ -163,14 +164,14 @@ def write_safetensors_at_bounds():
 
 
 def reduced_config(path):
-    """Without fields that no model is made of."""
+    """Returns a config without the fields that no model reads."""
     unread = re.compile("_name_or_path|.*2(label|id)|chunk_.*|initializer_.*|is_enc.*|output_.*|problem_.*|return_.*|"
                         "pretraining_.*|use_cache|.*dropout.*|pad_token_id|transformers_.*|init_std|prefix|layerdrop")
     return {key: value for key, value in json.loads(path.read_text()).items() if not unread.fullmatch(key)}
 
 
 def write_configs():
-    """Those of the tests, and numbers that are allowed beside the next that are not."""
+    """Writes the tests' configs, and configs with a number at its bound and with the next one, past it."""
     for path in sorted(MODELS.glob("*/config.json")):
         write("model_config", path.parent.name, json.dumps(reduced_config(path)).encode())
     bounds = {"llama": [("vocab_size", 1 << 22, (1 << 22) + 1), ("vocab_size", 3, 0),

@@ -47,7 +47,7 @@ def lacks(folder, paths, remedy):
 
 
 def missing(options):
-    """What is not there, and what makes it."""
+    """Returns a text for each missing file: its path, and what makes it."""
     programs = ["bin/quire", "bin/quire_scheduler", "bin/quire_worker", "bench/engine_bench", "bench/kernel_bench"]
     faults = lacks(options.build, programs, "README.md builds them")
     if options.before:
@@ -60,7 +60,7 @@ def missing(options):
 
 
 class Runner:
-    """A program in a process group of its own, stopped but while it is asked."""
+    """Runs a program in its own process group. The group is stopped (SIGSTOP) except while the program is asked."""
 
     def __init__(self, program, options):
         self.command = command_of(program, options)
@@ -145,7 +145,7 @@ def best_peer(values):
 
 
 def ratios_of(rounds, point, below):
-    """Of Quire at a point to what `below` finds in the same round, where both are there."""
+    """Returns a ratio for each round that has both values: Quire's at the point over the one that `below` returns."""
     ratios = []
     for values in rounds:
         ours, other = values.get(point, {}).get("Quire"), below(values)
@@ -193,7 +193,7 @@ def report(rounds, runners, options):
 
 
 def shown_command(command, options):
-    """As it would be typed in the root of the repository."""
+    """Returns the command as a user types it in the root of the repository."""
     text = shlex.join(["python3", *command[1:]] if command[0] == sys.executable else command)
     names = {HERE: "tests/bench/peers", options.before: "BEFORE", options.build: "BUILD", options.dir: "DIR"}
     for path, name in names.items():

@@ -1,4 +1,4 @@
-"""What each program is asked to do, and how it answers: the same for all of them.
+"""The points that every program is asked, and the protocol of its answers.
 
 A point is `prefill N`, `decode BATCH` or `served`. A runner takes points from its command line, or else from standard
 input, one a line, and answers each with a JSON object of one line: `tokens_per_s` is the median of `values`. Its first
@@ -26,12 +26,12 @@ MAX_SEQUENCE_TOKENS = 2304  # the longest prompt and some room
 
 
 class Peer:
-    """What a runner makes of its library. A step may give a sequence several tokens, or none."""
+    """The interface of a runner to its library. A step may give a sequence several tokens, or none."""
 
     vocab_size = 0
 
     def prepare(self, kind):
-        """Before a point of that kind, untimed: for those whose best settings are not the same for all."""
+        """Called untimed before a point of that kind. A runner overrides it if its best settings differ by kind."""
 
     def add(self, prompt, max_tokens):
         """Returns the key of a new sequence."""
@@ -96,7 +96,7 @@ def served(peer):
 
 
 def measure(peer, point, repeat):
-    """The values of a point."""
+    """Returns the values of a point, one for each repetition."""
     kind, *number = point.split()
     peer.prepare(kind)
     if kind == "served":
@@ -106,7 +106,10 @@ def measure(peer, point, repeat):
 
 
 def answer_points(description, add_flags, make):
-    """The main program of a runner. make(options) returns what it is, and a function: point and repeat to values."""
+    """Runs the main program of a runner. make(options) returns the first line's fields and a function.
+
+    The function takes a point and the number of repetitions, and returns the values.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="what the program reads")
     parser.add_argument("--threads", type=int, default=2)
@@ -115,7 +118,7 @@ def answer_points(description, add_flags, make):
     add_flags(parser)
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # libraries' output must not mix with answers
     about, values_of = make(options)
     print(json.dumps(about), file=answers)
     for point in options.points or map(str.strip, sys.stdin):

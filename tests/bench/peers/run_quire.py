@@ -25,7 +25,7 @@ def run(*command):
 
 
 def version(build, program):
-    """Of the program, and the commit that its source is at now."""
+    """Returns the program's version, and the commit that its source tree is at now."""
     text = run(program, "version").split("\n")[0].removeprefix("quire ")
     source = re.search(r"^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$", (build / "CMakeCache.txt").read_text(), re.MULTILINE)
     git = subprocess.run(["git", "-C", source.group(1), "describe", "--always", "--dirty"], stdout=subprocess.PIPE,
@@ -53,7 +53,7 @@ class Quire:
         return [self._engine_bench("--mode", kind, "--repeat", repeat, *flags)]
 
     def _engine_bench(self, *flags):
-        """The median of its repetitions: it prints no other, and the first of a process is slow."""
+        """Returns the median of the repetitions, as engine_bench prints it. A process's first repetition is slow."""
         text = run(self._bench / "engine_bench", "--model", self._model, "--threads", self._threads, *flags)
         return float(re.search(r"([\d.]+) tok/s", text).group(1))
 
@@ -64,7 +64,7 @@ class Quire:
         return next(isa for isa in ISAS if isa in found)
 
     def _product(self):
-        """Each shape at the best rate of its calls, as kernel_bench reports it."""
+        """Returns tokens a second of the layers' products. Each shape counts at the rate that kernel_bench reports."""
         shapes = "|".join(LAYER_SHAPES)
         name = f"^Linear/{self._isa}/bfloat16/({shapes})/tokens:{PRODUCT_TOKENS}/threads:{self._threads}/"
         text = run(self._bench / "kernel_bench", f"--benchmark_filter={name}", "--benchmark_format=json")
@@ -78,7 +78,7 @@ class Quire:
         try:
             ready = next(filter(None, (re.match(r"quire: ready grpc=(\S+)", line) for line in server.stdout)), None)
             assert ready, "quire serve was never ready"
-            self._bench_serve(ready.group(1), 1)  # a warm-up of its own: that of the command has the first prompt
+            self._bench_serve(ready.group(1), 1)  # another prompt: the command's own warm-up sends the first one
             result = self._bench_serve(ready.group(1), points.REQUESTS)
         finally:
             server.terminate()

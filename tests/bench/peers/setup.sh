@@ -53,7 +53,7 @@ make_preloads() {
   chmod +x "$dir/vllm/bin/python-preloaded"
 }
 
-# Compiled here, for this processor.
+# Compiles llama.cpp for this processor.
 make_llama_cpp() {
   environment llama_cpp
   CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_LLAMAFILE=ON -DGGML_OPENMP=ON -DLLAVA_BUILD=OFF" \
