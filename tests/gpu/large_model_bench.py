@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Decode steps of a model of 8 billion random weights: as long as the memory takes to read, or longer?
 
-Serves it with --load-format dummy, sends --batch prompts of --context tokens and reads the server's
-metrics while all of them are decoded. Of the times between two readings in which every step held all
-sequences and no prompt, the median by the worker's own clock is what a step takes: building it, the
-model, and sampling, which waits for the device. The floor is every weight and the keys and values of the
-context read once at the speed of a copy. One JSON object goes to --json.
+Serves the model with --load-format dummy, sends --batch prompts of --context tokens, and reads the
+server's metrics while all of them are decoded. An interval between two readings counts if each of its
+steps held all sequences and no prompt. The time of a step is the median of the intervals, by the worker's
+clock. It contains building the step, the model, and sampling, which waits for the device. The floor is
+the time to read every weight and the context's keys and values once, at the speed of a copy. One JSON
+object goes to --json.
 """
 import argparse
 import pathlib
@@ -17,13 +18,13 @@ import made_model
 import quire_programs
 
 PARTS = ("worker_build", "worker_forward", "worker_sample", "round_trip")
-COPY_GB_PER_S = 4300.0  # of an H200, when it was not measured
+COPY_GB_PER_S = 4300.0  # of an H200; used if the run measured no copy
 TARGET_OVER_FLOOR = 1.15
 SECONDS_BETWEEN_READINGS = 0.05
 
 
 class Reading:
-    """What the metrics say at one moment."""
+    """The metrics at one moment."""
 
     def __init__(self, server):
         metrics = server.metrics()
@@ -52,8 +53,8 @@ def read_while_running(programs, server, bench):
 
 
 def decode_intervals(readings, batch):
-    """Between readings with nothing but steps of all sequences: how many, milliseconds of each part
-    of one, and its mean context."""
+    """Returns the intervals between readings whose steps all held all sequences. Each has the number of
+    its steps, milliseconds of each part of a step, and the mean context."""
     intervals = []
     for before, after in zip(readings, readings[1:]):
         if is_decode_of(batch, before, after):
@@ -69,12 +70,12 @@ def decode_intervals(readings, batch):
 
 
 def step_ms(interval):
-    """By the worker's clock."""
+    """Returns milliseconds of a step, by the worker's clock."""
     return interval["worker_build"] + interval["worker_forward"] + interval["worker_sample"]
 
 
 def summary(intervals):
-    """Of the median step: the first ones record graphs."""
+    """Returns the figures of the median interval, since the first steps record graphs."""
     ordered = sorted(intervals, key=step_ms)
     median = ordered[len(ordered) // 2]
     return {"steps": sum(interval["steps"] for interval in intervals),
@@ -120,7 +121,7 @@ def run(arguments):
         folder = pathlib.Path(name)
         config = made_model.write_config(folder / "model", arguments.shape)
         result = measure(arguments, programs, folder / "model", config, folder / "bench.json")
-    # A speed is no fault: the table of targets judges it.
+    # A low speed is no failure here, since targets.py judges it.
     return {"device": arguments.device, "shape": arguments.shape, "batch": arguments.batch,
             "ok": True, **result}
 

@@ -3,7 +3,7 @@
 # servers, and benchmarks, tests and kernels compiled by nvcc. README.md says how it is used.
 set -euo pipefail
 
-# Of the file and the source tree together.
+# Bounds the bundle and the source tree together.
 readonly MAX_BYTES=60000000
 
 usage() {
@@ -39,7 +39,7 @@ readonly RUN_TIME='^(ld-linux-x86-64|libc|libm|libstdc\+\+|libgcc_s)\.so'
 
 dynamic_entries() { readelf -dW "$1" | sed -n "s/.*(\($2\)).*\[\(.*\)\]/\2/p"; }
 
-# The libraries of the arguments, without those that every machine has of its own.
+# Prints name and path of each library that the programs load, except libraries that every machine has.
 libraries_of() {
   ldd "$@" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u |
     while read -r name path; do
@@ -98,7 +98,7 @@ build_device_programs() {
     flags+=("-DQUIRE_CUDA_ARCHITECTURES=$architectures")
   fi
   cmake -S "$repo/tests/gpu" -B "$device_build" -Wno-dev "${flags[@]}"
-  rm -f "$device_build"/tests/*_test  # those of an older source tree would be packed, too
+  rm -f "$device_build"/tests/*_test  # tests of an older source tree would be packed too
   cmake --build "$device_build" --parallel "$(nproc)"
 }
 
@@ -137,7 +137,7 @@ pack_googletest() {
   rm -rf "$staging"/googletest/googletest/{docs,samples,test}
 }
 
-# What run.sh decides by.
+# Prints the facts by which run.sh decides whether it can use the programs.
 describe() {
   local commit
   commit=$(git -C "$repo" rev-parse --short=12 HEAD 2>/dev/null) || commit=unknown
@@ -156,7 +156,7 @@ needs_glibcxx=$(version_needed "$staging" GLIBCXX)
 END_OF_FACTS
 }
 
-# The tree as it travels: tracked files, and a folder shared/ beside them where there is one.
+# Prints the size of the tree as it travels: tracked files, and the folder shared/ if it exists.
 bytes_of_tree() {
   (
     cd "$repo"

@@ -31,8 +31,8 @@ END
 
 # ---- Phases, in order of value ------------------------------------------------------------------
 
-# Name, seconds that earlier phases leave for it, most seconds it may take. What takes all the time
-# that is left comes last in each call: sanitizers, transformers.
+# Name, seconds that earlier phases leave for it, most seconds it may take. Sanitizers and transformers
+# take all the time that is left, so each comes last in its call.
 readonly PHASES="
 probe         10  20
 build         10 240
@@ -61,7 +61,7 @@ readonly NCCL=libnccl.so.2
 
 say() { printf '%s\n' "$*"; }
 
-# Goes into the results, beside the phase.
+# Prints a note, which goes into the results beside the phase.
 note() {
   # shellcheck disable=SC2153  # PHASE is one of PHASES, from the environment
   say "$*" | tee "$QUIRE_WORK/note.$PHASE"
@@ -101,7 +101,7 @@ phase_probe() {
   } | tee "$QUIRE_WORK/probe.txt"
 }
 
-# All in one query: each may take a second where nothing else keeps the driver awake.
+# One query asks for all values, since a query may take a second if nothing else keeps the driver loaded.
 probe_gpu() {
   local i names values
   names=name,driver_version,compute_cap,memory.total,clocks.sm,clocks.mem,clocks.max.sm
@@ -158,7 +158,7 @@ phase_build() {
       "-DQUIRE_NCCL_INCLUDE_HINTS=$(find_in_python include/nccl.h)")
   fi
   cmake -S "$HERE" -B "$BUILD/cmake" "${flags[@]}" || return
-  # What does not compile must not keep the rest from being built.
+  # A target that does not compile must not keep the others from being built.
   local target keep_going=(-k)
   for target in "$library" gpu_bench; do
     cmake --build "$BUILD/cmake" --parallel "$(nproc)" --target "$target" ||
@@ -179,7 +179,7 @@ run_test() {
   GTEST_OUTPUT="json:$QUIRE_WORK/gtest/" GTEST_BRIEF=1 \
     timeout --kill-after=2 "$((seconds > 1 ? seconds : 1))" "$1" >"$log" 2>&1
   rc=$?
-  # Ended before its time, or skipped everything: not to be forgotten.
+  # No result: the program ended early or skipped everything. The empty file keeps it among the results.
   if [ ! -s "$result" ]; then
     rc="$rc, no result"
     : >"$result"
@@ -201,7 +201,7 @@ phase_tests() {
   export PHASE_END QUIRE_WORK
   export -f run_test say
   cd "$REPO" || return
-  # A wrong product of one tile explains much of what fails after it.
+  # This test runs first, since a wrong product of one tile explains many later failures.
   local first=$PROGRAMS/tests/wgmma_product_test
   [ ! -x "$first" ] || run_test "$first" || failed=1
   for program in "${programs[@]}"; do
@@ -210,12 +210,12 @@ phase_tests() {
   return "$failed"
 }
 
-# One tool on one program.
+# Runs one tool on one program.
 sanitize() {
   local tool=$1 program=$2 start rc name log refused=false
-  # Large head sizes and the second 16-bit type run the same code: left out, for time. So are arrays
-  # of 12 GiB, each byte of which the tools keep a record of, what NCCL does, and calls that are to
-  # fail, which memcheck reports.
+  # Large head sizes and the second 16-bit type run the same code and are left out, for time. Arrays of
+  # 12 GiB are left out, since the tools keep a record of each byte. NCCL is left out, and so are calls
+  # that are to fail, which memcheck reports.
   local filter='-*HeadDim80*:*HeadDim96*:*HeadDim112*:*HeadDim256*:*F16Cache*:LargePoolTest*'
   filter+=':DeviceGroupTest*:*TooLargeAreRefused'
   name=$(basename "$program")
@@ -269,7 +269,7 @@ bench() {
   local flags=("--only=$1" "--limit-seconds=$((LIMIT - 8))" "--json=$QUIRE_WORK/figures.jsonl")
   [ "$REHEARSE" = no ] || flags+=(--rehearse)
   [ "$QUICK" = no ] || flags+=(--quick)
-  # Measured once, by the phase of the ceilings.
+  # Ceilings are measured once, by their own phase.
   if [ -f "$QUIRE_WORK/ceilings.txt" ] && [ "$1" != ceilings ]; then
     local words=()
     read -ra words <"$QUIRE_WORK/ceilings.txt"
@@ -313,9 +313,9 @@ phase_torch() {
     --json "$QUIRE_WORK/peers.jsonl" --limit-seconds "$((end - $(date +%s)))"
 }
 
-# The rest drives the servers. Name, memory of a KV cache, script and its flags; the results go to
-# $QUIRE_WORK/NAME.json. No request here is preempted: memory for the blocks of such requests, which is
-# pinned, would only make each server start later.
+# Runs a script that drives servers. Arguments: name, memory of the KV cache, script, its flags. The
+# results go to $QUIRE_WORK/NAME.json. No request here is preempted, so the servers have no swap space.
+# Its memory is pinned, which would only make each server start later.
 with_servers() {
   local name=$1 cache=$2 script=$3 device=cuda
   shift 3
@@ -369,7 +369,7 @@ phase_transformers() {
 
 # ---- Running them -------------------------------------------------------------------------------
 
-# Which log of OUT a phase writes to.
+# Prints the name of the log in OUT that a phase writes to.
 log_of() {
   case $1 in
     build) say build.log ;;
@@ -389,7 +389,7 @@ record() {
   say "$1: $2 ($4 s)" | tee -a "$OUT/run.log"
 }
 
-# name, most seconds.
+# Runs a phase. Arguments: name, most seconds.
 run_phase() {
   local name=$1 limit=$2 start rc status=failed
   if [ "$limit" -lt 10 ]; then
@@ -428,7 +428,7 @@ run_phases() {
   local name share cap names=() shares=() caps=() later=0 limit left i
   while read -r name share cap; do
     if [ -n "$name" ] && is_wanted "$name"; then
-      # Emulated, and compiled by few cores, everything takes longer.
+      # A rehearsal takes longer, since kernels are emulated and few cores compile.
       [ "$REHEARSE" = no ] || cap=$((4 * cap))
       names+=("$name") shares+=("$share") caps+=("$cap")
       later=$((later + share))
@@ -437,8 +437,8 @@ run_phases() {
   for i in "${!names[@]}"; do
     later=$((later - shares[i]))
     left=$(seconds_left)
-    # Time that was not used goes to those that come first; each leaves the later ones their share,
-    # as long as there is enough for a share of its own.
+    # A phase may take the time that is left without the shares of later phases, and at least its own
+    # share.
     limit=$((left - later))
     [ "$limit" -ge "${shares[i]}" ] || limit=$((left < shares[i] ? left : shares[i]))
     [ "$limit" -le "${caps[i]}" ] || limit=${caps[i]}
@@ -446,7 +446,7 @@ run_phases() {
   done
 }
 
-# Clocks and heat while everything runs, every 5 seconds.
+# Logs clocks, temperature and power every 5 seconds while the phases run.
 start_clock_log() {
   CLOCK_LOG_PID=
   if [ "$REHEARSE" = no ]; then
@@ -479,8 +479,9 @@ for folder in nvidia.__path__:
 END
 }
 
-# Sets QUIRE_CUBLASLT to where it is, in words, and QUIRE_CUBLASLT_FOLDER to a folder where nobody
-# would look for it. PyTorch has libraries of its own: no other folder goes before those.
+# Sets QUIRE_CUBLASLT to where the library is, in words. Sets QUIRE_CUBLASLT_FOLDER to its folder if
+# neither the loader nor cublaslt.cc looks there. PyTorch has its own libraries, so no other folder may
+# come before them.
 find_cublaslt() {
   local folder
   QUIRE_CUBLASLT="not found: no matrix products" QUIRE_CUBLASLT_FOLDER=''
@@ -501,7 +502,8 @@ find_cublaslt() {
   done
 }
 
-# The same for NCCL, whose folder holds nothing else.
+# Sets QUIRE_NCCL to where NCCL is, in words. Adds its folder, which holds nothing else, to the path of
+# libraries.
 find_nccl() {
   local folder
   QUIRE_NCCL="not found: ranks add up through main memory"
@@ -517,7 +519,7 @@ find_nccl() {
 
 add_library_folder() { export LD_LIBRARY_PATH=$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; }
 
-# What a bare environment may be without.
+# Sets variables that a bare environment may lack, and finds the libraries of driver, cuBLASLt and NCCL.
 complete_environment() {
   local folder
   export PATH=${PATH:-/usr/bin:/bin}:/usr/sbin:/sbin:/usr/local/cuda/bin
@@ -533,7 +535,7 @@ complete_environment() {
   [ -z "$QUIRE_CUBLASLT_FOLDER" ] || add_library_folder "$QUIRE_CUBLASLT_FOLDER"
 }
 
-# Ends the script when there is none. Sets GPU_CAPABILITY, as in 90.
+# Ends the script if there is no GPU. Sets GPU_CAPABILITY, such as 90.
 require_gpu() {
   local said
   GPU_CAPABILITY=$(query_gpu compute_cap | grep -m1 -o '^[0-9]*\.[0-9]*$' | tr -d .)
@@ -555,10 +557,10 @@ unpack_bundle() {
   fi
 }
 
-# A fact that make_bundle.sh wrote down.
+# Prints a fact that make_bundle.sh wrote into BUILT.
 built() { sed -n "s/^$1=//p" "$BUILD/bundle/BUILT" 2>/dev/null; }
 
-# Why the carried programs for a device cannot be used; nothing when they can.
+# Prints why the carried programs for a device cannot be used, or an empty text.
 why_compile() {
   local folder=$BUILD/bundle/device said sources
   sources=$(source_hash "$REPO" device)
@@ -579,7 +581,7 @@ why_compile() {
   fi
 }
 
-# The same for the servers, which are never built here.
+# Prints why the carried servers cannot be used, or an empty text. Servers are never built here.
 why_no_servers() {
   local folder=$BUILD/bundle said sources
   sources=$(source_hash "$REPO" servers)
@@ -663,7 +665,8 @@ parse() {
   esac
 }
 
-# The second call should find what the first left; on another machine it does what it needs itself.
+# The second call uses the results of the first. Without them it runs the phases probe and ceilings
+# itself. It also builds if programs must be compiled.
 complete_second_call() {
   local sources
   sources=$(sed -n 's/^sources=//p' "$QUIRE_WORK/probe.txt" 2>/dev/null)
@@ -693,7 +696,7 @@ main() {
   fi
   mkdir -p "$BUILD" || exit
   BUILD=$(cd "$BUILD" && pwd)
-  # Phases run without the file, so that a server that is left over does not keep it locked.
+  # Phases run without this descriptor, so that a left-over server does not keep the lock.
   exec 9>"$BUILD/lock"
   flock --nonblock 9 || { say "run.sh: another run uses $BUILD" >&2 && exit 1; }
   QUIRE_WORK=$BUILD/work QUIRE_PROBE_NOTE=''

@@ -162,11 +162,11 @@ class TargetsTest(unittest.TestCase):
                          ("0 of 1 runs found something; not finished: memcheck p124, memcheck p137",
                           "not measured"))
         self.assertEqual(judged(run(0), run(86), run(124))[1], "fail")
-        # A test that fails or crashes under the tool is no finding, but no clean run.
+        # A test that fails or crashes under the tool is no finding, but its run is not clean.
         self.assertEqual(judged(run(0), run(1), run(139)),
                          ("0 of 3 runs found something; failed: memcheck p1 (exit 1), "
                           "memcheck p139 (exit 139)", "fail"))
-        # Whatever the program made of the refusal.
+        # A refusal counts as one with any exit code of the program.
         refused = [run(rc, refused=True) for rc in (0, 1, 86)]
         self.assertEqual(judged(*refused), ("it does not support this device", "not measured"))
         self.assertEqual(judged(run(0), *refused)[1], "not measured")
@@ -238,7 +238,7 @@ class LargeModelTest(unittest.TestCase):
                                             interval(3.9, 4120)])
 
         self.assertEqual((result["steps"], result["intervals"], result["context"]), (12, 3, 4110))
-        self.assertAlmostEqual(result["step_ms"], 12.0)  # the round trip has the others in it
+        self.assertAlmostEqual(result["step_ms"], 12.0)  # the round trip contains the other parts
         self.assertAlmostEqual(result["step_ms_max"], 150.0)
 
     def test_no_such_step_is_an_error(self):
@@ -295,7 +295,7 @@ class AnswersTest(unittest.TestCase):
         self.assertNotEqual(served_test.bits(answer(1, -0.5)), served_test.bits(answer(1, -0.25)))
 
 
-# Just enough of both for run_peer; the first kind of attention does not work.
+# torch and transformers, with just the parts that run_peer calls. The first kind of attention fails.
 STUB_TORCH = """
 bfloat16 = None
 class cuda:

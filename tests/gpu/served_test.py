@@ -2,14 +2,15 @@
 """Serves a small model on a device and on the CPU and compares what they generate.
 
 Greedy tokens should be the same. The device computes in bf16, so that two tokens of nearly equal
-probability may change places: where the answers part, both tokens must be within --max-gap of each
-other in the CPU's log-probabilities, else the test fails. With keys and values in fp8, or the weights
-and activations of the layers, they may be --max-fp8-gap apart.
+probability may change places. Where the answers part, both tokens must be within --max-gap of each
+other in the CPU's log-probabilities, else the test fails. With keys and values in fp8, or with the
+layers' weights and activations in fp8, the tokens may be --max-fp8-gap apart.
 
-With --batch-invariant, each prompt must get the tokens that it gets alone when all are sent at once,
-and without graphs (--enforce-eager) the same tokens and log-probabilities as with them; through
-windows (--kv-backend vmm), too, one prompt alone and all at once. Two ranks that share the device must write what one writes, but for near ties of --max-gap. At last
-`quire bench serve` runs shortly. One JSON object goes to --json.
+With --batch-invariant, a prompt must get the same tokens alone and together with all others. Without
+graphs (--enforce-eager) it must get the same tokens and log-probabilities as with graphs. The same holds
+through windows (--kv-backend vmm), alone and together. Two ranks that share the device must write the
+tokens that one rank writes, except at near ties of --max-gap. At the end `quire bench serve` runs for a
+short time. One JSON object goes to --json.
 """
 import argparse
 import pathlib
@@ -46,7 +47,7 @@ class Test:
             "--random-input-len", 128, "--random-output-len", 64)
 
     def answers(self, *flags):
-        """Of each prompt alone, by a server of its own."""
+        """Returns the answers of a new server to each prompt alone."""
         with self.programs.serve_on_device(self.arguments.model, *flags) as server:
             return self.alone(server)
 
@@ -56,12 +57,12 @@ def ids(tokens):
 
 
 def bits(answers):
-    """What must be equal where bits are: tokens and the log-probabilities of each."""
+    """Returns the values that must agree bit for bit: tokens and their log-probabilities."""
     return [[(token["token_id"], token["logprob"]) for token in tokens] for tokens in answers]
 
 
 def compare(prompt, expected, actual, max_gap):
-    """Where the answers part, and whether it was a near tie."""
+    """Returns where the answers part, and whether the tokens there are a near tie."""
     pairs = zip(ids(expected), ids(actual))
     equal = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(expected), len(actual)))
     result = {"prompt": prompt, "num_tokens": len(expected), "equal_tokens": equal, "ok": True}
@@ -78,7 +79,7 @@ def compare(prompt, expected, actual, max_gap):
 
 
 def largest_logprob_error(expected, actual):
-    """Over the tokens before the answers part."""
+    """Returns the largest error over the tokens before the answers part."""
     error = 0.0
     for a, b in zip(expected, actual):
         if a["token_id"] != b["token_id"]:
@@ -94,7 +95,8 @@ def compare_all(test, expected, actual, max_gap):
 
 
 def fp8_weights(test, expected, max_gap):
-    """A device without such products is told by the worker, and must not hide the other results."""
+    """Compares answers with weights in fp8. A worker whose device has no such products does not start, which
+    must not hide the other results."""
     try:
         return compare_all(test, expected, test.answers("--quantization", "fp8"), max_gap)
     except RuntimeError as error:
@@ -102,8 +104,8 @@ def fp8_weights(test, expected, max_gap):
 
 
 def through_windows(test, expected):
-    """Whether answers have the bits that they have by block tables. What keeps the server from starting
-    must not hide the other results."""
+    """Returns whether answers through windows have the same bits as through block tables. A server that
+    does not start must not hide the other results."""
     try:
         with test.programs.serve_on_device(test.arguments.model, "--batch-invariant",
                                            "--kv-backend", "vmm") as server:
@@ -117,8 +119,8 @@ def through_windows(test, expected):
 
 
 def two_ranks(test, expected, max_gap):
-    """They share the one GPU: what they add up goes through main memory, rounded at other places. What
-    keeps them from starting must not hide the other results."""
+    """Compares the answers of two ranks on the one GPU. The ranks add up through main memory, so their sums
+    are rounded at other places. Ranks that do not start must not hide the other results."""
     try:
         return compare_all(test, expected, test.answers("--tensor-parallel-size", 2), max_gap)
     except RuntimeError as error:
@@ -147,7 +149,7 @@ def run(arguments):
     eager = test.answers("--batch-invariant", "--enforce-eager")
     result["same_bits_without_graphs"] = bits(alone) == bits(eager)
     result["through_windows"] = through_windows(test, alone)
-    # Not promised: a graph may have more rows, and the fastest product for them another order.
+    # Equal bits are not promised here: a graph may have more rows, whose fastest product adds in another order.
     eager = test.answers("--enforce-eager")
     result["same_bits_without_graphs_by_default"] = bits(actual) == bits(eager)
 

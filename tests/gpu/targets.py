@@ -1,7 +1,7 @@
-"""What a run on an H200 is expected to show, and whether it did.
+"""The targets of a run on an H200, and whether the run met them.
 
-Each target looks at the results of summarize.py and gives what was measured as text, and True, False,
-or None: not measured. A rehearsal measures no speed.
+Each target reads the results of summarize.py. It returns the measurement as text, and True, False, or
+None if it was not measured. A rehearsal measures no speed.
 """
 
 DECODE_FRACTION = 0.85        # of the speed of a copy
@@ -21,12 +21,12 @@ NOT_MEASURED = ("not measured", None)
 
 
 def part(results, name):
-    """What a phase left, or nothing."""
+    """Returns the results of a phase; empty if it left none."""
     return results.get(name) or {}
 
 
 def note_of(results, name):
-    """What went wrong stands in the first line; of what a server said, the last is the reason."""
+    """Returns a phase's note as the reason: its first line, and its last, where a server's output has the cause."""
     lines = part(results, name).get("note", "").splitlines()
     if not lines:
         return NOT_MEASURED
@@ -66,7 +66,7 @@ def sanitizer_result(run):
 
 
 def sanitizers_are_clean(results):
-    """Only what a tool reports is a finding; a test that fails under it is a failure all the same."""
+    """Only a tool's report is a finding. A test that fails under a tool is a failure all the same."""
     runs = {}
     for run in results["sanitizers"]:
         runs.setdefault(sanitizer_result(run), []).append(run)
@@ -174,7 +174,7 @@ def one_answer(results):
 
 
 def large_decodes(results):
-    """Of the method's own choices, not those that try others out."""
+    """Returns the figures of decode with the method's own choices, without figures that try other choices."""
     return [figure for figure in of_group(results, "decode", "fraction")
             if figure.get("cache_dtype") == "bfloat16" and figure.get("block_size") == 16
             and figure.get("batch", 0) * figure.get("seq_len", 0) >= DECODE_LEAST_TOKENS
@@ -190,8 +190,8 @@ def decode_bandwidth(results):
 
 
 def speed_of_all_layers(num_layers, layer_major):
-    """How fast decode reads blocks of all layers of an 8B model in a pool that fills the device,
-    over how fast it reads them in another pool."""
+    """Returns a target: the speed at which decode reads blocks of all layers of an 8B model in a pool that
+    fills the device, over its speed in another pool."""
     def measure(results):
         speeds = {(figure["num_layers"], bool(figure["layer_major"])): figure["gb_per_s"]
                   for figure in of_group(results, "decode", "gb_per_s") if "num_layers" in figure}
@@ -298,7 +298,7 @@ SPEED = (
 
 
 def judge(results):
-    """A row for each target: target, measured, status."""
+    """Returns a row for each target: target, measured, status."""
     rehearsal = results["machine"].get("rehearsal") == "yes"
     rows = []
     for kind, targets in (("correctness", CORRECTNESS), ("speed", SPEED)):

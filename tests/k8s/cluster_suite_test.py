@@ -30,7 +30,7 @@ def good_answer(question):
 
 
 class FakeClient:
-    """Answers well, but for what break_answer(number of the answer, tokens) does to one."""
+    """Answers well, except where break_answer(number of the answer, tokens) changes an answer."""
     num_resumed = 0
 
     def __init__(self, break_answer):
@@ -50,7 +50,7 @@ class FakeClient:
 
 
 def tally_of(break_answer, num_answers=5):
-    """Of the answers of one client that was stopped after some."""
+    """Returns the tally of one client, which is stopped after num_answers answers."""
     enough = threading.Event()
 
     def count(number, tokens):

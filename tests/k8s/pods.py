@@ -2,7 +2,7 @@
 addresses, probes, preStop, SIGTERM, SIGKILL after the grace, rollouts. All of it is read from the
 manifests. A pod has an address of 127.0.0.0/8 to itself (own_names.py), new each time.
 
-What is not there: volumes but the model's, limits, security contexts, nodes.
+Not simulated: volumes except the model's, limits, security contexts, nodes.
 """
 import asyncio
 import http.client
@@ -21,14 +21,14 @@ from proto.grpc.health.v1 import health_pb2
 from kustomize_subset import build, containers_of, pod_of
 from manifest_overlay import program_of
 
-READY_SECONDS = 240  # what a busy machine may take to load a small model
+READY_SECONDS = 240  # bounds the loading of a small model on a busy machine
 MODEL_MOUNT = "/models"
 SERVICE_ADDRESS = "127.8.0.1"
 FIELD_OF_LABEL = re.compile(r"metadata\.labels\['(.+)'\]")
 
 
 class Pod:
-    """One process. An end that nobody asked for is a fault of the cluster."""
+    """One process. The cluster records an unexpected end as a fault."""
 
     def __init__(self, cluster, workload, number, address):
         self.address = address
@@ -68,8 +68,8 @@ class Pod:
         return argument.replace("0.0.0.0", self.address).replace(MODEL_MOUNT, self._cluster.model)
 
     def _watch(self):
-        """Startup until it succeeds once, then readiness and liveness, each with its period; while the pod
-        ends readiness alone."""
+        """Runs the start-up probe until it succeeds once, then readiness and liveness, each with its period.
+        While the pod ends, only readiness runs."""
         kinds, due = ["startupProbe"], {"startupProbe": 0.0}
         failures = {"startupProbe": 0, "readinessProbe": 0, "livenessProbe": 0}
         while not self._is_gone:
@@ -95,7 +95,7 @@ class Pod:
                     due.update(dict.fromkeys(kinds, 0.0))
 
     def _probe(self, probe):
-        """As the kubelet: a new connection each time, and an answer in time."""
+        """Returns whether the pod answers in time. Like the kubelet, each probe uses a new connection."""
         return self._probe_grpc(probe) if "grpc" in probe else self._probe_http(probe)
 
     def _probe_http(self, probe):
@@ -127,7 +127,7 @@ class Pod:
         return next(port["containerPort"] for port in self.container["ports"] if port["name"] == name)
 
     def delete(self):
-        """Returns when it is gone. The grace begins before preStop."""
+        """Ends the pod and waits until it is gone. The grace begins before preStop."""
         self.is_terminating = True
         deadline = time.monotonic() + self._grace
         lifecycle = self.container.get("lifecycle", {})
@@ -158,7 +158,7 @@ class Pod:
 
 
 class ClusterAddress:
-    """The one address of a Service: each connection goes to a pod that may have it, or is closed."""
+    """The one address of a Service. Each connection goes to one of its pods, or is closed if there is none."""
 
     def __init__(self, cluster, service, address):
         self._cluster = cluster
@@ -172,7 +172,7 @@ class ClusterAddress:
         self._thread.start()
 
     def _pods(self):
-        """Ready pods. As kube-proxy does it, those that end and still serve where there are no others."""
+        """Returns ready pods. If all of them end, returns those that still serve, as kube-proxy does."""
         ready = [pod for pod in self._cluster.selected(self._spec) if pod.is_ready]
         return [pod for pod in ready if not pod.is_terminating] or ready
 
@@ -215,7 +215,7 @@ class ClusterAddress:
 class Cluster:
     """All pods of a folder. `with Cluster(folder, names, model, flags) as cluster:`
 
-    flags: more of them, by program: what makes it run on a small machine."""
+    flags: more flags, by program, with which the pods run on a small machine."""
 
     def __init__(self, folder, names, model, flags):
         self.faults = []
@@ -224,7 +224,7 @@ class Cluster:
         self._names = names
         self._flags = flags
         self._num_pods = 0
-        self._pods = {}  # by workload, also those that end
+        self._pods = {}  # by workload; pods that end are among them
         self._service = None
         try:
             for workload in self.workloads():
@@ -240,7 +240,7 @@ class Cluster:
             raise
 
     def workloads(self):
-        """Workers first."""
+        """Returns the workloads, workers first."""
         found = [each for each in self._objects if pod_of(each) is not None]
         return sorted(found, key=lambda each: "worker" not in each["metadata"]["name"])
 
@@ -248,7 +248,7 @@ class Cluster:
         return [each for each in self._objects if each["kind"] == "Service"]
 
     def target(self, service):
-        """For clients: the one address of a Service, or the name of a headless one."""
+        """Returns a Service's target for clients: its one address, or the name of a headless Service."""
         [found] = [each for each in self._services() if each["metadata"]["name"] == service]
         if not is_headless(found):
             return self._service.target
@@ -267,8 +267,8 @@ class Cluster:
         self.faults.append(text)
 
     def roll_out(self, workload):
-        """New pods in place of all, as a Deployment does it. With maxSurge new pods get ready before old
-        ones go. Else maxUnavailable old ones go at once, and new ones start while those end."""
+        """Replaces all pods, as a Deployment does. With maxSurge new pods get ready before old pods go. Without
+        it maxUnavailable old pods go at once, and new pods start while those end."""
         rolling = workload["spec"]["strategy"]["rollingUpdate"]
         old = list(self._pods[workload["metadata"]["name"]])
         surge, unavailable = (number_of(rolling[key], len(old)) for key in ("maxSurge", "maxUnavailable"))
@@ -305,7 +305,7 @@ class Cluster:
         self._publish()
 
     def _publish(self):
-        """The addresses of headless Services: all pods, also those that are not ready or end."""
+        """Publishes the addresses of headless Services: all pods, also pods that are not ready or end."""
         for service in self._services():
             if is_headless(service):
                 assert service["spec"]["publishNotReadyAddresses"]
@@ -313,7 +313,7 @@ class Cluster:
                     pod.address for pod in self.selected(service["spec"])]
 
     def _wait_until_ready(self, workload):
-        """All pods of a workload. Of schedulers one is enough, since the others stand by."""
+        """Waits for all pods of a workload. One ready scheduler is enough, since the others stand by."""
         deadline = time.monotonic() + READY_SECONDS
         is_scheduler = program_of(containers_of(workload)[0]) == "quire_scheduler"
         while True:
@@ -344,5 +344,5 @@ def is_headless(service):
 
 
 def number_of(share, num_pods):
-    """A number of pods that may be written as per cent of all."""
+    """Returns a number of pods, which may be written as a percentage of all."""
     return num_pods * int(share[:-1]) // 100 if str(share).endswith("%") else int(share)

@@ -42,7 +42,7 @@ INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)
 
 
 def parse(text):
-    """{(mangled kernel, target): [(operation, operands)]} of what cuobjdump -sass prints."""
+    """Returns {(mangled kernel, target): [(operation, operands)]} from the output of cuobjdump -sass."""
     kernels = {}
     starts = [match.start() for match in TARGET.finditer(text)] + [len(text)]
     for start, end in zip(starts, starts[1:]):
@@ -55,7 +55,7 @@ def parse(text):
 
 
 def exponentials(instructions):
-    """See exp2 above; None: no such pair of waits."""
+    """Returns exp2, as above; None if there is no such pair of waits."""
     counts, count = [], None
     for operation, operands in instructions:
         if operation.startswith("WARPGROUP.DEPBAR"):
@@ -69,7 +69,7 @@ def exponentials(instructions):
 
 
 def instructions_per_copy(instructions):
-    """See per_copy above; None: no warpgroup that only copies."""
+    """Returns per_copy, as above; None if no warpgroup only copies."""
     operations = [operation for operation, _ in instructions]
     start = next((i for i, name in enumerate(operations) if name.startswith("USETMAXREG.DEALLOC")),
                  len(operations))
@@ -90,7 +90,7 @@ def measure(instructions):
 
 
 def compare(expected, found, same_release):
-    """(faults, remarks)."""
+    """Returns (faults, remarks)."""
     faults, remarks = [], []
     for key in sorted(expected.keys() | found.keys()):
         name = " ".join(key)
@@ -144,7 +144,7 @@ def read_table(text):
 
 
 def find(tool):
-    """On the path, beside nvcc, or in one of NVIDIA's Python packages."""
+    """Returns the tool's path: on PATH, beside nvcc, or in one of NVIDIA's Python packages. None if it is missing."""
     nvcc = shutil.which("nvcc", path="/usr/local/cuda/bin") or shutil.which("nvcc")
     beside_nvcc = shutil.which(tool, path=str(pathlib.Path(nvcc).parent)) if nvcc else None
     packages = [file for folder in sys.path
@@ -169,7 +169,7 @@ def read_objects(folder, cuobjdump, nvdisasm):
 # ---- Tests --------------------------------------------------------------------------------------
 
 def sass(*instructions):
-    """What cuobjdump prints of a kernel."""
+    """Returns a kernel of these instructions as cuobjdump prints it."""
     lines = ["Fatbin elf code:", "================", "arch = sm_90a", "code version = [1,8]", "",
              "\tcode for sm_90a", "\t\tFunction : _Z6KernelPf", '\t.headerflags\t@"EF_CUDA"']
     for i, instruction in enumerate(instructions):
@@ -203,7 +203,7 @@ def self_test():
     assert faults(good + ["DEPBAR.LE SB0, 0x1"])
     assert faults(good + ["WARPGROUP.DEPBAR.LE gsb0, 0x0"])
 
-    # The wait for the values comes up over part of the softmax.
+    # The wait for the values moves up, before part of the softmax.
     def with_early_wait(behind):
         return good[:21 - behind] + [good[21]] + good[21 - behind:21] + good[22:]
 

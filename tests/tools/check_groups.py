@@ -1,6 +1,6 @@
-"""Checks what pods need to come through the loss of a node, and what a group of ranks in pods of their own
-needs besides: a Deployment and a Service for each rank, and schedulers of which one works and the others
-stand by. Part of check_manifests.py.
+"""Checks that pods come through the loss of a node. Checks groups whose ranks have a pod each, too: a
+Deployment and a Service for each rank, and schedulers of which one works and the others stand by. Part of
+check_manifests.py.
 """
 import pathlib
 import re
@@ -10,10 +10,11 @@ from manifest_overlay import flags_of, ports_of
 
 # Taints of a node that is lost. The API server gives every pod a toleration of 300 s for each of them.
 LOST_NODE = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
-# A server is back within a minute: this long until its pod is replaced, the rest for the start.
+# Bounds the time until the pod of a lost node is replaced. A server must be back within a minute, and the
+# rest of that minute is for its start.
 MAX_TOLERATION_SECONDS = 30
 HOSTNAME = "kubernetes.io/hostname"
-# What Kubernetes takes for "no deadline".
+# progressDeadlineSeconds with this value is no deadline for Kubernetes.
 NO_DEADLINE = 2147483647
 FALSE_WORDS = ("false", "f", "no", "n", "0")  # as abseil's flags read them
 LABEL_FIELD = re.compile(r"metadata\.labels\['(.+)'\]")
@@ -35,7 +36,7 @@ def check_nodes(overlay):
 
 
 def _toleration_seconds(spec, taint):
-    """How long a pod stays on a node with the taint. A toleration without a key is for all taints."""
+    """Returns how long a pod stays on a node with the taint. A toleration without a key is for all taints."""
     seconds = [each.get("tolerationSeconds", float("inf")) for each in spec.get("tolerations", [])
                if each.get("key", taint) == taint and each.get("effect", "NoExecute") == "NoExecute"]
     return min(seconds, default=300)
@@ -79,7 +80,7 @@ def check_ranks(overlay):
 
 
 def model_volume_of(workload, container):
-    """The volume that has the path of --model, as the pod names its source."""
+    """Returns the source of the volume that has the path of --model, or None."""
     path = pathlib.PurePath(flags_of(container).get("model") or "")
     for mount in container.get("volumeMounts", []):
         if path.is_relative_to(mount["mountPath"]):
@@ -90,7 +91,7 @@ def model_volume_of(workload, container):
 
 
 def _worker_behind(overlay, scheduler, name):
-    """The workload of the worker to which a name of --workers leads, or None."""
+    """Returns the workload of the worker to which a name of --workers leads, or None."""
     host, _, port = name.rpartition(":")
     service = next((each for each in overlay.of("Service") if each["metadata"]["name"] == host), None)
     if service is None:
@@ -109,7 +110,7 @@ def _worker_behind(overlay, scheduler, name):
 
 
 def rank_of(worker):
-    """--rank as the container is told it, by a variable that comes from a label of the pod."""
+    """Returns --rank as the container gets it, from a variable that a label of the pod sets."""
     [container] = containers_of(worker)
     rank = flags_of(container).get("rank") or ""
     labels = pod_of(worker)["metadata"]["labels"]
@@ -151,7 +152,7 @@ def _share(value, whole):
 
 
 def check_standbys(overlay):
-    """Of several schedulers one works. The others are never ready."""
+    """Checks groups of several schedulers. One of them works; the others are never ready."""
     for each, container in overlay.workloads_of("quire_scheduler"):
         if each["spec"].get("replicas", 1) < 2:
             continue

@@ -26,7 +26,7 @@ from manifest_overlay import Overlay, flags_of, ports_of, program_of
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 METRICS = ROOT / "common/metrics/metric_names.h"
 CUSTOM = re.compile(r"^(monitoring\.coreos\.com|keda\.sh|cert-manager\.io)/")
-# What each probe may ask for, by the pages of the HTTP port.
+# Pages of the HTTP port that each probe may ask for.
 PROBES = {"startupProbe": ("/livez",), "readinessProbe": ("/readyz",), "livenessProbe": ("/livez",)}
 PROBES_OF = {
     # A worker has started when it is ready.
@@ -36,14 +36,14 @@ PROBES_OF = {
 }
 # Flags with paths of files that are only read.
 READ_ONLY = re.compile(r"model|(worker-)?ssl-.*|(admin-)?api-keys-file")
-# What a program still needs after the drain: two servers at 500 ms each; `quire serve` its workers.
+# Bounds the end of a program after its drain: two servers take 500 ms each, `quire serve` also ends its workers.
 SECONDS_TO_STOP = {"quire_scheduler": 2, "quire_worker": 2, "quire serve": 7}
 DEFAULT_DRAIN_SECONDS = {"quire_scheduler": 25, "quire_worker": 0, "quire serve": 25}
-# What a model may take to load: a worker's start-up probe waits for it, a rollout waits longer.
+# Bounds the loading of a model. A worker's start-up probe waits for it, and a rollout waits longer.
 SECONDS_TO_LOAD = 1800
-# By the last word of a flag of TLS, the key of cert-manager's Secrets that it names.
+# Keys of cert-manager's Secrets, by the last word of the TLS flag that names the file.
 SECRET_KEYS = {"certfile": "tls.crt", "keyfile": "tls.key", "certs": "ca.crt"}
-# As Prometheus has a label of pods.
+# The label of pods, as Prometheus spells it.
 INSTANCE_LABEL = re.sub(r"\W", "_", INSTANCE)
 # Exit codes of common/base/exit_codes.h.
 BAD_MODEL = 3
@@ -111,7 +111,7 @@ def _check_port_name(overlay, each, workload, name):
 
 
 def check_names(overlay):
-    """Names that one object has of another."""
+    """Checks the names by which an object refers to another."""
     accounts = {each["metadata"]["name"] for each in overlay.of("ServiceAccount")}
     workloads = {(each["kind"], each["metadata"]["name"]): each for each in overlay.of("Deployment")}
     for each in overlay.workloads():
@@ -167,19 +167,19 @@ def _check_probe(overlay, each, container, kind):
 
 
 def startup_seconds(container):
-    """What a start-up probe allows."""
+    """Returns the seconds that a start-up probe allows."""
     probe = container.get("startupProbe", {})
     return probe.get("periodSeconds", 10) * probe.get("failureThreshold", 3)
 
 
 def check_loading(overlay):
-    """No model that may still load is killed, or its rollout called failed."""
+    """Checks that a model has time to load: no probe kills its program, and no deadline fails its rollout."""
     for each in overlay.workloads():
         for container in containers_of(each):
             seconds = startup_seconds(container)
             if program_of(container) == "quire_worker" and seconds < SECONDS_TO_LOAD:
                 overlay.fault(each, f"startupProbe: {seconds} s, a model may load for {SECONDS_TO_LOAD} s")
-            if program_of(container) != "quire_worker":  # whose start-up probe waits for the model
+            if program_of(container) != "quire_worker":  # only a worker's start-up probe waits for the model
                 seconds += SECONDS_TO_LOAD
             deadline = each["spec"].get("progressDeadlineSeconds", 600)
             if each["kind"] == "Deployment" and deadline <= seconds:
@@ -188,7 +188,7 @@ def check_loading(overlay):
 
 
 def drain_seconds(container):
-    """From SIGTERM to the end of the process, at most."""
+    """Returns a bound of the seconds from SIGTERM to the end of the process."""
     program = program_of(container)
     flag = flags_of(container).get("shutdown-timeout")
     return (DEFAULT_DRAIN_SECONDS[program] if flag is None else int(flag)) + SECONDS_TO_STOP[program]
@@ -232,7 +232,8 @@ def check_volumes(overlay):
 
 
 def _check_paths(overlay, each, container):
-    """Absolute paths of flags and environment are in a volume; where it writes, in a writable one."""
+    """Checks that absolute paths of flags and environment are in volumes. A volume must be read-only if the
+    program only reads the path, and writable if it does not."""
     values = {**flags_of(container), **{v["name"]: v.get("value") for v in container.get("env", [])}}
     for name, value in values.items():
         if not (value or "").startswith("/"):
@@ -269,7 +270,7 @@ def check_security(overlay):
 
 
 def check_threads(overlay):
-    """Ranks on CPUs have as many threads as the pod requests CPUs; by default they take all of the node."""
+    """Checks that ranks on CPUs have as many threads as the pod requests CPUs. By default they take the whole node."""
     for each in overlay.workloads():
         for container in containers_of(each):
             program, flags = program_of(container), flags_of(container)
@@ -294,7 +295,7 @@ def check_tls(overlay):
 
 
 def _services_of(overlay, workload, container):
-    """Those of its first port, which is gRPC's."""
+    """Returns the Services of the container's first port, which is gRPC's."""
     return [each for each in overlay.services_of(workload)
             if any(port["targetPort"] == container["ports"][0]["name"] for port in each["spec"]["ports"])]
 
@@ -306,7 +307,7 @@ def _check_clear_text(overlay, workload, container):
 
 
 def _check_links(overlay, scheduler, container):
-    """Scheduler and workers agree on mTLS; --allow-insecure-bind would hide it."""
+    """Checks that scheduler and workers agree on mTLS. With --allow-insecure-bind they would start all the same."""
     has_tls = "worker-ssl-certfile" in flags_of(container)
     for each in overlay.workloads():
         for other in containers_of(each):
@@ -315,7 +316,7 @@ def _check_links(overlay, scheduler, container):
 
 
 def check_certificates(overlay):
-    """What cert-manager makes is what the programs read, for the names that are dialled."""
+    """Checks that cert-manager makes the files that the programs read, for the names that are dialled."""
     issuers = {each["metadata"]["name"]: each for each in overlay.of("Issuer")}
     certificates = {each["spec"]["secretName"]: each for each in overlay.of("Certificate")}
     for each in certificates.values():
@@ -344,7 +345,7 @@ def check_certificates(overlay):
 
 
 def _certificates_of(overlay, workload, container, certificates):
-    """By flag of TLS, the Certificate whose Secret the path is in. Other Secrets are their user's."""
+    """Returns, by TLS flag, the Certificate whose Secret holds the path. Other Secrets are the user's."""
     secrets = {volume["name"]: volume.get("secret", {}).get("secretName")
                for volume in pod_of(workload)["spec"].get("volumes", [])}
     result = {}
@@ -397,7 +398,7 @@ def check_metrics(overlay):
 
 
 class Programs:
-    """The built programs, asked what they take."""
+    """The built programs, which tell their flags and refuse wrong command lines."""
 
     def __init__(self, folder):
         self._folder = pathlib.Path(folder)
@@ -406,7 +407,7 @@ class Programs:
         self._pair = None
 
     def _certificates(self, folder):
-        """One that signs itself, as cert-manager's Secrets have it, for all flags of TLS."""
+        """Writes one self-signed certificate for all TLS flags, under the names that cert-manager's Secrets use."""
         if self._pair is None:
             subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
                             "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=test", "-keyout",
@@ -417,7 +418,7 @@ class Programs:
             pathlib.Path(folder, name).write_bytes(data)
 
     def known_flags(self, command):
-        """Names as the help has them: "port", and for a switch that is on "no-x" beside "x"."""
+        """Returns names as the help has them: "port", and for a switch that is on "no-x" beside "x"."""
         if command not in self._known:
             program, *rest = command.split()
             text = subprocess.run([self._folder / program, *rest, "--help"], check=True, text=True,
@@ -428,8 +429,8 @@ class Programs:
         return self._known[command]
 
     def refusal_of(self, command, arguments):
-        """What is wrong with a command line, by the program itself, or None. It comes as far as the
-        model, of which there is none."""
+        """Returns the program's own refusal of a command line, or None. The program gets as far as its model,
+        which is missing."""
         line = (command, *arguments)
         if line not in self._refusals:
             self._refusals[line] = self._try(command, arguments)
@@ -448,8 +449,8 @@ class Programs:
 
 
 def tried_arguments(container):
-    """Those of the manifest, with what only a pod has replaced: addresses, its model, its
-    certificates, its GPU."""
+    """Returns the manifest's arguments. Values that only a pod has are replaced: addresses, model, certificates,
+    GPU."""
     variables = {"POD_IP": "127.0.0.1", "RANK": "0"}
     result = []
     for argument in container.get("args", []):
@@ -511,7 +512,7 @@ def check_native_kinds(overlay, versions):
 
 
 def native_versions():
-    """The oldest version that we promise and the newest that the validator has; none without it."""
+    """Returns the oldest version that we promise and the newest that the validator has; none without a validator."""
     try:
         import kubernetes_validate  # pylint: disable=import-outside-toplevel
     except ImportError:
@@ -520,7 +521,7 @@ def native_versions():
 
 
 def definitions(folder):
-    """Schemas of custom kinds, by apiVersion and kind."""
+    """Returns schemas of custom kinds, by apiVersion and kind."""
     schemas = {}
     for path in sorted(pathlib.Path(folder).rglob("*")):
         if path.suffix not in (".yaml", ".yml", ".json"):
@@ -535,7 +536,7 @@ def definitions(folder):
 
 
 def _closed(schema):
-    """A cluster drops fields that it does not know, without a word; here they are faults."""
+    """Returns a schema for which unknown fields are faults. A cluster would drop them silently."""
     if isinstance(schema, list):
         return [_closed(each) for each in schema]
     if not isinstance(schema, dict):
@@ -564,7 +565,7 @@ def check_custom_kinds(overlay, schemas):
 
 
 def overlays():
-    """Those of k8s/."""
+    """Returns the overlays of k8s/."""
     return [Overlay(path.parent) for path in sorted((ROOT / "k8s/overlays").glob("*/kustomization.yaml"))]
 
 

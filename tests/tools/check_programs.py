@@ -23,7 +23,7 @@ def readelf(option, path):
 
 
 def bytes_at(path, address, count):
-    """What is loaded at an address."""
+    """Returns the bytes that are loaded at an address."""
     for line in readelf("-l", path).splitlines():
         match = re.match(r" *LOAD +0x(\w+) 0x(\w+) 0x\w+ 0x(\w+)", line)
         if match:
@@ -40,7 +40,7 @@ def is_x86():
 
 
 def faults_of_file(path):
-    """Of programs and of libraries."""
+    """Yields faults that a program or a library may have."""
     dynamic = readelf("-d", path)
     segments = readelf("-l", path)
     if "GNU_RELRO" not in segments or not re.search(r"\bBIND_NOW\b|Flags:.*\bNOW\b", dynamic):
@@ -52,7 +52,7 @@ def faults_of_file(path):
 
 
 def faults_of_program(path):
-    """Of programs alone."""
+    """Yields faults that only a program may have."""
     if not re.search(r"Flags:.*\bPIE\b", readelf("-d", path)):
         yield "no PIE"
     symbols = readelf("-s", path)
@@ -61,7 +61,7 @@ def faults_of_program(path):
     if not re.search(r"__\w+_chk\b", symbols):
         yield "no fortified function"
     main = re.search(r": (\w+) +\d+ FUNC +GLOBAL +\w+ +\d+ main$", symbols, re.M)
-    # The note that a whole program has it needs crt1.o to have it, and Debian's has not.
+    # Looks at main, since the note about a whole program needs the note in crt1.o, and Debian's crt1.o has none.
     if is_x86() and bytes_at(path, int(main.group(1), 16), 4) != ENDBR64:
         yield "functions do not begin with endbr64"
 

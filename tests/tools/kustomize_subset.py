@@ -13,12 +13,12 @@ import yaml
 KNOWN = {"apiVersion", "kind", "resources", "components", "patches", "images", "labels", "nameSuffix",
          "namespace", "replacements"}
 CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "PersistentVolume", "StorageClass"}
-# Kinds that may get a suffix or labels for selectors here. Of these, objects that we write name accounts
-# alone.
+# Kinds that may get a suffix or labels for selectors here. Our objects refer by name only to accounts among
+# these kinds.
 SUFFIXED = {"Deployment", "Service", "ServiceAccount", "PodDisruptionBudget"}
-# In a path of a replacement: what dots separate, where brackets hold a name with dots or [KEY=VALUE].
+# A part of a replacement's path. Dots separate parts; brackets hold a name with dots, or KEY=VALUE.
 PATH_PART = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
-# What names an item of a list in a strategic merge; other lists are replaced whole.
+# Keys that name an item of a list in a strategic merge. Other lists are replaced whole.
 MERGE_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name",
               "volumeMounts": "mountPath"}
 # `ports` of a container and of a Service have different keys.
@@ -26,11 +26,11 @@ PORT_KEYS = ("containerPort", "port")
 
 
 class ManifestError(Exception):
-    """What is wrong, and in which file."""
+    """An error in a manifest. Its text names the file."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Keys that stand twice are an error: the first would be lost without a word."""
+    """Refuses a key that occurs twice, since YAML would silently drop the first one."""
 
     def construct_mapping(self, node, deep=False):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -42,7 +42,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read(path):
-    """The documents of a file."""
+    """Returns the documents of a file."""
     try:
         text = pathlib.Path(path).read_text(encoding="utf-8")
         return [each for each in yaml.load_all(text, Loader=_Loader) if each is not None]
@@ -51,12 +51,12 @@ def read(path):
 
 
 def build(folder):
-    """The objects of an overlay."""
+    """Returns the objects of an overlay."""
     return _build(pathlib.Path(folder), [])
 
 
 def _build(folder, objects):
-    """A component changes the objects of its user; any other folder is built by itself."""
+    """Builds a folder. A component changes the objects of its user; any other folder is built alone."""
     path = folder / "kustomization.yaml"
     documents = read(path)
     if len(documents) != 1 or not isinstance(documents[0], dict):
@@ -107,7 +107,7 @@ def _patched(objects, patch, folder, is_component):
     for document in documents:
         if isinstance(document, list):
             hit = _found(objects, patch.get("target"), folder)
-            # A component suits overlays that do not have all of its objects.
+            # A component may patch objects that an overlay does not have.
             if not hit and not is_component:
                 raise ManifestError(f"{folder}: a patch of {patch['target']} finds no object")
             for each in hit:
@@ -127,13 +127,13 @@ def _found(objects, target, folder):
 
 
 def is_meant(each, target):
-    """Kind and name of a target are regular expressions, for the whole of each."""
+    """Returns whether a target means this object. Its kind and name are regular expressions for the whole word."""
     return all(re.fullmatch(target.get(key, ".*"), value)
                for key, value in (("kind", each["kind"]), ("name", each["metadata"]["name"])))
 
 
 def _merged_into(objects, document, folder):
-    """Strategic merge of one object, which the document names."""
+    """Merges the document into the object that it names, by a strategic merge."""
     wanted = document["kind"], document["metadata"]["name"]
     hit = [each for each in objects if (each["kind"], each["metadata"]["name"]) == wanted]
     if len(hit) != 1:
@@ -177,7 +177,7 @@ def _merge_key(key, old, new):
 
 
 def _operate(each, operation, folder):
-    """One operation of JSON 6902."""
+    """Carries out one operation of JSON 6902."""
     where = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
     try:
         parent = each
@@ -191,7 +191,7 @@ def _operate(each, operation, folder):
 def _operate_at(parent, name, operation):
     is_list = isinstance(parent, list)
     place = len(parent) if name == "-" else int(name) if is_list else name
-    # Several objects may get this value, and later patches change it in one of them.
+    # A copy, since several objects may get this value and later patches change it in one of them.
     value = copy.deepcopy(operation.get("value"))
     if operation["op"] == "add":
         if is_list:
@@ -239,7 +239,7 @@ def _add_labels(each, labels, path):
 
 
 def _selected_labels(each, path):
-    """The labels of an object by which pods are selected."""
+    """Returns the labels of an object by which pods are selected."""
     if each["kind"] == "Service":
         return [each["spec"]["selector"]]
     if each["kind"] == "ServiceAccount":
@@ -255,7 +255,7 @@ def _selected_labels(each, path):
 
 
 def _replace(objects, replacement, path):
-    """A field of one object's, written to fields of others or to a part of them."""
+    """Writes a field of one object to fields of others, or to parts of those fields."""
     source = replacement.get("source", {})
     if set(replacement) != {"source", "targets"} or set(source) != {"kind", "fieldPath"}:
         raise ManifestError(f"{path}: replacements: must have a source of kind and fieldPath, and targets")
@@ -281,7 +281,7 @@ def _is_selected(each, select, path):
 
 
 def _with(old, value, options):
-    """The old text with one of its parts replaced; without options all of it."""
+    """Returns the old text with one of its parts replaced. Without options the value replaces all of it."""
     if not options:
         return value
     parts = old.split(options["delimiter"])
@@ -290,7 +290,7 @@ def _with(old, value, options):
 
 
 def _field(each, field, path, change=None):
-    """What a path of a replacement leads to, changed where there is a change."""
+    """Returns the field at a replacement's path. With `change` the object gets change(field) in its place."""
     place, key = None, None
     found = each
     try:
@@ -321,7 +321,7 @@ def _set_images(each, images, path):
 
 
 def pod_of(each):
-    """The pod template of a workload, or None."""
+    """Returns the pod template of a workload, or None."""
     return each.get("spec", {}).get("template") if each["kind"] in (
         "Deployment", "StatefulSet", "DaemonSet", "Job") else None
 

@@ -22,8 +22,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAX_SOURCES = 100
 
-# What a source defines for itself: constants, types, functions with their first line of parameters,
-# macros. A pattern is enough, since sources that clash all the same are taken apart.
+# Names that a source defines: constants, types, functions with their first line of parameters, macros. A
+# pattern is enough, since sources that clash all the same are taken apart.
 DEFINED = re.compile(r"^(?:(?:inline |static |constexpr |const )+[\w:<>,\s*]*?\b(k[A-Z]\w*)\b\s*[={\[]"
                      r"|(?:class|struct|enum class|using) (\w+)"
                      r"|\w[\w:<>,*& ]* \*?&?(\w+\([^{\n]*)"
@@ -31,8 +31,8 @@ DEFINED = re.compile(r"^(?:(?:inline |static |constexpr |const )+[\w:<>,\s*]*?\b
 
 
 def arguments_of(entry):
-    """Of the compiler's arguments those that decide what a source means; the rest is for gcc. Every
-    source may include generated code, so that it need not be put apart for that.
+    """Returns the compiler's arguments that decide the meaning of a source. The others are for gcc. The folder
+    of generated code is left out, since every source may include it and it separates no sources.
     """
     words = iter(shlex.split(entry["command"]))
     kept = []
@@ -48,7 +48,7 @@ def arguments_of(entry):
 
 
 def entries_of(build):
-    """What compiles each source. CMake's unity build names files that include several of them."""
+    """Yields each source with the entry that compiles it. A file of CMake's unity build includes several sources."""
     for entry in json.loads((build / "compile_commands.json").read_text()):
         if "/Unity/unity_" not in entry["file"]:
             yield entry["file"], entry
@@ -62,13 +62,13 @@ def wanted(file, build, with_tests):
 
 
 def rules_of(file):
-    """The nearest .clang-tidy."""
+    """Returns the nearest .clang-tidy."""
     return next(p / ".clang-tidy" for p in pathlib.Path(file).parents if (p / ".clang-tidy").exists())
 
 
 def groups_of(entries):
-    """Arguments and sources that can be put together: of one room, with one set of rules and
-    arguments, no name defined twice.
+    """Yields arguments and sources that can be put together. They are in one room, have the same rules and
+    arguments, and define no name twice.
     """
     by_kind = {}
     for file, entry in sorted(entries.items()):
@@ -89,7 +89,7 @@ def groups_of(entries):
 
 
 def put_together(folder, files):
-    """The file to check, and for a file of several sources a function that names the lines they have."""
+    """Returns the file to check, and a function that puts the sources' own lines into clang-tidy's output."""
     if len(files) == 1:
         return files[0], lambda text: text
     together = folder / ("with_" + re.sub(r"\W", "_", os.path.relpath(files[0], ROOT)) + f"_{len(files)}.cc")

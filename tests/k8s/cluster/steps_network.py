@@ -1,4 +1,4 @@
-"""What happens to networks: links between pods, a node's link to the control plane, the API server."""
+"""Steps that harm networks: links between pods, a node's link to the control plane, the API server."""
 import time
 
 from cluster import ClusterError
@@ -23,7 +23,7 @@ def cut_for(scene, one, other, seconds, is_cut=lambda: True):
 
 
 def cut_scheduler_from_rank(scene, seconds):
-    """The other scheduler takes over: otherwise the link was not cut."""
+    """Cuts the active scheduler from rank 1. The other scheduler takes over, else the link was not cut."""
     pod = scene.install.active()
     cut_for(scene, pod.ip, scene.install.rank(1).ip, seconds)
     active = scene.install.active().name
@@ -41,7 +41,7 @@ def cut_scheduler_from_rank_60_s(scene):
 
 
 def cut_ranks(scene, seconds):
-    """No client has tokens without the link."""
+    """Cuts the link between the ranks. Without it no client gets tokens."""
     cut_for(scene, scene.install.rank(0).ip, scene.install.rank(1).ip, seconds,
             lambda: not scene.load.has_flowed_since(scene.begin + 2))
 
@@ -58,14 +58,14 @@ def cut_ranks_60_s(scene):
 
 @step(multi_pod, needs=CUT, prepare=with_new_pods, longest_gap_s=10, service=SCHEDULERS)
 def cut_off_active_scheduler(scene):
-    """From ranks, clients and probes. The other scheduler takes over."""
+    """Cuts the active scheduler off from ranks, clients and probes. The other scheduler takes over."""
     pod = scene.install.active()
     cut_for(scene, pod.ip, EVERYBODY, 30, lambda: scene.install.active().uid != pod.uid)
 
 
 @step(multi_pod, needs=CUT, prepare=with_new_pods, longest_gap_s=10, service=SCHEDULERS)
 def cut_active_scheduler_from_ranks(scene):
-    """Clients and probes still reach it. It gives up its streams, and the other one serves."""
+    """Clients and probes still reach the scheduler. It gives up its streams, and the other scheduler serves."""
     pod = scene.install.active()
     ranks = scene.install.pods("worker")
     scene.disturb()
@@ -98,7 +98,7 @@ def check_undisturbed(scene):
 
 
 def cut_node_from_control_plane(scene, seconds):
-    """Its pods and their links stay."""
+    """Cuts a node from the control plane. The node's pods and their links stay."""
     node = scene.options.victim_node
     cut_for(scene, scene.cluster.node_address(node), scene.options.control_plane, seconds,
             lambda: not answers(scene, f"/api/v1/nodes/{node}/proxy/healthz"))
@@ -119,7 +119,7 @@ def cut_node_from_control_plane_60_s(scene):
 
 @step(anywhere, needs=("stop_api", "start_api"))
 def api_server_down_60_s(scene):
-    """Nobody serves tokens through it."""
+    """Stops the API server. Tokens do not pass through it, so no client is disturbed."""
     scene.disturb()
     scene.machine.stop_api()
     try:

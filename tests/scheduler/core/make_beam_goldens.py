@@ -48,7 +48,7 @@ def load_model(name):
     if set(missing) - allowed or unexpected:
         sys.exit("%s: tensors missing %s, unexpected %s" % (path, missing, unexpected))
     model.tie_weights()
-    # Nothing but what a case says.
+    # The parameters of a case alone count, not the defaults of the model.
     model.generation_config = transformers.GenerationConfig(bos_token_id=0)
     return model
 
@@ -110,7 +110,7 @@ class MarginWatch:
 
 
 def search(model, case, stop_token_ids):
-    """Output tokens and scores, and the smallest margin."""
+    """Returns output tokens and scores, and the smallest margin."""
     prompt = torch.tensor([case["prompt"]])
     early_stopping = {"false": False, "true": True}.get(case["early_stopping"], "never")
     with MarginWatch(model) as watch:
@@ -141,7 +141,7 @@ def draw_case(rng, name, vocab_size):
 
 
 def draw_hopeful_case(rng, name, vocab_size):
-    """One in which "never" may find more than False does: in most it does not."""
+    """Returns a case in which "never" may find more than False does. In most cases it does not."""
     num_beams = rng.choice((2, 3, 4))
     return {**draw_case(rng, name, vocab_size), "num_beams": num_beams, "n": num_beams,
             "length_penalty": rng.choice((1.0, 2.0)), "early_stopping": "never",
@@ -154,7 +154,7 @@ def stop_tokens_for(rng, model, case):
 
 
 def summary(cases, num_dropped):
-    """What the cases exercise, as a text."""
+    """Returns a text with counts of the cases' paths through a search."""
     ends = [(case, tokens) for case in cases for tokens in case["sequences"]]
     stopped = sum(tokens[-1] in case["stop_token_ids"] for case, tokens in ends)
     short = sum(max(map(len, case["sequences"])) < case["max_tokens"] for case in cases)

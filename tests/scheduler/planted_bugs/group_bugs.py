@@ -10,7 +10,7 @@ AGREEMENT = "scheduler/group/agreement.cc"
 MERGE = "common/step/merge_results.cc"
 
 BUGS = [
-    # What a rank says.
+    # Links and answers of a rank.
     Bug("link_given_up_is_listened_to", GROUP,
         "  return rank.link_number == link.number ? &rank : nullptr;", "  return &rank;"),
     Bug("answer_to_another_step_counts", GROUP,
@@ -31,7 +31,7 @@ BUGS = [
         "  return pinned.has_value() ? CheckNumerics(hello, rank, *pinned, "
         "settings.allow_changed_numerics)\n                            : absl::OkStatus();",
         "  static_cast<void>(CheckNumerics);\n  return absl::OkStatus();"),
-    # Who is waited for, and for how long.
+    # The ranks that a group waits for, and its timeouts.
     Bug("ready_before_all_began", GROUP, "    if (rank.state != RankState::kBegun) {\n      return;",
         "    if (rank.state != RankState::kBegun) {\n      break;"),
     Bug("step_not_sent_over_the_next_connection", GROUP,
@@ -46,7 +46,7 @@ BUGS = [
     Bug("only_who_says_executing_stands_still", DETECTOR,
         "return report_.phase != WorkerPhase::kIdle &&",
         "return report_.phase == WorkerPhase::kExecuting &&"),
-    # Who else there is, and what a loss means.
+    # Other schedulers, and the meaning of a loss.
     Bug("holder_that_cannot_be_is_believed", GROUP,
         "if (!succession_.IsPossible(report.holder_incarnation)) {", "if (false) {"),
     Bug("replaced_process_is_no_crash", GROUP,

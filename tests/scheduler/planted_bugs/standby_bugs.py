@@ -9,7 +9,7 @@ SUCCESSION = "scheduler/group/succession.cc"
 GROUP = "scheduler/group/worker_group.cc"
 
 BUGS = [
-    # What a worker knows of its scheduler.
+    # A worker's record of its scheduler.
     Bug("ask_is_not_noted", CLAIM,
         "  scheduler_incarnation_ = scheduler_incarnation;\n  group_epoch_ = group_epoch;\n", ""),
     Bug("older_ask_is_accepted", CLAIM,
@@ -33,7 +33,7 @@ BUGS = [
         "std::max(incarnation, incarnation_) + 1;"),
     Bug("cut_off_scheduler_never_lets_go", GROUP,
         "  if (succession_.has_asked() && IsCutOff(now)) {", "  if (false) {"),
-    # What a superseded one does.
+    # A superseded scheduler.
     Bug("scheduler_without_its_workers_takes_them_back", SUCCESSION,
         "  has_asked_ = has_asked_ && !AreWorkersReplaced();\n", ""),
     Bug("reports_of_a_newer_scheduler_are_ignored", GROUP,
