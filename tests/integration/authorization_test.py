@@ -38,7 +38,7 @@ def bearer(key):
 
 
 def failure(channel, path, message=b"", metadata=()):
-    """Of a call with one message to any method; None: it was answered."""
+    """Returns the failure of a call with one message to any method; None if it was answered."""
     with failure_of() as failures:
         list(channel.unary_stream(path)(message, metadata=metadata, timeout=60))
     return failures[0] if failures else None
@@ -58,7 +58,7 @@ def prompt(num_tokens=8, **fields):
 
 
 class KeyFile:
-    """A file of a server, made by `quire key`."""
+    """A server's file of keys, made by `quire key`."""
 
     def __init__(self, path, *tenants):
         self.path = path
@@ -317,7 +317,7 @@ class CommandTest(KeysTest):
             python = ["-B", str(CLIENTS / "python/generate_example.py"), server.address, "Once"]
             for ended in (run("quire", *tell, "--api-key-file", key_file), run("quire", *tell, env=env),
                           run("quire", *load, "--api-key-file", key_file), run("quire", *load, env=env),
-                          run("quire", *show, "--api-key-file", admin_file, env=env),  # the file counts
+                          run("quire", *show, "--api-key-file", admin_file, env=env),  # the file wins
                           run("generate_example", server.address, "Once", env=env),
                           run("/usr/bin/python3", *python, env=env)):
                 self.assertEqual(ended.returncode, 0, ended)
@@ -359,14 +359,14 @@ class CommandTest(KeysTest):
 
 
 class SecretsTest(KeysTest):
-    """Strings that stand nowhere else are given to a server in each way there is, and looked for in what it tells."""
+    """Gives unique strings to a server in each way there is, and searches its output for them."""
 
     PROMPT = b"canary-prompt"
     ID = "canary-request-id"
     WRONG_KEY = "canary-wrong-key"
 
     def requests(self, max_model_len):
-        """Fields of requests of each outcome that a client can bring about."""
+        """Returns fields of requests, by the reason of their failure. Has each outcome that a client can cause."""
         long = {"text": self.PROMPT * 1000}
         return {
             "": {}, "TENANT_OF_KEY": {"tenant": "bob"}, "TENANT": {"tenant": "no tenant"}, "MODEL": {"model": "canary-model"},
@@ -379,7 +379,7 @@ class SecretsTest(KeysTest):
         }
 
     def tell(self, server, channel):
-        """All that comes back to a client, as one text."""
+        """Returns everything that comes back to a client, as one text."""
         told = []
         info = api_grpc.GenerationServiceStub(channel).GetServerInfo(api.GetServerInfoRequest(), metadata=bearer(self.alice))
         for reason, fields in self.requests(info.max_model_len_tokens).items():
@@ -387,10 +387,10 @@ class SecretsTest(KeysTest):
                                              "stopping": {"max_tokens": 4, "stop": [b"canary-stop"]}, **fields})
             with failure_of() as failures:
                 generate(channel, request, metadata=bearer(self.alice))
-            if reason != "EXPIRED_RUNNING":  # it may also be over before
+            if reason != "EXPIRED_RUNNING":  # that request may also end before its timeout
                 self.assertEqual([each.reason for each in failures], [reason] if reason else [])
             for each in failures:
-                self.assertEqual(each.request_id, self.ID)  # the one place where a client hears it again
+                self.assertEqual(each.request_id, self.ID)  # the one place where a client gets its id back
                 told += [str(each), json.dumps(each.metadata), *each.violations]
         for metadata in ([], bearer(self.WRONG_KEY), bearer(self.WRONG_KEY) * 2, bearer(self.WRONG_KEY * 100),
                          [("authorization", self.WRONG_KEY)]):
@@ -421,7 +421,7 @@ class SecretsTest(KeysTest):
                     "ignore_eos": True, "max_tokens": 900}), metadata=bearer(self.alice), timeout=120)
             next(stream)
             first_worker = server.worker
-            first_worker.kill()  # a group that is lost, with a request in it
+            first_worker.kill()  # the group is lost with a request in it
             server.start_worker()
             for url in ("metrics", "metrics/native"):
                 told += urllib.request.urlopen(f"http://{server.http_address}/{url}", timeout=10).read().decode()

@@ -30,7 +30,7 @@ EMPTY = {"QuireAbsent"}  # the server is not absent
 
 
 def ask(channel, info, dice):
-    """One request: served, refused, cancelled, wrong, or of several sequences."""
+    """Makes one request: served, refused, cancelled, wrong, or of several sequences."""
     kind = dice.choice(["plain", "plain", "shared", "group", "cancelled", "wrong"])
     request = api.GenerateRequest(
         token_ids=prompt_of(info, dice.randint(20, 120),
@@ -79,7 +79,7 @@ class Load:
 
 
 class Scrapes:
-    """Reads the metrics all the time, and keeps those in which blocks do not add up."""
+    """Reads the metrics all the time, and keeps the scrapes in which blocks do not add up."""
 
     def __init__(self, server):
         self._server = server
@@ -132,7 +132,8 @@ def wait_for(prometheus, expression):
 
 
 def alert_expressions(prometheus):
-    """What each alert compares, so that it has a value whether it fires or not. Six hours are six seconds."""
+    """Yields each alert's expression, changed so that it has a value whether the alert fires or not. Six hours
+    become six seconds."""
     for group in prometheus.get("rules")["groups"]:
         for rule in group["rules"]:
             assert rule["health"] == "ok", rule
@@ -146,8 +147,9 @@ class BoardsTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        """No worker, no load, then a minute of load with a kill in the middle, evaluated before it ends."""
-        worker = free_address()  # the one that takes the place of the killed one has it too
+        """Runs a server without a worker, then without load, then with load and a kill after a third of it.
+        Evaluates the panels in each time, and the alerts under load."""
+        worker = free_address()  # also of the worker that replaces the killed one
         with Server("--block-size=8", "--preemption-mode=swap", "--max-queued-requests=8",
                     with_worker=False,
                     worker_flags=["--num-gpu-blocks-override=120", "--kv-backend=vmm",

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Both resuming clients before one name of two addresses, as a headless Service gives them: the server at one is
-stopped or gone, the other one closes each connection until it takes over. Servers answer from a script.
+"""Both resuming clients dial one name of two addresses, like that of a headless Service. The server at one address
+is stopped or gone. The other server closes each connection until it takes over. Servers answer from a script.
 
 changeover_test.py server IP PORT (begin|rest): one of these servers. It tells of each call in a line.
 """
@@ -29,7 +29,7 @@ PYTHON_EXAMPLE = os.path.join(SOURCE, "deploy/clients/python/generate_example.py
 
 
 class ScriptedService(api_grpc.GenerationServiceServicer):
-    """Begins an answer and says no more; or gives the rest of one that a client has begun."""
+    """Begins an answer and then stalls, or gives the rest of an answer that a client resumes."""
 
     def __init__(self, part):
         self._part = part
@@ -114,7 +114,7 @@ class ChangeoverTest(unittest.TestCase):
         return standby
 
     def start_clients(self, name):
-        """Of both languages, at one name; and of the command line, which takes addresses alone."""
+        """Starts a client of each language at one name, and `quire generate`, which takes addresses alone."""
         commands = {
             "python": [sys.executable, "-B", PYTHON_EXAMPLE, name, "any"],
             "c++": [os.path.join(BIN, "generate_example"), name, "any"],
@@ -152,7 +152,7 @@ class ChangeoverTest(unittest.TestCase):
 
         old.popen.send_signal(signal.SIGSTOP)
         since = time.monotonic()
-        time.sleep(2)  # as long as it takes to take over
+        time.sleep(2)  # the time of a takeover
         standby.stop()
         self.start_server(NEW, "rest")
 
@@ -166,7 +166,7 @@ class ChangeoverTest(unittest.TestCase):
 
         old.kill()
         since = time.monotonic()
-        time.sleep(2)  # the name is asked for in vain meanwhile
+        time.sleep(2)  # clients look the name up in vain meanwhile
         names.ips = [NEW]
         self.start_server(NEW, "rest")
 
@@ -184,7 +184,7 @@ class ChangeoverTest(unittest.TestCase):
 
 
 def is_open(connection):
-    """Whether the peer has not closed it, whatever it has sent."""
+    """Returns whether the peer has not closed the connection. Drops bytes that the peer has sent."""
     connection.setblocking(False)
     try:
         while connection.recv(4096):

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Workers that hang, are slow or crash on purpose: who is fenced, who is ended, who goes on.
+"""Workers that hang, are slow or crash on purpose: which workers are fenced, which requests end, which go on.
 
 QUIRE_SLOW_STEP_SECONDS=60 makes the slow step as long as a true one may be.
 """
@@ -22,7 +22,7 @@ MAX_CRASHES = 5
 
 
 def request(number, max_tokens, ids=()):
-    """Tokens of no other request, none of them the magic one."""
+    """Returns a request whose tokens no other request has. Its output never has the magic token."""
     prompt = [280 + (37 * number + 11 * k) % 3000 for k in range(20 + number)] + list(ids)
     return api.GenerateRequest(
         token_ids={"ids": prompt}, n=1 + (number % 3 == 2),
@@ -32,7 +32,7 @@ def request(number, max_tokens, ids=()):
 
 
 class Streams:
-    """Requests under way, one thread each. A stream's answer, or its failure."""
+    """Runs requests, one thread each. An outcome is a stream's tokens, or its failure."""
 
     def __init__(self, channel, requests):
         self.outcomes = [None] * len(requests)
@@ -63,7 +63,7 @@ class Streams:
 
 
 def status_of(server):
-    """Of /readyz."""
+    """Returns the status of /readyz."""
     try:
         with urllib.request.urlopen(f"http://{server.http_address}/readyz") as page:
             return page.status
@@ -72,7 +72,7 @@ def status_of(server):
 
 
 def answers(requests):
-    """Of a server that nothing happens to."""
+    """Returns the tokens that an undisturbed server answers."""
     with Server() as server, server.channel() as channel:
         return [generate(channel, one).tokens for one in requests]
 
@@ -87,7 +87,7 @@ class FailPointTest(unittest.TestCase):
 
     def expect_replaced(self, fail_point):
         requests = [request(i, 60) for i in range(NUM_INNOCENT)]
-        # The worker that takes over counts from 1 again: it has fewer steps left than 40.
+        # The replacing worker counts steps from 1 again. Fewer than 40 are left, so it does not fail too.
         with Served(f"--fail-points={fail_point}=40") as served:
             with grpc.insecure_channel(served.address) as channel:
                 streams = Streams(channel, requests)

@@ -19,7 +19,7 @@ NUM_GROUPS = 64
 
 
 def at_once(channel, requests, num_threads=16):
-    """The answers to the requests, many of them asked at a time."""
+    """Returns the answers to the requests. num_threads threads ask at a time."""
     answers = [None] * len(requests)
     left = collections.deque(enumerate(requests))
 
@@ -119,7 +119,7 @@ class SeedTest(unittest.TestCase):
 class PressureTest(unittest.TestCase):
 
     def answers_under_pressure(self, mode):
-        """What groups get alone, then all at once in a pool that is too small for all."""
+        """Checks that groups get the same answers alone, and all at once in a pool that is too small for all."""
         with Server(f"--preemption-mode={mode}", "--block-size=8", "--max-num-seqs=128",
                     worker_flags=["--num-gpu-blocks-override=200"]) as server, \
                 server.channel() as channel:

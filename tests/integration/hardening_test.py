@@ -17,7 +17,7 @@ from quire_server import Process, BIN, MODEL, Server, api, api_grpc, failure_of
 import grpc
 
 MIB = 1 << 20
-# What a process may grow by while it answers one small request.
+# Bounds a process's growth while it answers one small request.
 SMALL = 8 * MIB
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 LIST_SERVICES = b"\x3a\x01*"
@@ -25,7 +25,7 @@ HANDSHAKE = "/quire.v1.WorkerService/Handshake"
 
 
 def memory_bytes(process, field_name):
-    """VmRSS: now; VmHWM: the most that the process has ever had."""
+    """Returns VmRSS, the process's memory now, or VmHWM, its peak."""
     with open(f"/proc/{process.popen.pid}/status", encoding="ascii") as status:
         for line in status:
             if line.startswith(field_name + ":"):
@@ -43,7 +43,7 @@ def file_limit(process):
 
 
 def status_of(web, path):
-    """Over a connection that stays."""
+    """Asks over a connection that stays open. Returns the status."""
     web.request("GET", path)
     response = web.getresponse()
     response.read()
@@ -65,7 +65,7 @@ def tokenize(server, text=b"once", **options):
 
 
 def field(name, value):
-    """A header as HPACK has it, without compression."""
+    """Returns a header in HPACK, without compression."""
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -77,7 +77,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
 
 
 def call_frames(path, message, *headers):
-    """Frames of a call on stream 1 that a well-behaved library would not send."""
+    """Returns frames of a call on stream 1 that a well-behaved library would not send."""
     fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path),
               (b":authority", b"test"), (b"te", b"trailers"),
               (b"content-type", b"application/grpc"), *headers]
@@ -236,7 +236,7 @@ class HttpTest(unittest.TestCase):
             for connection in slow:
                 threading.Thread(target=send_slowly, args=(connection,), daemon=True).start()
             self.check_probe(server)
-            for _ in range(100):  # and nothing more
+            for _ in range(100):  # requests that never end
                 stack.enter_context(dial(server.http_address)).sendall(b"GET /livez HTTP/1.1\r\n")
             for _ in range(3):
                 self.check_probe(server)
@@ -273,7 +273,7 @@ class ConnectionsTest(unittest.TestCase):
             connections = [dial(server.address) for _ in range(90)]
             for connection in connections:
                 connection.sendall(PREFACE)
-            select.select([connections[-1]], [], [], 5)  # taken and answered, or refused
+            select.select([connections[-1]], [], [], 5)  # until the server answers or refuses the last one
             for connection in connections:
                 connection.close()
 
@@ -290,8 +290,8 @@ class ConnectionsTest(unittest.TestCase):
                     connection = stack.enter_context(dial(server.address))
                     if i % 2 == 0:
                         connection.sendall(PREFACE)
-                        time.sleep(0.005)  # it is taken for one that is silent until then
-                    self.assertLessEqual(len(os.listdir(folder)), 194, i)  # 192, and whom it looks at
+                        time.sleep(0.005)  # until then the server counts the connection as silent
+                    self.assertLessEqual(len(os.listdir(folder)), 194, i)  # 192, and new connections
             self.assertTrue(tokenize(server, wait_for_ready=True).token_ids)
 
     def test_livez_notices_that_nobody_can_connect_any_more(self):

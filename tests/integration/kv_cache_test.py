@@ -14,7 +14,7 @@ NUM_REQUESTS = 24
 
 
 def prompt_of(info, length, first=0):
-    """Token ids that are no special tokens."""
+    """Returns token ids that are no special tokens."""
     return {"ids": [(first + 7 * i) % (info.vocab_size - 300) + 280 for i in range(length)]}
 
 
@@ -98,8 +98,8 @@ class LoadTest(unittest.TestCase):
 
             for load in loads:
                 self.check_sums(load, info)
-            # All sequences of a request start with it; they share the prompt once it is computed. Until
-            # then, and a first message may come before, no more than the prompt is stored.
+            # All sequences of a request start together, and share the prompt once it is computed. Until
+            # then the pool stores no more than the prompt. The first message may come before that.
             shared = [load for load in loads if load.num_running_sequences == num_sequences
                       and load.kv_blocks.num_stored_tokens > num_prompt]
             self.assertTrue(shared)
@@ -154,7 +154,8 @@ class LoadTest(unittest.TestCase):
 class PreemptionTest(unittest.TestCase):
 
     def answers_under_pressure(self, mode):
-        """What requests get alone, then all at once in a pool that is too small for all."""
+        """Checks that requests get the same tokens alone, and all at once in a pool that is too small for all.
+        Returns the tokens, the bytes swapped out and in, and the number of recomputed tokens."""
         with Server(f"--preemption-mode={mode}", "--noenable_prefix_caching", "--block-size=8",
                     worker_flags=["--num-gpu-blocks-override=120"]) as server, \
                 server.channel() as channel:

@@ -55,7 +55,8 @@ class Process:
             self._changed.notify_all()
 
     def wait_for(self, pattern, seconds=START_SECONDS, after=0):
-        """The match of the first line, past or future, but none of the first `after`, in which the pattern is found."""
+        """Returns the match of the first line, past or future, in which the pattern is found. Skips the first `after`
+        lines."""
         deadline = time.monotonic() + seconds
         seen = after
         with self._changed:
@@ -109,12 +110,13 @@ class Server:
                                   "--http-port=0", "--admin-address=unix:" + os.path.join(
                                       self._folder.name, "admin.sock"), *self._scheduler_flags,
                                   *more_flags])
-        # The ready line comes when a worker is there; this one as soon as both ports listen.
+        # The ready line comes once there is a worker, the listens line as soon as the ports listen.
         match = self.scheduler.wait_for(r"^quire_scheduler: listens grpc=(\S+) http=(\S+) admin=(\S+)")
         self.address, self.http_address, self.admin_address = match.groups()
 
     def kill_scheduler(self):
-        """And starts another one on the same gRPC port. It need not wait for the end of the one before."""
+        """Kills the scheduler and starts another one on the same gRPC port. --standby=false lets the new one start
+        without waiting for the end of the old one."""
         self.scheduler.kill()
         self.start_scheduler(port=self.address.rpartition(":")[2], more_flags=["--standby=false"])
 
@@ -147,7 +149,7 @@ class Server:
 
 
 class Answer:
-    """What a Generate call gave: tokens and text per sequence, checked on the way."""
+    """The answer to a Generate call: tokens and text per sequence. Messages are checked as they come."""
 
     def __init__(self):
         self.started = None
@@ -179,7 +181,7 @@ class Answer:
 
 
 def generate(channel, request, timeout=60, on_message=lambda: None, metadata=()):
-    """The whole answer. Raises grpc.RpcError, with the answer so far as `.answer`."""
+    """Returns the whole answer. Raises grpc.RpcError, with the answer so far as `.answer`."""
     answer = Answer()
     try:
         for message in api_grpc.GenerationServiceStub(channel).Generate(request, timeout=timeout, metadata=metadata):
@@ -205,7 +207,7 @@ def get_load(server):
 
 
 def metric(server, line):
-    """The value of a metric line, labels as they are written."""
+    """Returns the value of a metric line. REQUIRES: labels are spelled as on the page."""
     text = urllib.request.urlopen(f"http://{server.http_address}/metrics", timeout=10).read().decode()
     match = re.search("^" + re.escape(line) + r" (\S+)$", text, re.M)
     assert match, f"no {line} in:\n{text}"
@@ -259,7 +261,8 @@ class Failure:
 
 @contextlib.contextmanager
 def failure_of():
-    """with failure_of() as failures: call(); then failures[0], or none when the call succeeded."""
+    """`with failure_of() as failures: call()`. Then failures[0] is the call's failure; failures is empty if it
+    succeeded."""
     failures = []
     try:
         yield failures

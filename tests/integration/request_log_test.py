@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""What the programs log: lines of JSON, and one for each request."""
+"""The programs' logs: lines of JSON, and one line for each request."""
 import json
 import unittest
 
 from quire_server import Server, api, api_grpc, generate, grpc
 
-TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"  # of the W3C's example
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"  # from the W3C's example
 PARENT_ID = "00f067aa0ba902b7"
 TRACE = (("traceparent", f"00-{TRACE_ID}-{PARENT_ID}-01"),)
 CANARY = b"canary in a coal mine"
@@ -18,14 +18,14 @@ def request(request_id, max_tokens=7, **fields):
 
 
 def lines_of_json(process):
-    """Of standard error: what is for people on standard output begins with the program's name."""
+    """Returns the JSON lines of standard error. Lines of standard output begin with the program's name."""
     return [json.loads(line) for line in process.lines if not line.startswith("quire_")]
 
 
 class RequestLogTest(unittest.TestCase):
 
     def ends(self, server, num):
-        """The lines of the requests that ended, by request id."""
+        """Returns the lines of the requests that ended, by request id."""
         for request_id in ("cancelled", "last"):
             server.scheduler.wait_for(f'"{request_id}"', seconds=60)
         found = [line for line in lines_of_json(server.scheduler) if line["message"] == "request ended"]
@@ -41,7 +41,7 @@ class RequestLogTest(unittest.TestCase):
                 list(stub.Generate(request("traced-twice"), metadata=TRACE + TRACE, timeout=60))
                 with self.assertRaises(grpc.RpcError):
                     generate(channel, request("refused", sampling={"temperature": -1}))
-                # So long that no machine has ended it before the client leaves.
+                # The request is so long that no machine ends it before the client leaves.
                 call = stub.Generate(request("cancelled", max_tokens=1500, n=16), timeout=60)
                 next(call)
                 call.cancel()

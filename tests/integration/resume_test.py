@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Answers outlive the scheduler: it is killed while they stream and started again, and goes on with
-what clients have. Each answer is the undisturbed one: tokens, text, bits of log-probabilities.
+"""Answers outlive the scheduler. It is killed while they stream, started again, and continues behind the
+tokens that clients have. Each answer is the undisturbed one: tokens, text, bits of log-probabilities.
 
-QUIRE_NUM_KILLS in the environment: how often, in place of twice."""
+QUIRE_NUM_KILLS in the environment is the number of kills, 2 by default."""
 import os
 import struct
 import subprocess
@@ -33,7 +33,7 @@ PROGRAMS = {"cli": [*CLI, "--prompt", TEXT],
 
 
 def late_stop_string(text):
-    """One that ends this text after about two thirds of it, and not before."""
+    """Returns a stop string that ends this text after about two thirds of it, and not before."""
     for begin in range(len(text) * 2 // 3, len(text) - 8):
         stop = text[begin:begin + 8]
         if text.find(stop) == begin:
@@ -70,7 +70,7 @@ def bits(logprobs):
 
 
 def essence(answer):
-    """All that must not change, by sequence."""
+    """Returns the parts of an answer that must not change, by sequence."""
     return {index: (answer.tokens[index], answer.text[index], bits(answer.logprobs[index]),
                     answer.finished[index].reason, answer.finished[index].matched_stop)
             for index in answer.finished}
@@ -122,7 +122,8 @@ class Streams:
         process.stdout.close()
 
     def wait_for_tokens(self, num_tokens, held):
-        """Of every stream that has not ended. How many go on."""
+        """Waits until each running stream that is not held has num_tokens tokens. Returns the number of these
+        streams."""
         deadline = time.monotonic() + 30
         while True:
             waited_for = [n for name, n in self._progress.items()
@@ -141,7 +142,7 @@ class Streams:
 class ResumeTest(unittest.TestCase):
 
     def test_every_answer_outlives_the_scheduler(self):
-        # Slow enough that streams are under way when it dies.
+        # The server is so slow that streams are under way when the scheduler dies.
         with Server(worker_flags=["--cpu-isa=portable", "--threads=1"]) as server:
             with server.channel() as channel:
                 requests = requests_for(channel)
@@ -158,7 +159,7 @@ class ResumeTest(unittest.TestCase):
                                                       held=("beams", "best"))
                 server.kill_scheduler()
             streams.join()
-            # A fast machine may have ended most of them before the last kill.
+            # On a fast machine most streams may end before the last kill.
             self.assertGreater(num_broken, 4, "too few were under way to prove anything")
 
             self.assertEqual(streams.failures, [])
@@ -168,11 +169,11 @@ class ResumeTest(unittest.TestCase):
             for name in PROGRAMS:
                 self.assertEqual(sorted(streams.outputs[name].splitlines()),
                                  sorted(whole.outputs[name].splitlines()), name)
-            server.wait_until_ready()  # the last kill may have met nobody
+            server.wait_until_ready()  # no stream may have been under way at the last kill
             self.check_unseeded(server, requests["unseeded"], streams.answers["unseeded"])
 
     def check_unseeded(self, server, request, answer):
-        """The seed that the first scheduler chose was kept."""
+        """Checks that the answer kept the seed that the first scheduler chose."""
         request.sampling.seed = answer.started.seed
         with server.channel() as channel:
             self.assertEqual(essence(generate(channel, request)), essence(answer))
@@ -180,7 +181,7 @@ class ResumeTest(unittest.TestCase):
 
 
 def behind(request, whole, num_tokens):
-    """The request that goes on behind so many tokens of its answer."""
+    """Returns the request that resumes behind num_tokens tokens of its answer."""
     resumed = api.GenerateRequest()
     resumed.CopyFrom(request)
     started = whole.started
@@ -193,7 +194,7 @@ def behind(request, whole, num_tokens):
 
 
 class FullQueueTest(unittest.TestCase):
-    """What the scheduler before had accepted waits again, though new requests came first."""
+    """Requests that the killed scheduler had accepted wait again, though new requests came first."""
 
     FLAGS = ["--max-num-seqs=2", "--max-queued-requests=3", "--max-queued-tokens=60"]
 
@@ -217,8 +218,8 @@ class FullQueueTest(unittest.TestCase):
                     generate(channel, request)
                 self.assertEqual(Failure(caught.exception).reason, "QUEUE_FULL")
 
-                # Two ran and have tokens, three waited and have nothing. There are places for two more, so
-                # that a tenant's share of them is enough for all that were accepted.
+                # Two requests ran and have tokens; three waited and have none. There are places for two
+                # more, so that a tenant's share of the places is enough for all accepted requests.
                 resumed = [behind(request, whole, 8), behind(request, whole, 3)]
                 resumed[1].request_id = "of-another-client"
                 for _ in range(5):
@@ -249,8 +250,8 @@ class FullQueueTest(unittest.TestCase):
 class AbsentServerTest(unittest.TestCase):
 
     def test_clients_find_it_when_it_comes(self):
-        # gRPC connects in the threads that wait in it, and for clients that wait elsewhere every 5 s: that is
-        # switched off here, so that their own waits must do.
+        # gRPC connects in the threads that wait in it, and every 5 s for clients that wait elsewhere. The
+        # latter is switched off here, so that clients must connect by their own waits.
         example = os.path.join(os.environ["QUIRE_SOURCE"], "deploy/clients/python/generate_example.py")
         with Server() as server:
             server.scheduler.kill()
@@ -264,7 +265,7 @@ class AbsentServerTest(unittest.TestCase):
                     [sys.executable, "-B", example, server.address, TEXT])]
             for client in clients:
                 self.addCleanup(client.kill)
-            time.sleep(1.5)  # all have been refused by then, or have nothing to show
+            time.sleep(1.5)  # by then each client was refused, or has had no answer
             server.start_scheduler(port=server.address.rpartition(":")[2])
             for client in clients:
                 said = client.communicate(timeout=60)[1]

@@ -36,7 +36,7 @@ def is_alive(pid):
 
 
 def eventually(claim, seconds=60):
-    """The first value of the claim that is true."""
+    """Returns the first true value of the claim."""
     deadline = time.monotonic() + seconds
     while not (value := claim()):
         if time.monotonic() > deadline:
@@ -51,7 +51,8 @@ def total_memory_bytes():
 
 
 def write_sparse_model(folder, num_bytes):
-    """The bundled model with as many more layers as that takes, of which the disk holds no weight."""
+    """Writes a model with so many large layers that they take num_bytes. The file is sparse: the disk holds none of
+    their weights."""
     os.mkdir(folder)
     with open(os.path.join(MODEL, "config.json"), encoding="utf-8") as file:
         config = json.load(file)
@@ -80,8 +81,8 @@ def write_sparse_model(folder, num_bytes):
 
 
 class Served(Process):
-    """`quire serve` on free ports. Stopped when the block ends, whatever happens. `under` is a command
-    that starts it, prlimit for one."""
+    """`quire serve` on free ports, stopped when the block ends, also by an exception. `under` is a command
+    that starts it, for example prlimit."""
 
     def __init__(self, *flags, model=MODEL, under=()):
         super().__init__([*under, os.path.join(BIN, "quire"), "serve", "--model", model, "--port=0",
@@ -94,7 +95,7 @@ class Served(Process):
             raise
 
     def pid_of(self, program):
-        """The process of quire_PROGRAM now; None: there is none."""
+        """Returns the pid of quire_PROGRAM now; None if there is none."""
         pid = self.popen.pid
         with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
             children = file.read().split()
@@ -107,23 +108,23 @@ class Served(Process):
         return None
 
     def signal(self, program, number):
-        """Returns the process that got the signal."""
+        """Sends the signal. Returns the pid that got it."""
         pid = eventually(lambda: self.pid_of(program))
         os.kill(pid, number)
         return pid
 
     def replace(self, program, number):
-        """After the signal another process runs."""
+        """Sends the signal, and waits until another process runs."""
         pid = self.signal(program, number)
         eventually(lambda: self.pid_of(program) not in (None, pid))
 
     def last_standby(self):
-        """The flag of the scheduler that decides."""
+        """Returns the scheduler's last --standby flag, which counts."""
         with open(f"/proc/{self.pid_of('scheduler')}/cmdline", encoding="utf-8") as file:
             return [each for each in file.read().split("\0") if each.startswith("--standby=")][-1]
 
     def answers(self, seed):
-        """Whether a request gets tokens, over a connection of its own; and which."""
+        """Asks over a new connection. Returns the tokens, or None if the server is unavailable."""
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(self.address, options=options) as channel:
             try:
@@ -148,7 +149,7 @@ class Served(Process):
 
 
 class Streams:
-    """Streams that follow each other until they are told to stop. Any failure is kept."""
+    """Streams that follow each other until finish(). Keeps each failure."""
 
     def __init__(self, server, expected):
         self._server = server
@@ -173,7 +174,7 @@ class Streams:
                     return
 
     def go_on(self, num_messages=40):
-        """Whether so many messages more arrive."""
+        """Returns whether num_messages more messages arrive."""
         while self._messages.acquire(blocking=False):
             pass
         return all(self._messages.acquire(timeout=60) for _ in range(num_messages))
@@ -194,7 +195,7 @@ class WorkerFaultsTest(unittest.TestCase):
                 time.sleep(1)
                 server.replace("worker", signal.SIGKILL)
             self.assertTrue(streams.go_on())
-            # What is shown is that no kill was swallowed, and none ended the server.
+            # The supervisor logged every kill and missed none, and no kill ended the server.
             self.assertEqual(len(re.findall('program="worker 0" .* how="signal 9"',
                                             server.text())), 7, server.text())
 
@@ -203,7 +204,7 @@ class WorkerFaultsTest(unittest.TestCase):
             streams.finish()
             self.assertEqual(streams.failures, [])
 
-            # During the drain, too.
+            # A worker is replaced during the drain too.
             with grpc.insecure_channel(server.address) as channel:
                 running = api_grpc.GenerationServiceStub(channel).Generate(request(0), timeout=120)
                 tokens = list(next(running).chunk.token_ids)
@@ -263,19 +264,19 @@ class SchedulerFaultsTest(unittest.TestCase):
                 self.assertEqual(server.last_standby(), "--standby=false")
                 server.replace("scheduler", signal.SIGSTOP)
                 self.assertEqual(eventually(lambda: server.answers(0)), expected)
-                self.assertEqual(server.last_standby(), "--standby=true")  # others may have its worker by now
+                self.assertEqual(server.last_standby(), "--standby=true")  # others may hold its worker by now
 
                 self.assertEqual(server.pid_of("worker"), worker)
                 self.assertEqual(len(re.findall("(?m)^quire: ready ", server.text())), 1)
 
-                # A model that is gone for a moment.
+                # The model is gone for a moment.
                 os.rename(model, model + ".away")
                 server.signal("worker", signal.SIGKILL)
                 server.wait_for('program="worker 0" .* how="exit code 3"')
                 os.rename(model + ".away", model)
                 self.assertEqual(eventually(lambda: server.answers(0)), expected)
 
-                # The end: also of those that are stopped.
+                # The end: serve ends programs that are stopped, too.
                 for program in ("worker", "scheduler"):
                     server.signal(program, signal.SIGSTOP)
                 server.popen.send_signal(signal.SIGTERM)
@@ -295,13 +296,13 @@ class SchedulerFaultsTest(unittest.TestCase):
 class StartTest(unittest.TestCase):
 
     def refusal(self, *arguments):
-        """Exit code and the line that says why; lines of the log begin with a time, ours and gRPC's."""
+        """Returns the exit code and the line that says why. Lines of our log and of gRPC's begin with a time."""
         done = subprocess.run([os.path.join(BIN, "quire"), "serve", "--http-port=0", *arguments],
                               capture_output=True, text=True, timeout=60, check=False)
         lines = [line for line in done.stderr.splitlines()
                  if not re.match(r"\d{4}-\d\d-\d\dT|E\d{4} ", line)]
         self.assertEqual(len(lines), 1, done.stderr)
-        # The scheduler alone, whom nobody may read, says a refusal as a warning too.
+        # Two warnings are allowed, which scheduler and worker log of a refusal.
         self.assertNotRegex(done.stderr, r" WARNING (?!worker refused|no scheduler can use this worker)")
         self.assertEqual(done.stdout, "")
         return done.returncode, lines[0]
@@ -441,7 +442,7 @@ class StartTest(unittest.TestCase):
             help_of[command[0]] = set(re.findall(r"(?m)^  --(?:\[no-\])?([a-z-]+)", done.stdout))
         self.assertEqual(help_of["quire"], help_of["quire_scheduler"] | help_of["quire_worker"])
 
-        # And each flag that only the worker has goes to the worker, but for those that serve sets.
+        # Each flag that only the worker has goes to the worker, except the flags that serve sets.
         of_serve = {"listen", "rank", "ranks-on-host", "tensor-parallel-size"}
         source = os.path.join(os.environ["QUIRE_SOURCE"], "deploy/cli/serve_arguments.cc")
         with open(source, encoding="utf-8") as file:

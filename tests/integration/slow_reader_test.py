@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""A client whose HTTP/2 window is closed from the start: it holds its request for half a minute and
-then holds nothing, and nobody else waits for it. Spoken by hand, since no library would do this."""
+"""A client whose HTTP/2 window is closed from the start. It holds a request for half a minute at most, and no
+other client waits for it. The test writes the frames itself, since no library would do this."""
 import socket
 import struct
 import time
@@ -24,7 +24,7 @@ def literal_header(name, value):
 
 
 class ClosedWindow:
-    """One Generate call that lets not a byte of its output through until open()."""
+    """One Generate call whose window lets no output through until open()."""
 
     def __init__(self, address, request):
         host, port = address.rsplit(":", 1)
@@ -44,7 +44,7 @@ class ClosedWindow:
         self.socket.sendall(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1 << 20)))
 
     def frames(self, seconds):
-        """Kinds and flags of the frames of the call that arrive within so long, or until its end."""
+        """Returns kinds and flags of the call's frames that arrive within `seconds`, or until the call ends."""
         self.socket.settimeout(seconds)
         received = []
         data = b""
@@ -87,10 +87,10 @@ class SlowReaderTest(unittest.TestCase):
             greedy = ClosedWindow(server.address, api.GenerateRequest(
                 text=b"Once", n=8, sampling={"temperature": 1},
                 stopping={"max_tokens": 1500, "ignore_eos": True}))
-            # Few: the request ends, and its stream is cut when nothing is read for long.
+            # Few tokens: the request ends, and its stream is cut when the client reads nothing for long.
             modest = ClosedWindow(server.address, api.GenerateRequest(
                 text=b"Once", stopping={"max_tokens": 50, "ignore_eos": True}))
-            # Few, but read before that.
+            # Few tokens, which the client reads before that.
             late = ClosedWindow(server.address, api.GenerateRequest(
                 text=b"Once", stopping={"max_tokens": 50, "ignore_eos": True}))
             start = time.monotonic()
@@ -103,8 +103,8 @@ class SlowReaderTest(unittest.TestCase):
             self.assertGreater(self.num_messages(late), 1)
             time.sleep(SLOW_CONSUMER_SECONDS + 3)
 
-            # Whoever opens his window now gets the message that was on its way, and an end. On a busy
-            # machine the greedy one may have been cut before its first message was on its way.
+            # A client that opens its window now gets the message that was on its way, and an end. On a
+            # busy machine the greedy client may have been cut before its first message was on its way.
             self.assertLessEqual(self.num_messages(greedy), 1)
             self.assertEqual(self.num_messages(modest), 1)
             self.assertEqual(generate(channel, healthy).tokens, expected)

@@ -27,7 +27,7 @@ STORY = b"Once upon a time there was a small dog who lived in a big house by the
 
 
 def requests():
-    """Greedy, sampled, of several sequences, beams; shared beginnings; log-probabilities."""
+    """Returns requests: greedy, sampled, of several sequences, beams; shared beginnings; log-probabilities."""
     asked = []
     for i in range(4):
         prompt = STORY * 3 + b"%d" % i
@@ -44,7 +44,7 @@ def requests():
 
 
 def bits(answer):
-    """All that the client got which tensor parallelism could change."""
+    """Returns the parts of an answer that tensor parallelism could change."""
     return (answer.tokens, answer.text,
             {i: [(p.logprob, [(t.token_id, t.logprob) for t in p.top]) for p in positions]
              for i, positions in answer.logprobs.items()},
@@ -67,7 +67,7 @@ def all_answers(address, asked, on_message=lambda: None):
 
 
 def workers_of(served):
-    """Process ids by rank."""
+    """Returns process ids by rank."""
     pid = served.popen.pid
     with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
         children = file.read().split()
@@ -89,7 +89,7 @@ def bytes_read(pid):
 
 
 def llama_tensors(config):
-    """Names and shapes of the weights."""
+    """Yields names and shapes of the weights."""
     hidden, inner, vocab = (config[key] for key in ("hidden_size", "intermediate_size", "vocab_size"))
     kv = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
     yield "model.embed_tokens.weight", [vocab, hidden]
@@ -106,7 +106,8 @@ def llama_tensors(config):
 
 
 def write_zeros(folder, config):
-    """A model whose weights are a hole in a file: it takes no disk. Bytes of what all ranks hold."""
+    """Writes a model whose weights are a hole in a file, which takes no disk. Returns the bytes of weights that
+    every rank holds whole."""
     header, end, replicated = {}, 0, 0
     for name, shape in llama_tensors(config):
         begin, end = end, end + 2 * math.prod(shape)
@@ -122,8 +123,8 @@ def write_zeros(folder, config):
 
 
 def last_norm():
-    """The first 16 numbers of the bundled model's last norm, as each rank has them: bf16 made fp32. Matrices lie in
-    another order in memory than in the file."""
+    """Returns the first 16 numbers of the bundled model's last norm, as each rank has them: bf16 made fp32. A matrix
+    would not do, since its order in memory differs from the file's."""
     with open(os.path.join(MODEL, "model.safetensors"), "rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
         norm = json.loads(file.read(header_bytes))["model.norm.weight"]
@@ -133,7 +134,8 @@ def last_norm():
 
 
 def flip_bit(pid, pattern):
-    """Of the pattern's first byte, wherever the process has written the pattern. How often."""
+    """Flips a bit of the pattern's first byte, at each place in writable memory that has the pattern. Returns the
+    number of places."""
     num_flipped = 0
     with open(f"/proc/{pid}/maps", encoding="utf-8") as maps, open(f"/proc/{pid}/mem", "r+b", 0) as memory:
         for line in maps:
@@ -153,7 +155,7 @@ def flip_bit(pid, pattern):
 
 
 def resident_bytes(model, *flags):
-    """Of a worker that has loaded its model and serves nobody."""
+    """Returns the resident bytes of a worker that has loaded its model and has no scheduler."""
     with tempfile.TemporaryDirectory() as folder:
         worker = Process([os.path.join(BIN, "quire_worker"), "--model", model, "--threads=1",
                           f"--listen=unix:{folder}/worker.sock", *flags])
@@ -173,7 +175,7 @@ class TensorParallelTest(unittest.TestCase):
             cls.expected = all_answers(served.address, requests())
 
     def check_ranks(self, served, size):
-        """The server names its ranks wherever it tells of itself."""
+        """Checks that the server names its ranks wherever it describes itself."""
         with grpc.insecure_channel(served.address) as channel:
             self.assertEqual(server_info(channel).tensor_parallel_size, size)
             ranks = get_load(served).ranks
@@ -288,8 +290,8 @@ class TensorParallelTest(unittest.TestCase):
 
 
 class EmulatedGpuTest(unittest.TestCase):
-    """Ranks on GPUs, which add up through main memory here. Sums of other sizes are rounded otherwise,
-    so tokens are compared, whose candidates lie far apart, and no bits."""
+    """Ranks on emulated GPUs, which add up through main memory. Sums of other sizes are rounded otherwise,
+    so the tests compare tokens, whose candidates lie far apart, and not bits."""
 
     FLAGS = ("--device=emu", "--kv-cache-memory-bytes=32MiB", "--swap-space=0",
              "--max-num-batched-tokens=16")

@@ -42,7 +42,7 @@ class UnreadTerminalTest(unittest.TestCase):
         return popen
 
     def serve_requests(self):
-        """Each with a line in the log, and an answer."""
+        """Sends requests. Each gets an answer, and the server logs a line for it."""
         request = api.GenerateRequest(text=b"Once", stopping={"max_tokens": 1})
         with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
             grpc.channel_ready_future(channel).result(timeout=60)
@@ -85,7 +85,7 @@ class UnreadTerminalTest(unittest.TestCase):
 class AnswerTest(unittest.TestCase):
 
     def on_terminal(self, command):
-        """What the command writes to a terminal."""
+        """Returns the command's output on a terminal."""
         pid, master = pty.fork()
         if pid == 0:
             os.execvp(command[0], command)

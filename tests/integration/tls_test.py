@@ -18,13 +18,13 @@ from proto.grpc.health.v1 import health_pb2
 import grpc
 
 HEALTH = "/grpc.health.v1.Health/Check"
-# Of a TLS client that has not said all.
+# The first bytes of a TLS client's hello.
 HALF_HELLO = bytes.fromhex("16030100c8010000c40303")
 CLIENTS = pathlib.Path(os.environ["QUIRE_SOURCE"], "deploy/clients")
 
 
 def eventually(claim, seconds=90):
-    """The first value of the claim that is true."""
+    """Returns the first true value of the claim."""
     deadline = time.monotonic() + seconds
     while not (value := claim()):
         if time.monotonic() > deadline:
@@ -34,7 +34,7 @@ def eventually(claim, seconds=90):
 
 
 def code_of_check(channel):
-    """Of a health check over this channel; None: it was answered."""
+    """Returns the code of a failed health check over this channel; None if the check was answered."""
     with channel:
         try:
             channel.unary_unary(HEALTH, response_deserializer=health_pb2.HealthCheckResponse.FromString)(b"", timeout=60)
@@ -66,7 +66,7 @@ class TlsTest(unittest.TestCase):
         self.client = self.authority.issue("client")
 
     def others(self):
-        """Certificates of whoever is no client of ours. All of them believe the server."""
+        """Returns certificates that no client of ours has: of another authority, and expired. They trust the server."""
         theirs = Authority(self.folder, "theirs")
         return {"another authority": theirs.issue("stranger", believes=self.authority),
                 "expired": self.authority.issue("expired", days=-1)}
@@ -108,10 +108,10 @@ class PortsTest(TlsTest):
                     return client.communicate(timeout=60)[0]
 
             self.assertIn(b"\nNew, ", handshake(*own, "-sess_out", session))
-            self.assertIn(b"\nReused, ", handshake("-sess_in", session))  # for seconds
+            self.assertIn(b"\nReused, ", handshake("-sess_in", session))  # a session lives for some seconds
             time.sleep(11)
             self.assertIsNone(code_of_check(self.client.channel(server.address)))
-            self.assertIn(b"\nNew, ", handshake("-sess_in", session))  # which needs a certificate
+            self.assertIn(b"\nNew, ", handshake("-sess_in", session))  # a new session needs a certificate
             # The scheduler dials itself all the while.
             self.assertNotIn("wrong version", server.scheduler.text())
 
@@ -174,7 +174,7 @@ class ReloadTest(TlsTest):
             try:
                 self.server.replace_by(authority.issue("new-server"))
                 eventually(lambda: code_of_check(new_client.channel(server.address)) is None)
-                # It believes the new server, and has what the old one would have taken.
+                # This client trusts the new server, and has a certificate that the old files would let in.
                 self.client.authorities = authority.path
                 self.assertEqual(code_of_check(self.client.channel(server.address)), grpc.StatusCode.UNAVAILABLE)
             finally:
@@ -272,7 +272,7 @@ class StartTest(TlsTest):
 
 
 def listening_ports(pid):
-    """Of TCP."""
+    """Returns the TCP ports on which the process listens."""
     inodes = set()
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -283,7 +283,7 @@ def listening_ports(pid):
 
 
 class RanksTest(TlsTest):
-    """Ranks at addresses, as on several hosts: their links are TCP, and need no flag of their own."""
+    """Ranks at addresses, as on several hosts. Their links are TCP, and need no further flag."""
 
     FLAGS = ["--threads=1", "--kv-cache-memory-bytes=64MiB", "--swap-space=0"]
 
@@ -333,7 +333,7 @@ class RanksTest(TlsTest):
                 with contextlib.suppress(ConnectionResetError):
                     while more := stranger.recv(4096):
                         heard += more
-                # Nothing, or one alert.
+                # The stranger gets nothing, or one alert.
                 self.assertIn(heard[:1], (b"", b"\x15"))
                 self.assertLessEqual(len(heard), 7)
 
@@ -358,7 +358,7 @@ class ServeTest(TlsTest):
                 with contextlib.suppress(ConnectionResetError):
                     while stranger.recv(4096):  # until the server closes it
                         pass
-        # By now the supervisor and the scheduler itself have asked several times whether it lives.
+        # By now the supervisor and the scheduler itself have checked several times that the scheduler lives.
         connection = http.client.HTTPConnection(web, timeout=60)
         connection.request("GET", "/livez")
         self.assertEqual(connection.getresponse().status, 200)

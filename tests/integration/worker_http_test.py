@@ -15,7 +15,7 @@ from kv_cache_test import prompt_of
 from quire_server import BIN, MODEL, Process, Server, api, api_grpc, grpc, metric, server_info
 from serve_test import Served, eventually
 
-# A worker's metric, and the scheduler's that says the same of each of its workers.
+# Metrics of a worker, each with the scheduler's metric that has the same value for each of its workers.
 AS_THE_SCHEDULER = {
     "quire_worker_steps_total": "quire_steps_total",
     'quire_worker_tokens_total{kind="sampled"}': 'quire_tokens_total{kind="generated"}',
@@ -28,7 +28,7 @@ LISTENS = r"^quire_worker: listens listen=(\S+) http=(\S+)$"
 
 
 def get(address, path):
-    """Status and text."""
+    """Returns status and text."""
     try:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
@@ -37,7 +37,7 @@ def get(address, path):
 
 
 def samples(address):
-    """All lines of /metrics: value by name and labels as they are written."""
+    """Returns all lines of /metrics: values by name and labels, as they are spelled there."""
     status, text = get(address, "/metrics")
     assert status == 200, status
     return {name: float(value) for name, value in re.findall(r"(?m)^([^#\s]\S*) (\S+)$", text)}
@@ -53,7 +53,7 @@ def request(seed, num_tokens):
 
 
 def listening_sockets(pid):
-    """TCP sockets of the process that take connections, by their number."""
+    """Returns the numbers of the process's TCP sockets that take connections."""
     listening = set()
     for table in ("tcp", "tcp6"):
         with open(f"/proc/{pid}/net/{table}", encoding="utf-8") as file:
@@ -64,7 +64,7 @@ def listening_sockets(pid):
 
 
 class Workers:
-    """Workers of one group by hand, and their scheduler. `with Workers(...)` stops all of them."""
+    """Starts the workers of one group and their scheduler. `with Workers(...)` stops all of them."""
 
     def __init__(self, *flags_by_rank, scheduler_flags=()):
         self._folder = tempfile.TemporaryDirectory(prefix="quire-test-")
@@ -136,7 +136,7 @@ class HealthTest(unittest.TestCase):
                 worker.kill()
 
     def test_who_stands_still_is_not_live_and_who_waits_for_it_is(self):
-        # Nobody waits for the executor, so that the process does not end itself.
+        # With this step timeout no thread waits for the stuck executor, so the process does not end itself.
         with Workers((), ("--fail-points=stick-at-step=3",),
                      scheduler_flags=["--step-timeout=600"]) as group, \
                 grpc.insecure_channel(group.address) as channel:
@@ -207,7 +207,7 @@ class MetricsTest(unittest.TestCase):
 
             for stream in [ask(40, 100, 100 * i) for i in range(4)]:
                 self.assertGreater(len(list(stream)), 0)
-            # Ended sequences are released by the next step.
+            # The next step releases the sequences that ended.
             self.assertGreater(len(list(ask(3, 1, 0))), 0)
 
             def of_scheduler():
@@ -215,7 +215,7 @@ class MetricsTest(unittest.TestCase):
 
             for rank, http in enumerate(group.http):
                 with self.subTest(rank=rank):
-                    # Each of the two counts a moment after the answer was sent.
+                    # Worker and scheduler each count a moment after the answer was sent.
                     eventually(lambda h=http: {name: samples(h)[name] for name in AS_THE_SCHEDULER}
                                == of_scheduler())
                     now = samples(http)
@@ -237,7 +237,7 @@ class MetricsTest(unittest.TestCase):
                     self.assertGreater(now["process_resident_memory_bytes"], 1e6)
                     line = re.search(r"(?m)^quire_worker_info{.*$", get(http, "/metrics")[1])[0]
                     self.assertIn(f'rank="{rank}",tensor_parallel_size="2"', line)
-            # What tells a group from others.
+            # The epoch's label, by which a group is told from others.
             epochs = [{name for name in samples(http) if name.startswith("quire_worker_group_epoch{")}
                       for http in group.http]
             self.assertEqual(epochs[0], epochs[1])
