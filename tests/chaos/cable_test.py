@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The cable hands packets to whom they are for, late by the delay, and drops what it is told to."""
+"""The cable hands packets to their destination, late by the delay, and drops packets between parted hosts."""
 import os
 import socket
 import unittest
@@ -10,7 +10,7 @@ A, B, C = "10.77.0.1", "10.77.0.2", "10.77.0.3"
 
 
 def packet(source, destination, data=b""):
-    """As much of an IPv4 header as the cable reads."""
+    """Returns a packet with the fields of an IPv4 header that the cable reads."""
     return b"\x45" + bytes(11) + socket.inet_aton(source) + socket.inet_aton(destination) + data
 
 

@@ -1,18 +1,17 @@
-"""Reads what clients logged, and nothing else, and says what they lost.
+"""Reads the clients' logs, and nothing else. Counts the clients' losses.
 
-Correct: every call that began has one end, OK, and all that its stream brought (tokens, positions,
-bits of log-probabilities, text, ends of sequences) equals what the same request brought without any
-disturbance.
+A call is correct if it has one end, OK, and its stream (tokens, positions, bits of log-probabilities,
+text, ends of sequences) equals the stream of the same request on an undisturbed server.
 
 Gaps: three figures for each fault.
   silence  the longest time in which no stream at all got anything
-  gap      the silence up to the last epoch that began in it: the gap less recomputation, since a
-           worker that has begun an epoch computes. All of it when no epoch began.
-  pause    the longest time in which one stream got nothing: recomputation, and the wait for its
-           turn and for blocks, are in it. Streams with no message before the fault are left out.
-All count from when the fault is over for faults that end by themselves and leave no other way to a
-worker meanwhile (a cut link), else from when it begins. A time that reaches into the next fault is
-counted there.
+  gap      the silence up to the last epoch that began in it, or all of it if no epoch began. It
+           leaves out recomputation, since a worker that has begun an epoch computes.
+  pause    the longest time in which one stream got nothing. It includes recomputation, and the wait
+           for a turn and for blocks. Streams with no message before the fault are left out.
+A time counts from the beginning of its fault. It counts from the fault's end if the fault ends
+without help and leaves no other way to a worker meanwhile (a cut link). A time that reaches into the
+next fault is counted there.
 """
 import bisect
 import collections
@@ -23,7 +22,7 @@ KINDS_OF_LOSS = ("lost", "doubled", "altered", "no end", "two ends", "error")
 
 
 class Answer:
-    """All that one call brought, and what was wrong on the way."""
+    """The content of one call's stream, and the losses found in it."""
 
     def __init__(self, request):
         self.request = request
@@ -122,7 +121,7 @@ def read_answers(path):
 
 
 class Verdict:
-    """Counts of what was lost, a few examples, and the times of all messages."""
+    """Counts of losses, a few examples, and the times of all messages."""
 
     def __init__(self):
         self.num_calls = 0
@@ -145,7 +144,7 @@ class Verdict:
 
 
 def read_oracle(path):
-    """Request number to answer. An oracle that is itself wrong is an error."""
+    """Returns answers by request number. Raises ValueError if the undisturbed run has losses."""
     oracle = {}
     for call, answer, _ in read_answers(path):
         if answer.losses or answer.end != "OK":
@@ -155,14 +154,14 @@ def read_oracle(path):
 
 
 def longest_silence(times, fault, next_begin):
-    """(start, end) of the longest gap across the fault in sorted times; None: none to be counted."""
+    """Returns (start, end) of the longest gap across the fault in sorted times, or None if none counts."""
     longest = None
     start = max(0, bisect.bisect_right(times, fault["begin"]) - 1)
     for before, after in zip(times[start:], times[start + 1:]):
         if before >= next_begin:
             break
         if fault["begin"] < after <= next_begin:
-            # Over before it counts: a way was open again, and nothing was missing.
+            # A gap that ends before fault["from"] has length 0, since a way to a worker was open again.
             silence = (min(after, max(before, fault["from"])), after)
             if longest is None or silence[1] - silence[0] > longest[1] - longest[0]:
                 longest = silence

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The proxy does to bytes what it is told, to the given direction, and no more."""
+"""The proxy harms bytes as a fault says, in the fault's direction alone."""
 import asyncio
 import os
 import tempfile

@@ -59,7 +59,7 @@ def main():
     form = SHORT if args.short else USUAL
     given = {name: value for name, value in vars(args).items()
              if name in run.Form._fields and value is not None}
-    # As Ctrl-C: what was made is removed.
+    # SIGTERM acts like Ctrl-C, so that hosts and processes are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(0 if run_on_hosts(args, form._replace(**given)) else 1)

@@ -13,7 +13,7 @@ from quire_server import BIN, MODEL, Process
 from served_model import LOG_LINES, REPLACED_SECONDS, Counters, ServedModel, is_alive
 
 PORT = 7100
-# Host by rank. With four ranks two share a host, and --ranks-on-host tells them so.
+# Host by rank. With four ranks two share a host. Their link is TCP too, since every rank has a TCP address.
 HOSTS_OF_RANKS = {2: (1, 2), 4: (1, 1, 2, 3)}
 # Flags of run.py that workers take. The scheduler gets all others.
 WORKER_FLAGS = ("--threads=", "--swap-space=", "--num-gpu-blocks-override=", "--kv-backend=")

@@ -1,7 +1,7 @@
 """`quire serve` with a model of a long context and random weights, small enough for two processors.
 
-Every token costs next to nothing here, so what is measured is what the scheduler does with many of them. The
-model has no tokenizer: prompts are token ids.
+A token costs next to nothing here, so the time goes into the scheduler's work on many tokens. The model has no
+tokenizer: prompts are token ids.
 """
 import json
 import os
@@ -67,8 +67,8 @@ class Callers:
         self._channels = []
 
     def begin(self, request, num_calls):
-        """The calls, all of this request. None has a deadline: by what many long prompts cost at most, it would be
-        refused as one that cannot be met."""
+        """Begins calls of this request, and returns them. None has a deadline, since the scheduler's bound of the time
+        of many long prompts would make it refuse one."""
         calls = []
         for k in range(num_calls):
             if k % CALLS_PER_CHANNEL == 0:
@@ -84,7 +84,7 @@ class Callers:
 
 
 def tokens_of(call):
-    """By sequence. Raises grpc.RpcError."""
+    """Returns tokens by sequence. Raises grpc.RpcError."""
     tokens = {}
     for message in call:
         if message.HasField("chunk"):

@@ -39,8 +39,8 @@ def start_workers(folder, num_ranks):
 
 
 def judge(schedulers):
-    """Empty: one is ready, and all others stand by. With one rank the older one may be ready until the newer one
-    has asked, so each scheduler's last word counts."""
+    """Returns an empty text if one scheduler is ready and all others stand by. With one rank the older scheduler may
+    be ready until the newer one has asked, so each scheduler's last line counts."""
     roles = [(ROLE.findall(each.text()) or [""])[-1] for each in schedulers]
     num_ready = roles.count("ready")
     num_standbys = roles.count("stands by")
@@ -50,7 +50,7 @@ def judge(schedulers):
 
 
 def start_together(num_ranks, num_schedulers):
-    """Seconds from the start until all have found their place, and what was wrong."""
+    """Returns the seconds until one scheduler is ready and all others stand by, and the fault in words."""
     with tempfile.TemporaryDirectory(prefix="quire-pairs-") as folder:
         processes = []
         try:

@@ -1,4 +1,4 @@
-"""How long the scheduling loop of a server stood still, by the log of its scheduler.
+"""Turns in which a server's scheduling loop stood still, by the log of its scheduler.
 
 The loop warns of each turn over 100 ms (scheduler/loop/turn_watch.h). A machine with too few processors makes
 turns long too, so the time in which the loop's thread waited for a processor is taken off.

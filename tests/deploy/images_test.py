@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""deploy/images and deploy/compose.yaml: what they name is there, and agrees with the programs, the
+"""deploy/images and deploy/compose.yaml: the files that they name exist, and agree with the programs, the
 manifests of k8s/ and the configurations that are mounted. No image is built."""
 import json
 import os
@@ -48,7 +48,7 @@ class Stage:
 
 
 def stages():
-    """By name, in their order."""
+    """Returns the stages by name, in the order of the file."""
     text = re.sub(r"(?m)^\s*#.*\n", "", read(DOCKERFILE)).replace("\\\n", "")
     result, variables = {}, {}
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -64,7 +64,7 @@ def stages():
 
 
 def ignored(path):
-    """Whether .dockerignore keeps a path of the repository out. Knows "*", "!NAME" and "**/NAME"."""
+    """Returns whether .dockerignore keeps a path of the repository out. Knows "*", "!NAME" and "**/NAME"."""
     result = False
     for pattern in filter(None, read(ROOT / ".dockerignore").splitlines()):
         if pattern == "*":

@@ -33,7 +33,7 @@ def run(*command, **more):
 
 
 def setting_of_unit(text, key):
-    """All values of a key, in their order."""
+    """Returns all values of a key, in the order of the text."""
     return re.findall(rf"(?m)^{key}=(.*)$", text)
 
 
@@ -147,7 +147,7 @@ class PackageTest(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd is not installed")
     def test_systemd_takes_the_unit_and_finds_it_safe(self):
-        # A root of its own, since the programs are not installed here.
+        # A separate root, since the programs are not installed on this machine.
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             shutil.copytree(self.tree, root, dirs_exist_ok=True)

@@ -36,7 +36,7 @@ def finished(num_output_tokens, index=0):
 
 
 class End:
-    """How a stream ends. details: messages of google.rpc, or bytes as they are."""
+    """The end of a stream. details: messages of google.rpc, or bytes as they are."""
 
     def __init__(self, code, message="", details=()):
         self.code = code
@@ -86,7 +86,7 @@ REFUSALS = [
 
 
 class ScriptedServer(api_grpc.GenerationServiceServicer):
-    """Answers one call after the other: messages, then an End. Remembers what was asked."""
+    """Answers one call after the other: messages, then an End. Keeps the requests."""
 
     def __init__(self, *script):
         self.requests = []

@@ -4,7 +4,7 @@ import struct
 import threading
 import time
 
-SOURCE = "127.0.0.9"  # an address of its own, so that a proxy can tell it from honest clients
+SOURCE = "127.0.0.9"  # no honest client's address, so that a proxy can tell floods from them
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, CONTINUATION = 0, 1, 2, 3, 4, 6, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
@@ -44,13 +44,13 @@ HEADER_BLOCK = header_block(PATH)
 
 
 def call_frames(stream, message, is_compressed=False, block=HEADER_BLOCK):
-    """A whole call. The message fits a frame."""
+    """Returns the frames of a whole call. REQUIRES: the message fits a frame."""
     body = struct.pack(">BI", is_compressed, len(message)) + message
     return frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, body)
 
 
 class Connection:
-    """Bytes that come are thrown away by a thread."""
+    """A connection, with a thread that drops the bytes that arrive."""
 
     def __init__(self, address, source=SOURCE):
         host, _, port = address.rpartition(":")
@@ -119,7 +119,7 @@ def rapid_reset():
 
 
 def reset_requests():
-    """The same with a whole request each, which Quire parses."""
+    """Resets streams that each carry a whole request, which Quire parses."""
     message = b"\x0a\x05hello"
     body = b"\0" + struct.pack(">I", len(message)) + message
     return grouped(frame(HEADERS, END_HEADERS, stream, HEADER_BLOCK)
@@ -135,7 +135,7 @@ def continuation():
 
 
 def hpack_bomb():
-    """One header of 4 KB is remembered, and each byte that follows is that header again."""
+    """A header of 4 KB is put into the peer's table. Each byte that follows is that header again."""
     remembered = b"\x40" + _string(b"bomb") + _string(b"x" * 3900)
     yield frame(HEADERS, END_HEADERS, 1, HEADER_BLOCK + remembered) * 1
     for stream in range(3, 1 << 31, 2):
@@ -159,13 +159,13 @@ def empty_data():
 
 
 def priority():
-    """Each stream depends on the one before: a list that a server may keep."""
+    """Makes each stream depend on the stream before, which gives a long list if the server keeps it."""
     return grouped(frame(PRIORITY, 0, stream, struct.pack(">IB", stream - 2 if stream > 1 else 0, 15))
                    for stream in streams())
 
 
 def half_messages():
-    """As much of a message as the windows let through, on 100 streams, and no more."""
+    """Sends as much of a message as the windows let through, on 100 streams, and then stops."""
     head = b"\0" + struct.pack(">I", 4 << 20)
     for stream in range(1, 200, 2):
         yield frame(HEADERS, END_HEADERS, stream, HEADER_BLOCK) + frame(DATA, 0, stream, head + b"x" * 600)
@@ -175,7 +175,7 @@ def half_messages():
 
 
 class IdleConnections:
-    """As many as are taken, silent."""
+    """Opens as many silent connections as the server takes, up to `count`."""
 
     def __init__(self, address, count=3000):
         self.num_frames = self.num_connections = self.num_refused = 0
@@ -197,7 +197,7 @@ class IdleConnections:
 
 
 class HeldCalls:
-    """Calls that last, so many a second, 100 of a connection, until the end."""
+    """Begins calls_per_second calls a second, 100 on each connection, and holds them until the end."""
 
     def __init__(self, address, path, message=b"", calls_per_second=45, source=SOURCE):
         self.num_frames = self.num_connections = self.num_refused = 0

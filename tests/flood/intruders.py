@@ -38,7 +38,7 @@ def code_of_call(channel):
 
 
 def kinds_of_strangers(folder, ours):
-    """Name to what makes a channel to an address. All of them believe the server's certificate."""
+    """Returns, by name of a kind, a function from address to channel. Strangers with TLS trust the server."""
     theirs = Authority(folder, "theirs").issue("theirs", believes=ours)
     expired = ours.issue("expired", days=-1)
     return {
@@ -51,7 +51,7 @@ def kinds_of_strangers(folder, ours):
 
 
 def try_port(name, address, strangers, honest, number):
-    """Prints a row for each kind. Whether nobody came through but the honest ones."""
+    """Prints a row for each kind. Returns whether all strangers were refused and all honest clients answered."""
     is_good = True
     for kind, dial in strangers.items():
         begin = time.monotonic()
@@ -69,7 +69,7 @@ def try_port(name, address, strangers, honest, number):
 
 
 def heard_from(stranger):
-    """All that a rank says to a stranger until it hangs up."""
+    """Returns all bytes that a rank sends to a stranger before it hangs up."""
     heard = b""
     with contextlib.suppress(ConnectionResetError):
         while more := stranger.recv(4096):
@@ -78,13 +78,14 @@ def heard_from(stranger):
 
 
 def shake_hands(port, *secret):
-    """By TLS 1.3, with a secret of its own where there is one. Ends when the rank hangs up."""
+    """Starts a TLS 1.3 handshake, with the flags `secret`. The process ends when the rank hangs up."""
     return subprocess.Popen(["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-tls1_3", "-quiet", *secret],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
 def try_rank_port(own, honest, number):
-    """Strangers come to a rank that waits for another one, which was killed under a stream. As try_port."""
+    """Sends strangers to a rank that waits for another rank, which was killed under a stream. Prints a row, and
+    returns whether strangers were refused and streams went on, like try_port."""
     begin = time.monotonic()
 
     def start(rank, port="0"):
@@ -124,7 +125,7 @@ def try_rank_port(own, honest, number):
                     killed.wait(60)
                     lower, _ = start(0, first.rpartition(":")[2])
                     answered += answer.result(timeout=120).tokens == expected
-                # Nothing, or one alert.
+                # A refused stranger gets nothing, or one alert.
                 refused += sum(heard[:1] in (b"", b"\x15") and len(heard) <= 7 for heard in map(heard_from, plain))
                 refused += sum(shaker.communicate(timeout=120)[0] == b"" and shaker.returncode != 0 for shaker in shakers)
                 for stranger in plain:

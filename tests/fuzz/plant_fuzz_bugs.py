@@ -33,7 +33,7 @@ def folders(target):
 
 
 def what(output):
-    """The line that says what was found."""
+    """Returns the line of the output that describes the finding."""
     pattern = re.compile(r"check failed.*|SUMMARY: .*|runtime error: .*|ERROR: libFuzzer.*|FATAL.*|.*as its name says.*")
     found = pattern.search(output)
     return found.group(0).strip()[:100] if found else "ends with an error"

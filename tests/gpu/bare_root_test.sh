@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Do the carried programs start where there is nothing but the C and C++ run-time libraries, Python and
-# the commands of every Debian? In a root of its own: no toolkit, compiler, CMake, git, and no GPU.
+# Tests that the carried programs start in a root that holds only the C and C++ run-time libraries, Python
+# and the commands of every Debian. That root has no toolkit, compiler, CMake or git, and no GPU.
 set -uo pipefail
 
 usage() {
@@ -14,10 +14,10 @@ build/gpu_bundle.emulated.tar.gz it rehearses both calls of run.sh there as well
 END
 }
 
-# In the root, with an environment as bare as the root.
+# Runs a command in the root, with a bare environment.
 inside() { chroot "$root" /usr/bin/env -i PATH=/usr/bin:/bin "$@"; }
 
-# claim, text that must be in the output, command...
+# Runs a command in the root. Arguments: claim, text that its output must have, command...
 expect() {
   local claim=$1 text=$2 said rc
   shift 2
@@ -36,7 +36,7 @@ prepare() {
     debootstrap --variant=minbase --include=libstdc++6,python3 bookworm "$root" || exit
   rm -rf "$root/quire"
   mkdir -p "$root/quire/build" "$root/bundle"
-  # As it travels: without its history.
+  # The tree travels without its history.
   (cd "$repo" && git ls-files -z | tar -c --null -T -) | tar -x -C "$root/quire"
   cp "$repo"/build/gpu_bundle*.tar.gz "$root/quire/build"
   tar -xzf "$repo/build/gpu_bundle.tar.gz" -C "$root/bundle" || exit

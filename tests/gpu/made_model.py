@@ -14,7 +14,7 @@ SHAPES = {
     "1b": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
            "vocab_size": 128256, "max_position_embeddings": 8192, "tie_word_embeddings": True},
-    # To try out what uses the others.
+    # A small shape, to try out the scripts that use the others.
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
              "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64,
              "vocab_size": 256, "max_position_embeddings": 512, "tie_word_embeddings": True},

@@ -49,7 +49,7 @@ class Programs:
         return Server(self, model, *self.device_flags, *flags)
 
     def start_generate(self, server, prompt, num_tokens):
-        """Greedy, with log-probabilities; read_tokens takes what it returns."""
+        """Starts a greedy request with log-probabilities. Returns the process, for read_tokens."""
         return subprocess.Popen(
             [self.bin / "quire", "generate", "--server", server.address, "--prompt", prompt,
              "--max-tokens", str(num_tokens), "--temperature", "0", "--ignore-eos",
@@ -93,7 +93,8 @@ class Programs:
             return self.read_bench(self.start_bench(server, path, *flags), path)
 
     def bench_prompts(self, server, prompts, *flags):
-        """prompts: pairs of token ids and number of output tokens. With each request's tokens."""
+        """Runs a benchmark of these prompts: pairs of token ids and number of output tokens. The result has the tokens
+        of each request."""
         with tempfile.TemporaryDirectory(prefix="quire-gpu-") as folder:
             path = pathlib.Path(folder) / "prompts.jsonl"
             with path.open("w", encoding="utf-8") as out:

@@ -249,7 +249,7 @@ phase_sanitizers() {
   export PHASE_END QUIRE_WORK FOUND=86 TIMED_OUT=124
   export -f sanitize say
   cd "$REPO" || return
-  # All kernels in the smallest shapes first.
+  # The test with all kernels in the smallest shapes runs first.
   local smallest=$PROGRAMS/tests/races_test
   for tool in memcheck racecheck synccheck initcheck; do
     [ ! -x "$smallest" ] || printf '%s\0%s\0' "$tool" "$smallest"

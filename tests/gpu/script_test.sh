@@ -98,7 +98,7 @@ esac
 END
 export PATH=$folder/pretended:$PATH
 
-# Programs that measure what is asked for, and say more than a log may hold.
+# Pretended programs that print the figures asked for, and more lines than a log may hold.
 program "$folder/bundle/device/bin/gpu_bench" <<'END'
 #!/bin/bash
 for argument; do

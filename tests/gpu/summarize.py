@@ -37,7 +37,7 @@ def read_probe(path):
 
 
 def read_tests(folder):
-    """For each program: number of tests, of failures, and their names."""
+    """Returns, for each program, the number of tests and failures, and the names of failed tests."""
     tests = []
     for path in sorted(folder.glob("*.json")):
         result = read_object(path)
@@ -192,7 +192,7 @@ def served_lines(results):
 
 
 def flat(value, prefix=""):
-    """Pairs of a name and what it says, through all levels."""
+    """Returns pairs of name and value of all levels. A name joins the keys with dots."""
     if not isinstance(value, dict):
         return [(prefix.rstrip("."), value)]
     return [pair for key, inner in value.items() for pair in flat(inner, f"{prefix}{key}.")]

@@ -127,7 +127,7 @@ def prefill_forms(machine, figure):
         return
     yield "grouped", [lambda k=k, v=v: attend(torch, q, k, v, enable_gqa=True, **mask)
                       for k, v in sets]
-    # For backends without grouped heads: K and V as often as there are heads, made beforehand.
+    # For backends without grouped heads, K and V are repeated for each head before the measurement.
     group = heads // kv_heads
     expanded = [(k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)) for k, v in sets]
     yield "expanded", [lambda k=k, v=v: attend(torch, q, k, v, **mask) for k, v in expanded]

@@ -29,7 +29,7 @@ ATTENTIONS = ("flash_attention_2", "sdpa", "paged|sdpa", "sdpa_paged", "eager")
 
 
 def other_prompts(prompts):
-    """To warm up with: both share the blocks of prompts that are equal."""
+    """Returns prompts to warm up with. They differ from the measured ones, since both programs share equal blocks."""
     return [prompt[::-1] for prompt in prompts[:WARM_UPS]]
 
 

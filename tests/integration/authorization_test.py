@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""API keys: who may call what, whose requests are whose, keys that come and go, and that nobody is told one."""
+"""API keys: permissions of a key, requests of a tenant, keys added and removed, and that no output has a key."""
 import json
 import os
 import pathlib

@@ -25,14 +25,14 @@ class Certificate:
                 f"--{prefix}-ca-certs={self.authorities}"]
 
     def channel(self, address, with_certificate=True):
-        """To a server whose certificate is of the same authority."""
+        """Returns a channel that trusts servers of this certificate's authorities."""
         own = [self.keyfile, self.certfile] if with_certificate else []
         texts = [pathlib.Path(path).read_bytes() for path in (self.authorities, *own)]
         return grpc.secure_channel(address, grpc.ssl_channel_credentials(*texts),
                                    options=[("grpc.use_local_subchannel_pool", 1)])
 
     def replace_by(self, other):
-        """Its files become those of the other one, one after another, each at once."""
+        """Replaces each file by the other certificate's file, one after another, each atomically."""
         for old, new in ((self.certfile, other.certfile), (self.keyfile, other.keyfile),
                          (self.authorities, other.authorities)):
             pathlib.Path(old + ".new").write_bytes(pathlib.Path(new).read_bytes())
@@ -49,7 +49,8 @@ class Authority:
                  "-subj", f"/CN={name}", "-keyout", self._key, "-out", self.path)
 
     def issue(self, name, days=2, believes=None):
-        """For this machine. days < 0: it has expired. believes: another authority than this one, for the other end."""
+        """Issues a certificate for this machine, expired if days < 0. Its holder trusts peers of the authority
+        `believes`, by default of this authority."""
         issued = Certificate(self._folder, name, (believes or self).path)
         request = os.path.join(self._folder, f"{name}.csr")
         _openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",

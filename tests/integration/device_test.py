@@ -23,7 +23,7 @@ def answers(device, num_prompts, more_flags=(), scheduler_flags=(), **sampling):
 
 
 def common_prefix(a, b):
-    """How many tokens two answers share before they part."""
+    """Returns the number of tokens that two answers share before they part."""
     return next((i for i, pair in enumerate(zip(a, b)) if pair[0] != pair[1]), min(len(a), len(b)))
 
 

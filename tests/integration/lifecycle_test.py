@@ -204,7 +204,7 @@ class DrainTest(unittest.TestCase):
     def test_texts_that_outlast_the_drain_end_with_unavailable(self):
         with Server("--shutdown-timeout=0") as server, server.channel() as channel:
             stub = api_grpc.GenerationServiceStub(channel)
-            # A call that nobody holds is cancelled. The last of these have not had their turn at the end.
+            # The calls are held, since gRPC cancels an unreferenced call. The last of them still wait at the end.
             busy = self.keep_tokenizers_busy(server, stub, num_calls=36)
             request = stub.Generate(long_request(3), timeout=60)
             wait_for_line(server, 'quire_grpc_open_calls{method="Generate"} 1')
@@ -249,7 +249,7 @@ class DrainTest(unittest.TestCase):
 class WorkerLossTest(unittest.TestCase):
 
     def test_a_scheduler_that_stood_still_blames_no_worker(self):
-        # Longer than a worker may be silent: what it reported meanwhile has yet to be read.
+        # The scheduler stops for longer than a worker may be silent. It must first read the waiting reports.
         with Server() as server, server.channel() as channel:
             server.scheduler.popen.send_signal(signal.SIGSTOP)
             time.sleep(2.5)

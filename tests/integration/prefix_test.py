@@ -131,7 +131,7 @@ class PrefixTest(unittest.TestCase):
         self.assertEqual(len(self.prefixes(admin)), 1)
         while (lines := self.lines_of(file)) != 2 and time.monotonic() < deadline:
             time.sleep(0.05)  # it is saved beside, after the log says it
-        self.assertEqual(lines, 2)  # the title and what is good
+        self.assertEqual(lines, 2)  # the title and the good line
 
     @staticmethod
     def lines_of(file):

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""deploy/proxy/haproxy.cfg: what it lets through, and what it does not. Skipped where there is no haproxy."""
+"""deploy/proxy/haproxy.cfg: the traffic that it lets through and refuses. Skipped where there is no haproxy."""
 import os
 import shutil
 import sys
@@ -79,7 +79,7 @@ class ProxyTest(unittest.TestCase):
         self.assertEqual(failures[0].code, grpc.StatusCode.UNIMPLEMENTED)
 
     def test_2100_calls_of_one_address_that_watch_health_take_no_place_of_others(self):
-        # As fast as one address may call; then time for whoever has to wait to be given up.
+        # Calls come as fast as one address may call, and long enough for the proxy to drop calls that wait.
         end = time.monotonic() + 30
         flood = HeldCalls(self.proxy.address, WATCH, calls_per_second=95, source="127.0.0.10")
         thread = threading.Thread(target=flood.run, args=(end,))

@@ -30,7 +30,7 @@ DOOMED_REQUESTS = [api.GenerateRequest(stopping={"max_tokens": 800, "ignore_eos"
     {"text": b"One day", "response": {"logprobs": 5}},
 )]
 
-# A client of its own process, to be killed: many streams that go on for long.
+# A client process with many long streams. The test kills it.
 DOOMED_CLIENT = """
 import sys
 import threading
@@ -128,7 +128,7 @@ class StreamsTest(unittest.TestCase):
             phases[phase] += 1
 
         with concurrent.futures.ThreadPoolExecutor(NUM_CANCELLERS) as pool:
-            # From before the request has left to long after its first tokens.
+            # Cancels come at random times, from before the request has left to long after its first tokens.
             draws = [(chance.randrange(len(DOOMED_REQUESTS)), 0.0001 * 1000 ** chance.random(),
                       chance.random() < 0.5) for _ in range(NUM_CANCELS)]
             for done in pool.map(start_and_cancel, *zip(*draws)):

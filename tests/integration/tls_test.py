@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""TLS on the gRPC ports and between ranks: who is let in, files that change, and what depends on it."""
+"""TLS on the gRPC ports and between ranks: clients that are let in, files that change, probes and clients with TLS."""
 import contextlib
 import http.client
 import os

@@ -82,7 +82,7 @@ class Load:
 class StateTest(unittest.TestCase):
 
     def check(self, state):
-        """All of a moment fits together."""
+        """Checks that the numbers of one state fit together."""
         blocks, cells = state.load.kv_blocks, state.block_map
         self.assertEqual(blocks.num_free + blocks.num_cached + blocks.num_active + blocks.num_leaving
                          + blocks.num_pending, blocks.num_blocks)
@@ -180,7 +180,7 @@ class PageTest(unittest.TestCase):
 
 
 class Screen:
-    """`quire top` in a terminal of its own."""
+    """`quire top` in a new terminal."""
 
     def __init__(self, server, lines=30, columns=100, **environment):
         pid, self._fd = pty.fork()
@@ -188,7 +188,7 @@ class Screen:
             os.execve(os.path.join(BIN, "quire"), ["quire", "top", "--interval=0.25", "--admin", server.admin_address],
                       {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **environment})
         self._pid = pid
-        # Ctrl-C makes the terminal throw away what it has not shown yet, within a character too.
+        # Ctrl-C makes the terminal drop output that it has not shown yet, even in the middle of a character.
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self.resize(lines, columns)
         self.text = ""

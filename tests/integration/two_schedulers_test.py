@@ -17,7 +17,7 @@ from quire_server import BIN, MODEL, Failure, Process, Server, api, generate, gr
 from serve_test import Served
 
 NUM_STREAMS = 4
-NUM_TOKENS = 1500  # as many as take longer than what is done meanwhile
+NUM_TOKENS = 1500  # so many that streams outlast each test's steps
 NUM_SHORT_TOKENS = 50
 STANDS_BY = r"^quire_scheduler: stands by grpc=(\S+) http=(\S+)"
 READY = r"^quire_scheduler: ready grpc=(\S+) http=(\S+)"
@@ -91,14 +91,15 @@ def short_answer_at(address, seed):
 
 
 def role_of(scheduler):
-    """As it said last: with one rank the older one may be ready until the newer one has asked."""
+    """Returns the role of the scheduler's last line. With one rank the older scheduler may be ready until the newer
+    one has asked."""
     return re.findall("^quire_scheduler: (ready|stands by) ", scheduler.text(), re.M)[-1]
 
 
 class StandbyTest(unittest.TestCase):
 
     def check_standby(self, standby):
-        """By its pages, and by its port, which takes nobody."""
+        """Checks a standby by its pages, and by its gRPC port, which refuses requests."""
         address, http_address = standby.wait_for(LISTENS).groups()
         self.assertEqual(page(http_address, "/readyz"), (503, "standby\n"))
         self.assertEqual(page(http_address, "/admission"), (503, "STANDBY\n"))
@@ -154,7 +155,7 @@ class StandbyTest(unittest.TestCase):
             finally:
                 standby.kill()
 
-    # Each once ended the other's meeting of ranks, for as long as both lived.
+    # Once, schedulers that started together kept ending each other's meeting of ranks.
     def test_of_schedulers_that_start_together_one_serves(self):
         for num_ranks, num_schedulers in ((1, 2), (4, 2), (4, 4)):
             with self.subTest(num_ranks=num_ranks, num_schedulers=num_schedulers), \

@@ -13,12 +13,12 @@ from quire_server import (BIN, MODEL, Process, Server, any_pb2, api, error_detai
 from serve_test import eventually
 from worker_http_test import LISTENS, get, samples
 
-# Only CPUs store keys and values so: an emulated GPU is a worker of another cache type.
+# Only CPUs store keys and values as int8, so an emulated GPU is a worker of another cache type.
 CACHE = "--kv-cache-dtype=int8"
 
 
 def copy_of_model(folder, name, file, change):
-    """The bundled model with the bytes of one file changed."""
+    """Makes a copy of the bundled model with the bytes of one file changed."""
     copy = os.path.join(folder, name)
     shutil.copytree(MODEL, copy)
     with open(os.path.join(copy, file), "r+b") as opened:
@@ -30,7 +30,7 @@ def copy_of_model(folder, name, file, change):
 
 
 def with_another_weight(data):
-    """One bit of one weight in the middle, which no sample meets."""
+    """Flips one bit of one weight in the middle, which no sample of the weights meets."""
     data[len(data) // 2 + 12345] ^= 1
     return data
 
@@ -65,7 +65,7 @@ class LyingWorker(grpc.GenericRpcHandler):
 class WrongWorkerTest(unittest.TestCase):
 
     def refuse(self, server, name, model, *flags):
-        """Starts the wrong worker until the scheduler and the worker have said what is wrong with it, and probes of the
+        """Starts the wrong worker. Waits until the scheduler and the worker have logged the refusal, and probes of the
         worker fail."""
         worker = Process([os.path.join(BIN, "quire_worker"), "--model", model, "--listen",
                           server.worker_address, "--http-port=0", *flags])

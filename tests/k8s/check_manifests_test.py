@@ -27,7 +27,7 @@ import manifest_overlay  # noqa: E402
 FOLDERS = [*sorted(path.parent for path in (ROOT / "k8s/overlays").glob("*/kustomization.yaml")),
            *sorted(path.parent for path in TESTDATA.glob("*/kustomization.yaml"))]
 PROGRAMS = check_manifests.Programs(os.environ["QUIRE_BIN"])
-# Each folder beside all others that may be in its namespace.
+# The overlays of all folders, which may be in one namespace.
 NEIGHBOURS = [manifest_overlay.Overlay(folder) for folder in FOLDERS]
 SERVERS = {"gpu": "Deployment/quire-gpu", "tensor-parallel": "Deployment/quire-tensor-parallel"}
 SERVER = "Deployment/quire-cpu"
@@ -36,7 +36,7 @@ WORKER_SERVICE, SCHEDULERS = "Service/quire-worker-1", "Service/quire-schedulers
 
 
 def set_at(*path, value):
-    """Sets what a path of keys and indices leads to."""
+    """Returns a change that sets the value at a path of keys and indices."""
     def change(each):
         for key in path[:-1]:
             each = each[key]
@@ -84,7 +84,7 @@ SERVER_BUDGET = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "meta
 STRATEGY, SPREAD = ("spec", "strategy", "rollingUpdate"), (*POD, "topologySpreadConstraints")
 HORIZONTAL = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"},
               "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "quire-cpu"}}}
-# Folder, object, what is done to it, what is said then.
+# Folder, object, change of the object, text of the fault.
 FAULTS = [
     ("cpu", SERVER, set_at("spec", "selector", "matchLabels", LABEL, value="x"), "its pods are"),
     ("cpu", "Service/quire-cpu", set_at("spec", "selector", LABEL, value="x"), "selects no pod"),
@@ -262,7 +262,7 @@ FAULTS = [
         "spec", "egress", 0, "to", 0, "podSelector", "matchLabels", LABEL, value="x"),
      "selects no pod"),
 ]
-# Two overlays in one namespace: what is done to one folder, and what is said of which other.
+# Faults between two overlays in one namespace. The text names the other overlay.
 FAULTS += [
     ("cpu", SERVER, delete_at("spec", "template", "metadata", "labels", INSTANCE), "must be the name of the"),
     ("multi-pod", WORKER, set_at("spec", "template", "metadata", "labels", INSTANCE, value="x"),
@@ -291,7 +291,7 @@ FAULTS += [
         "spec", "triggers", 1, "metadata", "query",
         value='avg(vllm:kv_cache_usage_perc{job="quire",namespace="quire"})'), "not of its overlay alone"),
 ]
-# Only a program can tell.
+# Faults that only the programs can find.
 FAULTS_OF_FLAGS = [
     ("cpu", SERVER, argument("--http-port=8000", "--metrics-port=8000"), "has no such flag"),
     ("cpu", SERVER, argument("--shutdown-timeout=15", "--shutdown-timeout=-1"), "ends with 2.*shutdown"),
@@ -347,7 +347,7 @@ def replacement(source="source: {kind: Service, fieldPath: metadata.name}",
 
 
 def kubectl_builds():
-    """Whether there is a kubectl whose kustomize knows what we use: from 1.27 on."""
+    """Returns whether there is a kubectl whose kustomize has the features that we use: from 1.27 on."""
     if shutil.which("kubectl") is None:
         return False
     text = subprocess.run(["kubectl", "version", "--client"], capture_output=True, text=True,

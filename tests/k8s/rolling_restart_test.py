@@ -41,7 +41,7 @@ FLAGS = {"serve": WORKER_FLAGS, "quire_worker": WORKER_FLAGS}
 
 
 class CountResumed(grpc.UnaryStreamClientInterceptor):
-    """How often a call went on with a request that was begun before."""
+    """Counts the calls that resume a request."""
 
     def __init__(self):
         self.count = 0
@@ -52,7 +52,7 @@ class CountResumed(grpc.UnaryStreamClientInterceptor):
 
 
 def essence(answer):
-    """All that must not change, by sequence."""
+    """Returns the parts of an answer that must not change, by sequence."""
     return {index: (answer.tokens[index], answer.text[index], answer.finished[index].reason,
                     [(each.token_id, each.logprob) for position in answer.logprobs[index]
                      for each in position.top])

@@ -56,7 +56,7 @@ class WorkerNamesTest(unittest.TestCase):
         return scheduler, channel
 
     def test_a_worker_that_moves_is_found_and_streams_go_on(self):
-        # Before there is such a name, as when both are created at once.
+        # The scheduler starts before the worker's name exists, as when both are created at once.
         scheduler, channel = self.start_scheduler()
         worker = self.start_worker("127.9.0.1")
         NAMES[NAME] = ["127.9.0.1"]
@@ -77,7 +77,7 @@ class WorkerNamesTest(unittest.TestCase):
                             worker, old, new, is_silent, is_kept)))
                         moves[0].start()
 
-                # Worker timeout and all: it ends by itself where the new place is not found.
+                # If the new address is not found, the worker timeout ends the call.
                 answer = generate(channel, REQUEST, timeout=300, on_message=move_once)
                 moves[0].join()
                 worker = self.processes[-1]

@@ -9,7 +9,8 @@ INSTANCE = "app.kubernetes.io/instance"
 
 
 def check_neighbours(overlay, neighbours):
-    """neighbours: overlays that may be in the namespace. Those of the same name are this one, changed."""
+    """Checks an overlay beside its neighbours, the overlays that may be in the namespace. A neighbour of the same
+    name is another version of the overlay, and is skipped."""
     names = _names(overlay)
     if len(names) != 1 or None in names:
         overlay.faults.append(f"pods: the label {INSTANCE} must be the name of the overlay on all pods (found {names})")
@@ -44,7 +45,8 @@ def _check_selectors(overlay, other):
 
 
 def _selectors(each):
-    """All that are to select pods of the overlay alone. Peers of a policy may be all pods of the namespace."""
+    """Yields the selectors that must select pods of the overlay alone. An empty peer of a policy means all pods of
+    the namespace, and is left out."""
     spec = each.get("spec", {})
     if each["kind"] == "NetworkPolicy":
         yield spec["podSelector"]

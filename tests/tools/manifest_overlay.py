@@ -1,4 +1,4 @@
-"""The objects of one folder with a kustomization.yaml, what they select, and the faults found in them."""
+"""The objects of one folder with a kustomization.yaml, their selections, and the faults found in them."""
 import pathlib
 
 from kustomize_subset import build, containers_of, pod_of

@@ -39,7 +39,7 @@ def read_tensors(path):
 
 
 def neighbours(rows, heads):
-    """From halves of a head to neighbours."""
+    """Reorders rows so that the pairs of a rotation, the two halves of a head, become neighbours."""
     width = rows.shape[0] // heads
     return rows.reshape(heads, 2, width // 2, -1).swapaxes(1, 2).reshape(rows.shape)
 

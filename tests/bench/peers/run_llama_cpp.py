@@ -50,7 +50,7 @@ class LlamaCpp(points.Peer):
     def _fill(self):
         """Fills the batch, and returns its rows that give a token: row and key.
 
-        By slot, the first ones used first: sequences that do not follow one another would be computed apart.
+        Sequences are ordered by slot, since llama.cpp computes sequences apart whose slots do not follow one another.
         """
         batch, rows, size = self._batch, [], 0
         order = sorted(self._sequences.items(), key=lambda item: (len(item[1]["todo"]) > 1, item[1]["slot"]))

@@ -1,7 +1,7 @@
 """The planted bugs: named mutations of the scheduler's sources.
 
-Each text must occur exactly once in its file, or plant_bugs.py stops: who changes a line here named
-moves the bug along, and the list cannot rot.
+Each text must occur exactly once in its file, or plant_bugs.py stops. So a change of a line that a bug
+names must change the bug too, and the list stays up to date.
 """
 import collections
 

@@ -99,7 +99,7 @@ class Build:
 
 
 def soak(program, *arguments):
-    """None when nothing was found, else (finder, what, hours, seed)."""
+    """Runs a soak. Returns None if it finds no bug, else (finder, description, hours, seed)."""
     run = subprocess.run([str(program), *arguments], capture_output=True, text=True,
                          errors="replace")
     if run.returncode == 0:

@@ -19,7 +19,7 @@ BUGS = [
         "scheduler_incarnation_));\n", ""),
     Bug("any_scheduler_counts_as_the_holder", CLAIM,
         "  if (scheduler_incarnation == scheduler_incarnation_) {", "  if (true) {"),
-    # When a scheduler asks.
+    # The times at which a scheduler asks for workers.
     Bug("standby_does_not_wait", SUCCESSION,
         "  if (WaitsFor().has_value()) {\n    outwaited_ = 0;",
         "  if (false) {\n    outwaited_ = 0;"),
