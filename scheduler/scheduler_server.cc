@@ -329,8 +329,17 @@ HttpResponse SchedulerServer::ReadyPage() const {
 }
 
 void SchedulerServer::Poll() {
+  const ServingState::Group group = state_.Get().group;
+  const bool has_streams = live_requests_.size() > 0;
   // A standby without streams refuses connections, so that clients go on to the next scheduler.
-  grpc_listener_->SetRefusing(is_standby() && live_requests_.size() == 0);
+  grpc_listener_->SetRefusing(group == ServingState::Group::kStandby && !has_streams);
+  if (group != ServingState::Group::kGivenUp) {
+    has_ended_connections_ = false;
+  } else if (!has_streams && !std::exchange(has_ended_connections_, true)) {
+    // A Service of Kubernetes leads clients to a ready server only when they connect anew. Clients
+    // of a single server connect to it again, and are told NO_WORKERS.
+    grpc_listener_->EndConnections();
+  }
   unread_.CancelOld(SteadyNow());
   UpdateHealth();
   MaybeLogStatus();

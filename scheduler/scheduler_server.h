@@ -131,6 +131,9 @@ class SchedulerServer {
   std::unique_ptr<grpc::Server> admin_server_;  // null: no admin port
   std::unique_ptr<ListenerProbe> probe_;        // dials grpc_listener_
   std::unique_ptr<HttpServer> http_;
+  // True after connections were ended because the wait for workers timed out, until a group is
+  // back.
+  bool has_ended_connections_ = false;
   std::map<std::string, bool> health_;  // last status of each name in gRPC's health service
   Instant last_status_at_ = 0;
   Instant last_return_at_ = 0;

@@ -65,6 +65,9 @@ class Listener {
   // True: closes all connections now, and each new connection at once. False: accepts again.
   void SetRefusing(bool is_refusing);
 
+  // Closes all connections now.
+  void EndConnections() const;
+
   // Accepts no more connections. Call before the server shuts down.
   void Stop();
 
@@ -84,7 +87,6 @@ class Listener {
   // becomes free, refuses the connection and returns a descriptor that is not open.
   FileDescriptor MoveBelowBound(FileDescriptor connection);
   void Refuse(FileDescriptor connection);
-  void EndConnections() const;
   void RefuseUser();
   void WaitForFiles();
 

@@ -136,6 +136,7 @@ class FailPointTest(unittest.TestCase):
                 server.start_worker()
                 while status_of(server) != 200:
                     time.sleep(0.1)
+            with server.channel() as channel:  # the server has ended the first connection
                 afterwards = generate(channel, request(0, 20)).tokens
             server.scheduler.wait_for("the wait for workers timed out.*OTHER_PLAN")
 
