@@ -194,8 +194,7 @@ TEST_F(WorkerConfigTest, MistakesNameTheirFlag) {
       {{"m", "--quantization="}, "--quantization"},
       {{"m", "--quantization=fp8", "--device=cpu"}, "--quantization"},
       {{"m", "--gpu-memory-utilization=0"}, "--gpu-memory-utilization"},
-      {{"m", "--gpu-memory-utilization=1.0000001"},
-       "--gpu-memory-utilization: must be more than 0 and at most 1 (got 1.0000001)"},
+      {{"m", "--gpu-memory-utilization=1.1"}, "--gpu-memory-utilization"},
       {{"m", "--load-format=pickle"}, "--load-format"},
       {{"m", "--threads=-1"}, "--threads"},
       {{"m", "--threads=100000"}, "--threads"},
@@ -217,6 +216,11 @@ TEST_F(WorkerConfigTest, MistakesNameTheirFlag) {
     EXPECT_EQ(std::string(status.message()).substr(0, mistake.flag.size() + 2),
               mistake.flag + ": ");
   }
+}
+
+TEST_F(WorkerConfigTest, ANumberSlightlyOverItsLimitIsNotWrittenAsTheLimit) {
+  EXPECT_EQ(Parse({"m", "--gpu-memory-utilization=1.0000001"}).status().message(),
+            "--gpu-memory-utilization: must be more than 0 and at most 1 (got 1.0000001)");
 }
 
 TEST_F(WorkerConfigTest, RanksNeedNoOtherWordThanTheirWorker) {
