@@ -92,6 +92,7 @@ FAULTS = [
     ("cpu", "PodDisruptionBudget/quire-cpu", set_at("spec", "selector", "matchLabels", LABEL, value="x"),
      "selects no pod"),
     ("cpu", "PodDisruptionBudget/quire-cpu", set_at("spec", "maxUnavailable", value=0), "no node can be"),
+    ("cpu", "PodDisruptionBudget/quire-cpu", delete_at("spec", "unhealthyPodEvictionPolicy"), "keep a node"),
     ("multi-pod", "PodDisruptionBudget/quire-worker", delete_at("spec", "unhealthyPodEvictionPolicy"),
      "keep a node"),
     ("cpu", SERVER, delete_at("spec", "progressDeadlineSeconds"), "progressDeadlineSeconds: 600; .* 2100 s"),

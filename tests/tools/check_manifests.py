@@ -71,10 +71,8 @@ def check_selectors(overlay):
     for each in overlay.of("PodDisruptionBudget"):
         if str(each["spec"].get("maxUnavailable", 0)) in ("0", "0%"):
             overlay.fault(each, "no pod may ever go: no node can be emptied")
-        programs = {program_of(container) for workload in overlay.selected(each["spec"]["selector"])
-                    for container in containers_of(workload)}
-        if "quire_worker" in programs and each["spec"].get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
-            overlay.fault(each, "unhealthyPodEvictionPolicy: workers that are not ready keep a node")
+        if each["spec"].get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
+            overlay.fault(each, "unhealthyPodEvictionPolicy: pods that are not ready keep a node")
 
 
 def _check_selects(overlay, each, selector):
