@@ -34,6 +34,7 @@ void Succession::OnReport(int32_t rank,
     worker.named_since = now;
   }
   worker.holder = Holder{holder_incarnation, silence_ns};
+  worker.reported_at = now;
   if (now - outwaited_at_ >= patience_ns_) {
     outwaited_ = 0;  // the workers that were dialed after kRename have had time to report
   }
@@ -101,11 +102,12 @@ std::optional<uint64_t> Succession::WaitsFor() const {
   return is_outwaited ? std::nullopt : std::optional(other->incarnation);
 }
 
-bool Succession::DoesOtherLive(Instant now) const {
+bool Succession::DoesOtherLive() const {
   const std::optional<Holder> other = Other();
-  return other.has_value() && std::ranges::any_of(by_rank_, [&other, now](const Worker& worker) {
+  return other.has_value() && std::ranges::any_of(by_rank_, [&other](const Worker& worker) {
            return worker.holder.has_value() && worker.holder->incarnation == other->incarnation &&
-                  worker.holder->silence_ns + kReportDelayNs < now - worker.named_since;
+                  worker.holder->silence_ns + kReportDelayNs <
+                      worker.reported_at - worker.named_since;
          });
 }
 

@@ -70,7 +70,7 @@ class Succession {
   std::optional<uint64_t> WaitsFor() const;
   // Returns true if the newest holder is another scheduler and lives: if some worker W has heard
   // from that scheduler since W's reports began to name that scheduler as the holder.
-  bool DoesOtherLive(Instant now) const;
+  bool DoesOtherLive() const;
 
   enum class Verdict : uint8_t {
     kAsk,     // this scheduler is the holder from now on
@@ -98,6 +98,7 @@ class Succession {
     std::optional<Holder> holder;  // as reported over the present link
     uint64_t named = 0;            // incarnation of the last reported holder, over any link
     Instant named_since = 0;
+    Instant reported_at = 0;  // time of the last report, over any link
     // True if this scheduler has asked the worker over the present link. The worker's last report
     // may be older than that call.
     bool is_asked = false;

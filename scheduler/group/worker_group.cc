@@ -394,7 +394,7 @@ void WorkerGroup::HandleSuccession(Instant now) {
   }
   last_waited_at_ = now;
   // If the other scheduler is already dead, this one keeps the requests of the last epoch.
-  const bool may_go_on = pinned_.has_value() && !succession_.DoesOtherLive(now);
+  const bool may_go_on = pinned_.has_value() && !succession_.DoesOtherLive();
   if (*other != waits_for_ && !may_go_on) {
     StandBy(*other);
   }

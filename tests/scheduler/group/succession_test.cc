@@ -284,30 +284,40 @@ TEST_F(SuccessionTest, TheTurnBeginsWhenAllWorkersAreThere) {
 
 TEST_F(SuccessionTest, AnotherSchedulerLivesWhenAWorkerHearsOfItAfterItNamedIt) {
   Report(0, kNewer);
-  EXPECT_FALSE(succession_.DoesOtherLive(now_)) << "it may have died since";
+  EXPECT_FALSE(succession_.DoesOtherLive()) << "it may have died since";
   Pass(kReportInterval);
   Report(0, kNewer, kReportInterval);
-  EXPECT_FALSE(succession_.DoesOtherLive(now_));
+  EXPECT_FALSE(succession_.DoesOtherLive());
 
   Pass(kReportInterval);
   Report(0, kNewer);
 
-  EXPECT_TRUE(succession_.DoesOtherLive(now_));
+  EXPECT_TRUE(succession_.DoesOtherLive());
+}
+
+TEST_F(SuccessionTest, AWorkerThatReportsNoMoreDoesNotShowThatTheOtherLives) {
+  Report(0, kNewer);
+  Pass(kReportInterval);
+  Report(0, kNewer, kReportInterval);
+
+  Pass(kPatience);
+
+  EXPECT_FALSE(succession_.DoesOtherLive()) << "the silence was that of the last report";
 }
 
 // A scheduler that refuses a worker gets only one report over each link.
 TEST_F(SuccessionTest, SinceWhenAWorkerNamesItsHolderOutlivesTheLink) {
   Report(0, kNewer);
   succession_.Forget(0);
-  EXPECT_FALSE(succession_.DoesOtherLive(now_)) << "nobody names it";
+  EXPECT_FALSE(succession_.DoesOtherLive()) << "nobody names it";
   Pass(kPatience / 2);
   Report(0, kNewer, kPatience / 2);
-  EXPECT_FALSE(succession_.DoesOtherLive(now_)) << "it may have died since";
+  EXPECT_FALSE(succession_.DoesOtherLive()) << "it may have died since";
   succession_.Forget(0);
 
   Report(0, kNewer);
 
-  EXPECT_TRUE(succession_.DoesOtherLive(now_));
+  EXPECT_TRUE(succession_.DoesOtherLive());
 }
 
 // A scheduler with a higher number was known before, but no longer holds the workers.
@@ -318,7 +328,7 @@ TEST_F(SuccessionTest, AnOlderSchedulerThatHasTheWorkersNowLivesToo) {
   Pass(kReportInterval);
   ReportBoth(kOlder);
 
-  EXPECT_TRUE(succession_.DoesOtherLive(now_));
+  EXPECT_TRUE(succession_.DoesOtherLive());
 }
 
 TEST_F(SuccessionTest, NumbersMoreThanAYearAheadAreNotPossible) {

@@ -39,7 +39,7 @@ BUGS = [
     Bug("reports_of_a_newer_scheduler_are_ignored", GROUP,
         "  if (succession_.IsOvertaken()) {", "  if (false) {"),
     Bug("superseded_one_keeps_its_requests", GROUP,
-        "  const bool may_go_on = pinned_.has_value() && !succession_.DoesOtherLive(now);",
+        "  const bool may_go_on = pinned_.has_value() && !succession_.DoesOtherLive();",
         "  const bool may_go_on = pinned_.has_value();"),
     Bug("standby_says_nothing", GROUP,
         "  actions_.push_back(ReportStandby{other_incarnation});\n", ""),
