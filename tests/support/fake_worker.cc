@@ -274,10 +274,11 @@ void FakeWorker::SpoilLastSlice(SequenceHandle handle) {
   }
 }
 
-void FakeWorker::SpoilBlock(BlockId block_id) {
+void FakeWorker::SpoilBlock(BlockId block_id, uint64_t mask) {
   const auto first = cells_.begin() + int64_t{block_id} * limits_.block_size_tokens;
-  std::transform(
-      first, first + limits_.block_size_tokens, first, [](uint64_t cell) { return ~cell; });
+  std::transform(first, first + limits_.block_size_tokens, first, [mask](uint64_t cell) {
+    return cell ^ mask;
+  });
 }
 
 // Does a swap, after all earlier swaps of the same block or host block, whose results the swap

@@ -88,8 +88,8 @@ class FakeWorker {
     return sequences_[handle]->num_computed_tokens;
   }
 
-  // Corrupts the block's contents.
-  void SpoilBlock(BlockId block_id);
+  // Corrupts the block's contents: flips the bits of `mask` in each cell.
+  void SpoilBlock(BlockId block_id, uint64_t mask);
 
   // Simulates a non-finite row of this sequence: corrupts the cells that its last slice wrote.
   // Cells in blocks that another sequence reads stay as they are, else the other sequence's row

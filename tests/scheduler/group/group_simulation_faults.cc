@@ -142,7 +142,8 @@ void GroupSimulation::Spoil(Rank& rank) {
       rank.process.order.group_epoch() == group_->group_epoch()) {
     for (BlockId block_id = 1; block_id < limits_.num_blocks; ++block_id) {
       if (random_.OneIn(4)) {
-        rank.process.worker->SpoilBlock(block_id);
+        // A mask of its own for each process: ranks that are spoiled alike would agree.
+        rank.process.worker->SpoilBlock(block_id, ~rank.process.number);
       }
     }
   }
