@@ -302,7 +302,8 @@ TEST_F(StrangersTest, WhoHasShownTheSecretIsNotDrivenOut) {
   rank.join();
 }
 
-// One stranger after another and no rank: each is hung up on at the latest when Connect times out.
+// Strangers dial one after another, and no rank. Connect closes each connection, at the latest when
+// it times out.
 TEST_F(StrangersTest, NoneOfThemIsARank) {
   const std::string hello = HelloOfARank();
   for (const Stranger& stranger : AllStrangers(group_, hello)) {
