@@ -13,7 +13,6 @@ import sys
 import unicodedata
 
 import quire_client
-from proto.v1 import generation_pb2 as api
 
 
 class Output:
@@ -38,8 +37,8 @@ def main():
         sys.exit("usage: generate_example.py ADDRESS[,ADDRESS...] PROMPT")
     tls = [os.environ.get(f"QUIRE_SSL_{name}") for name in ("CA_CERTS", "CERTFILE", "KEYFILE")]
     channels = [quire_client.dial(address, *tls) for address in sys.argv[1].split(",")]
-    request = api.GenerateRequest(text=sys.argv[2].encode(), sampling={"temperature": 0.8},
-                                  stopping={"max_tokens": 200})
+    request = quire_client.api.GenerateRequest(text=sys.argv[2].encode(), sampling={"temperature": 0.8},
+                                               stopping={"max_tokens": 200})
     output = Output()
     for message in quire_client.generate(channels, request, os.environ.get("QUIRE_API_KEY")):
         output.write(message.chunk.text + message.finished.text)

@@ -1,8 +1,8 @@
 """Streams one answer from Quire, whatever happens to the server meanwhile.
 
 When a stream breaks, generate() asks the same server or another one for the rest. The caller sees one
-stream, with the tokens, text and log-probabilities of an undisturbed run. Needs grpcio and the stubs
-made from proto/v1 and proto/google/rpc, and nothing else.
+stream, with the tokens, text and log-probabilities of an undisturbed run. `api` has the messages of
+proto/v1/generation.proto.
 
 Thread safety: all functions may be called from any thread.
 """
@@ -12,9 +12,15 @@ import time
 
 import grpc
 from google.protobuf import message as protobuf_message
-from proto.google.rpc import error_details_pb2, status_pb2
-from proto.v1 import generation_pb2 as api
-from proto.v1 import generation_pb2_grpc as api_grpc
+
+try:  # quire_proto comes first, because google.rpc may be installed without it
+    from quire_proto.v1 import generation_pb2 as api
+    from quire_proto.v1 import generation_pb2_grpc as api_grpc
+    from google.rpc import error_details_pb2, status_pb2
+except ModuleNotFoundError:  # protoc made the stubs in a folder on PYTHONPATH
+    from proto.google.rpc import error_details_pb2, status_pb2
+    from proto.v1 import generation_pb2 as api
+    from proto.v1 import generation_pb2_grpc as api_grpc
 
 # Upper bound on the time that a request stays unanswered since its last message. 180 s cover the replacement
 # of a dead node: Kubernetes calls the node unreachable after 40 to 50 s, evicts its pods 15 s later, a
