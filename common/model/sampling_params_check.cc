@@ -109,6 +109,14 @@ absl::Status Validate(const SamplingParams& params, int32_t vocab_size) {
                                         params.num_logprobs,
                                         ")"));
   }
+  if (params.num_prompt_logprobs < -1 || params.num_prompt_logprobs > kMaxLogprobs) {
+    return InvalidArgument("LOGPROBS_RANGE",
+                           absl::StrCat("sampling.prompt_logprobs: must be in [0, ",
+                                        kMaxLogprobs,
+                                        "] (got ",
+                                        params.num_prompt_logprobs,
+                                        ")"));
+  }
   for (TokenId token : params.banned_before_min_tokens) {
     if (token < 0 || token >= vocab_size) {
       return InvalidArgument("TOKEN_ID_RANGE",

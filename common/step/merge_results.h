@@ -7,7 +7,7 @@
 //   swaps done                         the swaps that all ranks have done
 //   timings                            the longest time of all ranks; for collectives the shortest
 //                                      time, which includes the least waiting
-//   log-probabilities                  rank 0's
+//   log-probabilities, scored slices   rank 0's
 //
 // Thread safety: a free function, safe from any thread.
 // Errors:        kInternal RANKS_DIFFER, message "rank N: field: rule".

@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kIdBytes = 4;  // a packed fixed32 on the wire
 
 // Upper bound on the tags, lengths and scalar fields of a SequenceIntroduction and its sampling
-// parameters: at most 21 fields of at most 12 bytes.
+// parameters: at most 22 fields of at most 12 bytes.
 constexpr int64_t kFixedIntroductionBytes = 256;
 // Upper bound on a StepRequest's header and the tags and lengths of its columns.
 constexpr int64_t kFixedStepBytes = 512;

@@ -19,6 +19,7 @@ void AddSampling(FoldHash& digest, const SamplingParams& params) {
     digest.AddFloat(bias);
   }
   digest.AddInt(params.num_logprobs);
+  digest.AddInt(params.num_prompt_logprobs);
   digest.AddInt(params.min_tokens);
   digest.AddInts(params.banned_before_min_tokens);
   digest.Add(params.seed);

@@ -8,16 +8,10 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/step/prompt_logprobs.h"
 #include "common/step/step_plan.h"
 
 namespace quire {
-
-struct TokenLogprob {
-  TokenId token_id = 0;
-  float logprob = 0.0F;  // natural logarithm, before logit bias, penalties and temperature
-
-  friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
-};
 
 // The token sampled for a slice that reached its sequence's last known token.
 struct SampledToken {
@@ -28,6 +22,14 @@ struct SampledToken {
   std::vector<TokenLogprob> top_logprobs;  // num_logprobs entries, likeliest first
 
   friend bool operator==(const SampledToken&, const SampledToken&) = default;
+};
+
+// The log-probabilities that a slice of a prompt computed.
+struct ScoredSlice {
+  SequenceHandle handle = 0;
+  PromptLogprobs prompt;
+
+  friend bool operator==(const ScoredSlice&, const ScoredSlice&) = default;
 };
 
 struct StepTimings {
@@ -45,6 +47,9 @@ struct StepResult {
   StepHeader header;
   uint64_t plan_digest = 0;
   std::vector<SampledToken> sampled;  // in the order of the slices
+  // Of the slices whose sequence has num_prompt_logprobs >= 0 and which compute a token that
+  // another token of the prompt follows. In the order of the slices; rank 0 only.
+  std::vector<ScoredSlice> scored;
   // Blocks that swap-ins of the plan left unchanged, because the host blocks had other generations.
   // In plan order. Results computed from these blocks are invalid.
   std::vector<BlockId> failed_swap_ins;

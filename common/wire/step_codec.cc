@@ -96,6 +96,7 @@ void EncodeSampling(const SamplingParams& params, v1::WorkerSampling* message) {
     message->add_bias_values(bias);
   }
   message->set_num_logprobs(params.num_logprobs);
+  message->set_num_prompt_logprobs(params.num_prompt_logprobs);
   message->set_min_tokens(params.min_tokens);
   Append(params.banned_before_min_tokens, message->mutable_banned_before_min_tokens());
   message->set_seed(params.seed);
@@ -119,6 +120,7 @@ absl::StatusOr<SamplingParams> DecodeSampling(const v1::WorkerSampling& message)
                                    message.bias_values(i));
   }
   params.num_logprobs = message.num_logprobs();
+  params.num_prompt_logprobs = message.num_prompt_logprobs();
   params.min_tokens = message.min_tokens();
   params.banned_before_min_tokens = Extract<TokenId>(message.banned_before_min_tokens());
   params.seed = message.seed();
@@ -170,6 +172,33 @@ absl::Status CheckColumns(const v1::StepRequest& request) {
   return CheckIndices("next_block_slice", request.next_block_slice(), slices);
 }
 
+absl::Status CheckScoredColumns(const v1::StepResponse& response) {
+  const int slices = response.prompt_handle_size();
+  QUIRE_RETURN_IF_ERROR(
+      CheckLength("prompt_first_position", response.prompt_first_position_size(), slices));
+  QUIRE_RETURN_IF_ERROR(
+      CheckLength("prompt_num_tokens", response.prompt_num_tokens_size(), slices));
+  QUIRE_RETURN_IF_ERROR(CheckLength("prompt_num_top", response.prompt_num_top_size(), slices));
+  QUIRE_RETURN_IF_ERROR(
+      CheckSum("prompt_num_tokens", response.prompt_num_tokens(), response.prompt_logprob_size()));
+  QUIRE_RETURN_IF_ERROR(CheckLength("prompt_top_logprob",
+                                    response.prompt_top_logprob_size(),
+                                    response.prompt_top_token_id_size()));
+  uint64_t num_top = 0;  // cannot overflow: the sum of prompt_num_tokens was checked above
+  for (int i = 0; i < slices; ++i) {
+    if (response.prompt_num_top(i) > static_cast<uint32_t>(kMaxLogprobs)) {
+      return Malformed("prompt_num_top", "too many", response.prompt_num_top(i), kMaxLogprobs);
+    }
+    num_top += uint64_t{response.prompt_num_tokens(i)} * response.prompt_num_top(i);
+  }
+  return num_top == static_cast<uint64_t>(response.prompt_top_token_id_size())
+             ? absl::OkStatus()
+             : Malformed("prompt_top_token_id",
+                         "wrong column length",
+                         response.prompt_top_token_id_size(),
+                         static_cast<int64_t>(num_top));
+}
+
 absl::Status CheckColumns(const v1::StepResponse& response) {
   int rows = response.handle_size();
   QUIRE_RETURN_IF_ERROR(CheckLength("token_id", response.token_id_size(), rows));
@@ -178,7 +207,8 @@ absl::Status CheckColumns(const v1::StepResponse& response) {
   QUIRE_RETURN_IF_ERROR(CheckLength("num_top", response.num_top_size(), rows));
   QUIRE_RETURN_IF_ERROR(
       CheckLength("top_logprob", response.top_logprob_size(), response.top_token_id_size()));
-  return CheckSum("num_top", response.num_top(), response.top_token_id_size());
+  QUIRE_RETURN_IF_ERROR(CheckSum("num_top", response.num_top(), response.top_token_id_size()));
+  return CheckScoredColumns(response);
 }
 
 template <typename Message>
@@ -313,6 +343,13 @@ uint64_t DigestOf(const v1::StepResponse& response) {
   AddColumn(response.num_top(), digest);
   AddColumn(response.top_token_id(), digest);
   AddColumn(response.top_logprob(), digest);
+  AddColumn(response.prompt_handle(), digest);
+  AddColumn(response.prompt_first_position(), digest);
+  AddColumn(response.prompt_num_tokens(), digest);
+  AddColumn(response.prompt_num_top(), digest);
+  AddColumn(response.prompt_logprob(), digest);
+  AddColumn(response.prompt_top_token_id(), digest);
+  AddColumn(response.prompt_top_logprob(), digest);
   AddColumn(response.failed_swap_in_block(), digest);
   digest.Add(response.swaps_done_step_id());
   digest.Add(response.row_hash());
@@ -322,6 +359,47 @@ uint64_t DigestOf(const v1::StepResponse& response) {
   digest.AddInt(response.collective_us());
   return digest.value();
 }
+
+namespace {
+
+void EncodeScored(const std::vector<ScoredSlice>& scored, v1::StepResponse* response) {
+  for (const ScoredSlice& slice : scored) {
+    const PromptLogprobs& prompt = slice.prompt;
+    response->add_prompt_handle(slice.handle);
+    response->add_prompt_first_position(static_cast<uint32_t>(prompt.first_position));
+    response->add_prompt_num_tokens(static_cast<uint32_t>(prompt.num_tokens()));
+    response->add_prompt_num_top(static_cast<uint32_t>(prompt.num_top));
+    response->mutable_prompt_logprob()->Add(prompt.logprobs.begin(), prompt.logprobs.end());
+    for (const TokenLogprob& top : prompt.top) {
+      response->add_prompt_top_token_id(static_cast<uint32_t>(top.token_id));
+      response->add_prompt_top_logprob(top.logprob);
+    }
+  }
+}
+
+// REQUIRES: CheckScoredColumns(response) is OK.
+std::vector<ScoredSlice> DecodeScored(const v1::StepResponse& response) {
+  std::vector<ScoredSlice> scored(static_cast<size_t>(response.prompt_handle_size()));
+  auto logprob = response.prompt_logprob().begin();
+  int next_top = 0;
+  for (int i = 0; i < response.prompt_handle_size(); ++i) {
+    PromptLogprobs& prompt = scored[static_cast<size_t>(i)].prompt;
+    scored[static_cast<size_t>(i)].handle = response.prompt_handle(i);
+    prompt.first_position = static_cast<int32_t>(response.prompt_first_position(i));
+    prompt.num_top = static_cast<int32_t>(response.prompt_num_top(i));
+    const auto end = logprob + static_cast<std::ptrdiff_t>(response.prompt_num_tokens(i));
+    prompt.logprobs.assign(logprob, end);
+    logprob = end;
+    for (int k = prompt.num_tokens() * prompt.num_top; k > 0; --k, ++next_top) {
+      prompt.top.push_back(
+          {.token_id = static_cast<TokenId>(response.prompt_top_token_id(next_top)),
+           .logprob = response.prompt_top_logprob(next_top)});
+    }
+  }
+  return scored;
+}
+
+}  // namespace
 
 void EncodeResult(const StepResult& result, v1::StepResponse* response) {
   response->Clear();
@@ -337,6 +415,7 @@ void EncodeResult(const StepResult& result, v1::StepResponse* response) {
       response->add_top_logprob(top.logprob);
     }
   }
+  EncodeScored(result.scored, response);
   Append(result.failed_swap_ins, response->mutable_failed_swap_in_block());
   response->set_swaps_done_step_id(result.swaps_done_step_id);
   response->set_row_hash(result.row_hash);
@@ -372,6 +451,7 @@ absl::StatusOr<StepResult> DecodeResult(const v1::StepResponse& response) {
            .logprob = response.top_logprob(next_top)});
     }
   }
+  result.scored = DecodeScored(response);
   result.failed_swap_ins = Extract<BlockId>(response.failed_swap_in_block());
   result.swaps_done_step_id = response.swaps_done_step_id();
   result.timings = {.build_us = response.build_us(),

@@ -9,7 +9,7 @@
 
 namespace quire {
 
-inline constexpr uint32_t kWorkerProtocolVersion = 3;
+inline constexpr uint32_t kWorkerProtocolVersion = 4;
 
 }  // namespace quire
 

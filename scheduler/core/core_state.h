@@ -58,6 +58,8 @@ struct UnansweredStep {
     SequenceHandle handle;
     int32_t num_tokens;
     int32_t num_recomputed;  // part of num_tokens that was computed before and lost
+    int32_t first_scored;    // position of the first prompt token that the slice scores
+    int32_t num_scored;      // prompt tokens whose log-probabilities the answer has
     bool samples;            // the slice has the last known token, so the answer has the next token
   };
 

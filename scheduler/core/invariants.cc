@@ -158,6 +158,10 @@ void CheckEpoch(const CoreState& state) {
       QUIRE_CHECK(!has_handle[sequence.handle()]);
       has_handle[sequence.handle()] = true;
       CheckCachedBlocks(state, *group, sequence);
+
+      // No token whose log-probability is still to be reported lies behind the computed tokens.
+      QUIRE_CHECK(!group->ScoresPrompt(sequence) ||
+                  sequence.num_computed_tokens() <= group->num_scored_tokens());
     }
   }
   std::vector<const HostTable*> host_tables;

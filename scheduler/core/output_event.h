@@ -39,6 +39,13 @@ struct TokenCommitted {
   std::vector<TokenLogprob> top_logprobs;
 };
 
+// Log-probabilities of the prompt's tokens, if the request asked for them. They come in order of
+// position, without gaps or repetitions, and all of them before the first TokenCommitted.
+struct PromptScored {
+  RequestId request_id;
+  PromptLogprobs prompt;
+};
+
 struct SequenceFinished {
   RequestId request_id;
   int32_t sequence_index = 0;
@@ -48,7 +55,7 @@ struct SequenceFinished {
   std::optional<float> beam_score;  // with beam search: sum of logprobs, normalized by length
 };
 
-using OutputEvent = std::variant<TokenCommitted, SequenceFinished>;
+using OutputEvent = std::variant<TokenCommitted, PromptScored, SequenceFinished>;
 
 }  // namespace quire
 

@@ -37,6 +37,12 @@ bool IsFinite(const SampledToken& sampled, const Request& request) {
          });
 }
 
+bool IsFinite(const PromptLogprobs& prompt) {
+  return std::ranges::all_of(prompt.logprobs, [](float each) { return std::isfinite(each); }) &&
+         std::ranges::all_of(prompt.top,
+                             [](const TokenLogprob& each) { return std::isfinite(each.logprob); });
+}
+
 bool IsToken(TokenId token_id, const StepLimits& limits) {
   return token_id >= 0 && token_id < limits.vocab_size;
 }
@@ -91,6 +97,24 @@ absl::Status CheckCandidates(const SampledToken& sampled,
                              ", expected ",
                              num_wanted,
                              ")"));
+}
+
+absl::Status CheckScored(const ScoredSlice& scored,
+                         const UnansweredStep::Slice& slice,
+                         const StepLimits& limits) {
+  const PromptLogprobs& prompt = scored.prompt;
+  const int32_t num_top =
+      std::min(slice.group->request().sampling.num_prompt_logprobs, limits.vocab_size);
+  if (scored.handle != slice.handle || prompt.first_position != slice.first_scored ||
+      prompt.num_tokens() != slice.num_scored || prompt.num_top != num_top ||
+      prompt.top.size() != prompt.logprobs.size() * static_cast<size_t>(num_top)) {
+    return Refuse("scored: must have the log-probabilities that the plan's slices ask for");
+  }
+  const auto is_outside = [&limits](const TokenLogprob& top) {
+    return !IsToken(top.token_id, limits);
+  };
+  return std::ranges::any_of(prompt.top, is_outside) ? Refuse("scored.top: token id out of range")
+                                                     : absl::OkStatus();
 }
 
 std::optional<FinishReason> ReasonToFinish(const Request& request,
@@ -217,6 +241,17 @@ void EndSlice(CoreState& state, const UnansweredStep::Slice& slice, bool has_tok
   state.epoch->kv_cache.SlideWindow(sequence.table, sequence.num_computed_tokens());
 }
 
+// Reports the log-probabilities that were not reported before. A sequence that is computed again
+// scores its prompt again from the first token on. The sequence scores its prompt in order, so the
+// first position never lies behind the reported ones.
+void TakeScored(CoreState& state, SequenceGroup& group, PromptLogprobs prompt) {
+  prompt.TakeFront(group.num_scored_tokens() + 1 - prompt.first_position);
+  if (prompt.num_tokens() > 0) {
+    group.CountScored(prompt.num_tokens());
+    state.events.push_back(PromptScored{.request_id = group.id(), .prompt = std::move(prompt)});
+  }
+}
+
 void TakeToken(CoreState& state,
                SequenceGroup& group,
                Sequence& sequence,
@@ -283,9 +318,22 @@ absl::Status CheckResult(const CoreState& state, const StepResult& result) {
                                result.header.step_id,
                                ")"));
   }
+  const auto num_scored_slices = std::ranges::count_if(
+      step.slices, [](const UnansweredStep::Slice& slice) { return slice.num_scored > 0; });
+  if (static_cast<std::ptrdiff_t>(result.scored.size()) != num_scored_slices) {
+    return Refuse(absl::StrCat("scored: must have one entry for each slice that scores (got ",
+                               result.scored.size(),
+                               ", expected ",
+                               num_scored_slices,
+                               ")"));
+  }
   QUIRE_RETURN_IF_ERROR(CheckFailedSwapIns(step, result));
   auto next = result.sampled.begin();
+  auto next_scored = result.scored.begin();
   for (const UnansweredStep::Slice& slice : step.slices) {
+    if (slice.num_scored > 0) {
+      QUIRE_RETURN_IF_ERROR(CheckScored(*next_scored++, slice, state.epoch->limits));
+    }
     if (slice.samples) {
       const SampledToken& sampled = *next++;
       absl::Status status = CheckSampled(sampled, slice.handle, state.epoch->limits);
@@ -307,14 +355,21 @@ void ProcessResult(CoreState& state, const StepResult& result) {
   RecomputeWithout(state, result.failed_swap_ins);
   std::vector<SequenceGroup*> to_recompute;
   auto next = result.sampled.begin();
+  auto next_scored = result.scored.begin();
   for (const UnansweredStep::Slice& slice : state.step.slices) {
     const SampledToken* sampled = slice.samples ? &*next++ : nullptr;
+    const ScoredSlice* scored = slice.num_scored > 0 ? &*next_scored++ : nullptr;
     if (!slice.sequence->is_running()) {
       continue;  // the sequence ended during the step, or is recomputed: its token is dropped
     }
-    const bool has_token = sampled != nullptr && IsFinite(*sampled, slice.group->request());
+    const bool is_finite = (sampled == nullptr || IsFinite(*sampled, slice.group->request())) &&
+                           (scored == nullptr || IsFinite(scored->prompt));
+    const bool has_token = sampled != nullptr && is_finite;
     EndSlice(state, slice, has_token);
-    if (sampled == nullptr) {
+    if (scored != nullptr && is_finite) {
+      TakeScored(state, *slice.group, scored->prompt);
+    }
+    if (sampled == nullptr && is_finite) {
       continue;
     }
     if (has_token) {

@@ -133,11 +133,15 @@ CommonBeginning FindCommonBeginning(std::span<const std::span<const BlockHash>> 
 }
 
 // Returns an upper bound on how many of the sequence's first blocks are held by tables, counted up
-// to the first block that no table holds. With a sliding window, returns the number of blocks that
-// the window reaches.
+// to the first block that no table holds. Returns 0 if the sequence takes no cached blocks. With a
+// sliding window, returns the number of blocks that the window reaches.
 int32_t NumHeldAtMost(const CoreState& state,
+                      const SequenceGroup& group,
                       std::span<const BlockHash> hashes,
                       Sequence& sequence) {
+  if (group.ScoresPrompt(sequence)) {
+    return 0;
+  }
   const auto num_blocks = static_cast<int32_t>(hashes.size());
   const StepLimits& limits = state.epoch->limits;
   if (limits.sliding_window > 0) {
@@ -159,7 +163,7 @@ int32_t NumHeldAtMost(const CoreState& state,
 }  // namespace
 
 void BeginWithSharedBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence) {
-  if (!SharesBlocks(state, group)) {
+  if (!SharesBlocks(state, group) || group.ScoresPrompt(sequence)) {
     return;
   }
   KvCacheManager& kv_cache = state.epoch->kv_cache;
@@ -240,7 +244,7 @@ int32_t NumSharedBlocksAtMost(const CoreState& state, SequenceGroup& group) {
       sequence->num_blocks_held_at_most = std::max(sequence->num_blocks_held_at_most,
                                                    std::min(common.num_blocks, num_held_of_other));
     }
-    num_shared += std::max(common.num_blocks, NumHeldAtMost(state, hashes, *sequence));
+    num_shared += std::max(common.num_blocks, NumHeldAtMost(state, group, hashes, *sequence));
     before.push_back(hashes);
   }
   return num_shared;
@@ -257,9 +261,12 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
     // With a sliding window, an earlier sequence does not always compute every block that a later
     // sequence reads, so only blocks that are held now count.
     for (Sequence* sequence : beginnings.cache_readers) {
-      const PrefixMatch match = kv_cache.Match(HashPrefix(state, group, *sequence));
-      sequence->num_blocks_held_at_most = match.num_held_blocks;
-      num_shared += match.num_held_blocks;
+      const int32_t num_held =
+          group.ScoresPrompt(*sequence)
+              ? 0
+              : kv_cache.Match(HashPrefix(state, group, *sequence)).num_held_blocks;
+      sequence->num_blocks_held_at_most = num_held;
+      num_shared += num_held;
     }
     return num_shared;
   }
@@ -271,8 +278,9 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
     const CommonBeginning common = FindCommonBeginning(before, hashes);
     std::vector<bool> held(hashes.size());
     for (size_t i = 0; i < held.size(); ++i) {
-      held[i] = i < static_cast<size_t>(common.num_blocks) ? held_before[common.other][i]
-                                                           : kv_cache.IsHeld(hashes[i]);
+      held[i] = i < static_cast<size_t>(common.num_blocks)
+                    ? held_before[common.other][i]
+                    : !group.ScoresPrompt(*sequence) && kv_cache.IsHeld(hashes[i]);
     }
     const auto first_free = std::find(held.begin(), held.end(), false);
     const auto common_end = held.begin() + common.num_blocks;

@@ -45,8 +45,10 @@ struct Request {
   std::string tenant;                    // under kFairShare: tenants share the service equally
   std::string cache_salt;                // only requests of the same salt share blocks
   bool bypasses_prefix_cache = false;    // true: shares no block with another request
-  bool is_resumed = false;               // was accepted before, perhaps by another process
-  bool pins_prefix = false;              // internal request without output (pinned_prefixes.h)
+  // Log-probabilities of the prompt's tokens that the client has, of sampling.num_prompt_logprobs.
+  int32_t num_known_prompt_logprobs = 0;
+  bool is_resumed = false;   // was accepted before, perhaps by another process
+  bool pins_prefix = false;  // internal request without output (pinned_prefixes.h)
   Instant arrival = 0;
   Instant deadline = kInfiniteFuture;
 
@@ -57,6 +59,10 @@ struct Request {
   // Tokens of a sequence at its full length, prompt included.
   int64_t num_tokens_at_most() const { return int64_t{num_prompt_tokens()} + max_tokens; }
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(prompt_token_ids.size()); }
+  // Number of prompt tokens whose log-probabilities are wanted.
+  int32_t num_prompt_logprobs() const {
+    return sampling.num_prompt_logprobs < 0 ? 0 : num_prompt_tokens() - 1;
+  }
   // Tokens of the prompt and of resumed output.
   int64_t num_known_tokens() const;
 };

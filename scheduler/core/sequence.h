@@ -140,6 +140,9 @@ class Sequence {
   // Index of the first hash in block_hashes whose block was in no table at the last lookup. The
   // next lookup starts at this index.
   int32_t num_blocks_held_at_most = 0;
+  // Whether the worker was told, when this sequence was introduced, to report log-probabilities of
+  // the prompt (SequenceGroup::ScoresPrompt).
+  bool scores_prompt = false;
 
  private:
   void ForgetWorkersState();

@@ -8,7 +8,9 @@
 namespace quire {
 
 SequenceGroup::SequenceGroup(Request request)
-    : request_(std::move(request)), num_tokens_at_arrival_(request_.num_known_tokens()) {
+    : request_(std::move(request)),
+      num_tokens_at_arrival_(request_.num_known_tokens()),
+      num_scored_tokens_(request_.num_known_prompt_logprobs) {
   QUIRE_CHECK(request_.num_sequences >= 1 && request_.group_size() >= request_.num_sequences);
   QUIRE_CHECK(request_.num_live_sequences() >= 1);
   sequences_.reserve(static_cast<size_t>(request_.group_size()));
@@ -61,11 +63,19 @@ bool SequenceGroup::is_undivided() const {
   });
 }
 
-bool SequenceGroup::IsLeader(const Sequence& sequence) const {
-  auto first = std::find_if(sequences_.begin(), sequences_.end(), [](const Sequence& other) {
+bool SequenceGroup::IsFirstLive(const Sequence& sequence) const {
+  const auto first = std::find_if(sequences_.begin(), sequences_.end(), [](const Sequence& other) {
     return !other.is_finished();
   });
-  return is_undivided() && first != sequences_.end() && &*first == &sequence;
+  return first != sequences_.end() && &*first == &sequence;
+}
+
+bool SequenceGroup::IsLeader(const Sequence& sequence) const {
+  return is_undivided() && IsFirstLive(sequence);
+}
+
+bool SequenceGroup::ScoresPrompt(const Sequence& sequence) const {
+  return num_scored_tokens_ < request_.num_prompt_logprobs() && IsFirstLive(sequence);
 }
 
 bool SequenceGroup::WaitsForLeader(const Sequence& sequence) const {

@@ -72,6 +72,14 @@ class SequenceGroup {
   // Whether the sequence has no blocks yet and will fork from the leader.
   bool WaitsForLeader(const Sequence& sequence) const;
 
+  // Whether log-probabilities of prompt tokens are still missing that this sequence has to report.
+  // The first live sequence reports them. It takes no blocks from the prefix cache meanwhile,
+  // because only computed tokens have logits.
+  bool ScoresPrompt(const Sequence& sequence) const;
+  // Log-probabilities of prompt tokens that were reported, from position 1 on.
+  int32_t num_scored_tokens() const { return num_scored_tokens_; }
+  void CountScored(int32_t num_tokens) { num_scored_tokens_ += num_tokens; }
+
   bool is_beam_search() const { return request_.beam_search.has_value(); }
   // Whether nothing is computed for the sequence now, because it is not a live beam.
   bool IsIdle(const Sequence& sequence) const;
@@ -93,11 +101,14 @@ class SequenceGroup {
   bool was_planned = false;
 
  private:
+  bool IsFirstLive(const Sequence& sequence) const;
+
   Request request_;
   int64_t num_tokens_at_arrival_;
   std::optional<int64_t> rank_;
   std::vector<Sequence> sequences_;  // indexed by sequence_index
   int32_t num_preemptions_ = 0;
+  int32_t num_scored_tokens_;
 };
 
 }  // namespace quire

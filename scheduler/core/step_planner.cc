@@ -216,6 +216,11 @@ void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
     ++state_.counters.num_blocks_copied;
   }
   sequence.BecomeIntroduced();
+  sequence.scores_prompt = group.ScoresPrompt(sequence);
+  SamplingParams sampling = group.request().sampling;
+  if (!sequence.scores_prompt) {
+    sampling.num_prompt_logprobs = -1;
+  }
   const std::span<const BlockId> block_ids = sequence.table.block_ids();
   plan_.introductions.push_back({.handle = sequence.handle(),
                                  .token_ids = group.TokenIdsOf(sequence),
@@ -223,7 +228,7 @@ void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
                                  .num_computed_tokens = sequence.num_computed_tokens(),
                                  .block_ids = {block_ids.begin(), block_ids.end()},
                                  .sequence_index = sequence.sequence_index(),
-                                 .sampling = group.request().sampling});
+                                 .sampling = std::move(sampling)});
 }
 
 void StepPlanner::LineUp(SequenceGroup& group) {
@@ -304,6 +309,10 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
   auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);
   QUIRE_CHECK(new_block_ids.has_value());
   const int32_t num_lost = sequence.num_tokens_computed_ever() - sequence.num_computed_tokens();
+  // The row of each token of the prompt scores the prompt's next token.
+  const int32_t first_scored = sequence.num_computed_tokens() + 1;
+  const int32_t num_unscored = sequence.num_prompt_tokens() - first_scored;
+  const int32_t num_scored = sequence.scores_prompt ? std::clamp(num_unscored, 0, num_tokens) : 0;
   sequence.BeginSlice(num_tokens);
   SequenceSlice& slice = plan_.slices.emplace_back();
   slice.handle = sequence.handle();
@@ -315,6 +324,8 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
                                 .handle = sequence.handle(),
                                 .num_tokens = num_tokens,
                                 .num_recomputed = std::clamp(num_lost, 0, num_tokens),
+                                .first_scored = first_scored,
+                                .num_scored = num_scored,
                                 .samples = num_tokens == gap});
   if (&group != arriving_) {
     PublishBlocks(state_, group, sequence);

@@ -81,6 +81,11 @@ SequenceUpdate SplitFront(SequenceUpdate& update, size_t num_tokens) {
 }
 
 bool Outbox::Append(SequenceUpdate update, Instant now) {
+  if (update.prompt.num_tokens() > 0) {
+    prompts_.push_back(std::move(update.prompt));
+    stalled_since_ = std::min(stalled_since_, now);
+    return true;
+  }
   const size_t tokens = update.token_ids.size();
   const size_t bytes = BytesOf(update);
   const bool is_too_much =
@@ -110,6 +115,15 @@ bool Outbox::Append(SequenceUpdate update, Instant now) {
 }
 
 std::optional<SequenceUpdate> Outbox::Take() {
+  if (!prompts_.empty()) {
+    SequenceUpdate update;
+    update.prompt = prompts_.front().TakeFront(kMaxTokensPerMessage);
+    if (prompts_.front().num_tokens() == 0) {
+      prompts_.pop_front();
+    }
+    sending_ = true;
+    return update;
+  }
   if (updates_.empty()) {
     return std::nullopt;
   }
@@ -130,10 +144,11 @@ std::optional<SequenceUpdate> Outbox::Take() {
 
 void Outbox::OnSent(Instant now) {
   sending_ = false;
-  stalled_since_ = updates_.empty() ? kInfiniteFuture : now;
+  stalled_since_ = empty() ? kInfiniteFuture : now;
 }
 
 void Outbox::Clear() {
+  prompts_.clear();
   updates_.clear();
   num_tokens_ = 0;
   num_bytes_ = 0;

@@ -6,7 +6,9 @@
 // Invariants:    at most max_tokens tokens and max_bytes bytes wait, except that an update with the
 //                end of its sequence is always accepted, since no update follows it. Tokens of a
 //                sequence are sent in order. A message has at most kMaxTokensPerMessage tokens and
-//                kMaxMessageBytes bytes, or a single token of any size.
+//                kMaxMessageBytes bytes, or a single token of any size. Log-probabilities of the
+//                prompt are accepted without a bound (kMaxPromptLogprobs bounds a request's) and
+//                are sent first.
 // Cost:          Append and Take are O(size of the update + sequences of the request).
 #ifndef QUIRE_SCHEDULER_LOOP_OUTBOX_H_
 #define QUIRE_SCHEDULER_LOOP_OUTBOX_H_
@@ -55,13 +57,14 @@ class Outbox {
   // Drops everything.
   void Clear();
 
-  bool empty() const { return updates_.empty(); }
+  bool empty() const { return updates_.empty() && prompts_.empty(); }
   // Returns the time at which the present stall began: since then output has waited, and none was
   // sent. Returns kInfiniteFuture if no output waits.
   Instant stalled_since() const { return stalled_since_; }
 
  private:
   const OutboxLimits limits_;
+  std::deque<PromptLogprobs> prompts_;  // unsent log-probabilities of the prompt, in order
   std::deque<SequenceUpdate> updates_;  // unsent updates, at most one per sequence
   size_t num_tokens_ = 0;
   size_t num_bytes_ = 0;

@@ -173,6 +173,8 @@ OutputRouter::Published OutputRouter::Publish(std::span<const OutputEvent> event
   for (const OutputEvent& event : events) {
     if (const auto* token = std::get_if<TokenCommitted>(&event)) {
       OnToken(*token, now, published);
+    } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
+      OnPromptScored(*scored, now);
     } else {
       OnFinished(std::get<SequenceFinished>(event), now, published);
     }
@@ -204,6 +206,16 @@ void OutputRouter::OnToken(const TokenCommitted& token, Instant now, Published& 
     EndSequence(request, sequence, SequenceEnd::Reason::kStop);
     published.stopped.push_back({token.request_id, token.sequence_index});
   }
+}
+
+void OutputRouter::OnPromptScored(const PromptScored& scored, Instant now) {
+  const auto it = requests_.find(scored.request_id);
+  QUIRE_CHECK(it != requests_.end());
+  SequenceUpdate update;
+  update.prompt = scored.prompt;
+  const bool is_written =
+      it->second->overflowed || it->second->stream->Write(std::move(update), now);
+  QUIRE_CHECK(is_written);
 }
 
 std::string OutputRouter::TextOf(RequestOutput& request, SequenceOutput& sequence, TokenId token) {

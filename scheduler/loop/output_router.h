@@ -148,6 +148,7 @@ class OutputRouter {
   };
 
   void OnToken(const TokenCommitted& token, Instant now, Published& published);
+  void OnPromptScored(const PromptScored& scored, Instant now);
   void OnFinished(const SequenceFinished& finished, Instant now, Published& published);
   // Returns the text to send with the token: empty for a stop token, or without return_text.
   std::string TextOf(RequestOutput& request, SequenceOutput& sequence, TokenId token);

@@ -37,7 +37,8 @@ struct SequenceEnd {
   std::optional<float> score;  // only with beam search and best_of
 };
 
-// New output of one sequence: consecutive tokens, then perhaps the end of the sequence.
+// New output of one sequence: consecutive tokens, then perhaps the end of the sequence. An update
+// with log-probabilities of the prompt has nothing else.
 struct SequenceUpdate {
   int32_t sequence_index = 0;
   // Output position of token_ids[0]; if token_ids is empty, position of the sequence's next token.
@@ -47,8 +48,8 @@ struct SequenceUpdate {
   std::vector<uint32_t> text_ends;       // for each token: end of its bytes in text
   std::vector<OutputLogprobs> logprobs;  // one per token, or empty without logprobs
   std::optional<SequenceEnd> end;
+  PromptLogprobs prompt;
 };
-
 class ResponseStream {
  public:
   virtual ~ResponseStream() = default;
@@ -57,7 +58,8 @@ class ResponseStream {
   virtual void OnQueued() {}
 
   // Returns false, and drops the update, if the stream's unsent output would exceed its bound: the
-  // reader is too slow to be served. An update with an `end` is never refused.
+  // reader is too slow to be served. An update with an `end` or with log-probabilities of the
+  // prompt is never refused.
   [[nodiscard]] virtual bool Write(SequenceUpdate update, Instant now) = 0;
 
   // Ends the stream; no Write follows. The status is OK if every sequence ended normally. Unsent

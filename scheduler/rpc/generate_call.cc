@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,15 @@ int64_t NumBytes(const GenerateSpec& spec) {
   return static_cast<int64_t>(num_text_bytes + num_tokens * sizeof(TokenId));
 }
 
+void FillLogprobs(float logprob, std::span<const TokenLogprob> top, v1::TokenLogprobs* message) {
+  message->set_logprob(logprob);
+  for (const TokenLogprob& each : top) {
+    v1::TokenLogprob* entry = message->add_top();
+    entry->set_token_id(each.token_id);
+    entry->set_logprob(each.logprob);
+  }
+}
+
 void FillChunk(const SequenceUpdate& update, v1::Chunk* chunk) {
   chunk->set_index(update.sequence_index);
   chunk->set_first_position(update.first_position);
@@ -80,13 +90,17 @@ void FillChunk(const SequenceUpdate& update, v1::Chunk* chunk) {
     chunk->mutable_text_ends()->Add(update.text_ends.begin(), update.text_ends.end());
   }
   for (const OutputLogprobs& logprobs : update.logprobs) {
-    v1::TokenLogprobs* to = chunk->add_logprobs();
-    to->set_logprob(logprobs.logprob);
-    for (const TokenLogprob& top : logprobs.top) {
-      v1::TokenLogprob* entry = to->add_top();
-      entry->set_token_id(top.token_id);
-      entry->set_logprob(top.logprob);
-    }
+    FillLogprobs(logprobs.logprob, logprobs.top, chunk->add_logprobs());
+  }
+}
+
+void FillPrompt(const PromptLogprobs& prompt, v1::PromptLogprobs* message) {
+  message->set_first_position(prompt.first_position);
+  const auto num_top = static_cast<size_t>(prompt.num_top);
+  for (size_t i = 0; i < prompt.logprobs.size(); ++i) {
+    FillLogprobs(prompt.logprobs[i],
+                 std::span(prompt.top).subspan(i * num_top, num_top),
+                 message->add_logprobs());
   }
 }
 
@@ -111,6 +125,9 @@ void FillResponse(const SequenceUpdate& update, v1::GenerateResponse* response) 
   }
   if (update.end.has_value()) {
     FillFinished(update, response->mutable_finished());
+  }
+  if (update.prompt.num_tokens() > 0) {
+    FillPrompt(update.prompt, response->mutable_prompt_logprobs());
   }
 }
 

@@ -112,6 +112,16 @@ absl::Status SetSampling(const v1::GenerateRequest& message,
               "response.logprobs", "must be in [0, limit]", params.num_logprobs, kMaxLogprobs));
     }
   }
+  if (message.response().has_prompt_logprobs()) {
+    params.num_prompt_logprobs = message.response().prompt_logprobs();
+    if (params.num_prompt_logprobs < 0 || params.num_prompt_logprobs > kMaxLogprobs) {
+      return InvalidArgument("LOGPROBS_RANGE",
+                             LimitMessage("response.prompt_logprobs",
+                                          "must be in [0, limit]",
+                                          params.num_prompt_logprobs,
+                                          kMaxLogprobs));
+    }
+  }
   return Validate(params, rules.model->config.vocab_size);
 }
 
@@ -165,6 +175,7 @@ absl::Status SetBeamSampling(const v1::GenerateRequest& message,
       {asked.logit_bias_size() > 0, "sampling.logit_bias"},
       {message.stopping().stop_size() > 0, "stopping.stop"},
       {message.response().has_logprobs(), "response.logprobs"},
+      {message.response().has_prompt_logprobs(), "response.prompt_logprobs"},
       {message.has_best_of(), "best_of"},
   };
   for (const auto& [is_set, field] : conflicts) {
@@ -317,6 +328,27 @@ absl::Status SetCaching(const v1::GenerateRequest& message,
   }
   spec->request.cache_salt = message.cache_salt();
   spec->request.bypasses_prefix_cache = message.bypass_prefix_cache();
+  return absl::OkStatus();
+}
+
+// Bounds the memory of a stream whose client does not read. REQUIRES: the prompt is set.
+absl::Status CheckPromptLogprobs(const Request& request) {
+  const int64_t num_tokens = request.num_prompt_logprobs();
+  const int64_t num_numbers = num_tokens * (1 + request.sampling.num_prompt_logprobs);
+  if (num_numbers > kMaxPromptLogprobs) {
+    return InvalidArgument("LOGPROBS_RANGE",
+                           LimitMessage("response.prompt_logprobs",
+                                        "the prompt is too long for so many, see generation.proto",
+                                        num_numbers,
+                                        kMaxPromptLogprobs));
+  }
+  if (request.num_known_prompt_logprobs > num_tokens) {
+    return InvalidArgument("RESUME",
+                           LimitMessage("resume.num_prompt_logprobs",
+                                        "exceeds the log-probabilities of the request",
+                                        request.num_known_prompt_logprobs,
+                                        num_tokens));
+  }
   return absl::OkStatus();
 }
 
@@ -490,6 +522,7 @@ absl::Status SetPrompt(std::vector<TokenId> prompt,
                                         spec->request.max_tokens));
   }
   spec->request.prompt_token_ids = std::move(prompt);
+  QUIRE_RETURN_IF_ERROR(CheckPromptLogprobs(spec->request));
   return ReplayResumed(stop_check, spec);
 }
 

@@ -39,6 +39,9 @@ inline constexpr size_t kMaxCacheSaltBytes = 128;
 inline constexpr int kMaxSequencesPerRequest = 16;
 inline constexpr int kMaxStopTokenIds = 64;
 inline constexpr int32_t kMaxPriority = 100;
+// Upper bound on the log-probabilities of a prompt's tokens, those of likeliest tokens included.
+// The server keeps them, 2 MiB, for a client that reads slowly.
+inline constexpr int64_t kMaxPromptLogprobs = 1 << 18;
 
 struct GenerateSpec {
   // The request for the core, still without id, arrival and deadline. SetPrompt sets the prompt and

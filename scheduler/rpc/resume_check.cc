@@ -145,6 +145,14 @@ absl::Status SetResume(const v1::GenerateRequest& message,
   if (resume.has_max_tokens()) {
     spec->max_tokens = resume.max_tokens();
   }
+  if (resume.num_prompt_logprobs() < 0) {
+    return InvalidArgument("RESUME", "resume.num_prompt_logprobs: must not be negative");
+  }
+  if (resume.num_prompt_logprobs() > 0 && resume.sequences_size() == 0) {
+    return InvalidArgument("MISSING_FIELD",
+                           "resume.sequences: required if resume.num_prompt_logprobs is set");
+  }
+  spec->request.num_known_prompt_logprobs = resume.num_prompt_logprobs();
   QUIRE_RETURN_IF_ERROR(CheckFingerprint(resume, rules));
   QUIRE_RETURN_IF_ERROR(SetSeed(message, &spec->request.sampling));
   const int32_t n = spec->output.num_best.value_or(spec->request.num_sequences);

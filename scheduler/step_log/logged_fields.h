@@ -95,6 +95,7 @@ QUIRE_LOGGED_FIELDS(SamplingParams,
                     frequency_penalty,
                     logit_bias,
                     num_logprobs,
+                    num_prompt_logprobs,
                     min_tokens,
                     banned_before_min_tokens,
                     seed)
@@ -114,6 +115,7 @@ QUIRE_LOGGED_FIELDS(Request,
                     tenant,
                     cache_salt,
                     bypasses_prefix_cache,
+                    num_known_prompt_logprobs,
                     is_resumed,
                     pins_prefix,
                     arrival,
@@ -122,19 +124,23 @@ QUIRE_LOGGED_FIELDS(Request,
 QUIRE_LOGGED_FIELDS(StepHeader, scheduler_incarnation, group_epoch, step_id)
 QUIRE_LOGGED_FIELDS(TokenLogprob, token_id, logprob)
 QUIRE_LOGGED_FIELDS(SampledToken, handle, token_id, logprob, finite, top_logprobs)
+QUIRE_LOGGED_FIELDS(PromptLogprobs, first_position, num_top, logprobs, top)
+QUIRE_LOGGED_FIELDS(ScoredSlice, handle, prompt)
 QUIRE_LOGGED_FIELDS(StepTimings, build_us, forward_us, sample_us, collective_us)
 QUIRE_LOGGED_FIELDS(StepResult,
                     header,
                     plan_digest,
                     sampled,
+                    scored,
                     failed_swap_ins,
                     swaps_done_step_id,
                     row_hash,
                     timings)
 
-// The next two types are output events. A log does not hold them, only a digest of these fields.
+// The next three types are output events. A log does not hold them, only a digest of these fields.
 QUIRE_LOGGED_FIELDS(
     TokenCommitted, request_id, sequence_index, token_index, token_id, logprob, top_logprobs)
+QUIRE_LOGGED_FIELDS(PromptScored, request_id, prompt)
 QUIRE_LOGGED_FIELDS(SequenceFinished,
                     request_id,
                     sequence_index,

@@ -41,6 +41,7 @@ class NoModel : public Model {
     logits_.assign(batch.logits_rows.size() * kVocabSize, 0.0F);
     return logits_.data();
   }
+  float* LogitsOf(int32_t /*first_row*/, int32_t /*num_rows*/) override { return nullptr; }
   absl::Status Reserve(int32_t /*max_tokens*/, int32_t /*max_logits*/) override {
     return absl::OkStatus();
   }

@@ -39,6 +39,7 @@ class TimedModel : public Model {
     logits_.assign(batch.logits_rows.size() * kVocabSize, 0.0F);
     return share_.rank == 0 ? logits_.data() : nullptr;
   }
+  float* LogitsOf(int32_t /*first_row*/, int32_t /*num_rows*/) override { return nullptr; }
   absl::Status Reserve(int32_t /*max_tokens*/, int32_t /*max_logits*/) override {
     return absl::OkStatus();
   }

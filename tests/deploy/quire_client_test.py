@@ -31,6 +31,11 @@ def tokens(first_position, ids, index=0):
         chunk={"index": index, "first_position": first_position, "token_ids": ids})
 
 
+def prompt(first_position, logprobs):
+    return api.GenerateResponse(prompt_logprobs={
+        "first_position": first_position, "logprobs": [{"logprob": logprob} for logprob in logprobs]})
+
+
 def finished(num_output_tokens, index=0):
     return api.GenerateResponse(finished={"index": index, "num_output_tokens": num_output_tokens})
 
@@ -181,6 +186,17 @@ class QuireClientTest(unittest.TestCase):
         self.assertEqual(resumed.resume, api.Resume(
             seed=7, determinism_fingerprint=FINGERPRINT, max_tokens=500,
             sequences=[{"token_ids": [10, 11]}]))
+
+    def test_log_probabilities_of_the_prompt_go_on_where_they_broke(self):
+        first = self.server([started(), prompt(1, [-1, -2]), gone()])
+        second = self.server([started(), prompt(3, [-3]), tokens(0, [10]), finished(1), OK])
+
+        messages, error = self.run_client(first, second)
+
+        self.assertIsNone(error)
+        logprobs = [each.logprob for message in messages for each in message.prompt_logprobs.logprobs]
+        self.assertEqual(logprobs, [-1, -2, -3])
+        self.assertEqual(second.requests[0].resume.num_prompt_logprobs, 2)
 
     def test_a_server_that_closes_cancels_and_the_stream_goes_on(self):
         closing = self.server([started(), tokens(0, [10]), End(Code.CANCELLED, "")],
@@ -350,7 +366,7 @@ class QuireClientTest(unittest.TestCase):
     def test_what_does_not_go_on_where_it_broke_is_an_error(self):
         for wrong in ([started(), tokens(2, [12])], [started(), tokens(0, [10])],
                       [started(), tokens(0, [10], index=1)], [started(), finished(2)],
-                      [started(seed=8), finished(1)], [started()],
+                      [started(seed=8), finished(1)], [started()], [started(), prompt(2, [-1])],
                       [started(determinism_fingerprint="gpu"), finished(1)]):
             server = self.server([started(), tokens(0, [10]), gone()], [*wrong, OK])
             with self.assertRaises(quire_client.ProtocolError):

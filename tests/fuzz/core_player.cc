@@ -172,7 +172,9 @@ void CorePlayer::AskForMore(Request* request) {
   }
   if ((wishes & 16) != 0) {
     request->stop_token_ids = {input_.TakeByte() % kVocabSize};
-    request->sampling.min_tokens = input_.TakeByte() % 4;
+    const uint8_t byte = input_.TakeByte();
+    request->sampling.min_tokens = byte % 4;
+    request->sampling.num_prompt_logprobs = (wishes & 64) != 0 ? -1 : byte / 4 % 4 - 1;
   }
   if ((wishes & 32) != 0) {
     BeginLikeAnother(request);
@@ -314,10 +316,25 @@ void CorePlayer::TakeEvents() {
   for (const OutputEvent& event : core_.TakeEvents()) {
     if (const auto* token = std::get_if<TokenCommitted>(&event)) {
       OnToken(*token);
+    } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
+      OnPromptScored(*scored);
     } else {
       OnFinished(std::get<SequenceFinished>(event));
     }
   }
+}
+
+void CorePlayer::OnPromptScored(const PromptScored& scored) {
+  const auto place = live_.find(scored.request_id);
+  QUIRE_CHECK(place != live_.end());
+  Live& live = place->second;
+  PromptLogprobs expected = ExpectedPromptLogprobs(live.request.prompt_token_ids,
+                                                   live.request.sampling.num_prompt_logprobs,
+                                                   kVocabSize,
+                                                   sliding_window_);
+  expected.TakeFront(live.num_scored);
+  QUIRE_CHECK(expected.TakeFront(scored.prompt.num_tokens()) == scored.prompt);
+  live.num_scored += scored.prompt.num_tokens();
 }
 
 void CorePlayer::OnToken(const TokenCommitted& token) {

@@ -33,6 +33,7 @@ class CorePlayer {
     Request request;
     std::vector<std::vector<TokenId>> tokens;  // by sequence, prompt first
     std::vector<bool> has_ended;
+    int32_t num_scored = 0;  // log-probabilities of the prompt that were reported
   };
 
   void Do(int event);
@@ -48,6 +49,7 @@ class CorePlayer {
   void BeginEpoch();
   void LoseWorkers();
   void TakeEvents();
+  void OnPromptScored(const PromptScored& scored);
   void OnToken(const TokenCommitted& token);
   void OnFinished(const SequenceFinished& finished);
   RequestId TakeId();

@@ -177,6 +177,7 @@ void quire::WriteRequestSeeds() {
   text.mutable_stopping()->add_stop_token_ids(4);
   text.mutable_stopping()->set_min_tokens(2);
   text.mutable_response()->set_logprobs(3);
+  text.mutable_response()->set_prompt_logprobs(2);
   text.set_timeout_ms(100);
   text.set_cache_salt("salt");
   text.set_tenant("t");

@@ -186,6 +186,11 @@ quire::StepResult AllowedResult() {
   quire::StepResult result{.header = {.scheduler_incarnation = 1, .group_epoch = 2, .step_id = 3}};
   result.sampled = {{.handle = 0, .token_id = 4, .top_logprobs = {{4, -1.0F}, {5, -2.0F}}},
                     {.handle = 1, .token_id = 5, .top_logprobs = {{5, -1.0F}}}};
+  result.scored = {{.handle = 0,
+                    .prompt = {.first_position = 3,
+                               .num_top = 1,
+                               .logprobs = {-1.0F, -2.0F},
+                               .top = {{4, -0.5F}, {5, -0.25F}}}}};
   result.failed_swap_ins = {6};
   return result;
 }
@@ -197,6 +202,10 @@ constexpr std::pair<const char*, SetResponseBound> kResponseBounds[] = {
     {"finite_column", [](auto* response) { response->mutable_finite()->RemoveLast(); }},
     {"num_top_column", [](auto* response) { response->mutable_num_top()->RemoveLast(); }},
     {"top_logprob_column", [](auto* response) { response->mutable_top_logprob()->RemoveLast(); }},
+    {"prompt_logprob_column", [](auto* response) { response->add_prompt_logprob(-1.0F); }},
+    {"prompt_top_logprob_column", [](auto* response) { response->add_prompt_top_logprob(-1.0F); }},
+    {"prompt_num_tokens", [](auto* response) { response->set_prompt_num_tokens(0, 3); }},
+    {"prompt_num_top", [](auto* response) { response->set_prompt_num_top(0, 2); }},
     {"num_top", [](auto* response) { response->set_num_top(0, 3); }},
     {"num_top_of_32_bits",
      [](auto* response) {

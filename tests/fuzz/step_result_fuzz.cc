@@ -41,6 +41,13 @@ void Decode(const quire::v1::StepResponse& response) {
     num_top += sampled.top_logprobs.size();
   }
   QUIRE_CHECK_EQ(num_top, static_cast<size_t>(response.top_token_id_size()));
+  size_t num_scored = 0;
+  for (const quire::ScoredSlice& scored : result->scored) {
+    num_scored += scored.prompt.logprobs.size();
+    QUIRE_CHECK_EQ(scored.prompt.top.size(),
+                   scored.prompt.logprobs.size() * static_cast<size_t>(scored.prompt.num_top));
+  }
+  QUIRE_CHECK_EQ(num_scored, static_cast<size_t>(response.prompt_logprob_size()));
   const std::string bytes = Encoded(*result);
   quire::v1::StepResponse again;
   QUIRE_CHECK(again.ParseFromString(bytes));

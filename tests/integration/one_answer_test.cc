@@ -43,6 +43,7 @@ std::vector<Request> MakeRequests(const ModelConfig& config) {
     request.sampling.min_p = i % 8 == 3 ? 0.05F : 0.0F;
     request.sampling.repetition_penalty = i % 8 == 7 ? 1.2F : 1.0F;
     request.num_sequences = i % 16 == 5 ? 3 : 1;
+    request.sampling.num_prompt_logprobs = i % 3 == 1 ? 0 : i % 3 == 2 ? 4 : -1;
     requests.push_back(request);
   }
   return requests;
@@ -88,6 +89,7 @@ void ExpectSameBits(const Answers& actual, const Answers& oracle) {
       ASSERT_EQ(std::bit_cast<uint32_t>(got.logprobs[i]), std::bit_cast<uint32_t>(want.logprobs[i]))
           << "request " << key.first.value() << " position " << i;
     }
+    ASSERT_EQ(got.prompt, want.prompt) << "request " << key.first.value();
   }
 }
 
@@ -151,6 +153,45 @@ TEST_P(OneAnswerTest, OracleHasEverySequenceWithTokens) {
 
   EXPECT_EQ(oracle_->size(), 72U);  // 64 requests, 4 of them with 3 sequences
   EXPECT_GT(num_tokens, 1000);
+}
+
+TEST_P(OneAnswerTest, OracleScoresThePromptsThatAskForIt) {
+  for (const Request& request : MakeRequests(engine_->config())) {
+    EXPECT_EQ(oracle_->at({request.id, 0}).prompt.num_tokens(), request.num_prompt_logprobs());
+  }
+}
+
+// A prompt that is another request's prompt and output. Its log-probabilities were compared with
+// Hugging Face's when they were those of output (model_golden_test).
+TEST_P(OneAnswerTest, AnOutputHasItsLogprobsAsAPromptToo) {
+  Request request;
+  request.id = RequestId(1);
+  request.prompt_token_ids = {11, 12, 13, 14, 15, 16, 17};
+  request.max_tokens = 60;
+  request.sampling.temperature = 0.9F;
+  request.sampling.num_logprobs = 3;
+  ASSERT_TRUE(engine_->Reset(Options(512)).ok());
+  engine_->Add(request);
+  const Answer answer = engine_->RunToEnd().at({request.id, 0});
+  const size_t num_prompt = request.prompt_token_ids.size();
+  request.prompt_token_ids.insert(
+      request.prompt_token_ids.end(), answer.token_ids.begin(), answer.token_ids.end());
+  request.sampling.num_prompt_logprobs = 3;
+  EngineOptions options = Options(16);
+  options.max_sequences = 4;  // fewer rows of logits at a time than a slice has tokens
+  ASSERT_TRUE(engine_->Reset(options).ok());
+
+  engine_->Add(request);
+  const PromptLogprobs prompt = engine_->RunToEnd().at({request.id, 0}).prompt;
+
+  ASSERT_EQ(prompt.num_tokens(), static_cast<int32_t>(num_prompt + 60 - 1));
+  for (size_t i = 0; i < 60; ++i) {
+    const size_t at = num_prompt - 1 + i;
+    EXPECT_EQ(prompt.logprobs[at], answer.logprobs[i]) << i;
+    for (size_t k = 0; k < 3; ++k) {
+      EXPECT_EQ(prompt.top[at * 3 + k], answer.top_logprobs[i][k]) << i;
+    }
+  }
 }
 
 TEST_P(OneAnswerTest, BatchOf64AndTokenBudgetDoNotMatter) {

@@ -157,6 +157,7 @@ class Answer:
         self.text = {}
         self.finished = {}
         self.logprobs = {}
+        self.prompt_logprobs = []
         self.num_messages = 0
 
     def add(self, message):
@@ -164,6 +165,10 @@ class Answer:
         assert message.HasField("started") == (self.num_messages == 1), "started comes first, once"
         if message.HasField("started"):
             self.started = message.started
+        if message.HasField("prompt_logprobs"):
+            prompt = message.prompt_logprobs
+            assert prompt.first_position == len(self.prompt_logprobs) + 1, "a gap or a repeat"
+            self.prompt_logprobs.extend(prompt.logprobs)
         if message.HasField("chunk"):
             chunk = message.chunk
             tokens = self.tokens.setdefault(chunk.index, [])

@@ -48,7 +48,7 @@ def requests_for(channel):
     stop = api.GenerateRequest()
     stop.CopyFrom(sampled)
     stop.stopping.stop.append(late_stop_string(generate(channel, sampled).text[0].decode()).encode())
-    logprobs = api.GenerateRequest(response={"logprobs": 3})
+    logprobs = api.GenerateRequest(response={"logprobs": 3, "prompt_logprobs": 2})
     logprobs.MergeFrom(sampled)
     three = api.GenerateRequest(n=3)
     three.MergeFrom(sampled)
@@ -57,9 +57,12 @@ def requests_for(channel):
                                  stopping=LONG, response={"logprobs": 0})
     beams = api.GenerateRequest(text=TEXT.encode(), n=2, beam_search={"num_beams": 3},
                                 stopping={"max_tokens": 150})
+    long_prompt = api.GenerateRequest(text=TEXT.encode() * 20, n=2, sampling=SAMPLED, stopping=LONG,
+                                      response={"prompt_logprobs": 20})
     best = api.GenerateRequest(text=TEXT.encode(), n=2, best_of=4, sampling=SAMPLED, stopping=LONG)
     return {"greedy": greedy, "sampled": sampled, "unseeded": unseeded, "stop": stop,
-            "logprobs": logprobs, "three": three, "tokens": tokens, "beams": beams, "best": best}
+            "logprobs": logprobs, "three": three, "tokens": tokens, "beams": beams, "best": best,
+            "long prompt": long_prompt}
 
 
 def bits(logprobs):
@@ -70,10 +73,11 @@ def bits(logprobs):
 
 
 def essence(answer):
-    """Returns the parts of an answer that must not change, by sequence."""
-    return {index: (answer.tokens[index], answer.text[index], bits(answer.logprobs[index]),
-                    answer.finished[index].reason, answer.finished[index].matched_stop)
-            for index in answer.finished}
+    """Returns the parts of an answer that must not change: of the prompt, and by sequence."""
+    return bits(answer.prompt_logprobs), {
+        index: (answer.tokens[index], answer.text[index], bits(answer.logprobs[index]),
+                answer.finished[index].reason, answer.finished[index].matched_stop)
+        for index in answer.finished}
 
 
 class Streams:

@@ -34,7 +34,7 @@ def requests():
         stopping = {"max_tokens": 40 + 10 * i, "ignore_eos": True}
         asked += [
             api.GenerateRequest(text=prompt, sampling={"temperature": 0}, stopping=stopping,
-                                response={"logprobs": 3}),
+                                response={"logprobs": 3, "prompt_logprobs": 2}),
             api.GenerateRequest(text=prompt, n=3, stopping=stopping, response={"logprobs": 0},
                                 sampling={"temperature": 1, "seed": i, "top_k": 50,
                                           "repetition_penalty": 1.1}),
@@ -47,7 +47,7 @@ def bits(answer):
     """Returns the parts of an answer that tensor parallelism could change."""
     return (answer.tokens, answer.text,
             {i: [(p.logprob, [(t.token_id, t.logprob) for t in p.top]) for p in positions]
-             for i, positions in answer.logprobs.items()},
+             for i, positions in [*answer.logprobs.items(), ("prompt", answer.prompt_logprobs)]},
             {i: f.score for i, f in answer.finished.items()})
 
 

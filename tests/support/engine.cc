@@ -171,6 +171,14 @@ void Engine::Record() {
       QUIRE_CHECK_EQ(static_cast<size_t>(token->token_index), answer.token_ids.size());
       answer.token_ids.push_back(token->token_id);
       answer.logprobs.push_back(token->logprob);
+      answer.top_logprobs.push_back(token->top_logprobs);
+    } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
+      PromptLogprobs& prompt = answers_[{scored->request_id, 0}].prompt;
+      const PromptLogprobs& more = scored->prompt;
+      QUIRE_CHECK_EQ(prompt.first_position + prompt.num_tokens(), more.first_position);
+      prompt.num_top = more.num_top;
+      prompt.logprobs.insert(prompt.logprobs.end(), more.logprobs.begin(), more.logprobs.end());
+      prompt.top.insert(prompt.top.end(), more.top.begin(), more.top.end());
     } else {
       const auto& finished = std::get<SequenceFinished>(event);
       answers_[{finished.request_id, finished.sequence_index}].reason = finished.reason;

@@ -48,7 +48,9 @@ struct EngineOptions {
 struct Answer {
   std::vector<TokenId> token_ids;
   std::vector<float> logprobs;
+  std::vector<std::vector<TokenLogprob>> top_logprobs;
   FinishReason reason = FinishReason::kAborted;
+  PromptLogprobs prompt;  // in the answer with sequence index 0, if the request asked for them
 
   friend bool operator==(const Answer&, const Answer&) = default;
 };

@@ -46,6 +46,14 @@ std::vector<TokenLogprob> Candidates(uint64_t attended,
   return candidates;
 }
 
+// Adds the log-probability of the token that follows the attended ones, and the likeliest tokens.
+void AddScore(uint64_t attended, TokenId token_id, int32_t vocab_size, PromptLogprobs* prompt) {
+  const uint64_t word = Mix(attended, static_cast<uint64_t>(token_id));
+  prompt->logprobs.push_back(-static_cast<float>(word % 1009) / 64.0F);
+  const std::vector<TokenLogprob> top = Candidates(attended, prompt->num_top, vocab_size);
+  prompt->top.insert(prompt->top.end(), top.begin(), top.end());
+}
+
 // Returns the oldest position that the token at `position` attends to.
 int32_t FirstSeen(int32_t position, int32_t sliding_window) {
   return sliding_window > 0 ? std::max(0, position - sliding_window + 1) : 0;
@@ -84,6 +92,17 @@ std::vector<TokenLogprob> ExpectedCandidates(std::span<const TokenId> token_ids,
                                              int32_t vocab_size,
                                              int32_t sliding_window) {
   return Candidates(AttendedOf(token_ids, sliding_window), num_candidates, vocab_size);
+}
+
+PromptLogprobs ExpectedPromptLogprobs(std::span<const TokenId> prompt,
+                                      int32_t num_top,
+                                      int32_t vocab_size,
+                                      int32_t sliding_window) {
+  PromptLogprobs expected = {.num_top = std::min(num_top, vocab_size)};
+  for (size_t i = 1; i < prompt.size(); ++i) {
+    AddScore(AttendedOf(prompt.first(i), sliding_window), prompt[i], vocab_size, &expected);
+  }
+  return expected;
 }
 
 FakeWorker::FakeWorker(const StepLimits& limits, int32_t swap_delay_steps, uint64_t salt)
@@ -146,10 +165,12 @@ absl::StatusOr<StepResult> FakeWorker::Execute(const StepPlan& plan) {
                    .block_ids = introduction.block_ids,
                    .sequence_index = introduction.sequence_index,
                    .seed = introduction.sampling.seed,
-                   .num_logprobs = introduction.sampling.num_logprobs};
+                   .num_logprobs = introduction.sampling.num_logprobs,
+                   .num_prompt_tokens = introduction.num_prompt_tokens,
+                   .num_prompt_logprobs = introduction.sampling.num_prompt_logprobs};
   }
   for (const SequenceSlice& slice : plan.slices) {
-    if (auto sampled = ExecuteSlice(slice, result.row_hash)) {
+    if (auto sampled = ExecuteSlice(slice, result)) {
       result.sampled.push_back(std::move(*sampled));
     }
   }
@@ -341,7 +362,7 @@ void FakeWorker::CopyBlock(const BlockCopy& copy) {
 }
 
 std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice,
-                                                     uint64_t& row_hash) {
+                                                     StepResult& result) {
   KnownState& sequence = *sequences_[slice.handle];
   sequence.block_ids.insert(
       sequence.block_ids.end(), slice.new_block_ids.begin(), slice.new_block_ids.end());
@@ -350,6 +371,9 @@ std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice,
   }
   DoSwapsOf(sequence.block_ids);
   sequence.num_computed_before = sequence.num_computed_tokens;
+  const int32_t vocab_size = limits_.vocab_size;
+  PromptLogprobs prompt = {.first_position = sequence.num_computed_tokens + 1,
+                           .num_top = std::min(sequence.num_prompt_logprobs, vocab_size)};
   uint64_t attended = Attended(sequence, sequence.num_computed_tokens);
   for (int32_t i = 0; i < slice.num_tokens; ++i) {
     int32_t position = sequence.num_computed_tokens++;
@@ -362,13 +386,20 @@ std::optional<SampledToken> FakeWorker::ExecuteSlice(const SequenceSlice& slice,
         sequence.block_ids[static_cast<size_t>(position / limits_.block_size_tokens)])] =
         sequence.seed;
     attended = Mix(attended, Cell(sequence, position) ^ salt_);
+    if (sequence.num_prompt_logprobs >= 0 && position + 1 < sequence.num_prompt_tokens) {
+      AddScore(
+          attended, sequence.token_ids[static_cast<size_t>(position) + 1], vocab_size, &prompt);
+    }
+  }
+  if (prompt.num_tokens() > 0) {
+    result.scored.push_back({.handle = slice.handle, .prompt = std::move(prompt)});
   }
   if (sequence.num_computed_tokens < static_cast<int32_t>(sequence.token_ids.size())) {
     return std::nullopt;
   }
   TokenId token_id = Sample(attended, sequence.seed, sequence.sequence_index, limits_.vocab_size);
   sequence.token_ids.push_back(token_id);
-  row_hash = Mix(row_hash, attended);
+  result.row_hash = Mix(result.row_hash, attended);
   return SampledToken{
       .handle = slice.handle,
       .token_id = token_id,

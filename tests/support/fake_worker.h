@@ -52,6 +52,13 @@ std::vector<TokenLogprob> ExpectedCandidates(std::span<const TokenId> token_ids,
                                              int32_t vocab_size,
                                              int32_t sliding_window = 0);
 
+// Returns the log-probabilities of the prompt's tokens, from position 1 on, with num_top likeliest
+// tokens at each position (at most vocab_size). REQUIRES: the prompt has two tokens or more.
+PromptLogprobs ExpectedPromptLogprobs(std::span<const TokenId> prompt,
+                                      int32_t num_top,
+                                      int32_t vocab_size,
+                                      int32_t sliding_window = 0);
+
 class FakeWorker {
  public:
   // Makes a worker for one epoch. The worker does each swap swap_delay_steps steps after the step
@@ -105,6 +112,8 @@ class FakeWorker {
     int32_t sequence_index = 0;
     uint64_t seed = 0;
     int32_t num_logprobs = -1;
+    int32_t num_prompt_tokens = 0;
+    int32_t num_prompt_logprobs = -1;
   };
 
   struct SwapUnderWay {
@@ -128,7 +137,7 @@ class FakeWorker {
   // Does all swap-ins of these blocks.
   void DoSwapsOf(const std::vector<BlockId>& block_ids);
   void CopyBlock(const BlockCopy& copy);
-  std::optional<SampledToken> ExecuteSlice(const SequenceSlice& slice, uint64_t& row_hash);
+  std::optional<SampledToken> ExecuteSlice(const SequenceSlice& slice, StepResult& result);
   // Returns a hash of the cells that the token at this position attends to, itself excluded.
   uint64_t Attended(const KnownState& sequence, int32_t position);
   uint64_t& Cell(const KnownState& sequence, int32_t position);

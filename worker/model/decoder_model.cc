@@ -61,11 +61,26 @@ float* DecoderModel::Forward(const Batch& batch, const KvCacheView& cache) {
     const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
     QUIRE_CHECK(rope_->Reserve(int64_t{*last} + 1).ok());
   }
+  num_rows_ = inputs.num_tokens;
   backend_.RunStep([&] { Compute(inputs, batch.num_candidates, cache); });
+  if (!share_.is_whole()) {
+    row_hash_ = backend_.space().has_value() ? 0 : HashRows(num_rows_);
+  }
+  return GatheredLogits();
+}
+
+float* DecoderModel::LogitsOf(int32_t first_row, int32_t num_rows) {
+  QUIRE_CHECK(first_row >= 0 && num_rows > 0 && first_row + num_rows <= num_rows_);
+  const auto* rows = static_cast<const int32_t*>(workspace_.row_ids.data()) + first_row;
+  const std::vector<int32_t> whole_rows(static_cast<size_t>(num_rows), 0);
+  Logits(rows, num_rows, whole_rows);
+  return GatheredLogits();
+}
+
+float* DecoderModel::GatheredLogits() {
   if (share_.is_whole()) {
     return workspace_.logits.floats();
   }
-  row_hash_ = backend_.space().has_value() ? 0 : HashRows(inputs.num_tokens);
   return share_.rank == 0 ? workspace_.gathered.floats() : nullptr;
 }
 
@@ -101,9 +116,7 @@ absl::Status DecoderModel::Reserve(int32_t max_tokens, int32_t max_logits) {
        }) {
     QUIRE_RETURN_IF_ERROR(need.buffer->Reserve(backend_, need.elements * SizeOf(need.dtype)));
   }
-  const bool needs_row_ids =
-      weights_.project_in != nullptr || !config_.norm_before || !share_.is_whole();
-  if (needs_row_ids && w.row_ids.capacity_bytes() < num_tokens * int64_t{sizeof(TokenId)}) {
+  if (w.row_ids.capacity_bytes() < num_tokens * int64_t{sizeof(TokenId)}) {
     std::vector<TokenId> row_ids(static_cast<size_t>(num_tokens));
     std::iota(row_ids.begin(), row_ids.end(), 0);
     QUIRE_RETURN_IF_ERROR(w.row_ids.Assign<TokenId>(backend_, row_ids));
@@ -122,7 +135,9 @@ void DecoderModel::Compute(const StepInputs& inputs,
       RunPostNormLayer(layer, inputs, cache);
     }
   }
-  Logits(inputs, num_candidates);
+  if (inputs.num_logits > 0) {
+    Logits(inputs.logits_rows, inputs.num_logits, num_candidates);
+  }
 }
 
 void DecoderModel::Embed(const StepInputs& inputs) {
@@ -319,27 +334,24 @@ void DecoderModel::Normalize(const NormWeights& norm,
                  .out_f32 = replace ? workspace_.residual.floats() : nullptr});
 }
 
-// Computes logits of the rows that inputs.logits_rows names; no other row goes through the last
-// norm and the output matrix. The Embed operation gathers these rows: it takes the residual as its
-// token table and the pending delta as its position table.
-void DecoderModel::Logits(const StepInputs& inputs, std::span<const int32_t> num_candidates) {
+// No other row goes through the last norm and the output matrix. The Embed operation gathers the
+// rows: it takes the residual as its token table and the pending delta as its position table.
+void DecoderModel::Logits(const int32_t* rows,
+                          int64_t num_logits,
+                          std::span<const int32_t> num_candidates) {
   Workspace& w = workspace_;
-  const int64_t num_logits = inputs.num_logits;
-  if (num_logits == 0) {
-    return;
-  }
   EmbeddingParams gather = {.num_tokens = num_logits,
-                            .token_ids = inputs.logits_rows,
+                            .token_ids = rows,
                             .table = {.data = w.residual.data(),
                                       .dtype = DType::kF32,
-                                      .rows = inputs.num_tokens,
+                                      .rows = num_rows_,
                                       .cols = config_.hidden_size},
                             .out = w.rows.data()};
   if (pending_delta_ != nullptr) {
     gather.position_table = gather.table;
     gather.position_table.data = pending_delta_;
     gather.position_table.dtype = backend_.activation_dtype();
-    gather.positions = inputs.logits_rows;
+    gather.positions = rows;
   }
   if (config_.final_norm) {
     backend_.Embed(gather);

@@ -41,6 +41,7 @@ class DecoderModel : public Model {
   const ModelConfig& config() const override { return config_; }
   const RankShare& share() const override { return share_; }
   float* Forward(const Batch& batch, const KvCacheView& cache) override;
+  float* LogitsOf(int32_t first_row, int32_t num_rows) override;
   uint64_t row_hash() const override { return row_hash_; }
   absl::Status Reserve(int32_t max_tokens, int32_t max_logits) override;
   int64_t weight_bytes() const override { return weights_.bytes; }
@@ -86,7 +87,10 @@ class DecoderModel : public Model {
   // Adds delta to the residual, unless delta is null. Then sets hidden to norm(residual). If
   // `replace` is true, also sets the residual to hidden, in fp32.
   void Normalize(const NormWeights& norm, const void* delta, bool replace, int64_t num_tokens);
-  void Logits(const StepInputs& inputs, std::span<const int32_t> num_candidates);
+  // Computes the logits of the tokens whose rows are listed; `rows` has num_logits of them. See
+  // GatherParams for num_candidates.
+  void Logits(const int32_t* rows, int64_t num_logits, std::span<const int32_t> num_candidates);
+  float* GatheredLogits();
   uint64_t HashRows(int64_t num_tokens) const;
 
   const ModelConfig config_;
@@ -99,6 +103,7 @@ class DecoderModel : public Model {
   // A sub-layer's output that the next norm must add to the residual, or null.
   const void* pending_delta_ = nullptr;
   uint64_t row_hash_ = 0;
+  int32_t num_rows_ = 0;  // tokens of the last batch, its padding included
 };
 
 }  // namespace quire

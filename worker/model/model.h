@@ -44,6 +44,12 @@ class Model {
   // the model is split, the backend has joined a group of share().size ranks.
   virtual float* Forward(const Batch& batch, const KvCacheView& cache) = 0;
 
+  // Returns the logits of num_rows consecutive tokens of the last Forward's batch, from first_row
+  // on, and overwrites the logits that Forward returned. Returns null on ranks without logits.
+  // REQUIRES: every rank calls this with the same arguments; num_rows is in [1, max_logits] of the
+  // last Reserve; memory that Reserve would allocate is there.
+  virtual float* LogitsOf(int32_t first_row, int32_t num_rows) = 0;
+
   // Hash of all tokens' rows after the last layer of the last Forward. The hash is the same on all
   // ranks unless a rank made an error. 0 if the hashes are not compared: for a model on one rank,
   // and on GPUs, since bits may differ between GPUs.

@@ -46,7 +46,8 @@ StepExecutor::StepExecutor(Model& model,
       fail_points_(fail_points),
       peers_(peers),
       observer_(observer),
-      sampler_(backend, model.config().vocab_size, model.share()) {}
+      sampler_(backend, model.config().vocab_size, model.share()),
+      scorer_(model, backend) {}
 
 absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const {
   QUIRE_RETURN_IF_ERROR(Validate(limits));
@@ -162,6 +163,7 @@ absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
     order_.LeaveEpoch();
     return status;
   }
+  max_sequences_ = limits.max_sequences;
   checker_ = std::make_unique<StepPlanChecker>(limits);
   sequences_ = std::make_unique<SequenceTable>(limits.max_sequences, limits.num_blocks);
   order_.BeginEpoch(params.scheduler_incarnation, params.group_epoch);
@@ -257,6 +259,7 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   Instant computed = SteadyNow();
   const int64_t collective_forward = CollectiveNanos(group);
   sampler_.Sample(slices_, logits, &result.sampled);
+  scorer_.Score(slices_, max_sequences_, &result.scored);
   if (windows_ != nullptr) {
     // The next step may remap addresses that running operations still read, so wait until these
     // operations have ended. Wait even if the group is broken: the next epoch remaps too.

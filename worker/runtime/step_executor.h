@@ -35,6 +35,7 @@
 #include "worker/runtime/batch_builder.h"
 #include "worker/runtime/fail_points.h"
 #include "worker/runtime/kv_pool_sizing.h"
+#include "worker/runtime/prompt_scorer.h"
 #include "worker/runtime/sampler.h"
 #include "worker/runtime/sequence_table.h"
 #include "worker/runtime/step_observer.h"
@@ -165,6 +166,8 @@ class StepExecutor {
   std::unique_ptr<KvWindows> windows_;
   KvCacheSpec spec_;
   Sampler sampler_;
+  PromptScorer scorer_;
+  int32_t max_sequences_ = 0;  // of the current epoch; the model has memory for as many logits
 
   // Scratch, reused from step to step.
   std::vector<ScheduledSlice> slices_;

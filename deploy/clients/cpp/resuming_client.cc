@@ -86,6 +86,9 @@ class Progress {
     } else if (response->has_started()) {
       Start(response->started());
     }
+    if (status.ok() && response->has_prompt_logprobs()) {
+      status = TakePrompt(response->prompt_logprobs());
+    }
     if (status.ok() && response->has_chunk()) {
       status = TakeChunk(response->chunk());
     }
@@ -139,6 +142,14 @@ class Progress {
     return resume_.mutable_sequences(index);
   }
 
+  grpc::Status TakePrompt(const v1::PromptLogprobs& prompt) {
+    if (prompt.first_position() != resume_.num_prompt_logprobs() + 1) {
+      return DataLoss("log-probabilities of the prompt skip or repeat tokens");
+    }
+    resume_.set_num_prompt_logprobs(resume_.num_prompt_logprobs() + prompt.logprobs_size());
+    return grpc::Status::OK;
+  }
+
   grpc::Status TakeChunk(const v1::Chunk& chunk) {
     v1::ResumedSequence* sequence = Find(chunk.index());
     if (sequence == nullptr || chunk.first_position() != sequence->token_ids_size()) {
@@ -186,8 +197,8 @@ Attempt Stream(v1::GenerationService::Stub& stub,
   v1::GenerateResponse response;
   while (!attempt.is_final && reader->Read(&response)) {
     attempt.status = progress.Take(&response);  // clears `started` if the caller has had one
-    attempt.has_brought_something |=
-        response.has_started() || response.has_chunk() || response.has_finished();
+    attempt.has_brought_something |= response.has_started() || response.has_prompt_logprobs() ||
+                                     response.has_chunk() || response.has_finished();
     if (attempt.status.ok() && !on_response(response)) {
       attempt.status = {grpc::StatusCode::CANCELLED, "request: cancelled by the caller"};
     }

@@ -113,7 +113,7 @@ def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED
         try:
             for message in call:
                 progress.take(message)  # take() clears a second `started`
-                if message.HasField("started") or message.HasField("chunk") or message.HasField("finished"):
+                if any(map(message.HasField, ("started", "prompt_logprobs", "chunk", "finished"))):
                     patience.note_message()
                     begin = None
                 yield message
@@ -257,6 +257,11 @@ class _Progress:
         """Adds a message to the answer. Clears a second `started` in it, because the caller has seen the first one."""
         if message.HasField("started"):
             self._take_started(message)
+        if message.HasField("prompt_logprobs"):
+            prompt = message.prompt_logprobs
+            if prompt.first_position != self._resume.num_prompt_logprobs + 1:
+                raise ProtocolError("log-probabilities of the prompt skip or repeat tokens")
+            self._resume.num_prompt_logprobs += len(prompt.logprobs)
         if message.HasField("chunk"):
             chunk = message.chunk
             sequence = self._sequence(chunk.index)

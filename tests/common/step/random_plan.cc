@@ -34,6 +34,7 @@ SamplingParams AnySampling(Random& random) {
     params.logit_bias.emplace_back(token, AnyFloat(random));
   }
   params.num_logprobs = random.Between(-1, 20);
+  params.num_prompt_logprobs = random.Between(-1, 20);
   params.min_tokens = AnyInt(random);
   params.banned_before_min_tokens = AnyInts<TokenId>(random, 3);
   params.seed = random.Next();
@@ -100,6 +101,17 @@ StepResult RandomResult(Random& random) {
       sampled.top_logprobs.push_back({.token_id = AnyInt(random), .logprob = AnyFloat(random)});
     }
     result.sampled.push_back(sampled);
+  }
+  for (int32_t i = random.Below(3); i > 0; --i) {
+    ScoredSlice scored = {.handle = static_cast<SequenceHandle>(random.Next()),
+                          .prompt = {.first_position = AnyInt(random), .num_top = random.Below(4)}};
+    for (int32_t k = random.Below(5); k > 0; --k) {
+      scored.prompt.logprobs.push_back(AnyFloat(random));
+    }
+    for (int32_t k = scored.prompt.num_tokens() * scored.prompt.num_top; k > 0; --k) {
+      scored.prompt.top.push_back({.token_id = AnyInt(random), .logprob = AnyFloat(random)});
+    }
+    result.scored.push_back(std::move(scored));
   }
   result.failed_swap_ins = AnyInts<BlockId>(random, 3);
   result.swaps_done_step_id = random.Next();

@@ -167,6 +167,17 @@ TEST(StepCodecTest, ColumnsThatDisagreeAreRefusedByName) {
   }
 }
 
+// Adds a slice with num_tokens log-probabilities of its prompt, but likeliest tokens for one only.
+void AddScored(uint32_t num_tokens, int32_t num_top, v1::StepResponse& response) {
+  response.add_prompt_handle(1);
+  response.add_prompt_first_position(1);
+  response.add_prompt_num_tokens(num_tokens);
+  response.add_prompt_num_top(static_cast<uint32_t>(num_top));
+  response.mutable_prompt_logprob()->Resize(static_cast<int>(num_tokens), -1.0F);
+  response.mutable_prompt_top_token_id()->Resize(num_top, 5);
+  response.mutable_prompt_top_logprob()->Resize(num_top, -1.0F);
+}
+
 TEST(StepCodecTest, ResultColumnsThatDisagreeAreRefused) {
   const std::vector<std::function<void(v1::StepResponse&)>> cases = {
       [](auto& r) { r.add_handle(1); },
@@ -175,7 +186,16 @@ TEST(StepCodecTest, ResultColumnsThatDisagreeAreRefused) {
       [](auto& r) { r.add_finite(1); },
       [](auto& r) { r.add_num_top(0); },
       [](auto& r) { r.add_top_token_id(1); },
-      [](auto& r) { r.add_top_logprob(1); }};
+      [](auto& r) { r.add_top_logprob(1); },
+      [](auto& r) { r.add_prompt_handle(1); },
+      [](auto& r) { r.add_prompt_first_position(1); },
+      [](auto& r) { r.add_prompt_num_tokens(0); },
+      [](auto& r) { r.add_prompt_num_top(0); },
+      [](auto& r) { r.add_prompt_logprob(1); },
+      [](auto& r) { r.add_prompt_top_token_id(1); },
+      [](auto& r) { r.add_prompt_top_logprob(1); },
+      [](auto& r) { AddScored(/*num_tokens=*/2, /*num_top=*/1, r); },
+      [](auto& r) { AddScored(/*num_tokens=*/1, /*num_top=*/kMaxLogprobs + 1, r); }};
   for (const auto& spoil : cases) {
     v1::StepResponse response;
     EncodeResult({.header = {}, .plan_digest = 1, .sampled = {SampledToken{}}, .timings = {}},

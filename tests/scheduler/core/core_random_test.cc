@@ -60,6 +60,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   int64_t num_copies = 0;
   int64_t num_longer_than_pool = 0;
   int64_t num_passed_blocks = 0;
+  int64_t num_scored = 0;
   int64_t num_resumed_tokens = 0;
   int64_t num_unreachable = 0;
   int64_t num_appended = 0;
@@ -83,6 +84,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
     num_copies += simulation.totals().num_blocks_copied;
     num_longer_than_pool += simulation.num_longer_than_pool();
     num_passed_blocks += simulation.num_passed_blocks();
+    num_scored += simulation.num_scored();
     num_resumed_tokens += simulation.num_resumed_tokens();
     num_unreachable += simulation.num_unreachable();
     num_appended += simulation.num_appended();
@@ -115,6 +117,7 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   EXPECT_TRUE(num_seeds < kNumSeeds || num_prefix_hits > 20'000) << num_prefix_hits;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_longer_than_pool > 1000) << num_longer_than_pool;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_passed_blocks > 1000) << num_passed_blocks;
+  EXPECT_TRUE(num_seeds < kNumSeeds || num_scored > 1000) << num_scored;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_resumed_tokens > 20'000) << num_resumed_tokens;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_unreachable > 1000) << num_unreachable;
   EXPECT_TRUE(num_seeds < kNumSeeds || 2 * num_foreseen > num_appended) << num_foreseen;

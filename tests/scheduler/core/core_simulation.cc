@@ -1,6 +1,7 @@
 #include "tests/scheduler/core/core_simulation.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 #include <variant>
@@ -93,6 +94,7 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       poison_draws_(seed ^ 0x504F'4953'4F4E'0001ULL),
       poison_rate_(poison_draws_.OneIn(2) ? 1'000'000 : poison_draws_.Between(2, 30)),
       loss_causes_(seed ^ 0x4C4F'5353'4553'0001ULL),
+      score_draws_(seed ^ 0x5343'4F52'4553'0001ULL),
       wants_next_blocks_(Random(seed ^ 0x4E45'5854'0000'0001ULL).OneIn(2)) {}
 
 std::string CoreSimulation::Run(int32_t num_events) {
@@ -304,7 +306,28 @@ std::optional<StepResult> CoreSimulation::AnswerWithFaults() {
       worker_->SpoilLastSlice(sampled.handle);
     }
   }
+  SpoilScored(*answer);
   return answer.value();
+}
+
+// Makes a log-probability of a prompt's token not finite, now and then. The sequence has no token
+// in this step, else AnswerWithFaults would have counted a non-finite row for it.
+void CoreSimulation::SpoilScored(StepResult& answer) {
+  for (ScoredSlice& scored : answer.scored) {
+    const HandleOwner owner = owner_of_handle_[scored.handle];
+    RequestModel& request = requests_.at(owner.id.value());
+    SequenceModel& sequence = request.sequences[static_cast<size_t>(owner.sequence_index)];
+    const bool is_sampled = std::ranges::any_of(
+        answer.sampled, [&](const SampledToken& each) { return each.handle == scored.handle; });
+    if (has_faults_ && !sequence.is_finished && !is_sampled && failed_swap_ins_.empty() &&
+        score_draws_.OneIn(non_finite_rate_)) {
+      scored.prompt.logprobs.back() = std::numeric_limits<float>::quiet_NaN();
+      ++sequence.num_non_finite;
+      request.had_non_finite = true;
+      audit_->OnRecomputed();
+      worker_->SpoilLastSlice(scored.handle);
+    }
+  }
 }
 
 void CoreSimulation::ApplyWrongResult() {
@@ -313,6 +336,10 @@ void CoreSimulation::ApplyWrongResult() {
   StepResult wrong = worker_->Execute(*plan_).value_or(StepResult{});
   if (!worker_->crashed_by().empty()) {
     return OnCrash();
+  }
+  if (!wrong.scored.empty() && score_draws_.OneIn(2)) {
+    wrong.scored.back().prompt.TakeFront(1);
+    return ExpectRefused(wrong);
   }
   switch (random_.Below(8)) {
     case 0:
@@ -348,6 +375,10 @@ void CoreSimulation::ApplyWrongResult() {
       }
       wrong = *last_result_;  // a repeated reply
   }
+  ExpectRefused(wrong);
+}
+
+void CoreSimulation::ExpectRefused(const StepResult& wrong) {
   CoreStats before = core_->stats();
   Expect(!core_->ApplyStepResult(wrong).ok(), "a wrong answer is refused");
   CoreStats after = core_->stats();

@@ -68,6 +68,7 @@ class CoreSimulation {
   // window in sequences that came back.
   int64_t num_longer_than_pool() const { return num_longer_than_pool_; }
   int64_t num_passed_blocks() const { return num_passed_blocks_; }
+  int64_t num_scored() const { return num_scored_; }  // log-probabilities of prompt tokens
   int64_t num_unreachable() const { return num_unreachable_; }  // refused for their deadline
   // Where next blocks are wanted: counts blocks that slices of one token appended, and those of
   // them that the step before had named.
@@ -95,6 +96,7 @@ class CoreSimulation {
   void AddRequest();
   void BeginLikeAnother(Request* request);
   void AskForBeams(Request* request);
+  void AskForPromptLogprobs(Request* request);
   void ShrinkToFit(Request* request) const;
   void GrowToFit(Request* request) const;
   void CutToContext(Request* request) const;
@@ -111,6 +113,8 @@ class CoreSimulation {
   void Plan();
   void Apply();
   void ApplyWrongResult();
+  void ExpectRefused(const StepResult& wrong);
+  void SpoilScored(StepResult& answer);
   void KillWorkers();
   void OnCrash();
   void LoseWorkers();
@@ -137,6 +141,7 @@ class CoreSimulation {
   bool MayIntroduce(const SequenceIntroduction& introduction) const;
   void TakeEvents();
   void OnToken(const TokenCommitted& event);
+  void OnPromptScored(const PromptScored& event);
   void OnFinished(const SequenceFinished& event);
   bool IsTrueReason(const RequestModel& request,
                     const SequenceModel& sequence,
@@ -203,6 +208,7 @@ class CoreSimulation {
   Random poison_draws_;  // likewise
   int32_t poison_rate_;  // of requests, one in so many
   Random loss_causes_;   // likewise
+  Random score_draws_;   // likewise
   bool wants_next_blocks_;
 
   std::string failure_;
@@ -210,6 +216,7 @@ class CoreSimulation {
   int64_t num_events_ = 0;
   int64_t num_longer_than_pool_ = 0;
   int64_t num_passed_blocks_ = 0;
+  int64_t num_scored_ = 0;
   int64_t num_resumed_tokens_ = 0;
   std::map<SequenceHandle, BlockId> next_blocks_;  // as the last plan named them
   int64_t num_appended_ = 0;

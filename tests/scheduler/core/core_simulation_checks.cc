@@ -86,7 +86,12 @@ void CoreSimulation::CheckIntroduction(const SequenceIntroduction& introduction)
   Expect(introduction.num_prompt_tokens ==
              static_cast<int32_t>(request.request.prompt_token_ids.size()),
          "the prompt is as long as it was");
-  Expect(introduction.sampling == request.request.sampling, "sampling is as asked for");
+  SamplingParams sampling = request.request.sampling;
+  const bool is_scored = request.num_scored == request.request.num_prompt_logprobs();
+  if (is_scored || introduction.sampling.num_prompt_logprobs < 0) {
+    sampling.num_prompt_logprobs = -1;
+  }
+  Expect(introduction.sampling == sampling, "sampling is as asked for");
   if (!request.was_introduced) {
     request.was_introduced = true;
     ++num_started_;
@@ -103,10 +108,30 @@ void CoreSimulation::TakeEvents() {
   for (const OutputEvent& event : core_->TakeEvents()) {
     if (const auto* token = std::get_if<TokenCommitted>(&event)) {
       OnToken(*token);
+    } else if (const auto* scored = std::get_if<PromptScored>(&event)) {
+      OnPromptScored(*scored);
     } else {
       OnFinished(std::get<SequenceFinished>(event));
     }
   }
+}
+
+void CoreSimulation::OnPromptScored(const PromptScored& event) {
+  const auto it = requests_.find(event.request_id.value());
+  if (it == requests_.end() || it->second.request.sampling.num_prompt_logprobs < 0) {
+    Expect(false, "log-probabilities of a prompt are of a request that asked for them");
+    return;
+  }
+  RequestModel& request = it->second;
+  PromptLogprobs expected = ExpectedPromptLogprobs(request.request.prompt_token_ids,
+                                                   request.request.sampling.num_prompt_logprobs,
+                                                   kVocabSize,
+                                                   limits_.sliding_window);
+  expected.TakeFront(request.num_scored);
+  expected = expected.TakeFront(event.prompt.num_tokens());
+  Expect(event.prompt == expected, "log-probabilities follow from the prompt, none twice");
+  request.num_scored += event.prompt.num_tokens();
+  num_scored_ += event.prompt.num_tokens();
 }
 
 void CoreSimulation::OnToken(const TokenCommitted& event) {
@@ -121,6 +146,8 @@ void CoreSimulation::OnToken(const TokenCommitted& event) {
   Expect(!sequence.is_finished, "no token after the end");
   size_t num_output = sequence.token_ids.size() - request.prompt_token_ids.size();
   Expect(event.token_index == static_cast<int32_t>(num_output), "no index missing or doubled");
+  Expect(it->second.num_scored == request.num_prompt_logprobs() || request.is_resumed,
+         "the whole prompt is scored before the first token");
   const bool is_beam = it->second.is_beam_search();
   const TokenId expected =
       is_beam
@@ -157,6 +184,9 @@ void CoreSimulation::OnFinished(const SequenceFinished& event) {
   const int64_t num_pool_tokens = int64_t{limits_.num_blocks - 1} * limits_.block_size_tokens;
   num_longer_than_pool_ += static_cast<int64_t>(sequence.token_ids.size()) > num_pool_tokens;
   Expect(event.is_last_of_request == request.is_finished(), "the last sequence says so");
+  Expect(!event.is_last_of_request || event.reason != FinishReason::kLength ||
+             request.num_scored == request.request.num_prompt_logprobs(),
+         "the prompt is scored when the request ends");
   ++num_finished_[static_cast<size_t>(event.reason)];
   Trace(static_cast<uint64_t>(event.reason));
 }

@@ -33,6 +33,9 @@ void CoreSimulation::AddRequest() {
   if (random_.OneIn(is_tight_ ? 2 : 5)) {
     AskForBeams(&request);
   }
+  if (score_draws_.OneIn(4) && !request.beam_search.has_value()) {
+    AskForPromptLogprobs(&request);
+  }
   if (random_.OneIn(deadline_rate_)) {
     request.deadline = now_ + random_.Between(-2, 60) * step_duration_;
   }
@@ -72,6 +75,10 @@ void CoreSimulation::AskForBeams(Request* request) {
                           .length_penalty = 0.5 * random_.Between(-2, 4),
                           .early_stopping = static_cast<EarlyStopping>(random_.Below(3))};
   request->sampling.num_logprobs = num_beams + static_cast<int32_t>(request->stop_token_ids.size());
+}
+
+void CoreSimulation::AskForPromptLogprobs(Request* request) {
+  request->sampling.num_prompt_logprobs = score_draws_.Between(0, 3);
 }
 
 void CoreSimulation::ShrinkToFit(Request* request) const {

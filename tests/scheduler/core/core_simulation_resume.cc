@@ -27,7 +27,10 @@ void CoreSimulation::LoseScheduler() {
 void CoreSimulation::Resume(const RequestModel& before) {
   Request request = before.request;
   request.is_resumed = true;
+  const int32_t num_lost = deaths_.OneIn(4) ? deaths_.Between(0, before.num_scored) : 0;
+  request.num_known_prompt_logprobs = before.num_scored - num_lost;
   RequestModel model = ModelOf(request);
+  model.num_scored = request.num_known_prompt_logprobs;
   if (!before.is_beam_search()) {
     for (size_t i = 0; i < before.sequences.size(); ++i) {
       SequenceModel sequence = before.sequences[i];

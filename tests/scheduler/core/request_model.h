@@ -27,6 +27,7 @@ struct SequenceModel {
 struct RequestModel {
   Request request;
   std::vector<SequenceModel> sequences;
+  int32_t num_scored = 0;  // log-probabilities of the prompt that the client has
   bool was_aborted = false;
   bool had_non_finite = false;
   bool had_failed_swap_in = false;

@@ -119,6 +119,32 @@ TEST(OutboxTest, TokensWithMuchTextLeaveInPiecesOfSoManyBytes) {
   EXPECT_THAT(outbox.Take()->token_ids, ElementsAre(7));  // no message has less than a token
 }
 
+// They are not bounded, come before tokens that were there first, and leave in pieces.
+TEST(OutboxTest, LogprobsOfThePromptLeaveFirst) {
+  Outbox outbox({.max_tokens = 1, .max_bytes = 1 << 10});
+  constexpr auto kNumLogprobs = static_cast<int32_t>(kMaxTokensPerMessage) + 1;
+  SequenceUpdate prompt;
+  prompt.prompt.logprobs.assign(kNumLogprobs, -1.0F);
+  SequenceUpdate rest;
+  rest.prompt = {.first_position = kNumLogprobs + 1, .logprobs = {-2.0F}};
+  ASSERT_TRUE(outbox.Append(Tokens(0, 0, {7}), 20));
+  ASSERT_TRUE(outbox.Append(prompt, 10));
+  ASSERT_TRUE(outbox.Append(rest, 30));
+  EXPECT_EQ(outbox.stalled_since(), 10);
+
+  int32_t position = 1;
+  for (const int32_t size : {kNumLogprobs - 1, 1, 1}) {
+    const auto update = outbox.Take();
+    ASSERT_TRUE(update.has_value());
+    EXPECT_EQ(update->prompt.first_position, position);
+    EXPECT_EQ(update->prompt.num_tokens(), size);
+    EXPECT_TRUE(update->token_ids.empty());
+    position += size;
+  }
+  EXPECT_THAT(outbox.Take()->token_ids, ElementsAre(7));
+  EXPECT_TRUE(outbox.empty());
+}
+
 TEST(OutboxTest, TokensThatComeWhileOneMessageIsOnItsWayMakeAnother) {
   Outbox outbox({});
   ASSERT_TRUE(outbox.Append(Tokens(0, 0, {1}), 10));

@@ -95,6 +95,20 @@ TEST_F(OutputRouterTest, OneUpdatePerSequenceAndPublish) {
   EXPECT_EQ(updates[2].first_position, 2);
 }
 
+// Even if best_of holds the sequences back until all have ended.
+TEST_F(OutputRouterTest, LogprobsOfThePromptAreWrittenAtOnce) {
+  options_.num_best = 1;
+  auto stream = Open(/*num_sequences=*/2);
+  const PromptLogprobs prompt = {
+      .first_position = 3, .num_top = 1, .logprobs = {-1.0F}, .top = {{5, -0.5F}}};
+
+  Publish({PromptScored{.request_id = kId, .prompt = prompt}, Token(0, 0), Token(0, 1, 1)});
+
+  const auto updates = stream->updates();
+  ASSERT_THAT(updates, SizeIs(1));
+  EXPECT_EQ(updates[0].prompt, prompt);
+}
+
 TEST_F(OutputRouterTest, TheObserverHearsOfTheTimesAndTokensOfARequest) {
   Open(/*num_sequences=*/2);  // at 0
 

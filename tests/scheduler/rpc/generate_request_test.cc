@@ -218,6 +218,9 @@ std::vector<BadRequest> BadStopping() {
   const auto logprobs = [](int32_t k) {
     return [k](R& r) { r.mutable_response()->set_logprobs(k); };
   };
+  const auto prompt_logprobs = [](int32_t k) {
+    return [k](R& r) { r.mutable_response()->set_prompt_logprobs(k); };
+  };
   return {
       {"B030_ZeroMaxTokens", "MAX_TOKENS_RANGE", stopping([](S& s) { s.set_max_tokens(0); })},
       {"B031_NegativeMaxTokens", "MAX_TOKENS_RANGE", stopping([](S& s) { s.set_max_tokens(-1); })},
@@ -242,12 +245,6 @@ std::vector<BadRequest> BadStopping() {
          r.set_best_of(2);
        }},
       {"LargeBestOf", "BEST_OF_RANGE", [](R& r) { r.set_best_of(17); }},
-      {"GreedyBestOf",
-       "N_NEEDS_SAMPLING",
-       [](R& r) {
-         r.set_best_of(2);
-         r.mutable_sampling()->set_temperature(0);
-       }},
       {"PriorityWithoutThePolicy", "PRIORITY", [](R& r) { r.set_priority(0); }},
       {"TenantWithASpace", "TENANT", [](R& r) { r.set_tenant("a b"); }},
       {"LongTenant", "TENANT", [](R& r) { r.set_tenant(std::string(129, 'a')); }},
@@ -309,14 +306,16 @@ std::vector<BadRequest> BadStopping() {
          r.mutable_beam_search()->set_num_beams(2);
          r.set_best_of(2);
        }},
-      {"B043_GreedyN",
-       "N_NEEDS_SAMPLING",
-       [](R& r) {
-         r.set_n(2);
-         r.mutable_sampling()->set_temperature(0);
-       }},
       {"B048_NegativeLogprobs", "LOGPROBS_RANGE", logprobs(-1)},
       {"B048_ManyLogprobs", "LOGPROBS_RANGE", logprobs(21)},
+      {"NegativePromptLogprobs", "LOGPROBS_RANGE", prompt_logprobs(-1)},
+      {"ManyPromptLogprobs", "LOGPROBS_RANGE", prompt_logprobs(21)},
+      {"BeamsWithPromptLogprobs",
+       "CONFLICTING_FIELDS",
+       [](R& r) {
+         r.mutable_beam_search()->set_num_beams(2);
+         r.mutable_response()->set_prompt_logprobs(1);
+       }},
       {"B050_ManyStops", "STOP_LIMIT", stopping([](S& s) {
          for (int i = 0; i < 17; ++i) {
            s.add_stop(std::string(1, 'x'));
@@ -414,6 +413,22 @@ std::vector<BadRequest> BadResumes() {
        [](R& r) {
          r.mutable_stopping()->add_stop("bc");
          AddTokens(Resume(r), 0, "abcd");
+       }},
+      {"PromptLogprobsThatWereNotAskedFor",
+       "RESUME",
+       [](R& r) { Resume(r).set_num_prompt_logprobs(1); }},
+      {"MorePromptLogprobsThanThePromptHas",
+       "RESUME",
+       [](R& r) {
+         r.mutable_response()->set_prompt_logprobs(0);
+         Resume(r).set_num_prompt_logprobs(static_cast<int32_t>(r.text().size()));
+       }},
+      {"NegativePromptLogprobs", "RESUME", [](R& r) { Resume(r).set_num_prompt_logprobs(-1); }},
+      {"PromptLogprobsWithoutSequences",
+       "MISSING_FIELD",
+       [](R& r) {
+         r.mutable_response()->set_prompt_logprobs(0);
+         r.mutable_resume()->set_num_prompt_logprobs(1);
        }},
       {"NoLength", "RESUME", [](R& r) { Resume(r).set_max_tokens(0); }},
       {"NegativeLength", "RESUME", [](R& r) { Resume(r).set_max_tokens(-1); }},
@@ -575,6 +590,33 @@ TEST(GenerateRequestTest, EdgesOfTheRulesAreAllowed) {
   EXPECT_EQ(spec->request.sampling.seed, std::numeric_limits<uint64_t>::max());
   EXPECT_TRUE(spec->output.stop_matcher.has_value());
   EXPECT_TRUE(spec->output.return_logprobs);
+}
+
+TEST(GenerateRequestTest, TheLogprobsOfAPromptAreBounded) {
+  v1::GenerateRequest message;
+  message.mutable_response()->set_prompt_logprobs(kMaxLogprobs);
+  const auto num_at_most = static_cast<int32_t>(kMaxPromptLogprobs / (1 + kMaxLogprobs));
+  const ServedModel model = TinyServedModel();
+  RequestRules rules = Rules(model);
+  rules.max_model_len = 2 * num_at_most;
+  for (const int32_t num_scored : {num_at_most, num_at_most + 1}) {
+    message.mutable_token_ids()->mutable_ids()->Resize(num_scored + 1, 1);
+
+    const auto spec = Check(message, rules);
+
+    EXPECT_EQ(spec.ok(), num_scored == num_at_most) << spec.status();
+  }
+}
+
+TEST(GenerateRequestTest, AResumedRequestKnowsHowMuchOfThePromptWasScored) {
+  v1::GenerateRequest message = GoodRequest();
+  message.mutable_response()->set_prompt_logprobs(0);
+  Resume(message).set_num_prompt_logprobs(2);
+
+  const auto spec = Check(message);
+
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->request.num_known_prompt_logprobs, 2);
 }
 
 TEST(GenerateRequestTest, APromptMayBeOneShortOfTheContext) {

@@ -80,6 +80,7 @@ TEST(FieldCodecTest, EveryFieldOfARequestSurvives) {
   request.sampling.frequency_penalty = -2.0F;
   request.sampling.logit_bias = {{3, -100.0F}, {4, 1.0F}};
   request.sampling.num_logprobs = 13;
+  request.sampling.num_prompt_logprobs = 23;
   request.sampling.min_tokens = 14;
   request.sampling.banned_before_min_tokens = {15, 16};
   request.sampling.seed = 17;
@@ -90,6 +91,7 @@ TEST(FieldCodecTest, EveryFieldOfARequestSurvives) {
   request.stop_token_ids = {20};
   request.cache_salt = "salt";
   request.bypasses_prefix_cache = true;
+  request.num_known_prompt_logprobs = 22;
   request.arrival = -21;
 
   const std::optional<Request> back = ValueOf<Request>(BytesOf(request));
@@ -104,6 +106,7 @@ TEST(FieldCodecTest, EveryFieldOfARequestSurvives) {
   EXPECT_EQ(back->stop_token_ids, request.stop_token_ids);
   EXPECT_EQ(back->cache_salt, "salt");
   EXPECT_TRUE(back->bypasses_prefix_cache);
+  EXPECT_EQ(back->num_known_prompt_logprobs, 22);
   EXPECT_EQ(back->arrival, -21);
   EXPECT_EQ(back->deadline, kInfiniteFuture);
 }

@@ -196,6 +196,24 @@ TEST_P(GpuModelTest, PrefillInChunksAndDecodeAgreeWithTheReference) {
   ExpectNearReference({}, kTolerance);
 }
 
+// The second batch finds graphs and addresses that the first one left.
+TEST_P(GpuModelTest, EveryRowOfAPromptAgreesWithTheReference) {
+  Served gpu(dir_.path(), MakeGpuBackend());
+  Served reference(dir_.path(), CreateReferenceBackend());
+  for (const int32_t length : {13, 41}) {
+    const std::vector<TokenId> prompt = RandomPrompt(length, /*seed=*/2);
+
+    const auto got = gpu->RunAndScore({{.sequence = gpu->AddSequence(), .tokens = prompt}}, 8);
+    const auto expected =
+        reference->RunAndScore({{.sequence = reference->AddSequence(), .tokens = prompt}}, 8);
+
+    ASSERT_EQ(got.size(), prompt.size());
+    for (size_t i = 0; i < prompt.size(); ++i) {
+      ExpectClose(got[i], expected[i], kTolerance);
+    }
+  }
+}
+
 TEST_P(GpuModelTest, WithFp8ItStaysNearTheReference) { ExpectNearReference(kFp8, kFp8Tolerance); }
 
 INSTANTIATE_TEST_SUITE_P(Families,

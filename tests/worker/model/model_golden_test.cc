@@ -104,6 +104,26 @@ TEST_P(ModelGoldenTest, ChunkedPrefillThenDecodeGivesTransformersTokens) {
   }
 }
 
+// Output goes in as prompt: the row before each of its tokens has the logits that chose the token.
+TEST_P(ModelGoldenTest, RowsOfAPromptHaveTransformersLogprobs) {
+  const GoldenCase& golden = cases_.front();
+  const GoldenCase& other = cases_.back();
+  std::vector<TokenId> tokens = golden.prompt;
+  for (const GoldenStep& step : golden.steps) {
+    tokens.push_back(step.token);
+  }
+
+  const auto rows =
+      runner_->RunAndScore({{.sequence = runner_->AddSequence(), .tokens = other.prompt},
+                            {.sequence = runner_->AddSequence(), .tokens = tokens}},
+                           /*max_rows=*/7);
+
+  ASSERT_EQ(rows.size(), other.prompt.size() + tokens.size());
+  for (size_t i = 0; i < golden.steps.size(); ++i) {
+    Compare(rows[other.prompt.size() + golden.prompt.size() - 1 + i], golden.steps[i]);
+  }
+}
+
 TEST_P(ModelGoldenTest, SequencesOfOneBatchDoNotDisturbEachOther) {
   std::vector<std::vector<float>> logits;
   std::vector<ModelRunner::Slice> slices;

@@ -147,13 +147,31 @@ Batch ModelRunner::MakeBatch(const std::vector<Slice>& slices) {
 }
 
 std::vector<std::vector<float>> ModelRunner::Run(const std::vector<Slice>& slices) {
-  const float* on_device = model_.Forward(MakeBatch(slices), cache_);
+  return ReadRows(model_.Forward(MakeBatch(slices), cache_), slices.size());
+}
+
+std::vector<std::vector<float>> ModelRunner::RunAndScore(const std::vector<Slice>& slices,
+                                                         int32_t max_rows) {
+  const Batch batch = MakeBatch(slices);
+  const int32_t num_tokens = batch.num_tokens();
+  QUIRE_CHECK(model_.Reserve(num_tokens + kMaxPaddingRows, max_rows + kMaxPaddingRows).ok());
+  model_.Forward(batch, cache_);
+  std::vector<std::vector<float>> rows;
+  for (int32_t row = 0; row < num_tokens; row += max_rows) {
+    const int32_t num_rows = std::min(max_rows, num_tokens - row);
+    const auto more = ReadRows(model_.LogitsOf(row, num_rows), static_cast<size_t>(num_rows));
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
+  return rows;
+}
+
+std::vector<std::vector<float>> ModelRunner::ReadRows(const float* on_device, size_t num_rows) {
   if (on_device == nullptr) {
     return {};
   }
   const int64_t vocab_size = model_.config().vocab_size;
   const std::vector<float> logits =
-      ReadBack(backend_, on_device, static_cast<int64_t>(slices.size()) * vocab_size);
+      ReadBack(backend_, on_device, static_cast<int64_t>(num_rows) * vocab_size);
   std::vector<std::vector<float>> rows;
   for (auto row = logits.begin(); row != logits.end(); row += vocab_size) {
     rows.emplace_back(row, row + vocab_size);

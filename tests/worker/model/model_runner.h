@@ -65,6 +65,9 @@ class ModelRunner {
   // has none.
   std::vector<std::vector<float>> Run(const std::vector<Slice>& slices);
 
+  // Runs one batch of slices. Returns the logits of each token, in passes of at most max_rows rows.
+  std::vector<std::vector<float>> RunAndScore(const std::vector<Slice>& slices, int32_t max_rows);
+
   // Runs one batch of slices without asking for logits.
   void RunWithoutLogits(const std::vector<Slice>& slices);
 
@@ -78,6 +81,8 @@ class ModelRunner {
     std::vector<BlockId> blocks;
   };
 
+  // Returns the rows of logits that `on_device` points to.
+  std::vector<std::vector<float>> ReadRows(const float* on_device, size_t num_rows);
   BlockId TakeBlock();
   Batch MakeBatch(const std::vector<Slice>& slices);
 

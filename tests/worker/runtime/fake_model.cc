@@ -81,20 +81,37 @@ float* FakeModel::Forward(const Batch& batch, const KvCacheView& cache) {
     const int32_t block_size = cache.layout.block_size_tokens;
     KeyAt(cache, slot / block_size, slot % block_size) = static_cast<float>(batch.token_ids[i] + 1);
   }
+  batch_ = batch;
+  cache_ = cache;
   logits_.assign(batch.logits_rows.size() * kVocabSize, 0.0F);
   for (size_t i = 0; i < batch.logits_rows.size(); ++i) {
-    int32_t token_index = batch.logits_rows[i];
-    auto next = std::upper_bound(batch.query_start.begin(), batch.query_start.end(), token_index);
-    auto row = static_cast<size_t>(next - batch.query_start.begin() - 1);
-    int32_t position = batch.positions[static_cast<size_t>(token_index)];
-    TokenId token = NextToken(ReadBack(batch, cache, row, position));
-    logits_[i * kVocabSize + static_cast<size_t>(token)] = 10.0F;
+    WriteLogits(batch.logits_rows[i], i);
   }
   if (is_poisoned_) {
     std::fill(logits_.begin(), logits_.end(), std::numeric_limits<float>::quiet_NaN());
     is_poisoned_ = false;
   }
   return logits_.data();
+}
+
+float* FakeModel::LogitsOf(int32_t first_row, int32_t num_rows) {
+  rows_asked_.push_back(num_rows);
+  logits_.assign(static_cast<size_t>(num_rows) * kVocabSize, 0.0F);
+  for (int32_t i = 0; i < num_rows; ++i) {
+    WriteLogits(first_row + i, static_cast<size_t>(i));
+  }
+  if (are_scores_poisoned_) {
+    std::fill(logits_.begin(), logits_.end(), std::numeric_limits<float>::quiet_NaN());
+  }
+  return logits_.data();
+}
+
+void FakeModel::WriteLogits(int32_t row, size_t index) {
+  const auto next = std::upper_bound(batch_.query_start.begin(), batch_.query_start.end(), row);
+  const auto sequence = static_cast<size_t>(next - batch_.query_start.begin() - 1);
+  const int32_t position = batch_.positions[static_cast<size_t>(row)];
+  const TokenId token = NextToken(ReadBack(batch_, cache_, sequence, position));
+  logits_[index * kVocabSize + static_cast<size_t>(token)] = 10.0F;
 }
 
 }  // namespace quire

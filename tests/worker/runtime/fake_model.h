@@ -31,6 +31,7 @@ class FakeModel : public Model {
   const ModelConfig& config() const override { return config_; }
   const RankShare& share() const override { return share_; }
   float* Forward(const Batch& batch, const KvCacheView& cache) override;
+  float* LogitsOf(int32_t first_row, int32_t num_rows) override;
   absl::Status Reserve(int32_t /*max_tokens*/, int32_t /*max_logits*/) override {
     return absl::OkStatus();
   }
@@ -45,17 +46,28 @@ class FakeModel : public Model {
   // Called at the start of each Forward.
   void OnForward(std::function<void(const Batch&)> hook) { on_forward_ = std::move(hook); }
   int num_forwards() const { return num_forwards_; }
+  // Numbers of rows that LogitsOf was asked for.
+  const std::vector<int32_t>& rows_asked() const { return rows_asked_; }
 
   // The next Forward gives rows of NaN.
   void PoisonNextLogits() { is_poisoned_ = true; }
+  // LogitsOf gives rows of NaN.
+  void PoisonScores() { are_scores_poisoned_ = true; }
 
  private:
   ModelConfig config_;
   RankShare share_;
   std::function<void(const Batch&)> on_forward_;
+  // Writes logits of the batch's row to logits_[index].
+  void WriteLogits(int32_t row, size_t index);
+
+  Batch batch_;
+  KvCacheView cache_;
   std::vector<float> logits_;
+  std::vector<int32_t> rows_asked_;
   int num_forwards_ = 0;
   bool is_poisoned_ = false;
+  bool are_scores_poisoned_ = false;
 };
 
 }  // namespace quire

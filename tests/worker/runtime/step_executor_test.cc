@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,59 @@ class StepExecutorTest : public testing::Test {
   std::unique_ptr<KernelBackend> backend_;
   StepExecutor executor_;
 };
+
+// The epoch has memory for 4 rows of logits, so a slice of 7 tokens takes several passes.
+TEST_F(StepExecutorTest, ScoresTheTokensOfAPromptThatOthersPrecede) {
+  const std::vector<TokenId> tokens = {3, 1, 4, 1, 5, 9, 2, 6, 5};
+  const auto is_likeliest = [&tokens](int32_t position) {
+    return FakeModel::NextToken(std::span(tokens).first(static_cast<size_t>(position))) ==
+           tokens[static_cast<size_t>(position)];
+  };
+  StepPlan plan;
+  plan.introductions = {Introduce(2, tokens), Introduce(1, {8, 8})};
+  plan.introductions[0].sampling.num_prompt_logprobs = 1;
+  plan.slices = {{.handle = 1, .num_tokens = 2, .new_block_ids = {3}},
+                 {.handle = 2, .num_tokens = 7, .new_block_ids = {7, 2}}};
+  StepPlan rest;
+  rest.slices = {{.handle = 2, .num_tokens = 2, .new_block_ids = {9}}};
+
+  const std::vector<ScoredSlice> first = TryExecute(Numbered(plan)).value().scored;
+  const std::vector<ScoredSlice> second = TryExecute(Numbered(rest)).value().scored;
+
+  ASSERT_EQ(first.size(), 1U);
+  ASSERT_EQ(second.size(), 1U);
+  EXPECT_EQ(first[0].handle, 2U);
+  EXPECT_EQ(first[0].prompt.first_position, 1);
+  EXPECT_EQ(first[0].prompt.num_tokens(), 7);
+  EXPECT_EQ(second[0].prompt.first_position, 8);
+  EXPECT_EQ(second[0].prompt.num_tokens(), 1);
+  EXPECT_EQ(model_.rows_asked(), (std::vector<int32_t>{4, 3, 1}));
+  PromptLogprobs all = first[0].prompt;
+  all.logprobs.push_back(second[0].prompt.logprobs[0]);
+  all.top.push_back(second[0].prompt.top.at(0));
+  const double log_sum = std::log(std::exp(10.0) + FakeModel::kVocabSize - 1);
+  for (int32_t position = 1; position < 9; ++position) {
+    const auto i = static_cast<size_t>(position - 1);
+    EXPECT_EQ(all.top[i].token_id,
+              FakeModel::NextToken(std::span(tokens).first(static_cast<size_t>(position))));
+    EXPECT_NEAR(all.top[i].logprob, 10.0 - log_sum, 1e-5);
+    EXPECT_NEAR(all.logprobs[i], (is_likeliest(position) ? 10.0 : 0.0) - log_sum, 1e-5);
+  }
+}
+
+TEST_F(StepExecutorTest, AScoredRowThatIsNotFiniteHasNoLogprob) {
+  StepPlan plan;
+  plan.introductions = {Introduce(0, {1, 2, 3})};
+  plan.introductions[0].sampling.num_prompt_logprobs = 0;
+  plan.slices = {{.handle = 0, .num_tokens = 3, .new_block_ids = {7}}};
+  model_.PoisonScores();
+
+  const std::vector<ScoredSlice> scored = TryExecute(Numbered(plan)).value().scored;
+
+  ASSERT_EQ(scored.size(), 1U);
+  EXPECT_TRUE(std::isnan(scored[0].prompt.logprobs.at(0)));
+  EXPECT_TRUE(std::isnan(scored[0].prompt.logprobs.at(1)));
+}
 
 TEST_F(StepExecutorTest, DecodesFromTheTokenSampledLast) {
   std::vector<TokenId> tokens = {3, 1, 4, 1, 5};
