@@ -149,13 +149,7 @@ absl::Status SetNumSequences(const v1::GenerateRequest& message, GenerateSpec* s
                            LimitMessage("n", "must be in [1, limit]", n, kMaxSequencesPerRequest));
   }
   spec->request.num_sequences = n;
-  QUIRE_RETURN_IF_ERROR(SetBestOf(message, spec));
-  if (spec->request.num_sequences > 1 && spec->request.sampling.is_greedy() &&
-      !message.has_beam_search()) {
-    return InvalidArgument("N_NEEDS_SAMPLING",
-                           "n: more than one sequence needs a temperature above 0 or beam search");
-  }
-  return absl::OkStatus();
+  return SetBestOf(message, spec);
 }
 
 // Beam search ranks by the model's own probabilities, so parameters that change probabilities are

@@ -42,7 +42,7 @@ std::vector<Request> MakeRequests(const ModelConfig& config) {
     request.sampling.top_p = i % 4 == 2 ? 0.9F : 1.0F;
     request.sampling.min_p = i % 8 == 3 ? 0.05F : 0.0F;
     request.sampling.repetition_penalty = i % 8 == 7 ? 1.2F : 1.0F;
-    request.num_sequences = i % 16 == 5 ? 3 : 1;
+    request.num_sequences = i % 16 == 5 ? 3 : i % 16 == 8 ? 2 : 1;
     request.sampling.num_prompt_logprobs = i % 3 == 1 ? 0 : i % 3 == 2 ? 4 : -1;
     requests.push_back(request);
   }
@@ -151,8 +151,19 @@ TEST_P(OneAnswerTest, OracleHasEverySequenceWithTokens) {
     EXPECT_EQ(answer.reason, FinishReason::kLength);
   }
 
-  EXPECT_EQ(oracle_->size(), 72U);  // 64 requests, 4 of them with 3 sequences
+  EXPECT_EQ(oracle_->size(), 76U);  // 64 requests, 4 of them with 3 sequences, 4 with 2
   EXPECT_GT(num_tokens, 1000);
+}
+
+TEST_P(OneAnswerTest, GreedySequencesOfARequestAreEqual) {
+  for (const Request& request : MakeRequests(engine_->config())) {
+    if (request.sampling.is_greedy() && request.num_sequences > 1) {
+      const Answer& first = oracle_->at({request.id, 0});
+      const Answer& second = oracle_->at({request.id, 1});
+      EXPECT_EQ(first.token_ids, second.token_ids);
+      EXPECT_EQ(first.logprobs, second.logprobs);
+    }
+  }
 }
 
 TEST_P(OneAnswerTest, OracleScoresThePromptsThatAskForIt) {

@@ -42,7 +42,7 @@ def late_stop_string(text):
 
 
 def requests_for(channel):
-    greedy = api.GenerateRequest(text=TEXT.encode(), sampling={"temperature": 0}, stopping=LONG)
+    greedy = api.GenerateRequest(text=TEXT.encode(), n=2, sampling={"temperature": 0}, stopping=LONG)
     sampled = api.GenerateRequest(text=TEXT.encode(), sampling=SAMPLED, stopping=LONG)
     unseeded = api.GenerateRequest(text=b"The cat", sampling={"temperature": 0.8}, stopping=LONG)
     stop = api.GenerateRequest()
