@@ -1,5 +1,7 @@
 #include "common/base/unix_socket.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 
@@ -22,6 +24,13 @@ bool IsListenedOn(const std::string& unix_path) {
   return socket.is_open() &&
          (::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&where), sizeof(where)) == 0 ||
           errno == EAGAIN);
+}
+
+bool IsOwnUsers(int connection_fd) {
+  ucred peer = {};
+  socklen_t length = sizeof(peer);
+  return ::getsockopt(connection_fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+         (peer.uid == ::geteuid() || peer.uid == 0);
 }
 
 }  // namespace quire

@@ -111,15 +111,6 @@ bool IsTimeToLog(Instant* logged_at) {
   return is_time;
 }
 
-// Returns true if the client runs as this process's user, or as root, which may do everything
-// anyway.
-bool IsOwnUsers(const FileDescriptor& connection) {
-  ucred peer = {};
-  socklen_t length = sizeof(peer);
-  return ::getsockopt(connection.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-         (peer.uid == ::geteuid() || peer.uid == 0);
-}
-
 }  // namespace
 
 Listener::Listener(Address address, int num_files_spared)
@@ -297,7 +288,7 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
         continue;
       }
     }
-    if (address_.is_unix() && !IsOwnUsers(connection)) {
+    if (address_.is_unix() && !IsOwnUsers(connection.fd())) {
       RefuseUser();
       continue;
     }
