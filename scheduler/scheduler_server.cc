@@ -23,6 +23,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
+#include "common/http/http_pages.h"
 #include "common/metrics/process_metrics.h"
 #include "common/wire/call_metrics.h"
 #include "common/wire/channel.h"
@@ -304,7 +305,7 @@ absl::Status SchedulerServer::StartHttp() {
          return HttpResponse{200, state_page_.Json(SteadyNow()), "application/json; charset=utf-8"};
        }});
   QUIRE_ASSIGN_OR_RETURN(http_,
-                         HttpServer::Start(config_.http_host, config_.http_port, std::move(pages)));
+                         ServePages(config_.http_host, config_.http_port, std::move(pages)));
   return absl::OkStatus();
 }
 

@@ -35,12 +35,13 @@ HttpResponse TopPage() {
   return {.status_code = 200,
           .body = std::string(html),
           .content_type = "text/html; charset=utf-8",
-          .content_security_policy = absl::StrCat("default-src 'none'; script-src ",
-                                                  SourceOf(html, "script"),
-                                                  "; style-src ",
-                                                  SourceOf(html, "style"),
-                                                  "; connect-src 'self'; base-uri 'none'; "
-                                                  "form-action 'none'; frame-ancestors 'none'")};
+          .headers = {{"Content-Security-Policy",
+                       absl::StrCat("default-src 'none'; script-src ",
+                                    SourceOf(html, "script"),
+                                    "; style-src ",
+                                    SourceOf(html, "style"),
+                                    "; connect-src 'self'; base-uri 'none'; "
+                                    "form-action 'none'; frame-ancestors 'none'")}}};
 }
 
 }  // namespace quire

@@ -5,7 +5,7 @@
 #ifndef QUIRE_SCHEDULER_TOP_PAGE_H_
 #define QUIRE_SCHEDULER_TOP_PAGE_H_
 
-#include "common/http/http_server.h"
+#include "common/http/http_message.h"
 
 namespace quire {
 

@@ -8,6 +8,7 @@
 #include "prometheus/metric_family.h"
 
 #include "common/flags/command_line.h"
+#include "common/http/http_pages.h"
 #include "common/metrics/metric_family.h"
 #include "common/metrics/metric_names.h"
 #include "common/metrics/process_metrics.h"
@@ -58,7 +59,7 @@ class StateMetrics : public prometheus::Collectable {
 };
 
 HttpResponse Health(bool is_well, std::string text) {
-  return {.status_code = is_well ? 200U : 503U, .body = std::move(text)};
+  return {.status_code = is_well ? 200 : 503, .body = std::move(text)};
 }
 
 HttpResponse Readiness(const WorkerService& service) {
@@ -97,7 +98,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeWorkerHttp(const WorkerConfig& 
                          .body = registry.NativeText(),
                          .content_type = "text/plain; version=0.0.4; charset=utf-8"};
                    }});
-  return HttpServer::Start(config.http->host, config.http->port, std::move(pages));
+  return ServePages(config.http->host, config.http->port, std::move(pages));
 }
 
 }  // namespace quire

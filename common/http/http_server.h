@@ -1,57 +1,91 @@
-// HttpServer answers GET and HEAD on a few fixed paths with text rendered on demand, such as
-// metrics and health; "/" lists the paths. The server limits what each client can take, so that a
-// health check is answered whatever other clients do:
+// HttpServer is an HTTP/1.1 server with one thread. It reads whole requests, hands each to the
+// handler of its route, and sends what the handler's HttpResponder gives, at once or as a stream.
+// What each client can take is bounded:
 //
-//   connections  at most kMaxConnections; a further one ends the connection whose last answer, or
-//                accept if it has had no answer, is longest ago
-//   a request    8 KiB, complete within 10 s of the connection's start or previous answer, without
-//                a body: a request with a body is refused unread
-//   an answer    must be received by the client within 10 s
-//   a page       rendered once for all concurrent requests; under constant load a page is up to
-//                20 ms old, and rendering takes at most a fifth of the thread's time
+//   connections  max_connections; a further one ends the connection without a running request whose
+//                last answer, or accept, is longest ago. If all have one, it gets 503. A request
+//                runs from its last byte to the end of its answer
+//   a header     8 KiB, complete within 10 s of its first byte
+//   a body       max_body_bytes; 10 s, and a further second for each 16 KiB; all bodies together
+//                max_body_bytes_in_flight, else 503
+//   an answer    cut if the client accepts nothing for stall_timeout, or lets more than
+//                max_unsent_bytes of a stream wait
+//   pipelining   requests are answered one by one, in order; at most 8 KiB of the next are read
 //
-// Thread safety: Start and the destructor from one thread. The server's one thread calls
-//                HttpPage::make, for one page at a time; `make` must not wait.
+// A client that is gone is noticed at once (http_responder.h). As in nginx and Node.js, the end of
+// a client's sending side counts as gone unless the whole answer was given.
+//
+// Requests that another server could understand differently get 400 (request_reader.h). No text of
+// a request reaches a log.
+//
+// Thread safety: Start and the destructor from one thread; Drain from any. The server's thread
+// calls
+//                handlers, make_error and observe, which must not wait.
 #ifndef QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 #define QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "common/base/clock.h"
+#include "common/http/http_route.h"
+#include "common/wire/address.h"
+#include "common/wire/api_keys.h"
+#include "common/wire/tls_files.h"
+
 namespace quire {
 
-struct HttpResponse {
-  unsigned status_code = 200;
-  std::string body;
-  std::string content_type = "text/plain; charset=utf-8";
-  std::string content_security_policy = {};  // empty: no header, for pages that are not HTML
+// One step of an answer, for metrics.
+struct HttpEvent {
+  enum class Kind { kBegun, kEnded };  // kBegun: the first bytes go to the client
+
+  Kind kind = Kind::kBegun;
+  std::string_view route;  // HttpRoute::path; empty if the request was refused without a route
+  int status_code = 0;     // 0: the client was gone before an answer, so that there is no kBegun
+  bool is_stream = false;
+  bool was_cut = false;    // kEnded: the client did not get the whole answer
+  int64_t elapsed_ns = 0;  // since the request's header was complete or refused
 };
 
-struct HttpPage {
-  std::string path;  // matched exactly; a query ("?...") is ignored
-  std::function<HttpResponse()> make;
+struct HttpServerOptions {
+  Address address;  // a host's addresses, or a Unix socket for this process's user and root
+  std::shared_ptr<TlsFiles> tls = nullptr;  // null: plain text
+  // Null: no key is needed. Else a route that is not open needs `Authorization: Bearer KEY`.
+  std::shared_ptr<ApiKeys> api_keys = nullptr;
+
+  // Lowered to what RLIMIT_NOFILE leaves, less 64 files for the rest of the process.
+  size_t max_connections = 1024;
+  int64_t idle_timeout_ns = 10 * kNanosPerSecond;  // between an answer and the next request
+  int64_t stall_timeout_ns = 30 * kNanosPerSecond;
+  size_t max_body_bytes = 0;  // 0: requests with a body are refused
+  size_t max_body_bytes_in_flight = 0;
+  size_t max_unsent_bytes = size_t{1} << 20;
+
+  // Makes the server's own answers, such as 404. Null: the status in plain text.
+  std::function<HttpResponse(int status_code)> make_error = nullptr;
+  std::function<void(const HttpEvent&)> observe = nullptr;
 };
 
 class HttpServer {
  public:
-  // Half of the descriptors that the gRPC ports leave to the rest of the process (kReservedFiles in
-  // common/wire/listener.cc).
-  static constexpr size_t kMaxConnections = 32;
-
-  // host: an address or a name; the server listens on all addresses of a name. port: 0 picks a free
-  // port. Errors: kUnavailable HTTP_BIND if the server cannot listen on host and port.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& host,
-                                                           int port,
-                                                           std::vector<HttpPage> pages);
-  // Ends all connections.
+  // Listens on the address; port 0 picks a free port. Errors: kUnavailable HTTP_BIND if the address
+  // cannot be listened on; kInvalidArgument TLS_FILE if OpenSSL refuses the certificate.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options,
+                                                           std::vector<HttpRoute> routes);
+  // Ends all connections. Responders may live on.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
+
+  // Accepts no more connections, ends those without a request, and lets requests that have begun
+  // finish. Calls `done` on the server's thread when no connection is left. Call once.
+  void Drain(std::function<void()> done);
 
   int port() const;
 

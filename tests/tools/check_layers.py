@@ -19,7 +19,7 @@ LAYERS = {
     "common/step": (["common/base", "common/model"], []),
     "common/wire": (COMMON + ["common/metrics", "common/step", "proto"], ["grpc", "protobuf", "prometheus", "openssl"]),
     "common/metrics": (["common/base"], ["prometheus"]),
-    "common/http": (["common/base"], ["boost"]),
+    "common/http": (["common/base", "common/wire"], ["boost", "openssl"]),
     "kernels/collective": (["common/base"], ["openssl"]),
     "kernels/api": (["kernels/collective", "common/base", "common/model"], []),
     "kernels/reference": (["kernels/api", "common/base", "common/model"], []),
