@@ -219,9 +219,49 @@ def write_api_keys():
         write("api_keys", f"keys_{past}_bound", "".join(f"{i:064x} a\n" for i in range(number)).encode())
 
 
+def write_http_requests():
+    """The first byte is the size of the pieces, the second the limit of the body in units of 16 bytes."""
+    def seed(name, text, pieces=3, limit=1):
+        write("http_request", name, bytes([pieces, limit]) + text.encode("latin-1"))
+
+    def post(headers, body=""):
+        return f"POST /a HTTP/1.1\r\nHost: b\r\n{headers}\r\n{body}"
+
+    chunked = "Transfer-Encoding: chunked\r\n"
+    seed("get_at_bound", "GET /a%2Fb?c=d HTTP/1.1\r\nHost: e\r\nX: f\r\n\r\nGET")
+    seed("old_at_bound", "HEAD / HTTP/1.0\r\n\r\n")
+    seed("chunks_at_bound", post(chunked, "a\r\n0123456789\r\n6;x=\"y\"\r\nabcdef\r\n0\r\nX: y\r\n\r\n"))
+    seed("chunks_past_bound", post(chunked, "a\r\n0123456789\r\n7\r\nabcdefg\r\n0\r\n\r\n"))
+    for size, past in ((16, "at"), (17, "past")):
+        seed(f"body_{past}_bound", post(f"Content-Length: {size}\r\n", size * "x"))
+    for size, past in ((256, "at"), (257, "past")):
+        seed(f"extension_{past}_bound", post(chunked, f"1;{(size - 1) * 'x'}\r\na\r\n0\r\n\r\n"), pieces=99)
+    refused = {
+        "two_lengths": post("Content-Length: 1\r\nContent-Length: 1\r\n", "a"),
+        "length_and_chunks": post("Content-Length: 1\r\n" + chunked, "0\r\n\r\n"),
+        "list_of_lengths": post("Content-Length: 1, 1\r\n", "a"),
+        "two_encodings": post("Transfer-Encoding: gzip, chunked\r\n", "0\r\n\r\n"),
+        "other_encoding": post("Transfer-Encoding: gzip\r\n", "0\r\n\r\n"),
+        "folded": post("X: a\r\n b\r\n"),
+        "line_feed": post("X: a\nY: b\r\n"),
+        "return": post("X: a\rY: b\r\n"),
+        "control_byte": post("X: a\x01\r\n"),
+        "control_byte_in_a_quoted_extension": post(chunked, "1;x=\"\n\"\r\na\r\n0\r\n\r\n"),
+        "two_hosts": post("Host: c\r\n"),
+        "no_host": "GET / HTTP/1.1\r\n\r\n",
+        "absolute_target": "GET http://b/a HTTP/1.1\r\nHost: b\r\n\r\n",
+        "byte_of_the_target": "GET /a\x80 HTTP/1.1\r\nHost: b\r\n\r\n",
+        "hidden_control_byte": "GET /a%0a HTTP/1.1\r\nHost: b\r\n\r\n",
+        "http_2": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    }
+    for name, text in refused.items():
+        seed(f"{name}_past_bound", text)
+
+
 def main():
     write_model_files()
     write_api_keys()
+    write_http_requests()
     events = random.Random(1)
     for i in range(8):
         write("core", f"events_{i}", events.randbytes(400))
