@@ -81,6 +81,7 @@ class RequestReader {
   bool is_http_1_0_ = false;
   bool keep_alive_ = false;
   bool expects_continue_ = false;
+  bool is_in_chunk_line_ = false;  // the parser needs more of a chunk's line or of the trailers
 };
 
 }  // namespace quire

@@ -1,20 +1,23 @@
 // HttpClient is a socket for tests of HttpServer: it sends and reads raw bytes. A read that gets
 // nothing for 60 s gives up, and its test fails.
 //
-// Thread safety: one thread at a time.
+// Thread safety: HttpClient: one thread at a time. Event: any thread.
 #ifndef QUIRE_TESTS_COMMON_HTTP_HTTP_CLIENT_H_
 #define QUIRE_TESTS_COMMON_HTTP_HTTP_CLIENT_H_
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include <gtest/gtest.h>
 
 #include "common/base/file_descriptor.h"
+#include "common/base/mutex.h"
 #include "common/http/http_server.h"
 
 #include <netinet/in.h>
@@ -53,6 +56,31 @@ inline HttpRoute TextRoute(const std::string& path, const std::string& text) {
             responder.Answer({.body = text});
           }};
 }
+
+// As absl::Notification, with a mutex that ThreadSanitizer sees.
+class Event {
+ public:
+  void Notify() {
+    const MutexLock lock(mutex_);
+    has_come_ = true;
+    come_.NotifyAll();
+  }
+  void Wait() {
+    const MutexLock lock(mutex_);
+    while (!has_come_) {
+      come_.Wait(mutex_);
+    }
+  }
+  bool has_come() {
+    const MutexLock lock(mutex_);
+    return has_come_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar come_;
+  bool has_come_ ABSL_GUARDED_BY(mutex_) = false;
+};
 
 class HttpClient {
  public:

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -185,8 +184,8 @@ TEST(HttpConnectionsTest, AHandlerIsToldOnceThatItsClientIsGone) {
 
 TEST(HttpConnectionsTest, AHandlerThatAsksAfterItsClientLeftIsToldToo) {
   std::unique_ptr<HttpResponder> held;
-  absl::Notification is_held;
-  absl::Notification is_gone;
+  Event is_held;
+  Event is_gone;
   HttpServerOptions options = Loopback();
   options.observe = [&](const HttpEvent& event) {
     if (event.was_cut) {
@@ -203,13 +202,13 @@ TEST(HttpConnectionsTest, AHandlerThatAsksAfterItsClientLeftIsToldToo) {
   {
     const HttpClient client(*server);
     client.Send(kHold);
-    is_held.WaitForNotification();
+    is_held.Wait();
   }
-  is_gone.WaitForNotification();
-  absl::Notification is_told;
+  is_gone.Wait();
+  Event is_told;
   // The observer runs before the exchange is told, so the callback may come a moment later.
   held->OnDisconnect([&] { is_told.Notify(); });
-  is_told.WaitForNotification();
+  is_told.Wait();
 }
 
 TEST(HttpConnectionsTest, AClientThatEndsItsSendingSideIsGoneUnlessItsAnswerWasGiven) {
@@ -283,7 +282,7 @@ TEST(HttpConnectionsTest, DrainingEndsWhatIsIdleAndFinishesWhatRuns) {
   EXPECT_THAT(streaming.ReadUntil("begun"), EndsWith("begun"));
 
   std::atomic<bool> has_drained = false;
-  absl::Notification drained;
+  Event drained;
   server->Drain([&] {
     has_drained = true;
     drained.Notify();
@@ -299,14 +298,14 @@ TEST(HttpConnectionsTest, DrainingEndsWhatIsIdleAndFinishesWhatRuns) {
   holder.held(1).Write("end");
   holder.held(1).Finish();
   EXPECT_THAT(streaming.ReadToEnd(), EndsWith("3\r\nend\r\n0\r\n\r\n"));
-  drained.WaitForNotification();
+  drained.Wait();
 }
 
 TEST(HttpConnectionsTest, AServerWithoutConnectionsHasDrainedAtOnce) {
   const auto server = StartServer(Loopback(), {});
-  absl::Notification drained;
+  Event drained;
   server->Drain([&] { drained.Notify(); });
-  drained.WaitForNotification();
+  drained.Wait();
 }
 
 TEST(HttpConnectionsTest, AServerEndsBesideConnectionsInEachState) {

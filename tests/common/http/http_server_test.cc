@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -158,7 +157,7 @@ TEST(HttpServerTest, BodiesInFlightShareAMemory) {
   HttpServerOptions options = WithBodies();
   options.max_body_bytes_in_flight = 100'000;
   std::vector<std::pair<HttpRequest, std::unique_ptr<HttpResponder>>> held;
-  absl::Notification is_held;
+  Event is_held;
   const auto hold = [&](HttpRequest request, HttpResponder responder) {
     held.emplace_back(std::move(request), std::make_unique<HttpResponder>(std::move(responder)));
     is_held.Notify();
@@ -169,7 +168,7 @@ TEST(HttpServerTest, BodiesInFlightShareAMemory) {
   const std::string length = absl::StrCat(kClose, "Content-Length: ", body.size(), "\r\n");
   HttpClient holder(*server);
   holder.Send(Request("POST /hold", length, body));
-  is_held.WaitForNotification();
+  is_held.Wait();
 
   EXPECT_THAT(Ask(*server, Request("POST /a", length, body)),
               AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("Retry-After: 1\r\n")));

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,16 +40,16 @@ class Stream {
             }};
   }
   HttpResponder& Wait() {
-    is_begun_.WaitForNotification();
+    is_begun_.Wait();
     return *responder_;
   }
-  void WaitUntilGone() { is_gone_.WaitForNotification(); }
-  bool is_gone() const { return is_gone_.HasBeenNotified(); }
+  void WaitUntilGone() { is_gone_.Wait(); }
+  bool is_gone() { return is_gone_.has_come(); }
   void Destroy() { responder_.reset(); }
 
  private:
-  absl::Notification is_begun_;
-  absl::Notification is_gone_;
+  Event is_begun_;
+  Event is_gone_;
   std::unique_ptr<HttpResponder> responder_;
 };
 
@@ -155,21 +154,21 @@ TEST(HttpStreamsTest, AWriterIsToldWhenItsBacklogHasDrained) {
   client.Send("GET /page HTTP/1.0\r\n\r\n");
   HttpResponder& responder = stream.Wait();
   responder.Begin({});
-  absl::Notification drained_at_once;
+  Event drained_at_once;
   responder.OnDrained(1 << 20, [&] { drained_at_once.Notify(); });
-  EXPECT_TRUE(drained_at_once.HasBeenNotified());
+  EXPECT_TRUE(drained_at_once.has_come());
 
   const std::string written = FillUp(responder, 6 << 20);
-  absl::Notification drained;
+  Event drained;
   std::atomic<size_t> left = 0;
   responder.OnDrained(1000, [&] {
     left = responder.unsent_bytes();
     responder.Finish();
     drained.Notify();
   });
-  EXPECT_FALSE(drained.HasBeenNotified());
+  EXPECT_FALSE(drained.has_come());
   const std::string got = client.ReadToEnd();
-  drained.WaitForNotification();
+  drained.Wait();
 
   EXPECT_LE(left, 1000);
   EXPECT_EQ(got.substr(got.find("\r\n\r\n") + 4), written);

@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/synchronization/notification.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -197,8 +196,8 @@ TEST_F(HttpTlsTest, PlainTextGetsNoAnswer) {
 
 TEST_F(HttpTlsTest, BodiesAndStreamsPass) {
   std::unique_ptr<HttpResponder> held;
-  absl::Notification is_held;
-  absl::Notification is_gone;
+  Event is_held;
+  Event is_gone;
   std::string body;
   const auto handler = [&](const HttpRequest& request, HttpResponder responder) {
     body = request.body;
@@ -212,7 +211,7 @@ TEST_F(HttpTlsTest, BodiesAndStreamsPass) {
   {
     TlsClient client(*server);
     client.Send(Request("POST /page", "Content-Length: 100000\r\n", std::string(100'000, 'x')));
-    is_held.WaitForNotification();
+    is_held.Wait();
     EXPECT_EQ(body, std::string(100'000, 'x'));
     EXPECT_THAT(client.ReadUntil("\r\n\r\n"), HasSubstr("chunked"));
     held->Write("event");
@@ -220,7 +219,7 @@ TEST_F(HttpTlsTest, BodiesAndStreamsPass) {
     held->Write(std::string(100'000, 'y'));
     EXPECT_EQ(client.ReadUntil("y\r\n"), "186a0\r\n" + std::string(100'000, 'y') + "\r\n");
   }
-  is_gone.WaitForNotification();
+  is_gone.Wait();
 }
 
 TEST_F(HttpTlsTest, ReplacedFilesServeTheNextConnection) {
