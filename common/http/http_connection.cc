@@ -237,7 +237,7 @@ bool HttpConnection::AdmitHeader() {
     if (!found.allow.empty()) {
       response.headers.emplace_back("Allow", found.allow);
     }
-    Refuse(std::move(response));
+    Refuse(response);
     return false;
   }
   if (all_.options.api_keys != nullptr && !route_->is_open) {
@@ -250,7 +250,7 @@ bool HttpConnection::AdmitHeader() {
     if (!tenant.ok()) {
       HttpResponse response = all_.ErrorOf(401);
       response.headers.emplace_back("WWW-Authenticate", "Bearer");
-      Refuse(std::move(response));
+      Refuse(response);
       return false;
     }
     tenant_ = *std::move(tenant);
@@ -289,7 +289,7 @@ void HttpConnection::Dispatch() {
 }
 
 // Answers the request that is being read, and reads no more of it.
-void HttpConnection::Refuse(HttpResponse response) {
+void HttpConnection::Refuse(const HttpResponse& response) {
   const bool has_header = reader_->state() == RequestReader::State::kBody ||
                           reader_->state() == RequestReader::State::kDone;
   is_head_ = has_header && reader_->request().method == "HEAD";

@@ -91,7 +91,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   void Consume();
   bool AdmitHeader();
   void Dispatch();
-  void Refuse(HttpResponse response);
+  void Refuse(const HttpResponse& response);
   void BeginAnswer(const HttpResponse& response, bool is_stream);
   void TakeAnswer();
   void Flush();

@@ -84,7 +84,8 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   // Accepts no more connections, ends those without a request, and lets requests that have begun
-  // finish. Calls `done` on the server's thread when no connection is left. Call once.
+  // finish. Calls `done` on the server's thread when no connection is left; `done` must not destroy
+  // the server. Call once.
   void Drain(std::function<void()> done);
 
   int port() const;

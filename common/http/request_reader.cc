@@ -160,9 +160,9 @@ size_t RequestReader::FindHeaderEnd(std::string_view bytes) {
       if (is_empty_line) {
         return line_begin_;
       }
-    } else if (num_scanned_ == line_begin_ && (c == ' ' || c == '\t')) {
-      return Fail(400);  // a folded header, or white space before the request line
-    } else if (IsControl(c) && c != '\t') {
+    } else if ((IsControl(c) && c != '\t') ||
+               // A folded header, or white space before the request line.
+               (num_scanned_ == line_begin_ && (c == ' ' || c == '\t'))) {
       return Fail(400);
     }
   }

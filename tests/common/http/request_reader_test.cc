@@ -110,6 +110,7 @@ TEST(RequestReaderTest, OnlyWholeLineEndsEndLines) {
   EXPECT_EQ(FailureOf("GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n"), 400);
   EXPECT_EQ(FailureOf("GET / HTTP/1.1\r\nHost: a\r\nX: b\rc\r\n\r\n"), 400);
   EXPECT_EQ(FailureOf("GET / HTTP/1.1\r\nHost: a\r\n\r\r\n"), 400);
+  EXPECT_EQ(FailureOf("GET / HTTP/1.1\r\nX: b\rc"), 400) << "before the header is complete";
   EXPECT_EQ(FailureOf("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"), 400);
 }
 
