@@ -15,10 +15,8 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
-#include "proto/google/rpc/error_details.pb.h"
-#include "proto/google/rpc/status.pb.h"
-
 #include "common/wire/channel.h"
+#include "tests/deploy/generate_messages.h"
 
 namespace quire {
 namespace {
@@ -29,64 +27,6 @@ using testing::MatchesRegex;
 using testing::StartsWith;
 using v1::GenerateRequest;
 using v1::GenerateResponse;
-
-constexpr char kFingerprint[] = "cpu/bf16/0123";
-
-GenerateResponse Started(uint64_t seed = 7, const std::string& fingerprint = kFingerprint) {
-  GenerateResponse response;
-  response.mutable_started()->set_request_id("made-by-the-server");
-  response.mutable_started()->set_seed(seed);
-  response.mutable_started()->set_determinism_fingerprint(fingerprint);
-  response.mutable_started()->set_max_tokens(500);
-  return response;
-}
-
-GenerateResponse Tokens(int32_t first_position, std::vector<int32_t> ids, int32_t index = 0) {
-  GenerateResponse response;
-  response.mutable_chunk()->set_index(index);
-  response.mutable_chunk()->set_first_position(first_position);
-  response.mutable_chunk()->mutable_token_ids()->Add(ids.begin(), ids.end());
-  return response;
-}
-
-GenerateResponse Finished(int32_t num_output_tokens, int32_t index = 0) {
-  GenerateResponse response;
-  response.mutable_finished()->set_index(index);
-  response.mutable_finished()->set_num_output_tokens(num_output_tokens);
-  return response;
-}
-
-grpc::Status Unavailable() { return {StatusCode::UNAVAILABLE, "gone"}; }
-
-// A full server, as it says so, and when to ask again.
-grpc::Status Full(std::chrono::seconds retry_delay = std::chrono::seconds(0)) {
-  google::rpc::ErrorInfo error;
-  error.set_reason("QUEUE_FULL");
-  google::rpc::RetryInfo retry;
-  retry.mutable_retry_delay()->set_seconds(retry_delay.count());
-  google::rpc::Status details;
-  details.add_details()->PackFrom(error);
-  details.add_details()->PackFrom(retry);
-  return {StatusCode::RESOURCE_EXHAUSTED, "full", details.SerializeAsString()};
-}
-
-// A server whose workers load.
-grpc::Status Loading() {
-  google::rpc::ErrorInfo error;
-  error.set_reason("LOADING");
-  google::rpc::Status details;
-  details.add_details()->PackFrom(error);
-  return {StatusCode::UNAVAILABLE, "loading", details.SerializeAsString()};
-}
-
-// It will not become better: no RetryInfo.
-grpc::Status TooSmall() {
-  google::rpc::ErrorInfo error;
-  error.set_reason("EXCEEDS_CAPACITY");
-  google::rpc::Status details;
-  details.add_details()->PackFrom(error);
-  return {StatusCode::RESOURCE_EXHAUSTED, "too small", details.SerializeAsString()};
-}
 
 // Answers one call after the other from a script, and remembers what was asked.
 class ScriptedServer final : public v1::GenerationService::Service {
@@ -378,6 +318,16 @@ TEST_F(ResumingClientTest, TheCallerMayCancel) {
 
   EXPECT_EQ(Run({&server}).error_code(), StatusCode::CANCELLED);
   EXPECT_THAT(tokens_, ElementsAre(10));
+}
+
+TEST_F(ResumingClientTest, AKeyThatGrpcCannotSendIsRefusedWithoutACall) {
+  ScriptedServer server({});
+  const ResumingClient client({server.Channel()}, policy_, "a\nb");
+
+  const grpc::Status status = client.Generate({}, [](const GenerateResponse&) { return true; });
+
+  EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(server.requests().size(), 0U);
 }
 
 struct WrongAnswer {

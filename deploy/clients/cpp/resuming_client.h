@@ -55,7 +55,8 @@ class ResumingClient {
   // Errors: the server's refusal; if `policy` gives up, the last failure, its message followed by
   // "(given up after N s without an answer)" or "(given up after waiting for full servers for N
   // s)"; CANCELLED by on_response or, with details, by an operator; DEADLINE_EXCEEDED; DATA_LOSS if
-  // a server does not continue the answer that was begun.
+  // a server does not continue the answer that was begun; UNAUTHENTICATED if the API key has a byte
+  // that is not visible ASCII.
   grpc::Status Generate(const v1::GenerateRequest& request, const OnResponse& on_response) const;
 
  private:

@@ -1,0 +1,92 @@
+// ResumeState decides how one request goes on. It collects the part of the answer that has arrived;
+// when an attempt (one stream) ends, it says whether the request has ended too, or when and at
+// which server the next attempt resumes it. A client sends the requests and waits.
+//
+// Thread safety: one thread at a time. Reads no clock: `now` is the time since the request began.
+#ifndef QUIRE_DEPLOY_CLIENTS_CPP_RESUME_STATE_H_
+#define QUIRE_DEPLOY_CLIENTS_CPP_RESUME_STATE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/status.h>
+
+#include "proto/v1/generation.pb.h"
+
+#include "deploy/clients/cpp/retry_policy.h"
+
+namespace quire {
+
+class ResumeState {
+ public:
+  using Duration = std::chrono::nanoseconds;
+
+  // num_servers: at least 1.
+  ResumeState(const v1::GenerateRequest& request, const RetryPolicy& policy, size_t num_servers);
+
+  // Begins an attempt, which sends request() to server(). Returns the request's end instead if the
+  // request was cancelled, or if its timeout_ms has passed (DEADLINE_EXCEEDED).
+  grpc::Status BeginAttempt(Duration now);
+
+  const v1::GenerateRequest& request() const { return request_; }
+  size_t server() const { return server_; }
+
+  // Adds a message of the attempt to the answer. Clears a second `started` in the message, because
+  // the caller has seen the first one. Returns false if the caller must not see the message, since
+  // the request was cancelled or the message does not continue the answer (DATA_LOSS). The client
+  // then cancels the stream and ends the attempt.
+  bool Take(v1::GenerateResponse* response);
+
+  // Cancels the request: BeginAttempt and EndAttempt return CANCELLED from now on, unless the
+  // client has ended the request before.
+  void Cancel();
+
+  struct Next {
+    std::optional<grpc::Status> end;  // the end of the request; nullopt: an attempt follows
+    Duration wait{0};                 // time until that attempt
+  };
+  // Ends the attempt with the status of its stream, and moves server() on to the next server.
+  Next EndAttempt(Duration now, const grpc::Status& status);
+
+ private:
+  grpc::Status TakeParts(v1::GenerateResponse* response);
+  void Start(const v1::Started& started);
+  grpc::Status CheckStarted(const v1::Started& started) const;
+  grpc::Status TakePrompt(const v1::PromptLogprobs& prompt);
+  grpc::Status TakeChunk(const v1::Chunk& chunk);
+  grpc::Status TakeFinished(const v1::Finished& finished);
+  // Returns nullptr if there is no such sequence, or the sequence has ended.
+  v1::ResumedSequence* Find(int index);
+  bool has_started() const { return resume_.sequences_size() > 0; }
+  bool is_complete() const;
+  // Returns the status for a client that gives up: the last failure, with the time that the client
+  // has waited added to the message.
+  grpc::Status GivenUp(const grpc::Status& last) const;
+
+  v1::GenerateRequest request_;
+  const int num_sequences_;
+  const size_t num_servers_;
+  const Duration timeout_;
+  Patience patience_;
+  size_t server_ = 0;
+  bool is_first_attempt_ = true;
+  Duration attempt_begin_{0};
+  bool attempt_brought_something_ = false;
+  std::optional<grpc::Status> end_;  // set if the client itself ended the request
+  v1::Resume resume_;                // the part of the answer that has arrived
+  std::string request_id_;           // of `started`
+};
+
+// Sets the deadline and the API key of a call that sends `request`. A live server itself ends late
+// requests and says why, so the deadline is timeout_ms and a second. Returns UNAUTHENTICATED if the
+// key has a byte that is not visible ASCII: gRPC would end the process at such a byte.
+grpc::Status PrepareCall(const v1::GenerateRequest& request,
+                         const std::string& api_key,
+                         grpc::ClientContext* context);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLIENTS_CPP_RESUME_STATE_H_
