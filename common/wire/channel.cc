@@ -141,6 +141,9 @@ grpc::ChannelArguments PublicChannelArguments() {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kClientMaxReconnectMs);
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kClientMinResolutionMs);
   arguments.SetLoadBalancingPolicyName("round_robin");
+  // Keeps a stream's window at 64 KiB. Otherwise gRPC would let it grow to 10 MiB and more, and
+  // buffer that much of a stream that the client does not read.
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   RefuseCompression(arguments);
   arguments.SetMaxReceiveMessageSize(kPublicMaxReceiveBytes);

@@ -48,7 +48,8 @@ void ConfigurePublicServer(grpc::ServerBuilder& builder);
 // Returns settings with which a client notices a dead peer within 7 s, gives up an attempt to
 // connect after 2 s, and retries within about a second. The channel connects to each address of a
 // name. While an address does not answer, the channel resolves the name again, at most every 5 s.
-// No other channel shares the channel's connections.
+// No other channel shares the channel's connections. At most 64 KiB of an unread stream are
+// buffered.
 grpc::ChannelArguments PublicChannelArguments();
 
 // Returns a client's channel to the public port. The channel connects when it is first used.

@@ -1,22 +1,22 @@
 #include "deploy/clients/cpp/resuming_client.h"
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include <grpcpp/server.h>
-#include <grpcpp/server_builder.h>
 
 #include "common/wire/channel.h"
+#include "tests/deploy/collector.h"
 #include "tests/deploy/generate_messages.h"
+#include "tests/deploy/scripted_server.h"
 
 namespace quire {
 namespace {
@@ -28,75 +28,60 @@ using testing::StartsWith;
 using v1::GenerateRequest;
 using v1::GenerateResponse;
 
-// Answers one call after the other from a script, and remembers what was asked.
-class ScriptedServer final : public v1::GenerationService::Service {
- public:
-  struct Call {
-    std::vector<GenerateResponse> responses;
-    grpc::Status status;
-  };
+enum class Kind { kBlocking, kAsync };
 
-  explicit ScriptedServer(std::deque<Call> script) : script_(std::move(script)) {
-    grpc::ServerBuilder builder;
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-  }
+std::string NameOf(Kind kind) { return kind == Kind::kAsync ? "Async" : "Blocking"; }
 
-  grpc::Status Generate(grpc::ServerContext* /*context*/,
-                        const GenerateRequest* request,
-                        grpc::ServerWriter<GenerateResponse>* writer) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    requests_.push_back(*request);
-    if (script_.empty()) {
-      return {StatusCode::FAILED_PRECONDITION, "the script is over"};
-    }
-    const Call call = script_.front();
-    script_.pop_front();
-    for (const GenerateResponse& response : call.responses) {
-      writer->Write(response);
-    }
-    return call.status;
-  }
-
-  std::shared_ptr<grpc::Channel> Channel() { return server_->InProcessChannel({}); }
-  const std::vector<GenerateRequest>& requests() const { return requests_; }
-
- private:
-  std::mutex mutex_;
-  std::deque<Call> script_;
-  std::vector<GenerateRequest> requests_;
-  std::unique_ptr<grpc::Server> server_;
-};
-
-class ResumingClientTest : public testing::Test {
+// Each scenario runs with ResumingClient and with AsyncResumingClient.
+class ClientTest : public testing::Test {
  protected:
-  static constexpr RetryPolicy kFast = {.max_unanswered = std::chrono::hours(1),
-                                        .max_unanswered_at_first = std::nullopt,
-                                        .first_wait = std::chrono::milliseconds(1),
-                                        .max_wait = std::chrono::milliseconds(2),
-                                        .max_wait_for_a_place = std::chrono::milliseconds(20)};
-
-  RetryPolicy policy_ = kFast;
+  virtual Kind kind() const = 0;
 
   grpc::Status Run(const std::vector<ScriptedServer*>& servers,
                    const GenerateRequest& request = {}) {
-    std::vector<std::shared_ptr<grpc::Channel>> channels;
-    for (ScriptedServer* server : servers) {
-      channels.push_back(server->Channel());
-    }
-    return ResumingClient(channels, policy_).Generate(request, [this](const GenerateResponse& r) {
+    const auto take = [this](const GenerateResponse& r) {
       num_started_ += r.has_started() ? 1 : 0;
       tokens_.insert(tokens_.end(), r.chunk().token_ids().begin(), r.chunk().token_ids().end());
       return tokens_.size() < max_tokens_;
+    };
+    if (kind() == Kind::kBlocking) {
+      std::vector<std::shared_ptr<grpc::Channel>> channels(servers.size());
+      std::transform(servers.begin(), servers.end(), channels.begin(), [](ScriptedServer* server) {
+        return server->Channel();
+      });
+      return ResumingClient(channels, policy_, api_key_).Generate(request, take);
+    }
+    std::vector<AsyncResumingClient::Dial> dials(servers.size());
+    std::transform(servers.begin(), servers.end(), dials.begin(), [](ScriptedServer* server) {
+      return DialOf(*server);
     });
+    AsyncResumingClient client(dials, policy_);
+    const auto collector = Collect(
+        client, request, api_key_, [&](AsyncResumingClient::Stream& stream, const auto& response) {
+          take(response) ? stream.Next() : stream.Cancel();
+        });
+    collector->stream->Next();
+    return collector->End();
   }
 
+  RetryPolicy policy_ = kFast;
+  std::string api_key_;
   size_t max_tokens_ = 1000;
   int num_started_ = 0;
   std::vector<int32_t> tokens_;
 };
 
-TEST_F(ResumingClientTest, ABrokenStreamGoesOnAtTheNextServerAsOne) {
+class ResumingClientTest : public ClientTest, public testing::WithParamInterface<Kind> {
+ protected:
+  Kind kind() const override { return GetParam(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Both,
+                         ResumingClientTest,
+                         testing::Values(Kind::kBlocking, Kind::kAsync),
+                         [](const auto& param) { return NameOf(param.param); });
+
+TEST_P(ResumingClientTest, ABrokenStreamGoesOnAtTheNextServerAsOne) {
   ScriptedServer first({{{Started(), Tokens(0, {10, 11})}, Unavailable()},
                         {{Started(), Tokens(3, {13}), Finished(4)}, grpc::Status::OK}});
   ScriptedServer second({{{Started(), Tokens(2, {12})}, {StatusCode::INTERNAL, "torn"}}});
@@ -109,7 +94,7 @@ TEST_F(ResumingClientTest, ABrokenStreamGoesOnAtTheNextServerAsOne) {
   EXPECT_THAT(tokens_, ElementsAre(10, 11, 12, 13));
   EXPECT_EQ(num_started_, 1);
   EXPECT_FALSE(first.requests()[0].has_resume());
-  const GenerateRequest& resumed = second.requests()[0];
+  const GenerateRequest resumed = second.requests()[0];
   EXPECT_EQ(resumed.text(), "abc");
   EXPECT_EQ(resumed.request_id(), "made-by-the-server");
   EXPECT_EQ(resumed.resume().seed(), 7U);
@@ -119,7 +104,7 @@ TEST_F(ResumingClientTest, ABrokenStreamGoesOnAtTheNextServerAsOne) {
   EXPECT_THAT(resumed.resume().sequences(0).token_ids(), ElementsAre(10, 11));
 }
 
-TEST_F(ResumingClientTest, EverySequenceGoesOnFromItsOwnPlace) {
+TEST_P(ResumingClientTest, EverySequenceGoesOnFromItsOwnPlace) {
   ScriptedServer server(
       {{{Started(), Tokens(0, {10}, 1), Tokens(0, {20}, 0), Finished(1, 1)}, Unavailable()},
        {{Started(), Tokens(1, {21}, 0), Finished(2, 0)}, grpc::Status::OK}});
@@ -128,7 +113,7 @@ TEST_F(ResumingClientTest, EverySequenceGoesOnFromItsOwnPlace) {
 
   EXPECT_TRUE(Run({&server}, request).ok());
 
-  const v1::Resume& resume = server.requests()[1].resume();
+  const v1::Resume resume = server.requests()[1].resume();
   ASSERT_EQ(resume.sequences_size(), 2);
   EXPECT_THAT(resume.sequences(0).token_ids(), ElementsAre(20));
   EXPECT_FALSE(resume.sequences(0).has_ended());
@@ -136,7 +121,7 @@ TEST_F(ResumingClientTest, EverySequenceGoesOnFromItsOwnPlace) {
   EXPECT_THAT(tokens_, ElementsAre(10, 20, 21));
 }
 
-TEST_F(ResumingClientTest, BeforeItsFirstMessageARequestIsResumedFromNothing) {
+TEST_P(ResumingClientTest, BeforeItsFirstMessageARequestIsResumedFromNothing) {
   ScriptedServer server({{{}, Unavailable()}, {{Started(), Finished(0)}, grpc::Status::OK}});
   GenerateRequest request;
   request.set_request_id("mine");
@@ -149,7 +134,7 @@ TEST_F(ResumingClientTest, BeforeItsFirstMessageARequestIsResumedFromNothing) {
   EXPECT_FALSE(server.requests()[1].resume().has_max_tokens());
 }
 
-TEST_F(ResumingClientTest, AServerThatClosesCancelsAndTheStreamGoesOn) {
+TEST_P(ResumingClientTest, AServerThatClosesCancelsAndTheStreamGoesOn) {
   ScriptedServer server({{{Started(), Tokens(0, {10})}, {StatusCode::CANCELLED, ""}},
                          {{}, {StatusCode::CANCELLED, ""}},
                          {{Started(), Tokens(1, {11}), Finished(2)}, grpc::Status::OK}});
@@ -159,7 +144,7 @@ TEST_F(ResumingClientTest, AServerThatClosesCancelsAndTheStreamGoesOn) {
   EXPECT_THAT(tokens_, ElementsAre(10, 11));
 }
 
-TEST_F(ResumingClientTest, ALengthThatWasNotToldIsNotSentBack) {
+TEST_P(ResumingClientTest, ALengthThatWasNotToldIsNotSentBack) {
   GenerateResponse started = Started();
   started.mutable_started()->clear_max_tokens();
   ScriptedServer server(
@@ -169,7 +154,7 @@ TEST_F(ResumingClientTest, ALengthThatWasNotToldIsNotSentBack) {
   EXPECT_FALSE(server.requests()[1].resume().has_max_tokens());
 }
 
-TEST_F(ResumingClientTest, ARefusalIsHandedOnAtOnce) {
+TEST_P(ResumingClientTest, ARefusalIsHandedOnAtOnce) {
   const grpc::Status refusals[] = {{StatusCode::RESOURCE_EXHAUSTED, "full"},
                                    Full(),
                                    TooSmall(),
@@ -186,7 +171,7 @@ TEST_F(ResumingClientTest, ARefusalIsHandedOnAtOnce) {
   }
 }
 
-TEST_F(ResumingClientTest, AFullServerIsAskedAgainOnceTheRequestIsResumed) {
+TEST_P(ResumingClientTest, AFullServerIsAskedAgainOnceTheRequestIsResumed) {
   ScriptedServer server({{{Started(), Tokens(0, {10})}, Unavailable()},
                          {{}, Full()},
                          {{}, Full()},
@@ -199,7 +184,7 @@ TEST_F(ResumingClientTest, AFullServerIsAskedAgainOnceTheRequestIsResumed) {
   EXPECT_TRUE(Run({&never_started}).ok());
 }
 
-TEST_F(ResumingClientTest, WhatAResumedRequestIsRefusedForGoodIsHandedOnAtOnce) {
+TEST_P(ResumingClientTest, WhatAResumedRequestIsRefusedForGoodIsHandedOnAtOnce) {
   const grpc::Status refusals[] = {TooSmall(),
                                    {StatusCode::RESOURCE_EXHAUSTED, "no details"},
                                    {StatusCode::RESOURCE_EXHAUSTED, "bad details", "\xff\xff"},
@@ -213,7 +198,7 @@ TEST_F(ResumingClientTest, WhatAResumedRequestIsRefusedForGoodIsHandedOnAtOnce) 
   }
 }
 
-TEST_F(ResumingClientTest, WaitingForAPlaceIsBounded) {
+TEST_P(ResumingClientTest, WaitingForAPlaceIsBounded) {
   // A wait is 1 ms, now and then less or 2.
   ScriptedServer server(std::deque<ScriptedServer::Call>(1000, {{}, Full()}));
   GenerateRequest request;
@@ -226,7 +211,7 @@ TEST_F(ResumingClientTest, WaitingForAPlaceIsBounded) {
   EXPECT_LT(server.requests().size(), 100U);
 }
 
-TEST_F(ResumingClientTest, AServerThatAsksForMoreThanThereIsGetsTheRest) {
+TEST_P(ResumingClientTest, AServerThatAsksForMoreThanThereIsGetsTheRest) {
   ScriptedServer server(
       std::deque<ScriptedServer::Call>(10, {{}, Full(std::chrono::seconds::max())}));
   GenerateRequest request;
@@ -237,7 +222,7 @@ TEST_F(ResumingClientTest, AServerThatAsksForMoreThanThereIsGetsTheRest) {
   EXPECT_EQ(server.requests().size(), 2U);
 }
 
-TEST_F(ResumingClientTest, ToBeginAgainIsNoProgress) {
+TEST_P(ResumingClientTest, ToBeginAgainIsNoProgress) {
   policy_.max_unanswered = std::chrono::milliseconds(100);
   ScriptedServer server(std::deque<ScriptedServer::Call>(1000, {{Started()}, Unavailable()}));
 
@@ -247,7 +232,7 @@ TEST_F(ResumingClientTest, ToBeginAgainIsNoProgress) {
 }
 
 // It is asked after an hour, or as here not at all.
-TEST_F(ResumingClientTest, AFullServerSaysWhenToAskAgain) {
+TEST_P(ResumingClientTest, AFullServerSaysWhenToAskAgain) {
   policy_.max_wait_for_a_place = std::chrono::hours(1);
   for (const std::chrono::seconds delay :
        {std::chrono::seconds(3600), std::chrono::seconds::max()}) {
@@ -260,7 +245,7 @@ TEST_F(ResumingClientTest, AFullServerSaysWhenToAskAgain) {
   }
 }
 
-TEST_F(ResumingClientTest, TheTimeWithoutAnAnswerIsBoundedAndTheCallerToldSo) {
+TEST_P(ResumingClientTest, TheTimeWithoutAnAnswerIsBoundedAndTheCallerToldSo) {
   policy_.max_unanswered = std::chrono::milliseconds(100);
   ScriptedServer server(std::deque<ScriptedServer::Call>(1000, {{}, Unavailable()}));
 
@@ -271,7 +256,7 @@ TEST_F(ResumingClientTest, TheTimeWithoutAnAnswerIsBoundedAndTheCallerToldSo) {
   EXPECT_GE(server.requests().size(), 2U);
 }
 
-TEST_F(ResumingClientTest, AnAnswerThatHasBegunIsWorthMorePatienceThanOneThatHasNot) {
+TEST_P(ResumingClientTest, AnAnswerThatHasBegunIsWorthMorePatienceThanOneThatHasNot) {
   policy_.max_unanswered_at_first = std::chrono::milliseconds(0);
   ScriptedServer begun({{{Started(), Tokens(0, {10})}, Unavailable()},
                         {{}, Unavailable()},
@@ -283,21 +268,21 @@ TEST_F(ResumingClientTest, AnAnswerThatHasBegunIsWorthMorePatienceThanOneThatHas
   EXPECT_EQ(never_answered.requests().size(), 1U);
 }
 
-TEST_F(ResumingClientTest, AServerThatLoadsIsWorthMorePatienceThanNone) {
+TEST_P(ResumingClientTest, AServerThatLoadsIsWorthMorePatienceThanNone) {
   policy_.max_unanswered_at_first = std::chrono::milliseconds(0);
   ScriptedServer loads({{{}, Loading()}, {{}, Unavailable()}, {{Started(), Finished(0)}, {}}});
 
   EXPECT_TRUE(Run({&loads}).ok());
 }
 
-TEST_F(ResumingClientTest, WhatBreaksBehindItsLastMessageIsComplete) {
+TEST_P(ResumingClientTest, WhatBreaksBehindItsLastMessageIsComplete) {
   ScriptedServer server({{{Started(), Tokens(0, {10}), Finished(1)}, Unavailable()}});
 
   EXPECT_TRUE(Run({&server}).ok());
   EXPECT_EQ(server.requests().size(), 1U);
 }
 
-TEST_F(ResumingClientTest, TheDeadlineIsOneForAllAttempts) {
+TEST_P(ResumingClientTest, TheDeadlineIsOneForAllAttempts) {
   ScriptedServer server({{{}, Unavailable()}, {{}, Unavailable()}});
   GenerateRequest request;
   request.set_timeout_ms(3'600'000);
@@ -312,7 +297,7 @@ TEST_F(ResumingClientTest, TheDeadlineIsOneForAllAttempts) {
   EXPECT_EQ(Run({&gone}, request).error_code(), StatusCode::DEADLINE_EXCEEDED);
 }
 
-TEST_F(ResumingClientTest, TheCallerMayCancel) {
+TEST_P(ResumingClientTest, TheCallerMayCancel) {
   ScriptedServer server({{{Started(), Tokens(0, {10}), Tokens(1, {11})}, Unavailable()}});
   max_tokens_ = 1;
 
@@ -320,13 +305,20 @@ TEST_F(ResumingClientTest, TheCallerMayCancel) {
   EXPECT_THAT(tokens_, ElementsAre(10));
 }
 
-TEST_F(ResumingClientTest, AKeyThatGrpcCannotSendIsRefusedWithoutACall) {
+TEST_P(ResumingClientTest, EachAttemptHasTheKey) {
+  ScriptedServer server({{{}, Unavailable()}, {{Started(), Finished(0)}, grpc::Status::OK}});
+  api_key_ = "qk_1";
+
+  EXPECT_TRUE(Run({&server}).ok());
+
+  EXPECT_THAT(server.keys(), ElementsAre("Bearer qk_1", "Bearer qk_1"));
+}
+
+TEST_P(ResumingClientTest, AKeyThatGrpcCannotSendIsRefusedWithoutACall) {
   ScriptedServer server({});
-  const ResumingClient client({server.Channel()}, policy_, "a\nb");
+  api_key_ = "a\nb";
 
-  const grpc::Status status = client.Generate({}, [](const GenerateResponse&) { return true; });
-
-  EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Run({&server}).error_code(), StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(server.requests().size(), 0U);
 }
 
@@ -335,12 +327,15 @@ struct WrongAnswer {
   std::vector<GenerateResponse> responses;  // behind token 0
 };
 
-class WrongAnswerTest : public ResumingClientTest,
-                        public testing::WithParamInterface<WrongAnswer> {};
+class WrongAnswerTest : public ClientTest,
+                        public testing::WithParamInterface<std::tuple<Kind, WrongAnswer>> {
+ protected:
+  Kind kind() const override { return std::get<Kind>(GetParam()); }
+};
 
 TEST_P(WrongAnswerTest, IsDataLossAndNotShown) {
-  ScriptedServer server(
-      {{{Started(), Tokens(0, {10})}, Unavailable()}, {GetParam().responses, grpc::Status::OK}});
+  ScriptedServer server({{{Started(), Tokens(0, {10})}, Unavailable()},
+                         {std::get<WrongAnswer>(GetParam()).responses, grpc::Status::OK}});
 
   EXPECT_EQ(Run({&server}).error_code(), StatusCode::DATA_LOSS);
   EXPECT_THAT(tokens_, ElementsAre(10));
@@ -349,15 +344,19 @@ TEST_P(WrongAnswerTest, IsDataLossAndNotShown) {
 INSTANTIATE_TEST_SUITE_P(
     All,
     WrongAnswerTest,
-    testing::Values(WrongAnswer{"Gap", {Started(), Tokens(2, {12})}},
-                    WrongAnswer{"Repeat", {Started(), Tokens(0, {10})}},
-                    WrongAnswer{"NoSuchSequence", {Started(), Tokens(0, {10}, 1)}},
-                    WrongAnswer{"NegativeSequence", {Started(), Tokens(0, {10}, -1)}},
-                    WrongAnswer{"EndTooEarly", {Started(), Finished(2)}},
-                    WrongAnswer{"AnotherSeed", {Started(8), Finished(1)}},
-                    WrongAnswer{"AnotherFingerprint", {Started(7, "gpu"), Finished(1)}},
-                    WrongAnswer{"NoEnd", {Started()}}),
-    [](const auto& param) { return param.param.name; });
+    testing::Combine(
+        testing::Values(Kind::kBlocking, Kind::kAsync),
+        testing::Values(WrongAnswer{"Gap", {Started(), Tokens(2, {12})}},
+                        WrongAnswer{"Repeat", {Started(), Tokens(0, {10})}},
+                        WrongAnswer{"NoSuchSequence", {Started(), Tokens(0, {10}, 1)}},
+                        WrongAnswer{"NegativeSequence", {Started(), Tokens(0, {10}, -1)}},
+                        WrongAnswer{"EndTooEarly", {Started(), Finished(2)}},
+                        WrongAnswer{"AnotherSeed", {Started(8), Finished(1)}},
+                        WrongAnswer{"AnotherFingerprint", {Started(7, "gpu"), Finished(1)}},
+                        WrongAnswer{"NoEnd", {Started()}})),
+    [](const auto& param) {
+      return NameOf(std::get<Kind>(param.param)) + std::get<WrongAnswer>(param.param).name;
+    });
 
 // name: of an argument of gRPC.
 std::string ValueOf(const grpc::ChannelArguments& arguments, std::string_view name) {

@@ -73,6 +73,8 @@ grpc::ChannelArguments ClientChannelArguments() {
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetLoadBalancingPolicyName("round_robin");
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 5000);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a window of 64 KiB does not grow to 10 MiB
   return arguments;
 }
 

@@ -35,7 +35,9 @@ namespace quire {
 //   - holds a connection to each address of a host name (round_robin). So an attempt never waits
 //     for an address that does not answer, or that closes connections, as a standby scheduler does.
 //     gRPC dials such addresses once a second, and looks up the name every 5 s. A standby that
-//     takes over gets the next attempt.
+//     takes over gets the next attempt;
+//   - shares its connections with no other channel;
+//   - buffers at most 64 KiB of a stream that the client does not read. Then the server waits.
 grpc::ChannelArguments ClientChannelArguments();
 
 class ResumingClient {

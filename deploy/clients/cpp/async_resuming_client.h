@@ -1,0 +1,110 @@
+// AsyncResumingClient streams many answers on one thread, and resumes each one as ResumingClient
+// does. Start makes a stream. The stream's handler gets one message for each call of Next().
+//
+// Back-pressure: the client takes no message from gRPC that Next() has not asked for. If a handler
+// does not ask, gRPC's flow control stops the server. A failure shows at the following Next().
+//
+// Thread safety: safe from any thread. The client's thread calls all handlers, one at a time, so a
+// handler must not block.
+#ifndef QUIRE_DEPLOY_CLIENTS_CPP_ASYNC_RESUMING_CLIENT_H_
+#define QUIRE_DEPLOY_CLIENTS_CPP_ASYNC_RESUMING_CLIENT_H_
+
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include <grpcpp/channel.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/support/status.h>
+
+#include "proto/v1/generation.grpc.pb.h"
+
+#include "deploy/clients/cpp/retry_policy.h"
+
+namespace quire {
+
+class AsyncResumingClient {
+ public:
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    // Receives the message that Next() has asked for.
+    virtual void OnResponse(const v1::GenerateResponse& response) = 0;
+    // Receives the end of the stream, once, as the answer to Next() or after Cancel(). The status
+    // is that of ResumingClient::Generate; after a cancel it is CANCELLED. No call follows.
+    virtual void OnDone(const grpc::Status& status) = 0;
+  };
+
+  // A running stream. Calls after OnDone have no effect, even if the client is gone.
+  class Stream {
+   public:
+    virtual ~Stream() = default;
+    // Asks for one message: one OnResponse or OnDone answers. The first call sends the request, and
+    // timeout_ms counts from that call on. Has no effect while an answer is outstanding.
+    virtual void Next() = 0;
+    // Ends the call to the server, or the wait for the next attempt, at once; then OnDone follows.
+    // An OnResponse that has begun may still be running when this returns.
+    virtual void Cancel() = 0;
+  };
+
+  // Returns a new channel to one server, made with ClientChannelArguments, so that no other channel
+  // shares its connections. Must not block.
+  using Dial = std::function<std::shared_ptr<grpc::Channel>()>;
+
+  // servers: one for each replica, at least one. After each failure a stream goes on at the next
+  // server. The client dials a further channel to a server if all channels are full, since a
+  // connection takes 128 streams.
+  explicit AsyncResumingClient(std::vector<Dial> servers, RetryPolicy policy = {});
+
+  // Cancels all streams, and returns when each handler has had its OnDone.
+  // REQUIRES: not called by a handler, since the client's thread cannot wait for itself; no other
+  // thread is in Start.
+  ~AsyncResumingClient();
+
+  AsyncResumingClient(const AsyncResumingClient&) = delete;
+  AsyncResumingClient& operator=(const AsyncResumingClient&) = delete;
+
+  // Makes a stream, which sends the request at its first Next(). Dropping the returned handle
+  // cancels the stream; a handler may drop it too. The client keeps the handler until OnDone has
+  // returned, so the handler may hold the handle.
+  // api_key: as for ResumingClient.
+  std::shared_ptr<Stream> Start(const v1::GenerateRequest& request,
+                                const std::string& api_key,
+                                std::shared_ptr<Handler> handler);
+
+ private:
+  class Call;
+  struct Connection {
+    std::shared_ptr<grpc::Channel> channel;
+    std::unique_ptr<v1::GenerationService::Stub> stub;
+    int num_calls = 0;
+  };
+  struct Server {
+    Dial dial;
+    std::list<Connection> connections;
+  };
+
+  // Returns the server's connection with the fewest calls, and counts one more call on it.
+  Connection* Connect(size_t server);
+  void Disconnect(size_t server, Connection* connection);
+  void Remove(const std::shared_ptr<Call>& call);
+  void Run();
+
+  const RetryPolicy policy_;
+  std::mutex mutex_;  // guards the next three members
+  std::vector<Server> servers_;
+  std::unordered_set<std::shared_ptr<Call>> calls_;
+  bool is_closing_ = false;
+  grpc::CompletionQueue queue_;  // each event's tag is the Call
+  std::thread thread_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLIENTS_CPP_ASYNC_RESUMING_CLIENT_H_
