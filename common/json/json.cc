@@ -1,5 +1,6 @@
 #include "common/json/json.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -14,36 +15,37 @@ namespace {
 
 // Builds the value from the library's SAX events, and stops at the first fault. Json::parse with a
 // callback would scan a whole array at the end of each object in that array, and cannot stop early.
+template <typename Value>
 class JsonBuilder {
  public:
-  using number_integer_t = Json::number_integer_t;
-  using number_unsigned_t = Json::number_unsigned_t;
-  using number_float_t = Json::number_float_t;
-  using string_t = Json::string_t;
-  using binary_t = Json::binary_t;
+  using number_integer_t = typename Value::number_integer_t;
+  using number_unsigned_t = typename Value::number_unsigned_t;
+  using number_float_t = typename Value::number_float_t;
+  using string_t = typename Value::string_t;
+  using binary_t = typename Value::binary_t;
 
   explicit JsonBuilder(const JsonLimits& limits) : limits_(limits) {}
 
   // The SAX events, under the library's names. Returning false stops the parser.
-  bool null() { return Add(nullptr) != nullptr; }
-  bool boolean(bool value) { return Add(value) != nullptr; }
-  bool number_integer(number_integer_t value) { return Add(value) != nullptr; }
-  bool number_unsigned(number_unsigned_t value) { return Add(value) != nullptr; }
-  bool number_float(number_float_t value, const string_t& /*text*/) {
-    return Add(value) != nullptr;
-  }
-  bool string(string_t& value) { return Add(std::move(value)) != nullptr; }
+  bool null() { return Add(nullptr); }
+  bool boolean(bool value) { return Add(value); }
+  bool number_integer(number_integer_t value) { return Add(value); }
+  bool number_unsigned(number_unsigned_t value) { return Add(value); }
+  bool number_float(number_float_t value, const string_t& /*text*/) { return Add(value); }
+  bool string(string_t& value) { return Add(std::move(value)); }
   bool binary(binary_t& /*value*/) { return Fail("not valid"); }  // JSON text has no such values
-  bool start_object(size_t /*size*/) { return Open(Json::object()); }
-  bool start_array(size_t /*size*/) { return Open(Json::array()); }
-  bool end_object() { return Close(); }
+  bool start_object(size_t /*size*/) { return Open(Value::object()); }
+  bool start_array(size_t /*size*/) { return Open(Value::array()); }
   bool end_array() { return Close(); }
 
   bool key(string_t& key) {
-    auto& members = open_.back()->get_ref<Json::object_t&>();
-    const auto [member, is_new] = members.emplace(std::move(key), nullptr);
-    member_ = &member->second;
-    return is_new || Fail("duplicate key");
+    open_.back().members.emplace_back(std::move(key), nullptr);
+    return true;
+  }
+
+  bool end_object() {
+    Container& object = open_.back();
+    return PutMembers(object.members, object.value) ? Close() : Fail("duplicate key");
   }
 
   bool parse_error(size_t position, const std::string& /*token*/, const Json::exception& /*e*/) {
@@ -51,35 +53,80 @@ class JsonBuilder {
   }
 
   const std::string& error() const { return error_; }
-  Json TakeRoot() { return std::move(root_); }
+  Value TakeRoot() { return std::move(root_); }
 
  private:
-  // Adds the value. Returns its address, or null if there are too many values.
-  Json* Add(Json value) {
-    if (num_values_ == limits_.max_values) {
-      Fail(absl::StrCat("has too many values (limit ", limits_.max_values, ")"));
-      return nullptr;
+  using Members = std::vector<std::pair<std::string, Value>>;
+
+  // A container that has not ended. An object gets its members at its end: the object of
+  // OrderedJson copies all members when it grows.
+  struct Container {
+    Value value;
+    Members members;
+  };
+
+  // Returns false if a key occurs twice.
+  static bool PutMembers(Members& members, Json& object) {
+    auto& map = object.get_ref<Json::object_t&>();
+    for (auto& [key, value] : members) {
+      if (!map.emplace(std::move(key), std::move(value)).second) {
+        return false;
+      }
     }
-    ++num_values_;
-    if (!open_.empty() && open_.back()->is_array()) {
-      return &open_.back()->get_ref<Json::array_t&>().emplace_back(std::move(value));
-    }
-    Json* const place = open_.empty() ? &root_ : member_;
-    *place = std::move(value);
-    return place;
+    return true;
   }
 
-  bool Open(Json container) {
+  static bool PutMembers(Members& members, OrderedJson& object) {
+    std::vector<std::string_view> keys;
+    keys.reserve(members.size());
+    for (const auto& [key, value] : members) {
+      keys.push_back(key);
+    }
+    std::sort(keys.begin(), keys.end());
+    if (std::adjacent_find(keys.begin(), keys.end()) != keys.end()) {
+      return false;
+    }
+    auto& list = object.get_ref<OrderedJson::object_t&>();
+    list.reserve(members.size());
+    for (auto& [key, value] : members) {
+      list.emplace_back(std::move(key), std::move(value));
+    }
+    return true;
+  }
+
+  // Returns false if there are too many values.
+  bool Count() {
+    return ++num_values_ <= limits_.max_values ||
+           Fail(absl::StrCat("has too many values (limit ", limits_.max_values, ")"));
+  }
+
+  void Put(Value value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+    } else if (open_.back().value.is_array()) {
+      open_.back().value.push_back(std::move(value));
+    } else {
+      open_.back().members.back().second = std::move(value);
+    }
+  }
+
+  bool Add(Value value) {
+    Put(std::move(value));
+    return Count();
+  }
+
+  bool Open(Value container) {
     if (open_.size() == limits_.max_depth) {
       return Fail("nested too deep");
     }
-    Json* const place = Add(std::move(container));
-    open_.push_back(place);
-    return place != nullptr;
+    open_.push_back({.value = std::move(container), .members = {}});
+    return Count();
   }
 
   bool Close() {
+    Value ended = std::move(open_.back().value);
     open_.pop_back();
+    Put(std::move(ended));
     return true;
   }
 
@@ -90,22 +137,28 @@ class JsonBuilder {
 
   const JsonLimits limits_;
   int64_t num_values_ = 0;
-  Json root_;
-  // The containers that have not ended, innermost last. Only the innermost container grows, so the
-  // pointers stay valid.
-  std::vector<Json*> open_;
-  Json* member_ = nullptr;  // the value of the key that was read last
+  Value root_;
+  std::vector<Container> open_;  // innermost last
   std::string error_;
 };
+
+template <typename Value>
+absl::StatusOr<Value> Parse(std::string_view text, const JsonLimits& limits) {
+  JsonBuilder<Value> builder(limits);
+  if (!Value::sax_parse(text.begin(), text.end(), &builder)) {
+    return InvalidArgument("JSON", absl::StrCat("JSON: ", builder.error()));
+  }
+  return builder.TakeRoot();
+}
 
 }  // namespace
 
 absl::StatusOr<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
-  JsonBuilder builder(limits);
-  if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
-    return InvalidArgument("JSON", absl::StrCat("JSON: ", builder.error()));
-  }
-  return builder.TakeRoot();
+  return Parse<Json>(text, limits);
+}
+
+absl::StatusOr<OrderedJson> ParseOrderedJson(std::string_view text, const JsonLimits& limits) {
+  return Parse<OrderedJson>(text, limits);
 }
 
 absl::StatusOr<Json> ParseJsonFile(const std::string& path, int64_t max_bytes) {

@@ -1,6 +1,6 @@
-// ParseJson reads JSON from untrusted files: strict UTF-8, no duplicate keys, no trailing bytes,
-// and limits on depth and number of values. Built on nlohmann/json, whose parser and destructor do
-// not recurse.
+// ParseJson reads JSON from untrusted files and clients: strict UTF-8, no duplicate keys, no
+// trailing bytes, and limits on depth and number of values. Built on nlohmann/json, whose parser
+// and destructor do not recurse.
 //
 // Thread safety: free functions, safe from any thread.
 // Cost:          linear, except for sorting keys; stops at the first fault. Memory: each value
@@ -20,6 +20,9 @@
 namespace quire {
 
 using Json = nlohmann::json;
+// Keeps the order of an object's keys. Looking up a key takes linear time, and adding a key to an
+// object may copy all its members.
+using OrderedJson = nlohmann::ordered_json;
 
 struct JsonLimits {
   size_t max_depth = 64;
@@ -28,6 +31,7 @@ struct JsonLimits {
 
 // Errors: kInvalidArgument, reason JSON; for a syntax error the message has the byte offset.
 absl::StatusOr<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
+absl::StatusOr<OrderedJson> ParseOrderedJson(std::string_view text, const JsonLimits& limits = {});
 
 // Reads a whole file and parses its text with the default JsonLimits. Errors: kNotFound if the file
 // is missing; kInvalidArgument if the file is longer than max_bytes or ParseJson fails. The message

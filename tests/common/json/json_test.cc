@@ -49,7 +49,35 @@ TEST(JsonTest, ParsesAsTheLibraryDoes) {
     EXPECT_EQ(*json, expected) << text;
     EXPECT_EQ(json->type(), expected.type()) << text;
     EXPECT_EQ(json->dump(), expected.dump()) << text;
+    const auto ordered = ParseOrderedJson(text);
+    ASSERT_TRUE(ordered.ok()) << text;
+    EXPECT_EQ(ordered->dump(), OrderedJson::parse(text).dump()) << text;
   }
+}
+
+TEST(JsonTest, OrderedJsonKeepsTheOrderOfKeysAndRefusesDuplicates) {
+  const std::string text = R"({"z":1,"a":{"c":[{"y":2,"b":3}],"b":4},"m":5})";
+  ASSERT_TRUE(ParseOrderedJson(text).ok());
+  EXPECT_EQ(ParseOrderedJson(text)->dump(), text);
+  for (const char* twice : {R"({"b":1,"a":2,"b":3})", R"([{"x":{"b":{"a":1,"\u0061":2}}}])"}) {
+    EXPECT_EQ(ParseOrderedJson(twice).status().message(), "JSON: duplicate key");
+  }
+}
+
+// An object that copied its members as it grows would take hours here, as would a search for each
+// key.
+TEST(JsonTest, ALongObjectInNestedObjectsIsRead) {
+  std::string members;
+  for (int i = 0; i < 100'000; ++i) {
+    members += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":{}";
+  }
+  std::string text = "{" + members + "}";
+  for (int level = 0; level < 4; ++level) {
+    text = "{\"x\":" + text + "," + members + "}";
+  }
+  const auto json = ParseOrderedJson(text);
+  ASSERT_TRUE(json.ok());
+  EXPECT_EQ(json->size(), 100'001U);
 }
 
 TEST(JsonTest, FaultsAreRefusedWithTheirPlace) {
