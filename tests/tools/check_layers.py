@@ -52,6 +52,7 @@ LAYERS = {
     "deploy/clients/cpp": (["proto"], ["grpc", "protobuf"]),  # and no abseil: it is for others
     "deploy/cli": (["common", "proto", "scheduler/sim", "scheduler/step_log", "deploy/clients/cpp"],
                    ["grpc", "protobuf"]),
+    "deploy/gateway/openai": (["common/base", "common/json", "proto"], ["protobuf"]),
 }
 
 FAMILIES = {

@@ -1,0 +1,49 @@
+// What a client asked about the form of its answer, apart from what the scheduler needs to know.
+//
+// Thread safety: plain data.
+#ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_ANSWER_OPTIONS_H_
+#define QUIRE_DEPLOY_GATEWAY_OPENAI_ANSWER_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace quire {
+
+// A prompt as the answer repeats it.
+struct PromptEcho {
+  std::string text;
+  std::vector<int32_t> token_ids;
+};
+
+struct AnswerOptions {
+  std::string id;     // "cmpl-" or "chatcmpl-" and the request's id
+  std::string model;  // as the client named it, else empty; the caller then sets the served name
+  // The caller adds the texts that are missing if `echo`, and the ids that are missing if
+  // needs_prompt_token_ids(). In a chat the text is set: the last message, which the answer
+  // continues.
+  std::vector<PromptEcho> prompts;
+  int32_t num_choices_per_prompt = 1;
+  std::string role = "assistant";  // of the answer in a chat
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  // True: each choice begins with its prompt's text, and with its tokens if there are logprobs.
+  bool echo = false;
+  // True: the client wants no new token. The scheduler generates one, and the answer omits it.
+  bool omits_output = false;
+  std::optional<int32_t> num_top_logprobs;  // nullopt: no log-probabilities
+  bool has_prompt_logprobs = false;         // true: the answer has the field prompt_logprobs
+  bool returns_token_ids = false;
+  bool names_tokens_by_id = false;      // true: log-probabilities name a token "token_id:5"
+  std::vector<int32_t> stop_token_ids;  // reported as stop_reason
+
+  bool needs_prompt_token_ids() const {
+    return returns_token_ids || has_prompt_logprobs || (echo && num_top_logprobs.has_value());
+  }
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_OPENAI_ANSWER_OPTIONS_H_

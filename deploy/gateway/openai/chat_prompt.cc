@@ -1,0 +1,328 @@
+#include "deploy/gateway/openai/chat_prompt.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace quire {
+namespace {
+
+// More variables than any template has. Copying an object takes quadratic time in this number.
+constexpr size_t kMaxTemplateVariables = 64;
+// All arguments of tool calls together, as the scheduler bounds a prompt. Their values take many
+// times the memory of their text.
+constexpr size_t kMaxArgumentBytes = 1 << 20;
+constexpr std::string_view kReservedVariables[] = {
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "tokenize",
+};
+
+// Returns the text of one part of a content, or nullopt if the part has none.
+std::optional<std::string> ReadPart(OrderedJson& part,
+                                    const std::string& path,
+                                    JsonFields& fields) {
+  if (part.is_string()) {
+    return std::move(part.get_ref<std::string&>());
+  }
+  if (!part.is_object()) {
+    fields.Fail("FIELD_TYPE", path, "must be a string or an object");
+    return std::nullopt;
+  }
+  JsonFields members(part, absl::StrCat(fields.path(), path, "."));
+  std::string type = members.Text("type").value_or("");
+  std::optional<std::string> text;
+  if (type == "text" || type == "input_text") {
+    text = members.Text("text");
+  } else if (type == "refusal" || type == "thinking") {
+    text = members.Text(type);
+  } else if (type.empty()) {
+    members.Fail("MISSING_FIELD", "type", "must be set");
+  } else {
+    members.Refuse("type");
+  }
+  fields.Keep(members.status());
+  return text;
+}
+
+// Returns the content of a message as one string, as templates without images expect it.
+std::string ReadContent(JsonFields& message) {
+  OrderedJson* const content = message.Any("content");
+  if (content == nullptr) {
+    return "";
+  }
+  if (content->is_string()) {
+    return std::move(content->get_ref<std::string&>());
+  }
+  if (!content->is_array()) {
+    message.Fail("FIELD_TYPE", "content", "must be a string or an array of parts");
+    return "";
+  }
+  std::string joined;
+  bool is_first = true;
+  for (size_t i = 0; i < content->size(); ++i) {
+    const auto text = ReadPart((*content)[i], absl::StrCat("content[", i, "]"), message);
+    if (text.has_value()) {
+      absl::StrAppend(&joined, is_first ? "" : "\n", *text);
+      is_first = false;
+    }
+  }
+  return joined;
+}
+
+// Replaces the text of the arguments by the value that the text means.
+void ParseArguments(JsonFields& function, OrderedJson& function_json, size_t& bytes_left) {
+  const std::optional<std::string> text = function.Text("arguments");
+  if (!function.status().ok()) {
+    return;
+  }
+  OrderedJson arguments = OrderedJson::object();
+  if (text.has_value() && !text->empty()) {
+    if (text->size() > bytes_left) {
+      function.Fail("FIELD_RANGE", "arguments", "all arguments together exceed 1 MiB");
+      return;
+    }
+    bytes_left -= text->size();
+    absl::StatusOr<OrderedJson> parsed = ParseOrderedJson(*text);
+    if (!parsed.ok()) {
+      function.Fail("FIELD_TYPE", "arguments", "must be valid JSON");
+      return;
+    }
+    arguments = *std::move(parsed);
+  }
+  if (function.Has("arguments")) {
+    function_json["arguments"] = std::move(arguments);
+  } else {
+    AddMember("arguments", std::move(arguments), function_json);
+  }
+}
+
+void ReadToolCall(OrderedJson& call,
+                  const std::string& path,
+                  JsonFields& message,
+                  size_t& bytes_left) {
+  if (!call.is_object()) {
+    message.Fail("FIELD_TYPE", path, "must be an object");
+    return;
+  }
+  JsonFields members(call, absl::StrCat(message.path(), path, "."));
+  OrderedJson* const function = members.Object("function");
+  if (function == nullptr) {
+    members.Fail("MISSING_FIELD", "function", "must be set");
+  } else {
+    JsonFields function_members(*function, absl::StrCat(members.path(), "function."));
+    if (!function_members.Text("name").has_value()) {
+      function_members.Fail("MISSING_FIELD", "name", "must be set");
+    }
+    ParseArguments(function_members, *function, bytes_left);
+    members.Keep(function_members.status());
+  }
+  message.Keep(members.status());
+}
+
+void ReadAssistantFields(JsonFields& message, OrderedJson& result, size_t& bytes_left) {
+  if (OrderedJson* const calls = message.Array("tool_calls"); calls != nullptr) {
+    for (size_t i = 0; i < calls->size(); ++i) {
+      ReadToolCall((*calls)[i], absl::StrCat("tool_calls[", i, "]"), message, bytes_left);
+    }
+    AddMember("tool_calls", std::move(*calls), result);
+  }
+  message.Refuse("function_call");
+  message.Refuse("audio");
+  std::optional<std::string> reasoning = message.Text("reasoning");
+  if (!reasoning.has_value() || reasoning->empty()) {
+    reasoning = message.Text("reasoning_content");
+  }
+  if (reasoning.has_value()) {
+    AddMember("reasoning", *reasoning, result);
+    AddMember("reasoning_content", *std::move(reasoning), result);
+  }
+}
+
+// Returns the message with the fields that templates know; drops all other fields.
+OrderedJson ReadMessage(OrderedJson& json,
+                        const std::string& path,
+                        JsonFields& fields,
+                        size_t& argument_bytes_left) {
+  OrderedJson result = OrderedJson::object();
+  if (!json.is_object()) {
+    fields.Fail("FIELD_TYPE", path, "must be an object");
+    return result;
+  }
+  JsonFields message(json, absl::StrCat(fields.path(), path, "."));
+  const std::string role = message.Text("role").value_or("");
+  if (role.empty()) {
+    message.Fail("MISSING_FIELD", "role", "must be set");
+  }
+  result.get_ref<OrderedJson::object_t&>().reserve(7);  // as many as there are below
+  AddMember("role", role, result);
+  AddMember("content", ReadContent(message), result);
+  if (role == "assistant") {
+    ReadAssistantFields(message, result, argument_bytes_left);
+  } else if (role == "tool") {
+    if (auto id = message.Text("tool_call_id")) {
+      AddMember("tool_call_id", *std::move(id), result);
+    }
+  }
+  if (auto name = message.Text("name")) {
+    AddMember("name", *std::move(name), result);
+  }
+  fields.Keep(message.status());
+  return result;
+}
+
+OrderedJson ReadMessages(JsonFields& fields) {
+  OrderedJson result = OrderedJson::array();
+  OrderedJson* const messages = fields.Array("messages");
+  if (messages == nullptr || messages->empty()) {
+    fields.Fail("MISSING_FIELD", "messages", "must be set, and must not be empty");
+    return result;
+  }
+  size_t argument_bytes_left = kMaxArgumentBytes;
+  for (size_t i = 0; i < messages->size() && fields.status().ok(); ++i) {
+    result.push_back(ReadMessage(
+        (*messages)[i], absl::StrCat("messages[", i, "]"), fields, argument_bytes_left));
+  }
+  return result;
+}
+
+// Adds members of `from`: `name` first as null if absent, then all others in their order.
+void AddInOrder(std::initializer_list<std::string_view> first, OrderedJson& from, OrderedJson& to) {
+  auto& members = from.get_ref<OrderedJson::object_t&>();
+  to.get_ref<OrderedJson::object_t&>().reserve(first.size() + members.size());
+  for (const std::string_view name : first) {
+    const auto member = members.find(std::string(name));
+    AddMember(
+        std::string(name), member == members.end() ? OrderedJson() : std::move(member->second), to);
+  }
+  for (auto& [key, value] : members) {
+    if (std::find(first.begin(), first.end(), key) == first.end()) {
+      AddMember(key, std::move(value), to);
+    }
+  }
+}
+
+OrderedJson ReadTool(OrderedJson& json, const std::string& path, JsonFields& fields) {
+  OrderedJson result = OrderedJson::object();
+  if (!json.is_object()) {
+    fields.Fail("FIELD_TYPE", path, "must be an object");
+    return result;
+  }
+  JsonFields tool(json, path + ".");
+  if (tool.Text("type").value_or("function") != "function") {
+    tool.Refuse("type");
+  }
+  OrderedJson* const function = tool.Object("function");
+  if (function == nullptr) {
+    tool.Fail("MISSING_FIELD", "function", "must be set");
+  } else {
+    JsonFields members(*function, tool.path() + "function.");
+    if (!members.Text("name").has_value()) {
+      members.Fail("MISSING_FIELD", "name", "must be set");
+    }
+    members.Text("description");
+    members.Object("parameters");
+    tool.Keep(members.status());
+  }
+  fields.Keep(tool.status());
+  if (fields.status().ok()) {
+    OrderedJson ordered = OrderedJson::object();
+    AddInOrder({"name", "description", "parameters"}, *function, ordered);
+    AddMember("type", "function", result);
+    AddMember("function", std::move(ordered), result);
+  }
+  return result;
+}
+
+OrderedJson ReadTools(JsonFields& fields) {
+  OrderedJson* const tools = fields.Array("tools");
+  const OrderedJson* const choice = fields.Any("tool_choice");
+  const bool has_tools = tools != nullptr && !tools->empty();
+  const bool is_none = choice != nullptr && *choice == "none";
+  const bool is_auto = choice == nullptr || *choice == "auto";
+  if (!is_none && (has_tools || !is_auto)) {
+    fields.Fail("UNSUPPORTED",
+                choice == nullptr ? "tools" : "tool_choice",
+                "this server makes no tool calls; tool_choice must be \"none\"");
+  }
+  if (tools == nullptr) {
+    return nullptr;
+  }
+  OrderedJson result = OrderedJson::array();
+  for (size_t i = 0; i < tools->size() && fields.status().ok(); ++i) {
+    result.push_back(ReadTool((*tools)[i], absl::StrCat("tools[", i, "]"), fields));
+  }
+  return result;
+}
+
+OrderedJson ReadDocuments(JsonFields& fields) {
+  OrderedJson* const documents = fields.Array("documents");
+  if (documents == nullptr) {
+    return nullptr;
+  }
+  for (const OrderedJson& document : *documents) {
+    const bool is_valid =
+        document.is_object() && std::all_of(document.begin(), document.end(), [](const auto& text) {
+          return text.is_string();
+        });
+    if (!is_valid) {
+      fields.Fail("FIELD_TYPE", "documents", "must hold objects whose values are strings");
+      return nullptr;
+    }
+  }
+  return std::move(*documents);
+}
+
+void ReadTemplateVariables(JsonFields& fields, OrderedJson& variables) {
+  fields.Refuse("chat_template");
+  OrderedJson* const kwargs = fields.Object("chat_template_kwargs");
+  if (kwargs == nullptr) {
+    return;
+  }
+  if (kwargs->size() > kMaxTemplateVariables) {
+    fields.Fail("FIELD_RANGE", "chat_template_kwargs", "has too many members (limit 64)");
+    return;
+  }
+  for (auto& [key, value] : kwargs->get_ref<OrderedJson::object_t&>()) {
+    if (std::ranges::find(kReservedVariables, key) != std::end(kReservedVariables)) {
+      fields.Fail("CONFLICTING_FIELDS",
+                  "chat_template_kwargs",
+                  "has a member that a field of the request sets");
+      return;
+    }
+    AddMember(key, std::move(value), variables);
+  }
+}
+
+}  // namespace
+
+ChatPrompt ReadChatPrompt(JsonFields& fields) {
+  ChatPrompt prompt;
+  const bool adds_prompt = fields.Bool("add_generation_prompt").value_or(true);
+  prompt.continues_final_message = fields.Bool("continue_final_message").value_or(false);
+  if (prompt.continues_final_message && adds_prompt) {
+    fields.Fail(
+        "CONFLICTING_FIELDS", "continue_final_message", "needs add_generation_prompt to be false");
+  }
+  prompt.variables = OrderedJson::object();
+  // Room for all members: growth would copy the messages.
+  prompt.variables.get_ref<OrderedJson::object_t&>().reserve(4 + kMaxTemplateVariables);
+  AddMember("messages", ReadMessages(fields), prompt.variables);
+  AddMember("tools", ReadTools(fields), prompt.variables);
+  AddMember("documents", ReadDocuments(fields), prompt.variables);
+  AddMember("add_generation_prompt", adds_prompt, prompt.variables);
+  ReadTemplateVariables(fields, prompt.variables);
+  return prompt;
+}
+
+}  // namespace quire

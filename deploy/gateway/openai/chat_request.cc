@@ -1,0 +1,78 @@
+#include "deploy/gateway/openai/chat_request.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/base/status_macros.h"
+#include "common/json/json.h"
+#include "deploy/gateway/openai/json_fields.h"
+#include "deploy/gateway/openai/sampling_fields.h"
+
+namespace quire {
+namespace {
+
+void RefuseOtherMedia(JsonFields& fields) {
+  for (const std::string_view name :
+       {"functions", "function_call", "audio", "prediction", "web_search_options"}) {
+    fields.Refuse(name);
+  }
+  const OrderedJson* const modalities = fields.Array("modalities");
+  if (modalities != nullptr && *modalities != OrderedJson::array({"text"})) {
+    fields.Refuse("modalities");
+  }
+}
+
+void ReadMaxTokens(JsonFields& fields, v1::GenerateRequest& request) {
+  const std::optional<int32_t> old_name = fields.Int("max_tokens");
+  const std::optional<int32_t> max_tokens = fields.Int("max_completion_tokens");
+  if (max_tokens.has_value() || old_name.has_value()) {
+    request.mutable_stopping()->set_max_tokens(max_tokens.has_value() ? *max_tokens : *old_name);
+  }
+}
+
+void ReadLogprobs(JsonFields& fields, v1::GenerateRequest& request, AnswerOptions& options) {
+  const bool logprobs = fields.Bool("logprobs").value_or(false);
+  const int32_t num_top = fields.Int("top_logprobs").value_or(0);
+  if (num_top != 0 && !logprobs) {
+    fields.Fail("CONFLICTING_FIELDS", "top_logprobs", "needs logprobs to be true");
+  }
+  if (logprobs) {
+    options.num_top_logprobs = num_top;
+    request.mutable_response()->set_logprobs(num_top);
+  }
+  ReadPromptLogprobs(fields, request, options);
+}
+
+// The answer belongs to the last message if that message is to be continued.
+void SetBeginning(const ChatPrompt& prompt, bool echo, AnswerOptions& options) {
+  const OrderedJson& last = prompt.messages().back();
+  if (!prompt.variables["add_generation_prompt"].get<bool>()) {
+    options.role = last["role"].get<std::string>();
+  }
+  options.prompts.resize(1);
+  options.echo = echo && last["role"] == options.role;
+  if (options.echo) {
+    options.prompts[0].text = last["content"].get<std::string>();
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body, std::string_view request_id) {
+  QUIRE_ASSIGN_OR_RETURN(OrderedJson json, ParseObject(body));
+  JsonFields fields(json);
+  ChatRequest parsed;
+  RefuseOtherMedia(fields);
+  ReadSharedFields("chatcmpl-", request_id, fields, parsed.request, parsed.options);
+  ReadMaxTokens(fields, parsed.request);
+  ReadLogprobs(fields, parsed.request, parsed.options);
+  parsed.request.set_add_special_tokens(fields.Bool("add_special_tokens").value_or(false));
+  const bool echo = fields.Bool("echo").value_or(false);
+  parsed.prompt = ReadChatPrompt(fields);
+  QUIRE_RETURN_IF_ERROR(fields.status());
+  SetBeginning(parsed.prompt, echo, parsed.options);
+  return parsed;
+}
+
+}  // namespace quire

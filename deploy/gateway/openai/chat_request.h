@@ -1,0 +1,30 @@
+// ParseChatRequest turns the body of POST /v1/chat/completions into a request of the scheduler,
+// whose text the caller makes by the chat template.
+//
+// Thread safety: a free function, safe from any thread.
+#ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_CHAT_REQUEST_H_
+#define QUIRE_DEPLOY_GATEWAY_OPENAI_CHAT_REQUEST_H_
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+#include "proto/v1/generation.pb.h"
+
+#include "deploy/gateway/openai/answer_options.h"
+#include "deploy/gateway/openai/chat_prompt.h"
+
+namespace quire {
+
+struct ChatRequest {
+  ChatPrompt prompt;
+  v1::GenerateRequest request;  // without a prompt: the caller sets `text`
+  AnswerOptions options;
+};
+
+// `request_id` and errors as in completion_request.h.
+absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body, std::string_view request_id);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_OPENAI_CHAT_REQUEST_H_

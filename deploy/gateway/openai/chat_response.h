@@ -1,0 +1,30 @@
+// ChatResponse answers POST /v1/chat/completions: a `chat.completion`, or events of the name
+// `chat.completion.chunk`. Each choice's first event has the role alone.
+//
+// Thread safety: one caller at a time.
+#ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_CHAT_RESPONSE_H_
+#define QUIRE_DEPLOY_GATEWAY_OPENAI_CHAT_RESPONSE_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "deploy/gateway/openai/response.h"
+
+namespace quire {
+
+class ChatResponse : public Response {
+ public:
+  // `options`: those of ParseChatRequest, completed as answer_options.h says.
+  ChatResponse(AnswerOptions options, int64_t created, TokenText token_text);
+
+ private:
+  std::vector<OrderedJson> FirstEvents(int32_t prompt) override;
+  OrderedJson ChoiceJson(const ChoicePart& part) override;
+  std::string_view object_name() const override;
+  void AddWholeFields(OrderedJson& body) override;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_OPENAI_CHAT_RESPONSE_H_

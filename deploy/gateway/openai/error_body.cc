@@ -1,0 +1,180 @@
+#include "deploy/gateway/openai/error_body.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/string_view.h"
+#include "common/json/json.h"
+#include "deploy/gateway/openai/json_fields.h"
+
+namespace quire {
+namespace {
+
+constexpr absl::Duration kDefaultRetryDelay = absl::Seconds(2);
+constexpr absl::Duration kLongestRetryDelay = absl::Hours(1);
+
+struct CodeRow {
+  absl::StatusCode code;
+  int http_status;
+  std::string_view message;  // of a status without a reason
+};
+
+// Codes that are not here are 500.
+constexpr CodeRow kCodes[] = {
+    {absl::StatusCode::kInvalidArgument, 400, "the request is not valid"},
+    {absl::StatusCode::kUnauthenticated, 401, "the API key is missing or not known"},
+    {absl::StatusCode::kPermissionDenied, 403, "the API key does not allow this"},
+    {absl::StatusCode::kNotFound, 404, "not found"},
+    {absl::StatusCode::kDeadlineExceeded, 408, "the time limit of the request has passed"},
+    {absl::StatusCode::kAlreadyExists, 409, "the request exists already"},
+    {absl::StatusCode::kAborted, 409, "another request took over"},
+    {absl::StatusCode::kResourceExhausted, 429, "the server is at its limit"},
+    {absl::StatusCode::kCancelled, 499, "the request was cancelled"},
+    {absl::StatusCode::kFailedPrecondition, 503, "no server can continue the answer"},
+    {absl::StatusCode::kUnavailable, 503, "no server is available"},
+};
+
+struct ReasonRow {
+  std::string_view reason;
+  absl::StatusCode code;
+  int http_status;
+};
+
+// Reasons whose HTTP status differs from that of their code.
+constexpr ReasonRow kReasons[] = {
+    // The gateway itself wrote the message, so the client is not at fault.
+    {"MALFORMED_PROTO", absl::StatusCode::kInvalidArgument, 500},
+    {"UNKNOWN_FIELDS", absl::StatusCode::kInvalidArgument, 500},
+    {"RESUME", absl::StatusCode::kInvalidArgument, 500},
+    {"PROMPT_BYTES", absl::StatusCode::kInvalidArgument, 413},
+    {"TEXT_BYTES", absl::StatusCode::kInvalidArgument, 413},
+    {"NO_TOKENIZER", absl::StatusCode::kFailedPrecondition, 400},
+    {"PREFIX_CACHE_OFF", absl::StatusCode::kFailedPrecondition, 400},
+    {"SLOW_CONSUMER", absl::StatusCode::kAborted, 408},
+    // The workers came back with less memory, so no wait helps at this server.
+    {"EXCEEDS_CAPACITY", absl::StatusCode::kResourceExhausted, 503},
+};
+
+struct FieldRow {
+  std::string_view field;  // of the scheduler's messages
+  std::string_view completions;
+  std::string_view chat;
+};
+
+// Fields whose names differ by more than the prefix of their message.
+constexpr FieldRow kFields[] = {
+    {"text", "prompt", "messages"},
+    {"token_ids", "prompt", "messages"},
+    {"prompt", "prompt", "messages"},
+    {"response.logprobs", "logprobs", "top_logprobs"},
+    {"stopping.include_stop_in_output", "include_stop_str_in_output", "include_stop_str_in_output"},
+};
+constexpr std::string_view kPrefixes[] = {"sampling.", "stopping.", "response."};
+
+int HttpStatusOf(const absl::Status& status, std::string_view reason) {
+  for (const ReasonRow& row : kReasons) {
+    if (row.reason == reason && row.code == status.code()) return row.http_status;
+  }
+  for (const CodeRow& row : kCodes) {
+    if (row.code == status.code()) return row.http_status;
+  }
+  return 500;
+}
+
+std::string_view DefaultMessage(absl::StatusCode code) {
+  for (const CodeRow& row : kCodes) {
+    if (row.code == code) return row.message;
+  }
+  return "the server failed";
+}
+
+std::string_view TypeOf(int http_status) {
+  switch (http_status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 408:
+      return "timeout_error";
+    case 409:
+      return "conflict_error";
+    case 429:
+      return "rate_limit_error";
+    case 499:
+      return "request_cancelled";
+    default:
+      return http_status < 500 ? "invalid_request_error" : "server_error";
+  }
+}
+
+std::string_view ApiName(std::string_view field, OpenAiApi api) {
+  for (const FieldRow& row : kFields) {
+    if (row.field == field) return api == OpenAiApi::kChat ? row.chat : row.completions;
+  }
+  for (const std::string_view prefix : kPrefixes) {
+    if (field.starts_with(prefix)) return field.substr(prefix.size());
+  }
+  return field;
+}
+
+// True if messages of this code begin with a field of the request.
+bool NamesField(absl::StatusCode code) {
+  return code == absl::StatusCode::kInvalidArgument || code == absl::StatusCode::kNotFound ||
+         code == absl::StatusCode::kAlreadyExists;
+}
+
+std::string Body(int http_status,
+                 std::string_view message,
+                 std::string_view param,
+                 std::string_view code) {
+  OrderedJson error = OrderedJson::object({{"message", message}, {"type", TypeOf(http_status)}});
+  AddMember("param", param.empty() ? OrderedJson() : OrderedJson(param), error);
+  AddMember("code", code.empty() ? OrderedJson() : OrderedJson(code), error);
+  return ToText(OrderedJson::object({{"error", std::move(error)}}));
+}
+
+std::optional<int> RetryAfter(int http_status, std::optional<absl::Duration> retry_delay) {
+  const bool is_retryable = http_status == 429 || http_status == 503;
+  if (!is_retryable || (http_status == 429 && !retry_delay.has_value())) {
+    return std::nullopt;
+  }
+  const absl::Duration delay =
+      std::clamp(retry_delay.value_or(kDefaultRetryDelay), absl::Seconds(1), kLongestRetryDelay);
+  return static_cast<int>(absl::ToInt64Seconds(absl::Ceil(delay, absl::Seconds(1))));
+}
+
+}  // namespace
+
+HttpError ToHttpError(const absl::Status& status,
+                      std::optional<absl::Duration> retry_delay,
+                      OpenAiApi api) {
+  const std::string reason = ReasonOf(status);
+  HttpError error;
+  error.status = HttpStatusOf(status, reason);
+  error.retry_after_s = RetryAfter(error.status, retry_delay);
+  if (reason.empty()) {
+    error.body = Body(error.status, DefaultMessage(status.code()), "", "");
+    return error;
+  }
+  const std::string_view message = ToStd(status.message());
+  const size_t colon = message.find(": ");
+  const bool has_field = NamesField(status.code()) && error.status < 500 && reason != "JSON" &&
+                         colon != std::string_view::npos;
+  if (!has_field) {
+    error.body = Body(error.status, message, "", reason);
+    return error;
+  }
+  const std::string_view param = ApiName(message.substr(0, colon), api);
+  error.body =
+      Body(error.status, absl::StrCat(ToAbsl(param), ToAbsl(message.substr(colon))), param, reason);
+  return error;
+}
+
+std::string HttpErrorBody(int http_status, std::string_view message) {
+  return Body(http_status, message, "", "");
+}
+
+}  // namespace quire

@@ -1,0 +1,80 @@
+// Response makes the JSON texts that answer one HTTP request, from the messages of its prompts'
+// streams. A whole answer is one text; a streamed one has a text for each event. The caller sends
+// "data: " and "[DONE]".
+//
+// Thread safety: one caller at a time.
+// Cost:          a streamed answer keeps a few bytes for each choice and the log-probabilities of
+//                echoed prompts; a whole one keeps everything until Finish.
+#ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_RESPONSE_H_
+#define QUIRE_DEPLOY_GATEWAY_OPENAI_RESPONSE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/v1/generation.pb.h"
+
+#include "common/json/json.h"
+#include "deploy/gateway/openai/answer.h"
+#include "deploy/gateway/openai/answer_options.h"
+#include "deploy/gateway/openai/logprobs_json.h"
+
+namespace quire {
+
+class Response {
+ public:
+  virtual ~Response() = default;
+  Response(const Response&) = delete;
+  Response& operator=(const Response&) = delete;
+
+  // Takes the next message of a prompt's stream. Returns the events to send now; none if the
+  // answer is not streamed.
+  std::vector<std::string> Take(int32_t prompt, const v1::GenerateResponse& message);
+
+  // True if all choices have ended. A stream that ends before is an error of the server.
+  bool has_ended() const { return answer_.has_ended(); }
+
+  // Returns the last texts: the whole answer, or the event with the usage if the client asked for
+  // one. Call it once. REQUIRES: has_ended().
+  std::vector<std::string> Finish();
+
+ protected:
+  // `created`: seconds since 1970. `token_text` is called for tokens with log-probabilities.
+  Response(AnswerOptions options, bool echoes_tokens, int64_t created, TokenText token_text);
+
+  // The events before the first part of a choice of this prompt.
+  virtual std::vector<OrderedJson> FirstEvents(int32_t prompt) = 0;
+  // A choice, of one event or of the whole answer.
+  virtual OrderedJson ChoiceJson(const ChoicePart& part) = 0;
+  virtual std::string_view object_name() const = 0;  // of the whole answer or of an event
+  // Adds what a whole answer has besides its choices.
+  virtual void AddWholeFields(OrderedJson& /*body*/) {}
+
+  // An event with these choices. `completion_tokens` is for continuous usage.
+  OrderedJson Event(OrderedJson choices, int32_t prompt, int64_t completion_tokens);
+  // The fields that choices of both APIs have at their end.
+  void AddEnd(const ChoicePart& part, OrderedJson& choice) const;
+
+  const AnswerOptions& options() const { return options_; }
+  const Answer& answer() const { return answer_; }
+  const TokenText& token_text() const { return token_text_; }
+  // As token_text(), or "token_id:5" if the client wants it.
+  const TokenText& token_name() const { return token_name_; }
+
+ private:
+  // True if an event with this part tells the client anything.
+  bool IsWorthAnEvent(const ChoicePart& part) const;
+  OrderedJson Envelope(OrderedJson choices) const;
+
+  const AnswerOptions options_;
+  Answer answer_;
+  const int64_t created_;
+  const TokenText token_text_;
+  const TokenText token_name_;
+  std::vector<ChoicePart> parts_;  // of each choice, if the answer is not streamed
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_OPENAI_RESPONSE_H_

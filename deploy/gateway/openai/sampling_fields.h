@@ -1,0 +1,36 @@
+// The fields that /v1/completions and /v1/chat/completions share, with the meaning that vLLM 0.11
+// gives them. README.md lists the fields that are refused and those that are ignored.
+//
+// Thread safety: free functions, safe from any thread.
+#ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_SAMPLING_FIELDS_H_
+#define QUIRE_DEPLOY_GATEWAY_OPENAI_SAMPLING_FIELDS_H_
+
+#include <string_view>
+
+#include "proto/v1/generation.pb.h"
+
+#include "deploy/gateway/openai/answer_options.h"
+#include "deploy/gateway/openai/json_fields.h"
+
+namespace quire {
+
+// Reads the shared fields, except those about the prompt, max_tokens and log-probabilities. Sets
+// `request` and `options`; the id of both is id_prefix and the body's request_id, else
+// default_request_id. Errors are kept in `fields`: ranges that bound the memory of a request here,
+// all other ranges are left to the scheduler.
+void ReadSharedFields(std::string_view id_prefix,
+                      std::string_view default_request_id,
+                      JsonFields& fields,
+                      v1::GenerateRequest& request,
+                      AnswerOptions& options);
+
+// Reads `model`, which may be absent. Returns an empty name then.
+std::string ReadModel(JsonFields& fields);
+
+// Reads prompt_logprobs, and sets it in `request` and `options`. In a stream it must be 0 or unset,
+// and is ignored.
+void ReadPromptLogprobs(JsonFields& fields, v1::GenerateRequest& request, AnswerOptions& options);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_OPENAI_SAMPLING_FIELDS_H_

@@ -1,0 +1,58 @@
+// Bodies of the small routes: /v1/models, /tokenize, /detokenize, /apply-template, /version.
+//
+// Thread safety: free functions, safe from any thread.
+// Errors:        as in completion_request.h.
+#ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_SERVICE_BODIES_H_
+#define QUIRE_DEPLOY_GATEWAY_OPENAI_SERVICE_BODIES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "proto/v1/generation.pb.h"
+
+#include "deploy/gateway/openai/chat_prompt.h"
+
+namespace quire {
+
+// GET /v1/models/{id}. `created`: seconds since 1970.
+std::string ModelBody(const v1::GetServerInfoResponse& info, int64_t created);
+
+// GET /v1/models: a list of the one model.
+std::string ModelsBody(const v1::GetServerInfoResponse& info, int64_t created);
+
+// POST /tokenize, and POST /apply-template, whose prompt is always a chat. Special tokens are added
+// to a text by default, and not to a chat, whose template writes them.
+struct TokenizeBody {
+  std::string model;               // empty: any; the caller compares, the scheduler does not
+  v1::TokenizeRequest request;     // for a chat without text: the caller sets it
+  std::optional<ChatPrompt> chat;  // nullopt: the prompt is request.text
+  bool returns_token_texts = false;
+};
+absl::StatusOr<TokenizeBody> ParseTokenizeBody(std::string_view body);
+absl::StatusOr<TokenizeBody> ParseApplyTemplateBody(std::string_view body);
+
+// `token_texts`: the text of each token, or nullopt if the client asked for none.
+std::string TokenizeAnswer(const v1::TokenizeResponse& response,
+                           int32_t max_model_len_tokens,
+                           const std::optional<std::vector<std::string>>& token_texts);
+std::string ApplyTemplateAnswer(std::string_view prompt);
+
+// POST /detokenize.
+struct DetokenizeBody {
+  std::string model;
+  v1::DetokenizeRequest request;
+};
+absl::StatusOr<DetokenizeBody> ParseDetokenizeBody(std::string_view body);
+std::string DetokenizeAnswer(std::string_view text);
+
+// GET /version.
+std::string VersionBody(std::string_view version);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_OPENAI_SERVICE_BODIES_H_
