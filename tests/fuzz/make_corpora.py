@@ -258,7 +258,41 @@ def write_http_requests():
         seed(f"{name}_past_bound", text)
 
 
+OPENAI_ROUTES = ("completions", "chat", "tokenize", "detokenize")
+
+
+def write_openai():
+    """The first byte is the route. Lists are one longer past a bound than at it."""
+    lines = (HERE.parent / "deploy/gateway/testdata/openai_bodies.txt").read_text().splitlines()
+    rows = [line.split(" ", 4) for line in lines if not line.startswith("#")]
+    accepted = [(route, body) for route, status, _, _, body in rows if status == "200"]
+    for i, (route, body) in enumerate(accepted):
+        if i % 5 == 0:
+            write("openai", f"{route}_{i:03}", bytes([OPENAI_ROUTES.index(route)]) + body.encode())
+    bounds = {
+        "prompts": (128, lambda n: {"prompt": ["a"] * n}),
+        "n": (16, lambda n: {"prompt": "a", "n": n}),
+        "stop": (16, lambda n: {"prompt": "a", "stop": ["x"] * n}),
+        "stop_bytes": (256, lambda n: {"prompt": "a", "stop": "x" * n}),
+        "stop_token_ids": (64, lambda n: {"prompt": "a", "stop_token_ids": [1] * n}),
+        "logit_bias": (300, lambda n: {"prompt": "a", "logit_bias": {str(i): 1 for i in range(n)}}),
+        "salt": (128, lambda n: {"prompt": "a", "cache_salt": "x" * n}),
+        "request_id": (100, lambda n: {"prompt": "a", "request_id": "x" * n}),
+        "model": (256, lambda n: {"prompt": "a", "model": "x" * n}),
+        "max_tokens": (2**31 - 1, lambda n: {"prompt": "a", "max_tokens": n}),
+        "seed": (2**63 - 1, lambda n: {"prompt": "a", "seed": n}),
+    }
+    for name, (bound, body) in bounds.items():
+        write("openai", f"{name}_at_bound", b"\0" + json.dumps(body(bound)).encode())
+        write("openai", f"{name}_past_bound", b"\0" + json.dumps(body(bound + 1)).encode())
+    variables = [{f"k{i}": 1 for i in range(n)} for n in (64, 65)]
+    for name, kwargs in zip(("at", "past"), variables):
+        body = json.dumps({"messages": [{"role": "user"}], "chat_template_kwargs": kwargs})
+        write("openai", f"template_variables_{name}_bound", b"\1" + body.encode())
+
+
 def main():
+    write_openai()
     write_model_files()
     write_api_keys()
     write_http_requests()
