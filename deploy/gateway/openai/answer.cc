@@ -56,8 +56,12 @@ std::optional<ChoicePart> Answer::Take(int32_t prompt, const v1::GenerateRespons
   }
   ChoicePart part{.index = prompt * options_.num_choices_per_prompt + sequence, .prompt = prompt};
   BeginChoice(part);
-  if (message.has_chunk()) AddChunk(message.chunk(), part);
-  if (message.has_finished()) AddEnd(message.finished(), part);
+  if (message.has_chunk()) {
+    AddChunk(message.chunk(), part);
+  }
+  if (message.has_finished()) {
+    AddEnd(message.finished(), part);
+  }
   return part;
 }
 
@@ -81,14 +85,18 @@ void Answer::AddChunk(const v1::Chunk& chunk, ChoicePart& part) {
   absl::StrAppend(&part.text, chunk.text());
   part.token_ids.assign(chunk.token_ids().begin(), chunk.token_ids().end());
   choice.num_tokens += chunk.token_ids_size();
-  if (!part.token_ids.empty()) choice.last_token = part.token_ids.back();
+  if (!part.token_ids.empty()) {
+    choice.last_token = part.token_ids.back();
+  }
   if (!options_.num_top_logprobs.has_value()) {
     return;
   }
   for (int i = 0; i < chunk.token_ids_size(); ++i) {
     ScoredToken& token = part.scored_tokens.emplace_back();
     token.id = chunk.token_ids(i);
-    if (i < chunk.logprobs_size()) token.logprobs = chunk.logprobs(i);
+    if (i < chunk.logprobs_size()) {
+      token.logprobs = chunk.logprobs(i);
+    }
   }
 }
 
@@ -111,13 +119,17 @@ void Answer::AddEnd(const v1::Finished& finished, ChoicePart& part) {
 
 int64_t Answer::num_prompt_tokens() const {
   int64_t sum = 0;
-  for (const PromptState& prompt : prompts_) sum += prompt.num_tokens;
+  for (const PromptState& prompt : prompts_) {
+    sum += prompt.num_tokens;
+  }
   return sum;
 }
 
 int64_t Answer::num_output_tokens() const {
   int64_t sum = 0;
-  for (const ChoiceState& choice : choices_) sum += choice.num_tokens;
+  for (const ChoiceState& choice : choices_) {
+    sum += choice.num_tokens;
+  }
   return sum;
 }
 
@@ -127,7 +139,9 @@ std::vector<ScoredToken> Answer::ScoredPrompt(int32_t prompt) const {
   std::vector<ScoredToken> tokens(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
     tokens[i].id = ids[i];
-    if (i > 0 && i <= logprobs.size()) tokens[i].logprobs = logprobs[i - 1];
+    if (i > 0 && i <= logprobs.size()) {
+      tokens[i].logprobs = logprobs[i - 1];
+    }
   }
   return tokens;
 }

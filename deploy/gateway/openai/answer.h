@@ -23,12 +23,13 @@ struct ScoredToken {
 
 // What one message adds to a choice; after Append, what several messages added.
 struct ChoicePart {
-  int32_t index = 0;  // of the choice: prompt * num_choices_per_prompt + sequence
+  int32_t index = 0;  // prompt * num_choices_per_prompt + sequence
   int32_t prompt = 0;
   bool is_first = false;  // no part of this choice came before
   std::string text;
   std::vector<int32_t> token_ids;  // without the prompt's tokens
-  // With options.num_top_logprobs: a token of the text each, those of the echoed prompt included.
+  // The tokens of `text`, those of an echoed prompt included. Empty unless the client asked for
+  // log-probabilities.
   std::vector<ScoredToken> scored_tokens;
   v1::FinishReason finish_reason = v1::FINISH_REASON_UNSPECIFIED;  // unspecified: not ended
   std::string matched_stop;
@@ -45,7 +46,8 @@ class Answer {
   Answer(const AnswerOptions& options, bool echoes_tokens);
 
   // Takes the next message of a prompt's stream. Returns nullopt if the message adds nothing to a
-  // choice, or is about a choice that nobody asked for. REQUIRES: 0 <= prompt < number of prompts.
+  // choice, or is about a choice that the request does not have. REQUIRES: 0 <= prompt < number of
+  // prompts.
   std::optional<ChoicePart> Take(int32_t prompt, const v1::GenerateResponse& message);
 
   // True if all choices of all prompts have ended.
@@ -56,9 +58,9 @@ class Answer {
   int32_t num_output_tokens(int32_t choice) const { return choices_[choice].num_tokens; }
   int64_t num_prompt_tokens() const;  // of all prompts
   int64_t num_output_tokens() const;  // of all choices
-  // Of the server that answered last; empty before the first message.
+  // Fingerprint of the server that answered last; empty before the first message.
   const std::string& determinism_fingerprint() const { return fingerprint_; }
-  // A token of the prompt each. Tokens whose message has not arrived have no log-probabilities.
+  // Returns the prompt's tokens. A token has no log-probabilities until their message arrives.
   std::vector<ScoredToken> ScoredPrompt(int32_t prompt) const;
 
  private:

@@ -196,7 +196,7 @@ OrderedJson ReadMessages(JsonFields& fields) {
   return result;
 }
 
-// Adds members of `from`: `name` first as null if absent, then all others in their order.
+// Moves the members of `from` to `to`: those of `first`, null if absent, then the others in order.
 void AddInOrder(std::initializer_list<std::string_view> first, OrderedJson& from, OrderedJson& to) {
   auto& members = from.get_ref<OrderedJson::object_t&>();
   to.get_ref<OrderedJson::object_t&>().reserve(first.size() + members.size());

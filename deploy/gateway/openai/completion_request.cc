@@ -17,7 +17,7 @@
 namespace quire {
 namespace {
 
-constexpr size_t kMaxPrompts = 128;        // each is a stream of the scheduler
+constexpr size_t kMaxPrompts = 128;        // bounds the streams that one request opens
 constexpr int32_t kDefaultMaxTokens = 16;  // as OpenAI and vLLM; a chat has no such default
 
 // Reads a prompt of token ids. Returns false if there is none, or an item is no token id.
@@ -33,11 +33,12 @@ bool ReadTokenIds(const OrderedJson& array, PromptEcho& prompt) {
   return !array.empty();
 }
 
-// `prompt` is a text, an array of token ids, or an array of prompts of one kind.
+// Reads `prompt`: a text, an array of token ids, or an array of prompts of one kind.
 std::vector<PromptEcho> ReadPrompts(JsonFields& fields) {
   std::vector<PromptEcho> prompts;
   OrderedJson* const prompt = fields.Any("prompt");
-  if (prompt == nullptr || prompt->empty() || *prompt == "") {
+  if (prompt == nullptr || prompt->empty() ||
+      (prompt->is_string() && prompt->get_ref<std::string&>().empty())) {
     fields.Fail("MISSING_FIELD", "prompt", "must be set, and must not be empty");
     return prompts;
   }
@@ -59,7 +60,9 @@ std::vector<PromptEcho> ReadPrompts(JsonFields& fields) {
                   "arrays of token ids");
       return prompts;
     }
-    if (has_texts) prompts[i].text = std::move(item.get_ref<std::string&>());
+    if (has_texts) {
+      prompts[i].text = std::move(item.get_ref<std::string&>());
+    }
   }
   return prompts;
 }
@@ -88,8 +91,9 @@ void ReadLogprobs(JsonFields& fields, v1::GenerateRequest& request, AnswerOption
   }
 }
 
-// The request of each prompt, with the text or the ids of the prompt.
-std::vector<v1::GenerateRequest> RequestsFor(v1::GenerateRequest shared, AnswerOptions& options) {
+// Returns one request for each prompt. Moves texts that the answer does not repeat.
+std::vector<v1::GenerateRequest> RequestsFor(const v1::GenerateRequest& shared,
+                                             AnswerOptions& options) {
   std::vector<v1::GenerateRequest> requests(options.prompts.size(), shared);
   for (size_t i = 0; i < requests.size(); ++i) {
     PromptEcho& prompt = options.prompts[i];
@@ -126,7 +130,7 @@ absl::StatusOr<CompletionRequest> ParseCompletionRequest(std::string_view body,
   request.set_add_special_tokens(fields.Bool("add_special_tokens").value_or(true));
   parsed.options.prompts = ReadPrompts(fields);
   QUIRE_RETURN_IF_ERROR(fields.status());
-  parsed.requests = RequestsFor(std::move(request), parsed.options);
+  parsed.requests = RequestsFor(request, parsed.options);
   return parsed;
 }
 

@@ -76,17 +76,23 @@ constexpr std::string_view kPrefixes[] = {"sampling.", "stopping.", "response."}
 
 int HttpStatusOf(const absl::Status& status, std::string_view reason) {
   for (const ReasonRow& row : kReasons) {
-    if (row.reason == reason && row.code == status.code()) return row.http_status;
+    if (row.reason == reason && row.code == status.code()) {
+      return row.http_status;
+    }
   }
   for (const CodeRow& row : kCodes) {
-    if (row.code == status.code()) return row.http_status;
+    if (row.code == status.code()) {
+      return row.http_status;
+    }
   }
   return 500;
 }
 
 std::string_view DefaultMessage(absl::StatusCode code) {
   for (const CodeRow& row : kCodes) {
-    if (row.code == code) return row.message;
+    if (row.code == code) {
+      return row.message;
+    }
   }
   return "the server failed";
 }
@@ -112,10 +118,14 @@ std::string_view TypeOf(int http_status) {
 
 std::string_view ApiName(std::string_view field, OpenAiApi api) {
   for (const FieldRow& row : kFields) {
-    if (row.field == field) return api == OpenAiApi::kChat ? row.chat : row.completions;
+    if (row.field == field) {
+      return api == OpenAiApi::kChat ? row.chat : row.completions;
+    }
   }
   for (const std::string_view prefix : kPrefixes) {
-    if (field.starts_with(prefix)) return field.substr(prefix.size());
+    if (field.starts_with(prefix)) {
+      return field.substr(prefix.size());
+    }
   }
   return field;
 }

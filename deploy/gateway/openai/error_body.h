@@ -19,7 +19,7 @@ struct HttpError {
   std::optional<int> retry_after_s;  // the header Retry-After
 };
 
-// The names that one API gives to the scheduler's fields.
+// The API whose field names an error uses.
 enum class OpenAiApi { kCompletions, kChat };
 
 // Converts a failure of the gateway's own parsers or of the scheduler (FromGrpcStatus). The code is

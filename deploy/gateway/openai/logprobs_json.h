@@ -15,7 +15,7 @@
 
 namespace quire {
 
-// Returns the bytes of one token, which need not be UTF-8.
+// Returns the bytes of one token. They need not be UTF-8.
 using TokenText = std::function<std::string(int32_t token_id)>;
 
 // Form of /v1/completions: {tokens, token_logprobs, top_logprobs, text_offset}. top_logprobs maps

@@ -43,17 +43,18 @@ class Response {
   // `created`: seconds since 1970. `token_text` is called for tokens with log-probabilities.
   Response(AnswerOptions options, bool echoes_tokens, int64_t created, TokenText token_text);
 
-  // The events before the first part of a choice of this prompt.
+  // Returns the events that precede the choices of this prompt.
   virtual std::vector<OrderedJson> FirstEvents(int32_t prompt) = 0;
-  // A choice, of one event or of the whole answer.
+  // Returns the choice for one event, or for the whole answer.
   virtual OrderedJson ChoiceJson(const ChoicePart& part) = 0;
-  virtual std::string_view object_name() const = 0;  // of the whole answer or of an event
+  // Returns the field `object` of an event, or of the whole answer.
+  virtual std::string_view object_name() const = 0;
   // Adds what a whole answer has besides its choices.
   virtual void AddWholeFields(OrderedJson& /*body*/) {}
 
-  // An event with these choices. `completion_tokens` is for continuous usage.
+  // Returns an event with these choices. `completion_tokens` is for continuous usage.
   OrderedJson Event(OrderedJson choices, int32_t prompt, int64_t completion_tokens);
-  // The fields that choices of both APIs have at their end.
+  // Adds finish_reason, stop_reason and token_ids.
   void AddEnd(const ChoicePart& part, OrderedJson& choice) const;
 
   const AnswerOptions& options() const { return options_; }
@@ -63,7 +64,7 @@ class Response {
   const TokenText& token_name() const { return token_name_; }
 
  private:
-  // True if an event with this part tells the client anything.
+  // Returns true if an event with this part tells the client anything.
   bool IsWorthAnEvent(const ChoicePart& part) const;
   OrderedJson Envelope(OrderedJson choices) const;
 
@@ -72,7 +73,7 @@ class Response {
   const int64_t created_;
   const TokenText token_text_;
   const TokenText token_name_;
-  std::vector<ChoicePart> parts_;  // of each choice, if the answer is not streamed
+  std::vector<ChoicePart> parts_;  // one for each choice, if the answer is not streamed
 };
 
 }  // namespace quire

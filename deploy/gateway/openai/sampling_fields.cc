@@ -15,8 +15,8 @@
 namespace quire {
 namespace {
 
-// Bounds of the scheduler. The gateway copies these fields for each prompt, so it checks them
-// before.
+// The scheduler's own bounds. The gateway copies these fields for each prompt: without a check
+// here, 128 prompts would multiply the memory of a long list.
 constexpr int32_t kMaxChoices = 16;
 constexpr size_t kMaxStopStrings = 16;
 constexpr size_t kMaxStopStringBytes = 256;
@@ -27,7 +27,7 @@ constexpr size_t kMaxModelNameBytes = 256;
 // The scheduler takes ids of 128 bytes; the prefix and the prompt's number need 13.
 constexpr size_t kMaxRequestIdBytes = 100;
 
-// Fields that change tokens or text in a way that the scheduler does not know.
+// The scheduler does not implement these fields, and each would change tokens or text.
 constexpr std::string_view kRefusedFields[] = {
     "allowed_token_ids",
     "bad_words",
@@ -107,14 +107,24 @@ void ReadLogitBias(JsonFields& fields, v1::SamplingParams& sampling) {
 }
 
 void ReadSampling(JsonFields& fields, v1::SamplingParams& sampling) {
-  if (const auto value = fields.Number("temperature")) sampling.set_temperature(*value);
-  if (const auto value = fields.Int("top_k")) sampling.set_top_k(*value == -1 ? 0 : *value);
-  if (const auto value = fields.Number("min_p")) sampling.set_min_p(*value);
+  if (const auto value = fields.Number("temperature")) {
+    sampling.set_temperature(*value);
+  }
+  if (const auto value = fields.Int("top_k")) {
+    sampling.set_top_k(*value == -1 ? 0 : *value);
+  }
+  if (const auto value = fields.Number("min_p")) {
+    sampling.set_min_p(*value);
+  }
   if (const auto value = fields.Number("repetition_penalty")) {
     sampling.set_repetition_penalty(*value);
   }
-  if (const auto value = fields.Number("presence_penalty")) sampling.set_presence_penalty(*value);
-  if (const auto value = fields.Number("frequency_penalty")) sampling.set_frequency_penalty(*value);
+  if (const auto value = fields.Number("presence_penalty")) {
+    sampling.set_presence_penalty(*value);
+  }
+  if (const auto value = fields.Number("frequency_penalty")) {
+    sampling.set_frequency_penalty(*value);
+  }
   if (const auto top_p = fields.Number("top_p")) {
     if (*top_p == 0.0F) {
       sampling.set_temperature(0.0F);  // the smallest set of tokens is the likeliest one
@@ -162,7 +172,9 @@ void ReadStopping(JsonFields& fields, v1::StoppingParams& stopping, AnswerOption
   options.stop_token_ids = fields.Ints("stop_token_ids", kMaxStopTokenIds);
   stopping.mutable_stop_token_ids()->Add(options.stop_token_ids.begin(),
                                          options.stop_token_ids.end());
-  if (const auto value = fields.Int("min_tokens")) stopping.set_min_tokens(*value);
+  if (const auto value = fields.Int("min_tokens")) {
+    stopping.set_min_tokens(*value);
+  }
   stopping.set_ignore_eos(fields.Bool("ignore_eos").value_or(false));
   stopping.set_include_stop_in_output(fields.Bool("include_stop_str_in_output").value_or(false));
 }
@@ -180,7 +192,9 @@ void ReadChoices(JsonFields& fields, v1::GenerateRequest& request, AnswerOptions
   }
   options.num_choices_per_prompt = n;
   request.set_n(n);
-  if (best_of.has_value()) request.set_best_of(*best_of);
+  if (best_of.has_value()) {
+    request.set_best_of(*best_of);
+  }
 }
 
 void ReadStream(JsonFields& fields, AnswerOptions& options) {
@@ -259,7 +273,7 @@ void ReadSharedFields(std::string_view id_prefix,
   request.set_parse_special_tokens(true);
   options.returns_token_ids = fields.Bool("return_token_ids").value_or(false);
   options.names_tokens_by_id = fields.Bool("return_tokens_as_token_ids").value_or(false);
-  fields.Text("user");  // its type alone matters
+  fields.Text("user");  // refuses another type; the value has no effect
 }
 
 }  // namespace quire

@@ -11,7 +11,8 @@
 namespace quire {
 namespace {
 
-constexpr size_t kMaxTokensOfBody = 1 << 20;  // the scheduler refuses fewer, with its own limits
+// Bounds the message to the scheduler, whose own limit is lower.
+constexpr size_t kMaxTokensOfBody = 1 << 20;
 
 OrderedJson ModelJson(const v1::GetServerInfoResponse& info, int64_t created) {
   return OrderedJson::object({{"id", info.model()},

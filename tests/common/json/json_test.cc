@@ -64,8 +64,7 @@ TEST(JsonTest, OrderedJsonKeepsTheOrderOfKeysAndRefusesDuplicates) {
   }
 }
 
-// An object that copied its members as it grows would take hours here, as would a search for each
-// key.
+// A search for each key would compare 25 billion keys here.
 TEST(JsonTest, ALongObjectInNestedObjectsIsRead) {
   std::string members;
   for (int i = 0; i < 100'000; ++i) {

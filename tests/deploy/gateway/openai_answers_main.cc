@@ -39,7 +39,9 @@ Texts Answer(const std::vector<v1::GenerateRequest>& requests, Response& respons
 }
 
 void Complete(AnswerOptions& options) {
-  if (options.model.empty()) options.model = "tiny";
+  if (options.model.empty()) {
+    options.model = "tiny";
+  }
   for (PromptEcho& prompt : options.prompts) {
     prompt.token_ids = {0, 1, 2};
   }
@@ -47,7 +49,9 @@ void Complete(AnswerOptions& options) {
 
 absl::StatusOr<Texts> AnswerCompletions(const std::string& body) {
   auto parsed = ParseCompletionRequest(body, "r1");
-  if (!parsed.ok()) return parsed.status();
+  if (!parsed.ok()) {
+    return parsed.status();
+  }
   Complete(parsed->options);
   CompletionResponse response(parsed->options, kCreated, FakeTokenText);
   return Answer(parsed->requests, response);
@@ -55,7 +59,9 @@ absl::StatusOr<Texts> AnswerCompletions(const std::string& body) {
 
 absl::StatusOr<Texts> AnswerChat(const std::string& body) {
   auto parsed = ParseChatRequest(body, "r1");
-  if (!parsed.ok()) return parsed.status();
+  if (!parsed.ok()) {
+    return parsed.status();
+  }
   Complete(parsed->options);
   ChatResponse response(parsed->options, kCreated, FakeTokenText);
   return Answer({parsed->request}, response);
@@ -63,7 +69,9 @@ absl::StatusOr<Texts> AnswerChat(const std::string& body) {
 
 absl::StatusOr<Texts> AnswerTokenize(const std::string& body) {
   auto parsed = ParseTokenizeBody(body);
-  if (!parsed.ok()) return parsed.status();
+  if (!parsed.ok()) {
+    return parsed.status();
+  }
   v1::TokenizeResponse response;
   response.add_token_ids(5);
   return Texts{TokenizeAnswer(response, 100, std::vector<std::string>{FakeTokenText(5)})};
@@ -73,12 +81,22 @@ absl::StatusOr<Texts> AnswerRoute(const std::string& route, const std::string& b
   v1::GetServerInfoResponse info;
   info.set_model("tiny");
   info.set_max_model_len_tokens(100);
-  if (route == "completions") return AnswerCompletions(body);
-  if (route == "chat") return AnswerChat(body);
-  if (route == "tokenize") return AnswerTokenize(body);
-  if (route == "models") return Texts{ModelsBody(info, kCreated), ModelBody(info, kCreated)};
+  if (route == "completions") {
+    return AnswerCompletions(body);
+  }
+  if (route == "chat") {
+    return AnswerChat(body);
+  }
+  if (route == "tokenize") {
+    return AnswerTokenize(body);
+  }
+  if (route == "models") {
+    return Texts{ModelsBody(info, kCreated), ModelBody(info, kCreated)};
+  }
   const auto parsed = ParseDetokenizeBody(body);
-  if (!parsed.ok()) return parsed.status();
+  if (!parsed.ok()) {
+    return parsed.status();
+  }
   return Texts{DetokenizeAnswer("text")};
 }
 

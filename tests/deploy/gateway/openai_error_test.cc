@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -5,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include <gtest/gtest.h>
@@ -68,11 +70,16 @@ TEST(OpenAiErrorTest, EachReasonOfTheSchedulerHasItsHttpStatus) {
   int num_reasons = 0;
   while (std::getline(readme, line)) {
     for (const auto& [name, expected] : ExpectedOfCode()) {
-      if (!line.starts_with("| " + name + " |")) continue;
-      for (char& c : line) c = c == ';' || c == ':' || c == '(' || c == ')' ? ' ' : c;
+      if (!line.starts_with("| " + name + " |")) {
+        continue;
+      }
+      std::replace_if(
+          line.begin(), line.end(), [](char c) { return absl::StrContains(";:()", c); }, ' ');
       std::istringstream words(line.substr(name.size() + 4));
       for (std::string reason; words >> reason;) {
-        if (!IsReason(reason)) continue;
+        if (!IsReason(reason)) {
+          continue;
+        }
         const HttpError error = ToHttpError(Error(expected.code, reason, "stopping.stop: is bad"),
                                             std::nullopt,
                                             OpenAiApi::kCompletions);

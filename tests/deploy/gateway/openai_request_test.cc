@@ -47,9 +47,15 @@ std::string Messages(std::string_view messages) {
 }
 
 absl::Status ParseRoute(const std::string& route, const std::string& body) {
-  if (route == "completions") return ParseCompletionRequest(body, "r1").status();
-  if (route == "chat") return ParseChatRequest(body, "r1").status();
-  if (route == "tokenize") return ParseTokenizeBody(body).status();
+  if (route == "completions") {
+    return ParseCompletionRequest(body, "r1").status();
+  }
+  if (route == "chat") {
+    return ParseChatRequest(body, "r1").status();
+  }
+  if (route == "tokenize") {
+    return ParseTokenizeBody(body).status();
+  }
   return ParseDetokenizeBody(body).status();
 }
 
@@ -70,7 +76,9 @@ TEST(OpenAiRequestTest, BodiesAreAcceptedOrRefusedAsListed) {
   std::string line;
   int num_bodies = 0;
   while (std::getline(file, line)) {
-    if (line.starts_with('#')) continue;
+    if (line.starts_with('#')) {
+      continue;
+    }
     std::istringstream columns(line);
     std::string route;
     std::string ours;
@@ -278,7 +286,9 @@ TEST(OpenAiRequestTest, AChatEchoesItsOwnBeginningOfTheAnswer) {
 
 std::string Repeat(std::string_view text, int times) {
   std::string all;
-  for (int i = 0; i < times; ++i) all += text;
+  for (int i = 0; i < times; ++i) {
+    all += text;
+  }
   return all;
 }
 
@@ -314,7 +324,9 @@ TEST(OpenAiRequestTest, LargeRequestsAreBounded) {
   EXPECT_EQ(arguments(2), "400 messages[0].tool_calls[2].function.arguments");
   const auto kwargs = [](int number) {
     std::string members;
-    for (int i = 0; i < number; ++i) absl::StrAppend(&members, i > 0 ? "," : "", "\"k", i, "\":1");
+    for (int i = 0; i < number; ++i) {
+      absl::StrAppend(&members, i > 0 ? "," : "", "\"k", i, "\":1");
+    }
     return Verdict(
         "chat",
         absl::StrCat(R"({"messages":[{"role":"user"}],"chat_template_kwargs":{)", members, "}}"));

@@ -27,7 +27,9 @@ constexpr int64_t kCreated = 1'700'000'000;
 
 void Complete(AnswerOptions& options) {
   options.model = "tiny";
-  for (PromptEcho& prompt : options.prompts) prompt.token_ids = {0, 1, 2};
+  for (PromptEcho& prompt : options.prompts) {
+    prompt.token_ids = {0, 1, 2};
+  }
 }
 
 // The texts of a whole answer. Messages of several prompts alternate.
@@ -44,7 +46,9 @@ Texts TextsOf(const std::vector<v1::GenerateRequest>& requests, Response& respon
     }
   }
   EXPECT_TRUE(response.has_ended());
-  for (std::string& text : response.Finish()) texts.push_back(std::move(text));
+  for (std::string& text : response.Finish()) {
+    texts.push_back(std::move(text));
+  }
   return texts;
 }
 
