@@ -1,0 +1,49 @@
+// ChatTemplate renders a model's chat template as Hugging Face transformers does: the Jinja of its
+// ImmutableSandboxedEnvironment (trim_blocks, lstrip_blocks, break, continue, generation), with
+// tojson, raise_exception and strftime_now. The template and the variables may be hostile.
+//
+// What would need another semantics than jinja2's is refused: includes and inheritance, recursive
+// loops, integers beyond 64 bits, names that are not ASCII, and the filters, tests and methods that
+// builtins.h does not have.
+//
+// Thread safety: a ChatTemplate does not change; any number of threads may render it at once.
+#ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_CHAT_TEMPLATE_H_
+#define QUIRE_DEPLOY_GATEWAY_TEMPLATE_CHAT_TEMPLATE_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/time/civil_time.h"
+#include "nlohmann/json.hpp"
+
+#include "deploy/gateway/template/ast.h"
+#include "deploy/gateway/template/budget.h"
+
+namespace quire {
+
+class ChatTemplate {
+ public:
+  // Errors: kInvalidArgument, reason TEMPLATE_SYNTAX; the message names the line.
+  // Cost: linear; a source has at most 1 MiB.
+  static absl::StatusOr<ChatTemplate> Parse(std::string_view source);
+
+  // Returns the text. `variables` is an object: messages, tools, add_generation_prompt, and so on.
+  // `now` is the local time for strftime_now.
+  // Errors: kInvalidArgument. The reasons are TEMPLATE_EXCEPTION if the template calls
+  // raise_exception, whose message may contain text of the variables; TEMPLATE_LIMIT; TEMPLATE for
+  // what raises another exception in Python, or is not supported.
+  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables,
+                                     const TemplateLimits& limits,
+                                     absl::CivilSecond now) const;
+
+ private:
+  explicit ChatTemplate(std::shared_ptr<const Node> root) : root_(std::move(root)) {}
+
+  std::shared_ptr<const Node> root_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_TEMPLATE_CHAT_TEMPLATE_H_

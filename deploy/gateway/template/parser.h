@@ -1,0 +1,115 @@
+// ParseTemplate reads the statements and expressions of jinja2, with the tags break, continue and
+// generation. Templates that inherit, include or import others are refused.
+//
+// Thread safety: free function, safe from any thread.
+// Cost:          linear in the source; the tree is bounded in depth.
+#ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_PARSER_H_
+#define QUIRE_DEPLOY_GATEWAY_TEMPLATE_PARSER_H_
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "deploy/gateway/template/ast.h"
+#include "deploy/gateway/template/lexer.h"
+
+namespace quire {
+
+// Returns a kTemplate node. REQUIRES: source is UTF-8. Errors: TemplateSyntaxError.
+absl::StatusOr<NodePtr> ParseTemplate(std::string_view source);
+
+// The parser's state: the tokens, and the first error. After an error every token is kEnd, so the
+// functions return soon, and their results are dropped.
+class TemplateParser {
+ public:
+  explicit TemplateParser(std::vector<Token> tokens);
+
+  absl::StatusOr<NodePtr> Parse();
+
+ private:
+  using Nodes = std::vector<NodePtr>;
+
+  // Tokens.
+  const Token& Now() const { return tokens_[next_]; }
+  const Token& After() const { return tokens_[std::min(next_ + 1, tokens_.size() - 1)]; }
+  Token Take();
+  bool TakeIfOperator(std::string_view symbol);
+  bool TakeIfName(std::string_view name);
+  void Expect(TokenKind kind, std::string_view text);
+  std::string ExpectName();
+  void Fail(std::string_view message);
+  bool ok() const { return status_.ok(); }
+
+  // Nodes. Attach makes `child` a part of `parent`, and bounds the tree.
+  NodePtr New(NodeKind kind, int line = 0) const;
+  void Attach(Node& parent, Nodes& list, NodePtr child);
+  NodePtr Operation(NodeKind kind, NodePtr first, NodePtr second = nullptr);
+  // False if the recursion is too deep. Each call that returns is followed by --depth_.
+  bool Enter();
+
+  // Statements (parser.cc).
+  Nodes ParseUntil(std::initializer_list<std::string_view> ends);
+  void ParseBody(Node& node, Nodes& list, std::initializer_list<std::string_view> ends);
+  void ParseOwnBody(Node& node, std::string_view end);
+  NodePtr ParseStatement();
+  NodePtr ParseIf();
+  NodePtr ParseFor();
+  NodePtr ParseSet();
+  NodePtr ParseMacro();
+  NodePtr ParseCallBlock();
+  NodePtr ParseFilterBlock();
+  NodePtr ParseWith();
+  NodePtr ParsePrint();
+  void ParseSignature(Node& node);
+  NodePtr ParseTarget(bool is_of_for);
+  NodePtr ParseNameTarget(NodeKind kind);
+  void MakeTarget(Node& node);
+
+  // Expressions (expression_parser.cc).
+  NodePtr ParseExpression(bool with_condition = true);
+  struct TupleStyle {
+    bool is_target = false;  // names and literals alone
+    bool with_namespace = false;
+    bool with_condition = true;
+    bool is_in_parentheses = false;
+    std::string_view end_name = "";  // a name that ends the tuple
+  };
+  NodePtr ParseTuple(const TupleStyle& style);
+  NodePtr ParseOr();
+  NodePtr ParseAnd();
+  NodePtr ParseNot();
+  NodePtr ParseComparison();
+  NodePtr ParseSum();
+  NodePtr ParseConcat();
+  NodePtr ParseProduct();
+  NodePtr ParsePower();
+  NodePtr ParseUnary(bool with_filter = true);
+  NodePtr ParsePrimary(bool with_namespace = false);
+  NodePtr ParseNamed(bool with_namespace);
+  NodePtr ParseListOrDict(bool is_dict);
+  NodePtr ParsePostfix(NodePtr node);
+  NodePtr ParseSubscript(NodePtr node);
+  NodePtr ParseIndex(NodePtr node);
+  NodePtr ParseFilterExpression(NodePtr node);
+  NodePtr ParseFilters(NodePtr node, bool is_started = false);
+  NodePtr ParseTest(NodePtr node);
+  NodePtr ParseCall(NodePtr node);
+  void ParseArguments(Node& node);
+  void ParseArgument(Node& node);
+  std::string ParseDottedName();
+
+  std::vector<Token> tokens_;
+  size_t next_ = 0;
+  absl::Status status_;
+  int depth_ = 0;       // of the parser's recursion
+  int loop_depth_ = 0;  // for statements around, within one macro
+  int num_fors_ = 0;    // for statements around, also outside a macro
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_TEMPLATE_PARSER_H_

@@ -1,0 +1,46 @@
+// Code points and letter case of UTF-8 text, as Python's str methods see them.
+//
+// Thread safety: free functions, safe from any thread.
+// Cost:          linear in the text. REQUIRES: texts are valid UTF-8.
+#ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_UNICODE_H_
+#define QUIRE_DEPLOY_GATEWAY_TEMPLATE_UNICODE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace quire {
+
+// True if the text is UTF-8 without surrogates and overlong forms.
+bool IsUtf8(std::string_view text);
+
+int64_t NumCodePoints(std::string_view text);
+
+// Returns the byte where the code point of this index starts, or the text's end.
+size_t OffsetOf(std::string_view text, int64_t index);
+
+// Returns the first code point, and removes it from the text. REQUIRES: text is not empty.
+char32_t TakeCodePoint(std::string_view& text);
+
+void AppendCodePoint(char32_t code_point, std::string& text);
+
+// Returns the byte where `part` first begins at or after `from`, or npos. Linear, unlike
+// std::string_view::find.
+size_t FindText(std::string_view text, std::string_view part, size_t from = 0);
+
+bool IsPythonSpace(char32_t code_point);      // str.isspace()
+bool IsPythonPrintable(char32_t code_point);  // str.isprintable()
+
+enum class LetterCase : uint8_t { kLower, kUpper, kTitle, kCapitalize };
+
+// str.lower(), upper(), title() and capitalize(), with the special cases of Unicode.
+std::string ChangeCase(std::string_view text, LetterCase letter_case);
+
+enum class TextClass : uint8_t { kDigit, kDecimal, kAlpha, kAlnum, kSpace, kLower, kUpper };
+
+// str.isdigit(), isdecimal(), isalpha(), isalnum(), isspace(), islower() and isupper().
+bool IsTextClass(std::string_view text, TextClass text_class);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_TEMPLATE_UNICODE_H_

@@ -1,0 +1,176 @@
+#include "deploy/gateway/template/value.h"
+
+#include <algorithm>
+
+#include "deploy/gateway/template/operators.h"
+#include "deploy/gateway/template/unicode.h"
+
+namespace quire {
+namespace {
+
+// Bounds recursion over a value and its destructor.
+constexpr int kMaxValueDepth = 100;
+// What the allocator adds to an object.
+constexpr size_t kAllocatorBytes = 16;
+
+bool CheckDepth(Heap& heap, int depth) {
+  return depth <= kMaxValueDepth ||
+         heap.budget().Fail("TEMPLATE_LIMIT", "template: a value is nested too deep");
+}
+
+}  // namespace
+
+Object::Object(Heap& heap, size_t bytes, int nesting)
+    : depth(nesting), heap_(heap), bytes_(bytes + kAllocatorBytes) {
+  heap.budget().Charge(bytes_);
+  CheckDepth(heap, depth);
+}
+
+Object::~Object() { heap_.budget().Release(bytes_); }
+
+bool Object::Grow(size_t bytes) {
+  bytes_ += bytes;
+  return heap_.budget().Charge(bytes);
+}
+
+std::string_view Value::text() const { return as<String>().text; }
+
+String::String(Heap& heap, std::string owned_text)
+    : Object(heap, sizeof(*this) + owned_text.size(), 0),
+      owned(std::move(owned_text)),
+      text(owned) {}
+
+String::String(Heap& heap, std::string_view literal)
+    : Object(heap, sizeof(*this), 0), text(literal) {}
+
+int64_t String::length() {
+  if (length_ < 0) {
+    heap().budget().SpendOnText(text.size());
+    length_ = NumCodePoints(text);
+  }
+  return length_;
+}
+
+bool List::Append(Value value) {
+  depth = std::max(depth, value.depth() + 1);
+  // A vector doubles, and copies while it does.
+  if (!Grow(2 * sizeof(Value)) || !CheckDepth(heap(), depth)) {
+    return false;
+  }
+  items.push_back(std::move(value));
+  return true;
+}
+
+Value* Dict::Find(const Value& key) {
+  heap().budget().Spend(static_cast<int64_t>(items.size() / 8));
+  for (auto& [name, value] : items) {
+    if (Equal(heap(), name, key)) {
+      return &value;
+    }
+  }
+  return nullptr;
+}
+
+Value* Dict::Find(std::string_view key) {
+  heap().budget().Spend(static_cast<int64_t>(items.size() / 8));
+  for (auto& [name, value] : items) {
+    if (name.is_string() && name.text() == key) {
+      return &value;
+    }
+  }
+  return nullptr;
+}
+
+bool Dict::Set(Value key, Value value) {
+  if (Value* const place = Find(key)) {
+    if (!is_namespace) {
+      depth = std::max(depth, value.depth() + 1);
+    }
+    *place = std::move(value);
+    return CheckDepth(heap(), depth);
+  }
+  return Add(std::move(key), std::move(value));
+}
+
+bool Dict::Add(Value key, Value value) {
+  if (!is_namespace) {
+    depth = std::max({depth, value.depth() + 1, key.depth() + 1});
+  }
+  if (!Grow(4 * sizeof(Value)) || !CheckDepth(heap(), depth)) {
+    return false;
+  }
+  items.emplace_back(std::move(key), std::move(value));
+  return true;
+}
+
+View::View(Heap& heap, Value of, ViewOf parts)
+    : Object(heap, sizeof(*this), of.depth() + 1), dict(std::move(of)), what(parts) {}
+
+Heap::~Heap() {
+  for (Value& value : kept_) {
+    value.object()->Clear();
+  }
+}
+
+bool TextBuilder::Append(std::string_view text) {
+  // A string doubles, and copies while it does.
+  const size_t bytes = 2 * text.size();
+  if (!heap_.budget().SpendOnText(text.size()) || !heap_.budget().Charge(bytes)) {
+    return false;
+  }
+  charged_ += bytes;
+  text_.append(text);
+  return true;
+}
+
+std::string TextBuilder::Take() {
+  heap_.budget().Release(charged_);
+  charged_ = 0;
+  text_.shrink_to_fit();
+  return std::move(text_);
+}
+
+std::string_view TypeName(const Value& value) {
+  switch (value.kind()) {
+    case Kind::kMissing:
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kString:
+      return value.as<String>().is_markup ? "Markup" : "str";
+    case Kind::kList:
+      return "list";
+    case Kind::kTuple:
+      return "tuple";
+    case Kind::kDict:
+      return "dict";
+    case Kind::kNamespace:
+      return "Namespace";
+    case Kind::kRange:
+      return "range";
+    case Kind::kView:
+      return "view";
+    case Kind::kIterator:
+      return "generator";
+    case Kind::kFunction:
+      return "function";
+    case Kind::kLoop:
+      return "LoopContext";
+    case Kind::kScope:
+      return "scope";
+  }
+  return "";
+}
+
+std::string UndefinedMessage(const Value& value) {
+  return value.object() == nullptr ? "value is undefined" : value.as<UndefinedValue>().message;
+}
+
+}  // namespace quire

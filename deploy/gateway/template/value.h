@@ -1,0 +1,283 @@
+// Value is a Python value of a rendering: a number, or a counted reference to an Object that is
+// charged to the rendering's Budget while it lives. Lists and dicts do not change once a template
+// sees them; namespaces and variables do, and Heap breaks their cycles at the end.
+//
+// Thread safety: not thread-safe; values belong to one rendering.
+// Errors:        functions that fail tell the Budget and return Undefined.
+#ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_VALUE_H_
+#define QUIRE_DEPLOY_GATEWAY_TEMPLATE_VALUE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "deploy/gateway/template/budget.h"
+#include "deploy/gateway/template/cat.h"
+
+namespace quire {
+
+enum class Kind : uint8_t {
+  kMissing,  // a variable without a value, an argument that was not given
+  kUndefined,
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kList,
+  kTuple,
+  kDict,
+  kNamespace,
+  kRange,
+  kView,      // what dict.items(), keys() and values() return
+  kIterator,  // a generator: gives each item once
+  kFunction,
+  kLoop,
+  kScope,  // the variables of a macro call; never seen by a template
+};
+
+class Heap;
+
+// What all values on the heap share. `depth` counts nested containers, so that recursion over a
+// value, and its destruction, are bounded.
+class Object {
+ public:
+  Object(Heap& heap, size_t bytes, int depth);
+  virtual ~Object();
+  Object(const Object&) = delete;
+  Object& operator=(const Object&) = delete;
+
+  // Charges bytes more, until the object dies. Returns false if they do not fit.
+  bool Grow(size_t bytes);
+  // Drops all references to other values.
+  virtual void Clear() {}
+  Heap& heap() const { return heap_; }
+
+  int depth;
+  int num_references = 0;
+
+ private:
+  Heap& heap_;
+  size_t bytes_;
+};
+
+class Value {
+ public:
+  Value() : kind_(Kind::kUndefined), int_(0) {}
+  Value(Kind kind, Object* object) : kind_(kind), is_object_(true), object_(object) {
+    ++object_->num_references;
+  }
+  Value(const Value& other) : kind_(other.kind_), is_object_(other.is_object_), int_(other.int_) {
+    if (is_object_) ++object_->num_references;
+  }
+  Value(Value&& other) noexcept { Steal(other); }
+  Value& operator=(Value other) noexcept {
+    Drop();
+    Steal(other);
+    return *this;
+  }
+  ~Value() { Drop(); }
+
+  static Value Missing() { return Scalar(Kind::kMissing, 0); }
+  static Value None() { return Scalar(Kind::kNone, 0); }
+  static Value Bool(bool value) { return Scalar(Kind::kBool, value ? 1 : 0); }
+  static Value Int(int64_t value) { return Scalar(Kind::kInt, value); }
+  static Value Float(double value) {
+    Value result = Scalar(Kind::kFloat, 0);
+    result.float_ = value;
+    return result;
+  }
+
+  Kind kind() const { return kind_; }
+  bool is(Kind kind) const { return kind_ == kind; }
+  bool is_missing() const { return kind_ == Kind::kMissing; }
+  bool is_undefined() const { return kind_ == Kind::kUndefined; }
+  bool is_integer() const { return kind_ == Kind::kInt || kind_ == Kind::kBool; }
+  bool is_number() const { return is_integer() || kind_ == Kind::kFloat; }
+  bool is_string() const { return kind_ == Kind::kString; }
+  bool is_sequence() const { return kind_ == Kind::kList || kind_ == Kind::kTuple; }
+  // REQUIRES: is_integer().
+  int64_t integer() const { return int_; }
+  // REQUIRES: is_number().
+  double number() const { return kind_ == Kind::kFloat ? float_ : static_cast<double>(int_); }
+  Object* object() const { return is_object_ ? object_ : nullptr; }
+  int depth() const { return is_object_ ? object_->depth : 0; }
+  template <class T>
+  T& as() const {
+    return static_cast<T&>(*object_);
+  }
+  // REQUIRES: is_string().
+  std::string_view text() const;
+
+ private:
+  static Value Scalar(Kind kind, int64_t value) {
+    Value result;
+    result.kind_ = kind;
+    result.int_ = value;
+    return result;
+  }
+  void Steal(Value& other) noexcept {
+    kind_ = other.kind_;
+    is_object_ = std::exchange(other.is_object_, false);
+    int_ = other.int_;
+    other.kind_ = Kind::kUndefined;
+  }
+  void Drop() noexcept {
+    if (is_object_ && --object_->num_references == 0) delete object_;
+  }
+
+  Kind kind_;
+  bool is_object_ = false;
+  union {
+    int64_t int_;
+    double float_;
+    Object* object_;
+  };
+};
+
+// An undefined value whose use fails with `message`.
+struct UndefinedValue : Object {
+  UndefinedValue(Heap& heap, std::string why)
+      : Object(heap, sizeof(*this) + why.size(), 0), message(std::move(why)) {}
+  std::string message;
+};
+
+struct String : Object {
+  String(Heap& heap, std::string owned_text);
+  String(Heap& heap, std::string_view literal);
+  // Length in code points.
+  int64_t length();
+  bool is_ascii() { return length() == static_cast<int64_t>(text.size()); }
+
+  std::string owned;
+  std::string_view text;  // of `owned`, or of the template
+  bool is_markup = false;
+
+ private:
+  int64_t length_ = -1;
+};
+
+struct List : Object {
+  explicit List(Heap& heap) : Object(heap, sizeof(*this), 1) {}
+  bool Append(Value value);
+  std::vector<Value> items;
+};
+
+// A dict or a namespace. Look-ups are linear, and spend steps: dicts of conversations are small.
+struct Dict : Object {
+  explicit Dict(Heap& heap) : Object(heap, sizeof(*this), 1) {}
+  // Returns the value of the key, or null. REQUIRES: key is hashable.
+  Value* Find(const Value& key);
+  Value* Find(std::string_view key);
+  bool Set(Value key, Value value);
+  // Adds a key that is new for certain.
+  bool Add(Value key, Value value);
+  void Clear() override { items.clear(); }
+  std::vector<std::pair<Value, Value>> items;
+  bool is_namespace = false;
+};
+
+struct Range : Object {
+  Range(Heap& heap, int64_t first, int64_t end, int64_t increment, int64_t count)
+      : Object(heap, sizeof(*this), 1), start(first), stop(end), step(increment), length(count) {}
+  int64_t start, stop, step, length;
+};
+
+enum class ViewOf : uint8_t { kItems, kKeys, kValues };
+
+struct View : Object {
+  View(Heap& heap, Value of, ViewOf parts);
+  Value dict;
+  ViewOf what;
+};
+
+// Gives the next item. Returns false at the end, and if the rendering failed.
+using NextItem = std::function<bool(Value*)>;
+
+struct Iterator : Object {
+  Iterator(Heap& heap, int source_depth, NextItem next_item)
+      : Object(heap, sizeof(*this) + 64, source_depth + 1), next(std::move(next_item)) {}
+  void Clear() override { next = nullptr; }
+  NextItem next;
+};
+
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+struct Function : Object {
+  using Body = std::function<Value(Arguments&)>;
+  Function(Heap& heap, std::string called, int self_depth, Body code)
+      : Object(heap, sizeof(*this) + 64, self_depth + 1),
+        name(std::move(called)),
+        body(std::move(code)) {}
+  std::string name;  // with "macro " before a macro's name
+  Body body;
+};
+
+// Makes values. When it dies, all values of the rendering must be gone, except those that it
+// keeps: objects which can be part of a cycle.
+class Heap {
+ public:
+  explicit Heap(Budget& budget) : budget_(budget) {}
+  ~Heap();
+  Heap(const Heap&) = delete;
+  Heap& operator=(const Heap&) = delete;
+
+  Budget& budget() { return budget_; }
+
+  // Makes an object that the first Value to hold it will own.
+  template <class T, class... A>
+  Value New(Kind kind, A&&... arguments) {
+    return Value(kind, new T(*this, std::forward<A>(arguments)...));
+  }
+  Value Str(std::string text) { return New<String>(Kind::kString, std::move(text)); }
+  Value Literal(std::string_view text) { return New<String>(Kind::kString, text); }
+  Value Undefined(std::string message) {
+    return New<UndefinedValue>(Kind::kUndefined, std::move(message));
+  }
+  // Keeps the value until the end, and clears it then.
+  void Keep(Value value) { kept_.push_back(std::move(value)); }
+  // Fails the rendering. Returns Undefined.
+  Value Fail(std::string_view message) {
+    budget_.Fail("TEMPLATE", Cat("template: ", message));
+    return Value();
+  }
+
+ private:
+  Budget& budget_;
+  std::vector<Value> kept_;
+};
+
+// Builds a text whose bytes are charged while it grows.
+class TextBuilder {
+ public:
+  explicit TextBuilder(Heap& heap) : heap_(heap) {}
+  ~TextBuilder() { heap_.budget().Release(charged_); }
+  TextBuilder(const TextBuilder&) = delete;
+  TextBuilder& operator=(const TextBuilder&) = delete;
+
+  bool Append(std::string_view text);
+  size_t size() const { return text_.size(); }
+  std::string Take();
+  Value TakeValue() { return heap_.Str(Take()); }
+
+ private:
+  Heap& heap_;
+  std::string text_;
+  size_t charged_ = 0;
+};
+
+// The name of the value's type, as Python's type(value).__name__.
+std::string_view TypeName(const Value& value);
+
+// The message of an undefined value.
+std::string UndefinedMessage(const Value& value);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_TEMPLATE_VALUE_H_
