@@ -13,10 +13,12 @@ import json
 import pathlib
 import random
 import re
+import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 TEXT_DATA = HERE.parent / "scheduler" / "text" / "testdata"
 MODELS = HERE.parent / "worker" / "model" / "testdata"
+GATEWAY = HERE.parent / "deploy" / "gateway"
 MAX_MERGES = 6
 MAX_STRING_BYTES = 60
 
@@ -291,11 +293,28 @@ def write_openai():
         write("openai", f"template_variables_{name}_bound", b"\1" + body.encode())
 
 
+def write_chat_templates():
+    sys.path.insert(0, str(GATEWAY))
+    import conversations  # pylint: disable=import-outside-toplevel
+    import template_cases  # pylint: disable=import-outside-toplevel
+    variables = dict(conversations.all_variables())["tool call/2"]
+    for name, source in template_cases.CHATS.items():
+        write("chat_template", name, source.encode() + b"\0" + json.dumps(variables)[:900].encode())
+    for i in range(0, len(template_cases.SMALL), 4):
+        source = "\n".join(template_cases.SMALL[i:i + 4])
+        write("chat_template", f"small_{i}", source.encode("utf-8", "replace"))
+    write("chat_template", "depth_at_bound", b"{{ " + b"(" * 59 + b"1" + b")" * 59 + b" }}")
+    write("chat_template", "depth_past_bound", b"{{ " + b"(" * 60 + b"1" + b")" * 60 + b" }}")
+
+
 def main():
     write_openai()
     write_model_files()
     write_api_keys()
     write_http_requests()
+
+
+    write_chat_templates()
     events = random.Random(1)
     for i in range(8):
         write("core", f"events_{i}", events.randbytes(400))

@@ -139,8 +139,11 @@ Value Repeat(Heap& heap, const Value& value, int64_t count) {
   const int64_t length =
       value.is_string() ? static_cast<int64_t>(value.text().size()) : *LengthOf(value);
   int64_t total = 0;
-  if (__builtin_mul_overflow(length, count, &total) || !heap.budget().Fits(total)) {
-    return heap.Fail("too much memory");
+  if (__builtin_mul_overflow(length, count, &total)) {
+    total = std::numeric_limits<int64_t>::max();
+  }
+  if (!heap.budget().Fits(total)) {
+    return Value();
   }
   count = length == 0 ? 0 : count;
   if (value.is_string()) {

@@ -6,6 +6,8 @@
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_BUDGET_H_
 #define QUIRE_DEPLOY_GATEWAY_TEMPLATE_BUDGET_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -52,11 +54,16 @@ class Budget {
     return (bytes <= bytes_left_ && ok()) || Fail("TEMPLATE_LIMIT", "template: too much memory");
   }
 
-  // Keeps the first fault. Always returns false.
+  // Keeps the first fault, whose message is cut after 1000 bytes. Always returns false.
   bool Fail(std::string_view reason, std::string_view message) {
     if (status_.ok()) {
-      status_ = InvalidArgument(
-          reason, line_ > 0 ? Cat(message, " (line ", line_, ")") : std::string(message));
+      size_t size = std::min<size_t>(message.size(), 1000);
+      while (size < message.size() && (message[size] & 0xC0) == 0x80) {
+        --size;  // not within a character
+      }
+      message = message.substr(0, size);
+      status_ =
+          InvalidArgument(reason, line_ > 0 ? Cat(message, " (line ", line_, ")") : Cat(message));
     }
     return false;
   }

@@ -57,6 +57,9 @@ Value MakeDict(Heap& heap, Arguments& a) {
   }
   if (!a.positional.empty()) {
     Value source = a.positional[0];
+    if (source.is_undefined()) {  // Python asks it for keys()
+      return heap.Fail(UndefinedMessage(source));
+    }
     if (source.is(Kind::kDict)) {
       source = heap.New<View>(Kind::kView, source, ViewOf::kItems);
     }

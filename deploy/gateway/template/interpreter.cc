@@ -46,6 +46,7 @@ Interpreter::Flow Interpreter::RunStatement(const Node& node) {
         if (part->kind == NodeKind::kData) {
           out_->Append(part->text);
         } else {
+          budget_.set_line(part->line);
           Output(Evaluate(*part));
         }
       }

@@ -225,7 +225,6 @@ class Lexer {
 
   absl::Status TakeRaw() {
     const std::string_view all = rest_;
-    const int line = line_;
     for (size_t place = all.find("{%"); place != std::string_view::npos;
          place = all.find("{%", place + 1)) {
       rest_ = all.substr(place);
@@ -238,14 +237,13 @@ class Lexer {
       }
     }
     rest_ = all;
-    line_ = line;
-    return Error("Missing end of raw directive");
+    return rest_.empty() ? absl::OkStatus() : Error("Missing end of raw directive");
   }
 
   absl::Status TakeComment() {
     const size_t place = rest_.find("#}");
     if (place == std::string_view::npos) {
-      return Error("Missing end of comment tag");
+      return rest_.empty() ? absl::OkStatus() : Error("Missing end of comment tag");
     }
     const bool has_sign = place > 0 && SignAt(rest_.substr(place - 1)) != '\0';
     const size_t start = has_sign ? place - 1 : place;

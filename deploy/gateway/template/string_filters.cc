@@ -143,6 +143,18 @@ Value IntegerOfFloat(Heap& heap, double value) {
                                   : heap.Fail("an integer needs more than 64 bits");
 }
 
+// True if Python would read other digits than 0 to 9.
+bool HasOtherDigits(std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view before = text;
+    if (TakeCodePoint(text) >= 0x80 &&
+        IsTextClass(before.substr(0, before.size() - text.size()), TextClass::kDecimal)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 Value ToInt(Heap& heap, Arguments& a) {
   const Value& value = a.positional[0];
   const Value otherwise = a.positional[1].is_missing() ? Value::Int(0) : a.positional[1];
@@ -167,7 +179,7 @@ Value ToInt(Heap& heap, Arguments& a) {
   }
   const std::optional<double> as_float = ParseFloat(stripped.text());
   if (!as_float.has_value()) {
-    if (stripped.text().size() != static_cast<size_t>(stripped.as<String>().length())) {
+    if (HasOtherDigits(stripped.text())) {
       return heap.Fail("numbers in other digits than 0 to 9 are not supported");
     }
     return otherwise;
@@ -194,8 +206,7 @@ Value ToFloat(Heap& heap, Arguments& a) {
   }
   const Value stripped = StripText(heap, value, Value::Missing(), true, true);
   const std::optional<double> parsed = ParseFloat(stripped.text());
-  if (!parsed.has_value() &&
-      stripped.text().size() != static_cast<size_t>(stripped.as<String>().length())) {
+  if (!parsed.has_value() && HasOtherDigits(stripped.text())) {
     return heap.Fail("numbers in other digits than 0 to 9 are not supported");
   }
   return parsed.has_value() ? Value::Float(*parsed) : otherwise;

@@ -113,8 +113,8 @@ Heap::~Heap() {
 }
 
 bool TextBuilder::Append(std::string_view text) {
-  // A string doubles, and copies while it does.
-  const size_t bytes = 2 * text.size();
+  // A string doubles, and has both copies while it does.
+  const size_t bytes = 3 * text.size();
   if (!heap_.budget().SpendOnText(text.size()) || !heap_.budget().Charge(bytes)) {
     return false;
   }

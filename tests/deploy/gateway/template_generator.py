@@ -41,7 +41,10 @@ class Generator:
             lambda: f"{self.expression('list', depth)}|length", lambda: f"{self.expression('str', depth)}|length",
             lambda: f"{self.expression('str', depth)}|int({self.pick('', '5')})", lambda: f"{a()}|abs", lambda: f"{self.expression('str', depth)}.{self.pick('count', 'find')}({self.expression('str', depth)})",
             lambda: f"({a()} if {self.expression('bool', depth)} else {a()})", lambda: f"[{a()}, {a()}]|{self.pick('sum', 'max', 'min', 'first', 'last')}",
-            lambda: f"{self.expression('str', depth)}|float", lambda: f"loop.{self.pick('index', 'index0', 'revindex', 'length', 'first', 'last', 'depth')}")()
+            lambda: f"{self.expression('str', depth)}|float", lambda: self.of_loop("index", "index0", "revindex", "length", "first", "last", "depth"))()
+
+    def of_loop(self, *attributes):
+        return f"loop.{self.pick(*attributes)}" if self.loops > 0 or self.chance(0.03) else "5"
 
     def make_str(self, depth):
         if depth <= 0 or self.chance(0.3):
@@ -99,15 +102,15 @@ class Generator:
             lambda: f"({self.any(depth)} {self.pick('in', 'not in')} {a('list')})", lambda: f"({a('str')} in {a('str')})", lambda: f"({a('bool')} {self.pick('and', 'or')} {self.any(depth)})",
             lambda: f"not {a('bool')}", lambda: f"({self.any(depth)} is {self.pick('', 'not ')}{self.pick('defined', 'undefined', 'none', 'string', 'number', 'mapping', 'iterable', 'sequence', 'boolean', 'true', 'false', 'integer', 'float', 'callable')})",
             lambda: f"({a('int')} is {self.pick('odd', 'even', 'divisibleby 2', 'gt 1', 'in [1, 2]', 'eq 3')})", lambda: f"({a('str')}|string).{self.pick('startswith', 'endswith')}({a('str')}|string)",
-            lambda: f"({a('int')} < {a('int')} <= {a('int')})", lambda: f"({a('str')}|string).{self.pick('isdigit', 'isalpha', 'isupper', 'islower', 'isspace', 'isalnum')}()", lambda: f"loop.changed({self.any(depth)})")()
+            lambda: f"({a('int')} < {a('int')} <= {a('int')})", lambda: f"({a('str')}|string).{self.pick('isdigit', 'isalpha', 'isupper', 'islower', 'isspace', 'isalnum')}()", lambda: self.of_loop(f"changed({self.any(depth)})"))()
 
     def make_odd(self, depth):
         """What has no fixed type: attributes, subscripts, undefined names, conditions without else."""
         return self.pick(
             lambda: f"d.{self.pick('a', 'b', 'c', 'zz', 'items', 'pop')}", lambda: f"d['{self.pick('a', 'c', 'zz')}']", lambda: f"{self.name('list')}[{self.random.randint(-3, 3)}]",
             lambda: f"d.get({self.expression('str', depth)}{self.pick('', ', 4')})", lambda: "missing", lambda: f"n.{self.pick('p', 'q', 'r')}", lambda: f"({self.any(depth)} if {self.expression('bool', depth)})",
-            lambda: f"{self.any(depth)}|default({self.any(depth)}{self.pick('', ', true')})", lambda: "nested.a.b[2]", lambda: f"loop.{self.pick('previtem', 'nextitem')}", lambda: f"loop.cycle({self.any(depth)}, 2)",
-            lambda: f"rows[{self.random.randint(0, 3)}].{self.pick('n', 'v')}", lambda: "float", lambda: f"{self.name('str')}[{self.random.randint(-3, 3)}]", lambda: f"{self.random.choice(self.macros or ['f'])}", lambda: "caller()", lambda: "varargs", lambda: "kwargs")()
+            lambda: f"{self.any(depth)}|default({self.any(depth)}{self.pick('', ', true')})", lambda: "nested.a.b[2]", lambda: self.of_loop("previtem", "nextitem", f"cycle({self.any(depth)}, 2)"),
+            lambda: f"rows[{self.random.randint(0, 3)}].{self.pick('n', 'v')}", lambda: "float", lambda: f"{self.name('str')}[{self.random.randint(-3, 3)}]", lambda: f"{self.random.choice(self.macros or ['f'])}", lambda: "(caller() if caller is defined)", lambda: "varargs", lambda: "kwargs")()
 
     # Statements.
     def tag(self, text):
@@ -205,4 +208,9 @@ class Generator:
         return self.tag("raw").replace("+%}", "%}") + self.output(1) + self.space() + self.tag("endraw")
 
     def template(self):
-        return self.body(self.random.randint(1, 4))
+        start = ""
+        if self.chance(0.9):
+            start += "{% set n = namespace(p=1, q='x') %}"
+        if self.chance(0.9):
+            start += "{% macro f(i, s='y') %}{{ i }}{{ s }}{{ caller() if caller is defined }}{{ varargs }}{{ kwargs|length }}{% endmacro %}"
+        return start + self.body(self.random.randint(1, 4))
