@@ -312,8 +312,6 @@ def main():
     write_model_files()
     write_api_keys()
     write_http_requests()
-
-
     write_chat_templates()
     events = random.Random(1)
     for i in range(8):

@@ -50,6 +50,7 @@ LAYERS = {
     "worker": (["worker", "kernels/api", "kernels/collective", "kernels/cpu", "kernels/gpu", "common", "proto"],
                ["grpc", "protobuf", "prometheus"]),
     "deploy/clients/cpp": (["proto"], ["grpc", "protobuf"]),  # and no abseil: it is for others
+    "deploy/gateway/template": (["common/base"], []),
     "deploy/cli": (["common", "proto", "scheduler/sim", "scheduler/step_log", "deploy/clients/cpp"],
                    ["grpc", "protobuf"]),
     "deploy/gateway/openai": (["common/base", "common/json", "proto"], ["protobuf"]),
