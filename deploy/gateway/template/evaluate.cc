@@ -190,17 +190,17 @@ bool Interpreter::EvaluateArguments(const Node& node, Arguments& arguments) {
       heap_.Fail("the argument after ** must be a mapping");
       return false;
     }
-    for (const auto& [key, value] : more.as<Dict>().items) {
+    for (const auto& item : more.as<Dict>().items) {
       const bool is_new =
-          key.is_string() &&
-          std::none_of(arguments.named.begin(), arguments.named.end(), [&key](const auto& other) {
-            return other.first == key.text();
+          item.first.is_string() &&
+          std::none_of(arguments.named.begin(), arguments.named.end(), [&item](const auto& other) {
+            return other.first == item.first.text();
           });
       if (!is_new || !budget_.Spend(static_cast<int64_t>(arguments.named.size()))) {
         heap_.Fail("keywords must be strings, each given once");
         return false;
       }
-      arguments.named.emplace_back(std::string(key.text()), value);
+      arguments.named.emplace_back(std::string(item.first.text()), item.second);
     }
   }
   return budget_.ok();

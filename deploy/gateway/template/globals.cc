@@ -76,6 +76,9 @@ Value MakeDict(Heap& heap, Arguments& a) {
 
 Value MakeNamespace(Heap& heap, Arguments& a) {
   const Value attributes = MakeDict(heap, a);
+  if (!heap.budget().ok()) {
+    return Value();
+  }
   Value result = heap.New<Dict>(Kind::kNamespace);
   result.as<Dict>().is_namespace = true;
   heap.Keep(result);

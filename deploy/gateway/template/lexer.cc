@@ -20,7 +20,12 @@
 namespace quire {
 namespace {
 
-bool IsWordByte(char c) { return absl::ascii_isalnum(c) || c == '_'; }
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+bool IsOctalDigit(char c) { return c >= '0' && c <= '7'; }
+bool IsBinaryDigit(char c) { return c == '0' || c == '1'; }
+bool IsZero(char c) { return c == '0'; }
+bool IsHexDigit(char c) { return absl::ascii_isxdigit(static_cast<unsigned char>(c)); }
+bool IsWordByte(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
 // The length of the white space at the start of text.
 size_t SpaceAt(std::string_view text) {
@@ -60,11 +65,9 @@ std::optional<std::string> Unescape(std::string_view text) {
     if (c < 0x80) {
       escaped += static_cast<char>(c);
     } else {
-      absl::StrAppendFormat(&escaped,
-                            c < 0x100     ? "\\x%02x"
-                            : c < 0x10000 ? "\\u%04x"
-                                          : "\\U%08x",
-                            static_cast<uint32_t>(c));
+      const int digits = c < 0x100 ? 2 : c < 0x10000 ? 4 : 8;
+      const char letter = c < 0x100 ? 'x' : c < 0x10000 ? 'u' : 'U';
+      absl::StrAppendFormat(&escaped, "\\%c%0*x", letter, digits, static_cast<uint32_t>(c));
     }
   }
   std::string result;
@@ -85,8 +88,7 @@ std::optional<std::string> Unescape(std::string_view text) {
     } else if (num_digits > 0) {
       uint32_t c = 0;
       const std::string_view digits = std::string_view(escaped).substr(i + 1, num_digits);
-      if (digits.size() < num_digits ||
-          !std::all_of(digits.begin(), digits.end(), absl::ascii_isxdigit) ||
+      if (digits.size() < num_digits || !std::all_of(digits.begin(), digits.end(), IsHexDigit) ||
           !absl::SimpleHexAtoi(ToAbsl(digits), &c) || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) {
         return std::nullopt;
       }
@@ -273,7 +275,7 @@ class Lexer {
 
   absl::Status TakeToken(std::string& braces) {
     const char c = rest_[0];
-    if (absl::ascii_isdigit(c)) {
+    if (IsDigit(c)) {
       return TakeNumber();
     }
     if (IsWordByte(c)) {
@@ -306,8 +308,7 @@ class Lexer {
   }
 
   // The length of digits with single underscores between them, at the start of text.
-  static size_t DigitsAt(std::string_view text,
-                         bool (*is_digit)(unsigned char) = absl::ascii_isdigit) {
+  static size_t DigitsAt(std::string_view text, bool (*is_digit)(char) = IsDigit) {
     size_t size = 0;
     while (size < text.size() &&
            (is_digit(text[size]) || (text[size] == '_' && size > 0 && size + 1 < text.size() &&
@@ -353,13 +354,14 @@ class Lexer {
   }
 
   bool ReadInteger(size_t* size, int64_t* value) const {
-    const char letter = rest_.size() > 1 && rest_[0] == '0' ? absl::ascii_tolower(rest_[1]) : '\0';
+    const char letter = rest_.size() > 1 && rest_[0] == '0'
+                            ? absl::ascii_tolower(static_cast<unsigned char>(rest_[1]))
+                            : '\0';
     const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 10;
     if (base != 10) {
-      bool (*const is_digit)(unsigned char) =
-          base == 16  ? absl::ascii_isxdigit
-          : base == 8 ? +[](unsigned char c) { return c >= '0' && c <= '7'; }
-                      : +[](unsigned char c) { return c == '0' || c == '1'; };
+      bool (*const is_digit)(char) = base == 16  ? IsHexDigit
+                                     : base == 8 ? IsOctalDigit
+                                                 : IsBinaryDigit;
       const size_t underscore = rest_.substr(2).starts_with('_') ? 1 : 0;
       const size_t digits = DigitsAt(rest_.substr(2 + underscore), is_digit);
       if (digits > 0) {
@@ -371,8 +373,7 @@ class Lexer {
       }
     }
     // Digits after a first zero are zeros; others are the next token.
-    *size = rest_[0] == '0' ? DigitsAt(rest_, [](unsigned char c) { return c == '0'; })
-                            : DigitsAt(rest_);
+    *size = rest_[0] == '0' ? DigitsAt(rest_, IsZero) : DigitsAt(rest_);
     return absl::SimpleAtoi(absl::StrReplaceAll(ToAbsl(rest_.substr(0, *size)), {{"_", ""}}),
                             value);
   }

@@ -15,7 +15,8 @@
 namespace quire {
 namespace {
 
-bool AppendStringRepr(std::string_view text, TextBuilder& out) {
+bool AppendStringRepr(Heap& heap, std::string_view text, TextBuilder& out) {
+  heap.budget().SpendOnText(8 * text.size());
   const bool has_single = text.find('\'') != std::string_view::npos;
   const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
   std::string result(1, quote);
@@ -146,6 +147,7 @@ class JsonWriter {
 
   bool WriteString(std::string_view text) {
     std::string result = "\"";
+    heap_.budget().SpendOnText(8 * text.size());
     while (!text.empty()) {
       const char32_t c = TakeCodePoint(text);
       AppendEscaped(c, result);
@@ -288,8 +290,9 @@ bool AppendRepr(Heap& heap, const Value& value, TextBuilder& out) {
       return out.Append(FloatText(value.number()));
     case Kind::kString:
       return value.as<String>().is_markup
-                 ? out.Append("Markup(") && AppendStringRepr(value.text(), out) && out.Append(")")
-                 : AppendStringRepr(value.text(), out);
+                 ? out.Append("Markup(") && AppendStringRepr(heap, value.text(), out) &&
+                       out.Append(")")
+                 : AppendStringRepr(heap, value.text(), out);
     case Kind::kList:
       return out.Append("[") && AppendReprs(heap, value.as<List>(), out) && out.Append("]");
     case Kind::kTuple:

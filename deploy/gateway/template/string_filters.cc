@@ -107,14 +107,15 @@ Value Indent(Heap& heap, Arguments& a) {
   return result;
 }
 
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
 // The text of a number without the '_' that Python allows between digits, or nullopt.
 std::optional<std::string> NumberText(std::string_view text) {
   std::string result;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '_') {
       result += text[i];
-    } else if (i == 0 || i + 1 == text.size() || !absl::ascii_isdigit(text[i - 1]) ||
-               !absl::ascii_isdigit(text[i + 1])) {
+    } else if (i == 0 || i + 1 == text.size() || !IsDigit(text[i - 1]) || !IsDigit(text[i + 1])) {
       return std::nullopt;
     }
   }
