@@ -38,7 +38,7 @@ class HttpExchange {
   HttpExchange(Owner* owner, Framing framing, size_t max_unsent_bytes)
       : framing_(framing), max_unsent_bytes_(max_unsent_bytes), owner_(owner) {}
 
-  // What the connection finds when it takes.
+  // The result of Take.
   struct Taken {
     std::optional<HttpResponse> head;  // set once
     bool is_stream = false;            // the body of `head` follows in pieces

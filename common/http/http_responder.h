@@ -16,9 +16,8 @@
 // Thread safety: any thread; moving and destroying, one thread. The server's thread calls the
 //                callbacks (its destructor's thread calls OnDisconnect for streams that it cuts); a
 //                callback may use the responder, and may come briefly after its destruction.
-// Cost:          Write copies its text once, and wakes the server's thread if that has no wake-up
-// to
-//                come.
+// Cost:          Write copies its text once, and wakes the server's thread unless a wake-up is on
+//                its way.
 #ifndef QUIRE_COMMON_HTTP_HTTP_RESPONDER_H_
 #define QUIRE_COMMON_HTTP_HTTP_RESPONDER_H_
 

@@ -1,6 +1,6 @@
 // HttpServer is an HTTP/1.1 server with one thread. It reads whole requests, hands each to the
 // handler of its route, and sends what the handler's HttpResponder gives, at once or as a stream.
-// What each client can take is bounded:
+// The server bounds each client's share:
 //
 //   connections  max_connections; a further one ends the connection without a running request whose
 //                last answer, or accept, is longest ago. If all have one, it gets 503. A request
@@ -19,8 +19,7 @@
 // a request reaches a log.
 //
 // Thread safety: Start and the destructor from one thread; Drain from any. The server's thread
-// calls
-//                handlers, make_error and observe, which must not wait.
+//                calls handlers, make_error and observe, which must not wait.
 #ifndef QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 #define QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 

@@ -1,4 +1,4 @@
-// What a client asked about the form of its answer, apart from what the scheduler needs to know.
+// AnswerOptions are the client's wishes for the form of its answer that the scheduler does not need.
 //
 // Thread safety: plain data.
 #ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_ANSWER_OPTIONS_H_

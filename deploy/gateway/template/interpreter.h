@@ -39,7 +39,7 @@ class Interpreter {
   std::string Run(const Node& root);
 
  private:
-  // What a statement does to the loop around it.
+  // The effect of a statement on the loop around it.
   enum class Flow : uint8_t { kNext, kBreak, kContinue };
 
   // Statements (interpreter.cc).
