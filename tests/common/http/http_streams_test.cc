@@ -68,10 +68,10 @@ TEST(HttpStreamsTest, EachWriteArrivesAtOnceAsAChunk) {
                     Not(HasSubstr("Content-Length"))));
   for (int i = 0; i < 3; ++i) {
     const std::string event = absl::StrCat("data: event ", i, "\n\n");
+    EXPECT_TRUE(responder.Write(""));  // an empty chunk would end the body
     EXPECT_TRUE(responder.Write(event));
     EXPECT_EQ(client.ReadUntil("\n\n\r\n"), absl::StrCat("f\r\n", event, "\r\n"));
   }
-  EXPECT_TRUE(responder.Write(""));  // an empty chunk would end the body
   responder.Finish();
   EXPECT_EQ(client.ReadUntil("0\r\n\r\n"), "0\r\n\r\n");
 }

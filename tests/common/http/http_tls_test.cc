@@ -1,4 +1,6 @@
 // HttpServer over TLS, with certificates that are made here.
+#include "common/http/http_tls.h"
+
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -187,6 +189,13 @@ TEST_F(HttpTlsTest, AnswersOverEachPermittedVersion) {
     EXPECT_TRUE(client.has_clean_end());
   }
   EXPECT_FALSE(TlsClient(*server, TLS1_1_VERSION).is_connected());
+}
+
+// OpenSSL's own default may refuse older versions too.
+TEST_F(HttpTlsTest, OlderVersionsAreRefusedWhateverTheDefault) {
+  HttpTls tls(Options().tls);
+  ASSERT_TRUE(tls.Update().ok());
+  EXPECT_EQ(SSL_CTX_get_min_proto_version(tls.context()->native_handle()), TLS1_2_VERSION);
 }
 
 TEST_F(HttpTlsTest, PlainTextGetsNoAnswer) {

@@ -183,7 +183,7 @@ TEST(RequestReaderTest, BrokenChunksAreRefused) {
                            "0\r\nX: a\nY: b\r\n\r\n",
                            "0\r\nContent-Length: 1\r\n\r\n",
                            "0\r\nTransfer-Encoding: chunked\r\n\r\n"}) {
-    EXPECT_EQ(FailureOf(Chunked(std::string(body) + "\r\n\r\n")), 400) << body;
+    EXPECT_EQ(FailureOf(Chunked(std::string(body) + "0\r\n\r\n")), 400) << body;
   }
 }
 
