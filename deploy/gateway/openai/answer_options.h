@@ -1,4 +1,4 @@
-// AnswerOptions are the client's wishes for the form of its answer that the scheduler does not need.
+// AnswerOptions say what form the client wants its answer in. The scheduler does not need them.
 //
 // Thread safety: plain data.
 #ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_ANSWER_OPTIONS_H_
