@@ -130,7 +130,7 @@ Value CallMethod(Heap& heap, const Builtin& method, Arguments& arguments) {
   if (method.name == "replace" || method.name == "join" || method.name == "format") {
     return heap.Fail("this method of a safe string would escape");
   }
-  const Value result = CallBuiltin(heap, method, arguments);
+  Value result = CallBuiltin(heap, method, arguments);
   if (result.is_string()) {
     result.as<String>().is_markup = true;
   } else if (result.is(Kind::kList)) {

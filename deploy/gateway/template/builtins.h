@@ -51,7 +51,7 @@ bool BoolOr(const Value& value, bool otherwise);
 int64_t IntegerOr(Heap& heap, const Value& value, int64_t otherwise);
 
 // Helpers that string filters share with string methods.
-Value StripText(Heap& heap, const Value& text, const Value& characters, bool left, bool right);
+Value StripText(Heap& heap, const Value& value, const Value& characters, bool left, bool right);
 Value ReplaceText(Heap& heap,
                   std::string_view text,
                   std::string_view old_part,

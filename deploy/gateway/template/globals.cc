@@ -142,10 +142,18 @@ std::optional<Value> FindGlobal(Heap& heap, std::string_view name, absl::CivilSe
       return run(heap, a);
     });
   };
-  if (name == "range") return function(name, MakeRange);
-  if (name == "dict") return function(name, MakeDict);
-  if (name == "namespace") return function(name, MakeNamespace);
-  if (name == "raise_exception") return function(name, RaiseException);
+  if (name == "range") {
+    return function(name, MakeRange);
+  }
+  if (name == "dict") {
+    return function(name, MakeDict);
+  }
+  if (name == "namespace") {
+    return function(name, MakeNamespace);
+  }
+  if (name == "raise_exception") {
+    return function(name, RaiseException);
+  }
   if (name == "strftime_now") {
     return heap.New<Function>(Kind::kFunction, std::string(name), 0, [&heap, now](Arguments& a) {
       return a.positional.size() == 1 && a.named.empty()

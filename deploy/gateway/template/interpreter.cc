@@ -18,6 +18,7 @@ std::string Interpreter::Run(const Node& root) {
   scope_ = &scope_value_.as<Scope>();
   BeginFrame(root.loads);
   RunAll(root.body);
+  out_ = nullptr;
   if (out.size() > static_cast<size_t>(budget_.limits().max_output_bytes)) {
     budget_.Fail("TEMPLATE_LIMIT", "template: too much output");
   }
@@ -213,7 +214,7 @@ Interpreter::Flow Interpreter::RunFor(const Node& node) {
   bool has_completed = false;
   Value item;
   while (next(&item) && budget_.Spend()) {
-    Assign(*node.parts[0], std::move(item));
+    Assign(*node.parts[0], std::exchange(item, Value()));
     if (node.has_loop) {
       At(node.loop) = loop;
     }

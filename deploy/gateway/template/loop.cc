@@ -53,15 +53,33 @@ Value Loop::Changed(Arguments& arguments) {
 }
 
 std::optional<Value> Loop::Attribute(const Value& self, std::string_view name) {
-  if (name == "index") return Value::Int(index0_ + 1);
-  if (name == "index0") return Value::Int(index0_);
-  if (name == "revindex") return Value::Int(length() - index0_);
-  if (name == "revindex0") return Value::Int(length() - index0_ - 1);
-  if (name == "first") return Value::Bool(index0_ == 0);
-  if (name == "last") return Value::Bool(Peek().is_missing());
-  if (name == "length") return Value::Int(length());
-  if (name == "depth") return Value::Int(1);
-  if (name == "depth0") return Value::Int(0);
+  if (name == "index") {
+    return Value::Int(index0_ + 1);
+  }
+  if (name == "index0") {
+    return Value::Int(index0_);
+  }
+  if (name == "revindex") {
+    return Value::Int(length() - index0_);
+  }
+  if (name == "revindex0") {
+    return Value::Int(length() - index0_ - 1);
+  }
+  if (name == "first") {
+    return Value::Bool(index0_ == 0);
+  }
+  if (name == "last") {
+    return Value::Bool(Peek().is_missing());
+  }
+  if (name == "length") {
+    return Value::Int(length());
+  }
+  if (name == "depth") {
+    return Value::Int(1);
+  }
+  if (name == "depth0") {
+    return Value::Int(0);
+  }
   if (name == "previtem") {
     return index0_ == 0 ? heap().Undefined("there is no previous item") : before_;
   }

@@ -109,7 +109,7 @@ TemplateParser::Nodes TemplateParser::ParseUntil(std::initializer_list<std::stri
   while (ok() && Now().kind != TokenKind::kEnd) {
     if (Now().kind == TokenKind::kBlockBegin) {
       if (output != nullptr) {
-        statements.push_back(std::move(output));
+        statements.push_back(std::exchange(output, nullptr));
       }
       Take();
       if (std::any_of(ends.begin(), ends.end(), [this](auto end) { return Now().IsName(end); })) {
@@ -135,7 +135,7 @@ TemplateParser::Nodes TemplateParser::ParseUntil(std::initializer_list<std::stri
     }
   }
   if (output != nullptr) {
-    statements.push_back(std::move(output));
+    statements.push_back(std::exchange(output, nullptr));
   }
   if (ends.size() > 0) {
     Fail(Cat("unexpected end of the template: '", *(ends.end() - 1), "' is missing"));

@@ -240,9 +240,15 @@ class Resolver {
     }
     visit();
     node.loads = LoadsOf(frame);
-    if (node.has_caller) node.caller = PlaceOf(node, frame, "caller");
-    if (node.has_kwargs) node.kwargs = PlaceOf(node, frame, "kwargs");
-    if (node.has_varargs) node.varargs = PlaceOf(node, frame, "varargs");
+    if (node.has_caller) {
+      node.caller = PlaceOf(node, frame, "caller");
+    }
+    if (node.has_kwargs) {
+      node.kwargs = PlaceOf(node, frame, "kwargs");
+    }
+    if (node.has_varargs) {
+      node.varargs = PlaceOf(node, frame, "varargs");
+    }
     for (const auto* nodes : {&node.parameters, &node.defaults}) {
       for (const NodePtr& each : *nodes) {
         Expression(*each, frame, false);

@@ -299,10 +299,10 @@ Value Batch(Heap& heap, Arguments& a) {
                         Value item;
                         while (!is_done && next(&item)) {
                           if (static_cast<int64_t>(list.items.size()) == size) {
-                            pending = std::move(item);
+                            pending = std::exchange(item, Value());
                             return true;
                           }
-                          list.Append(std::move(item));
+                          list.Append(std::exchange(item, Value()));
                         }
                         is_done = true;
                         if (list.items.empty()) {

@@ -158,7 +158,7 @@ bool HasOtherDigits(std::string_view text) {
 
 Value ToInt(Heap& heap, Arguments& a) {
   const Value& value = a.positional[0];
-  const Value otherwise = a.positional[1].is_missing() ? Value::Int(0) : a.positional[1];
+  Value otherwise = a.positional[1].is_missing() ? Value::Int(0) : a.positional[1];
   if (value.is_undefined()) {
     return heap.Fail(UndefinedMessage(value));
   }
@@ -195,7 +195,7 @@ Value ToInt(Heap& heap, Arguments& a) {
 
 Value ToFloat(Heap& heap, Arguments& a) {
   const Value& value = a.positional[0];
-  const Value otherwise = a.positional[1].is_missing() ? Value::Float(0) : a.positional[1];
+  Value otherwise = a.positional[1].is_missing() ? Value::Float(0) : a.positional[1];
   if (value.is_undefined()) {
     return heap.Fail(UndefinedMessage(value));
   }

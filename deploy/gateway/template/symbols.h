@@ -71,14 +71,20 @@ template <class Visit>
 void ForEachOperand(const Node& node, const Visit& visit) {
   for (const auto* list : {&node.parts, &node.arguments}) {
     for (const NodePtr& child : *list) {
-      if (child != nullptr) visit(*child);
+      if (child != nullptr) {
+        visit(*child);
+      }
     }
   }
   for (const auto& [name, child] : node.named) {
     visit(*child);
   }
-  if (node.more_arguments != nullptr) visit(*node.more_arguments);
-  if (node.more_named != nullptr) visit(*node.more_named);
+  if (node.more_arguments != nullptr) {
+    visit(*node.more_arguments);
+  }
+  if (node.more_named != nullptr) {
+    visit(*node.more_named);
+  }
 }
 
 }  // namespace quire

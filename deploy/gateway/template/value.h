@@ -45,7 +45,7 @@ class Heap;
 // value, and its destruction, are bounded.
 class Object {
  public:
-  Object(Heap& heap, size_t bytes, int depth);
+  Object(Heap& heap, size_t bytes, int nesting);
   virtual ~Object();
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
@@ -66,12 +66,15 @@ class Object {
 
 class Value {
  public:
-  Value() : kind_(Kind::kUndefined), int_(0) {}
-  Value(Kind kind, Object* object) : kind_(kind), is_object_(true), object_(object) {
-    ++object_->num_references;
+  Value() : kind_(Kind::kUndefined), int_value(0) {}
+  Value(Kind kind, Object* object) : kind_(kind), is_object_(true), pointer(object) {
+    ++pointer->num_references;
   }
-  Value(const Value& other) : kind_(other.kind_), is_object_(other.is_object_), int_(other.int_) {
-    if (is_object_) ++object_->num_references;
+  Value(const Value& other)
+      : kind_(other.kind_), is_object_(other.is_object_), int_value(other.int_value) {
+    if (is_object_) {
+      ++pointer->num_references;
+    }
   }
   Value(Value&& other) noexcept { Steal(other); }
   Value& operator=(Value other) noexcept {
@@ -87,7 +90,7 @@ class Value {
   static Value Int(int64_t value) { return Scalar(Kind::kInt, value); }
   static Value Float(double value) {
     Value result = Scalar(Kind::kFloat, 0);
-    result.float_ = value;
+    result.float_value = value;
     return result;
   }
 
@@ -100,14 +103,16 @@ class Value {
   bool is_string() const { return kind_ == Kind::kString; }
   bool is_sequence() const { return kind_ == Kind::kList || kind_ == Kind::kTuple; }
   // REQUIRES: is_integer().
-  int64_t integer() const { return int_; }
+  int64_t integer() const { return int_value; }
   // REQUIRES: is_number().
-  double number() const { return kind_ == Kind::kFloat ? float_ : static_cast<double>(int_); }
-  Object* object() const { return is_object_ ? object_ : nullptr; }
-  int depth() const { return is_object_ ? object_->depth : 0; }
+  double number() const {
+    return kind_ == Kind::kFloat ? float_value : static_cast<double>(int_value);
+  }
+  Object* object() const { return is_object_ ? pointer : nullptr; }
+  int depth() const { return is_object_ ? pointer->depth : 0; }
   template <class T>
   T& as() const {
-    return static_cast<T&>(*object_);
+    return static_cast<T&>(*pointer);
   }
   // REQUIRES: is_string().
   std::string_view text() const;
@@ -116,25 +121,27 @@ class Value {
   static Value Scalar(Kind kind, int64_t value) {
     Value result;
     result.kind_ = kind;
-    result.int_ = value;
+    result.int_value = value;
     return result;
   }
   void Steal(Value& other) noexcept {
     kind_ = other.kind_;
     is_object_ = std::exchange(other.is_object_, false);
-    int_ = other.int_;
+    int_value = other.int_value;
     other.kind_ = Kind::kUndefined;
   }
   void Drop() noexcept {
-    if (is_object_ && --object_->num_references == 0) delete object_;
+    if (is_object_ && --pointer->num_references == 0) {
+      delete pointer;
+    }
   }
 
   Kind kind_;
   bool is_object_ = false;
   union {
-    int64_t int_;
-    double float_;
-    Object* object_;
+    int64_t int_value;
+    double float_value;
+    Object* pointer;
   };
 };
 
