@@ -38,6 +38,8 @@ def main():
             args.show -= 1
             if args.show >= 0:
                 print(f"seed {seed}: {verdict}\n{template}\n  ours:   {ours!r}\n  theirs: {theirs!r}", flush=True)
+        if (seed - args.seed + 1) % 5000 == 0:
+            print(f"to seed {seed}: {dict(counts)}", flush=True)
     print(dict(counts), dict(messages))
     return 0 if set(counts) <= {"equal", "both_refuse", "refused_by_design"} else 1
 
