@@ -11,6 +11,7 @@
 
 namespace quire {
 
+// NOLINTNEXTLINE(bugprone-exception-escape): clang-tidy takes the moves of OrderedJson for throwing
 struct ChatPrompt {
   // The variables of the chat template: messages, tools, documents, add_generation_prompt, and the
   // members of chat_template_kwargs. tools and documents are null if the client sent none. Nested

@@ -37,7 +37,8 @@ std::vector<std::string> Response::Take(int32_t prompt, const v1::GenerateRespon
   std::vector<std::string> events;
   if (!options_.stream) {
     if (part.has_value()) {
-      parts_[part->index].Append(*std::move(part));
+      auto& whole = parts_[part->index];
+      whole.Append(*std::move(part));
     }
     return events;
   }
