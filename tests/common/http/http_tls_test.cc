@@ -141,13 +141,15 @@ class TlsClient {
 };
 
 class HttpTlsTest : public testing::Test {
+ public:
+  ~HttpTlsTest() override { std::filesystem::remove_all(folder_); }
+
  protected:
   HttpTlsTest() {
     std::string pattern = testing::TempDir() + "quire-http-tls-XXXXXX";
     folder_ = ::mkdtemp(pattern.data());
     Write(pair_);
   }
-  ~HttpTlsTest() override { std::filesystem::remove_all(folder_); }
 
   // Replaces each file by a rename.
   void Write(const PemPair& pair) const {
