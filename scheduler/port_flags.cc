@@ -25,6 +25,12 @@ ABSL_FLAG(std::string,
           "",
           "Address of the port for operators' calls (pinned prefixes): unix:/path or host:port. "
           "Port 0: any free port. Empty: no such port.");
+ABSL_FLAG(
+    std::string,
+    local_address,
+    "",
+    "Unix socket (unix:/path) on which the gRPC port also listens, for programs of this user: "
+    "without TLS, and with no API key for GetServerInfo. Empty: none.");
 ABSL_FLAG(std::string,
           ssl_certfile,
           "",
@@ -132,6 +138,19 @@ absl::Status SetListening(SchedulerConfig* config) {
   return CheckHost("http-host", config->http_host, /*tls=*/nullptr);
 }
 
+absl::Status SetLocalAddress(SchedulerConfig* config) {
+  const std::string text = absl::GetFlag(FLAGS_local_address);
+  if (text.empty()) {
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<Address> address = ParseAddress(text);
+  if (!address.ok() || !address->is_unix()) {
+    return FlagError("local-address", "must be a Unix socket: unix:/path");
+  }
+  config->local = *address;
+  return absl::OkStatus();
+}
+
 absl::Status SetAdmin(SchedulerConfig* config) {
   const std::string text = absl::GetFlag(FLAGS_admin_address);
   if (text.empty()) {
@@ -193,6 +212,7 @@ absl::Status SetApiKeys(SchedulerConfig* config) {
 absl::Status SetPorts(SchedulerConfig* config) {
   QUIRE_RETURN_IF_ERROR(SetTls(config));
   QUIRE_RETURN_IF_ERROR(SetListening(config));
+  QUIRE_RETURN_IF_ERROR(SetLocalAddress(config));
   QUIRE_RETURN_IF_ERROR(SetAdmin(config));
   return SetApiKeys(config);
 }

@@ -33,6 +33,7 @@ struct SchedulerConfig {
   int32_t port = 50051;  // gRPC port; 0: any free port
   std::string http_host = "127.0.0.1";
   int32_t http_port = 8000;                 // 0: any free port
+  std::optional<Address> local;             // a Unix socket for this user; nullopt: none
   std::optional<Address> admin;             // nullopt: no admin port; port 0: any free port
   std::shared_ptr<TlsFiles> tls;            // for the gRPC and the admin port; null: plain text
   std::shared_ptr<TlsFiles> worker_tls;     // for the links to workers; null: plain text

@@ -45,8 +45,11 @@ constexpr int64_t kReturnIntervalNs = 2 * kNanosPerSecond;
 constexpr std::chrono::milliseconds kCloseGrace(500);
 // File descriptors that the client port leaves to connections of the admin port.
 constexpr int kAdminFiles = 64;
+// The same for connections to the local address: 25 connections carry 2,500 streams.
+constexpr int kLocalFiles = 64;
 constexpr char kServiceName[] = "quire.v1.GenerationService";
-constexpr char kHealthPath[] = "/grpc.health.v1.Health/";
+// A program of this user finds out by this call whether the server is ready, before clients come.
+constexpr std::string_view kServerInfoPath = "/quire.v1.GenerationService/GetServerInfo";
 
 GroupSettings SettingsOf(const SchedulerConfig& config, const ServedModel& model) {
   GroupSettings settings;
@@ -94,6 +97,18 @@ class WithoutPlugins : public grpc::ServerBuilderOption {
     plugins->clear();
   }
 };
+
+absl::StatusOr<std::unique_ptr<Listener>> Bind(const Address& address,
+                                               const char* what,
+                                               int num_files_spared) {
+  absl::StatusOr<std::unique_ptr<Listener>> bound = Listener::Bind(address, num_files_spared);
+  if (!bound.ok()) {
+    return Error(absl::StatusCode::kUnavailable,
+                 "GRPC_BIND",
+                 absl::StrCat(what, ": ", bound.status().message()));
+  }
+  return bound;
+}
 
 // Draws the secret key of block hashes, so that no client can make up prompts whose hashes collide.
 LoopConfig WithHashKey(LoopConfig config) {
@@ -202,20 +217,8 @@ absl::Status SchedulerServer::Listen() {
   return StartHttp();
 }
 
-absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
-    const Address& address,
-    const char* what,
-    ApiKeys* keys,
-    grpc::Service* service,
-    int num_files_spared,
-    std::unique_ptr<Listener>* listener) {
-  absl::StatusOr<std::unique_ptr<Listener>> bound = Listener::Bind(address, num_files_spared);
-  if (!bound.ok()) {
-    return Error(absl::StatusCode::kUnavailable,
-                 "GRPC_BIND",
-                 absl::StrCat(what, ": ", bound.status().message()));
-  }
-  *listener = *std::move(bound);
+std::unique_ptr<grpc::Server> SchedulerServer::Serve(
+    grpc::Service* service, const std::vector<std::pair<Listener*, Credentials>>& listeners) {
   grpc::ServerBuilder builder;
   ConfigurePublicServer(builder);
   if (!config_.has_reflection) {
@@ -224,19 +227,21 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> SchedulerServer::Serve(
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(std::make_unique<CallMetrics>(&registry_));
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
-  (*listener)->AddTo(builder, MakeServerCredentials(config_.tls, CheckOf(keys)));
+  for (const auto& [listener, credentials] : listeners) {
+    listener->AddTo(builder, credentials);
+  }
   builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   QUIRE_CHECK(server != nullptr);  // only binding ports can fail, and the builder binds none
   return server;
 }
 
-CallCheck SchedulerServer::CheckOf(ApiKeys* keys) {
+CallCheck SchedulerServer::CheckOf(ApiKeys* keys, std::string_view open_path) {
   if (keys == nullptr) {
     return nullptr;
   }
-  return [this, keys](std::string_view path, std::string_view authorization) {
-    if (path.starts_with(kHealthPath)) {  // probes have no key
+  return [this, keys, open_path](std::string_view path, std::string_view authorization) {
+    if (path.starts_with(kHealthPath) || path.starts_with(open_path)) {  // probes have no key
       return absl::OkStatus();
     }
     absl::Status status = keys->TenantOf(authorization).status();
@@ -256,27 +261,43 @@ absl::Status SchedulerServer::StartGrpc() {
   google::protobuf::LinkMessageReflection<grpc::health::v1::HealthCheckRequest>();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const Address address = {.unix_path = "", .host = config_.host, .port = config_.port};
-  const int num_files_spared = config_.admin.has_value() ? kAdminFiles : 0;
-  QUIRE_ASSIGN_OR_RETURN(
-      grpc_server_,
-      Serve(address, "grpc", config_.api_keys.get(), &service_, num_files_spared, &grpc_listener_));
+  const int num_files_spared =
+      (config_.admin.has_value() ? kAdminFiles : 0) + (config_.local.has_value() ? kLocalFiles : 0);
+  QUIRE_ASSIGN_OR_RETURN(grpc_listener_, Bind(address, "grpc", num_files_spared));
+  ApiKeys* const keys = config_.api_keys.get();
+  std::vector<std::pair<Listener*, Credentials>> listeners = {
+      {grpc_listener_.get(), MakeServerCredentials(config_.tls, CheckOf(keys))}};
+  if (config_.local.has_value()) {
+    QUIRE_ASSIGN_OR_RETURN(local_listener_, Bind(*config_.local, "local", 0));
+    listeners.emplace_back(local_listener_.get(),
+                           MakeServerCredentials(nullptr, CheckOf(keys, kServerInfoPath)));
+  }
+  grpc_server_ = Serve(&service_, listeners);
   probe_ = std::make_unique<ListenerProbe>(grpc_listener_->address(), config_.tls != nullptr);
   UpdateHealth();  // before the first client connects: gRPC's health service begins with SERVING
-  grpc_listener_->Start();
+  for (Listener* listener : GrpcListeners()) {
+    listener->Start();
+  }
   return absl::OkStatus();
+}
+
+std::vector<Listener*> SchedulerServer::GrpcListeners() const {
+  std::vector<Listener*> listeners = {grpc_listener_.get()};
+  if (local_listener_ != nullptr) {
+    listeners.push_back(local_listener_.get());
+  }
+  return listeners;
 }
 
 absl::Status SchedulerServer::StartAdmin() {
   if (!config_.admin.has_value()) {
     return absl::OkStatus();
   }
-  QUIRE_ASSIGN_OR_RETURN(admin_server_,
-                         Serve(*config_.admin,
-                               "admin",
-                               config_.admin_api_keys.get(),
-                               &admin_service_,
-                               /*num_files_spared=*/0,
-                               &admin_listener_));
+  QUIRE_ASSIGN_OR_RETURN(admin_listener_, Bind(*config_.admin, "admin", 0));
+  admin_server_ =
+      Serve(&admin_service_,
+            {{admin_listener_.get(),
+              MakeServerCredentials(config_.tls, CheckOf(config_.admin_api_keys.get()))}});
   admin_listener_->Start();
   return absl::OkStatus();
 }
@@ -304,8 +325,7 @@ absl::Status SchedulerServer::StartHttp() {
       {"/top.json", [this] {
          return HttpResponse{200, state_page_.Json(SteadyNow()), "application/json; charset=utf-8"};
        }});
-  QUIRE_ASSIGN_OR_RETURN(http_,
-                         ServePages(config_.http_host, config_.http_port, std::move(pages)));
+  QUIRE_ASSIGN_OR_RETURN(http_, ServePages(config_.http_host, config_.http_port, std::move(pages)));
   return absl::OkStatus();
 }
 
@@ -333,13 +353,17 @@ void SchedulerServer::Poll() {
   const ServingState::Group group = state_.Get().group;
   const bool has_streams = live_requests_.size() > 0;
   // A standby without streams refuses connections, so that clients go on to the next scheduler.
-  grpc_listener_->SetRefusing(group == ServingState::Group::kStandby && !has_streams);
+  for (Listener* listener : GrpcListeners()) {
+    listener->SetRefusing(group == ServingState::Group::kStandby && !has_streams);
+  }
   if (group != ServingState::Group::kGivenUp) {
     has_ended_connections_ = false;
   } else if (!has_streams && !std::exchange(has_ended_connections_, true)) {
     // A Service of Kubernetes leads clients to a ready server only when they connect anew. Clients
     // of a single server connect to it again, and are told NO_WORKERS.
-    grpc_listener_->EndConnections();
+    for (Listener* listener : GrpcListeners()) {
+      listener->EndConnections();
+    }
   }
   unread_.CancelOld(SteadyNow());
   UpdateHealth();
@@ -430,7 +454,9 @@ void SchedulerServer::Shutdown() {
   inbox_.Post(AbortAll{status});
   live_requests_.AbortAll(status);  // for requests that have not reached the loop
   if (grpc_server_ != nullptr) {
-    grpc_listener_->Stop();
+    for (Listener* listener : GrpcListeners()) {
+      listener->Stop();
+    }
     grpc_server_->Shutdown(std::chrono::system_clock::now() + kCloseGrace);
   }
   if (admin_server_ != nullptr) {

@@ -13,7 +13,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include <grpcpp/server.h>
@@ -90,16 +93,16 @@ class SchedulerServer {
 
   GroupListener ListenerOf(RefusalListener on_refusal);
   absl::Status Listen();
-  absl::StatusOr<std::unique_ptr<grpc::Server>> Serve(const Address& address,
-                                                      const char* what,
-                                                      ApiKeys* keys,
-                                                      grpc::Service* service,
-                                                      int num_files_spared,
-                                                      std::unique_ptr<Listener>* listener);
+  using Credentials = std::shared_ptr<grpc::ServerCredentials>;
+  // Returns a server of `service` that accepts connections from the listeners.
+  std::unique_ptr<grpc::Server> Serve(
+      grpc::Service* service, const std::vector<std::pair<Listener*, Credentials>>& listeners);
   // Returns a check that refuses calls without a valid key and counts the refusals; null if `keys`
-  // is null.
-  CallCheck CheckOf(ApiKeys* keys);
+  // is null. Paths that begin with `open_path` need no key.
+  CallCheck CheckOf(ApiKeys* keys, std::string_view open_path = kHealthPath);
   absl::Status StartGrpc();
+  // Returns the listeners of the gRPC port.
+  std::vector<Listener*> GrpcListeners() const;
   absl::Status StartAdmin();
   absl::Status StartHttp();
   HttpResponse ReadyPage() const;
@@ -108,6 +111,8 @@ class SchedulerServer {
   void SetHealth(const char* name, bool is_serving);
   void MaybeLogStatus();
   void MaybeReturnMemory();
+
+  static constexpr std::string_view kHealthPath = "/grpc.health.v1.Health/";
 
   const SchedulerConfig config_;
   MetricsRegistry registry_;
@@ -126,6 +131,7 @@ class SchedulerServer {
   std::unique_ptr<SchedulerLoop> loop_;
   std::thread loop_thread_;
   std::unique_ptr<Listener> grpc_listener_;
+  std::unique_ptr<Listener> local_listener_;  // null: no local address
   std::unique_ptr<grpc::Server> grpc_server_;
   std::unique_ptr<Listener> admin_listener_;    // null: no admin port
   std::unique_ptr<grpc::Server> admin_server_;  // null: no admin port

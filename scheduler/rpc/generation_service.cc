@@ -209,6 +209,8 @@ absl::StatusOr<v1::GetServerInfoResponse> GenerationService::DoGetServerInfo(
   info.set_determinism_fingerprint(DeterminismFingerprint(model, state.numerics));
   info.set_num_preemptions(state.stats.num_preemptions);
   info.set_tensor_parallel_size(static_cast<int32_t>(state.ranks.size()));
+  info.mutable_model_names()->Add(model.names.begin(), model.names.end());
+  info.set_tokenizer_digest(model.tokenizer != nullptr ? model.tokenizer->file_digest() : 0);
   return info;
 }
 
