@@ -98,14 +98,17 @@ bool AddedTokenMatcher::Add(std::string_view pattern, const AddedToken& token) {
                     .lstrip = token.lstrip,
                     .rstrip = token.rstrip,
                     .special = token.special});
+  has_special_ = has_special_ || token.special;
   first_bytes_.set(static_cast<uint8_t>(pattern[0]));
   return true;
 }
 
 std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::LongestAt(std::string_view text,
                                                                      size_t start,
+                                                                     ByteRange plain,
                                                                      size_t* num_steps) const {
-  std::optional<Match> longest;
+  std::optional<Match> longest;  // of all tokens
+  std::optional<Match> counted;  // of those that are not plain text
   uint32_t node = 0;
   for (size_t i = start; i < text.size(); ++i) {
     ++*num_steps;
@@ -116,19 +119,27 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::LongestAt(std::string
     node = it->second;
     if (rule_index_[node] >= 0) {
       longest = Match{i + 1, &rules_[static_cast<size_t>(rule_index_[node])]};
+      if (!longest->rules->special || longest->end <= plain.begin) {
+        counted = longest;
+      }
     }
   }
-  return longest;
+  // Hugging Face finds nothing in the text of a special token that it reads as plain text. Across
+  // the border of a range we do, else the text there could hide a special token that follows.
+  const bool is_plain = longest.has_value() && longest->rules->special && start >= plain.begin &&
+                        longest->end <= plain.end;
+  return is_plain ? Match{longest->end, nullptr} : counted;
 }
 
 absl::Status AddedTokenMatcher::Split(std::string_view text,
-                                      bool match_special,
+                                      std::span<const ByteRange> plain_ranges,
                                       TextBudget* budget,
                                       std::vector<TextSection>* sections) const {
   SpaceReader spaces(text);
   size_t num_steps = text.size();
-  size_t done = 0;      // text before this offset is in a section
-  size_t position = 0;  // where to look for the next match
+  size_t done = 0;                    // text before this offset is in a section
+  size_t position = 0;                // where to look for the next match
+  auto plain = plain_ranges.begin();  // the first range that ends after position
   while (position < text.size()) {
     if (!first_bytes_.test(static_cast<uint8_t>(text[position]))) {
       ++position;
@@ -137,17 +148,24 @@ absl::Status AddedTokenMatcher::Split(std::string_view text,
     if (!budget->Spend(std::exchange(num_steps, 0))) {
       return budget->status();
     }
-    std::optional<Match> match = LongestAt(text, position, &num_steps);
+    while (plain != plain_ranges.end() && plain->end <= position) {
+      ++plain;
+    }
+    constexpr ByteRange kNone = {std::string_view::npos, std::string_view::npos};
+    std::optional<Match> match =
+        LongestAt(text, position, plain != plain_ranges.end() ? *plain : kNone, &num_steps);
     if (!match.has_value()) {
       ++position;
       continue;
     }
     size_t start = position;
     size_t end = match->end;
-    const Rules& rules = *match->rules;
     position = end;
-    if ((rules.special && !match_special) ||
-        (rules.single_word && !IsWholeWord(text, start, end))) {
+    if (match->rules == nullptr) {
+      continue;
+    }
+    const Rules& rules = *match->rules;
+    if (rules.single_word && !IsWholeWord(text, start, end)) {
       continue;
     }
     if (rules.lstrip) {

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 
+#include "common/base/byte_range.h"
 #include "scheduler/text/text_budget.h"
 #include "scheduler/text/vocabulary.h"
 
@@ -35,10 +37,13 @@ class AddedTokenMatcher {
   // if the pattern is empty or was added before.
   [[nodiscard]] bool Add(std::string_view pattern, const AddedToken& token);
 
-  // Appends the sections of text, none of them empty. If match_special is false, special tokens are
-  // plain text. Errors: those of the budget.
+  bool has_special() const { return has_special_; }
+
+  // Appends the sections of text, none of them empty. A special token that has a byte in
+  // plain_ranges is plain text. The white space that lstrip and rstrip take may be in them.
+  // Errors: those of the budget.
   absl::Status Split(std::string_view text,
-                     bool match_special,
+                     std::span<const ByteRange> plain_ranges,
                      TextBudget* budget,
                      std::vector<TextSection>* sections) const;
 
@@ -52,11 +57,15 @@ class AddedTokenMatcher {
   };
   struct Match {
     size_t end;
-    const Rules* rules;
+    const Rules* rules;  // null: the bytes up to end are plain text
   };
 
-  // Returns the longest token at start. Increases *num_steps by the number of compared bytes.
-  std::optional<Match> LongestAt(std::string_view text, size_t start, size_t* num_steps) const;
+  // Returns the longest token at start, and if the plain range that ends after start makes it plain
+  // text, what counts instead. Increases *num_steps by the number of compared bytes.
+  std::optional<Match> LongestAt(std::string_view text,
+                                 size_t start,
+                                 ByteRange plain,
+                                 size_t* num_steps) const;
 
   // A trie: (node, byte) -> node. Node 0 is the root.
   absl::flat_hash_map<uint64_t, uint32_t> edges_;
@@ -64,6 +73,7 @@ class AddedTokenMatcher {
   std::vector<int32_t> rule_index_ = {-1};
   std::vector<Rules> rules_;
   std::bitset<256> first_bytes_;
+  bool has_special_ = false;
 };
 
 }  // namespace quire

@@ -1,12 +1,17 @@
 #include "scheduler/text/normalizer.h"
 
+#include <array>
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "scheduler/text/range_map.h"
 #include "scheduler/text/utf8.h"
 
 namespace quire {
@@ -28,7 +33,50 @@ std::optional<NormalizationForm> FormNamed(std::string_view type) {
   return std::nullopt;
 }
 
-std::string_view StripSpace(std::string_view text, bool left, bool right) {
+// Returns the edits by which `rewrite` (a normal form, or lower case) changes the text. Each is as
+// short as the borders of the ranges need. An ASCII character never changes with those before it,
+// so the text is rewritten in stretches that begin with one.
+std::vector<TextEdit> EditsOf(std::string_view text,
+                              std::span<const ByteRange> ranges,
+                              const std::function<std::string(std::string_view)>& rewrite) {
+  const auto byte = [text](size_t i) { return static_cast<uint8_t>(text[i]); };
+  std::vector<TextEdit> edits;
+  size_t next_border = 0;  // counts begins and ends of ranges
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
+    for (end = begin + 1; end < text.size() && byte(end) >= 0x80; ++end) {
+    }
+    std::vector<TextEdit> pieces;
+    std::string rewritten;
+    const auto add_piece = [&](size_t to) {
+      const size_t from = pieces.empty() ? begin : pieces.back().end;
+      const std::string piece = rewrite(text.substr(from, to - from));
+      pieces.push_back({from, to, piece.size()});
+      rewritten += piece;
+    };
+    for (; next_border < 2 * ranges.size(); ++next_border) {
+      const ByteRange& range = ranges[next_border / 2];
+      const size_t border = next_border % 2 == 0 ? range.begin : range.end;
+      if (border >= end) {
+        break;
+      }
+      const bool is_in_character = (byte(border) & 0xC0) == 0x80;
+      if (border > begin && !is_in_character) {
+        add_piece(border);
+      }
+    }
+    add_piece(end);
+    const std::string whole = rewrite(text.substr(begin, end - begin));
+    if (rewritten == whole) {
+      edits.insert(edits.end(), pieces.begin(), pieces.end());
+    } else {  // characters of both sides of a border became one
+      edits.push_back({begin, end, whole.size()});
+    }
+  }
+  return edits;
+}
+
+// Returns the offsets of what is left of the text.
+ByteRange StripSpace(std::string_view text, bool left, bool right) {
   size_t begin = 0;
   size_t end = 0;  // end of the last character that is not white space
   bool inside = false;
@@ -44,16 +92,32 @@ std::string_view StripSpace(std::string_view text, bool left, bool right) {
   if (!inside) {
     return {};
   }
-  begin = left ? begin : 0;
-  end = right ? end : text.size();
-  return text.substr(begin, end - begin);
+  return {left ? begin : 0, right ? end : text.size()};
+}
+
+void Move(std::span<const TextEdit> edits, std::vector<ByteRange>* ranges) {
+  if (ranges != nullptr) {
+    *ranges = MapRanges(edits, *ranges);
+  }
+}
+
+// Normal forms, and lower case.
+void Rewrite(const std::function<std::string(std::string_view)>& rewrite,
+             std::string* text,
+             std::vector<ByteRange>* ranges) {
+  if (ranges != nullptr) {
+    Move(EditsOf(*text, *ranges, rewrite), ranges);
+  }
+  *text = rewrite(*text);
 }
 
 absl::Status ReplaceMatches(const std::vector<TextSpan>& spans,
                             const std::string& to,
                             TextBudget* budget,
-                            std::string* text) {
+                            std::string* text,
+                            std::vector<ByteRange>* ranges) {
   std::string replaced;
+  std::vector<TextEdit> edits;
   replaced.reserve(text->size());
   for (const TextSpan& span : spans) {
     const std::string_view piece =
@@ -63,7 +127,11 @@ absl::Status ReplaceMatches(const std::vector<TextSpan>& spans,
       return budget->status();
     }
     replaced += piece;
+    if (span.is_match && ranges != nullptr) {
+      edits.push_back({span.begin, span.end, piece.size()});
+    }
   }
+  Move(edits, ranges);
   *text = std::move(replaced);
   return absl::OkStatus();
 }
@@ -127,12 +195,14 @@ absl::StatusOr<Normalizer::Step> Normalizer::ParseReplace(const JsonNode& node) 
   return Step(ReplaceLiteral{std::move(from), std::move(to)});
 }
 
-absl::Status Normalizer::Apply(TextBudget* budget, std::string* text) const {
+absl::Status Normalizer::Apply(TextBudget* budget,
+                               std::string* text,
+                               std::vector<ByteRange>* ranges) const {
   for (const Step& step : steps_) {
     if (!budget->Spend(text->size())) {
       return budget->status();
     }
-    QUIRE_RETURN_IF_ERROR(ApplyStep(step, budget, text));
+    QUIRE_RETURN_IF_ERROR(ApplyStep(step, budget, text, ranges));
     if (!budget->HasRoomFor(text->size())) {
       return budget->status();
     }
@@ -140,24 +210,31 @@ absl::Status Normalizer::Apply(TextBudget* budget, std::string* text) const {
   return absl::OkStatus();
 }
 
-absl::Status Normalizer::ApplyStep(const Step& step, TextBudget* budget, std::string* text) {
+absl::Status Normalizer::ApplyStep(const Step& step,
+                                   TextBudget* budget,
+                                   std::string* text,
+                                   std::vector<ByteRange>* ranges) {
   std::vector<TextSpan> spans;
   if (const auto* form = std::get_if<NormalizationForm>(&step)) {
-    *text = Normalize(*form, *text);
+    Rewrite([form](std::string_view part) { return Normalize(*form, part); }, text, ranges);
   } else if (std::holds_alternative<Lowercase>(step)) {
-    *text = ToLowerCase(*text);
+    Rewrite(ToLowerCase, text, ranges);
   } else if (const auto* strip = std::get_if<Strip>(&step)) {
-    *text = std::string(StripSpace(*text, strip->left, strip->right));
+    const ByteRange left_over = StripSpace(*text, strip->left, strip->right);
+    Move(std::array<TextEdit, 2>{{{0, left_over.begin, 0}, {left_over.end, text->size(), 0}}},
+         ranges);
+    *text = text->substr(left_over.begin, left_over.end - left_over.begin);
   } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
     if (!text->empty()) {
+      Move(std::array<TextEdit, 1>{{{0, 0, prepend->prefix.size()}}}, ranges);
       text->insert(0, prepend->prefix);
     }
   } else if (const auto* literal = std::get_if<ReplaceLiteral>(&step)) {
     FindLiteral(literal->from, *text, &spans);
-    return ReplaceMatches(spans, literal->to, budget, text);
+    return ReplaceMatches(spans, literal->to, budget, text, ranges);
   } else if (const auto* pattern = std::get_if<ReplacePattern>(&step)) {
     QUIRE_RETURN_IF_ERROR(pattern->from.FindAll(*text, budget, &spans));
-    return ReplaceMatches(spans, pattern->to, budget, text);
+    return ReplaceMatches(spans, pattern->to, budget, text, ranges);
   }
   return absl::OkStatus();
 }

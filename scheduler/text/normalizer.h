@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "common/base/byte_range.h"
 #include "scheduler/text/json_node.h"
 #include "scheduler/text/pattern.h"
 #include "scheduler/text/unicode.h"
@@ -27,9 +28,11 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
 
-  // Rewrites *text. REQUIRES: *text is valid UTF-8. The result is valid UTF-8, too.
+  // Rewrites *text, and moves *ranges of the text, unless null, to what became of them. A character
+  // that comes of several is in a range if one of them was. REQUIRES: *text is valid UTF-8. The
+  // result is valid UTF-8, too.
   // Errors: those of Pattern::FindAll, and those of the budget if a step makes the text too long.
-  absl::Status Apply(TextBudget* budget, std::string* text) const;
+  absl::Status Apply(TextBudget* budget, std::string* text, std::vector<ByteRange>* ranges) const;
 
  private:
   struct Strip {
@@ -53,7 +56,10 @@ class Normalizer {
 
   static absl::StatusOr<Step> ParseStep(const JsonNode& node);
   static absl::StatusOr<Step> ParseReplace(const JsonNode& node);
-  static absl::Status ApplyStep(const Step& step, TextBudget* budget, std::string* text);
+  static absl::Status ApplyStep(const Step& step,
+                                TextBudget* budget,
+                                std::string* text,
+                                std::vector<ByteRange>* ranges);
 
   std::vector<Step> steps_;
 };

@@ -1,5 +1,6 @@
 #include "scheduler/text/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,31 @@ JsonNode Component(const JsonNode& root, const char* key) {
   return JsonNode(it == root.json().end() ? &null : &*it, key);
 }
 
+// Reads the ranges of one part of a text after the other, from left to right.
+class RangeReader {
+ public:
+  explicit RangeReader(std::span<const ByteRange> ranges) : rest_(ranges) {}
+
+  // Returns the ranges within the part, as offsets in the part.
+  std::vector<ByteRange> In(ByteRange part) {
+    while (!rest_.empty() && rest_[0].end <= part.begin) {
+      rest_ = rest_.subspan(1);
+    }
+    std::vector<ByteRange> found;
+    for (const ByteRange& range : rest_) {
+      if (range.begin >= part.end) {
+        break;
+      }
+      found.push_back({std::max(range.begin, part.begin) - part.begin,
+                       std::min(range.end, part.end) - part.begin});
+    }
+    return found;
+  }
+
+ private:
+  std::span<const ByteRange> rest_;
+};
+
 }  // namespace
 
 struct Tokenizer::Parts {
@@ -50,14 +76,15 @@ struct Tokenizer::Parts {
   // is the token's content, normalized if AddedToken::normalized is true.
   absl::StatusOr<std::vector<std::string>> AddedTexts() const;
   absl::Status IndexAddedTokens(const std::vector<std::string>& texts);
+  // plain_ranges: of the section.
   absl::Status EncodeSection(std::string_view section,
                              bool at_text_start,
-                             bool parse_special,
+                             std::vector<ByteRange> plain_ranges,
                              TextBudget* budget,
                              std::vector<TokenId>* ids) const;
   absl::Status EncodeNormalized(std::string_view normalized,
                                 bool at_text_start,
-                                bool parse_special,
+                                std::span<const ByteRange> plain_ranges,
                                 TextBudget* budget,
                                 std::vector<TokenId>* ids) const;
 };
@@ -128,7 +155,8 @@ absl::StatusOr<std::vector<std::string>> Tokenizer::Parts::AddedTexts() const {
   texts.reserve(vocabulary->added_tokens().size());
   for (const AddedToken& token : vocabulary->added_tokens()) {
     std::string text = token.content;
-    absl::Status status = token.normalized ? normalizer.Apply(&budget, &text) : absl::OkStatus();
+    absl::Status status =
+        token.normalized ? normalizer.Apply(&budget, &text, nullptr) : absl::OkStatus();
     num_bytes += text.size();
     if (status.ok() && !budget.HasRoomFor(num_bytes)) {
       status = budget.status();
@@ -169,21 +197,37 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view utf8_tex
                                                        bool add_special_tokens,
                                                        bool parse_special,
                                                        TextBudget* budget) const {
+  return Encode(utf8_text, add_special_tokens, parse_special, {}, budget);
+}
+
+absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view utf8_text,
+                                                       bool add_special_tokens,
+                                                       bool parse_special,
+                                                       std::span<const ByteRange> plain_ranges,
+                                                       TextBudget* budget) const {
+  const ByteRange whole = {0, utf8_text.size()};
+  if (!parse_special) {
+    plain_ranges = {&whole, 1};
+  }
   QUIRE_RETURN_IF_ERROR(CheckUtf8("text", utf8_text));
   std::vector<TokenId> ids;
   if (add_special_tokens) {
     ids = parts_->post_processor.prefix();
   }
   std::vector<TextSection> sections;
-  QUIRE_RETURN_IF_ERROR(
-      parts_->original_matcher.Split(utf8_text, parse_special, budget, &sections));
+  QUIRE_RETURN_IF_ERROR(parts_->original_matcher.Split(utf8_text, plain_ranges, budget, &sections));
+  RangeReader plain(parts_->normalized_matcher.has_special() ? plain_ranges
+                                                             : std::span<const ByteRange>());
   for (const TextSection& section : sections) {
     if (section.added.has_value()) {
       ids.push_back(*section.added);
     } else {
-      bool at_text_start = section.text.data() == utf8_text.data();
-      QUIRE_RETURN_IF_ERROR(
-          parts_->EncodeSection(section.text, at_text_start, parse_special, budget, &ids));
+      const auto begin = static_cast<size_t>(section.text.data() - utf8_text.data());
+      QUIRE_RETURN_IF_ERROR(parts_->EncodeSection(section.text,
+                                                  /*at_text_start=*/begin == 0,
+                                                  plain.In({begin, begin + section.text.size()}),
+                                                  budget,
+                                                  &ids));
     }
     // Bounds the ids of all sections together: each section alone may stay below the limit.
     if (!budget->HasRoomFor(ids.size())) {
@@ -199,24 +243,25 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view utf8_tex
 
 absl::Status Tokenizer::Parts::EncodeSection(std::string_view section,
                                              bool at_text_start,
-                                             bool parse_special,
+                                             std::vector<ByteRange> plain_ranges,
                                              TextBudget* budget,
                                              std::vector<TokenId>* ids) const {
   if (normalizer.empty()) {
-    return EncodeNormalized(section, at_text_start, parse_special, budget, ids);
+    return EncodeNormalized(section, at_text_start, plain_ranges, budget, ids);
   }
   std::string normalized(section);
-  QUIRE_RETURN_IF_ERROR(normalizer.Apply(budget, &normalized));
-  return EncodeNormalized(normalized, at_text_start, parse_special, budget, ids);
+  QUIRE_RETURN_IF_ERROR(
+      normalizer.Apply(budget, &normalized, plain_ranges.empty() ? nullptr : &plain_ranges));
+  return EncodeNormalized(normalized, at_text_start, plain_ranges, budget, ids);
 }
 
 absl::Status Tokenizer::Parts::EncodeNormalized(std::string_view normalized,
                                                 bool at_text_start,
-                                                bool parse_special,
+                                                std::span<const ByteRange> plain_ranges,
                                                 TextBudget* budget,
                                                 std::vector<TokenId>* ids) const {
   std::vector<TextSection> sections;
-  QUIRE_RETURN_IF_ERROR(normalized_matcher.Split(normalized, parse_special, budget, &sections));
+  QUIRE_RETURN_IF_ERROR(normalized_matcher.Split(normalized, plain_ranges, budget, &sections));
   PieceList pieces;
   BpeModel::Scratch scratch;
   for (const TextSection& section : sections) {

@@ -24,6 +24,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "common/base/byte_range.h"
 #include "common/base/ids.h"
 #include "common/json/json.h"
 #include "scheduler/text/text_budget.h"
@@ -56,6 +57,14 @@ class Tokenizer {
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special,
+                                              TextBudget* budget) const;
+  // The same, but with parse_special no text is read as a special token if one of its bytes is in
+  // plain_ranges, which are in order and do not overlap. Words cross the borders of ranges as if
+  // there were none.
+  absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
+                                              bool add_special_tokens,
+                                              bool parse_special,
+                                              std::span<const ByteRange> plain_ranges,
                                               TextBudget* budget) const;
 
   // Returns the text of a whole token sequence: always valid UTF-8, with U+FFFD for bytes that form

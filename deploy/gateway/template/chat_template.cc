@@ -80,19 +80,28 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(std::string_view source) {
   return ChatTemplate(std::move(root));
 }
 
-absl::StatusOr<std::string> ChatTemplate::Render(const nlohmann::ordered_json& variables,
-                                                 const TemplateLimits& limits,
-                                                 absl::CivilSecond now) const {
+absl::StatusOr<RenderedPrompt> ChatTemplate::Render(const nlohmann::ordered_json& client_variables,
+                                                    const nlohmann::ordered_json& model_variables,
+                                                    const TemplateLimits& limits,
+                                                    absl::CivilSecond now) const {
   Budget budget(limits);
   Heap heap(budget);
-  const Value values = ValueOf(heap, variables);
-  if (!values.is(Kind::kDict)) {
+  const Value values = ValueOf(heap, client_variables);
+  const Value own_values = ValueOf(heap, model_variables);
+  if (!values.is(Kind::kDict) || !own_values.is(Kind::kDict)) {
     heap.Fail("the variables are no object");
   }
   QUIRE_RETURN_IF_ERROR(budget.status());
-  std::string text = Interpreter(heap, values, now).Run(*root_);
+  auto& variables = values.as<Dict>();
+  for (const auto& [key, value] : own_values.as<Dict>().items) {
+    if (variables.Find(key) == nullptr) {
+      variables.Add(key, value);
+    }
+  }
+  RenderedPrompt prompt;
+  prompt.text = Interpreter(heap, values, now).Run(*root_);
   QUIRE_RETURN_IF_ERROR(budget.status());
-  return text;
+  return prompt;
 }
 
 }  // namespace quire

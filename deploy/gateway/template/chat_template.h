@@ -20,6 +20,7 @@
 
 #include "deploy/gateway/template/ast.h"
 #include "deploy/gateway/template/budget.h"
+#include "deploy/gateway/template/rendered_prompt.h"
 
 namespace quire {
 
@@ -29,14 +30,17 @@ class ChatTemplate {
   // Cost: linear; a source has at most 1 MiB.
   static absl::StatusOr<ChatTemplate> Parse(std::string_view source);
 
-  // Returns the text. `variables` is an object: messages, tools, add_generation_prompt, and so on.
-  // `now` is the local time for strftime_now.
+  // Returns the text, and which bytes of it are the client's. Both variables are objects.
+  // client_variables has messages, tools, add_generation_prompt, and so on: all its strings, keys
+  // too, are client text. model_variables has bos_token, eos_token and the like, which are not; a
+  // client's variable of the same name hides one. `now` is the local time for strftime_now.
   // Errors: kInvalidArgument. The reasons are TEMPLATE_EXCEPTION if the template calls
   // raise_exception, whose message may contain text of the variables; TEMPLATE_LIMIT; TEMPLATE for
   // what raises another exception in Python, or is not supported.
-  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables,
-                                     const TemplateLimits& limits,
-                                     absl::CivilSecond now) const;
+  absl::StatusOr<RenderedPrompt> Render(const nlohmann::ordered_json& client_variables,
+                                        const nlohmann::ordered_json& model_variables,
+                                        const TemplateLimits& limits,
+                                        absl::CivilSecond now) const;
 
  private:
   explicit ChatTemplate(std::shared_ptr<const Node> root) : root_(std::move(root)) {}

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -19,7 +20,11 @@ constexpr absl::CivilSecond kNow(2026, 7, 4, 13, 5, 9);  // as in transformers_e
 absl::StatusOr<std::string> Render(std::string_view source,
                                    const OrderedJson& variables = OrderedJson::object()) {
   const auto chat_template = ChatTemplate::Parse(source);
-  return chat_template.ok() ? chat_template->Render(variables, {}, kNow) : chat_template.status();
+  if (!chat_template.ok()) {
+    return chat_template.status();
+  }
+  auto prompt = chat_template->Render(variables, OrderedJson::object(), {}, kNow);
+  return prompt.ok() ? absl::StatusOr<std::string>(std::move(prompt->text)) : prompt.status();
 }
 
 std::string ReasonFor(std::string_view source,
@@ -128,7 +133,7 @@ TEST(ChatTemplateTest, OneTemplateRendersInManyThreads) {
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int j = 0; j < 100; ++j) {
-        EXPECT_EQ(*chat_template->Render(variables, {}, kNow), "AB");
+        EXPECT_EQ(chat_template->Render(variables, OrderedJson::object(), {}, kNow)->text, "AB");
       }
     });
   }

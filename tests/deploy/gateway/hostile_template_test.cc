@@ -203,8 +203,9 @@ std::string OutcomeOf(std::string_view source, const OrderedJson& variables) {
   if (!chat_template.ok()) {
     return ReasonOf(chat_template.status());
   }
-  const auto text = chat_template->Render(variables, {}, absl::CivilSecond());
-  return text.ok() ? *text : ReasonOf(text.status());
+  const auto prompt =
+      chat_template->Render(variables, OrderedJson::object(), {}, absl::CivilSecond());
+  return prompt.ok() ? prompt->text : ReasonOf(prompt.status());
 }
 
 TEST(HostileTemplateTest, EveryTemplateEndsWithItsReasonInBoundedMemory) {
@@ -244,8 +245,9 @@ TEST(HostileTemplateTest, EachLimitIsKept) {
   ASSERT_TRUE(chat_template.ok());
   const OrderedJson variables = {{"x", {1, 2, 3}}};
   const auto message = [&](const TemplateLimits& limits) {
-    const auto text = chat_template->Render(variables, limits, absl::CivilSecond());
-    return text.ok() ? *text : std::string(text.status().message());
+    const auto prompt =
+        chat_template->Render(variables, OrderedJson::object(), limits, absl::CivilSecond());
+    return prompt.ok() ? prompt->text : std::string(prompt.status().message());
   };
   EXPECT_EQ(message({}), "abcdabcdabcd");
   EXPECT_EQ(message({.max_steps = 10}), "template: too many steps (line 1)");

@@ -1,10 +1,7 @@
 // Renders templates from standard input, for compare_templates.py: each line is a JSON object with
-// `template`, or `path`, and `variables`. Each answer is a line: {"text": ...} or {"error": ...,
-// "reason": ...}.
-#include <fstream>
+// `template`, and `variables` of the client. Each answer is a line: {"text": ..., "client_text":
+// [[begin, end], ...]} or {"error": ..., "reason": ...}.
 #include <iostream>
-#include <iterator>
-#include <map>
 #include <string>
 
 #include "common/base/error.h"
@@ -14,12 +11,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-absl::StatusOr<std::string> RenderLine(const Json& line) {
+absl::StatusOr<quire::RenderedPrompt> RenderLine(const Json& line) {
   const auto chat_template = quire::ChatTemplate::Parse(line["template"].get<std::string>());
   if (!chat_template.ok()) {
     return chat_template.status();
   }
-  return chat_template->Render(line["variables"], {}, absl::CivilSecond(2026, 7, 4, 13, 5, 9));
+  const absl::CivilSecond now(2026, 7, 4, 13, 5, 9);
+  return chat_template->Render(line["variables"], Json::object(), {}, now);
 }
 
 }  // namespace
@@ -27,10 +25,14 @@ absl::StatusOr<std::string> RenderLine(const Json& line) {
 int main() {
   std::string text;
   while (std::getline(std::cin, text)) {
-    const absl::StatusOr<std::string> rendered = RenderLine(Json::parse(text));
+    const absl::StatusOr<quire::RenderedPrompt> rendered = RenderLine(Json::parse(text));
     Json answer;
     if (rendered.ok()) {
-      answer["text"] = *rendered;
+      answer["text"] = rendered->text;
+      answer["client_text"] = Json::array();
+      for (const quire::ByteRange& range : rendered->client_text) {
+        answer["client_text"].push_back({range.begin, range.end});
+      }
     } else {
       answer["reason"] = quire::ReasonOf(rendered.status());
       answer["error"] = std::string(rendered.status().message());

@@ -1,0 +1,30 @@
+// MapRanges follows ranges of a text through a rewriting, such as a step of the normalizer.
+//
+// Thread safety: free functions, safe from any thread.
+// Cost:          linear.
+#ifndef QUIRE_SCHEDULER_TEXT_RANGE_MAP_H_
+#define QUIRE_SCHEDULER_TEXT_RANGE_MAP_H_
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "common/base/byte_range.h"
+
+namespace quire {
+
+// text[begin, end) became new_size bytes.
+struct TextEdit {
+  size_t begin;
+  size_t end;
+  size_t new_size;
+};
+
+// Returns the ranges of the new text. What an edit makes of bytes of which one is in a range, is in
+// the range. REQUIRES: edits and ranges are in order and do not overlap.
+std::vector<ByteRange> MapRanges(std::span<const TextEdit> edits,
+                                 std::span<const ByteRange> ranges);
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_TEXT_RANGE_MAP_H_
