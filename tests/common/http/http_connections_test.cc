@@ -11,7 +11,7 @@
 
 #include "common/base/mutex.h"
 #include "common/http/http_server.h"
-#include "tests/common/http/http_client.h"
+#include "tests/common/http/http_socket.h"
 
 namespace quire {
 namespace {
@@ -86,21 +86,21 @@ HttpServerOptions AtMost(size_t max_connections) {
 TEST(HttpConnectionsTest, ANewClientEndsTheConnectionThatIsIdleLongest) {
   Holder holder;
   const auto server = StartServer(AtMost(4), {TextRoute("/page", "text"), holder.Route()});
-  HttpClient running(*server);
+  HttpSocket running(*server);
   running.Send(kHold);
   holder.WaitForRequests(1);
-  HttpClient silent(*server);
-  HttpClient halfway(*server);
+  HttpSocket silent(*server);
+  HttpSocket halfway(*server);
   halfway.Send("GET /page HTTP/1.1\r\nHost:");
-  HttpClient answered(*server);
+  HttpSocket answered(*server);
   answered.Send(kGet);
   EXPECT_THAT(answered.ReadAnswer(), EndsWith("text"));
 
-  HttpClient first(*server);
+  HttpSocket first(*server);
   first.Send(kGet);
   EXPECT_THAT(first.ReadAnswer(), EndsWith("text"));
   EXPECT_THAT(silent.ReadToEnd(), IsEmpty());
-  HttpClient second(*server);
+  HttpSocket second(*server);
   second.Send(kGet);
   EXPECT_THAT(second.ReadAnswer(), EndsWith("text"));
   EXPECT_THAT(halfway.ReadToEnd(), IsEmpty());
@@ -114,13 +114,13 @@ TEST(HttpConnectionsTest, ANewClientEndsTheConnectionThatIsIdleLongest) {
 TEST(HttpConnectionsTest, RunningRequestsAreNeverDroppedForANewClient) {
   Holder holder;
   const auto server = StartServer(AtMost(2), {TextRoute("/page", "text"), holder.Route()});
-  HttpClient first(*server);
+  HttpSocket first(*server);
   first.Send(kHold);
-  HttpClient second(*server);
+  HttpSocket second(*server);
   second.Send(kHold);
   holder.WaitForRequests(2);
 
-  EXPECT_THAT(HttpClient(*server).ReadToEnd(),
+  EXPECT_THAT(HttpSocket(*server).ReadToEnd(),
               AllOf(StartsWith("HTTP/1.1 503 "),
                     HasSubstr("Retry-After: 1\r\n"),
                     HasSubstr("Connection: close\r\n")));
@@ -138,14 +138,14 @@ TEST(HttpConnectionsTest, ABodyThatComesIsFresherThanIdleConnections) {
       AtMost(2),
       {TextRoute("/page", "text"),
        {.method = "POST", .path = "/page", .handler = TextRoute("", "posted").handler}});
-  HttpClient uploading(*server);
-  HttpClient idle(*server);
+  HttpSocket uploading(*server);
+  HttpSocket idle(*server);
   idle.Send(kGet);
   EXPECT_THAT(idle.ReadAnswer(), EndsWith("text"));
   uploading.Send(Request("POST /page", "Expect: 100-continue\r\nContent-Length: 2\r\n"));
   EXPECT_THAT(uploading.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 100 "));
 
-  HttpClient third(*server);
+  HttpSocket third(*server);
   third.Send(kGet);
   EXPECT_THAT(third.ReadAnswer(), EndsWith("text"));
   EXPECT_THAT(idle.ReadToEnd(), IsEmpty());
@@ -159,7 +159,7 @@ TEST(HttpConnectionsTest, AHandlerIsToldOnceThatItsClientIsGone) {
       Holder holder;
       const auto server = StartServer(AtMost(4), {TextRoute("/page", "text"), holder.Route()});
       {
-        HttpClient client(*server);
+        HttpSocket client(*server);
         client.Send(request);
         holder.WaitForRequests(1);
         if (request == kHoldStream) {
@@ -200,7 +200,7 @@ TEST(HttpConnectionsTest, AHandlerThatAsksAfterItsClientLeftIsToldToo) {
                                       is_held.Notify();
                                     }}});
   {
-    const HttpClient client(*server);
+    const HttpSocket client(*server);
     client.Send(kHold);
     is_held.Wait();
   }
@@ -216,12 +216,12 @@ TEST(HttpConnectionsTest, AClientThatEndsItsSendingSideIsGoneUnlessItsAnswerWasG
   // More than the sockets hold, so that the end is noticed before the answer is sent.
   const std::string large(32 << 20, 'x');
   const auto server = StartServer(AtMost(4), {TextRoute("/page", large), holder.Route()});
-  HttpClient given(*server);
+  HttpSocket given(*server);
   given.Send(kGet);
   given.EndSending();
   EXPECT_TRUE(given.ReadToEnd().ends_with("\r\n\r\n" + large));
 
-  HttpClient waiting(*server);
+  HttpSocket waiting(*server);
   waiting.Send(kHold);
   holder.WaitForRequests(1);
   waiting.EndSending();
@@ -233,7 +233,7 @@ TEST(HttpConnectionsTest, AClientThatLeavesBehindPipelinedRequestsIsNoticed) {
   Holder holder;
   const auto server = StartServer(AtMost(4), {holder.Route()});
   {
-    const HttpClient client(*server);
+    const HttpSocket client(*server);
     client.Send(std::string(kHold) + kHold + kHold);
     holder.WaitForRequests(1);
   }
@@ -246,12 +246,12 @@ TEST(HttpConnectionsTest, ARequestThatDoesNotGetOnIsEnded) {
       AtMost(8),
       {TextRoute("/page", "text"),
        {.method = "POST", .path = "/page", .handler = TextRoute("", "posted").handler}});
-  HttpClient silent(*server);
-  HttpClient header(*server);
+  HttpSocket silent(*server);
+  HttpSocket header(*server);
   header.Send("GET /page HTTP/1.1\r\nHost:");
-  HttpClient body(*server);
+  HttpSocket body(*server);
   body.Send(Request("POST /page", "Content-Length: 100\r\n", "half"));
-  HttpClient answered(*server);
+  HttpSocket answered(*server);
   answered.Send(kGet);
   EXPECT_THAT(answered.ReadAnswer(), EndsWith("text"));
 
@@ -268,17 +268,17 @@ TEST(HttpConnectionsTest, DrainingEndsWhatIsIdleAndFinishesWhatRuns) {
       {TextRoute("/page", "text"),
        holder.Route(),
        {.method = "POST", .path = "/page", .handler = TextRoute("", "posted").handler}});
-  HttpClient silent(*server);
-  HttpClient kept(*server);
+  HttpSocket silent(*server);
+  HttpSocket kept(*server);
   kept.Send(kGet);
   EXPECT_THAT(kept.ReadAnswer(), EndsWith("text"));
-  HttpClient uploading(*server);
+  HttpSocket uploading(*server);
   uploading.Send(Request("POST /page", "Expect: 100-continue\r\nContent-Length: 2\r\n"));
   EXPECT_THAT(uploading.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 100 "));
-  HttpClient waiting(*server);
+  HttpSocket waiting(*server);
   waiting.Send(std::string(kHold) + kGet);
   holder.WaitForRequests(1);
-  HttpClient streaming(*server);
+  HttpSocket streaming(*server);
   streaming.Send(kHoldStream);
   holder.WaitForRequests(2);
   EXPECT_THAT(streaming.ReadUntil("begun"), EndsWith("begun"));
@@ -313,15 +313,15 @@ TEST(HttpConnectionsTest, AServerWithoutConnectionsHasDrainedAtOnce) {
 TEST(HttpConnectionsTest, AServerEndsBesideConnectionsInEachState) {
   Holder holder;
   auto server = StartServer(AtMost(8), {TextRoute("/page", "text"), holder.Route()});
-  HttpClient silent(*server);
-  HttpClient header(*server);
+  HttpSocket silent(*server);
+  HttpSocket header(*server);
   header.Send("GET /page");
-  HttpClient waiting(*server);
+  HttpSocket waiting(*server);
   waiting.Send(kHold);
   holder.WaitForRequests(1);
-  HttpClient streaming(*server);
+  HttpSocket streaming(*server);
   streaming.Send(kHoldStream);
-  HttpClient lingering(*server);
+  HttpSocket lingering(*server);
   lingering.Send(kGetAndClose);
   EXPECT_THAT(lingering.ReadToEnd(), EndsWith("text"));
   holder.WaitForRequests(2);

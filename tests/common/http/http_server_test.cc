@@ -21,7 +21,7 @@
 
 #include "common/base/error.h"
 #include "common/base/mutex.h"
-#include "tests/common/http/http_client.h"
+#include "tests/common/http/http_socket.h"
 
 #include <sys/un.h>
 
@@ -128,7 +128,7 @@ TEST(HttpServerTest, ABodyComesWholeHoweverItIsSent) {
       Ask(*server,
           Request("POST /a", absl::StrCat(kClose, "Content-Length: ", body.size(), "\r\n"), body)),
       EndsWith("POST|/a|||" + body));
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send(Request("POST /a", absl::StrCat(kClose, "Transfer-Encoding: chunked\r\n")));
   for (const char* piece : {"2\r", "\nab\r\n1", "\r\nc", "\r\n0\r\n", "X: y\r\n\r\n"}) {
     client.Send(piece);
@@ -147,7 +147,7 @@ TEST(HttpServerTest, ABodyTooLargeIsRefusedBeforeItIsRead) {
 // The kernel would reset the connection if it were closed with unread bytes.
 TEST(HttpServerTest, ARefusedClientThatGoesOnSendingGetsItsAnswer) {
   const auto server = StartServer(WithBodies(), {EchoRoute("POST", "/a")});
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send(Request("POST /a", "Content-Length: 4000000\r\n") + std::string(4'000'000, 'x'));
   EXPECT_THAT(client.ReadToEnd(), StartsWith("HTTP/1.1 413 "));
   EXPECT_EQ(client.error(), 0);
@@ -166,7 +166,7 @@ TEST(HttpServerTest, BodiesInFlightShareAMemory) {
       options, {{.method = "POST", .path = "/hold", .handler = hold}, EchoRoute("POST", "/a")});
   const std::string body(60'000, 'x');
   const std::string length = absl::StrCat(kClose, "Content-Length: ", body.size(), "\r\n");
-  HttpClient holder(*server);
+  HttpSocket holder(*server);
   holder.Send(Request("POST /hold", length, body));
   is_held.Wait();
 
@@ -181,7 +181,7 @@ TEST(HttpServerTest, BodiesInFlightShareAMemory) {
 TEST(HttpServerTest, AClientThatAsksFirstMaySendItsBody) {
   const auto server = StartServer(WithBodies(), {EchoRoute("POST", "/a")});
   const std::string expect = absl::StrCat(kClose, "Expect: 100-continue\r\n");
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send(Request("POST /a", expect + "Content-Length: 2\r\n"));
   EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   client.Send("hi");
@@ -243,7 +243,7 @@ TEST(HttpServerTest, AnAnswerMayComeLaterFromAnyThread) {
             held->Answer({.body = "later"});
           });
         }}});
-  HttpClient client(*server);
+  HttpSocket client(*server);
   for (int i = 0; i < 20; ++i) {
     client.Send(kGet);
     EXPECT_THAT(client.ReadAnswer(), EndsWith("\r\n\r\nlater"));
@@ -256,7 +256,7 @@ TEST(HttpServerTest, AnAnswerMayComeLaterFromAnyThread) {
 
 TEST(HttpServerTest, AConnectionIsKeptByTheRulesOfItsVersion) {
   const auto server = StartServer(Loopback(), {TextRoute("/page", "text")});
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send(kGet);
   EXPECT_THAT(client.ReadAnswer(), AllOf(EndsWith("text"), Not(HasSubstr("Connection:"))));
   client.Send(Request("GET /no"));
@@ -288,7 +288,7 @@ TEST(HttpServerTest, PipelinedRequestsAreAnsweredOneByOneInOrder) {
     requests += Request(absl::StrCat("GET /page?", i), i + 1 == kNumRequests ? kClose : "");
     answers += absl::StrCat(i, ";");
   }
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send(requests);
   std::string got;
   for (int i = 0; i < kNumRequests; ++i) {

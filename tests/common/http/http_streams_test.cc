@@ -15,7 +15,7 @@
 #include "common/base/file_limit.h"
 #include "common/base/mutex.h"
 #include "common/http/http_server.h"
-#include "tests/common/http/http_client.h"
+#include "tests/common/http/http_socket.h"
 
 #include <sys/epoll.h>
 
@@ -56,7 +56,7 @@ class Stream {
 TEST(HttpStreamsTest, EachWriteArrivesAtOnceAsAChunk) {
   Stream stream;
   const auto server = StartServer(Loopback(), {stream.Route()});
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send(kGet);
   HttpResponder& responder = stream.Wait();
 
@@ -86,7 +86,7 @@ TEST(HttpStreamsTest, AConnectionIsKeptAfterAStream) {
                                       responder.Write(absl::StrCat("answer ", ++num_requests));
                                       responder.Finish();
                                     }}});
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send(std::string(kGet) + kGet + kGet);
   for (int i = 1; i <= 3; ++i) {
     EXPECT_THAT(client.ReadUntil("0\r\n\r\n"),
@@ -97,7 +97,7 @@ TEST(HttpStreamsTest, AConnectionIsKeptAfterAStream) {
 TEST(HttpStreamsTest, AnOldClientGetsAStreamThatEndsWithTheConnection) {
   Stream stream;
   const auto server = StartServer(Loopback(), {stream.Route()});
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send("GET /page HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
   HttpResponder& responder = stream.Wait();
   responder.Begin({});
@@ -111,7 +111,7 @@ TEST(HttpStreamsTest, AnOldClientGetsAStreamThatEndsWithTheConnection) {
 TEST(HttpStreamsTest, HeadOfAStreamHasNoBody) {
   Stream stream;
   const auto server = StartServer(Loopback(), {stream.Route()});
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send("HEAD /page HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
   HttpResponder& responder = stream.Wait();
   responder.Begin({});
@@ -123,7 +123,7 @@ TEST(HttpStreamsTest, HeadOfAStreamHasNoBody) {
 TEST(HttpStreamsTest, AnUnfinishedStreamIsCut) {
   Stream stream;
   const auto server = StartServer(Loopback(), {stream.Route()});
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send(kGet);
   stream.Wait().Begin({});
   stream.Wait().Write("a");
@@ -150,7 +150,7 @@ TEST(HttpStreamsTest, AWriterIsToldWhenItsBacklogHasDrained) {
   HttpServerOptions options = Loopback();
   options.max_unsent_bytes = 8 << 20;
   const auto server = StartServer(options, {stream.Route()});
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send("GET /page HTTP/1.0\r\n\r\n");
   HttpResponder& responder = stream.Wait();
   responder.Begin({});
@@ -179,7 +179,7 @@ TEST(HttpStreamsTest, AStreamThatOutrunsItsClientIsCut) {
   HttpServerOptions options = Loopback();
   options.max_unsent_bytes = 1 << 20;
   const auto server = StartServer(options, {stream.Route()});
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send(kGet);
   HttpResponder& responder = stream.Wait();
   responder.Begin({});
@@ -203,10 +203,10 @@ TEST(HttpStreamsTest, AClientThatAcceptsNothingIsCutAndAQuietStreamIsNot) {
   options.max_unsent_bytes = 64 << 20;
   options.stall_timeout_ns = 300 * kNanosPerMilli;
   const auto server = StartServer(options, {stalled.Route(), quiet_route});
-  HttpClient quiet_client(*server);
+  HttpSocket quiet_client(*server);
   quiet_client.Send(Request("GET /quiet"));
   quiet.Wait().Begin({});
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send(kGet);
   HttpResponder& responder = stalled.Wait();
   responder.Begin({});
@@ -230,7 +230,7 @@ TEST(HttpStreamsTest, AWholeAnswerThatIsNotAcceptedIsCut) {
     changed.NotifyAll();
   };
   const auto server = StartServer(options, {TextRoute("/page", std::string(64 << 20, 'x'))});
-  const HttpClient client(*server);
+  const HttpSocket client(*server);
   client.Send(kGet);
   const MutexLock lock(mutex);
   while (!was_cut) {
@@ -241,7 +241,7 @@ TEST(HttpStreamsTest, AWholeAnswerThatIsNotAcceptedIsCut) {
 TEST(HttpStreamsTest, ThreadsMayWriteTogether) {
   Stream stream;
   const auto server = StartServer(Loopback(), {stream.Route()});
-  HttpClient client(*server);
+  HttpSocket client(*server);
   client.Send("GET /page HTTP/1.0\r\n\r\n");
   HttpResponder& responder = stream.Wait();
   responder.Begin({});
@@ -266,7 +266,7 @@ TEST(HttpStreamsTest, ThreadsMayWriteTogether) {
 }
 
 // Reads all connections to their ends, and returns how many bytes each has got.
-std::vector<size_t> ReadAll(const std::vector<std::unique_ptr<HttpClient>>& clients) {
+std::vector<size_t> ReadAll(const std::vector<std::unique_ptr<HttpSocket>>& clients) {
   const FileDescriptor poll(::epoll_create1(EPOLL_CLOEXEC));
   for (size_t i = 0; i < clients.size(); ++i) {
     epoll_event event = {.events = EPOLLIN, .data = {.u64 = i}};
@@ -315,9 +315,9 @@ TEST(HttpStreamsTest, TwoThousandStreamsAtOnceGetEachEvent) {
                       responders.push_back(std::make_unique<HttpResponder>(std::move(responder)));
                       changed.NotifyAll();
                     }}});
-  std::vector<std::unique_ptr<HttpClient>> clients;
+  std::vector<std::unique_ptr<HttpSocket>> clients;
   for (size_t i = 0; i < kNumStreams; ++i) {
-    clients.push_back(std::make_unique<HttpClient>(*server));
+    clients.push_back(std::make_unique<HttpSocket>(*server));
     clients.back()->Send("GET /page HTTP/1.0\r\n\r\n");
   }
   {

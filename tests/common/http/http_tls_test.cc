@@ -16,7 +16,7 @@
 
 #include "common/base/error.h"
 #include "common/http/http_server.h"
-#include "tests/common/http/http_client.h"
+#include "tests/common/http/http_socket.h"
 
 #include <openssl/bio.h>
 #include <openssl/evp.h>
@@ -134,7 +134,7 @@ class TlsClient {
   }
 
  private:
-  HttpClient client_;
+  HttpSocket client_;
   SSL_CTX* const context_;
   SSL* ssl_ = nullptr;
   bool is_connected_ = false;
@@ -264,7 +264,7 @@ TEST_F(HttpTlsTest, WithAuthoritiesAClientNeedsACertificate) {
 
 TEST_F(HttpTlsTest, TheServerEndsBesideConnectionsInEachState) {
   auto server = StartServer(Options(), {TextRoute("/page", "text")});
-  const HttpClient before_handshake(*server);
+  const HttpSocket before_handshake(*server);
   TlsClient idle(*server);
   TlsClient ended(*server);
   ended.Send(kGetAndClose);

@@ -1,9 +1,9 @@
-// HttpClient is a socket for tests of HttpServer: it sends and reads raw bytes. A read that gets
+// HttpSocket is a socket for tests of HttpServer: it sends and reads raw bytes. A read that gets
 // nothing for 60 s gives up, and its test fails.
 //
-// Thread safety: HttpClient: one thread at a time. Event: any thread.
-#ifndef QUIRE_TESTS_COMMON_HTTP_HTTP_CLIENT_H_
-#define QUIRE_TESTS_COMMON_HTTP_HTTP_CLIENT_H_
+// Thread safety: HttpSocket: one thread at a time. Event: any thread.
+#ifndef QUIRE_TESTS_COMMON_HTTP_HTTP_SOCKET_H_
+#define QUIRE_TESTS_COMMON_HTTP_HTTP_SOCKET_H_
 
 #include <array>
 #include <cerrno>
@@ -82,9 +82,9 @@ class Event {
   bool has_come_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-class HttpClient {
+class HttpSocket {
  public:
-  explicit HttpClient(int port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit HttpSocket(int port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const timeval limit = {.tv_sec = 60, .tv_usec = 0};
     ::setsockopt(socket_.fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     sockaddr_in to = {};
@@ -93,7 +93,7 @@ class HttpClient {
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(::connect(socket_.fd(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
   }
-  explicit HttpClient(const HttpServer& server) : HttpClient(server.port()) {}
+  explicit HttpSocket(const HttpServer& server) : HttpSocket(server.port()) {}
 
   int fd() const { return socket_.fd(); }
 
@@ -166,11 +166,11 @@ class HttpClient {
 };
 
 inline std::string Ask(const HttpServer& server, const std::string& request) {
-  HttpClient client(server);
+  HttpSocket client(server);
   client.Send(request);
   return client.ReadToEnd();
 }
 
 }  // namespace quire
 
-#endif  // QUIRE_TESTS_COMMON_HTTP_HTTP_CLIENT_H_
+#endif  // QUIRE_TESTS_COMMON_HTTP_HTTP_SOCKET_H_
