@@ -1,0 +1,85 @@
+// HttpClient is a blocking HTTP/1.1 client of one server, over TCP, TLS or a Unix socket. It keeps
+// its connection open between calls. Redirects are answers as any other, and cookies are ignored.
+//
+// The server is not trusted: an answer's header has at most 16 KiB, and the caller bounds the body.
+//
+// Thread safety: Send and Stream: one thread at a time. Cancel: any thread.
+// Errors:        kUnavailable HTTP_CONNECT or HTTP_CUT if the server cannot be reached, or the
+//                connection breaks before the answer's end; kDeadlineExceeded HTTP_TIMEOUT;
+//                kCancelled; kInternal HTTP_ANSWER for bytes that are no HTTP/1.x answer, or
+//                HTTP_ANSWER_SIZE for an answer beyond its bound; kInvalidArgument HTTP_REQUEST for
+//                a request that cannot be sent, TLS_FILE if OpenSSL refuses the files. An answer of
+//                any status code is no error.
+#ifndef QUIRE_COMMON_HTTP_HTTP_CLIENT_H_
+#define QUIRE_COMMON_HTTP_HTTP_CLIENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+#include "common/base/clock.h"
+#include "common/http/http_message.h"
+#include "common/wire/address.h"
+#include "common/wire/tls_files.h"
+
+namespace quire {
+
+struct HttpClientRequest {
+  std::string method = "GET";
+  std::string target = "/";  // path and query, percent-encoded
+  HttpHeaders headers = {};  // besides Host and Content-Length, which the client adds
+  std::string body = {};
+};
+
+struct HttpClientOptions {
+  Address address;
+  // Null: plain text. Else the server needs a certificate for its host name, of the files'
+  // authorities, or of the system's if the files have none.
+  std::shared_ptr<TlsFiles> tls = nullptr;
+  // Name of the server in Host and in its certificate; empty: the address's host.
+  std::string host = {};
+  int64_t connect_timeout_ns = 10 * kNanosPerSecond;  // TCP and TLS handshakes included
+};
+
+// Called with the answer's status line and headers, and the next bytes of its body; never with no
+// bytes. Returns false to cancel the call.
+using HttpPieceCallback = std::function<bool(const HttpResponse& head, std::string_view piece)>;
+
+class HttpClient {
+ public:
+  using Options = HttpClientOptions;
+
+  explicit HttpClient(Options options);
+  ~HttpClient();
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
+
+  // Returns the whole answer. timeout_ns: for all of the call; a host name's resolution alone can
+  // take longer.
+  absl::StatusOr<HttpResponse> Send(const HttpClientRequest& request,
+                                    size_t max_body_bytes,
+                                    int64_t timeout_ns);
+
+  // Gives the body to `on_piece` as it arrives. Returns the answer without its body. timeout_ns: as
+  // for Send; kInfiniteFuture for none.
+  absl::StatusOr<HttpResponse> Stream(const HttpClientRequest& request,
+                                      int64_t timeout_ns,
+                                      const HttpPieceCallback& on_piece);
+
+  // Ends the call that runs, if any, with kCancelled.
+  void Cancel();
+
+ private:
+  class Impl;  // keeps Boost out of this header
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_HTTP_HTTP_CLIENT_H_
