@@ -146,6 +146,7 @@ void HttpConnection::BeginRequest() {
   event_ = {};
   route_ = nullptr;
   tenant_.clear();
+  cors_.clear();
   if (writing_.capacity() + out_.capacity() > buffer_.size()) {
     out_ = std::string();  // an idle connection keeps no large buffers
     writing_ = std::string();
@@ -230,6 +231,11 @@ void HttpConnection::Consume() {
 // Refuses the request, and returns false, if its header alone decides so.
 bool HttpConnection::AdmitHeader() {
   const HttpRequest& request = reader_->request();
+  cors_ = all_.origins.HeadersFor(request);
+  if (const auto preflight = AllowedOrigins::Preflight(request, cors_)) {
+    Refuse(*preflight);
+    return false;
+  }
   const HttpRouteTable::Found found = all_.routes.Find(request.method, request.path);
   route_ = found.route;
   if (route_ == nullptr) {
@@ -307,7 +313,8 @@ void HttpConnection::Refuse(const HttpResponse& response) {
 }
 
 // Puts the head, and the body of an answer that is whole, into out_.
-void HttpConnection::BeginAnswer(const HttpResponse& response, bool is_stream) {
+void HttpConnection::BeginAnswer(HttpResponse response, bool is_stream) {
+  response.headers.insert(response.headers.end(), cors_.begin(), cors_.end());
   keep_alive_ = keep_alive_ && !all_.is_draining && !(is_stream && is_http_1_0_ && !is_head_);
   AppendResponseHead(response, is_stream, is_http_1_0_, keep_alive_, &out_);
   if (!is_stream && !is_head_ && HasBody(response.status_code)) {
@@ -332,7 +339,7 @@ void HttpConnection::TakeAnswer() {
     taken.head = all_.ErrorOf(500);
   }
   if (taken.head.has_value()) {
-    BeginAnswer(*taken.head, taken.is_stream);
+    BeginAnswer(*std::move(taken.head), taken.is_stream);
   }
   if (out_.empty()) {
     out_.swap(body);

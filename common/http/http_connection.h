@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "common/base/clock.h"
+#include "common/http/http_cors.h"
 #include "common/http/http_exchange.h"
 #include "common/http/http_server.h"
 #include "common/http/http_stream.h"
@@ -38,6 +39,7 @@ struct HttpConnections {
   HttpConnections(HttpServerOptions server_options, std::vector<HttpRoute> server_routes)
       : options(std::move(server_options)),
         routes(std::move(server_routes)),
+        origins(options.allowed_origins),
         body_memory(std::make_shared<BodyMemory>(options.max_body_bytes_in_flight)) {}
 
   size_t size() const { return idle.size() + busy.size(); }
@@ -47,6 +49,7 @@ struct HttpConnections {
 
   const HttpServerOptions options;
   const HttpRouteTable routes;
+  const AllowedOrigins origins;
   const std::shared_ptr<BodyMemory> body_memory;
   boost::asio::io_context context{/*concurrency_hint=*/1};
   // Connections without a running request, least recent first: by accept, the last answer, or the
@@ -92,7 +95,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   bool AdmitHeader();
   void Dispatch();
   void Refuse(const HttpResponse& response);
-  void BeginAnswer(const HttpResponse& response, bool is_stream);
+  void BeginAnswer(HttpResponse response, bool is_stream);
   void TakeAnswer();
   void Flush();
   void WriteSome();
@@ -123,6 +126,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   int64_t num_body_bytes_ = 0;  // as received, with the framing of chunks
   const HttpRoute* route_ = nullptr;
   std::string tenant_;
+  HttpHeaders cors_;  // headers of the answer
 
   // Answering.
   std::shared_ptr<HttpExchange> exchange_;  // null: the server's own answer

@@ -100,6 +100,8 @@ class HttpServer::Impl {
     });
   }
 
+  void Post(std::function<void()> task) { asio::post(connections_.context, std::move(task)); }
+
   int port() const { return listener_.port(); }
 
  private:
@@ -171,6 +173,8 @@ HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() = default;
 
 int HttpServer::port() const { return impl_->port(); }
+
+void HttpServer::Post(std::function<void()> task) { impl_->Post(std::move(task)); }
 
 void HttpServer::Drain(std::function<void()> done) { impl_->Drain(std::move(done)); }
 

@@ -18,7 +18,8 @@
 // Requests that another server could understand differently get 400 (request_reader.h). No text of
 // a request reaches a log.
 //
-// Thread safety: Start and the destructor from one thread; Drain from any. The server's thread
+// Thread safety: Start and the destructor from one thread; Drain and Post from any. The server's
+// thread
 //                calls handlers, make_error and observe, which must not wait.
 #ifndef QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 #define QUIRE_COMMON_HTTP_HTTP_SERVER_H_
@@ -27,6 +28,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -66,6 +68,8 @@ struct HttpServerOptions {
   size_t max_body_bytes_in_flight = 0;
   size_t max_unsent_bytes = size_t{1} << 20;
 
+  std::vector<std::string> allowed_origins = {};  // http_cors.h; empty: none
+
   // Makes the server's own answers, such as 404. Null: the status in plain text.
   std::function<HttpResponse(int status_code)> make_error = nullptr;
   std::function<void(const HttpEvent&)> observe = nullptr;
@@ -86,6 +90,9 @@ class HttpServer {
   // finish. Calls `done` on the server's thread when no connection is left; `done` must not destroy
   // the server. Call once.
   void Drain(std::function<void()> done);
+
+  // Runs the task on the server's thread, or never if the server is destroyed before.
+  void Post(std::function<void()> task);
 
   int port() const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -119,7 +120,7 @@ absl::StatusOr<size_t> ResponseReader::PutHeader(std::string_view bytes) {
   }
   auto& parser = parser_->parser;
   parser.header_limit(kMaxHeaderBytes);
-  parser.body_limit(boost::none);
+  parser.body_limit(std::numeric_limits<uint64_t>::max());  // boost 1.74 takes none for 0
   parser.skip(is_head_);
   ErrorCode error;
   const size_t used = parser.put(asio::buffer(bytes.data(), size), error);

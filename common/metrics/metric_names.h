@@ -299,6 +299,21 @@ inline constexpr MetricInfo kVllmPromptTokensBySource{
 inline constexpr MetricInfo kVllmRequestDuration{"vllm:e2e_request_latency_seconds",
                                                  "Time from a request's arrival to its end."};
 
+inline constexpr MetricInfo kGatewayRequestsTotal{
+    "quire_gateway_requests_total",
+    "HTTP requests ended, by route and status code. 499: the client was gone before the end of its "
+    "answer."};
+inline constexpr MetricInfo kGatewayStreams{
+    "quire_gateway_streams", "Streams from the scheduler that HTTP requests wait for or read."};
+inline constexpr MetricInfo kGatewayFirstByteSeconds{
+    "quire_gateway_time_to_first_byte_seconds",
+    "Time from a whole HTTP request to the first byte of its answer, by route."};
+inline constexpr MetricInfo kGatewayResumedStreamsTotal{
+    "quire_gateway_resumed_streams_total",
+    "Streams that went on after the scheduler or the connection to it was lost."};
+inline constexpr MetricInfo kGatewayTemplateSeconds{
+    "quire_gateway_template_seconds", "Time to render a chat template."};
+
 }  // namespace metric
 }  // namespace quire
 

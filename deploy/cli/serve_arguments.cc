@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -36,8 +37,35 @@ constexpr std::array<std::string_view, 16> kWorkerFlags = {"threads",
                                                            "load-format",
                                                            "fail-points"};
 
-bool IsWorkerFlag(std::string_view name) {
-  return std::find(kWorkerFlags.begin(), kWorkerFlags.end(), name) != kWorkerFlags.end();
+// Flags that go to the gateway alone.
+constexpr std::array<std::string_view, 4> kGatewayFlags = {
+    "chat-template", "allow-special-tokens-in-messages", "allowed-origins", "max-connections"};
+
+// Flags that go to scheduler and gateway.
+constexpr std::array<std::string_view, 5> kFrontFlags = {
+    "ssl-certfile", "ssl-keyfile", "ssl-ca-certs", "api-keys-file", "shutdown-timeout"};
+
+// Flags that serve itself gives to the programs.
+constexpr std::array<std::string_view, 10> kOwnFlags = {"workers",
+                                                        "standby",
+                                                        "nostandby",
+                                                        "listen",
+                                                        "rank",
+                                                        "ranks-on-host",
+                                                        "local-address",
+                                                        "scheduler",
+                                                        "scheduler-http",
+                                                        "scheduler-api-key-file"};
+constexpr std::string_view kOwnPrefixes[] = {"worker-ssl-", "scheduler-ssl-"};
+
+bool IsOneOf(std::span<const std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool IsOwn(std::string_view name) {
+  return IsOneOf(kOwnFlags, name) || std::ranges::any_of(kOwnPrefixes, [name](auto prefix) {
+           return name.starts_with(prefix);
+         });
 }
 
 // Returns "kv-cache-memory-bytes" for "--kv_cache_memory_bytes=9".
@@ -48,10 +76,10 @@ std::string FlagName(std::string_view arg) {
   return name;
 }
 
-// Returns true for a flag of the worker, also if the name turns off a switch: "no-enforce-eager",
+// Returns true for a flag of the list, also if the name turns off a switch: "no-enforce-eager",
 // "noenforce-eager".
-bool IsForWorker(std::string_view name) {
-  if (IsWorkerFlag(name)) {
+bool IsFlagOf(std::span<const std::string_view> names, std::string_view name) {
+  if (IsOneOf(names, name)) {
     return true;
   }
   absl::string_view positive = ToAbsl(name);
@@ -59,7 +87,7 @@ bool IsForWorker(std::string_view name) {
     return false;
   }
   absl::ConsumePrefix(&positive, "-");
-  return IsWorkerFlag(ToStd(positive));
+  return IsOneOf(names, ToStd(positive));
 }
 
 absl::StatusOr<std::string_view> TakeField(std::string_view* text, std::string_view name) {
@@ -73,7 +101,7 @@ absl::StatusOr<std::string_view> TakeField(std::string_view* text, std::string_v
   return value;
 }
 
-bool IsForBoth(std::string_view name) {
+bool IsForAll(std::string_view name) {
   return name == "model" || name == "log-format" || name == "allow-insecure-bind" ||
          name == "noallow-insecure-bind" || name == "no-allow-insecure-bind";
 }
@@ -128,11 +156,17 @@ class SwapFlags {
   bool has_space_ = true;
 };
 
+void Append(const std::vector<std::string>& words, std::vector<std::string>& to) {
+  to.insert(to.end(), words.begin(), words.end());
+}
+
 }  // namespace
 
 absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string>& args) {
   ServeArguments split;
   bool has_model = false;
+  bool has_admin_address = false;
+  std::vector<std::string> admin_keys;  // the flag --admin-api-keys-file
   SwapFlags swap_flags;
   for (size_t i = 0; i < args.size(); ++i) {
     std::vector<std::string> words = {args[i]};
@@ -145,8 +179,7 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
       return absl::InvalidArgumentError(absl::StrCat("serve: not a flag: ", args[i]));
     }
     const std::string name = FlagName(words[0]);
-    if (name == "workers" || name == "standby" || name == "nostandby" || name == "listen" ||
-        name == "rank" || name == "ranks-on-host" || name.starts_with("worker-ssl-")) {
+    if (IsOwn(name)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "serve: --", name, ": must not be given, because serve starts the programs itself"));
     }
@@ -167,17 +200,35 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
       split.worker.push_back(absl::StrCat("--http-host=", ValueOf(words)));
       continue;
     }
+    if (name == "http-host" || name == "http-port") {
+      split.gateway.push_back(absl::StrCat("--", name.substr(sizeof("http")), "=", ValueOf(words)));
+      continue;
+    }
+    if (name == "admin-api-keys-file") {
+      admin_keys = words;
+      continue;
+    }
+    has_admin_address |= name == "admin-address";
     if (name == "log-format") {
       split.log_format = ValueOf(words);
     }
     swap_flags.See(name, words);
     has_model |= name == "model";
-    if (IsForBoth(name) || IsForWorker(name)) {
-      split.worker.insert(split.worker.end(), words.begin(), words.end());
+    const bool is_for_worker = IsFlagOf(kWorkerFlags, name);
+    const bool is_for_gateway = IsFlagOf(kGatewayFlags, name);
+    if (IsForAll(name) || is_for_worker) {
+      Append(words, split.worker);
     }
-    if (!IsForWorker(name)) {
-      split.scheduler.insert(split.scheduler.end(), words.begin(), words.end());
+    if (IsForAll(name) || is_for_gateway || IsOneOf(kFrontFlags, name)) {
+      Append(words, split.gateway);
     }
+    if (!is_for_worker && !is_for_gateway) {
+      Append(words, split.scheduler);
+    }
+  }
+  Append(admin_keys, split.gateway);
+  if (has_admin_address) {
+    Append(admin_keys, split.scheduler);
   }
   if (!has_model) {
     return absl::InvalidArgumentError(
@@ -206,6 +257,37 @@ std::optional<WorkerHttp> ParseWorkerHttp(std::string_view line) {
   }
   return WorkerHttp{.address = std::string(text),
                     .flag = absl::StrCat("--http-port=", address->port)};
+}
+
+std::optional<GatewayAddresses> ParseGatewayAddresses(std::string_view line) {
+  absl::string_view rest = ToAbsl(line);
+  GatewayAddresses addresses;
+  if (!absl::ConsumePrefix(&rest, "quire_gateway: ")) {
+    return std::nullopt;
+  }
+  addresses.is_ready = absl::ConsumePrefix(&rest, "ready ");
+  if (!addresses.is_ready && !absl::ConsumePrefix(&rest, "listens ")) {
+    return std::nullopt;
+  }
+  std::string_view text = ToStd(rest);
+  const absl::StatusOr<std::string_view> api = TakeField(&text, "api");
+  const absl::StatusOr<Address> api_address = api.ok() ? ParseAddress(*api) : api.status();
+  if (!api_address.ok()) {
+    return std::nullopt;
+  }
+  addresses.api = *api;
+  addresses.flags = {absl::StrCat("--port=", api_address->port)};
+  if (text.empty()) {
+    return addresses;
+  }
+  const absl::StatusOr<std::string_view> http = TakeField(&text, "http");
+  const absl::StatusOr<Address> http_address = http.ok() ? ParseAddress(*http) : http.status();
+  if (!http_address.ok()) {
+    return std::nullopt;
+  }
+  addresses.http = *http_address;
+  addresses.flags.push_back(absl::StrCat("--http-port=", http_address->port));
+  return addresses;
 }
 
 absl::StatusOr<SchedulerAddresses> ParseSchedulerAddresses(std::string_view text) {

@@ -1,4 +1,5 @@
-// Divides the command line of `quire serve` between the scheduler and the workers that it starts.
+// Divides the command line of `quire serve` between the programs that it starts: a gateway, a
+// scheduler and its workers.
 //
 // Thread safety: free functions and value types.
 #ifndef QUIRE_DEPLOY_CLI_SERVE_ARGUMENTS_H_
@@ -17,6 +18,7 @@
 namespace quire {
 
 struct ServeArguments {
+  std::vector<std::string> gateway;
   std::vector<std::string> scheduler;
   std::vector<std::string> worker;  // flags of each worker
   int32_t tensor_parallel_size = 1;
@@ -26,11 +28,14 @@ struct ServeArguments {
   std::optional<int32_t> worker_http_port;
 };
 
-// Divides the flags: flags of the worker alone go to the worker; --model, --log-format and
-// --allow-insecure-bind to both programs; all others to the scheduler. The model directory can also
-// be given as the first word, without --model. The scheduler and the workers refuse unknown flags.
-// `quire serve` itself has the flags --tensor-parallel-size, or -tp, and --worker-http-port. The
-// flag --worker-http-host becomes --http-host of the workers.
+// Divides the flags: flags of the worker or the gateway alone go to that program; --model,
+// --log-format and --allow-insecure-bind to all programs; TLS files, API keys and
+// --shutdown-timeout to scheduler and gateway; all others to the scheduler. The model directory can
+// also be given as the first word, without --model. The programs refuse unknown flags. `quire
+// serve` itself has the flags --tensor-parallel-size, or -tp, and --worker-http-port. The flags
+// --http-host and --http-port become --host and --port of the gateway, and --worker-http-host
+// becomes --http-host of the workers. --admin-api-keys-file goes to the gateway, and with
+// --admin-address to the scheduler too.
 // Errors: kInvalidArgument if no model is named, an argument is not a flag, a flag is one that
 // serve itself sets, --tensor-parallel-size is not from 1 to 8, or a rank's port would be above
 // 65535.
@@ -50,6 +55,17 @@ struct WorkerHttp {
 };
 // Reads "quire_worker: listens listen=ADDRESS http=HOST:PORT". Returns nullopt for other lines.
 std::optional<WorkerHttp> ParseWorkerHttp(std::string_view line);
+
+// The addresses of a gateway, and the flags that give its next start the same ports.
+struct GatewayAddresses {
+  std::string api;              // HOST:PORT
+  std::optional<Address> http;  // nullopt: no port for metrics and health
+  std::vector<std::string> flags;
+  bool is_ready = false;  // the line says that clients are served
+};
+// Reads "quire_gateway: listens api=HOST:PORT[ http=HOST:PORT]", or the same with "ready". Returns
+// nullopt for other lines.
+std::optional<GatewayAddresses> ParseGatewayAddresses(std::string_view line);
 
 // Reads "grpc=HOST:PORT http=HOST:PORT", optionally followed by " admin=ADDRESS". Errors:
 // kInvalidArgument.

@@ -31,12 +31,13 @@ namespace {
 constexpr char kServeUsage[] =
     R"(usage: quire serve --model DIR [flags]
 
-Starts a scheduler and a worker on this machine. With --tensor-parallel-size N (-tp N) it starts N
-workers and splits the model over them. A program that dies or hangs is restarted. As soon as
-clients can send requests, it prints
+Starts a gateway, a scheduler and a worker on this machine. With --tensor-parallel-size N (-tp N) it
+starts N workers and splits the model over them. A program that dies or hangs is restarted. As soon
+as clients can send requests, it prints
     quire: ready grpc=HOST:PORT http=HOST:PORT
-SIGTERM and Ctrl-C let accepted requests finish (--shutdown-timeout), then stop the server. A second
-signal ends the remaining requests at once.
+http= is the address of OpenAI's API (/v1), a page to chat (/), /metrics and /top. SIGTERM and
+Ctrl-C let accepted requests finish (--shutdown-timeout), then stop the server. A second signal ends
+the remaining requests at once.
 Exit codes: 0 stopped by a signal, 1 unusable address or file, 2 bad flags, 3 bad model, 4 too
 little memory, 5 device failure. After the ready line only a signal stops the server.
 
@@ -46,9 +47,11 @@ or any free port if N is 0. The ports are on loopback unless --worker-http-host 
 --flagfile FILE reads flags of both programs from a file, one on each line. --fromenv and
 --tryfromenv NAME,... read --NAME from the environment variable FLAGS_NAME.
 
-The flags of both programs are accepted, except --workers, --standby, --listen, --rank,
---ranks-on-host and --worker-ssl-*. Every worker gets the worker's flags. --ssl-*, --http-host and
---http-port apply to the scheduler only.
+The flags of all programs are accepted, except those about how the programs reach each other:
+--workers, --standby, --listen, --rank, --ranks-on-host, --local-address, --scheduler*,
+--worker-ssl-*. Every worker gets the worker's flags. --ssl-*, --api-keys-file and
+--shutdown-timeout apply to gateway and scheduler. --host and --port are the scheduler's for gRPC;
+--http-host and --http-port are the gateway's.
 Flags of the scheduler:
 
 )";
@@ -103,6 +106,8 @@ void PrintFlagsOf(const std::string& program) {
 int PrintHelp(const std::string& folder) {
   std::fputs(kServeUsage, stdout);
   PrintFlagsOf(folder + "/quire_scheduler");
+  std::fputs("\nFlags of the gateway:\n\n", stdout);
+  PrintFlagsOf(folder + "/quire_gateway");
   std::fputs("\nFlags of the worker:\n\n", stdout);
   PrintFlagsOf(folder + "/quire_worker");
   return EXIT_SUCCESS;
@@ -171,10 +176,19 @@ int RunServe(const std::vector<std::string>& args) {
   for (const Supervisor::Worker& worker : workers) {
     addresses.push_back(worker.address.ToString());
   }
-  std::vector<std::string> scheduler = {
-      folder + "/quire_scheduler", "--workers", absl::StrJoin(addresses, ",")};
+  const std::string local = absl::StrCat("unix:", sockets.path(), "/scheduler.sock");
+  std::vector<std::string> scheduler = {folder + "/quire_scheduler",
+                                        "--workers",
+                                        absl::StrJoin(addresses, ","),
+                                        "--local-address=" + local,
+                                        "--http-host=127.0.0.1",
+                                        "--http-port=0"};
   scheduler.insert(scheduler.end(), split->scheduler.begin(), split->scheduler.end());
-  const int code = Supervisor(std::move(scheduler), std::move(workers), signal_fd).Run();
+  std::vector<std::string> gateway = {
+      folder + "/quire_gateway", "--scheduler=" + local, "--http-host=127.0.0.1", "--http-port=0"};
+  gateway.insert(gateway.end(), split->gateway.begin(), split->gateway.end());
+  const int code =
+      Supervisor(std::move(scheduler), std::move(gateway), std::move(workers), signal_fd).Run();
   ::close(signal_fd);
   return code;
 }

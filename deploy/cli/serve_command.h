@@ -1,4 +1,5 @@
-// `quire serve --model DIR [flags]`: runs a scheduler and its workers as child processes.
+// `quire serve --model DIR [flags]`: runs a gateway, a scheduler and its workers as child
+// processes.
 //
 // When the server is ready for the first time, prints on standard output the address of each worker
 // that has an HTTP port ("quire: worker 0 http=HOST:PORT"), and then:

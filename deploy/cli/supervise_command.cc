@@ -33,7 +33,7 @@ namespace quire {
 namespace {
 
 constexpr char kSuperviseUsage[] =
-    R"(usage: quire supervise quire_scheduler|quire_worker [flags]
+    R"(usage: quire supervise quire_scheduler|quire_worker|quire_gateway [flags]
 
 Runs the program with these flags, for a container that holds this program alone. Starts it again
 on the same ports when it dies, or when its /livez (--http-port) fails or is silent for 10 s. A
@@ -60,6 +60,11 @@ std::optional<Listens> ParseListens(std::string_view line) {
   if (const auto worker = ParseWorkerHttp(line); worker.has_value()) {
     const absl::StatusOr<Address> http = ParseAddress(worker->address);
     return http.ok() ? std::optional<Listens>({*http, {worker->flag}}) : std::nullopt;
+  }
+  if (const auto gateway = ParseGatewayAddresses(line); gateway.has_value()) {
+    return gateway->http.has_value() && !gateway->is_ready
+               ? std::optional<Listens>({*gateway->http, gateway->flags})
+               : std::nullopt;
   }
   absl::string_view rest = ToAbsl(line);
   if (!absl::ConsumePrefix(&rest, "quire_scheduler: listens ")) {
@@ -199,9 +204,10 @@ int RunSupervise(const std::vector<std::string>& args) {
     std::fputs(kSuperviseUsage, stdout);
     return EXIT_SUCCESS;
   }
-  if (program != "quire_scheduler" && program != "quire_worker") {
+  if (program != "quire_scheduler" && program != "quire_worker" && program != "quire_gateway") {
     std::fprintf(stderr,
-                 "quire: supervise: the first word must be quire_scheduler or quire_worker (got "
+                 "quire: supervise: the first word must be quire_scheduler, quire_worker or "
+                 "quire_gateway (got "
                  "\"%s\")\n",
                  OneLine(program).c_str());
     return kExitUsage;

@@ -43,11 +43,13 @@ Supervisor::WorkerChild::WorkerChild(std::string name, Worker worker, int64_t ma
       loading(max_loading_pause_ns) {}
 
 Supervisor::Supervisor(std::vector<std::string> scheduler_argv,
+                       std::vector<std::string> gateway_argv,
                        std::vector<Worker> workers,
                        int signal_fd,
                        int64_t max_loading_pause_ns)
     : signal_fd_(signal_fd),
-      scheduler_("scheduler", std::move(scheduler_argv), kMaxSchedulerSilenceNs) {
+      scheduler_("scheduler", std::move(scheduler_argv), kMaxSchedulerSilenceNs),
+      gateway_(std::move(gateway_argv)) {
   for (Worker& worker : workers) {
     workers_.push_back(std::make_unique<WorkerChild>(
         absl::StrCat("worker ", workers_.size()), std::move(worker), max_loading_pause_ns));
@@ -62,6 +64,7 @@ int Supervisor::Run() {
     // both programs would report is reported only once.
     if (scheduler_address_.has_value()) {
       TendWorkers(now);
+      TendGateway(now);
     }
     if (!exit_code_.has_value()) {
       Wait();
@@ -74,8 +77,20 @@ int Supervisor::Run() {
   return *exit_code_;
 }
 
+// A cleaner of /tmp may have removed the folder of the sockets, and without it neither scheduler
+// nor workers can listen.
+void Supervisor::MakeSocketFolder() const {
+  if (!workers_.empty() && workers_.front()->address.is_unix()) {
+    const auto folder = std::filesystem::path(workers_.front()->address.unix_path).parent_path();
+    ::mkdir(folder.c_str(), S_IRWXU);
+  }
+}
+
 void Supervisor::TendScheduler(Instant now) {
   if (!is_stopping_) {
+    if (scheduler_.process() == nullptr) {
+      MakeSocketFolder();
+    }
     Start(scheduler_, now);
   }
   ChildProcess* process = scheduler_.process();
@@ -108,13 +123,16 @@ void Supervisor::OnSchedulerLine(std::string_view line) {
   } else if (absl::ConsumePrefix(&rest, "ready ")) {
     SetStandby(false);
     scheduler_.OnUseful();
-    if (!std::exchange(was_ready_, true)) {
-      SayReady(ToStd(rest));
-    }
+    was_ready_ = true;
+    ready_line_ = std::string(rest);
   }
 }
 
-void Supervisor::SayReady(std::string_view addresses) {
+void Supervisor::MaybeSayReady() {
+  if (said_ready_ || ready_line_.empty() || !gateway_.was_ready()) {
+    return;
+  }
+  said_ready_ = true;
   for (const auto& worker : workers_) {
     // Workers print their addresses before they are ready, so ReadLines finds these lines.
     ReadLines(*worker);
@@ -123,7 +141,15 @@ void Supervisor::SayReady(std::string_view addresses) {
           absl::StrCat("quire: ", worker->child.name(), " http=", worker->http_address, "\n"));
     }
   }
-  StandardOutput().Write(absl::StrCat("quire: ready ", ToAbsl(addresses), "\n"));
+  // The HTTP address for clients is the gateway's.
+  const size_t http = ready_line_.find(" http=");
+  const size_t admin = ready_line_.find(" admin=");
+  StandardOutput().Write(absl::StrCat("quire: ready ",
+                                      ready_line_.substr(0, http),
+                                      " http=",
+                                      gateway_.api_address(),
+                                      admin == std::string::npos ? "" : ready_line_.substr(admin),
+                                      "\n"));
 }
 
 void Supervisor::OnListens(std::string_view addresses) {
@@ -134,6 +160,8 @@ void Supervisor::OnListens(std::string_view addresses) {
       return;
     }
     scheduler_address_ = parsed->http;
+    gateway_.child().AddArguments(
+        {absl::StrCat("--scheduler-http=", scheduler_address_->ToString())});
     scheduler_.AddArguments(parsed->flags);
   }
   scheduler_.OnSign();
@@ -184,6 +212,25 @@ void Supervisor::SetStandby(bool stands_by) {
   }
 }
 
+void Supervisor::TendGateway(Instant now) {
+  if (!is_stopping_) {
+    Start(gateway_.child(), now);
+  }
+  const bool has_listened = !gateway_.api_address().empty();
+  const std::optional<int> wait_status = gateway_.Tend(now);
+  MaybeSayReady();
+  if (!wait_status.has_value() || is_stopping_) {
+    return;
+  }
+  const bool is_hopeless = IsHopeless(*wait_status) && !gateway_.was_ready() &&
+                           (WEXITSTATUS(*wait_status) != EXIT_FAILURE || !has_listened);
+  if (is_hopeless) {
+    exit_code_ = WEXITSTATUS(*wait_status);
+  } else {
+    gateway_.child().LogEnd(*wait_status);
+  }
+}
+
 // Starts rank 0 first, and the other ranks after rank 0 has listened. By then rank 0 has accepted
 // its flags, which all ranks share.
 void Supervisor::TendWorkers(Instant now) {
@@ -195,11 +242,8 @@ void Supervisor::TendWorkers(Instant now) {
 }
 
 void Supervisor::TendWorker(WorkerChild& worker, Instant now) {
-  if (worker.address.is_unix() && worker.child.process() == nullptr) {
-    // A cleaner of /tmp may have removed the folder, and without the folder the worker cannot
-    // listen.
-    const auto folder = std::filesystem::path(worker.address.unix_path).parent_path();
-    ::mkdir(folder.c_str(), S_IRWXU);
+  if (worker.child.process() == nullptr) {
+    MakeSocketFolder();
   }
   if (Start(worker.child, now)) {
     worker.monitor.emplace(worker.address);
@@ -307,6 +351,10 @@ void Supervisor::ReadSignals() {
     if (std::exchange(is_stopping_, true) && info.ssi_signo == SIGHUP) {
       continue;
     }
+    if (ChildProcess* gateway = gateway_.child().process(); gateway != nullptr) {
+      gateway->Signal(SIGTERM);
+      gateway->Signal(SIGCONT);
+    }
     if (ChildProcess* scheduler = scheduler_.process(); scheduler != nullptr) {
       scheduler->Signal(SIGTERM);
       scheduler->Signal(SIGCONT);  // a stopped scheduler would not see SIGTERM
@@ -316,8 +364,8 @@ void Supervisor::ReadSignals() {
   }
 }
 
-// Asks the workers to stop, and waits until they have ended, but at most kStopNs. Workers that
-// still run then are killed by the destructor of ChildProcess.
+// Asks the workers to stop, and waits until they and the gateway have ended, but at most kStopNs.
+// Programs that still run then are killed by the destructor of ChildProcess.
 void Supervisor::StopWorkers() {
   bool is_running = true;
   for (const auto& worker : workers_) {
@@ -327,7 +375,8 @@ void Supervisor::StopWorkers() {
     }
   }
   for (const Instant start = SteadyNow(); is_running && SteadyNow() - start < kStopNs;) {
-    is_running = false;
+    ChildProcess* const gateway = gateway_.child().process();
+    is_running = gateway != nullptr && !gateway->Poll().has_value();
     for (const auto& worker : workers_) {
       ChildProcess* process = worker->child.process();
       is_running |= process != nullptr && !process->Poll().has_value();

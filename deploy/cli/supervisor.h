@@ -1,12 +1,12 @@
-// Supervisor keeps a scheduler and its workers running until a signal asks it to stop. After the
-// server was ready for the first time, no program that dies or hangs ends the supervisor:
+// Supervisor keeps a scheduler, its workers and its gateway running until a signal asks it to stop.
+// After the server was ready for the first time, no program that dies or hangs ends the supervisor:
 //   - a program that ends is started again, after a pause (restart_policy.h); the scheduler gets
 //     the ports that it had before; workers are restarted even while the server shuts down and the
 //     scheduler still finishes accepted requests
 //   - a worker that is started again gets the sizes of KV cache and swap space, and the HTTP port,
 //     of the worker's first start
 //   - a worker that reports nothing for 4 s is killed and started again; so is a worker that loads
-//     without progress for 120 s, or a scheduler that does not answer for 10 s
+//     without progress for 120 s, or a scheduler or gateway that does not answer for 10 s
 // If another scheduler has taken over the workers, our scheduler becomes a standby. After a restart
 // our scheduler is a standby again: otherwise it would take the workers back. The supervisor keeps
 // the workers running for the other scheduler.
@@ -28,6 +28,7 @@
 
 #include "common/base/clock.h"
 #include "common/wire/address.h"
+#include "deploy/cli/gateway_child.h"
 #include "deploy/cli/liveness_probe.h"
 #include "deploy/cli/supervised_child.h"
 #include "deploy/cli/watchdog.h"
@@ -48,6 +49,7 @@ class Supervisor {
 
   // `signal_fd` delivers SIGCHLD, and the signals that stop the server.
   Supervisor(std::vector<std::string> scheduler_argv,
+             std::vector<std::string> gateway_argv,
              std::vector<Worker> workers,
              int signal_fd,
              int64_t max_loading_pause_ns = kMaxLoadingPauseNs);
@@ -72,6 +74,7 @@ class Supervisor {
     std::string http_address;
   };
 
+  void MakeSocketFolder() const;
   void TendScheduler(Instant now);
   void OnSchedulerLine(std::string_view line);
   void OnListens(std::string_view addresses);
@@ -82,7 +85,9 @@ class Supervisor {
   void TendWorker(WorkerChild& worker, Instant now);
   static void ReadLines(WorkerChild& worker);
   static void OnWorkerLine(WorkerChild& worker, std::string_view line);
-  void SayReady(std::string_view addresses);
+  void TendGateway(Instant now);
+  // Prints the ready line as soon as scheduler and gateway are ready.
+  void MaybeSayReady();
   void ReadReport(WorkerChild& worker, Instant now);
 
   // Starts the child if it is not running and the pause since its last end is over. Returns true if
@@ -102,9 +107,12 @@ class Supervisor {
   // Address of the scheduler's HTTP port; nullopt until a scheduler has listened.
   std::optional<Address> scheduler_address_;
   std::optional<LivenessProbe> probe_;  // probes the running scheduler; nullopt until it listens
+  std::string ready_line_;  // addresses of the scheduler when it was ready; empty: never
+  GatewayChild gateway_;
   std::vector<std::unique_ptr<WorkerChild>> workers_;
   std::string last_refusal_;
-  bool was_ready_ = false;
+  bool was_ready_ = false;   // the scheduler was ready
+  bool said_ready_ = false;  // the ready line was printed
   // Value of --standby at the scheduler's next start. The flag's default is true.
   bool stands_by_ = true;
   bool is_stopping_ = false;

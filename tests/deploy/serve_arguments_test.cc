@@ -108,6 +108,9 @@ TEST(ServeArgumentsTest, WhatServeSetsItselfIsRefused) {
   EXPECT_FALSE(SplitServeArguments({"DIR", "--standby"}).ok());
   EXPECT_FALSE(SplitServeArguments({"DIR", "--nostandby"}).ok());
   EXPECT_FALSE(SplitServeArguments({"DIR", "--listen", "unix:/w"}).ok());
+  EXPECT_FALSE(SplitServeArguments({"DIR", "--scheduler=unix:/s"}).ok());
+  EXPECT_FALSE(SplitServeArguments({"DIR", "--scheduler-ssl-ca-certs=F"}).ok());
+  EXPECT_FALSE(SplitServeArguments({"DIR", "--local-address=unix:/s"}).ok());
 }
 
 TEST(ServeArgumentsTest, AModelIsNeededAndStrayWordsAreRefused) {
@@ -130,7 +133,68 @@ TEST(ServeArgumentsTest, PortsOfWorkersAreServesOwn) {
   EXPECT_EQ(split->worker_http_port, 8100);
   EXPECT_EQ(split->worker,
             (Words{"--model", "DIR", "--http-host=0.0.0.0", "--allow-insecure-bind"}));
-  EXPECT_EQ(split->scheduler, (Words{"--model", "DIR", "--http-port=1", "--allow-insecure-bind"}));
+  EXPECT_EQ(split->scheduler, (Words{"--model", "DIR", "--allow-insecure-bind"}));
+}
+
+TEST(ServeArgumentsTest, TheGatewayHasTheHttpPort) {
+  const auto split = SplitServeArguments({"DIR",
+                                          "--http_host",
+                                          "::1",
+                                          "--http-port=1",
+                                          "--chat-template=FILE",
+                                          "--no-allow-special-tokens-in-messages",
+                                          "--ssl-certfile=C",
+                                          "--shutdown-timeout",
+                                          "9"});
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->gateway,
+            (Words{"--model",
+                   "DIR",
+                   "--host=::1",
+                   "--port=1",
+                   "--chat-template=FILE",
+                   "--no-allow-special-tokens-in-messages",
+                   "--ssl-certfile=C",
+                   "--shutdown-timeout",
+                   "9"}));
+  EXPECT_EQ(split->scheduler,
+            (Words{"--model", "DIR", "--ssl-certfile=C", "--shutdown-timeout", "9"}));
+  EXPECT_EQ(split->worker, (Words{"--model", "DIR"}));
+}
+
+TEST(ServeArgumentsTest, TheSchedulerTakesOperatorsKeysOnlyWithAnAdminAddress) {
+  const Words words = {"DIR", "--admin-api-keys-file", "K"};
+  auto split = SplitServeArguments(words);
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->gateway, (Words{"--model", "DIR", "--admin-api-keys-file", "K"}));
+  EXPECT_EQ(split->scheduler, (Words{"--model", "DIR"}));
+
+  split = SplitServeArguments({"DIR", "--admin-api-keys-file=K", "--admin_address=unix:/a"});
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->scheduler,
+            (Words{"--model", "DIR", "--admin_address=unix:/a", "--admin-api-keys-file=K"}));
+}
+
+TEST(ServeArgumentsTest, ReadsWhereAGatewayListens) {
+  auto gateway = ParseGatewayAddresses("quire_gateway: listens api=[::1]:8000 http=127.0.0.1:9");
+  ASSERT_TRUE(gateway.has_value());
+  EXPECT_EQ(gateway->api, "[::1]:8000");
+  EXPECT_EQ(gateway->http->port, 9);
+  EXPECT_EQ(gateway->flags, (Words{"--port=8000", "--http-port=9"}));
+  EXPECT_FALSE(gateway->is_ready);
+
+  gateway = ParseGatewayAddresses("quire_gateway: ready api=127.0.0.1:8000");
+  ASSERT_TRUE(gateway.has_value());
+  EXPECT_TRUE(gateway->is_ready);
+  EXPECT_FALSE(gateway->http.has_value());
+
+  for (const char* line : {"quire_gateway: listens http=127.0.0.1:9",
+                           "quire_gateway: listens api=nowhere",
+                           "quire_gateway: listens api=127.0.0.1:1 http=nowhere",
+                           "quire_gateway: api=127.0.0.1:1",
+                           "quire_worker: listens api=127.0.0.1:1"}) {
+    EXPECT_FALSE(ParseGatewayAddresses(line).has_value()) << line;
+  }
 }
 
 TEST(ServeArgumentsTest, BothProgramsLogInTheSameFormat) {

@@ -35,6 +35,8 @@ constexpr char kListens[] =
     "echo quire_scheduler: listens grpc=127.0.0.1:1 http=127.0.0.1:2 admin=unix:/a;";
 constexpr char kReady[] = "echo quire_scheduler: ready grpc=127.0.0.1:1 http=127.0.0.1:2;";
 constexpr char kWait[] = "exec sleep 100";
+constexpr char kGateway[] =
+    "echo quire_gateway: listens api=127.0.0.1:3; echo quire_gateway: ready api=127.0.0.1:3;";
 
 // A worker that reports, always the same: it loads.
 class StuckLoading : public v1::WorkerService::Service {
@@ -93,9 +95,12 @@ class SupervisorTest : public testing::Test {
     CaptureStderr();
     const std::vector<Supervisor::Worker> workers(
         num_workers, {.argv = {"/bin/sh", "-c", cd + worker}, .address = address_});
-    const int code =
-        Supervisor({"/bin/sh", "-c", cd + scheduler}, workers, fds_[0], max_loading_pause_ns_)
-            .Run();
+    const int code = Supervisor({"/bin/sh", "-c", cd + scheduler},
+                                {"/bin/sh", "-c", cd + gateway_},
+                                workers,
+                                fds_[0],
+                                max_loading_pause_ns_)
+                         .Run();
     out_ = GetCapturedStdout();
     err_ = GetCapturedStderr();
     is_over = true;
@@ -115,6 +120,7 @@ class SupervisorTest : public testing::Test {
   }
 
   std::string folder_;
+  std::string gateway_ = std::string(kGateway) + kWait;
   Address address_;
   int fds_[2] = {-1, -1};
   int64_t max_loading_pause_ns_ = Supervisor::kMaxLoadingPauseNs;
@@ -146,12 +152,13 @@ TEST_F(SupervisorTest, WhatEachRankWouldRefuseIsSaidOnce) {
 TEST_F(SupervisorTest, ARefusalAfterTheFirstReadyIsLoggedOnce) {
   const std::string refuses = "echo quire_scheduler: refuses CONFIG_MISMATCH model_hash: other;";
 
-  const int code = Run(std::string(kListens) + kReady + refuses + refuses + "touch said;" + kWait,
-                       kWait,
-                       [this] { return std::filesystem::exists(folder_ + "/said"); });
+  const int code =
+      Run(std::string(kListens) + kReady + refuses + refuses + "sleep 0.3; touch said;" + kWait,
+          kWait,
+          [this] { return std::filesystem::exists(folder_ + "/said"); });
 
   EXPECT_EQ(code, 0);
-  EXPECT_EQ(out_, "quire: ready grpc=127.0.0.1:1 http=127.0.0.1:2\n");
+  EXPECT_EQ(out_, "quire: ready grpc=127.0.0.1:1 http=127.0.0.1:3\n");
   EXPECT_EQ(err_.find("model_hash: other"), err_.rfind("model_hash: other"));
   EXPECT_NE(err_.find("model_hash: other"), std::string::npos);
 }
@@ -203,7 +210,7 @@ TEST_F(SupervisorTest, ASchedulerThatDiedGetsItsAddressesAgain) {
   EXPECT_EQ(LinesOf("arguments"),
             std::vector<std::string>{"--port=1 --http-port=2 --admin-address=unix:/a"});
   EXPECT_LE(LinesOf("workers").size(), 1U);
-  EXPECT_EQ(out_, "quire: ready grpc=127.0.0.1:1 http=127.0.0.1:2\n");
+  EXPECT_EQ(out_, "quire: ready grpc=127.0.0.1:1 http=127.0.0.1:3\n");
   EXPECT_NE(err_.find("program=scheduler"), std::string::npos) << err_;
 }
 
@@ -325,9 +332,38 @@ TEST_F(SupervisorTest, AWorkerThatLoadsWithoutProgressIsKilledAndStartedAgain) {
   server->Shutdown(std::chrono::system_clock::now());
 }
 
+TEST_F(SupervisorTest, AGatewayThatCannotServeEndsIt) {
+  for (const int code : {EXIT_FAILURE, kExitUsage, kExitModel}) {
+    gateway_ = "exit " + std::to_string(code);
+    EXPECT_EQ(Run(std::string(kListens) + kReady + kWait, kWait), code);
+    EXPECT_EQ(out_, "") << "it is not ready without its gateway";
+  }
+  gateway_ = "echo quire_gateway: listens api=127.0.0.1:3; exit 3";
+  EXPECT_EQ(Run(std::string(kListens) + kWait, kWait), kExitModel);
+}
+
+TEST_F(SupervisorTest, AGatewayThatDiedGetsItsPortsAgain) {
+  gateway_ =
+      "echo \"$0 $1 $2\" >> arguments;"
+      "echo quire_gateway: listens api=127.0.0.1:3 http=127.0.0.1:4;"
+      "echo quire_gateway: ready api=127.0.0.1:3 http=127.0.0.1:4;"
+      "[ $(wc -l < arguments) = 1 ] && kill -KILL $$;" +
+      std::string(kWait);
+
+  const int code = Run(std::string(kListens) + kReady + kWait, kWait, [this] {
+    return LinesOf("arguments").size() == 2;
+  });
+
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(LinesOf("arguments")[0], "--scheduler-http=127.0.0.1:2  ");
+  EXPECT_EQ(LinesOf("arguments")[1], "--scheduler-http=127.0.0.1:2 --port=3 --http-port=4");
+  EXPECT_EQ(out_, "quire: ready grpc=127.0.0.1:1 http=127.0.0.1:3\n") << "said once";
+  EXPECT_NE(err_.find("program=gateway"), std::string::npos) << err_;
+}
+
 TEST_F(SupervisorTest, AMissingProgramIsNamed) {
   CaptureStderr();
-  const int code = Supervisor({"/no/such/scheduler"}, {}, fds_[0]).Run();
+  const int code = Supervisor({"/no/such/scheduler"}, {"/bin/true"}, {}, fds_[0]).Run();
 
   EXPECT_EQ(code, EXIT_FAILURE);
   EXPECT_EQ(GetCapturedStderr(), "quire: serve: /no/such/scheduler: is not an executable file\n");

@@ -50,6 +50,9 @@ LAYERS = {
     "worker": (["worker", "kernels/api", "kernels/collective", "kernels/cpu", "kernels/gpu", "common", "proto"],
                ["grpc", "protobuf", "prometheus"]),
     "deploy/clients/cpp": (["proto"], ["grpc", "protobuf"]),  # and no abseil: it is for others
+    "deploy/gateway": (["deploy/gateway", "deploy/clients/cpp", "scheduler/text", "common", "proto"],
+                       ["boost", "grpc", "protobuf", "prometheus"]),
+    "deploy/gateway/page": (["common/base", "common/wire"], []),
     "deploy/gateway/template": (["common/base"], []),
     "deploy/cli": (["common", "proto", "scheduler/sim", "scheduler/step_log", "deploy/clients/cpp"],
                    ["grpc", "protobuf"]),

@@ -150,6 +150,9 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
       LeaveConnection();
       return status;
     }
+    if (state_.request().resume().sequences_size() > 0) {
+      ++client_.num_resumed_;
+    }
     pending_ = Pending::kStart;
     attempt_->reader = connection_->stub->AsyncGenerate(
         &attempt_->context, state_.request(), &client_.queue_, this);

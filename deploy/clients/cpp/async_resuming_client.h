@@ -9,7 +9,9 @@
 #ifndef QUIRE_DEPLOY_CLIENTS_CPP_ASYNC_RESUMING_CLIENT_H_
 #define QUIRE_DEPLOY_CLIENTS_CPP_ASYNC_RESUMING_CLIENT_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
@@ -78,6 +80,9 @@ class AsyncResumingClient {
                                 const std::string& api_key,
                                 std::shared_ptr<Handler> handler);
 
+  // Number of attempts that continued an answer which another attempt had begun.
+  int64_t num_resumed() const { return num_resumed_; }
+
  private:
   class Call;
   struct Connection {
@@ -97,6 +102,7 @@ class AsyncResumingClient {
   void Run();
 
   const RetryPolicy policy_;
+  std::atomic<int64_t> num_resumed_{0};
   std::mutex mutex_;  // guards the next three members
   std::vector<Server> servers_;
   std::unordered_set<std::shared_ptr<Call>> calls_;

@@ -14,8 +14,10 @@ namespace {
 // Bounds the message to the scheduler, whose own limit is lower.
 constexpr size_t kMaxTokensOfBody = 1 << 20;
 
-OrderedJson ModelJson(const v1::GetServerInfoResponse& info, int64_t created) {
-  return OrderedJson::object({{"id", info.model()},
+OrderedJson ModelJson(const v1::GetServerInfoResponse& info,
+                      const std::string& id,
+                      int64_t created) {
+  return OrderedJson::object({{"id", id},
                               {"object", "model"},
                               {"created", created},
                               {"owned_by", "quire"},
@@ -46,13 +48,18 @@ absl::StatusOr<TokenizeBody> ParseTokenize(std::string_view body, bool is_chat) 
 
 }  // namespace
 
-std::string ModelBody(const v1::GetServerInfoResponse& info, int64_t created) {
-  return ToText(ModelJson(info, created));
+std::string ModelBody(const v1::GetServerInfoResponse& info,
+                      const std::string& id,
+                      int64_t created) {
+  return ToText(ModelJson(info, id, created));
 }
 
 std::string ModelsBody(const v1::GetServerInfoResponse& info, int64_t created) {
-  return ToText(OrderedJson::object(
-      {{"object", "list"}, {"data", OrderedJson::array({ModelJson(info, created)})}}));
+  OrderedJson models = OrderedJson::array();
+  for (const std::string& name : info.model_names()) {
+    models.push_back(ModelJson(info, name, created));
+  }
+  return ToText(OrderedJson::object({{"object", "list"}, {"data", std::move(models)}}));
 }
 
 absl::StatusOr<TokenizeBody> ParseTokenizeBody(std::string_view body) {
@@ -63,13 +70,13 @@ absl::StatusOr<TokenizeBody> ParseApplyTemplateBody(std::string_view body) {
   return ParseTokenize(body, /*is_chat=*/true);
 }
 
-std::string TokenizeAnswer(const v1::TokenizeResponse& response,
+std::string TokenizeAnswer(const std::vector<int32_t>& tokens,
                            int32_t max_model_len_tokens,
                            const std::optional<std::vector<std::string>>& token_texts) {
   return ToText(OrderedJson::object(
-      {{"count", response.token_ids_size()},
+      {{"count", tokens.size()},
        {"max_model_len", max_model_len_tokens},
-       {"tokens", response.token_ids()},
+       {"tokens", tokens},
        {"token_strs", token_texts.has_value() ? OrderedJson(*token_texts) : OrderedJson()}}));
 }
 

@@ -20,9 +20,11 @@
 namespace quire {
 
 // GET /v1/models/{id}. `created`: seconds since 1970.
-std::string ModelBody(const v1::GetServerInfoResponse& info, int64_t created);
+std::string ModelBody(const v1::GetServerInfoResponse& info,
+                      const std::string& id,
+                      int64_t created);
 
-// GET /v1/models: a list of the one model.
+// GET /v1/models: an entry for each name of the one model.
 std::string ModelsBody(const v1::GetServerInfoResponse& info, int64_t created);
 
 // POST /tokenize, and POST /apply-template, whose prompt is always a chat. Special tokens are added
@@ -37,7 +39,7 @@ absl::StatusOr<TokenizeBody> ParseTokenizeBody(std::string_view body);
 absl::StatusOr<TokenizeBody> ParseApplyTemplateBody(std::string_view body);
 
 // `token_texts`: the text of each token, or nullopt if the client asked for none.
-std::string TokenizeAnswer(const v1::TokenizeResponse& response,
+std::string TokenizeAnswer(const std::vector<int32_t>& tokens,
                            int32_t max_model_len_tokens,
                            const std::optional<std::vector<std::string>>& token_texts);
 std::string ApplyTemplateAnswer(std::string_view prompt);

@@ -72,14 +72,13 @@ absl::StatusOr<Texts> AnswerTokenize(const std::string& body) {
   if (!parsed.ok()) {
     return parsed.status();
   }
-  v1::TokenizeResponse response;
-  response.add_token_ids(5);
-  return Texts{TokenizeAnswer(response, 100, std::vector<std::string>{FakeTokenText(5)})};
+  return Texts{TokenizeAnswer({5}, 100, std::vector<std::string>{FakeTokenText(5)})};
 }
 
 absl::StatusOr<Texts> AnswerRoute(const std::string& route, const std::string& body) {
   v1::GetServerInfoResponse info;
   info.set_model("tiny");
+  info.add_model_names("tiny");
   info.set_max_model_len_tokens(100);
   if (route == "completions") {
     return AnswerCompletions(body);
@@ -91,7 +90,7 @@ absl::StatusOr<Texts> AnswerRoute(const std::string& route, const std::string& b
     return AnswerTokenize(body);
   }
   if (route == "models") {
-    return Texts{ModelsBody(info, kCreated), ModelBody(info, kCreated)};
+    return Texts{ModelsBody(info, kCreated), ModelBody(info, "tiny", kCreated)};
   }
   const auto parsed = ParseDetokenizeBody(body);
   if (!parsed.ok()) {

@@ -327,14 +327,17 @@ TEST(OpenAiResponseTest, AnInfiniteLogprobBecomesAFiniteOne) {
 TEST(OpenAiResponseTest, SmallRoutesAnswerLikeVllm) {
   v1::GetServerInfoResponse info;
   info.set_model("tiny");
+  info.add_model_names("tiny");
+  info.add_model_names("small");
   info.set_max_model_len_tokens(100);
+  const std::string rest =
+      R"("object":"model","created":5,"owned_by":"quire","root":"tiny","parent":null,)"
+      R"("max_model_len":100})";
   EXPECT_EQ(
       ModelsBody(info, 5),
-      R"({"object":"list","data":[{"id":"tiny","object":"model","created":5,"owned_by":"quire",)"
-      R"("root":"tiny","parent":null,"max_model_len":100}]})");
-  v1::TokenizeResponse tokens;
-  tokens.add_token_ids(3);
-  tokens.add_token_ids(4);
+      R"({"object":"list","data":[{"id":"tiny",)" + rest + R"(,{"id":"small",)" + rest + "]}");
+  EXPECT_EQ(ModelBody(info, "small", 5), R"({"id":"small",)" + rest);
+  const std::vector<int32_t> tokens = {3, 4};
   EXPECT_EQ(TokenizeAnswer(tokens, 100, std::nullopt),
             R"({"count":2,"max_model_len":100,"tokens":[3,4],"token_strs":null})");
   EXPECT_EQ(TokenizeAnswer(tokens, 100, Texts{"a", "b"}),

@@ -1,0 +1,38 @@
+#include "common/http/http_cors.h"
+
+#include <algorithm>
+
+namespace quire {
+
+HttpHeaders AllowedOrigins::HeadersFor(const HttpRequest& request) const {
+  const std::string origin(request.Header("origin"));
+  if (origins_.empty() || origin.empty()) {
+    return {};
+  }
+  // Keys come in a header and never in cookies, so "*" gives a page nothing that its user did not.
+  if (std::ranges::count(origins_, "*") > 0) {
+    return {{"Access-Control-Allow-Origin", "*"}};
+  }
+  if (std::ranges::count(origins_, origin) == 0) {
+    return {};
+  }
+  return {{"Access-Control-Allow-Origin", origin}, {"Vary", "Origin"}};
+}
+
+std::optional<HttpResponse> AllowedOrigins::Preflight(const HttpRequest& request,
+                                                      const HttpHeaders& headers) {
+  if (headers.empty() || request.method != "OPTIONS" ||
+      request.Header("access-control-request-method").empty()) {
+    return std::nullopt;
+  }
+  HttpResponse response = {.status_code = 204};
+  response.headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+                      {"Access-Control-Max-Age", "600"}};
+  if (const std::string_view asked = request.Header("access-control-request-headers");
+      !asked.empty()) {
+    response.headers.emplace_back("Access-Control-Allow-Headers", asked);
+  }
+  return response;
+}
+
+}  // namespace quire

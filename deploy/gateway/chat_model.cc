@@ -1,0 +1,172 @@
+#include "deploy/gateway/chat_model.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_file.h"
+#include "deploy/gateway/chat_template_files.h"
+#include "scheduler/text/text_budget.h"
+
+namespace quire {
+namespace {
+
+constexpr char kDefault[] = "default";
+constexpr char kToolUse[] = "tool_use";
+
+// Marks the place where the last message's content ends, as in transformers. The blank shows
+// whether the template trims the content.
+constexpr std::string_view kFinalMessageTag = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+absl::Status NoTag() {
+  return InvalidArgument("CONTINUE_FINAL_MESSAGE",
+                         "continue_final_message: the chat template does not write the content of "
+                         "the last message");
+}
+
+// Appends the tag to the last message's content. Returns false if the content is no text.
+bool AddTag(OrderedJson& variables) {
+  OrderedJson& content = variables["messages"].back()["content"];
+  if (content.is_string()) {
+    content.get_ref<std::string&>() += kFinalMessageTag;
+    return true;
+  }
+  const bool has_text_part = content.is_array() && !content.empty() && content.back().is_object() &&
+                             content.back().contains("text") && content.back()["text"].is_string();
+  if (has_text_part) {
+    content.back()["text"].get_ref<std::string&>() += kFinalMessageTag;
+  }
+  return has_text_part;
+}
+
+// Ends the prompt where the tag begins. If the template has trimmed the tag's blank, it would have
+// trimmed the content too.
+absl::Status CutAtTag(RenderedPrompt& prompt) {
+  const std::string_view tag = kFinalMessageTag;
+  const size_t place = prompt.text.rfind(tag.substr(0, tag.size() - 1));
+  if (place == std::string::npos) {
+    return NoTag();
+  }
+  const bool is_trimmed = prompt.text.compare(place, tag.size(), tag) != 0;
+  prompt.text.resize(place);
+  if (is_trimmed) {
+    prompt.text.resize(absl::StripTrailingAsciiWhitespace(prompt.text).size());
+  }
+  while (!prompt.client_text.empty() && prompt.client_text.back().end > prompt.text.size()) {
+    ByteRange& last = prompt.client_text.back();
+    last.end = prompt.text.size();
+    if (last.begin >= last.end) {
+      prompt.client_text.pop_back();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadError(const absl::Status& status, std::string_view file) {
+  return Error(status.code(),
+               ReasonOf(status),
+               absl::StrCat(absl::string_view(file.data(), file.size()), ": ", status.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ChatModel>> ChatModel::Load(const Source& source) {
+  std::unique_ptr<ChatModel> model(new ChatModel());
+  model->allows_special_tokens_ = source.allows_special_tokens;
+  const absl::StatusOr<std::string> path = ResolveModelFile(source.model_dir, "tokenizer.json");
+  if (path.ok()) {
+    QUIRE_ASSIGN_OR_RETURN(model->tokenizer_, Tokenizer::Load(*path));
+  } else if (!absl::IsNotFound(path.status())) {
+    return ReadError(path.status(), source.model_dir + "/tokenizer.json");
+  }
+  QUIRE_ASSIGN_OR_RETURN(ChatTemplates files,
+                         LoadChatTemplates(source.model_dir, source.template_file));
+  model->special_tokens_ = std::move(files.special_tokens);
+  for (const auto& [name, text] : files.sources) {
+    absl::StatusOr<ChatTemplate> parsed = ChatTemplate::Parse(text);
+    if (!parsed.ok() && !source.template_file.empty()) {
+      return ReadError(parsed.status(), source.template_file);
+    }
+    if (!parsed.ok()) {
+      LogWarning("a chat template of the model cannot be used; chats that need it are refused",
+                 {{"template", name}, {"cause", std::string(parsed.status().message())}});
+    }
+    model->templates_.emplace(name, std::move(parsed));
+  }
+  return model;
+}
+
+// As transformers: a chat with tools takes the template "tool_use", if there is one.
+absl::StatusOr<const ChatTemplate*> ChatModel::Find(const OrderedJson& variables) const {
+  auto found = templates_.end();
+  if (const auto tools = variables.find("tools"); tools != variables.end() && !tools->is_null()) {
+    found = templates_.find(kToolUse);
+  }
+  if (found == templates_.end()) {
+    found = templates_.find(kDefault);
+  }
+  if (found == templates_.end()) {
+    return Error(absl::StatusCode::kFailedPrecondition,
+                 "NO_CHAT_TEMPLATE",
+                 "messages: the model has no chat template; the server needs --chat-template");
+  }
+  if (!found->second.ok()) {
+    return Error(absl::StatusCode::kFailedPrecondition,
+                 "NO_CHAT_TEMPLATE",
+                 "messages: the chat template of the model cannot be parsed; the server needs "
+                 "--chat-template");
+  }
+  return &*found->second;
+}
+
+absl::StatusOr<RenderedPrompt> ChatModel::Render(ChatPrompt chat) const {
+  QUIRE_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, Find(chat.variables));
+  if (chat.continues_final_message && !AddTag(chat.variables)) {
+    return NoTag();
+  }
+  const absl::CivilSecond now = absl::ToCivilSecond(absl::Now(), absl::LocalTimeZone());
+  QUIRE_ASSIGN_OR_RETURN(
+      RenderedPrompt prompt,
+      chat_template->Render(chat.variables, special_tokens_, TemplateLimits(), now));
+  if (chat.continues_final_message) {
+    QUIRE_RETURN_IF_ERROR(CutAtTag(prompt));
+  }
+  return prompt;
+}
+
+absl::StatusOr<std::vector<TokenId>> ChatModel::Encode(const RenderedPrompt& prompt,
+                                                       bool add_special_tokens) const {
+  QUIRE_ASSIGN_OR_RETURN(const Tokenizer* const tokenizer, this->tokenizer());
+  TextBudget budget(prompt.text.size());
+  return tokenizer->Encode(
+      prompt.text,
+      add_special_tokens,
+      /*parse_special=*/true,
+      allows_special_tokens_ ? std::span<const ByteRange>() : prompt.client_text,
+      &budget);
+}
+
+absl::StatusOr<std::vector<TokenId>> ChatModel::Encode(std::string_view text,
+                                                       bool add_special_tokens,
+                                                       bool parse_special) const {
+  QUIRE_ASSIGN_OR_RETURN(const Tokenizer* const tokenizer, this->tokenizer());
+  return tokenizer->Encode(text, add_special_tokens, parse_special);
+}
+
+absl::StatusOr<const Tokenizer*> ChatModel::tokenizer() const {
+  if (tokenizer_ == nullptr) {
+    return Error(absl::StatusCode::kFailedPrecondition,
+                 "NO_TOKENIZER",
+                 "prompt: the model has no tokenizer; send token ids");
+  }
+  return tokenizer_.get();
+}
+
+}  // namespace quire

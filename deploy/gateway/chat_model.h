@@ -1,0 +1,71 @@
+// ChatModel is the model's text side: its tokenizer, and the chat templates that turn messages into
+// a prompt. Text of clients in a chat stays text: a message cannot forge the turns of the chat,
+// because names of special tokens count only where the template wrote them.
+//
+// Thread safety: immutable after Load; any number of threads may use it at once.
+// Errors:        kInvalidArgument, with the reasons of ChatTemplate::Render and Tokenizer::Encode,
+//                and CONTINUE_FINAL_MESSAGE; kFailedPrecondition NO_TOKENIZER, NO_CHAT_TEMPLATE.
+#ifndef QUIRE_DEPLOY_GATEWAY_CHAT_MODEL_H_
+#define QUIRE_DEPLOY_GATEWAY_CHAT_MODEL_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "common/base/ids.h"
+#include "common/json/json.h"
+#include "deploy/gateway/openai/chat_prompt.h"
+#include "deploy/gateway/template/chat_template.h"
+#include "deploy/gateway/template/rendered_prompt.h"
+#include "scheduler/text/tokenizer.h"
+
+namespace quire {
+
+class ChatModel {
+ public:
+  struct Source {
+    std::string model_dir;
+    std::string template_file;           // empty: the model's own templates
+    bool allows_special_tokens = false;  // true: text of clients may name special tokens
+  };
+
+  // A model without a tokenizer or without chat templates is loaded, and refuses what needs them. A
+  // template of the model that cannot be parsed is logged, and refused when a chat needs it.
+  // Errors: those of LoadChatTemplates and Tokenizer::Load; kInvalidArgument TEMPLATE_SYNTAX for
+  // template_file.
+  static absl::StatusOr<std::unique_ptr<ChatModel>> Load(const Source& source);
+
+  // Returns the text of a chat. Cost: bounded by TemplateLimits.
+  absl::StatusOr<RenderedPrompt> Render(ChatPrompt chat) const;
+
+  // Returns the tokens of a rendered chat.
+  absl::StatusOr<std::vector<TokenId>> Encode(const RenderedPrompt& prompt,
+                                              bool add_special_tokens) const;
+  // Returns the tokens of a text that is not a chat.
+  absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
+                                              bool add_special_tokens,
+                                              bool parse_special) const;
+
+  absl::StatusOr<const Tokenizer*> tokenizer() const;
+  uint64_t tokenizer_digest() const {
+    return tokenizer_ == nullptr ? 0 : tokenizer_->file_digest();
+  }
+
+ private:
+  ChatModel() = default;
+
+  absl::StatusOr<const ChatTemplate*> Find(const OrderedJson& variables) const;
+
+  std::unique_ptr<Tokenizer> tokenizer_;                           // null: the model has none
+  std::map<std::string, absl::StatusOr<ChatTemplate>> templates_;  // by name
+  OrderedJson special_tokens_;
+  bool allows_special_tokens_ = false;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_CHAT_MODEL_H_

@@ -1,0 +1,151 @@
+#include "deploy/gateway/chat_template_files.h"
+
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/base/read_file.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_file.h"
+
+namespace quire {
+namespace {
+
+constexpr char kDefault[] = "default";
+constexpr int64_t kMaxTemplateBytes = 1 << 20;
+constexpr int64_t kMaxConfigBytes = 64 << 20;  // added_tokens_decoder may be long
+constexpr size_t kMaxNamedTemplates = 64;
+constexpr std::string_view kSpecialTokens[] = {
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+constexpr char kAdditional[] = "additional_special_tokens";
+
+// Returns nullopt if the folder has no such file.
+absl::StatusOr<std::optional<std::string>> FindFile(const std::string& model_dir,
+                                                    const std::string& name) {
+  absl::StatusOr<std::string> path = ResolveModelFile(model_dir, name);
+  if (absl::IsNotFound(path.status())) {
+    return std::nullopt;
+  }
+  if (!path.ok()) {
+    return Error(path.status().code(),
+                 ReasonOf(path.status()),
+                 absl::StrCat(model_dir, "/", name, ": ", path.status().message()));
+  }
+  return std::optional<std::string>(*std::move(path));
+}
+
+// Returns an empty object if the folder has no such file.
+absl::StatusOr<Json> ReadConfig(const std::string& model_dir, const std::string& name) {
+  QUIRE_ASSIGN_OR_RETURN(const auto path, FindFile(model_dir, name));
+  if (!path.has_value()) {
+    return Json::object();
+  }
+  QUIRE_ASSIGN_OR_RETURN(Json config, ParseJsonFile(*path, kMaxConfigBytes));
+  return config.is_object() ? std::move(config) : Json::object();
+}
+
+// Reads a token written as a text, or as an added token: {"content": text, ...}.
+std::optional<std::string> TokenOf(const Json& value) {
+  if (value.is_string()) {
+    return value.get<std::string>();
+  }
+  if (value.is_object() && value.contains("content") && value["content"].is_string()) {
+    return value["content"].get<std::string>();
+  }
+  return std::nullopt;
+}
+
+void AddSpecialTokens(const Json& config, OrderedJson& tokens) {
+  for (const std::string_view name : kSpecialTokens) {
+    const std::string key(name);
+    if (config.contains(key) && !tokens.contains(key)) {
+      if (std::optional<std::string> token = TokenOf(config[key])) {
+        tokens[key] = *std::move(token);
+      }
+    }
+  }
+  if (!config.contains(kAdditional) || !config[kAdditional].is_array() ||
+      tokens.contains(kAdditional)) {
+    return;
+  }
+  OrderedJson additional = OrderedJson::array();
+  for (const Json& each : config[kAdditional]) {
+    if (std::optional<std::string> token = TokenOf(each)) {
+      additional.push_back(*std::move(token));
+    }
+  }
+  tokens[kAdditional] = std::move(additional);
+}
+
+absl::Status AddNamedTemplates(const Json& list, ChatTemplates& templates) {
+  if (list.size() > kMaxNamedTemplates) {
+    return InvalidArgument("CHAT_TEMPLATE", "tokenizer_config.json: too many chat templates");
+  }
+  for (const Json& each : list) {
+    const bool is_valid = each.is_object() && each.contains("name") && each["name"].is_string() &&
+                          each.contains("template") && each["template"].is_string();
+    if (!is_valid) {
+      return InvalidArgument("CHAT_TEMPLATE",
+                             "tokenizer_config.json: chat_template: must be a text or a list of "
+                             "objects with name and template");
+    }
+    templates.sources[each["name"].get<std::string>()] = each["template"].get<std::string>();
+  }
+  return absl::OkStatus();
+}
+
+// Reads additional_chat_templates/*.jinja.
+absl::Status AddTemplateFiles(const std::string& model_dir, ChatTemplates& templates) {
+  const std::string folder = "additional_chat_templates";
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(model_dir) / folder, error)) {
+    const std::filesystem::path file = entry.path().filename();
+    if (file.extension() != ".jinja") {
+      continue;
+    }
+    if (templates.sources.size() > kMaxNamedTemplates) {
+      return InvalidArgument("CHAT_TEMPLATE", absl::StrCat(folder, ": too many chat templates"));
+    }
+    QUIRE_ASSIGN_OR_RETURN(const auto path, FindFile(model_dir, folder + "/" + file.string()));
+    if (path.has_value()) {
+      QUIRE_ASSIGN_OR_RETURN(templates.sources[file.stem().string()],
+                             ReadFile(*path, kMaxTemplateBytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ChatTemplates> LoadChatTemplates(const std::string& model_dir,
+                                                const std::string& template_file) {
+  ChatTemplates templates;
+  QUIRE_ASSIGN_OR_RETURN(const Json config, ReadConfig(model_dir, "tokenizer_config.json"));
+  AddSpecialTokens(config, templates.special_tokens);
+  QUIRE_ASSIGN_OR_RETURN(const Json token_map, ReadConfig(model_dir, "special_tokens_map.json"));
+  AddSpecialTokens(token_map, templates.special_tokens);
+  if (!template_file.empty()) {
+    QUIRE_ASSIGN_OR_RETURN(templates.sources[kDefault], ReadFile(template_file, kMaxTemplateBytes));
+    return templates;
+  }
+  QUIRE_ASSIGN_OR_RETURN(const auto file, FindFile(model_dir, "chat_template.jinja"));
+  if (file.has_value()) {
+    QUIRE_ASSIGN_OR_RETURN(templates.sources[kDefault], ReadFile(*file, kMaxTemplateBytes));
+    QUIRE_RETURN_IF_ERROR(AddTemplateFiles(model_dir, templates));
+    return templates;
+  }
+  const auto entry = config.find("chat_template");
+  if (entry != config.end() && entry->is_string()) {
+    templates.sources[kDefault] = entry->get<std::string>();
+  } else if (entry != config.end() && entry->is_array()) {
+    QUIRE_RETURN_IF_ERROR(AddNamedTemplates(*entry, templates));
+  }
+  return templates;
+}
+
+}  // namespace quire

@@ -1,0 +1,49 @@
+// GatewayConfig: the settings of quire_gateway, read from its flags.
+//
+// Thread safety: value type; GatewayConfigFromFlags: call from main.
+#ifndef QUIRE_DEPLOY_GATEWAY_GATEWAY_CONFIG_H_
+#define QUIRE_DEPLOY_GATEWAY_GATEWAY_CONFIG_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "common/wire/address.h"
+#include "common/wire/api_keys.h"
+#include "common/wire/tls_files.h"
+
+namespace quire {
+
+struct GatewayConfig {
+  std::string model_dir;
+  std::string chat_template_file;      // empty: the model's own template
+  bool allows_special_tokens = false;  // true: names of special tokens in messages become tokens
+
+  std::vector<Address> schedulers;          // one for each replica, at least one
+  std::shared_ptr<TlsFiles> scheduler_tls;  // null: plain text
+  std::string scheduler_api_key;            // for the gateway's own calls; empty: none
+  bool forwards_api_keys = false;           // true: clients' keys may be sent to the schedulers
+  std::optional<Address> scheduler_http;    // port with the pages of operators; nullopt: none
+
+  Address listen;                     // port 0: any free port
+  std::optional<Address> pages;       // metrics and health of the gateway itself; nullopt: none
+  std::shared_ptr<TlsFiles> tls;      // of `listen`; null: plain text
+  std::shared_ptr<ApiKeys> api_keys;  // null: any caller is admitted
+  std::shared_ptr<ApiKeys> admin_api_keys;  // for the pages of operators
+  std::vector<std::string> allowed_origins;
+  int32_t max_connections = 4096;
+  absl::Duration shutdown_timeout;
+};
+
+// positional: arguments without a flag; the first may be the model directory.
+// Errors: kInvalidArgument FLAG, TLS_FILE or API_KEYS_FILE.
+absl::StatusOr<GatewayConfig> GatewayConfigFromFlags(const std::vector<std::string>& positional);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_GATEWAY_CONFIG_H_

@@ -1,0 +1,46 @@
+#include "deploy/gateway/gateway_metrics.h"
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/clock.h"
+
+namespace quire {
+namespace {
+
+double Seconds(int64_t nanos) {
+  return static_cast<double>(nanos) / static_cast<double>(kNanosPerSecond);
+}
+
+}  // namespace
+
+GatewayMetrics::GatewayMetrics(MetricsRegistry& registry)
+    : registry_(registry),
+      streams_(registry.Gauge(metric::kGatewayStreams)),
+      resumed_(registry.Counter(metric::kGatewayResumedStreamsTotal)),
+      template_seconds_(registry.Histogram(metric::kGatewayTemplateSeconds, StepBuckets())) {}
+
+void GatewayMetrics::OnEvent(const HttpEvent& event) {
+  const std::string route = event.route.empty() ? "other" : std::string(event.route);
+  if (event.kind == HttpEvent::Kind::kBegun) {
+    registry_.Histogram(metric::kGatewayFirstByteSeconds, FirstTokenBuckets(), {{"route", route}})
+        .Observe(Seconds(event.elapsed_ns));
+    return;
+  }
+  // An answer that the client did not get to its end counts as 499, as in nginx.
+  const std::string status = event.was_cut ? "499" : absl::StrCat(event.status_code);
+  registry_.Counter(metric::kGatewayRequestsTotal, {{"route", route}, {"status", status}})
+      .Increment();
+}
+
+void GatewayMetrics::OnTemplate(int64_t elapsed_ns) {
+  template_seconds_.Observe(Seconds(elapsed_ns));
+}
+
+void GatewayMetrics::SetResumed(int64_t num_resumed) {
+  const double more = static_cast<double>(num_resumed) - resumed_.Value();
+  if (more > 0) {
+    resumed_.Increment(more);
+  }
+}
+
+}  // namespace quire

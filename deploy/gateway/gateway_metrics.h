@@ -1,0 +1,36 @@
+// GatewayMetrics counts what the gateway does. common/metrics/metric_names.h has the names and
+// meanings of the metrics.
+//
+// Thread safety: OnEvent: the HTTP server's thread; all other methods: any.
+#ifndef QUIRE_DEPLOY_GATEWAY_GATEWAY_METRICS_H_
+#define QUIRE_DEPLOY_GATEWAY_GATEWAY_METRICS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "common/http/http_server.h"
+#include "common/metrics/registry.h"
+
+namespace quire {
+
+class GatewayMetrics {
+ public:
+  explicit GatewayMetrics(MetricsRegistry& registry);
+
+  void OnEvent(const HttpEvent& event);
+  void OnStreamBegin() { streams_.Increment(); }
+  void OnStreamEnd() { streams_.Decrement(); }
+  void OnTemplate(int64_t elapsed_ns);
+  // num_resumed: all streams that were resumed since the start.
+  void SetResumed(int64_t num_resumed);
+
+ private:
+  MetricsRegistry& registry_;
+  prometheus::Gauge& streams_;
+  prometheus::Counter& resumed_;
+  prometheus::Histogram& template_seconds_;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_GATEWAY_METRICS_H_

@@ -1,0 +1,166 @@
+#include "deploy/gateway/generation.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
+#include "common/wire/grpc_status.h"
+
+namespace quire {
+namespace {
+
+// A stream pauses while more than this waits for the HTTP client, and goes on below the low mark.
+constexpr size_t kHighMarkBytes = 64 << 10;
+constexpr size_t kLowMarkBytes = 16 << 10;
+
+constexpr char kJson[] = "application/json";
+
+std::string EventOf(std::string_view text) {
+  return absl::StrCat("data: ", absl::string_view(text.data(), text.size()), "\n\n");
+}
+
+}  // namespace
+
+HttpResponse ErrorAnswer(const absl::Status& status,
+                         std::optional<absl::Duration> retry_delay,
+                         OpenAiApi api) {
+  HttpError error = ToHttpError(status, retry_delay, api);
+  HttpResponse response = {
+      .status_code = error.status, .body = std::move(error.body), .content_type = kJson};
+  if (error.retry_after_s.has_value()) {
+    response.headers.emplace_back("Retry-After", absl::StrCat(*error.retry_after_s));
+  }
+  return response;
+}
+
+class Generation::Handler : public AsyncResumingClient::Handler {
+ public:
+  Handler(std::shared_ptr<Generation> generation, size_t prompt)
+      : generation_(std::move(generation)), prompt_(prompt) {}
+
+  void OnResponse(const v1::GenerateResponse& response) override {
+    generation_->OnResponse(prompt_, response);
+  }
+  void OnDone(const grpc::Status& status) override { generation_->OnDone(status); }
+
+ private:
+  const std::shared_ptr<Generation> generation_;
+  const size_t prompt_;
+};
+
+Generation::Generation(OpenAiApi api,
+                       bool stream,
+                       std::unique_ptr<Response> response,
+                       HttpResponder responder,
+                       GatewayMetrics& metrics)
+    : api_(api),
+      stream_(stream),
+      response_(std::move(response)),
+      responder_(std::move(responder)),
+      metrics_(metrics) {}
+
+void Generation::Start(AsyncResumingClient& client,
+                       const std::vector<v1::GenerateRequest>& requests,
+                       const std::string& api_key) {
+  streams_.reserve(requests.size());
+  for (size_t prompt = 0; prompt < requests.size(); ++prompt) {
+    metrics_.OnStreamBegin();
+    streams_.push_back(client.Start(
+        requests[prompt], api_key, std::make_shared<Handler>(shared_from_this(), prompt)));
+  }
+  for (const auto& stream : streams_) {
+    stream->Next();
+  }
+  responder_.OnDisconnect([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) {
+      self->CancelStreams();
+    }
+  });
+}
+
+void Generation::OnResponse(size_t prompt, const v1::GenerateResponse& message) {
+  if (!has_ended_) {
+    Send(response_->Take(static_cast<int32_t>(prompt), message));
+    if (response_->has_ended()) {
+      Finish();
+    }
+  }
+  Continue(prompt);
+}
+
+void Generation::Continue(size_t prompt) {
+  if (has_ended_ || !stream_ || responder_.unsent_bytes() <= kHighMarkBytes) {
+    streams_[prompt]->Next();
+    return;
+  }
+  // Several prompts of one request share the responder, which keeps one callback. So each callback
+  // continues all streams; Next() has no effect on a stream that is not paused.
+  responder_.OnDrained(kLowMarkBytes, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) {
+      for (const auto& stream : self->streams_) {
+        stream->Next();
+      }
+    }
+  });
+}
+
+void Generation::Send(const std::vector<std::string>& texts) {
+  if (texts.empty()) {
+    return;
+  }
+  if (!std::exchange(has_begun_, true)) {
+    responder_.Begin({.content_type = "text/event-stream; charset=utf-8",
+                      .headers = {{"X-Accel-Buffering", "no"}}});
+  }
+  std::string events;
+  for (const std::string& text : texts) {
+    absl::StrAppend(&events, EventOf(text));
+  }
+  responder_.Write(events);
+}
+
+void Generation::Finish() {
+  has_ended_ = true;
+  const std::vector<std::string> texts = response_->Finish();
+  if (!stream_) {
+    responder_.Answer({.body = absl::StrCat(texts.front()), .content_type = kJson});
+    return;
+  }
+  Send(texts);
+  Send({"[DONE]"});
+  responder_.Finish();
+}
+
+void Generation::OnDone(const grpc::Status& status) {
+  metrics_.OnStreamEnd();
+  ++num_done_;
+  if (!status.ok()) {
+    Fail(FromGrpcStatus(status), RetryDelayOf(status));
+  } else if (num_done_ == streams_.size()) {
+    Fail(Error(absl::StatusCode::kInternal, "", "the answer ended early"), std::nullopt);
+  }
+}
+
+// Has no effect after the answer's end.
+void Generation::Fail(const absl::Status& status, std::optional<absl::Duration> retry_delay) {
+  if (std::exchange(has_ended_, true)) {
+    return;
+  }
+  if (!has_begun_) {
+    responder_.Answer(ErrorAnswer(status, retry_delay, api_));
+  } else {
+    Send({ToHttpError(status, retry_delay, api_).body, "[DONE]"});
+    responder_.Finish();
+  }
+  CancelStreams();
+}
+
+void Generation::CancelStreams() {
+  for (const auto& stream : streams_) {
+    stream->Cancel();
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,82 @@
+// Generation answers one HTTP request for completions: it starts a stream of the scheduler for each
+// prompt, and gives what arrives to the client, as one JSON text or as server-sent events.
+//
+// The answer's status is known when the first message of a stream has arrived, so that refusals of
+// the scheduler get their own status. A stream that fails later ends with an event that has
+// `error`. If the client reads slowly, no further message is asked for. If it is gone, the streams
+// are cancelled.
+//
+// Thread safety: Start from any thread; then the resuming client's thread calls, and the HTTP
+//                server's thread cancels.
+#ifndef QUIRE_DEPLOY_GATEWAY_GENERATION_H_
+#define QUIRE_DEPLOY_GATEWAY_GENERATION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include <grpcpp/support/status.h>
+
+#include "proto/v1/generation.pb.h"
+
+#include "common/http/http_responder.h"
+#include "deploy/clients/cpp/async_resuming_client.h"
+#include "deploy/gateway/gateway_metrics.h"
+#include "deploy/gateway/openai/error_body.h"
+#include "deploy/gateway/openai/response.h"
+
+namespace quire {
+
+// Returns the answer for an error.
+HttpResponse ErrorAnswer(const absl::Status& status,
+                         std::optional<absl::Duration> retry_delay,
+                         OpenAiApi api);
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  // stream: the answer is sent as events. `metrics` must outlive this.
+  Generation(OpenAiApi api,
+             bool stream,
+             std::unique_ptr<Response> response,
+             HttpResponder responder,
+             GatewayMetrics& metrics);
+
+  // requests: one for each prompt. The client keeps this object alive until all streams have ended.
+  // Call once.
+  void Start(AsyncResumingClient& client,
+             const std::vector<v1::GenerateRequest>& requests,
+             const std::string& api_key);
+
+ private:
+  class Handler;
+
+  void OnResponse(size_t prompt, const v1::GenerateResponse& message);
+  void OnDone(const grpc::Status& status);
+  // Asks for the prompt's next message, now or when the HTTP client has read enough.
+  void Continue(size_t prompt);
+  void Send(const std::vector<std::string>& texts);
+  void Finish();
+  void Fail(const absl::Status& status, std::optional<absl::Duration> retry_delay);
+  void CancelStreams();
+
+  const OpenAiApi api_;
+  const bool stream_;
+  const std::unique_ptr<Response> response_;
+  HttpResponder responder_;
+  GatewayMetrics& metrics_;
+  // Unchanged once the first stream has been asked for a message.
+  std::vector<std::shared_ptr<AsyncResumingClient::Stream>> streams_;
+
+  // Only the resuming client's thread uses these.
+  bool has_begun_ = false;
+  bool has_ended_ = false;
+  size_t num_done_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_GENERATION_H_

@@ -1,0 +1,140 @@
+#include "deploy/gateway/generation_routes.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "deploy/gateway/generation.h"
+#include "deploy/gateway/openai/chat_request.h"
+#include "deploy/gateway/openai/chat_response.h"
+#include "deploy/gateway/openai/completion_request.h"
+#include "deploy/gateway/openai/completion_response.h"
+#include "deploy/gateway/request_identity.h"
+
+#include <boost/asio/post.hpp>
+
+namespace quire {
+namespace {
+
+// Adds the prompts' texts and tokens that the answer repeats. The scheduler has the same tokenizer,
+// so the tokens are those that it computes for a text.
+absl::Status CompleteEchoes(const ChatModel& model,
+                            const std::vector<v1::GenerateRequest>& requests,
+                            AnswerOptions& options) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    PromptEcho& echo = options.prompts[i];
+    const v1::GenerateRequest& request = requests[i];
+    if (options.echo && !request.has_text() && echo.text.empty()) {
+      QUIRE_ASSIGN_OR_RETURN(const Tokenizer* const tokenizer, model.tokenizer());
+      echo.text = tokenizer->Decode(echo.token_ids, /*skip_special_tokens=*/false);
+    }
+    if (options.needs_prompt_token_ids() && request.has_text()) {
+      QUIRE_ASSIGN_OR_RETURN(
+          echo.token_ids,
+          model.Encode(
+              request.text(), request.add_special_tokens(), request.parse_special_tokens()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The answer's texts of tokens with log-probabilities.
+TokenText TokenTextOf(const ChatModel& model) {
+  const absl::StatusOr<const Tokenizer*> tokenizer = model.tokenizer();
+  if (!tokenizer.ok()) {
+    return [](int32_t) { return std::string(); };
+  }
+  return [tokenizer = *tokenizer](int32_t id) { return std::string(tokenizer->TokenBytes(id)); };
+}
+
+}  // namespace
+
+GenerationRoutes::GenerationRoutes(AsyncResumingClient& client,
+                                   ModelGate& gate,
+                                   GatewayMetrics& metrics,
+                                   boost::asio::thread_pool& pool,
+                                   bool forwards_api_keys)
+    : client_(client),
+      gate_(gate),
+      metrics_(metrics),
+      pool_(pool),
+      forwards_api_keys_(forwards_api_keys) {}
+
+std::vector<HttpRoute> GenerationRoutes::Routes() {
+  return {Route("/v1/completions", OpenAiApi::kCompletions),
+          Route("/v1/chat/completions", OpenAiApi::kChat)};
+}
+
+HttpRoute GenerationRoutes::Route(const char* path, OpenAiApi api) {
+  return {
+      .method = "POST",
+      .path = path,
+      .handler = [this, api](HttpRequest request, HttpResponder responder) {
+        boost::asio::post(
+            pool_,
+            [this, api, request = std::move(request), responder = std::move(responder)]() mutable {
+              Answer(api, request, std::move(responder));
+            });
+      }};
+}
+
+void GenerationRoutes::Answer(OpenAiApi api, const HttpRequest& request, HttpResponder responder) {
+  const absl::StatusOr<ModelGate::Served> served = gate_.Enter();
+  absl::StatusOr<Prepared> prepared = !served.ok() ? served.status()
+                                      : api == OpenAiApi::kCompletions
+                                          ? PrepareCompletion(*served, request)
+                                          : PrepareChat(*served, request);
+  if (!prepared.ok()) {
+    responder.Answer(ErrorAnswer(prepared.status(), std::nullopt, api));
+    return;
+  }
+  AnswerOptions& options = prepared->options;
+  if (options.model.empty()) {
+    options.model = served->info->model();
+  }
+  const bool stream = options.stream;
+  const int64_t created = absl::ToUnixSeconds(absl::Now());
+  TokenText token_text = TokenTextOf(*served->model);
+  std::unique_ptr<Response> response;
+  if (api == OpenAiApi::kCompletions) {
+    response =
+        std::make_unique<CompletionResponse>(std::move(options), created, std::move(token_text));
+  } else {
+    response = std::make_unique<ChatResponse>(std::move(options), created, std::move(token_text));
+  }
+  std::make_shared<Generation>(api, stream, std::move(response), std::move(responder), metrics_)
+      ->Start(client_, prepared->requests, forwards_api_keys_ ? ApiKeyOf(request) : "");
+}
+
+absl::StatusOr<GenerationRoutes::Prepared> GenerationRoutes::PrepareCompletion(
+    const ModelGate::Served& served, const HttpRequest& request) {
+  QUIRE_ASSIGN_OR_RETURN(CompletionRequest parsed,
+                         ParseCompletionRequest(request.body, RequestIdOf(request)));
+  QUIRE_RETURN_IF_ERROR(CompleteEchoes(*served.model, parsed.requests, parsed.options));
+  return Prepared{.requests = std::move(parsed.requests), .options = std::move(parsed.options)};
+}
+
+absl::StatusOr<GenerationRoutes::Prepared> GenerationRoutes::PrepareChat(
+    const ModelGate::Served& served, const HttpRequest& request) {
+  QUIRE_ASSIGN_OR_RETURN(ChatRequest parsed, ParseChatRequest(request.body, RequestIdOf(request)));
+  const Instant begin = SteadyNow();
+  const absl::StatusOr<RenderedPrompt> prompt = served.model->Render(std::move(parsed.prompt));
+  metrics_.OnTemplate(SteadyNow() - begin);
+  QUIRE_RETURN_IF_ERROR(prompt.status());
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<TokenId> tokens,
+                         served.model->Encode(*prompt, parsed.request.add_special_tokens()));
+  parsed.request.clear_add_special_tokens();
+  parsed.request.mutable_token_ids()->mutable_ids()->Add(tokens.begin(), tokens.end());
+  if (parsed.options.needs_prompt_token_ids()) {
+    parsed.options.prompts[0].token_ids = tokens;
+  }
+  Prepared prepared = {.requests = {}, .options = std::move(parsed.options)};
+  prepared.requests.push_back(std::move(parsed.request));
+  return prepared;
+}
+
+}  // namespace quire

@@ -1,0 +1,106 @@
+// The program quire_gateway: OpenAI's HTTP API in front of the schedulers.
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+#include "common/base/clock.h"
+#include "common/base/exit_codes.h"
+#include "common/base/file_limit.h"
+#include "common/base/log.h"
+#include "common/base/lossy_writer.h"
+#include "common/flags/command_line.h"
+#include "common/flags/log_flags.h"
+#include "common/flags/process.h"
+#include "common/wire/grpc_log.h"
+#include "deploy/gateway/chat_model.h"
+#include "deploy/gateway/gateway_config.h"
+#include "deploy/gateway/gateway_server.h"
+
+namespace {
+
+constexpr char kName[] = "quire_gateway: ";
+constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 20'000'000};
+// Two signals within this time count as one: timeout(1) and similar programs signal a program and
+// then its process group.
+constexpr quire::Instant kSameSignalNs = quire::kNanosPerSecond;
+
+// Prints where this process listens, for the process that started it.
+void SayWhere(const char* what, const quire::GatewayServer& server) {
+  const std::string pages = server.pages_address();
+  quire::StandardOutput().Write(absl::StrCat(
+      kName, what, " api=", server.address(), pages.empty() ? "" : " http=", pages, "\n"));
+}
+
+// Polls until a signal to stop. Prints to standard output when clients are served.
+void RunUntilSignal(const quire::GatewayServer& server, const sigset_t& signals) {
+  bool said_ready = false;
+  for (;;) {
+    const int signal = sigtimedwait(&signals, nullptr, said_ready ? nullptr : &kPollInterval);
+    if (signal > 0) {
+      quire::LogInfo("gateway is draining; another signal ends the remaining requests at once",
+                     {{"signal", absl::StrCat(signal)}});
+      return;
+    }
+    if (server.is_ready() && !std::exchange(said_ready, true)) {
+      quire::LogInfo("requests can be sent", {{"api", server.address()}});
+      SayWhere("ready", server);
+    }
+  }
+}
+
+// Lets running requests finish, for at most `timeout`, or until another signal.
+void Drain(quire::GatewayServer& server, const sigset_t& signals, absl::Duration timeout) {
+  server.BeginDrain();
+  const quire::Instant begin = quire::SteadyNow();
+  const quire::Instant deadline = begin + absl::ToInt64Nanoseconds(timeout);
+  while (!server.is_drained() && quire::SteadyNow() < deadline) {
+    if (sigtimedwait(&signals, nullptr, &kPollInterval) > 0 &&
+        quire::SteadyNow() - begin >= kSameSignalNs) {
+      break;
+    }
+  }
+  if (!server.is_drained()) {
+    quire::LogWarning("the drain ended before all requests had finished");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  quire::OpenStandardStreams();
+  const sigset_t signals = quire::PrepareSignals();
+  quire::RaiseFileLimit();
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as quire_scheduler
+  quire::SendGrpcLogToOurs();
+  const auto positional = quire::ParseCommandLineOrExit(
+      argc,
+      argv,
+      {.name = "quire_gateway",
+       .usage = "--model DIR --scheduler HOST:PORT [flags]",
+       .summary = "Serves OpenAI's HTTP API in front of quire_scheduler."});
+  quire::ApplyLogFlagsOrExit(kName);
+  const quire::GatewayConfig config =
+      quire::ValueOrExit(quire::GatewayConfigFromFlags(positional), kName, quire::kExitUsage);
+  const auto server = quire::ValueOrExit(quire::GatewayServer::Start(config), kName, EXIT_FAILURE);
+  quire::LogInfo("gateway listens",
+                 {{"api", server->address()},
+                  {"http", server->pages_address()},
+                  {"tls", config.tls != nullptr ? "on" : "off"},
+                  {"api_keys", config.api_keys != nullptr ? "on" : "off"}});
+  SayWhere("listens", *server);
+  server->Open(quire::ValueOrExit(
+      quire::ChatModel::Load({.model_dir = config.model_dir,
+                              .template_file = config.chat_template_file,
+                              .allows_special_tokens = config.allows_special_tokens}),
+      kName,
+      quire::kExitModel));
+  RunUntilSignal(*server, signals);
+  Drain(*server, signals, config.shutdown_timeout);
+  return EXIT_SUCCESS;
+}

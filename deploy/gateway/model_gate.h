@@ -1,0 +1,60 @@
+// ModelGate holds requests until the model's files are loaded, and refuses them while no scheduler
+// has been ready, or if the schedulers serve another model than the gateway has.
+//
+// Thread safety: any thread.
+#ifndef QUIRE_DEPLOY_GATEWAY_MODEL_GATE_H_
+#define QUIRE_DEPLOY_GATEWAY_MODEL_GATE_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+
+#include "proto/v1/generation.pb.h"
+
+#include "common/base/mutex.h"
+#include "deploy/gateway/chat_model.h"
+#include "deploy/gateway/scheduler_watch.h"
+
+namespace quire {
+
+class ModelGate {
+ public:
+  // The watch must outlive this.
+  explicit ModelGate(SchedulerWatch& watch) : watch_(watch) {}
+
+  // Lets requests pass. Call once.
+  void Open(std::unique_ptr<ChatModel> model);
+  // Lets the waiting requests go, refused. Call before the destructor.
+  void Close();
+
+  struct Served {
+    const ChatModel* model = nullptr;
+    std::shared_ptr<const v1::GetServerInfoResponse> info;
+  };
+  // Waits for Open. Errors: kUnavailable LOADING; kUnavailable MODEL_FILES if the schedulers'
+  // tokenizer is not the gateway's.
+  absl::StatusOr<Served> Enter();
+
+  // True if Enter would succeed at once, and a scheduler is ready now.
+  bool is_ready() const;
+
+ private:
+  absl::Status Check(const SchedulerWatch::State& state) const;
+
+  SchedulerWatch& watch_;
+  std::unique_ptr<ChatModel> model_;  // set once, before is_open_
+  std::atomic<bool> is_open_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Returns kNotFound MODEL unless the name is empty or one of the served model's.
+absl::Status CheckModelName(const std::string& name, const v1::GetServerInfoResponse& info);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_MODEL_GATE_H_

@@ -1,0 +1,115 @@
+#include "deploy/gateway/operator_pages.h"
+
+#include <utility>
+
+#include "common/base/clock.h"
+#include "deploy/gateway/openai/error_body.h"
+
+#include <boost/asio/post.hpp>
+
+namespace quire {
+namespace {
+
+constexpr int64_t kFetchTimeoutNs = 5 * kNanosPerSecond;
+constexpr size_t kMaxPageBytes = 64 << 20;
+// A further request is refused, so that a scheduler that hangs holds few of them.
+constexpr int kMaxWaiting = 32;
+
+constexpr char kMetricsPath[] = "/metrics";
+
+struct Page {
+  const char* path;
+  bool is_open;  // shows nothing about requests
+};
+constexpr Page kPages[] = {{kMetricsPath, false},
+                           {"/metrics/native", false},
+                           {"/top", true},
+                           {"/top.json", false},
+                           {"/admission", true},
+                           {"/healthz", true}};
+
+HttpResponse Json(int status_code, std::string_view message) {
+  return {.status_code = status_code,
+          .body = HttpErrorBody(status_code, message),
+          .content_type = "application/json"};
+}
+
+}  // namespace
+
+OperatorPages::OperatorPages(const Address& scheduler_http,
+                             bool needs_key,
+                             std::shared_ptr<ApiKeys> keys,
+                             const MetricsRegistry& registry)
+    : client_({.address = scheduler_http}),
+      needs_key_(needs_key),
+      keys_(std::move(keys)),
+      registry_(registry) {}
+
+OperatorPages::~OperatorPages() {
+  client_.Cancel();
+  pool_.join();
+}
+
+std::vector<HttpRoute> OperatorPages::Routes() {
+  std::vector<HttpRoute> routes;
+  for (const Page& page : kPages) {
+    auto handler = [this, page](const HttpRequest& request, HttpResponder responder) {
+      if (const auto refusal = page.is_open ? std::nullopt : Refusal(request)) {
+        responder.Answer(*refusal);
+        return;
+      }
+      if (num_waiting_ >= kMaxWaiting) {
+        responder.Answer(Json(503, "too many requests for pages"));
+        return;
+      }
+      ++num_waiting_;
+      boost::asio::post(
+          pool_, [this, path = std::string(page.path), responder = std::move(responder)]() mutable {
+            responder.Answer(Fetch(path));
+            --num_waiting_;
+          });
+    };
+    // Refusal checks the keys, which are not those of the API.
+    routes.push_back(
+        {.method = "GET", .path = page.path, .handler = std::move(handler), .is_open = true});
+  }
+  return routes;
+}
+
+std::optional<HttpResponse> OperatorPages::Refusal(const HttpRequest& request) const {
+  if (!needs_key_ && keys_ == nullptr) {
+    return std::nullopt;
+  }
+  if (keys_ == nullptr) {
+    return Json(403, "this page is for operators; the server needs --admin-api-keys-file");
+  }
+  if (keys_->TenantOf(request.Header("authorization")).ok()) {
+    return std::nullopt;
+  }
+  HttpResponse response = Json(401, "this page needs the API key of an operator");
+  response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+HttpResponse OperatorPages::Fetch(const std::string& path) {
+  absl::StatusOr<HttpResponse> page =
+      client_.Send({.method = "GET", .target = path}, kMaxPageBytes, kFetchTimeoutNs);
+  if (!page.ok()) {
+    return Json(503, "the scheduler does not answer");
+  }
+  HttpResponse response = {.status_code = page->status_code,
+                           .body = std::move(page->body),
+                           .content_type = std::move(page->content_type)};
+  // The other headers are about the connection.
+  for (auto& [name, value] : page->headers) {
+    if (name == "Content-Security-Policy") {
+      response.headers.emplace_back(name, std::move(value));
+    }
+  }
+  if (path == kMetricsPath && response.status_code == 200) {
+    response.body += registry_.NativeText();
+  }
+  return response;
+}
+
+}  // namespace quire

@@ -1,0 +1,22 @@
+// What the headers of an HTTP request say about its client.
+//
+// Thread safety: free functions, safe from any thread.
+#ifndef QUIRE_DEPLOY_GATEWAY_REQUEST_IDENTITY_H_
+#define QUIRE_DEPLOY_GATEWAY_REQUEST_IDENTITY_H_
+
+#include <string>
+
+#include "common/http/http_message.h"
+
+namespace quire {
+
+// Returns the header X-Request-Id if it can be an id of the scheduler, else a new random id.
+std::string RequestIdOf(const HttpRequest& request);
+
+// Returns the key of the header `Authorization: Bearer KEY`; empty if there is none, or if it is no
+// key of Quire's form.
+std::string ApiKeyOf(const HttpRequest& request);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_REQUEST_IDENTITY_H_

@@ -1,0 +1,53 @@
+// TextRoutes answers the routes that generate nothing: /v1/models, /tokenize, /detokenize,
+// /apply-template, /version, /health and /ping.
+//
+// Thread safety: any thread. Handlers: the HTTP server's thread; they do not wait, since the pool's
+//                threads do the work.
+#ifndef QUIRE_DEPLOY_GATEWAY_TEXT_ROUTES_H_
+#define QUIRE_DEPLOY_GATEWAY_TEXT_ROUTES_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "common/http/http_route.h"
+#include "deploy/gateway/gateway_metrics.h"
+#include "deploy/gateway/model_gate.h"
+
+#include <boost/asio/thread_pool.hpp>
+
+namespace quire {
+
+class TextRoutes {
+ public:
+  // The references must outlive this, and this must outlive the pool's tasks.
+  TextRoutes(ModelGate& gate, GatewayMetrics& metrics, boost::asio::thread_pool& pool);
+
+  std::vector<HttpRoute> Routes();
+
+ private:
+  // Returns the body of the answer.
+  using Make =
+      std::function<absl::StatusOr<std::string>(const ModelGate::Served&, const HttpRequest&)>;
+
+  // Returns a route whose answer a thread of the pool makes.
+  HttpRoute Route(const char* method, const char* path, Make make, bool is_prefix = false);
+  absl::StatusOr<RenderedPrompt> Render(const ChatModel& model, ChatPrompt chat);
+
+  absl::StatusOr<std::string> Model(const ModelGate::Served& served, const HttpRequest& request);
+  absl::StatusOr<std::string> Tokenize(const ModelGate::Served& served, const HttpRequest& request);
+  absl::StatusOr<std::string> ApplyTemplate(const ModelGate::Served& served,
+                                            const HttpRequest& request);
+
+  ModelGate& gate_;
+  GatewayMetrics& metrics_;
+  boost::asio::thread_pool& pool_;
+  const int64_t created_;  // of the model, as /v1/models tells it: seconds since 1970
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_TEXT_ROUTES_H_
