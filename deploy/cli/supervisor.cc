@@ -368,6 +368,9 @@ void Supervisor::ReadSignals() {
 // Programs that still run then are killed by the destructor of ChildProcess.
 void Supervisor::StopWorkers() {
   bool is_running = true;
+  if (ChildProcess* gateway = gateway_.child().process(); gateway != nullptr) {
+    gateway->Signal(SIGINT);  // the second signal: no request can go on without a scheduler
+  }
   for (const auto& worker : workers_) {
     if (ChildProcess* process = worker->child.process(); process != nullptr) {
       process->Signal(SIGTERM);

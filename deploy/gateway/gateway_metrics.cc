@@ -36,11 +36,4 @@ void GatewayMetrics::OnTemplate(int64_t elapsed_ns) {
   template_seconds_.Observe(Seconds(elapsed_ns));
 }
 
-void GatewayMetrics::SetResumed(int64_t num_resumed) {
-  const double more = static_cast<double>(num_resumed) - resumed_.Value();
-  if (more > 0) {
-    resumed_.Increment(more);
-  }
-}
-
 }  // namespace quire

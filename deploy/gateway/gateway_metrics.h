@@ -21,8 +21,7 @@ class GatewayMetrics {
   void OnStreamBegin() { streams_.Increment(); }
   void OnStreamEnd() { streams_.Decrement(); }
   void OnTemplate(int64_t elapsed_ns);
-  // num_resumed: all streams that were resumed since the start.
-  void SetResumed(int64_t num_resumed);
+  void OnResume() { resumed_.Increment(); }
 
  private:
   MetricsRegistry& registry_;

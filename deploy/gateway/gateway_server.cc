@@ -83,7 +83,8 @@ absl::StatusOr<std::unique_ptr<GatewayServer>> GatewayServer::Start(const Gatewa
 GatewayServer::GatewayServer(GatewayConfig config)
     : config_(std::move(config)),
       metrics_(registry_),
-      client_(std::make_unique<AsyncResumingClient>(Dials(config_))),
+      client_(std::make_unique<AsyncResumingClient>(
+          Dials(config_), RetryPolicy(), [this] { metrics_.OnResume(); })),
       watch_(Channels(config_), config_.scheduler_api_key),
       gate_(watch_),
       pool_(kNumPoolThreads),
@@ -98,16 +99,19 @@ GatewayServer::GatewayServer(GatewayConfig config)
   }
 }
 
-// Ends the users of each part before the part. The pool's tasks and the streams' handlers go first;
-// their responders may outlive the HTTP server.
 GatewayServer::~GatewayServer() {
+  EndRequests();
+  watch_.Stop();
+  http_.reset();
+  pages_.reset();
+}
+
+// The pool's tasks end first, since they begin streams.
+void GatewayServer::EndRequests() {
   gate_.Close();
   pool_.stop();
   pool_.join();
   client_.reset();
-  watch_.Stop();
-  http_.reset();
-  pages_.reset();
 }
 
 std::vector<HttpRoute> GatewayServer::Routes() {
@@ -170,7 +174,6 @@ void GatewayServer::Open(std::unique_ptr<ChatModel> model) {
 }
 
 void GatewayServer::Beat() {
-  metrics_.SetResumed(client_->num_resumed());
   http_->Post([this] { last_beat_ = SteadyNow(); });
 }
 

@@ -53,6 +53,8 @@ class GatewayServer {
 
   // Accepts no more connections, and lets running requests finish. Call once.
   void BeginDrain();
+  // Ends the requests that still run: they are answered 503, or their events end with an error.
+  void EndRequests();
   // True if no connection is left.
   bool is_drained() const { return is_drained_; }
 

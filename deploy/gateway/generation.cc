@@ -136,7 +136,12 @@ void Generation::Finish() {
 void Generation::OnDone(const grpc::Status& status) {
   metrics_.OnStreamEnd();
   ++num_done_;
-  if (!status.ok()) {
+  const bool is_own_cancel =
+      status.error_code() == grpc::StatusCode::CANCELLED && status.error_details().empty();
+  if (is_own_cancel) {
+    // The HTTP client is gone and gets nothing, or the gateway ends.
+    Fail(Error(absl::StatusCode::kUnavailable, "DRAINING", "server: shuts down"), std::nullopt);
+  } else if (!status.ok()) {
     Fail(FromGrpcStatus(status), RetryDelayOf(status));
   } else if (num_done_ == streams_.size()) {
     Fail(Error(absl::StatusCode::kInternal, "", "the answer ended early"), std::nullopt);

@@ -26,9 +26,11 @@ namespace {
 
 constexpr char kName[] = "quire_gateway: ";
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 20'000'000};
-// Two signals within this time count as one: timeout(1) and similar programs signal a program and
-// then its process group.
+// The same signal twice within this time counts once: timeout(1) and similar programs signal a
+// program and then its process group.
 constexpr quire::Instant kSameSignalNs = quire::kNanosPerSecond;
+// Time for the last bytes of the requests that are ended.
+constexpr quire::Instant kFlushNs = quire::kNanosPerSecond;
 
 // Prints where this process listens, for the process that started it.
 void SayWhere(const char* what, const quire::GatewayServer& server) {
@@ -38,14 +40,15 @@ void SayWhere(const char* what, const quire::GatewayServer& server) {
 }
 
 // Polls until a signal to stop. Prints to standard output when clients are served.
-void RunUntilSignal(const quire::GatewayServer& server, const sigset_t& signals) {
+// Returns the signal.
+int RunUntilSignal(const quire::GatewayServer& server, const sigset_t& signals) {
   bool said_ready = false;
   for (;;) {
     const int signal = sigtimedwait(&signals, nullptr, said_ready ? nullptr : &kPollInterval);
     if (signal > 0) {
       quire::LogInfo("gateway is draining; another signal ends the remaining requests at once",
                      {{"signal", absl::StrCat(signal)}});
-      return;
+      return signal;
     }
     if (server.is_ready() && !std::exchange(said_ready, true)) {
       quire::LogInfo("requests can be sent", {{"api", server.address()}});
@@ -54,19 +57,29 @@ void RunUntilSignal(const quire::GatewayServer& server, const sigset_t& signals)
   }
 }
 
-// Lets running requests finish, for at most `timeout`, or until another signal.
-void Drain(quire::GatewayServer& server, const sigset_t& signals, absl::Duration timeout) {
+// Lets running requests finish, for at most `timeout`, or until another signal after `first`. Then
+// ends them.
+void Drain(quire::GatewayServer& server,
+           const sigset_t& signals,
+           int first,
+           absl::Duration timeout) {
   server.BeginDrain();
   const quire::Instant begin = quire::SteadyNow();
   const quire::Instant deadline = begin + absl::ToInt64Nanoseconds(timeout);
   while (!server.is_drained() && quire::SteadyNow() < deadline) {
-    if (sigtimedwait(&signals, nullptr, &kPollInterval) > 0 &&
-        quire::SteadyNow() - begin >= kSameSignalNs) {
+    const int signal = sigtimedwait(&signals, nullptr, &kPollInterval);
+    if (signal > 0 && (signal != first || quire::SteadyNow() - begin >= kSameSignalNs)) {
       break;
     }
   }
-  if (!server.is_drained()) {
-    quire::LogWarning("the drain ended before all requests had finished");
+  if (server.is_drained()) {
+    return;
+  }
+  quire::LogWarning("the drain ended before all requests had finished");
+  server.EndRequests();
+  const quire::Instant end = quire::SteadyNow() + kFlushNs;
+  while (!server.is_drained() && quire::SteadyNow() < end) {
+    sigtimedwait(&signals, nullptr, &kPollInterval);
   }
 }
 
@@ -100,7 +113,7 @@ int main(int argc, char** argv) {
                               .allows_special_tokens = config.allows_special_tokens}),
       kName,
       quire::kExitModel));
-  RunUntilSignal(*server, signals);
-  Drain(*server, signals, config.shutdown_timeout);
+  const int signal = RunUntilSignal(*server, signals);
+  Drain(*server, signals, signal, config.shutdown_timeout);
   return EXIT_SUCCESS;
 }

@@ -243,7 +243,9 @@ void CoreState::FinishBeamSearch(SequenceGroup& group,
         events.push_back(TokenCommitted{.request_id = group.id(),
                                         .sequence_index = index,
                                         .token_index = finished.num_output_tokens++,
-                                        .token_id = token_id});
+                                        .token_id = token_id,
+                                        .num_cached_prompt_tokens =
+                                            group.num_cached_prompt_tokens()});
       }
       finished.reason = hypothesis.has_stopped ? FinishReason::kStop : FinishReason::kLength;
       finished.beam_score = hypothesis.score;

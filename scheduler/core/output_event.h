@@ -37,6 +37,9 @@ struct TokenCommitted {
   TokenId token_id = 0;
   float logprob = 0.0F;  // meaningful when the request asked for logprobs
   std::vector<TokenLogprob> top_logprobs;
+  // Prompt tokens of the request that were not computed when it first ran here, since their blocks
+  // were cached.
+  int32_t num_cached_prompt_tokens = 0;
 };
 
 // Log-probabilities of the prompt's tokens, if the request asked for them. They come in order of

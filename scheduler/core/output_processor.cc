@@ -142,7 +142,9 @@ void CommitToken(CoreState& state,
                                         .token_index = sequence.num_output_tokens(),
                                         .token_id = sampled.token_id,
                                         .logprob = sampled.logprob,
-                                        .top_logprobs = sampled.top_logprobs});
+                                        .top_logprobs = sampled.top_logprobs,
+                                        .num_cached_prompt_tokens =
+                                            group.num_cached_prompt_tokens()});
   sequence.Commit(sampled.token_id);
   ++state.counters.num_tokens_committed;
   auto reason = ReasonToFinish(group.request(), sequence, sampled.token_id);

@@ -63,6 +63,12 @@ bool SequenceGroup::is_undivided() const {
   });
 }
 
+void SequenceGroup::NoteCached(int32_t num_tokens) {
+  if (!num_cached_prompt_tokens_.has_value()) {
+    num_cached_prompt_tokens_ = std::min(num_tokens, request_.num_prompt_tokens());
+  }
+}
+
 bool SequenceGroup::IsFirstLive(const Sequence& sequence) const {
   const auto first = std::find_if(sequences_.begin(), sequences_.end(), [](const Sequence& other) {
     return !other.is_finished();

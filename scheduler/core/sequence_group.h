@@ -80,6 +80,12 @@ class SequenceGroup {
   int32_t num_scored_tokens() const { return num_scored_tokens_; }
   void CountScored(int32_t num_tokens) { num_scored_tokens_ += num_tokens; }
 
+  // Prompt tokens whose blocks were cached when the group first ran. 0 before.
+  int32_t num_cached_prompt_tokens() const { return num_cached_prompt_tokens_.value_or(0); }
+  // Notes that a sequence begins with so many cached tokens. Only the first call counts, since
+  // later ones follow a preemption or belong to further sequences.
+  void NoteCached(int32_t num_tokens);
+
   bool is_beam_search() const { return request_.beam_search.has_value(); }
   // Whether nothing is computed for the sequence now, because it is not a live beam.
   bool IsIdle(const Sequence& sequence) const;
@@ -109,6 +115,7 @@ class SequenceGroup {
   std::vector<Sequence> sequences_;  // indexed by sequence_index
   int32_t num_preemptions_ = 0;
   int32_t num_scored_tokens_;
+  std::optional<int32_t> num_cached_prompt_tokens_;
 };
 
 }  // namespace quire

@@ -183,7 +183,7 @@ bool StepPlanner::StartWaiting(SequenceGroup& first) {
   return status != AllocStatus::kLater;
 }
 
-bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
+bool StepPlanner::BeginTable(SequenceGroup& group, Sequence& sequence) {
   BeginWithSharedBlocks(state_, group, sequence);
   // The blocks that NumBlocksNeeded counted may not suffice. An earlier sequence may have taken
   // free cached blocks that this sequence was to find, or may have left this sequence more of the
@@ -205,6 +205,7 @@ bool StepPlanner::BeginTable(const SequenceGroup& group, Sequence& sequence) {
       kv_cache.NumBlocksToAppend(sequence.table, num_computed) <= num_blocks) {
     BeginWithTail(state_, tail, sequence);
   }
+  group.NoteCached(sequence.num_computed_tokens());
   return true;
 }
 

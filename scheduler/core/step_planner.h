@@ -82,7 +82,7 @@ class StepPlanner {
   bool StartWaiting(SequenceGroup& first);
   // Begins the sequence's table with blocks that other sequences computed, as far as there are any.
   // Returns false if too few blocks are free for the rest of the slice.
-  bool BeginTable(const SequenceGroup& group, Sequence& sequence);
+  bool BeginTable(SequenceGroup& group, Sequence& sequence);
   void Introduce(const SequenceGroup& group, Sequence& sequence);
   // Fills line_ with the sequences of the group that may get a slice.
   void LineUp(SequenceGroup& group);

@@ -194,6 +194,7 @@ void OutputRouter::OnToken(const TokenCommitted& token, Instant now, Published& 
   QUIRE_CHECK_EQ(token.token_index, sequence.num_tokens);
   MarkTouched(token.request_id, request, sequence);
   ObserveToken(request, sequence, now);
+  request.num_cached_prompt_tokens = token.num_cached_prompt_tokens;
   ++sequence.num_tokens;
   sequence.sum_logprobs += double{token.logprob};
   sequence.update.token_ids.push_back(token.token_id);
@@ -234,6 +235,7 @@ void OutputRouter::EndSequence(RequestOutput& request,
   SequenceEnd end;
   end.reason = reason;
   end.num_prompt_tokens = request.num_prompt_tokens;
+  end.num_cached_prompt_tokens = request.num_cached_prompt_tokens;
   end.num_output_tokens = sequence.num_tokens;
   end.text = sequence.text.Flush();
   if (sequence.text.has_stopped()) {

@@ -132,6 +132,7 @@ class OutputRouter {
     OutputOptions options;
     std::vector<TokenId> stop_token_ids;
     int32_t num_prompt_tokens = 0;
+    int32_t num_cached_prompt_tokens = 0;
     int32_t max_tokens = 0;
     Instant arrival = 0;
     std::optional<Instant> started;

@@ -34,6 +34,7 @@ struct SequenceEnd {
   std::string matched_stop;  // the stop string, if one ended the sequence
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;
+  int32_t num_cached_prompt_tokens = 0;  // output_event.h
   std::optional<float> score;  // only with beam search and best_of
 };
 

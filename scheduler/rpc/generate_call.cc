@@ -112,6 +112,7 @@ void FillFinished(const SequenceUpdate& update, v1::Finished* finished) {
   finished->set_matched_stop(update.end->matched_stop);
   finished->set_num_prompt_tokens(update.end->num_prompt_tokens);
   finished->set_num_output_tokens(update.end->num_output_tokens);
+  finished->set_num_cached_prompt_tokens(update.end->num_cached_prompt_tokens);
   if (update.end->score.has_value()) {
     finished->set_score(*update.end->score);
   }

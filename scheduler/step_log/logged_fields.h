@@ -138,8 +138,14 @@ QUIRE_LOGGED_FIELDS(StepResult,
                     timings)
 
 // The next three types are output events. A log does not hold them, only a digest of these fields.
-QUIRE_LOGGED_FIELDS(
-    TokenCommitted, request_id, sequence_index, token_index, token_id, logprob, top_logprobs)
+QUIRE_LOGGED_FIELDS(TokenCommitted,
+                    request_id,
+                    sequence_index,
+                    token_index,
+                    token_id,
+                    logprob,
+                    top_logprobs,
+                    num_cached_prompt_tokens)
 QUIRE_LOGGED_FIELDS(PromptScored, request_id, prompt)
 QUIRE_LOGGED_FIELDS(SequenceFinished,
                     request_id,

@@ -150,8 +150,8 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
       LeaveConnection();
       return status;
     }
-    if (state_.request().resume().sequences_size() > 0) {
-      ++client_.num_resumed_;
+    if (client_.on_resume_ != nullptr && state_.request().resume().sequences_size() > 0) {
+      client_.on_resume_();
     }
     pending_ = Pending::kStart;
     attempt_->reader = connection_->stub->AsyncGenerate(
@@ -194,8 +194,10 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
   grpc::Alarm alarm_;
 };
 
-AsyncResumingClient::AsyncResumingClient(std::vector<Dial> servers, RetryPolicy policy)
-    : policy_(policy) {
+AsyncResumingClient::AsyncResumingClient(std::vector<Dial> servers,
+                                         RetryPolicy policy,
+                                         std::function<void()> on_resume)
+    : policy_(policy), on_resume_(std::move(on_resume)) {
   for (Dial& dial : servers) {
     servers_.push_back({std::move(dial), {}});
   }

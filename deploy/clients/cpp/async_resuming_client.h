@@ -9,9 +9,7 @@
 #ifndef QUIRE_DEPLOY_CLIENTS_CPP_ASYNC_RESUMING_CLIENT_H_
 #define QUIRE_DEPLOY_CLIENTS_CPP_ASYNC_RESUMING_CLIENT_H_
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
@@ -62,7 +60,10 @@ class AsyncResumingClient {
   // servers: one for each replica, at least one. After each failure a stream goes on at the next
   // server. The client dials a further channel to a server if all channels are full, since a
   // connection takes 128 streams.
-  explicit AsyncResumingClient(std::vector<Dial> servers, RetryPolicy policy = {});
+  // on_resume: called before each attempt that continues an answer which another attempt has begun.
+  explicit AsyncResumingClient(std::vector<Dial> servers,
+                               RetryPolicy policy = {},
+                               std::function<void()> on_resume = nullptr);
 
   // Cancels all streams, and returns when each handler has had its OnDone.
   // REQUIRES: not called by a handler, since the client's thread cannot wait for itself; no other
@@ -79,9 +80,6 @@ class AsyncResumingClient {
   std::shared_ptr<Stream> Start(const v1::GenerateRequest& request,
                                 const std::string& api_key,
                                 std::shared_ptr<Handler> handler);
-
-  // Number of attempts that continued an answer which another attempt had begun.
-  int64_t num_resumed() const { return num_resumed_; }
 
  private:
   class Call;
@@ -102,8 +100,8 @@ class AsyncResumingClient {
   void Run();
 
   const RetryPolicy policy_;
-  std::atomic<int64_t> num_resumed_{0};
-  std::mutex mutex_;  // guards the next three members
+  const std::function<void()> on_resume_;  // may be null
+  std::mutex mutex_;                       // guards the next three members
   std::vector<Server> servers_;
   std::unordered_set<std::shared_ptr<Call>> calls_;
   bool is_closing_ = false;

@@ -101,6 +101,7 @@ void Answer::AddChunk(const v1::Chunk& chunk, ChoicePart& part) {
 }
 
 void Answer::AddEnd(const v1::Finished& finished, ChoicePart& part) {
+  prompts_[part.prompt].num_cached_tokens = finished.num_cached_prompt_tokens();
   ChoiceState& choice = choices_[part.index];
   num_ended_ += std::exchange(choice.has_ended, true) ? 0 : 1;
   if (options_.omits_output) {
@@ -121,6 +122,14 @@ int64_t Answer::num_prompt_tokens() const {
   int64_t sum = 0;
   for (const PromptState& prompt : prompts_) {
     sum += prompt.num_tokens;
+  }
+  return sum;
+}
+
+int64_t Answer::num_cached_prompt_tokens() const {
+  int64_t sum = 0;
+  for (const PromptState& prompt : prompts_) {
+    sum += prompt.num_cached_tokens;
   }
   return sum;
 }

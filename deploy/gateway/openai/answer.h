@@ -56,7 +56,8 @@ class Answer {
   bool has_started(int32_t prompt) const { return prompts_[prompt].has_started; }
   int32_t num_prompt_tokens(int32_t prompt) const { return prompts_[prompt].num_tokens; }
   int32_t num_output_tokens(int32_t choice) const { return choices_[choice].num_tokens; }
-  int64_t num_prompt_tokens() const;  // of all prompts
+  int64_t num_prompt_tokens() const;         // of all prompts
+  int64_t num_cached_prompt_tokens() const;  // those whose KV blocks were cached
   int64_t num_output_tokens() const;  // of all choices
   // Fingerprint of the server that answered last; empty before the first message.
   const std::string& determinism_fingerprint() const { return fingerprint_; }
@@ -67,6 +68,7 @@ class Answer {
   struct PromptState {
     bool has_started = false;
     int32_t num_tokens = 0;
+    int32_t num_cached_tokens = 0;  // known when a choice has ended
     std::vector<v1::TokenLogprobs> logprobs;  // from the second token on
   };
   struct ChoiceState {

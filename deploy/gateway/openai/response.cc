@@ -64,7 +64,11 @@ std::vector<std::string> Response::Finish() {
     choices.push_back(ChoiceJson(part));
   }
   OrderedJson body = Envelope(std::move(choices));
-  AddMember("usage", Usage(answer_.num_prompt_tokens(), answer_.num_output_tokens()), body);
+  OrderedJson usage = Usage(answer_.num_prompt_tokens(), answer_.num_output_tokens());
+  AddMember("prompt_tokens_details",
+            OrderedJson::object({{"cached_tokens", answer_.num_cached_prompt_tokens()}}),
+            usage);
+  AddMember("usage", std::move(usage), body);
   if (!options_.stream) {
     AddWholeFields(body);
   }

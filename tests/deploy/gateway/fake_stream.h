@@ -62,6 +62,7 @@ inline std::vector<v1::GenerateResponse> FakeStream(const v1::GenerateRequest& r
       if (position == 1) {
         message.mutable_finished()->set_index(sequence);
         message.mutable_finished()->set_reason(v1::FINISH_REASON_LENGTH);
+        message.mutable_finished()->set_num_cached_prompt_tokens(1);
       }
       messages.push_back(message);
     }

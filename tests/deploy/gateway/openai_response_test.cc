@@ -87,7 +87,8 @@ TEST(OpenAiResponseTest, AWholeCompletionIsOneObject) {
           R"({"id":"cmpl-r1","object":"text_completion","created":1700000000,"model":"tiny",)"
           R"("choices":[{"index":0,"text":" t20 t21","logprobs":null,"finish_reason":"length",)"
           R"("stop_reason":null}],"system_fingerprint":"cpu/1",)"
-          R"("usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2}})"));
+          R"("usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2,)"
+          R"("prompt_tokens_details":{"cached_tokens":1}}})"));
 }
 
 TEST(OpenAiResponseTest, AStreamedCompletionHasAnEventForEachToken) {
@@ -102,7 +103,8 @@ TEST(OpenAiResponseTest, AStreamedCompletionHasAnEventForEachToken) {
           R"("stop_reason":null}],"system_fingerprint":"cpu/1","usage":null})",
           R"({"id":"cmpl-r1","object":"text_completion","created":1700000000,"model":"tiny",)"
           R"("choices":[],"system_fingerprint":"cpu/1",)"
-          R"("usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2}})"));
+          R"("usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2,)"
+          R"("prompt_tokens_details":{"cached_tokens":1}}})"));
 }
 
 TEST(OpenAiResponseTest, ContinuousUsageCountsTheTokensOfTheChoice) {
@@ -112,7 +114,8 @@ TEST(OpenAiResponseTest, ContinuousUsageCountsTheTokensOfTheChoice) {
   EXPECT_EQ(OrderedJson::parse(texts[1])["usage"]["completion_tokens"], 1);
   EXPECT_EQ(OrderedJson::parse(texts[3])["usage"]["completion_tokens"], 2);
   EXPECT_EQ(OrderedJson::parse(texts[4])["usage"].dump(),
-            R"({"prompt_tokens":3,"total_tokens":7,"completion_tokens":4})");
+            R"({"prompt_tokens":3,"total_tokens":7,"completion_tokens":4,)"
+            R"("prompt_tokens_details":{"cached_tokens":1}})");
 }
 
 TEST(OpenAiResponseTest, ChoicesAreNumberedOverAllPrompts) {
@@ -121,7 +124,8 @@ TEST(OpenAiResponseTest, ChoicesAreNumberedOverAllPrompts) {
   EXPECT_THAT(Each(whole, "text"),
               ElementsAre("\" t20 t21\"", "\" t30 t31\"", "\" t20 t21\"", "\" t30 t31\""));
   EXPECT_EQ(OrderedJson::parse(whole[0])["usage"].dump(),
-            R"({"prompt_tokens":6,"total_tokens":14,"completion_tokens":8})");
+            R"({"prompt_tokens":6,"total_tokens":14,"completion_tokens":8,)"
+            R"("prompt_tokens_details":{"cached_tokens":2}})");
   EXPECT_THAT(Each(Complete(R"({"prompt":["a","b"],"n":2,"stream":true})"), "index"),
               ElementsAre("0", "2", "1", "3", "0", "2", "1", "3"));
 }
@@ -227,7 +231,8 @@ TEST(OpenAiResponseTest, AWholeChatIsOneObject) {
           R"("choices":[{"index":0,"message":{"role":"assistant","content":" t20 t21"},)"
           R"("logprobs":null,"finish_reason":"length","stop_reason":null}],)"
           R"("system_fingerprint":"cpu/1",)"
-          R"("usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2}})"));
+          R"("usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2,)"
+          R"("prompt_tokens_details":{"cached_tokens":1}}})"));
 }
 
 TEST(OpenAiResponseTest, AStreamedChatBeginsWithTheRoleOfEachChoice) {
