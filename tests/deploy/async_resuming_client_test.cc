@@ -90,6 +90,20 @@ TEST(AsyncResumingClientTest, AskingTwiceBringsOneMessage) {
   EXPECT_EQ(num_messages, 1);
 }
 
+TEST(AsyncResumingClientTest, ItTellsOfAttemptsThatContinueAnAnswer) {
+  ScriptedServer server({{{}, Unavailable()},
+                         {{Started(), Tokens(0, {10})}, Unavailable()},
+                         {{Started(), Tokens(1, {11}), Finished(2)}, grpc::Status::OK}});
+  std::atomic<int> num_resumed = 0;
+  AsyncResumingClient client({DialOf(server)}, kFast, [&] { ++num_resumed; });
+  const auto collector = Collect(client, {}, "", NextOne);
+
+  collector->stream->Next();
+
+  EXPECT_TRUE(collector->End().ok());
+  EXPECT_EQ(num_resumed, 1) << "the second attempt began anew, the third went on";
+}
+
 TEST(AsyncResumingClientTest, EachStreamHasAKeyOfItsOwn) {
   ScriptedServer server({{{Started(), Finished(0)}, {}}, {{Started(), Finished(0)}, {}}});
   AsyncResumingClient client({DialOf(server)}, kFast);
