@@ -7,6 +7,7 @@
 
 #include "common/base/error.h"
 #include "common/wire/grpc_status.h"
+#include "deploy/gateway/request_identity.h"
 
 namespace quire {
 namespace {
@@ -52,11 +53,13 @@ class Generation::Handler : public AsyncResumingClient::Handler {
 
 Generation::Generation(OpenAiApi api,
                        bool stream,
+                       std::string request_id,
                        std::unique_ptr<Response> response,
                        HttpResponder responder,
                        GatewayMetrics& metrics)
     : api_(api),
       stream_(stream),
+      request_id_(std::move(request_id)),
       response_(std::move(response)),
       responder_(std::move(responder)),
       metrics_(metrics) {}
@@ -106,13 +109,18 @@ void Generation::Continue(size_t prompt) {
   });
 }
 
+void Generation::Answer(HttpResponse response) {
+  response.headers.emplace_back(kRequestIdHeader, request_id_);
+  responder_.Answer(std::move(response));
+}
+
 void Generation::Send(const std::vector<std::string>& texts) {
   if (texts.empty()) {
     return;
   }
   if (!std::exchange(has_begun_, true)) {
     responder_.Begin({.content_type = "text/event-stream; charset=utf-8",
-                      .headers = {{"X-Accel-Buffering", "no"}}});
+                      .headers = {{kRequestIdHeader, request_id_}, {"X-Accel-Buffering", "no"}}});
   }
   std::string events;
   for (const std::string& text : texts) {
@@ -125,7 +133,7 @@ void Generation::Finish() {
   has_ended_ = true;
   const std::vector<std::string> texts = response_->Finish();
   if (!stream_) {
-    responder_.Answer({.body = absl::StrCat(texts.front()), .content_type = kJson});
+    Answer({.body = texts.front(), .content_type = kJson});
     return;
   }
   Send(texts);
@@ -154,7 +162,7 @@ void Generation::Fail(const absl::Status& status, std::optional<absl::Duration> 
     return;
   }
   if (!has_begun_) {
-    responder_.Answer(ErrorAnswer(status, retry_delay, api_));
+    Answer(ErrorAnswer(status, retry_delay, api_));
   } else {
     Send({ToHttpError(status, retry_delay, api_).body, "[DONE]"});
     responder_.Finish();

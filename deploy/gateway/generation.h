@@ -38,9 +38,11 @@ HttpResponse ErrorAnswer(const absl::Status& status,
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  // stream: the answer is sent as events. `metrics` must outlive this.
+  // stream: the answer is sent as events. request_id: sent as X-Request-Id. `metrics` must outlive
+  // this.
   Generation(OpenAiApi api,
              bool stream,
+             std::string request_id,
              std::unique_ptr<Response> response,
              HttpResponder responder,
              GatewayMetrics& metrics);
@@ -58,6 +60,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void OnDone(const grpc::Status& status);
   // Asks for the prompt's next message, now or when the HTTP client has read enough.
   void Continue(size_t prompt);
+  void Answer(HttpResponse response);
   void Send(const std::vector<std::string>& texts);
   void Finish();
   void Fail(const absl::Status& status, std::optional<absl::Duration> retry_delay);
@@ -65,6 +68,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   const OpenAiApi api_;
   const bool stream_;
+  const std::string request_id_;
   const std::unique_ptr<Response> response_;
   HttpResponder responder_;
   GatewayMetrics& metrics_;

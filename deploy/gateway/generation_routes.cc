@@ -83,13 +83,16 @@ HttpRoute GenerationRoutes::Route(const char* path, OpenAiApi api) {
 }
 
 void GenerationRoutes::Answer(OpenAiApi api, const HttpRequest& request, HttpResponder responder) {
+  const std::string id = RequestIdOf(request);
   const absl::StatusOr<ModelGate::Served> served = gate_.Enter();
   absl::StatusOr<Prepared> prepared = !served.ok() ? served.status()
                                       : api == OpenAiApi::kCompletions
-                                          ? PrepareCompletion(*served, request)
-                                          : PrepareChat(*served, request);
+                                          ? PrepareCompletion(*served, request.body, id)
+                                          : PrepareChat(*served, request.body, id);
   if (!prepared.ok()) {
-    responder.Answer(ErrorAnswer(prepared.status(), std::nullopt, api));
+    HttpResponse refusal = ErrorAnswer(prepared.status(), std::nullopt, api);
+    refusal.headers.emplace_back(kRequestIdHeader, id);
+    responder.Answer(std::move(refusal));
     return;
   }
   AnswerOptions& options = prepared->options;
@@ -106,21 +109,20 @@ void GenerationRoutes::Answer(OpenAiApi api, const HttpRequest& request, HttpRes
   } else {
     response = std::make_unique<ChatResponse>(std::move(options), created, std::move(token_text));
   }
-  std::make_shared<Generation>(api, stream, std::move(response), std::move(responder), metrics_)
+  std::make_shared<Generation>(api, stream, id, std::move(response), std::move(responder), metrics_)
       ->Start(client_, prepared->requests, forwards_api_keys_ ? ApiKeyOf(request) : "");
 }
 
 absl::StatusOr<GenerationRoutes::Prepared> GenerationRoutes::PrepareCompletion(
-    const ModelGate::Served& served, const HttpRequest& request) {
-  QUIRE_ASSIGN_OR_RETURN(CompletionRequest parsed,
-                         ParseCompletionRequest(request.body, RequestIdOf(request)));
+    const ModelGate::Served& served, const std::string& body, const std::string& request_id) {
+  QUIRE_ASSIGN_OR_RETURN(CompletionRequest parsed, ParseCompletionRequest(body, request_id));
   QUIRE_RETURN_IF_ERROR(CompleteEchoes(*served.model, parsed.requests, parsed.options));
   return Prepared{.requests = std::move(parsed.requests), .options = std::move(parsed.options)};
 }
 
 absl::StatusOr<GenerationRoutes::Prepared> GenerationRoutes::PrepareChat(
-    const ModelGate::Served& served, const HttpRequest& request) {
-  QUIRE_ASSIGN_OR_RETURN(ChatRequest parsed, ParseChatRequest(request.body, RequestIdOf(request)));
+    const ModelGate::Served& served, const std::string& body, const std::string& request_id) {
+  QUIRE_ASSIGN_OR_RETURN(ChatRequest parsed, ParseChatRequest(body, request_id));
   const Instant begin = SteadyNow();
   const absl::StatusOr<RenderedPrompt> prompt = served.model->Render(std::move(parsed.prompt));
   metrics_.OnTemplate(SteadyNow() - begin);

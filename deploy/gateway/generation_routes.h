@@ -46,8 +46,11 @@ class GenerationRoutes {
   HttpRoute Route(const char* path, OpenAiApi api);
   void Answer(OpenAiApi api, const HttpRequest& request, HttpResponder responder);
   absl::StatusOr<Prepared> PrepareCompletion(const ModelGate::Served& served,
-                                             const HttpRequest& request);
-  absl::StatusOr<Prepared> PrepareChat(const ModelGate::Served& served, const HttpRequest& request);
+                                             const std::string& body,
+                                             const std::string& request_id);
+  absl::StatusOr<Prepared> PrepareChat(const ModelGate::Served& served,
+                                       const std::string& body,
+                                       const std::string& request_id);
 
   AsyncResumingClient& client_;
   ModelGate& gate_;

@@ -22,7 +22,7 @@ constexpr std::string_view kBearer = "Bearer ";
 }  // namespace
 
 std::string RequestIdOf(const HttpRequest& request) {
-  const std::string_view id = request.Header("x-request-id");
+  const std::string_view id = request.Header(kRequestIdHeader);
   if (!id.empty() && id.size() <= kMaxRequestIdBytes && IsIdText(id)) {
     return std::string(id);
   }

@@ -10,6 +10,8 @@
 
 namespace quire {
 
+inline constexpr char kRequestIdHeader[] = "X-Request-Id";
+
 // Returns the header X-Request-Id if it can be an id of the scheduler, else a new random id.
 std::string RequestIdOf(const HttpRequest& request);
 

@@ -112,6 +112,15 @@ class AnswersTest(unittest.TestCase):
         self.assertEqual({**streamed.events[-1]["usage"], "prompt_tokens_details": None},
                          {**usage, "prompt_tokens_details": None})
 
+    def test_an_answer_tells_its_request_id(self):
+        body = {"prompt": "a", "max_tokens": 1}
+        for given, pattern in (("my-id", "^my-id$"), ("no id!", "^[0-9a-f]{32}$"), ("", "^[0-9a-f]{32}$")):
+            for stream in (False, True):
+                answer = self.client.post(TEXT, {**body, "stream": stream}, **{"X-Request-Id": given})
+                self.assertRegex(answer.headers["x-request-id"], pattern)
+        self.assertTrue(self.client.post(TEXT, {"prompt": "a", "model": "other"}).headers["x-request-id"])
+        self.assertTrue(self.client.post(TEXT, b"{").headers["x-request-id"])
+
     def test_usage_tells_cached_tokens(self):
         body = {"prompt": "A prompt of more than one block. " * 20, "max_tokens": 1}
         first, second = (self.client.post(TEXT, body).json["usage"] for _ in range(2))
