@@ -1,6 +1,7 @@
 """Certificates for a test, by the openssl program."""
 import os
 import pathlib
+import ssl
 import subprocess
 
 import grpc
@@ -30,6 +31,12 @@ class Certificate:
         texts = [pathlib.Path(path).read_bytes() for path in (self.authorities, *own)]
         return grpc.secure_channel(address, grpc.ssl_channel_credentials(*texts),
                                    options=[("grpc.use_local_subchannel_pool", 1)])
+
+    def context(self):
+        """Returns the context of HTTPS clients that show this certificate, and trust servers of its authorities."""
+        context = ssl.create_default_context(cafile=self.authorities)
+        context.load_cert_chain(self.certfile, self.keyfile)
+        return context
 
     def replace_by(self, other):
         """Replaces each file by the other certificate's file, one after another, each atomically."""

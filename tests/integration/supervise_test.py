@@ -118,8 +118,8 @@ class SuperviseTest(unittest.TestCase):
         for code, text, words in ((2, "--no-such-flag", ["quire_worker", "--no-such-flag"]),
                                   (3, "/no/such/folder", ["quire_scheduler", "--model=/no/such/folder",
                                                           f"--workers={self.worker_address}"]),
-                                  (2, "must be quire_scheduler or quire_worker", ["sh"]),
-                                  (2, "must be quire_scheduler or quire_worker", [])):
+                                  (2, "must be quire_scheduler, quire_worker or quire_gateway", ["sh"]),
+                                  (2, "must be quire_scheduler, quire_worker or quire_gateway", [])):
             done = subprocess.run([os.path.join(BIN, "quire"), "supervise", *words], capture_output=True, text=True,
                                   timeout=60, check=False)
             self.assertEqual(done.returncode, code, done.stderr)

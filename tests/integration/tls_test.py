@@ -7,6 +7,7 @@ import pathlib
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -359,10 +360,15 @@ class ServeTest(TlsTest):
                     while stranger.recv(4096):  # until the server closes it
                         pass
         # By now the supervisor and the scheduler itself have checked several times that the scheduler lives.
-        connection = http.client.HTTPConnection(web, timeout=60)
-        connection.request("GET", "/livez")
+        connection = http.client.HTTPSConnection(web, timeout=60, context=self.client.context())
+        connection.request("POST", "/v1/completions", '{"prompt": "a", "max_tokens": 1}')
         self.assertEqual(connection.getresponse().status, 200)
         connection.close()
+        stranger = ssl.create_default_context(cafile=self.client.authorities)
+        with self.assertRaises((ssl.SSLError, ConnectionError)):  # it shows no certificate
+            connection = http.client.HTTPSConnection(web, timeout=60, context=stranger)
+            connection.request("GET", "/livez")
+            connection.getresponse()
         self.assertIsNone(code_of_check(self.client.channel(address)))
         for trouble in ("does not answer on its own address", "is killed", "ended"):
             self.assertNotIn(trouble, serve.text())
