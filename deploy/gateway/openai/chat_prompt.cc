@@ -6,9 +6,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace quire {
 namespace {
@@ -55,29 +57,43 @@ std::optional<std::string> ReadPart(OrderedJson& part,
   return text;
 }
 
-// Returns the content of a message as one string, as templates without images expect it.
-std::string ReadContent(JsonFields& message) {
+// Returns the texts of a message's content.
+std::vector<std::string> ReadTexts(JsonFields& message) {
+  std::vector<std::string> texts;
   OrderedJson* const content = message.Any("content");
   if (content == nullptr) {
-    return "";
+    return texts;
   }
   if (content->is_string()) {
-    return std::move(content->get_ref<std::string&>());
-  }
-  if (!content->is_array()) {
+    texts.push_back(std::move(content->get_ref<std::string&>()));
+  } else if (!content->is_array()) {
     message.Fail("FIELD_TYPE", "content", "must be a string or an array of parts");
-    return "";
-  }
-  std::string joined;
-  bool is_first = true;
-  for (size_t i = 0; i < content->size(); ++i) {
-    const auto text = ReadPart((*content)[i], absl::StrCat("content[", i, "]"), message);
-    if (text.has_value()) {
-      absl::StrAppend(&joined, is_first ? "" : "\n", *text);
-      is_first = false;
+  } else {
+    for (size_t i = 0; i < content->size(); ++i) {
+      auto text = ReadPart((*content)[i], absl::StrCat("content[", i, "]"), message);
+      if (text.has_value()) {
+        texts.push_back(*std::move(text));
+      }
     }
   }
-  return joined;
+  return texts;
+}
+
+// As vLLM, but a part that a client sends as a string becomes an object like the others.
+OrderedJson ReadContent(JsonFields& message, ContentFormat format) {
+  std::vector<std::string> texts = ReadTexts(message);
+  if (format == ContentFormat::kString) {
+    std::erase(texts, "");
+    return absl::StrJoin(texts, "\n");
+  }
+  OrderedJson parts = OrderedJson::array();
+  for (std::string& text : texts) {
+    OrderedJson part = OrderedJson::object();
+    AddMember("type", "text", part);
+    AddMember("text", std::move(text), part);
+    parts.push_back(std::move(part));
+  }
+  return parts;
 }
 
 // Replaces the text of the arguments by the value that the text means.
@@ -130,7 +146,18 @@ void ReadToolCall(OrderedJson& call,
   message.Keep(members.status());
 }
 
-void ReadAssistantFields(JsonFields& message, OrderedJson& result, size_t& bytes_left) {
+std::optional<std::string> ReadReasoning(JsonFields& message) {
+  std::optional<std::string> reasoning = message.Text("reasoning");
+  if (!reasoning.has_value() || reasoning->empty()) {
+    reasoning = message.Text("reasoning_content");
+  }
+  return reasoning;
+}
+
+void ReadAssistantFields(JsonFields& message,
+                         std::optional<std::string> reasoning,
+                         OrderedJson& result,
+                         size_t& bytes_left) {
   if (OrderedJson* const calls = message.Array("tool_calls"); calls != nullptr) {
     for (size_t i = 0; i < calls->size(); ++i) {
       ReadToolCall((*calls)[i], absl::StrCat("tool_calls[", i, "]"), message, bytes_left);
@@ -139,10 +166,6 @@ void ReadAssistantFields(JsonFields& message, OrderedJson& result, size_t& bytes
   }
   message.Refuse("function_call");
   message.Refuse("audio");
-  std::optional<std::string> reasoning = message.Text("reasoning");
-  if (!reasoning.has_value() || reasoning->empty()) {
-    reasoning = message.Text("reasoning_content");
-  }
   if (reasoning.has_value()) {
     AddMember("reasoning", *reasoning, result);
     AddMember("reasoning_content", *std::move(reasoning), result);
@@ -152,6 +175,7 @@ void ReadAssistantFields(JsonFields& message, OrderedJson& result, size_t& bytes
 // Returns the message with the fields that templates know; drops all other fields.
 OrderedJson ReadMessage(OrderedJson& json,
                         const std::string& path,
+                        ContentFormat format,
                         JsonFields& fields,
                         size_t& argument_bytes_left) {
   OrderedJson result = OrderedJson::object();
@@ -164,11 +188,18 @@ OrderedJson ReadMessage(OrderedJson& json,
   if (role.empty()) {
     message.Fail("MISSING_FIELD", "role", "must be set");
   }
-  result.get_ref<OrderedJson::object_t&>().reserve(7);  // as many as there are below
-  AddMember("role", role, result);
-  AddMember("content", ReadContent(message), result);
+  result.get_ref<OrderedJson::object_t&>().reserve(8);  // as many as there are below
+  std::optional<std::string> reasoning;
   if (role == "assistant") {
-    ReadAssistantFields(message, result, argument_bytes_left);
+    reasoning = ReadReasoning(message);
+  }
+  if (reasoning.has_value()) {
+    AddMember("thinking", *reasoning, result);  // transformers puts it first
+  }
+  AddMember("role", role, result);
+  AddMember("content", ReadContent(message, format), result);
+  if (role == "assistant") {
+    ReadAssistantFields(message, std::move(reasoning), result, argument_bytes_left);
   } else if (role == "tool") {
     if (auto id = message.Text("tool_call_id")) {
       AddMember("tool_call_id", *std::move(id), result);
@@ -181,7 +212,7 @@ OrderedJson ReadMessage(OrderedJson& json,
   return result;
 }
 
-OrderedJson ReadMessages(JsonFields& fields) {
+OrderedJson ReadMessages(ContentFormat format, JsonFields& fields) {
   OrderedJson result = OrderedJson::array();
   OrderedJson* const messages = fields.Array("messages");
   if (messages == nullptr || messages->empty()) {
@@ -191,7 +222,7 @@ OrderedJson ReadMessages(JsonFields& fields) {
   size_t argument_bytes_left = kMaxArgumentBytes;
   for (size_t i = 0; i < messages->size() && fields.status().ok(); ++i) {
     result.push_back(ReadMessage(
-        (*messages)[i], absl::StrCat("messages[", i, "]"), fields, argument_bytes_left));
+        (*messages)[i], absl::StrCat("messages[", i, "]"), format, fields, argument_bytes_left));
   }
   return result;
 }
@@ -306,7 +337,7 @@ void ReadTemplateVariables(JsonFields& fields, OrderedJson& variables) {
 
 }  // namespace
 
-ChatPrompt ReadChatPrompt(JsonFields& fields) {
+ChatPrompt ReadChatPrompt(JsonFields& fields, ContentFormat format) {
   ChatPrompt prompt;
   const bool adds_prompt = fields.Bool("add_generation_prompt").value_or(true);
   prompt.continues_final_message = fields.Bool("continue_final_message").value_or(false);
@@ -317,7 +348,7 @@ ChatPrompt ReadChatPrompt(JsonFields& fields) {
   prompt.variables = OrderedJson::object();
   // Room for all members: growth would copy the messages.
   prompt.variables.get_ref<OrderedJson::object_t&>().reserve(4 + kMaxTemplateVariables);
-  AddMember("messages", ReadMessages(fields), prompt.variables);
+  AddMember("messages", ReadMessages(format, fields), prompt.variables);
   AddMember("tools", ReadTools(fields), prompt.variables);
   AddMember("documents", ReadDocuments(fields), prompt.variables);
   AddMember("add_generation_prompt", adds_prompt, prompt.variables);

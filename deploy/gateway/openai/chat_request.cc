@@ -44,6 +44,18 @@ void ReadLogprobs(JsonFields& fields, v1::GenerateRequest& request, AnswerOption
   ReadPromptLogprobs(fields, request, options);
 }
 
+// A content as one string.
+std::string TextOf(const OrderedJson& content) {
+  if (content.is_string()) {
+    return content.get<std::string>();
+  }
+  std::string joined;
+  for (const OrderedJson& part : content) {
+    joined += (&part == &content.front() ? "" : "\n") + part["text"].get<std::string>();
+  }
+  return joined;
+}
+
 // The answer belongs to the last message if that message is to be continued.
 void SetBeginning(const ChatPrompt& prompt, bool echo, AnswerOptions& options) {
   const OrderedJson& last = prompt.messages().back();
@@ -53,13 +65,15 @@ void SetBeginning(const ChatPrompt& prompt, bool echo, AnswerOptions& options) {
   options.prompts.resize(1);
   options.echo = echo && last["role"] == options.role;
   if (options.echo) {
-    options.prompts[0].text = last["content"].get<std::string>();
+    options.prompts[0].text = TextOf(last["content"]);
   }
 }
 
 }  // namespace
 
-absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body, std::string_view request_id) {
+absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body,
+                                             std::string_view request_id,
+                                             ContentFormat format) {
   QUIRE_ASSIGN_OR_RETURN(OrderedJson json, ParseObject(body));
   JsonFields fields(json);
   ChatRequest parsed;
@@ -69,7 +83,7 @@ absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body, std::string_
   ReadLogprobs(fields, parsed.request, parsed.options);
   parsed.request.set_add_special_tokens(fields.Bool("add_special_tokens").value_or(false));
   const bool echo = fields.Bool("echo").value_or(false);
-  parsed.prompt = ReadChatPrompt(fields);
+  parsed.prompt = ReadChatPrompt(fields, format);
   QUIRE_RETURN_IF_ERROR(fields.status());
   SetBeginning(parsed.prompt, echo, parsed.options);
   return parsed;

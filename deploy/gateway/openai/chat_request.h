@@ -22,8 +22,10 @@ struct ChatRequest {
   AnswerOptions options;
 };
 
-// `request_id` and errors as in completion_request.h.
-absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body, std::string_view request_id);
+// `request_id` and errors as in completion_request.h. `format`: what the template wants.
+absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body,
+                                             std::string_view request_id,
+                                             ContentFormat format = ContentFormat::kString);
 
 }  // namespace quire
 

@@ -26,7 +26,9 @@ OrderedJson ModelJson(const v1::GetServerInfoResponse& info,
                               {"max_model_len", info.max_model_len_tokens()}});
 }
 
-absl::StatusOr<TokenizeBody> ParseTokenize(std::string_view body, bool is_chat) {
+absl::StatusOr<TokenizeBody> ParseTokenize(std::string_view body,
+                                           bool is_chat,
+                                           ContentFormat format) {
   QUIRE_ASSIGN_OR_RETURN(OrderedJson json, ParseObject(body));
   JsonFields fields(json);
   TokenizeBody parsed;
@@ -34,7 +36,7 @@ absl::StatusOr<TokenizeBody> ParseTokenize(std::string_view body, bool is_chat) 
   parsed.returns_token_texts = fields.Bool("return_token_strs").value_or(false);
   parsed.request.set_parse_special_tokens(true);
   if (is_chat || fields.Has("messages")) {
-    parsed.chat = ReadChatPrompt(fields);
+    parsed.chat = ReadChatPrompt(fields, format);
   } else if (std::optional<std::string> text = fields.Text("prompt")) {
     parsed.request.set_text(*std::move(text));
   } else {
@@ -62,12 +64,12 @@ std::string ModelsBody(const v1::GetServerInfoResponse& info, int64_t created) {
   return ToText(OrderedJson::object({{"object", "list"}, {"data", std::move(models)}}));
 }
 
-absl::StatusOr<TokenizeBody> ParseTokenizeBody(std::string_view body) {
-  return ParseTokenize(body, /*is_chat=*/false);
+absl::StatusOr<TokenizeBody> ParseTokenizeBody(std::string_view body, ContentFormat format) {
+  return ParseTokenize(body, /*is_chat=*/false, format);
 }
 
-absl::StatusOr<TokenizeBody> ParseApplyTemplateBody(std::string_view body) {
-  return ParseTokenize(body, /*is_chat=*/true);
+absl::StatusOr<TokenizeBody> ParseApplyTemplateBody(std::string_view body, ContentFormat format) {
+  return ParseTokenize(body, /*is_chat=*/true, format);
 }
 
 std::string TokenizeAnswer(const std::vector<int32_t>& tokens,

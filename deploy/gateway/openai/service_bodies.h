@@ -35,8 +35,10 @@ struct TokenizeBody {
   std::optional<ChatPrompt> chat;  // nullopt: the prompt is request.text
   bool returns_token_texts = false;
 };
-absl::StatusOr<TokenizeBody> ParseTokenizeBody(std::string_view body);
-absl::StatusOr<TokenizeBody> ParseApplyTemplateBody(std::string_view body);
+absl::StatusOr<TokenizeBody> ParseTokenizeBody(std::string_view body,
+                                               ContentFormat format = ContentFormat::kString);
+absl::StatusOr<TokenizeBody> ParseApplyTemplateBody(std::string_view body,
+                                                    ContentFormat format = ContentFormat::kString);
 
 // `token_texts`: the text of each token, or nullopt if the client asked for none.
 std::string TokenizeAnswer(const std::vector<int32_t>& tokens,

@@ -148,7 +148,7 @@ Value Repeat(Heap& heap, const Value& value, int64_t count) {
   count = length == 0 ? 0 : count;
   if (value.is_string()) {
     TextBuilder builder(heap);
-    for (int64_t i = 0; i < count && heap.budget().Spend() && builder.Append(value.text()); ++i) {
+    for (int64_t i = 0; i < count && heap.budget().Spend() && builder.Append(value); ++i) {
     }
     Value result = builder.TakeValue();
     result.as<String>().is_markup = value.as<String>().is_markup;
@@ -162,20 +162,21 @@ Value Repeat(Heap& heap, const Value& value, int64_t count) {
 }
 
 // markupsafe.escape
-void AppendEscaped(std::string_view text, TextBuilder& out) {
-  while (!text.empty()) {
-    const size_t plain = std::min(text.find_first_of("&<>'\""), text.size());
-    out.Append(text.substr(0, plain));
-    if (plain == text.size()) {
+void AppendEscaped(const Value& string, TextBuilder& out) {
+  const std::string_view text = string.text();
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find_first_of("&<>'\"", begin), text.size());
+    if (!out.Append(string, begin, end) || end == text.size()) {
       return;
     }
-    const char c = text[plain];
-    const bool fits = out.Append(c == '&'   ? "&amp;"
-                                 : c == '<' ? "&lt;"
-                                 : c == '>' ? "&gt;"
-                                 : c == '"' ? "&#34;"
-                                            : "&#39;");
-    text.remove_prefix(fits ? plain + 1 : text.size());
+    const char c = text[end];
+    out.AppendMarked(c == '&'   ? "&amp;"
+                     : c == '<' ? "&lt;"
+                     : c == '>' ? "&gt;"
+                     : c == '"' ? "&#34;"
+                                : "&#39;",
+                     string.as<String>().HasClientText(end, end + 1));
+    begin = end + 1;
   }
 }
 
@@ -185,9 +186,9 @@ Value AddStrings(Heap& heap, const Value& a, const Value& b) {
   TextBuilder builder(heap);
   for (const Value* part : {&a, &b}) {
     if (is_markup && !part->as<String>().is_markup) {
-      AppendEscaped(part->text(), builder);
+      AppendEscaped(*part, builder);
     } else {
-      builder.Append(part->text());
+      builder.Append(*part);
     }
   }
   Value result = builder.TakeValue();

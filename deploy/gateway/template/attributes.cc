@@ -80,7 +80,7 @@ std::optional<Value> Find(Heap& heap, const Value& value, std::string_view name)
   }
   if (value.is(Kind::kFunction) && name == "name" &&
       value.as<Function>().name.starts_with("macro ")) {
-    return heap.Str(value.as<Function>().name.substr(6));
+    return heap.Str(value.as<Function>().name.substr(6), /*is_client=*/false);
   }
   if (value.is(Kind::kRange) && (name == "start" || name == "stop" || name == "step")) {
     const auto& range = value.as<Range>();

@@ -105,7 +105,7 @@ Value CallBuiltin(Heap& heap, const Builtin& builtin, Arguments& arguments) {
     name.remove_prefix(is_optional ? 1 : 0);
     const auto named =
         std::find_if(arguments.named.begin(), arguments.named.end(), [name](const auto& argument) {
-          return argument.first == name;
+          return argument.first.text() == name;
         });
     if (named != arguments.named.end() && name != "_") {
       arguments.positional.push_back(std::move(named->second));
@@ -117,7 +117,7 @@ Value CallBuiltin(Heap& heap, const Builtin& builtin, Arguments& arguments) {
     }
   }
   if (!arguments.named.empty()) {
-    return heap.Fail(Cat(builtin.name, ": unexpected argument ", arguments.named[0].first));
+    return heap.Fail(Cat(builtin.name, ": unexpected argument ", arguments.named[0].first.text()));
   }
   return heap.budget().ok() ? builtin.run(heap, arguments) : Value();
 }

@@ -53,12 +53,12 @@ int64_t IntegerOr(Heap& heap, const Value& value, int64_t otherwise);
 // Helpers that string filters share with string methods.
 Value StripText(Heap& heap, const Value& value, const Value& characters, bool left, bool right);
 Value ReplaceText(Heap& heap,
-                  std::string_view text,
+                  const Value& value,
                   std::string_view old_part,
-                  std::string_view new_part,
+                  const Value& new_part,
                   int64_t count);
-// The lines of text, without their ends.
-Value SplitLines(Heap& heap, std::string_view text, bool keep_ends);
+// The lines of a string.
+Value SplitLines(Heap& heap, const Value& value, bool keep_ends);
 
 }  // namespace quire
 

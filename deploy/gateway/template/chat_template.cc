@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "deploy/gateway/template/content_loop.h"
 #include "deploy/gateway/template/interpreter.h"
 #include "deploy/gateway/template/lexer.h"
 #include "deploy/gateway/template/parser.h"
@@ -17,12 +18,13 @@ namespace {
 constexpr size_t kMaxSourceBytes = 1 << 20;  // published templates have up to 50 KB
 
 // Strings are views of the JSON.
-Value TextOf(Heap& heap, const std::string& text) {
+Value TextOf(Heap& heap, const std::string& text, bool is_client) {
   heap.budget().SpendOnText(text.size());
-  return IsUtf8(text) ? heap.Literal(text) : heap.Fail("a string is not UTF-8");
+  return IsUtf8(text) ? heap.Borrowed(text, is_client) : heap.Fail("a string is not UTF-8");
 }
 
-Value ValueOf(Heap& heap, const nlohmann::ordered_json& json) {
+// `is_client`: the JSON came from the client.
+Value ValueOf(Heap& heap, const nlohmann::ordered_json& json, bool is_client) {
   const DepthGuard guard(heap.budget());
   if (!guard.ok() || !heap.budget().Spend()) {
     return Value();
@@ -42,11 +44,11 @@ Value ValueOf(Heap& heap, const nlohmann::ordered_json& json) {
     case Type::number_integer:
       return Value::Int(json.get<int64_t>());
     case Type::string:
-      return TextOf(heap, json.get_ref<const std::string&>());
+      return TextOf(heap, json.get_ref<const std::string&>(), is_client);
     case Type::array: {
       Value list = heap.New<List>(Kind::kList);
       for (const auto& item : json) {
-        if (!list.as<List>().Append(ValueOf(heap, item))) {
+        if (!list.as<List>().Append(ValueOf(heap, item, is_client))) {
           break;
         }
       }
@@ -55,7 +57,7 @@ Value ValueOf(Heap& heap, const nlohmann::ordered_json& json) {
     case Type::object: {
       Value dict = heap.New<Dict>(Kind::kDict);
       for (const auto& [key, item] : json.items()) {
-        if (!dict.as<Dict>().Add(TextOf(heap, key), ValueOf(heap, item))) {
+        if (!dict.as<Dict>().Add(TextOf(heap, key, is_client), ValueOf(heap, item, is_client))) {
           break;
         }
       }
@@ -67,6 +69,9 @@ Value ValueOf(Heap& heap, const nlohmann::ordered_json& json) {
 }
 
 }  // namespace
+
+ChatTemplate::ChatTemplate(std::shared_ptr<const Node> root)
+    : root_(std::move(root)), loops_over_content_(LoopsOverContent(*root_)) {}
 
 absl::StatusOr<ChatTemplate> ChatTemplate::Parse(std::string_view source) {
   if (source.size() > kMaxSourceBytes) {
@@ -86,8 +91,8 @@ absl::StatusOr<RenderedPrompt> ChatTemplate::Render(const nlohmann::ordered_json
                                                     absl::CivilSecond now) const {
   Budget budget(limits);
   Heap heap(budget);
-  const Value values = ValueOf(heap, client_variables);
-  const Value own_values = ValueOf(heap, model_variables);
+  const Value values = ValueOf(heap, client_variables, true);
+  const Value own_values = ValueOf(heap, model_variables, false);
   if (!values.is(Kind::kDict) || !own_values.is(Kind::kDict)) {
     heap.Fail("the variables are no object");
   }
@@ -98,8 +103,7 @@ absl::StatusOr<RenderedPrompt> ChatTemplate::Render(const nlohmann::ordered_json
       variables.Add(key, value);
     }
   }
-  RenderedPrompt prompt;
-  prompt.text = Interpreter(heap, values, now).Run(*root_);
+  RenderedPrompt prompt = Interpreter(heap, values, now).Run(*root_);
   QUIRE_RETURN_IF_ERROR(budget.status());
   return prompt;
 }

@@ -30,6 +30,10 @@ class ChatTemplate {
   // Cost: linear; a source has at most 1 MiB.
   static absl::StatusOr<ChatTemplate> Parse(std::string_view source);
 
+  // True if the template loops over the contents of messages (content_loop.h). It then wants lists
+  // of parts, else strings.
+  bool loops_over_content() const { return loops_over_content_; }
+
   // Returns the text, and which bytes of it are the client's. Both variables are objects.
   // client_variables has messages, tools, add_generation_prompt, and so on: all its strings, keys
   // too, are client text. model_variables has bos_token, eos_token and the like, which are not; a
@@ -43,9 +47,10 @@ class ChatTemplate {
                                         absl::CivilSecond now) const;
 
  private:
-  explicit ChatTemplate(std::shared_ptr<const Node> root) : root_(std::move(root)) {}
+  explicit ChatTemplate(std::shared_ptr<const Node> root);
 
   std::shared_ptr<const Node> root_;
+  bool loops_over_content_;
 };
 
 }  // namespace quire

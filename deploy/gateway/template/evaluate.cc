@@ -177,7 +177,7 @@ bool Interpreter::EvaluateArguments(const Node& node, Arguments& arguments) {
     arguments.positional.push_back(Evaluate(*argument));
   }
   for (const auto& [name, argument] : node.named) {
-    arguments.named.emplace_back(name, Evaluate(*argument));
+    arguments.named.emplace_back(heap_.Literal(name), Evaluate(*argument));
   }
   if (node.more_arguments != nullptr) {
     const Value more = ToList(heap_, Evaluate(*node.more_arguments));
@@ -194,13 +194,13 @@ bool Interpreter::EvaluateArguments(const Node& node, Arguments& arguments) {
       const bool is_new =
           item.first.is_string() &&
           std::none_of(arguments.named.begin(), arguments.named.end(), [&item](const auto& other) {
-            return other.first == item.first.text();
+            return other.first.text() == item.first.text();
           });
       if (!is_new || !budget_.Spend(static_cast<int64_t>(arguments.named.size()))) {
         heap_.Fail("keywords must be strings, each given once");
         return false;
       }
-      arguments.named.emplace_back(std::string(item.first.text()), item.second);
+      arguments.named.emplace_back(item.first, item.second);
     }
   }
   return budget_.ok();
@@ -226,7 +226,7 @@ Value Interpreter::Call(const Node& node, Value caller) {
     return Value();
   }
   if (!caller.is_missing()) {
-    arguments.named.emplace_back("caller", std::move(caller));
+    arguments.named.emplace_back(heap_.Literal("caller"), std::move(caller));
   }
   return method != nullptr ? CallMethod(heap_, *method, arguments) : CallValue(function, arguments);
 }

@@ -47,23 +47,24 @@ bool TakeIf(std::string_view& text, char c) {
   return true;
 }
 
+// `body` is a string.
 bool AppendPadded(
-    Heap& heap, const Spec& spec, std::string_view sign, std::string_view body, TextBuilder& out) {
-  const int64_t pad = spec.width - NumCodePoints(sign) - NumCodePoints(body);
+    Heap& heap, const Spec& spec, std::string_view sign, const Value& body, TextBuilder& out) {
+  const int64_t pad = spec.width - NumCodePoints(sign) - body.as<String>().length();
   if (pad > 0 && !heap.budget().Fits(pad)) {
     return false;
   }
   const int64_t left = spec.align == '<' ? 0 : spec.align == '^' ? pad / 2 : pad;
   const auto append_fill = [&](int64_t count) {
-    for (; count > 0 && heap.budget().Spend() && out.Append(spec.fill); --count) {
+    for (; count > 0 && heap.budget().Spend() && out.AppendOwn(spec.fill); --count) {
     }
   };
   if (spec.align == '=') {
-    out.Append(sign);
+    out.AppendOwn(sign);
   }
   append_fill(left);
   if (spec.align != '=') {
-    out.Append(sign);
+    out.AppendOwn(sign);
   }
   out.Append(body);
   append_fill(pad - std::max<int64_t>(left, 0));
@@ -159,16 +160,17 @@ bool AppendNumber(Heap& heap, Spec spec, const Value& value, TextBuilder& out) {
   spec.align = spec.align == 0 ? '>' : spec.align;
   const std::string_view sign =
       is_negative ? "-" : std::string_view(&spec.sign, spec.sign != 0 ? 1 : 0);
-  return AppendPadded(heap, spec, sign, *digits, out);
+  return AppendPadded(heap, spec, sign, heap.Str(*std::move(digits), /*is_client=*/false), out);
 }
 
 bool AppendString(Heap& heap, Spec spec, const Value& value, TextBuilder& out) {
-  std::string_view text = value.text();
-  if (spec.precision >= 0) {
-    text = text.substr(0, OffsetOf(text, spec.precision));
-  }
   spec.align = spec.align == 0 ? '<' : spec.align;
-  return AppendPadded(heap, spec, "", text, out);
+  const bool is_cut = spec.precision >= 0;
+  return AppendPadded(heap,
+                      spec,
+                      "",
+                      is_cut ? heap.Part(value, 0, OffsetOf(value.text(), spec.precision)) : value,
+                      out);
 }
 
 // The values of a % format: a tuple, or one value, or a mapping.
@@ -358,7 +360,7 @@ class Fields {
                  : heap_.Fail("format: index out of range");
     }
     for (const auto& [key, value] : arguments_.named) {
-      if (key == name) {
+      if (key.text() == name) {
         return value;
       }
     }
@@ -401,17 +403,19 @@ Value FormatPercent(Heap& heap, const Value& format, const Value& values) {
   }
   TextBuilder out(heap);
   PercentValues arguments(heap, values);
-  std::string_view text = format.text();
+  std::string_view text = format.text();  // what is left
+  const auto place = [&] { return format.text().size() - text.size(); };
   while (heap.budget().Spend()) {
     const size_t percent = std::min(text.find('%'), text.size());
-    out.Append(text.substr(0, percent));
+    const size_t field = place() + percent;
+    out.Append(format, place(), field);
     if (percent == text.size()) {
       arguments.CheckAllUsed();
       break;
     }
     text.remove_prefix(percent + 1);
     if (TakeIf(text, '%')) {
-      out.Append("%");
+      out.Append(format, field, field + 1);
       continue;
     }
     std::optional<Value> named;
@@ -424,9 +428,13 @@ Value FormatPercent(Heap& heap, const Value& format, const Value& values) {
       text.remove_prefix(end + 1);
     }
     const Spec spec = TakePercentSpec(text);
-    if (!AppendPercent(heap, spec, named.has_value() ? *named : arguments.Next(), out)) {
+    const Value value = named.has_value() ? *named : arguments.Next();
+    // A client's specification may spell padding.
+    out.set_marks_all(format.as<String>().HasClientText(field, place()));
+    if (!AppendPercent(heap, spec, value, out)) {
       break;
     }
+    out.set_marks_all(false);
   }
   return out.TakeValue();
 }
@@ -434,26 +442,31 @@ Value FormatPercent(Heap& heap, const Value& format, const Value& values) {
 Value FormatMethod(Heap& heap, Arguments& arguments) {
   TextBuilder out(heap);
   Fields fields(heap, arguments);
-  std::string_view text = arguments.positional[0].text();
+  const Value& format = arguments.positional[0];
+  std::string_view text = format.text();  // what is left
+  const auto place = [&] { return format.text().size() - text.size(); };
   while (heap.budget().Spend()) {
     const size_t brace = std::min(text.find_first_of("{}"), text.size());
-    out.Append(text.substr(0, brace));
+    const size_t field = place() + brace;
+    out.Append(format, place(), field);
     if (brace == text.size()) {
       break;
     }
     const char c = text[brace];
     text.remove_prefix(brace + 1);
     if (TakeIf(text, c)) {
-      out.Append(std::string_view(&c, 1));
+      out.Append(format, field, field + 1);
       continue;
     }
     const size_t end = c == '}' ? std::string_view::npos : text.find_first_of("{}");
     if (end == std::string_view::npos || text[end] == '{') {
       return heap.Fail("format: a single brace, or one inside a field");
     }
+    out.set_marks_all(format.as<String>().HasClientText(field, place() + end));
     if (!AppendField(heap, text.substr(0, end), fields, out)) {
       break;
     }
+    out.set_marks_all(false);
     text.remove_prefix(end + 1);
   }
   return out.TakeValue();

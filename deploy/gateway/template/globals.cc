@@ -69,7 +69,7 @@ Value MakeDict(Heap& heap, Arguments& a) {
     }
   }
   for (auto& [key, value] : a.named) {
-    dict.as<Dict>().Set(heap.Str(key), std::move(value));
+    dict.as<Dict>().Set(key, std::move(value));
   }
   return dict;
 }
@@ -114,10 +114,11 @@ Value FormatTime(Heap& heap, const Value& format, absl::CivilSecond now) {
   time.tm_wday = (static_cast<int>(absl::GetWeekday(now)) + 1) % 7;  // abseil's Monday is 0
   time.tm_yday = absl::GetYearDay(now) - 1;
   TextBuilder builder(heap);
+  builder.set_marks_all(format.as<String>().has_client_text());
   const std::string_view text = format.text();
   for (size_t i = 0; i < text.size() && heap.budget().Spend(); ++i) {
     if (text[i] != '%') {
-      builder.Append(text.substr(i, 1));
+      builder.AppendOwn(text.substr(i, 1));
       continue;
     }
     const size_t letter = i + (text.substr(i + 1).starts_with('-') ? 2 : 1);
@@ -127,7 +128,7 @@ Value FormatTime(Heap& heap, const Value& format, absl::CivilSecond now) {
     }
     std::array<char, 64> buffer = {};
     const std::string directive(text.substr(i, letter + 1 - i));
-    builder.Append(
+    builder.AppendOwn(
         {buffer.data(), ::strftime(buffer.data(), buffer.size(), directive.c_str(), &time)});
     i = letter;
   }

@@ -11,7 +11,7 @@
 
 namespace quire {
 
-std::string Interpreter::Run(const Node& root) {
+RenderedPrompt Interpreter::Run(const Node& root) {
   TextBuilder out(heap_);
   out_ = &out;
   scope_value_ = heap_.New<Scope>(Kind::kScope, Value(), root.num_slots);
@@ -22,7 +22,7 @@ std::string Interpreter::Run(const Node& root) {
   if (out.size() > static_cast<size_t>(budget_.limits().max_output_bytes)) {
     budget_.Fail("TEMPLATE_LIMIT", "template: too much output");
   }
-  return out.Take();
+  return out.TakePrompt();
 }
 
 Interpreter::Flow Interpreter::RunAll(const std::vector<NodePtr>& nodes) {
@@ -45,7 +45,7 @@ Interpreter::Flow Interpreter::RunStatement(const Node& node) {
     case NodeKind::kOutput:
       for (const NodePtr& part : node.parts) {
         if (part->kind == NodeKind::kData) {
-          out_->Append(part->text);
+          out_->AppendOwn(part->text);
         } else {
           budget_.set_line(part->line);
           Output(Evaluate(*part));
@@ -325,7 +325,7 @@ void Interpreter::BindMacro(const Node& node, Arguments& arguments) {
   const auto take_named = [&arguments](std::string_view name) {
     const auto found = std::find_if(arguments.named.begin(),
                                     arguments.named.end(),
-                                    [name](const auto& each) { return each.first == name; });
+                                    [name](const auto& each) { return each.first.text() == name; });
     Value value = Value::Missing();
     if (found != arguments.named.end()) {
       value = std::move(found->second);
@@ -349,10 +349,10 @@ void Interpreter::BindMacro(const Node& node, Arguments& arguments) {
   if (node.has_kwargs) {
     At(node.kwargs) = heap_.New<Dict>(Kind::kDict);
     for (auto& [name, value] : arguments.named) {
-      At(node.kwargs).as<Dict>().Add(heap_.Str(name), std::move(value));
+      At(node.kwargs).as<Dict>().Add(name, std::move(value));
     }
   } else if (!arguments.named.empty()) {
-    heap_.Fail(Cat("the macro takes no keyword argument '", arguments.named[0].first, "'"));
+    heap_.Fail(Cat("the macro takes no keyword argument '", arguments.named[0].first.text(), "'"));
   }
   if (node.has_varargs) {
     At(node.varargs) = heap_.New<List>(Kind::kTuple);

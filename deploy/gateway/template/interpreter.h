@@ -13,6 +13,7 @@
 #include "absl/time/civil_time.h"
 
 #include "deploy/gateway/template/ast.h"
+#include "deploy/gateway/template/rendered_prompt.h"
 #include "deploy/gateway/template/value.h"
 
 namespace quire {
@@ -35,8 +36,8 @@ class Interpreter {
   Interpreter(Heap& heap, Value variables, absl::CivilSecond now)
       : heap_(heap), budget_(heap.budget()), variables_(std::move(variables)), now_(now) {}
 
-  // Returns the text of the template. The result counts only if the budget is ok.
-  std::string Run(const Node& root);
+  // Renders the template. The result counts only if the budget is ok.
+  RenderedPrompt Run(const Node& root);
 
  private:
   // The effect of a statement on the loop around it.

@@ -54,7 +54,7 @@ NextItem IterateString(const Value& value) {
       return false;
     }
     const size_t end = offset + OffsetOf(string.text.substr(offset), 1);
-    *item = string.heap().Str(std::string(string.text.substr(offset, end - offset)));
+    *item = string.heap().Part(value, offset, end);
     offset = end;
     return true;
   };
@@ -89,40 +89,46 @@ std::optional<int64_t> SliceBound(Heap& heap, const Value& bound) {
   return std::nullopt;
 }
 
-Value SliceAscii(Heap& heap, std::string_view text, int64_t start, int64_t step, int64_t count) {
-  TextBuilder builder(heap);
-  if (step == 1) {
-    builder.Append(text.substr(static_cast<size_t>(start), static_cast<size_t>(count)));
-  } else {
-    for (int64_t i = 0; i < count && heap.budget().Spend(); ++i) {
-      builder.Append(text.substr(static_cast<size_t>(start + i * step), 1));
+// The offsets of a string's code points, and its end. Empty if they do not fit.
+std::vector<uint32_t> Offsets(Heap& heap, String& string) {
+  std::vector<uint32_t> offsets;
+  const int64_t num_offsets = string.length() + 1;
+  if (heap.budget().Fits(num_offsets * static_cast<int64_t>(sizeof(offsets[0])))) {
+    offsets.reserve(static_cast<size_t>(num_offsets));
+    for (std::string_view rest = string.text; !rest.empty(); TakeCodePoint(rest)) {
+      offsets.push_back(static_cast<uint32_t>(string.text.size() - rest.size()));
     }
+    offsets.push_back(static_cast<uint32_t>(string.text.size()));
   }
-  return builder.TakeValue();
+  return offsets;
 }
 
 Value SliceString(Heap& heap, const Value& value, int64_t start, int64_t step, int64_t count) {
   auto& string = value.as<String>();
-  if (string.is_ascii()) {
-    return SliceAscii(heap, string.text, start, step, count);
+  const bool is_ascii = string.is_ascii();
+  if (!is_ascii) {
+    heap.budget().SpendOnText(4 * string.text.size());
   }
-  heap.budget().SpendOnText(4 * string.text.size());
   if (step == 1) {
-    const std::string_view rest = string.text.substr(OffsetOf(string.text, start));
-    return SliceAscii(heap, rest, 0, 1, static_cast<int64_t>(OffsetOf(rest, count)));
+    size_t begin = static_cast<size_t>(start);
+    size_t end = static_cast<size_t>(start + count);
+    if (!is_ascii) {
+      begin = OffsetOf(string.text, start);
+      end = begin + OffsetOf(string.text.substr(begin), count);
+    }
+    return heap.budget().SpendOnText(end - begin) ? heap.Part(value, begin, end) : Value();
   }
-  if (!heap.budget().Fits(static_cast<int64_t>(8 * string.text.size()))) {
+  std::vector<uint32_t> offsets;
+  if (!is_ascii && (offsets = Offsets(heap, string)).empty()) {
     return Value();
   }
-  std::u32string code_points;
-  for (std::string_view rest = string.text; !rest.empty();) {
-    code_points += TakeCodePoint(rest);
-  }
-  std::string result;
+  TextBuilder builder(heap);
   for (int64_t i = 0; i < count && heap.budget().Spend(); ++i) {
-    AppendCodePoint(code_points[static_cast<size_t>(start + i * step)], result);
+    const auto place = static_cast<size_t>(start + i * step);
+    is_ascii ? builder.Append(value, place, place + 1)
+             : builder.Append(value, offsets[place], offsets[place + 1]);
   }
-  return heap.Str(std::move(result));
+  return builder.TakeValue();
 }
 
 }  // namespace
@@ -290,7 +296,7 @@ Value ItemAt(Heap& heap, const Value& sequence, int64_t index) {
         start = OffsetOf(string.text, index);
       }
       const std::string_view rest = string.text.substr(start);
-      return heap.Str(std::string(rest.substr(0, OffsetOf(rest, 1))));
+      return heap.Part(sequence, start, start + OffsetOf(rest, 1));
     }
     default:
       return sequence.as<List>().items[static_cast<size_t>(index)];

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <span>
 
 #include "absl/strings/str_format.h"
 
@@ -15,13 +16,38 @@
 namespace quire {
 namespace {
 
-bool AppendStringRepr(Heap& heap, std::string_view text, TextBuilder& out) {
-  heap.budget().SpendOnText(8 * text.size());
+// Appends what `escape(code_point, text)` makes of each character of a string.
+template <class Escape>
+bool AppendEscaped(Heap& heap, const Value& string, const Escape& escape, TextBuilder& out) {
+  heap.budget().SpendOnText(8 * string.text().size());
+  const std::span<const ByteRange> ranges = string.as<String>().client_ranges;
+  auto range = ranges.begin();
+  std::string result;
+  bool is_client = false;
+  for (std::string_view rest = string.text(); !rest.empty();) {
+    const size_t place = string.text().size() - rest.size();
+    while (range != ranges.end() && range->end <= place) {
+      ++range;
+    }
+    const bool is_next_client = range != ranges.end() && range->begin <= place;
+    // In parts, so that the text stays within the budget.
+    if (is_next_client != is_client || result.size() > 1000) {
+      if (!out.AppendMarked(result, is_client)) {
+        return false;
+      }
+      result.clear();
+      is_client = is_next_client;
+    }
+    escape(TakeCodePoint(rest), result);
+  }
+  return out.AppendMarked(result, is_client);
+}
+
+bool AppendStringRepr(Heap& heap, const Value& string, TextBuilder& out) {
+  const std::string_view text = string.text();
   const bool has_single = text.find('\'') != std::string_view::npos;
   const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
-  std::string result(1, quote);
-  while (!text.empty()) {
-    const char32_t c = TakeCodePoint(text);
+  const auto escape = [quote](char32_t c, std::string& result) {
     if (c == static_cast<char32_t>(quote) || c == U'\\') {
       result += {'\\', static_cast<char>(c)};
     } else if (c == U'\n') {
@@ -37,21 +63,14 @@ bool AppendStringRepr(Heap& heap, std::string_view text, TextBuilder& out) {
       const char letter = c < 0x100 ? 'x' : c < 0x10000 ? 'u' : 'U';
       absl::StrAppendFormat(&result, "\\%c%0*x", letter, digits, static_cast<uint32_t>(c));
     }
-    // In parts, so that the text stays within the budget.
-    if (result.size() > 1000) {
-      if (!out.Append(result)) {
-        return false;
-      }
-      result.clear();
-    }
-  }
-  result += quote;
-  return out.Append(result);
+  };
+  const std::string_view quotes(&quote, 1);
+  return out.AppendOwn(quotes) && AppendEscaped(heap, string, escape, out) && out.AppendOwn(quotes);
 }
 
 bool AppendReprs(Heap& heap, const List& list, TextBuilder& out) {
   for (size_t i = 0; i < list.items.size(); ++i) {
-    if ((i > 0 && !out.Append(", ")) || !AppendRepr(heap, list.items[i], out)) {
+    if ((i > 0 && !out.AppendOwn(", ")) || !AppendRepr(heap, list.items[i], out)) {
       return false;
     }
   }
@@ -59,28 +78,28 @@ bool AppendReprs(Heap& heap, const List& list, TextBuilder& out) {
 }
 
 bool AppendDictRepr(Heap& heap, const Dict& dict, TextBuilder& out) {
-  out.Append("{");
+  out.AppendOwn("{");
   for (size_t i = 0; i < dict.items.size(); ++i) {
     const auto& [key, value] = dict.items[i];
-    if ((i > 0 && !out.Append(", ")) || !AppendRepr(heap, key, out) || !out.Append(": ") ||
+    if ((i > 0 && !out.AppendOwn(", ")) || !AppendRepr(heap, key, out) || !out.AppendOwn(": ") ||
         !AppendRepr(heap, value, out)) {
       return false;
     }
   }
-  return out.Append("}");
+  return out.AppendOwn("}");
 }
 
 bool AppendRangeRepr(const Range& range, TextBuilder& out) {
-  out.Append(Cat("range(", range.start, ", ", range.stop));
-  return (range.step == 1 || out.Append(Cat(", ", range.step))) && out.Append(")");
+  out.AppendOwn(Cat("range(", range.start, ", ", range.stop));
+  return (range.step == 1 || out.AppendOwn(Cat(", ", range.step))) && out.AppendOwn(")");
 }
 
 bool AppendViewRepr(Heap& heap, const Value& view, TextBuilder& out) {
   constexpr std::array<std::string_view, 3> kNames = {
       "dict_items([", "dict_keys([", "dict_values(["};
   const Value items = ToList(heap, view);
-  return out.Append(kNames[static_cast<size_t>(view.as<View>().what)]) &&
-         AppendReprs(heap, items.as<List>(), out) && out.Append("])");
+  return out.AppendOwn(kNames[static_cast<size_t>(view.as<View>().what)]) &&
+         AppendReprs(heap, items.as<List>(), out) && out.AppendOwn("])");
 }
 
 bool AppendFunctionRepr(Heap& heap, const Function& function, TextBuilder& out) {
@@ -91,7 +110,8 @@ bool AppendFunctionRepr(Heap& heap, const Function& function, TextBuilder& out) 
     return false;
   }
   name.remove_prefix(kMacro.size());
-  return out.Append(name.empty() ? std::string("<Macro anonymous>") : Cat("<Macro '", name, "'>"));
+  return out.AppendOwn(name.empty() ? std::string("<Macro anonymous>")
+                                    : Cat("<Macro '", name, "'>"));
 }
 
 class JsonWriter {
@@ -105,15 +125,15 @@ class JsonWriter {
     }
     switch (value.kind()) {
       case Kind::kNone:
-        return out_.Append("null");
+        return out_.AppendOwn("null");
       case Kind::kBool:
-        return out_.Append(value.integer() != 0 ? "true" : "false");
+        return out_.AppendOwn(value.integer() != 0 ? "true" : "false");
       case Kind::kInt:
-        return out_.Append(Cat(value.integer()));
+        return out_.AppendOwn(Cat(value.integer()));
       case Kind::kFloat:
-        return out_.Append(Number(value.number()));
+        return out_.AppendOwn(Number(value.number()));
       case Kind::kString:
-        return WriteString(value.text());
+        return WriteString(value);
       case Kind::kList:
       case Kind::kTuple:
         return WriteList(value.as<List>());
@@ -138,31 +158,20 @@ class JsonWriter {
     if (!style_.has_indent) {
       return true;
     }
-    bool fits = out_.Append("\n");
+    bool fits = out_.AppendOwn("\n");
     for (int i = 0; i < level_ && fits; ++i) {
       fits = out_.Append(style_.indent) && heap_.budget().Spend();
     }
     return fits;
   }
 
-  bool WriteString(std::string_view text) {
-    std::string result = "\"";
-    heap_.budget().SpendOnText(8 * text.size());
-    while (!text.empty()) {
-      const char32_t c = TakeCodePoint(text);
-      AppendEscaped(c, result);
-      if (result.size() > 1000) {
-        if (!out_.Append(result)) {
-          return false;
-        }
-        result.clear();
-      }
-    }
-    result += '"';
-    return out_.Append(result);
+  bool WriteString(const Value& string) {
+    const auto escape = [this](char32_t c, std::string& result) { EscapeTo(c, result); };
+    return out_.AppendOwn("\"") && AppendEscaped(heap_, string, escape, out_) &&
+           out_.AppendOwn("\"");
   }
 
-  void AppendEscaped(char32_t c, std::string& result) const {
+  void EscapeTo(char32_t c, std::string& result) const {
     constexpr std::u32string_view kShort = U"\"\\\n\r\t\b\f";
     constexpr std::string_view kLetters = "\"\\nrtbf";
     const auto append_unit = [&result](uint32_t unit) {
@@ -183,9 +192,9 @@ class JsonWriter {
 
   bool WriteList(const List& list) {
     if (list.items.empty()) {
-      return out_.Append("[]");
+      return out_.AppendOwn("[]");
     }
-    out_.Append("[");
+    out_.AppendOwn("[");
     ++level_;
     for (size_t i = 0; i < list.items.size(); ++i) {
       if ((i > 0 && !out_.Append(style_.item_separator)) || !NewLine() || !Write(list.items[i])) {
@@ -193,18 +202,18 @@ class JsonWriter {
       }
     }
     --level_;
-    return NewLine() && out_.Append("]");
+    return NewLine() && out_.AppendOwn("]");
   }
 
   bool WriteKey(const Value& key) {
     switch (key.kind()) {
       case Kind::kString:
-        return WriteString(key.text());
+        return WriteString(key);
       case Kind::kNone:
       case Kind::kBool:
       case Kind::kInt:
       case Kind::kFloat:
-        return out_.Append("\"") && Write(key) && out_.Append("\"");
+        return out_.AppendOwn("\"") && Write(key) && out_.AppendOwn("\"");
       default:
         heap_.Fail(Cat("JSON keys cannot be ", TypeName(key)));
         return false;
@@ -213,7 +222,7 @@ class JsonWriter {
 
   bool WriteDict(const Dict& dict) {
     if (dict.items.empty()) {
-      return out_.Append("{}");
+      return out_.AppendOwn("{}");
     }
     std::vector<const std::pair<Value, Value>*> items;
     for (const auto& item : dict.items) {
@@ -224,7 +233,7 @@ class JsonWriter {
         return Less(heap_, a->first, b->first);
       });
     }
-    out_.Append("{");
+    out_.AppendOwn("{");
     ++level_;
     for (size_t i = 0; i < items.size(); ++i) {
       if ((i > 0 && !out_.Append(style_.item_separator)) || !NewLine() ||
@@ -234,7 +243,7 @@ class JsonWriter {
       }
     }
     --level_;
-    return NewLine() && out_.Append("}");
+    return NewLine() && out_.AppendOwn("}");
   }
 
   Heap& heap_;
@@ -267,7 +276,7 @@ std::string FloatText(double value) {
 
 bool AppendText(Heap& heap, const Value& value, TextBuilder& out) {
   if (value.is_string()) {
-    return out.Append(value.text());
+    return out.Append(value);
   }
   return value.is_undefined() ? heap.budget().ok() : AppendRepr(heap, value, out);
 }
@@ -279,30 +288,30 @@ bool AppendRepr(Heap& heap, const Value& value, TextBuilder& out) {
   }
   switch (value.kind()) {
     case Kind::kUndefined:
-      return out.Append("Undefined");
+      return out.AppendOwn("Undefined");
     case Kind::kNone:
-      return out.Append("None");
+      return out.AppendOwn("None");
     case Kind::kBool:
-      return out.Append(value.integer() != 0 ? "True" : "False");
+      return out.AppendOwn(value.integer() != 0 ? "True" : "False");
     case Kind::kInt:
-      return out.Append(Cat(value.integer()));
+      return out.AppendOwn(Cat(value.integer()));
     case Kind::kFloat:
-      return out.Append(FloatText(value.number()));
+      return out.AppendOwn(FloatText(value.number()));
     case Kind::kString:
       return value.as<String>().is_markup
-                 ? out.Append("Markup(") && AppendStringRepr(heap, value.text(), out) &&
-                       out.Append(")")
-                 : AppendStringRepr(heap, value.text(), out);
+                 ? out.AppendOwn("Markup(") && AppendStringRepr(heap, value, out) &&
+                       out.AppendOwn(")")
+                 : AppendStringRepr(heap, value, out);
     case Kind::kList:
-      return out.Append("[") && AppendReprs(heap, value.as<List>(), out) && out.Append("]");
+      return out.AppendOwn("[") && AppendReprs(heap, value.as<List>(), out) && out.AppendOwn("]");
     case Kind::kTuple:
-      return out.Append("(") && AppendReprs(heap, value.as<List>(), out) &&
-             out.Append(value.as<List>().items.size() == 1 ? ",)" : ")");
+      return out.AppendOwn("(") && AppendReprs(heap, value.as<List>(), out) &&
+             out.AppendOwn(value.as<List>().items.size() == 1 ? ",)" : ")");
     case Kind::kDict:
       return AppendDictRepr(heap, value.as<Dict>(), out);
     case Kind::kNamespace:
-      return out.Append("<Namespace ") && AppendDictRepr(heap, value.as<Dict>(), out) &&
-             out.Append(">");
+      return out.AppendOwn("<Namespace ") && AppendDictRepr(heap, value.as<Dict>(), out) &&
+             out.AppendOwn(">");
     case Kind::kRange:
       return AppendRangeRepr(value.as<Range>(), out);
     case Kind::kView:

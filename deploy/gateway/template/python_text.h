@@ -27,8 +27,8 @@ struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
   bool has_indent = false;
-  std::string indent;
-  std::string item_separator, key_separator;
+  Value indent;  // the three are strings, `indent` only if has_indent
+  Value item_separator, key_separator;
 };
 
 // json.dumps(value).

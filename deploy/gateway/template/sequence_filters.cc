@@ -28,7 +28,9 @@ class AttributeGetter {
         int64_t index = 0;
         const bool is_index =
             IsTextClass(part, TextClass::kDigit) && absl::SimpleAtoi(each, &index);
-        parts_.push_back(is_index ? Value::Int(index) : heap.Str(std::string(part)));
+        parts_.push_back(
+            is_index ? Value::Int(index)
+                     : heap.Str(std::string(part), attribute.as<String>().has_client_text()));
       }
     } else if (!attribute.is_missing() && !attribute.is(Kind::kNone)) {
       parts_.push_back(attribute);
@@ -46,7 +48,8 @@ class AttributeGetter {
     Value key = Get(std::move(item));
     if (key.is_string() && !is_case_sensitive) {
       heap_.budget().SpendOnText(16 * key.text().size());
-      return heap_.Str(ChangeCase(key.text(), LetterCase::kLower));
+      return heap_.Str(ChangeCase(key.text(), LetterCase::kLower),
+                       key.as<String>().has_client_text());
     }
     return key;
   }
@@ -187,7 +190,7 @@ Value Join(Heap& heap, Arguments& a) {
   Value item;
   for (bool is_first = true; next(&item); is_first = false) {
     if (!is_first) {
-      builder.Append(separator.text());
+      builder.Append(separator);
     }
     AppendText(heap, getter.Get(item), builder);
   }
@@ -343,8 +346,9 @@ struct Applied {
 std::shared_ptr<Applied> ReadMap(Heap& heap, Arguments a) {
   const auto take_named = [&a](std::string_view name) {
     Value value = Value::Missing();
-    const auto found = std::find_if(
-        a.named.begin(), a.named.end(), [name](const auto& each) { return each.first == name; });
+    const auto found = std::find_if(a.named.begin(), a.named.end(), [name](const auto& each) {
+      return each.first.text() == name;
+    });
     if (found != a.named.end()) {
       value = std::move(found->second);
       a.named.erase(found);

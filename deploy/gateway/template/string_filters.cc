@@ -39,9 +39,9 @@ Value Replace(Heap& heap, Arguments& a) {
   }
   const bool is_counted = !a.positional[3].is(Kind::kNone);
   return ReplaceText(heap,
-                     a.positional[0].text(),
+                     a.positional[0],
                      a.positional[1].text(),
-                     a.positional[2].text(),
+                     a.positional[2],
                      is_counted ? IntegerOr(heap, a.positional[3], -1) : -1);
 }
 
@@ -50,6 +50,7 @@ Value Title(Heap& heap, Arguments& a) {
   const Value text = ToText(heap, a.positional[0]);
   heap.budget().SpendOnText(16 * text.text().size());
   TextBuilder builder(heap);
+  builder.set_marks_all(text.as<String>().has_client_text());
   const auto is_separator = [](char32_t c) {
     return IsPythonSpace(c) || std::u32string_view(U"-({[<").find(c) != std::u32string_view::npos;
   };
@@ -62,9 +63,9 @@ Value Title(Heap& heap, Arguments& a) {
         break;
       }
     }
-    builder.Append(ChangeCase(word.substr(0, first_size), LetterCase::kUpper));
-    builder.Append(ChangeCase(word.substr(first_size, word.size() - first_size - rest.size()),
-                              LetterCase::kLower));
+    builder.AppendOwn(ChangeCase(word.substr(0, first_size), LetterCase::kUpper));
+    builder.AppendOwn(ChangeCase(word.substr(first_size, word.size() - first_size - rest.size()),
+                                 LetterCase::kLower));
   }
   Value result = builder.TakeValue();
   result.as<String>().is_markup = text.as<String>().is_markup;
@@ -84,22 +85,21 @@ Value Indent(Heap& heap, Arguments& a) {
   const bool is_blank_indented = BoolOr(a.positional[3], false);
   // jinja2 adds a line end, so that the last line is one even if it is empty.
   TextBuilder text(heap);
-  text.Append(a.positional[0].text());
-  text.Append("\n");
-  const Value source = text.TakeValue();
-  const Value lines = SplitLines(heap, source.text(), false);
+  text.Append(a.positional[0]);
+  text.AppendOwn("\n");
+  const Value lines = SplitLines(heap, text.TakeValue(), false);
   TextBuilder builder(heap);
   bool is_first = true;
   for (const Value& line : lines.as<List>().items) {
-    if (!is_first && !builder.Append("\n")) {
+    if (!is_first && !builder.AppendOwn("\n")) {
       break;
     }
     const bool is_indented =
         is_first ? BoolOr(a.positional[2], false) : is_blank_indented || !line.text().empty();
     if (is_indented && heap.budget().ok()) {
-      builder.Append(indention.text());
+      builder.Append(indention);
     }
-    builder.Append(line.text());
+    builder.Append(line);
     is_first = false;
   }
   Value result = builder.TakeValue();
@@ -225,7 +225,8 @@ Value Absolute(Heap& heap, Arguments& a) {
 }
 
 Value Safe(Heap& heap, Arguments& a) {
-  Value result = heap.Str(std::string(ToText(heap, a.positional[0]).text()));
+  const Value text = ToText(heap, a.positional[0]);
+  Value result = heap.Part(text, 0, text.text().size());
   result.as<String>().is_markup = true;
   return result;
 }
@@ -240,7 +241,7 @@ Value Format(Heap& heap, Arguments& a) {
     }
     values = heap.New<Dict>(Kind::kDict);
     for (auto& [key, value] : a.named) {
-      values.as<Dict>().Add(heap.Str(key), value);
+      values.as<Dict>().Add(key, value);
     }
   }
   for (size_t i = 1; i < a.positional.size(); ++i) {
@@ -255,7 +256,7 @@ bool ReadIndent(Heap& heap, const Value& indent, JsonStyle& style) {
   }
   style.has_indent = true;
   if (indent.is_string()) {
-    style.indent = std::string(indent.text());
+    style.indent = indent;
     return true;
   }
   const int64_t width = IntegerOr(heap, indent, 0);
@@ -263,7 +264,8 @@ bool ReadIndent(Heap& heap, const Value& indent, JsonStyle& style) {
     heap.Fail("tojson: the indent is too wide");
     return false;
   }
-  style.indent = std::string(static_cast<size_t>(width > 0 ? width : 0), ' ');
+  style.indent =
+      heap.Str(std::string(static_cast<size_t>(width > 0 ? width : 0), ' '), /*is_client=*/false);
   return heap.budget().ok();
 }
 
@@ -275,8 +277,8 @@ Value ToJsonFilter(Heap& heap, Arguments& a) {
   if (!ReadIndent(heap, a.positional[2], style)) {
     return Value();
   }
-  style.item_separator = style.has_indent ? "," : ", ";
-  style.key_separator = ": ";
+  style.item_separator = heap.Literal(style.has_indent ? "," : ", ");
+  style.key_separator = heap.Literal(": ");
   const Value& separators = a.positional[3];
   if (!separators.is_missing() && !separators.is(Kind::kNone)) {
     const bool is_pair = separators.is_sequence() && separators.as<List>().items.size() == 2;
@@ -284,8 +286,8 @@ Value ToJsonFilter(Heap& heap, Arguments& a) {
         !separators.as<List>().items[1].is_string()) {
       return heap.Fail("tojson: separators are two strings");
     }
-    style.item_separator = std::string(separators.as<List>().items[0].text());
-    style.key_separator = std::string(separators.as<List>().items[1].text());
+    style.item_separator = separators.as<List>().items[0];
+    style.key_separator = separators.as<List>().items[1];
   }
   return ToJson(heap, a.positional[0], style);
 }

@@ -13,19 +13,21 @@
 namespace quire {
 namespace {
 
-// An argument that must be a string.
-std::string_view TextOf(Heap& heap, const Value& value) {
-  if (value.is_string()) {
-    return value.text();
+bool CheckString(Heap& heap, const Value& value) {
+  if (!value.is_string()) {
+    heap.Fail(Cat("a string is expected, not '", TypeName(value), "'"));
   }
-  heap.Fail(Cat("a string is expected, not '", TypeName(value), "'"));
-  return "";
+  return value.is_string();
 }
 
-// Appends to the list a string for the bytes of `text` from begin to end.
-bool AppendPart(Heap& heap, std::string_view text, size_t begin, size_t end, Value& list) {
-  return heap.budget().Spend() &&
-         list.as<List>().Append(heap.Str(std::string(text.substr(begin, end - begin))));
+// An argument that must be a string.
+std::string_view TextOf(Heap& heap, const Value& value) {
+  return CheckString(heap, value) ? value.text() : "";
+}
+
+// Appends to the list the bytes of a string from begin to end.
+bool AppendPart(Heap& heap, const Value& value, size_t begin, size_t end, Value& list) {
+  return heap.budget().Spend() && list.as<List>().Append(heap.Part(value, begin, end));
 }
 
 // Calls `use` with begin and end of each word, until it returns false.
@@ -51,7 +53,8 @@ void ForEachWord(std::string_view text, const Use& use) {
 }
 
 // Splits at white space. Words beyond max_splits stay together, on the left if `from_right`.
-Value SplitWords(Heap& heap, std::string_view text, int64_t max_splits, bool from_right) {
+Value SplitWords(Heap& heap, const Value& value, int64_t max_splits, bool from_right) {
+  const std::string_view text = value.text();
   int64_t num_words = 0;
   ForEachWord(text, [&](size_t, size_t) { return ++num_words > 0; });
   const int64_t num_apart = max_splits < 0 ? num_words : std::min(num_words, max_splits);
@@ -62,47 +65,60 @@ Value SplitWords(Heap& heap, std::string_view text, int64_t max_splits, bool fro
     const int64_t place = i++;
     if (from_right && num_together > 0) {
       return place < num_together - 1 ||
-             AppendPart(heap, text, place < num_together ? 0 : begin, end, list);
+             AppendPart(heap, value, place < num_together ? 0 : begin, end, list);
     }
     const bool is_rest = place == num_apart;
-    return AppendPart(heap, text, begin, is_rest ? text.size() : end, list) && !is_rest;
+    return AppendPart(heap, value, begin, is_rest ? text.size() : end, list) && !is_rest;
   });
   return list;
 }
 
-Value SplitAt(Heap& heap, std::string_view text, std::string_view separator, int64_t max_splits) {
-  Value list = heap.New<List>(Kind::kList);
+// Calls `add` with begin and end of each part, until it returns false.
+template <class Add>
+void ForEachPart(std::string_view text,
+                 std::string_view separator,
+                 int64_t max_splits,
+                 const Add& add) {
   size_t start = 0;
   while (max_splits-- != 0) {
     const size_t place = FindText(text, separator, start);
-    if (place == std::string_view::npos || !AppendPart(heap, text, start, place, list)) {
+    if (place == std::string_view::npos || !add(start, place)) {
       break;
     }
     start = place + separator.size();
   }
-  AppendPart(heap, text, start, text.size(), list);
+  add(start, text.size());
+}
+
+Value SplitAt(Heap& heap, const Value& value, std::string_view separator, int64_t max_splits) {
+  Value list = heap.New<List>(Kind::kList);
+  ForEachPart(value.text(), separator, max_splits, [&](size_t begin, size_t end) {
+    return AppendPart(heap, value, begin, end, list);
+  });
   return list;
 }
 
 // The search from the right is a search from the left of the reversed bytes.
 Value SplitAtFromRight(Heap& heap,
-                       std::string_view text,
+                       const Value& value,
                        std::string_view separator,
                        int64_t max_splits) {
-  const std::string reversed(text.rbegin(), text.rend());
-  Value list =
-      SplitAt(heap, reversed, std::string(separator.rbegin(), separator.rend()), max_splits);
+  const std::string_view text = value.text();
+  Value list = heap.New<List>(Kind::kList);
+  ForEachPart(std::string(text.rbegin(), text.rend()),
+              std::string(separator.rbegin(), separator.rend()),
+              max_splits,
+              [&](size_t begin, size_t end) {
+                return AppendPart(heap, value, text.size() - end, text.size() - begin, list);
+              });
   auto& items = list.as<List>().items;
   std::reverse(items.begin(), items.end());
-  for (Value& item : items) {
-    const std::string_view part = item.text();
-    item = heap.Str(std::string(part.rbegin(), part.rend()));
-  }
   return list;
 }
 
 Value Split(Heap& heap, Arguments& a, bool from_right) {
-  const std::string_view text = a.positional[0].text();
+  const Value& value = a.positional[0];
+  const std::string_view text = value.text();
   const Value& separator = a.positional[1];
   const int64_t max_splits = std::max<int64_t>(IntegerOr(heap, a.positional[2], -1), -1);
   if (!heap.budget().SpendOnText(8 * text.size()) ||
@@ -110,20 +126,21 @@ Value Split(Heap& heap, Arguments& a, bool from_right) {
     return Value();
   }
   if (separator.is_missing() || separator.is(Kind::kNone)) {
-    return SplitWords(heap, text, max_splits, from_right);
+    return SplitWords(heap, value, max_splits, from_right);
   }
   const std::string_view at = TextOf(heap, separator);
   if (at.empty()) {
     return heap.Fail("empty separator");
   }
-  return from_right ? SplitAtFromRight(heap, text, at, max_splits)
-                    : SplitAt(heap, text, at, max_splits);
+  return from_right ? SplitAtFromRight(heap, value, at, max_splits)
+                    : SplitAt(heap, value, at, max_splits);
 }
 
 Value Case(Heap& heap, Arguments& a, LetterCase letter_case) {
-  heap.budget().SpendOnText(16 * a.positional[0].text().size());
-  return heap.budget().Fits(4 * static_cast<int64_t>(a.positional[0].text().size()))
-             ? heap.Str(ChangeCase(a.positional[0].text(), letter_case))
+  const auto& string = a.positional[0].as<String>();
+  heap.budget().SpendOnText(16 * string.text.size());
+  return heap.budget().Fits(4 * static_cast<int64_t>(string.text.size()))
+             ? heap.Str(ChangeCase(string.text, letter_case), string.has_client_text())
              : Value();
 }
 
@@ -159,14 +176,12 @@ Value HasAffix(Heap& heap, Arguments& a) {
 
 template <bool at_start>
 Value RemoveAffix(Heap& heap, Arguments& a) {
-  std::string_view text = a.positional[0].text();
+  const std::string_view text = a.positional[0].text();
   const std::string_view part = TextOf(heap, a.positional[1]);
-  if (at_start && text.starts_with(part)) {
-    text.remove_prefix(part.size());
-  } else if (!at_start && text.ends_with(part)) {
-    text.remove_suffix(part.size());
-  }
-  return heap.Str(std::string(text));
+  const bool is_there = at_start ? text.starts_with(part) : text.ends_with(part);
+  const size_t size = is_there ? part.size() : 0;
+  return heap.Part(
+      a.positional[0], at_start ? size : 0, at_start ? text.size() : text.size() - size);
 }
 
 template <bool must_be_there>
@@ -203,19 +218,22 @@ Value Join(Heap& heap, Arguments& a) {
   Value item;
   for (bool is_first = true; next(&item); is_first = false) {
     if (!is_first) {
-      builder.Append(a.positional[0].text());
+      builder.Append(a.positional[0]);
     }
-    builder.Append(TextOf(heap, item));
+    if (CheckString(heap, item)) {
+      builder.Append(item);
+    }
   }
   return builder.TakeValue();
 }
 
 Value Replace(Heap& heap, Arguments& a) {
-  return ReplaceText(heap,
-                     a.positional[0].text(),
-                     TextOf(heap, a.positional[1]),
-                     TextOf(heap, a.positional[2]),
-                     IntegerOr(heap, a.positional[3], -1));
+  return CheckString(heap, a.positional[2]) ? ReplaceText(heap,
+                                                          a.positional[0],
+                                                          TextOf(heap, a.positional[1]),
+                                                          a.positional[2],
+                                                          IntegerOr(heap, a.positional[3], -1))
+                                            : Value();
 }
 
 constexpr Builtin kMethods[] = {
@@ -224,7 +242,7 @@ constexpr Builtin kMethods[] = {
     {"splitlines",
      "?keepends",
      [](Heap& heap, Arguments& a) {
-       return SplitLines(heap, a.positional[0].text(), BoolOr(a.positional[1], false));
+       return SplitLines(heap, a.positional[0], BoolOr(a.positional[1], false));
      }},
     {"strip", "?_", StripMethod<true, true>},
     {"lstrip", "?_", StripMethod<true, false>},
@@ -270,7 +288,7 @@ Value StripText(Heap& heap, const Value& value, const Value& characters, bool le
   const auto is_stripped = [&](char32_t c) {
     return is_space_stripped ? IsPythonSpace(c) : set.find(c) != std::u32string::npos;
   };
-  std::string_view text = value.text();
+  std::string_view text = value.text();  // what is left
   heap.budget().SpendOnText(text.size() * (1 + set.size() / 16));
   while (left && !text.empty()) {
     std::string_view rest = text;
@@ -293,16 +311,18 @@ Value StripText(Heap& heap, const Value& value, const Value& characters, bool le
   if (text.size() == value.text().size()) {
     return value;
   }
-  Value result = heap.Str(std::string(text));
+  const auto begin = static_cast<size_t>(text.data() - value.text().data());
+  Value result = heap.Part(value, begin, begin + text.size());
   result.as<String>().is_markup = value.as<String>().is_markup;
   return result;
 }
 
 Value ReplaceText(Heap& heap,
-                  std::string_view text,
+                  const Value& value,
                   std::string_view old_part,
-                  std::string_view new_part,
+                  const Value& new_part,
                   int64_t count) {
+  const std::string_view text = value.text();
   TextBuilder builder(heap);
   size_t start = 0;
   size_t place = 0;
@@ -311,7 +331,7 @@ Value ReplaceText(Heap& heap,
     if (place == std::string_view::npos) {
       break;
     }
-    builder.Append(text.substr(start, place - start));
+    builder.Append(value, start, place);
     builder.Append(new_part);
     start = place + old_part.size();
     if (old_part.empty()) {  // before each character, and at the end
@@ -322,11 +342,12 @@ Value ReplaceText(Heap& heap,
     }
   }
   heap.budget().SpendOnText(4 * (text.size() + old_part.size()));
-  builder.Append(text.substr(std::min(start, text.size())));
+  builder.Append(value, std::min(start, text.size()));
   return builder.TakeValue();
 }
 
-Value SplitLines(Heap& heap, std::string_view text, bool keep_ends) {
+Value SplitLines(Heap& heap, const Value& value, bool keep_ends) {
+  const std::string_view text = value.text();
   Value lines = heap.New<List>(Kind::kList);
   heap.budget().SpendOnText(4 * text.size());
   size_t start = 0;
@@ -341,7 +362,7 @@ Value SplitLines(Heap& heap, std::string_view text, bool keep_ends) {
       }
       const size_t next = text.size() - rest.size();
       const size_t stop = is_end && !keep_ends ? end : next;
-      lines.as<List>().Append(heap.Str(std::string(text.substr(start, stop - start))));
+      lines.as<List>().Append(heap.Part(value, start, stop));
       start = next;
     }
   }

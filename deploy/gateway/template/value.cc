@@ -18,6 +18,15 @@ bool CheckDepth(Heap& heap, int depth) {
          heap.budget().Fail("TEMPLATE_LIMIT", "template: a value is nested too deep");
 }
 
+// The memory of ranges outside of the object that holds them.
+size_t BytesOf(const ClientRanges& ranges) {
+  return ranges.size() > 1 ? ranges.capacity() * sizeof(ByteRange) + kAllocatorBytes : 0;
+}
+
+ClientRanges WholeOf(size_t size, bool is_client) {
+  return is_client && size > 0 ? ClientRanges{{0, size}} : ClientRanges();
+}
+
 }  // namespace
 
 Object::Object(Heap& heap, size_t bytes, int nesting)
@@ -35,13 +44,26 @@ bool Object::Grow(size_t bytes) {
 
 std::string_view Value::text() const { return as<String>().text; }
 
-String::String(Heap& heap, std::string owned_text)
-    : Object(heap, sizeof(*this) + owned_text.size(), 0),
+String::String(Heap& heap, std::string owned_text, ClientRanges ranges)
+    : Object(heap, sizeof(*this) + owned_text.size() + BytesOf(ranges), 0),
       owned(std::move(owned_text)),
-      text(owned) {}
+      text(owned),
+      client_ranges(std::move(ranges)) {}
 
-String::String(Heap& heap, std::string_view literal)
-    : Object(heap, sizeof(*this), 0), text(literal) {}
+String::String(Heap& heap, std::string_view borrowed, bool is_client)
+    : Object(heap, sizeof(*this), 0),
+      text(borrowed),
+      client_ranges(WholeOf(borrowed.size(), is_client)) {}
+
+std::span<const ByteRange> String::RangesIn(size_t begin, size_t end) const {
+  const auto first = std::partition_point(
+      client_ranges.begin(), client_ranges.end(), [=](const auto& r) { return r.end <= begin; });
+  const auto last = std::partition_point(
+      first, client_ranges.end(), [=](const auto& r) { return r.begin < end; });
+  return {first, last};
+}
+
+bool String::HasClientText(size_t begin, size_t end) const { return !RangesIn(begin, end).empty(); }
 
 int64_t String::length() {
   if (length_ < 0) {
@@ -112,7 +134,24 @@ Heap::~Heap() {
   }
 }
 
-bool TextBuilder::Append(std::string_view text) {
+Value Heap::Str(std::string text, bool is_client) {
+  ClientRanges ranges = WholeOf(text.size(), is_client);
+  return New<String>(Kind::kString, std::move(text), std::move(ranges));
+}
+
+Value Heap::Part(const Value& string, size_t begin, size_t end) {
+  const std::span<const ByteRange> whole = string.as<String>().RangesIn(begin, end);
+  budget_.Spend(static_cast<int64_t>(whole.size()));
+  ClientRanges ranges;
+  ranges.reserve(whole.size());
+  for (const ByteRange& range : whole) {
+    ranges.push_back({std::max(range.begin, begin) - begin, std::min(range.end, end) - begin});
+  }
+  return New<String>(
+      Kind::kString, std::string(string.text().substr(begin, end - begin)), std::move(ranges));
+}
+
+bool TextBuilder::AppendBytes(std::string_view text) {
   // A string doubles, and has both copies while it does.
   const size_t bytes = 3 * text.size();
   if (!heap_.budget().SpendOnText(text.size()) || !heap_.budget().Charge(bytes)) {
@@ -123,11 +162,58 @@ bool TextBuilder::Append(std::string_view text) {
   return true;
 }
 
-std::string TextBuilder::Take() {
+// Marks [begin, end) of the text, which is its end.
+bool TextBuilder::AddRange(size_t begin, size_t end) {
+  if (!ranges_.empty() && ranges_.back().end == begin) {
+    ranges_.back().end = end;
+    return true;
+  }
+  const size_t bytes = 3 * sizeof(ByteRange);  // as above
+  if (!heap_.budget().Spend() || !heap_.budget().Charge(bytes)) {
+    return false;
+  }
+  charged_ += bytes;
+  ranges_.push_back({begin, end});
+  return true;
+}
+
+bool TextBuilder::AppendMarked(std::string_view text, bool is_client) {
+  const size_t at = text_.size();
+  const bool is_marked = (is_client || marks_all_) && !text.empty();
+  return AppendBytes(text) && (!is_marked || AddRange(at, text_.size()));
+}
+
+bool TextBuilder::Append(const Value& string, size_t begin, size_t end) {
+  const auto& source = string.as<String>();
+  end = std::min(end, source.text.size());
+  const std::string_view part = source.text.substr(begin, end - begin);
+  if (marks_all_ || !source.has_client_text()) {
+    return AppendOwn(part);
+  }
+  const size_t at = text_.size();
+  bool fits = AppendBytes(part);
+  for (const ByteRange& range : source.RangesIn(begin, end)) {
+    fits = fits && AddRange(at + std::max(range.begin, begin) - begin,
+                            at + std::min(range.end, end) - begin);
+  }
+  return fits;
+}
+
+void TextBuilder::ReleaseAll() {
   heap_.budget().Release(charged_);
   charged_ = 0;
   text_.shrink_to_fit();
-  return std::move(text_);
+  ranges_.shrink_to_fit();
+}
+
+Value TextBuilder::TakeValue() {
+  ReleaseAll();
+  return heap_.New<String>(Kind::kString, std::move(text_), std::move(ranges_));
+}
+
+RenderedPrompt TextBuilder::TakePrompt() {
+  ReleaseAll();
+  return {std::move(text_), std::vector<ByteRange>(ranges_.begin(), ranges_.end())};
 }
 
 std::string_view TypeName(const Value& value) {

@@ -7,15 +7,21 @@
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_VALUE_H_
 #define QUIRE_DEPLOY_GATEWAY_TEMPLATE_VALUE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+
+#include "common/base/byte_range.h"
 #include "deploy/gateway/template/budget.h"
 #include "deploy/gateway/template/cat.h"
+#include "deploy/gateway/template/rendered_prompt.h"
 
 namespace quire {
 
@@ -152,15 +158,30 @@ struct UndefinedValue : Object {
   std::string message;
 };
 
+// In order, not empty, apart. Most strings have one range or none.
+using ClientRanges = absl::InlinedVector<ByteRange, 1>;
+
+// A string knows which of its bytes came from the client. No mark is lost, because text enters a
+// new string in three ways only: Heap::Part and TextBuilder::Append copy the marks with the bytes;
+// what is computed from text (escapes, letter case, formats) is marked as that text is, as a whole
+// if in doubt; what a template or this code spells itself has no mark. Value::text() is for
+// reading. Numbers and the signs around items (`[1]`, `null`) are spelled here, the client's too.
 struct String : Object {
-  String(Heap& heap, std::string owned_text);
-  String(Heap& heap, std::string_view literal);
+  String(Heap& heap, std::string owned_text, ClientRanges ranges);
+  // REQUIRES: the text outlives the rendering.
+  String(Heap& heap, std::string_view borrowed, bool is_client);
   // Length in code points.
   int64_t length();
   bool is_ascii() { return length() == static_cast<int64_t>(text.size()); }
+  // True if a byte of [begin, end) came from the client.
+  bool HasClientText(size_t begin, size_t end) const;
+  bool has_client_text() const { return !client_ranges.empty(); }
+  // The ranges with a byte in [begin, end).
+  std::span<const ByteRange> RangesIn(size_t begin, size_t end) const;
 
   std::string owned;
-  std::string_view text;  // of `owned`, or of the template
+  std::string_view text;  // of `owned`, the template, or the JSON of the variables
+  ClientRanges client_ranges;
   bool is_markup = false;
 
  private:
@@ -213,7 +234,7 @@ struct Iterator : Object {
 
 struct Arguments {
   std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
+  std::vector<std::pair<Value, Value>> named;  // the names are strings
 };
 
 struct Function : Object {
@@ -242,8 +263,15 @@ class Heap {
   Value New(Kind kind, A&&... arguments) {
     return Value(kind, new T(*this, std::forward<A>(arguments)...));
   }
-  Value Str(std::string text) { return New<String>(Kind::kString, std::move(text)); }
-  Value Literal(std::string_view text) { return New<String>(Kind::kString, text); }
+  // A string that is as a whole the client's, or not at all.
+  Value Str(std::string text, bool is_client);
+  // The same of text that outlives the rendering, for which nothing is copied.
+  Value Borrowed(std::string_view text, bool is_client) {
+    return New<String>(Kind::kString, text, is_client);
+  }
+  Value Literal(std::string_view text) { return Borrowed(text, /*is_client=*/false); }
+  // The bytes [begin, end) of a string, with their marks.
+  Value Part(const Value& string, size_t begin, size_t end);
   Value Undefined(std::string message) {
     return New<UndefinedValue>(Kind::kUndefined, std::move(message));
   }
@@ -260,7 +288,7 @@ class Heap {
   std::vector<Value> kept_;
 };
 
-// Builds a text whose bytes are charged while it grows.
+// Builds a text whose bytes and ranges are charged while it grows.
 class TextBuilder {
  public:
   explicit TextBuilder(Heap& heap) : heap_(heap) {}
@@ -268,14 +296,26 @@ class TextBuilder {
   TextBuilder(const TextBuilder&) = delete;
   TextBuilder& operator=(const TextBuilder&) = delete;
 
-  bool Append(std::string_view text);
+  // Appends the bytes [begin, end) of a string, with their marks.
+  bool Append(const Value& string, size_t begin = 0, size_t end = std::string_view::npos);
+  // Appends text that the template or this code spells.
+  bool AppendOwn(std::string_view text) { return AppendMarked(text, false); }
+  bool AppendMarked(std::string_view text, bool is_client);
+  // While true, all that is appended is marked.
+  void set_marks_all(bool marks_all) { marks_all_ = marks_all; }
   size_t size() const { return text_.size(); }
-  std::string Take();
-  Value TakeValue() { return heap_.Str(Take()); }
+  RenderedPrompt TakePrompt();
+  Value TakeValue();
 
  private:
+  bool AppendBytes(std::string_view text);
+  bool AddRange(size_t begin, size_t end);
+  void ReleaseAll();
+
   Heap& heap_;
   std::string text_;
+  ClientRanges ranges_;
+  bool marks_all_ = false;
   size_t charged_ = 0;
 };
 

@@ -227,6 +227,41 @@ TEST(HostileTemplateTest, EveryTemplateEndsWithItsReasonInBoundedMemory) {
   }
 }
 
+// 'a' is the template's, c the client's: every second byte begins a range.
+TEST(HostileTemplateTest, ManyRangesOfClientTextStayWithinTheBudget) {
+  const std::string text = "{% set s = ('a' ~ c) * 50000 %}";
+  const std::string again = text + "{% for i in range(100000) %}{% set t = ";
+  const std::vector<Hostile> cases = {
+      {"output", "{% for i in range(90000) %}a{{ c }}{% endfor %}", "ok"},
+      {"string", text + "{{ s }}{{ s[::-1] }}{{ s | tojson }}", "ok"},
+      {"long string", "{{ ('a' ~ c) * 1000000 }}", "TEMPLATE_LIMIT"},
+      {"doubling string",
+       "{% set n = namespace(s='a' ~ c) %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}"
+       "{% endfor %}",
+       "TEMPLATE_LIMIT"},
+      {"replace that grows",
+       "{% set n = namespace(s='a' ~ c) %}{% for i in range(99) %}"
+       "{% set n.s = n.s.replace('a', 'a' ~ c ~ 'a') %}{% endfor %}",
+       "TEMPLATE_LIMIT"},
+      {"replace", again + "s.replace('a', c) %}{% endfor %}", "TEMPLATE_LIMIT"},
+      {"slices", again + "s[i:] %}{% endfor %}", "TEMPLATE_LIMIT"},
+      {"short slices", again + "s[50000:50009] %}{% endfor %}", "TEMPLATE_LIMIT"},
+      {"copies", again + "s ~ '' %}{% endfor %}", "TEMPLATE_LIMIT"},
+      {"characters", text + "{{ s | list | length }}", "TEMPLATE_LIMIT"},
+      {"splits", again + "s.split(c) %}{% endfor %}", "TEMPLATE_LIMIT"},
+      {"escapes", again + "[s] | tojson %}{% endfor %}", "TEMPLATE_LIMIT"},
+      {"formats", again + "'%s' % s %}{% endfor %}", "TEMPLATE_LIMIT"},
+  };
+  const OrderedJson variables = {{"c", "x"}};
+  for (const Hostile& hostile : cases) {
+    const int64_t before = living_bytes;
+    peak_bytes = before;
+    const std::string outcome = OutcomeOf(hostile.source, variables);
+    EXPECT_EQ(outcome.starts_with("TEMPLATE") ? outcome : "ok", hostile.reason) << hostile.name;
+    EXPECT_LE(peak_bytes - before, 16 << 20) << hostile.name;
+  }
+}
+
 TEST(HostileTemplateTest, DeepVariablesAreRefused) {
   EXPECT_EQ(OutcomeOf("{{ x }}", {{"x", NestedLists(90)}}).substr(0, 3), "[[[");
   EXPECT_EQ(OutcomeOf("{{ x }}", {{"x", NestedLists(120)}}), "TEMPLATE_LIMIT");

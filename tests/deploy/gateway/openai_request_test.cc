@@ -229,15 +229,39 @@ TEST(OpenAiRequestTest, AChatHasNoDefaultLength) {
 TEST(OpenAiRequestTest, ContentsBecomeStrings) {
   EXPECT_EQ(Messages(R"([{"role":"user","content":"Hi","name":"Bob","unknown":1}])"),
             R"([{"role":"user","content":"Hi","name":"Bob"}])");
-  EXPECT_EQ(Messages(R"([{"content":["a",{"type":"text","text":"b"},{"type":"text","text":null},
-                          {"type":"refusal","refusal":"c"}],"role":"user"}])"),
+  EXPECT_EQ(Messages(R"([{"content":["a",{"type":"text","text":"b"},{"type":"text","text":null},"",
+                          {"type":"text","text":""},{"type":"refusal","refusal":"c"}],
+                 "role":"user"}])"),
             R"([{"role":"user","content":"a\nb\nc"}])");
   EXPECT_EQ(Messages(R"([{"role":"assistant","content":null},{"role":"critic"}])"),
             R"([{"role":"assistant","content":""},{"role":"critic","content":""}])");
   EXPECT_EQ(Messages(R"([{"role":"assistant","content":"x","reasoning_content":"y"}])"),
-            R"([{"role":"assistant","content":"x","reasoning":"y","reasoning_content":"y"}])");
+            R"([{"thinking":"y","role":"assistant","content":"x","reasoning":"y",)"
+            R"("reasoning_content":"y"}])");
   EXPECT_EQ(Messages(R"([{"role":"tool","content":"x","tool_call_id":"1","tool_calls":[]}])"),
             R"([{"role":"tool","content":"x","tool_call_id":"1"}])");
+}
+
+TEST(OpenAiRequestTest, ContentsBecomePartsForATemplateThatLoopsOverThem) {
+  const auto chat = ParseChatRequest(
+      R"({"messages":[{"role":"system","content":"Hi"},{"role":"tool"},{"role":"user","content":""},
+          {"role":"assistant","content":["a",{"type":"text","text":null},
+                                         {"type":"refusal","refusal":"b"}]}],
+          "add_generation_prompt":false,"echo":true})",
+      "r1",
+      ContentFormat::kParts);
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->prompt.messages().dump(),
+            R"([{"role":"system","content":[{"type":"text","text":"Hi"}]},)"
+            R"({"role":"tool","content":[]},)"
+            R"({"role":"user","content":[{"type":"text","text":""}]},)"
+            R"({"role":"assistant","content":[{"type":"text","text":"a"},)"
+            R"({"type":"text","text":"b"}]}])");
+  EXPECT_EQ(chat->options.prompts[0].text, "a\nb");
+  const auto body = R"({"messages":[{"role":"user","content":"Hi"}]})";
+  const auto tokenize = ParseTokenizeBody(body, ContentFormat::kParts);
+  ASSERT_TRUE(tokenize.ok()) << tokenize.status();
+  EXPECT_TRUE(tokenize->chat->messages()[0]["content"].is_array());
 }
 
 TEST(OpenAiRequestTest, ArgumentsOfToolCallsBecomeObjectsOfTheSameOrder) {
