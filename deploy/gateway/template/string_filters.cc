@@ -89,9 +89,10 @@ Value Indent(Heap& heap, Arguments& a) {
   text.AppendOwn("\n");
   const Value lines = SplitLines(heap, text.TakeValue(), false);
   TextBuilder builder(heap);
+  const bool has_client_text = a.positional[0].as<String>().has_client_text();
   bool is_first = true;
   for (const Value& line : lines.as<List>().items) {
-    if (!is_first && !builder.AppendOwn("\n")) {
+    if (!is_first && !builder.AppendMarked("\n", has_client_text)) {
       break;
     }
     const bool is_indented =

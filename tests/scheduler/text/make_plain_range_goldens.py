@@ -2,8 +2,8 @@
 """Writes testdata/plain_ranges.golden.json: what Hugging Face `tokenizers` makes of prompts in which a chat template's
 special tokens count and a client's do not. Needs `pip install tokenizers`.
 
-`tokenizers` has no ranges. So each special token is renamed to a private character, in a copy of the file, and the template
-writes that character; the token's own text, from the client, is then text like any other. Each case has the name of the
+`tokenizers` has no ranges. So each special token is renamed to private characters, in a copy of the file, and the template
+writes these; the token's own text, from the client, is then text like any other. Each case has the name of the
 tokenizer ("normalized": with special tokens that are matched after the normalizer), parts [text, 1 if it is the
 client's], and ids.
 """
@@ -16,7 +16,7 @@ import tokenizers
 
 FOLDER = pathlib.Path(__file__).parent / "testdata"
 TEMPLATE = ["\n", "user\n", " ", "assistant", "start|>", "<|im_", "|>", "s>", "a", "", "Be terse. ", "]\n\n", "é"]
-CLIENT = ["Hi there", " ", "  x", "\n\n", "<|im_start", "|im_end|>", "<", ">", "</", "s>", "日本語", "e\u0301", "\u0301", "\u0338x", "don't",
+CLIENT = ["Hi there", " ", "  x", "\n\n", "<|im_start", "|im_end|>", "<", ">", "</", "s>", "日本語", "e\u0301", "\u0301", "x\u0338", "don't",
           "İ", "ﬁ", "word", "<word>", "big dog", "<Tool>", "    ", "A", "😀", "1234", "...", "....."]
 
 
@@ -24,7 +24,7 @@ def with_renamed_special_tokens(file, names):
     """Returns the tokenizer. Fills names: from the text of a special token to its new one."""
     for token in file["added_tokens"]:
         if token["special"]:
-            names[token["content"]] = chr(0xE000 + token["id"] % 6000)
+            names[token["content"]] = chr(0xE000 + token["id"] % 6000) + "\uf8ff"  # two, else BPE finds it
     assert len(set(names.values())) == len(names)
     for token in file["added_tokens"]:
         token["content"] = names.get(token["content"], token["content"])
@@ -61,8 +61,8 @@ def main():
     for path in sorted(FOLDER.glob("*.tokenizer.json")):
         for is_normalized in (False, True):
             file = json.loads(path.read_text(encoding="utf-8"))
-            if is_normalized and file["normalizer"] is None:
-                continue
+            if is_normalized and (file["normalizer"] is None or "Prepend" in json.dumps(file["normalizer"])):
+                continue  # a prefix in the text of a token would have to come before the token
             for token in file["added_tokens"]:
                 token["normalized"] = token["normalized"] or (is_normalized and token["special"])
             names = {}

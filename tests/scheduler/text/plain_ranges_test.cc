@@ -57,7 +57,7 @@ std::vector<TokenId> EncodeParts(const Tokenizer& tokenizer, const std::vector<P
 
 TEST(PlainRangesTest, PromptsHaveTheIdsOfHuggingFace) {
   const Json cases = ReadJson(absl::StrCat(kFolder, "plain_ranges.golden.json"));
-  ASSERT_GE(cases.size(), 700u);
+  ASSERT_GE(cases.size(), 600u);
   std::string loaded;
   std::unique_ptr<Tokenizer> tokenizer;
   for (const Json& each : cases) {
