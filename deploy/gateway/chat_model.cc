@@ -98,6 +98,9 @@ absl::StatusOr<std::unique_ptr<ChatModel>> ChatModel::Load(const Source& source)
       LogWarning("a chat template of the model cannot be used; chats that need it are refused",
                  {{"template", name}, {"cause", std::string(parsed.status().message())}});
     }
+    if (name == kDefault && parsed.ok() && parsed->loops_over_content()) {
+      model->content_format_ = ContentFormat::kParts;
+    }
     model->templates_.emplace(name, std::move(parsed));
   }
   return model;

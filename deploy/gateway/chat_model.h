@@ -50,6 +50,9 @@ class ChatModel {
                                               bool add_special_tokens,
                                               bool parse_special) const;
 
+  // What the default template takes as contents of messages.
+  ContentFormat content_format() const { return content_format_; }
+
   absl::StatusOr<const Tokenizer*> tokenizer() const;
   uint64_t tokenizer_digest() const {
     return tokenizer_ == nullptr ? 0 : tokenizer_->file_digest();
@@ -64,6 +67,7 @@ class ChatModel {
   std::map<std::string, absl::StatusOr<ChatTemplate>> templates_;  // by name
   OrderedJson special_tokens_;
   bool allows_special_tokens_ = false;
+  ContentFormat content_format_ = ContentFormat::kString;
 };
 
 }  // namespace quire

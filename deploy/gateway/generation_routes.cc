@@ -122,7 +122,8 @@ absl::StatusOr<GenerationRoutes::Prepared> GenerationRoutes::PrepareCompletion(
 
 absl::StatusOr<GenerationRoutes::Prepared> GenerationRoutes::PrepareChat(
     const ModelGate::Served& served, const std::string& body, const std::string& request_id) {
-  QUIRE_ASSIGN_OR_RETURN(ChatRequest parsed, ParseChatRequest(body, request_id));
+  QUIRE_ASSIGN_OR_RETURN(ChatRequest parsed,
+                         ParseChatRequest(body, request_id, served.model->content_format()));
   const Instant begin = SteadyNow();
   const absl::StatusOr<RenderedPrompt> prompt = served.model->Render(std::move(parsed.prompt));
   metrics_.OnTemplate(SteadyNow() - begin);

@@ -133,7 +133,8 @@ absl::StatusOr<RenderedPrompt> TextRoutes::Render(const ChatModel& model, ChatPr
 
 absl::StatusOr<std::string> TextRoutes::Tokenize(const ModelGate::Served& served,
                                                  const HttpRequest& request) {
-  QUIRE_ASSIGN_OR_RETURN(TokenizeBody parsed, ParseTokenizeBody(request.body));
+  QUIRE_ASSIGN_OR_RETURN(TokenizeBody parsed,
+                         ParseTokenizeBody(request.body, served.model->content_format()));
   QUIRE_RETURN_IF_ERROR(CheckModelName(parsed.model, *served.info));
   const bool adds_special_tokens = parsed.request.add_special_tokens();
   std::vector<TokenId> tokens;
@@ -157,7 +158,8 @@ absl::StatusOr<std::string> TextRoutes::Tokenize(const ModelGate::Served& served
 
 absl::StatusOr<std::string> TextRoutes::ApplyTemplate(const ModelGate::Served& served,
                                                       const HttpRequest& request) {
-  QUIRE_ASSIGN_OR_RETURN(TokenizeBody parsed, ParseApplyTemplateBody(request.body));
+  QUIRE_ASSIGN_OR_RETURN(TokenizeBody parsed,
+                         ParseApplyTemplateBody(request.body, served.model->content_format()));
   QUIRE_RETURN_IF_ERROR(CheckModelName(parsed.model, *served.info));
   QUIRE_ASSIGN_OR_RETURN(const RenderedPrompt prompt,
                          Render(*served.model, *std::move(parsed.chat)));

@@ -252,7 +252,7 @@ class FaultsTest(unittest.TestCase):
                     response.read()
             eventually(lambda: self.try_get(client, "/readyz") == 200)
             eventually(lambda: b'quire_requests{state="running"} 0\n' in client.get("/metrics").body, seconds=5)
-            server.signal("gateway", signal.SIGSTOP)
+            server.replace("gateway", signal.SIGSTOP)
             eventually(lambda: self.try_get(client, "/readyz") == 200)
             self.assertIn("gives no sign of life", server.text())
 
@@ -321,6 +321,20 @@ class StartTest(unittest.TestCase):
             answer = client.post(CHAT, {"messages": [{"role": "user", "content": "a"}]})
             self.assertEqual((answer.status, answer.code), (400, "TEMPLATE_LIMIT"))
             self.assertEqual(client.post(TEXT, {"prompt": "a", "max_tokens": 1}).status, 200)
+
+    def test_a_template_gets_the_contents_that_it_reads(self):
+        parts = [{"type": "text", "text": "a"}, {"type": "text", "text": f"b{EOS}"}]
+        loop = "{% for m in messages %}{% for part in m.content %}[{{ part.text }}]{% endfor %}{{ eos_token }}{% endfor %}"
+        plain = "{% for m in messages %}[{{ m.content }}]{{ eos_token }}{% endfor %}"
+        for template, expected in ((loop, f"[a][b{EOS}]{EOS}"), (plain, f"[a\nb{EOS}]{EOS}")):
+            file = pathlib.Path(self.folder, "template.jinja")
+            file.write_text(template, encoding="ascii")
+            with Served("--chat-template", str(file)) as server:
+                client = Client(server.http_address)
+                body = {"messages": [{"role": "user", "content": parts}]}
+                self.assertEqual(client.post("/apply-template", body).json["prompt"], expected)
+                tokens = client.post("/tokenize", body).json["tokens"]
+                self.assertEqual((tokens.count(1), tokens[-1]), (1, 1), "the template's own is a token, the user's is text")
 
     def test_special_tokens_in_messages_may_be_allowed(self):
         with Served("--allow-special-tokens-in-messages") as server:

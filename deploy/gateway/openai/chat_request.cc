@@ -51,7 +51,10 @@ std::string TextOf(const OrderedJson& content) {
   }
   std::string joined;
   for (const OrderedJson& part : content) {
-    joined += (&part == &content.front() ? "" : "\n") + part["text"].get<std::string>();
+    if (!joined.empty()) {
+      joined += '\n';
+    }
+    joined += part["text"].get<std::string>();
   }
   return joined;
 }
