@@ -16,7 +16,8 @@ import sys
 
 import template_generator
 
-CLIENT = {"s": "Αβγ δ", "t": "σς", "l": [3, "β", "α", 2], "e": {"κ": 1, "λ": "μν", "ξ": [1, {"ο": None}]}, "words": ["β", "Α", "ά", ""]}
+CLIENT = {"s": "Αβγ δ", "t": "σς", "u": "ωψ", "l": [3, "β", "α", 2], "m": ["γ", "δ"], "words": ["β", "Α", "ά", ""],
+          "e": {"κ": 1, "λ": "μν", "ξ": [1, {"ο": None}]}}
 MODEL = {**template_generator.VARIABLES, "s": "", "l": [], "words": []}
 WHOLE = re.compile("upper|lower|title|capitalize|ensure_ascii")
 

@@ -157,6 +157,8 @@ void CheckMarks(const RenderedPrompt& prompt, bool is_exact, const std::string& 
 TEST(ClientTextTest, RandomTemplatesMarkTheClientsLettersAndNoOthers) {
   const OrderedJson client = {{"s", "Αβγ δ"},
                               {"t", "σς"},
+                              {"u", "ωψ"},
+                              {"m", {"γ", "δ"}},
                               {"l", {3, "β", "α", 2}},
                               {"e", {{"κ", 1}, {"λ", "μν"}, {"ξ", {1, {{"ο", nullptr}}}}}},
                               {"words", {"β", "Α", "ά", ""}}};
@@ -190,7 +192,7 @@ TEST(ClientTextTest, RandomTemplatesMarkTheClientsLettersAndNoOthers) {
   }
   EXPECT_GE(num_rendered, 100);
   EXPECT_GE(num_exact, 40);
-  EXPECT_GE(num_marked, 60);
+  EXPECT_GE(num_marked, 50);
 }
 
 TEST(ClientTextTest, ATemplateThatLoopsOverContentsIsKnown) {
