@@ -52,7 +52,7 @@ LAYERS = {
     "deploy/clients/cpp": (["proto"], ["grpc", "protobuf"]),  # and no abseil: it is for others
     "deploy/gateway": (["deploy/gateway", "deploy/clients/cpp", "scheduler/text", "common", "proto"],
                        ["boost", "grpc", "protobuf", "prometheus"]),
-    "deploy/gateway/page": (["common/base", "common/wire"], []),
+    "deploy/gateway/page": (["common/http"], []),
     "deploy/gateway/template": (["common/base"], []),
     "deploy/cli": (["common", "proto", "scheduler/sim", "scheduler/step_log", "deploy/clients/cpp"],
                    ["grpc", "protobuf"]),

@@ -38,14 +38,14 @@ class WideTest(Case):
 
     def test_text_appears_while_it_is_generated_and_ends_with_its_numbers(self):
         self.shot("empty")
-        self.send("slow 60")
+        self.send("slow 300")
         expect(self.answer.locator(".body")).to_contain_text(" 3")
-        self.assertNotIn(" 60", self.answer.text_content())
+        self.assertNotIn(" 300", self.answer.text_content())
         self.assertIn("busy", self.page.locator("body").get_attribute("class"))
         self.wait_for_end()
-        self.assertEqual(self.answer.locator(".body").text_content(), "".join(f" {i}" for i in range(1, 61)))
+        self.assertEqual(self.answer.locator(".body").text_content(), "".join(f" {i}" for i in range(1, 301)))
         facts = self.answer.locator(".facts").text_content()
-        self.assertRegex(facts, r"^60 tokens · [0-9.]+ tokens/s · first after [0-9.]+ s$")
+        self.assertRegex(facts, r"^300 tokens · [0-9.]+ tokens/s · first after [0-9.]+ s$")
         self.assertEqual(self.page.locator("#model").text_content(), "fake-model-1b")
         self.assertEqual(self.page.get_by_role("link", name="Load of the server").get_attribute("href"), "top")
         self.check_page()

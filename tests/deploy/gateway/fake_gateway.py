@@ -161,8 +161,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if num_tokens is not None:
             event["usage"] = {"prompt_tokens": 7, "completion_tokens": num_tokens, "total_tokens": 7 + num_tokens}
         data = f"data: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
-        for piece in ([data[i:i + 1] for i in range(len(data))] if split else [data]):
-            self.chunk(piece)
+        # A split event arrives in two pieces, with a character of several bytes in both.
+        middle = next((i + 1 for i, byte in enumerate(data) if byte >= 0xC0), 0) if split else 0
+        if middle:
+            self.chunk(data[:middle])
+            time.sleep(0.1)  # so that the browser reads the pieces one by one
+        self.chunk(data[middle:])
 
     def chunk(self, data):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))

@@ -1,0 +1,19 @@
+// InlineSource gives a page's content security policy the hash of an inline element, so that a
+// browser runs the page's own script and style, and no text that was injected into the page.
+//
+// Thread safety: a free function, safe from any thread.
+// Cost:          linear in the page.
+#ifndef QUIRE_COMMON_HTTP_PAGE_POLICY_H_
+#define QUIRE_COMMON_HTTP_PAGE_POLICY_H_
+
+#include <string>
+#include <string_view>
+
+namespace quire {
+
+// Returns "'sha256-...'" for the text of the first <tag> of the page. REQUIRES: the page has one.
+std::string InlineSource(std::string_view html, const std::string& tag);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_HTTP_PAGE_POLICY_H_
