@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <utility>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 #include "common/base/check.h"
@@ -90,6 +91,15 @@ absl::Status TooLarge() {
 }  // namespace
 
 struct ResponseReader::Parser {
+  // As in request_reader.cc: Beast accepts any byte in a quoted extension.
+  std::function<void(uint64_t, boost::beast::string_view, ErrorCode&)> check_chunk =
+      [](uint64_t /*size*/, boost::beast::string_view extensions, ErrorCode& error) {
+        if (std::any_of(extensions.begin(), extensions.end(), [](char c) {
+              return absl::ascii_iscntrl(static_cast<unsigned char>(c));
+            })) {
+          error = http::error::bad_chunk_extension;
+        }
+      };
   http::response_parser<PieceBody> parser;
 };
 
@@ -120,8 +130,9 @@ absl::StatusOr<size_t> ResponseReader::PutHeader(std::string_view bytes) {
   }
   auto& parser = parser_->parser;
   parser.header_limit(kMaxHeaderBytes);
-  parser.body_limit(std::numeric_limits<uint64_t>::max());  // boost 1.74 takes none for 0
+  parser.body_limit(std::numeric_limits<uint64_t>::max());  // 1.74 takes none for 0
   parser.skip(is_head_);
+  parser.on_chunk_header(parser_->check_chunk);
   ErrorCode error;
   const size_t used = parser.put(asio::buffer(bytes.data(), size), error);
   if (error) {

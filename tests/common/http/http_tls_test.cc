@@ -17,9 +17,9 @@
 #include "common/base/error.h"
 #include "common/http/http_server.h"
 #include "tests/common/http/http_socket.h"
+#include "tests/common/http/pem_pair.h"
 
 #include <openssl/bio.h>
-#include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
@@ -33,38 +33,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-struct PemPair {
-  std::string certificate;
-  std::string key;
-};
-
-std::string TakeText(BIO* bio) {
-  char* data = nullptr;
-  const auto size = static_cast<size_t>(BIO_get_mem_data(bio, &data));
-  std::string text(data, size);
-  ::BIO_free(bio);
-  return text;
-}
-
-// Returns a self-signed certificate, which is its own authority.
-PemPair MakePair() {
-  EVP_PKEY* key = ::EVP_EC_gen("P-256");
-  X509* certificate = ::X509_new();
-  ::X509_set_version(certificate, 2);
-  ::ASN1_INTEGER_set(::X509_get_serialNumber(certificate), 1);
-  ::X509_gmtime_adj(::X509_getm_notBefore(certificate), -60);
-  ::X509_gmtime_adj(::X509_getm_notAfter(certificate), 3600);
-  ::X509_set_pubkey(certificate, key);
-  ::X509_sign(certificate, key, ::EVP_sha256());
-  BIO* certificate_text = ::BIO_new(::BIO_s_mem());
-  BIO* key_text = ::BIO_new(::BIO_s_mem());
-  ::PEM_write_bio_X509(certificate_text, certificate);
-  ::PEM_write_bio_PrivateKey(key_text, key, nullptr, nullptr, 0, nullptr, nullptr);
-  ::X509_free(certificate);
-  ::EVP_PKEY_free(key);
-  return {TakeText(certificate_text), TakeText(key_text)};
-}
 
 // A client that accepts any certificate.
 class TlsClient {
@@ -174,7 +142,7 @@ class HttpTlsTest : public testing::Test {
     return options;
   }
 
-  const PemPair pair_ = MakePair();
+  const PemPair pair_ = MakePemPair();
   std::string folder_;
 };
 
@@ -238,7 +206,7 @@ TEST_F(HttpTlsTest, ReplacedFilesServeTheNextConnection) {
   TlsClient before(*server);
   EXPECT_EQ(before.PeerCertificate(), pair_.certificate);
 
-  const PemPair other = MakePair();
+  const PemPair other = MakePemPair();
   Write(other);
   // The files are read twice a second.
   while (TlsClient(*server).PeerCertificate() != other.certificate) {
@@ -251,7 +219,7 @@ TEST_F(HttpTlsTest, ReplacedFilesServeTheNextConnection) {
 
 TEST_F(HttpTlsTest, WithAuthoritiesAClientNeedsACertificate) {
   const auto server = StartServer(Options(/*with_authorities=*/true), {TextRoute("/page", "text")});
-  const PemPair stranger = MakePair();
+  const PemPair stranger = MakePemPair();
   for (const PemPair* own : {static_cast<const PemPair*>(nullptr), &stranger}) {
     TlsClient client(*server, TLS1_3_VERSION, own);
     client.Send(kGetAndClose);
