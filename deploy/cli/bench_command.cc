@@ -1,30 +1,33 @@
 #include "deploy/cli/bench_command.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <fstream>
-#include <limits>
-#include <random>
+#include <functional>
+#include <memory>
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 
 #include "proto/v1/generation.grpc.pb.h"
 
+#include "common/base/file_limit.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
-#include "common/json/json.h"
+#include "common/http/http_client.h"
 #include "common/wire/address.h"
 #include "common/wire/channel.h"
 #include "common/wire/grpc_status.h"
+#include "deploy/cli/bench_prompts.h"
 #include "deploy/cli/describe_error.h"
 #include "deploy/cli/flag_table.h"
+#include "deploy/cli/grpc_load.h"
 #include "deploy/cli/load_generator.h"
 #include "deploy/cli/load_report.h"
+#include "deploy/cli/openai_load.h"
+#include "deploy/cli/openai_server.h"
 #include "deploy/cli/server_access.h"
 
 namespace quire {
@@ -33,7 +36,13 @@ namespace {
 constexpr char kUsage[] =
     R"(usage: quire bench serve [flags]
 
-    --server HOST:PORT | unix:PATH   default 127.0.0.1:50051
+    --backend NAME                   quire (gRPC, the default), openai (/v1/completions of any
+                                     server) or openai-chat (/v1/chat/completions)
+    --server HOST:PORT | unix:PATH   of quire; default 127.0.0.1:50051
+    --base-url URL                   of the others: http://HOST:PORT, https://HOST:PORT or
+                                     unix:PATH; default http://127.0.0.1:8000
+    --endpoint PATH                  default: the backend's
+    --model NAME                     default: the first of the server's /v1/models
     --dataset-name random|custom     default random
     --dataset-path FILE              custom: JSON lines, {"prompt": "...", "output_tokens": 64},
                                      or "prompt_token_ids": [1, 2, 3] in place of the text
@@ -54,42 +63,49 @@ constexpr char kUsage[] =
     --save-detailed                  with --save-result: also write the tokens of each request
 )";
 
+// Token ids below this are in every model's vocabulary.
+constexpr int32_t kIdsOfEachModel = 256;
+
 struct BenchOptions {
+  std::string backend = "quire";
   std::string server = "127.0.0.1:50051";
-  std::string dataset_name = "random";
-  std::string dataset_path;
-  int32_t random_input_tokens = 128;
-  int32_t random_output_tokens = 128;
-  int32_t num_prompts = 100;
+  std::string base_url = "http://127.0.0.1:8000";
+  std::string endpoint;
+  std::string model;
+  BenchPrompts prompts;
   int32_t num_warmups = 1;
-  bool ignore_eos = false;
-  float temperature = 0;
   std::vector<double> percentiles;
   bool save_result = false;
   bool save_detailed = false;
   std::string result_path = "quire-bench.json";
   LoadOptions load;
   ServerAccess access;
+
+  bool is_chat() const { return backend == "openai-chat"; }
 };
 
 absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args) {
   BenchOptions o;
   FlagTable flags;
   AddServerAccessFlags(o.access, flags);
+  flags.Text("backend", [&](const std::string& v) { o.backend = v; });
   flags.Text("server", [&](const std::string& v) { o.server = v; });
-  flags.Text("dataset-name", [&](const std::string& v) { o.dataset_name = v; });
-  flags.Text("dataset-path", [&](const std::string& v) { o.dataset_path = v; });
-  flags.Int32("random-input-len", [&](int32_t n) { o.random_input_tokens = n; });
-  flags.Int32("random-output-len", [&](int32_t n) { o.random_output_tokens = n; });
-  flags.Int32("num-prompts", [&](int32_t n) { o.num_prompts = n; });
+  flags.Text("base-url", [&](const std::string& v) { o.base_url = v; });
+  flags.Text("endpoint", [&](const std::string& v) { o.endpoint = v; });
+  flags.Text("model", [&](const std::string& v) { o.model = v; });
+  flags.Text("dataset-name", [&](const std::string& v) { o.prompts.dataset_name = v; });
+  flags.Text("dataset-path", [&](const std::string& v) { o.prompts.dataset_path = v; });
+  flags.Int32("random-input-len", [&](int32_t n) { o.prompts.random_input_tokens = n; });
+  flags.Int32("random-output-len", [&](int32_t n) { o.prompts.random_output_tokens = n; });
+  flags.Int32("num-prompts", [&](int32_t n) { o.prompts.num_prompts = n; });
   flags.Int32("num-warmups", [&](int32_t n) { o.num_warmups = n; });
   flags.Double("request-rate", [&](double x) { o.load.requests_per_second = x; });
   flags.Double("burstiness", [&](double x) { o.load.burstiness = x; });
   flags.Int32("max-concurrency", [&](int32_t n) { o.load.max_concurrency = n; });
   flags.Int32("timeout-ms", [&](int32_t n) { o.load.timeout_ms = n; });
   flags.Uint64("seed", [&](uint64_t n) { o.load.seed = n; });
-  flags.Float("temperature", [&](float x) { o.temperature = x; });
-  flags.Switch("ignore-eos", [&] { o.ignore_eos = true; });
+  flags.Float("temperature", [&](float x) { o.prompts.temperature = x; });
+  flags.Switch("ignore-eos", [&] { o.prompts.ignore_eos = true; });
   flags.Int32List("metric-percentiles", [&](int32_t p) { o.percentiles.push_back(p); });
   flags.Switch("save-result", [&] { o.save_result = true; });
   flags.Switch("save-detailed", [&] { o.save_detailed = true; });
@@ -98,8 +114,13 @@ absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args
   if (o.percentiles.empty()) {
     o.percentiles = {99};
   }
-  const bool positive = o.random_input_tokens > 0 && o.random_output_tokens > 0 &&
-                        o.num_prompts > 0 && o.num_warmups >= 0 && o.load.burstiness > 0 &&
+  o.prompts.timeout_ms = o.load.timeout_ms;
+  o.prompts.seed = o.load.seed;
+  if (o.backend != "quire" && o.backend != "openai" && !o.is_chat()) {
+    return absl::InvalidArgumentError("--backend must be quire, openai or openai-chat");
+  }
+  const bool positive = o.prompts.random_input_tokens > 0 && o.prompts.random_output_tokens > 0 &&
+                        o.prompts.num_prompts > 0 && o.num_warmups >= 0 && o.load.burstiness > 0 &&
                         o.load.requests_per_second > 0 && o.load.max_concurrency >= 0 &&
                         o.load.timeout_ms >= 0;
   if (!positive) {
@@ -107,103 +128,15 @@ absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args
         "lengths, --num-prompts, --request-rate and --burstiness must be positive; --num-warmups, "
         "--max-concurrency and --timeout-ms must not be negative");
   }
-  if (o.dataset_name != "random" && (o.dataset_name != "custom" || o.dataset_path.empty())) {
+  if (o.prompts.dataset_name != "random" &&
+      (o.prompts.dataset_name != "custom" || o.prompts.dataset_path.empty())) {
     return absl::InvalidArgumentError(
         "--dataset-name must be random, or custom with --dataset-path FILE");
   }
   return o;
 }
 
-v1::GenerateRequest BaseRequest(const BenchOptions& options, int32_t max_tokens) {
-  v1::GenerateRequest request;
-  request.mutable_sampling()->set_temperature(options.temperature);
-  request.mutable_stopping()->set_max_tokens(max_tokens);
-  request.mutable_stopping()->set_ignore_eos(options.ignore_eos);
-  if (options.load.timeout_ms > 0) {
-    request.set_timeout_ms(options.load.timeout_ms);
-  }
-  return request;
-}
-
-std::vector<v1::GenerateRequest> RandomRequests(const BenchOptions& options,
-                                                const v1::GetServerInfoResponse& info,
-                                                int32_t count) {
-  std::mt19937_64 random(options.load.seed);
-  std::uniform_int_distribution<int32_t> token(0, std::max(info.vocab_size(), 1) - 1);
-  std::vector<v1::GenerateRequest> requests;
-  for (int32_t i = 0; i < count; ++i) {
-    requests.push_back(BaseRequest(options, options.random_output_tokens));
-    for (int32_t j = 0; j < options.random_input_tokens; ++j) {
-      requests.back().mutable_token_ids()->add_ids(token(random));
-    }
-  }
-  return requests;
-}
-
-// Sets the request's prompt from the line's "prompt", else from its "prompt_token_ids". Returns
-// false if neither field is there with values of the right type.
-bool SetPrompt(const Json& line, v1::GenerateRequest* request) {
-  if (!line.is_object()) {
-    return false;
-  }
-  if (line.contains("prompt") && line["prompt"].is_string()) {
-    request->set_text(line["prompt"].get<std::string>());
-    return true;
-  }
-  if (!line.contains("prompt_token_ids") || !line["prompt_token_ids"].is_array()) {
-    return false;
-  }
-  for (const Json& id : line["prompt_token_ids"]) {
-    constexpr auto kMaxId = uint64_t{std::numeric_limits<int32_t>::max()};
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > kMaxId) {
-      return false;
-    }
-    request->mutable_token_ids()->add_ids(id.get<int32_t>());
-  }
-  return true;
-}
-
-// Returns `count` requests, one for each line of the file that is not empty, in order. If the file
-// has fewer such lines than count, starts again with the first one.
-absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchOptions& options,
-                                                                int32_t count) {
-  std::ifstream file(options.dataset_path);
-  std::vector<v1::GenerateRequest> lines;
-  int number = 0;  // the line's number in the file
-  for (std::string line; std::getline(file, line);) {
-    ++number;
-    if (line.empty()) {
-      continue;
-    }
-    absl::StatusOr<Json> json = ParseJson(line);
-    v1::GenerateRequest request;
-    if (!json.ok() || !SetPrompt(*json, &request)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(options.dataset_path,
-                       " line ",
-                       number,
-                       ": must be a JSON object with \"prompt\" (text) or "
-                       "\"prompt_token_ids\" (a list of token ids)"));
-    }
-    const Json& tokens = json->contains("output_tokens") ? (*json)["output_tokens"] : Json();
-    request.MergeFrom(BaseRequest(
-        options,
-        tokens.is_number_integer() ? tokens.get<int32_t>() : options.random_output_tokens));
-    lines.push_back(std::move(request));
-  }
-  if (lines.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.dataset_path, ": cannot be read, or has no prompts"));
-  }
-  std::vector<v1::GenerateRequest> requests;
-  requests.reserve(static_cast<size_t>(count));
-  for (int32_t i = 0; i < count; ++i) {
-    requests.push_back(lines[static_cast<size_t>(i) % lines.size()]);
-  }
-  return requests;
-}
-
-absl::StatusOr<v1::GetServerInfoResponse> AskServer(const LoadTarget& target) {
+absl::StatusOr<v1::GetServerInfoResponse> AskServer(const GrpcTarget& target) {
   auto stub = v1::GenerationService::NewStub(target.dial());
   grpc::ClientContext context;
   AddApiKey(target.api_key, context);
@@ -213,30 +146,30 @@ absl::StatusOr<v1::GetServerInfoResponse> AskServer(const LoadTarget& target) {
   return info;
 }
 
+using MakeBackend = std::function<std::unique_ptr<LoadBackend>()>;
+
 struct BenchResult {
   std::vector<RequestRecord> records;
   LoadReport report;
 };
 
-absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
-  QUIRE_ASSIGN_OR_RETURN(Address address, ParseAddress(options.server));
-  QUIRE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(options.access));
-  LoadTarget target = {.dial = [&] { return DialPublic(address, credentials); }, .api_key = ""};
-  QUIRE_ASSIGN_OR_RETURN(target.api_key, ApiKeyOf(options.access, address));
-  QUIRE_ASSIGN_OR_RETURN(v1::GetServerInfoResponse info, AskServer(target));
-  std::vector<v1::GenerateRequest> requests;
-  if (options.dataset_name == "random") {
-    requests = RandomRequests(options, info, options.num_prompts);
-  } else {
-    QUIRE_ASSIGN_OR_RETURN(requests, CustomRequests(options, options.num_prompts));
+// vocab_size: as for RandomRequests.
+absl::StatusOr<std::vector<v1::GenerateRequest>> RequestsOf(const BenchOptions& options,
+                                                            int32_t vocab_size) {
+  if (options.prompts.dataset_name == "custom") {
+    return CustomRequests(options.prompts, options.is_chat());
   }
-  const auto num_warmups = std::min(static_cast<size_t>(options.num_warmups), requests.size());
-  RunLoad(target,
-          {requests.begin(), requests.begin() + static_cast<std::ptrdiff_t>(num_warmups)},
-          {.max_concurrency = options.load.max_concurrency});
+  return RandomRequests(options.prompts, vocab_size);
+}
+
+BenchResult Measure(const BenchOptions& options, size_t num_requests, const MakeBackend& make) {
+  // The warm-up opens connections of its own, so that it leaves none behind.
+  const size_t num_warmups = std::min(static_cast<size_t>(options.num_warmups), num_requests);
+  RunLoad(*make(), num_warmups, {.max_concurrency = options.load.max_concurrency});
   BenchResult result;
+  const std::unique_ptr<LoadBackend> backend = make();
   const std::clock_t cpu_begin = std::clock();
-  result.records = RunLoad(target, requests, options.load);
+  result.records = RunLoad(*backend, num_requests, options.load);
   const std::clock_t cpu_end = std::clock();
   result.report = MakeReport(result.records, options.percentiles, options.load.timeout_ms);
   result.report.generator_cpu_seconds = static_cast<double>(cpu_end - cpu_begin) / CLOCKS_PER_SEC;
@@ -248,6 +181,39 @@ absl::StatusOr<BenchResult> RunBench(const BenchOptions& options) {
     }
   }
   return result;
+}
+
+absl::StatusOr<BenchResult> RunGrpcBench(const BenchOptions& options) {
+  QUIRE_ASSIGN_OR_RETURN(Address address, ParseAddress(options.server));
+  QUIRE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(options.access));
+  GrpcTarget target = {.dial = [&] { return DialPublic(address, credentials); }, .api_key = ""};
+  QUIRE_ASSIGN_OR_RETURN(target.api_key, ApiKeyOf(options.access, address));
+  QUIRE_ASSIGN_OR_RETURN(v1::GetServerInfoResponse info, AskServer(target));
+  QUIRE_ASSIGN_OR_RETURN(const auto requests, RequestsOf(options, std::max(info.vocab_size(), 1)));
+  return Measure(options, requests.size(), [&] {
+    return std::make_unique<GrpcLoad>(target, requests, options.load.max_concurrency);
+  });
+}
+
+absl::StatusOr<BenchResult> RunOpenAiBench(const BenchOptions& options) {
+  RaiseFileLimit();  // each request that runs has a connection
+  OpenAiTarget target = {.endpoint = options.endpoint, .is_chat = options.is_chat()};
+  QUIRE_ASSIGN_OR_RETURN(target.server, OpenAiServerOf(options.base_url, options.access));
+  if (target.endpoint.empty()) {
+    target.endpoint = target.is_chat ? "/v1/chat/completions" : "/v1/completions";
+  }
+  OpenAiModel model = {.name = options.model};
+  if (model.name.empty()) {
+    HttpClient client(target.server.client);
+    QUIRE_ASSIGN_OR_RETURN(model, AskModel(client, target.server));
+  }
+  target.model = model.name;
+  QUIRE_ASSIGN_OR_RETURN(
+      const auto requests,
+      RequestsOf(options, target.is_chat ? 0 : model.vocab_size.value_or(kIdsOfEachModel)));
+  return Measure(options, requests.size(), [&] {
+    return std::make_unique<OpenAiLoad>(target, requests, options.load.timeout_ms);
+  });
 }
 
 }  // namespace
@@ -263,7 +229,8 @@ int RunBenchServe(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: bench serve: %s\n", DescribeError(options.status()).c_str());
     return kExitUsage;
   }
-  absl::StatusOr<BenchResult> result = RunBench(*options);
+  absl::StatusOr<BenchResult> result =
+      options->backend == "quire" ? RunGrpcBench(*options) : RunOpenAiBench(*options);
   if (!result.ok()) {
     std::fprintf(stderr, "quire: bench serve: %s\n", DescribeError(result.status()).c_str());
     return 1;

@@ -8,17 +8,13 @@
 #ifndef QUIRE_DEPLOY_CLI_LOAD_GENERATOR_H_
 #define QUIRE_DEPLOY_CLI_LOAD_GENERATOR_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include <grpcpp/channel.h>
-
-#include "proto/v1/generation.pb.h"
 
 #include "common/base/clock.h"
 
@@ -40,17 +36,20 @@ struct RequestRecord {
   std::vector<Instant> arrivals;  // times of the messages that brought tokens
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;
-  std::vector<int32_t> output_token_ids;  // in order of arrival
+  std::vector<int32_t> output_token_ids;  // in order of arrival; empty if the server sends none
 };
 
-struct LoadTarget {
-  std::function<std::shared_ptr<grpc::Channel>()> dial;  // opens a new connection
-  std::string api_key;                                   // empty: no key
+// Sends requests to one server, many at once.
+class LoadBackend {
+ public:
+  virtual ~LoadBackend() = default;
+  // Sends request `index`, each at most once. Fills the record, then calls `done`, from any thread.
+  virtual void Start(size_t index, RequestRecord& record, std::function<void()> done) = 0;
 };
 
-// Returns one record for each request, in the order of `requests`.
-std::vector<RequestRecord> RunLoad(const LoadTarget& target,
-                                   const std::vector<v1::GenerateRequest>& requests,
+// Returns one record for each request, in order.
+std::vector<RequestRecord> RunLoad(LoadBackend& backend,
+                                   size_t num_requests,
                                    const LoadOptions& options);
 
 }  // namespace quire

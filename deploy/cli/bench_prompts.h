@@ -1,0 +1,41 @@
+// BenchPrompts makes the requests of `quire bench serve`.
+//
+// Thread safety: free functions and a value type.
+#ifndef QUIRE_DEPLOY_CLI_BENCH_PROMPTS_H_
+#define QUIRE_DEPLOY_CLI_BENCH_PROMPTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "proto/v1/generation.pb.h"
+
+namespace quire {
+
+struct BenchPrompts {
+  std::string dataset_name = "random";
+  std::string dataset_path;
+  int32_t random_input_tokens = 128;
+  int32_t random_output_tokens = 128;
+  int32_t num_prompts = 100;
+  bool ignore_eos = false;
+  float temperature = 0;
+  int64_t timeout_ms = 0;  // 0: none
+  uint64_t seed = 0;
+};
+
+// Returns num_prompts requests. vocab_size: random prompts are token ids below it; 0: they are
+// text, of random words that most vocabularies have as one token.
+std::vector<v1::GenerateRequest> RandomRequests(const BenchPrompts& prompts, int32_t vocab_size);
+
+// Returns num_prompts requests, one for each line of the file that is not empty, in order. If the
+// file has fewer such lines, starts again with the first one. needs_text: refuses token ids.
+// Errors: kInvalidArgument, with the line's number.
+absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchPrompts& prompts,
+                                                                bool needs_text);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_BENCH_PROMPTS_H_

@@ -1,0 +1,42 @@
+// Access to a server of OpenAI's HTTP API: Quire's gateway, vLLM, llama-server, OpenAI.
+//
+// Thread safety: free functions and value types.
+#ifndef QUIRE_DEPLOY_CLI_OPENAI_SERVER_H_
+#define QUIRE_DEPLOY_CLI_OPENAI_SERVER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "common/http/http_client.h"
+#include "common/http/http_message.h"
+#include "deploy/cli/server_access.h"
+
+namespace quire {
+
+struct OpenAiServer {
+  HttpClientOptions client;
+  std::string path;  // before each target; empty, or begins with '/' and does not end with it
+  HttpHeaders headers;
+};
+
+// base_url: http://HOST[:PORT][/PATH], https://... or unix:PATH. For https without authorities of
+// its own `access` takes the system's. The key is that of ApiKeyOf, else OPENAI_API_KEY; for
+// another machine only over TLS. Errors: kInvalidArgument.
+absl::StatusOr<OpenAiServer> OpenAiServerOf(const std::string& base_url,
+                                            const ServerAccess& access);
+
+struct OpenAiModel {
+  std::string name;
+  std::optional<int32_t> vocab_size;  // only llama-server says it
+};
+
+// Returns the first model that the server lists. Errors: those of HttpClient and of the server;
+// kInternal OPENAI_ANSWER for another answer.
+absl::StatusOr<OpenAiModel> AskModel(HttpClient& client, const OpenAiServer& server);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_OPENAI_SERVER_H_
