@@ -1,11 +1,12 @@
-// quire: the command line of Quire. Sub-commands: serve, supervise, generate, bench serve, top,
-// prefix, key, sim, replay.
+// quire: the command line of Quire. Sub-commands: serve, supervise, generate, chat, bench serve,
+// top, prefix, key, sim, replay.
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "common/flags/command_line.h"
 #include "deploy/cli/bench_command.h"
+#include "deploy/cli/chat_command.h"
 #include "deploy/cli/generate_command.h"
 #include "deploy/cli/key_command.h"
 #include "deploy/cli/prefix_command.h"
@@ -23,6 +24,7 @@ constexpr char kQuireUsage[] =
     serve         start a scheduler and its workers on this machine
     supervise     run a scheduler or a worker alone, and restart it when it dies or hangs
     generate      send one request and stream its tokens
+    chat          talk with a model, through HTTP
     bench serve   send load to a running server and print a result table
     top           show the KV blocks, queues and rates of a running server, live
     prefix        pin prompt prefixes in the KV cache of a running server
@@ -51,6 +53,9 @@ int main(int argc, char** argv) {
   }
   if (command == "generate") {
     return quire::RunGenerate(rest);
+  }
+  if (command == "chat") {
+    return quire::RunChat(rest);
   }
   if (command == "bench" && !rest.empty() && rest[0] == "serve") {
     return quire::RunBenchServe({rest.begin() + 1, rest.end()});

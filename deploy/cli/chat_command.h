@@ -1,0 +1,19 @@
+// `quire chat [flags]`: a conversation with a model in the terminal, through the HTTP API of
+// Quire's gateway or of any server of OpenAI's.
+//
+// Thread safety: call from main.
+#ifndef QUIRE_DEPLOY_CLI_CHAT_COMMAND_H_
+#define QUIRE_DEPLOY_CLI_CHAT_COMMAND_H_
+
+#include <string>
+#include <vector>
+
+namespace quire {
+
+// Returns the exit code: 0; 1 if the server's model is not known, standard input cannot be read or,
+// unless standard input is a terminal, an answer failed; 2 for bad arguments.
+int RunChat(const std::vector<std::string>& args);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_CHAT_COMMAND_H_

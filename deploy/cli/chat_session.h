@@ -1,0 +1,77 @@
+// ChatSession is a conversation with a model through /v1/chat/completions: it holds the messages,
+// and streams answers.
+//
+// Thread safety: one thread at a time; Cancel: any thread.
+#ifndef QUIRE_DEPLOY_CLI_CHAT_SESSION_H_
+#define QUIRE_DEPLOY_CLI_CHAT_SESSION_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+
+#include "common/base/clock.h"
+#include "common/http/http_client.h"
+#include "common/json/json.h"
+#include "deploy/cli/openai_server.h"
+
+namespace quire {
+
+// What a question has brought.
+struct ChatAnswer {
+  // As OpenAiStream::Finish; kCancelled after Cancel.
+  absl::Status status;
+  std::string text;  // also the part before a failure
+  std::string finish_reason;
+  std::optional<int32_t> num_tokens;
+  Instant first_text_at = 0;
+  Instant last_text_at = 0;
+};
+
+class ChatSession {
+ public:
+  using OnText = std::function<void(std::string_view)>;
+
+  // parameters: further fields of each request's body, such as model and temperature.
+  ChatSession(OpenAiServer server, OrderedJson parameters);
+
+  // Replaces the system message; empty: none.
+  void SetSystem(std::string text) { system_ = std::move(text); }
+  // Forgets all messages but the system's.
+  void Clear();
+
+  // Asks the model, and gives the text of its answer to on_text as it arrives. Message and answer
+  // join the conversation if the answer has text, even if it was cut or cancelled; else the
+  // conversation is as before.
+  ChatAnswer Ask(const std::string& message, const OnText& on_text);
+  // Asks for the last answer anew, or asks the question again that got none. On a failure without
+  // text the last answer stays. REQUIRES: can_regenerate().
+  ChatAnswer Regenerate(const OnText& on_text);
+  bool can_regenerate() const { return !unanswered_.empty() || !history_.empty(); }
+
+  // Ends the answer that runs, if any.
+  void Cancel() { client_.Cancel(); }
+
+  // The messages, that of the system first.
+  OrderedJson Messages() const { return MessagesOf(history_); }
+
+ private:
+  OrderedJson MessagesOf(const OrderedJson& history) const;
+  // Asks `message` after `history`, which replaces history_ if the answer has text.
+  ChatAnswer AskAfter(OrderedJson history, const std::string& message, const OnText& on_text);
+
+  const OpenAiServer server_;
+  const OrderedJson parameters_;
+  HttpClient client_;
+  std::string system_;
+  OrderedJson history_ = OrderedJson::array();  // the user's and the model's messages, in turn
+  std::string unanswered_;                      // the last question, if it got no answer
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_CHAT_SESSION_H_

@@ -1,0 +1,171 @@
+#include "deploy/cli/chat_terminal.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "common/base/check.h"
+#include "common/base/printable.h"
+#include "common/base/status_macros.h"
+
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+
+namespace quire {
+namespace {
+
+constexpr size_t kMaxInputBytes = size_t{1} << 20;
+constexpr char kPrompt[] = ">>> ";
+constexpr char kDim[] = "\x1b[2m";
+constexpr char kPlain[] = "\x1b[0m";
+
+absl::Status TooLong() {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the message is too long (limit ", kMaxInputBytes, " bytes)"));
+}
+
+}  // namespace
+
+ChatTerminal::ChatTerminal()
+    : is_interactive_(::isatty(STDIN_FILENO) == 1),
+      is_output_terminal_(::isatty(STDOUT_FILENO) == 1) {
+  if (is_interactive_) {
+    sigset_t signals;
+    ::sigemptyset(&signals);
+    ::sigaddset(&signals, SIGINT);
+    ::pthread_sigmask(SIG_BLOCK, &signals, &old_signals_);
+    interrupts_ = FileDescriptor(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    QUIRE_CHECK(interrupts_.is_open());
+  }
+}
+
+ChatTerminal::~ChatTerminal() {
+  if (is_interactive_) {
+    ::pthread_sigmask(SIG_SETMASK, &old_signals_, nullptr);
+  }
+}
+
+absl::StatusOr<bool> ChatTerminal::ReadMore() {
+  std::array<pollfd, 2> ready = {pollfd{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
+                                 pollfd{.fd = interrupts_.fd(), .events = POLLIN, .revents = 0}};
+  ::poll(ready.data(), ready.size(), -1);
+  signalfd_siginfo signal = {};
+  if (ready[1].revents != 0 && ::read(interrupts_.fd(), &signal, sizeof(signal)) > 0) {
+    unread_.clear();
+    return false;
+  }
+  if (ready[0].revents == 0) {
+    return true;  // another signal
+  }
+  std::array<char, 4096> bytes;
+  const ssize_t n = ::read(STDIN_FILENO, bytes.data(), bytes.size());
+  if (n < 0 && errno != EINTR && errno != EAGAIN) {
+    return absl::UnavailableError("standard input cannot be read");
+  }
+  unread_.append(bytes.data(), n > 0 ? static_cast<size_t>(n) : 0);
+  return n != 0;
+}
+
+absl::StatusOr<std::string> ChatTerminal::ReadLine() {
+  if (is_interactive_) {
+    // A Ctrl-C before the prompt was meant for the answer, which has just ended.
+    signalfd_siginfo signal = {};
+    while (::read(interrupts_.fd(), &signal, sizeof(signal)) > 0) {
+    }
+    std::fputs(kPrompt, is_output_terminal_ ? stdout : stderr);
+    std::fflush(nullptr);
+  }
+  bool has_more = true;
+  size_t end = unread_.find('\n');
+  while (end == std::string::npos && has_more) {
+    if (unread_.size() > kMaxInputBytes) {
+      return TooLong();
+    }
+    const size_t num_searched = unread_.size();
+    QUIRE_ASSIGN_OR_RETURN(has_more, ReadMore());
+    end = unread_.find('\n', num_searched);
+  }
+  if (end == std::string::npos && unread_.empty()) {
+    if (is_interactive_) {
+      std::fputc('\n', is_output_terminal_ ? stdout : stderr);
+    }
+    return absl::OutOfRangeError("end of input");
+  }
+  std::string line = unread_.substr(0, end);
+  unread_.erase(0, end == std::string::npos ? end : end + 1);
+  return line;
+}
+
+absl::StatusOr<std::string> ChatTerminal::ReadAll() {
+  bool has_more = true;
+  while (has_more) {
+    QUIRE_ASSIGN_OR_RETURN(has_more, ReadMore());
+    if (unread_.size() > kMaxInputBytes) {
+      return TooLong();
+    }
+  }
+  return std::exchange(unread_, "");
+}
+
+void ChatTerminal::RunInterruptibly(const std::function<void()>& act,
+                                    const std::function<void()>& on_interrupt) {
+  if (!is_interactive_) {
+    act();
+    return;
+  }
+  const FileDescriptor end(::eventfd(0, EFD_CLOEXEC));
+  QUIRE_CHECK(end.is_open());
+  std::thread watcher([&] {
+    std::array<pollfd, 2> ready = {pollfd{.fd = end.fd(), .events = POLLIN, .revents = 0},
+                                   pollfd{.fd = interrupts_.fd(), .events = POLLIN, .revents = 0}};
+    while (ready[0].revents == 0) {
+      ::poll(ready.data(), ready.size(), -1);
+      signalfd_siginfo signal = {};
+      if (::read(interrupts_.fd(), &signal, sizeof(signal)) > 0) {
+        on_interrupt();
+      }
+    }
+  });
+  act();
+  const uint64_t one = 1;
+  QUIRE_CHECK(::write(end.fd(), &one, sizeof(one)) == sizeof(one));
+  watcher.join();
+}
+
+void ChatTerminal::WriteAnswer(std::string_view text) {
+  const std::string escaped = is_output_terminal_ ? escaper_.Escape(text) : std::string(text);
+  std::fwrite(escaped.data(), 1, escaped.size(), stdout);
+  std::fflush(stdout);
+  is_at_line_start_ = !text.empty() && text.back() == '\n';
+}
+
+void ChatTerminal::EndAnswer() {
+  std::fputs(escaper_.End().c_str(), stdout);
+  if (!is_at_line_start_) {
+    std::fputc('\n', stdout);
+  }
+  std::fflush(stdout);
+  is_at_line_start_ = true;
+}
+
+void ChatTerminal::WriteNote(const std::string& line) {
+  if (!is_interactive_) {
+    return;
+  }
+  const bool is_dim =
+      is_output_terminal_ && ::getenv("NO_COLOR") == nullptr;  // NOLINT(concurrency-mt-unsafe)
+  std::FILE* const out = is_output_terminal_ ? stdout : stderr;
+  std::fprintf(out, "%s%s%s\n", is_dim ? kDim : "", OneLine(line).c_str(), is_dim ? kPlain : "");
+  std::fflush(out);
+}
+
+}  // namespace quire
