@@ -1,6 +1,6 @@
 # quire_cc_library, quire_cc_binary, quire_cc_test and quire_cc_benchmark define a target by one
 # list of sources and one list of dependencies. A library may use only the libraries in its DEPS,
-# and DEPS follow the layer table in ARCHITECTURE.md.
+# and DEPS follow the layer table in tests/tools/check_layers.py.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
