@@ -9,7 +9,7 @@ The seeds come first, as NAME_fuzz_test runs them; then, where they find nothing
 for --seconds. Nothing in the source tree or the build is touched. Exit code 1 when a bug is not found, 2 when the list
 does not fit the sources.
 
-Needs build/cpu-fuzz, as tests/fuzz/run makes it, and in it NAME_fuzz_test.
+Needs build/cpu-fuzz, as tests/fuzz/run makes it.
 """
 import argparse
 import pathlib
