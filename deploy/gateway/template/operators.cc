@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "deploy/gateway/template/cat.h"
 #include "deploy/gateway/template/loop.h"
@@ -358,7 +359,7 @@ Value ToList(Heap& heap, const Value& value, Kind kind) {
   Value result = heap.New<List>(kind);
   const NextItem next = Iterate(heap, value);
   Value item;
-  while (next(&item) && result.as<List>().Append(std::move(item))) {
+  while (next(&item) && result.as<List>().Append(std::exchange(item, Value()))) {
   }
   return result;
 }
