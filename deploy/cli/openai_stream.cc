@@ -46,9 +46,9 @@ absl::StatusCode CodeOf(int status_code) {
 
 // Returns the member of an object, or null.
 const Json& Member(const Json& json, const char* name) {
-  static const Json kNull;
+  static const Json null;
   const auto found = json.is_object() ? json.find(name) : json.end();
-  return json.is_object() && found != json.end() ? *found : kNull;
+  return json.is_object() && found != json.end() ? *found : null;
 }
 
 std::string TextOf(const Json& json) {
@@ -62,6 +62,10 @@ std::optional<int32_t> CountOf(const Json& json) {
              : std::nullopt;
 }
 
+absl::Status StatusOf(absl::StatusCode code, const std::string& reason, const std::string& text) {
+  return reason.empty() ? absl::Status(code, text) : Error(code, reason, text);
+}
+
 // Returns the status of an error's JSON: an object of OpenAI, or a text.
 absl::Status StatusOfError(int status_code, const Json& error) {
   const Json& code = Member(error, "code");
@@ -71,9 +75,9 @@ absl::Status StatusOfError(int status_code, const Json& error) {
   }
   const std::string message =
       error.is_string() ? error.get<std::string>() : TextOf(Member(error, "message"));
-  return Error(CodeOf(status_code),
-               TextOf(code),
-               message.empty() ? absl::StrCat("HTTP status ", status_code) : message);
+  return StatusOf(CodeOf(status_code),
+                  TextOf(code),
+                  message.empty() ? absl::StrCat("HTTP status ", status_code) : message);
 }
 
 absl::Status NoStream(std::string_view cause) {
@@ -97,7 +101,7 @@ absl::Status StatusOfHttpError(int status_code, std::string_view body) {
       return StatusOfError(status_code, *json);  // vLLM before 0.10
     }
   }
-  return Error(CodeOf(status_code), "", absl::StrCat("HTTP status ", status_code));
+  return absl::Status(CodeOf(status_code), absl::StrCat("HTTP status ", status_code));
 }
 
 OpenAiStream::OpenAiStream(std::function<void(const Text&)> on_text)

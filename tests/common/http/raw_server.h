@@ -12,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include <gtest/gtest.h>
 
 #include "common/base/file_descriptor.h"
+#include "common/base/mutex.h"
 #include "common/wire/address.h"
 
 #include <netinet/in.h>
@@ -43,6 +45,9 @@ class RawServer {
     thread_ = std::thread([this, script = std::move(script)] {
       for (const Connection& connection : script) {
         Serve(connection);
+        const MutexLock lock(mutex_);
+        ++num_ended_;
+        ended_.NotifyAll();
       }
     });
   }
@@ -54,6 +59,14 @@ class RawServer {
   RawServer& operator=(const RawServer&) = delete;
 
   Address address() const { return {.unix_path = "", .host = "127.0.0.1", .port = port_}; }
+
+  // Waits until the server has ended this many connections.
+  void AwaitEnds(size_t count) {
+    const MutexLock lock(mutex_);
+    while (num_ended_ < count) {
+      ended_.Wait(mutex_);
+    }
+  }
 
   // Waits for the script's end. Returns the headers of the requests.
   std::vector<std::string> Join() {
@@ -106,6 +119,9 @@ class RawServer {
   FileDescriptor listener_;
   int port_ = 0;
   std::vector<std::string> requests_;  // of the thread, until Join
+  Mutex mutex_;
+  CondVar ended_;
+  size_t num_ended_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

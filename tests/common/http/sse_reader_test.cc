@@ -35,14 +35,16 @@ TEST(SseReaderTest, EventsAreTheSameForPiecesOfEachSize) {
       "data:two\ndata:  three\n\n"
       "id: 7\nevent: x\nretry: 1\ndata: four\r\n\r\n"
       "data: five\r\r"
+      "data: six\r\ndata: seven\r\n\r\n"
       "data\n\n"
       "datax: no\n\n"
       "\n\n"
       "data: {\"a\": \"b: c\"}\r\n\n"
       "data: unfinished\n";
   for (size_t step = 1; step <= bytes.size(); ++step) {
-    EXPECT_THAT(Events(bytes, step),
-                ElementsAre("one", "two\n three", "four", "five", "", R"({"a": "b: c"})"))
+    EXPECT_THAT(
+        Events(bytes, step),
+        ElementsAre("one", "two\n three", "four", "five", "six\nseven", "", R"({"a": "b: c"})"))
         << step;
   }
 }
