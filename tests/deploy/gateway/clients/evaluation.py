@@ -5,9 +5,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import urllib.request
 
-from clients.served import MODEL, STORY, Served
+from clients.served import MODEL, STORY, Served, post
 
 NUM_ITEMS = 200
 TOLERANCE = 2e-3
@@ -27,9 +26,7 @@ metric_list: [{{metric: perplexity}}, {{metric: acc}}]
 def make_items(server):
     """Returns sentences of sampled stories, each cut in two. Words in another order make some items unlikely."""
     body = {"model": server.model, "prompt": STORY, "n": 16, "max_tokens": 400, "seed": 3, "temperature": 1.2}
-    request = urllib.request.Request(server.url + "/completions", json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=300) as response:
-        stories = [choice["text"] for choice in json.load(response)["choices"]]
+    stories = [choice["text"] for choice in json.loads(post(server.url + "/completions", body))["choices"]]
     items = []
     for sentence in " ".join(stories).replace("\n", " ").split(". "):
         words = sentence.split()

@@ -1,12 +1,11 @@
 """HTTP and gRPC give the same answer, bit for bit: random requests with a seed."""
 import json
 import random
-import urllib.request
 
 import quire_client
 from quire_client import api
 
-from clients.served import STORY
+from clients.served import STORY, post
 
 PROMPTS = [STORY, "One day,", "In a small village", "Long ago,", "There once was a café – naïve 🦊",
            "Tell me a story about a fox named Pip.\n\n", " ", "x<|end_of_text|>y"]
@@ -50,12 +49,6 @@ def random_request(rng):
     maybe("logprobs", rng.randint(0, 4), 0.6)
     maybe("best_of", body["n"] + 2, 0 if body.get("stream") else 0.2)
     return "completions", body
-
-
-def post(url, body):
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=300) as response:
-        return response.read().decode()
 
 
 def tokens_of_chat(server, messages):

@@ -1,4 +1,5 @@
 """A running `quire serve`, and the counts of what was checked about it."""
+import json
 import os
 import pathlib
 import re
@@ -161,6 +162,13 @@ class Served:
                 os.kill(int(folder.name), signal.SIGKILL)
                 return
         raise AssertionError("serve has no gateway")
+
+
+def post(url, body):
+    """Returns the text of the answer."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=300) as response:
+        return response.read().decode()
 
 
 def make_key(binaries, tenant):

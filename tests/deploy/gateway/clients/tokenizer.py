@@ -2,8 +2,7 @@
 import json
 import random
 
-from clients.grpc_answers import post
-from clients.served import MODEL, STORY
+from clients.served import MODEL, STORY, post
 
 TEXTS = ["", " ", "\n\n", STORY, "it's 12345 DON'T", "naïve café – “quoted”", "🦊👩‍👩‍👧 日本語 עברית", "a\u0301\ufeff\u200b\x00\x7f",
          "<|begin_of_text|>", "x <|end_of_text|> y", "<|begin_of_text", "  lead and trail  ", "\t\r\n mixed\n \n"]
