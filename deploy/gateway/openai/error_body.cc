@@ -58,6 +58,11 @@ constexpr ReasonRow kReasons[] = {
     {"EXCEEDS_CAPACITY", absl::StatusCode::kResourceExhausted, 503},
 };
 
+// Clients know this error by OpenAI's code, or by these words of OpenAI's and vLLM's messages.
+constexpr std::string_view kContextReasons[] = {"PROMPT_TOO_LONG", "CONTEXT_EXCEEDED"};
+constexpr std::string_view kContextCode = "context_length_exceeded";
+constexpr std::string_view kContextWords = "; this model's maximum context length is exceeded";
+
 struct FieldRow {
   std::string_view field;  // of the scheduler's messages
   std::string_view completions;
@@ -169,17 +174,20 @@ HttpError ToHttpError(const absl::Status& status,
     error.body = Body(error.status, DefaultMessage(status.code()), "", "");
     return error;
   }
-  const std::string_view message = ToStd(status.message());
+  const bool is_context = std::ranges::count(kContextReasons, reason) > 0;
+  const std::string_view code = is_context ? kContextCode : reason;
+  const std::string message =
+      absl::StrCat(status.message(), is_context ? ToAbsl(kContextWords) : "");
   const size_t colon = message.find(": ");
   const bool has_field = NamesField(status.code()) && error.status < 500 && reason != "JSON" &&
-                         colon != std::string_view::npos;
+                         colon != std::string::npos;
   if (!has_field) {
-    error.body = Body(error.status, message, "", reason);
+    error.body = Body(error.status, message, "", code);
     return error;
   }
-  const std::string_view param = ApiName(message.substr(0, colon), api);
-  error.body =
-      Body(error.status, absl::StrCat(ToAbsl(param), ToAbsl(message.substr(colon))), param, reason);
+  const std::string field = message.substr(0, colon);
+  const std::string_view param = ApiName(field, api);
+  error.body = Body(error.status, absl::StrCat(ToAbsl(param), message.substr(colon)), param, code);
   return error;
 }
 

@@ -86,7 +86,8 @@ TEST(OpenAiErrorTest, EachReasonOfTheSchedulerHasItsHttpStatus) {
         const auto other = OtherStatusOfReason().find(absl::StrCat(name, " ", reason));
         const bool is_other = other != OtherStatusOfReason().end();
         EXPECT_EQ(error.status, is_other ? other->second : expected.http_status) << reason;
-        EXPECT_EQ(ErrorOf(error)["code"], reason);
+        const bool is_context = reason == "PROMPT_TOO_LONG" || reason == "CONTEXT_EXCEEDED";
+        EXPECT_EQ(ErrorOf(error)["code"], is_context ? "context_length_exceeded" : reason);
         if (!is_other) {
           EXPECT_EQ(ErrorOf(error)["type"], expected.type) << reason;
         }
@@ -117,6 +118,19 @@ TEST(OpenAiErrorTest, FieldsHaveTheNamesOfTheApi) {
   EXPECT_EQ(param("text", OpenAiApi::kChat), "messages");
   EXPECT_EQ(param("token_ids", OpenAiApi::kCompletions), "prompt");
   EXPECT_EQ(param("n", OpenAiApi::kChat), "n");
+}
+
+// litellm and langchain tell a prompt that is too long from other bad requests by these.
+TEST(OpenAiErrorTest, APromptBeyondTheContextHasOpenAisCodeAndWords) {
+  const Json error = ErrorOf(ToHttpError(
+      InvalidArgument("CONTEXT_EXCEEDED", "stopping.max_tokens: too long (got 9, limit 8)"),
+      std::nullopt,
+      OpenAiApi::kChat));
+  EXPECT_EQ(error["code"], "context_length_exceeded");
+  EXPECT_EQ(error["message"],
+            "max_tokens: too long (got 9, limit 8); this model's maximum context length is "
+            "exceeded");
+  EXPECT_EQ(error["param"], "max_tokens");
 }
 
 TEST(OpenAiErrorTest, OnlyErrorsOfAFieldHaveAParam) {
