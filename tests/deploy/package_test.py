@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests/tools"))
 
 import check_manifests  # noqa: E402
 
-PROGRAMS = {"quire", "quire_scheduler", "quire_worker"}
+PROGRAMS = {"quire", "quire_gateway", "quire_scheduler", "quire_worker"}
 UNIT = "usr/lib/systemd/system/quire.service"
 DEFAULTS = "etc/default/quire"
 FOLDERS = ("usr/bin", "usr/lib/systemd/system", "usr/share/quire", "usr/share/doc/quire", "etc/default")

@@ -53,7 +53,7 @@ main() {
   for program in "$root"/bundle/device/bin/gpu_bench "$root"/bundle/device/tests/*_test; do
     expect "$(basename "$program")" '^no GPU: ' "${program#"$root"}"
   done
-  for program in quire quire_scheduler quire_worker; do
+  for program in quire quire_gateway quire_scheduler quire_worker; do
     expect "$program" "^$program " LD_LIBRARY_PATH=/bundle/lib "/bundle/bin/$program" --version
   done
   expect "quire_worker --device cuda" 'no GPU 0: ' LD_LIBRARY_PATH=/bundle/lib \

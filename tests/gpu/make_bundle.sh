@@ -80,7 +80,7 @@ version_needed() {
 
 build_servers() {
   [ -f "$build/CMakeCache.txt" ] || fail "no build in $build: run ./deploy/quickstart first"
-  cmake --build "$build" --parallel "$(nproc)" --target quire quire_scheduler quire_worker
+  cmake --build "$build" --parallel "$(nproc)" --target quire quire_gateway quire_scheduler quire_worker
 }
 
 build_device_programs() {
@@ -107,10 +107,10 @@ build_device_programs() {
 pack_servers() {
   local program name path
   mkdir "$staging/bin" "$staging/lib"
-  for program in quire quire_scheduler quire_worker; do
+  for program in quire quire_gateway quire_scheduler quire_worker; do
     strip -o "$staging/bin/$program" "$build/bin/$program"
   done
-  libraries_of "$build"/bin/{quire,quire_scheduler,quire_worker} | while read -r name path; do
+  libraries_of "$build"/bin/{quire,quire_gateway,quire_scheduler,quire_worker} | while read -r name path; do
     strip --strip-unneeded -o "$staging/lib/$name" "$(readlink -f "$path")"
   done
 }

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 BUILD = os.environ["QUIRE_BUILD"]
-PROGRAMS = ("quire", "quire_scheduler", "quire_worker")
+PROGRAMS = ("quire", "quire_gateway", "quire_scheduler", "quire_worker")
 FLAGS = ["-fstack-protector-strong", "-fstack-clash-protection", "-D_FORTIFY_SOURCE=2",
          "-D_GLIBCXX_ASSERTIONS"]
 X86_FLAGS = ["-fcf-protection"]
