@@ -257,6 +257,22 @@ SERVING = [
                "[$__rate_interval])) / (sum(rate("
                'quire_step_duration_seconds_sum{@, part="round_trip"}[$__rate_interval])) > 0)')),
     ]),
+    ("Gateways", [
+        lines("HTTP requests", "reqps",
+              "Requests that ended, by route and status. 499: the client was gone before the end of its answer.",
+              ("{{route}} {{status}}", rate("quire_gateway_requests_total", "route, status")), stacked=True),
+        lines("Time to first byte", "s",
+              "Time from a whole HTTP request to the first byte of its answer. Answers that are not streamed "
+              "count whole.",
+              *quantiles("quire_gateway_time_to_first_byte_seconds", '@, route=~"/v1/.*completions"')),
+        lines("HTTP streams", "short", "Streams from schedulers that HTTP requests wait for or read, by gateway.",
+              ("{{instance}}", "quire_gateway_streams{@}")),
+        lines("Resumed HTTP streams", "ops",
+              "Streams that went on after a scheduler or the connection to it was lost.",
+              ("{{instance}}", rate("quire_gateway_resumed_streams_total", "instance")), width=12),
+        lines("Chat templates", "s", "Time to render a chat template.",
+              *quantiles("quire_gateway_template_seconds"), width=12),
+    ]),
     ("Lengths", [
         heatmap("Prompt tokens", "short", "Requests that ended, by the length of their prompts.",
                 "quire_request_prompt_tokens"),

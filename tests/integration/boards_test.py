@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""A Prometheus scrapes a loaded server and its worker: panels and alerts have numbers, none has a NaN,
+"""A Prometheus scrapes a loaded server, its worker and a gateway: panels and alerts have numbers, none has a NaN,
 idle panels neither, and the blocks add up in every scrape.
 
 Skipped where there is no prometheus (deploy/prometheus/README.md says how to get it). QUIRE_BOARDS_SECONDS
@@ -20,12 +20,14 @@ import unittest
 
 from kv_cache_test import prompt_of
 from prometheus_server import Prometheus, free_address
-from quire_server import Server, api, api_grpc, generate, metric, server_info
+from quire_server import BIN, MODEL, Process, Server, api, api_grpc, generate, metric, server_info
 import grpc
 
 LOAD_SECONDS = float(os.environ.get("QUIRE_BOARDS_SECONDS", "60"))
 BOARDS = pathlib.Path(os.environ["QUIRE_SOURCE"]) / "deploy/grafana"
 NUM_CLIENTS = 24
+NUM_HTTP_CLIENTS = 2
+CHAT = {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 30, "stream": True}
 EMPTY = {"QuireAbsent"}  # the server is not absent
 
 
@@ -45,14 +47,43 @@ def ask(channel, info, dice):
     stream.cancel()
 
 
+class Gateway:
+    """A gateway of its own in front of a server."""
+
+    def __init__(self, server):
+        self._process = Process([os.path.join(BIN, "quire_gateway"), f"--model={MODEL}", "--port=0", "--http-port=0",
+                                 f"--scheduler={server.address}"])
+        found = self._process.wait_for(r"^quire_gateway: listens api=(\S+) http=(\S+)")
+        self.address, self.metrics_address = found.groups()
+
+    def chat(self):
+        """Returns the status of one chat, whose answer is read to its end."""
+        connection = http.client.HTTPConnection(self.address, timeout=60)
+        try:
+            connection.request("POST", "/v1/chat/completions", json.dumps(CHAT))
+            response = connection.getresponse()
+            response.read()
+            return response.status
+        finally:
+            connection.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+
+
 class Load:
     """Clients that ask until the block ends."""
 
-    def __init__(self, server):
+    def __init__(self, server, gateway):
         self._server = server
+        self._gateway = gateway
         self._end = threading.Event()
         self.errors = []
         self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(NUM_CLIENTS)]
+        self._threads += [threading.Thread(target=self._run_http) for _ in range(NUM_HTTP_CLIENTS)]
 
     def _run(self, i):
         dice = random.Random(i)
@@ -66,6 +97,13 @@ class Load:
                     if error.code() not in expected:
                         self.errors.append(error)
                     self._end.wait(0.1)
+
+    def _run_http(self):
+        while not self._end.is_set():
+            status = self._gateway.chat()
+            if status not in (200, 429):
+                self.errors.append(status)
+            self._end.wait(0.1)
 
     def __enter__(self):
         for thread in self._threads:
@@ -154,14 +192,16 @@ class BoardsTest(unittest.TestCase):
                     with_worker=False,
                     worker_flags=["--num-gpu-blocks-override=120", "--kv-backend=vmm",
                                   "--http-port=" + worker.rpartition(":")[2]]) as server, \
-                Prometheus(server.http_address, worker) as prometheus:
+                Gateway(server) as gateway, \
+                Prometheus(server.http_address, worker, gateway.metrics_address) as prometheus:
+            cls.status_while_loading = gateway.chat()
             wait_for(prometheus, "rate(quire_ttft_seconds_count[20s]) == 0")
             cls.loading = panel_numbers(prometheus)
             server.start_worker()
             server.wait_until_ready()
             wait_for(prometheus, "rate(quire_worker_steps_total[20s]) == 0")
             cls.idle = panel_numbers(prometheus)
-            with Scrapes(server) as scrapes, Load(server) as load:
+            with Scrapes(server) as scrapes, Load(server, gateway) as load:
                 time.sleep(LOAD_SECONDS / 3)
                 server.worker.kill()
                 server.start_worker()
@@ -179,6 +219,7 @@ class BoardsTest(unittest.TestCase):
 
     def test_the_load_was_what_it_should_be(self):
         self.assertEqual(self.errors, [])
+        self.assertEqual(self.status_while_loading, 503)
         for line, value in self.counts.items():
             self.assertGreater(value, 0, line)
 

@@ -21,9 +21,9 @@ def free_address():
 
 
 class Prometheus:
-    """`with Prometheus(server, worker) as prometheus:` scrapes both addresses every second."""
+    """`with Prometheus(server, worker, gateway) as prometheus:` scrapes the addresses every second."""
 
-    def __init__(self, server, worker):
+    def __init__(self, server, worker, gateway):
         self._folder = tempfile.TemporaryDirectory(prefix="quire-prometheus-")
         folder = pathlib.Path(self._folder.name)
         shutil.copy(SOURCE / "quire.rules.yml", folder)
@@ -32,6 +32,7 @@ class Prometheus:
         text, num_workers = re.subn(r"127\.0\.0\.1:8100", worker, text)
         text, num_intervals = re.subn(r"_interval: 15s", "_interval: 1s", text)
         assert (num_servers, num_workers, num_intervals) == (1, 1, 2), text
+        text += f"  - job_name: quire-gateway\n    static_configs:\n      - targets: [\"{gateway}\"]\n"
         (folder / "prometheus.yml").write_text(text, encoding="utf-8")
         self.address = free_address()
         self._process = Process(["prometheus", f"--config.file={folder}/prometheus.yml",
