@@ -25,6 +25,7 @@ import make_rules  # noqa: E402
 import manifest_overlay  # noqa: E402
 
 FOLDERS = [*sorted(path.parent for path in (ROOT / "k8s/overlays").glob("*/kustomization.yaml")),
+           ROOT / "k8s/inference-pool",
            *sorted(path.parent for path in TESTDATA.glob("*/kustomization.yaml"))]
 PROGRAMS = check_manifests.Programs(os.environ["QUIRE_BIN"])
 # The overlays of all folders, which may be in one namespace.
@@ -32,6 +33,7 @@ NEIGHBOURS = [manifest_overlay.Overlay(folder) for folder in FOLDERS]
 SERVERS = {"gpu": "Deployment/quire-gpu", "tensor-parallel": "Deployment/quire-tensor-parallel"}
 SERVER = "Deployment/quire-cpu"
 SCHEDULER, WORKER = "Deployment/quire-scheduler", "Deployment/quire-worker-1"
+GATEWAY, POOL = "Deployment/quire-cpu-api", "InferencePool/quire"
 WORKER_SERVICE, SCHEDULERS = "Service/quire-worker-1", "Service/quire-schedulers"
 
 
@@ -107,7 +109,8 @@ FAULTS = [
     ("cpu-tls", SERVER, container("livenessProbe", "httpGet", "path", value="/healthz"), "for liveness"),
     ("cpu-tls", SERVER, container("livenessProbe", "httpGet", "port", value="grpc"), "not that of --http-"),
     ("cpu-tls", SERVER, container("livenessProbe", "httpGet", "port", value=8001), "not that of --http-"),
-    ("cpu-tls", SERVER, container("livenessProbe", "httpGet", "scheme", value="HTTPS"), "has no TLS"),
+    ("cpu-tls", SERVER, container("livenessProbe", "httpGet", "scheme", value="HTTP"), "speaks HTTPS"),
+    ("multi-pod", SCHEDULER, container("livenessProbe", "httpGet", "scheme", value="HTTPS"), "speaks HTTP$"),
     ("cpu-tls", SERVER, argument("--http-host=0.0.0.0", "--http-host=127.0.0.1"), "no kubelet reaches"),
     ("cpu-tls", SERVER, container("volumeMounts", 3, "readOnly"), "of the wrong kind"),
     ("cpu", SERVER, argument("--threads=4", "--threads=8"), "--threads: 8 for each of 1 ranks"),
@@ -154,8 +157,9 @@ FAULTS = [
     ("cpu-all", "ScaledObject/quire-cpu", set_at("metadata", "namespace", value="x"), "of its namespace"),
     ("cpu-tls", "Service/quire-cpu", set_at("spec", "ports", 0, "appProtocol", value="kubernetes.io/h2c"),
      "says clear text"),
-    ("cpu-all", SERVER, set_at(*POD, "volumes", 3, "secret", "secretName", value="quire"),
-     "no program reads its Secret 'quire-cpu-tls'"),
+    ("tensor-parallel-certificates", SERVERS["tensor-parallel"], set_at(
+        *POD, "volumes", -1, "secret", "secretName", value="quire"),
+     "no program reads its Secret 'quire-tensor-parallel-tls'"),
     ("cpu-all", "Certificate/quire-cpu-tls", set_at("spec", "secretName", value="x"), "no program reads"),
     ("cpu-all", "Certificate/quire-cpu-tls", set_at("spec", "issuerRef", "name", value="x"), "Issuer 'x' is not"),
     ("cpu-all", "Certificate/quire-cpu-tls", set_at("spec", "dnsNames", value=["quire-cpu", "quire-cpu.x.svc"]),
@@ -263,6 +267,48 @@ FAULTS = [
         "spec", "egress", 0, "to", 0, "podSelector", "matchLabels", LABEL, value="x"),
      "selects no pod"),
 ]
+# Gateways, and pools of servers.
+FAULTS += [
+    ("cpu-all", GATEWAY, container("args", 0, value="--scheduler=quire-servers:50051"), "no Service 'quire-servers'"),
+    ("cpu-all", GATEWAY, container("args", 0, value="--scheduler=$(INSTANCE):50051"), "must be headless"),
+    ("cpu-all", GATEWAY, container("args", 0, value="--scheduler=quire-cpu-servers:50052"), "no port of its Service"),
+    ("cpu-all", GATEWAY, container("args", 0, value="--scheduler=quire-cpu-api:8000"), "which is no server"),
+    ("cpu-all", GATEWAY, set_at("spec", "replicas", value=1), "a lone gateway"),
+    ("cpu-all", GATEWAY, set_at(*POD, "terminationGracePeriodSeconds", value=128), "drain and stop take 128 s"),
+    ("cpu-all", GATEWAY, set_at(*POD, "volumes", 0, "persistentVolumeClaim", "claimName", value="other"),
+     "another tokenizer"),
+    ("cpu-all", GATEWAY, container("livenessProbe", "httpGet", "path", value="/readyz"), "loads or drains"),
+    ("cpu-all", GATEWAY, container("readinessProbe", "httpGet", "port", value="api"), "not that of --http-port"),
+    ("cpu-all", GATEWAY, argument("--scheduler-ssl-ca-certs=/tls/ca.crt", "--max-connections=9"),
+     "--scheduler-ssl-ca-certs: it and quire-cpu"),
+    ("cpu-all", GATEWAY, argument("--ssl-certfile=/tls/tls.crt", "--max-connections=9"),
+     "--ssl-certfile: it and quire-cpu"),
+    ("multi-pod-all", "Deployment/quire-multi-pod-api", argument(
+        "--scheduler-api-key-file=/gateway-key/key", "--max-connections=9"), "--scheduler-api-key-file: it and"),
+    ("cpu-all", GATEWAY, argument("--api-keys-file=/keys/api-keys", "--max-connections=9"),
+     "--api-keys-file: it and quire-cpu"),
+    ("cpu-all", "Service/quire-cpu-api", set_at("spec", "ports", 0, "appProtocol", value="http"), "says clear text"),
+    ("cpu-all", "Certificate/quire-cpu-tls", delete_at("spec", "dnsNames", 8), "not for 'quire-cpu-api'"),
+    ("cpu-all", "Certificate/quire-cpu-tls", delete_at("spec", "dnsNames", 14), "not for 'quire-cpu-servers.quire.svc'"),
+    ("cpu-all", "PodMonitor/quire-cpu", delete_at("spec", "podMetricsEndpoints", 0, "scheme"), "its metrics by https"),
+    ("cpu-all", "PodMonitor/quire-cpu", delete_at("spec", "podMetricsEndpoints", 0, "authorization"),
+     "an operator's key"),
+    ("cpu-all", "PodMonitor/quire-cpu-api", set_at("spec", "podMetricsEndpoints", 0, "scheme", value="https"),
+     "its metrics by http;"),
+    ("multi-pod-all", "Service/quire-multi-pod-servers", delete_at("spec", "publishNotReadyAddresses"),
+     "not find the standby"),
+    ("inference-pool", POOL, delete_at("spec", "selector", "matchLabels", INSTANCE), "the pods of one overlay"),
+    ("inference-pool", POOL, set_at("spec", "selector", "matchLabels", INSTANCE, value="quire-x"), "of one overlay"),
+    ("inference-pool", POOL, set_at("spec", "selector", "matchLabels", INSTANCE, value="quire-multi-pod"),
+     "is not the API of quire-scheduler"),
+    ("inference-pool", POOL, set_at("spec", "targetPorts", 0, "number", value=50051), "is not the API of quire-cpu"),
+    ("inference-pool", POOL, set_at("spec", "endpointPickerRef", "port", "number", value=9003), "no Service for"),
+    ("inference-pool", POOL, set_at("metadata", "name", value="x"), "--pool-name: quire, the pool is x"),
+    ("inference-pool", "Deployment/quire-picker", container("ports", 0, "containerPort", value=9004),
+     "the port of the pool's reference"),
+    ("inference-pool", "ConfigMap/quire-picker", set_at("data", "config.yaml", value="kvUsageSpec: vllm:gpu_cache\n"),
+     "vllm:gpu_cache is no metric"),
+]
 # Faults between two overlays in one namespace. The text names the other overlay.
 FAULTS += [
     ("cpu", SERVER, delete_at("spec", "template", "metadata", "labels", INSTANCE), "must be the name of the"),
@@ -300,6 +346,10 @@ FAULTS_OF_FLAGS = [
     ("tensor-parallel", SERVERS["tensor-parallel"], argument("--tensor-parallel-size=4", "--tensor-parallel-size=9"),
      "ends with 2.*from 1 to 8"),
     ("multi-pod", SCHEDULER, argument("--host=0.0.0.0", "--rank=0"), "has no such flag"),
+    ("cpu-all", GATEWAY, argument("--host=0.0.0.0", "--rank=0"), "has no such flag"),
+    ("cpu-all", GATEWAY, argument("--allow-insecure-bind", "--max-connections=9"), "ends with 2.*http-host"),
+    ("cpu-all", GATEWAY, argument("--scheduler-ssl-ca-certs=/tls/ca.crt", "--max-connections=9"),
+     "ends with 2.*scheduler-api-key-file"),
     ("cpu-all", SERVER, argument("--ssl-keyfile=/tls/tls.key", "--ssl-key=/tls/tls.key"), "no such flag"),
     ("cpu-all", SERVER, argument("--ssl-keyfile=/tls/tls.key", "--threads=4"), "ends with 2.*must be given together"),
     ("multi-pod-all", WORKER, argument("--ssl-ca-certs=/worker-tls/ca.crt", "--threads=4"),

@@ -18,14 +18,15 @@ import sys
 import tempfile
 
 import kustomize_subset
+from check_gateways import check_gateways, check_inference_pools
 from check_groups import check_nodes, check_ranks, check_rollouts, check_standbys
 from check_neighbours import INSTANCE, check_neighbours
 from kustomize_subset import ManifestError, containers_of, pod_of
-from manifest_overlay import Overlay, flags_of, ports_of, program_of
+from manifest_overlay import Overlay, flags_of, is_ours, ports_of, program_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 METRICS = ROOT / "common/metrics/metric_names.h"
-CUSTOM = re.compile(r"^(monitoring\.coreos\.com|keda\.sh|cert-manager\.io)/")
+CUSTOM = re.compile(r"^(monitoring\.coreos\.com|keda\.sh|cert-manager\.io|inference\.networking\.k8s\.io)/")
 # Pages of the HTTP port that each probe may ask for.
 PROBES = {"startupProbe": ("/livez",), "readinessProbe": ("/readyz",), "livenessProbe": ("/livez",)}
 PROBES_OF = {
@@ -35,10 +36,10 @@ PROBES_OF = {
     ("quire_scheduler", "readinessProbe"): ("/admission",),
 }
 # Flags with paths of files that are only read.
-READ_ONLY = re.compile(r"model|(worker-)?ssl-.*|(admin-)?api-keys-file")
+READ_ONLY = re.compile(r"model|((worker|scheduler)-)?ssl-.*|(admin-)?api-keys-file|scheduler-api-key-file|config-file")
 # Bounds the end of a program after its drain: two servers take 500 ms each, `quire serve` also ends its workers.
-SECONDS_TO_STOP = {"quire_scheduler": 2, "quire_worker": 2, "quire serve": 7}
-DEFAULT_DRAIN_SECONDS = {"quire_scheduler": 25, "quire_worker": 0, "quire serve": 25}
+SECONDS_TO_STOP = {"quire_gateway": 3, "quire_scheduler": 2, "quire_worker": 2, "quire serve": 7}
+DEFAULT_DRAIN_SECONDS = {"quire_gateway": 25, "quire_scheduler": 25, "quire_worker": 0, "quire serve": 25}
 # Bounds the loading of a model. A worker's start-up probe waits for it, and a rollout waits longer.
 SECONDS_TO_LOAD = 1800
 # Keys of cert-manager's Secrets, by the last word of the TLS flag that names the file.
@@ -127,6 +128,8 @@ def check_names(overlay):
 def check_probes(overlay):
     for each in overlay.workloads():
         for container in containers_of(each):
+            if not is_ours(container):
+                continue
             for kind in PROBES:
                 probe = container.get(kind, {})
                 if "grpc" not in probe and "httpGet" not in probe:
@@ -155,8 +158,10 @@ def _check_probe(overlay, each, container, kind):
             overlay.fault(each, f"{kind}: port {port} is not that of --http-port")
         if flags.get("http-host", "127.0.0.1") in ("127.0.0.1", "localhost", "::1", "[::1]"):
             overlay.fault(each, f"{kind}: no kubelet reaches the HTTP port: --http-host")
-        if probe["httpGet"].get("scheme", "HTTP") != "HTTP":
-            overlay.fault(each, f"{kind}: the HTTP port has no TLS")
+        # The HTTP port of `quire serve` is its gateway's, which has TLS; the other programs' has none.
+        scheme = "HTTPS" if program_of(container) == "quire serve" and "ssl-certfile" in flags else "HTTP"
+        if probe["httpGet"].get("scheme", "HTTP") != scheme:
+            overlay.fault(each, f"{kind}: the HTTP port speaks {scheme}")
     pages = PROBES_OF.get((program_of(container), kind), PROBES[kind])
     if page not in pages:
         word = (f"readiness, by {pages[0]}" if kind == "readinessProbe"
@@ -173,7 +178,7 @@ def startup_seconds(container):
 def check_loading(overlay):
     """Checks that a model has time to load: no probe kills its program, and no deadline fails its rollout."""
     for each in overlay.workloads():
-        for container in containers_of(each):
+        for container in filter(is_ours, containers_of(each)):
             seconds = startup_seconds(container)
             if program_of(container) == "quire_worker" and seconds < SECONDS_TO_LOAD:
                 overlay.fault(each, f"startupProbe: {seconds} s, a model may load for {SECONDS_TO_LOAD} s")
@@ -199,7 +204,7 @@ def pre_stop_seconds(container):
 def check_grace(overlay):
     for each in overlay.workloads():
         grace = pod_of(each)["spec"].get("terminationGracePeriodSeconds", 30)
-        for container in containers_of(each):
+        for container in filter(is_ours, containers_of(each)):
             if program_of(container) not in SECONDS_TO_STOP:
                 overlay.fault(each, f"{program_of(container)!r} is none of our programs")
                 continue
@@ -245,13 +250,17 @@ def _check_paths(overlay, each, container):
 
 
 def check_security(overlay):
+    # Only programs of others may call the cluster's API.
+    foreign = {pod_of(each)["spec"].get("serviceAccountName") for each in overlay.workloads()
+               if not any(map(is_ours, containers_of(each)))}
     for each in overlay.of("ServiceAccount"):
-        if each.get("automountServiceAccountToken") is not False:
+        if each.get("automountServiceAccountToken") is not False and each["metadata"]["name"] not in foreign:
             overlay.fault(each, "automountServiceAccountToken must be false")
     for each in overlay.workloads():
         spec = pod_of(each)["spec"]
         context = spec.get("securityContext", {})
-        if spec.get("automountServiceAccountToken") is not False:
+        if (spec.get("automountServiceAccountToken") is not False
+                and spec.get("serviceAccountName") not in foreign):
             overlay.fault(each, "automountServiceAccountToken must be false")
         if not (context.get("runAsNonRoot") and context.get("runAsUser", 0) > 0
                 and context.get("seccompProfile") == {"type": "RuntimeDefault"}):
@@ -270,9 +279,9 @@ def check_security(overlay):
 def check_threads(overlay):
     """Checks that ranks on CPUs have as many threads as the pod requests CPUs. By default they take the whole node."""
     for each in overlay.workloads():
-        for container in containers_of(each):
+        for container in filter(is_ours, containers_of(each)):
             program, flags = program_of(container), flags_of(container)
-            if program == "quire_scheduler" or flags.get("device") == "cuda":
+            if program in ("quire_gateway", "quire_scheduler") or flags.get("device") == "cuda":
                 continue
             ranks = int(flags.get("tensor-parallel-size") or 1) if program == "quire serve" else 1
             threads = flags.get("threads") or "none"
@@ -293,14 +302,14 @@ def check_tls(overlay):
 
 
 def _services_of(overlay, workload, container):
-    """Returns the Services of the container's first port, which is gRPC's."""
+    """Returns the Services of the container's first port, which is that of clients."""
     return [each for each in overlay.services_of(workload)
             if any(port["targetPort"] == container["ports"][0]["name"] for port in each["spec"]["ports"])]
 
 
 def _check_clear_text(overlay, workload, container):
     for each in _services_of(overlay, workload, container):
-        if any(port.get("appProtocol") == "kubernetes.io/h2c" for port in each["spec"]["ports"]):
+        if any(port.get("appProtocol") in ("kubernetes.io/h2c", "http") for port in each["spec"]["ports"]):
             overlay.fault(each, "appProtocol says clear text, its pods speak TLS")
 
 
@@ -348,7 +357,7 @@ def _certificates_of(overlay, workload, container, certificates):
                for volume in pod_of(workload)["spec"].get("volumes", [])}
     result = {}
     for flag, value in flags_of(container).items():
-        if not re.fullmatch(r"(worker-)?ssl-.*", flag):
+        if not re.fullmatch(r"((worker|scheduler)-)?ssl-.*", flag):
             continue
         path = pathlib.PurePath(value or "")
         for mount in container.get("volumeMounts", []):
@@ -364,7 +373,7 @@ def _certificates_of(overlay, workload, container, certificates):
 
 
 def _check_certificate(overlay, workload, container, flag, certificate):
-    usage = "client auth" if flag.startswith("worker-") else "server auth"
+    usage = "server auth" if flag == "ssl-certfile" else "client auth"
     if usage not in certificate["spec"].get("usages", []):
         overlay.fault(certificate, f"needs the usage {usage!r}")
     if usage == "client auth":
@@ -380,8 +389,12 @@ def _check_certificate(overlay, workload, container, flag, certificate):
         overlay.fault(certificate, f"is not for {name!r}, which is dialled")
 
 
+def known_metrics():
+    return set(re.findall(r'MetricInfo \w+\{\s*"([^"]+)"', METRICS.read_text(encoding="utf-8")))
+
+
 def check_metrics(overlay):
-    known = set(re.findall(r'MetricInfo \w+\{\s*"([^"]+)"', METRICS.read_text(encoding="utf-8")))
+    known = known_metrics()
     for each in overlay.of("ScaledObject"):
         for trigger in each["spec"]["triggers"]:
             query = trigger["metadata"]["query"]
@@ -439,6 +452,10 @@ class Programs:
         with tempfile.TemporaryDirectory(prefix="quire-manifests-") as folder:
             if any("FOLDER/" in each for each in arguments):
                 self._certificates(folder)
+                pathlib.Path(folder, "keys").write_text(f"{'0' * 64} tenant\n", encoding="utf-8")
+                pathlib.Path(folder, "key").write_text(f"{'k' * 43}\n", encoding="utf-8")
+            # A gateway serves a model without a tokenizer, but refuses a broken one.
+            pathlib.Path(folder, "tokenizer.json").write_text("{", encoding="utf-8")
             done = subprocess.run(
                 [self._folder / program, *rest, *(each.replace("FOLDER", folder) for each in arguments)],
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
@@ -449,7 +466,7 @@ class Programs:
 def tried_arguments(container):
     """Returns the manifest's arguments. Values that only a pod has are replaced: addresses, model, certificates,
     GPU."""
-    variables = {"POD_IP": "127.0.0.1", "RANK": "0"}
+    variables = {"POD_IP": "127.0.0.1", "RANK": "0", "INSTANCE": "quire"}
     result = []
     for argument in container.get("args", []):
         name, _, value = argument.partition("=")
@@ -457,6 +474,8 @@ def tried_arguments(container):
         if "ssl-" in name:
             key = SECRET_KEYS.get(name.rpartition("-")[2])
             value = f"FOLDER/{key}" if key else value
+        elif name.endswith("-file"):
+            value = "FOLDER/key" if name == "--scheduler-api-key-file" else "FOLDER/keys"
         elif name in ("--port", "--http-port"):
             value = "0"
         elif name == "--listen":
@@ -473,7 +492,7 @@ def tried_arguments(container):
 
 def check_command_lines(overlay, programs):
     for each in overlay.workloads():
-        for container in containers_of(each):
+        for container in filter(is_ours, containers_of(each)):
             command, flags = program_of(container), flags_of(container)
             _check_bound_ports(overlay, each, container, flags)
             for variable in re.findall(r"\$\((\w+)\)", " ".join(container.get("args", []))):
@@ -481,7 +500,7 @@ def check_command_lines(overlay, programs):
                     overlay.fault(each, f"$({variable}) is not set")
             if programs is None:
                 continue
-            # `serve` takes the flags of both programs, and one of its own for the number of ranks.
+            # `serve` takes the flags of all programs, and one of its own for the number of ranks.
             unknown = set(flags) - programs.known_flags(command)
             for name in sorted(unknown):
                 overlay.fault(each, f"--{name}: {command} has no such flag")
@@ -572,8 +591,9 @@ def faults_of(folder, neighbours, programs=None, schemas=None, versions=()):
     check_objects(overlay)
     for check in (check_selectors, check_ports, check_names, check_probes, check_grace, check_volumes,
                   check_loading, check_security, check_nodes, check_ranks, check_rollouts, check_standbys,
-                  check_threads, check_tls, check_metrics):
+                  check_threads, check_tls, check_metrics, check_gateways):
         check(overlay)
+    check_inference_pools(overlay, neighbours, known_metrics())
     check_neighbours(overlay, neighbours)
     check_command_lines(overlay, programs)
     if versions:

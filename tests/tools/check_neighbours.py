@@ -54,7 +54,7 @@ def _selectors(each):
             for peer in rule.get("from", []) + rule.get("to", []):
                 if peer.get("podSelector"):
                     yield peer["podSelector"]
-    elif "selector" in spec:
+    elif "selector" in spec and each["kind"] != "InferencePool":  # check_gateways.py checks its selector
         yield spec["selector"]
     if pod_of(each) is not None:
         for spread in pod_of(each)["spec"].get("topologySpreadConstraints", []):

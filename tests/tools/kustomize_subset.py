@@ -213,6 +213,10 @@ def _operate_at(parent, name, operation):
 def _set_namespace(each, namespace):
     if namespace and each["kind"] not in CLUSTER_WIDE:
         each["metadata"]["namespace"] = namespace
+    if namespace and each["kind"] == "RoleBinding":
+        for subject in each["subjects"]:
+            if subject["kind"] == "ServiceAccount":
+                subject["namespace"] = namespace
 
 
 def _add_suffix(objects, suffix, path):

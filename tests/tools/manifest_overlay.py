@@ -43,8 +43,14 @@ def ports_of(workload):
 
 
 def program_of(container):
-    """Returns the program that the container runs: "quire serve", "quire_scheduler" or "quire_worker"."""
+    """Returns the program that the container runs: "quire serve", "quire_gateway", "quire_scheduler" or
+    "quire_worker"."""
     return " ".join(container.get("command", [])).removeprefix("quire supervise ")
+
+
+def is_ours(container):
+    """Returns whether the container runs one of Quire's programs. Others have images of other repositories."""
+    return "/" not in container["image"] or "command" in container
 
 
 def flags_of(container):

@@ -44,13 +44,13 @@ class Variant:
         return f"{self.name}-tls" if has_definitions else "quire-tls"
 
     def components(self, has_definitions):
-        names = []
+        names = ["gateway"]
+        if self.is_monitored and has_definitions:
+            names += ["monitoring", "gateway-monitoring", "worker-monitoring" if self.is_multi_pod else "autoscaling"]
         if self.is_secured:
-            names += ["network-policy", "certificates" if has_definitions else "tls"]
+            names += ["network-policy", "certificates" if has_definitions else "tls", "api-keys"]
             if self.is_multi_pod:
                 names.append("worker-certificates" if has_definitions else "worker-tls")
-        if self.is_monitored and has_definitions:
-            names += ["monitoring", "worker-monitoring" if self.is_multi_pod else "autoscaling"]
         return names
 
 
@@ -89,7 +89,8 @@ def container_of(workload):
 
 
 def program_of(workload):
-    """Returns the last word of the command: serve (of `quire serve`), quire_scheduler or quire_worker."""
+    """Returns the last word of the command: serve (of `quire serve`), quire_gateway, quire_scheduler or
+    quire_worker."""
     return container_of(workload)["command"][-1]
 
 
@@ -99,21 +100,13 @@ def make_small(workload):
     container["resources"] = copy.deepcopy(RESOURCES)
     for name in GPU_FLAGS:
         set_flag(container, name, None)
-    if program_of(workload) != "quire_scheduler":
+    if program_of(workload) in ("serve", "quire_worker"):
         for name, value in SMALL_FLAGS.items():
             set_flag(container, name, value)
     if program_of(workload) == "serve":
         workload["spec"]["replicas"] = NUM_SERVERS
         if flag(container, "tensor-parallel-size"):
             set_flag(container, "tensor-parallel-size", str(NUM_RANKS))
-
-
-def add_keys(workload):
-    """Makes the server or scheduler demand an API key of the Secret quire-keys."""
-    container = container_of(workload)
-    set_flag(container, "api-keys-file", "/keys/api-keys")
-    container["volumeMounts"].append({"name": "keys", "mountPath": "/keys", "readOnly": True})
-    pod_spec(workload)["volumes"].append({"name": "keys", "secret": {"secretName": "quire-keys"}})
 
 
 def owns(workload, pod):
@@ -185,24 +178,27 @@ class Install:
         objects = self.cluster.build(self._folder)
         for workload in self.workloads(objects):
             make_small(workload)
-            if self.variant.is_secured and program_of(workload) != "quire_worker":
-                add_keys(workload)
         return objects
 
     def _make_keys(self):
-        made = subprocess.run([self.options.quire, "key", "--tenant", "suite"], check=True,
-                              capture_output=True)
+        made = {tenant: subprocess.run([self.options.quire, "key", "--tenant", tenant], check=True,
+                                       capture_output=True) for tenant in ("suite", "gateway", "prometheus")}
         self._key_file = self._folder / "suite.key"
         self._key_file.touch(mode=0o600)
-        self._key_file.write_bytes(made.stdout)
-        self.cluster.apply([secret("quire-keys", {"api-keys": made.stderr})])
+        self._key_file.write_bytes(made["suite"].stdout)
+        self.cluster.apply([
+            secret("quire-keys", {"api-keys": made["suite"].stderr + made["gateway"].stderr,
+                                  "admin-api-keys": made["prometheus"].stderr}),
+            secret("quire-gateway-key", {"key": made["gateway"].stdout}),
+            secret("quire-metrics-key", {"key": made["prometheus"].stdout})])
 
     def renew_certificates(self):
         """Writes new keys and certificates into the TLS Secrets, which need not exist. Keeps the authorities."""
         if not self._authorities:
             self._authorities = {name: Authority(self._folder, name) for name in ("clients", "workers")}
         namespace = self.cluster.namespace
-        names = [f"{service}{end}" for service in (self.variant.name, "quire-schedulers")
+        names = [f"{service}{end}" for service in (self.variant.name, "quire-schedulers", f"{self.variant.name}-api",
+                                                   f"{self.variant.name}-servers")
                  for end in ("", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")]
         secrets = [self._authorities["clients"].issue(self.clients_secret, names)]
         if self.variant.is_multi_pod:
