@@ -1,10 +1,12 @@
 """Load for the cluster. Compares every answer of the resuming clients with the tokens of an undisturbed run, and
 measures how long each stream stood still."""
 import collections
+import http.client
 import json
 import math
 import pathlib
 import random
+import ssl
 import subprocess
 import threading
 import time
@@ -54,10 +56,12 @@ class CountResumed(grpc.UnaryStreamClientInterceptor):
 
 @dataclass(frozen=True)
 class Server:
-    """The address of a server, and the files that clients need for TLS and for an API key; None: not needed."""
+    """The address of a server, and the files that clients need for TLS and for an API key; None: not needed. api: the
+    address of its gateways."""
     target: str
     ca_file: str | None = None
     api_key_file: str | None = None
+    api: str | None = None
 
 
 class PythonClient:
@@ -99,6 +103,81 @@ class PythonClient:
         for message in quire_client.generate([channel], request, self._key):
             if message.HasField("chunk"):
                 yield message.chunk.index, list(message.chunk.token_ids)
+
+
+class HttpError(Exception):
+    """A gateway refused a request, or broke its stream."""
+
+
+class HttpClient:
+    """A client of OpenAI's API, which resumes nothing: an answer that breaks is lost. It tries again for a while if no
+    answer has begun, as clients do after 503."""
+
+    num_resumed = 0  # the gateway resumes
+    MAX_WAIT_SECONDS = 180
+
+    def __init__(self, server):
+        self._host = server.api
+        self._headers = {"Content-Type": "application/json"}
+        if server.api_key_file is not None:
+            key = pathlib.Path(server.api_key_file).read_text("utf-8").strip()
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._tls = server.ca_file and ssl.create_default_context(cafile=server.ca_file)
+        self._connection = None
+
+    def dial(self):
+        """Drops the connection; the next question opens one."""
+        self.close()
+
+    def close(self):
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _connect(self):
+        if self._connection is None:
+            self._connection = (http.client.HTTPSConnection(self._host, timeout=300, context=self._tls)
+                                if self._tls else http.client.HTTPConnection(self._host, timeout=300))
+        return self._connection
+
+    def _post(self, body):
+        """Returns a response of status 200. Tries again for MAX_WAIT_SECONDS while there is no gateway or no server."""
+        deadline = time.monotonic() + self.MAX_WAIT_SECONDS
+        while True:
+            try:
+                self._connect().request("POST", "/v1/completions", json.dumps(body), self._headers)
+                response = self._connection.getresponse()
+                if response.status == 200:
+                    return response
+                failure = HttpError(f"status {response.status}: {response.read().decode()}")
+                may_retry = response.status == 503
+            except (OSError, http.client.HTTPException) as error:
+                failure, may_retry = error, True
+            self.close()
+            if not may_retry or time.monotonic() > deadline:
+                raise failure
+            time.sleep(0.5)
+
+    def ask(self, question):
+        response = self._post({
+            "prompt": question.token_ids, "n": question.num_sequences, "max_tokens": question.max_tokens,
+            "temperature": question.temperature, "seed": question.seed, "ignore_eos": True, "stream": True,
+            "return_token_ids": True})
+        for line in response:
+            if not line.startswith(b"data: "):
+                continue
+            if line.strip() == b"data: [DONE]":
+                response.read()
+                return
+            event = json.loads(line[6:])
+            if "error" in event:
+                self.close()
+                raise HttpError(event["error"]["message"])
+            for choice in event["choices"]:
+                if choice.get("token_ids"):
+                    yield choice["index"], choice["token_ids"]
+        self.close()
+        raise HttpError("the stream ended without [DONE]")
 
 
 class CommandError(Exception):
@@ -187,7 +266,7 @@ def answer_of(client, question, on_tokens=lambda: None):
 class Load:
     """Clients that ask questions one after another, each client in its own thread.
 
-    clients: PythonClient or CommandClient objects. expected: the undisturbed answers, in the order of the questions.
+    clients: PythonClient, CommandClient or HttpClient objects. expected: the undisturbed answers, in the order of the questions.
     """
 
     def __init__(self, clients, questions, expected):

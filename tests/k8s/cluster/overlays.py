@@ -109,6 +109,13 @@ def make_small(workload):
             set_flag(container, "tensor-parallel-size", str(NUM_RANKS))
 
 
+def keep_off(workload, node):
+    """Keeps a workload's pods off the node that steps kill: a gateway's death ends its HTTP streams."""
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}]}
+    pod_spec(workload)["affinity"] = {"nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
 def owns(workload, pod):
     return workload["spec"]["selector"]["matchLabels"].items() <= pod.labels.items()
 
@@ -178,6 +185,8 @@ class Install:
         objects = self.cluster.build(self._folder)
         for workload in self.workloads(objects):
             make_small(workload)
+            if program_of(workload) == "quire_gateway":
+                keep_off(workload, self.options.victim_node)
         return objects
 
     def _make_keys(self):
@@ -215,7 +224,8 @@ class Install:
         secured = self.variant.is_secured
         return Server(target=f"{service or self.variant.name}.{self.cluster.namespace}.svc.cluster.local:50051",
                       ca_file=str(self._authorities["clients"].ca_file) if secured else None,
-                      api_key_file=str(self._key_file) if secured else None)
+                      api_key_file=str(self._key_file) if secured else None,
+                      api=f"{self.variant.name}-api.{self.cluster.namespace}.svc.cluster.local:8000")
 
     @staticmethod
     def workloads(objects):

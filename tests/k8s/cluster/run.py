@@ -45,6 +45,7 @@ def parse_arguments(args):
     add("--repeat", type=int, default=1, help="how often each step is done")
     add("--streams", type=int, default=12, help="concurrent streams of the Python client")
     add("--processes", type=int, default=4, help="concurrent streams of the C++ client")
+    add("--http-streams", type=int, default=4, help="concurrent streams of clients of OpenAI's API")
     add("--tokens", type=int, default=500, help="output tokens of each answer")
     add("--quire", default=str(ROOT / "build/cpu-release/bin/quire"), help="path of the program quire")
     add("--victim-node", help="node to drain, kill and cut off; default: the last one by name")
@@ -116,6 +117,7 @@ class Suite:
         server = self._install.server(step.service)
         clients = [load.PythonClient(server) for _ in range(self._options.streams)]
         clients += [load.CommandClient(server, self._options.quire) for _ in range(self._options.processes)]
+        clients += [load.HttpClient(server) for _ in range(self._options.http_streams)]
         started = load.Load(clients, self._questions, self._expected)
         started.start()
         started.wait_until_flowing()
@@ -159,7 +161,8 @@ def heading(cluster, options):
     server = cluster.kubectl("version").strip().replace("\n", ", ")
     nodes = ", ".join(cluster.node_names())
     return [report.machine_text() + ".", f"{server}; nodes {nodes}; image {options.image}.",
-            f"{options.streams} streams of the Python client and {options.processes} of the C++ client at a time, "
+            f"{options.streams} streams of the Python client, {options.processes} of the C++ client and "
+            f"{options.http_streams} of OpenAI's API at a time, "
             f"{options.tokens} tokens each."]
 
 
