@@ -163,7 +163,7 @@ class ClusterAddress:
     def __init__(self, cluster, service, address):
         self._cluster = cluster
         self._spec = service["spec"]
-        [self._port] = self._spec["ports"]
+        [self._port] = [port for port in self._spec["ports"] if port["name"] == "grpc"]
         self.target = f"{address}:{self._port['port']}"
         self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(
