@@ -18,6 +18,9 @@ import collections
 import json
 import math
 
+# End of a call whose connection broke or which a full server refused. The client asked again, so that
+# this call may lack tokens and ends.
+BROKEN = "BROKEN"
 KINDS_OF_LOSS = ("lost", "doubled", "altered", "no end", "two ends", "error")
 
 
@@ -48,7 +51,7 @@ class Answer:
             self._add_finished(*line["finished"])
         if "end" in line:
             self.end = line["end"]
-            if self.end != "OK":
+            if self.end not in ("OK", BROKEN):
                 self.losses.append(("error", f"{line['end']} {line.get('reason', '')}: "
                                              f"{line.get('message', '')}"))
 
@@ -83,16 +86,16 @@ class Answer:
                     self.losses.append(("altered", f"sequence {index}: {name}"))
         for index in sorted(expected.finished.keys() | self.finished.keys()):
             got, want = self.finished.get(index), expected.finished.get(index)
-            if got is None:
+            if got is None and self.end != BROKEN:
                 self.losses.append(("no end", f"of sequence {index}"))
-            elif got != want:
+            elif got is not None and got != want:
                 self.losses.append(("altered", f"sequence {index}: finished {got}, not {want}"))
 
     def _compare_tokens(self, index, got, want):
         where = f"sequence {index}: {len(got)} tokens, not {len(want)}"
         if got[:len(want)] != want[:len(got)]:
             self.losses.append(("altered", f"sequence {index}: tokens"))
-        elif len(got) < len(want):
+        elif len(got) < len(want) and self.end != BROKEN:
             self.losses.append(("lost", where))
         elif len(got) > len(want):
             self.losses.append(("doubled", where))
@@ -125,6 +128,7 @@ class Verdict:
 
     def __init__(self):
         self.num_calls = 0
+        self.num_broken = 0
         self.num_tokens = 0
         self.losses = collections.Counter()
         self.examples = []
@@ -134,7 +138,8 @@ class Verdict:
         """Compares the calls of one log with the oracle: request number to undisturbed answer."""
         for call, answer, times in read_answers(path):
             answer.compare(oracle[answer.request])
-            self.num_calls += 1
+            self.num_calls += answer.end != BROKEN
+            self.num_broken += answer.end == BROKEN
             self.num_tokens += sum(len(tokens) for tokens in answer.tokens.values())
             self.calls.append(times)
             for kind, what in answer.losses:
@@ -151,6 +156,22 @@ def read_oracle(path):
             raise ValueError(f"the undisturbed run failed: call {call}: {answer.losses}")
         oracle[answer.request] = answer
     return oracle
+
+
+def differences(oracle, other):
+    """Yields what differs between the two doors' undisturbed answers: oracle is HTTP's, other gRPC's."""
+    for number, answer in oracle.items():
+        same = other[number]
+        texts = {index: text.encode("latin-1").decode(errors="replace")
+                 for index, text in same.text.items()}
+        scores = {index: [float.fromhex(one[0]) for one in logprobs]
+                  for index, logprobs in same.logprobs.items()}
+        for name, got, want in (
+                ("tokens", answer.tokens, same.tokens), ("text", answer.text, texts),
+                ("logprobs", {index: [one[0] for one in logprobs]
+                              for index, logprobs in answer.logprobs.items()}, scores)):
+            if dict(got) != dict(want):
+                yield f"request {number}: {name}: {dict(got)}, not {dict(want)}"
 
 
 def longest_silence(times, fault, next_begin):

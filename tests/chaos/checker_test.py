@@ -6,7 +6,7 @@ import os
 import tempfile
 import unittest
 
-from checker import Verdict, longest_silence, measure_gaps, quantile, read_oracle
+from checker import BROKEN, Verdict, differences, longest_silence, measure_gaps, quantile, read_oracle
 
 
 def lines_of_call(call, cuts=(2, 5)):
@@ -145,6 +145,35 @@ class CheckerTest(unittest.TestCase):
             lines[5] = {"t": 5.0, "call": "0.0.0", "end": "UNAVAILABLE", "reason": "NO_WORKERS"}
 
         self.assertEqual(self.doctored(fail)["error"], 1)
+
+    def test_a_broken_attempt_may_lack_its_rest_and_nothing_else(self):
+        def break_it(lines):
+            lines[5]["end"] = BROKEN
+            del lines[3:5]
+
+        def break_and_alter_it(lines):
+            break_it(lines)
+            lines[2]["chunk"][2][0] += 1
+
+        def break_and_repeat_it(lines):
+            break_it(lines)
+            lines.insert(3, copy.deepcopy(lines[2]))
+
+        self.assertFalse(self.doctored(break_it))
+        self.assertEqual(dict(self.doctored(break_and_alter_it)), {"altered": 1})
+        self.assertGreater(self.doctored(break_and_repeat_it)["doubled"], 0)
+
+    def test_answers_of_two_doors_are_compared(self):
+        def of_http(lines):
+            for line in lines:
+                for one in line.get("chunk", (None,) * 4)[3] or []:
+                    one[0] = float.fromhex(one[0])
+            return read_oracle(self.written(lines))
+
+        self.assertEqual(list(differences(of_http(lines_of_call("a")), self.oracle)), [])
+        lines = lines_of_call("a")
+        lines[1]["chunk"][4] = "xy"
+        self.assertIn("request 7: text", next(differences(of_http(lines), self.oracle)))
 
     def test_a_line_cut_short_by_the_end_of_a_client_is_no_line(self):
         lines = lines_of_call("0.0.0")

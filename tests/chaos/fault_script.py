@@ -8,9 +8,11 @@ PROXY_NOISE = ("delay", "reset", "garbage")
 # host is cut off.
 CABLE_CUTS = ("host-cut", "part", "host-cut", "scheduler-cut")
 LINK_FAULTS = (*PROXY_CUTS, *PROXY_NOISE, *CABLE_CUTS, "long-part")
+SCHEDULER_FAULTS = ("scheduler-kill", "scheduler-stop")
 # Weight of a fault in the run's time: the time to recover from it, and some quiet. A fault begins at a
 # random moment of its time, so the next fault sometimes begins before recovery.
 WEIGHTS = {"kill": 1.0, "kill-in-exchange": 1.4, "pause": 1.2, "stop": 2.5, "scheduler-kill": 1.5,
+           "scheduler-stop": 8.0,
            **dict.fromkeys(PROXY_CUTS, 1.3), **dict.fromkeys(PROXY_NOISE, 1.0),
            **dict.fromkeys(CABLE_CUTS, 1.6), "long-part": 3.5}
 SHARE_OF_RANDOM_MOMENTS = 0.6
@@ -24,12 +26,12 @@ class Fault:
     rank: int = 0  # the rank that it meets; faults of the scheduler ignore it
 
 
-def fault_kinds(kills, stops, cuts, noise, scheduler_kills, num_ranks=1):
+def fault_kinds(kills, stops, cuts, noise, scheduler_kills, scheduler_stops=0, num_ranks=1):
     """Returns kinds, one entry a fault. Every second stop is a pause, which SIGCONT ends. With several
     ranks every second kill meets a rank that waits for the others in an exchange."""
     of_kills = ("kill", "kill-in-exchange") if num_ranks > 1 else ("kill",)
     kinds = [of_kills[i % len(of_kills)] for i in range(kills)]
-    kinds += ["scheduler-kill"] * scheduler_kills
+    kinds += ["scheduler-kill"] * scheduler_kills + ["scheduler-stop"] * scheduler_stops
     kinds += [("stop", "pause")[i % 2] for i in range(stops)]
     kinds += [PROXY_CUTS[i % 3] for i in range(cuts)]
     return kinds + [PROXY_NOISE[i % 3] for i in range(noise)]

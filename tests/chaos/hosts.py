@@ -14,8 +14,8 @@ from hosts_model import HOSTS_OF_RANKS, HostsModel
 
 EXIT_NOT_POSSIBLE = 77
 
-SHORT = run.Form(2, 2, 4, 0, 0, 0.3, 16, 40, 80)
-USUAL = run.Form(28, 10, 28, 0, 0, 8, 64, 240, 160)
+SHORT = run.Form(2, 2, 4, 0, 0, 0, 0.3, 16, 40, 80)
+USUAL = run.Form(28, 10, 28, 0, 0, 0, 8, 64, 240, 160)
 
 
 def check_network(network, num_hosts):
@@ -40,6 +40,7 @@ def run_on_hosts(args, form):
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.set_defaults(http=False)
     parser.add_argument("--short", action="store_true", help="a few faults of each kind")
     for field in ("kills", "stops", "cuts"):
         parser.add_argument("--" + field, type=int)

@@ -27,7 +27,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, folder)
                 for folder in ("../integration", "../../deploy/clients/python")]
 
-from distinct_requests import make_request  # noqa: E402
+from distinct_requests import HTTP_KINDS, KINDS, make_request  # noqa: E402
 from quire_server import Failure, api, api_grpc, grpc  # noqa: E402
 
 CALL_SECONDS = 600
@@ -67,8 +67,8 @@ def parts_of(message):
     return parts
 
 
-def run_call(generate, log, call, number, max_tokens):
-    request = make_request(api, number, max_tokens)
+def run_call(args, generate, log, call, number):
+    request = make_request(api, number, args.max_tokens, HTTP_KINDS if args.http_kinds else KINDS)
     log.write(call, request=number)
     end = {"end": "OK"}
     try:
@@ -104,8 +104,8 @@ def run_streams(args, generate, log):
         chance = random.Random(f"{args.seed}.{args.process}.{k}")
         count = 0
         while not over.is_set():
-            run_call(generate, log, f"{args.process}.{k}.{count}",
-                     chance.randrange(args.num_requests), args.max_tokens)
+            run_call(args, generate, log, f"{args.process}.{k}.{count}",
+                     chance.randrange(args.num_requests))
             count += 1
 
     threads = [threading.Thread(target=stream, args=(k,)) for k in range(args.streams)]
@@ -128,13 +128,14 @@ def main():
     parser.add_argument("--max-tokens", type=int, required=True)
     parser.add_argument("--each-once", action="store_true")
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--http-kinds", action="store_true")
     args = parser.parse_args()
     generate = (resuming_generate if args.resume else plain_generate)(args.address)
     log = Log(args.log)
     if args.each_once:
         with concurrent.futures.ThreadPoolExecutor(args.streams) as pool:
-            list(pool.map(lambda number: run_call(generate, log, f"oracle.{number}", number,
-                                                  args.max_tokens), range(args.num_requests)))
+            list(pool.map(lambda number: run_call(args, generate, log, f"oracle.{number}", number),
+                          range(args.num_requests)))
     else:
         run_streams(args, generate, log)
 

@@ -11,7 +11,7 @@ from checker import KINDS_OF_LOSS, quantile
 TARGETS = {"kill": 3.0, "kill-in-exchange": 3.0, "cut": 3.0, "cut-to-worker": 3.0,
            "cut-to-scheduler": 3.0, "stop": 6.0, "pause": 6.0, "host-cut": 3.0,
            "scheduler-cut": 3.0}
-ENDS = ("kill", "kill-in-exchange", "stop", "scheduler-kill")  # kinds that end a process
+ENDS = ("kill", "kill-in-exchange", "stop", "scheduler-kill", "scheduler-stop")  # kinds that end a process
 PROXY_COUNTS = {"cut": "held", "cut-to-worker": "held", "cut-to-scheduler": "held",
                 "delay": "delayed", "reset": "reset", "garbage": "spoiled", "host-cut": "lost",
                 "scheduler-cut": "lost", "part": "parted", "long-part": "parted"}
@@ -31,6 +31,7 @@ class Round:
     proxy: dict
     replay: str
     slow_turns: list  # of standstill.slow_turns
+    num_broken: int = 0  # attempts that broke or were refused
 
 
 def faults_of(done, judges_time):
@@ -83,7 +84,8 @@ def gap_rows(done):
 
 def text_of(done, faults):
     lines = [f"seed {done.seed}: {sum(done.kinds.values())} faults in {done.minutes:g} minutes, "
-             f"{done.num_calls} streams, {done.num_tokens} tokens",
+             f"{done.num_calls} streams, {done.num_tokens} tokens"
+             + (f", {done.num_broken} attempts broken or refused" if done.num_broken else ""),
              ", ".join(f"{kind}: {done.losses.get(kind, 0)}" for kind in KINDS_OF_LOSS),
              "", "p50 / p99 / max, in seconds:", "",
              "| fault | faults | streams under way | gap | silence | pause of a stream |",
@@ -111,6 +113,7 @@ def merged(rounds):
     return Round(seed=rounds[0].seed, kinds=add(r.kinds for r in rounds),
                  minutes=sum(r.minutes for r in rounds), num_calls=sum(r.num_calls for r in rounds),
                  num_tokens=sum(r.num_tokens for r in rounds),
+                 num_broken=sum(r.num_broken for r in rounds),
                  losses=add(r.losses for r in rounds), examples=[],
                  gaps=[gap for r in rounds for gap in r.gaps], counts=add(r.counts for r in rounds),
                  proxy=add(r.proxy for r in rounds), replay=rounds[-1].replay,

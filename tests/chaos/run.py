@@ -16,11 +16,12 @@ for name, path in (("BIN", "build/cpu-release/bin"), ("PYTHON_STUBS", "build/cpu
     os.environ.setdefault("QUIRE_" + name, os.path.join(ROOT, path))
 
 import report  # noqa: E402
-from checker import Verdict, measure_gaps, read_oracle  # noqa: E402
+from checker import Verdict, differences, measure_gaps, read_oracle  # noqa: E402
 from fault_script import fault_kinds, make_script  # noqa: E402
 from served_model import BIN, HERE, ServedModel  # noqa: E402
 
 NUM_PROCESSES = 4
+HTTP_LOAD = "http_load.py"
 # The pool is too small for 32 streams, so that sequences are swapped all the time. One thread, since
 # the clients need the rest of a small machine.
 SERVER_FLAGS = ("--swap-space=64MiB", "--preemption-mode=swap", "--threads=1")
@@ -28,23 +29,28 @@ ROOMY_FLAGS = ("--threads=1",)
 # With several ranks a step of prompts exchanges more bytes than shared memory holds at a time, so that
 # some ranks are killed while they send.
 RANKS_FLAGS = ("--max-num-batched-tokens=1024",)
+HTTP_FLAGS = ("--max-num-seqs=2048",)  # so that all streams of the long form are under way
 
 # Faults, minutes, how many distinct requests, their longest output, blocks of the pool.
-Form = collections.namedtuple(
-    "Form", "kills stops cuts noise scheduler_kills minutes num_requests max_tokens num_blocks")
-SHORT = Form(2, 2, 3, 3, 0, 0.1, 16, 40, 80)
-ISSUE = Form(50, 20, 20, 9, 0, 10, 64, 240, 160)
-LONG_ROUND = Form(50, 10, 10, 9, 10, 8, 64, 120, 160)
+Form = collections.namedtuple("Form", "kills stops cuts noise scheduler_kills scheduler_stops "
+                                      "minutes num_requests max_tokens num_blocks")
+SHORT = Form(2, 2, 3, 3, 0, 0, 0.1, 16, 40, 80)
+ISSUE = Form(50, 20, 20, 9, 0, 0, 10, 64, 240, 160)
+LONG_ROUND = Form(50, 10, 10, 9, 10, 0, 8, 64, 120, 160)
+HTTP_SHORT = Form(4, 2, 0, 0, 4, 0, 0.1, 16, 40, 48)
+HTTP_SHORT_STREAMS = 20
+HTTP = Form(150, 60, 0, 0, 86, 4, 20, 64, 64, 6000)
+HTTP_STREAMS = 1000
 LONG_ROUNDS, LONG_CALLS = 20, 100_000
 
 
-def start_clients(args, form, address, folder, *more):
+def start_clients(args, form, address, folder, *more, program="load.py"):
     logs, processes = [], []
     each_once = "--each-once" in more
     for k in range(1 if each_once else NUM_PROCESSES):
-        logs.append(os.path.join(folder, "oracle.log" if each_once else f"clients{k}.log"))
+        logs.append(os.path.join(folder, f"{program}.oracle" if each_once else f"clients{k}.log"))
         processes.append(subprocess.Popen(
-            [sys.executable, "-B", os.path.join(HERE, "load.py"), f"--address={address}",
+            [sys.executable, "-B", os.path.join(HERE, program), f"--address={address}",
              f"--log={logs[-1]}", f"--process={k}", f"--seed={args.seed}",
              f"--streams={args.streams // NUM_PROCESSES}", f"--num-requests={form.num_requests}",
              f"--max-tokens={form.max_tokens}", *more], stdin=subprocess.PIPE))
@@ -64,9 +70,25 @@ def run_oracle(args, form, folder):
     folder = os.path.join(folder, "oracle")
     os.mkdir(folder)
     with ServedModel(folder, *ROOMY_FLAGS) as server:
-        logs, processes = start_clients(args, form, server.address, folder, "--each-once")
-        finish_clients(processes)
-    return read_oracle(logs[0])
+        def run_once(address, *more, **how):
+            logs, processes = start_clients(args, form, address, folder, "--each-once", *more, **how)
+            finish_clients(processes)
+            return read_oracle(logs[0])
+
+        if not args.http:
+            return run_once(server.address)
+        oracle = run_once(server.http_address, program=HTTP_LOAD)
+        if found := list(differences(oracle, run_once(server.address, "--http-kinds"))):
+            raise AssertionError(f"undisturbed answers over HTTP differ from gRPC's: {found[:5]}")
+        return oracle
+
+
+def start_load(args, form, server, folder):
+    """Starts the clients of a run with faults."""
+    if args.http:
+        return start_clients(args, form, server.http_address, folder, program=HTTP_LOAD)
+    more = ("--resume",) if form.scheduler_kills + form.scheduler_stops > 0 else ()
+    return start_clients(args, form, server.address, folder, *more)
 
 
 def harm(server, script, waits_for_steps):
@@ -90,17 +112,17 @@ def run_round(args, form, folder, make_model=ServedModel, kinds=None):
     oracle = run_oracle(args, form, folder)
     num_ranks = args.tensor_parallel_size
     kinds = kinds or fault_kinds(form.kills, form.stops, form.cuts, form.noise,
-                                 form.scheduler_kills, num_ranks)
+                                 form.scheduler_kills, form.scheduler_stops, num_ranks)
     script = make_script(args.seed, kinds, form.minutes * 60, num_ranks)
     chaos = os.path.join(folder, "chaos")
     os.mkdir(chaos)
     step_log = os.path.join(chaos, "steps.log")
-    more = ("--resume",) if form.scheduler_kills > 0 else ()
     flags = (*SERVER_FLAGS, *(RANKS_FLAGS if num_ranks > 1 else ()),
+             *(HTTP_FLAGS if args.http else ()),
              f"--num-gpu-blocks-override={form.num_blocks}", f"--step-log={step_log}",
              f"--kv-backend={args.kv_backend}")
     with make_model(chaos, *flags, seed=args.seed, num_ranks=num_ranks) as server:
-        logs, processes = start_clients(args, form, server.address, chaos, *more)
+        logs, processes = start_load(args, form, server, chaos)
         try:
             faults = harm(server, script, args.short)
             finish_clients(processes)
@@ -123,7 +145,7 @@ def run_round(args, form, folder, make_model=ServedModel, kinds=None):
         verdict.check(log, oracle)
     return report.Round(seed=args.seed, kinds=dict(collections.Counter(kinds)),
                         minutes=form.minutes, num_calls=verdict.num_calls,
-                        num_tokens=verdict.num_tokens, losses=dict(verdict.losses),
+                        num_tokens=verdict.num_tokens, num_broken=verdict.num_broken, losses=dict(verdict.losses),
                         examples=verdict.examples, gaps=measure_gaps(faults, epochs, verdict.calls),
                         counts=counts, proxy=proxy_counts(faults), replay=replay.stdout,
                         slow_turns=slow_turns)
@@ -168,22 +190,26 @@ def parse_args():
     parser.add_argument("--short", action="store_true", help="a few faults of each kind, 25 s")
     parser.add_argument("--long", action="store_true", help="hours: see README.md")
     parser.add_argument("--results", default="chaos-results.jsonl", help="rounds of --long")
-    for field in ("kills", "stops", "cuts", "noise", "scheduler_kills"):
+    for field in ("kills", "stops", "cuts", "noise", "scheduler_kills", "scheduler_stops"):
         parser.add_argument("--" + field.replace("_", "-"), type=int)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     parser.add_argument("--kv-backend", default="paged")
-    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--http", action="store_true", help="clients use OpenAI's HTTP API")
+    parser.add_argument("--streams", type=int, help="default: 32, with --http 1000, or 20 if short")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", help="where logs of failed rounds stay; default: the system's")
-    return parser.parse_args()
+    args = parser.parse_args()
+    usual_streams = (HTTP_SHORT_STREAMS if args.short else HTTP_STREAMS) if args.http else 32
+    args.streams = args.streams or usual_streams
+    return args
 
 
 def main():
     args = parse_args()
     if args.long:
         sys.exit(0 if run_long(args) else 1)
-    form = SHORT if args.short else ISSUE
+    form = (HTTP_SHORT if args.http else SHORT) if args.short else HTTP if args.http else ISSUE
     given = {name: value for name, value in vars(args).items()
              if name in Form._fields and value is not None}
     sys.exit(0 if run_in_folder(args, form._replace(**given))[0] else 1)

@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.join(HERE, "../integration"))
 
 import standstill  # noqa: E402
 from fault_proxy import ProxyControl  # noqa: E402
-from fault_script import LINK_FAULTS  # noqa: E402
+from fault_script import LINK_FAULTS, SCHEDULER_FAULTS  # noqa: E402
 from quire_server import BIN, MODEL, Process  # noqa: E402
 
 POLL_SECONDS = 0.2
@@ -61,8 +61,8 @@ class ServedModel:
                                    quire, "serve", "--model", MODEL, "--port=0", "--http-port=0",
                                    f"--tensor-parallel-size={num_ranks}", *flags])
             ready = self._serve.wait_for(r"^quire: ready grpc=(\S+) http=(\S+)")
-            self.address, self._http_address = ready.groups()
-            self._counters = Counters(self._http_address)
+            self.address, self.http_address = ready.groups()
+            self._counters = Counters(self.http_address)
         except BaseException:
             self.close()
             raise
@@ -114,7 +114,7 @@ class ServedModel:
 
     def _survivors_of(self, fault):
         """Returns workers that the fault may not end. The supervisor may replace a paused rank."""
-        if fault.kind in LINK_FAULTS or fault.kind == "scheduler-kill":
+        if fault.kind in LINK_FAULTS or fault.kind in SCHEDULER_FAULTS:
             return []
         return self._others(fault.rank)
 
@@ -128,7 +128,7 @@ class ServedModel:
         return f"rank {fault.rank}", counts
 
     def _harm_process(self, fault, record):
-        if fault.kind == "scheduler-kill":
+        if fault.kind in SCHEDULER_FAULTS:
             pid, others = self.pid_of("quire_scheduler"), []
         else:
             pid, others = self.pid_of("quire_worker", fault.rank), self._others(fault.rank)
@@ -172,6 +172,7 @@ class ServedModel:
     def wait_for_steps(self, num_steps):
         """Waits until num_steps more steps are answered."""
         deadline = time.monotonic() + REPLACED_SECONDS
+        self._counters.read_anew(deadline)
         goal = self._counters.totals().get("steps", 0) + num_steps
         while self._counters.totals().get("steps", 0) < goal:
             if time.monotonic() > deadline:
@@ -229,16 +230,27 @@ class Counters:
     def __init__(self, http_address):
         self._http_address = http_address
         self._sums, self._last = collections.Counter(), collections.Counter()
+        self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self):
         while not self._over.wait(POLL_SECONDS):
+            self._try_to_read()
+
+    def read_anew(self, deadline):
+        """Reads the counters now, or as soon as a scheduler answers."""
+        while not self._try_to_read() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _try_to_read(self):
+        with self._lock:
             try:
                 self._read()
+                return True
             except OSError:
-                pass  # the scheduler is away
+                return False  # the scheduler is away
 
     def _read(self):
         url = f"http://{self._http_address}/metrics/native"
@@ -262,7 +274,8 @@ def _make_programs(folder, worker_addresses):
     """Makes a copy of quire whose scheduler dials these addresses as its workers'. Returns its path."""
     programs = os.path.join(folder, "bin")
     os.mkdir(programs)
-    os.symlink(os.path.join(BIN, "quire_worker"), os.path.join(programs, "quire_worker"))
+    for name in ("quire_worker", "quire_gateway"):
+        os.symlink(os.path.join(BIN, name), os.path.join(programs, name))
     script = os.path.join(programs, "quire_scheduler")
     with open(script, "w", encoding="ascii") as file:
         file.write(f'#!/bin/sh\nexec "{BIN}/quire_scheduler" "$@" --workers={worker_addresses}\n')
