@@ -65,22 +65,29 @@ def finish_clients(processes):
             raise AssertionError("a process of clients failed")
 
 
+def run_each_once(args, form, address, folder, *more, **how):
+    logs, processes = start_clients(args, form, address, folder, "--each-once", *more, **how)
+    finish_clients(processes)
+    return read_oracle(logs[0])
+
+
+def run_http_oracle(args, form, server, folder):
+    """Returns undisturbed answers over HTTP, which must equal those over gRPC."""
+    oracle = run_each_once(args, form, server.http_address, folder, program=HTTP_LOAD)
+    of_grpc = run_each_once(args, form, server.address, folder, "--http-kinds")
+    if found := list(differences(oracle, of_grpc)):
+        raise AssertionError(f"undisturbed answers over HTTP differ from gRPC's: {found[:5]}")
+    return oracle
+
+
 def run_oracle(args, form, folder):
     """Runs every distinct request on a server with room for all of them and without faults."""
     folder = os.path.join(folder, "oracle")
     os.mkdir(folder)
     with ServedModel(folder, *ROOMY_FLAGS) as server:
-        def run_once(address, *more, **how):
-            logs, processes = start_clients(args, form, address, folder, "--each-once", *more, **how)
-            finish_clients(processes)
-            return read_oracle(logs[0])
-
-        if not args.http:
-            return run_once(server.address)
-        oracle = run_once(server.http_address, program=HTTP_LOAD)
-        if found := list(differences(oracle, run_once(server.address, "--http-kinds"))):
-            raise AssertionError(f"undisturbed answers over HTTP differ from gRPC's: {found[:5]}")
-        return oracle
+        if args.http:
+            return run_http_oracle(args, form, server, folder)
+        return run_each_once(args, form, server.address, folder)
 
 
 def start_load(args, form, server, folder):
@@ -124,7 +131,7 @@ def run_round(args, form, folder, make_model=ServedModel, kinds=None):
     with make_model(chaos, *flags, seed=args.seed, num_ranks=num_ranks) as server:
         logs, processes = start_load(args, form, server, chaos)
         try:
-            faults = harm(server, script, args.short)
+            faults = harm(server, script, args.short or args.http)
             finish_clients(processes)
             counts, epochs = server.counts(), server.epochs()
             slow_turns = server.slow_turns()

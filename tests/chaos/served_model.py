@@ -91,7 +91,7 @@ class ServedModel:
         """Returns the pid of serve's child of this name and rank, as soon as there is one."""
         deadline = time.monotonic() + seconds
         while True:
-            for pid in _children(self._serve.popen.pid, program):
+            for pid in children(self._serve.popen.pid, program):
                 if rank is None or f"--rank={rank}" in _arguments(pid):
                     return pid
             if time.monotonic() > deadline or self._serve.popen.poll() is not None:
@@ -147,7 +147,7 @@ class ServedModel:
             if is_alive(pid):
                 os.kill(pid, signal.SIGCONT)
         else:
-            self._wait_until_replaced(pid)
+            self.wait_until_replaced(pid)
 
     def _count_lost_survivors(self):
         """Counts ranks that another rank's fault ended, or made to read their weights again. Called
@@ -162,7 +162,7 @@ class ServedModel:
                 self._of_survivors["weights read again"] += _bytes_read(pid) - bytes_read >= many
         self._survivors = {}
 
-    def _wait_until_replaced(self, pid):
+    def wait_until_replaced(self, pid):
         deadline = time.monotonic() + REPLACED_SECONDS
         while is_alive(pid):
             if time.monotonic() > deadline:
@@ -198,6 +198,11 @@ class ServedModel:
 
     def log(self):
         return self._serve.text()
+
+    def page(self, path):
+        """Returns a page of the HTTP port."""
+        with urllib.request.urlopen(f"http://{self.http_address}{path}", timeout=5) as page:
+            return page.read().decode()
 
     def stop(self):
         """Sends SIGTERM. Returns the exit code."""
@@ -321,7 +326,7 @@ def _arguments(pid):
         return []
 
 
-def _children(parent, program):
+def children(parent, program):
     """Yields the pids of the parent's children of this name. The kernel keeps 15 letters of a name."""
     for name in os.listdir("/proc"):
         stat = stat_of(name) if name.isdigit() else None

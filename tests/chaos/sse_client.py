@@ -17,13 +17,18 @@ class End:
     fault: str = ""  # of the connection or the framing
 
 
+def request_of(host, path, body):
+    """Returns the bytes of a POST, whose answer ends the connection."""
+    text = json.dumps(body).encode()
+    return (f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n").encode() + text
+
+
 class SseCall(asyncio.Protocol):
     """One POST of JSON. `end` is a future of End; on_event gets the text of each event."""
 
     def __init__(self, host, path, body, on_event):
-        text = json.dumps(body).encode()
-        self._request = (f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-                         f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n").encode() + text
+        self._request = request_of(host, path, body)
         self._on_event = on_event
         self._received, self._event = bytearray(), bytearray()
         self._end = End()
