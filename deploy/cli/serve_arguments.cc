@@ -160,17 +160,83 @@ void Append(const std::vector<std::string>& words, std::vector<std::string>& to)
   to.insert(to.end(), words.begin(), words.end());
 }
 
+// Gives each flag to its programs.
+class Division {
+ public:
+  // words: the flag, and its value if that is a word of its own.
+  absl::Status Take(const std::string& name, const std::vector<std::string>& words) {
+    swap_flags_.See(name, words);
+    if (name == "tensor-parallel-size") {
+      QUIRE_ASSIGN_OR_RETURN(split_.tensor_parallel_size, SizeOf(words));
+    } else if (name == "worker-http-port") {
+      QUIRE_ASSIGN_OR_RETURN(split_.worker_http_port, WorkerHttpPortOf(words));
+    } else if (name == "worker-http-host") {
+      split_.worker.push_back(absl::StrCat("--http-host=", ValueOf(words)));
+    } else if (name == "http-host" || name == "http-port") {
+      split_.gateway.push_back(
+          absl::StrCat("--", name.substr(sizeof("http")), "=", ValueOf(words)));
+    } else if (name == "admin-api-keys-file") {
+      admin_keys_ = words;
+    } else {
+      has_model_ |= name == "model";
+      has_admin_address_ |= name == "admin-address";
+      if (name == "log-format") {
+        split_.log_format = ValueOf(words);
+      }
+      GiveToPrograms(name, words);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ServeArguments> Finish() {
+    Append(admin_keys_, split_.gateway);
+    if (has_admin_address_) {
+      Append(admin_keys_, split_.scheduler);
+    }
+    if (!has_model_) {
+      return absl::InvalidArgumentError(
+          "serve: --model DIR is required (a directory right after a flag is read as that flag's "
+          "value)");
+    }
+    QUIRE_RETURN_IF_ERROR(swap_flags_.Check());
+    if (split_.worker_http_port.value_or(0) + split_.tensor_parallel_size - 1 > kMaxPort) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "serve: --worker-http-port: the port of the last rank would be above ", kMaxPort));
+    }
+    return std::move(split_);
+  }
+
+  bool has_model() const { return has_model_; }
+
+ private:
+  void GiveToPrograms(const std::string& name, const std::vector<std::string>& words) {
+    const bool is_for_worker = IsFlagOf(kWorkerFlags, name);
+    const bool is_for_gateway = IsFlagOf(kGatewayFlags, name);
+    if (IsForAll(name) || is_for_worker) {
+      Append(words, split_.worker);
+    }
+    if (IsForAll(name) || is_for_gateway || IsOneOf(kFrontFlags, name)) {
+      Append(words, split_.gateway);
+    }
+    if (!is_for_worker && !is_for_gateway) {
+      Append(words, split_.scheduler);
+    }
+  }
+
+  ServeArguments split_;
+  SwapFlags swap_flags_;
+  bool has_model_ = false;
+  bool has_admin_address_ = false;
+  std::vector<std::string> admin_keys_;  // the flag --admin-api-keys-file
+};
+
 }  // namespace
 
 absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string>& args) {
-  ServeArguments split;
-  bool has_model = false;
-  bool has_admin_address = false;
-  std::vector<std::string> admin_keys;  // the flag --admin-api-keys-file
-  SwapFlags swap_flags;
+  Division division;
   for (size_t i = 0; i < args.size(); ++i) {
     std::vector<std::string> words = {args[i]};
-    const bool positional_model = !has_model && !args[i].starts_with('-');
+    const bool positional_model = !division.has_model() && !args[i].starts_with('-');
     if (positional_model) {
       words = {"--model", args[i]};
     } else if (words[0] == "-tp" || words[0].starts_with("-tp=")) {
@@ -188,59 +254,9 @@ absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string
     if (value_follows) {
       words.push_back(args[++i]);
     }
-    if (name == "tensor-parallel-size") {
-      QUIRE_ASSIGN_OR_RETURN(split.tensor_parallel_size, SizeOf(words));
-      continue;
-    }
-    if (name == "worker-http-port") {
-      QUIRE_ASSIGN_OR_RETURN(split.worker_http_port, WorkerHttpPortOf(words));
-      continue;
-    }
-    if (name == "worker-http-host") {
-      split.worker.push_back(absl::StrCat("--http-host=", ValueOf(words)));
-      continue;
-    }
-    if (name == "http-host" || name == "http-port") {
-      split.gateway.push_back(absl::StrCat("--", name.substr(sizeof("http")), "=", ValueOf(words)));
-      continue;
-    }
-    if (name == "admin-api-keys-file") {
-      admin_keys = words;
-      continue;
-    }
-    has_admin_address |= name == "admin-address";
-    if (name == "log-format") {
-      split.log_format = ValueOf(words);
-    }
-    swap_flags.See(name, words);
-    has_model |= name == "model";
-    const bool is_for_worker = IsFlagOf(kWorkerFlags, name);
-    const bool is_for_gateway = IsFlagOf(kGatewayFlags, name);
-    if (IsForAll(name) || is_for_worker) {
-      Append(words, split.worker);
-    }
-    if (IsForAll(name) || is_for_gateway || IsOneOf(kFrontFlags, name)) {
-      Append(words, split.gateway);
-    }
-    if (!is_for_worker && !is_for_gateway) {
-      Append(words, split.scheduler);
-    }
+    QUIRE_RETURN_IF_ERROR(division.Take(name, words));
   }
-  Append(admin_keys, split.gateway);
-  if (has_admin_address) {
-    Append(admin_keys, split.scheduler);
-  }
-  if (!has_model) {
-    return absl::InvalidArgumentError(
-        "serve: --model DIR is required (a directory right after a flag is read as that flag's "
-        "value)");
-  }
-  QUIRE_RETURN_IF_ERROR(swap_flags.Check());
-  if (split.worker_http_port.value_or(0) + split.tensor_parallel_size - 1 > kMaxPort) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "serve: --worker-http-port: the port of the last rank would be above ", kMaxPort));
-  }
-  return split;
+  return division.Finish();
 }
 
 std::optional<WorkerHttp> ParseWorkerHttp(std::string_view line) {

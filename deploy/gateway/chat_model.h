@@ -59,6 +59,7 @@ class ChatModel {
   }
 
  private:
+  // NOLINTNEXTLINE(bugprone-exception-escape): clang-tidy takes OrderedJson for throwing
   ChatModel() = default;
 
   absl::StatusOr<const ChatTemplate*> Find(const OrderedJson& variables) const;
