@@ -74,7 +74,8 @@ def parse_arguments():
                         default=os.environ.get("QUIRE_BIN", served.SOURCE / "build/cpu-release/bin"))
     parser.add_argument("--cases", type=int, default=100, help="random cases of the sessions grpc and tokenizer")
     parser.add_argument("--seed", type=int, default=1, help="of the random cases")
-    parser.add_argument("sessions", nargs="*", metavar="SESSION", help=f"of {', '.join([*SHARED, *ALONE])}; default: all")
+    parser.add_argument("sessions", nargs="*", metavar="SESSION",
+                        help=f"of {', '.join([*SHARED, *ALONE])}; default: all")
     arguments = parser.parse_args()
     if unknown := set(arguments.sessions) - {*SHARED, *ALONE}:
         parser.error(f"no such session: {', '.join(unknown)}")

@@ -42,7 +42,8 @@ def run_lm_eval(folder, name, model, arguments):
     output = pathlib.Path(folder, name)
     done = subprocess.run(
         [sys.executable, "-m", "lm_eval", "--model", model, "--model_args", arguments, "--tasks", "quire_stories",
-         "--include_path", folder, "--log_samples", "--output_path", str(output), "--batch_size", "8"],
+         "--include_path", folder, "--log_samples", "--output_path", str(output), "--batch_size", "8",
+         "--device", "cpu"],
         capture_output=True, text=True, check=False, timeout=3000,
         env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": folder, "OPENAI_API_KEY": "none",
                           "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""})
@@ -54,8 +55,9 @@ def run_lm_eval(folder, name, model, arguments):
 
 
 def same_scores(report, binaries):
-    # transformers computes in float32 here; bfloat16 would round both sides differently.
-    with tempfile.TemporaryDirectory(prefix="quire-lm-eval-") as folder, Served(binaries, "--dtype=float32") as server:
+    # Both sides compute in float32, because bfloat16 would round them differently.
+    flags = ("--device=cpu", "--cpu-isa=avx2", "--kv-cache-dtype=float32")
+    with tempfile.TemporaryDirectory(prefix="quire-lm-eval-") as folder, Served(binaries, *flags) as server:
         items = make_items(server)
         report.equal("there are as many items as wanted", len(items), NUM_ITEMS)
         data = pathlib.Path(folder, "items.json")
@@ -63,13 +65,13 @@ def same_scores(report, binaries):
         pathlib.Path(folder, "task.yaml").write_text(TASK.format(items=data), encoding="utf-8")
         served = run_lm_eval(folder, "served", "local-completions", (
             f"model={server.model},base_url={server.url}/completions,tokenizer_backend=huggingface,"
-            f"tokenizer={MODEL},tokenized_requests=True,num_concurrent=4,max_retries=1,max_length=2048"))
-        want = run_lm_eval(folder, "reference", "hf", f"pretrained={MODEL},dtype=float32,device=cpu")
+            f"tokenizer={MODEL},tokenized_requests=True,num_concurrent=4,max_retries=1,max_length=2048,"
+            "add_bos_token=True"))
+        want = run_lm_eval(folder, "reference", "hf", f"pretrained={MODEL},dtype=float32,add_bos_token=True")
     report.equal("all items are scored", (len(served), len(want)), (NUM_ITEMS, NUM_ITEMS))
     for item, got, expected in zip(items, served, want):
         report.check(f"log-likelihood of {item}", abs(got[0] - expected[0]) <= TOLERANCE, (got, expected))
         report.equal(f"is {item} greedy", got[1], expected[1])
     largest = max(abs(got[0] - expected[0]) for got, expected in zip(served, want))
     greedy = sum(got[1] == "True" for got in served)
-    print(f"  lm-eval: largest difference {largest:.1e}, log-likelihoods from {min(want)[0]:.1f} to {max(want)[0]:.2f}, "
-          f"{greedy} greedy items")
+    print(f"  largest difference {largest:.1e}; log-likelihoods {min(want)[0]:.1f} to {max(want)[0]:.2f}; {greedy} greedy")

@@ -231,7 +231,8 @@ def asyncs(report, server):
 
 BAD = [  # arguments, param of the error
     ({"temperature": -1}, "temperature"), ({"top_p": 1.5}, "top_p"), ({"n": 0}, "n"), ({"n": 99}, "n"),
-    ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 100000}, "max_tokens"), ({"presence_penalty": 3}, "presence_penalty"),
+    ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 100000}, "max_tokens"),
+    ({"presence_penalty": 3}, "presence_penalty"),
     ({"logit_bias": {"99999": 1}}, "logit_bias"), ({"stop": [""]}, "stop"), ({"seed": "x"}, "seed"),
     ({"stream_options": {"include_usage": True}}, "stream_options"), ({"suffix": "x"}, "suffix"),
     ({"prompt": ""}, "prompt"), ({"prompt": [99999]}, "prompt"), ({"logprobs": 21}, "logprobs"),

@@ -23,6 +23,7 @@ def litellm(report, server):
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else the import asks the network
     import litellm as package  # pylint: disable=import-outside-toplevel
     package.telemetry = False
+    package.suppress_debug_info = True
     text, chat = want_texts(server)
     asked = {"api_base": server.url, "api_key": "none", "max_tokens": 24, "temperature": 0, "num_retries": 0}
     for prefix in ("openai", "hosted_vllm"):
@@ -47,7 +48,8 @@ def litellm(report, server):
 
         report.equal(f"{prefix}: acompletion, whole and streamed", asyncio.run(run()), (chat, chat))
         report.raises(f"{prefix}: BadRequestError", package.BadRequestError,
-                      lambda model=model: package.completion(model=model, messages=CHAT, **(asked | {"temperature": -1})))
+                      lambda model=model: package.completion(
+                          model=model, messages=CHAT, **(asked | {"temperature": -1})))
         report.raises(f"{prefix}: NotFoundError", package.NotFoundError,
                       lambda prefix=prefix: package.completion(model=prefix + "/gpt-4o", messages=CHAT, **asked))
         report.raises(f"{prefix}: ContextWindowExceededError", package.ContextWindowExceededError,

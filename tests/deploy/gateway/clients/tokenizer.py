@@ -4,8 +4,9 @@ import random
 
 from clients.served import MODEL, STORY, post
 
-TEXTS = ["", " ", "\n\n", STORY, "it's 12345 DON'T", "naïve café – “quoted”", "🦊👩‍👩‍👧 日本語 עברית", "a\u0301\ufeff\u200b\x00\x7f",
-         "<|begin_of_text|>", "x <|end_of_text|> y", "<|begin_of_text", "  lead and trail  ", "\t\r\n mixed\n \n"]
+TEXTS = ["", " ", "\n\n", STORY, "it's 12345 DON'T", "naïve café – “quoted”", "🦊👩‍👩‍👧 日本語 עברית",
+         "a\u0301\ufeff\u200b\x00\x7f", "<|begin_of_text|>", "x <|end_of_text|> y", "<|begin_of_text",
+         "  lead and trail  ", "\t\r\n mixed\n \n"]
 
 
 def random_text(rng):
