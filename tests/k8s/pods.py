@@ -231,7 +231,8 @@ class Cluster:
                 self._pods[workload["metadata"]["name"]] = []
                 for _ in range(workload["spec"]["replicas"]):
                     self._add_pod(workload)
-            [service] = [each for each in self._services() if not is_headless(each)]
+            [service] = [each for each in self._services() if not is_headless(each)
+                         and any(port["name"] == "grpc" for port in each["spec"]["ports"])]
             self._service = ClusterAddress(self, service, SERVICE_ADDRESS)
             for workload in self.workloads():
                 self._wait_until_ready(workload)
@@ -243,6 +244,10 @@ class Cluster:
         """Returns the workloads, workers first."""
         found = [each for each in self._objects if pod_of(each) is not None]
         return sorted(found, key=lambda each: "worker" not in each["metadata"]["name"])
+
+    def pods_of(self, name):
+        """Returns the pods of a workload."""
+        return list(self._pods[name])
 
     def _services(self):
         return [each for each in self._objects if each["kind"] == "Service"]

@@ -4,10 +4,14 @@ other, then both schedulers at once, of which one drains; or a whole server by a
 resume lose nothing: each answer is the undisturbed one."""
 import os
 import pathlib
+import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
+import urllib.request
 
 import own_names
 
@@ -15,10 +19,11 @@ NAMES = own_names.enter()
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/integration"), str(ROOT / "tests/tools"),
-                str(ROOT / "deploy/clients/python")]
+                str(ROOT / "tests/k8s/cluster"), str(ROOT / "deploy/clients/python")]
 
 from quire_server import BIN, MODEL, Answer, Failure, api  # noqa: E402
 import grpc  # noqa: E402
+import load as http_load  # noqa: E402
 import pods  # noqa: E402
 import quire_client  # noqa: E402
 
@@ -105,6 +110,20 @@ class Load:
             thread.join()
 
 
+def kill_program(pod):
+    """Kills the program that `quire supervise` runs in a pod."""
+    pid = pod.process.pid
+    [program] = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+    os.kill(int(program), signal.SIGKILL)
+
+
+def resumed_by(gateway):
+    """Returns the number of streams that a gateway's pod has resumed."""
+    with urllib.request.urlopen(f"http://{gateway.address}:{gateway.port('http')}/metrics", timeout=20) as response:
+        text = response.read().decode()
+    return float(re.search(r"(?m)^quire_gateway_resumed_streams_total (\S+)$", text)[1])
+
+
 def run_cli(target):
     done = subprocess.run([os.path.join(BIN, "quire"), *CLI, "--server", target], text=True,
                           stdin=subprocess.DEVNULL, capture_output=True, check=False)
@@ -125,6 +144,35 @@ class RollingRestartTest(unittest.TestCase):
 
     def test_a_server_in_one_pod(self):
         self.roll_all_out(ROOT / "k8s/overlays/cpu", "quire-cpu")
+
+    def test_http_streams_through_gateways(self):
+        questions = [http_load.make_question(number, 600) for number in range(8)]
+        with pods.Cluster(ROOT / "tests/k8s/testdata/gateways", NAMES, MODEL, FLAGS) as cluster:
+            gateways = cluster.pods_of("quire-multi-pod-api")
+            clients = [http_load.HttpClient(http_load.Server(target="", api=f"{gateways[i % 2].address}:8000"))
+                       for i in range(NUM_STREAMS)]
+            expected = [http_load.answer_of(clients[0], each) for each in questions]
+            load = http_load.Load(clients, questions, expected)
+            load.start()
+            try:
+                load.wait_until_flowing()
+                [active] = [each for each in cluster.pods_of("quire-scheduler") if each.is_ready]
+                kill_program(active)
+                for workload in cluster.workloads():
+                    if workload["metadata"]["name"] != "quire-multi-pod-api":  # nothing resumes its streams
+                        self.wait_for_tokens(load)
+                        cluster.roll_out(workload)
+                self.wait_for_tokens(load)
+            finally:
+                load.stop()
+            self.assertEqual(cluster.faults, [])
+            num_resumed = sum(resumed_by(each) for each in gateways)
+        tally = load.tally(0.0)
+        self.assertEqual((tally.lost, tally.num_different), ([], 0))
+        self.assertGreaterEqual(tally.num_right, NUM_STREAMS)
+        self.assertGreater(num_resumed, 0, "nothing was interrupted")
+        print(f"gateways: {tally.num_right} answers as undisturbed, {num_resumed:.0f} streams that went on",
+              file=sys.stderr)
 
     def roll_all_out(self, folder, service="quire-multi-pod"):
         with pods.Cluster(folder, NAMES, MODEL, FLAGS) as cluster:
@@ -157,6 +205,13 @@ class RollingRestartTest(unittest.TestCase):
                 for message in quire_client.generate([channel], request):
                     answers[-1].add(message)
         return [essence(each) for each in answers], run_cli(target)
+
+    def wait_for_tokens(self, load):
+        """Waits until each client has had further tokens."""
+        begin = time.monotonic()
+        while not load.has_flowed_since(begin):
+            self.assertLess(time.monotonic() - begin, 300, "tokens do not come")
+            time.sleep(0.05)
 
     def wait_for_answers(self, load, num_more):
         wanted = len(load.answers) + num_more
