@@ -80,6 +80,10 @@ absl::Status ReadError(const absl::Status& status, std::string_view file) {
 absl::StatusOr<std::unique_ptr<ChatModel>> ChatModel::Load(const Source& source) {
   std::unique_ptr<ChatModel> model(new ChatModel());
   model->allows_special_tokens_ = source.allows_special_tokens;
+  // Not read here. A folder without it is probably a mistake, and no model.
+  if (const auto config = ResolveModelFile(source.model_dir, "config.json"); !config.ok()) {
+    return ReadError(config.status(), source.model_dir + "/config.json");
+  }
   const absl::StatusOr<std::string> path = ResolveModelFile(source.model_dir, "tokenizer.json");
   if (path.ok()) {
     QUIRE_ASSIGN_OR_RETURN(model->tokenizer_, Tokenizer::Load(*path));

@@ -302,7 +302,7 @@ class StartTest(unittest.TestCase):
 
     def test_it_needs_the_schedulers_tokenizer(self):
         other = os.path.join(SOURCE, "tests/scheduler/text/testdata/gpt2.tokenizer.json")
-        os.symlink(os.path.join(MODEL, "config.json"), os.path.join(self.folder, "config.json"))
+        pathlib.Path(self.folder, "config.json").write_bytes(pathlib.Path(MODEL, "config.json").read_bytes())
         pathlib.Path(self.folder, "tokenizer.json").write_bytes(pathlib.Path(other).read_bytes())
         with Served() as server:
             process = Process([os.path.join(BIN, "quire_gateway"), self.folder, "--port=0", "--scheduler=" + server.address])
@@ -362,6 +362,7 @@ class StartTest(unittest.TestCase):
                 (2, "--scheduler: ", "--scheduler=nowhere"), (2, "--host: other machines", "--host=0.0.0.0"),
                 (2, "--allowed-origins: ", "--allowed-origins=example.com"), (2, "--ssl-ca-certs: ", "--ssl-ca-certs=x"),
                 (2, "--model: must be given", "--model="), (3, "bad.jinja: ", "--chat-template=" + bad),
+                (3, "config.json: ", "--model=/nonexistent"),
                 (3, "tokenizer", "--model=" + self.write_broken_model())):
             done = subprocess.run([os.path.join(BIN, "quire_gateway"), "--model", MODEL, "--port=0", *flags], timeout=20,
                                   capture_output=True, text=True, check=False)
@@ -371,7 +372,8 @@ class StartTest(unittest.TestCase):
     def write_broken_model(self):
         folder = os.path.join(self.folder, "broken")
         os.mkdir(folder)
-        pathlib.Path(folder, "tokenizer.json").write_text("{", encoding="ascii")
+        for name in ("config.json", "tokenizer.json"):
+            pathlib.Path(folder, name).write_text("{", encoding="ascii")
         return folder
 
 
