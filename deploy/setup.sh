@@ -6,11 +6,12 @@ build_packages=(
   g++ cmake ninja-build pkg-config
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
   prometheus-cpp-dev libboost-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libssl-dev
+  cppzmq-dev libzmq3-dev libmsgpack-cxx-dev
 )
 package_packages=(dpkg-dev file)  # needed by cpack
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
-  git openssl python3 python3-grpcio python3-protobuf python3-setuptools python3-yaml clang-format clang-tidy
+  git openssl python3 python3-grpcio python3-protobuf python3-msgpack python3-setuptools python3-yaml python3-zmq clang-format clang-tidy
   haproxy
 )
 

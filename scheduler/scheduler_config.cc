@@ -18,6 +18,7 @@
 #include "common/model/rank_share.h"
 #include "common/step/step_plan_check.h"
 #include "common/wire/worker_address.h"
+#include "scheduler/kv_event_flags.h"
 #include "scheduler/port_flags.h"
 
 ABSL_FLAG(std::string,
@@ -374,6 +375,7 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
   QUIRE_RETURN_IF_ERROR(SetWaiting(&config));
   config.step_log = absl::GetFlag(FLAGS_step_log);
   QUIRE_RETURN_IF_ERROR(SetPinning(&config));
+  QUIRE_RETURN_IF_ERROR(SetKvEvents(&config));
   const int32_t shutdown_seconds = absl::GetFlag(FLAGS_shutdown_timeout);
   QUIRE_RETURN_IF_ERROR(
       CheckFlagRange("shutdown-timeout", shutdown_seconds, 0, kMaxShutdownSeconds));

@@ -21,6 +21,7 @@
 #include "common/wire/api_keys.h"
 #include "common/wire/tls_files.h"
 #include "scheduler/group/worker_group.h"
+#include "scheduler/kv_events/kv_event_publisher.h"
 #include "scheduler/loop/scheduler_loop.h"
 #include "scheduler/rpc/served_model.h"
 
@@ -52,8 +53,9 @@ struct SchedulerConfig {
   bool logs_requests = false;
   GroupTiming group_timing;
   LoopConfig loop;
-  std::string step_log;              // path; empty: no step log
-  std::string pinned_prefixes_file;  // path; empty: pins are not saved
+  std::optional<KvEventSettings> kv_events;  // nullopt: no KV events
+  std::string step_log;                      // path; empty: no step log
+  std::string pinned_prefixes_file;          // path; empty: pins are not saved
   absl::Duration shutdown_timeout = absl::Seconds(25);
 };
 

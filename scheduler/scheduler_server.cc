@@ -118,6 +118,13 @@ LoopConfig WithHashKey(LoopConfig config) {
   return config;
 }
 
+std::function<void(std::vector<CacheEvent>)> SinkOf(KvEventPublisher* publisher) {
+  if (publisher == nullptr) {
+    return nullptr;
+  }
+  return [publisher](std::vector<CacheEvent> events) { publisher->Publish(std::move(events)); };
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
@@ -129,6 +136,9 @@ absl::StatusOr<std::unique_ptr<SchedulerServer>> SchedulerServer::Start(
   std::unique_ptr<SchedulerServer> server(
       new SchedulerServer(config, model, std::move(prefix_store), std::move(on_refusal)));
   QUIRE_RETURN_IF_ERROR(server->Listen());
+  if (server->kv_events_ != nullptr) {
+    QUIRE_RETURN_IF_ERROR(server->kv_events_->Open());
+  }
   if (server->step_log_ != nullptr) {
     QUIRE_RETURN_IF_ERROR(server->step_log_->Open());
   }
@@ -181,6 +191,9 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                      prefix_store_.get()),
       state_page_(model, &inbox_, &state_),
       step_log_(config.step_log.empty() ? nullptr : std::make_unique<StepLogFile>(config.step_log)),
+      kv_events_(config.kv_events.has_value()
+                     ? std::make_unique<KvEventPublisher>(*config.kv_events, &registry_)
+                     : nullptr),
       workers_(std::make_unique<GrpcWorkerGroup>(config.workers,
                                                  SettingsOf(config, *model),
                                                  config.group_timing,
@@ -194,6 +207,7 @@ SchedulerServer::SchedulerServer(const SchedulerConfig& config,
                                .state = &state_,
                                .observer = &metrics_,
                                .step_log = {.sink = step_log_.get(), .program_version = Version()},
+                               .on_cache_events = SinkOf(kv_events_.get()),
                                .clock = SteadyNow})),
       loop_thread_([this] { loop_->Run(); }),
       last_status_at_(SteadyNow()) {}

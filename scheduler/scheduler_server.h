@@ -26,6 +26,7 @@
 #include "common/wire/credentials.h"
 #include "common/wire/listener.h"
 #include "common/wire/listener_probe.h"
+#include "scheduler/kv_events/kv_event_publisher.h"
 #include "scheduler/loop/inbox.h"
 #include "scheduler/loop/scheduler_loop.h"
 #include "scheduler/loop/serving_state.h"
@@ -51,7 +52,7 @@ class SchedulerServer {
   // Binds the ports first, then writes the step log and the prefix file, and dials the workers. If
   // another server with the same settings is running, that server has the ports, so Start fails
   // before it touches that server's files and workers. The model must outlive the server.
-  // Errors: kUnavailable GRPC_BIND or HTTP_BIND; kFailedPrecondition STEP_LOG.
+  // Errors: kUnavailable GRPC_BIND, HTTP_BIND or KV_EVENTS_BIND; kFailedPrecondition STEP_LOG.
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
                                                                 const ServedModel* model,
                                                                 RefusalListener on_refusal);
@@ -126,7 +127,8 @@ class SchedulerServer {
   GenerationService service_;
   AdminService admin_service_;
   StatePage state_page_;
-  std::unique_ptr<StepLogFile> step_log_;  // null: no step log
+  std::unique_ptr<StepLogFile> step_log_;        // null: no step log
+  std::unique_ptr<KvEventPublisher> kv_events_;  // null: no KV events
   std::unique_ptr<GrpcWorkerGroup> workers_;
   std::unique_ptr<SchedulerLoop> loop_;
   std::thread loop_thread_;

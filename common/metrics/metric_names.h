@@ -151,6 +151,10 @@ inline constexpr MetricInfo kCrashSuspects{
 inline constexpr MetricInfo kPoisonRequestsTotal{
     "quire_poison_requests_total",
     "Requests and pinned prefixes that ended because they crashed their workers repeatedly."};
+inline constexpr MetricInfo kKvEventBatchesTotal{
+    "quire_kv_event_batches_total",
+    "Batches of KV events (--kv-events-endpoint). published: handed to the thread that "
+    "sends them; dropped: that thread was too slow, so that their numbers are missing for all."};
 
 // Metrics that a worker serves on its own HTTP port.
 inline constexpr MetricInfo kWorkerInfo{

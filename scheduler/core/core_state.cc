@@ -325,6 +325,7 @@ void CoreState::LoseWorkers() {
   AbandonPrefixes(*this);
   step.Clear();
   epoch.reset();
+  has_lost_cache = keeps_cache_events;
 }
 
 void CoreState::JudgeLoss(bool was_crash) {

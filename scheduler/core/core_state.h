@@ -114,6 +114,8 @@ struct CoreState {
   // Only the fields that count events since the start are set here. The counts of block operations
   // do not include the present epoch yet.
   CoreStats counters;
+  bool keeps_cache_events = false;
+  bool has_lost_cache = false;     // not told yet by a CacheEvent; only with keeps_cache_events
   std::vector<RequestId> started;  // requests whose first slice is in the last plan
   std::optional<RequestId> last_request_id;
 

@@ -261,7 +261,11 @@ void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequen
   // When this sequence computed a block, the prefix cache may already have listed another block
   // with the same contents. That block may have been reused since. Publish now lists the blocks of
   // this sequence.
-  kv_cache.Publish(sequence.table, sequence.table.num_passed_blocks(), prefix.block_hashes);
+  const int32_t first_block = sequence.table.num_passed_blocks();
+  const auto first_token = static_cast<size_t>(first_block * kv_cache.block_size_tokens());
+  const SharedContents contents = {.token_ids = std::span(prefix.token_ids).subspan(first_token),
+                                   .cache_salt = prefix.cache_salt};
+  kv_cache.Publish(sequence.table, first_block, prefix.block_hashes, &contents);
   kv_cache.Pin(prefix.block_hashes, prefix.table);
   if (NumTailBlocks(prefix, state.epoch->limits) > 0) {
     kv_cache.PinTail(sequence.table, prefix.table);

@@ -222,10 +222,23 @@ void PublishBlocks(CoreState& state, const SequenceGroup& group, Sequence& seque
   const int32_t block_size = state.epoch->kv_cache.block_size_tokens();
   const int32_t num_full = sequence.table.num_tokens() / block_size;
   const int32_t num_full_before = sequence.num_computed_tokens() / block_size;
-  if (num_full > num_full_before) {
-    state.epoch->kv_cache.Publish(
-        sequence.table, num_full_before, HashBlocks(state, group, sequence, num_full));
+  if (num_full <= num_full_before) {
+    return;
   }
+  KvCacheManager& kv_cache = state.epoch->kv_cache;
+  const std::span<const BlockHash> hashes = HashBlocks(state, group, sequence, num_full);
+  if (!kv_cache.keeps_cache_events() || !UsesPrefixCache(state, group)) {
+    kv_cache.Publish(sequence.table, num_full_before, hashes);
+    return;
+  }
+  std::vector<TokenId> token_ids;
+  for (int32_t position = num_full_before * block_size; position < num_full * block_size;
+       ++position) {
+    token_ids.push_back(TokenAt(group, sequence, position));
+  }
+  const SharedContents contents = {.token_ids = token_ids,
+                                   .cache_salt = group.request().cache_salt};
+  kv_cache.Publish(sequence.table, num_full_before, hashes, &contents);
 }
 
 int32_t NumSharedBlocksAtMost(const CoreState& state, SequenceGroup& group) {

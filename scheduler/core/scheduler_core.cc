@@ -1,6 +1,7 @@
 #include "scheduler/core/scheduler_core.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,10 @@ void SchedulerCore::BeginEpoch(uint64_t scheduler_incarnation,
   const bool were_limits_known = state_->last_limits.has_value();
   state_->JudgeLoss(after_crash);
   state_->epoch.emplace(scheduler_incarnation, group_epoch, limits);
+  if (state_->keeps_cache_events) {
+    state_->epoch->kv_cache.KeepCacheEvents();
+    state_->has_lost_cache = true;  // told again, for subscribers that have come since
+  }
   EndPrefixRequests(*state_);
   if (were_limits_known && state_->last_limits->block_size_tokens != limits.block_size_tokens) {
     ForgetBlockHashes(*state_);
@@ -196,6 +201,23 @@ std::vector<OutputEvent> SchedulerCore::TakeEvents() {
   return events;
 }
 
+void SchedulerCore::KeepCacheEvents() {
+  QUIRE_CHECK(!state_->epoch.has_value());
+  state_->keeps_cache_events = true;
+  state_->has_lost_cache = true;
+}
+
+std::vector<CacheEvent> SchedulerCore::TakeCacheEvents() {
+  std::vector<CacheEvent> events;
+  if (std::exchange(state_->has_lost_cache, false)) {
+    events.push_back({.kind = CacheEvent::Kind::kCleared});
+  }
+  if (state_->epoch.has_value()) {
+    std::ranges::move(state_->epoch->kv_cache.TakeCacheEvents(), std::back_inserter(events));
+  }
+  return events;
+}
+
 const std::vector<RequestId>& SchedulerCore::started() const { return state_->started; }
 
 bool SchedulerCore::has_unanswered_plan() const { return state_->step.is_active; }
@@ -248,6 +270,17 @@ CoreStats SchedulerCore::stats() const {
 
 BlockMap SchedulerCore::block_map(const BlockMapLimits& limits) const {
   return MakeBlockMap(*state_, limits);
+}
+
+std::vector<BlockHash> SchedulerCore::cached_hashes() const {
+  std::vector<BlockHash> hashes;
+  const int32_t num_blocks = state_->epoch.has_value() ? state_->epoch->limits.num_blocks : 0;
+  for (BlockId block_id = 1; block_id < num_blocks; ++block_id) {
+    if (const auto hash = state_->epoch->kv_cache.HashOf(block_id)) {
+      hashes.push_back(*hash);
+    }
+  }
+  return hashes;
 }
 
 void SchedulerCore::CheckInvariants() const { quire::CheckInvariants(*state_); }

@@ -42,6 +42,7 @@
 #include "scheduler/core/output_event.h"
 #include "scheduler/core/prefix_info.h"
 #include "scheduler/core/request.h"
+#include "scheduler/kv_cache/cache_event.h"
 
 namespace quire {
 
@@ -134,6 +135,11 @@ class SchedulerCore {
   // Returns the events since the last call, in order.
   std::vector<OutputEvent> TakeEvents();
 
+  // Keeps cache events from now on, beginning with kCleared. REQUIRES: no epoch is active.
+  void KeepCacheEvents();
+  // Returns the cache events since the last call, in order. An epoch begins and ends with kCleared.
+  std::vector<CacheEvent> TakeCacheEvents();
+
   // Requests whose computation begins in the last plan, including requests that compute prefixes.
   // Some may have ended since.
   const std::vector<RequestId>& started() const;
@@ -145,6 +151,10 @@ class SchedulerCore {
   CoreStats stats() const;
   // Returns the map of block_map.h; its counts agree with stats(). REQUIRES: as for MakeBlockMap.
   BlockMap block_map(const BlockMapLimits& limits) const;
+
+  // Returns the hashes under which the prefix cache lists blocks, private ones included. O(blocks):
+  // for tests.
+  std::vector<BlockHash> cached_hashes() const;
 
   // Aborts if an invariant of the state is broken, with a message that names it. O(state): for
   // tests, simulation and debug builds.

@@ -151,17 +151,30 @@ CopiedBlock KvCacheManager::CopyTail(const BlockTable& parent,
 
 void KvCacheManager::Publish(const BlockTable& table,
                              int32_t first_block,
-                             std::span<const BlockHash> hashes) {
+                             std::span<const BlockHash> hashes,
+                             const SharedContents* contents) {
   QUIRE_CHECK(static_cast<int64_t>(hashes.size()) * block_size_tokens_ <= table.num_tokens());
+  const auto block_size = static_cast<size_t>(block_size_tokens_);
   for (auto i = static_cast<size_t>(first_block); i < hashes.size(); ++i) {
     const std::optional<BlockId> listed = cache_.Find(hashes[i]);
     if (listed.has_value() && pool_.ref_count(*listed) == 0) {
       Unlist(*listed);
     }
     const BlockId block_id = table.block_ids_[i];
-    cache_.Insert(block_id, hashes[i]);
+    const bool is_new = cache_.Insert(block_id, hashes[i]);
     pool_.MarkCached(block_id, cache_.HashOf(block_id).has_value());
+    if (is_new && contents != nullptr && keeps_cache_events()) {
+      const size_t begin = (i - static_cast<size_t>(first_block)) * block_size;
+      const SharedContents of_block = {.token_ids = contents->token_ids.subspan(begin, block_size),
+                                       .cache_salt = contents->cache_salt};
+      cache_events_.OnListed(block_id, hashes, i, of_block);
+    }
   }
+}
+
+void KvCacheManager::KeepCacheEvents() {
+  QUIRE_CHECK_EQ(cache_.size(), 0);
+  cache_events_.Keep(pool_.num_blocks(), sliding_window_);
 }
 
 bool KvCacheManager::Allocate(int32_t num_blocks, std::vector<BlockId>& out) {
@@ -179,6 +192,7 @@ bool KvCacheManager::Allocate(int32_t num_blocks, std::vector<BlockId>& out) {
 
 void KvCacheManager::Unlist(BlockId block_id) {
   if (pool_.is_cached(block_id) && num_pins_[static_cast<size_t>(block_id)] == 0) {
+    cache_events_.OnUnlisted(block_id, *cache_.HashOf(block_id));
     cache_.Erase(block_id);
     pool_.MarkCached(block_id, false);
   }

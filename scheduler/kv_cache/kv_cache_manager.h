@@ -34,6 +34,8 @@
 #include "scheduler/kv_cache/block_hash.h"
 #include "scheduler/kv_cache/block_pool.h"
 #include "scheduler/kv_cache/block_table.h"
+#include "scheduler/kv_cache/cache_event.h"
+#include "scheduler/kv_cache/cache_event_log.h"
 #include "scheduler/kv_cache/host_table.h"
 #include "scheduler/kv_cache/prefix_cache.h"
 #include "scheduler/kv_cache/swap_space.h"
@@ -156,7 +158,12 @@ class KvCacheManager {
   // REQUIRES: the table has at least hashes.size() full blocks; each block to list is computed
   // already, or the step being planned computes it. Other sequences of that step may use the block
   // too, because a worker writes K and V of all the step's tokens before it reads any.
-  void Publish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
+  // contents: tokens of the blocks from first_block on, for the events; null: only sequences of one
+  // request share these blocks, so no event tells of them.
+  void Publish(const BlockTable& table,
+               int32_t first_block,
+               std::span<const BlockHash> hashes,
+               const SharedContents* contents = nullptr);
 
   // Removes the table's blocks from first_block on from the prefix cache, because their contents
   // are bad or not known to be good. A block before the sliding window has no table entry any more,
@@ -224,6 +231,12 @@ class KvCacheManager {
     int64_t num_forked = 0;     // references that Fork took to a parent's blocks
   };
   const Operations& operations() const { return operations_; }
+  // Keeps events from now on. REQUIRES: the prefix cache is empty.
+  void KeepCacheEvents();
+  bool keeps_cache_events() const { return cache_events_.is_kept(); }
+  // Returns the events since the last call, in order.
+  std::vector<CacheEvent> TakeCacheEvents() { return cache_events_.Take(); }
+
   // Returns the hash that the block is listed under; nullopt if it is not in the prefix cache.
   std::optional<BlockHash> HashOf(BlockId block_id) const { return cache_.HashOf(block_id); }
 
@@ -269,6 +282,7 @@ class KvCacheManager {
   int32_t sliding_window_;
   int64_t num_stored_tokens_ = 0;
   Operations operations_;
+  CacheEventLog cache_events_;
 };
 
 }  // namespace quire

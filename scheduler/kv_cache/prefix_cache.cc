@@ -21,14 +21,15 @@ std::optional<BlockId> PrefixCache::Find(const BlockHash& hash) const {
   return block_id == kNone ? std::nullopt : std::make_optional(block_id);
 }
 
-void PrefixCache::Insert(BlockId block_id, const BlockHash& hash) {
+bool PrefixCache::Insert(BlockId block_id, const BlockHash& hash) {
   std::optional<BlockHash>& listed = hash_of_[static_cast<size_t>(block_id)];
   if (listed.has_value() || Find(hash).has_value()) {
-    return;
+    return false;
   }
   listed = hash;
   next_[static_cast<size_t>(block_id)] = std::exchange(FirstOf(hash), block_id);
   ++size_;
+  return true;
 }
 
 void PrefixCache::Erase(BlockId block_id) {

@@ -29,7 +29,8 @@ class PrefixCache {
   std::optional<BlockId> Find(const BlockHash& hash) const;
 
   // Lists the block, unless it is already listed or another block is listed under this hash.
-  void Insert(BlockId block_id, const BlockHash& hash);
+  // Returns true if the block was not listed before and is now.
+  bool Insert(BlockId block_id, const BlockHash& hash);
 
   // Unlists the block, if it is listed.
   void Erase(BlockId block_id);

@@ -110,7 +110,11 @@ SchedulerLoop::SchedulerLoop(const LoopConfig& config, Parts parts)
       watch_(parts_.clock),
       router_(parts_.observer),
       now_(parts_.clock()),
-      wait_(now_) {}
+      wait_(now_) {
+  if (parts_.on_cache_events != nullptr) {
+    core_.KeepCacheEvents();
+  }
+}
 
 void SchedulerLoop::Run() {
   while (Turn(kMaxIdleWait)) {
@@ -144,6 +148,7 @@ void SchedulerLoop::Work(std::deque<LoopEvent>& events) {
   Dispatch();
   watch_.Enter("publish");
   Publish();
+  PublishCacheEvents();
   watch_.Enter("stats");
   PublishStats();
   watch_.Enter("prefix_answers");
@@ -386,6 +391,16 @@ void SchedulerLoop::Publish() {
   }
   if (sent_.has_value()) {
     sent_->observation.publish_ns += parts_.clock() - start;
+  }
+}
+
+void SchedulerLoop::PublishCacheEvents() {
+  if (parts_.on_cache_events == nullptr) {
+    return;
+  }
+  std::vector<CacheEvent> events = core_.TakeCacheEvents();
+  if (!events.empty()) {
+    parts_.on_cache_events(std::move(events));
   }
 }
 

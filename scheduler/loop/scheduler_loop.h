@@ -20,6 +20,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -58,6 +59,8 @@ class SchedulerLoop {
     ServingState* state = nullptr;
     LoopObserver* observer = nullptr;
     RecordedCore::Log step_log = {};  // default: no step log
+    // Gets the cache events of each turn that has some. Must not block. Null: none are kept.
+    std::function<void(std::vector<CacheEvent>)> on_cache_events = nullptr;
     std::function<Instant()> clock = SteadyNow;
   };
 
@@ -94,6 +97,7 @@ class SchedulerLoop {
   void Work(std::deque<LoopEvent>& events);
   void Dispatch();
   void Publish();
+  void PublishCacheEvents();
   void PublishStats();
   void CheckTimers();
   // Publishes the ready group in ServingState, so that new requests are accepted.

@@ -35,6 +35,10 @@ class RecordedCore {
   explicit RecordedCore(const CoreConfig& config) : RecordedCore(config, Log{}) {}
   RecordedCore(const CoreConfig& config, const Log& log);
 
+  // Cache events are not logged: they follow from the other calls, and decide nothing.
+  void KeepCacheEvents() { core_.KeepCacheEvents(); }
+  std::vector<CacheEvent> TakeCacheEvents() { return core_.TakeCacheEvents(); }
+
   // The methods below do the same as those of SchedulerCore.
   void BeginEpoch(uint64_t scheduler_incarnation,
                   uint64_t group_epoch,
@@ -60,6 +64,7 @@ class RecordedCore {
   Instant next_deadline() const { return core_.next_deadline(); }
   CoreStats stats() const { return core_.stats(); }
   BlockMap block_map(const BlockMapLimits& limits) const { return core_.block_map(limits); }
+  std::vector<BlockHash> cached_hashes() const { return core_.cached_hashes(); }
   void CheckInvariants() const { core_.CheckInvariants(); }
 
  private:

@@ -83,7 +83,8 @@ class PackageTest(unittest.TestCase):
         for name in PROGRAMS:
             self.assertRegex(run(self.tree / "usr/bin" / name, "--version"), r"^quire\w* \d+\.\d+\.\d+\n$")
         depends = run("dpkg-deb", "--field", self.package, "Depends")
-        for library in ("libc6", "libgrpc++1", "libprotobuf", "libpcre2-8-0", "libprometheus-cpp-core1"):
+        for library in ("libc6", "libgrpc++1", "libprotobuf", "libpcre2-8-0", "libprometheus-cpp-core1",
+                        "libzmq5"):
             self.assertIn(library, depends)
 
     def test_it_has_no_scripts_and_keeps_what_an_operator_has_changed(self):

@@ -28,6 +28,8 @@ LAYERS = {
     "kernels/gpu": (["kernels/cuda", "kernels/api", "kernels/collective", "common/base", "common/model"], []),
     "scheduler/text": (["common/base", "common/json"], []),
     "scheduler/kv_cache": (["common/base", "common/model"], []),
+    "scheduler/kv_events": (["scheduler/kv_cache", "scheduler/text", "common/base", "common/metrics"],
+                            ["prometheus", "zmq", "msgpack"]),
     "scheduler/core": (["scheduler/kv_cache", "common/base", "common/model", "common/step"], []),
     "scheduler/sim": (["scheduler/core", "common/base", "common/model", "common/step"], []),
     "scheduler/step_log": (["scheduler/core", "common/base", "common/model", "common/step"], []),
@@ -66,6 +68,8 @@ FAMILIES = {
     "boost": re.compile(r"^boost/"),
     "openssl": re.compile(r"^openssl/"),
     "cuda": re.compile(r"^(cuda|cublas|nccl)"),
+    "zmq": re.compile(r"^zmq"),
+    "msgpack": re.compile(r"^msgpack"),
 }
 OURS = re.compile(r"^(common|kernels|scheduler|worker|deploy|proto|tests)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')

@@ -65,6 +65,9 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   int64_t num_unreachable = 0;
   int64_t num_appended = 0;
   int64_t num_foreseen = 0;
+  int64_t num_blocks_stored = 0;
+  int64_t num_blocks_removed = 0;
+  int64_t num_blocks_private = 0;
   int64_t num_finished[9] = {};
   for (uint64_t seed = first; seed < first + num_seeds; ++seed) {
     CoreSimulation simulation(seed);
@@ -89,6 +92,9 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
     num_unreachable += simulation.num_unreachable();
     num_appended += simulation.num_appended();
     num_foreseen += simulation.num_foreseen();
+    num_blocks_stored += simulation.cache_events().num_stored();
+    num_blocks_removed += simulation.cache_events().num_removed();
+    num_blocks_private += simulation.cache_events().num_private();
     for (int reason = 0; reason < 9; ++reason) {
       num_finished[reason] += simulation.num_finished(static_cast<FinishReason>(reason));
     }
@@ -102,6 +108,10 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   std::printf("  %lld of %lld blocks foreseen\n",
               static_cast<long long>(num_foreseen),
               static_cast<long long>(num_appended));
+  std::printf("  %lld blocks stored, %lld removed, %lld private\n",
+              static_cast<long long>(num_blocks_stored),
+              static_cast<long long>(num_blocks_removed),
+              static_cast<long long>(num_blocks_private));
   for (int reason = 0; reason < 9; ++reason) {
     std::printf("  finish reason %d: %lld sequences\n",
                 reason,
@@ -120,6 +130,9 @@ TEST_F(CoreRandomTest, KeepsEveryInvariantThroughRandomHistories) {
   EXPECT_TRUE(num_seeds < kNumSeeds || num_scored > 1000) << num_scored;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_resumed_tokens > 20'000) << num_resumed_tokens;
   EXPECT_TRUE(num_seeds < kNumSeeds || num_unreachable > 1000) << num_unreachable;
+  EXPECT_TRUE(num_seeds < kNumSeeds || num_blocks_stored > 100'000) << num_blocks_stored;
+  EXPECT_TRUE(num_seeds < kNumSeeds || num_blocks_removed > 50'000) << num_blocks_removed;
+  EXPECT_TRUE(num_seeds < kNumSeeds || num_blocks_private > 1000) << num_blocks_private;
   EXPECT_TRUE(num_seeds < kNumSeeds || 2 * num_foreseen > num_appended) << num_foreseen;
 }
 

@@ -72,6 +72,7 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
     : random_(seed),
       config_(DrawConfig(random_, seed)),
       core_(std::in_place, config_, log),
+      cache_events_(config_),
       step_duration_(random_.Between(5, 50) * kNanosPerMilli),
       copy_duration_(step_duration_ * random_.Below(32) / 64),
       mean_prompt_(random_.Between(1, 20)),
@@ -95,7 +96,9 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       poison_rate_(poison_draws_.OneIn(2) ? 1'000'000 : poison_draws_.Between(2, 30)),
       loss_causes_(seed ^ 0x4C4F'5353'4553'0001ULL),
       score_draws_(seed ^ 0x5343'4F52'4553'0001ULL),
-      wants_next_blocks_(Random(seed ^ 0x4E45'5854'0000'0001ULL).OneIn(2)) {}
+      wants_next_blocks_(Random(seed ^ 0x4E45'5854'0000'0001ULL).OneIn(2)) {
+  core_->KeepCacheEvents();
+}
 
 std::string CoreSimulation::Run(int32_t num_events) {
   for (int32_t i = 0; i < num_events && failure_.empty(); ++i) {
@@ -119,6 +122,7 @@ std::string CoreSimulation::Drain() {
     }
     core_.untimed().CheckInvariants();
     TakeEvents();
+    CheckCacheEvents();
   }
   ExpectNone(core_.Fault());
   Expect(!HasLiveRequest(), "liveness: everything finishes once the faults stop");
@@ -142,6 +146,7 @@ void CoreSimulation::Step() {
   ExpectNone(core_.Fault());
   CheckNobodyIsOverdue();
   CheckCounts();
+  CheckCacheEvents();
   if (config_.scheduling_policy == SchedulingPolicyKind::kFairShare) {
     ExpectNone(fairness_.Check(requests_));
   }

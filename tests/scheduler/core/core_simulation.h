@@ -16,6 +16,7 @@
 //   - a request is refused exactly when a bound says so (I13);
 //   - a block that is named as a sequence's next one has no holder and is named once (I20);
 //   - the map of blocks agrees with the counts;
+//   - cache events alone give the shared part of the prefix cache: see CacheEventAudit (I21);
 //   - a result that does not fit the plan, comes twice or comes late is refused and changes nothing
 //     (I11);
 //   - no call of the core takes longer than kMaxCallNs of CPU time;
@@ -38,6 +39,7 @@
 
 #include "scheduler/core/scheduler_core.h"
 #include "scheduler/step_log/recorded_core.h"
+#include "tests/scheduler/core/cache_event_audit.h"
 #include "tests/scheduler/core/fairness_audit.h"
 #include "tests/scheduler/core/request_model.h"
 #include "tests/scheduler/core/schedule_audit.h"
@@ -75,6 +77,7 @@ class CoreSimulation {
   int64_t num_appended() const { return num_appended_; }
   int64_t num_foreseen() const { return num_foreseen_; }
   int64_t num_resumed_tokens() const { return num_resumed_tokens_; }  // known to the next scheduler
+  const CacheEventAudit& cache_events() const { return cache_events_; }
   int64_t num_events() const { return num_events_; }
   Instant elapsed() const { return now_; }                  // virtual time, from 0
   Instant time_in_steps() const { return time_in_steps_; }  // of it, with a step under way
@@ -152,6 +155,7 @@ class CoreSimulation {
   bool Fits(const RequestModel& request) const;
   void CheckNobodyIsOverdue();
   void CheckCounts();
+  void CheckCacheEvents();
   void CheckBlockMap(int32_t max_cells);
   RequestModel* AnyRequest();
   bool HasLiveRequest() const;
@@ -167,6 +171,7 @@ class CoreSimulation {
   std::optional<FakeWorker> worker_;    // while an epoch is active
   std::optional<ScheduleAudit> audit_;  // likewise
   FairnessAudit fairness_;
+  CacheEventAudit cache_events_;
   StepLimits limits_;
   uint64_t group_epoch_ = 0;
   bool limits_known_ = false;

@@ -309,6 +309,12 @@ void CoreSimulation::CheckCounts() {
   }
 }
 
+void CoreSimulation::CheckCacheEvents() {
+  ExpectNone(cache_events_.Apply(core_->TakeCacheEvents(), limits_.block_size_tokens));
+  ExpectNone(
+      cache_events_.Compare(core_.untimed().cached_hashes(), requests_, limits_.block_size_tokens));
+}
+
 void CoreSimulation::CheckBlockMap(int32_t max_cells) {
   const CoreStats stats = core_->stats();
   const BlockMap map = core_->block_map({.max_cells = max_cells, .max_holders = 1 << 20});

@@ -9,6 +9,8 @@ namespace quire {
 void CoreSimulation::LoseScheduler() {
   const RequestModels before = std::exchange(requests_, {});
   core_.emplace(config_);
+  core_->KeepCacheEvents();
+  cache_events_.OnNewCore();
   worker_.reset();
   audit_.reset();
   plan_.reset();

@@ -2,8 +2,9 @@
 // that begin like them come and go, beam searches among them. Blocks are short, rows are not finite
 // and workers are lost.
 //
-// After every event the core checks its invariants, and tokens are those of the true history. In
-// the end everything finishes, and only pinned blocks are held.
+// After every event the core checks its invariants, tokens are those of the true history, and cache
+// events give the shared part of the prefix cache. In the end everything finishes, and only pinned
+// blocks are held.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "gtest/gtest.h"
 
 #include "scheduler/core/scheduler_core.h"
+#include "tests/scheduler/core/cache_event_audit.h"
 #include "tests/support/fake_worker.h"
 #include "tests/support/random.h"
 #include "tests/support/timed.h"
@@ -70,6 +72,7 @@ class PrefixHistory {
         sliding_window_(random_.OneIn(3) && !profile.limits.has_value() ? random_.Between(1, 20)
                                                                         : 0),
         texts_(profile.num_texts) {
+    core_->KeepCacheEvents();
     for (std::vector<TokenId>& text : texts_) {
       text.resize(static_cast<size_t>(profile.text_tokens));
       for (TokenId& token : text) {
@@ -100,8 +103,12 @@ class PrefixHistory {
   };
 
   void Check() {
+    EXPECT_EQ(cache_events_.Apply(core_->TakeCacheEvents(), limits_.block_size_tokens), "");
     if (++num_events_ % profile_.check_interval == 0) {
       core_.untimed().CheckInvariants();
+      EXPECT_EQ(cache_events_.Compare(
+                    core_.untimed().cached_hashes(), bypassing_, limits_.block_size_tokens),
+                "");
     }
     EXPECT_EQ(core_.Fault(), "");
   }
@@ -142,7 +149,7 @@ class PrefixHistory {
     request.sampling.seed = next_id_;
     request.cache_salt = random_.OneIn(4) ? "salt" : "";
     request.bypasses_prefix_cache = random_.OneIn(8);
-    if (random_.OneIn(4)) {
+    if (random_.OneIn(4) && !request.bypasses_prefix_cache) {
       const int32_t num_beams = random_.Between(request.num_sequences, 4);
       request.beam_search = {.num_beams = num_beams};
       request.sampling.num_logprobs = num_beams;
@@ -151,7 +158,14 @@ class PrefixHistory {
                     .is_beam = request.beam_search.has_value()};
     const int32_t num_sequences = request.num_sequences;
     const uint64_t id = next_id_++;
+    RequestModel model = {.request = request,
+                          .sequences = std::vector<SequenceModel>(
+                              static_cast<size_t>(num_sequences),
+                              SequenceModel{.token_ids = request.prompt_token_ids})};
     if (core_->AddRequest(std::move(request)) == AddOutcome::kQueued) {
+      if (model.request.bypasses_prefix_cache) {
+        bypassing_.emplace(id, std::move(model));
+      }
       for (int32_t index = 0; index < num_sequences; ++index) {
         live_[{id, index}] = live;
       }
@@ -230,6 +244,11 @@ class PrefixHistory {
                                                                      kVocabSize,
                                                                      sliding_window_));
         live.token_ids.push_back(token->token_id);
+        if (const auto model = bypassing_.find(token->request_id.value());
+            model != bypassing_.end()) {
+          model->second.sequences[static_cast<size_t>(token->sequence_index)].token_ids =
+              live.token_ids;
+        }
       } else {
         const auto& finished = std::get<SequenceFinished>(event);
         live_.at({finished.request_id.value(), finished.sequence_index}).is_finished = true;
@@ -280,6 +299,8 @@ class PrefixHistory {
   StepLimits limits_;
   std::optional<StepPlan> plan_;
   std::map<std::pair<uint64_t, int32_t>, Live> live_;
+  RequestModels bypassing_;  // requests whose blocks no event may tell of
+  CacheEventAudit cache_events_{CoreConfig{.prefix_caching = true}};
   uint64_t group_epoch_ = 0;
   uint64_t next_id_ = 1;
   int32_t num_events_ = 0;

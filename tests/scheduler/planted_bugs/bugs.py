@@ -11,6 +11,7 @@ Bug = collections.namedtuple("Bug", "name file text replacement")
 
 POOL = "scheduler/kv_cache/block_pool.cc"
 MANAGER = "scheduler/kv_cache/kv_cache_manager.cc"
+EVENTS = "scheduler/kv_cache/cache_event_log.cc"
 SWAP_SPACE = "scheduler/kv_cache/swap_space.cc"
 HASH = "scheduler/kv_cache/block_hash.cc"
 SHARING = "scheduler/core/prefix_sharing.cc"
@@ -86,6 +87,22 @@ BUGS = [
         "if (listed.has_value() && pool_.ref_count(*listed) == 0) {", "if (false) {"),
     Bug("names_outlive_the_block_size", CORE,
         "  if (were_limits_known && state_->last_limits->block_size_tokens !=", "  if (false && 0 !="),
+    # Cache events.
+    Bug("removed_block_not_told", MANAGER,
+        "    cache_events_.OnUnlisted(block_id, *cache_.HashOf(block_id));\n", ""),
+    Bug("listed_block_not_told", MANAGER, "if (is_new && contents",
+        "if (is_new && i > 0 && contents"),
+    Bug("private_block_told", SHARING,
+        "if (!kv_cache.keeps_cache_events() || !UsesPrefixCache(state, group)) {",
+        "if (!kv_cache.keeps_cache_events()) {"),
+    Bug("block_told_that_another_one_holds", MANAGER, "if (is_new && contents", "if (contents"),
+    Bug("told_without_parent", EVENTS, "index > 0 ? std::make_optional(hashes[index - 1])",
+        "false ? std::make_optional(hashes[index - 1])"),
+    Bug("told_behind_another_parent", EVENTS,
+        "events_.back().block_hashes.back() == hashes[index - 1];", "true;"),
+    Bug("told_again_after_its_removal", EVENTS,
+        "  is_told_[static_cast<size_t>(block_id)] = false;\n", ""),
+    Bug("lost_cache_not_told", STATE, "  has_lost_cache = keeps_cache_events;\n", ""),
     # Swapping.
     Bug("copy_under_way_not_referenced", SWAP_SPACE,
         "    device_pool.Touch(block_id);  // the copy reads it\n", ""),

@@ -1,0 +1,37 @@
+// CacheEvent tells how the set of blocks changed from which other requests can begin. The events of
+// a scheduler, applied in order, give the shared part of its prefix cache: blocks that only the
+// sequences of one request share are not told.
+//
+// Thread safety: a value type.
+#ifndef QUIRE_SCHEDULER_KV_CACHE_CACHE_EVENT_H_
+#define QUIRE_SCHEDULER_KV_CACHE_CACHE_EVENT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "scheduler/kv_cache/block_hash.h"
+
+namespace quire {
+
+struct CacheEvent {
+  enum class Kind : uint8_t {
+    kStored,   // the blocks were listed
+    kRemoved,  // the blocks were unlisted
+    kCleared,  // no block is listed any more
+  };
+
+  Kind kind = Kind::kCleared;
+  std::vector<BlockHash> block_hashes;  // kStored: consecutive blocks of a sequence
+  // The fields below are set for kStored only.
+  std::optional<BlockHash> parent;  // hash of the block before them; nullopt: they begin a sequence
+  std::vector<TokenId> token_ids;   // tokens of all the blocks, in order
+  std::string cache_salt;
+  int32_t sliding_window = 0;  // of the model, in tokens; 0: none
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_KV_CACHE_CACHE_EVENT_H_

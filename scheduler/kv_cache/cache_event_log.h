@@ -1,0 +1,54 @@
+// CacheEventLog turns changes of the prefix cache into cache events. It knows which blocks its
+// events told of, so that it tells of their removal and of no other.
+//
+// Thread safety: not thread-safe; owned by KvCacheManager.
+// Cost:          nothing until Keep is called; then O(tokens) for a listed block.
+#ifndef QUIRE_SCHEDULER_KV_CACHE_CACHE_EVENT_LOG_H_
+#define QUIRE_SCHEDULER_KV_CACHE_CACHE_EVENT_LOG_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "scheduler/kv_cache/block_hash.h"
+#include "scheduler/kv_cache/cache_event.h"
+
+namespace quire {
+
+// The contents of blocks that other requests may share.
+struct SharedContents {
+  std::span<const TokenId> token_ids;
+  std::string_view cache_salt;
+};
+
+class CacheEventLog {
+ public:
+  // Keeps events from now on. sliding_window: the model's, for the events. REQUIRES: no block is
+  // listed.
+  void Keep(int32_t num_blocks, int32_t sliding_window);
+  bool is_kept() const { return !is_told_.empty(); }
+
+  // Called when the block was listed under hashes[index]. contents: of this block.
+  void OnListed(BlockId block_id,
+                std::span<const BlockHash> hashes,
+                size_t index,
+                const SharedContents& contents);
+  // Called when the block, which was listed under this hash, is unlisted.
+  void OnUnlisted(BlockId block_id, const BlockHash& hash);
+
+  // Returns the events since the last call, in order.
+  std::vector<CacheEvent> Take() { return std::exchange(events_, {}); }
+
+ private:
+  std::vector<CacheEvent> events_;
+  std::vector<bool> is_told_;  // by block: an event told that it is listed; empty: not kept
+  int32_t sliding_window_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_SCHEDULER_KV_CACHE_CACHE_EVENT_LOG_H_
