@@ -67,11 +67,14 @@ def same_scores(report, binaries):
             f"model={server.model},base_url={server.url}/completions,tokenizer_backend=huggingface,"
             f"tokenizer={MODEL},tokenized_requests=True,num_concurrent=4,max_retries=1,max_length=2048,"
             "add_bos_token=True"))
-        want = run_lm_eval(folder, "reference", "hf", f"pretrained={MODEL},dtype=float32,add_bos_token=True")
+        # lm-eval 0.4.13 with logits_cache scores an item wrongly if another item cuts the same sentence elsewhere.
+        want = run_lm_eval(folder, "reference", "hf",
+                           f"pretrained={MODEL},dtype=float32,add_bos_token=True,logits_cache=False")
     report.equal("all items are scored", (len(served), len(want)), (NUM_ITEMS, NUM_ITEMS))
     for item, got, expected in zip(items, served, want):
         report.check(f"log-likelihood of {item}", abs(got[0] - expected[0]) <= TOLERANCE, (got, expected))
         report.equal(f"is {item} greedy", got[1], expected[1])
     largest = max(abs(got[0] - expected[0]) for got, expected in zip(served, want))
     greedy = sum(got[1] == "True" for got in served)
-    print(f"  largest difference {largest:.1e}; log-likelihoods {min(want)[0]:.1f} to {max(want)[0]:.2f}; {greedy} greedy")
+    print(f"  largest difference {largest:.1e}; log-likelihoods {min(want)[0]:.1f} to {max(want)[0]:.2f}; "
+          f"{greedy} greedy")
