@@ -1,5 +1,7 @@
 #include "common/http/http_connection.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -95,6 +97,12 @@ void HttpConnection::Start(HttpConnections::List::iterator place) {
 }
 
 void HttpConnection::CheckDeadline(Instant now) {
+  // With a full buffer no read is pending that would tell of the client's end.
+  if (phase_ == Phase::kAnswering && num_buffered_ == buffer_.size() && !has_peer_ended_ &&
+      HasPeerLeft()) {
+    OnReadEnd(asio::error::eof);
+    return;
+  }
   if (now < deadline_) {
     return;
   }
@@ -194,6 +202,11 @@ void HttpConnection::OnRead(const ErrorCode& error, size_t size) {
     deadline_ = SteadyNow() + kHeaderTimeoutNs;
   }
   Consume();
+}
+
+bool HttpConnection::HasPeerLeft() {
+  pollfd poll = {.fd = stream_.socket().native_handle(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&poll, 1, 0) > 0 && (poll.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 void HttpConnection::OnReadEnd(const ErrorCode& error) {

@@ -91,6 +91,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   void Read();
   void OnRead(const boost::system::error_code& error, size_t size);
   void OnReadEnd(const boost::system::error_code& error);
+  // Returns true if the client has ended or broken the connection, even if bytes wait to be read.
+  bool HasPeerLeft();
   void Consume();
   bool AdmitHeader();
   void Dispatch();

@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace quire {
+namespace {
+
+// Headers that a page may read, besides the few that it always may.
+constexpr char kExpose[] = "Access-Control-Expose-Headers";
+constexpr char kExposed[] = "Retry-After, X-Request-Id";
+
+}  // namespace
 
 HttpHeaders AllowedOrigins::HeadersFor(const HttpRequest& request) const {
   const std::string origin(request.Header("origin"));
@@ -11,12 +18,12 @@ HttpHeaders AllowedOrigins::HeadersFor(const HttpRequest& request) const {
   }
   // Keys come in a header and never in cookies, so "*" gives a page nothing that its user did not.
   if (std::ranges::count(origins_, "*") > 0) {
-    return {{"Access-Control-Allow-Origin", "*"}};
+    return {{"Access-Control-Allow-Origin", "*"}, {kExpose, kExposed}};
   }
   if (std::ranges::count(origins_, origin) == 0) {
     return {};
   }
-  return {{"Access-Control-Allow-Origin", origin}, {"Vary", "Origin"}};
+  return {{"Access-Control-Allow-Origin", origin}, {"Vary", "Origin"}, {kExpose, kExposed}};
 }
 
 std::optional<HttpResponse> AllowedOrigins::Preflight(const HttpRequest& request,

@@ -33,7 +33,7 @@ bool HttpExchange::Write(std::string_view text) {
   if (text.empty() || framing_ == Framing::kNone) {
     return true;  // an empty chunk would end the body
   }
-  if (Unsent() + text.size() > max_unsent_bytes_) {
+  if (Unsent() > max_unsent_bytes_) {
     must_cut_ = true;
     WakeOwner();
     return false;
@@ -67,6 +67,11 @@ void HttpExchange::Abandon() {
     (phase_ == Phase::kUnanswered ? is_abandoned_ : must_cut_) = true;
     WakeOwner();
   }
+}
+
+bool HttpExchange::is_gone() const {
+  const MutexLock lock(mutex_);
+  return owner_ == nullptr;
 }
 
 size_t HttpExchange::unsent_bytes() const {

@@ -52,6 +52,7 @@ class HttpExchange {
   bool Write(std::string_view text);
   void Finish();
   void Abandon();
+  bool is_gone() const;
   size_t unsent_bytes() const;
   void OnDrained(size_t max_unsent_bytes, std::function<void()> callback);
   void OnDisconnect(std::function<void()> callback);

@@ -28,6 +28,8 @@ bool HttpResponder::Write(std::string_view text) { return exchange_->Write(text)
 
 void HttpResponder::Finish() { exchange_->Finish(); }
 
+bool HttpResponder::is_gone() const { return exchange_->is_gone(); }
+
 size_t HttpResponder::unsent_bytes() const { return exchange_->unsent_bytes(); }
 
 void HttpResponder::OnDrained(size_t max_unsent_bytes, std::function<void()> callback) {

@@ -6,9 +6,9 @@
 // written is sent at once; writes that come while the socket is busy are sent together.
 //
 // Back-pressure: `unsent_bytes` counts what the kernel has not accepted. A writer that outruns its
-// client stops at a mark of its own and continues in OnDrained. A stream is cut when it would
-// exceed HttpServerOptions::max_unsent_bytes, and when its client accepts nothing for
-// stall_timeout.
+// client stops at a mark of its own and continues in OnDrained. A stream is cut if it is written to
+// while more than HttpServerOptions::max_unsent_bytes are unsent, and when its client accepts
+// nothing for stall_timeout.
 //
 // A client is gone when its connection breaks, or when it ends its sending side before the whole
 // answer was given. Later calls do nothing.
@@ -49,6 +49,9 @@ class HttpResponder {
   // REQUIRES of both: Begin was called, Finish was not.
   bool Write(std::string_view text);
   void Finish();
+
+  // True if the client is gone, so that work for it is in vain.
+  bool is_gone() const;
 
   size_t unsent_bytes() const;
 

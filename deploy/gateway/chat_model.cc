@@ -69,6 +69,16 @@ absl::Status CutAtTag(RenderedPrompt& prompt) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSize(std::string_view text) {
+  return text.size() <= kMaxPromptBytes ? absl::OkStatus()
+                                        : InvalidArgument("PROMPT_BYTES",
+                                                          absl::StrCat("prompt: is too long (got ",
+                                                                       text.size(),
+                                                                       " bytes, limit ",
+                                                                       kMaxPromptBytes,
+                                                                       ")"));
+}
+
 absl::Status ReadError(const absl::Status& status, std::string_view file) {
   return Error(status.code(),
                ReasonOf(status),
@@ -151,6 +161,7 @@ absl::StatusOr<RenderedPrompt> ChatModel::Render(ChatPrompt chat) const {
 absl::StatusOr<std::vector<TokenId>> ChatModel::Encode(const RenderedPrompt& prompt,
                                                        bool add_special_tokens) const {
   QUIRE_ASSIGN_OR_RETURN(const Tokenizer* const tokenizer, this->tokenizer());
+  QUIRE_RETURN_IF_ERROR(CheckSize(prompt.text));
   TextBudget budget(prompt.text.size());
   return tokenizer->Encode(
       prompt.text,
@@ -164,6 +175,7 @@ absl::StatusOr<std::vector<TokenId>> ChatModel::Encode(std::string_view text,
                                                        bool add_special_tokens,
                                                        bool parse_special) const {
   QUIRE_ASSIGN_OR_RETURN(const Tokenizer* const tokenizer, this->tokenizer());
+  QUIRE_RETURN_IF_ERROR(CheckSize(text));
   return tokenizer->Encode(text, add_special_tokens, parse_special);
 }
 
@@ -171,7 +183,7 @@ absl::StatusOr<const Tokenizer*> ChatModel::tokenizer() const {
   if (tokenizer_ == nullptr) {
     return Error(absl::StatusCode::kFailedPrecondition,
                  "NO_TOKENIZER",
-                 "prompt: the model has no tokenizer; send token ids");
+                 "prompt: the model has no tokenizer; send token ids, and no echo");
   }
   return tokenizer_.get();
 }

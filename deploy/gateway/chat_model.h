@@ -4,10 +4,12 @@
 //
 // Thread safety: immutable after Load; any number of threads may use it at once.
 // Errors:        kInvalidArgument, with the reasons of ChatTemplate::Render and Tokenizer::Encode,
-//                and CONTINUE_FINAL_MESSAGE; kFailedPrecondition NO_TOKENIZER, NO_CHAT_TEMPLATE.
+//                CONTINUE_FINAL_MESSAGE, and PROMPT_BYTES for a text above kMaxPromptBytes;
+//                kFailedPrecondition NO_TOKENIZER, NO_CHAT_TEMPLATE.
 #ifndef QUIRE_DEPLOY_GATEWAY_CHAT_MODEL_H_
 #define QUIRE_DEPLOY_GATEWAY_CHAT_MODEL_H_
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +26,8 @@
 #include "scheduler/text/tokenizer.h"
 
 namespace quire {
+
+inline constexpr size_t kMaxPromptBytes = 1 << 20;  // the scheduler's own bound on a text
 
 class ChatModel {
  public:

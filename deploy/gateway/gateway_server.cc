@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "common/base/free_memory.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/flags/command_line.h"
@@ -26,7 +27,6 @@ constexpr size_t kMaxBodyBytesInFlight = 64 << 20;
 constexpr int64_t kIdleTimeoutNs = 75 * kNanosPerSecond;  // as nginx
 constexpr size_t kMaxUnsentBytes = 1 << 20;
 constexpr int64_t kLivenessNs = 10 * kNanosPerSecond;
-constexpr int kNumPoolThreads = 2;
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 
 std::shared_ptr<grpc::Channel> Dial(const Address& address, const std::shared_ptr<TlsFiles>& tls) {
@@ -87,8 +87,7 @@ GatewayServer::GatewayServer(GatewayConfig config)
           Dials(config_), RetryPolicy(), [this] { metrics_.OnResume(); })),
       watch_(Channels(config_), config_.scheduler_api_key),
       gate_(watch_),
-      pool_(kNumPoolThreads),
-      generation_routes_(*client_, gate_, metrics_, pool_, config_.forwards_api_keys),
+      generation_routes_(*client_, gate_, generations_, config_.forwards_api_keys),
       text_routes_(gate_, metrics_, pool_),
       last_beat_(SteadyNow()) {
   process_registry_.Gauge(metric::kBuildInfo, {{"version", std::string(Version())}}).Set(1);
@@ -109,8 +108,7 @@ GatewayServer::~GatewayServer() {
 // The pool's tasks end first, since they begin streams.
 void GatewayServer::EndRequests() {
   gate_.Close();
-  pool_.stop();
-  pool_.join();
+  pool_.Stop();
   client_.reset();
 }
 
@@ -175,6 +173,7 @@ void GatewayServer::Open(std::unique_ptr<ChatModel> model) {
 
 void GatewayServer::Beat() {
   http_->Post([this] { last_beat_ = SteadyNow(); });
+  ReturnFreeMemory();
 }
 
 bool GatewayServer::IsLive() const { return SteadyNow() - last_beat_ < kLivenessNs; }

@@ -27,10 +27,9 @@
 #include "deploy/gateway/generation_routes.h"
 #include "deploy/gateway/model_gate.h"
 #include "deploy/gateway/operator_pages.h"
+#include "deploy/gateway/request_pool.h"
 #include "deploy/gateway/scheduler_watch.h"
 #include "deploy/gateway/text_routes.h"
-
-#include <boost/asio/thread_pool.hpp>
 
 namespace quire {
 
@@ -74,7 +73,8 @@ class GatewayServer {
   std::unique_ptr<AsyncResumingClient> client_;
   SchedulerWatch watch_;
   ModelGate gate_;
-  boost::asio::thread_pool pool_;
+  Generation::Shared generations_{.metrics = metrics_, .pool = pool_};  // outlives pool_'s tasks
+  RequestPool pool_;
   GenerationRoutes generation_routes_;
   TextRoutes text_routes_;
   std::unique_ptr<OperatorPages> operator_pages_;  // null: not served

@@ -16,6 +16,9 @@ namespace {
 constexpr size_t kHighMarkBytes = 64 << 10;
 constexpr size_t kLowMarkBytes = 16 << 10;
 
+// An answer with more log-probabilities takes milliseconds to write.
+constexpr int64_t kManyScores = 1024;
+
 constexpr char kJson[] = "application/json";
 
 std::string EventOf(std::string_view text) {
@@ -56,20 +59,20 @@ Generation::Generation(OpenAiApi api,
                        std::string request_id,
                        std::unique_ptr<Response> response,
                        HttpResponder responder,
-                       GatewayMetrics& metrics)
+                       Shared& shared)
     : api_(api),
       stream_(stream),
       request_id_(std::move(request_id)),
       response_(std::move(response)),
       responder_(std::move(responder)),
-      metrics_(metrics) {}
+      shared_(shared) {}
 
 void Generation::Start(AsyncResumingClient& client,
                        const std::vector<v1::GenerateRequest>& requests,
                        const std::string& api_key) {
   streams_.reserve(requests.size());
   for (size_t prompt = 0; prompt < requests.size(); ++prompt) {
-    metrics_.OnStreamBegin();
+    shared_.metrics.OnStreamBegin();
     streams_.push_back(client.Start(
         requests[prompt], api_key, std::make_shared<Handler>(shared_from_this(), prompt)));
   }
@@ -84,6 +87,9 @@ void Generation::Start(AsyncResumingClient& client,
 }
 
 void Generation::OnResponse(size_t prompt, const v1::GenerateResponse& message) {
+  if (const absl::Status held = has_ended_ ? absl::OkStatus() : Hold(message); !held.ok()) {
+    Fail(held, std::nullopt);
+  }
   if (!has_ended_) {
     Send(response_->Take(static_cast<int32_t>(prompt), message));
     if (response_->has_ended()) {
@@ -91,6 +97,30 @@ void Generation::OnResponse(size_t prompt, const v1::GenerateResponse& message) 
     }
   }
   Continue(prompt);
+}
+
+absl::Status Generation::Hold(const v1::GenerateResponse& message) {
+  if (stream_) {
+    return absl::OkStatus();
+  }
+  int64_t num_scores = 0;
+  for (const v1::TokenLogprobs& token : message.chunk().logprobs()) {
+    num_scores += 1 + token.top_size();
+  }
+  for (const v1::TokenLogprobs& token : message.prompt_logprobs().logprobs()) {
+    num_scores += 1 + token.top_size();
+  }
+  if (num_scores_ + num_scores > ScoreBudget::kMaxOfAnswer) {
+    return InvalidArgument("ANSWER_SIZE",
+                           "logprobs: the answer has too many log-probabilities to be sent whole");
+  }
+  if (!shared_.scores.Charge(num_scores)) {
+    return Error(absl::StatusCode::kResourceExhausted,
+                 "ANSWER_MEMORY",
+                 "server: too many log-probabilities wait in answers that are sent whole");
+  }
+  num_scores_ += num_scores;
+  return absl::OkStatus();
 }
 
 void Generation::Continue(size_t prompt) {
@@ -131,18 +161,22 @@ void Generation::Send(const std::vector<std::string>& texts) {
 
 void Generation::Finish() {
   has_ended_ = true;
-  const std::vector<std::string> texts = response_->Finish();
   if (!stream_) {
-    Answer({.body = texts.front(), .content_type = kJson});
+    // Not on this thread, which makes the events of all streams.
+    const auto answer = [self = shared_from_this()] {
+      self->Answer({.body = self->response_->Finish().front(), .content_type = kJson});
+    };
+    num_scores_ > kManyScores ? shared_.pool.PostLarge(answer) : answer();
     return;
   }
+  const std::vector<std::string> texts = response_->Finish();
   Send(texts);
   Send({"[DONE]"});
   responder_.Finish();
 }
 
 void Generation::OnDone(const grpc::Status& status) {
-  metrics_.OnStreamEnd();
+  shared_.metrics.OnStreamEnd();
   ++num_done_;
   const bool is_own_cancel =
       status.error_code() == grpc::StatusCode::CANCELLED && status.error_details().empty();

@@ -28,6 +28,8 @@
 #include "deploy/gateway/gateway_metrics.h"
 #include "deploy/gateway/openai/error_body.h"
 #include "deploy/gateway/openai/response.h"
+#include "deploy/gateway/request_pool.h"
+#include "deploy/gateway/score_budget.h"
 
 namespace quire {
 
@@ -38,14 +40,23 @@ HttpResponse ErrorAnswer(const absl::Status& status,
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  // stream: the answer is sent as events. request_id: sent as X-Request-Id. `metrics` must outlive
-  // this.
+  // What all requests share. Outlives them.
+  struct Shared {
+    GatewayMetrics& metrics;
+    RequestPool& pool;  // makes the JSON of whole answers
+    ScoreBudget scores = {};
+  };
+
+  // stream: the answer is sent as events. request_id: sent as X-Request-Id.
   Generation(OpenAiApi api,
              bool stream,
              std::string request_id,
              std::unique_ptr<Response> response,
              HttpResponder responder,
-             GatewayMetrics& metrics);
+             Shared& shared);
+  ~Generation() { shared_.scores.Release(num_scores_); }
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
 
   // requests: one for each prompt. The client keeps this object alive until all streams have ended.
   // Call once.
@@ -61,6 +72,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Asks for the prompt's next message, now or when the HTTP client has read enough.
   void Continue(size_t prompt);
   void Answer(HttpResponse response);
+  // Counts the message's log-probabilities, if the answer holds them until it is whole. Errors:
+  // kInvalidArgument ANSWER_SIZE, kResourceExhausted ANSWER_MEMORY.
+  absl::Status Hold(const v1::GenerateResponse& message);
   void Send(const std::vector<std::string>& texts);
   void Finish();
   void Fail(const absl::Status& status, std::optional<absl::Duration> retry_delay);
@@ -71,7 +85,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const std::string request_id_;
   const std::unique_ptr<Response> response_;
   HttpResponder responder_;
-  GatewayMetrics& metrics_;
+  Shared& shared_;
   // Unchanged once the first stream has been asked for a message.
   std::vector<std::shared_ptr<AsyncResumingClient::Stream>> streams_;
 
@@ -79,6 +93,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool has_begun_ = false;
   bool has_ended_ = false;
   size_t num_done_ = 0;
+  int64_t num_scores_ = 0;  // charged to shared_.scores
 };
 
 }  // namespace quire

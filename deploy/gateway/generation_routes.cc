@@ -3,10 +3,12 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 #include "common/base/clock.h"
+#include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "deploy/gateway/generation.h"
 #include "deploy/gateway/openai/chat_request.h"
@@ -14,8 +16,6 @@
 #include "deploy/gateway/openai/completion_request.h"
 #include "deploy/gateway/openai/completion_response.h"
 #include "deploy/gateway/request_identity.h"
-
-#include <boost/asio/post.hpp>
 
 namespace quire {
 namespace {
@@ -42,6 +42,30 @@ absl::Status CompleteEchoes(const ChatModel& model,
   return absl::OkStatus();
 }
 
+// Bounds the log-probabilities of prompts, which each choice repeats. REQUIRES: CompleteEchoes.
+absl::Status CheckPromptScores(const v1::GenerateRequest& request, const AnswerOptions& options) {
+  if (!request.response().has_prompt_logprobs()) {
+    return absl::OkStatus();
+  }
+  int64_t num_tokens = 0;
+  for (const PromptEcho& prompt : options.prompts) {
+    num_tokens += static_cast<int64_t>(prompt.token_ids.size());
+  }
+  const int64_t most = options.stream ? ScoreBudget::kMaxOfEvents : ScoreBudget::kMaxOfAnswer;
+  const int64_t num_scores =
+      num_tokens * (1 + request.response().prompt_logprobs()) * options.num_choices_per_prompt;
+  return num_scores <= most
+             ? absl::OkStatus()
+             : InvalidArgument(
+                   "ANSWER_SIZE",
+                   absl::StrCat("logprobs: the prompts' log-probabilities, once for each choice, "
+                                "are too many (got ",
+                                num_scores,
+                                ", limit ",
+                                most,
+                                ")"));
+}
+
 // The answer's texts of tokens with log-probabilities.
 TokenText TokenTextOf(const ChatModel& model) {
   const absl::StatusOr<const Tokenizer*> tokenizer = model.tokenizer();
@@ -55,14 +79,9 @@ TokenText TokenTextOf(const ChatModel& model) {
 
 GenerationRoutes::GenerationRoutes(AsyncResumingClient& client,
                                    ModelGate& gate,
-                                   GatewayMetrics& metrics,
-                                   boost::asio::thread_pool& pool,
+                                   Generation::Shared& shared,
                                    bool forwards_api_keys)
-    : client_(client),
-      gate_(gate),
-      metrics_(metrics),
-      pool_(pool),
-      forwards_api_keys_(forwards_api_keys) {}
+    : client_(client), gate_(gate), shared_(shared), forwards_api_keys_(forwards_api_keys) {}
 
 std::vector<HttpRoute> GenerationRoutes::Routes() {
   return {Route("/v1/completions", OpenAiApi::kCompletions),
@@ -70,20 +89,19 @@ std::vector<HttpRoute> GenerationRoutes::Routes() {
 }
 
 HttpRoute GenerationRoutes::Route(const char* path, OpenAiApi api) {
-  return {
-      .method = "POST",
-      .path = path,
-      .handler = [this, api](HttpRequest request, HttpResponder responder) {
-        boost::asio::post(
-            pool_,
-            [this, api, request = std::move(request), responder = std::move(responder)]() mutable {
-              Answer(api, request, std::move(responder));
-            });
-      }};
+  return {.method = "POST",
+          .path = path,
+          .handler = [this, api](HttpRequest request, HttpResponder responder) {
+            shared_.pool.Post(std::move(request),
+                              std::move(responder),
+                              [this, api](const HttpRequest& posted, HttpResponder to) {
+                                Answer(api, posted, std::move(to));
+                              });
+          }};
 }
 
 void GenerationRoutes::Answer(OpenAiApi api, const HttpRequest& request, HttpResponder responder) {
-  const std::string id = RequestIdOf(request);
+  std::string id = RequestIdOf(request);
   const absl::StatusOr<ModelGate::Served> served = gate_.Enter();
   absl::StatusOr<Prepared> prepared = !served.ok() ? served.status()
                                       : api == OpenAiApi::kCompletions
@@ -99,6 +117,7 @@ void GenerationRoutes::Answer(OpenAiApi api, const HttpRequest& request, HttpRes
   if (options.model.empty()) {
     options.model = served->info->model();
   }
+  id = options.id.substr(options.id.find('-') + 1);  // the body may name another id
   const bool stream = options.stream;
   const int64_t created = absl::ToUnixSeconds(absl::Now());
   TokenText token_text = TokenTextOf(*served->model);
@@ -109,7 +128,7 @@ void GenerationRoutes::Answer(OpenAiApi api, const HttpRequest& request, HttpRes
   } else {
     response = std::make_unique<ChatResponse>(std::move(options), created, std::move(token_text));
   }
-  std::make_shared<Generation>(api, stream, id, std::move(response), std::move(responder), metrics_)
+  std::make_shared<Generation>(api, stream, id, std::move(response), std::move(responder), shared_)
       ->Start(client_, prepared->requests, forwards_api_keys_ ? ApiKeyOf(request) : "");
 }
 
@@ -117,6 +136,7 @@ absl::StatusOr<GenerationRoutes::Prepared> GenerationRoutes::PrepareCompletion(
     const ModelGate::Served& served, const std::string& body, const std::string& request_id) {
   QUIRE_ASSIGN_OR_RETURN(CompletionRequest parsed, ParseCompletionRequest(body, request_id));
   QUIRE_RETURN_IF_ERROR(CompleteEchoes(*served.model, parsed.requests, parsed.options));
+  QUIRE_RETURN_IF_ERROR(CheckPromptScores(parsed.requests.front(), parsed.options));
   return Prepared{.requests = std::move(parsed.requests), .options = std::move(parsed.options)};
 }
 
@@ -126,7 +146,7 @@ absl::StatusOr<GenerationRoutes::Prepared> GenerationRoutes::PrepareChat(
                          ParseChatRequest(body, request_id, served.model->content_format()));
   const Instant begin = SteadyNow();
   const absl::StatusOr<RenderedPrompt> prompt = served.model->Render(std::move(parsed.prompt));
-  metrics_.OnTemplate(SteadyNow() - begin);
+  shared_.metrics.OnTemplate(SteadyNow() - begin);
   QUIRE_RETURN_IF_ERROR(prompt.status());
   QUIRE_ASSIGN_OR_RETURN(const std::vector<TokenId> tokens,
                          served.model->Encode(*prompt, parsed.request.add_special_tokens()));
@@ -135,6 +155,7 @@ absl::StatusOr<GenerationRoutes::Prepared> GenerationRoutes::PrepareChat(
   if (parsed.options.needs_prompt_token_ids()) {
     parsed.options.prompts[0].token_ids = tokens;
   }
+  QUIRE_RETURN_IF_ERROR(CheckPromptScores(parsed.request, parsed.options));
   Prepared prepared = {.requests = {}, .options = std::move(parsed.options)};
   prepared.requests.push_back(std::move(parsed.request));
   return prepared;

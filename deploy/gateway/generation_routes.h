@@ -16,11 +16,11 @@
 #include "common/http/http_route.h"
 #include "deploy/clients/cpp/async_resuming_client.h"
 #include "deploy/gateway/gateway_metrics.h"
+#include "deploy/gateway/generation.h"
 #include "deploy/gateway/model_gate.h"
 #include "deploy/gateway/openai/answer_options.h"
 #include "deploy/gateway/openai/error_body.h"
-
-#include <boost/asio/thread_pool.hpp>
+#include "deploy/gateway/request_pool.h"
 
 namespace quire {
 
@@ -30,8 +30,7 @@ class GenerationRoutes {
   // outlive this, and this must outlive the pool's tasks.
   GenerationRoutes(AsyncResumingClient& client,
                    ModelGate& gate,
-                   GatewayMetrics& metrics,
-                   boost::asio::thread_pool& pool,
+                   Generation::Shared& shared,
                    bool forwards_api_keys);
 
   std::vector<HttpRoute> Routes();
@@ -54,8 +53,7 @@ class GenerationRoutes {
 
   AsyncResumingClient& client_;
   ModelGate& gate_;
-  GatewayMetrics& metrics_;
-  boost::asio::thread_pool& pool_;
+  Generation::Shared& shared_;
   const bool forwards_api_keys_;
 };
 

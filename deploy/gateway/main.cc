@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/exit_codes.h"
 #include "common/base/file_limit.h"
+#include "common/base/free_memory.h"
 #include "common/base/log.h"
 #include "common/base/lossy_writer.h"
 #include "common/flags/command_line.h"
@@ -89,6 +90,7 @@ int main(int argc, char** argv) {
   quire::OpenStandardStreams();
   const sigset_t signals = quire::PrepareSignals();
   quire::RaiseFileLimit();
+  quire::ConfigureMalloc();
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as quire_scheduler
   quire::SendGrpcLogToOurs();
   const auto positional = quire::ParseCommandLineOrExit(

@@ -46,6 +46,7 @@ OperatorPages::OperatorPages(const Address& scheduler_http,
       registry_(registry) {}
 
 OperatorPages::~OperatorPages() {
+  pool_.stop();  // drops the pages that wait
   client_.Cancel();
   pool_.join();
 }

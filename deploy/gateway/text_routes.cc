@@ -15,8 +15,6 @@
 #include "deploy/gateway/generation.h"
 #include "deploy/gateway/openai/service_bodies.h"
 
-#include <boost/asio/post.hpp>
-
 namespace quire {
 namespace {
 
@@ -50,7 +48,7 @@ std::vector<std::string> TextsOf(const Tokenizer& tokenizer, const std::vector<T
 
 }  // namespace
 
-TextRoutes::TextRoutes(ModelGate& gate, GatewayMetrics& metrics, boost::asio::thread_pool& pool)
+TextRoutes::TextRoutes(ModelGate& gate, GatewayMetrics& metrics, RequestPool& pool)
     : gate_(gate), metrics_(metrics), pool_(pool), created_(absl::ToUnixSeconds(absl::Now())) {}
 
 std::vector<HttpRoute> TextRoutes::Routes() {
@@ -95,24 +93,18 @@ std::vector<HttpRoute> TextRoutes::Routes() {
 }
 
 HttpRoute TextRoutes::Route(const char* method, const char* path, Make make, bool is_prefix) {
+  auto answer = [this, make = std::move(make)](const HttpRequest& request,
+                                               HttpResponder responder) {
+    const absl::StatusOr<ModelGate::Served> served = gate_.Enter();
+    absl::StatusOr<std::string> body = served.ok() ? make(*served, request) : served.status();
+    responder.Answer(body.ok() ? HttpResponse{.body = *std::move(body), .content_type = kJson}
+                               : ErrorAnswer(body.status(), std::nullopt, OpenAiApi::kCompletions));
+  };
   return {.method = method,
           .path = path,
           .handler =
-              [this, make = std::move(make)](HttpRequest request, HttpResponder responder) {
-                boost::asio::post(
-                    pool_,
-                    [this,
-                     make,
-                     request = std::move(request),
-                     responder = std::move(responder)]() mutable {
-                      const auto served = gate_.Enter();
-                      absl::StatusOr<std::string> body =
-                          served.ok() ? make(*served, request) : served.status();
-                      responder.Answer(
-                          body.ok()
-                              ? HttpResponse{.body = *std::move(body), .content_type = kJson}
-                              : ErrorAnswer(body.status(), std::nullopt, OpenAiApi::kCompletions));
-                    });
+              [this, answer = std::move(answer)](HttpRequest request, HttpResponder responder) {
+                pool_.Post(std::move(request), std::move(responder), answer);
               },
           .is_prefix = is_prefix};
 }

@@ -16,15 +16,14 @@
 #include "common/http/http_route.h"
 #include "deploy/gateway/gateway_metrics.h"
 #include "deploy/gateway/model_gate.h"
-
-#include <boost/asio/thread_pool.hpp>
+#include "deploy/gateway/request_pool.h"
 
 namespace quire {
 
 class TextRoutes {
  public:
   // The references must outlive this, and this must outlive the pool's tasks.
-  TextRoutes(ModelGate& gate, GatewayMetrics& metrics, boost::asio::thread_pool& pool);
+  TextRoutes(ModelGate& gate, GatewayMetrics& metrics, RequestPool& pool);
 
   std::vector<HttpRoute> Routes();
 
@@ -44,7 +43,7 @@ class TextRoutes {
 
   ModelGate& gate_;
   GatewayMetrics& metrics_;
-  boost::asio::thread_pool& pool_;
+  RequestPool& pool_;
   const int64_t created_;  // of the model, as /v1/models tells it: seconds since 1970
 };
 

@@ -184,7 +184,7 @@ class AnswersTest(unittest.TestCase):
             (TEXT, b'{"prompt":"a","n":1,"n":2}', 400, "JSON"), (TEXT, b'{"prompt":"a","n":1e9}', 400, None),
             (TEXT, {"prompt": "a", "stop": [""]}, 400, None), (TEXT, {"prompt": ""}, 400, "MISSING_FIELD"),
             (TEXT, {"prompt": "a", "model": "other"}, 404, "MODEL"), (TEXT, {"prompt": [99999]}, 400, None),
-            (TEXT, {"prompt": "a " * 10_000}, 400, "PROMPT_TOO_LONG"), (TEXT, {"prompt": "a", "suffix": "b"}, 400, "UNSUPPORTED"),
+            (TEXT, {"prompt": "a " * 10_000}, 400, "context_length_exceeded"), (TEXT, {"prompt": "a", "suffix": "b"}, 400, "UNSUPPORTED"),
             (CHAT, {"messages": []}, 400, None), (CHAT, {"messages": [{"role": "user", "content": "a"}], "tools": [
                 {"type": "function", "function": {"name": "f"}}]}, 400, "UNSUPPORTED"),
             (CHAT, {"messages": [{"role": "user", "content": "a"}] * 10_000}, 400, None),

@@ -248,7 +248,7 @@ class TakingOverAtOnceTest(unittest.TestCase):
                 os.kill(served.pid_of("scheduler"), signal.SIGKILL)
                 served.wait_for("another scheduler has the workers of this server", after=num_lines)
                 self.assertEqual(len(short_answer_at(address, 0).tokens[0]), NUM_SHORT_TOKENS)
-                self.assertEqual(page(served.http_address, "/readyz"), (503, "standby\n"))
+                self.assertEqual(page(served.http_address, "/healthz"), (503, "standby\n"))
                 self.assertNotIn("worker group lost", newer.text())
             finally:
                 newer.kill()

@@ -51,6 +51,7 @@ constexpr ReasonRow kReasons[] = {
     {"RESUME", absl::StatusCode::kInvalidArgument, 500},
     {"PROMPT_BYTES", absl::StatusCode::kInvalidArgument, 413},
     {"TEXT_BYTES", absl::StatusCode::kInvalidArgument, 413},
+    {"NO_CHAT_TEMPLATE", absl::StatusCode::kFailedPrecondition, 400},
     {"NO_TOKENIZER", absl::StatusCode::kFailedPrecondition, 400},
     {"PREFIX_CACHE_OFF", absl::StatusCode::kFailedPrecondition, 400},
     {"SLOW_CONSUMER", absl::StatusCode::kAborted, 408},

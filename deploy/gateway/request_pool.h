@@ -1,0 +1,40 @@
+// RequestPool runs the work that requests need before they begin to stream: parsing, rendering,
+// tokenizing. Large bodies have a thread of their own, so that a short request never waits for more
+// than a few short ones. Work for a client that has left is dropped.
+//
+// Thread safety: any thread; Stop: once, before the destructor.
+#ifndef QUIRE_DEPLOY_GATEWAY_REQUEST_POOL_H_
+#define QUIRE_DEPLOY_GATEWAY_REQUEST_POOL_H_
+
+#include <cstddef>
+#include <functional>
+
+#include "common/http/http_message.h"
+#include "common/http/http_responder.h"
+
+#include <boost/asio/thread_pool.hpp>
+
+namespace quire {
+
+class RequestPool {
+ public:
+  static constexpr size_t kLargeBodyBytes = 64 << 10;
+
+  // `task` answers the request, now or later.
+  void Post(HttpRequest request,
+            HttpResponder responder,
+            std::function<void(const HttpRequest&, HttpResponder)> task);
+  // For work without a request: a large answer.
+  void PostLarge(std::function<void()> task);
+
+  // Waits for the tasks that run. Tasks that wait are never run.
+  void Stop();
+
+ private:
+  boost::asio::thread_pool small_{2};
+  boost::asio::thread_pool large_{1};
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_REQUEST_POOL_H_

@@ -1,0 +1,37 @@
+// ScoreBudget bounds the log-probabilities that answers hold until they are sent whole. Each takes
+// some 300 bytes on its way into JSON, so without a bound one small request could ask for
+// gigabytes.
+//
+// Thread safety: any thread.
+#ifndef QUIRE_DEPLOY_GATEWAY_SCORE_BUDGET_H_
+#define QUIRE_DEPLOY_GATEWAY_SCORE_BUDGET_H_
+
+#include <atomic>
+#include <cstdint>
+
+namespace quire {
+
+class ScoreBudget {
+ public:
+  // Bounds of one answer: 25 MiB of JSON, or 0.4 s of the thread that makes all streams' events.
+  static constexpr int64_t kMaxOfAnswer = 512 << 10;
+  static constexpr int64_t kMaxOfEvents = 128 << 10;
+  static constexpr int64_t kMaxOfAll = 2 << 20;
+
+  // Returns false, and charges nothing, if all answers together would hold too many.
+  bool Charge(int64_t num_scores) {
+    if (num_held_.fetch_add(num_scores) + num_scores <= kMaxOfAll) {
+      return true;
+    }
+    num_held_ -= num_scores;
+    return false;
+  }
+  void Release(int64_t num_scores) { num_held_ -= num_scores; }
+
+ private:
+  std::atomic<int64_t> num_held_ = 0;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_SCORE_BUDGET_H_
