@@ -25,7 +25,9 @@ namespace {
 constexpr size_t kMaxBodyBytes = 8 << 20;  // a prompt of 1 MiB, each byte written \u00XX, and more
 constexpr size_t kMaxBodyBytesInFlight = 64 << 20;
 constexpr int64_t kIdleTimeoutNs = 75 * kNanosPerSecond;  // as nginx
-constexpr size_t kMaxUnsentBytes = 1 << 20;
+// Never reached: a Generation pauses at 64 KiB, and the events after that are bounded
+// (ScoreBudget::kMaxOfEvents, and one message of each prompt).
+constexpr size_t kMaxUnsentBytes = 32 << 20;
 constexpr int64_t kLivenessNs = 10 * kNanosPerSecond;
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 

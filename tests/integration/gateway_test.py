@@ -198,6 +198,35 @@ class AnswersTest(unittest.TestCase):
         self.assertEqual(self.client.post(TEXT, b" " * (9 << 20)).status, 413)
         self.assertEqual(self.client.post(TEXT, {"prompt": "a", "max_tokens": 1}).status, 200, "others are served")
 
+    def test_log_probabilities_are_bounded(self):
+        body = {"prompt": [list(range(300, 2300))] * 4, "echo": True, "logprobs": 20, "max_tokens": 1, "n": 16,
+                "temperature": 0}
+        for stream in (False, True):
+            answer = self.client.post(TEXT, {**body, "stream": stream})
+            self.assertEqual((answer.status, answer.code), (400, "ANSWER_SIZE"))
+        one = {**body, "prompt": body["prompt"][0], "n": 1}
+        whole, streamed = (self.client.post(TEXT, {**one, "stream": stream}) for stream in (False, True))
+        self.assertGreater(len(streamed.body), 1 << 20, "one event is longer than what may wait for a client")
+        scores = [score for event in streamed.events for choice in event["choices"] if choice["logprobs"]
+                  for score in choice["logprobs"]["token_logprobs"]]
+        self.assertTrue(scores == whole.json["choices"][0]["logprobs"]["token_logprobs"])
+
+    def test_texts_are_bounded_before_they_are_tokenized(self):
+        text = "a" * ((1 << 20) + 1)
+        for path, body in (("/tokenize", {"prompt": text}), (CHAT, {"messages": [{"role": "user", "content": text}]}),
+                           (TEXT, {"prompt": text, "echo": True, "logprobs": 1}), (TEXT, {"prompt": text})):
+            answer = self.client.post(path, body)
+            self.assertEqual((answer.status, answer.code), (413, "PROMPT_BYTES"), path)
+
+    def test_a_client_that_leaves_bytes_behind_is_noticed(self):
+        with contextlib.closing(self.client.connect()) as connection:
+            body = json.dumps({"prompt": "Once", "max_tokens": 1500, "n": 16, "ignore_eos": True}).encode()
+            connection.connect()
+            connection.sock.sendall(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s%s"
+                                    % (TEXT.encode(), len(body), body, b"G" * 20_000))
+            eventually(lambda: b"quire_gateway_streams 1\n" in self.client.get("/metrics").body)
+        eventually(lambda: b"quire_gateway_streams 0\n" in self.client.get("/metrics").body, seconds=2)
+
     def test_a_client_that_leaves_ends_its_requests(self):
         with contextlib.closing(self.client.connect()) as connection:
             connection.request("POST", TEXT, json.dumps({"prompt": ["Once", "There"], "max_tokens": 1500, "n": 2, "stream": True,
@@ -335,6 +364,15 @@ class StartTest(unittest.TestCase):
                 self.assertEqual(client.post("/apply-template", body).json["prompt"], expected)
                 tokens = client.post("/tokenize", body).json["tokens"]
                 self.assertEqual((tokens.count(1), tokens[-1]), (1, 1), "the template's own is a token, the user's is text")
+
+    def test_a_model_without_a_template_refuses_chats(self):
+        for name in ("config.json", "tokenizer.json", "model.safetensors"):
+            pathlib.Path(self.folder, name).write_bytes(pathlib.Path(MODEL, name).read_bytes())
+        with Served(model=self.folder) as server:
+            client = Client(server.http_address)
+            answer = client.post(CHAT, {"messages": [{"role": "user", "content": "a"}]})
+            self.assertEqual((answer.status, answer.code), (400, "NO_CHAT_TEMPLATE"))
+            self.assertEqual(client.post(TEXT, {"prompt": "a", "max_tokens": 1}).status, 200)
 
     def test_special_tokens_in_messages_may_be_allowed(self):
         with Served("--allow-special-tokens-in-messages") as server:
