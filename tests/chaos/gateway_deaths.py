@@ -17,7 +17,8 @@ from served_model import ServedModel
 
 FORM = Form(0, 0, 0, 0, 0, 0, 0, 16, 120, 0)
 READY_SECONDS = 30
-STREAM_SECONDS = 1.0  # streams run for so long before each fault
+STREAM_SECONDS = 1.0  # streams run for so long before each fault, after these steps
+STREAM_STEPS = 20
 PAUSE_SECONDS = 1.0
 
 
@@ -90,26 +91,31 @@ def faults_of(verdict, left, num_broken_by_pauses):
     return faults
 
 
+def let_stream(server):
+    server.wait_for_steps(STREAM_STEPS)
+    time.sleep(STREAM_SECONDS)
+
+
 def num_broken(logs):
     return sum(open(log, encoding="ascii").read().count('"BROKEN"') for log in logs)
 
 
 def run(args, folder):
     verdict = Verdict()
-    with ServedModel(folder, *ROOMY_FLAGS, *HTTP_FLAGS) as server:
+    with ServedModel(folder, *ROOMY_FLAGS, *HTTP_FLAGS, has_proxies=False) as server:
         oracle = run_http_oracle(args, FORM, server, folder)
         logs, clients = start_clients(args, FORM, server.http_address, folder, "--retry-broken",
                                       program=HTTP_LOAD)
         deaths = Deaths(server)
         try:
-            time.sleep(STREAM_SECONDS)
+            let_stream(server)
             for _ in range(args.pauses):
                 deaths.pause()
-                time.sleep(STREAM_SECONDS)
+                let_stream(server)
             broken_by_pauses = num_broken(logs)
             for act in [deaths.kill] * args.kills + [deaths.stop] * args.stops:
                 act()
-                time.sleep(STREAM_SECONDS)
+                let_stream(server)
             finish_clients(clients)
         finally:
             for client in clients:

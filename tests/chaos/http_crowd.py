@@ -94,7 +94,7 @@ def wait_for(what, seconds=60):
 
 
 def run_crowd(args, folder, flags=()):
-    with ServedModel(folder, *FLAGS, *flags) as server:
+    with ServedModel(folder, *FLAGS, *flags, has_proxies=False) as server:
         oracle = run_http_oracle(args, FORM, server, folder)
         with Ordinary(args, server, folder, CROWD, oracle) as ordinary:
             most, end = 0, time.monotonic() + CROWD_SECONDS
@@ -153,7 +153,7 @@ def bench_p99(server, args):
 
 
 def run_slow(args, folder):
-    with ServedModel(folder, *FLAGS) as server:
+    with ServedModel(folder, *FLAGS, has_proxies=False) as server:
         oracle = run_http_oracle(args, FORM, server, folder)
         faults = []
         with Ordinary(args, server, folder, ORDINARY, oracle) as ordinary:
@@ -177,7 +177,7 @@ def run_slow(args, folder):
         for _ in range(args.pairs):
             without = bench_p99(server, args)
             slow = [SlowReader(server.http_address, reads=k % 2 == 0) for k in range(SLOW)]
-            wait_for(lambda: _has_paused(server))
+            wait_for(lambda: _has_paused(server), 300)
             ratios.append(bench_p99(server, args) / without)
             for one in slow:
                 one.socket.close()
@@ -217,7 +217,8 @@ def run_idle(args, folder):
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     for limit in (4096, IDLE + 1000):
         print(f"  --max-connections={limit}")
-        with ServedModel(os.path.join(folder, str(limit)), *FLAGS, f"--max-connections={limit}") as server:
+        with ServedModel(os.path.join(folder, str(limit)), *FLAGS, f"--max-connections={limit}",
+                         has_proxies=False) as server:
             oracle = run_http_oracle(args, FORM, server, folder)
             before = gateway_mib(server, "VmRSS")
             with Ordinary(args, server, folder, 40, oracle) as ordinary:
@@ -255,7 +256,7 @@ async def leave(address, number, body, when):
 def run_gone(args, folder):
     faults = []
     for name, flags, wanted in (("running", (), GONE), ("waiting", ("--max-num-seqs=4",), GONE - 4)):
-        with ServedModel(os.path.join(folder, name), *FLAGS, *flags) as server:
+        with ServedModel(os.path.join(folder, name), *FLAGS, *flags, has_proxies=False) as server:
             for body in ({**SLOW_BODY, "logprobs": None}, {**SLOW_BODY, "stream": False, "logprobs": None}):
                 times = []
                 for _ in range(5):

@@ -17,7 +17,7 @@ for name, path in (("BIN", "build/cpu-release/bin"), ("PYTHON_STUBS", "build/cpu
 
 import report  # noqa: E402
 from checker import Verdict, differences, measure_gaps, read_oracle  # noqa: E402
-from fault_script import fault_kinds, make_script  # noqa: E402
+from fault_script import LINK_FAULTS, fault_kinds, make_script  # noqa: E402
 from served_model import BIN, HERE, ServedModel  # noqa: E402
 
 NUM_PROCESSES = 4
@@ -29,7 +29,8 @@ ROOMY_FLAGS = ("--threads=1",)
 # With several ranks a step of prompts exchanges more bytes than shared memory holds at a time, so that
 # some ranks are killed while they send.
 RANKS_FLAGS = ("--max-num-batched-tokens=1024",)
-HTTP_FLAGS = ("--max-num-seqs=2048",)  # so that all streams of the long form are under way
+# All streams of the long form are under way.
+HTTP_FLAGS = ("--max-num-seqs=2048", "--max-num-batched-tokens=2048")
 
 # Faults, minutes, how many distinct requests, their longest output, blocks of the pool.
 Form = collections.namedtuple("Form", "kills stops cuts noise scheduler_kills scheduler_stops "
@@ -84,7 +85,7 @@ def run_oracle(args, form, folder):
     """Runs every distinct request on a server with room for all of them and without faults."""
     folder = os.path.join(folder, "oracle")
     os.mkdir(folder)
-    with ServedModel(folder, *ROOMY_FLAGS) as server:
+    with ServedModel(folder, *ROOMY_FLAGS, has_proxies=False) as server:
         if args.http:
             return run_http_oracle(args, form, server, folder)
         return run_each_once(args, form, server.address, folder)
@@ -98,20 +99,28 @@ def start_load(args, form, server, folder):
     return start_clients(args, form, server.address, folder, *more)
 
 
-def harm(server, script, waits_for_steps):
-    """Runs the script. Returns the faults with their times. With waits_for_steps a fault comes only
-    after steps are answered again, so that each fault counts on a slow machine too."""
+def harm(server, script, steps_between):
+    """Runs the script. Returns the faults with their times. A fault comes only after so many steps are
+    answered again, so that each fault counts on a slow machine too."""
     server.wait_for_steps(5)
     faults, start = [], time.monotonic()
     for number, fault in enumerate(script, 1):
-        if waits_for_steps and faults:
-            server.wait_for_steps(2)
+        if steps_between > 0 and faults:
+            server.wait_for_steps(steps_between)
         time.sleep(max(0, start + fault.at_s - time.monotonic()))
         faults.append(server.inject(fault))
         print(f"\r{number} of {len(script)} faults, {time.monotonic() - start:.0f} s ", end="",
               file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return faults
+
+
+def steps_between(args):
+    """Returns steps to wait for before a fault. Many streams need some to compute their prompts again: a
+    gateway gives up on a stream that gets nothing for three minutes."""
+    if args.http:
+        return 2 + args.streams // 25
+    return 2 if args.short else 0
 
 
 def run_round(args, form, folder, make_model=ServedModel, kinds=None):
@@ -128,10 +137,11 @@ def run_round(args, form, folder, make_model=ServedModel, kinds=None):
              *(HTTP_FLAGS if args.http else ()),
              f"--num-gpu-blocks-override={form.num_blocks}", f"--step-log={step_log}",
              f"--kv-backend={args.kv_backend}")
-    with make_model(chaos, *flags, seed=args.seed, num_ranks=num_ranks) as server:
+    how = {"has_proxies": any(kind in LINK_FAULTS for kind in kinds)} if args.http else {}
+    with make_model(chaos, *flags, seed=args.seed, num_ranks=num_ranks, **how) as server:
         logs, processes = start_load(args, form, server, chaos)
         try:
-            faults = harm(server, script, args.short or args.http)
+            faults = harm(server, script, steps_between(args))
             finish_clients(processes)
             counts, epochs = server.counts(), server.epochs()
             slow_turns = server.slow_turns()

@@ -50,13 +50,17 @@ Stat = collections.namedtuple("Stat", "name state parent started")
 class ServedModel:
     """A server to be harmed. `with ServedModel(folder, flags) as server:` stops everything."""
 
-    def __init__(self, folder, *flags, seed=0, num_ranks=1):
+    def __init__(self, folder, *flags, seed=0, num_ranks=1, has_proxies=True):
+        """has_proxies: if False, no fault of links can be injected."""
         self._set_up(num_ranks)
         runtime = os.path.join(folder, "run")
         os.makedirs(runtime)
         try:
-            listens = [self._start_proxy(folder, runtime, rank, seed) for rank in range(num_ranks)]
-            quire = _make_programs(folder, ",".join(f"unix:{listen}" for listen in listens))
+            quire = os.path.join(BIN, "quire")
+            if has_proxies:
+                listens = [self._start_proxy(folder, runtime, rank, seed)
+                           for rank in range(num_ranks)]
+                quire = _make_programs(folder, ",".join(f"unix:{listen}" for listen in listens))
             self._serve = Process(["/usr/bin/env", f"XDG_RUNTIME_DIR={runtime}",
                                    quire, "serve", "--model", MODEL, "--port=0", "--http-port=0",
                                    f"--tensor-parallel-size={num_ranks}", *flags])
