@@ -219,7 +219,11 @@ class FakeLinks : public WorkerClient {
     hello.num_blocks_max = *settings_.num_blocks_override;
     hello.kv_cache_dtype = DType::kF32;
     hello.vocab_size = settings_.model.vocab_size;
+    WorkerReport report;  // the group asks only workers that have reported
+    report.uuid = hello.uuid;
+    report.phase = WorkerPhase::kIdle;
     group_.OnHello(action.link, std::move(hello), SteadyNow());
+    group_.OnReport(action.link, report, SteadyNow());
   }
   void Do(const BeginWorkerEpoch& action) {
     group_.OnEpochBegun(action.link, absl::OkStatus(), SteadyNow());
