@@ -119,9 +119,12 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
 
   // The functions below require mutex_.
 
+  // Without a wait the deadline is long past, because gRPC rounds deadlines up to a millisecond.
   void SetAlarm(Clock::duration wait) {
     pending_ = Pending::kAlarm;
-    alarm_.Set(&client_.queue_, std::chrono::system_clock::now() + wait, this);
+    const auto deadline = wait > Clock::duration(0) ? std::chrono::system_clock::now() + wait
+                                                    : std::chrono::system_clock::time_point();
+    alarm_.Set(&client_.queue_, deadline, this);
   }
 
   // The channel connects during the wait, because the client's thread waits inside gRPC.
