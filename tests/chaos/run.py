@@ -207,7 +207,7 @@ def parse_args():
     parser.add_argument("--short", action="store_true", help="a few faults of each kind, 25 s")
     parser.add_argument("--long", action="store_true", help="hours: see README.md")
     parser.add_argument("--results", default="chaos-results.jsonl", help="rounds of --long")
-    for field in ("kills", "stops", "cuts", "noise", "scheduler_kills", "scheduler_stops"):
+    for field in ("kills", "stops", "cuts", "noise", "scheduler_kills", "scheduler_stops", "num_blocks"):
         parser.add_argument("--" + field.replace("_", "-"), type=int)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)

@@ -26,7 +26,7 @@ from fault_script import LINK_FAULTS, SCHEDULER_FAULTS  # noqa: E402
 from quire_server import BIN, MODEL, Process  # noqa: E402
 
 POLL_SECONDS = 0.2
-REPLACED_SECONDS = 30
+REPLACED_SECONDS = 60
 # The other ranks are stopped for so long before a kill, so that the victim waits in an exchange.
 EXCHANGE_SECONDS = 0.3
 COUNTERS = {"num_recompute_preemptions": 'quire_preemptions_total{mode="recompute"}',
