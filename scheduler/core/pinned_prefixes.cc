@@ -262,7 +262,8 @@ void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequen
   // with the same contents. That block may have been reused since. Publish now lists the blocks of
   // this sequence.
   const int32_t first_block = sequence.table.num_passed_blocks();
-  const auto first_token = static_cast<size_t>(first_block * kv_cache.block_size_tokens());
+  const auto first_token =
+      static_cast<size_t>(first_block) * static_cast<size_t>(kv_cache.block_size_tokens());
   const SharedContents contents = {.token_ids = std::span(prefix.token_ids).subspan(first_token),
                                    .cache_salt = prefix.cache_salt};
   kv_cache.Publish(sequence.table, first_block, prefix.block_hashes, &contents);

@@ -263,8 +263,8 @@ void KvEventPublisher::AnswerReplay() {
     before.front().copy(frames.front());
     SendFrames(*replay_, std::move(before), topic, sequence, std::move(payload));
   };
-  const bool is_request = num_frames == kNumRequestFrames && frames[1].size() == 0 &&
-                          frames[2].size() == sizeof(uint64_t);
+  const bool is_request =
+      num_frames == kNumRequestFrames && frames[1].empty() && frames[2].size() == sizeof(uint64_t);
   const uint64_t first = is_request ? SequenceIn(frames[2]) : kEndOfReplay;
   for (SentBatch& batch : buffer_) {
     if (batch.sequence >= first) {
