@@ -32,7 +32,7 @@ namespace quire {
 
 class HttpConnection;
 
-// What the connections of a server share.
+// The state that the connections of a server share.
 struct HttpConnections {
   using List = std::list<std::shared_ptr<HttpConnection>>;
 

@@ -21,7 +21,7 @@
 
 namespace quire {
 
-// What a question has brought.
+// The result of a question.
 struct ChatAnswer {
   // As OpenAiStream::Finish; kCancelled after Cancel.
   absl::Status status;

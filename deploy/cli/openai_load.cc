@@ -26,7 +26,7 @@ class Reception {
     record_.num_prompt_tokens = stream_.num_prompt_tokens().value_or(0);
     record_.num_output_tokens =
         stream_.num_output_tokens().value_or(static_cast<int32_t>(record_.arrivals.size()));
-    // Tokens without a text, such as special tokens, have come at the end at the latest.
+    // Tokens without a text, such as special tokens, have come when the stream ends.
     if (record_.arrivals.empty() && record_.num_output_tokens > 0) {
       record_.arrivals.push_back(record_.end);
     }

@@ -43,7 +43,7 @@ class OpenAiStream {
   // stream of OpenAI's; kUnavailable HTTP_CUT for a stream without an end.
   absl::Status Finish(const absl::StatusOr<HttpResponse>& call) const;
 
-  // What the server has said so far.
+  // The answer so far.
   const std::string& finish_reason() const { return finish_reason_; }
   std::optional<int32_t> num_prompt_tokens() const { return num_prompt_tokens_; }
   std::optional<int32_t> num_output_tokens() const { return num_output_tokens_; }

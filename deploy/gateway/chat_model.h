@@ -54,7 +54,7 @@ class ChatModel {
                                               bool add_special_tokens,
                                               bool parse_special) const;
 
-  // What the default template takes as contents of messages.
+  // The form of contents that the default template reads.
   ContentFormat content_format() const { return content_format_; }
 
   absl::StatusOr<const Tokenizer*> tokenizer() const;

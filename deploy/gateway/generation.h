@@ -40,7 +40,7 @@ HttpResponse ErrorAnswer(const absl::Status& status,
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  // What all requests share. Outlives them.
+  // The parts that all requests use. They outlive the requests.
   struct Shared {
     GatewayMetrics& metrics;
     RequestPool& pool;  // makes the JSON of whole answers

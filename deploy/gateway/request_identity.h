@@ -1,4 +1,4 @@
-// What the headers of an HTTP request say about its client.
+// Reads the client's identity from the headers of an HTTP request.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_DEPLOY_GATEWAY_REQUEST_IDENTITY_H_

@@ -21,7 +21,7 @@ struct ScoredToken {
   std::optional<v1::TokenLogprobs> logprobs;  // nullopt: unknown, as for a prompt's first token
 };
 
-// What one message adds to a choice; after Append, what several messages added.
+// The part of a choice that one message adds; after Append, the parts of several messages.
 struct ChoicePart {
   int32_t index = 0;  // prompt * num_choices_per_prompt + sequence
   int32_t prompt = 0;
@@ -58,7 +58,7 @@ class Answer {
   int32_t num_output_tokens(int32_t choice) const { return choices_[choice].num_tokens; }
   int64_t num_prompt_tokens() const;         // of all prompts
   int64_t num_cached_prompt_tokens() const;  // those whose KV blocks were cached
-  int64_t num_output_tokens() const;  // of all choices
+  int64_t num_output_tokens() const;         // of all choices
   // Fingerprint of the server that answered last; empty before the first message.
   const std::string& determinism_fingerprint() const { return fingerprint_; }
   // Returns the prompt's tokens. A token has no log-probabilities until their message arrives.
@@ -68,7 +68,7 @@ class Answer {
   struct PromptState {
     bool has_started = false;
     int32_t num_tokens = 0;
-    int32_t num_cached_tokens = 0;  // known when a choice has ended
+    int32_t num_cached_tokens = 0;            // known when a choice has ended
     std::vector<v1::TokenLogprobs> logprobs;  // from the second token on
   };
   struct ChoiceState {

@@ -17,7 +17,7 @@
 
 namespace quire {
 
-// What the contents of messages are: strings, with a line end between parts; or lists of parts
+// The form of messages' contents: strings, with a line end between parts; or lists of parts
 // {"type": "text", "text": ...}, for a template that loops over them.
 enum class ContentFormat : uint8_t { kString, kParts };
 

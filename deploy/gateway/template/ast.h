@@ -68,7 +68,7 @@ struct Place {
   int slot = 0;
 };
 
-// What happens to a variable when its frame begins.
+// The fate of a variable when its frame begins.
 struct Load {
   enum class Kind : uint8_t { kParameter, kResolve, kAlias, kUndefined };
   Kind kind = Kind::kUndefined;

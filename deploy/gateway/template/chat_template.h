@@ -2,9 +2,9 @@
 // ImmutableSandboxedEnvironment (trim_blocks, lstrip_blocks, break, continue, generation), with
 // tojson, raise_exception and strftime_now. The template and the variables may be hostile.
 //
-// What would need another semantics than jinja2's is refused: includes and inheritance, recursive
-// loops, integers beyond 64 bits, names that are not ASCII, and the filters, tests and methods that
-// builtins.h does not have.
+// A template that would need another semantics than jinja2's is refused: includes and inheritance,
+// recursive loops, integers beyond 64 bits, names that are not ASCII, and the filters, tests and
+// methods that builtins.h does not have.
 //
 // Thread safety: a ChatTemplate does not change; any number of threads may render it at once.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_CHAT_TEMPLATE_H_

@@ -10,7 +10,7 @@ namespace {
 
 // Bounds recursion over a value and its destructor.
 constexpr int kMaxValueDepth = 100;
-// What the allocator adds to an object.
+// Bytes that the allocator adds to an object.
 constexpr size_t kAllocatorBytes = 16;
 
 bool CheckDepth(Heap& heap, int depth) {

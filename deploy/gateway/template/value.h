@@ -47,7 +47,7 @@ enum class Kind : uint8_t {
 
 class Heap;
 
-// What all values on the heap share. `depth` counts nested containers, so that recursion over a
+// The base of all values on the heap. `depth` counts nested containers, so that recursion over a
 // value, and its destruction, are bounded.
 class Object {
  public:
