@@ -188,7 +188,8 @@ class BoardsTest(unittest.TestCase):
         """Runs a server without a worker, then without load, then with load and a kill after a third of it.
         Evaluates the panels in each time, and the alerts under load."""
         worker = free_address()  # also of the worker that replaces the killed one
-        with Server("--block-size=8", "--preemption-mode=swap", "--max-queued-requests=8",
+        events = "--kv-events-endpoint=tcp://" + free_address()
+        with Server("--block-size=8", "--preemption-mode=swap", "--max-queued-requests=8", events,
                     with_worker=False,
                     worker_flags=["--num-gpu-blocks-override=120", "--kv-backend=vmm",
                                   "--http-port=" + worker.rpartition(":")[2]]) as server, \
