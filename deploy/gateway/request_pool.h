@@ -2,7 +2,7 @@
 // tokenizing. Large bodies have a thread of their own, so that a short request never waits for more
 // than a few short ones. Work for a client that has left is dropped.
 //
-// Thread safety: any thread; Stop: once, before the destructor.
+// Thread safety: any thread; Stop: one thread.
 #ifndef QUIRE_DEPLOY_GATEWAY_REQUEST_POOL_H_
 #define QUIRE_DEPLOY_GATEWAY_REQUEST_POOL_H_
 

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -328,6 +329,23 @@ class StartTest(unittest.TestCase):
         self.assertTrue(answer.headers["retry-after"])
         self.assertEqual((client.get("/health").status, client.get("/livez").status), (503, 200))
         self.assertEqual(client.get("/metrics").status, 404, "no scheduler's pages were asked for")
+
+    def test_pages_of_a_scheduler_that_hangs_do_not_delay_its_end(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            process, client = self.start("--scheduler=127.0.0.1:1", "--shutdown-timeout=0",
+                                         "--scheduler-http=127.0.0.1:%d" % silent.getsockname()[1])
+
+            def ask():
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    client.get("/top")
+            threads = [threading.Thread(target=ask) for _ in range(12)]
+            for thread in threads:
+                thread.start()
+            silent.accept()  # the first page is being fetched, which may take 5 s; the others wait
+            process.popen.send_signal(signal.SIGTERM)
+            self.assertEqual(process.popen.wait(timeout=20), 0)
+            for thread in threads:
+                thread.join()
 
     def test_it_needs_the_schedulers_tokenizer(self):
         other = os.path.join(SOURCE, "tests/scheduler/text/testdata/gpt2.tokenizer.json")

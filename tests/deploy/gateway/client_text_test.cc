@@ -108,7 +108,7 @@ TEST(ClientTextTest, EachOperationKeepsTheMarks) {
        "{{ n.s }}",
        "[α];[β];"},
       {"{{ strftime_now(time) }}{{ strftime_now('%Y') }}", "[2026]2026"},
-      // What the client only chooses is the template's.
+      // Text that the client only chooses is the template's.
       {"{% if c == 'αβγ' %}<|x|>{% endif %}{{ {'αβγ': '<|y|>'}[c] }}{{ c in 'αβγδ' }}",
        "<|x|><|y|>True"},
       {"{{ c | default('x') }}{{ empty or 'x' }}{{ c and 'y' }}{{ empty | d('z', true) }}",
