@@ -6,11 +6,11 @@
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/flags/flag_check.h"
+#include "common/flags/port_check.h"
 
 ABSL_FLAG(std::string, host, "127.0.0.1", "Address to listen on for gRPC.");
 ABSL_FLAG(int32_t, port, 50051, "gRPC port. 0: any free port.");
@@ -79,19 +79,12 @@ ABSL_FLAG(bool,
 namespace quire {
 namespace {
 
-constexpr int32_t kMaxPort = 65535;
-
 // Opens and reads the TLS files. Called first, since the other Set functions need config->tls.
 absl::Status SetTls(SchedulerConfig* config) {
   const TlsTexts own = {.certificate = absl::GetFlag(FLAGS_ssl_certfile),
                         .key = absl::GetFlag(FLAGS_ssl_keyfile),
                         .authorities = absl::GetFlag(FLAGS_ssl_ca_certs)};
-  if (!own.authorities.empty() && own.certificate.empty()) {
-    return FlagError("ssl-ca-certs", "needs --ssl-certfile and --ssl-keyfile");
-  }
-  if (!own.is_empty()) {
-    QUIRE_ASSIGN_OR_RETURN(config->tls, TlsFiles::Open(own));
-  }
+  QUIRE_ASSIGN_OR_RETURN(config->tls, OpenServerTls(own));
   const TlsTexts of_links = {.certificate = absl::GetFlag(FLAGS_worker_ssl_certfile),
                              .key = absl::GetFlag(FLAGS_worker_ssl_keyfile),
                              .authorities = absl::GetFlag(FLAGS_worker_ssl_ca_certs)};
@@ -106,24 +99,9 @@ absl::Status SetTls(SchedulerConfig* config) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Address> HostAddress(std::string_view flag, const std::string& host) {
-  const bool is_ipv6 = host.find(':') != std::string::npos;
-  absl::StatusOr<Address> address =
-      ParseAddress(absl::StrCat(is_ipv6 ? absl::StrCat("[", host, "]") : host, ":0"));
-  return address.ok() ? std::move(address) : FlagError(flag, "must be an address or a host name");
-}
-
-// Refuses an address that other machines can reach, unless the port has TLS or
-// --allow-insecure-bind is given.
-absl::Status CheckHost(std::string_view flag, const std::string& host, const TlsFiles* tls) {
-  QUIRE_ASSIGN_OR_RETURN(const Address address, HostAddress(flag, host));
-  if (!address.is_local() && tls == nullptr && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
-    return FlagError(
-        flag,
-        "other machines can reach this address without encryption; give --ssl-certfile (gRPC ports "
-        "only), or --allow-insecure-bind if the network is isolated");
-  }
-  return absl::OkStatus();
+absl::Status CheckHost(std::string_view flag, const std::string& host, bool has_tls) {
+  QUIRE_ASSIGN_OR_RETURN(const Address address, HostAddress(flag, host, /*port=*/0));
+  return CheckReachable(flag, address, has_tls, absl::GetFlag(FLAGS_allow_insecure_bind));
 }
 
 absl::Status SetListening(SchedulerConfig* config) {
@@ -134,8 +112,8 @@ absl::Status SetListening(SchedulerConfig* config) {
   config->has_reflection = absl::GetFlag(FLAGS_enable_reflection);
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("port", config->port, 0, kMaxPort));
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("http-port", config->http_port, 0, kMaxPort));
-  QUIRE_RETURN_IF_ERROR(CheckHost("host", config->host, config->tls.get()));
-  return CheckHost("http-host", config->http_host, /*tls=*/nullptr);
+  QUIRE_RETURN_IF_ERROR(CheckHost("host", config->host, config->tls != nullptr));
+  return CheckHost("http-host", config->http_host, /*has_tls=*/false);
 }
 
 absl::Status SetLocalAddress(SchedulerConfig* config) {
@@ -173,37 +151,20 @@ absl::Status SetAdmin(SchedulerConfig* config) {
   return absl::OkStatus();
 }
 
-// Refuses API keys on an address that other machines reach without TLS: an eavesdropper would read
-// the keys.
-absl::StatusOr<std::shared_ptr<ApiKeys>> OpenKeys(std::string_view flag,
-                                                  const std::string& file,
-                                                  const Address& address,
-                                                  const TlsFiles* tls) {
-  if (file.empty()) {
-    return nullptr;
-  }
-  if (!address.is_local() && tls == nullptr) {
-    return FlagError(flag,
-                     "keys would cross the network unencrypted; give --ssl-certfile and "
-                     "--ssl-keyfile, or listen on the loopback address or a Unix socket");
-  }
-  return ApiKeys::Open(file);
-}
-
 // REQUIRES: SetListening and SetAdmin have been called.
 absl::Status SetApiKeys(SchedulerConfig* config) {
-  QUIRE_ASSIGN_OR_RETURN(const Address address, HostAddress("host", config->host));
+  QUIRE_ASSIGN_OR_RETURN(const Address address, HostAddress("host", config->host, /*port=*/0));
+  const bool has_tls = config->tls != nullptr;
   QUIRE_ASSIGN_OR_RETURN(
       config->api_keys,
-      OpenKeys("api-keys-file", absl::GetFlag(FLAGS_api_keys_file), address, config->tls.get()));
+      OpenApiKeys("api-keys-file", absl::GetFlag(FLAGS_api_keys_file), address, has_tls));
   const std::string admin_file = absl::GetFlag(FLAGS_admin_api_keys_file);
   if (!admin_file.empty() && !config->admin.has_value()) {
     return FlagError("admin-api-keys-file", "needs --admin-address");
   }
   QUIRE_ASSIGN_OR_RETURN(
       config->admin_api_keys,
-      OpenKeys(
-          "admin-api-keys-file", admin_file, config->admin.value_or(address), config->tls.get()));
+      OpenApiKeys("admin-api-keys-file", admin_file, config->admin.value_or(address), has_tls));
   return absl::OkStatus();
 }
 

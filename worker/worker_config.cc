@@ -16,6 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/flags/flag_check.h"
+#include "common/flags/port_check.h"
 #include "common/wire/worker_address.h"
 #include "worker/kv_cache/available_memory.h"
 
@@ -145,7 +146,6 @@ namespace {
 
 constexpr int64_t kGibibyte = int64_t{1} << 30;
 constexpr int32_t kMaxThreads = 1024;
-constexpr int32_t kMaxPort = 65535;
 // Only a sanity bound: the driver checks whether the GPU exists.
 constexpr int32_t kMaxDeviceIndex = 4095;
 
@@ -269,15 +269,12 @@ absl::StatusOr<Address> ListenAddress(const WorkerConfig& config) {
 absl::StatusOr<std::optional<Address>> HttpAddress() {
   const int32_t port = absl::GetFlag(FLAGS_http_port);
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("http-port", port, -1, kMaxPort));
-  const Address address = {.host = absl::GetFlag(FLAGS_http_host), .port = port};
-  if (address.host.empty()) {
-    return FlagError("http-host", "must be an address or a host name");
-  }
-  if (!address.is_local() && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
-    return FlagError("http-host",
-                     "other machines can reach this address without encryption; give "
-                     "--allow-insecure-bind if the network is isolated");
-  }
+  const std::string flag = "http-host";
+  QUIRE_ASSIGN_OR_RETURN(
+      const Address address,
+      HostAddress(flag, absl::GetFlag(FLAGS_http_host), std::max(port, int32_t{0})));
+  QUIRE_RETURN_IF_ERROR(
+      CheckReachable(flag, address, /*has_tls=*/false, absl::GetFlag(FLAGS_allow_insecure_bind)));
   return port < 0 ? std::nullopt : std::make_optional(address);
 }
 

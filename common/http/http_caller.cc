@@ -116,9 +116,7 @@ void SetOptions(int socket) {
 
 }  // namespace
 
-HttpCaller::HttpCaller(asio::io_context& context,
-                       const HttpClientOptions& options,
-                       HttpClientTls& tls)
+HttpCaller::HttpCaller(asio::io_context& context, const HttpClientOptions& options, HttpTls& tls)
     : context_(context), options_(options), tls_(tls), resolver_(context), timer_(context) {}
 
 void HttpCaller::Start(const HttpClientRequest& request,

@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 
 #include "common/http/http_client.h"
-#include "common/http/http_client_tls.h"
+#include "common/http/http_tls.h"
 #include "common/http/response_reader.h"
 
 #include <boost/asio/generic/stream_protocol.hpp>
@@ -39,9 +39,7 @@ class HttpCaller : public std::enable_shared_from_this<HttpCaller> {
   using OnEnd = std::function<void(absl::StatusOr<HttpResponse> head)>;
 
   // options, tls: must outlive this object.
-  HttpCaller(boost::asio::io_context& context,
-             const HttpClientOptions& options,
-             HttpClientTls& tls);
+  HttpCaller(boost::asio::io_context& context, const HttpClientOptions& options, HttpTls& tls);
 
   // Makes a call, and calls on_end once, perhaps at once. REQUIRES: no call runs.
   void Start(const HttpClientRequest& request,
@@ -90,7 +88,7 @@ class HttpCaller : public std::enable_shared_from_this<HttpCaller> {
 
   boost::asio::io_context& context_;
   const HttpClientOptions& options_;
-  HttpClientTls& tls_;
+  HttpTls& tls_;
   boost::asio::ip::tcp::resolver resolver_;
   boost::asio::steady_timer timer_;
   std::vector<Endpoint> endpoints_;

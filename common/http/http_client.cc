@@ -18,7 +18,8 @@ namespace quire {
 
 class HttpClient::Impl {
  public:
-  explicit Impl(Options options) : options_(std::move(options)), tls_(options_.tls) {}
+  explicit Impl(Options options)
+      : options_(std::move(options)), tls_(HttpTls::Side::kClient, options_.tls) {}
 
   absl::StatusOr<HttpResponse> Stream(const HttpClientRequest& request,
                                       int64_t timeout_ns,
@@ -50,7 +51,7 @@ class HttpClient::Impl {
  private:
   const Options options_;
   boost::asio::io_context context_{/*concurrency_hint=*/1};
-  HttpClientTls tls_;
+  HttpTls tls_;
   const std::shared_ptr<HttpCaller> caller_ =
       std::make_shared<HttpCaller>(context_, options_, tls_);
   uint64_t num_calls_ = 0;

@@ -15,7 +15,8 @@ namespace quire {
 
 class HttpClientPool::Impl {
  public:
-  explicit Impl(HttpClientOptions options) : options_(std::move(options)), tls_(options_.tls) {
+  explicit Impl(HttpClientOptions options)
+      : options_(std::move(options)), tls_(HttpTls::Side::kClient, options_.tls) {
     thread_ = std::thread([this] { context_.run(); });
   }
   ~Impl() {
@@ -71,7 +72,7 @@ class HttpClientPool::Impl {
   boost::asio::io_context context_{/*concurrency_hint=*/1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_ =
       boost::asio::make_work_guard(context_);
-  HttpClientTls tls_;
+  HttpTls tls_;
   std::vector<CallerPtr> idle_;
   std::unordered_set<CallerPtr> running_;
   std::thread thread_;

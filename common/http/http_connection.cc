@@ -14,6 +14,7 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/socket_base.hpp>
 #include <boost/asio/ssl/error.hpp>
 #include <boost/beast/http/status.hpp>
 #include <netinet/tcp.h>
@@ -128,6 +129,11 @@ void HttpConnection::Close() {
   phase_ = Phase::kClosed;
   list_->erase(place_);
   ErrorCode ignored;
+  if (was_answering && is_writing_) {
+    // A client that reads nothing is not told of an end behind bytes that it does not take, and the
+    // kernel would hold these bytes for minutes. A reset drops them and is told at once.
+    stream_.socket().set_option(asio::socket_base::linger(true, 0), ignored);
+  }
   stream_.socket().close(ignored);
   if (was_answering) {
     Observe(HttpEvent::Kind::kEnded, /*was_cut=*/true);

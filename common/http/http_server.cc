@@ -45,7 +45,7 @@ HttpServerOptions Bounded(HttpServerOptions options) {
 class HttpServer::Impl {
  public:
   Impl(HttpServerOptions options, std::vector<HttpRoute> routes)
-      : tls_(options.tls),
+      : tls_(HttpTls::Side::kServer, options.tls),
         connections_(Bounded(std::move(options)), std::move(routes)),
         listener_(connections_.context),
         tick_(connections_.context) {

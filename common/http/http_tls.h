@@ -1,6 +1,7 @@
 // HttpTls makes OpenSSL's context from a TlsFiles, and makes it anew when the files were replaced.
-// TLS 1.2 or later; if the files have authorities, clients need a certificate of one of them. There
-// are no session tickets, so that no ticket outlives a client's certificate.
+// TLS 1.2 or later. A server asks clients for a certificate if the files have authorities, and
+// gives no session tickets, so that no ticket outlives a client's certificate. A client trusts the
+// files' authorities, or the system's if the files have none.
 //
 // Thread safety: one thread at a time.
 #ifndef QUIRE_COMMON_HTTP_HTTP_TLS_H_
@@ -8,6 +9,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/status/status.h"
 
@@ -19,8 +21,10 @@ namespace quire {
 
 class HttpTls {
  public:
+  enum class Side { kServer, kClient };
+
   // files: null for plain text.
-  explicit HttpTls(std::shared_ptr<TlsFiles> files) : files_(std::move(files)) {}
+  HttpTls(Side side, std::shared_ptr<TlsFiles> files) : side_(side), files_(std::move(files)) {}
 
   // Takes the newest files. Errors: kInvalidArgument TLS_FILE if OpenSSL refuses them; the last
   // context then stays.
@@ -30,6 +34,7 @@ class HttpTls {
   boost::asio::ssl::context* context() { return context_.has_value() ? &*context_ : nullptr; }
 
  private:
+  const Side side_;
   const std::shared_ptr<TlsFiles> files_;
   TlsTexts in_use_;
   std::optional<boost::asio::ssl::context> context_;

@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
 #include "common/base/read_file.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/flags/flag_check.h"
+#include "common/flags/port_check.h"
 #include "common/wire/api_key.h"
 
 ABSL_FLAG(
@@ -109,7 +109,6 @@ ABSL_FLAG(int32_t,
 namespace quire {
 namespace {
 
-constexpr int32_t kMaxPort = 65535;
 constexpr int32_t kMaxConnections = 100'000;
 constexpr int32_t kMaxShutdownSeconds = 86'400;
 constexpr int64_t kMaxKeyFileBytes = 4096;
@@ -119,25 +118,14 @@ absl::StatusOr<Address> ReadAddress(std::string_view flag, std::string_view text
   return address.ok() ? std::move(address) : FlagError(flag, ToStd(address.status().message()));
 }
 
-// Reads a host and a port. Refuses an address that other machines can reach, unless the port has
-// TLS or --allow-insecure-bind is given.
 absl::StatusOr<Address> ListenAddress(std::string_view host_flag,
                                       const std::string& host,
                                       int32_t port,
-                                      const TlsFiles* tls) {
-  const bool is_ipv6 = host.find(':') != std::string::npos;
-  const absl::StatusOr<Address> address =
-      ParseAddress(absl::StrCat(is_ipv6 ? absl::StrCat("[", host, "]") : host, ":", port));
-  if (!address.ok() || address->is_unix()) {
-    return FlagError(host_flag, "must be an address or a host name");
-  }
-  if (!address->is_local() && tls == nullptr && !absl::GetFlag(FLAGS_allow_insecure_bind)) {
-    return FlagError(host_flag,
-                     "other machines can reach this address without encryption; give "
-                     "--ssl-certfile (--port only), or --allow-insecure-bind if the network is "
-                     "isolated");
-  }
-  return *address;
+                                      bool has_tls) {
+  QUIRE_ASSIGN_OR_RETURN(Address address, HostAddress(host_flag, host, port));
+  QUIRE_RETURN_IF_ERROR(
+      CheckReachable(host_flag, address, has_tls, absl::GetFlag(FLAGS_allow_insecure_bind)));
+  return address;
 }
 
 absl::Status SetModel(const std::vector<std::string>& positional, GatewayConfig& config) {
@@ -196,22 +184,17 @@ absl::Status SetListening(GatewayConfig& config) {
   const TlsTexts paths = {.certificate = absl::GetFlag(FLAGS_ssl_certfile),
                           .key = absl::GetFlag(FLAGS_ssl_keyfile),
                           .authorities = absl::GetFlag(FLAGS_ssl_ca_certs)};
-  if (!paths.authorities.empty() && paths.certificate.empty()) {
-    return FlagError("ssl-ca-certs", "needs --ssl-certfile and --ssl-keyfile");
-  }
-  if (!paths.is_empty()) {
-    QUIRE_ASSIGN_OR_RETURN(config.tls, TlsFiles::Open(paths));
-  }
+  QUIRE_ASSIGN_OR_RETURN(config.tls, OpenServerTls(paths));
   const int32_t port = absl::GetFlag(FLAGS_port);
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("port", port, 0, kMaxPort));
-  QUIRE_ASSIGN_OR_RETURN(config.listen,
-                         ListenAddress("host", absl::GetFlag(FLAGS_host), port, config.tls.get()));
+  QUIRE_ASSIGN_OR_RETURN(
+      config.listen, ListenAddress("host", absl::GetFlag(FLAGS_host), port, config.tls != nullptr));
   const int32_t pages_port = absl::GetFlag(FLAGS_http_port);
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("http-port", pages_port, -1, kMaxPort));
   if (pages_port >= 0) {
     QUIRE_ASSIGN_OR_RETURN(
         config.pages,
-        ListenAddress("http-host", absl::GetFlag(FLAGS_http_host), pages_port, /*tls=*/nullptr));
+        ListenAddress("http-host", absl::GetFlag(FLAGS_http_host), pages_port, /*has_tls=*/false));
   }
   config.max_connections = absl::GetFlag(FLAGS_max_connections);
   QUIRE_RETURN_IF_ERROR(
@@ -223,19 +206,14 @@ absl::Status SetListening(GatewayConfig& config) {
 }
 
 absl::Status SetAccess(GatewayConfig& config) {
-  const std::string keys = absl::GetFlag(FLAGS_api_keys_file);
-  const std::string admin_keys = absl::GetFlag(FLAGS_admin_api_keys_file);
-  if (!(keys.empty() && admin_keys.empty()) && !config.listen.is_local() && config.tls == nullptr) {
-    return FlagError(keys.empty() ? "admin-api-keys-file" : "api-keys-file",
-                     "keys would cross the network unencrypted; give --ssl-certfile and "
-                     "--ssl-keyfile, or listen on the loopback address");
-  }
-  if (!keys.empty()) {
-    QUIRE_ASSIGN_OR_RETURN(config.api_keys, ApiKeys::Open(keys));
-  }
-  if (!admin_keys.empty()) {
-    QUIRE_ASSIGN_OR_RETURN(config.admin_api_keys, ApiKeys::Open(admin_keys));
-  }
+  const bool has_tls = config.tls != nullptr;
+  QUIRE_ASSIGN_OR_RETURN(
+      config.api_keys,
+      OpenApiKeys("api-keys-file", absl::GetFlag(FLAGS_api_keys_file), config.listen, has_tls));
+  QUIRE_ASSIGN_OR_RETURN(
+      config.admin_api_keys,
+      OpenApiKeys(
+          "admin-api-keys-file", absl::GetFlag(FLAGS_admin_api_keys_file), config.listen, has_tls));
   const std::string origins = absl::GetFlag(FLAGS_allowed_origins);
   config.allowed_origins = absl::StrSplit(origins, ',', absl::SkipEmpty());
   for (const std::string& origin : config.allowed_origins) {

@@ -260,6 +260,37 @@ def write_http_requests():
         seed(f"{name}_past_bound", text)
 
 
+def write_http_responses():
+    """The first byte is the size of the pieces; the second is 1 for the answer to HEAD."""
+    def seed(name, text, pieces=3, is_head=0):
+        write("http_response", name, bytes([pieces, is_head]) + text.encode("latin-1"))
+
+    def answer(headers, body="", status="200 OK"):
+        return f"HTTP/1.1 {status}\r\n{headers}\r\n{body}"
+
+    chunked = "Transfer-Encoding: chunked\r\n"
+    events = "\xef\xbb\xbfdata: a\rdata:b\r\n\r\n:c\nid: 1\ndata\n\ndata: [DONE]\n\ndata: d\n\n"
+    seed("length_at_bound", answer("Content-Length: 2\r\nContent-Type: text/plain\r\n", "ab"))
+    seed("to_the_end_at_bound", answer("Connection: close\r\n", events))
+    seed("events_at_bound", answer(chunked, f"{len(events):x}\r\n{events}\r\n0\r\nX: y\r\n\r\n"))
+    seed("head_at_bound", answer("Content-Length: 2\r\n"), is_head=1)
+    seed("interim_at_bound", answer("", answer("Content-Length: 0\r\n"), "100 Continue"))
+    seed("nothing_at_bound", answer("", status="204 No Content"))
+    for size, past in ((64, "at"), (65, "past")):
+        seed(f"event_{past}_bound", answer("", "data: " + (size - 6) * "x" + "\n\n"))
+    refused = {
+        "cut": answer("Content-Length: 2\r\n", "a"),
+        "cut_in_a_chunk": answer(chunked, "2\r\na"),
+        "cut_in_the_header": "HTTP/1.1 200 OK\r\n",
+        "two_lengths": answer("Content-Length: 1\r\nContent-Length: 2\r\n", "ab"),
+        "size_of_a_chunk": answer(chunked, "g\r\na\r\n0\r\n\r\n"),
+        "control_byte_in_a_quoted_extension": answer(chunked, "1;x=\"\n\"\r\na\r\n0\r\n\r\n"),
+        "version": "HTTP/2 200 OK\r\n\r\n",
+    }
+    for name, text in refused.items():
+        seed(f"{name}_past_bound", text)
+
+
 OPENAI_ROUTES = ("completions", "chat", "tokenize", "detokenize")
 
 
@@ -312,6 +343,7 @@ def main():
     write_model_files()
     write_api_keys()
     write_http_requests()
+    write_http_responses()
     write_chat_templates()
     events = random.Random(1)
     for i in range(8):

@@ -14,7 +14,7 @@ COMMON = ["common/base", "common/json", "common/model"]
 LAYERS = {
     "common/base": ([], []),
     "common/json": (["common/base"], []),
-    "common/flags": (["common/base"], []),
+    "common/flags": (["common/base", "common/wire"], []),
     "common/model": (["common/base", "common/json"], []),
     "common/step": (["common/base", "common/model"], []),
     "common/wire": (COMMON + ["common/metrics", "common/step", "proto"], ["grpc", "protobuf", "prometheus", "openssl"]),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""make_gguf.py --model DIR --out FILE: what make_model.py wrote, as llama.cpp reads it. Needs numpy and gguf.
+"""make_gguf.py --model DIR --out FILE: a Llama of bf16 with byte-level BPE, as llama.cpp reads it. Needs numpy and gguf.
 
-No tokenizer goes along: the benchmark speaks in token ids. As in llama.cpp's own converter, rows of Q and K are
-reordered, since it rotates neighbours where the others rotate halves, and norms are fp32.
+The tokenizer goes along for the text of answers: prompts are token ids. As in llama.cpp's own converter, rows of Q and
+K are reordered, since it rotates neighbours where the others rotate halves, and norms are fp32.
 """
 import argparse
 import json
@@ -44,6 +44,21 @@ def neighbours(rows, heads):
     return rows.reshape(heads, 2, width // 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
 
+def add_tokenizer(writer, model, vocab_size):
+    """Writes the tokens in the order of their ids. Ids without a token get a name that no text has."""
+    file = json.loads((model / "tokenizer.json").read_text())
+    texts = {number: text for text, number in file["model"]["vocab"].items()}
+    special = {token["id"]: token["content"] for token in file["added_tokens"]}
+    texts |= special
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in file["model"]["merges"]]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([texts.get(i, f"[unused {i}]") for i in range(vocab_size)])
+    writer.add_token_types([gguf.TokenType.CONTROL if i in special else
+                            gguf.TokenType.NORMAL if i in texts else gguf.TokenType.UNUSED for i in range(vocab_size)])
+    writer.add_token_merges(merges)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, type=pathlib.Path)
@@ -63,7 +78,9 @@ def main():
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("none")
+    add_tokenizer(writer, options.model, config["vocab_size"])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     for name, bits in read_tensors(options.model / "model.safetensors"):
         if "q_proj" in name or "k_proj" in name:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setup.sh DIR [openvino|vllm|llama_cpp|model]...: makes in DIR what the comparison needs, all of it by default.
+# setup.sh DIR [openvino|vllm|llama_cpp|llama_server|model]...: makes in DIR what the comparison needs, all of it by default.
 #
 # A virtual environment for each peer, since their dependencies clash, with versions that are named here, from PyPI; the
 # model, and a copy of it for those that do not read Hugging Face's files. What is there already is left alone; a part
@@ -16,7 +16,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
 shift
-[ $# -gt 0 ] || set -- openvino vllm llama_cpp model
+[ $# -gt 0 ] || set -- openvino vllm llama_cpp llama_server model
 export PIP_DISABLE_PIP_VERSION_CHECK=1 HF_HUB_OFFLINE=1
 
 environment() { [ -x "$dir/$1/bin/python" ] || python3 -m venv "$dir/$1"; }
@@ -59,6 +59,18 @@ make_llama_cpp() {
   CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_LLAMAFILE=ON -DGGML_OPENMP=ON -DLLAVA_BUILD=OFF" \
     CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) \
     pip_install llama_cpp --no-binary llama-cpp-python "${llama_cpp[@]}"
+}
+
+# The program of the sources that llama-cpp-python carries.
+make_llama_server() {
+  local source=$dir/llama_server/source
+  environment llama_cpp
+  mkdir -p "$source"
+  "$dir/llama_cpp/bin/pip" download --quiet --no-deps --no-binary llama-cpp-python --dest "$source" "${llama_cpp[0]}"
+  tar -xzf "$source"/llama_cpp_python-*.tar.gz -C "$source" --strip-components=1
+  cmake -S "$source/vendor/llama.cpp" -B "$dir/llama_server" -Wno-dev -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
+    -DBUILD_SHARED_LIBS=OFF -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF >/dev/null
+  cmake --build "$dir/llama_server" --target llama-server --parallel "$(nproc)" >/dev/null
 }
 
 make_model() {

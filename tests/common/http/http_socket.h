@@ -5,6 +5,8 @@
 #ifndef QUIRE_TESTS_COMMON_HTTP_HTTP_SOCKET_H_
 #define QUIRE_TESTS_COMMON_HTTP_HTTP_SOCKET_H_
 
+#include <poll.h>
+
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -145,6 +147,12 @@ class HttpSocket {
     const linger at_once = {.l_onoff = 1, .l_linger = 0};
     ::setsockopt(socket_.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
     socket_.Close();
+  }
+
+  // Waits until the server has reset the connection, and reads nothing. Returns false after 60 s.
+  bool WaitForReset() const {
+    pollfd poll = {.fd = socket_.fd(), .events = 0, .revents = 0};
+    return ::poll(&poll, 1, /*timeout=*/60'000) == 1 && (poll.revents & POLLERR) != 0;
   }
 
   // How the connection ended for the last read: 0 after the server's end, else the error.

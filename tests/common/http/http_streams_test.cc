@@ -228,6 +228,7 @@ TEST(HttpStreamsTest, AClientThatAcceptsNothingIsCutAndAQuietStreamIsNot) {
   responder.Begin({});
   FillUp(responder, 8 << 20);  // and the client reads nothing
   stalled.WaitUntilGone();
+  EXPECT_TRUE(client.WaitForReset()) << "bytes that are not read must not hide the end";
 
   EXPECT_FALSE(quiet.is_gone());
   EXPECT_TRUE(quiet.Wait().Write("still here"));

@@ -163,7 +163,7 @@ TEST_F(HttpTlsTest, AnswersOverEachPermittedVersion) {
 
 // OpenSSL's own default may refuse older versions too.
 TEST_F(HttpTlsTest, OlderVersionsAreRefusedWhateverTheDefault) {
-  HttpTls tls(Options().tls);
+  HttpTls tls(HttpTls::Side::kServer, Options().tls);
   ASSERT_TRUE(tls.Update().ok());
   EXPECT_EQ(SSL_CTX_get_min_proto_version(tls.context()->native_handle()), TLS1_2_VERSION);
 }
