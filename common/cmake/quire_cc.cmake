@@ -44,7 +44,8 @@ function(quire_warnings target)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    target_compile_options(${target} PRIVATE -Wthread-safety)
+    # As gcc, whose -Wconversion leaves out signs in C++.
+    target_compile_options(${target} PRIVATE -Wthread-safety -Wno-sign-conversion)
   endif()
 endfunction()
 

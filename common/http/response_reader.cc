@@ -143,6 +143,9 @@ absl::StatusOr<size_t> ResponseReader::PutHeader(std::string_view bytes) {
   }
   num_header_bytes_ += size;
   num_scanned_ = 0;
+  if (parser.get().result_int() < 100) {
+    return Malformed("bad status");
+  }
   if (parser.get().result_int() / 100 == 1) {
     parser_ = std::make_unique<Parser>();
     return size;

@@ -57,7 +57,7 @@ class HttpStream:
         self._tail = (self._tail + data)[-1024:]
         if not data or (self._tail.endswith(LAST_CHUNK) and b"[DONE]" in self._tail):
             self.end = time.perf_counter()
-            if b'"completion_tokens":%d}' % OUTPUT_TOKENS not in self._tail:
+            if b'"completion_tokens":%d,' % OUTPUT_TOKENS not in self._tail:
                 raise AssertionError(f"the answer is not whole: {self._tail}")
             return True
         return False

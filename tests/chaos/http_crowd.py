@@ -143,7 +143,7 @@ def bench_p99(server, args):
     """Returns the p99 between two tokens of a gRPC client, in ms."""
     result = os.path.join(tempfile.gettempdir(), f"quire-crowd-{os.getpid()}.json")
     subprocess.run([os.path.join(BIN, "quire"), "bench", "serve", f"--server={server.address}",
-                    "--random-input-len=32", "--random-output-len=64", "--num-prompts=64",
+                    "--random-input-len=32", "--random-output-len=64", "--num-prompts=320",
                     "--max-concurrency=8", "--ignore-eos", f"--seed={args.seed}", "--save-result",
                     f"--result-filename={result}"], check=True, stdout=subprocess.DEVNULL)
     with open(result, encoding="utf-8") as file:

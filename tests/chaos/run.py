@@ -29,7 +29,7 @@ ROOMY_FLAGS = ("--threads=1",)
 # With several ranks a step of prompts exchanges more bytes than shared memory holds at a time, so that
 # some ranks are killed while they send.
 RANKS_FLAGS = ("--max-num-batched-tokens=1024",)
-# All streams of the long form are under way.
+# All streams of the long form are under way, in a pool that is a little too small for them.
 HTTP_FLAGS = ("--max-num-seqs=2048", "--max-num-batched-tokens=2048")
 
 # Faults, minutes, how many distinct requests, their longest output, blocks of the pool.
@@ -40,7 +40,7 @@ ISSUE = Form(50, 20, 20, 9, 0, 0, 10, 64, 240, 160)
 LONG_ROUND = Form(50, 10, 10, 9, 10, 0, 8, 64, 120, 160)
 HTTP_SHORT = Form(4, 2, 0, 0, 4, 0, 0.1, 16, 40, 48)
 HTTP_SHORT_STREAMS = 20
-HTTP = Form(150, 60, 0, 0, 86, 4, 20, 64, 64, 6000)
+HTTP = Form(150, 60, 0, 0, 86, 4, 20, 64, 64, 3000)
 HTTP_STREAMS = 1000
 LONG_ROUNDS, LONG_CALLS = 20, 100_000
 

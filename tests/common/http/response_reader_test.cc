@@ -117,6 +117,7 @@ TEST(ResponseReaderTest, BytesThatAreNoAnswerAreRefused) {
   const std::string answers[] = {
       "SSH-2.0-OpenSSH_9.2\r\n",
       "HTTP/2 200\r\n\r\n",
+      "HTTP/1.1 020 OK\r\n\r\n",
       "HTTP/1.1 two\r\n\r\n",
       "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
       "HTTP/1.1 200 OK\r\nContent-Length: 4, 5\r\n\r\nbody",
