@@ -83,6 +83,19 @@ def shake_hands(port, *secret):
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
+def wait_for_connections(port, number):
+    """Waits until a port has so many connections, accepted or not. A later one would wait for the next epoch."""
+    end = time.monotonic() + 60
+    while True:
+        with open("/proc/net/tcp", encoding="ascii") as file:
+            fields = [line.split() for line in file]
+        if sum(field[1].endswith(f":{port:04X}") and field[3] == "01" for field in fields) >= number:
+            return
+        if time.monotonic() > end:
+            raise AssertionError(f"port {port} never had {number} connections")
+        time.sleep(0.01)
+
+
 def try_rank_port(own, honest, number):
     """Sends strangers to a rank that waits for another rank, which was killed under a stream. Prints a row, and
     returns whether strangers were refused and streams went on, like try_port."""
@@ -119,6 +132,7 @@ def try_rank_port(own, honest, number):
                         stranger.sendall(words[i % 3])
                 shakers = [shake_hands(port, *(("-psk", "00" * 32) if i % 2 else ())) for i in range(20)]
                 came += len(plain) + len(shakers)
+                wait_for_connections(port, len(plain) + len(shakers))
                 asked += 1
                 with concurrent.futures.ThreadPoolExecutor(1) as threads:
                     answer = threads.submit(generate, channel, request, on_message=kill_once)
