@@ -81,6 +81,7 @@ HttpConnection::HttpConnection(HttpStream::Socket socket,
 void HttpConnection::Start(HttpConnections::List::iterator place) {
   place_ = place;
   list_ = &all_.idle;
+  since_ = SteadyNow();
   SetOption(stream_.socket(), TCP_NODELAY, 1);
   SetOption(stream_.socket(), TCP_NOTSENT_LOWAT, kMaxKernelBytes);
   if (!stream_.is_tls()) {
@@ -165,7 +166,8 @@ void HttpConnection::BeginRequest() {
     out_ = std::string();  // an idle connection keeps no large buffers
     writing_ = std::string();
   }
-  if (num_buffered_ > 0) {
+  is_pipelined_ = num_buffered_ > 0;
+  if (is_pipelined_) {
     deadline_ = SteadyNow() + kHeaderTimeoutNs;
     Consume();
   } else {
@@ -283,7 +285,7 @@ bool HttpConnection::AdmitHeader() {
   is_header_admitted_ = true;
   body_begun_at_ = SteadyNow();
   deadline_ = body_begun_at_ + kBodyTimeoutNs;
-  all_.idle.splice(all_.idle.end(), all_.idle, place_);
+  MoveTo(all_.idle);
   if (reader_->expects_continue() && reader_->state() == RequestReader::State::kBody &&
       num_buffered_ == 0) {
     out_ += "HTTP/1.1 100 Continue\r\n\r\n";
@@ -478,6 +480,9 @@ void HttpConnection::Observe(HttpEvent::Kind kind, bool was_cut) const {
 void HttpConnection::MoveTo(HttpConnections::List& list) {
   list.splice(list.end(), *list_, place_);
   list_ = &list;
+  if (!is_pipelined_) {
+    since_ = SteadyNow();
+  }
 }
 
 }  // namespace quire

@@ -55,7 +55,7 @@ struct HttpConnections {
   // Connections without a running request, least recent first: by accept, the last answer, or the
   // header of a request whose body is read.
   List idle;
-  List busy;
+  List busy;  // those with a running request, least recent first
   bool is_draining = false;
   std::function<void()> on_empty;             // set by Drain
   std::array<char, 4096> dropped_bytes = {};  // of lingering connections
@@ -80,6 +80,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
 
   // Closes the connection at once.
   void Close();
+
+  // When the connection got its place in its list. A request that was pipelined does not count, so
+  // that a client that pipelines is less recent than a new one.
+  Instant since() const { return since_; }
 
  private:
   enum class Phase { kHandshake, kReading, kAnswering, kLingering, kClosed };
@@ -106,6 +110,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   void Linger();
   void DropBytes();
   void Observe(HttpEvent::Kind kind, bool was_cut) const;
+  // Gives the connection the last place of the list.
   void MoveTo(HttpConnections::List& list);
   std::string_view buffered() const { return {buffer_.data(), num_buffered_}; }
 
@@ -113,6 +118,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   HttpConnections& all_;
   HttpConnections::List::iterator place_;
   HttpConnections::List* list_ = nullptr;  // the list that place_ is in
+  Instant since_ = 0;
+  bool is_pipelined_ = false;  // the request was there before the last answer's end
   const std::string peer_;
   Phase phase_ = Phase::kHandshake;
   Instant deadline_ = kInfiniteFuture;

@@ -98,7 +98,7 @@ ErrorCode HttpListener::ListenAt(const asio::generic::stream_protocol::endpoint&
 }
 
 void HttpListener::Start(size_t max_accepts_in_a_turn,
-                         std::function<void(HttpStream::Socket)> take) {
+                         std::function<bool(HttpStream::Socket)> take) {
   max_accepts_in_a_turn_ = max_accepts_in_a_turn;
   take_ = std::move(take);
   for (Acceptor& acceptor : acceptors_) {
@@ -123,7 +123,9 @@ void HttpListener::Accept(Acceptor& acceptor) {
       HttpStream::Socket socket(context_);
       acceptor.accept(socket, error);
       if (!error && (unix_path_.empty() || IsOwnUsers(socket.native_handle()))) {
-        take_(std::move(socket));
+        if (!take_(std::move(socket))) {
+          break;
+        }
       }
     }
     if (!acceptor.is_open()) {

@@ -34,9 +34,9 @@ class HttpListener {
   boost::system::error_code Bind(const Address& address);
 
   // Calls `take` with each new connection. Each listening socket accepts several in one turn of the
-  // event loop, at most max_accepts_in_a_turn: a turn also answers clients, so with one connection
-  // in each a new client would wait a turn for each connection before its own.
-  void Start(size_t max_accepts_in_a_turn, std::function<void(HttpStream::Socket)> take);
+  // event loop, at most max_accepts_in_a_turn, until `take` returns false: with one connection
+  // in each turn a new client would wait a turn for each connection before its own.
+  void Start(size_t max_accepts_in_a_turn, std::function<bool(HttpStream::Socket)> take);
 
   // Accepts no more.
   void Close();
@@ -57,7 +57,7 @@ class HttpListener {
   std::string unix_path_;  // set after a bind to it
   int port_ = 0;
   size_t max_accepts_in_a_turn_ = 1;
-  std::function<void(HttpStream::Socket)> take_;
+  std::function<bool(HttpStream::Socket)> take_;
   Instant logged_at_ = 0;  // time of the last line about failed accepts; 0: none yet
 };
 

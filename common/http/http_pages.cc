@@ -75,6 +75,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServePages(const std::string& host,
   }
   return HttpServer::Start({.address = {.unix_path = "", .host = host, .port = port},
                             .max_connections = kMaxPageConnections,
+                            .replaces_running = true,
                             .stall_timeout_ns = kPageTimeoutNs},
                            std::move(routes));
 }

@@ -84,7 +84,8 @@ class HttpServer::Impl {
     // requests are read. A host name usually has two addresses, which is a half of them.
     const size_t max_accepts =
         std::clamp<size_t>(connections_.options.max_connections / 4, 1, kMaxAcceptsInATurn);
-    listener_.Start(max_accepts, [this](HttpStream::Socket socket) { Add(std::move(socket)); });
+    listener_.Start(max_accepts,
+                    [this](HttpStream::Socket socket) { return Add(std::move(socket)); });
     thread_ = std::thread([this] { connections_.context.run(); });
   }
 
@@ -105,13 +106,17 @@ class HttpServer::Impl {
   int port() const { return listener_.port(); }
 
  private:
-  void Add(HttpStream::Socket socket) {
-    if (connections_.size() >= connections_.options.max_connections) {
-      if (connections_.idle.empty()) {
+  // Returns false if the server is full. The next connection then waits for the next turn: an
+  // answer takes a few turns, and new connections must not replace each other before they get it.
+  bool Add(HttpStream::Socket socket) {
+    const bool is_full = connections_.size() >= connections_.options.max_connections;
+    if (is_full) {
+      const std::shared_ptr<HttpConnection> least_recent = LeastRecent();
+      if (least_recent == nullptr) {
         RefuseFull(socket);
-        return;
+        return true;
       }
-      std::shared_ptr<HttpConnection>(connections_.idle.front())->Close();
+      least_recent->Close();
     }
     if (const absl::Status status = tls_.Update(); !status.ok()) {
       LogWarning("new TLS files are not used, the old ones stay",
@@ -123,6 +128,23 @@ class HttpServer::Impl {
     if (!std::exchange(is_ticking_, true)) {
       Tick();
     }
+    return !is_full;
+  }
+
+  // Returns the connection that a new one replaces; null if there is none.
+  std::shared_ptr<HttpConnection> LeastRecent() const {
+    if (!connections_.options.replaces_running) {
+      return connections_.idle.empty() ? nullptr : connections_.idle.front();
+    }
+    std::shared_ptr<HttpConnection> found;
+    for (const HttpConnections::List* list : {&connections_.busy, &connections_.idle}) {
+      for (const auto& connection : *list) {
+        if (found == nullptr || connection->since() < found->since()) {
+          found = connection;
+        }
+      }
+    }
+    return found;
   }
 
   // Sends 503 if the socket takes it at once. A TLS client gets nothing: a handshake costs more

@@ -3,8 +3,9 @@
 // The server bounds each client's share:
 //
 //   connections  max_connections; a further one ends the connection without a running request whose
-//                last answer, or accept, is longest ago. If all have one, it gets 503. A request
-//                runs from its last byte to the end of its answer
+//                last answer, or accept, is longest ago. If all have one, it gets 503, or ends the
+//                request that runs longest (replaces_running). A request runs from its last byte to
+//                the end of its answer
 //   a header     8 KiB, complete within 10 s of its first byte
 //   a body       max_body_bytes; 10 s, and a further second for each 16 KiB; all bodies together
 //                max_body_bytes_in_flight, else 503
@@ -62,6 +63,9 @@ struct HttpServerOptions {
 
   // Lowered to what RLIMIT_NOFILE leaves, less 64 files for the rest of the process.
   size_t max_connections = 1024;
+  // For answers that are made at once: a request runs long only if its client does not read, or
+  // sends the next requests before it reads. Health checks then get a place beside such clients.
+  bool replaces_running = false;
   int64_t idle_timeout_ns = 10 * kNanosPerSecond;  // between an answer and the next request
   int64_t stall_timeout_ns = 30 * kNanosPerSecond;
   size_t max_body_bytes = 0;  // 0: requests with a body are refused

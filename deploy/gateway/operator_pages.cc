@@ -1,5 +1,6 @@
 #include "deploy/gateway/operator_pages.h"
 
+#include <limits>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -12,21 +13,23 @@ namespace {
 
 constexpr int64_t kFetchTimeoutNs = 5 * kNanosPerSecond;
 constexpr size_t kMaxPageBytes = 64 << 20;
-// A further request is refused, so that a scheduler that hangs holds few of them.
-constexpr int kMaxWaiting = 32;
+// Each request gets a copy of its page, so few may wait for a large one. A further one is refused.
+constexpr size_t kFew = 32;
+constexpr size_t kAny = std::numeric_limits<size_t>::max();
 
 constexpr char kMetricsPath[] = "/metrics";
 
 struct Page {
   const char* path;
   bool is_open;  // shows nothing about requests
+  size_t max_waiting;
 };
-constexpr Page kPages[] = {{kMetricsPath, false},
-                           {"/metrics/native", false},
-                           {"/top", true},
-                           {"/top.json", false},
-                           {"/admission", true},
-                           {"/healthz", true}};
+constexpr Page kPages[] = {{kMetricsPath, false, kFew},
+                           {"/metrics/native", false, kFew},
+                           {"/top", true, kFew},
+                           {"/top.json", false, kFew},
+                           {"/admission", true, kAny},
+                           {"/healthz", true, kAny}};
 
 HttpResponse Json(int status_code, std::string_view message) {
   return {.status_code = status_code,
@@ -59,16 +62,16 @@ std::vector<HttpRoute> OperatorPages::Routes() {
         responder.Answer(*refusal);
         return;
       }
-      if (num_waiting_ >= kMaxWaiting) {
-        responder.Answer(Json(503, "too many requests for pages"));
+      const MutexLock lock(mutex_);
+      std::vector<HttpResponder>& waiting = waiting_[page.path];
+      if (waiting.size() >= page.max_waiting) {
+        responder.Answer(Json(503, "too many requests for this page"));
         return;
       }
-      ++num_waiting_;
-      boost::asio::post(
-          pool_, [this, path = std::string(page.path), responder = std::move(responder)]() mutable {
-            responder.Answer(Fetch(path));
-            --num_waiting_;
-          });
+      waiting.push_back(std::move(responder));
+      if (waiting.size() == 1) {
+        boost::asio::post(pool_, [this, path = std::string(page.path)] { AnswerAll(path); });
+      }
     };
     // Refusal checks the keys, which are not those of the API.
     routes.push_back(
@@ -90,6 +93,18 @@ std::optional<HttpResponse> OperatorPages::Refusal(const HttpRequest& request) c
   HttpResponse response = Json(401, "this page needs the API key of an operator");
   response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
+}
+
+void OperatorPages::AnswerAll(const std::string& path) {
+  std::vector<HttpResponder> waiting;
+  {
+    const MutexLock lock(mutex_);
+    waiting_[path].swap(waiting);
+  }
+  const HttpResponse page = Fetch(path);
+  for (HttpResponder& responder : waiting) {
+    responder.Answer(page);
+  }
 }
 
 HttpResponse OperatorPages::Fetch(const std::string& path) {

@@ -9,13 +9,17 @@
 #ifndef QUIRE_DEPLOY_GATEWAY_OPERATOR_PAGES_H_
 #define QUIRE_DEPLOY_GATEWAY_OPERATOR_PAGES_H_
 
-#include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+
+#include "common/base/mutex.h"
 #include "common/http/http_client.h"
+#include "common/http/http_responder.h"
 #include "common/http/http_route.h"
 #include "common/metrics/registry.h"
 #include "common/wire/address.h"
@@ -41,13 +45,16 @@ class OperatorPages {
  private:
   // Returns the refusal, or nullopt if the caller may see the pages.
   std::optional<HttpResponse> Refusal(const HttpRequest& request) const;
+  // Fetches the page once for all requests that wait for it.
+  void AnswerAll(const std::string& path);
   HttpResponse Fetch(const std::string& path);
 
   HttpClient client_;  // of the thread of pool_
   const bool needs_key_;
   const std::shared_ptr<ApiKeys> keys_;
   const MetricsRegistry& registry_;
-  std::atomic<int> num_waiting_ = 0;
+  Mutex mutex_;
+  std::map<std::string, std::vector<HttpResponder>> waiting_ ABSL_GUARDED_BY(mutex_);  // by path
   boost::asio::thread_pool pool_{1};
 };
 

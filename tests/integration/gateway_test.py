@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """quire_gateway as HTTP clients see it: answers equal to gRPC's, streams that outlive the engine, bad input, keys."""
+import concurrent.futures
 import contextlib
 import http.client
 import json
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 import grpc
@@ -346,6 +348,23 @@ class StartTest(unittest.TestCase):
             self.assertEqual(process.popen.wait(timeout=20), 0)
             for thread in threads:
                 thread.join()
+
+    def test_a_page_that_many_ask_for_takes_no_place_of_a_health_check(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            _, client = self.start("--scheduler=127.0.0.1:1", "--scheduler-http=127.0.0.1:%d" % silent.getsockname()[1])
+            with concurrent.futures.ThreadPoolExecutor(101) as threads:
+                tops = [threads.submit(client.get, "/top") for _ in range(100)]
+                held, _ = silent.accept()  # the first page is being fetched; 32 requests wait for the next one
+                while sum(top.done() for top in tops) < 60:
+                    time.sleep(0.01)
+                self.assertIn(b"too many requests for this page", next(top for top in tops if top.done()).result().body)
+                health = threads.submit(client.get, "/healthz")
+                time.sleep(0.2)
+                self.assertFalse(health.done(), "it waits for the scheduler")
+                held.close()
+                for _ in range(2):
+                    silent.accept()[0].close()
+                self.assertIn(b"the scheduler does not answer", health.result().body)
 
     def test_it_needs_the_schedulers_tokenizer(self):
         other = os.path.join(SOURCE, "tests/scheduler/text/testdata/gpt2.tokenizer.json")

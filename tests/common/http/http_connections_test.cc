@@ -133,6 +133,30 @@ TEST(HttpConnectionsTest, RunningRequestsAreNeverDroppedForANewClient) {
   EXPECT_THAT(Ask(*server, kGetAndClose), EndsWith("text"));
 }
 
+TEST(HttpConnectionsTest, WhereRunningRequestsAreReplacedTheLeastRecentConnectionEnds) {
+  Holder holder;
+  HttpServerOptions options = AtMost(2);
+  options.replaces_running = true;
+  const auto server = StartServer(options, {TextRoute("/page", "text"), holder.Route()});
+  HttpSocket running(*server);
+  running.Send(kHold);
+  holder.WaitForRequests(1);
+  HttpSocket idle(*server);
+  idle.Send(kGet);
+  EXPECT_THAT(idle.ReadAnswer(), EndsWith("text"));
+
+  HttpSocket third(*server);
+  third.Send(kHold);
+  EXPECT_THAT(running.ReadToEnd(), IsEmpty());
+  holder.WaitForRequests(2);
+  HttpSocket fourth(*server);
+  fourth.Send(kGet);
+  EXPECT_THAT(fourth.ReadAnswer(), EndsWith("text"));
+  EXPECT_THAT(idle.ReadToEnd(), IsEmpty());
+  holder.held(1).Answer({.body = "held"});
+  EXPECT_THAT(third.ReadAnswer(), EndsWith("held"));
+}
+
 TEST(HttpConnectionsTest, ABodyThatComesIsFresherThanIdleConnections) {
   const auto server = StartServer(
       AtMost(2),
