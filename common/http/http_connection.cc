@@ -166,8 +166,7 @@ void HttpConnection::BeginRequest() {
     out_ = std::string();  // an idle connection keeps no large buffers
     writing_ = std::string();
   }
-  is_pipelined_ = num_buffered_ > 0;
-  if (is_pipelined_) {
+  if (num_buffered_ > 0) {
     deadline_ = SteadyNow() + kHeaderTimeoutNs;
     Consume();
   } else {
@@ -431,6 +430,7 @@ void HttpConnection::EndAnswer() {
   if (exchange_ != nullptr) {
     std::exchange(exchange_, nullptr)->Detach(/*was_cut=*/false);
   }
+  is_pipelined_ = num_buffered_ > 0;
   MoveTo(all_.idle);
   if (has_peer_ended_) {
     Close();

@@ -119,7 +119,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   HttpConnections::List::iterator place_;
   HttpConnections::List* list_ = nullptr;  // the list that place_ is in
   Instant since_ = 0;
-  bool is_pipelined_ = false;  // the request was there before the last answer's end
+  bool is_pipelined_ = false;  // the request began to arrive before the last answer's end
   const std::string peer_;
   Phase phase_ = Phase::kHandshake;
   Instant deadline_ = kInfiniteFuture;

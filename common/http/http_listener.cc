@@ -122,10 +122,9 @@ void HttpListener::Accept(Acceptor& acceptor) {
     for (size_t i = 0; i < max_accepts_in_a_turn_ && !error && acceptor.is_open(); ++i) {
       HttpStream::Socket socket(context_);
       acceptor.accept(socket, error);
-      if (!error && (unix_path_.empty() || IsOwnUsers(socket.native_handle()))) {
-        if (!take_(std::move(socket))) {
-          break;
-        }
+      if (!error && (unix_path_.empty() || IsOwnUsers(socket.native_handle())) &&
+          !take_(std::move(socket))) {
+        break;
       }
     }
     if (!acceptor.is_open()) {

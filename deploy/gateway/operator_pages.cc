@@ -62,16 +62,7 @@ std::vector<HttpRoute> OperatorPages::Routes() {
         responder.Answer(*refusal);
         return;
       }
-      const MutexLock lock(mutex_);
-      std::vector<HttpResponder>& waiting = waiting_[page.path];
-      if (waiting.size() >= page.max_waiting) {
-        responder.Answer(Json(503, "too many requests for this page"));
-        return;
-      }
-      waiting.push_back(std::move(responder));
-      if (waiting.size() == 1) {
-        boost::asio::post(pool_, [this, path = std::string(page.path)] { AnswerAll(path); });
-      }
+      Ask(page.path, page.max_waiting, std::move(responder));
     };
     // Refusal checks the keys, which are not those of the API.
     routes.push_back(
@@ -93,6 +84,19 @@ std::optional<HttpResponse> OperatorPages::Refusal(const HttpRequest& request) c
   HttpResponse response = Json(401, "this page needs the API key of an operator");
   response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
+}
+
+void OperatorPages::Ask(const std::string& path, size_t max_waiting, HttpResponder responder) {
+  const MutexLock lock(mutex_);
+  std::vector<HttpResponder>& waiting = waiting_[path];
+  if (waiting.size() >= max_waiting) {
+    responder.Answer(Json(503, "too many requests for this page"));
+    return;
+  }
+  waiting.push_back(std::move(responder));
+  if (waiting.size() == 1) {
+    boost::asio::post(pool_, [this, path] { AnswerAll(path); });
+  }
 }
 
 void OperatorPages::AnswerAll(const std::string& path) {

@@ -9,6 +9,7 @@
 #ifndef QUIRE_DEPLOY_GATEWAY_OPERATOR_PAGES_H_
 #define QUIRE_DEPLOY_GATEWAY_OPERATOR_PAGES_H_
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <optional>
@@ -45,6 +46,8 @@ class OperatorPages {
  private:
   // Returns the refusal, or nullopt if the caller may see the pages.
   std::optional<HttpResponse> Refusal(const HttpRequest& request) const;
+  // Answers with the page, or with 503 if max_waiting requests wait for it already.
+  void Ask(const std::string& path, size_t max_waiting, HttpResponder responder);
   // Fetches the page once for all requests that wait for it.
   void AnswerAll(const std::string& path);
   HttpResponse Fetch(const std::string& path);

@@ -157,6 +157,27 @@ TEST(HttpConnectionsTest, WhereRunningRequestsAreReplacedTheLeastRecentConnectio
   EXPECT_THAT(third.ReadAnswer(), EndsWith("held"));
 }
 
+TEST(HttpConnectionsTest, APipelinedRequestDoesNotMakeItsConnectionRecent) {
+  Holder holder;
+  HttpServerOptions options = AtMost(2);
+  options.replaces_running = true;
+  const auto server = StartServer(options, {TextRoute("/page", "text"), holder.Route()});
+  HttpSocket pipelining(*server);
+  pipelining.Send(std::string(kHold) + kHold);
+  holder.WaitForRequests(1);
+  HttpSocket single(*server);
+  single.Send(kHold);
+  holder.WaitForRequests(2);
+  holder.held(0).Answer({.body = "held"});
+  EXPECT_THAT(pipelining.ReadAnswer(), EndsWith("held"));
+  holder.WaitForRequests(3);
+
+  EXPECT_THAT(Ask(*server, kGetAndClose), EndsWith("text"));
+  EXPECT_THAT(pipelining.ReadToEnd(), IsEmpty());
+  holder.held(1).Answer({.body = "held"});
+  EXPECT_THAT(single.ReadAnswer(), EndsWith("held"));
+}
+
 TEST(HttpConnectionsTest, ABodyThatComesIsFresherThanIdleConnections) {
   const auto server = StartServer(
       AtMost(2),

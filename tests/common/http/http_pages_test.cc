@@ -165,6 +165,22 @@ TEST(HttpPagesTest, OneMoreConnectionEndsTheOneThatWasSilentLongest) {
   EXPECT_THAT(clients[2]->Read(8), "HTTP/1.1");
 }
 
+TEST(HttpPagesTest, ClientsThatDoNotReadLeaveRoomForAHealthCheck) {
+  const std::string large(size_t{4} << 20, 'x');  // more than the kernel takes for a client
+  const auto server = ServePages("127.0.0.1",
+                                 0,
+                                 {{"/large", [&large] { return HttpResponse{.body = large}; }},
+                                  {"/page", [] { return HttpResponse{.body = "text"}; }}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<std::unique_ptr<Client>> clients;
+  for (size_t i = 0; i < kMaxPageConnections; ++i) {
+    clients.push_back(std::make_unique<Client>(**server));
+    clients.back()->Send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+    EXPECT_THAT(clients.back()->Read(8), "HTTP/1.1");
+  }
+  EXPECT_THAT(Ask(**server, kGetAndClose), EndsWith("text"));
+}
+
 TEST(HttpPagesTest, APageIsMadeOnceForAllWhoAskMeanwhile) {
   std::atomic<int> num_made = 0;
   absl::Notification has_begun;
