@@ -3,9 +3,10 @@
 // The server bounds each client's share:
 //
 //   connections  max_connections; a further one ends the connection without a running request whose
-//                last answer, or accept, is longest ago. If all have one, it gets 503, or ends the
-//                request that runs longest (replaces_running). A request runs from its last byte to
-//                the end of its answer
+//                last answer, or accept, is longest ago. If all have one, it gets 503. With
+//                replaces_running it ends the least recent connection of all, and a running request
+//                counts from its beginning. A request runs from its last byte to the end of its
+//                answer
 //   a header     8 KiB, complete within 10 s of its first byte
 //   a body       max_body_bytes; 10 s, and a further second for each 16 KiB; all bodies together
 //                max_body_bytes_in_flight, else 503
