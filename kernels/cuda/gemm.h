@@ -56,6 +56,9 @@ int DestroyGemm(void* gemm);
 // Returns 0 if the library can compute a product of this shape and these types, else kUnsupported.
 // Ignores pointers, except whether bias is null.
 int CheckGemm(void* gemm, const GemmArgs& args);
+// Sets *is_planned to whether RunGemm knows how to compute products of this shape and these types.
+// If it does not, it may allocate and free memory and wait for the device.
+int IsGemmPlanned(void* gemm, const GemmArgs& args, bool* is_planned);
 int RunGemm(void* gemm, const GemmArgs& args, Stream stream);
 
 // Returns whether args keep the rules of GemmArgs for types and widths.

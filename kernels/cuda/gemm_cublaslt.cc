@@ -60,6 +60,8 @@ class Gemm {
     return is_there ? 0 : kUnsupported;
   }
 
+  bool IsPlanned(const GemmArgs& args) const { return plans_.contains(ShapeOf(args)); }
+
   int Run(const GemmArgs& args, Stream stream) {
     CublasLtProduct product(library_);
     if (const int error = product.Describe(args); error != 0) {
@@ -154,6 +156,11 @@ int DestroyGemm(void* gemm) {
 
 int CheckGemm(void* gemm, const GemmArgs& args) {
   return IsValidProduct(args) ? static_cast<Gemm*>(gemm)->Check(args) : kUnsupported;
+}
+
+int IsGemmPlanned(void* gemm, const GemmArgs& args, bool* is_planned) {
+  *is_planned = static_cast<const Gemm*>(gemm)->IsPlanned(args);
+  return 0;
 }
 
 int RunGemm(void* gemm, const GemmArgs& args, Stream stream) {

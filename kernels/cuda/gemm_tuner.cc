@@ -11,7 +11,10 @@
 namespace quire::gpu {
 namespace {
 
+// A short product is timed again with more runs, since other work on the device disturbs it more.
 constexpr int kTimedRuns = 3;
+constexpr int kMoreTimedRuns = 12;
+constexpr float kShortMilliseconds = 0.1F;
 
 // Makes a name fit into one column of the file: replaces tabs and line breaks by spaces.
 std::string OneColumn(std::string name) {
@@ -37,9 +40,13 @@ RotatedWeight::RotatedWeight(const GemmArgs& args, Stream stream) : weight_(args
   const auto bytes = static_cast<size_t>(args.out_features * args.in_features * SizeOf(args.dtype));
   stride_bytes_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   num_copies_ = std::min(kMostBytes / stride_bytes_, kMostCopies);
-  if (num_copies_ < 2 || Allocate(&copies_, num_copies_ * stride_bytes_) != 0) {
-    num_copies_ = 0;
+  needs_copies_ = num_copies_ >= 2;
+  while (num_copies_ >= 2 && Allocate(&copies_, num_copies_ * stride_bytes_) != 0) {
+    num_copies_ /= 2;
     copies_ = nullptr;
+  }
+  if (num_copies_ < 2) {
+    num_copies_ = 0;
   }
   for (size_t i = 0; i < num_copies_; ++i) {
     void* to = static_cast<std::byte*>(copies_) + i * stride_bytes_;
@@ -127,13 +134,16 @@ int GemmTuner::Choose(const GemmArgs& args,
     }
   }
   if (error == 0) {
-    Keep(key, *algorithm);
+    found_.Insert(key, ToCache(*algorithm));
+    if (weight.is_read_from_memory()) {
+      Keep(key, ToCache(*algorithm));
+    }
   }
   return error;
 }
 
-void GemmTuner::Keep(const GemmKey& key, const cublasLtMatmulAlgo_t& algorithm) {
-  found_.Insert(key, ToCache(algorithm));
+void GemmTuner::Keep(const GemmKey& key, const GemmAlgorithm& algorithm) {
+  kept_.Insert(key, algorithm);
   if (path_.empty()) {
     return;
   }
@@ -143,7 +153,7 @@ void GemmTuner::Keep(const GemmKey& key, const cublasLtMatmulAlgo_t& algorithm) 
     GiveUpFile("was changed by another program");
     return;
   }
-  all.Merge(found_);
+  all.Merge(kept_);
   if (!SaveGemmCache(path_, all)) {
     GiveUpFile("cannot be written");
   }
@@ -156,17 +166,32 @@ int GemmTuner::Time(CublasLtProduct& product,
                     float* milliseconds) {
   // The first run is not timed, because it loads the kernel.
   int error = product.MultiplyBy(weight.Next(), algorithm, stream);
+  error =
+      error != 0 ? error : TimeRuns(kTimedRuns, product, weight, algorithm, stream, milliseconds);
+  if (error == 0 && *milliseconds < kShortMilliseconds) {
+    error = TimeRuns(kMoreTimedRuns, product, weight, algorithm, stream, milliseconds);
+  }
+  return error;
+}
+
+int GemmTuner::TimeRuns(int num_runs,
+                        CublasLtProduct& product,
+                        RotatedWeight& weight,
+                        const cublasLtMatmulAlgo_t& algorithm,
+                        Stream stream,
+                        float* milliseconds) {
   Event begin = nullptr;
   Event end = nullptr;
-  error = error != 0 ? error : CreateEvent(&begin);
-  error = error != 0 ? error : CreateEvent(&end);
+  int error = CreateTimedEvent(&begin);
+  error = error != 0 ? error : CreateTimedEvent(&end);
   error = error != 0 ? error : RecordEvent(begin, stream);
-  for (int run = 0; run < kTimedRuns && error == 0; ++run) {
+  for (int run = 0; run < num_runs && error == 0; ++run) {
     error = product.MultiplyBy(weight.Next(), algorithm, stream);
   }
   error = error != 0 ? error : RecordEvent(end, stream);
   error = error != 0 ? error : Synchronize(stream);
   error = error != 0 ? error : ElapsedMilliseconds(begin, end, milliseconds);
+  *milliseconds /= static_cast<float>(num_runs);
   for (Event event : {begin, end}) {
     if (event != nullptr) {
       DestroyEvent(event);

@@ -1,5 +1,6 @@
 // GemmTuner times the algorithms that cuBLASLt suggests for a product, once for each weight shape
-// and range of row counts (RowRange). It keeps the fastest algorithm in a file for the next start.
+// and range of row counts (RowRange). It keeps the fastest algorithm in a file for the next start,
+// unless the algorithms were timed on a weight in the L2 cache.
 //
 // Thread safety: one caller at a time; processes may share the file.
 // Errors:        those of gemm.h. A file that cannot be read or written is no error:
@@ -25,7 +26,7 @@ namespace quire::gpu {
 // does little harm, because the product of so small a weight takes mostly launch time.
 class RotatedWeight {
  public:
-  // Allocates at most 256 MB. If two copies do not fit, or the allocation fails, there are no
+  // Allocates at most 256 MB, or as much as there is. If two copies do not fit, there are no
   // copies, and Next returns the weight itself.
   RotatedWeight(const GemmArgs& args, Stream stream);
   ~RotatedWeight();
@@ -33,9 +34,13 @@ class RotatedWeight {
   RotatedWeight& operator=(const RotatedWeight&) = delete;
 
   const void* Next();
+  // Returns false if the weight stays in the L2 cache between two uses: there was no memory for
+  // copies of a weight that needs them.
+  bool is_read_from_memory() const { return !needs_copies_ || num_copies_ >= 2; }
 
  private:
   const void* const weight_;
+  bool needs_copies_ = false;
   size_t stride_bytes_ = 0;
   size_t num_copies_ = 0;
   size_t next_ = 0;
@@ -61,12 +66,20 @@ class GemmTuner {
 
  private:
   GemmKey KeyOf(const GemmArgs& args) const;
+  // Sets *milliseconds to the time of one run.
   int Time(CublasLtProduct& product,
            RotatedWeight& weight,
            const cublasLtMatmulAlgo_t& algorithm,
            Stream stream,
            float* milliseconds);
-  void Keep(const GemmKey& key, const cublasLtMatmulAlgo_t& algorithm);
+  int TimeRuns(int num_runs,
+               CublasLtProduct& product,
+               RotatedWeight& weight,
+               const cublasLtMatmulAlgo_t& algorithm,
+               Stream stream,
+               float* milliseconds);
+  // Adds the algorithm to the file.
+  void Keep(const GemmKey& key, const GemmAlgorithm& algorithm);
   void GiveUpFile(const std::string& why);
 
   std::string path_;  // empty if there is no file
@@ -74,6 +87,7 @@ class GemmTuner {
   void (*const warn_)(const char* sentence);
   uint64_t version_ = 0;
   GemmCache found_;  // algorithms from the file, and algorithms found since
+  GemmCache kept_;   // algorithms found since that belong in the file
 };
 
 }  // namespace quire::gpu

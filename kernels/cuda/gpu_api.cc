@@ -44,6 +44,7 @@ constexpr GpuApi kApi = {
     .create_gemm = &CreateGemm,
     .destroy_gemm = &DestroyGemm,
     .check_gemm = &CheckGemm,
+    .is_gemm_planned = &IsGemmPlanned,
     .run_gemm = &RunGemm,
     .open_nccl = &OpenNccl,
     .make_device_group_id = &MakeDeviceGroupId,

@@ -20,7 +20,7 @@ namespace quire::gpu {
 
 // Incremented with every change of a signature or struct. The worker refuses a library of another
 // version.
-inline constexpr uint32_t kGpuApiVersion = 8;
+inline constexpr uint32_t kGpuApiVersion = 9;
 
 struct GpuApi {
   uint32_t version = kGpuApiVersion;
@@ -61,6 +61,7 @@ struct GpuApi {
   decltype(&CreateGemm) create_gemm = nullptr;
   decltype(&DestroyGemm) destroy_gemm = nullptr;
   decltype(&CheckGemm) check_gemm = nullptr;
+  decltype(&IsGemmPlanned) is_gemm_planned = nullptr;
   decltype(&RunGemm) run_gemm = nullptr;
 
   decltype(&OpenNccl) open_nccl = nullptr;

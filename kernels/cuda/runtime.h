@@ -86,6 +86,8 @@ int DestroyStream(Stream stream);
 // Recording the event again moves it to a new point.
 using Event = void*;
 int CreateEvent(Event* event);
+// An event that ElapsedMilliseconds can read. It costs more to record.
+int CreateTimedEvent(Event* event);
 int DestroyEvent(Event event);
 int RecordEvent(Event event, Stream stream);
 // Makes operations enqueued on the stream from now on run after the event.
@@ -94,7 +96,8 @@ int WaitForEvent(Event event, Stream stream);
 int QueryEvent(Event event, bool* has_happened);
 // Waits until the event has happened.
 int SynchronizeEvent(Event event);
-// Sets *milliseconds to the time from begin to end. REQUIRES: both events have happened.
+// Sets *milliseconds to the time from begin to end. REQUIRES: both events are timed and have
+// happened.
 int ElapsedMilliseconds(Event begin, Event end, float* milliseconds);
 
 // Between BeginGraph and EndGraph, operations enqueued on the stream are recorded instead of run,

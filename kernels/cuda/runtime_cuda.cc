@@ -10,7 +10,8 @@
 namespace quire::gpu {
 namespace {
 
-// Clears CUDA's last error, and returns `error`. Else a later launch would report the error again.
+// Clears CUDA's last error, and returns `error`. Else a later launch, or a library that asks for
+// the last error, would report it again. For calls whose errors the caller survives.
 int Reported(cudaError_t error) {
   if (error != cudaSuccess) {
     cudaGetLastError();
@@ -50,11 +51,13 @@ int QueryDevice(int32_t device, DeviceInfo* info) {
   return 0;
 }
 
-int Allocate(void** pointer, size_t bytes) { return cudaMalloc(pointer, bytes); }
+int Allocate(void** pointer, size_t bytes) { return Reported(cudaMalloc(pointer, bytes)); }
 
 int Free(void* pointer) { return cudaFree(pointer); }
 
-int AllocatePinned(void** pointer, size_t bytes) { return cudaMallocHost(pointer, bytes); }
+int AllocatePinned(void** pointer, size_t bytes) {
+  return Reported(cudaMallocHost(pointer, bytes));
+}
 
 int FreePinned(void* pointer) { return cudaFreeHost(pointer); }
 
@@ -121,7 +124,13 @@ int CreateStream(Stream* stream) {
 
 int DestroyStream(Stream stream) { return cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
 
-int CreateEvent(Event* event) { return cudaEventCreate(reinterpret_cast<cudaEvent_t*>(event)); }
+int CreateEvent(Event* event) {
+  return cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event), cudaEventDisableTiming);
+}
+
+int CreateTimedEvent(Event* event) {
+  return cudaEventCreate(reinterpret_cast<cudaEvent_t*>(event));
+}
 
 int DestroyEvent(Event event) { return cudaEventDestroy(static_cast<cudaEvent_t>(event)); }
 

@@ -214,7 +214,7 @@ class GpuBackend final : public KernelBackend {
   GpuScratch partial_state_{api_};
   // Results of PlanSplits, by sliding window.
   std::map<int32_t, GpuScratch> split_starts_;
-  // Results of DecodeGridSize, by cache dtype.
+  // Results of DecodeGridSize for head_dim_, by cache dtype.
   std::map<DType, int32_t> decode_ctas_;
   GpuScratch block_pairs_{api_};
   GpuScratch fp8_rows_{api_};    // input of one product: e4m3 [num_tokens, in_features]
@@ -263,6 +263,7 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config, const RankShare& 
   const int32_t group = share.heads.count / share.kv_heads.count;
   split_tokens_ = SplitTokens(group);
   packer_.emplace(group, split_tokens_, options_.use_graphs);
+  decode_ctas_.clear();
   DropGraphs();
   return absl::OkStatus();
 }
@@ -395,6 +396,13 @@ void GpuBackend::Linear(const LinearParams& params) {
                            .weight_scales = linear.scales()};
   if (linear.scales() != nullptr) {
     QuantizeInput(&product);
+  }
+  if (nccl_ != nullptr) {
+    bool is_planned = false;
+    Require(api_.is_gemm_planned(gemm_, product, &is_planned), "product");
+    if (!is_planned) {
+      nccl_->Finish();  // planning waits for the device, which hangs if a rank is lost
+    }
   }
   Require(api_.run_gemm(gemm_, product, stream_), "product");
 }

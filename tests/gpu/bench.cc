@@ -99,7 +99,7 @@ Bench::Bench(const BenchOptions& options)
   counter_.emplace(int64_t{sizeof(int32_t)});
   for (int i = 0; i < 2 * kRepeats; ++i) {
     Event event = nullptr;
-    Require(CreateEvent(&event), "create event");
+    Require(CreateTimedEvent(&event), "create event");
     events_.push_back(event);
   }
   RaiseClocks();

@@ -10,6 +10,10 @@ int DestroyGemm(void* /*gemm*/) { return 0; }
 
 int CheckGemm(void* /*gemm*/, const GemmArgs& /*args*/) { return kNoGemmLibrary; }
 
+int IsGemmPlanned(void* /*gemm*/, const GemmArgs& /*args*/, bool* /*is_planned*/) {
+  return kNoGemmLibrary;
+}
+
 int RunGemm(void* /*gemm*/, const GemmArgs& /*args*/, Stream /*stream*/) { return kNoGemmLibrary; }
 
 }  // namespace quire::gpu

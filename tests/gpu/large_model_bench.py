@@ -85,7 +85,7 @@ def summary(intervals):
 
 
 def floor_ms(config, batch, context, copy_gb_per_s):
-    read = made_model.weight_bytes(config) + \
+    read = made_model.weight_bytes_of_step(config) + \
         batch * context * made_model.kv_bytes_per_token(config)
     return read / copy_gb_per_s / 1e6
 

@@ -21,6 +21,7 @@ SHAPES = {
 }
 BYTES_A_NUMBER = 2  # bf16
 ONE = 0x3F80
+EMBEDDING = "model.embed_tokens.weight"
 
 
 def config_of(name):
@@ -35,7 +36,7 @@ def tensors_of(config):
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     q_rows = config["num_attention_heads"] * config["head_dim"]
     kv_rows = config["num_key_value_heads"] * config["head_dim"]
-    yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
+    yield EMBEDDING, (config["vocab_size"], hidden)
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
         yield prefix + "input_layernorm.weight", (hidden,)
@@ -59,8 +60,11 @@ def count(shape):
     return numbers
 
 
-def weight_bytes(config):
-    return sum(count(shape) for _, shape in tensors_of(config)) * BYTES_A_NUMBER
+def weight_bytes_of_step(config):
+    """Returns the bytes of weights that a step reads. It reads a few rows of the embedding table, which count only if
+    the same table is also the output's."""
+    return sum(count(shape) for name, shape in tensors_of(config)
+               if name != EMBEDDING or config["tie_word_embeddings"]) * BYTES_A_NUMBER
 
 
 def kv_bytes_per_token(config):

@@ -68,6 +68,7 @@ GpuApi LockAll() {
               &GpuApi::create_gemm,
               &GpuApi::destroy_gemm,
               &GpuApi::check_gemm,
+              &GpuApi::is_gemm_planned,
               &GpuApi::run_gemm,
               &GpuApi::open_nccl,
               &GpuApi::make_device_group_id,

@@ -5,6 +5,9 @@
 //   int error = QUIRE_LAUNCH(Scale, dim3(grid), dim3(128), shared_bytes, stream, x, factor);
 //   int error = QUIRE_LAUNCH((Sort<Bf16, 4>), ...);  // parentheses around commas
 //
+// QUIRE_LAUNCH_EARLY takes the same arguments and launches a kernel that may start beside the
+// operation before it (early_start.h).
+//
 // All shared memory is dynamic: the launch sets its size, and QUIRE_SHARED_MEMORY(name) declares
 // `name`, a uint8_t* to shared memory, 128-byte aligned. Kernels pass the mask kWholeWarp to warp
 // operations unless there is a reason for another mask.
@@ -51,7 +54,11 @@ inline constexpr int kWarpSize = 32;
   extern __shared__ __align__(128) uint8_t quire_shared_memory[]; \
   uint8_t* name = quire_shared_memory
 #define QUIRE_LAUNCH(kernel, grid, cta, shared_bytes, stream, ...) \
-  ::quire::gpu::LaunchKernel(kernel, grid, cta, shared_bytes, stream __VA_OPT__(, ) __VA_ARGS__)
+  ::quire::gpu::LaunchKernel(                                      \
+      false, kernel, grid, cta, shared_bytes, stream __VA_OPT__(, ) __VA_ARGS__)
+#define QUIRE_LAUNCH_EARLY(kernel, grid, cta, shared_bytes, stream, ...) \
+  ::quire::gpu::LaunchKernel(                                            \
+      true, kernel, grid, cta, shared_bytes, stream __VA_OPT__(, ) __VA_ARGS__)
 
 namespace quire::gpu {
 
@@ -93,7 +100,8 @@ inline cudaError_t AllowSharedBytes(const void* kernel, size_t bytes) {
 }
 
 template <typename... Parameters>
-int LaunchKernel(void (*kernel)(Parameters...),
+int LaunchKernel(bool starts_early,
+                 void (*kernel)(Parameters...),
                  dim3 grid,
                  dim3 cta,
                  size_t shared_bytes,
@@ -104,8 +112,17 @@ int LaunchKernel(void (*kernel)(Parameters...),
   if (error == cudaSuccess) {
     // One extra pointer, so that the array is never empty.
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))..., nullptr};
-    error = cudaLaunchKernel(
-        function, grid, cta, pointers, shared_bytes, static_cast<cudaStream_t>(stream));
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = cta;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = static_cast<cudaStream_t>(stream);
+    config.attrs = &attribute;
+    config.numAttrs = starts_early ? 1 : 0;
+    error = cudaLaunchKernelExC(&config, function, pointers);
   }
   if (error != cudaSuccess) {
     cudaGetLastError();  // clears the error, else a later launch would report it
@@ -125,7 +142,10 @@ int LaunchKernel(void (*kernel)(Parameters...),
 #define QUIRE_SHARED_MEMORY(name) uint8_t* name = ::quire::gpu::emulator::SharedMemory()
 #define QUIRE_LAUNCH(kernel, grid, cta, shared_bytes, stream, ...) \
   ::quire::gpu::emulator::Launch(                                  \
-      #kernel, kernel, grid, cta, shared_bytes, stream __VA_OPT__(, ) __VA_ARGS__)
+      #kernel, false, kernel, grid, cta, shared_bytes, stream __VA_OPT__(, ) __VA_ARGS__)
+#define QUIRE_LAUNCH_EARLY(kernel, grid, cta, shared_bytes, stream, ...) \
+  ::quire::gpu::emulator::Launch(                                        \
+      #kernel, true, kernel, grid, cta, shared_bytes, stream __VA_OPT__(, ) __VA_ARGS__)
 
 // NOLINTBEGIN(readability-identifier-naming, bugprone-reserved-identifier): the names are CUDA's.
 

@@ -2,7 +2,8 @@
 // others wait.
 //
 // A barrier has phases 0, 1, 2, ...: a phase ends after `count` arrivals, and the next begins. A
-// waiting thread names the parity of the phase whose end it waits for. The thread must call Wait
+// phase that expects bytes also waits until bulk copies of so many bytes have landed (bulk_copy.h).
+// A waiting thread names the parity of the phase whose end it waits for. The thread must call Wait
 // before the following phase ends, else it would wait for a later phase of the same parity. After
 // the wait the thread sees all writes that other threads made before they arrived.
 //
@@ -41,6 +42,22 @@ class SharedBarrier {
 #endif
   }
 
+  // Arrives, and makes the phase wait for so many bytes of bulk copies. The copies may start before
+  // or after the call, but before the phase ends. At most 2^20 - 1 bytes a phase. For sm_90 and
+  // later.
+  QUIRE_DEVICE void ArriveAndExpect(int bytes,
+                                    [[maybe_unused]] SourceLine at = SourceLine::Here()) {
+#ifdef __CUDACC__
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :
+                 : "r"(Address()), "r"(bytes)
+                 : "memory");
+#else
+    emulator::ExpectBytes(&state_, static_cast<uint32_t>(bytes), at);
+    emulator::ArriveSharedBarrier(&state_, at);
+#endif
+  }
+
   // Returns at once. The arrival happens when all copies that the thread has started so far
   // (async_copy.h) have landed. A thread that waits for this phase must call FenceAsyncProxy after
   // Wait, before it starts products (warpgroup.h) that read the copied bytes.
@@ -72,6 +89,9 @@ class SharedBarrier {
     emulator::WaitSharedBarrier(&state_, static_cast<uint32_t>(parity), at);
 #endif
   }
+
+  // The address that bulk copies name.
+  QUIRE_DEVICE void* state() { return &state_; }
 
  private:
 #ifdef __CUDACC__

@@ -22,6 +22,7 @@
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_WARPGROUP_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_WARPGROUP_H_
 
+#include "kernels/cuda/device/async_proxy.h"
 #include "kernels/cuda/device/element.h"
 #include "kernels/cuda/device/portability.h"
 
@@ -67,19 +68,6 @@ QUIRE_DEVICE uint64_t Advance(uint64_t descriptor, int bytes) {
 }
 
 // ---- Order --------------------------------------------------------------------------------------
-
-// Makes writes to shared memory visible to products. It has two uses:
-//   - After the thread's own stores and landed copies, and before a barrier. Products that threads
-//     start after the barrier see the writes.
-//   - After a barrier. Products that this thread starts later see what other threads wrote before
-//     the barrier.
-QUIRE_DEVICE void FenceAsyncProxy() {
-#ifdef __CUDACC__
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#else
-  emulator::FenceAsyncProxy();
-#endif
-}
 
 // Must be called before products that read or add to registers which ordinary instructions have
 // accessed.

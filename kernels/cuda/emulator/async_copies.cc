@@ -16,26 +16,33 @@ bool Emulator::InSharedMemory(const void* pointer, size_t bytes) const {
 void Emulator::CopyAsync16(void* shared, const void* global, bool valid, SourceLine at) {
   constexpr size_t kBytes = kCopyBytes;
   Fiber& me = *running_;
-  me.at = at;
-  CheckAligned(shared, kBytes, at);
-  if (!InSharedMemory(shared, kBytes)) {
-    Fail(me, FaultKind::kOutOfBounds, "asynchronous copy to outside of shared memory", at);
-  }
-  if (valid) {
-    CheckAligned(global, kBytes, at);
-    if (UnderAsan() && __asan_region_is_poisoned(const_cast<void*>(global), kBytes) != nullptr) {
-      Fail(me, FaultKind::kOutOfBounds, "asynchronous copy from memory that is not allocated", at);
-    }
-    CheckSight(LookAt(global, kBytes, ChangesAtEnqueue()), at);
-    if (UnderTsan()) {
-      __tsan_read_range(const_cast<void*>(global), kBytes);
-    }
-  }
-  if (UnderTsan()) {
-    __tsan_write_range(shared, kBytes);
-  }
+  CheckCopy(shared, valid ? global : nullptr, kBytes, at);
   memset(shared, kPoison, kBytes);
   me.copies.push_back(AsyncCopy{shared, global, valid, me.committed_groups, me.num_copies++});
+}
+
+// Checks a copy's addresses, and tells TSan of the accesses. global: null if nothing is read.
+void Emulator::CheckCopy(void* shared, const void* global, size_t bytes, SourceLine at) {
+  Fiber& me = *running_;
+  me.at = at;
+  CheckAligned(shared, kCopyBytes, at);
+  if (!InSharedMemory(shared, bytes)) {
+    Fail(me, FaultKind::kOutOfBounds, "asynchronous copy to outside of shared memory", at);
+  }
+  if (global != nullptr) {
+    CheckAligned(global, kCopyBytes, at);
+    if (UnderAsan() && __asan_region_is_poisoned(const_cast<void*>(global), bytes) != nullptr) {
+      Fail(me, FaultKind::kOutOfBounds, "asynchronous copy from memory that is not allocated", at);
+    }
+    CheckSight(LookAt(global, bytes, ChangesAtEnqueue()), at);
+    if (UnderTsan()) {
+      __tsan_read_range(const_cast<void*>(global), bytes);
+    }
+  }
+  CheckNoBulkCopyTo(shared, bytes, at);
+  if (UnderTsan()) {
+    __tsan_write_range(shared, bytes);
+  }
 }
 
 void Emulator::CheckSight(Sight sight, SourceLine at) {
@@ -89,7 +96,13 @@ void Emulator::ReleaseLandingArrivals(const Fiber& fiber) {
   }
 }
 
-void Emulator::FenceAsyncProxy() { running_->fenced_landings = num_landings_; }
+void Emulator::FenceAsyncProxy() {
+  running_->fenced_landings = num_landings_;
+  for (uint32_t i = 0; i < num_shared_barriers_; ++i) {
+    SharedBarrier& barrier = shared_barriers_[i];
+    barrier.is_fenced = barrier.is_fenced || barrier.init_thread == running_->thread;
+  }
+}
 
 CopyMark& Emulator::MarkAt(const void* shared) {
   return copy_marks_[static_cast<size_t>(static_cast<const uint8_t*>(shared) - shared_) /

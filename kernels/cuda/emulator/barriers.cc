@@ -85,6 +85,8 @@ void Emulator::InitSharedBarrier(void* address, uint32_t count, SourceLine at) {
   }
   SharedBarrier& barrier = shared_barriers_[num_shared_barriers_++];
   barrier.address = address;
+  barrier.init_thread = running_->thread;
+  barrier.is_fenced = false;
   barrier.count = count;
   barrier.num_arrived = 0;
   barrier.phase = 0;
@@ -92,6 +94,9 @@ void Emulator::InitSharedBarrier(void* address, uint32_t count, SourceLine at) {
     lanes = 0;
   }
   barrier.num_landing = 0;
+  barrier.expected_bytes = 0;
+  barrier.bulk_bytes = 0;
+  barrier.num_bulk_copies = 0;
 }
 
 SharedBarrier& Emulator::SharedBarrierAt(void* address, SourceLine at) {
@@ -115,7 +120,8 @@ void Emulator::ArriveSharedBarrier(void* address, SourceLine at) {
   }
   TryEndPhase(barrier);
   ++barrier.num_arrived;
-  if (barrier.num_landing == 0 || IsWaitedFor(barrier)) {
+  const bool awaits_copies = barrier.num_landing > 0 || barrier.num_bulk_copies > 0;
+  if (!awaits_copies || IsWaitedFor(barrier)) {
     TryEndPhase(barrier);
   }
   YieldToOtherWarps();
@@ -145,12 +151,15 @@ bool Emulator::IsWaitedFor(const SharedBarrier& barrier) {
   });
 }
 
-// Ends the phase if `count` threads have arrived. An arrival that waits for copies counts, too: its
-// copies land now.
+// Ends the phase if `count` threads have arrived and bulk copies of the expected bytes have
+// started. An arrival that waits for copies counts, too: its copies land now, and so do the bulk
+// copies.
 void Emulator::TryEndPhase(SharedBarrier& barrier) {
-  if (barrier.num_arrived + barrier.num_landing < barrier.count) {
+  if (barrier.num_arrived + barrier.num_landing < barrier.count ||
+      barrier.bulk_bytes < barrier.expected_bytes) {
     return;
   }
+  LandBulkCopies(barrier);
   if (barrier.num_landing > 0 && UnderTsan()) {
     __tsan_acquire(barrier.address);
   }

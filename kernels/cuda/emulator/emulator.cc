@@ -62,6 +62,8 @@ int RunLaunch(
   return error;
 }
 
+void WaitForEarlierOperation(SourceLine at) { Active(at).WaitForEarlierOperation(at); }
+
 uint8_t* SharedMemory() { return active->shared_memory(); }
 
 BarrierResult SyncCta(bool predicate, SourceLine at) { return Active(at).SyncCta(predicate, at); }
@@ -105,6 +107,14 @@ void ArriveSharedBarrierAfterCopies(void* barrier, SourceLine at) {
 
 void WaitSharedBarrier(void* barrier, uint32_t parity, SourceLine at) {
   Active(at).WaitSharedBarrier(barrier, parity, at);
+}
+
+void ExpectBytes(void* barrier, uint32_t bytes, SourceLine at) {
+  Active(at).ExpectBytes(barrier, bytes, at);
+}
+
+void CopyBulk(void* shared, const void* global, uint32_t bytes, void* barrier, SourceLine at) {
+  Active(at).CopyBulk(shared, global, bytes, barrier, at);
 }
 
 void FenceAsyncProxy() { Active(SourceLine()).FenceAsyncProxy(); }

@@ -103,17 +103,23 @@ enum class FaultKind : uint8_t {
   kNotInMask,         // the calling lane, or the lane that it reads from, is not in the mask
   kLaneMissing,       // a lane of the mask has returned or does not exist
   kMisaligned,
-  kOutOfBounds,    // outside of shared memory, or not allocated according to ASan
-  kCopyInFlight,   // a thread returned without waiting for its asynchronous copies
-  kSharedOverrun,  // bytes next to the CTA's shared memory were written
+  kOutOfBounds,     // outside of shared memory, or not allocated according to ASan
+  kCopyInFlight,    // a thread returned without waiting for its asynchronous copies
+  kCopyOverlap,     // a copy was started to bytes that another copy in flight will write
+  kWrongByteCount,  // bulk copies have more bytes than their mbarrier expects
+  kSharedOverrun,   // bytes next to the CTA's shared memory were written
   kStackOverflow,
   kOutsideOfLaunch,
   kIncompleteBarrier,  // a named barrier was incomplete when the CTA ended
   kNoBarrier,          // use of an mbarrier that was not initialized
   kBadDescriptor,      // an invalid descriptor of a matrix in shared memory
-  kMissingFence,       // wgmma reads registers or copied bytes for which no fence was called
+  kMissingFence,       // wgmma reads registers or copied bytes for which no fence was called, or a
+                       // bulk copy uses an mbarrier that was not fenced after its initialization
   kOperandChanged,     // an operand of wgmma changed before the wait for the product
   kProductInFlight,    // a thread returned without waiting for its wgmma
+  // Faults of a kernel that starts early (early_start.h).
+  kEarlyWrite,     // it wrote to global memory before its wait
+  kNoEarlierWait,  // a CTA ended without a wait
   // Faults of a kernel's copy from a place, an address range for one mapped block (windows.h).
   kEmptyPlace,    // no block is mapped into the place
   kChangedPlace,  // a block was mapped into the place after the kernel was enqueued
@@ -157,10 +163,14 @@ int CheckLaunch(dim3 grid, dim3 cta, size_t shared_bytes);
 int RunLaunch(
     const char* kernel, dim3 grid, dim3 cta, size_t shared_bytes, ThreadBody body, void* context);
 
-// Errors: those of CheckLaunch and of Enqueue.
+// Waits for the operation before the kernel. Returns at once in a kernel that does not start early.
+void WaitForEarlierOperation(SourceLine at);
+
+// starts_early: see early_start.h. Errors: those of CheckLaunch and of Enqueue.
 template <typename... Parameters>
 // NOLINTNEXTLINE(readability-function-size): the parameters of CUDA's launch
 int Launch(const char* name,
+           bool starts_early,
            void (*kernel)(Parameters...),
            dim3 grid,
            dim3 cta,
@@ -170,7 +180,7 @@ int Launch(const char* name,
   if (const int error = CheckLaunch(grid, cta, shared_bytes); error != 0) {
     return error;
   }
-  Operation operation = {.name = name};
+  Operation operation = {.name = name, .starts_early = starts_early};
   (operation.references.AddPointersIn(arguments), ...);
   operation.run = [=] {
     auto call = [&] { kernel(arguments...); };
@@ -211,6 +221,12 @@ void ArriveSharedBarrier(void* barrier, SourceLine at);
 // the thread has started so far have landed.
 void ArriveSharedBarrierAfterCopies(void* barrier, SourceLine at);
 void WaitSharedBarrier(void* barrier, uint32_t parity, SourceLine at);
+// mbarrier.expect_tx: the current phase ends only after bulk copies of so many bytes more have
+// landed.
+void ExpectBytes(void* barrier, uint32_t bytes, SourceLine at);
+// cp.async.bulk from global to shared memory, which reports its bytes to the mbarrier. Lands as
+// late as possible: when a thread waits for the end of the phase.
+void CopyBulk(void* shared, const void* global, uint32_t bytes, void* barrier, SourceLine at);
 
 // In the warp operations below, the lane that arrives last does the work for all lanes of the mask.
 

@@ -17,6 +17,7 @@ constexpr int kNumPatientQueries = 2;
 
 struct EventState {
   int32_t device = 0;
+  bool is_timed = false;
   // The point on a stream. Null if the event was never recorded: such an event counts as happened.
   std::shared_ptr<Mark> mark;
   bool is_captured = false;  // whether the last RecordEvent was recorded in a graph
@@ -31,6 +32,15 @@ std::map<void*, std::unique_ptr<EventState>>& AllEvents() {
 EventState* FindEvent(void* handle) {
   auto found = AllEvents().find(handle);
   return found == AllEvents().end() ? nullptr : found->second.get();
+}
+
+int MakeEvent(bool is_timed, Event* event) {
+  auto made = std::make_unique<EventState>();
+  made->device = CurrentDevice();
+  made->is_timed = is_timed;
+  *event = made.get();
+  AllEvents()[*event] = std::move(made);
+  return 0;
 }
 
 // Returns 0 if the host is allowed to query the event or wait for it, else an error.
@@ -80,13 +90,9 @@ int Synchronize(Stream stream) {
   return queue->TakeError();
 }
 
-int CreateEvent(Event* event) {
-  auto made = std::make_unique<emulator::EventState>();
-  made->device = emulator::CurrentDevice();
-  *event = made.get();
-  emulator::AllEvents()[*event] = std::move(made);
-  return 0;
-}
+int CreateEvent(Event* event) { return emulator::MakeEvent(/*is_timed=*/false, event); }
+
+int CreateTimedEvent(Event* event) { return emulator::MakeEvent(/*is_timed=*/true, event); }
 
 int DestroyEvent(Event event) {
   return emulator::AllEvents().erase(event) == 0 ? emulator::kErrorInvalidResourceHandle : 0;
@@ -161,8 +167,8 @@ int SynchronizeEvent(Event event) {
 int ElapsedMilliseconds(Event begin, Event end, float* milliseconds) {
   const emulator::EventState* first = emulator::FindEvent(begin);
   const emulator::EventState* last = emulator::FindEvent(end);
-  if (first == nullptr || last == nullptr || first->device != last->device ||
-      first->mark == nullptr || last->mark == nullptr) {
+  if (first == nullptr || last == nullptr || first->device != last->device || !first->is_timed ||
+      !last->is_timed || first->mark == nullptr || last->mark == nullptr) {
     return emulator::kErrorInvalidResourceHandle;
   }
   if (!first->mark->has_happened || !last->mark->has_happened) {

@@ -71,6 +71,8 @@ void Emulator::DescribeFault() {
       Append("a named barrier");
     } else if (other.wait == Wait::kSharedBarrier) {
       Append("an mbarrier");
+    } else if (other.wait == Wait::kEarlierOperation) {
+      Append("the operation before the kernel");
     } else {
       Append("%s of mask %08x", other.operation->name, other.mask);
     }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "kernels/cuda/emulator/early_start.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/emulator/streams.h"
 #include "kernels/cuda/runtime.h"
@@ -19,8 +20,9 @@ struct GraphState {
 
   // Stops at the first error.
   int Run() const {
-    for (const Operation& operation : operations) {
-      if (const int error = RunOperation(operation); error != 0) {
+    for (size_t i = 0; i < operations.size(); ++i) {
+      const Operation* next = i + 1 < operations.size() ? &operations[i + 1] : nullptr;
+      if (const int error = RunOperationBefore(operations[i], next); error != 0) {
         return error;
       }
     }

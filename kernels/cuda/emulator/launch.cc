@@ -96,6 +96,7 @@ void Emulator::RunCta(uint3 index) {
     barrier = NamedBarrier();
   }
   num_shared_barriers_ = 0;
+  num_bulk_copies_ = 0;
   num_landings_ = 0;
   for (uint32_t warp = 0; warp < (num_threads_ + kWarpSize - 1) / kWarpSize; ++warp) {
     products_[warp].Reset();
@@ -105,11 +106,24 @@ void Emulator::RunCta(uint3 index) {
   for (uint32_t thread = 0; thread < num_threads_; ++thread) {
     PrepareFiber(thread);
   }
+  if (StartsEarly()) {
+    early_.Begin();
+  }
   running_ = &fibers_[0];
   TakeFromRunnable(fibers_[0]);
   threadIdx = running_->index;
   Switch(launcher_, *running_, false);
 
+  if (early_.is_running()) {
+    early_.End();
+    if (!failed_) {
+      FailAtEnd(FaultKind::kNoEarlierWait,
+                "no thread of a kernel that starts early waited for the operation before it");
+    }
+  }
+  for (uint32_t& lanes : waiting_for_earlier_) {
+    lanes = 0;
+  }
   if (!failed_) {
     CheckGuards();
     CheckEnd();
@@ -258,6 +272,9 @@ void Emulator::CheckEnd() {
     if (barrier.num_arrived != 0) {
       FailAtEnd(FaultKind::kIncompleteBarrier, "not all threads of a named barrier came to it");
     }
+  }
+  if (num_bulk_copies_ != 0) {
+    FailAtEnd(FaultKind::kCopyInFlight, "the CTA ended with bulk copies in flight");
   }
   for (uint32_t warp = 0; warp < (num_threads_ + kWarpSize - 1) / kWarpSize; ++warp) {
     const WarpProducts& first = products_[warp / kWarpsOfGroup * kWarpsOfGroup];

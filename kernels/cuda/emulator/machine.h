@@ -1,7 +1,7 @@
 // Emulator implements emulator.h: a CTA's threads as fibers, shared memory, barriers, asynchronous
 // copies, and their faults. Its parts are in launch.cc (CTAs, stacks, shared memory), schedule.cc
-// (which thread runs), barriers.cc, async_copies.cc and faults.cc. The functions that kernels call
-// are in emulator.cc.
+// (which thread runs), barriers.cc, async_copies.cc, bulk_copies.cc and faults.cc. The functions
+// that kernels call are in emulator.cc.
 //
 // These files are always compiled without sanitizers, because the emulator switches stacks, and
 // TSan would take the emulator's bookkeeping for synchronization of the kernel. The emulator calls
@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cuda/emulator/early_start.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/emulator/places.h"
 #include "kernels/cuda/emulator/warp_operation.h"
@@ -49,6 +50,8 @@ inline constexpr uint32_t kMaxWarps = kMaxThreads / kWarpSize;
 inline constexpr uint32_t kMaxSharedBarriers = 64;
 inline constexpr uint8_t kPoison = 0xFF;  // NaN in every type
 inline constexpr size_t kCopyBytes = 16;
+inline constexpr uint32_t kMaxBulkCopies = 256;  // in flight for one mbarrier
+inline constexpr uint32_t kMaxExpectedBytes = (1 << 20) - 1;
 
 // The address that matrix descriptors hold for the first byte of shared memory. The address is not
 // aligned for swizzle patterns, so that a kernel faults if it does not align its patterns.
@@ -90,7 +93,15 @@ struct AsyncCopy {
   uint64_t number;  // index among the thread's copies
 };
 
-enum class Wait : uint8_t { kNothing, kBarrier, kNamedBarrier, kSharedBarrier, kWarp, kReturned };
+enum class Wait : uint8_t {
+  kNothing,
+  kBarrier,
+  kNamedBarrier,
+  kSharedBarrier,
+  kWarp,
+  kEarlierOperation,
+  kReturned
+};
 
 // The last cp.async that wrote to 16 bytes of shared memory.
 struct CopyMark {
@@ -141,8 +152,17 @@ struct NamedBarrier {
   uint32_t waiting[kMaxWarps] = {};  // waiting lanes of each warp
 };
 
+// A bulk copy in flight. It lands when a thread waits for the end of its mbarrier's phase.
+struct BulkCopy {
+  uint8_t* shared;
+  const uint8_t* global;
+  uint32_t bytes;
+};
+
 struct SharedBarrier {
   void* address = nullptr;
+  uint32_t init_thread = 0;
+  bool is_fenced = false;  // the thread that initialized it has called FenceAsyncProxy since
   uint32_t count = 0;
   uint32_t num_arrived = 0;
   uint32_t phase = 0;
@@ -155,6 +175,11 @@ struct SharedBarrier {
   };
   uint32_t num_landing = 0;
   LandingArrival landing[kMaxThreads];
+  // The current phase ends after bulk copies of expected_bytes have landed.
+  uint32_t expected_bytes = 0;
+  uint32_t bulk_bytes = 0;  // of the copies in flight
+  uint32_t num_bulk_copies = 0;
+  BulkCopy bulk_copies[kMaxBulkCopies];
 };
 
 // Flag of __tsan_switch_to_fiber: the switch does not order the two fibers' accesses.
@@ -185,6 +210,10 @@ class Emulator {
   void ArriveSharedBarrier(void* address, SourceLine at);
   void ArriveSharedBarrierAfterCopies(void* address, SourceLine at);
   void WaitSharedBarrier(void* address, uint32_t parity, SourceLine at);
+  void ExpectBytes(void* address, uint32_t bytes, SourceLine at);
+  void CopyBulk(
+      void* shared, const void* global, uint32_t bytes, void* barrier_address, SourceLine at);
+  void WaitForEarlierOperation(SourceLine at);
   void YieldToOtherWarps();
   void CopyAsync16(void* shared, const void* global, bool valid, SourceLine at);
   void WaitCopies(uint32_t max_pending);
@@ -213,12 +242,17 @@ class Emulator {
   void Return(Fiber& fiber);
   void Block(Fiber& fiber);
   Fiber* TakeRunnable(const Fiber& after);
+  // If no thread is runnable, ends the CTA's early part.
+  Fiber* TakeNext(const Fiber& after);
   void TakeFromRunnable(const Fiber& fiber);
   void MakeRunnable(uint32_t warp, uint32_t lanes);
   void MakeRunnable(uint32_t (&lanes_of_warps)[kMaxWarps]);
   SharedBarrier& SharedBarrierAt(void* address, SourceLine at);
   void TryEndPhase(SharedBarrier& barrier);
   static bool IsWaitedFor(const SharedBarrier& barrier);
+  void CheckCopy(void* shared, const void* global, size_t bytes, SourceLine at);
+  void CheckNoBulkCopyTo(const void* shared, size_t bytes, SourceLine at);
+  void LandBulkCopies(SharedBarrier& barrier);
   void ReleaseLandingArrivals(const Fiber& fiber);
   void ReleaseBarrier(const Fiber* last);
   void* BarrierAddress(uint32_t generation) const;
@@ -255,9 +289,12 @@ class Emulator {
   // An array, because TSan would report races if fibers allocated memory (see WarpProducts).
   SharedBarrier shared_barriers_[kMaxSharedBarriers];
   uint32_t num_shared_barriers_ = 0;
+  uint32_t num_bulk_copies_ = 0;  // in flight, for all mbarriers
   uint64_t num_landings_ = 0;
   CopyMark copy_marks_[kMaxSharedBytes / kCopyBytes];
   uint32_t runnable_warps_ = 0;
+  EarlyPart early_;
+  uint32_t waiting_for_earlier_[kMaxWarps] = {};  // lanes of each warp
   uint8_t* shared_ = nullptr;
 
   // Reused by the next CTA.

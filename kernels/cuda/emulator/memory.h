@@ -62,6 +62,7 @@ class References {
   }
   void Add(const void* address);
 
+  const std::vector<Allocation>& allocations() const { return allocations_; }
   // Returns whether all added allocations are still allocated.
   bool AreAllocated() const;
   // Returns whether every allocation is on the device or pinned.

@@ -97,7 +97,7 @@ void Emulator::Return(Fiber& fiber) {
   if (num_at_barrier_ == num_alive_) {
     ReleaseBarrier(nullptr);
   }
-  Fiber* next = TakeRunnable(fiber);
+  Fiber* next = TakeNext(fiber);
   if (next == nullptr) {
     Fail(fiber,
          FaultKind::kDeadlock,
@@ -111,13 +111,41 @@ void Emulator::Return(Fiber& fiber) {
 
 // Runs other fibers until `fiber` has become runnable and is chosen.
 void Emulator::Block(Fiber& fiber) {
-  Fiber* next = TakeRunnable(fiber);
+  Fiber* next = TakeNext(fiber);
   if (next == nullptr) {
     Fail(fiber, FaultKind::kDeadlock, "all threads wait for each other", fiber.at);
   }
   running_ = next;
   threadIdx = next->index;
   Switch(fiber, *next, false);
+}
+
+// griddepcontrol.wait.
+void Emulator::WaitForEarlierOperation(SourceLine at) {
+  Fiber& me = *running_;
+  me.at = at;
+  if (!early_.is_running()) {
+    return;
+  }
+  waiting_for_earlier_[me.warp] |= 1u << me.lane;
+  me.wait = Wait::kEarlierOperation;
+  Block(me);
+  me.wait = Wait::kNothing;
+}
+
+Fiber* Emulator::TakeNext(const Fiber& after) {
+  Fiber* next = TakeRunnable(after);
+  if (next != nullptr || !early_.is_running()) {
+    return next;
+  }
+  if (!early_.End()) {
+    Fail(after,
+         FaultKind::kEarlyWrite,
+         "a kernel wrote to global memory before it waited for the operation before it",
+         after.at);
+  }
+  MakeRunnable(waiting_for_earlier_);
+  return TakeRunnable(after);
 }
 
 void Emulator::YieldToOtherWarps() {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/cuda/emulator/early_start.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/emulator/places.h"
 
@@ -149,7 +150,7 @@ void StreamQueue::RunFirst() {
   tasks_.pop_front();
   const int error =
       is_ready
-          ? Run(task)
+          ? Run(task, tasks_.empty() ? nullptr : &tasks_.front().operation)
           : ReportStreamFault(
                 FaultKind::kDeadlock,
                 task.operation.name,
@@ -158,9 +159,9 @@ void StreamQueue::RunFirst() {
   SettleAll();
 }
 
-int StreamQueue::Run(const Task& task) {
+int StreamQueue::Run(const Task& task, const Operation* next) {
   const RunningOperation running(task.num_place_changes);
-  return task.copies.empty() ? RunOperation(task.operation) : Land(task);
+  return task.copies.empty() ? RunOperationBefore(task.operation, next) : Land(task);
 }
 
 bool StreamQueue::Settle() {

@@ -109,7 +109,8 @@ class StreamQueue {
   static void SettleAll();
   static void Begin(Task* task);
   static int Land(const Task& task);
-  static int Run(const Task& task);
+  // next: the operation of the task after it, or null.
+  static int Run(const Task& task, const Operation* next);
 
   const int32_t device_;
   const bool runs_at_once_;

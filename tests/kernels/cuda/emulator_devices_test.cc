@@ -36,7 +36,7 @@ class DevicesTest : public ::testing::Test {
       OnDevice& here = on_[device];
       void* memory = nullptr;
       EXPECT_EQ(CreateStream(&here.stream), 0);
-      EXPECT_EQ(CreateEvent(&here.event), 0);
+      EXPECT_EQ(CreateTimedEvent(&here.event), 0);
       EXPECT_EQ(Allocate(&memory, kBytes), 0);
       here.memory = static_cast<uint8_t*>(memory);
       EXPECT_EQ(FillBytes(memory, 0, kBytes, nullptr), 0);

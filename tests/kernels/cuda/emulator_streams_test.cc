@@ -26,7 +26,7 @@ class StreamTest : public ::testing::Test {
   StreamTest() {
     EXPECT_EQ(CreateStream(&stream_), 0);
     EXPECT_EQ(CreateStream(&other_), 0);
-    EXPECT_EQ(CreateEvent(&event_), 0);
+    EXPECT_EQ(CreateTimedEvent(&event_), 0);
     void* memory = nullptr;
     EXPECT_EQ(Allocate(&memory, kBytes), 0);
     device_ = static_cast<uint8_t*>(memory);
@@ -264,6 +264,22 @@ TEST_F(StreamTest, TimeBetweenEventsIsKnownWhenBothHaveHappened) {
 
   ASSERT_EQ(ElapsedMilliseconds(event_, event_, &milliseconds), 0);
   EXPECT_EQ(milliseconds, 0.0F);
+}
+
+TEST_F(StreamTest, AnEventThatIsNotTimedHasNoTime) {
+  Event untimed = nullptr;
+  ASSERT_EQ(CreateEvent(&untimed), 0);
+  for (Event event : {untimed, event_}) {
+    ASSERT_EQ(RecordEvent(event, stream_), 0);
+  }
+  ASSERT_EQ(Synchronize(stream_), 0);
+  float milliseconds = 0.0F;
+
+  EXPECT_EQ(ElapsedMilliseconds(untimed, event_, &milliseconds),
+            emulator::kErrorInvalidResourceHandle);
+  EXPECT_EQ(ElapsedMilliseconds(event_, untimed, &milliseconds),
+            emulator::kErrorInvalidResourceHandle);
+  EXPECT_EQ(DestroyEvent(untimed), 0);
 }
 
 TEST_F(StreamTest, MemoryIsFreedAsWhatItIsAndOnce) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -321,21 +322,64 @@ TEST_F(GemmTest, ProductsAreTimedWithCopiesOfTheWeightInTurns) {
   EXPECT_EQ(after.free_bytes, before.free_bytes);
 }
 
+// Holds all memory of the device except left_bytes.
+class FullDevice {
+ public:
+  explicit FullDevice(int64_t left_bytes) {
+    DeviceInfo info;
+    EXPECT_EQ(QueryDevice(0, &info), 0);
+    EXPECT_EQ(Allocate(&memory_, static_cast<size_t>(info.free_bytes - left_bytes)), 0);
+  }
+  ~FullDevice() { EXPECT_EQ(Free(memory_), 0); }
+  FullDevice(const FullDevice&) = delete;
+  FullDevice& operator=(const FullDevice&) = delete;
+
+ private:
+  void* memory_ = nullptr;
+};
+
 TEST_F(GemmTest, WithoutMemoryForCopiesProductsAreTimedWithTheWeightAlone) {
   const GemmHandle gemm;
   Operands<Bf16, Bf16> operands(/*rows=*/3, /*has_bias=*/false);
-  DeviceInfo info;
-  ASSERT_EQ(QueryDevice(0, &info), 0);
-  void* all = nullptr;
-  ASSERT_EQ(Allocate(&all, static_cast<size_t>(info.free_bytes)), 0);
-
-  EXPECT_EQ(RunGemm(gemm.get(), operands.Args(), nullptr), 0);
-
-  EXPECT_EQ(Free(all), 0);
+  {
+    const FullDevice full(/*left_bytes=*/0);
+    EXPECT_EQ(RunGemm(gemm.get(), operands.Args(), nullptr), 0);
+  }
   for (const void* weight : Fake().weights) {
     EXPECT_EQ(weight, operands.Args().weight);
   }
   ExpectRowsNear(operands.y(), operands.Expected(), kOutFeatures, 3e-3, 4e-3);
+}
+
+TEST_F(GemmTest, WithLittleMemoryThereAreFewerCopies) {
+  const GemmHandle gemm;
+  Operands<Bf16, Bf16> operands(/*rows=*/3, /*has_bias=*/false);
+  constexpr int64_t kWeightBytes = kOutFeatures * kInFeatures * 2;
+  {
+    const FullDevice full(/*left_bytes=*/3 * kWeightBytes);
+    EXPECT_EQ(RunGemm(gemm.get(), operands.Args(), nullptr), 0);
+  }
+  const std::set<const void*> weights(Fake().weights.begin(), Fake().weights.end());
+  EXPECT_EQ(weights.size(), 3U) << "two copies, and the weight of the product itself";
+}
+
+TEST_F(GemmTest, ANewShapeIsPlannedByItsFirstProduct) {
+  for (const bool invariant : {false, true}) {
+    const GemmHandle gemm({.batch_invariant = invariant ? 1 : 0});
+    Operands<Bf16, Bf16> operands(/*rows=*/3, /*has_bias=*/false);
+    bool is_planned = true;
+    ASSERT_EQ(IsGemmPlanned(gemm.get(), operands.Args(), &is_planned), 0);
+    EXPECT_FALSE(is_planned);
+
+    ASSERT_EQ(RunGemm(gemm.get(), operands.Args(), nullptr), 0);
+
+    ASSERT_EQ(IsGemmPlanned(gemm.get(), operands.Args(), &is_planned), 0);
+    EXPECT_TRUE(is_planned);
+    GemmArgs other = operands.Args();
+    other.rows = 2;
+    ASSERT_EQ(IsGemmPlanned(gemm.get(), other, &is_planned), 0);
+    EXPECT_FALSE(is_planned);
+  }
 }
 
 // ---- The file
@@ -363,6 +407,26 @@ TEST_F(GemmTest, WhatWasTimedIsThereAfterTheNextStart) {
   EXPECT_EQ(Fake().products, products + 1);
   EXPECT_GE(chosen, 0);
   EXPECT_TRUE(Warnings().empty());
+}
+
+// The times are those of a weight in the L2 cache, so the next start times again.
+TEST_F(GemmTest, WhatWasTimedWithoutCopiesIsNotKept) {
+  {
+    const GemmHandle gemm({.cache_path = cache_.c_str(), .device_name = "H200"});
+    Operands<Bf16, Bf16> three(/*rows=*/3, /*has_bias=*/false);
+    Operands<Bf16, Bf16> four(/*rows=*/4, /*has_bias=*/false);
+    {
+      const FullDevice full(/*left_bytes=*/0);
+      ASSERT_EQ(RunGemm(gemm.get(), three.Args(), nullptr), 0);
+    }
+    ASSERT_EQ(RunGemm(gemm.get(), four.Args(), nullptr), 0);
+    const int heuristics = Fake().heuristics;
+    ASSERT_EQ(RunGemm(gemm.get(), three.Args(), nullptr), 0);
+    EXPECT_EQ(Fake().heuristics, heuristics) << "this start knows it";
+  }
+  EXPECT_EQ(HeuristicsWith(cache_, "H200", /*rows=*/4), 0);
+  EXPECT_EQ(HeuristicsWith(cache_, "H200", /*rows=*/3), 1);
+  EXPECT_EQ(HeuristicsWith(cache_, "H200", /*rows=*/3), 0);
 }
 
 TEST_F(GemmTest, OtherShapesDevicesAndVersionsAreTimedAndKeptBesideIt) {

@@ -9,6 +9,7 @@
 //   write before a read ends   wrong numbers      wrong numbers      race
 //   copy before a read ends    NaN                NaN                race
 //   race between CTAs          -                  -                  race
+//   unordered counter of CTAs  -                  -                  race
 //   write next to shared mem.  fault at the end   overflow           fault at the end
 //   read next to shared mem.   -                  overflow           -
 //   global overrun             -                  overflow           -
@@ -21,6 +22,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/device/async_copy.h"
+#include "kernels/cuda/device/atomic.h"
 #include "kernels/cuda/device/portability.h"
 #include "kernels/cuda/device/vector.h"
 #include "kernels/cuda/device/warp.h"
@@ -286,6 +288,44 @@ int32_t RunCountCtas() {
   return count.ToHost()[0];
 }
 
+// Each thread of a CTA writes a number, and the CTA that comes last adds up all numbers.
+template <bool kOrdered>
+QUIRE_KERNEL void AddUpLast(int32_t* numbers, int32_t* num_done, int32_t* sum) {
+  QUIRE_SHARED_MEMORY(shared);
+  auto* is_last = reinterpret_cast<bool*>(shared);
+  numbers[blockIdx.x * blockDim.x + threadIdx.x] = 1;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const int32_t before = kOrdered ? AddAcquireRelease(num_done, 1) : atomicAdd(num_done, 1);
+    *is_last = before == static_cast<int32_t>(gridDim.x) - 1;
+  }
+  __syncthreads();
+  if (*is_last && threadIdx.x == 1) {
+    *sum = 0;
+    for (uint32_t i = 0; i < gridDim.x * blockDim.x; ++i) {
+      *sum += numbers[i];
+    }
+  }
+}
+
+template <bool kOrdered>
+int32_t RunAddUpLast() {
+  constexpr int kCtas = 3;
+  DeviceArray<int32_t> numbers(kCtas * kNumThreads);
+  DeviceArray<int32_t> num_done(std::vector<int32_t>{0});
+  DeviceArray<int32_t> sum(1);
+  EXPECT_EQ(QUIRE_LAUNCH(AddUpLast<kOrdered>,
+                         dim3(kCtas),
+                         dim3(kNumThreads),
+                         sizeof(bool),
+                         nullptr,
+                         numbers.data(),
+                         num_done.data(),
+                         sum.data()),
+            0);
+  return sum.ToHost()[0];
+}
+
 // CTA 0 writes what CTA 1 reads: in one launch, or the one after.
 template <bool kSameLaunch>
 QUIRE_KERNEL void HandOver(int32_t* number, int32_t* copy, bool first_launch) {
@@ -328,6 +368,17 @@ TEST_F(PlantedFaultTest, AReadOfWhatAnotherCtaWritesIsFound) {
     GTEST_SKIP() << "shows under TSan only: CTAs run one after another";
   }
   ExpectRace("HandOver", [] { RunHandOver<true>(); });
+}
+
+TEST_F(PlantedFaultTest, ACounterThatDoesNotOrderCtasIsFound) {
+  if (!kUnderTsan) {
+    GTEST_SKIP() << "shows under TSan only: CTAs run one after another";
+  }
+  ExpectRace("AddUpLast", [] { RunAddUpLast<false>(); });
+}
+
+TEST_F(PlantedFaultTest, TheLastCtaMayReadWhatTheOthersWrote) {
+  EXPECT_EQ(RunAddUpLast<true>(), 3 * int32_t{kNumThreads});
 }
 
 TEST_F(PlantedFaultTest, AKernelMayReadWhatTheOneBeforeItWrote) {

@@ -310,6 +310,19 @@ TEST_F(GpuGroupTest, MemoryThatMovesWaitsForALateRank) {
   EXPECT_EQ(logits(std::chrono::milliseconds(50)), logits(std::chrono::milliseconds(0)));
 }
 
+#ifdef QUIRE_HAS_FAKE_NCCL
+// A product of a new shape waits for the device (PlanAndRun in fake_nccl_api.cc), where a sum still
+// waits for the last rank.
+TEST_F(GpuGroupTest, AProductOfANewShapeWaitsForALateRank) {
+  const auto logits = [&](std::chrono::milliseconds late) {
+    SplitModel split(dir_.path(), 2, {});
+    split.set_late(late);
+    return split.Run({{.sequence = split.AddSequence(), .tokens = {1, 2, 3}}});
+  };
+  EXPECT_EQ(logits(std::chrono::milliseconds(50)), logits(std::chrono::milliseconds(0)));
+}
+#endif
+
 // Norms are on every rank, and two of four ranks hold one KV head both.
 TEST_F(GpuGroupTest, RanksHoldTheirPartOfTheWeights) {
   constexpr int64_t kNorms = int64_t{5} * 128 * sizeof(float);

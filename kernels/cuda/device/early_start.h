@@ -1,0 +1,41 @@
+// Programmatic dependent launch, for sm_90 and later: a kernel launched by QUIRE_LAUNCH_EARLY may
+// start while the operation before it on the stream still runs.
+//
+// Before its wait such a kernel reads only what older operations have completed, and writes nothing
+// but shared memory. All threads that read results of the operation before, or write to global
+// memory, wait first or are ordered after a thread that has waited. Each CTA has such a thread.
+//
+// Usage: load what does not change, such as weights; WaitForEarlierOperation(); load the input;
+// StartNext() when the CTA needs the SM's other resources no more; compute; store.
+//
+// Source: PTX ISA, "griddepcontrol".
+//
+// Thread safety: device functions.
+#ifndef QUIRE_KERNELS_CUDA_DEVICE_EARLY_START_H_
+#define QUIRE_KERNELS_CUDA_DEVICE_EARLY_START_H_
+
+#include "kernels/cuda/device/portability.h"
+
+namespace quire::gpu {
+
+// Waits until the operation before the kernel is complete and its writes are visible. Returns at
+// once in a kernel that was not launched by QUIRE_LAUNCH_EARLY.
+QUIRE_DEVICE void WaitForEarlierOperation([[maybe_unused]] SourceLine at = SourceLine::Here()) {
+#ifdef __CUDACC__
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#else
+  emulator::WaitForEarlierOperation(at);
+#endif
+}
+
+// Lets the next kernel start, if it starts early and all CTAs of this kernel have called StartNext
+// or have ended. A hint: the next kernel's wait still waits for the end of this kernel.
+QUIRE_DEVICE void StartNext() {
+#ifdef __CUDACC__
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_DEVICE_EARLY_START_H_

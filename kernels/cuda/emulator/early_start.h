@@ -1,0 +1,51 @@
+// Programmatic dependent launch: a kernel that starts early may run beside the operation before it
+// on its stream, up to its wait for that operation.
+//
+// The emulator runs the two one after the other, and notes which bytes the earlier operation
+// changed. Each CTA of the later kernel first runs until all its threads wait, with these bytes
+// poisoned. So a kernel that reads results before its wait computes with NaN. A write to global
+// memory before the wait, and a CTA without a wait, are faults.
+//
+// Thread safety: one caller at a time.
+// Source:        CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
+#ifndef QUIRE_KERNELS_CUDA_EMULATOR_EARLY_START_H_
+#define QUIRE_KERNELS_CUDA_EMULATOR_EARLY_START_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/cuda/emulator/operation.h"
+
+namespace quire::gpu::emulator {
+
+// Bytes of global memory, and what they held.
+struct Bytes {
+  std::byte* begin = nullptr;
+  std::vector<std::byte> held;
+};
+
+// Runs the operation. next: the operation after it on the stream, or null. If `next` starts early
+// and was enqueued already, notes what the operation changes.
+int RunOperationBefore(const Operation& operation, const Operation* next);
+
+// The early part of one CTA of a kernel that starts early.
+class EarlyPart {
+ public:
+  // Poisons the bytes that the operation before the running one has changed.
+  void Begin();
+  // Restores them. Returns false if the CTA has written to global memory meanwhile.
+  bool End();
+  bool is_running() const { return is_running_; }
+
+ private:
+  bool is_running_ = false;
+  std::vector<Bytes> results_;    // of the earlier operation
+  std::vector<Bytes> reachable_;  // what the running operation could write to, poisoned
+};
+
+// Returns whether the running operation starts early beside an operation whose changes are noted.
+bool StartsEarly();
+
+}  // namespace quire::gpu::emulator
+
+#endif  // QUIRE_KERNELS_CUDA_EMULATOR_EARLY_START_H_
