@@ -109,7 +109,7 @@ OutputText OutputOptions::NewText(std::span<const TokenId> prompt) const {
   if (tokenizer == nullptr || !(return_text || stop_matcher.has_value())) {
     return {};
   }
-  return {tokenizer, prompt, skip_special_tokens, stop_matcher};
+  return {tokenizer, prompt, skip_special_tokens, stop_matcher, min_tokens};
 }
 
 void OutputRouter::Open(const Request& request,
@@ -222,7 +222,7 @@ void OutputRouter::OnPromptScored(const PromptScored& scored, Instant now) {
 std::string OutputRouter::TextOf(RequestOutput& request, SequenceOutput& sequence, TokenId token) {
   const auto& stops = request.stop_token_ids;
   const bool ends_sequence = std::find(stops.begin(), stops.end(), token) != stops.end();
-  if (ends_sequence) {
+  if (ends_sequence && !request.options.include_stop_in_output) {
     return "";
   }
   std::string text = sequence.text.Push(token);

@@ -56,6 +56,8 @@ struct OutputOptions {
   std::optional<int32_t> num_best;          // with best_of: number of sequences to send
   std::vector<std::string> stop_strings;    // for SequenceEnd::matched_stop
   std::optional<StopMatcher> stop_matcher;  // matches stop_strings; nullopt without stop strings
+  int32_t min_tokens = 0;                   // output tokens without a stop string
+  bool include_stop_in_output = false;      // the text of a stop token is sent
   std::vector<ReceivedOutput> received;     // one per sequence of the stream, or empty
 
   // Returns the OutputText of a sequence that follows this prompt and has no token yet.

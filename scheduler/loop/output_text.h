@@ -24,11 +24,13 @@ class OutputText {
   // An object that makes no text: Push and Flush return empty strings.
   OutputText() = default;
 
-  // prompt: see Detokenizer. REQUIRES: tokenizer outlives this object.
+  // prompt: see Detokenizer. A stop string that ends in the text of the first min_tokens tokens
+  // does not count. REQUIRES: tokenizer outlives this object.
   OutputText(const Tokenizer* tokenizer,
              std::span<const TokenId> prompt,
              bool skip_special_tokens,
-             std::optional<StopMatcher> stop_matcher);
+             std::optional<StopMatcher> stop_matcher,
+             int32_t min_tokens);
 
   // Returns the text to send now. Holds back text that can be the beginning of a character or of a
   // stop string.
@@ -42,8 +44,13 @@ class OutputText {
   bool has_stopped() const { return stop_index() >= 0; }
 
  private:
+  // Returns the text to send of this text.
+  std::string Match(std::string text);
+
   std::optional<Detokenizer> detokenizer_;
   std::optional<StopMatcher> stop_matcher_;
+  int32_t min_tokens_ = 0;
+  int32_t num_tokens_ = 0;
 };
 
 }  // namespace quire

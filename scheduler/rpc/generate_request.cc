@@ -222,6 +222,7 @@ absl::Status SetBeamSearch(const v1::BeamSearch& asked,
 absl::Status SetStopStrings(const v1::StoppingParams& asked,
                             const RequestRules& rules,
                             GenerateSpec* spec) {
+  spec->output.include_stop_in_output = asked.include_stop_in_output();
   if (asked.stop_size() == 0) {
     return absl::OkStatus();
   }
@@ -285,6 +286,7 @@ absl::Status SetLengths(const v1::StoppingParams& asked,
   }
   SamplingParams& params = spec->request.sampling;
   params.min_tokens = min_tokens;
+  spec->output.min_tokens = min_tokens;
   if (min_tokens > 0) {
     params.banned_before_min_tokens = spec->request.stop_token_ids;
     if (static_cast<int64_t>(params.banned_before_min_tokens.size()) >=

@@ -215,7 +215,7 @@ absl::StatusOr<StopMatcher> StopMatcher::Create(const std::vector<std::string>& 
   return StopMatcher(std::make_shared<const StopAutomaton>(stop_strings), include_stop_in_output);
 }
 
-StopMatcher::Output StopMatcher::Push(std::string_view text) {
+StopMatcher::Output StopMatcher::Push(std::string_view text, bool may_match) {
   if (matched()) {
     return {.text = {}, .matched = true};
   }
@@ -224,7 +224,7 @@ StopMatcher::Output StopMatcher::Push(std::string_view text) {
   }
   for (size_t i = 0; i < text.size(); ++i) {
     state_ = automaton_->Next(state_, text[i]);
-    if (automaton_->IsMatch(state_)) {
+    if (may_match && automaton_->IsMatch(state_)) {
       const StopAutomaton::End& match = automaton_->Match(state_);
       matched_index_ = match.index;
       std::string sent = std::exchange(held_, {});

@@ -45,8 +45,9 @@ class StopMatcher {
     bool matched = false;  // the sequence ends here; later text is dropped
   };
 
-  // Takes the next text. After a match, every call returns {"", true}.
-  Output Push(std::string_view text);
+  // Takes the next text. After a match, every call returns {"", true}. If !may_match, a stop string
+  // that ends in this text does not count; one that begins in it can match later.
+  Output Push(std::string_view text, bool may_match = true);
 
   // Ends the text. Returns the text held back, or "" after a match.
   std::string Flush();

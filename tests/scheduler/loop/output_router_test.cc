@@ -31,6 +31,7 @@ class OutputRouterTest : public testing::Test {
   void StopAt(const std::vector<std::string>& stops, bool include = false) {
     options_.stop_strings = stops;
     options_.stop_matcher = *StopMatcher::Create(stops, include);
+    options_.include_stop_in_output = include;
   }
   std::shared_ptr<RecordingStream> Open(int32_t num_sequences = 1) {
     Request request;
@@ -241,6 +242,44 @@ TEST_F(OutputRouterTest, TextOfAStopTokenIsLeftOutAndItsIdIsNot) {
 
   EXPECT_EQ(stream->Text(), "a");
   EXPECT_THAT(*stream->Tokens(), ElementsAre(0, kEos));
+}
+
+TEST_F(OutputRouterTest, TextOfAStopTokenIsKeptIfStopsAre) {
+  options_.include_stop_in_output = true;
+  auto stream = Open();
+
+  Publish({Token(0, 0)});
+  Publish({Token(1, kEos), Finished(FinishReason::kStop)});
+
+  EXPECT_EQ(stream->Text(), "az");
+  EXPECT_EQ(stream->updates().back().end->matched_stop, "");
+}
+
+// The stop string of the second token does not count. One that begins in the second token and ends
+// in the third does.
+TEST_F(OutputRouterTest, AStopStringEndsNoSequenceBeforeMinTokens) {
+  StopAt({"b", "bc"});
+  options_.min_tokens = 2;
+  auto stream = Open();
+
+  EXPECT_THAT(Publish({Token(0, 0), Token(1, 1)}).stopped, IsEmpty());
+  EXPECT_THAT(Publish({Token(2, 2)}).stopped, SizeIs(1));
+  Publish({Finished(FinishReason::kStop)});
+
+  EXPECT_EQ(stream->Text(), "a");
+  EXPECT_EQ(stream->updates().back().end->matched_stop, "bc");
+}
+
+TEST_F(OutputRouterTest, AStopStringWithinMinTokensIsText) {
+  StopAt({"b"});
+  options_.min_tokens = 2;
+  auto stream = Open();
+
+  Publish({Token(0, 1), Token(1, 1), Token(2, 0), Token(3, 1)});
+  Publish({Finished(FinishReason::kStop)});
+
+  EXPECT_EQ(stream->Text(), "bba");
+  EXPECT_THAT(*stream->Tokens(), ElementsAre(1, 1, 0, 1));
 }
 
 TEST_F(OutputRouterTest, BytesOfACharacterAreHeldBackUntilItIsWhole) {
@@ -519,6 +558,19 @@ TEST_F(ResumedOutputTest, GoesOnAtTheSameByteWhereverTheStreamBroke) {
     }
     EXPECT_EQ(rest.back().end->matched_stop, "bcd");
     EXPECT_EQ(rest.back().end->num_output_tokens, whole.back().end->num_output_tokens);
+  }
+}
+
+TEST_F(ResumedOutputTest, TokensBeforeTheBreakCountForMinTokens) {
+  StopAt({"b"});
+  options_.min_tokens = 3;
+  const std::vector<TokenId> tokens = {1, 0, 1, 0, 1, 0};
+  // A "b" is held back until the next token.
+  const std::vector<std::string> expected = {"baba", "baba", "ba", "ba", ""};
+  for (size_t first = 0; first < expected.size(); ++first) {
+    const auto stream = Run(tokens, first);
+    EXPECT_EQ(stream->updates().back().end->num_output_tokens, 5) << first;
+    EXPECT_EQ(stream->Text(), expected[first]) << first;
   }
 }
 

@@ -57,6 +57,18 @@ TEST(StopMatcherTest, TextBeforeTheStopStringIsSentAndTheRestDropped) {
   EXPECT_EQ(Stream(Make({"END"}), {"one END two", "three"}), "one !!");
 }
 
+TEST(StopMatcherTest, AStopStringThatMayNotMatchIsText) {
+  StopMatcher matcher = Make({"END", "NDx"});
+  EXPECT_EQ(matcher.Push("an END", /*may_match=*/false).text, "an ");
+  EXPECT_FALSE(matcher.matched());
+
+  const StopMatcher::Output output = matcher.Push("xEND");
+
+  EXPECT_TRUE(output.matched);
+  EXPECT_EQ(output.text, "E");
+  EXPECT_EQ(matcher.matched_index(), 1);
+}
+
 TEST(StopMatcherTest, StopStringIsKeptWhenAsked) {
   EXPECT_EQ(Stream(Make({"END"}, /*include=*/true), {"one EN", "D two"}), "one |END!");
 }
