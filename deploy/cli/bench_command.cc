@@ -5,10 +5,12 @@
 #include <ctime>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 
 #include "proto/v1/generation.grpc.pb.h"
@@ -16,6 +18,7 @@
 #include "common/base/file_limit.h"
 #include "common/base/status_macros.h"
 #include "common/flags/command_line.h"
+#include "common/flags/flag_check.h"
 #include "common/http/http_client.h"
 #include "common/wire/address.h"
 #include "common/wire/channel.h"
@@ -65,6 +68,9 @@ constexpr char kUsage[] =
 
 // Token ids below this are in every model's vocabulary.
 constexpr int32_t kIdsOfEachModel = 256;
+// Bound the memory that prompts and records take before the load begins: about 1 GiB.
+constexpr int64_t kMaxPrompts = 1'000'000;
+constexpr int64_t kMaxPromptTokens = int64_t{1} << 27;
 
 struct BenchOptions {
   std::string backend = "quire";
@@ -84,6 +90,40 @@ struct BenchOptions {
   bool is_chat() const { return backend == "openai-chat"; }
 };
 
+absl::Status CheckNumbers(const BenchOptions& o) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  const BenchPrompts& p = o.prompts;
+  QUIRE_RETURN_IF_ERROR(
+      CheckFlagRange("random-input-len", p.random_input_tokens, 1, kMaxPromptTokens));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("random-output-len", p.random_output_tokens, 1, kMax));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("num-prompts", p.num_prompts, 1, kMaxPrompts));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("num-warmups", o.num_warmups, 0, kMax));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("max-concurrency", o.load.max_concurrency, 0, kMax));
+  QUIRE_RETURN_IF_ERROR(CheckFlagRange("timeout-ms", o.load.timeout_ms, 0, kMax));
+  for (const double percentile : o.percentiles) {
+    QUIRE_RETURN_IF_ERROR(
+        CheckFlagRange("metric-percentiles", static_cast<int64_t>(percentile), 0, 100));
+  }
+  const int64_t num_tokens = int64_t{p.num_prompts} * p.random_input_tokens;
+  if (p.dataset_name == "random" && num_tokens > kMaxPromptTokens) {
+    return FlagError("num-prompts",
+                     absl::StrCat("times --random-input-len must be at most ",
+                                  kMaxPromptTokens,
+                                  " (got ",
+                                  num_tokens,
+                                  ")"));
+  }
+  if (o.load.requests_per_second <= 0) {
+    return FlagError(
+        "request-rate",
+        absl::StrCat("must be positive, or inf (got ", o.load.requests_per_second, ")"));
+  }
+  if (o.load.burstiness <= 0) {
+    return FlagError("burstiness", absl::StrCat("must be positive (got ", o.load.burstiness, ")"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args) {
   BenchOptions o;
   FlagTable flags;
@@ -92,14 +132,14 @@ absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args
   flags.Text("server", [&](const std::string& v) { o.server = v; });
   flags.Text("base-url", [&](const std::string& v) { o.base_url = v; });
   flags.Text("endpoint", [&](const std::string& v) { o.endpoint = v; });
-  flags.Text("model", [&](const std::string& v) { o.model = v; });
+  flags.Utf8Text("model", [&](const std::string& v) { o.model = v; });
   flags.Text("dataset-name", [&](const std::string& v) { o.prompts.dataset_name = v; });
   flags.Text("dataset-path", [&](const std::string& v) { o.prompts.dataset_path = v; });
   flags.Int32("random-input-len", [&](int32_t n) { o.prompts.random_input_tokens = n; });
   flags.Int32("random-output-len", [&](int32_t n) { o.prompts.random_output_tokens = n; });
   flags.Int32("num-prompts", [&](int32_t n) { o.prompts.num_prompts = n; });
   flags.Int32("num-warmups", [&](int32_t n) { o.num_warmups = n; });
-  flags.Double("request-rate", [&](double x) { o.load.requests_per_second = x; });
+  flags.DoubleOrInf("request-rate", [&](double x) { o.load.requests_per_second = x; });
   flags.Double("burstiness", [&](double x) { o.load.burstiness = x; });
   flags.Int32("max-concurrency", [&](int32_t n) { o.load.max_concurrency = n; });
   flags.Int32("timeout-ms", [&](int32_t n) { o.load.timeout_ms = n; });
@@ -119,15 +159,7 @@ absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args
   if (o.backend != "quire" && o.backend != "openai" && !o.is_chat()) {
     return absl::InvalidArgumentError("--backend must be quire, openai or openai-chat");
   }
-  const bool positive = o.prompts.random_input_tokens > 0 && o.prompts.random_output_tokens > 0 &&
-                        o.prompts.num_prompts > 0 && o.num_warmups >= 0 && o.load.burstiness > 0 &&
-                        o.load.requests_per_second > 0 && o.load.max_concurrency >= 0 &&
-                        o.load.timeout_ms >= 0;
-  if (!positive) {
-    return absl::InvalidArgumentError(
-        "lengths, --num-prompts, --request-rate and --burstiness must be positive; --num-warmups, "
-        "--max-concurrency and --timeout-ms must not be negative");
-  }
+  QUIRE_RETURN_IF_ERROR(CheckNumbers(o));
   if (o.prompts.dataset_name != "random" &&
       (o.prompts.dataset_name != "custom" || o.prompts.dataset_path.empty())) {
     return absl::InvalidArgumentError(

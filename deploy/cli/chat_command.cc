@@ -64,8 +64,8 @@ absl::StatusOr<ChatOptions> ParseArguments(std::vector<std::string> args) {
   FlagTable flags;
   AddServerAccessFlags(o.access, flags);
   flags.Text("base-url", [&](const std::string& v) { o.base_url = v; });
-  flags.Text("model", [&](const std::string& v) { o.parameters["model"] = v; });
-  flags.Text("system", [&](const std::string& v) { o.system = v; });
+  flags.Utf8Text("model", [&](const std::string& v) { o.parameters["model"] = v; });
+  flags.Utf8Text("system", [&](const std::string& v) { o.system = v; });
   flags.Int32("max-tokens", [&](int32_t n) { o.parameters["max_tokens"] = n; });
   flags.Double("temperature", [&](double x) { o.parameters["temperature"] = x; });
   flags.Double("top-p", [&](double x) { o.parameters["top_p"] = x; });
@@ -101,11 +101,14 @@ class Chat {
     terminal_.WriteNote("/help lists the commands");
     while (true) {
       const absl::StatusOr<std::string> line = terminal_.ReadLine();
-      if (absl::IsOutOfRange(line.status())) {
+      if (absl::IsOutOfRange(line.status()) || absl::IsCancelled(line.status())) {
         return 0;
       }
       if (!line.ok()) {
         PrintError(line.status());
+        if (terminal_.is_interactive() && absl::IsInvalidArgument(line.status())) {
+          continue;
+        }
         return 1;
       }
       if (*line == "/quit") {

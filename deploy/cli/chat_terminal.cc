@@ -25,6 +25,10 @@ namespace {
 
 constexpr size_t kMaxInputBytes = size_t{1} << 20;
 constexpr char kPrompt[] = ">>> ";
+// Bracketed paste: the terminal marks where a paste begins and ends.
+constexpr std::string_view kBeginPasteMarks = "\x1b[?2004h";
+constexpr std::string_view kEndPasteMarks = "\x1b[?2004l";
+constexpr int kEndingSignals[] = {SIGTERM, SIGHUP, SIGQUIT};
 constexpr char kDim[] = "\x1b[2m";
 constexpr char kPlain[] = "\x1b[0m";
 
@@ -33,11 +37,23 @@ absl::Status TooLong() {
       absl::StrCat("the message is too long (limit ", kMaxInputBytes, " bytes)"));
 }
 
+absl::Status EndOfInput() { return absl::OutOfRangeError("end of input"); }
+
+// Returns false for terminals that would print escape sequences.
+bool KnowsEscapes() {
+  const char* term = ::getenv("TERM");  // NOLINT(concurrency-mt-unsafe): one thread
+  return term != nullptr && *term != '\0' && std::string_view(term) != "dumb";
+}
+
 }  // namespace
 
 ChatTerminal::ChatTerminal()
     : is_interactive_(::isatty(STDIN_FILENO) == 1),
-      is_output_terminal_(::isatty(STDOUT_FILENO) == 1) {
+      is_output_terminal_(::isatty(STDOUT_FILENO) == 1),
+      screen_(is_output_terminal_            ? STDOUT_FILENO
+              : ::isatty(STDERR_FILENO) == 1 ? STDERR_FILENO
+                                             : STDIN_FILENO),
+      editor_(kPrompt, kMaxInputBytes) {
   if (is_interactive_) {
     sigset_t signals;
     ::sigemptyset(&signals);
@@ -45,10 +61,17 @@ ChatTerminal::ChatTerminal()
     ::pthread_sigmask(SIG_BLOCK, &signals, &old_signals_);
     interrupts_ = FileDescriptor(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     QUIRE_CHECK(interrupts_.is_open());
+    const bool marks = KnowsEscapes();
+    mode_.emplace(TerminalModeOptions{.screen = screen_,
+                                      .enter = marks ? kBeginPasteMarks : "",
+                                      .leave = marks ? kEndPasteMarks : "",
+                                      .ended_by = kEndingSignals});
   }
 }
 
 ChatTerminal::~ChatTerminal() {
+  // First, because a pending SIGINT kills the program as soon as it is unblocked.
+  mode_.reset();
   if (is_interactive_) {
     ::pthread_sigmask(SIG_SETMASK, &old_signals_, nullptr);
   }
@@ -61,7 +84,7 @@ absl::StatusOr<bool> ChatTerminal::ReadMore() {
   signalfd_siginfo signal = {};
   if (ready[1].revents != 0 && ::read(interrupts_.fd(), &signal, sizeof(signal)) > 0) {
     unread_.clear();
-    return false;
+    return absl::CancelledError("interrupted");
   }
   if (ready[0].revents == 0) {
     return true;  // another signal
@@ -84,6 +107,32 @@ absl::StatusOr<std::string> ChatTerminal::ReadLine() {
     std::fputs(kPrompt, is_output_terminal_ ? stdout : stderr);
     std::fflush(nullptr);
   }
+  return is_interactive_ ? EditLine() : ReadPlainLine();
+}
+
+absl::StatusOr<std::string> ChatTerminal::EditLine() {
+  while (true) {
+    std::string_view keys = unread_;
+    const LineEditor::Event event = editor_.Put(&keys);
+    unread_.erase(0, unread_.size() - keys.size());
+    WriteToTerminal(screen_, editor_.TakeEcho());
+    if (event == LineEditor::Event::kLine) {
+      std::string line = editor_.TakeLine();
+      if (line.size() > kMaxInputBytes) {
+        return TooLong();
+      }
+      return line;
+    }
+    const bool is_end = event == LineEditor::Event::kEndOfInput;
+    const absl::StatusOr<bool> has_more = is_end ? absl::StatusOr<bool>(false) : ReadMore();
+    if (!has_more.ok() || !*has_more) {
+      WriteToTerminal(screen_, "\n");
+      return has_more.ok() ? EndOfInput() : has_more.status();
+    }
+  }
+}
+
+absl::StatusOr<std::string> ChatTerminal::ReadPlainLine() {
   bool has_more = true;
   size_t end = unread_.find('\n');
   while (end == std::string::npos && has_more) {
@@ -95,25 +144,34 @@ absl::StatusOr<std::string> ChatTerminal::ReadLine() {
     end = unread_.find('\n', num_searched);
   }
   if (end == std::string::npos && unread_.empty()) {
-    if (is_interactive_) {
-      std::fputc('\n', is_output_terminal_ ? stdout : stderr);
-    }
-    return absl::OutOfRangeError("end of input");
+    return EndOfInput();
   }
   std::string line = unread_.substr(0, end);
   unread_.erase(0, end == std::string::npos ? end : end + 1);
+  if (line.ends_with('\r')) {
+    line.pop_back();
+  }
   return line;
 }
 
 absl::StatusOr<std::string> ChatTerminal::ReadAll() {
+  std::string all;
   bool has_more = true;
   while (has_more) {
-    QUIRE_ASSIGN_OR_RETURN(has_more, ReadMore());
-    if (unread_.size() > kMaxInputBytes) {
+    if (is_interactive_) {
+      const absl::StatusOr<std::string> line = EditLine();
+      has_more = !absl::IsOutOfRange(line.status());
+      QUIRE_RETURN_IF_ERROR(has_more ? line.status() : absl::OkStatus());
+      all += has_more ? *line + "\n" : "";
+    } else {
+      QUIRE_ASSIGN_OR_RETURN(has_more, ReadMore());
+      all += std::exchange(unread_, "");
+    }
+    if (all.size() > kMaxInputBytes) {
       return TooLong();
     }
   }
-  return std::exchange(unread_, "");
+  return all;
 }
 
 void ChatTerminal::RunInterruptibly(const std::function<void()>& act,

@@ -1,18 +1,16 @@
 // ChatTerminal reads a person's lines from standard input, and writes answers to standard output.
 // On a terminal Ctrl-C ends an answer, or the input; without one it ends the program, as usual.
 //
-// Lines are edited by the terminal itself (cooked mode): backspace, Ctrl-U and Ctrl-W suffice for
-// messages, and no library is needed. Such a line has at most 4,095 bytes; a longer message can
-// come from a pipe.
+// On a terminal a LineEditor makes the lines, and a line may have 1 MiB, as without one.
 //
-// Thread safety: one thread; at most one object at a time, made before other threads, which must
-//                not take SIGINT.
+// Thread safety: as TerminalMode; made before other threads, which must not take SIGINT.
 #ifndef QUIRE_DEPLOY_CLI_CHAT_TERMINAL_H_
 #define QUIRE_DEPLOY_CLI_CHAT_TERMINAL_H_
 
 #include <signal.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,6 +18,8 @@
 
 #include "common/base/file_descriptor.h"
 #include "common/base/terminal_text.h"
+#include "deploy/cli/line_editor.h"
+#include "deploy/cli/terminal_mode.h"
 
 namespace quire {
 
@@ -32,11 +32,11 @@ class ChatTerminal {
 
   bool is_interactive() const { return is_interactive_; }
 
-  // Reads the next line, without its end; if interactive, after a prompt. Errors: kOutOfRange at
-  // the end of input, and for Ctrl-C; kInvalidArgument for a line beyond 1 MiB; kUnavailable if
-  // standard input cannot be read.
+  // Reads the next line, without its end (LF or CRLF); if interactive, after a prompt. Errors:
+  // kOutOfRange at the end of input; kCancelled for Ctrl-C; kInvalidArgument for a line beyond
+  // 1 MiB, after which a terminal may be read on; kUnavailable if standard input cannot be read.
   absl::StatusOr<std::string> ReadLine();
-  // Reads all the rest. Errors: kInvalidArgument beyond 1 MiB; kUnavailable.
+  // Reads all the rest. Errors: kCancelled; kInvalidArgument beyond 1 MiB; kUnavailable.
   absl::StatusOr<std::string> ReadAll();
 
   // Runs `act`. Meanwhile, if interactive, Ctrl-C calls `on_interrupt` on another thread.
@@ -51,13 +51,20 @@ class ChatTerminal {
   void WriteNote(const std::string& line);
 
  private:
-  // Appends what comes next to unread_. Returns false at the end of input and for Ctrl-C.
+  // Appends what comes next to unread_. Returns false at the end of input. Errors: kCancelled for
+  // Ctrl-C; kUnavailable.
   absl::StatusOr<bool> ReadMore();
+  // ReadLine of a terminal, and of anything else.
+  absl::StatusOr<std::string> EditLine();
+  absl::StatusOr<std::string> ReadPlainLine();
 
   const bool is_interactive_;
   const bool is_output_terminal_;
+  const int screen_;  // the descriptor of a terminal if interactive
   sigset_t old_signals_ = {};
-  FileDescriptor interrupts_;  // readable after Ctrl-C; closed unless interactive
+  FileDescriptor interrupts_;         // readable after Ctrl-C; closed unless interactive
+  std::optional<TerminalMode> mode_;  // if interactive
+  LineEditor editor_;
   std::string unread_;
   TerminalText escaper_;
   bool is_at_line_start_ = true;

@@ -1,6 +1,7 @@
 #include "deploy/cli/flag_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -8,6 +9,7 @@
 #include "absl/strings/str_split.h"
 
 #include "common/base/status_macros.h"
+#include "common/json/json.h"
 
 namespace quire {
 namespace {
@@ -31,10 +33,27 @@ auto NumberSetter(const std::string& name,
   };
 }
 
+// JSON's writer treats only bytes that are no UTF-8 differently under the two error handlers.
+bool IsUtf8(const std::string& text) {
+  const Json json(text);
+  return json.dump(-1, ' ', false, Json::error_handler_t::ignore) ==
+         json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace
 
 void FlagTable::Text(const std::string& name, std::function<void(const std::string&)> set) {
   values_[name] = [set = std::move(set)](const std::string& text) {
+    set(text);
+    return absl::OkStatus();
+  };
+}
+
+void FlagTable::Utf8Text(const std::string& name, std::function<void(const std::string&)> set) {
+  values_[name] = [name, set = std::move(set)](const std::string& text) {
+    if (!IsUtf8(text)) {
+      return BadValue(name, "text in UTF-8");
+    }
     set(text);
     return absl::OkStatus();
   };
@@ -68,16 +87,24 @@ void FlagTable::Float(const std::string& name, std::function<void(float)> set) {
   values_[name] = NumberSetter<float>(
       name,
       std::move(set),
-      [](const std::string& t, float* n) { return absl::SimpleAtof(t, n); },
-      "a number");
+      [](const std::string& t, float* n) { return absl::SimpleAtof(t, n) && std::isfinite(*n); },
+      "a finite number");
 }
 
 void FlagTable::Double(const std::string& name, std::function<void(double)> set) {
   values_[name] = NumberSetter<double>(
       name,
       std::move(set),
-      [](const std::string& t, double* n) { return absl::SimpleAtod(t, n); },
-      "a number");
+      [](const std::string& t, double* n) { return absl::SimpleAtod(t, n) && std::isfinite(*n); },
+      "a finite number");
+}
+
+void FlagTable::DoubleOrInf(const std::string& name, std::function<void(double)> set) {
+  values_[name] = NumberSetter<double>(
+      name,
+      std::move(set),
+      [](const std::string& t, double* n) { return absl::SimpleAtod(t, n) && !std::isnan(*n); },
+      "a number or inf");
 }
 
 void FlagTable::Int32List(const std::string& name, std::function<void(int32_t)> add) {

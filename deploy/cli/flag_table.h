@@ -21,11 +21,15 @@ class FlagTable {
   // Each method from Text to Switch registers one flag. `name`: the flag's name, written with
   // dashes. Parse calls `set` with the value each time the flag is given.
   void Text(const std::string& name, std::function<void(const std::string&)> set);
+  // Takes UTF-8 only, as JSON needs.
+  void Utf8Text(const std::string& name, std::function<void(const std::string&)> set);
   void Int32(const std::string& name, std::function<void(int32_t)> set);
   void Int64(const std::string& name, std::function<void(int64_t)> set);
   void Uint64(const std::string& name, std::function<void(uint64_t)> set);
+  // Float and Double take finite numbers.
   void Float(const std::string& name, std::function<void(float)> set);
-  void Double(const std::string& name, std::function<void(double)> set);  // also takes "inf"
+  void Double(const std::string& name, std::function<void(double)> set);
+  void DoubleOrInf(const std::string& name, std::function<void(double)> set);  // also takes "inf"
   // Takes "1,2,3"; calls `add` for each number.
   void Int32List(const std::string& name, std::function<void(int32_t)> add);
   void Switch(const std::string& name, std::function<void()> set);

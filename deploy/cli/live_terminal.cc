@@ -2,12 +2,9 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstddef>
 #include <string_view>
 
 #include "absl/strings/str_replace.h"
@@ -24,75 +21,14 @@ constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 constexpr absl::Duration kSizePoll = absl::Milliseconds(100);
 constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// Global, because a signal handler can reach only global state. Set before handlers are installed.
-termios saved_input;
-bool has_saved_input = false;
-
-void Write(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(STDOUT_FILENO, bytes.data(), bytes.size());
-    if (written < 0 && errno != EINTR) {
-      return;
-    }
-    bytes.remove_prefix(static_cast<size_t>(std::max<ssize_t>(0, written)));
-  }
-}
-
-// Signal handlers call Enter and Leave, so these two call only async-signal-safe functions.
-void Enter() {
-  if (has_saved_input) {
-    termios input = saved_input;
-    input.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
-    ::tcsetattr(STDIN_FILENO, TCSANOW, &input);
-  }
-  Write(kEnter);
-}
-
-void Leave() {
-  Write(kLeave);
-  if (has_saved_input) {
-    ::tcsetattr(STDIN_FILENO, TCSANOW, &saved_input);
-  }
-}
-
-void OnEnd(int /*signal*/) {
-  Leave();
-  ::_exit(0);
-}
-
-void OnStop(int /*signal*/) {
-  Leave();
-  ::kill(::getpid(), SIGSTOP);
-  // SIGSTOP has stopped the process, and SIGCONT has resumed it.
-  Enter();
-}
-
-void SetHandler(int signal, void (*handler)(int)) {
-  struct sigaction action = {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
-  ::sigfillset(&action.sa_mask);
-  ::sigaction(signal, &action, nullptr);
-}
-
 }  // namespace
 
-LiveTerminal::LiveTerminal() {
-  has_saved_input = ::tcgetattr(STDIN_FILENO, &saved_input) == 0;
-  for (const int signal : kEndingSignals) {
-    SetHandler(signal, OnEnd);
-  }
-  SetHandler(SIGTSTP, OnStop);
-  Enter();
-}
-
-LiveTerminal::~LiveTerminal() {
-  Leave();
-  for (const int signal : kEndingSignals) {
-    SetHandler(signal, SIG_DFL);
-  }
-  SetHandler(SIGTSTP, SIG_DFL);
-}
+LiveTerminal::LiveTerminal()
+    : mode_({.screen = STDOUT_FILENO,
+             .enter = kEnter,
+             .leave = kLeave,
+             .ended_by = kEndingSignals,
+             .ends_well = true}) {}
 
 TerminalSize CurrentTerminalSize() {
   winsize size = {};
@@ -109,14 +45,16 @@ void LiveTerminal::Draw(const std::string& frame) const {
   if (!lines.empty() && lines.back() == '\n') {
     lines.remove_suffix(1);
   }
-  Write("\x1b[H" + absl::StrReplaceAll({lines.data(), lines.size()}, {{"\n", "\x1b[K\r\n"}}) +
-        "\x1b[K\x1b[J");
+  WriteToTerminal(STDOUT_FILENO,
+                  "\x1b[H" +
+                      absl::StrReplaceAll({lines.data(), lines.size()}, {{"\n", "\x1b[K\r\n"}}) +
+                      "\x1b[K\x1b[J");
 }
 
 char LiveTerminal::WaitForKey(absl::Duration timeout) const {
   const absl::Time deadline = absl::Now() + timeout;
   const TerminalSize before = CurrentTerminalSize();
-  bool reads_keys = has_saved_input;
+  bool reads_keys = mode_.has_input();
   while (absl::Now() < deadline && CurrentTerminalSize() == before) {
     const absl::Duration wait = std::min(kSizePoll, deadline - absl::Now());
     pollfd keys = {.fd = reads_keys ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0};

@@ -1,15 +1,16 @@
 // LiveTerminal takes over the terminal, to show frames one after the other: alternate screen, no
-// cursor, no echo of keys. The terminal is restored by the destructor, when a signal ends the
-// program (Ctrl-C), and while the program is stopped (Ctrl-Z). LiveTerminal uses only escape
+// cursor, no echo of keys. TerminalMode restores the terminal. LiveTerminal uses only escape
 // sequences that terminals have had for decades.
 //
-// Thread safety: one thread; at most one object at a time, since signal handlers use global state.
+// Thread safety: as TerminalMode.
 #ifndef QUIRE_DEPLOY_CLI_LIVE_TERMINAL_H_
 #define QUIRE_DEPLOY_CLI_LIVE_TERMINAL_H_
 
 #include <string>
 
 #include "absl/time/time.h"
+
+#include "deploy/cli/terminal_mode.h"
 
 namespace quire {
 
@@ -28,7 +29,6 @@ class LiveTerminal {
   // Takes over standard input and output. SIGINT, SIGTERM and SIGHUP then end the program with exit
   // code 0.
   LiveTerminal();
-  ~LiveTerminal();
   LiveTerminal(const LiveTerminal&) = delete;
   LiveTerminal& operator=(const LiveTerminal&) = delete;
 
@@ -38,6 +38,9 @@ class LiveTerminal {
   // Waits for a key and returns it, or '\0' if the timeout has passed or the terminal's size has
   // changed.
   char WaitForKey(absl::Duration timeout) const;
+
+ private:
+  TerminalMode mode_;
 };
 
 }  // namespace quire

@@ -255,7 +255,8 @@ std::string FormatJson(const LoadReport& report,
   if (details != nullptr) {
     AddDetails(json, *details);
   }
-  return json.dump(2) + "\n";
+  // A server's error message may have any bytes.
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace quire

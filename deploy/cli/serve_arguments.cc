@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -156,6 +157,48 @@ class SwapFlags {
   bool has_space_ = true;
 };
 
+// Refuses an address that other machines could reach without encryption. The programs check this
+// too, but name flags of their own, which `quire serve` renames.
+class ReachFlags {
+ public:
+  void See(std::string_view name, const std::vector<std::string>& words) {
+    has_tls_ |= name == "ssl-certfile";
+    // For --allow-insecure-bind=false the programs answer.
+    is_allowed_ |= name == "allow-insecure-bind";
+    for (auto& [host_name, host] : hosts_) {
+      if (host_name == name) {
+        host = ValueOf(words);
+      }
+    }
+  }
+  absl::Status Check() const {
+    for (const auto& [name, host] : hosts_) {
+      const bool is_workers = name == kWorkerHttpHost;  // without TLS
+      if (host.empty() || Address{.host = host}.is_local() || is_allowed_ ||
+          (has_tls_ && !is_workers)) {
+        continue;
+      }
+      return absl::InvalidArgumentError(
+          absl::StrCat("serve: --",
+                       ToAbsl(name),
+                       ": other machines can reach this address without encryption; give ",
+                       is_workers ? "" : "--ssl-certfile and --ssl-keyfile, or ",
+                       "--allow-insecure-bind if the network is isolated (got ",
+                       host,
+                       ")"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr std::string_view kWorkerHttpHost = "worker-http-host";
+
+  std::array<std::pair<std::string_view, std::string>, 3> hosts_ = {
+      {{"host", ""}, {"http-host", ""}, {kWorkerHttpHost, ""}}};
+  bool has_tls_ = false;
+  bool is_allowed_ = false;
+};
+
 void Append(const std::vector<std::string>& words, std::vector<std::string>& to) {
   to.insert(to.end(), words.begin(), words.end());
 }
@@ -166,6 +209,7 @@ class Division {
   // words: the flag, and its value if that is a word of its own.
   absl::Status Take(const std::string& name, const std::vector<std::string>& words) {
     swap_flags_.See(name, words);
+    reach_flags_.See(name, words);
     if (name == "tensor-parallel-size") {
       QUIRE_ASSIGN_OR_RETURN(split_.tensor_parallel_size, SizeOf(words));
     } else if (name == "worker-http-port") {
@@ -199,6 +243,7 @@ class Division {
           "value)");
     }
     QUIRE_RETURN_IF_ERROR(swap_flags_.Check());
+    QUIRE_RETURN_IF_ERROR(reach_flags_.Check());
     if (split_.worker_http_port.value_or(0) + split_.tensor_parallel_size - 1 > kMaxPort) {
       return absl::InvalidArgumentError(absl::StrCat(
           "serve: --worker-http-port: the port of the last rank would be above ", kMaxPort));
@@ -225,6 +270,7 @@ class Division {
 
   ServeArguments split_;
   SwapFlags swap_flags_;
+  ReachFlags reach_flags_;
   bool has_model_ = false;
   bool has_admin_address_ = false;
   std::vector<std::string> admin_keys_;  // the flag --admin-api-keys-file

@@ -1,8 +1,17 @@
 #include "deploy/cli/load_report.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+
+#include "common/base/exit_codes.h"
+#include "deploy/cli/bench_command.h"
+#include "tests/deploy/ran_command.h"
 
 namespace quire {
 namespace {
@@ -112,6 +121,41 @@ TEST(LoadReportTest, JsonListsEveryRequestsTokensWhenAsked) {
   EXPECT_EQ(json["output_lens"], nlohmann::json::parse("[2, 0]"));
   EXPECT_EQ(json["output_token_ids"], nlohmann::json::parse("[[7, 5], []]"));
   EXPECT_EQ(json["errors"], nlohmann::json::parse(R"(["", "gone"])"));
+}
+
+TEST(LoadReportTest, JsonTakesErrorsThatAreNoUtf8) {
+  std::vector<RequestRecord> records = {Record({}, 50)};
+  records[0].status = absl::UnavailableError("gone \xFF");
+  const auto json = nlohmann::json::parse(FormatJson(MakeReport(records, {99}), {}, &records));
+  EXPECT_EQ(json["errors"][0], "gone \xEF\xBF\xBD");
+}
+
+TEST(BenchCommandTest, ValuesOutOfRangeAreRefusedBeforeTheLoad) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"--metric-percentiles=50,110", "--metric-percentiles: must be in [0, 100] (got 110)"},
+      {"--metric-percentiles=-50", "--metric-percentiles: must be in [0, 100] (got -50)"},
+      {"--num-prompts=0", "--num-prompts: must be in [1, 1000000] (got 0)"},
+      {"--num-prompts=2147483647", "--num-prompts: must be in [1, 1000000] (got 2147483647)"},
+      {"--num-prompts=1000000 --random-input-len=1000",
+       "--num-prompts: times --random-input-len must be at most 134217728 (got 1000000000)"},
+      {"--random-input-len=-1", "--random-input-len: must be in [1, 134217728] (got -1)"},
+      {"--random-output-len=0", "--random-output-len: must be in [1, 2147483647] (got 0)"},
+      {"--num-warmups=-1", "--num-warmups: must be in [0, 2147483647] (got -1)"},
+      {"--max-concurrency=-1", "--max-concurrency: must be in [0, 2147483647] (got -1)"},
+      {"--timeout-ms=-1", "--timeout-ms: must be in [0, 2147483647] (got -1)"},
+      {"--request-rate=-inf", "--request-rate: must be positive, or inf (got -inf)"},
+      {"--burstiness=0", "--burstiness: must be positive (got 0)"},
+      {"--burstiness=inf", "--burstiness needs a finite number"},
+      {"--temperature=nan", "--temperature needs a finite number"},
+      {"--model=\xFF", "--model needs text in UTF-8"},
+  };
+  for (const auto& [flags, error] : cases) {
+    std::vector<std::string> args = absl::StrSplit(flags, ' ');
+    args.push_back("--server=unix:/nonexistent");
+    const RanCommand ran = Capture(RunBenchServe, args);
+    EXPECT_EQ(ran.exit_code, kExitUsage) << flags;
+    EXPECT_THAT(ran.err, HasSubstr(error)) << flags;
+  }
 }
 
 }  // namespace

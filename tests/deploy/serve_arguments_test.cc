@@ -83,6 +83,25 @@ TEST(ServeArgumentsTest, SwappingNeedsSwapSpace) {
   }
 }
 
+TEST(ServeArgumentsTest, AnOpenAddressNeedsTlsOrASwitchAndTheErrorNamesServesFlag) {
+  const auto error = [](const std::string& flag, const std::string& advice) {
+    return "serve: --" + flag +
+           ": other machines can reach this address without encryption; give " + advice +
+           "--allow-insecure-bind if the network is isolated (got 0.0.0.0)";
+  };
+  const std::string tls = "--ssl-certfile and --ssl-keyfile, or ";
+  const auto message = [](const Words& words) {
+    return std::string(SplitServeArguments(words).status().message());
+  };
+  EXPECT_EQ(message({"DIR", "--host=0.0.0.0"}), error("host", tls));
+  EXPECT_EQ(message({"DIR", "--http_host", "0.0.0.0"}), error("http-host", tls));
+  EXPECT_EQ(message({"DIR", "--worker-http-host=0.0.0.0", "--ssl-certfile=C", "--ssl-keyfile=K"}),
+            error("worker-http-host", ""));
+  EXPECT_EQ(message({"DIR", "--http-host=0.0.0.0", "--ssl-certfile=C", "--ssl-keyfile=K"}), "");
+  EXPECT_EQ(message({"DIR", "--http-host=0.0.0.0", "--allow-insecure-bind"}), "");
+  EXPECT_EQ(message({"DIR", "--http-host=0.0.0.0", "--http-host=::1", "--host=localhost"}), "");
+}
+
 TEST(ServeArgumentsTest, TheSizeOfTheGroupIsServesOwn) {
   for (const Words& words :
        std::vector<Words>{{"DIR", "-tp", "4", "--port=0"},

@@ -1,14 +1,18 @@
 #!/usr/bin/python3
 """`quire chat` and `quire bench serve --backend openai` beside a server of Python's http.server: through pipes, and
 on a terminal with its keys."""
+import contextlib
 import http.server
 import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import tempfile
+import termios
 import threading
+import time
 import unittest
 
 QUIRE = os.path.join(os.environ["QUIRE_BIN"], "quire")
@@ -79,7 +83,7 @@ class Terminal:
     def __init__(self, *args):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execv(QUIRE, ["quire", *args])
+            os.execve(QUIRE, ["quire", *args], {**os.environ, "TERM": "xterm"})
         self.seen = ""
 
     def read_until(self, text):
@@ -87,13 +91,37 @@ class Terminal:
         while text not in self.seen:
             ready, _, _ = select.select([self.fd], [], [], SECONDS)
             assert ready, f"no {text!r} in {self.seen!r}"
-            self.seen += os.read(self.fd, 4096).decode()
+            self.seen += os.read(self.fd, 4096).decode(errors="replace")
         end = self.seen.index(text) + len(text)
         came, self.seen = self.seen[:end], self.seen[end:]
         return came
 
     def type(self, text):
         os.write(self.fd, text.encode())
+
+    def type_long(self, text):
+        """Types and reads by turns, as a terminal, which would else wait for the program, and the program for it."""
+        keys = text.encode()
+        os.set_blocking(self.fd, False)
+        while keys:
+            readable, writable, _ = select.select([self.fd], [self.fd], [], SECONDS)
+            assert readable or writable, self.seen[-200:]
+            if readable:
+                self.seen += os.read(self.fd, 65536).decode()
+            if writable:
+                with contextlib.suppress(BlockingIOError):
+                    keys = keys[os.write(self.fd, keys[:4096]):]
+        os.set_blocking(self.fd, True)
+
+    def local_modes(self):
+        return termios.tcgetattr(self.fd)[3]
+
+    def modes_at_end(self):
+        """Returns the local modes that the program leaves behind."""
+        deadline = time.monotonic() + SECONDS
+        while not self.local_modes() & termios.ICANON and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.local_modes()
 
     def exit_code(self):
         _, status = os.waitpid(self.pid, 0)
@@ -150,7 +178,10 @@ class ChatTest(unittest.TestCase):
                 (["--base-url=ftp://x"], 2, "--base-url"),
                 (["--base-url=http://127.0.0.1:1"], 1, "UNAVAILABLE HTTP_CONNECT"),
                 (["--base-url=http://example.com", "--ssl-ca-certs=x"], 2, "https"),
-                (["--nonsense"], 2, "--nonsense")):
+                (["--nonsense"], 2, "--nonsense"),
+                (["--model=\udcff"], 2, "--model needs text in UTF-8"),
+                (["--system=\udcff"], 2, "--system needs text in UTF-8"),
+                (["--temperature=nan"], 2, "--temperature needs a finite number")):
             ran = self.run_chat("", *flags)
             self.assertEqual(ran.returncode, code, ran.stderr)
             self.assertIn(error, ran.stderr)
@@ -189,6 +220,60 @@ class ChatTest(unittest.TestCase):
             terminal.type("unsent\x03")
             self.assertEqual(terminal.exit_code(), 0)
             self.assertEqual(len(self.server.requests), 2)
+
+    def test_keys_of_a_terminal_edit_the_line_and_a_paste_is_one_message(self):
+        terminal = Terminal("chat", self.url)
+        self.assertIn("\x1b[?2004h", terminal.read_until(">>> "))
+        for keys in ("ab\x7fc w\u00f6rd\u65e5\x7f\n", "one two\x17three\x1b[A\n", "no\x15yes\n",
+                     "\x1b[200~a\n\tb\n\x1b[201~\n"):
+            terminal.type(keys)
+            terminal.read_until("tokens")
+            terminal.read_until(">>> ")
+        asked = [self.messages(i)[-1][1] for i in range(4)]
+        self.assertEqual(asked, ["ac w\u00f6rd", "one three", "yes", "a\n\tb\n"])
+        terminal.type("\x04")
+        self.assertEqual(terminal.exit_code(), 0)
+
+    def test_a_long_line_of_a_terminal_arrives_whole_and_a_longer_one_is_refused(self):
+        terminal = Terminal("chat", self.url)
+        terminal.read_until(">>> ")
+        whole = "x" + " hello" * 50000 + " END"
+        terminal.type_long(whole + "\n")
+        terminal.read_until("tokens")
+        terminal.read_until(">>> ")
+        self.assertEqual(self.messages(0), [("user", whole)])
+        terminal.type_long("y" * (2**20 + 1) + "\n")
+        self.assertIn("too long (limit 1048576 bytes)", terminal.read_until(">>> "))
+        terminal.type("more\n")
+        terminal.read_until("tokens")
+        self.assertEqual(self.messages(1)[-1], ("user", "more"))
+        terminal.type("/quit\n")
+        self.assertEqual(terminal.exit_code(), 0)
+
+    def test_the_terminal_is_restored_at_every_end(self):
+        def end(terminal):
+            terminal.type("\x04")
+
+        def terminate(terminal):
+            os.kill(terminal.pid, signal.SIGTERM)
+
+        def interrupt(terminal):
+            terminal.type("unsent\x03")
+
+        for act, code in ((end, 0), (interrupt, 0), (terminate, -signal.SIGTERM)):
+            terminal = Terminal("chat", self.url)
+            terminal.read_until(">>> ")
+            self.assertEqual(terminal.local_modes() & (termios.ICANON | termios.ECHO), 0)
+            act(terminal)
+            terminal.read_until("\x1b[?2004l")
+            modes = terminal.modes_at_end()
+            self.assertEqual(terminal.exit_code(), code)
+            self.assertEqual(modes & (termios.ICANON | termios.ECHO), termios.ICANON | termios.ECHO)
+
+    def test_lines_may_end_as_those_of_windows(self):
+        ran = self.run_chat("one\r\n\r\n/quit\r\nnever\r\n")
+        self.assertEqual((ran.returncode, ran.stdout, ran.stderr), (0, "Hello 1\n", ""))
+        self.assertEqual(self.messages(0), [("user", "one")])
 
     def test_failures_leave_the_conversation_and_can_be_asked_again(self):
         terminal = Terminal("chat", self.url)

@@ -1,0 +1,58 @@
+// LineEditor turns the keys of a terminal into lines. The kernel's own editor drops what a line has
+// beyond 4,095 bytes, so a long pasted message would be cut.
+//
+// Enter ends the line. Backspace, Ctrl-W and Ctrl-U erase a character, a word and the line. Ctrl-D
+// ends the input if the line is empty. Line ends of a bracketed paste stay in the line. Escape
+// sequences, such as those of arrow keys, and other control characters are dropped.
+//
+// Thread safety: one caller at a time.
+#ifndef QUIRE_DEPLOY_CLI_LINE_EDITOR_H_
+#define QUIRE_DEPLOY_CLI_LINE_EDITOR_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/base/terminal_text.h"
+
+namespace quire {
+
+class LineEditor {
+ public:
+  enum class Event { kNeedsKeys, kLine, kEndOfInput };
+
+  // prompt: shown again when the line must be redrawn. max_line_bytes: a longer line keeps one byte
+  // more than this, so that its owner can refuse it.
+  LineEditor(std::string prompt, size_t max_line_bytes)
+      : prompt_(std::move(prompt)), max_line_bytes_(max_line_bytes) {}
+
+  // Takes keys from the front of `keys` until an event, or until all are taken.
+  Event Put(std::string_view* keys);
+
+  // Returns the line, and begins the next one.
+  std::string TakeLine() { return std::exchange(line_, ""); }
+  // Returns what the terminal must show for the keys since the last call.
+  std::string TakeEcho() { return std::exchange(echo_, ""); }
+
+ private:
+  Event Take(char key);
+  Event Control(char key);
+  void TakeOfSequence(char key);
+  void Append(char c);
+  void Erase();
+  void EraseWord();
+  void Redraw();
+
+  const std::string prompt_;
+  const size_t max_line_bytes_;
+  std::string line_;
+  std::string echo_;
+  TerminalText escaper_;
+  std::string sequence_;     // an escape sequence that has begun
+  bool is_pasting_ = false;  // inside a bracketed paste
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_CLI_LINE_EDITOR_H_
