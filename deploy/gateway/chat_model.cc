@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -13,6 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/model_file.h"
 #include "deploy/gateway/chat_template_files.h"
+#include "deploy/gateway/template/unicode.h"
 #include "scheduler/text/text_budget.h"
 
 namespace quire {
@@ -57,7 +57,7 @@ absl::Status CutAtTag(RenderedPrompt& prompt) {
   const bool is_trimmed = prompt.text.compare(place, tag.size(), tag) != 0;
   prompt.text.resize(place);
   if (is_trimmed) {
-    prompt.text.resize(absl::StripTrailingAsciiWhitespace(prompt.text).size());
+    prompt.text.resize(StripRight(prompt.text, IsPythonSpace).size());
   }
   while (!prompt.client_text.empty() && prompt.client_text.back().end > prompt.text.size()) {
     ByteRange& last = prompt.client_text.back();

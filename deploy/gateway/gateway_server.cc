@@ -91,6 +91,7 @@ GatewayServer::GatewayServer(GatewayConfig config)
       gate_(watch_),
       generation_routes_(*client_, gate_, generations_, config_.forwards_api_keys),
       text_routes_(gate_, metrics_, pool_),
+      origin_check_(config_.allowed_origins),
       last_beat_(SteadyNow()) {
   process_registry_.Gauge(metric::kBuildInfo, {{"version", std::string(Version())}}).Set(1);
   process_registry_.Add(std::make_shared<ProcessMetrics>());
@@ -130,7 +131,8 @@ std::vector<HttpRoute> GatewayServer::Routes() {
                      HttpResponder responder) { responder.Answer({.body = "live\n"}); },
        .is_open = true});
   routes.push_back(PageRoute());
-  return routes;
+  return config_.api_keys == nullptr ? Guarded(std::move(routes), origin_check_)
+                                     : std::move(routes);
 }
 
 absl::Status GatewayServer::Listen() {

@@ -27,6 +27,7 @@
 #include "deploy/gateway/generation_routes.h"
 #include "deploy/gateway/model_gate.h"
 #include "deploy/gateway/operator_pages.h"
+#include "deploy/gateway/origin_check.h"
 #include "deploy/gateway/request_pool.h"
 #include "deploy/gateway/scheduler_watch.h"
 #include "deploy/gateway/text_routes.h"
@@ -77,6 +78,7 @@ class GatewayServer {
   RequestPool pool_;
   GenerationRoutes generation_routes_;
   TextRoutes text_routes_;
+  const OriginCheck origin_check_;
   std::unique_ptr<OperatorPages> operator_pages_;  // null: not served
   std::atomic<Instant> last_beat_;
   std::atomic<bool> is_drained_ = false;

@@ -65,7 +65,8 @@ Generation::Generation(OpenAiApi api,
       request_id_(std::move(request_id)),
       response_(std::move(response)),
       responder_(std::move(responder)),
-      shared_(shared) {}
+      shared_(shared),
+      scores_(shared.scores) {}
 
 void Generation::Start(AsyncResumingClient& client,
                        const std::vector<v1::GenerateRequest>& requests,
@@ -110,16 +111,15 @@ absl::Status Generation::Hold(const v1::GenerateResponse& message) {
   for (const v1::TokenLogprobs& token : message.prompt_logprobs().logprobs()) {
     num_scores += 1 + token.top_size();
   }
-  if (num_scores_ + num_scores > ScoreBudget::kMaxOfAnswer) {
+  if (scores_.num_scores() + num_scores > ScoreBudget::kMaxOfAnswer) {
     return InvalidArgument("ANSWER_SIZE",
                            "logprobs: the answer has too many log-probabilities to be sent whole");
   }
-  if (!shared_.scores.Charge(num_scores)) {
+  if (!scores_.Add(num_scores)) {
     return Error(absl::StatusCode::kResourceExhausted,
                  "ANSWER_MEMORY",
                  "server: too many log-probabilities wait in answers that are sent whole");
   }
-  num_scores_ += num_scores;
   return absl::OkStatus();
 }
 
@@ -166,7 +166,7 @@ void Generation::Finish() {
     const auto answer = [self = shared_from_this()] {
       self->Answer({.body = self->response_->Finish().front(), .content_type = kJson});
     };
-    num_scores_ > kManyScores ? shared_.pool.PostLarge(answer) : answer();
+    scores_.num_scores() > kManyScores ? shared_.pool.PostLarge(answer) : answer();
     return;
   }
   const std::vector<std::string> texts = response_->Finish();
@@ -201,6 +201,9 @@ void Generation::Fail(const absl::Status& status, std::optional<absl::Duration> 
     Send({ToHttpError(status, retry_delay, api_).body, "[DONE]"});
     responder_.Finish();
   }
+  // The memory serves other answers at once, before the last stream has ended.
+  response_.reset();
+  scores_.Release();
   CancelStreams();
 }
 

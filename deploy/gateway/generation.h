@@ -54,7 +54,6 @@ class Generation : public std::enable_shared_from_this<Generation> {
              std::unique_ptr<Response> response,
              HttpResponder responder,
              Shared& shared);
-  ~Generation() { shared_.scores.Release(num_scores_); }
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 
@@ -72,8 +71,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Asks for the prompt's next message, now or when the HTTP client has read enough.
   void Continue(size_t prompt);
   void Answer(HttpResponse response);
-  // Counts the message's log-probabilities, if the answer holds them until it is whole. Errors:
-  // kInvalidArgument ANSWER_SIZE, kResourceExhausted ANSWER_MEMORY.
+  // Charges for the message's log-probabilities, if the answer holds them until it is whole.
+  // Errors: kInvalidArgument ANSWER_SIZE, kResourceExhausted ANSWER_MEMORY.
   absl::Status Hold(const v1::GenerateResponse& message);
   void Send(const std::vector<std::string>& texts);
   void Finish();
@@ -83,7 +82,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const OpenAiApi api_;
   const bool stream_;
   const std::string request_id_;
-  const std::unique_ptr<Response> response_;
+  std::unique_ptr<Response> response_;  // null after a failure
   HttpResponder responder_;
   Shared& shared_;
   // Unchanged once the first stream has been asked for a message.
@@ -93,7 +92,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool has_begun_ = false;
   bool has_ended_ = false;
   size_t num_done_ = 0;
-  int64_t num_scores_ = 0;  // charged to shared_.scores
+  ScoreCharge scores_;
 };
 
 }  // namespace quire

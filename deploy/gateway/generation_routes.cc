@@ -15,6 +15,7 @@
 #include "deploy/gateway/openai/chat_response.h"
 #include "deploy/gateway/openai/completion_request.h"
 #include "deploy/gateway/openai/completion_response.h"
+#include "deploy/gateway/prompt_list.h"
 #include "deploy/gateway/request_identity.h"
 
 namespace quire {
@@ -136,6 +137,7 @@ absl::StatusOr<GenerationRoutes::Prepared> GenerationRoutes::PrepareCompletion(
     const ModelGate::Served& served, const std::string& body, const std::string& request_id) {
   QUIRE_ASSIGN_OR_RETURN(CompletionRequest parsed, ParseCompletionRequest(body, request_id));
   QUIRE_RETURN_IF_ERROR(CompleteEchoes(*served.model, parsed.requests, parsed.options));
+  QUIRE_RETURN_IF_ERROR(TokenizePrompts(served, parsed));
   QUIRE_RETURN_IF_ERROR(CheckPromptScores(parsed.requests.front(), parsed.options));
   return Prepared{.requests = std::move(parsed.requests), .options = std::move(parsed.options)};
 }

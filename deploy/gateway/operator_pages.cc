@@ -18,6 +18,7 @@ constexpr size_t kFew = 32;
 constexpr size_t kAny = std::numeric_limits<size_t>::max();
 
 constexpr char kMetricsPath[] = "/metrics";
+constexpr char kNativeMetricsPath[] = "/metrics/native";  // only Quire's own names
 
 struct Page {
   const char* path;
@@ -25,7 +26,7 @@ struct Page {
   size_t max_waiting;
 };
 constexpr Page kPages[] = {{kMetricsPath, false, kFew},
-                           {"/metrics/native", false, kFew},
+                           {kNativeMetricsPath, false, kFew},
                            {"/top", true, kFew},
                            {"/top.json", false, kFew},
                            {"/admission", true, kAny},
@@ -126,7 +127,8 @@ HttpResponse OperatorPages::Fetch(const std::string& path) {
       response.headers.emplace_back(name, std::move(value));
     }
   }
-  if (path == kMetricsPath && response.status_code == 200) {
+  const bool has_metrics = path == kMetricsPath || path == kNativeMetricsPath;
+  if (has_metrics && response.status_code == 200) {
     response.body += registry_.NativeText();
   }
   return response;

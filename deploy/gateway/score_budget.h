@@ -1,13 +1,14 @@
 // ScoreBudget bounds the log-probabilities that answers hold until they are sent whole. Each takes
 // some 300 bytes on its way into JSON, so without a bound one small request could ask for
-// gigabytes.
+// gigabytes. ScoreCharge is one answer's share of it.
 //
-// Thread safety: any thread.
+// Thread safety: ScoreBudget: any thread; ScoreCharge: one caller at a time.
 #ifndef QUIRE_DEPLOY_GATEWAY_SCORE_BUDGET_H_
 #define QUIRE_DEPLOY_GATEWAY_SCORE_BUDGET_H_
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 namespace quire {
 
@@ -30,6 +31,33 @@ class ScoreBudget {
 
  private:
   std::atomic<int64_t> num_held_ = 0;
+};
+
+class ScoreCharge {
+ public:
+  // The budget must outlive this.
+  explicit ScoreCharge(ScoreBudget& budget) : budget_(budget) {}
+  ~ScoreCharge() { Release(); }
+  ScoreCharge(const ScoreCharge&) = delete;
+  ScoreCharge& operator=(const ScoreCharge&) = delete;
+
+  // Returns false, and releases the whole share, if all answers together would hold too many. Were
+  // the share kept until the failed answer is destroyed, the other answers would fail as well.
+  bool Add(int64_t num_scores) {
+    if (!budget_.Charge(num_scores)) {
+      Release();
+      return false;
+    }
+    num_scores_ += num_scores;
+    return true;
+  }
+  void Release() { budget_.Release(std::exchange(num_scores_, 0)); }
+
+  int64_t num_scores() const { return num_scores_; }
+
+ private:
+  ScoreBudget& budget_;
+  int64_t num_scores_ = 0;
 };
 
 }  // namespace quire

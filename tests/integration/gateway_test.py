@@ -173,6 +173,7 @@ class AnswersTest(unittest.TestCase):
         metrics = self.client.get("/metrics").body.decode()
         for name in ("quire_kv_blocks", "vllm:num_requests_running", "quire_gateway_requests_total"):
             self.assertIn(name, metrics)
+        self.assertIn("quire_gateway_requests_total", self.client.get("/metrics/native").body.decode())
         self.assertEqual(self.client.send("DELETE", TEXT).status, 405)
         self.assertEqual(self.client.get("/nowhere").status, 404)
         self.assertIsNone(self.client.get("/health", Origin="https://a.example").headers["access-control-allow-origin"])
@@ -200,6 +201,34 @@ class AnswersTest(unittest.TestCase):
                 self.assertEqual(answer.code, code, (path, str(body)[:60], answer.body))
         self.assertEqual(self.client.post(TEXT, b" " * (9 << 20)).status, 413)
         self.assertEqual(self.client.post(TEXT, {"prompt": "a", "max_tokens": 1}).status, 200, "others are served")
+
+    def test_a_list_with_an_impossible_prompt_is_refused_as_a_whole(self):
+        length = self.client.get("/v1/models").json["data"][0]["max_model_len"]
+        for prompts, param, code in (
+                (["Once"] * 20 + ["word " * length], "prompt", "context_length_exceeded"),
+                ([[5]] * 20 + [[5] * length], "prompt", "context_length_exceeded"),
+                ([[5]] * 20 + [[5] * (length - 49)], "max_tokens", "context_length_exceeded"),
+                ([[5]] * 20 + [[99999]], "prompt", "TOKEN_ID_RANGE")):
+            for stream in (False, True):
+                answer = self.client.post(TEXT, {"prompt": prompts, "max_tokens": 50, "stream": stream})
+                self.assertEqual((answer.status, answer.code, answer.json["error"]["param"]), (400, code, param))
+                self.assertIn("item 20,", answer.json["error"]["message"], "all items are checked before one is sent")
+        possible = self.client.post(TEXT, {"prompt": [[5], [5] * (length - 50)], "max_tokens": 50, "ignore_eos": True})
+        self.assertEqual((possible.status, possible.json["usage"]["completion_tokens"]), (200, 100))
+
+    def test_pages_of_other_origins_are_refused(self):
+        own, other = self.server.http_address, "https://a.example"
+        for status, headers in (
+                (200, {}), (200, {"Origin": "http://" + own}), (200, {"Origin": "https://" + own}),
+                (200, {"Origin": "http://Quire.Example", "Host": "quire.example"}),
+                (403, {"Origin": other}), (403, {"Origin": "null"}), (403, {"Origin": f"http://{own}0"}),
+                (403, {"Origin": other, "Sec-Fetch-Site": "cross-site"}),
+                (200, {"Origin": other, "Sec-Fetch-Site": "same-origin"})):  # a proxy has changed Host
+            answer = self.client.post(TEXT, {"prompt": "a", "max_tokens": 1}, **{"Content-Type": "text/plain", **headers})
+            self.assertEqual(answer.status, status, headers)
+            if status == 403:
+                self.assertEqual(answer.code, "ORIGIN")
+        self.assertEqual(self.client.get("/metrics", Origin=other).status, 403)
 
     def test_log_probabilities_are_bounded(self):
         body = {"prompt": [list(range(300, 2300))] * 4, "echo": True, "logprobs": 20, "max_tokens": 1, "n": 16,
@@ -402,6 +431,14 @@ class StartTest(unittest.TestCase):
                 tokens = client.post("/tokenize", body).json["tokens"]
                 self.assertEqual((tokens.count(1), tokens[-1]), (1, 1), "the template's own is a token, the user's is text")
 
+    def test_a_message_that_the_template_trims_is_continued_without_its_blanks(self):
+        template = pathlib.Path(self.folder, "trim.jinja")
+        template.write_text("{% for m in messages %}{{ m.content | trim }}{% endfor %}", encoding="ascii")
+        with Served("--chat-template", str(template)) as server:
+            body = {"messages": [{"role": "assistant", "content": "Once \x1f\u00a0\u3000"}],
+                    "continue_final_message": True, "add_generation_prompt": False}
+            self.assertEqual(Client(server.http_address).post("/apply-template", body).json["prompt"], "Once")
+
     def test_a_model_without_a_template_refuses_chats(self):
         for name in ("config.json", "tokenizer.json", "model.safetensors"):
             pathlib.Path(self.folder, name).write_bytes(pathlib.Path(MODEL, name).read_bytes())
@@ -429,6 +466,7 @@ class StartTest(unittest.TestCase):
             refused = client.post(TEXT, b"{", Origin="https://a.example")
             self.assertEqual((refused.status, refused.headers["access-control-allow-origin"]), (400, "https://a.example"))
             self.assertIsNone(client.get("/health", Origin="https://b.example").headers["access-control-allow-origin"])
+            self.assertEqual(client.post(TEXT, b"{", Origin="https://b.example").status, 403)
 
     def test_mistakes_on_the_command_line_end_it_with_the_reason(self):
         bad = os.path.join(self.folder, "bad.jinja")
@@ -470,6 +508,8 @@ class KeysTest(unittest.TestCase):
             self.assertEqual([status("/top.json", key) for key in (None, alice, olga)], [401, 401, 200])
             for path in ("/", "/top", "/health", "/ping", "/livez", "/readyz"):
                 self.assertEqual(status(path, None), 200, path)
+            page = Client(server.http_address, alice).post(TEXT, body, Origin="https://a.example")
+            self.assertEqual(page.status, 200, "a page of another origin that has a key")
             self.assertEqual(Client(server.http_address).post(TEXT, body).json["error"]["type"], "authentication_error")
             self.assertNotIn(alice, server.text())
         with Served("--api-keys-file=" + clients.path) as server:

@@ -13,9 +13,11 @@ namespace quire {
 namespace {
 
 void RefuseOtherMedia(JsonFields& fields) {
-  for (const std::string_view name :
-       {"functions", "function_call", "audio", "prediction", "web_search_options"}) {
-    fields.Refuse(name);
+  fields.Refuse("audio");
+  const OrderedJson* const call = fields.Any("function_call");
+  if (call == nullptr || *call != "none") {
+    fields.Refuse("functions");
+    fields.Refuse("function_call");
   }
   const OrderedJson* const modalities = fields.Array("modalities");
   if (modalities != nullptr && *modalities != OrderedJson::array({"text"})) {
@@ -26,6 +28,9 @@ void RefuseOtherMedia(JsonFields& fields) {
 void ReadMaxTokens(JsonFields& fields, v1::GenerateRequest& request) {
   const std::optional<int32_t> old_name = fields.Int("max_tokens");
   const std::optional<int32_t> max_tokens = fields.Int("max_completion_tokens");
+  if (max_tokens.value_or(1) < 1) {
+    fields.Fail("MAX_TOKENS_RANGE", "max_completion_tokens", "must be at least 1");
+  }
   if (max_tokens.has_value() || old_name.has_value()) {
     request.mutable_stopping()->set_max_tokens(max_tokens.has_value() ? *max_tokens : *old_name);
   }

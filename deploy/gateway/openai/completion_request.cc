@@ -37,8 +37,11 @@ bool ReadTokenIds(const OrderedJson& array, PromptEcho& prompt) {
 std::vector<PromptEcho> ReadPrompts(JsonFields& fields) {
   std::vector<PromptEcho> prompts;
   OrderedJson* const prompt = fields.Any("prompt");
-  if (prompt == nullptr || prompt->empty() ||
-      (prompt->is_string() && prompt->get_ref<std::string&>().empty())) {
+  const auto is_empty_text = [](const OrderedJson& item) {
+    return item.is_string() && item.get_ref<const std::string&>().empty();
+  };
+  if (prompt == nullptr || prompt->empty() || is_empty_text(*prompt) ||
+      (prompt->is_array() && std::ranges::any_of(*prompt, is_empty_text))) {
     fields.Fail("MISSING_FIELD", "prompt", "must be set, and must not be empty");
     return prompts;
   }

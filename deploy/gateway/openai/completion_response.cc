@@ -9,8 +9,8 @@ namespace quire {
 
 CompletionResponse::CompletionResponse(AnswerOptions options, int64_t created, TokenText token_text)
     : Response(std::move(options), /*echoes_tokens=*/true, created, std::move(token_text)),
-      num_characters_(this->options().prompts.size() *
-                      static_cast<size_t>(this->options().num_choices_per_prompt)) {}
+      characters_(this->options().prompts.size() *
+                  static_cast<size_t>(this->options().num_choices_per_prompt)) {}
 
 std::vector<OrderedJson> CompletionResponse::FirstEvents(int32_t /*prompt*/) { return {}; }
 
@@ -18,7 +18,7 @@ OrderedJson CompletionResponse::ChoiceJson(const ChoicePart& part) {
   OrderedJson choice = OrderedJson::object({{"index", part.index}, {"text", part.text}});
   OrderedJson logprobs;
   if (options().num_top_logprobs.has_value()) {
-    logprobs = CompletionLogprobs(part.scored_tokens, token_name(), &num_characters_[part.index]);
+    logprobs = CompletionLogprobs(part.scored_tokens, token_name(), &characters_[part.index]);
   }
   AddMember("logprobs", std::move(logprobs), choice);
   AddEnd(part, choice);

@@ -22,7 +22,7 @@ class CompletionResponse : public Response {
   OrderedJson ChoiceJson(const ChoicePart& part) override;
   std::string_view object_name() const override { return "text_completion"; }
 
-  std::vector<int64_t> num_characters_;  // text_offset of each choice's next token
+  std::vector<CharacterCounter> characters_;  // those of each choice's tokens
 };
 
 }  // namespace quire

@@ -14,6 +14,8 @@ namespace quire {
 namespace {
 
 constexpr absl::Duration kDefaultRetryDelay = absl::Seconds(2);
+// Until some of the answers that hold log-probabilities have ended.
+constexpr absl::Duration kAnswerMemoryRetryDelay = absl::Seconds(5);
 constexpr absl::Duration kLongestRetryDelay = absl::Hours(1);
 
 struct CodeRow {
@@ -152,7 +154,12 @@ std::string Body(int http_status,
   return ToText(OrderedJson::object({{"error", std::move(error)}}));
 }
 
-std::optional<int> RetryAfter(int http_status, std::optional<absl::Duration> retry_delay) {
+std::optional<int> RetryAfter(int http_status,
+                              std::string_view reason,
+                              std::optional<absl::Duration> retry_delay) {
+  if (reason == "ANSWER_MEMORY") {
+    retry_delay = kAnswerMemoryRetryDelay;
+  }
   const bool is_retryable = http_status == 429 || http_status == 503;
   if (!is_retryable || (http_status == 429 && !retry_delay.has_value())) {
     return std::nullopt;
@@ -170,9 +177,12 @@ HttpError ToHttpError(const absl::Status& status,
   const std::string reason = ReasonOf(status);
   HttpError error;
   error.status = HttpStatusOf(status, reason);
-  error.retry_after_s = RetryAfter(error.status, retry_delay);
+  error.retry_after_s = RetryAfter(error.status, reason, retry_delay);
   if (reason.empty()) {
-    error.body = Body(error.status, DefaultMessage(status.code()), "", "");
+    // gRPC's own failure: no scheduler has answered for as long as a request waits.
+    const bool is_given_up = status.code() == absl::StatusCode::kUnavailable;
+    error.body =
+        Body(error.status, DefaultMessage(status.code()), "", is_given_up ? "NO_SCHEDULER" : "");
     return error;
   }
   const bool is_context = std::ranges::count(kContextReasons, reason) > 0;
@@ -180,13 +190,14 @@ HttpError ToHttpError(const absl::Status& status,
   const std::string message =
       absl::StrCat(status.message(), is_context ? ToAbsl(kContextWords) : "");
   const size_t colon = message.find(": ");
-  const bool has_field = NamesField(status.code()) && error.status < 500 && reason != "JSON" &&
-                         colon != std::string::npos;
+  const std::string field = colon == std::string::npos ? "" : message.substr(0, colon);
+  const bool is_whole_request = reason == "JSON" || field == "request";
+  const bool has_field =
+      NamesField(status.code()) && error.status < 500 && !is_whole_request && !field.empty();
   if (!has_field) {
     error.body = Body(error.status, message, "", code);
     return error;
   }
-  const std::string field = message.substr(0, colon);
   const std::string_view param = ApiName(field, api);
   error.body = Body(error.status, absl::StrCat(ToAbsl(param), message.substr(colon)), param, code);
   return error;

@@ -24,9 +24,10 @@ enum class OpenAiApi { kCompletions, kChat };
 
 // Converts a failure of the gateway's own parsers or of the scheduler (FromGrpcStatus). The code is
 // the reason (scheduler/rpc/README.md), the param the field's name in the API. The message of a
-// status without a reason is replaced, since gRPC's own messages contain addresses.
-// `retry_delay`: RetryDelayOf. A 503 always has a Retry-After, a 429 if the scheduler gave a delay.
-// REQUIRES: !status.ok().
+// status without a reason is replaced, since gRPC's own messages contain addresses; the code of a
+// kUnavailable one is NO_SCHEDULER.
+// `retry_delay`: RetryDelayOf. A 503 always has a Retry-After, a 429 if the scheduler gave a delay
+// or the reason has one. REQUIRES: !status.ok().
 HttpError ToHttpError(const absl::Status& status,
                       std::optional<absl::Duration> retry_delay,
                       OpenAiApi api);

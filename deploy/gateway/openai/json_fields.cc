@@ -1,5 +1,6 @@
 #include "deploy/gateway/openai/json_fields.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -178,6 +179,14 @@ absl::StatusOr<OrderedJson> ParseObject(std::string_view body) {
 
 void AddMember(std::string key, OrderedJson value, OrderedJson& object) {
   object.get_ref<OrderedJson::object_t&>().emplace_back(std::move(key), std::move(value));
+}
+
+std::string ToKey(std::string text) {
+  const bool is_ascii = std::ranges::all_of(text, [](char c) { return (c & 0x80) == 0; });
+  if (is_ascii) {
+    return text;
+  }
+  return OrderedJson::parse(ToText(OrderedJson(std::move(text)))).get<std::string>();
 }
 
 std::string ToText(const OrderedJson& json) {

@@ -73,6 +73,9 @@ absl::StatusOr<OrderedJson> ParseObject(std::string_view body);
 // Adds a member without a search. REQUIRES: the object has no member `key`.
 void AddMember(std::string key, OrderedJson value, OrderedJson& object);
 
+// Returns the text as ToText writes it. Two different texts may become the same key.
+std::string ToKey(std::string text);
+
 // Returns the JSON text. Bytes that are not UTF-8 become U+FFFD.
 std::string ToText(const OrderedJson& json);
 

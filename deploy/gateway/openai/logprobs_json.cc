@@ -15,13 +15,6 @@ namespace {
 
 double Finite(float logprob) { return std::max(double{logprob}, -9999.0); }
 
-// Counts characters by their first bytes.
-int64_t NumCharacters(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  });
-}
-
 OrderedJson ChatToken(int32_t id, double logprob, const TokenText& token_text) {
   const std::string text = token_text(id);
   OrderedJson bytes = OrderedJson::array();
@@ -33,10 +26,10 @@ OrderedJson ChatToken(int32_t id, double logprob, const TokenText& token_text) {
 
 OrderedJson TopOf(const ScoredToken& token, const std::string& text, const TokenText& token_text) {
   OrderedJson top = OrderedJson::object();
-  top[text] = Finite(token.logprobs->logprob());
+  top[ToKey(text)] = Finite(token.logprobs->logprob());
   for (const v1::TokenLogprob& other : token.logprobs->top()) {
     // emplace keeps the entry that is there: tokens come in the order of their probability.
-    top.emplace(token_text(other.token_id()), Finite(other.logprob()));
+    top.emplace(ToKey(token_text(other.token_id())), Finite(other.logprob()));
   }
   return top;
 }
@@ -54,7 +47,7 @@ OrderedJson RankedToken(int32_t id,
 
 OrderedJson CompletionLogprobs(const std::vector<ScoredToken>& tokens,
                                const TokenText& token_text,
-                               int64_t* num_characters) {
+                               CharacterCounter* characters) {
   OrderedJson texts = OrderedJson::array();
   OrderedJson logprobs = OrderedJson::array();
   OrderedJson tops = OrderedJson::array();
@@ -64,8 +57,8 @@ OrderedJson CompletionLogprobs(const std::vector<ScoredToken>& tokens,
     const bool is_scored = token.logprobs.has_value();
     logprobs.push_back(is_scored ? OrderedJson(Finite(token.logprobs->logprob())) : OrderedJson());
     tops.push_back(is_scored ? TopOf(token, text, token_text) : OrderedJson());
-    offsets.push_back(*num_characters);
-    *num_characters += NumCharacters(text);
+    offsets.push_back(characters->num_characters());
+    characters->Add(text);
     texts.push_back(std::move(text));
   }
   return OrderedJson::object({{"tokens", std::move(texts)},

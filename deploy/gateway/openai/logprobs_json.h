@@ -12,6 +12,7 @@
 
 #include "common/json/json.h"
 #include "deploy/gateway/openai/answer.h"
+#include "deploy/gateway/openai/character_counter.h"
 
 namespace quire {
 
@@ -19,12 +20,13 @@ namespace quire {
 using TokenText = std::function<std::string(int32_t token_id)>;
 
 // Form of /v1/completions: {tokens, token_logprobs, top_logprobs, text_offset}. top_logprobs maps
-// the token and the likeliest tokens to log-probabilities; of two tokens with one text it has the
-// likelier. text_offset counts the characters of the tokens before; *num_characters is the first
-// offset, and becomes that of the next token.
+// the token and the likeliest tokens to log-probabilities. U+FFFD stands for bytes that form no
+// character. If two tokens have one text, the map has the token itself, else the likelier (vLLM:
+// the less likely). text_offset counts the characters of the tokens before; *characters has counted
+// those of earlier events.
 OrderedJson CompletionLogprobs(const std::vector<ScoredToken>& tokens,
                                const TokenText& token_text,
-                               int64_t* num_characters);
+                               CharacterCounter* characters);
 
 // Form of /v1/chat/completions: {content: [{token, logprob, bytes, top_logprobs}]}.
 OrderedJson ChatLogprobs(const std::vector<ScoredToken>& tokens, const TokenText& token_text);

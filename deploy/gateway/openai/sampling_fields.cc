@@ -215,6 +215,7 @@ void ReadStream(JsonFields& fields, AnswerOptions& options) {
 }
 
 void ReadCaching(JsonFields& fields, v1::GenerateRequest& request) {
+  request.set_bypass_prefix_cache(fields.Bool("bypass_prefix_cache").value_or(false));
   const std::optional<std::string> salt = fields.Text("cache_salt");
   if (!salt.has_value()) {
     return;

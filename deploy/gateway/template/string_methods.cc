@@ -297,16 +297,8 @@ Value StripText(Heap& heap, const Value& value, const Value& characters, bool le
     }
     text = rest;
   }
-  while (right && !text.empty()) {
-    size_t last = text.size() - 1;
-    while (last > 0 && (text[last] & 0xC0) == 0x80) {
-      --last;
-    }
-    std::string_view c = text.substr(last);
-    if (!is_stripped(TakeCodePoint(c))) {
-      break;
-    }
-    text = text.substr(0, last);
+  if (right) {
+    text = StripRight(text, is_stripped);
   }
   if (text.size() == value.text().size()) {
     return value;

@@ -28,6 +28,23 @@ void AppendCodePoint(char32_t code_point, std::string& text);
 // std::string_view::find.
 size_t FindText(std::string_view text, std::string_view part, size_t from = 0);
 
+// Returns the text without those code points at its end for which the predicate is true.
+template <typename Predicate>
+std::string_view StripRight(std::string_view text, Predicate is_stripped) {
+  while (!text.empty()) {
+    size_t last = text.size() - 1;
+    while (last > 0 && (text[last] & 0xC0) == 0x80) {
+      --last;
+    }
+    std::string_view c = text.substr(last);
+    if (!is_stripped(TakeCodePoint(c))) {
+      break;
+    }
+    text = text.substr(0, last);
+  }
+  return text;
+}
+
 bool IsPythonSpace(char32_t code_point);      // str.isspace()
 bool IsPythonPrintable(char32_t code_point);  // str.isprintable()
 

@@ -12,7 +12,7 @@ constexpr int kResultPoison = 0xFF;  // NaN in every type
 // Operations on more memory are not emulated as overlapping: copies of the memory take too long.
 constexpr size_t kMaxBytes = size_t{64} << 20;
 
-// Of the operation that ran last, if the next one starts early.
+// Changes by the operation that ran last, if the next one starts early.
 thread_local std::vector<Bytes> changes;
 // The operation that runs now, if it starts early beside one whose changes are noted; else null.
 thread_local const Operation* early = nullptr;

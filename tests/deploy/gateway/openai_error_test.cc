@@ -140,6 +140,10 @@ TEST(OpenAiErrorTest, OnlyErrorsOfAFieldHaveAParam) {
                           OpenAiApi::kChat));
   EXPECT_TRUE(error["param"].is_null());
   EXPECT_EQ(error["message"], "request: cancelled");
+  const Json whole = ErrorOf(ToHttpError(
+      InvalidArgument("EXCEEDS_CAPACITY", "request: is too long"), std::nullopt, OpenAiApi::kChat));
+  EXPECT_TRUE(whole["param"].is_null()) << "a request has no field \"request\"";
+  EXPECT_EQ(whole["code"], "EXCEEDS_CAPACITY");
 }
 
 TEST(OpenAiErrorTest, AMessageWithoutAReasonIsReplaced) {
@@ -150,7 +154,8 @@ TEST(OpenAiErrorTest, AMessageWithoutAReasonIsReplaced) {
   EXPECT_EQ(error.status, 503);
   EXPECT_EQ(error.body,
             R"({"error":{"message":"no server is available","type":"server_error","param":null,)"
-            R"("code":null}})");
+            R"("code":"NO_SCHEDULER"}})");
+  EXPECT_EQ(error.retry_after_s, 2);
   EXPECT_EQ(ToHttpError(absl::UnknownError("x"), std::nullopt, OpenAiApi::kChat).status, 500);
   EXPECT_EQ(ToHttpError(absl::UnauthenticatedError("x"), std::nullopt, OpenAiApi::kChat).status,
             401);
@@ -165,6 +170,7 @@ TEST(OpenAiErrorTest, RetryAfterIsWholeSecondsIfARetryHelps) {
   EXPECT_EQ(after(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", absl::Milliseconds(10)), 1);
   EXPECT_EQ(after(absl::StatusCode::kResourceExhausted, "TOKENIZE_MEMORY", std::nullopt),
             std::nullopt);
+  EXPECT_EQ(after(absl::StatusCode::kResourceExhausted, "ANSWER_MEMORY", std::nullopt), 5);
   EXPECT_EQ(after(absl::StatusCode::kUnavailable, "LOADING", absl::Seconds(5)), 5);
   EXPECT_EQ(after(absl::StatusCode::kUnavailable, "DRAINING", std::nullopt), 2);
   EXPECT_EQ(after(absl::StatusCode::kUnavailable, "LOADING", absl::InfiniteDuration()), 3600);

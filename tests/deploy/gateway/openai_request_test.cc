@@ -102,7 +102,7 @@ TEST(OpenAiRequestTest, CompletionFieldsReachTheScheduler) {
       "repetition_penalty":1.25,"seed":42,"stop":["x","y"],"stop_token_ids":[4,5],
       "include_stop_str_in_output":true,"ignore_eos":true,"logit_bias":{"5":1.5,"6":-200},
       "logprobs":3,"prompt_logprobs":2,"skip_special_tokens":false,"add_special_tokens":false,
-      "priority":-3,"cache_salt":"pepper","request_id":"abc")");
+      "priority":-3,"cache_salt":"pepper","bypass_prefix_cache":true,"request_id":"abc")");
   EXPECT_EQ(request.request_id(), "cmpl-abc");
   EXPECT_EQ(request.model(), "tiny");
   EXPECT_EQ(request.text(), "a");
@@ -111,6 +111,7 @@ TEST(OpenAiRequestTest, CompletionFieldsReachTheScheduler) {
   EXPECT_EQ(request.best_of(), 4);
   EXPECT_EQ(request.priority(), -3);
   EXPECT_EQ(request.cache_salt(), "pepper");
+  EXPECT_TRUE(request.bypass_prefix_cache());
   EXPECT_FALSE(request.add_special_tokens());
   EXPECT_TRUE(request.parse_special_tokens());
   const v1::SamplingParams& sampling = request.sampling();

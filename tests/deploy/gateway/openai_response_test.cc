@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,12 +15,14 @@
 #include "deploy/gateway/openai/completion_request.h"
 #include "deploy/gateway/openai/completion_response.h"
 #include "deploy/gateway/openai/service_bodies.h"
+#include "deploy/gateway/score_budget.h"
 #include "tests/deploy/gateway/fake_stream.h"
 
 namespace quire {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 using Texts = std::vector<std::string>;
@@ -161,6 +164,27 @@ TEST(OpenAiResponseTest, OfTwoTokensWithOneTextTheLikelierIsReported) {
       "logprobs");
   EXPECT_EQ(OrderedJson::parse(logprobs[0])["top_logprobs"][0].dump(),
             R"({"x":-1.25,"y":-1.1875})");
+}
+
+TEST(OpenAiResponseTest, TokensWithoutACharacterShareOneKeyOfTopLogprobs) {
+  const auto text = [](int32_t id) { return std::string(1, static_cast<char>(0x80 + id)); };
+  EXPECT_THAT(Complete(R"({"prompt":"a","logprobs":3})", text),
+              ElementsAre(HasSubstr("\"top_logprobs\":[{\"\xEF\xBF\xBD\":-1.25},"
+                                    "{\"\xEF\xBF\xBD\":-1.3125}]")));
+}
+
+TEST(OpenAiResponseTest, TextOffsetsCountCharactersOfTheText) {
+  const auto offsets = [](std::string_view first) {
+    const auto text = [first](int32_t id) { return id == 20 ? std::string(first) : "\x98\x80"; };
+    return OrderedJson::parse(Each(Complete(R"({"prompt":"a","logprobs":0,"stream":true})", text),
+                                   "logprobs")[1])["text_offset"][0]
+        .get<int>();
+  };
+  EXPECT_EQ(offsets("\xF0\x9F"), 1) << "a character that the next token completes";
+  EXPECT_EQ(offsets("\x98\x80"), 2) << "each stray byte is one U+FFFD";
+  EXPECT_EQ(offsets("\xC3\xA4\x80"), 2);
+  EXPECT_EQ(offsets("\xED\xA0\x80"), 3) << "a surrogate is no character";
+  EXPECT_EQ(offsets("\xE2\x82z"), 2) << "a cut character is one U+FFFD";
 }
 
 TEST(OpenAiResponseTest, AnEchoedPromptPrecedesTextAndTokens) {
@@ -319,12 +343,27 @@ TEST(OpenAiResponseTest, AMessageThatTellsNothingIsNoEvent) {
   EXPECT_FALSE(response.has_ended());
 }
 
+TEST(OpenAiResponseTest, AnAnswerThatFindsNoRoomReleasesItsShareAtOnce) {
+  ScoreBudget budget;
+  std::vector<std::unique_ptr<ScoreCharge>> answers;
+  for (int i = 0; i < 5; ++i) {
+    answers.push_back(std::make_unique<ScoreCharge>(budget));
+    EXPECT_TRUE(answers.back()->Add(ScoreBudget::kMaxOfAll / 5));
+  }
+  EXPECT_FALSE(answers[0]->Add(ScoreBudget::kMaxOfAll / 10));
+  EXPECT_EQ(answers[0]->num_scores(), 0);
+  EXPECT_TRUE(answers[1]->Add(ScoreBudget::kMaxOfAll / 10));
+  EXPECT_TRUE(answers[2]->Add(ScoreBudget::kMaxOfAll / 10));
+  answers.clear();
+  EXPECT_TRUE(budget.Charge(ScoreBudget::kMaxOfAll)) << "nothing is charged twice";
+}
+
 TEST(OpenAiResponseTest, AnInfiniteLogprobBecomesAFiniteOne) {
   v1::TokenLogprobs logprobs;
   logprobs.set_logprob(-std::numeric_limits<float>::infinity());
   const std::vector<ScoredToken> tokens = {{.id = 5, .logprobs = logprobs}};
-  int64_t num_characters = 0;
-  EXPECT_EQ(CompletionLogprobs(tokens, FakeTokenText, &num_characters)["token_logprobs"].dump(),
+  CharacterCounter characters;
+  EXPECT_EQ(CompletionLogprobs(tokens, FakeTokenText, &characters)["token_logprobs"].dump(),
             "[-9999.0]");
   EXPECT_EQ(ChatLogprobs(tokens, FakeTokenText)["content"][0]["logprob"], -9999.0);
 }

@@ -1,0 +1,33 @@
+// CharacterCounter counts the characters of a text that comes in pieces of bytes. Bytes that form
+// no character count as the U+FFFD that stand for them in the text: one for each maximal subpart,
+// as in the scheduler's answers.
+//
+// Thread safety: one caller at a time.
+// Source:        https://encoding.spec.whatwg.org/#utf-8-decoder
+#ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_CHARACTER_COUNTER_H_
+#define QUIRE_DEPLOY_GATEWAY_OPENAI_CHARACTER_COUNTER_H_
+
+#include <cstdint>
+#include <string_view>
+
+namespace quire {
+
+class CharacterCounter {
+ public:
+  // A character counts with its first byte, so a piece that completes a character adds none.
+  void Add(std::string_view piece);
+
+  int64_t num_characters() const { return num_characters_; }
+
+ private:
+  void Begin(uint8_t lead);
+
+  int64_t num_characters_ = 0;
+  int num_missing_ = 0;  // bytes that the last character still needs
+  uint8_t low_ = 0x80;   // bounds of the next of these bytes
+  uint8_t high_ = 0xBF;
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_OPENAI_CHARACTER_COUNTER_H_

@@ -1,0 +1,26 @@
+// TokenizePrompts makes the prompts of one completion request ready together: all are tokenized
+// and checked before the scheduler gets any. Otherwise an impossible prompt would race with the
+// first tokens of the others, and end a stream or refuse the request by chance.
+//
+// A request with one prompt needs no such check, because its refusal precedes its first token. The
+// scheduler alone knows the size of its KV cache, so a prompt may still end as EXCEEDS_CAPACITY.
+//
+// Thread safety: free function, safe from any thread.
+#ifndef QUIRE_DEPLOY_GATEWAY_PROMPT_LIST_H_
+#define QUIRE_DEPLOY_GATEWAY_PROMPT_LIST_H_
+
+#include "absl/status/status.h"
+
+#include "deploy/gateway/model_gate.h"
+#include "deploy/gateway/openai/completion_request.h"
+
+namespace quire {
+
+// Replaces the texts of several prompts by their tokens. Errors: those of ChatModel::Encode;
+// kInvalidArgument EMPTY_PROMPT, TOKEN_ID_RANGE, PROMPT_TOO_LONG, CONTEXT_EXCEEDED and
+// MIN_TOKENS_RANGE, as the scheduler's, with the prompt's index. REQUIRES: CompleteEchoes.
+absl::Status TokenizePrompts(const ModelGate::Served& served, CompletionRequest& request);
+
+}  // namespace quire
+
+#endif  // QUIRE_DEPLOY_GATEWAY_PROMPT_LIST_H_
