@@ -31,7 +31,7 @@ std::string OutputText::Flush() {
 
 std::string OutputText::Match(std::string text) {
   return stop_matcher_.has_value() ? stop_matcher_->Push(text, num_tokens_ > min_tokens_).text
-                                   : text;
+                                   : std::move(text);
 }
 
 }  // namespace quire
