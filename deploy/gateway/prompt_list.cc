@@ -22,7 +22,7 @@ absl::Status Refusal(
       reason, absl::StrCat(rule, " (item ", item, ", got ", got, ", limit ", limit, ")"));
 }
 
-// Checks ids of the client. Those that the tokenizer made are tokens.
+// Checks ids that the client sent. Ids from the tokenizer are tokens.
 absl::Status CheckIds(const ModelGate::Served& served,
                       const std::vector<TokenId>& ids,
                       size_t item) {
