@@ -28,6 +28,7 @@ std::vector<Bytes> Copy(const References& references) {
     if (total > kMaxBytes) {
       return {};
     }
+    // Windows and their pools are left out, because a place without a block cannot be read.
     if (is_new && !each.is_mapped) {
       copies.push_back({const_cast<std::byte*>(each.begin), {each.begin, each.begin + each.bytes}});
     }
