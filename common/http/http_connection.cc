@@ -211,6 +211,11 @@ void HttpConnection::OnRead(const ErrorCode& error, size_t size) {
   Consume();
 }
 
+size_t HttpConnection::unsent_bytes() const {
+  const size_t taken = out_.size() + (is_writing_ ? writing_.size() - num_written_ : 0);
+  return exchange_ == nullptr ? taken : std::max(taken, exchange_->unsent_bytes());
+}
+
 bool HttpConnection::HasPeerLeft() {
   pollfd poll = {.fd = stream_.socket().native_handle(), .events = POLLRDHUP, .revents = 0};
   return ::poll(&poll, 1, 0) > 0 && (poll.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
@@ -384,6 +389,7 @@ void HttpConnection::Flush() {
     writing_.swap(out_);
     num_written_ = 0;
     is_writing_ = true;
+    write_begun_at_ = SteadyNow();
     WriteSome();
   } else if (phase_ == Phase::kAnswering) {
     deadline_ = kInfiniteFuture;

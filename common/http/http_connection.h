@@ -85,6 +85,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   // that a client that pipelines is less recent than a new one.
   Instant since() const { return since_; }
 
+  // Bytes of the answer that the kernel has not accepted yet, and since when the connection has
+  // been writing the first of them.
+  size_t unsent_bytes() const;
+  Instant write_begun_at() const { return write_begun_at_; }
+
  private:
   enum class Phase { kHandshake, kReading, kAnswering, kLingering, kClosed };
 
@@ -149,6 +154,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   std::string writing_;  // is being sent, from num_written_ on
   size_t num_written_ = 0;
   bool is_writing_ = false;
+  Instant write_begun_at_ = 0;  // of writing_
 };
 
 }  // namespace quire

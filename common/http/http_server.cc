@@ -5,9 +5,11 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
+#include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/file_limit.h"
 #include "common/base/log.h"
@@ -32,6 +34,10 @@ constexpr int kReservedFiles = 64;
 constexpr std::chrono::milliseconds kTick(250);
 // A new client waits for at most this many accepts before its own is looked at again.
 constexpr size_t kMaxAcceptsInATurn = 64;
+// A connection is slow if so many bytes have waited for so long. A client that reads takes a large
+// answer sooner, also in a burst of them.
+constexpr size_t kSlowBytes = 16 << 10;
+constexpr int64_t kSlowNs = 2 * kNanosPerSecond;
 
 HttpServerOptions Bounded(HttpServerOptions options) {
   const int limit = FileLimit();
@@ -163,11 +169,35 @@ class HttpServer::Impl {
     tick_.async_wait([this](ErrorCode) {
       const Instant now = SteadyNow();
       ForAll([now](HttpConnection& connection) { connection.CheckDeadline(now); });
+      CutSlow(now);
       is_ticking_ = connections_.size() > 0;
       if (is_ticking_) {
         Tick();
       }
     });
+  }
+
+  // Closes slow connections, the slowest first, until all together have few enough unsent bytes.
+  void CutSlow(Instant now) {
+    size_t unsent_bytes = 0;
+    std::vector<std::shared_ptr<HttpConnection>> slow;
+    for (const auto& connection : connections_.busy) {
+      const size_t of_this = connection->unsent_bytes();
+      unsent_bytes += of_this;
+      if (of_this > kSlowBytes && connection->write_begun_at() < now - kSlowNs) {
+        slow.push_back(connection);
+      }
+    }
+    std::sort(slow.begin(), slow.end(), [](const auto& one, const auto& other) {
+      return one->write_begun_at() < other->write_begun_at();
+    });
+    for (const auto& connection : slow) {
+      if (unsent_bytes <= connections_.options.max_total_unsent_bytes) {
+        return;
+      }
+      unsent_bytes -= std::min(unsent_bytes, connection->unsent_bytes());
+      connection->Close();
+    }
   }
 
   // Calls `act` with each connection. `act` may close or move it.

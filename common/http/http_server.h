@@ -11,7 +11,8 @@
 //   a body       max_body_bytes; 10 s, and a further second for each 16 KiB; all bodies together
 //                max_body_bytes_in_flight, else 503
 //   an answer    cut if the client accepts nothing for stall_timeout, or lets more than
-//                max_unsent_bytes of a stream wait
+//                max_unsent_bytes of a stream wait. If more than max_total_unsent_bytes of all
+//                answers wait, the answers that wait longest are cut
 //   pipelining   requests are answered one by one, in order; at most 8 KiB of the next are read
 //
 // A client that is gone is noticed at once (http_responder.h). As in nginx and Node.js, the end of
@@ -72,6 +73,7 @@ struct HttpServerOptions {
   size_t max_body_bytes = 0;  // 0: requests with a body are refused
   size_t max_body_bytes_in_flight = 0;
   size_t max_unsent_bytes = size_t{1} << 20;
+  size_t max_total_unsent_bytes = size_t{128} << 20;
 
   std::vector<std::string> allowed_origins = {};  // http_cors.h; empty: none
 

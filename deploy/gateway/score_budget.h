@@ -1,6 +1,6 @@
-// ScoreBudget bounds the log-probabilities that answers hold until they are sent whole. Each takes
-// some 300 bytes on its way into JSON, so without a bound one small request could ask for
-// gigabytes. ScoreCharge is one answer's share of it.
+// ScoreBudget bounds the log-probabilities that answers hold until their JSON is made whole. Each
+// takes some 300 bytes on its way into JSON, so without a bound one small request could ask for
+// gigabytes. HttpServer bounds the JSON. ScoreCharge is one answer's share of the budget.
 //
 // Thread safety: ScoreBudget: any thread; ScoreCharge: one caller at a time.
 #ifndef QUIRE_DEPLOY_GATEWAY_SCORE_BUDGET_H_

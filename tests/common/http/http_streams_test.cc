@@ -256,6 +256,47 @@ TEST(HttpStreamsTest, AWholeAnswerThatIsNotAcceptedIsCut) {
   }
 }
 
+TEST(HttpStreamsTest, SlowReadersOfLargeAnswersAreCutAndOthersAreNot) {
+  constexpr size_t kAnswerBytes = 8 << 20;
+  Stream quiet;
+  HttpRoute quiet_route = quiet.Route();
+  quiet_route.path = "/quiet";
+  Mutex mutex;
+  CondVar changed;
+  int num_cut = 0;
+  HttpServerOptions options = Loopback();
+  options.max_total_unsent_bytes = 2 * kAnswerBytes;
+  options.observe = [&](const HttpEvent& event) {
+    const MutexLock lock(mutex);
+    num_cut += event.was_cut ? 1 : 0;
+    changed.NotifyAll();
+  };
+  const auto server =
+      StartServer(options, {TextRoute("/page", std::string(kAnswerBytes, 'x')), quiet_route});
+  HttpSocket quiet_client(*server);
+  quiet_client.Send(Request("GET /quiet"));
+  quiet.Wait().Begin({});
+  std::vector<std::unique_ptr<HttpSocket>> slow;
+  for (int i = 0; i < 6; ++i) {
+    slow.push_back(std::make_unique<HttpSocket>(*server));
+    slow.back()->Send(kGet);
+  }
+  {
+    const MutexLock lock(mutex);
+    while (num_cut < 4) {
+      changed.Wait(mutex);
+    }
+  }
+
+  HttpSocket ordinary(*server);
+  ordinary.Send(kGetAndClose);
+  EXPECT_GT(ordinary.ReadToEnd().size(), kAnswerBytes);
+  EXPECT_TRUE(quiet.Wait().Write("still here"));
+  EXPECT_THAT(quiet_client.ReadUntil("here"), EndsWith("still here"));
+  const MutexLock lock(mutex);
+  EXPECT_EQ(num_cut, 4) << "two answers may wait";
+}
+
 TEST(HttpStreamsTest, ThreadsMayWriteTogether) {
   Stream stream;
   const auto server = StartServer(Loopback(), {stream.Route()});
