@@ -1,6 +1,7 @@
 #include "deploy/cli/chat_command.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <fstream>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_format.h"
 
 #include "common/base/status_macros.h"
+#include "common/base/string_view.h"
 #include "common/flags/command_line.h"
 #include "common/http/http_client.h"
 #include "common/json/json.h"
@@ -46,6 +48,9 @@ constexpr char kHelp[] =
 /quit           end, as Ctrl-D
 Ctrl-C          stop the answer, and keep what came; at the prompt: end
 )";
+
+constexpr std::array<std::string_view, 6> kCommands = {
+    "/system", "/clear", "/regenerate", "/save", "/help", "/quit"};
 
 struct ChatOptions {
   std::string base_url = "http://127.0.0.1:8000";
@@ -91,6 +96,28 @@ std::string SpeedOf(const ChatAnswer& answer) {
   return line;
 }
 
+// Returns a text without the line ends at its end, which a pasted command may have.
+std::string_view WithoutLineEnds(std::string_view text) {
+  return text.substr(0, text.find_last_not_of('\n') + 1);
+}
+
+// Returns "/save" for "/save FILE".
+std::string_view NameOf(std::string_view line) { return line.substr(0, line.find_first_of(" \n")); }
+
+// Returns "FILE" for "/save FILE".
+std::string ArgumentOf(std::string_view line) {
+  line = WithoutLineEnds(line);
+  return std::string(line.substr(std::min(NameOf(line).size() + 1, line.size())));
+}
+
+// Returns true for a line to which Command answers. A pasted text of several lines, such as code
+// with a comment, may begin with '/' and be a message.
+bool IsCommand(std::string_view line) {
+  return line.starts_with('/') &&
+         (WithoutLineEnds(line).find('\n') == std::string_view::npos ||
+          std::find(kCommands.begin(), kCommands.end(), NameOf(line)) != kCommands.end());
+}
+
 // The loop over the input. Each handler returns false to end it.
 class Chat {
  public:
@@ -111,10 +138,11 @@ class Chat {
         }
         return 1;
       }
-      if (*line == "/quit") {
+      const bool is_command = IsCommand(*line);
+      if (is_command && NameOf(*line) == "/quit") {
         return 0;
       }
-      const bool is_good = line->starts_with('/') ? Command(*line) : line->empty() || Ask(*line);
+      const bool is_good = is_command ? Command(*line) : line->empty() || Ask(*line);
       if (!is_good && !terminal_.is_interactive()) {
         return 1;
       }
@@ -128,9 +156,8 @@ class Chat {
 
  private:
   bool Command(const std::string& line) {
-    const size_t space = std::min(line.find(' '), line.size());
-    const std::string name = line.substr(0, space);
-    const std::string argument = line.substr(std::min(space + 1, line.size()));
+    const std::string_view name = NameOf(line);
+    const std::string argument = ArgumentOf(line);
     if (name == "/system") {
       session_.SetSystem(argument);
     } else if (name == "/clear") {
@@ -148,7 +175,7 @@ class Chat {
           [&](const ChatSession::OnText& on_text) { return session_.Regenerate(on_text); });
     } else {
       PrintError(absl::InvalidArgumentError(
-          absl::StrCat("no command ", name, "; a message must not begin with /")));
+          absl::StrCat("no command ", ToAbsl(name), "; a message must not begin with /")));
       return false;
     }
     return true;

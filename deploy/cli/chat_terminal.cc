@@ -24,6 +24,8 @@ namespace quire {
 namespace {
 
 constexpr size_t kMaxInputBytes = size_t{1} << 20;
+// Bounds the keys read during an answer; the kernel holds back the rest.
+constexpr size_t kMaxTypeAheadBytes = 2 * kMaxInputBytes;
 constexpr char kPrompt[] = ">>> ";
 // Bracketed paste: the terminal marks where a paste begins and ends.
 constexpr std::string_view kBeginPasteMarks = "\x1b[?2004h";
@@ -77,18 +79,19 @@ ChatTerminal::~ChatTerminal() {
   }
 }
 
-absl::StatusOr<bool> ChatTerminal::ReadMore() {
-  std::array<pollfd, 2> ready = {pollfd{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
-                                 pollfd{.fd = interrupts_.fd(), .events = POLLIN, .revents = 0}};
-  ::poll(ready.data(), ready.size(), -1);
+bool ChatTerminal::TakeInterrupts() {
   signalfd_siginfo signal = {};
-  if (ready[1].revents != 0 && ::read(interrupts_.fd(), &signal, sizeof(signal)) > 0) {
+  bool was_interrupted = false;
+  while (::read(interrupts_.fd(), &signal, sizeof(signal)) > 0) {
+    was_interrupted = true;
+  }
+  if (was_interrupted) {
     unread_.clear();
-    return absl::CancelledError("interrupted");
   }
-  if (ready[0].revents == 0) {
-    return true;  // another signal
-  }
+  return was_interrupted;
+}
+
+absl::StatusOr<bool> ChatTerminal::ReadSome() {
   std::array<char, 4096> bytes;
   const ssize_t n = ::read(STDIN_FILENO, bytes.data(), bytes.size());
   if (n < 0 && errno != EINTR && errno != EAGAIN) {
@@ -98,12 +101,23 @@ absl::StatusOr<bool> ChatTerminal::ReadMore() {
   return n != 0;
 }
 
+absl::StatusOr<bool> ChatTerminal::ReadMore() {
+  std::array<pollfd, 2> ready = {pollfd{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
+                                 pollfd{.fd = interrupts_.fd(), .events = POLLIN, .revents = 0}};
+  ::poll(ready.data(), ready.size(), -1);
+  if (ready[1].revents != 0 && TakeInterrupts()) {
+    return absl::CancelledError("interrupted");
+  }
+  if (ready[0].revents == 0) {
+    return true;  // another signal
+  }
+  return ReadSome();
+}
+
 absl::StatusOr<std::string> ChatTerminal::ReadLine() {
   if (is_interactive_) {
     // A Ctrl-C before the prompt was meant for the answer, which has just ended.
-    signalfd_siginfo signal = {};
-    while (::read(interrupts_.fd(), &signal, sizeof(signal)) > 0) {
-    }
+    TakeInterrupts();
     std::fputs(kPrompt, is_output_terminal_ ? stdout : stderr);
     std::fflush(nullptr);
   }
@@ -182,21 +196,32 @@ void ChatTerminal::RunInterruptibly(const std::function<void()>& act,
   }
   const FileDescriptor end(::eventfd(0, EFD_CLOEXEC));
   QUIRE_CHECK(end.is_open());
-  std::thread watcher([&] {
-    std::array<pollfd, 2> ready = {pollfd{.fd = end.fd(), .events = POLLIN, .revents = 0},
-                                   pollfd{.fd = interrupts_.fd(), .events = POLLIN, .revents = 0}};
-    while (ready[0].revents == 0) {
-      ::poll(ready.data(), ready.size(), -1);
-      signalfd_siginfo signal = {};
-      if (::read(interrupts_.fd(), &signal, sizeof(signal)) > 0) {
-        on_interrupt();
-      }
-    }
-  });
+  std::thread watcher([&] { Watch(end.fd(), on_interrupt); });
   act();
   const uint64_t one = 1;
   QUIRE_CHECK(::write(end.fd(), &one, sizeof(one)) == sizeof(one));
   watcher.join();
+}
+
+void ChatTerminal::Watch(int end, const std::function<void()>& on_interrupt) {
+  std::array<pollfd, 3> ready = {pollfd{.fd = end, .events = POLLIN, .revents = 0},
+                                 pollfd{.fd = interrupts_.fd(), .events = POLLIN, .revents = 0},
+                                 pollfd{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0}};
+  while (ready[0].revents == 0) {
+    if (::poll(ready.data(), ready.size(), -1) < 0) {
+      continue;
+    }
+    if (TakeInterrupts()) {
+      on_interrupt();
+    }
+    // The kernel holds a few thousand keys. If nobody read them, a Ctrl-C behind them would wait.
+    if (ready[2].revents != 0) {
+      const absl::StatusOr<bool> has_more = ReadSome();
+      if (!has_more.ok() || !*has_more || unread_.size() > kMaxTypeAheadBytes) {
+        ready[2].fd = -1;  // no longer polled; the next ReadLine goes on
+      }
+    }
+  }
 }
 
 void ChatTerminal::WriteAnswer(std::string_view text) {

@@ -39,7 +39,8 @@ class ChatTerminal {
   // Reads all the rest. Errors: kCancelled; kInvalidArgument beyond 1 MiB; kUnavailable.
   absl::StatusOr<std::string> ReadAll();
 
-  // Runs `act`. Meanwhile, if interactive, Ctrl-C calls `on_interrupt` on another thread.
+  // Runs `act`. Meanwhile, if interactive, Ctrl-C calls `on_interrupt` on another thread, and drops
+  // what was typed before it and not yet read. The next ReadLine reads keys typed meanwhile.
   void RunInterruptibly(const std::function<void()>& act,
                         const std::function<void()>& on_interrupt);
 
@@ -51,6 +52,12 @@ class ChatTerminal {
   void WriteNote(const std::string& line);
 
  private:
+  // Takes pending Ctrl-C, and drops unread_ if there were any. Returns true if there were any.
+  bool TakeInterrupts();
+  // Reads standard input into unread_. Returns false at the end of input. Errors: kUnavailable.
+  absl::StatusOr<bool> ReadSome();
+  // The watcher of RunInterruptibly, until the descriptor `end` is readable.
+  void Watch(int end, const std::function<void()>& on_interrupt);
   // Appends what comes next to unread_. Returns false at the end of input. Errors: kCancelled for
   // Ctrl-C; kUnavailable.
   absl::StatusOr<bool> ReadMore();
@@ -65,7 +72,7 @@ class ChatTerminal {
   FileDescriptor interrupts_;         // readable after Ctrl-C; closed unless interactive
   std::optional<TerminalMode> mode_;  // if interactive
   LineEditor editor_;
-  std::string unread_;
+  std::string unread_;  // in RunInterruptibly of the watcher's thread
   TerminalText escaper_;
   bool is_at_line_start_ = true;
 };

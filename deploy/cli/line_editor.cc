@@ -1,5 +1,8 @@
 #include "deploy/cli/line_editor.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 
 namespace quire {
@@ -13,14 +16,44 @@ constexpr char kEscape = '\x1b';
 constexpr char kDelete = '\x7f';
 constexpr std::string_view kPasteBegin = "\x1b[200~";
 constexpr std::string_view kPasteEnd = "\x1b[201~";
+constexpr std::string_view kConsoleKeyBegin = "\x1b[[";
 
+constexpr size_t kMaxContinuations = 3;  // of a UTF-8 character
+
+bool IsAscii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 bool IsControl(char c) { return static_cast<unsigned char>(c) < ' ' || c == kDelete; }
 bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\n'; }
 bool IsContinuation(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80; }
 
-// Returns the columns of the character that begins with this byte. From U+3000 on nearly all
+size_t NumContinuations(char lead) {
+  const auto byte = static_cast<unsigned char>(lead);
+  return byte >= 0xF0 ? 3 : byte >= 0xE0 ? 2 : byte >= 0xC0 ? 1 : 0;
+}
+
+// Returns the last character of a text that is not empty. A continuation byte without its lead
+// byte is a character of its own.
+std::string_view LastCharacter(std::string_view text) {
+  const size_t max_continuations = std::min(kMaxContinuations, text.size() - 1);
+  size_t lead = text.size() - 1;
+  while (text.size() - 1 - lead < max_continuations && IsContinuation(text[lead])) {
+    --lead;
+  }
+  const bool is_whole = NumContinuations(text[lead]) >= text.size() - 1 - lead;
+  return text.substr(is_whole ? lead : text.size() - 1);
+}
+
+// Returns the columns of a character. Returns nullopt if only drawing the line anew can erase the
+// character: a tab, a line end, or a character that the echo escapes. From U+3000 on nearly all
 // characters are wide: CJK and emoji.
-int ColumnsOf(char lead) { return static_cast<unsigned char>(lead) >= 0xE3 ? 2 : 1; }
+std::optional<size_t> ColumnsOf(std::string_view character) {
+  const auto lead = static_cast<unsigned char>(character.front());
+  const bool is_c1 =
+      lead == 0xC2 && character.size() == 2 && static_cast<unsigned char>(character[1]) < 0xA0;
+  if (IsControl(character.front()) || IsContinuation(character.front()) || is_c1) {
+    return std::nullopt;
+  }
+  return lead >= 0xE3 ? 2 : 1;
+}
 
 }  // namespace
 
@@ -36,8 +69,12 @@ LineEditor::Event LineEditor::Put(std::string_view* keys) {
 }
 
 LineEditor::Event LineEditor::Take(char key) {
-  // A control character ends a sequence, so Enter works after a lone Escape.
-  if (!sequence_.empty() && !IsControl(key)) {
+  if (std::exchange(is_after_cr_, key == '\r') && key == '\n') {
+    return Event::kNeedsKeys;  // CRLF is one line end
+  }
+  // A control character ends a sequence, so Enter works after a lone Escape. So does a character
+  // beyond ASCII, which no sequence has.
+  if (!sequence_.empty() && !IsControl(key) && IsAscii(key)) {
     TakeOfSequence(key);
     return Event::kNeedsKeys;
   }
@@ -73,11 +110,14 @@ LineEditor::Event LineEditor::Control(char key) {
   return Event::kNeedsKeys;
 }
 
-// ESC [ and ESC O begin sequences of several bytes, of which the last is '@' to '~'. Other keys
-// after ESC, such as Alt-x, are sequences of two bytes.
+// ESC [ and ESC O begin sequences of several bytes, of which the last is '@' to '~'. The Linux
+// console's F1 to F5 are ESC [ [ and a letter. Other keys after ESC, such as Alt-x, are sequences
+// of two bytes.
 void LineEditor::TakeOfSequence(char key) {
   sequence_.push_back(key);
-  if (sequence_.size() == 2 ? key == '[' || key == 'O' : key < '@') {
+  const bool has_more =
+      sequence_.size() == 2 ? key == '[' || key == 'O' : key < '@' || sequence_ == kConsoleKeyBegin;
+  if (has_more) {
     return;
   }
   if (sequence_ == kPasteBegin) {
@@ -96,30 +136,38 @@ void LineEditor::Append(char c) {
 }
 
 void LineEditor::Erase() {
-  if (line_.empty()) {
-    return;
-  }
-  while (line_.size() > 1 && IsContinuation(line_.back())) {
-    line_.pop_back();
-  }
-  const char first = line_.back();
-  line_.pop_back();
-  if (IsBlank(first) && first != ' ') {
-    Redraw();  // going back over a tab or a line end needs its column
-    return;
-  }
-  escaper_.End();
-  for (int i = 0; i < ColumnsOf(first); ++i) {
-    echo_ += "\b \b";
+  if (!line_.empty()) {
+    CutTo(line_.size() - LastCharacter(line_).size());
   }
 }
 
 void LineEditor::EraseWord() {
-  while (!line_.empty() && IsBlank(line_.back())) {
-    Erase();
+  size_t size = line_.size();
+  while (size > 0 && IsBlank(line_[size - 1])) {
+    --size;
   }
-  while (!line_.empty() && !IsBlank(line_.back())) {
-    Erase();
+  while (size > 0 && !IsBlank(line_[size - 1])) {
+    --size;
+  }
+  CutTo(size);
+}
+
+void LineEditor::CutTo(size_t size) {
+  std::optional<size_t> columns = 0;
+  while (line_.size() > size) {
+    const std::string_view last = LastCharacter(line_);
+    const std::optional<size_t> more = ColumnsOf(last);
+    columns =
+        columns.has_value() && more.has_value() ? std::optional(*columns + *more) : std::nullopt;
+    line_.resize(line_.size() - last.size());
+  }
+  if (!columns.has_value()) {
+    Redraw();
+    return;
+  }
+  escaper_.End();
+  for (size_t i = 0; i < *columns; ++i) {
+    echo_ += "\b \b";
   }
 }
 

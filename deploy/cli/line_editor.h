@@ -2,8 +2,9 @@
 // beyond 4,095 bytes, so a long pasted message would be cut.
 //
 // Enter ends the line. Backspace, Ctrl-W and Ctrl-U erase a character, a word and the line. Ctrl-D
-// ends the input if the line is empty. Line ends of a bracketed paste stay in the line. Escape
-// sequences, such as those of arrow keys, and other control characters are dropped.
+// ends the input if the line is empty. Line ends of a bracketed paste (LF, CR or CRLF) stay in the
+// line, as LF. Escape sequences, such as those of arrow keys, and other control characters are
+// dropped.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_DEPLOY_CLI_LINE_EDITOR_H_
@@ -42,6 +43,8 @@ class LineEditor {
   void Append(char c);
   void Erase();
   void EraseWord();
+  // Erases the characters behind the first `size` bytes, on the terminal too.
+  void CutTo(size_t size);
   void Redraw();
 
   const std::string prompt_;
@@ -51,6 +54,7 @@ class LineEditor {
   TerminalText escaper_;
   std::string sequence_;     // an escape sequence that has begun
   bool is_pasting_ = false;  // inside a bracketed paste
+  bool is_after_cr_ = false;
 };
 
 }  // namespace quire

@@ -102,12 +102,22 @@ absl::StatusOr<std::string_view> TakeField(std::string_view* text, std::string_v
   return value;
 }
 
+// Returns true for a flag that serve gives to a program under another name.
+bool IsRenamed(std::string_view name) {
+  return name == "http-host" || name == "http-port" || name == "worker-http-host";
+}
+
 bool IsForAll(std::string_view name) {
   return name == "model" || name == "log-format" || name == "allow-insecure-bind" ||
          name == "noallow-insecure-bind" || name == "no-allow-insecure-bind";
 }
 
-// Returns "2" for --flag=2 or --flag 2.
+// Returns false for a flag without a value. The programs refuse it, unless it is a switch.
+bool HasValue(const std::vector<std::string>& words) {
+  return words.size() > 1 || words.front().find('=') != std::string::npos;
+}
+
+// Returns "2" for --flag=2 or --flag 2. REQUIRES: HasValue, or a caller that refuses "--flag".
 std::string ValueOf(const std::vector<std::string>& words) {
   const size_t equals = words.front().find('=');
   return equals != std::string::npos ? words.front().substr(equals + 1) : words.back();
@@ -157,8 +167,8 @@ class SwapFlags {
   bool has_space_ = true;
 };
 
-// Refuses an address that other machines could reach without encryption. The programs check this
-// too, but name flags of their own, which `quire serve` renames.
+// Refuses an address that other machines could reach without encryption, and one in brackets. The
+// programs check this too, but name flags of their own, which `quire serve` renames.
 class ReachFlags {
  public:
   void See(std::string_view name, const std::vector<std::string>& words) {
@@ -166,13 +176,21 @@ class ReachFlags {
     // For --allow-insecure-bind=false the programs answer.
     is_allowed_ |= name == "allow-insecure-bind";
     for (auto& [host_name, host] : hosts_) {
-      if (host_name == name) {
+      if (host_name == name && HasValue(words)) {
         host = ValueOf(words);
       }
     }
   }
   absl::Status Check() const {
     for (const auto& [name, host] : hosts_) {
+      if (host.starts_with('[')) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("serve: --",
+                         ToAbsl(name),
+                         ": an IPv6 address is written without brackets (got ",
+                         host,
+                         ")"));
+      }
       const bool is_workers = name == kWorkerHttpHost;  // without TLS
       if (host.empty() || Address{.host = host}.is_local() || is_allowed_ ||
           (has_tls_ && !is_workers)) {
@@ -208,6 +226,9 @@ class Division {
  public:
   // words: the flag, and its value if that is a word of its own.
   absl::Status Take(const std::string& name, const std::vector<std::string>& words) {
+    if (IsRenamed(name) && !HasValue(words)) {
+      return absl::InvalidArgumentError(absl::StrCat("serve: --", name, ": needs a value"));
+    }
     swap_flags_.See(name, words);
     reach_flags_.See(name, words);
     if (name == "tensor-parallel-size") {

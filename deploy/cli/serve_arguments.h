@@ -37,7 +37,8 @@ struct ServeArguments {
 // becomes --http-host of the workers. --admin-api-keys-file goes to the gateway, and with
 // --admin-address to the scheduler too.
 // Errors: kInvalidArgument if no model is named, an argument is not a flag, a flag is one that
-// serve itself sets, --tensor-parallel-size is not from 1 to 8, or a rank's port would be above
+// serve itself sets, a host is in brackets or reachable without encryption, a flag that serve
+// renames has no value, --tensor-parallel-size is not from 1 to 8, or a rank's port would be above
 // 65535.
 absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string>& args);
 

@@ -21,6 +21,7 @@ void Enter() {
   if (has_saved_input) {
     termios input = saved_input;
     input.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    input.c_iflag &= ~static_cast<tcflag_t>(ICRNL);
     input.c_cc[VMIN] = 1;
     input.c_cc[VTIME] = 0;
     ::tcsetattr(STDIN_FILENO, TCSANOW, &input);

@@ -1,5 +1,6 @@
 // TerminalMode gives each key of a terminal to the program at once, without the kernel's echo and
-// line editor. The terminal is restored by the destructor, when a signal ends the program, and
+// line editor. Enter is CR, so that a pasted CRLF stays one line end. Ctrl-C and Ctrl-Z stay
+// signals. The terminal is restored by the destructor, when a signal ends the program, and
 // while the program is stopped (Ctrl-Z).
 //
 // Thread safety: one thread; at most one object at a time, since signal handlers use global state.

@@ -40,6 +40,31 @@ TEST(LineEditorTest, EscapeSequencesAndOtherControlCharactersAreDropped) {
   EXPECT_EQ(LinesOf("a\x1b\nb\n"), (Lines{"a", "b"}));
 }
 
+TEST(LineEditorTest, ACharacterBeyondAsciiEndsASequenceAndIsText) {
+  EXPECT_EQ(LinesOf("caf\x1b\xC3\xA9 x\n"), Lines{"caf\xC3\xA9 x"});
+  EXPECT_EQ(LinesOf("\x1b\xE6\x97\xA5\xE6\x9C\xAC\n"), Lines{"\xE6\x97\xA5\xE6\x9C\xAC"});
+  EXPECT_EQ(LinesOf("a\x1b[1;\xE6\x97\xA5] b\n"), Lines{"a\xE6\x97\xA5] b"});
+  EXPECT_EQ(LinesOf("caf\x1b\xC3\xA9\x7f\n"), Lines{"caf"});
+}
+
+TEST(LineEditorTest, AFunctionKeyOfTheLinuxConsoleIsOneSequence) {
+  EXPECT_EQ(LinesOf("x\x1b[[Ay\x1b[[E\n"), Lines{"xy"});
+}
+
+TEST(LineEditorTest, AStrayContinuationByteIsACharacterOfItsOwn) {
+  EXPECT_EQ(LinesOf("ab\x80\x7f\n"), Lines{"ab"});
+  EXPECT_EQ(LinesOf("a\xC3\xA9\x80\x7f\n"), Lines{"a\xC3\xA9"});
+  EXPECT_EQ(LinesOf("a\x80\x80\x80\x80\x7f\x7f\n"), Lines{"a\x80\x80"});
+  EXPECT_EQ(LinesOf("a\xE6\x97\x7f\n"), Lines{"a"});
+  EXPECT_EQ(LinesOf("\x80\x7f\x7f\n"), Lines{""});
+}
+
+TEST(LineEditorTest, CrLfIsOneLineEnd) {
+  EXPECT_EQ(LinesOf("\x1b[200~l1\r\nl2\r\n\x1b[201~\r"), Lines{"l1\nl2\n"});
+  EXPECT_EQ(LinesOf("\x1b[200~a\r\rb\n\nc\x1b[201~\r"), Lines{"a\n\nb\n\nc"});
+  EXPECT_EQ(LinesOf("a\r\nb\r\r\n"), (Lines{"a", "b", ""}));
+}
+
 TEST(LineEditorTest, APasteIsPartOfOneLine) {
   EXPECT_EQ(LinesOf("a\x1b[200~b\nc\r\td\x15\x04\x1b[201~e\n"), Lines{"ab\nc\n\tde"});
 }
@@ -73,6 +98,22 @@ TEST(LineEditorTest, TheEchoHasNoControlCharactersAndErasesWideOnes) {
   keys = "\tc\x7f\x7f";
   editor.Put(&keys);
   EXPECT_EQ(editor.TakeEcho(), "\tc\b \b\n> a\\u009bb");
+  keys = "\x7f\x7f";
+  editor.Put(&keys);
+  EXPECT_EQ(editor.TakeEcho(), "\b \b\n> a");
+}
+
+TEST(LineEditorTest, CtrlWDrawsAnewOnceHoweverManyTabsItErases) {
+  LineEditor editor("> ", 1000);
+  std::string_view keys = "one two\t\t\t";
+  editor.Put(&keys);
+  editor.TakeEcho();
+  keys = "\x17";
+  editor.Put(&keys);
+  EXPECT_EQ(editor.TakeEcho(), "\n> one ");
+  keys = "\x17";
+  editor.Put(&keys);
+  EXPECT_EQ(editor.TakeEcho(), "\b \b\b \b\b \b\b \b");
 }
 
 }  // namespace

@@ -102,6 +102,23 @@ TEST(ServeArgumentsTest, AnOpenAddressNeedsTlsOrASwitchAndTheErrorNamesServesFla
   EXPECT_EQ(message({"DIR", "--http-host=0.0.0.0", "--http-host=::1", "--host=localhost"}), "");
 }
 
+TEST(ServeArgumentsTest, AHostWithoutAValueOrInBracketsIsRefusedForThatReason) {
+  const auto message = [](const Words& words) {
+    return std::string(SplitServeArguments(words).status().message());
+  };
+  // The scheduler says that its flag needs a value.
+  const auto split = SplitServeArguments({"DIR", "--host"});
+  ASSERT_TRUE(split.ok()) << split.status();
+  EXPECT_EQ(split->scheduler, (Words{"--model", "DIR", "--host"}));
+  for (const std::string flag : {"--http-host", "--http-port", "--worker-http-host"}) {
+    EXPECT_EQ(message({"DIR", flag}), "serve: " + flag + ": needs a value");
+    EXPECT_EQ(message({"DIR", flag, "--port=0"}), "serve: " + flag + ": needs a value");
+  }
+  EXPECT_EQ(message({"DIR", "--host", "[::1]"}),
+            "serve: --host: an IPv6 address is written without brackets (got [::1])");
+  EXPECT_EQ(message({"DIR", "--host", "::1"}), "");
+}
+
 TEST(ServeArgumentsTest, TheSizeOfTheGroupIsServesOwn) {
   for (const Words& words :
        std::vector<Words>{{"DIR", "-tp", "4", "--port=0"},

@@ -20,7 +20,7 @@ SECONDS = 60
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """What the last message asks for: slow, cut, refuse, control; else two pieces."""
+    """What the last message asks for: slow, wait, cut, refuse, control; else two pieces."""
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args):
@@ -70,6 +70,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.connection.recv(1)  # until the client is gone
             self.server.is_gone.set()
             return
+        if asked == "wait":
+            self.text("first ")
+            self.server.go_on.wait(SECONDS)
         self.text("\x1b]0;t\x07" if asked == "control" else "Hel")
         self.text(f"lo {len(self.server.requests)}", "stop")
         self.event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}})
@@ -136,6 +139,7 @@ class ChatTest(unittest.TestCase):
         self.server.daemon_threads = True
         self.server.requests = []
         self.server.is_gone = threading.Event()
+        self.server.go_on = threading.Event()
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.addCleanup(self.server.server_close)
         self.addCleanup(self.server.shutdown)
@@ -232,6 +236,53 @@ class ChatTest(unittest.TestCase):
         asked = [self.messages(i)[-1][1] for i in range(4)]
         self.assertEqual(asked, ["ac w\u00f6rd", "one three", "yes", "a\n\tb\n"])
         terminal.type("\x04")
+        self.assertEqual(terminal.exit_code(), 0)
+
+    def test_ctrl_c_behind_a_long_paste_stops_the_answer_and_drops_the_paste(self):
+        terminal = Terminal("chat", self.url)
+        terminal.read_until(">>> ")
+        terminal.type("slow\r")
+        terminal.read_until("first ")
+        terminal.type_long("\x1b[200~" + "unsent\r\n" * 10000 + "\x1b[201~\x03")
+        self.assertIn("stopped", terminal.read_until(">>> "))
+        terminal.type("more\r")
+        terminal.read_until("tokens")
+        terminal.read_until(">>> ")
+        self.assertEqual(self.messages(1)[-1], ("user", "more"))
+        terminal.type("\x04")
+        self.assertEqual(terminal.exit_code(), 0)
+
+    def test_keys_typed_during_an_answer_are_the_next_line(self):
+        terminal = Terminal("chat", self.url)
+        terminal.read_until(">>> ")
+        pasted = "typed ahead\n" * 1000
+        terminal.type("wait\r")
+        terminal.read_until("first ")
+        terminal.type_long("\x1b[200~" + pasted + "\x1b[201~\r")
+        self.server.go_on.set()
+        terminal.read_until("Hello 2")
+        self.assertEqual(self.messages(1)[-1], ("user", pasted))
+        terminal.read_until(">>> ")
+        terminal.type("\x04")
+        self.assertEqual(terminal.exit_code(), 0)
+
+    def test_a_paste_of_several_lines_may_begin_as_a_command_and_crlf_is_one_line_end(self):
+        terminal = Terminal("chat", self.url)
+        terminal.read_until(">>> ")
+        for text in ("/* license\r\n */\r\n", "// code\rx = 1;"):
+            terminal.type(f"\x1b[200~{text}\x1b[201~\r")
+            terminal.read_until("tokens")
+            terminal.read_until(">>> ")
+        self.assertEqual([self.messages(i)[-1][1] for i in range(2)], ["/* license\n */\n", "// code\nx = 1;"])
+        terminal.type("\x1b[200~/no\r\n\x1b[201~\r")
+        self.assertIn("no command /no", terminal.read_until(">>> "))
+        terminal.type("\x1b[200~/system a\r\nb\r\n\x1b[201~\r")
+        terminal.read_until(">>> ")
+        terminal.type("one\r")
+        terminal.read_until("tokens")
+        terminal.read_until(">>> ")
+        self.assertEqual(self.messages(2)[0], ("system", "a\nb"))
+        terminal.type("\x1b[200~/quit\r\n\x1b[201~\r")
         self.assertEqual(terminal.exit_code(), 0)
 
     def test_a_long_line_of_a_terminal_arrives_whole_and_a_longer_one_is_refused(self):
