@@ -91,7 +91,7 @@ GatewayServer::GatewayServer(GatewayConfig config)
       gate_(watch_),
       generation_routes_(*client_, gate_, generations_, config_.forwards_api_keys),
       text_routes_(gate_, metrics_, pool_),
-      origin_check_(config_.allowed_origins),
+      origin_check_(config_.allowed_origins, config_.listen.is_local()),
       last_beat_(SteadyNow()) {
   process_registry_.Gauge(metric::kBuildInfo, {{"version", std::string(Version())}}).Set(1);
   process_registry_.Add(std::make_shared<ProcessMetrics>());

@@ -29,8 +29,9 @@ std::string EventOf(std::string_view text) {
 
 HttpResponse ErrorAnswer(const absl::Status& status,
                          std::optional<absl::Duration> retry_delay,
-                         OpenAiApi api) {
-  HttpError error = ToHttpError(status, retry_delay, api);
+                         OpenAiApi api,
+                         std::string_view max_tokens_name) {
+  HttpError error = ToHttpError(status, retry_delay, api, max_tokens_name);
   HttpResponse response = {
       .status_code = error.status, .body = std::move(error.body), .content_type = kJson};
   if (error.retry_after_s.has_value()) {
@@ -195,10 +196,11 @@ void Generation::Fail(const absl::Status& status, std::optional<absl::Duration> 
   if (std::exchange(has_ended_, true)) {
     return;
   }
+  const std::string_view max_tokens_name = response_->max_tokens_name();
   if (!has_begun_) {
-    Answer(ErrorAnswer(status, retry_delay, api_));
+    Answer(ErrorAnswer(status, retry_delay, api_, max_tokens_name));
   } else {
-    Send({ToHttpError(status, retry_delay, api_).body, "[DONE]"});
+    Send({ToHttpError(status, retry_delay, api_, max_tokens_name).body, "[DONE]"});
     responder_.Finish();
   }
   // The memory serves other answers at once, before the last stream has ended.

@@ -14,7 +14,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,10 +35,11 @@
 
 namespace quire {
 
-// Returns the answer for an error.
+// Returns the answer for an error. Parameters: as ToHttpError.
 HttpResponse ErrorAnswer(const absl::Status& status,
                          std::optional<absl::Duration> retry_delay,
-                         OpenAiApi api);
+                         OpenAiApi api,
+                         std::string_view max_tokens_name = "max_tokens");
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:

@@ -59,7 +59,8 @@ absl::Status CheckPromptScores(const v1::GenerateRequest& request, const AnswerO
              ? absl::OkStatus()
              : InvalidArgument(
                    "ANSWER_SIZE",
-                   absl::StrCat("logprobs: the prompts' log-probabilities, once for each choice, "
+                   absl::StrCat(options.has_prompt_logprobs ? "prompt_logprobs" : "logprobs",
+                                ": the prompts' log-probabilities, once for each choice, "
                                 "are too many (got ",
                                 num_scores,
                                 ", limit ",
@@ -136,6 +137,7 @@ void GenerationRoutes::Answer(OpenAiApi api, const HttpRequest& request, HttpRes
 absl::StatusOr<GenerationRoutes::Prepared> GenerationRoutes::PrepareCompletion(
     const ModelGate::Served& served, const std::string& body, const std::string& request_id) {
   QUIRE_ASSIGN_OR_RETURN(CompletionRequest parsed, ParseCompletionRequest(body, request_id));
+  QUIRE_RETURN_IF_ERROR(CheckModelName(parsed.options.model, *served.info));
   QUIRE_RETURN_IF_ERROR(CompleteEchoes(*served.model, parsed.requests, parsed.options));
   QUIRE_RETURN_IF_ERROR(TokenizePrompts(served, parsed));
   QUIRE_RETURN_IF_ERROR(CheckPromptScores(parsed.requests.front(), parsed.options));
@@ -146,6 +148,7 @@ absl::StatusOr<GenerationRoutes::Prepared> GenerationRoutes::PrepareChat(
     const ModelGate::Served& served, const std::string& body, const std::string& request_id) {
   QUIRE_ASSIGN_OR_RETURN(ChatRequest parsed,
                          ParseChatRequest(body, request_id, served.model->content_format()));
+  QUIRE_RETURN_IF_ERROR(CheckModelName(parsed.options.model, *served.info));
   const Instant begin = SteadyNow();
   const absl::StatusOr<RenderedPrompt> prompt = served.model->Render(std::move(parsed.prompt));
   shared_.metrics.OnTemplate(SteadyNow() - begin);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "absl/strings/match.h"
@@ -10,6 +11,10 @@
 #include "common/base/string_view.h"
 #include "deploy/gateway/generation.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 namespace quire {
 namespace {
 
@@ -17,26 +22,55 @@ HttpResponse OtherOrigin() {
   return ErrorAnswer(
       Error(absl::StatusCode::kPermissionDenied,
             "ORIGIN",
-            "origin: this server refuses web pages of other origins; it needs --allowed-origins"),
+            "origin: this server refuses web pages of this origin; it needs --allowed-origins"),
       std::nullopt,
       OpenAiApi::kCompletions);
+}
+
+// Returns the host of "HOST:PORT" or "[IPV6]:PORT", whose port may be missing.
+std::string HostOf(std::string_view authority) {
+  const bool has_brackets = authority.starts_with('[');
+  return std::string(has_brackets ? authority.substr(1, authority.find(']') - 1)
+                                  : authority.substr(0, authority.find(':')));
+}
+
+bool IsIpAddress(const std::string& host) {
+  in6_addr address = {};
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+// Returns true if browsers do not ask DNS for the host, so that nobody can rebind it.
+bool IsOutsideDns(std::string_view authority) {
+  const std::string host = HostOf(authority);
+  return absl::EqualsIgnoreCase(host, "localhost") ||
+         absl::EndsWithIgnoreCase(host, ".localhost") || IsIpAddress(host);
+}
+
+// Returns true if the page is of the host that it calls. A proxy may end TLS, so the scheme may
+// differ. "null", the origin of sandboxed pages, has none.
+bool IsOfHost(std::string_view origin, std::string_view host) {
+  const size_t scheme_end = origin.find("://");
+  return scheme_end != std::string_view::npos &&
+         absl::EqualsIgnoreCase(ToAbsl(origin.substr(scheme_end + 3)), ToAbsl(host));
 }
 
 }  // namespace
 
 bool OriginCheck::Admits(const HttpRequest& request) const {
   const std::string_view origin = request.Header("origin");
-  // Scripts cannot set Sec-Fetch-Site. It is right also behind a proxy that changes Host.
-  if (origin.empty() || request.Header("sec-fetch-site") == "same-origin") {
+  // Scripts cannot set Sec-Fetch-Site. Browsers send it only to HTTPS and loopback URLs; behind a
+  // proxy that changes Host, it is right for these.
+  if (origin.empty() || request.Header("sec-fetch-site") == "same-origin" || IsAllowed(origin)) {
     return true;
   }
-  const bool is_allowed = std::ranges::any_of(
+  const std::string_view host = request.Header("host");
+  return IsOfHost(origin, host) && (!is_local_ || IsOutsideDns(host));
+}
+
+bool OriginCheck::IsAllowed(std::string_view origin) const {
+  return std::ranges::any_of(
       allowed_, [&](const std::string& each) { return each == "*" || each == origin; });
-  // A proxy may end TLS, so the scheme may differ. "null", the origin of sandboxed pages, has none.
-  const size_t scheme_end = origin.find("://");
-  return is_allowed || (scheme_end != std::string_view::npos &&
-                        absl::EqualsIgnoreCase(ToAbsl(origin.substr(scheme_end + 3)),
-                                               ToAbsl(request.Header("host"))));
 }
 
 std::vector<HttpRoute> Guarded(std::vector<HttpRoute> routes, const OriginCheck& check) {

@@ -2,8 +2,16 @@
 // a page, but the server has computed it: a browser sends a POST of plain text without asking
 // first.
 //
-// A server with API keys needs no check, because a page has no key. DNS rebinding is not noticed: a
-// page whose own name leads to this server is of the same origin.
+// A server with API keys needs no check, because a page has no key.
+//
+// DNS rebinding leads the name of a hostile page to this server, so the page has the server's own
+// origin. A server on loopback therefore refuses a page at a name of DNS, unless its origin is
+// allowed or its name has HTTPS. Other servers are called by such names, and do not notice
+// rebinding.
+//
+// A GET without an Origin is admitted, so a rebound page can read /metrics, /top.json and the names
+// of models. Such a GET looks like a program's: plain HTTP has no Sec-Fetch-Site, and the page can
+// suppress Referer. A check of Host alone would refuse programs behind proxies.
 //
 // Thread safety: immutable.
 // Source:        https://fetch.spec.whatwg.org/#origin-header, https://www.w3.org/TR/fetch-metadata
@@ -11,6 +19,7 @@
 #define QUIRE_DEPLOY_GATEWAY_ORIGIN_CHECK_H_
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,14 +30,18 @@ namespace quire {
 
 class OriginCheck {
  public:
-  // allowed: as AllowedOrigins.
-  explicit OriginCheck(std::vector<std::string> allowed) : allowed_(std::move(allowed)) {}
+  // allowed: as AllowedOrigins. is_local: the server listens on loopback or a Unix socket.
+  OriginCheck(std::vector<std::string> allowed, bool is_local)
+      : allowed_(std::move(allowed)), is_local_(is_local) {}
 
-  // True for a program, a page of the host and port that it calls, and a page of an allowed origin.
+  // True for a program, a page of an allowed origin, and a page of the host and port that it calls.
   bool Admits(const HttpRequest& request) const;
 
  private:
+  bool IsAllowed(std::string_view origin) const;
+
   const std::vector<std::string> allowed_;
+  const bool is_local_;
 };
 
 // Returns the routes with a handler that answers 403 ORIGIN to a request that is not admitted. The

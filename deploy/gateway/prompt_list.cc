@@ -40,6 +40,20 @@ absl::Status CheckIds(const ModelGate::Served& served,
                                         vocab_size - 1);
 }
 
+// The scheduler checks the range before it tokenizes.
+absl::Status CheckMaxTokens(const v1::StoppingParams& stopping, int64_t context) {
+  const int32_t max_tokens = stopping.max_tokens();
+  if (!stopping.has_max_tokens() || (max_tokens >= 1 && max_tokens <= context)) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument("MAX_TOKENS_RANGE",
+                         absl::StrCat("stopping.max_tokens: must be in [1, limit] (got ",
+                                      max_tokens,
+                                      ", limit ",
+                                      context,
+                                      ")"));
+}
+
 absl::Status CheckLength(const ModelGate::Served& served,
                          const v1::StoppingParams& stopping,
                          int64_t length,
@@ -78,6 +92,8 @@ absl::Status TokenizePrompts(const ModelGate::Served& served, CompletionRequest&
   if (request.requests.size() == 1) {
     return absl::OkStatus();
   }
+  QUIRE_RETURN_IF_ERROR(
+      CheckMaxTokens(request.requests.front().stopping(), served.info->max_model_len_tokens()));
   for (size_t item = 0; item < request.requests.size(); ++item) {
     v1::GenerateRequest& prompt = request.requests[item];
     std::vector<TokenId> tokens = request.options.prompts[item].token_ids;

@@ -17,8 +17,9 @@
 namespace quire {
 
 // Replaces the texts of several prompts by their tokens. Errors: those of ChatModel::Encode;
-// kInvalidArgument EMPTY_PROMPT, TOKEN_ID_RANGE, PROMPT_TOO_LONG, CONTEXT_EXCEEDED and
-// MIN_TOKENS_RANGE, as the scheduler's, with the prompt's index. REQUIRES: CompleteEchoes.
+// kInvalidArgument MAX_TOKENS_RANGE, as the scheduler's; EMPTY_PROMPT, TOKEN_ID_RANGE,
+// PROMPT_TOO_LONG, CONTEXT_EXCEEDED and MIN_TOKENS_RANGE, as the scheduler's, with the prompt's
+// index. REQUIRES: CompleteEchoes.
 absl::Status TokenizePrompts(const ModelGate::Served& served, CompletionRequest& request);
 
 }  // namespace quire

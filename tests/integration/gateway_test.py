@@ -213,14 +213,38 @@ class AnswersTest(unittest.TestCase):
                 answer = self.client.post(TEXT, {"prompt": prompts, "max_tokens": 50, "stream": stream})
                 self.assertEqual((answer.status, answer.code, answer.json["error"]["param"]), (400, code, param))
                 self.assertIn("item 20,", answer.json["error"]["message"], "all items are checked before one is sent")
+        for prompt in ([5], [[5], [5] * length]):
+            answer = self.client.post(TEXT, {"prompt": prompt, "max_tokens": length + 1})
+            self.assertEqual((answer.code, answer.json["error"]["message"]), (
+                "MAX_TOKENS_RANGE", f"max_tokens: must be in [1, limit] (got {length + 1}, limit {length})"), "as one prompt")
         possible = self.client.post(TEXT, {"prompt": [[5], [5] * (length - 50)], "max_tokens": 50, "ignore_eos": True})
         self.assertEqual((possible.status, possible.json["usage"]["completion_tokens"]), (200, 100))
+
+    def test_an_unknown_model_is_refused_before_its_prompt_is_looked_at(self):
+        long = "word " * self.client.get("/v1/models").json["data"][0]["max_model_len"]
+        for path, prompt in ((TEXT, {"prompt": ["a", long]}), (TEXT, {"prompt": long}),
+                             (CHAT, {"messages": [{"role": "user", "content": long}]})):
+            answer = self.client.post(path, {"model": "other", "max_tokens": 1, **prompt})
+            self.assertEqual((answer.status, answer.code, answer.json["error"]["param"]), (404, "MODEL", "model"))
+
+    def test_an_error_names_max_tokens_as_the_client_does(self):
+        length = self.client.get("/v1/models").json["data"][0]["max_model_len"]
+        chat = {"messages": [{"role": "user", "content": "a"}]}
+        for name in ("max_tokens", "max_completion_tokens"):
+            for number, code in ((length + 1, "MAX_TOKENS_RANGE"), (length - 1, "context_length_exceeded")):
+                for stream in (False, True):
+                    answer = self.client.post(CHAT, {**chat, name: number, "stream": stream})
+                    error = answer.json["error"]
+                    self.assertEqual((answer.status, error["code"], error["param"]), (400, code, name))
+                    self.assertTrue(error["message"].startswith(name + ": "), error["message"])
 
     def test_pages_of_other_origins_are_refused(self):
         own, other = self.server.http_address, "https://a.example"
         for status, headers in (
                 (200, {}), (200, {"Origin": "http://" + own}), (200, {"Origin": "https://" + own}),
-                (200, {"Origin": "http://Quire.Example", "Host": "quire.example"}),
+                (200, {"Origin": "http://LocalHost:8000", "Host": "localhost:8000"}),
+                (403, {"Origin": "http://evil.example:8000", "Host": "evil.example:8000"}),  # DNS rebinding
+                (200, {"Host": "quire.example"}),  # a program behind a proxy
                 (403, {"Origin": other}), (403, {"Origin": "null"}), (403, {"Origin": f"http://{own}0"}),
                 (403, {"Origin": other, "Sec-Fetch-Site": "cross-site"}),
                 (200, {"Origin": other, "Sec-Fetch-Site": "same-origin"})):  # a proxy has changed Host
@@ -236,6 +260,8 @@ class AnswersTest(unittest.TestCase):
         for stream in (False, True):
             answer = self.client.post(TEXT, {**body, "stream": stream})
             self.assertEqual((answer.status, answer.code), (400, "ANSWER_SIZE"))
+        asked = {"prompt": body["prompt"], "prompt_logprobs": 20, "n": 16, "temperature": 0}
+        self.assertEqual(self.client.post(TEXT, asked).json["error"]["param"], "prompt_logprobs", "as the client wrote it")
         one = {**body, "prompt": body["prompt"][0], "n": 1}
         whole, streamed = (self.client.post(TEXT, {**one, "stream": stream}) for stream in (False, True))
         self.assertGreater(len(streamed.body), 1 << 20, "one event is longer than what may wait for a client")
@@ -467,6 +493,7 @@ class StartTest(unittest.TestCase):
             self.assertEqual((refused.status, refused.headers["access-control-allow-origin"]), (400, "https://a.example"))
             self.assertIsNone(client.get("/health", Origin="https://b.example").headers["access-control-allow-origin"])
             self.assertEqual(client.post(TEXT, b"{", Origin="https://b.example").status, 403)
+            self.assertEqual(client.post(TEXT, b"{", Origin="https://a.example", Host="a.example").status, 400, "a name, allowed")
 
     def test_mistakes_on_the_command_line_end_it_with_the_reason(self):
         bad = os.path.join(self.folder, "bad.jinja")

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace quire {
@@ -38,6 +39,8 @@ struct AnswerOptions {
   bool returns_token_ids = false;
   bool names_tokens_by_id = false;      // true: log-probabilities name a token "token_id:5"
   std::vector<int32_t> stop_token_ids;  // reported as stop_reason
+  // The client's name of max_tokens, for errors. A literal.
+  std::string_view max_tokens_name = "max_tokens";
 
   bool needs_prompt_token_ids() const {
     return returns_token_ids || has_prompt_logprobs || (echo && num_top_logprobs.has_value());

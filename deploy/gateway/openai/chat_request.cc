@@ -25,11 +25,14 @@ void RefuseOtherMedia(JsonFields& fields) {
   }
 }
 
-void ReadMaxTokens(JsonFields& fields, v1::GenerateRequest& request) {
+void ReadMaxTokens(JsonFields& fields, v1::GenerateRequest& request, AnswerOptions& options) {
   const std::optional<int32_t> old_name = fields.Int("max_tokens");
   const std::optional<int32_t> max_tokens = fields.Int("max_completion_tokens");
   if (max_tokens.value_or(1) < 1) {
     fields.Fail("MAX_TOKENS_RANGE", "max_completion_tokens", "must be at least 1");
+  }
+  if (max_tokens.has_value()) {
+    options.max_tokens_name = "max_completion_tokens";
   }
   if (max_tokens.has_value() || old_name.has_value()) {
     request.mutable_stopping()->set_max_tokens(max_tokens.has_value() ? *max_tokens : *old_name);
@@ -87,7 +90,7 @@ absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body,
   ChatRequest parsed;
   RefuseOtherMedia(fields);
   ReadSharedFields("chatcmpl-", request_id, fields, parsed.request, parsed.options);
-  ReadMaxTokens(fields, parsed.request);
+  ReadMaxTokens(fields, parsed.request, parsed.options);
   ReadLogprobs(fields, parsed.request, parsed.options);
   parsed.request.set_add_special_tokens(fields.Bool("add_special_tokens").value_or(false));
   const bool echo = fields.Bool("echo").value_or(false);

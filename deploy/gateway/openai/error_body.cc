@@ -124,7 +124,10 @@ std::string_view TypeOf(int http_status) {
   }
 }
 
-std::string_view ApiName(std::string_view field, OpenAiApi api) {
+std::string_view ApiName(std::string_view field, OpenAiApi api, std::string_view max_tokens_name) {
+  if (field == "stopping.max_tokens") {
+    return max_tokens_name;
+  }
   for (const FieldRow& row : kFields) {
     if (row.field == field) {
       return api == OpenAiApi::kChat ? row.chat : row.completions;
@@ -173,7 +176,8 @@ std::optional<int> RetryAfter(int http_status,
 
 HttpError ToHttpError(const absl::Status& status,
                       std::optional<absl::Duration> retry_delay,
-                      OpenAiApi api) {
+                      OpenAiApi api,
+                      std::string_view max_tokens_name) {
   const std::string reason = ReasonOf(status);
   HttpError error;
   error.status = HttpStatusOf(status, reason);
@@ -198,7 +202,7 @@ HttpError ToHttpError(const absl::Status& status,
     error.body = Body(error.status, message, "", code);
     return error;
   }
-  const std::string_view param = ApiName(field, api);
+  const std::string_view param = ApiName(field, api, max_tokens_name);
   error.body = Body(error.status, absl::StrCat(ToAbsl(param), message.substr(colon)), param, code);
   return error;
 }

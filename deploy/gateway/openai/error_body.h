@@ -26,11 +26,13 @@ enum class OpenAiApi { kCompletions, kChat };
 // the reason (scheduler/rpc/README.md), the param the field's name in the API. The message of a
 // status without a reason is replaced, since gRPC's own messages contain addresses; the code of a
 // kUnavailable one is NO_SCHEDULER.
+// `max_tokens_name`: AnswerOptions::max_tokens_name.
 // `retry_delay`: RetryDelayOf. A 503 always has a Retry-After, a 429 if the scheduler gave a delay
 // or the reason has one. REQUIRES: !status.ok().
 HttpError ToHttpError(const absl::Status& status,
                       std::optional<absl::Duration> retry_delay,
-                      OpenAiApi api);
+                      OpenAiApi api,
+                      std::string_view max_tokens_name = "max_tokens");
 
 // Returns the body of an error that the HTTP server finds itself, such as 404 or 413.
 std::string HttpErrorBody(int http_status, std::string_view message);

@@ -35,6 +35,8 @@ class Response {
   // True if all choices have ended. A stream that ends before is an error of the server.
   bool has_ended() const { return answer_.has_ended(); }
 
+  std::string_view max_tokens_name() const { return options_.max_tokens_name; }
+
   // Returns the last texts: the whole answer, or the event with the usage if the client asked for
   // one. Call it once. REQUIRES: has_ended().
   std::vector<std::string> Finish();

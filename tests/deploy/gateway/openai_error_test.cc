@@ -120,6 +120,19 @@ TEST(OpenAiErrorTest, FieldsHaveTheNamesOfTheApi) {
   EXPECT_EQ(param("n", OpenAiApi::kChat), "n");
 }
 
+TEST(OpenAiErrorTest, MaxTokensHasTheNameThatTheClientWrote) {
+  const auto error = [](std::string_view field) {
+    return ErrorOf(ToHttpError(
+        InvalidArgument("MAX_TOKENS_RANGE", absl::StrCat(std::string(field), ": too large")),
+        std::nullopt,
+        OpenAiApi::kChat,
+        "max_completion_tokens"));
+  };
+  EXPECT_EQ(error("stopping.max_tokens")["param"], "max_completion_tokens");
+  EXPECT_EQ(error("stopping.max_tokens")["message"], "max_completion_tokens: too large");
+  EXPECT_EQ(error("stopping.min_tokens")["param"], "min_tokens");
+}
+
 // litellm and langchain tell a prompt that is too long from other bad requests by these.
 TEST(OpenAiErrorTest, APromptBeyondTheContextHasOpenAisCodeAndWords) {
   const Json error = ErrorOf(ToHttpError(

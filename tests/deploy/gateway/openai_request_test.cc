@@ -219,6 +219,12 @@ TEST(OpenAiRequestTest, AChatHasNoDefaultLength) {
   EXPECT_EQ(max_tokens(R"("n":1)"), -1);
   EXPECT_EQ(max_tokens(R"("max_tokens":4)"), 4);
   EXPECT_EQ(max_tokens(R"("max_tokens":4,"max_completion_tokens":5)"), 5);
+  const auto name = [&](std::string_view fields) {
+    return Chat(absl::StrCat(std::string(kMessages), std::string(fields))).options.max_tokens_name;
+  };
+  EXPECT_EQ(name(R"("n":1)"), "max_tokens");
+  EXPECT_EQ(name(R"("max_tokens":4,"max_completion_tokens":null)"), "max_tokens");
+  EXPECT_EQ(name(R"("max_tokens":4,"max_completion_tokens":5)"), "max_completion_tokens");
   const ChatRequest chat =
       Chat(absl::StrCat(std::string(kMessages), R"("logprobs":true,"top_logprobs":2)"));
   EXPECT_EQ(chat.request.request_id(), "chatcmpl-r1");
