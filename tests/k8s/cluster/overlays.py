@@ -268,7 +268,7 @@ class Install:
         return since - begin
 
     def pods(self, component):
-        """Returns the pods of a component, server or worker, without terminating pods."""
+        """Returns the pods of a component (server, worker or gateway) without terminating pods."""
         return [pod for pod in self.cluster.pods(component) if not pod.is_terminating]
 
     def own_pods(self):

@@ -12,6 +12,7 @@ from step import anywhere, check, multi_pod, secured, step
 
 CERTIFICATE_SECONDS = 150  # a kubelet brings a changed Secret to a pod within 60 to 90 s
 WORKER_PORT = 50052
+GATEWAY_PORT = 8000
 STANDBY_METRIC = "quire_scheduler_standby"
 
 
@@ -126,11 +127,12 @@ def certificate_hash(host, port):
 
 @step(secured)
 def renew_certificates(scene):
-    """New connections, to ranks too, get the new certificates without a restart of any pod. Old connections go on."""
-    pods = scene.install.pods("server") + scene.install.pods("worker")
-    starts = {pod.uid: pod.num_restarts for pod in pods}
+    """New connections, to ranks and gateways too, get the new certificates without a restart of any pod. Old
+    connections go on."""
+    starts = {pod.uid: pod.num_restarts for pod in scene.cluster.pods()}
     host, _, port = scene.install.server().target.rpartition(":")
     ports = [(host, int(port))] + [(pod.ip, WORKER_PORT) for pod in scene.install.pods("worker")]
+    ports += [(pod.ip, GATEWAY_PORT) for pod in scene.install.pods("gateway")]
     old = [certificate_hash(*each) for each in ports]
     scene.disturb()
     scene.install.renew_certificates()
