@@ -132,6 +132,15 @@ Value SliceString(Heap& heap, const Value& value, int64_t start, int64_t step, i
   return builder.TakeValue();
 }
 
+// Macros are compared as objects. Each use of a method makes a new object, while Python compares
+// the objects that methods are bound to.
+bool EqualFunctions(Heap& heap, const Function& a, const Function& b) {
+  if (&a != &b && a.name == b.name && !a.name.starts_with("macro ")) {
+    heap.Fail("methods cannot be compared");
+  }
+  return &a == &b;
+}
+
 }  // namespace
 
 bool IsTrue(const Value& value) {
@@ -186,6 +195,8 @@ bool Equal(Heap& heap, const Value& a, const Value& b) {
     case Kind::kView:
       heap.Fail("views cannot be compared");
       return false;
+    case Kind::kFunction:
+      return EqualFunctions(heap, a.as<Function>(), b.as<Function>());
     default:
       return a.object() == b.object() || a.is_undefined();
   }

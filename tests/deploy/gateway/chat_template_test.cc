@@ -92,6 +92,13 @@ TEST(ChatTemplateTest, ValuesWithoutATextAreRefused) {
   EXPECT_EQ(MessageFor("{{ 'a'.upper }}"), "template: a function has no text (line 1)");
 }
 
+TEST(ChatTemplateTest, MethodsAreNotCompared) {
+  EXPECT_EQ(MessageFor("{% set s = 'a' %}{{ s.upper == s.upper }}"),
+            "template: methods cannot be compared (line 1)");
+  EXPECT_EQ(ReasonFor("{% set s = 'a' %}{{ s.upper == s.lower }}"), "text: False");
+  EXPECT_EQ(ReasonFor("{% macro f() %}{% endmacro %}{{ f == f }}"), "text: True");
+}
+
 TEST(ChatTemplateTest, KeysKeepTheOrderOfTheJson) {
   EXPECT_EQ(
       *Render("{{ d | tojson }}{{ d | list }}", OrderedJson::parse(R"({"d": {"z": 1, "a": 2}})")),

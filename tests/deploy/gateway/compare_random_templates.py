@@ -15,7 +15,7 @@ import render_pairs
 import template_generator
 
 BY_DESIGN = ("not supported", "64 bits", "too many steps", "too much memory", "too deep", "has no text", "would escape",
-             "depends on Python's storage", "views cannot be compared")
+             "depends on Python's storage", "views cannot be compared", "methods cannot be compared")
 
 
 def main():
