@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <stdlib.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -87,6 +88,7 @@ bool ChatTerminal::TakeInterrupts() {
   }
   if (was_interrupted) {
     unread_.clear();
+    ::tcflush(STDIN_FILENO, TCIFLUSH);
   }
   return was_interrupted;
 }
@@ -213,6 +215,7 @@ void ChatTerminal::Watch(int end, const std::function<void()>& on_interrupt) {
     }
     if (TakeInterrupts()) {
       on_interrupt();
+      continue;  // what poll has reported of the input is gone
     }
     // The kernel holds a few thousand keys. If nobody read them, a Ctrl-C behind them would wait.
     if (ready[2].revents != 0) {

@@ -21,6 +21,9 @@ void Enter() {
   if (has_saved_input) {
     termios input = saved_input;
     input.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    // At Ctrl-C the kernel would drop input that a poll has reported, for which a read would then
+    // wait, and output, such as a prompt.
+    input.c_lflag |= NOFLSH;
     input.c_iflag &= ~static_cast<tcflag_t>(ICRNL);
     input.c_cc[VMIN] = 1;
     input.c_cc[VTIME] = 0;
