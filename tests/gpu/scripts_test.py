@@ -15,6 +15,7 @@ sys.path.insert(0, str(HERE))
 import company_test
 import large_model_bench
 import made_model
+import predict
 import served_test
 import targets
 
@@ -256,6 +257,55 @@ class LargeModelTest(unittest.TestCase):
 
         self.assertEqual(made_model.weight_bytes_of_step(config),
                          made_model.weight_bytes_of_step(made_model.config_of("8b")))
+
+
+class PredictTest(unittest.TestCase):
+
+    results = json.loads((HERE / "results" / "2026-11-26-h200.json").read_text())
+
+    def test_every_measured_case_is_predicted(self):
+        fits = list(predict.fits(self.results))
+        self.assertEqual([sum(case.startswith(kind) for case, *_ in fits)
+                          for kind in ("decode", "prefill", "8B step")], [37, 16, 1])
+        for case, measured, predicted, tolerance in fits:
+            with self.subTest(case):
+                self.assertLessEqual(abs(predicted / measured - 1), tolerance)
+
+    def test_most_decodes_are_predicted_more_closely(self):
+        errors = [abs(predicted / measured - 1) for case, measured, predicted, _ in predict.fits(self.results)
+                  if case.startswith("decode")]
+        self.assertGreater(sum(error <= 0.045 for error in errors), 0.9 * len(errors))
+
+    def test_a_lone_wave_of_few_items_waits_for_one_item(self):
+        case = {"batch": 1, "num_kv_heads": 8, "seq_len": 8192, "head_dim": 128}
+        self.assertAlmostEqual(predict.decode_us(case), 10.0 + 262144 / 28e3 + 1.0)
+
+    def test_instructions_are_the_bound_where_they_take_longer_than_copies(self):
+        case = {"batch": 128, "num_kv_heads": 8, "seq_len": 8192, "bytes": 2.15e9}
+        cycles = predict.v2_tile_cycles(case, 4230.0, 0)
+        copies = predict.v2_decode_us(case, 4230.0, 0)
+        self.assertAlmostEqual(copies, 4.5 + 2.15e9 / 1.065 / 4230e3)
+        self.assertAlmostEqual(predict.v2_decode_us(case, 4230.0, 0, 0.99 * cycles), copies)
+        self.assertAlmostEqual(predict.v2_decode_us(case, 4230.0, 0, 2 * cycles) - 4.5, 2 * (copies - 4.5))
+
+    def test_equal_items_are_served_in_rounds(self):
+        case = {"chunk": 2048, "context": 8192, "num_heads": 28, "batch": 1}  # 448 items on 132 SMs
+        items = predict.prefill_items(case)
+        self.assertEqual((len(items), items[0], items[-1]), (448, 80, 65))
+        self.assertGreater(predict.prefill_us(case), 4 * (7.5 + 65 * 1.733))
+        self.assertEqual(predict.prefill_us({**case, "chunk": 128, "num_heads": 132}), 7.5 + 65 * 1.733)
+
+    def test_the_step_of_v2_is_within_its_target(self):
+        target = predict.STEP_TARGET_OVER_FLOOR * predict.step_floor_ms(self.results)
+        self.assertAlmostEqual(target, 12.55, places=1)
+        self.assertLess(predict.v2_step_ms(self.results), target)
+
+    def test_the_program_prints_both_tables(self):
+        run = subprocess.run([HERE / "predict.py", "--e4m3-tile-cycles", "1290"], check=True, text=True,
+                             stdout=subprocess.PIPE)
+        self.assertNotIn("!", run.stdout)  # marks an error past the tolerance
+        (e4m3,) = [line for line in run.stdout.splitlines() if line.startswith("decode") and "e4m3" in line]
+        self.assertEqual(e4m3.split()[-3:], ["651.43", "651.43", "560.00"])
 
 
 class MadeModelTest(unittest.TestCase):
