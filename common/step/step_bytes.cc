@@ -40,7 +40,8 @@ int64_t MaxStepBytes(const StepLimits& limits) {
                                             {});
   // Each token starts at most one new block, and each slice adds at most one more.
   const int64_t num_new_blocks = int64_t{limits.max_tokens_per_step} + limits.max_sequences;
-  return kFixedStepBytes + kIntroductionBudgetBytes + 2 * longest +
+  const int64_t spare_bytes = kIdBytes * (1 + kMaxSpareBlocks);
+  return kFixedStepBytes + kIntroductionBudgetBytes + 2 * longest + spare_bytes +
          kSwapBytes * limits.num_host_blocks + kSliceBytes * limits.max_sequences +
          kIdBytes * num_new_blocks;
 }

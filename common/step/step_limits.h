@@ -5,9 +5,16 @@
 #ifndef QUIRE_COMMON_STEP_STEP_LIMITS_H_
 #define QUIRE_COMMON_STEP_STEP_LIMITS_H_
 
+#include <algorithm>
 #include <cstdint>
 
+#include "common/base/math.h"
+
 namespace quire {
+
+// The blocks of a new sequence that workers may prepare before its request is known: the blocks of
+// 256 tokens if a block has 16. Mapping a block takes 40 us on a GPU (kernels/cuda/README.md).
+inline constexpr int32_t kMaxSpareBlocks = 16;
 
 struct StepLimits {
   int32_t num_blocks = 0;       // ids 1 .. num_blocks - 1 are usable; 0 is the null block
@@ -22,12 +29,17 @@ struct StepLimits {
   // block can be freed when it lies before the windows of all tokens still to be computed. 0: no
   // window, so every block is kept.
   int32_t sliding_window = 0;
-  // True: the workers map blocks into virtual memory one step before their use, so slices have
-  // SequenceSlice::next_block_id.
+  // True: the workers map blocks into virtual memory before their use, so slices have
+  // SequenceSlice::next_block_id, and plans StepPlan::spare.
   bool wants_next_blocks = false;
 
   friend bool operator==(const StepLimits&, const StepLimits&) = default;
 };
+
+// Returns an upper bound on SpareWindow::block_ids. REQUIRES: block_size_tokens > 0.
+inline int32_t MaxSpareBlocks(const StepLimits& limits) {
+  return std::min(kMaxSpareBlocks, DivCeil(limits.max_model_len, limits.block_size_tokens));
+}
 
 }  // namespace quire
 

@@ -104,6 +104,16 @@ struct SequenceSlice {
   friend bool operator==(const SequenceSlice&, const SequenceSlice&) = default;
 };
 
+// A hint, only with StepLimits::wants_next_blocks: the next new sequence will probably get this
+// handle, and its blocks will probably begin with block_ids. The hint reserves nothing, and a wrong
+// hint costs only time.
+struct SpareWindow {
+  SequenceHandle handle = 0;
+  std::vector<BlockId> block_ids;  // at most MaxSpareBlocks(limits); empty: no hint
+
+  friend bool operator==(const SpareWindow&, const SpareWindow&) = default;
+};
+
 struct StepPlan {
   StepHeader header;
   std::vector<BlockSwapOut> swap_outs;
@@ -112,7 +122,8 @@ struct StepPlan {
   std::vector<SequenceIntroduction> introductions;
   std::vector<SequenceSlice> slices;
   std::vector<SequenceHandle> releases;  // sequences that the worker forgets after the slices
-  uint64_t digest = 0;                   // DigestOf(this), set when the plan is complete
+  SpareWindow spare;
+  uint64_t digest = 0;  // DigestOf(this), set when the plan is complete
 
   bool empty() const {
     return swap_outs.empty() && swap_ins.empty() && copies.empty() && introductions.empty() &&
@@ -122,8 +133,9 @@ struct StepPlan {
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
-// Returns a 64-bit digest of all other fields of the plan, header included. Two plans with the same
-// step_id and different digests are a protocol violation.
+// Returns a 64-bit digest of the plan's other fields except `spare`, header included. A worker that
+// does not know the hint `spare` drops it, and still computes the same digest. Two plans with the
+// same step_id and different digests are a protocol violation.
 uint64_t DigestOf(const StepPlan& plan);
 
 }  // namespace quire

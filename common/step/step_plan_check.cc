@@ -178,7 +178,7 @@ absl::Status StepPlanChecker::Check(const StepPlan& plan, FindSequence find) {
   for (SequenceHandle handle : plan.releases) {
     QUIRE_RETURN_IF_ERROR(CheckRelease(handle, find));
   }
-  return absl::OkStatus();
+  return CheckSpare(plan.spare);
 }
 
 absl::Status StepPlanChecker::CheckCounts(const StepPlan& plan) const {
@@ -223,16 +223,36 @@ absl::Status StepPlanChecker::CheckHostBlock(std::string_view field, HostBlockId
                   .limit = limits_.num_host_blocks - 1});
 }
 
-// Checks only the block's range: next_block_id is a hint and may name a block of another sequence.
-absl::Status StepPlanChecker::CheckNextBlock(BlockId block) const {
+// Checks only the block's range, because a hint may name a block of another sequence.
+absl::Status StepPlanChecker::CheckHint(std::string_view field, BlockId block) const {
   if (limits_.wants_next_blocks) {
-    return CheckBlock("slices.next_block_id", block);
+    return CheckBlock(field, block);
   }
   return Invalid({.reason = "BLOCK_RANGE",
-                  .field = "slices.next_block_id",
+                  .field = field,
                   .rule = "must not be set, because this worker uses no next blocks",
                   .got = block,
                   .limit = kNullBlockId});
+}
+
+// The handle may be known: a wrong hint is no fault.
+absl::Status StepPlanChecker::CheckSpare(const SpareWindow& spare) const {
+  if (spare.block_ids.empty()) {
+    return absl::OkStatus();
+  }
+  QUIRE_RETURN_IF_ERROR(CheckHandle("spare.handle", spare.handle, limits_.max_sequences));
+  const auto num_blocks = static_cast<int64_t>(spare.block_ids.size());
+  if (num_blocks > MaxSpareBlocks(limits_)) {
+    return Invalid({.reason = "LENGTH",
+                    .field = "spare.block_ids",
+                    .rule = "too many blocks",
+                    .got = num_blocks,
+                    .limit = MaxSpareBlocks(limits_)});
+  }
+  for (const BlockId block : spare.block_ids) {
+    QUIRE_RETURN_IF_ERROR(CheckHint("spare.block_ids", block));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StepPlanChecker::CheckSwapOuts(const std::vector<BlockSwapOut>& swaps) {
@@ -433,7 +453,7 @@ absl::Status StepPlanChecker::CheckSlice(const SequenceSlice& slice,
     QUIRE_RETURN_IF_ERROR(CheckToken("slices.forced_token_id", *slice.forced_token_id));
   }
   if (slice.next_block_id.has_value()) {
-    QUIRE_RETURN_IF_ERROR(CheckNextBlock(*slice.next_block_id));
+    QUIRE_RETURN_IF_ERROR(CheckHint("slices.next_block_id", *slice.next_block_id));
   }
   QUIRE_RETURN_IF_ERROR(
       CheckTable(sequence.block_ids, slice.new_block_ids, sequence.num_computed_tokens));

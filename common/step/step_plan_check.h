@@ -4,8 +4,8 @@
 //
 // Checks, with the reason of the refusal:
 //   BLOCK_RANGE     every block id is in [1, num_blocks), every host block in [0, num_host_blocks);
-//                   the null block stands only for blocks before the sliding window; next blocks
-//                   are named only if wants_next_blocks is set
+//                   the null block stands only for blocks before the sliding window; next and
+//                   spare blocks are named only if wants_next_blocks is set
 //   BLOCK_CONFLICT  no block is written by two slices or appears twice in one table; a copy's
 //                   target is no copy's source and no other copy's target; no block and no host
 //                   block is swapped twice; a block that is swapped out is not written in the same
@@ -13,7 +13,8 @@
 //   HANDLE          a handle is below max_sequences; slices and releases name only known handles; a
 //                   handle has at most one introduction, one slice and one release in a step
 //   LENGTH          slices have tokens, counts are not negative, tables have room for all tokens,
-//                   and no sequence exceeds max_model_len
+//                   no sequence exceeds max_model_len, and a spare window has at most
+//                   MaxSpareBlocks blocks
 //   POSITION_RANGE  a slice ends at or before the last known token
 //   TOKEN_ID_RANGE  every token id is in [0, vocab_size)
 //   STEP_LIMIT      (kResourceExhausted) a step has at most the agreed numbers of sequences and
@@ -114,7 +115,8 @@ class StepPlanChecker {
   absl::Status CheckWrites(const SequenceSlice& slice, const KnownSequence& sequence);
   absl::Status CheckBlock(std::string_view field, BlockId block) const;
   absl::Status CheckHostBlock(std::string_view field, HostBlockId host_block) const;
-  absl::Status CheckNextBlock(BlockId block) const;
+  absl::Status CheckHint(std::string_view field, BlockId block) const;
+  absl::Status CheckSpare(const SpareWindow& spare) const;
   absl::Status CheckRelease(SequenceHandle handle, FindSequence find);
   absl::StatusOr<KnownSequence> Look(const StepPlan& plan,
                                      SequenceHandle handle,

@@ -290,6 +290,10 @@ void EncodePlan(const StepPlan& plan, v1::StepRequest* request) {
   }
   EncodeSlices(plan.slices, request);
   Append(plan.releases, request->mutable_releases());
+  if (!plan.spare.block_ids.empty()) {
+    request->set_spare_handle(plan.spare.handle);
+    Append(plan.spare.block_ids, request->mutable_spare_block_ids());
+  }
 }
 
 absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request) {
@@ -327,6 +331,8 @@ absl::StatusOr<StepPlan> DecodePlan(const v1::StepRequest& request) {
         static_cast<BlockId>(request.next_block_id(i));
   }
   plan.releases = Extract<SequenceHandle>(request.releases());
+  plan.spare = {.handle = request.spare_handle(),
+                .block_ids = Extract<BlockId>(request.spare_block_ids())};
   return plan;
 }
 

@@ -14,6 +14,10 @@ HandlePool::HandlePool(int32_t max_handles) : is_in_use_(static_cast<size_t>(max
   }
 }
 
+std::optional<SequenceHandle> HandlePool::Next() const {
+  return free_.empty() ? std::nullopt : std::optional(free_.back());
+}
+
 SequenceHandle HandlePool::Take() {
   QUIRE_CHECK(!free_.empty());
   SequenceHandle handle = free_.back();
@@ -35,7 +39,8 @@ void HandlePool::GiveBackUnused(SequenceHandle handle) {
 }
 
 std::vector<SequenceHandle> HandlePool::TakeReleases() {
-  free_.insert(free_.end(), to_release_.begin(), to_release_.end());
+  // Below the top, because workers may have prepared the window of the handle there.
+  free_.insert(free_.end() - (free_.empty() ? 0 : 1), to_release_.begin(), to_release_.end());
   return std::exchange(to_release_, {});
 }
 

@@ -9,6 +9,7 @@
 #define QUIRE_SCHEDULER_CORE_HANDLE_POOL_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -20,6 +21,9 @@ class HandlePool {
   // Makes a pool in which all handles are free. REQUIRES: max_handles >= 0.
   explicit HandlePool(int32_t max_handles);
 
+  // Returns the handle that Take will return next; nullopt if none is free. Releases in between do
+  // not change it; GiveBackUnused does.
+  std::optional<SequenceHandle> Next() const;
   SequenceHandle Take();                 // REQUIRES: num_free() > 0
   void GiveBack(SequenceHandle handle);  // REQUIRES: in use
   // Gives back a handle that no worker knows, which is free at once. REQUIRES: in use

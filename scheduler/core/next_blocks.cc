@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 namespace quire {
 namespace {
@@ -19,9 +20,7 @@ bool IsServedBefore(const UnansweredStep::Slice& a, const UnansweredStep::Slice&
                             : a.group->rank() < b.group->rank();
 }
 
-}  // namespace
-
-void NameNextBlocks(CoreState& state, StepPlan& plan) {
+void NameNextOfSlices(CoreState& state, StepPlan& plan) {
   UnansweredStep& step = state.step;
   const KvCacheManager& kv_cache = state.epoch->kv_cache;
   step.growing.clear();
@@ -34,10 +33,27 @@ void NameNextBlocks(CoreState& state, StepPlan& plan) {
     return IsServedBefore(step.slices[a], step.slices[b]);
   });
   step.next_blocks.clear();
-  kv_cache.pool().PeekFree(static_cast<int32_t>(step.growing.size()), step.next_blocks);
+  kv_cache.PeekNextBlocks(static_cast<int32_t>(step.growing.size()), step.next_blocks);
   for (size_t k = 0; k < step.next_blocks.size(); ++k) {
     plan.slices[step.growing[k]].next_block_id = step.next_blocks[k];
   }
+}
+
+// The named blocks must stay the same while sequences grow.
+static_assert(kMaxSpareBlocks <= KvCacheManager::kNumFrontBlocks);
+
+void NameSpareWindow(const Epoch& epoch, StepPlan& plan) {
+  if (const std::optional<SequenceHandle> handle = epoch.handles.Next()) {
+    plan.spare.handle = *handle;
+    epoch.kv_cache.PeekFirstBlocks(MaxSpareBlocks(epoch.limits), plan.spare.block_ids);
+  }
+}
+
+}  // namespace
+
+void NameNextBlocks(CoreState& state, StepPlan& plan) {
+  NameNextOfSlices(state, plan);
+  NameSpareWindow(*state.epoch, plan);
 }
 
 }  // namespace quire

@@ -1,5 +1,7 @@
 #include "scheduler/kv_cache/block_pool.h"
 
+#include <algorithm>
+
 #include "common/base/check.h"
 
 namespace quire {
@@ -31,27 +33,52 @@ void BlockPool::InitializeHeads() {
   }
 }
 
-bool BlockPool::Allocate(int32_t n, std::vector<BlockId>& out) {
-  QUIRE_CHECK(n >= 0);
+bool BlockPool::Allocate(int32_t n, std::vector<BlockId>& out) { return AllocateBehind(0, n, out); }
+
+bool BlockPool::AllocateBehind(int32_t num_kept, int32_t n, std::vector<BlockId>& out) {
+  QUIRE_CHECK(n >= 0 && num_kept >= 0);
   if (n > free_.size) {
     return false;
   }
+  BlockId block_id = FreeBehind(num_kept);
   for (int32_t i = 0; i < n; ++i) {
-    BlockId block_id = At(free_.head).next;
-    Unlink(free_, block_id);
-    At(block_id).ref_count = 1;
-    out.push_back(block_id);
+    if (block_id == free_.head) {
+      block_id = At(free_.head).next;
+    }
+    const BlockId next = At(block_id).next;
+    Take(block_id, out);
+    block_id = next;
   }
   return true;
 }
 
-void BlockPool::PeekFree(int32_t n, std::vector<BlockId>& out) const {
-  QUIRE_CHECK(n >= 0);
-  BlockId block_id = At(free_.head).next;
-  for (int32_t i = 0; i < n && block_id != free_.head; ++i) {
+void BlockPool::PeekBehind(int32_t num_kept, int32_t n, std::vector<BlockId>& out) const {
+  QUIRE_CHECK(n >= 0 && num_kept >= 0);
+  BlockId block_id = FreeBehind(num_kept);
+  for (int32_t i = 0; i < std::min(n, free_.size); ++i) {
+    if (block_id == free_.head) {
+      block_id = At(free_.head).next;
+    }
     out.push_back(block_id);
     block_id = At(block_id).next;
   }
+}
+
+BlockId BlockPool::FreeBehind(int32_t num_kept) const {
+  if (num_kept >= free_.size) {
+    return free_.head;
+  }
+  BlockId block_id = At(free_.head).next;
+  for (int32_t i = 0; i < num_kept; ++i) {
+    block_id = At(block_id).next;
+  }
+  return block_id;
+}
+
+void BlockPool::Take(BlockId block_id, std::vector<BlockId>& out) {
+  Unlink(free_, block_id);
+  At(block_id).ref_count = 1;
+  out.push_back(block_id);
 }
 
 void BlockPool::Touch(BlockId block_id) {

@@ -16,7 +16,8 @@
 //                No block is pending while the fence is down, that is, when every step is answered.
 //                num_shared_blocks() blocks have a ref_count above 1; num_free_cached_blocks() free
 //                blocks are marked as cached.
-// Cost:          O(1) for each block that a call names; LowerFence is O(pending blocks).
+// Cost:          O(1) for each block that a call names, plus O(num_kept); LowerFence is O(pending
+//                blocks).
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.2 and 4.4; the flat array with an
 //                intrusive free list and a null block is vLLM v1's block_pool.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_BLOCK_POOL_H_
@@ -44,9 +45,15 @@ class BlockPool {
   // reference. Returns false, and takes no block, if fewer than n are free. REQUIRES: n >= 0.
   [[nodiscard]] bool Allocate(int32_t n, std::vector<BlockId>& out);
 
-  // Appends to `out` the n blocks that Allocate would hand out next, or all free blocks if fewer
-  // than n are free. The blocks stay free. REQUIRES: n >= 0.
-  void PeekFree(int32_t n, std::vector<BlockId>& out) const;
+  // Like Allocate, but takes the blocks behind the first num_kept free blocks. If fewer than n lie
+  // there, takes all of them, then the rest from the front. Takes the same blocks in one call as in
+  // several. REQUIRES: n >= 0, num_kept >= 0.
+  [[nodiscard]] bool AllocateBehind(int32_t num_kept, int32_t n, std::vector<BlockId>& out);
+
+  // Appends to `out` the n blocks that AllocateBehind would hand out next (with num_kept 0:
+  // Allocate), or all free blocks if fewer than n are free. The blocks stay free.
+  // REQUIRES: n >= 0, num_kept >= 0.
+  void PeekBehind(int32_t num_kept, int32_t n, std::vector<BlockId>& out) const;
 
   // Adds a reference. A free or pending block becomes used again and keeps its contents.
   // REQUIRES: 0 < block_id < num_blocks().
@@ -110,6 +117,9 @@ class BlockPool {
   };
 
   void InitializeHeads();
+  // Returns the free block behind the first num_kept ones, or the list's head if there is none.
+  BlockId FreeBehind(int32_t num_kept) const;
+  void Take(BlockId block_id, std::vector<BlockId>& out);
   void PushBack(List& list, Place place, BlockId block_id);
   void Unlink(List& list, BlockId block_id);
   Record& At(BlockId block_id) { return records_[static_cast<size_t>(block_id)]; }

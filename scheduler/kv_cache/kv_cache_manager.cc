@@ -43,7 +43,8 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
   QUIRE_CHECK(is_last_full || pool_.ref_count(table.block_ids_.back()) == 1);
   size_t num_blocks_before = table.block_ids_.size();
   const int32_t num_new = NumBlocksToAppend(table, num_tokens);
-  if (num_new > 0 && !Allocate(num_new, table.block_ids_)) {
+  const int32_t num_kept = table.empty() ? 0 : kNumFrontBlocks;
+  if (num_new > 0 && !Allocate(num_kept, num_new, table.block_ids_)) {
     return std::nullopt;
   }
   // A fork may have taken only part of a full block, and the prefix cache may still list that
@@ -177,9 +178,9 @@ void KvCacheManager::KeepCacheEvents() {
   cache_events_.Keep(pool_.num_blocks(), sliding_window_);
 }
 
-bool KvCacheManager::Allocate(int32_t num_blocks, std::vector<BlockId>& out) {
+bool KvCacheManager::Allocate(int32_t num_kept, int32_t num_blocks, std::vector<BlockId>& out) {
   const size_t num_before = out.size();
-  if (!pool_.Allocate(num_blocks, out)) {
+  if (!pool_.AllocateBehind(num_kept, num_blocks, out)) {
     return false;
   }
   operations_.num_allocated += num_blocks;
@@ -279,7 +280,7 @@ std::optional<CopiedBlock> KvCacheManager::MakeTailExclusive(BlockTable& table) 
   }
   const BlockId shared = table.block_ids_.back();
   table.block_ids_.pop_back();
-  QUIRE_CHECK(Allocate(1, table.block_ids_));
+  QUIRE_CHECK(Allocate(kNumFrontBlocks, 1, table.block_ids_));
   Unlist(table.block_ids_.back());
   pool_.Free(shared);
   return CopiedBlock{.src = shared, .dst = table.block_ids_.back()};
@@ -331,7 +332,7 @@ bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
                             std::vector<SwappedBlock>& orders) {
   const SwapSpace::HostBlocks to_copy = swap_space_.BlocksToCopyIn(group, step_id);
   std::vector<BlockId> taken;
-  if (!Allocate(static_cast<int32_t>(to_copy.size()), taken)) {
+  if (!Allocate(0, static_cast<int32_t>(to_copy.size()), taken)) {
     return false;
   }
   for (BlockId block_id : taken) {

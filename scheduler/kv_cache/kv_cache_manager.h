@@ -7,6 +7,11 @@
 // window will not read again. The tables of a group of sequences move to host memory and back
 // together, so that shared blocks stay shared (SwapSpace).
 //
+// A table that begins takes blocks from the front of the pool's free list. A table that grows takes
+// blocks from behind the first kNumFrontBlocks free blocks. So while sequences grow, the next new
+// sequence's blocks stay the same, and a worker can prepare them once (SpareWindow). Blocks leave
+// the prefix cache in almost the order in which they were freed.
+//
 // A manager lives for one epoch: from the time when the worker group is ready until that group is
 // lost. Then the manager is dropped as a whole and the tables are abandoned, so that no block can
 // be given back twice across a crash.
@@ -82,6 +87,10 @@ struct PrefixMatch {
 
 class KvCacheManager {
  public:
+  // Number of free blocks that only beginning tables take, unless no other block is free. Bounds
+  // the beginning that a worker can prepare.
+  static constexpr int32_t kNumFrontBlocks = 16;
+
   // sliding_window: in tokens; 0: none. REQUIRES: block_size_tokens >= 1.
   KvCacheManager(BlockPool pool,
                  int32_t block_size_tokens,
@@ -95,6 +104,13 @@ class KvCacheManager {
   int32_t NumBlocksToAppend(const BlockTable& table, int32_t num_tokens) const {
     const int64_t room = int64_t{table.num_blocks()} * block_size_tokens_ - table.num_tokens();
     return num_tokens <= room ? 0 : NumBlocksFor(num_tokens - room);
+  }
+
+  // Appends to `out` the n free blocks that a new table would begin with, or that tables would grow
+  // by: in one call of Append or in several. Appends all free blocks if fewer than n are free.
+  void PeekFirstBlocks(int32_t n, std::vector<BlockId>& out) const { pool_.PeekBehind(0, n, out); }
+  void PeekNextBlocks(int32_t n, std::vector<BlockId>& out) const {
+    pool_.PeekBehind(kNumFrontBlocks, n, out);
   }
 
   // Makes room for num_tokens more tokens at the end of the table: first in the last block, then in
@@ -261,9 +277,9 @@ class KvCacheManager {
  private:
   void CheckOccupancy(std::span<const BlockTable* const> tables) const;
 
-  // Takes blocks from the pool. The caller must call Unlist for each, because their contents will
-  // change.
-  [[nodiscard]] bool Allocate(int32_t num_blocks, std::vector<BlockId>& out);
+  // Takes blocks from the pool, behind the first num_kept free ones. The caller must call Unlist
+  // for each, because their contents will change.
+  [[nodiscard]] bool Allocate(int32_t num_kept, int32_t num_blocks, std::vector<BlockId>& out);
   // Removes the block from the prefix cache, unless it is pinned.
   void Unlist(BlockId block_id);
 

@@ -68,7 +68,8 @@ absl::StatusOr<Engine::Rank> Engine::MakeRank(const std::string& model_dir,
                                                                .swap_space_bytes = kMaxKvCacheBytes,
                                                                .backend = options.kv_backend},
                                                  nullptr,
-                                                 made.peers.get());
+                                                 made.peers.get(),
+                                                 rank == 0 ? options.observer : nullptr);
   return made;
 }
 
@@ -84,7 +85,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
 }
 
 absl::Status Engine::Reset(const EngineOptions& options) {
-  const StepLimits limits = LimitsOf(options, config());
+  StepLimits limits = LimitsOf(options, config());
+  limits.wants_next_blocks = ranks_.front().executor->wants_next_blocks();
   EpochParams params{.scheduler_incarnation = 1,
                      .group_epoch = ++epoch_,
                      .limits = limits,

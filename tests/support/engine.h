@@ -25,12 +25,13 @@
 namespace quire {
 
 struct EngineOptions {
-  // Only Create reads the fields up to has_dummy_weights; Reset ignores them.
+  // Only Create reads the fields up to `observer`; Reset ignores them.
   int num_threads = 1;  // threads of each rank
   int32_t num_ranks = 1;
   KvBackend kv_backend = KvBackend::kPaged;
   std::string isa;  // instruction set of the kernels; "": the best one that this machine has
   bool has_dummy_weights = false;
+  StepObserver* observer = nullptr;  // hears of rank 0's steps
   int32_t num_blocks = 0;  // null block included; 0: enough for max_sequences at max_model_len
   int32_t block_size_tokens = 16;
   int32_t max_sequences = 256;

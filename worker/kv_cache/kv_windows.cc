@@ -24,12 +24,12 @@ KvWindows::KvWindows(KernelBackend& backend,
       window_blocks_(window_blocks),
       windows_(static_cast<size_t>(num_windows)),
       shown_(static_cast<size_t>(memory.shape().num_places), kNullBlockId),
+      is_ahead_(shown_.size(), false),
       mapper_(backend, memory) {}
 
 void KvWindows::Begin(SequenceHandle handle) {
   Window& window = windows_[handle];
   window.num_shown = 0;
-  window.ahead = -1;
   window.is_used = true;
 }
 
@@ -44,8 +44,8 @@ bool KvWindows::Show(SequenceHandle handle, std::span<const BlockId> block_ids) 
   if (window.num_shown >= end) {
     return true;
   }
-  // Expect writes a block into shown_ before the block is mapped. So map the expected blocks before
-  // shown_ is read below.
+  // MapAhead writes a block into shown_ before the block is mapped. So map the expected blocks
+  // before shown_ is read below.
   StartAhead();
   AwaitAhead();
   const auto block_at = [&](int32_t index) { return block_ids[static_cast<size_t>(index)]; };
@@ -73,15 +73,12 @@ bool KvWindows::IsFound(SequenceHandle handle, int32_t index, BlockId block) {
   if (block == kNullBlockId) {
     return true;
   }
-  Window& window = windows_[handle];
-  const bool was_expected = window.ahead == index;
-  if (was_expected) {
-    window.ahead = -1;
-  }
   if (ShownAt(handle, index) != block) {
     return false;
   }
-  ++(was_expected ? counts_.num_mapped_ahead : counts_.num_found);
+  const auto place = static_cast<size_t>(FirstPlace(handle) + index);
+  ++(is_ahead_[place] ? counts_.num_mapped_ahead : counts_.num_found);
+  is_ahead_[place] = false;
   return true;
 }
 
@@ -98,7 +95,9 @@ bool KvWindows::Map(SequenceHandle handle, int32_t index, BlockId block, int32_t
 }
 
 void KvWindows::Note(SequenceHandle handle, int32_t index, BlockId block) {
-  BlockId& shown = shown_[static_cast<size_t>(FirstPlace(handle) + index)];
+  const auto place = static_cast<size_t>(FirstPlace(handle) + index);
+  is_ahead_[place] = false;
+  BlockId& shown = shown_[place];
   const int32_t change = (block != kNullBlockId ? 1 : 0) - (shown != kNullBlockId ? 1 : 0);
   num_mapped_ += change;
   windows_[handle].num_mapped += change;
@@ -111,14 +110,21 @@ int64_t KvWindows::NumEmpty(SequenceHandle handle, int32_t index, int32_t count)
 }
 
 bool KvWindows::MakeRoomFor(int64_t num_places) {
-  const int64_t limit = memory_.max_mapped_places();
-  for (size_t i = 0; i < windows_.size() && num_mapped_ + num_places > limit; ++i) {
-    if (!windows_[i].is_used && windows_[i].num_mapped > 0 &&
-        !TakeDown(static_cast<SequenceHandle>(i))) {
+  const auto num_windows = static_cast<SequenceHandle>(windows_.size());
+  for (SequenceHandle handle = 0; handle < num_windows && !HasRoomFor(num_places); ++handle) {
+    if (handle != spare_ && !TakeDownUnused(handle)) {
       return false;
     }
   }
-  return num_mapped_ + num_places <= limit;
+  if (!HasRoomFor(num_places) && spare_.has_value() && !TakeDownUnused(*spare_)) {
+    return false;
+  }
+  return HasRoomFor(num_places);
+}
+
+bool KvWindows::TakeDownUnused(SequenceHandle handle) {
+  const Window& window = windows_[handle];
+  return window.is_used || window.num_mapped == 0 || TakeDown(handle);
 }
 
 bool KvWindows::TakeDown(SequenceHandle handle) {
@@ -130,20 +136,48 @@ bool KvWindows::TakeDown(SequenceHandle handle) {
   num_mapped_ -= window.num_mapped;
   window = {.is_used = window.is_used};
   std::fill_n(shown_.begin() + FirstPlace(handle), window_blocks_, kNullBlockId);
+  std::fill_n(is_ahead_.begin() + FirstPlace(handle), window_blocks_, false);
   return true;
 }
 
 void KvWindows::Expect(SequenceHandle handle, BlockId block) {
   AwaitAhead();
-  Window& window = windows_[handle];
-  const int32_t index = window.num_shown;
-  if (index >= window_blocks_ || ShownAt(handle, index) == block ||
-      num_mapped_ + NumEmpty(handle, index, 1) > memory_.max_mapped_places()) {
+  const int32_t index = windows_[handle].num_shown;
+  if (index < window_blocks_ && ShownAt(handle, index) != block &&
+      HasRoomFor(NumEmpty(handle, index, 1))) {
+    MapAhead(handle, index, block, 1);
+  }
+}
+
+void KvWindows::ExpectBeginning(SequenceHandle handle, std::span<const BlockId> block_ids) {
+  AwaitAhead();
+  const auto end =
+      static_cast<int32_t>(std::min(block_ids.size(), static_cast<size_t>(window_blocks_)));
+  spare_ = handle;
+  if (!HasRoomFor(NumEmpty(handle, 0, end))) {
     return;
   }
-  Note(handle, index, block);
-  window.ahead = index;
-  ahead_.push_back({.place = FirstPlace(handle) + index, .block = block});
+  windows_[handle].num_shown = 0;
+  const auto block_at = [&](int32_t index) { return block_ids[static_cast<size_t>(index)]; };
+  for (int32_t index = 0; index < end;) {
+    int32_t count = 0;
+    while (index + count < end && block_at(index + count) == block_at(index) + count &&
+           ShownAt(handle, index + count) != block_at(index + count)) {
+      ++count;
+    }
+    if (count > 0) {
+      MapAhead(handle, index, block_at(index), count);
+    }
+    index += std::max(count, 1);
+  }
+}
+
+void KvWindows::MapAhead(SequenceHandle handle, int32_t index, BlockId block, int32_t count) {
+  for (int32_t i = 0; i < count; ++i) {
+    Note(handle, index + i, block + i);
+    is_ahead_[static_cast<size_t>(FirstPlace(handle) + index + i)] = true;
+  }
+  ahead_.push_back({.place = FirstPlace(handle) + index, .block = block, .count = count});
 }
 
 void KvWindows::StartAhead() {
@@ -160,9 +194,9 @@ void KvWindows::AwaitAhead() {
   is_ahead_under_way_ = false;
   const bool is_mapped = mapper_.Wait();
   for (const MapOrder& order : ahead_) {
-    if (!is_mapped) {
-      Note(static_cast<SequenceHandle>(order.place / window_blocks_),
-           static_cast<int32_t>(order.place % window_blocks_),
+    for (int64_t place = order.place; !is_mapped && place < order.place + order.count; ++place) {
+      Note(static_cast<SequenceHandle>(place / window_blocks_),
+           static_cast<int32_t>(place % window_blocks_),
            kNullBlockId);
     }
   }

@@ -3,12 +3,15 @@
 // of the pool if the block is mapped to it.
 //
 // The end of a sequence unmaps nothing. For the window's next sequence a block is mapped only if
-// its place does not show it yet (deferred reclamation). The block that a sequence probably gets
-// next can be mapped ahead: before it is needed, on a separate thread while the step runs. If the
-// guess was wrong, Show maps the right block to the place.
+// its place does not show it yet (deferred reclamation). Blocks can be mapped ahead: before they
+// are needed, on a separate thread while the step runs. These are the block that a sequence
+// probably gets next, and the blocks that the next new sequence probably begins with, in the window
+// that it probably gets (the spare window). If a guess was wrong, Show maps the right block to the
+// place.
 //
-// If the system allows no more mappings, windows without a sequence are unmapped. If that does not
-// suffice, Show returns false, and the step's attention reads block tables instead of windows.
+// If the system allows no more mappings, windows without a sequence are unmapped, the spare window
+// last. If that does not suffice, Show returns false, and the step's attention reads block tables
+// instead of windows.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Invariants:    a place shows nothing or a block of the pool; the first num_shown places of a
@@ -21,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,7 +40,7 @@ namespace quire {
 struct WindowCounts {
   int64_t num_found = 0;         // already had the needed block, left by an earlier sequence
   int64_t num_mapped = 0;        // mapped by Show, while its caller waited
-  int64_t num_mapped_ahead = 0;  // mapped by StartAhead, before they were needed
+  int64_t num_mapped_ahead = 0;  // had the needed block, mapped by StartAhead for this need
   int64_t num_taken_down = 0;    // unmapped because max_mapped() was reached
 };
 
@@ -65,8 +69,14 @@ class KvWindows {
   // Notes this block as the sequence's probable next one, to be mapped before it is needed.
   // Ignored if the mapping would exceed max_mapped().
   void Expect(SequenceHandle handle, BlockId block);
-  // Starts mapping the blocks given to Expect, on a separate thread. Without this call the next
-  // Show maps these blocks and waits.
+  // Makes the handle's window the spare window, and notes these blocks as the probable first ones
+  // of its next sequence, to be mapped before they are needed. The places that show them already
+  // keep them. Ignored if the mappings would exceed max_mapped(). If a sequence has the window, its
+  // next Show maps its blocks again. REQUIRES: no operation that runs or starts before the window's
+  // next Show reads the window.
+  void ExpectBeginning(SequenceHandle handle, std::span<const BlockId> block_ids);
+  // Starts mapping the blocks given to Expect and ExpectBeginning, on a separate thread. Without
+  // this call the next Show maps these blocks and waits.
   void StartAhead();
 
   int64_t FirstPlace(SequenceHandle handle) const { return int64_t{handle} * window_blocks_; }
@@ -80,7 +90,6 @@ class KvWindows {
   struct Window {
     int32_t num_shown = 0;   // the sequence's first num_shown blocks are mapped, except null blocks
     int32_t num_mapped = 0;  // mapped places, also those with blocks of an earlier sequence
-    int32_t ahead = -1;      // index of the place of the block given to Expect; -1: none
     bool is_used = false;
   };
 
@@ -97,8 +106,15 @@ class KvWindows {
   bool Map(SequenceHandle handle, int32_t index, BlockId block, int32_t count);
   // Returns how many of the `count` places from `index` on have no mapped block.
   int64_t NumEmpty(SequenceHandle handle, int32_t index, int32_t count) const;
+  bool HasRoomFor(int64_t num_places) const {
+    return num_mapped_ + num_places <= memory_.max_mapped_places();
+  }
   bool MakeRoomFor(int64_t num_places);
   bool TakeDown(SequenceHandle handle);
+  // Takes the window down unless a sequence has it. Returns false if the system refuses.
+  bool TakeDownUnused(SequenceHandle handle);
+  // Orders the mapping of a run of blocks ahead of need.
+  void MapAhead(SequenceHandle handle, int32_t index, BlockId block, int32_t count);
   void AwaitAhead();
   // Records which block is mapped to the place; the null block means none.
   void Note(SequenceHandle handle, int32_t index, BlockId block);
@@ -110,10 +126,12 @@ class KvWindows {
   const int32_t window_blocks_;
   std::vector<Window> windows_;  // by handle
   std::vector<BlockId> shown_;   // by place: the block that is mapped to it; null block: none
+  std::vector<bool> is_ahead_;   // by place: mapped by StartAhead, and not needed since
+  std::optional<SequenceHandle> spare_;  // the spare window's handle
   int64_t num_mapped_ = 0;
   WindowCounts counts_;
 
-  std::vector<MapOrder> ahead_;  // mappings that Expect noted: not started, or running on mapper_
+  std::vector<MapOrder> ahead_;  // noted mappings: not started, or running on mapper_
   bool is_ahead_under_way_ = false;
   PlaceMapper mapper_;
 };

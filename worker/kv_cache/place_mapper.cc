@@ -47,7 +47,7 @@ void PlaceMapper::Loop() {
     lock.Unlock();
     bool has_failed = false;
     for (const MapOrder& order : orders_) {
-      has_failed = !memory_.Map(order.place, order.block, 1).ok() || has_failed;
+      has_failed = !memory_.Map(order.place, order.block, order.count).ok() || has_failed;
     }
     lock.Lock();
     has_failed_ = has_failed;

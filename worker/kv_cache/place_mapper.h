@@ -18,9 +18,11 @@
 
 namespace quire {
 
+// Maps blocks [block, block + count) to places [place, place + count).
 struct MapOrder {
   int64_t place = 0;
   BlockId block = kNullBlockId;
+  int64_t count = 1;
 };
 
 class PlaceMapper {

@@ -342,7 +342,7 @@ BlockLookup StepExecutor::LookUpBlocks(const StepPlan& plan, ExecutedStep* step)
   const WindowCounts before = windows_->counts();
   const bool are_shown = ShowWindows();
   if (are_shown) {
-    MapNextBlocks(plan.slices);
+    MapNextBlocks(plan);
   }
   const WindowCounts& now = windows_->counts();
   step->windows = {.num_found = now.num_found - before.num_found,
@@ -354,11 +354,17 @@ BlockLookup StepExecutor::LookUpBlocks(const StepPlan& plan, ExecutedStep* step)
   return are_shown ? BlockLookup::kWindows : BlockLookup::kTables;
 }
 
-void StepExecutor::MapNextBlocks(const std::vector<SequenceSlice>& slices) {
-  for (const SequenceSlice& slice : slices) {
+void StepExecutor::MapNextBlocks(const StepPlan& plan) {
+  // The step reads the windows of its slices, so these must not change before it ends.
+  bool is_spare_unread = true;
+  for (const SequenceSlice& slice : plan.slices) {
     if (slice.next_block_id.has_value()) {
       windows_->Expect(slice.handle, *slice.next_block_id);
     }
+    is_spare_unread = is_spare_unread && slice.handle != plan.spare.handle;
+  }
+  if (is_spare_unread && !plan.spare.block_ids.empty()) {
+    windows_->ExpectBeginning(plan.spare.handle, plan.spare.block_ids);
   }
   windows_->StartAhead();
 }

@@ -139,9 +139,9 @@ class StepExecutor {
   // If the epoch has windows (kv_windows.h), maps the blocks of slices_ into the windows. Records
   // counts and time of the mapping in `step`. Returns how attention finds the blocks.
   BlockLookup LookUpBlocks(const StepPlan& plan, ExecutedStep* step);
-  // Starts to map the blocks that the plan names as the sequences' probable next ones. The mapping
-  // goes on while the step runs.
-  void MapNextBlocks(const std::vector<SequenceSlice>& slices);
+  // Starts to map the blocks that the plan names as the sequences' probable next ones, and as the
+  // probable first ones of the next new sequence. The mapping goes on while the step runs.
+  void MapNextBlocks(const StepPlan& plan);
   // Maps the blocks of slices_ into windows. Returns false if not all blocks can be mapped.
   bool ShowWindows();
   // Marks the slices' tokens as computed and appends the sampled tokens to their sequences.

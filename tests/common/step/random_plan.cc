@@ -83,6 +83,10 @@ StepPlan RandomPlan(Random& random) {
     }
   }
   plan.releases = AnyInts<SequenceHandle>(random, 4);
+  if (random.OneIn(2)) {
+    plan.spare = {.handle = static_cast<SequenceHandle>(random.Next()),
+                  .block_ids = {AnyInt(random), AnyInt(random)}};
+  }
   return WithDigest(std::move(plan));
 }
 

@@ -72,6 +72,7 @@ TEST(StepBytesTest, TheLongestPlanIsNoLongerThanCounted) {
   plan.swap_ins.assign(count(limits.num_host_blocks), {.block = 1, .host_block = 1});
   plan.copies.assign(2 * count(limits.max_sequences), {.src = 1, .dst = 2});
   plan.releases.assign(count(limits.max_sequences), 1);
+  plan.spare = {.handle = 1, .block_ids = std::vector<BlockId>(count(kMaxSpareBlocks), 1)};
   plan.slices.assign(count(limits.max_sequences),
                      {.handle = 1,
                       .num_tokens = 2,

@@ -374,6 +374,44 @@ TEST_F(StepPlanCheckTest, ANextBlockIsOfThePoolAndWanted) {
   }
 }
 
+TEST_F(StepPlanCheckTest, ASpareWindowIsOfThePoolAndShortAndWanted) {
+  StepLimits limits = kLimits;
+  limits.wants_next_blocks = true;
+  StepPlanChecker wanting(limits);
+  const auto reason = [&](const SpareWindow& spare) {
+    StepPlan plan = GoodPlan();
+    plan.spare = spare;
+    return ReasonOf(wanting.Check(
+        plan, [this](SequenceHandle handle) { return std::optional(known_[handle]); }));
+  };
+  const auto most = static_cast<size_t>(MaxSpareBlocks(limits));
+  ASSERT_EQ(most, 6U) << "blocks at max_model_len";
+
+  EXPECT_EQ(reason({}), "");
+  EXPECT_EQ(reason({.handle = 3, .block_ids = {1, 31}}), "");
+  EXPECT_EQ(reason({.handle = 0, .block_ids = {4, 4}}), "") << "a hint may be wrong";
+  EXPECT_EQ(reason({.handle = 4, .block_ids = {1}}), "HANDLE");
+  EXPECT_EQ(reason({.handle = 3, .block_ids = std::vector<BlockId>(most, 1)}), "");
+  EXPECT_EQ(reason({.handle = 3, .block_ids = std::vector<BlockId>(most + 1, 1)}), "LENGTH");
+  for (BlockId block : {0, -1, 32, kMaxInt, kMinInt}) {
+    EXPECT_EQ(reason({.handle = 3, .block_ids = {1, block}}), "BLOCK_RANGE") << block;
+  }
+  StepPlan plan = GoodPlan();
+  plan.spare = {.handle = 3, .block_ids = {1}};
+  EXPECT_EQ(ReasonOf(Check(plan)), "BLOCK_RANGE") << "nobody wants it";
+}
+
+// So a worker that drops the hint finds the digest right.
+TEST(StepPlanDigestTest, ASpareWindowDoesNotCount) {
+  StepPlan plan;
+  plan.releases = {1};
+  const uint64_t without = DigestOf(plan);
+
+  plan.spare = {.handle = 1, .block_ids = {2}};
+
+  EXPECT_EQ(DigestOf(plan), without);
+}
+
 TEST(StepPlanDigestTest, NextBlocksCountWhereTheyAre) {
   StepPlan plan;
   plan.slices = {{.handle = 1, .num_tokens = 2},

@@ -16,6 +16,7 @@ StepPlan WithoutHints(StepPlan plan) {
   for (SequenceSlice& slice : plan.slices) {
     slice.next_block_id.reset();
   }
+  plan.spare = {};
   return plan;
 }
 

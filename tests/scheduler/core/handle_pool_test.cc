@@ -36,6 +36,34 @@ TEST(HandlePoolTest, AHandleGivenBackIsNotFreeBeforeItsReleaseIsPlanned) {
   EXPECT_EQ(pool.Take(), 0U);
 }
 
+TEST(HandlePoolTest, TheNextHandleStaysTheNextThroughReleases) {
+  HandlePool pool(4);
+  EXPECT_EQ(pool.Next(), 0U);
+  pool.Take();
+  pool.Take();
+  EXPECT_EQ(pool.Next(), 2U);
+
+  pool.GiveBack(0);
+  pool.GiveBack(1);
+  pool.TakeReleases();
+
+  EXPECT_EQ(pool.Next(), 2U);
+  EXPECT_EQ(pool.Take(), 2U);
+  EXPECT_EQ(pool.Take(), 1U) << "then the one released last";
+}
+
+TEST(HandlePoolTest, WithoutAFreeHandleNoneIsTheNext) {
+  HandlePool pool(1);
+  pool.Take();
+  EXPECT_EQ(pool.Next(), std::nullopt);
+
+  pool.GiveBack(0);
+  EXPECT_EQ(pool.Next(), std::nullopt) << "not released yet";
+  pool.TakeReleases();
+
+  EXPECT_EQ(pool.Next(), 0U);
+}
+
 TEST(HandlePoolTest, ReleasesAreTakenOnce) {
   HandlePool pool(2);
   pool.GiveBack(pool.Take());

@@ -1,6 +1,7 @@
 #include "scheduler/core/next_blocks.h"
 
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -82,6 +83,85 @@ TEST_F(NextBlocksTest, WhereFreeBlocksEndHintsEnd) {
   EXPECT_THAT(Hints(), ElementsAre(7, 8, 0));
 
   state_.epoch->kv_cache.Free(table);
+}
+
+// 60 blocks of 4 tokens, 4 handles.
+class SpareWindowTest : public CoreFixture {
+ protected:
+  SpareWindowTest() {
+    StepLimits limits = limits_;
+    limits.num_blocks = 61;
+    limits.max_model_len = 100;
+    limits.wants_next_blocks = true;
+    BeginEpoch(limits);
+  }
+
+  static std::vector<BlockId> Range(BlockId first, int32_t count) {
+    std::vector<BlockId> block_ids(static_cast<size_t>(count));
+    std::iota(block_ids.begin(), block_ids.end(), first);
+    return block_ids;
+  }
+};
+
+TEST_F(SpareWindowTest, NamesWhatTheNextSequenceGets) {
+  Add({.id = 1, .prompt = 6});
+  const SpareWindow spare = Plan().value().spare;
+  EXPECT_EQ(spare, (SpareWindow{.handle = 1, .block_ids = Range(3, 16)}));
+  Apply(Answer(5));
+
+  Add({.id = 2, .prompt = 7});
+  const StepPlan plan = Plan().value();
+
+  EXPECT_EQ(plan.introductions[0].handle, spare.handle);
+  EXPECT_THAT(plan.slices[1].new_block_ids, ElementsAre(3, 4));
+  EXPECT_EQ(plan.spare, (SpareWindow{.handle = 2, .block_ids = Range(5, 16)}));
+  Apply(Answer(5));
+}
+
+TEST_F(SpareWindowTest, StaysTheSameWhileSequencesGrowAndEnd) {
+  Add({.id = 1, .prompt = 3, .max_tokens = 20});
+  Add({.id = 2, .prompt = 3, .max_tokens = 6});
+  const SpareWindow first = Plan().value().spare;
+  Apply(Answer(5));
+  int32_t num_grown = 0;
+  for (int32_t i = 1; i < 20; ++i) {
+    const StepPlan plan = Plan().value();
+    EXPECT_EQ(plan.spare, first) << i;
+    for (const SequenceSlice& slice : plan.slices) {
+      num_grown += static_cast<int32_t>(slice.new_block_ids.size());
+    }
+    Apply(Answer(5));
+  }
+  EXPECT_EQ(num_grown, 6);
+}
+
+TEST_F(SpareWindowTest, EndsWhereFreeBlocksEnd) {
+  Add({.id = 1, .prompt = 4});
+  BlockTable table;
+  ASSERT_TRUE(state_.epoch->kv_cache.Append(table, 56 * 4).has_value());
+
+  EXPECT_THAT(Plan().value().spare.block_ids, ElementsAre(58, 59, 60));
+
+  Apply(Answer(5));
+  state_.epoch->kv_cache.Free(table);
+}
+
+TEST_F(SpareWindowTest, NeedsAFreeHandle) {
+  Add({.id = 1, .prompt = 4, .num_sequences = 4});
+
+  EXPECT_EQ(Plan().value().spare, SpareWindow{});
+
+  Apply(Answer(5));
+}
+
+TEST_F(SpareWindowTest, IsNotNamedToWhoDoesNotWantIt) {
+  limits_.wants_next_blocks = false;
+  BeginEpoch(limits_);
+  Add({.id = 1, .prompt = 4});
+
+  EXPECT_EQ(Plan().value().spare, SpareWindow{});
+
+  Apply(Answer(5));
 }
 
 // The ranks decide, not the order of this plan: the urgent request is the last in it.

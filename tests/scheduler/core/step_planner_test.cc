@@ -163,7 +163,12 @@ TEST_F(StepPlannerTest, AHandleIsReleasedInTheNextPlanAndReusedAfterThat) {
   EXPECT_EQ(plan->introductions.at(0).handle, 1U);
   Apply(Answer(5));
   Add({.id = 3, .prompt = 1, .max_tokens = 1});
-  EXPECT_EQ(Plan()->introductions.at(0).handle, 0U);
+  Add({.id = 4, .prompt = 1, .max_tokens = 1});
+
+  plan = Plan();
+
+  EXPECT_EQ(plan->introductions.at(0).handle, 2U) << "the next one before and after the release";
+  EXPECT_EQ(plan->introductions.at(1).handle, 0U);
 }
 
 TEST_F(StepPlannerTest, ReleasesAloneAreKeptWhileNobodyWaits) {

@@ -1,5 +1,6 @@
 // Compares BlockPool with a model made of ordinary containers, through random operations.
 #include <algorithm>
+#include <cstddef>
 #include <deque>
 #include <map>
 #include <vector>
@@ -20,14 +21,23 @@ class PoolModel {
     }
   }
 
-  bool Allocate(int32_t n, std::vector<BlockId>& out) {
+  // Behind the first num_kept free blocks, then from the front.
+  std::vector<BlockId> Next(int32_t num_kept, int32_t n) const {
+    const auto num_before = std::min(free_.size(), static_cast<size_t>(num_kept));
+    std::vector<BlockId> next(free_.begin() + static_cast<std::ptrdiff_t>(num_before), free_.end());
+    next.insert(next.end(), free_.begin(), free_.end());
+    next.resize(std::min(free_.size(), static_cast<size_t>(n)));
+    return next;
+  }
+
+  bool Allocate(int32_t num_kept, int32_t n, std::vector<BlockId>& out) {
     if (static_cast<size_t>(n) > free_.size()) {
       return false;
     }
-    for (int32_t i = 0; i < n; ++i) {
-      out.push_back(free_.front());
-      references_[free_.front()] = 1;
-      free_.pop_front();
+    for (const BlockId block_id : Next(num_kept, n)) {
+      out.push_back(block_id);
+      references_[block_id] = 1;
+      std::erase(free_, block_id);
     }
     return true;
   }
@@ -68,12 +78,13 @@ class PoolModel {
 void ExpectEqual(const BlockPool& pool, const PoolModel& model) {
   std::vector<BlockId> expected_free(model.free().begin(), model.free().end());
   ASSERT_EQ(pool.FreeListForTest(), expected_free);
-  for (const int32_t n : {0, 3, pool.num_blocks()}) {
-    std::vector<BlockId> next = {-7};  // PeekFree must append
-    pool.PeekFree(n, next);
-    const auto num_expected = std::min(expected_free.size(), static_cast<size_t>(n));
-    ASSERT_EQ(next.size(), 1 + num_expected);
-    ASSERT_TRUE(std::equal(next.begin() + 1, next.end(), expected_free.begin()));
+  for (const int32_t num_kept : {0, 4, pool.num_blocks()}) {
+    for (const int32_t n : {0, 3, pool.num_blocks()}) {
+      std::vector<BlockId> next = {-7};  // PeekBehind must append
+      pool.PeekBehind(num_kept, n, next);
+      next.erase(next.begin());
+      ASSERT_EQ(next, model.Next(num_kept, n));
+    }
   }
   ASSERT_EQ(pool.num_pending_blocks(), static_cast<int32_t>(model.pending().size()));
   ASSERT_EQ(pool.num_used_blocks(), static_cast<int32_t>(model.references().size()));
@@ -95,7 +106,9 @@ void DoRandomOperation(BlockPool& pool, PoolModel& model, Random& random) {
     int32_t n = random.Below(4);
     std::vector<BlockId> got;
     std::vector<BlockId> expected;
-    ASSERT_EQ(pool.Allocate(n, got), model.Allocate(n, expected));
+    const int32_t num_kept = random.OneIn(2) ? 0 : random.Below(8);
+    ASSERT_EQ(num_kept == 0 ? pool.Allocate(n, got) : pool.AllocateBehind(num_kept, n, got),
+              model.Allocate(num_kept, n, expected));
     ASSERT_EQ(got, expected);
   } else if (kind < 7 && !model.references().empty()) {
     BlockId block_id = AnyReferenced(model, random);

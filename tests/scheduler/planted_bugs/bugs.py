@@ -285,6 +285,11 @@ BUGS = [
     Bug("one_block_named_for_two", NEXT_BLOCKS, "= step.next_blocks[k];", "= step.next_blocks[0];"),
     Bug("named_block_is_its_own_last_one", NEXT_BLOCKS, "= step.next_blocks[k];",
         "= step.slices[step.growing[k]].sequence->table.block_ids().back();"),
+    Bug("spare_window_of_a_used_handle", NEXT_BLOCKS, "plan.spare.handle = *handle;",
+        "plan.spare.handle = plan.slices.empty() ? *handle : plan.slices[0].handle;"),
+    Bug("spare_window_of_one_block", NEXT_BLOCKS,
+        "epoch.kv_cache.PeekFirstBlocks(MaxSpareBlocks(epoch.limits), plan.spare.block_ids);",
+        "plan.spare.block_ids.assign(2, 1);"),
     Bug("next_blocks_named_to_who_does_not_want_them", PLANNER,
         "  if (epoch_.limits.wants_next_blocks) {", "  if (true) {"),
 ]

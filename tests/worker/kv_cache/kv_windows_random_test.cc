@@ -58,6 +58,7 @@ enum Operation : uint8_t {
   kGrow,
   kRewrite,
   kExpect,
+  kExpectBeginning,
   kRelease,
   kNewEpoch,
   kNumKinds,
@@ -132,8 +133,12 @@ class World {
     std::fill(sequences_.begin(), sequences_.end(), std::nullopt);
     std::fill(stamps_.begin(), stamps_.end(), 0);
     std::fill(num_users_.begin(), num_users_.end(), 0);
+    spare_block_ids_.clear();
     const auto num_places = static_cast<int32_t>(pool_->shape().num_places);
-    memory_.LimitTo(random_.OneIn(2) ? pool_->max_mapped_places() : random_.Between(1, num_places));
+    const int64_t limit =
+        random_.OneIn(2) ? pool_->max_mapped_places() : random_.Between(1, num_places);
+    // Without a limit every Show shows all blocks, so what a Map forgot is checked at once.
+    memory_.LimitTo(trouble_ == Trouble::kForgetsOne ? pool_->max_mapped_places() : limit);
     windows_ = *KvWindows::Create(*backend_, memory_, num_windows_, window_blocks_);
   }
 
@@ -174,6 +179,8 @@ class World {
         return Rewrite(handle);
       case kExpect:
         return Expect();
+      case kExpectBeginning:
+        return ExpectBeginning(handle);
       case kRelease:
         return random_.OneIn(2) && Release(handle);
       case kNewEpoch:
@@ -236,7 +243,7 @@ class World {
     Sequence& sequence = *SequenceOf(handle);
     std::optional<BlockId> block;
     for (; count > 0 && NumBlocks(sequence) < window_blocks_ &&
-           (block = TakeBlock(sequence)).has_value();
+           (block = TakeBlock(handle, sequence)).has_value();
          --count) {
       sequence.block_ids.push_back(*block);
       sequence.expected.reset();
@@ -247,8 +254,11 @@ class World {
   }
 
   // Takes the expected block, the neighbour of the last block, or any free block.
-  std::optional<BlockId> TakeBlock(const Sequence& sequence) {
+  std::optional<BlockId> TakeBlock(SequenceHandle handle, const Sequence& sequence) {
     std::optional<BlockId> block = sequence.expected;
+    if (!block.has_value()) {
+      block = Announced(handle, sequence);
+    }
     if (!block.has_value() || !IsFree(*block)) {
       block = NextTo(sequence);
     }
@@ -307,6 +317,35 @@ class World {
       windows_->StartAhead();
     }
     return has_any;
+  }
+
+  // Announces the first blocks of the window's next sequence. Now and then the window has a
+  // sequence, or blocks are not free. TakeBlock takes the announced blocks if they are still free.
+  bool ExpectBeginning(SequenceHandle handle) {
+    if (SequenceOf(handle).has_value() && !random_.OneIn(8)) {
+      return false;
+    }
+    spare_ = handle;
+    spare_block_ids_.clear();
+    for (int32_t i = random_.Between(1, 5); i > 0; --i) {
+      spare_block_ids_.push_back(random_.Between(1, num_blocks_ - 1));
+    }
+    windows_->ExpectBeginning(handle, spare_block_ids_);
+    if (!random_.OneIn(5)) {
+      windows_->StartAhead();
+    }
+    if (SequenceOf(handle).has_value()) {
+      SequenceOf(handle)->is_shown = false;  // until its next Show
+    }
+    return true;
+  }
+
+  // The block that was announced for the next place of this sequence's window.
+  std::optional<BlockId> Announced(SequenceHandle handle, const Sequence& sequence) const {
+    const size_t index = sequence.block_ids.size();
+    return handle == spare_ && index < spare_block_ids_.size()
+               ? std::optional(spare_block_ids_[index])
+               : std::nullopt;
   }
 
   bool Release(SequenceHandle handle) {
@@ -411,6 +450,8 @@ class World {
   std::vector<uint64_t> stamps_;                    // by block: what it holds
   std::vector<int32_t> num_users_;                  // by block
   std::vector<std::optional<Sequence>> sequences_;  // by handle
+  SequenceHandle spare_ = 0;                        // of the last ExpectBeginning
+  std::vector<BlockId> spare_block_ids_;
   WindowCounts counts_;
   int64_t num_refused_ = 0;
   std::unique_ptr<KvWindows> windows_;

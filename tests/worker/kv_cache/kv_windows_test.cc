@@ -326,8 +326,8 @@ TEST_F(AheadTest, WhatASequenceThatEndedExpectedIsFoundByTheNextOne) {
   EXPECT_TRUE(Show(0, {7, 9}));
 
   EXPECT_THAT(ShownIn(0), ElementsAre(7, 9, kNullBlockId, kNullBlockId));
-  EXPECT_EQ(windows_->counts().num_found, 2);
-  EXPECT_EQ(windows_->counts().num_mapped_ahead, 0);
+  EXPECT_EQ(windows_->counts().num_found, 1);
+  EXPECT_EQ(windows_->counts().num_mapped_ahead, 1);
 }
 
 TEST_F(AheadTest, WhatFailedAheadIsMappedAnew) {
@@ -356,6 +356,151 @@ TEST_F(AheadTest, AfterAFailureExpectationsCountAgain) {
 
   EXPECT_TRUE(OthersMapped());
   EXPECT_EQ(windows_->counts().num_mapped_ahead, 1);
+}
+
+class SpareTest : public KvWindowsTest {
+ protected:
+  void ExpectBeginning(SequenceHandle handle, const std::vector<BlockId>& block_ids) {
+    windows_->ExpectBeginning(handle, block_ids);
+    windows_->StartAhead();
+  }
+};
+
+TEST_F(SpareTest, TheFirstBlocksOfANewSequenceAreInPlace) {
+  ExpectBeginning(1, {7, 8, 5});
+
+  windows_->Begin(1);
+  EXPECT_TRUE(Show(1, {7, 8, 5}));
+
+  EXPECT_THAT(TakeRuns(), ElementsAre(MapRun{4, 7, 2}, MapRun{6, 5, 1}));
+  EXPECT_EQ(windows_->counts().num_mapped, 0);
+  EXPECT_EQ(windows_->counts().num_mapped_ahead, 3);
+  EXPECT_EQ(windows_->counts().num_found, 0);
+}
+
+TEST_F(SpareTest, ABlockThatWasMappedAheadCountsForOneSequence) {
+  ExpectBeginning(1, {7});
+  ShowAndEnd(1, {7});
+
+  windows_->Begin(1);
+  EXPECT_TRUE(Show(1, {7}));
+
+  EXPECT_EQ(windows_->counts().num_mapped_ahead, 1);
+  EXPECT_EQ(windows_->counts().num_found, 1);
+}
+
+TEST_F(SpareTest, WhatIsExpectedAgainIsMappedOnce) {
+  ExpectBeginning(1, {7, 8, 5});
+  ExpectBeginning(1, {7, 8, 5});
+  ExpectBeginning(1, {7, 8, 6});
+
+  windows_->Begin(1);
+  EXPECT_TRUE(Show(1, {7, 8, 6}));
+
+  EXPECT_THAT(TakeRuns(), ElementsAre(MapRun{4, 7, 2}, MapRun{6, 5, 1}, MapRun{6, 6, 1}));
+}
+
+TEST_F(SpareTest, AShorterSequenceLeavesTheRestInPlace) {
+  ExpectBeginning(1, {7, 8, 5});
+
+  windows_->Begin(1);
+  EXPECT_TRUE(Show(1, {7}));
+  EXPECT_TRUE(Show(1, {7, 9}));
+
+  EXPECT_THAT(ShownIn(1), ElementsAre(7, 9, 5, kNullBlockId));
+  EXPECT_EQ(windows_->counts().num_mapped, 1);
+}
+
+TEST_F(SpareTest, WrongGuessesAreMappedAnew) {
+  ExpectBeginning(1, {7, 8, 5});
+
+  windows_->Begin(1);
+  EXPECT_TRUE(Show(1, {6, 8, 9}));
+  windows_->Begin(2);
+  EXPECT_TRUE(Show(2, {7}));
+
+  EXPECT_THAT(ShownIn(1), ElementsAre(6, 8, 9, kNullBlockId));
+  EXPECT_THAT(ShownIn(2), ElementsAre(7, kNullBlockId, kNullBlockId, kNullBlockId));
+  EXPECT_EQ(windows_->counts().num_mapped, 3);
+  EXPECT_EQ(windows_->counts().num_mapped_ahead, 1);
+}
+
+TEST_F(SpareTest, WhatAnEarlierSequenceLeftIsFound) {
+  ShowAndEnd(1, {7, 8});
+  ExpectBeginning(1, {7, 9});
+
+  windows_->Begin(1);
+  EXPECT_TRUE(Show(1, {7, 9}));
+
+  EXPECT_THAT(TakeRuns(), ElementsAre(MapRun{5, 9, 1}));
+  EXPECT_EQ(windows_->counts().num_found, 1);
+  EXPECT_EQ(windows_->counts().num_mapped_ahead, 1);
+}
+
+// The hint names a window that is in use, which no right hint does.
+TEST_F(SpareTest, ASequenceWhoseWindowWasTakenForSpareShowsItsBlocksAgain) {
+  windows_->Begin(1);
+  EXPECT_TRUE(Show(1, {1, 2, 3}));
+  ExpectBeginning(1, {7, 2});
+  windows_->Begin(2);
+  EXPECT_TRUE(Show(2, {20}));  // waits until the beginning is mapped
+
+  EXPECT_TRUE(Show(1, {1, 2, 3}));
+
+  EXPECT_THAT(ShownIn(1), ElementsAre(1, 2, 3, kNullBlockId));
+}
+
+TEST_F(SpareTest, ALongGuessEndsWithTheWindow) {
+  ExpectBeginning(0, {7, 8, 9, 10, 11, 12});
+
+  windows_->Begin(1);
+  EXPECT_TRUE(Show(1, {20}));
+
+  EXPECT_THAT(ShownIn(0), ElementsAre(7, 8, 9, 10));
+  EXPECT_THAT(ShownIn(1), ElementsAre(20, kNullBlockId, kNullBlockId, kNullBlockId));
+}
+
+TEST_F(SpareTest, WhatFailedAheadIsMappedByShow) {
+  FailNextMap();
+  ExpectBeginning(1, {7, 8, 5});
+
+  windows_->Begin(1);
+  EXPECT_TRUE(Show(1, {7, 8, 5}));
+
+  EXPECT_THAT(ShownIn(1), ElementsAre(7, 8, 5, kNullBlockId));
+  EXPECT_EQ(windows_->num_mapped(), 3);
+  EXPECT_EQ(windows_->counts().num_mapped_ahead, 0);
+}
+
+TEST_F(SpareTest, ABeginningThatHasNoRoomIsNotMapped) {
+  memory_.LimitTo(4);
+  windows_->Begin(0);
+  EXPECT_TRUE(Show(0, {1, 2}));
+  TakeRuns();
+
+  ExpectBeginning(1, {7, 8, 5});
+  windows_->Begin(2);
+  EXPECT_TRUE(Show(2, {3, 4}));
+
+  EXPECT_THAT(TakeRuns(), ElementsAre(MapRun{8, 3, 2}));
+  EXPECT_EQ(windows_->num_mapped(), 4);
+}
+
+TEST_F(SpareTest, TheSpareWindowIsTakenDownLast) {
+  memory_.LimitTo(5);
+  ExpectBeginning(0, {7, 8});
+  ShowAndEnd(1, {1, 2});
+
+  windows_->Begin(2);
+  EXPECT_TRUE(Show(2, {3, 4}));
+
+  EXPECT_THAT(ShownIn(0), ElementsAre(7, 8, kNullBlockId, kNullBlockId));
+  EXPECT_EQ(windows_->counts().num_taken_down, 2);
+
+  EXPECT_TRUE(Show(2, {3, 4, 5, 6}));
+
+  EXPECT_EQ(windows_->counts().num_taken_down, 4);
+  EXPECT_EQ(windows_->num_mapped(), 4);
 }
 
 class LimitTest : public KvWindowsTest {

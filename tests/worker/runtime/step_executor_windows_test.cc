@@ -198,7 +198,7 @@ class WindowStepTest : public testing::Test, public StepObserver {
   }
 
   // A sequence of two tokens in block 7; behind it block `next` is to come.
-  void Begin(std::optional<BlockId> next, SequenceHandle handle = 1) {
+  void Begin(std::optional<BlockId> next, SequenceHandle handle = 1, SpareWindow spare = {}) {
     SamplingParams greedy;
     greedy.temperature = 0.0F;
     StepPlan plan;
@@ -211,6 +211,7 @@ class WindowStepTest : public testing::Test, public StepObserver {
                            .sampling = greedy}};
     plan.slices = {
         {.handle = handle, .num_tokens = 2, .new_block_ids = {7}, .next_block_id = next}};
+    plan.spare = std::move(spare);
     tokens_.push_back(Execute(plan));
   }
   void Release(SequenceHandle handle) {
@@ -273,6 +274,55 @@ TEST_F(WindowStepTest, AReleasedSequenceLeavesItsBlocksInPlace) {
   EXPECT_EQ(last_.windows.num_mapped, 0);
 }
 
+TEST_F(WindowStepTest, TheFirstStepOfASequenceMapsNothingInTheSpareWindow) {
+  StepPlan plan;
+  plan.spare = {.handle = 1, .block_ids = {7, 8}};
+  Execute(plan);
+
+  Begin(std::nullopt);
+
+  EXPECT_EQ(last_.windows.num_mapped, 0);
+  EXPECT_EQ(last_.windows.num_mapped_ahead, 1);
+}
+
+// The worker forgets a released sequence only after the slices, but no slice reads its window.
+TEST_F(WindowStepTest, AHandleThatIsReleasedMayBeTheSpareOne) {
+  Begin(std::nullopt);
+  StepPlan plan;
+  plan.releases = {1};
+  plan.spare = {.handle = 1, .block_ids = {9, 7}};
+  Execute(plan);
+  tokens_ = {3, 1};
+
+  Begin(std::nullopt);
+  EXPECT_EQ(last_.windows.num_mapped, 1) << "place 0 shows 9 and not 7";
+  ExpectGoesOnIn(7 + 2);
+
+  EXPECT_EQ(last_.windows.num_mapped, 1);
+}
+
+TEST_F(WindowStepTest, TheWindowOfASliceIsNotSpare) {
+  Begin(std::nullopt, 1, {.handle = 1, .block_ids = {8, 9}});
+  EXPECT_EQ(last_.holdings.num_places, 1);
+
+  ExpectGoesOnIn(9);
+
+  EXPECT_EQ(last_.windows.num_mapped, 1);
+  EXPECT_EQ(last_.windows.num_mapped_ahead, 0);
+}
+
+TEST_F(WindowStepTest, ASequenceWhoseWindowWasTakenForSpareReadsItsOwnBlocks) {
+  Begin(std::nullopt);
+  StepPlan plan;
+  plan.spare = {.handle = 1, .block_ids = {8, 9}};
+  Execute(plan);
+
+  ExpectGoesOnIn(9);
+
+  EXPECT_EQ(last_.windows.num_mapped, 1) << "block 7 again";
+  EXPECT_EQ(last_.windows.num_mapped_ahead, 1) << "block 9";
+}
+
 TEST_F(WindowStepTest, BlocksFillPages) {
   EXPECT_EQ(pools_.block_bytes, backend_.window_page_bytes());
   EXPECT_EQ(pools_.padding_bytes, backend_.window_page_bytes() - 32)
@@ -293,6 +343,13 @@ TEST_F(OnePlaceTest, AReleasedSequenceMakesRoomForAnother) {
 
   EXPECT_FALSE(last_.windows.was_refused);
   EXPECT_EQ(last_.windows.num_taken_down, 1);
+  EXPECT_EQ(last_.holdings.num_places, 1);
+}
+
+TEST_F(OnePlaceTest, ASpareWindowWithoutRoomIsNotMapped) {
+  Begin(std::nullopt, 1, {.handle = 2, .block_ids = {8}});
+
+  EXPECT_FALSE(last_.windows.was_refused);
   EXPECT_EQ(last_.holdings.num_places, 1);
 }
 
