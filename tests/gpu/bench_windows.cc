@@ -2,10 +2,12 @@
 // host a block. Checks that a window reads the bytes that were written through the pool. Measures
 // attention through windows beside attention through block tables, over the same blocks.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/cuda/windows.h"
@@ -81,13 +83,15 @@ class WindowBench {
   }
 
  private:
+  using Attend = std::function<int(const PagedAttentionParams&)>;
+
   static double MicrosecondsSince(std::chrono::steady_clock::time_point begin) {
     const std::chrono::duration<double, std::micro> spent =
         std::chrono::steady_clock::now() - begin;
     return spent.count();
   }
 
-  void Map(int64_t place, BlockId block, int64_t count) {
+  void Map(int64_t place, BlockId block, int64_t count) const {
     Require(MapPlaces(windows_.handle, place, block, count), "map");
   }
 
@@ -181,9 +185,47 @@ class WindowBench {
     }
     const DecodeScratch scratch(bench_, *batch, SplitTokensFor(shape_));
     const DecodePlan plan = scratch.Plan(*batch, DecodeCtasFor(shape_));
-    Compare("decode", *batch, [&](const PagedAttentionParams& params) {
+    const auto attend = [&](const PagedAttentionParams& params) {
       return Decode(params, plan, shape_.dtype, bench_.stream());
-    });
+    };
+    Compare("decode", *batch, attend);
+    MeasureBesideMapping(*batch, attend);
+  }
+
+  // Decodes while another thread maps the first blocks of new sequences, as a worker does beside
+  // its steps (worker/kv_cache/kv_windows.h). Without graphs, so that no call falls into a
+  // recording.
+  void MeasureBesideMapping(const AttentionBatch& batch, const Attend& attend) {
+    for (const bool maps : {false, true}) {
+      std::atomic<bool> is_over = !maps;
+      std::vector<double> us;
+      std::thread mapper([&] { MapAnewUntil(is_over, us); });
+      Figure figure(
+          "windows",
+          std::string("decode without a graph") + (maps ? ", beside a thread that maps" : ""));
+      figure.timing =
+          bench_.MeasureEagerly([&](int set) { return attend(Through(true, batch, set)); });
+      is_over = true;
+      mapper.join();
+      bench_.Add(figure);
+      if (maps && !us.empty()) {
+        Add("map anew 16 blocks beside decodes", us);
+      }
+    }
+  }
+
+  // Maps runs of single blocks, in places that attention does not use.
+  void MapAnewUntil(const std::atomic<bool>& is_over, std::vector<double>& us) const {
+    constexpr int64_t kNumSpareBlocks = 16;
+    const int64_t count = std::min(kNumSpareBlocks, num_blocks_ / 2);
+    Require(SetDevice(0), "set the thread's device");
+    for (BlockId first = 0; !is_over; first = first == 0 ? 1 : 0) {
+      const auto begin = std::chrono::steady_clock::now();
+      for (int64_t i = 0; i < count; ++i) {
+        Map(num_blocks_ + i, static_cast<BlockId>(first + i), 1);
+      }
+      us.push_back(MicrosecondsSince(begin) / static_cast<double>(count));
+    }
   }
 
   void MeasurePrefill(KvPool& pool) {
@@ -203,9 +245,7 @@ class WindowBench {
     });
   }
 
-  void Compare(const std::string& what,
-               const AttentionBatch& batch,
-               const std::function<int(const PagedAttentionParams&)>& attend) {
+  void Compare(const std::string& what, const AttentionBatch& batch, const Attend& attend) {
     for (const bool windows : {false, true}) {
       Figure figure("windows",
                     what + ", " + shape_.Name() + ", " + std::to_string(batch_size_) + " x " +
