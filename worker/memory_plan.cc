@@ -14,12 +14,14 @@
 namespace quire {
 namespace {
 
-// Tokens and sequences of the largest usual step. The workspace of such a step is allocated before
-// the KV pool is sized. A larger step takes its workspace from the slack (kMaxSlackBytes).
-constexpr int32_t kMaxUsualTokens = 8192;
-constexpr int32_t kMaxUsualSequences = 512;
-// Upper bound on the slack, the memory left free for graphs, step inputs and partial results of
-// long contexts, whose sizes are not known yet.
+// Bounds of the largest usual step. The memory of such steps is allocated before the KV pool is
+// sized. An epoch with higher limits reserves its memory before its pool, and does not begin if
+// that fails.
+constexpr StepBounds kUsualSteps = {
+    .max_tokens = 8192, .max_seqs = 512, .max_context_tokens = 128 * 1024};
+constexpr int32_t kUsualBlockTokens = 16;
+// Upper bound on the slack, the memory left free for what is not reserved: code of kernels, graphs,
+// collectives.
 constexpr int64_t kMaxSlackBytes = int64_t{1} << 30;
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
@@ -27,6 +29,13 @@ absl::Status NoMemory(std::string_view rule, int64_t got_bytes, int64_t limit_by
   return Error(absl::StatusCode::kResourceExhausted,
                "MEMORY",
                absl::StrCat(ToAbsl(rule), " (got ", got_bytes, " bytes, limit ", limit_bytes, ")"));
+}
+
+StepBounds UsualSteps(const ModelConfig& model) {
+  StepBounds bounds = kUsualSteps;
+  bounds.max_context_tokens = std::min(bounds.max_context_tokens, model.max_position_embeddings);
+  bounds.max_blocks_per_seq = DivCeil(bounds.max_context_tokens, kUsualBlockTokens);
+  return bounds;
 }
 
 int64_t Sum(int64_t a, int64_t b) { return CheckedAdd(a, b).value_or(kUnknown); }
@@ -151,7 +160,7 @@ absl::StatusOr<KvCacheBudget> SizeKvCache(const WorkerConfig& config,
   if (config.kv_cache_bytes_given || !backend.space().has_value()) {
     return plan;
   }
-  QUIRE_RETURN_IF_ERROR(model.Reserve(kMaxUsualTokens, kMaxUsualSequences));
+  QUIRE_RETURN_IF_ERROR(model.Reserve(UsualSteps(model.config())));
   const DeviceSpace space = *backend.space();
   const auto total = static_cast<double>(space.total_bytes);
   const auto kept = static_cast<int64_t>((1.0 - config.gpu.memory_utilization) * total);

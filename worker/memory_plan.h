@@ -47,9 +47,9 @@ absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          int64_t weight_bytes);
 
 // Returns the final sizes of the pools; called after the weights are loaded. On a GPU without
-// --kv-cache-memory-bytes, allocates the model's workspace for the largest usual step, then gives
-// the KV pool the rest of the memory that --gpu-memory-utilization allows. Otherwise returns
-// `plan`.
+// --kv-cache-memory-bytes, allocates all memory of the largest usual step (Model::Reserve), then
+// gives the KV pool the rest of the memory that --gpu-memory-utilization allows. Otherwise returns
+// `plan`: then BeginEpoch allocates that memory before the pool.
 absl::StatusOr<KvCacheBudget> SizeKvCache(const WorkerConfig& config,
                                           const KvCacheBudget& plan,
                                           const KernelBackend& backend,

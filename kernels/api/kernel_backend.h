@@ -121,6 +121,12 @@ class KernelBackend {
   // (LinearSource::reader).
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
 
+  // Allocates all memory that operations and transfers of inputs need in steps within these bounds,
+  // so that no such step allocates. Keeps memory that is large enough. A step beyond the bounds
+  // still runs, but allocates, and on a GPU without room that ends the process. Errors:
+  // kResourceExhausted, reason MEMORY. REQUIRES: weights are packed.
+  virtual absl::Status ReserveForSteps(const StepBounds& /*bounds*/) { return absl::OkStatus(); }
+
   // Takes the next step's inputs from host arrays and returns arrays that operations can read. The
   // arrays are valid until the next BeginStep. They may have additional rows of padding: tokens
   // with slot -1, sequences with length 0. Padding affects no other row.

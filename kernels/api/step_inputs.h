@@ -16,6 +16,16 @@ namespace quire {
 // Upper bound on the padding rows that BeginStep adds to each of tokens, sequences and logits.
 inline constexpr int32_t kMaxPaddingRows = 32;
 
+// Upper bounds on steps, padding not included, by which memory is reserved before the first step.
+struct StepBounds {
+  int32_t max_tokens = 0;
+  int32_t max_seqs = 0;            // sequences of a step, and rows of logits
+  int32_t max_context_tokens = 0;  // tokens of one sequence
+  int32_t max_blocks_per_seq = 0;  // blocks of one sequence
+
+  friend bool operator==(const StepBounds&, const StepBounds&) = default;
+};
+
 struct StepInputs {
   int32_t num_tokens = 0;
   int32_t num_seqs = 0;

@@ -26,6 +26,7 @@
 #include "kernels/gpu/nccl_group.h"
 #include "kernels/gpu/staged_group.h"
 #include "kernels/gpu/staging_ring.h"
+#include "kernels/gpu/step_needs.h"
 #include "kernels/gpu/step_packer.h"
 
 namespace quire {
@@ -34,6 +35,8 @@ namespace {
 constexpr std::array kHeadDims = {64, 80, 96, 112, 128, 256};
 constexpr int32_t kWidthMultiple = 8;
 constexpr int32_t kFp8WidthMultiple = 16;
+// Copies of blocks that one pass uploads and makes.
+constexpr size_t kCopiesPerPass = 4096;
 constexpr int64_t kMaxNcclConnect = 30 * kNanosPerSecond;
 
 absl::Status DeviceError(const std::string& what) {
@@ -48,6 +51,12 @@ int32_t SplitTokens(int32_t num_queries_per_kv_head) {
   constexpr int32_t kTokensPerQuery = 50;
   const auto wanted = static_cast<uint32_t>(kTokensPerQuery * num_queries_per_kv_head);
   return static_cast<int32_t>(std::clamp(std::bit_ceil(wanted), 512U, 1024U));
+}
+
+// Returns where a group's split_start begins among those of all groups of a step: each group before
+// has one more than decodes.
+size_t StartOfSplits(const DecodeGroup& of, size_t group) {
+  return static_cast<size_t>(of.first) + group;
 }
 
 gpu::Stream MakeStream(const gpu::GpuApi& api) {
@@ -108,11 +117,16 @@ class GpuBackend final : public KernelBackend {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateHost(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
     if (source.is_quantizable && options_.quantization == GpuQuantization::kFp8) {
-      return GpuLinear::PackFp8(source, dtype_, api_, stream_, *this);
+      auto packed = GpuLinear::PackFp8(source, dtype_, api_, stream_, *this);
+      if (packed.ok()) {
+        shape_.fp8_width = std::max(shape_.fp8_width, (*packed)->in_features());
+      }
+      return packed;
     }
     return GpuLinear::Pack(source, dtype_, *this);
   }
 
+  absl::Status ReserveForSteps(const StepBounds& bounds) override;
   StepInputs BeginStep(const StepInputs& host) override;
   void RunStep(const std::function<void()>& operations) override;
   void WaitForOperations() override {
@@ -164,22 +178,16 @@ class GpuBackend final : public KernelBackend {
   }
   void LeaveGroup();
   void DropGraphs();
-  // Grows `scratch` if needed. If it grew, drops the graphs, which hold the old address. `scratch`
-  // never grows while a step is recorded (the device would refuse that), because an earlier step of
-  // the same shape has reserved all memory.
-  void Reserve(GpuScratch& scratch, int64_t bytes) {
-    if (nccl_ != nullptr && bytes > scratch.capacity_bytes()) {
-      // Freeing the old memory waits for the device, which hangs if a rank is lost.
-      nccl_->Finish();
-    }
-    if (scratch.Reserve(bytes)) {
-      DropGraphs();
-    }
-  }
+  // Makes room for all of `bounds`. If anything moves, drops the graphs, which hold the addresses.
+  absl::Status Reserve(const StepBounds& bounds);
+  // Makes room for a step beyond the bounds, for callers that have reserved too little or nothing.
+  void CoverStep(const StepInputs& host);
   // Rounds the product's input rows to e4m3.
   void QuantizeInput(gpu::GemmArgs* product);
-  // Returns DecodePlan::split_start for this step's decodes. Plans it once per step and size of a
-  // sliding window.
+  // Returns the plan of a group of this step's decodes.
+  gpu::DecodePlan PlanOf(const PagedAttentionParams& params, size_t group);
+  // Returns DecodePlan::split_start for all groups of this step, each behind the one before. Plans
+  // it once per step and size of a sliding window.
   const int32_t* PlanSplits(const PagedAttentionParams& params);
 
   const GpuLibrary library_;
@@ -199,10 +207,13 @@ class GpuBackend final : public KernelBackend {
 
   // The number of ranks, and this rank's share of the model.
   int32_t num_ranks_ = 1;
-  int32_t num_heads_ = 0;
-  int32_t head_dim_ = 0;
-  int32_t split_tokens_ = 0;
+  StepShape shape_;
+  int64_t vocab_size_ = 0;
+  int64_t received_width_ = 0;  // floats of a row that this rank receives in Gather
   std::optional<StepPacker> packer_;
+
+  StepBounds bounds_;  // of the memory below
+  int64_t max_splits_ = 0;
 
   // The current step.
   PackedStep step_;
@@ -212,13 +223,14 @@ class GpuBackend final : public KernelBackend {
   GpuScratch inputs_{api_};
   GpuScratch partial_out_{api_};
   GpuScratch partial_state_{api_};
-  // Results of PlanSplits, by sliding window.
+  // Results of PlanSplits, by sliding window. Has an entry for each window of the model.
   std::map<int32_t, GpuScratch> split_starts_;
-  // Results of DecodeGridSize for head_dim_, by cache dtype.
+  // Results of DecodeGridSize for the model's head_dim, by cache dtype.
   std::map<DType, int32_t> decode_ctas_;
-  GpuScratch block_pairs_{api_};
-  GpuScratch fp8_rows_{api_};    // input of one product: e4m3 [num_tokens, in_features]
-  GpuScratch fp8_scales_{api_};  // scales of fp8_rows_: fp32 [num_tokens]
+  GpuScratch block_pairs_{api_};     // of one pass of CopyBlocks
+  GpuScratch gathered_parts_{api_};  // of NcclGroup
+  GpuScratch fp8_rows_{api_};        // input of one product: e4m3 [num_tokens, in_features]
+  GpuScratch fp8_scales_{api_};      // scales of fp8_rows_: fp32 [num_tokens]
 
   GpuSampler sampler_;
   mutable ProgressCounter launches_;
@@ -258,11 +270,26 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config, const RankShare& 
     QUIRE_RETURN_IF_ERROR(GpuLinear::CheckFp8(library_, dtype_, gemm_));
   }
   num_ranks_ = share.size;
-  num_heads_ = share.heads.count;
-  head_dim_ = config.head_dim;
+  vocab_size_ = config.vocab_size;
+  received_width_ = share.size > 1 && share.rank == 0 ? config.vocab_size - share.vocab.count : 0;
   const int32_t group = share.heads.count / share.kv_heads.count;
-  split_tokens_ = SplitTokens(group);
-  packer_.emplace(group, split_tokens_, options_.use_graphs);
+  const auto layer_has_window = [&](int32_t layer) {
+    return config.sliding_window.has_value() &&
+           config.layer_uses_sliding_window[static_cast<size_t>(layer)];
+  };
+  split_starts_.clear();
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    split_starts_.try_emplace(layer_has_window(layer) ? *config.sliding_window : 0, api_);
+  }
+  shape_ = {.num_heads = share.heads.count,
+            .num_kv_heads = share.kv_heads.count,
+            .head_dim = config.head_dim,
+            .split_tokens = SplitTokens(group),
+            .sliding_window = split_starts_.begin()->first,
+            .max_partial_bytes = options_.max_partial_bytes};
+  packer_.emplace(shape_, options_.use_graphs);
+  bounds_ = {};
+  max_splits_ = 0;
   decode_ctas_.clear();
   DropGraphs();
   return absl::OkStatus();
@@ -308,7 +335,8 @@ absl::Status GpuBackend::JoinGroup(std::shared_ptr<Communicator> group) {
   if (group == nullptr) {
     return absl::OkStatus();
   }
-  QUIRE_ASSIGN_OR_RETURN(nccl_, NcclGroup::Join(library_, stream_, group, kMaxNcclConnect));
+  QUIRE_ASSIGN_OR_RETURN(
+      nccl_, NcclGroup::Join(library_, stream_, group, gathered_parts_, kMaxNcclConnect));
   if (nccl_ == nullptr) {
     staged_ = std::make_unique<StagedGroup>(api_, stream_, group);
   }
@@ -330,26 +358,76 @@ void GpuBackend::DropGraphs() {
   seen_shapes_.clear();
 }
 
+absl::Status GpuBackend::ReserveForSteps(const StepBounds& bounds) {
+  const StepBounds covered = Cover(bounds_, bounds);
+  return covered == bounds_ ? absl::OkStatus() : Reserve(covered);
+}
+
+absl::Status GpuBackend::Reserve(const StepBounds& bounds) {
+  if (nccl_ != nullptr) {
+    nccl_->Finish();  // freeing memory waits for the device, which hangs if a rank is lost
+  }
+  DropGraphs();
+  bounds_ = {};  // after an error some of the memory is gone
+  const StepNeeds needs = NeedsOf(bounds, shape_);
+  QUIRE_RETURN_IF_ERROR(staging_.Reserve(needs.input_bytes));
+  QUIRE_RETURN_IF_ERROR(inputs_.Reserve(needs.input_bytes));
+  QUIRE_RETURN_IF_ERROR(partial_out_.Reserve(needs.partial_out_bytes));
+  QUIRE_RETURN_IF_ERROR(partial_state_.Reserve(needs.partial_state_bytes));
+  for (auto& [window, split_start] : split_starts_) {
+    QUIRE_RETURN_IF_ERROR(split_start.Reserve(needs.split_start_bytes));
+  }
+  QUIRE_RETURN_IF_ERROR(block_pairs_.Reserve(int64_t{kCopiesPerPass} * 2 * sizeof(BlockId)));
+  QUIRE_RETURN_IF_ERROR(fp8_rows_.Reserve(needs.fp8_rows_bytes));
+  QUIRE_RETURN_IF_ERROR(fp8_scales_.Reserve(needs.fp8_scales_bytes));
+  QUIRE_RETURN_IF_ERROR(sampler_.Reserve(vocab_size_));
+  QUIRE_RETURN_IF_ERROR(gathered_parts_.Reserve(NcclGroup::ReceivedBytes(
+      bounds.max_seqs + kMaxPaddingRows, received_width_, /*own_width=*/0)));
+  bounds_ = bounds;
+  max_splits_ = needs.max_splits;
+  return absl::OkStatus();
+}
+
+void GpuBackend::CoverStep(const StepInputs& host) {
+  const StepBounds step = {
+      .max_tokens = host.num_tokens,
+      .max_seqs = std::max(host.num_seqs, host.num_logits),
+      .max_context_tokens =
+          host.num_seqs == 0 ? 0 : *std::max_element(host.seq_lens, host.seq_lens + host.num_seqs),
+      .max_blocks_per_seq = host.first_places == nullptr ? host.max_blocks_per_seq : 0};
+  if (Cover(bounds_, step) == bounds_) {
+    return;
+  }
+  // What is missing doubles, so that a slowly growing batch does not allocate at every step.
+  const auto grown = [](int32_t reserved, int32_t needed) {
+    return needed <= reserved ? reserved
+                              : static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(needed)));
+  };
+  RequireMemory(
+      Reserve({.max_tokens = grown(bounds_.max_tokens, step.max_tokens),
+               .max_seqs = grown(bounds_.max_seqs, step.max_seqs),
+               .max_context_tokens = grown(bounds_.max_context_tokens, step.max_context_tokens),
+               .max_blocks_per_seq = grown(bounds_.max_blocks_per_seq, step.max_blocks_per_seq)}));
+}
+
 StepInputs GpuBackend::BeginStep(const StepInputs& host) {
   QUIRE_CHECK(packer_.has_value());
-  const int64_t bytes = packer_->Plan(host);
-  std::byte* host_copy = staging_.Next(bytes);
-  Reserve(inputs_, bytes);
+  CoverStep(host);
+  const int64_t bytes = packer_->Plan(host, max_splits_);
+  QUIRE_CHECK(bytes <= inputs_.capacity_bytes());
+  std::byte* host_copy = staging_.Next();
   step_ = packer_->Write(host, host_copy, inputs_.data());
   Require(api_.copy_to_device(inputs_.data(), host_copy, static_cast<size_t>(bytes), stream_),
           "upload inputs");
   staging_.MarkRead(stream_);
   planned_windows_.clear();
-  const int64_t rows = step_.max_splits * num_heads_;
-  Reserve(partial_out_, rows * head_dim_ * int64_t{sizeof(float)});
-  Reserve(partial_state_, rows * 2 * int64_t{sizeof(float)});
   return step_.inputs;
 }
 
 void GpuBackend::RunStep(const std::function<void()>& operations) {
   // A step with collectives is not recorded, because collectives make the host wait for the device
   // or for NCCL.
-  if (!step_.is_decode_only || group_ != nullptr) {
+  if (!step_.is_replayable || group_ != nullptr) {
     operations();
     if (nccl_ != nullptr) {
       nccl_->Finish();  // else a later wait for the device would hang if a rank is lost
@@ -408,8 +486,13 @@ void GpuBackend::Linear(const LinearParams& params) {
 }
 
 void GpuBackend::QuantizeInput(gpu::GemmArgs* product) {
-  Reserve(fp8_rows_, product->rows * product->in_features);
-  Reserve(fp8_scales_, product->rows * int64_t{sizeof(float)});
+  const int64_t bytes = product->rows * product->in_features;
+  if (bytes > fp8_rows_.capacity_bytes() || product->rows > fp8_scales_.capacity_bytes() / 4) {
+    // A product beyond the bounds, outside of any step.
+    DropGraphs();
+    RequireMemory(fp8_rows_.Reserve(bytes));
+    RequireMemory(fp8_scales_.Reserve(product->rows * int64_t{sizeof(float)}));
+  }
   Require(api_.quantize_rows({.num_rows = product->rows,
                               .width = static_cast<int32_t>(product->in_features),
                               .in = product->x,
@@ -431,39 +514,49 @@ void GpuBackend::PrepareAttention(const PrepareAttentionParams& params) {
   Require(api_.prepare_attention(params, dtype_, stream_), "prepare attention");
 }
 
+gpu::DecodePlan GpuBackend::PlanOf(const PagedAttentionParams& params, size_t group) {
+  const DecodeGroup& of = step_.groups[group];
+  const int32_t* split_starts = PlanSplits(params);
+  int32_t& num_ctas = decode_ctas_[params.cache.layout.dtype];
+  if (num_ctas == 0) {
+    Require(api_.decode_grid_size(dtype_, params.cache.layout.dtype, shape_.head_dim, &num_ctas),
+            "decode grid size");
+  }
+  return {
+      .seq_index = step_.decode_seq_index == nullptr ? nullptr : step_.decode_seq_index + of.first,
+      .num_decodes = of.count,
+      .split_tokens = shape_.split_tokens,
+      .split_start = split_starts + StartOfSplits(of, group),
+      .partial_out = static_cast<float*>(partial_out_.data()),
+      .partial_state = static_cast<float*>(partial_state_.data()),
+      .num_ctas = num_ctas};
+}
+
 const int32_t* GpuBackend::PlanSplits(const PagedAttentionParams& params) {
-  GpuScratch& scratch = split_starts_.try_emplace(params.sliding_window, api_).first->second;
-  if (planned_windows_.insert(params.sliding_window).second) {
-    Reserve(scratch, (int64_t{step_.num_decodes} + 1) * int64_t{sizeof(int32_t)});
-    Require(api_.plan_decode(params,
-                             {.seq_index = step_.decode_seq_index,
-                              .num_decodes = step_.num_decodes,
-                              .split_tokens = split_tokens_},
-                             static_cast<int32_t*>(scratch.data()),
-                             stream_),
+  const auto scratch = split_starts_.find(params.sliding_window);
+  QUIRE_CHECK(scratch != split_starts_.end());
+  auto* split_starts = static_cast<int32_t*>(scratch->second.data());
+  if (!planned_windows_.insert(params.sliding_window).second) {
+    return split_starts;
+  }
+  for (size_t group = 0; group < step_.groups.size(); ++group) {
+    const DecodeGroup& of = step_.groups[group];
+    Require(api_.plan_decode(
+                params,
+                {.seq_index = step_.decode_seq_index == nullptr ? nullptr
+                                                                : step_.decode_seq_index + of.first,
+                 .num_decodes = of.count,
+                 .split_tokens = shape_.split_tokens},
+                split_starts + StartOfSplits(of, group),
+                stream_),
             "plan decode");
   }
-  return static_cast<const int32_t*>(scratch.data());
+  return split_starts;
 }
 
 void GpuBackend::PagedAttention(const PagedAttentionParams& params) {
-  if (step_.num_decodes > 0) {
-    const DType cache_dtype = params.cache.layout.dtype;
-    int32_t& num_ctas = decode_ctas_[cache_dtype];
-    if (num_ctas == 0) {
-      Require(api_.decode_grid_size(dtype_, cache_dtype, head_dim_, &num_ctas), "decode grid size");
-    }
-    Require(api_.decode(params,
-                        {.seq_index = step_.decode_seq_index,
-                         .num_decodes = step_.num_decodes,
-                         .split_tokens = split_tokens_,
-                         .split_start = PlanSplits(params),
-                         .partial_out = static_cast<float*>(partial_out_.data()),
-                         .partial_state = static_cast<float*>(partial_state_.data()),
-                         .num_ctas = num_ctas},
-                        dtype_,
-                        stream_),
-            "decode attention");
+  for (size_t group = 0; group < step_.groups.size(); ++group) {
+    Require(api_.decode(params, PlanOf(params, group), dtype_, stream_), "decode attention");
   }
   if (step_.num_items > 0) {
     Require(
@@ -473,18 +566,23 @@ void GpuBackend::PagedAttention(const PagedAttentionParams& params) {
 }
 
 void GpuBackend::CopyBlocks(const CopyBlocksParams& params) {
-  std::vector<BlockId> ids(params.src.begin(), params.src.end());
-  ids.insert(ids.end(), params.dst.begin(), params.dst.end());
-  const auto bytes = static_cast<int64_t>(ids.size() * sizeof(BlockId));
-  Reserve(block_pairs_, bytes);
-  Require(api_.copy_to_device(block_pairs_.data(), ids.data(), static_cast<size_t>(bytes), stream_),
-          "upload block copies");
-  const auto* on_device = static_cast<const BlockId*>(block_pairs_.data());
-  Require(api_.copy_blocks({.cache = params.cache,
-                            .src = {on_device, params.src.size()},
-                            .dst = {on_device + params.src.size(), params.dst.size()}},
-                           stream_),
-          "copy blocks");
+  RequireMemory(block_pairs_.Reserve(int64_t{kCopiesPerPass} * 2 * sizeof(BlockId)));
+  for (size_t first = 0; first < params.src.size(); first += kCopiesPerPass) {
+    const size_t count = std::min(kCopiesPerPass, params.src.size() - first);
+    const auto src = params.src.subspan(first, count);
+    const auto dst = params.dst.subspan(first, count);
+    std::vector<BlockId> ids(src.begin(), src.end());
+    ids.insert(ids.end(), dst.begin(), dst.end());
+    const size_t bytes = ids.size() * sizeof(BlockId);
+    Require(api_.copy_to_device(block_pairs_.data(), ids.data(), bytes, stream_),
+            "upload block copies");
+    const auto* on_device = static_cast<const BlockId*>(block_pairs_.data());
+    Require(
+        api_.copy_blocks(
+            {.cache = params.cache, .src = {on_device, count}, .dst = {on_device + count, count}},
+            stream_),
+        "copy blocks");
+  }
 }
 
 }  // namespace

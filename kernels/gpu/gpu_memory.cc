@@ -1,6 +1,5 @@
 #include "kernels/gpu/gpu_memory.h"
 
-#include <bit>
 #include <cstring>
 #include <string>
 
@@ -12,9 +11,11 @@
 namespace quire {
 namespace {
 
-// Rounds up to a power of two, so that a slowly growing batch does not reallocate at every step.
-int64_t GrownBytes(int64_t bytes) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
+absl::Status NoRoom(const char* where, int64_t bytes) {
+  return Error(absl::StatusCode::kResourceExhausted,
+               "MEMORY",
+               std::string("memory of steps: ") + where + " has no room for so much (got " +
+                   std::to_string(bytes) + " bytes)");
 }
 
 }  // namespace
@@ -41,28 +42,45 @@ absl::Status GpuHostMemory::Clear() {
 
 GpuScratch::~GpuScratch() { api_.free(data_); }
 
-bool GpuScratch::Reserve(int64_t bytes) {
+absl::Status GpuScratch::Reserve(int64_t bytes) {
   if (bytes <= capacity_bytes_) {
-    return false;
+    return absl::OkStatus();
   }
   RequireGpu(api_, api_.free(data_), "free");
-  capacity_bytes_ = GrownBytes(bytes);
-  RequireGpu(api_, api_.allocate(&data_, static_cast<size_t>(capacity_bytes_)), "allocate");
-  return true;
+  data_ = nullptr;
+  capacity_bytes_ = 0;
+  if (api_.allocate(&data_, static_cast<size_t>(bytes)) != 0) {
+    data_ = nullptr;
+    return NoRoom("the GPU", bytes);
+  }
+  capacity_bytes_ = bytes;
+  return absl::OkStatus();
 }
 
 PinnedScratch::~PinnedScratch() { api_.free_pinned(data_); }
 
-void PinnedScratch::Reserve(int64_t bytes) {
+absl::Status PinnedScratch::Reserve(int64_t bytes) {
   if (bytes <= capacity_bytes_) {
-    return;
+    return absl::OkStatus();
   }
   RequireGpu(api_, api_.free_pinned(data_), "free pinned");
-  capacity_bytes_ = GrownBytes(bytes);
+  data_ = nullptr;
+  capacity_bytes_ = 0;
   void* data = nullptr;
-  RequireGpu(
-      api_, api_.allocate_pinned(&data, static_cast<size_t>(capacity_bytes_)), "allocate pinned");
+  if (api_.allocate_pinned(&data, static_cast<size_t>(bytes)) != 0) {
+    return NoRoom("the host", bytes);
+  }
   data_ = static_cast<std::byte*>(data);
+  capacity_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+void RequireMemory(const absl::Status& reserved) {
+  if (!reserved.ok()) {
+    LogError("a step found no memory; the worker ends",
+             {{"text", std::string(reserved.message())}});
+    ExitNow(kExitDevice);
+  }
 }
 
 }  // namespace quire

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
+
 #include "kernels/api/device_memory.h"
 #include "kernels/cuda/gpu_api.h"
 
@@ -49,8 +51,10 @@ class GpuScratch {
   GpuScratch(const GpuScratch&) = delete;
   GpuScratch& operator=(const GpuScratch&) = delete;
 
-  // Returns true if the address changed. The caller must then drop graphs with the old address.
-  [[nodiscard]] bool Reserve(int64_t bytes);
+  // Makes room for exactly `bytes` unless there is more. Growing changes the address and, to free
+  // the old memory, waits for the device. Errors: kResourceExhausted, reason MEMORY; the scratch is
+  // then empty.
+  absl::Status Reserve(int64_t bytes);
   void* data() const { return data_; }
   int64_t capacity_bytes() const { return capacity_bytes_; }
 
@@ -68,7 +72,8 @@ class PinnedScratch {
   PinnedScratch(const PinnedScratch&) = delete;
   PinnedScratch& operator=(const PinnedScratch&) = delete;
 
-  void Reserve(int64_t bytes);
+  // As GpuScratch::Reserve, but waits for nothing. REQUIRES: no copy of the memory is under way.
+  absl::Status Reserve(int64_t bytes);
   std::byte* data() const { return data_; }
   int64_t capacity_bytes() const { return capacity_bytes_; }
 
@@ -77,6 +82,9 @@ class PinnedScratch {
   std::byte* data_ = nullptr;
   int64_t capacity_bytes_ = 0;
 };
+
+// Ends the process (kExitDevice) if memory could not be reserved in the middle of a step.
+void RequireMemory(const absl::Status& reserved);
 
 }  // namespace quire
 

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "common/base/math.h"
+#include "common/base/status_macros.h"
+#include "common/model/sampling_params.h"
 
 namespace quire {
 namespace {
@@ -13,38 +15,83 @@ constexpr int64_t kArrayAlignment = 16;
 
 }  // namespace
 
-GpuSampler::Layout GpuSampler::LayOut(const SampleParams& params) const {
+GpuSampler::Layout GpuSampler::LayOut(int64_t num_rows,
+                                      int64_t num_adjustments,
+                                      int64_t top_logprobs_stride) {
   Layout at;
-  auto place = [&at](size_t count, size_t element_bytes) {
+  auto place = [&at](int64_t count, size_t element_bytes) {
     const int64_t offset = at.bytes;
-    at.bytes = RoundUp(at.bytes + static_cast<int64_t>(count * element_bytes), kArrayAlignment);
+    at.bytes = RoundUp(at.bytes + count * static_cast<int64_t>(element_bytes), kArrayAlignment);
     return offset;
   };
-  const auto rows = static_cast<size_t>(params.num_rows);
-  const size_t top = rows * static_cast<size_t>(params.top_logprobs_stride);
-  at.rows = place(rows, sizeof(gpu::SampleRow));
-  at.adjustments = place(packer_.adjustments().size(), sizeof(gpu::LogitAdjustment));
-  at.tokens = place(rows, sizeof(TokenId));
-  at.logprobs = place(rows, sizeof(float));
-  at.finite = place(rows, sizeof(bool));
-  at.top_logprobs = place(top, sizeof(SampledLogprob));
+  at.rows = place(num_rows, sizeof(gpu::SampleRow));
+  at.adjustments = place(num_adjustments, sizeof(gpu::LogitAdjustment));
+  at.tokens = place(num_rows, sizeof(TokenId));
+  at.logprobs = place(num_rows, sizeof(float));
+  at.finite = place(num_rows, sizeof(bool));
+  at.top_logprobs = place(num_rows * top_logprobs_stride, sizeof(SampledLogprob));
   return at;
+}
+
+// A row alone always fits: its adjustments have distinct tokens.
+absl::Status GpuSampler::Reserve(int64_t vocab_size) {
+  const int64_t bytes =
+      std::max(kUsualBytes, LayOut(1, vocab_size, std::max<int64_t>(kMaxLogprobs, 1)).bytes);
+  QUIRE_RETURN_IF_ERROR(staging_.Reserve(bytes));
+  return memory_.Reserve(bytes);
+}
+
+int64_t GpuSampler::NumAdjustments(int32_t first, int32_t count) const {
+  const auto& rows = packer_.rows();
+  const gpu::SampleRow& last = rows[static_cast<size_t>(first + count - 1)];
+  return last.first_adjustment + last.num_adjustments -
+         rows[static_cast<size_t>(first)].first_adjustment;
+}
+
+int32_t GpuSampler::NumRowsThatFit(int32_t first, int64_t top_logprobs_stride) const {
+  const auto num_rows = static_cast<int32_t>(packer_.rows().size());
+  const auto fits = [&](int32_t count) {
+    return LayOut(count, NumAdjustments(first, count), top_logprobs_stride).bytes <=
+           memory_.capacity_bytes();
+  };
+  int32_t count = 1;
+  while (first + count < num_rows && fits(count + 1)) {
+    ++count;
+  }
+  return count;
 }
 
 void GpuSampler::Sample(const SampleParams& params) {
   packer_.Pack(params);
-  const Layout at = LayOut(params);
-  staging_.Reserve(at.bytes);
-  // A changed address harms no graph, because sampling is never recorded.
-  static_cast<void>(memory_.Reserve(at.bytes));
+  RequireMemory(Reserve(params.vocab_size));
+  for (int32_t first = 0; first < params.num_rows;) {
+    SampleParams pass = params;
+    pass.num_rows = NumRowsThatFit(first, params.top_logprobs_stride);
+    pass.logits = params.logits + first * params.row_stride;
+    pass.rows = params.rows + first;
+    pass.token_ids = params.token_ids + first;
+    pass.logprobs = params.logprobs + first;
+    pass.finite = params.finite + first;
+    pass.top_logprobs = params.top_logprobs + first * params.top_logprobs_stride;
+    SamplePass(pass, first);
+    first += pass.num_rows;
+  }
+}
+
+void GpuSampler::SamplePass(const SampleParams& params, int32_t first) {
+  const int64_t num_adjustments = NumAdjustments(first, params.num_rows);
+  const Layout at = LayOut(params.num_rows, num_adjustments, params.top_logprobs_stride);
   std::byte* host = staging_.data();
   auto* device = static_cast<std::byte*>(memory_.data());
-  const auto& rows = packer_.rows();
-  const auto& adjustments = packer_.adjustments();
-  std::copy(rows.begin(), rows.end(), reinterpret_cast<gpu::SampleRow*>(host + at.rows));
-  std::copy(adjustments.begin(),
-            adjustments.end(),
-            reinterpret_cast<gpu::LogitAdjustment*>(host + at.adjustments));
+  auto* rows = reinterpret_cast<gpu::SampleRow*>(host + at.rows);
+  std::copy_n(packer_.rows().begin() + first, params.num_rows, rows);
+  const int32_t first_adjustment = rows[0].first_adjustment;
+  for (int32_t row = 0; row < params.num_rows; ++row) {
+    rows[row].first_adjustment -= first_adjustment;
+  }
+  std::copy_n(packer_.adjustments().begin() + first_adjustment,
+              num_adjustments,
+              reinterpret_cast<gpu::LogitAdjustment*>(host + at.adjustments));
   Require(api_.copy_to_device(device, host, static_cast<size_t>(at.tokens), stream_),
           "upload sampling parameters");
   SampleParams on_device = params;

@@ -1,11 +1,17 @@
 // GpuSampler turns rows of logits into tokens: it uploads the parameters in one copy, runs the
 // sampling kernel, downloads the results in one copy and waits for that copy.
 //
+// Its memory has a fixed size, kUsualBytes for all but the largest vocabularies. Rows with
+// penalties have an entry for each distinct token of their context, so many rows with long contexts
+// may need more. They are sampled in several passes. A row's tokens do not depend on the passes.
+//
 // Thread safety: one caller at a time (the executor thread).
 #ifndef QUIRE_KERNELS_GPU_GPU_SAMPLER_H_
 #define QUIRE_KERNELS_GPU_GPU_SAMPLER_H_
 
 #include <cstdint>
+
+#include "absl/status/status.h"
 
 #include "kernels/api/sampling.h"
 #include "kernels/cuda/gpu_api.h"
@@ -16,8 +22,14 @@ namespace quire {
 
 class GpuSampler {
  public:
+  // Size of the device's memory and of the pinned memory. It suffices for 512 rows that each have
+  // 2,000 distinct tokens.
+  static constexpr int64_t kUsualBytes = int64_t{16} << 20;
+
   GpuSampler(const gpu::GpuApi& api, gpu::Stream stream) : api_(api), stream_(stream) {}
 
+  // Allocates the memory for rows of this vocabulary. Errors: kResourceExhausted, reason MEMORY.
+  absl::Status Reserve(int64_t vocab_size);
   // Blocks until the sampling, and everything enqueued on the stream before it, is done.
   void Sample(const SampleParams& params);
 
@@ -35,7 +47,13 @@ class GpuSampler {
   };
 
   void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
-  Layout LayOut(const SampleParams& params) const;
+  static Layout LayOut(int64_t num_rows, int64_t num_adjustments, int64_t top_logprobs_stride);
+  // Returns the number of adjustments of the packed rows [first, first + count).
+  int64_t NumAdjustments(int32_t first, int32_t count) const;
+  // Returns how many of the packed rows from `first` on fit into the memory together, at least 1.
+  int32_t NumRowsThatFit(int32_t first, int64_t top_logprobs_stride) const;
+  // Samples params.rows, which are the packed rows from `first` on.
+  void SamplePass(const SampleParams& params, int32_t first);
   void ReadOutputs(const SampleParams& params, const Layout& at);
 
   const gpu::GpuApi& api_;

@@ -70,11 +70,13 @@ std::vector<GpuOfRank> GpusOf(Communicator& ranks, const GpuOfRank& own) {
 
 NcclGroup::NcclGroup(const GpuLibrary& library,
                      gpu::Stream stream,
-                     std::shared_ptr<Communicator> ranks)
+                     std::shared_ptr<Communicator> ranks,
+                     GpuScratch& parts)
     : api_(library.api()),
       device_(library.device().index),
       stream_(stream),
-      ranks_(std::move(ranks)) {
+      ranks_(std::move(ranks)),
+      parts_(parts) {
   Require(api_.create_event(&done_), "create event");
 }
 
@@ -87,6 +89,7 @@ NcclGroup::~NcclGroup() {
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Join(const GpuLibrary& library,
                                                            gpu::Stream stream,
                                                            std::shared_ptr<Communicator> ranks,
+                                                           GpuScratch& parts,
                                                            int64_t timeout_ns) {
   GpuOfRank own;
   own.has_nccl = library.api().open_nccl(/*path=*/nullptr) == 0 ? 1 : 0;
@@ -98,7 +101,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Join(const GpuLibrary& lib
     LogInfo("ranks run collectives through host memory", {{"why_not_nccl", why}});
     return nullptr;
   }
-  std::unique_ptr<NcclGroup> group(new NcclGroup(library, stream, std::move(ranks)));
+  std::unique_ptr<NcclGroup> group(new NcclGroup(library, stream, std::move(ranks), parts));
   QUIRE_RETURN_IF_ERROR(group->Connect(timeout_ns));
   return group;
 }
@@ -152,19 +155,18 @@ void NcclGroup::Gather(const GatherParams& params) {
 }
 
 void NcclGroup::ReceiveParts(const GatherParams& params) {
-  const int64_t others = std::accumulate(counts_.begin() + 1, counts_.end(), int64_t{0});
-  const int64_t bytes = others * int64_t{sizeof(float)};
+  const int64_t whole_width =
+      std::accumulate(params.widths.begin(), params.widths.end(), int64_t{0});
+  const int64_t bytes = ReceivedBytes(params.num_rows, whole_width, params.widths[0]);
   if (bytes > parts_.capacity_bytes()) {
     Finish();  // else freeing the old memory would hang if a rank is lost
-    static_cast<void>(parts_.Reserve(bytes));
+    RequireMemory(parts_.Reserve(bytes));
   }
   auto* parts = static_cast<float*>(parts_.data());
   if (group_ != nullptr) {
     Settle(api_.receive_from_group(group_, parts, counts_.data(), ranks_->size(), stream_),
            "Gather");
   }
-  const int64_t whole_width =
-      std::accumulate(params.widths.begin(), params.widths.end(), int64_t{0});
   float* to = params.whole;
   const float* from = params.part;
   for (const int64_t width : params.widths) {

@@ -33,13 +33,20 @@ class NcclGroup {
  public:
   static constexpr int64_t kMaxEnd = 2 * kNanosPerSecond;
 
-  // All ranks call this at about the same time. Returns null if a rank has no NCCL or two ranks
-  // share a GPU. Errors: kUnavailable, reason GROUP_BROKEN, if the group breaks or is not connected
-  // after `timeout_ns`.
+  // All ranks call this at about the same time. `parts`: memory for the parts that rank 0 gathers,
+  // which outlives the group; it grows if it has less than ReceivedBytes. Returns null if a rank
+  // has no NCCL or two ranks share a GPU. Errors: kUnavailable, reason GROUP_BROKEN, if the group
+  // breaks or is not connected after `timeout_ns`.
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Join(const GpuLibrary& library,
                                                          gpu::Stream stream,
                                                          std::shared_ptr<Communicator> ranks,
+                                                         GpuScratch& parts,
                                                          int64_t timeout_ns);
+  // Returns the bytes that rank 0 receives in a Gather of rows of whole_width floats, of which
+  // own_width are its own.
+  static int64_t ReceivedBytes(int64_t num_rows, int64_t whole_width, int64_t own_width) {
+    return num_rows * (whole_width - own_width) * int64_t{sizeof(float)};
+  }
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
@@ -51,7 +58,10 @@ class NcclGroup {
   void Finish();
 
  private:
-  NcclGroup(const GpuLibrary& library, gpu::Stream stream, std::shared_ptr<Communicator> ranks);
+  NcclGroup(const GpuLibrary& library,
+            gpu::Stream stream,
+            std::shared_ptr<Communicator> ranks,
+            GpuScratch& parts);
 
   void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
   absl::Status Connect(int64_t timeout_ns);
@@ -73,7 +83,7 @@ class NcclGroup {
   void* group_ = nullptr;  // NCCL's communicator; null before Connect and after End
   gpu::Event done_ = nullptr;
   int num_under_way_ = 0;
-  GpuScratch parts_{api_};  // on rank 0: the parts that Gather received, by rank
+  GpuScratch& parts_;  // on rank 0: the parts that Gather received, by rank
   std::vector<int64_t> counts_;
 };
 

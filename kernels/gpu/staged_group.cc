@@ -65,7 +65,7 @@ void StagedGroup::Gather(const GatherParams& params) {
 void StagedGroup::Reserve(int64_t bytes) {
   if (bytes > staging_.capacity_bytes()) {
     Require(api_.synchronize(stream_), "upload sum");
-    staging_.Reserve(bytes);
+    RequireMemory(staging_.Reserve(bytes));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/gpu/staging_ring.h"
 
+#include "common/base/status_macros.h"
+
 namespace quire {
 
 StagingRing::StagingRing(const gpu::GpuApi& api)
@@ -12,21 +14,30 @@ StagingRing::StagingRing(const gpu::GpuApi& api)
 
 StagingRing::~StagingRing() {
   for (Slot& slot : slots_) {
-    if (slot.is_in_use) {
-      RequireGpu(api_, api_.synchronize_event(slot.read), "step");
-    }
+    WaitFor(slot);
     api_.destroy_event(slot.read);
   }
 }
 
-std::byte* StagingRing::Next(int64_t bytes) {
-  current_ = (current_ + 1) % kNumSlots;
-  Slot& slot = slots_[current_];
+void StagingRing::WaitFor(Slot& slot) {
   if (slot.is_in_use) {
     RequireGpu(api_, api_.synchronize_event(slot.read), "step");
     slot.is_in_use = false;
   }
-  slot.memory.Reserve(bytes);
+}
+
+absl::Status StagingRing::Reserve(int64_t bytes) {
+  for (Slot& slot : slots_) {
+    WaitFor(slot);
+    QUIRE_RETURN_IF_ERROR(slot.memory.Reserve(bytes));
+  }
+  return absl::OkStatus();
+}
+
+std::byte* StagingRing::Next() {
+  current_ = (current_ + 1) % kNumSlots;
+  Slot& slot = slots_[current_];
+  WaitFor(slot);
   return slot.memory.data();
 }
 

@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
+
 #include "kernels/cuda/gpu_api.h"
 #include "kernels/gpu/gpu_memory.h"
 
@@ -25,8 +27,12 @@ class StagingRing {
   StagingRing(const StagingRing&) = delete;
   StagingRing& operator=(const StagingRing&) = delete;
 
-  // Returns the next slot's memory. Waits while a copy from it is under way.
-  std::byte* Next(int64_t bytes);
+  // Makes room for inputs of so many bytes in every slot. Waits for the copies under way. Errors:
+  // kResourceExhausted, reason MEMORY.
+  absl::Status Reserve(int64_t bytes);
+  // Returns the next slot's memory. Waits while a copy from it is under way. REQUIRES: the inputs
+  // fit into what was reserved.
+  std::byte* Next();
   // Records that all reads of the current slot have been enqueued on the stream.
   void MarkRead(gpu::Stream stream);
 
@@ -36,6 +42,9 @@ class StagingRing {
     gpu::Event read = nullptr;
     bool is_in_use = false;
   };
+
+  // Waits for the copy from the slot.
+  void WaitFor(Slot& slot);
 
   const gpu::GpuApi& api_;
   std::array<Slot, kNumSlots> slots_;

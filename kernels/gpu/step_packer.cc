@@ -44,11 +44,10 @@ void StepPacker::Classify(const StepInputs& host) {
   for (int32_t seq = 0; seq < host.num_seqs; ++seq) {
     if (QueryLen(host, seq) == 1) {
       decodes_.push_back(seq);
-      step_.max_splits += DivCeil(host.seq_lens[seq], split_tokens_);
     }
   }
-  step_.num_decodes = static_cast<int32_t>(decodes_.size());
-  step_.is_decode_only = pad_decodes_ && host.num_seqs > 0 && step_.num_decodes == host.num_seqs &&
+  const auto num_decodes = static_cast<int32_t>(decodes_.size());
+  step_.is_decode_only = pad_decodes_ && host.num_seqs > 0 && num_decodes == host.num_seqs &&
                          host.num_logits == host.num_seqs;
   step_.shape = {.num_seqs = host.num_seqs,
                  .max_blocks_per_seq = host.max_blocks_per_seq,
@@ -57,14 +56,32 @@ void StepPacker::Classify(const StepInputs& host) {
     step_.shape.num_seqs = DecodeBucket(host.num_seqs);
     step_.shape.max_blocks_per_seq = static_cast<int32_t>(
         std::bit_ceil(static_cast<uint32_t>(std::max(host.max_blocks_per_seq, 1))));
-    step_.num_decodes = step_.shape.num_seqs;
+    for (int32_t seq = host.num_seqs; seq < step_.shape.num_seqs; ++seq) {
+      decodes_.push_back(seq);
+    }
   }
+  step_.num_decodes = static_cast<int32_t>(decodes_.size());
+}
+
+void StepPacker::Group(const StepInputs& host, int64_t max_splits) {
+  int64_t num_splits = 0;  // of the last group
+  for (int32_t decode = 0; decode < step_.num_decodes; ++decode) {
+    const int32_t seq = decodes_[static_cast<size_t>(decode)];
+    const int64_t more = seq < host.num_seqs ? NumSplits(host.seq_lens[seq], shape_) : 0;
+    if (step_.groups.empty() || num_splits + more > max_splits) {
+      step_.groups.push_back({.first = decode});
+      num_splits = 0;
+    }
+    num_splits += more;
+    ++step_.groups.back().count;
+  }
+  step_.is_replayable = step_.is_decode_only && step_.groups.size() == 1;
 }
 
 void StepPacker::CollectItems(const StepInputs& host) {
   items_.clear();
   for (int32_t seq = 0; seq < host.num_seqs; ++seq) {
-    const int32_t rows = QueryLen(host, seq) * group_;
+    const int32_t rows = QueryLen(host, seq) * shape_.num_queries_per_kv_head();
     for (int32_t row = 0; QueryLen(host, seq) > 1 && row < rows; row += gpu::kPrefillRows) {
       items_.push_back({.sequence = seq, .first_row = row});
     }
@@ -72,53 +89,82 @@ void StepPacker::CollectItems(const StepInputs& host) {
   // Sorts the items by the tokens before the item's first row, most tokens first, else an item with
   // a long context could run alone at the end. An item's own rows are ignored: they add little.
   auto context = [&](const gpu::PrefillItem& item) {
-    return host.seq_lens[item.sequence] - QueryLen(host, item.sequence) + item.first_row / group_;
+    return host.seq_lens[item.sequence] - QueryLen(host, item.sequence) +
+           item.first_row / shape_.num_queries_per_kv_head();
   };
   std::stable_sort(items_.begin(), items_.end(), [&](const auto& a, const auto& b) {
     return context(a) > context(b);
   });
 }
 
-template <typename T>
-StepPacker::Array StepPacker::Place(int64_t count) {
-  const Array array = {.offset = bytes_, .count = count};
-  bytes_ = RoundUp(bytes_ + count * int64_t{sizeof(T)}, kArrayAlignment);
-  return array;
+StepPacker::Layout StepPacker::LayOut(const Counts& counts) {
+  Layout at;
+  const auto place = [&at]<typename T>(int64_t count, T /*element*/) {
+    const Array array = {.offset = at.bytes, .count = count};
+    at.bytes = RoundUp(at.bytes + count * int64_t{sizeof(T)}, kArrayAlignment);
+    return array;
+  };
+  at.token_ids = place(counts.tokens, TokenId{});
+  at.positions = place(counts.tokens, int32_t{});
+  at.slots = place(counts.tokens, int64_t{});
+  at.query_start = place(counts.seqs + 1, int32_t{});
+  at.seq_lens = place(counts.seqs, int32_t{});
+  at.tables = place(counts.table_entries, BlockId{});
+  at.first_places = place(counts.first_places, int64_t{});
+  at.logits = place(counts.logits, int32_t{});
+  at.decode_index = place(counts.decodes, int32_t{});
+  at.items = place(counts.items, gpu::PrefillItem{});
+  return at;
 }
 
-int64_t StepPacker::Plan(const StepInputs& host) {
+// Every count is at its largest, and a step has either block tables or first places.
+int64_t StepPacker::MaxBytes(const StepBounds& bounds, int32_t num_queries_per_kv_head) {
+  const int64_t seqs = DecodeBucket(bounds.max_seqs);
+  const int64_t tokens = std::max<int64_t>(bounds.max_tokens, seqs);
+  const auto columns = int64_t{std::bit_ceil(static_cast<uint32_t>(bounds.max_blocks_per_seq))};
+  return LayOut({.tokens = tokens,
+                 .seqs = seqs,
+                 .table_entries = seqs * columns,
+                 .first_places = seqs,
+                 .logits = tokens,
+                 .decodes = seqs,
+                 .items = seqs + tokens * num_queries_per_kv_head / gpu::kPrefillRows})
+      .bytes;
+}
+
+// A group has one more than decodes.
+int64_t StepPacker::MaxSplitStarts(const StepBounds& bounds) {
+  return int64_t{2} * DecodeBucket(bounds.max_seqs);
+}
+
+int64_t StepPacker::Plan(const StepInputs& host, int64_t max_splits) {
   Classify(host);
+  Group(host, max_splits);
   CollectItems(host);
-  bytes_ = 0;
   const int64_t seqs = step_.shape.num_seqs;
-  const int64_t tokens = step_.is_decode_only ? seqs : host.num_tokens;
-  const int64_t logits = step_.is_decode_only ? seqs : host.num_logits;
-  token_ids_ = Place<TokenId>(tokens);
-  positions_ = Place<int32_t>(tokens);
-  slots_ = Place<int64_t>(tokens);
-  query_start_ = Place<int32_t>(seqs + 1);
-  seq_lens_ = Place<int32_t>(seqs);
   const bool reads_windows = step_.shape.reads_windows;
-  tables_ = Place<BlockId>(reads_windows ? 0 : seqs * step_.shape.max_blocks_per_seq);
-  first_places_ = Place<int64_t>(reads_windows ? seqs : 0);
-  logits_ = Place<int32_t>(logits);
-  decode_index_ = Place<int32_t>(step_.is_decode_only ? 0 : step_.num_decodes);
-  item_list_ = Place<gpu::PrefillItem>(static_cast<int64_t>(items_.size()));
-  return bytes_;
+  at_ = LayOut({.tokens = step_.is_decode_only ? seqs : host.num_tokens,
+                .seqs = seqs,
+                .table_entries = reads_windows ? 0 : seqs * step_.shape.max_blocks_per_seq,
+                .first_places = reads_windows ? seqs : 0,
+                .logits = step_.is_decode_only ? seqs : host.num_logits,
+                .decodes = step_.is_replayable ? 0 : step_.num_decodes,
+                .items = static_cast<int64_t>(items_.size())});
+  return at_.bytes;
 }
 
 void StepPacker::WriteBlocks(const StepInputs& host, std::byte* bytes) const {
   if (step_.shape.reads_windows) {
     Fill(bytes,
-         first_places_.offset,
-         first_places_.count,
+         at_.first_places.offset,
+         at_.first_places.count,
          host.first_places,
          host.num_seqs,
          int64_t{0});
     return;
   }
-  auto* tables = reinterpret_cast<BlockId*>(bytes + tables_.offset);
-  std::fill_n(tables, tables_.count, kNullBlockId);
+  auto* tables = reinterpret_cast<BlockId*>(bytes + at_.tables.offset);
+  std::fill_n(tables, at_.tables.count, kNullBlockId);
   for (int64_t seq = 0; seq < host.num_seqs; ++seq) {
     std::copy_n(host.block_tables + seq * host.max_blocks_per_seq,
                 host.max_blocks_per_seq,
@@ -127,42 +173,49 @@ void StepPacker::WriteBlocks(const StepInputs& host, std::byte* bytes) const {
 }
 
 PackedStep StepPacker::Write(const StepInputs& host, std::byte* bytes, void* destination) {
-  Fill(bytes, token_ids_.offset, token_ids_.count, host.token_ids, host.num_tokens, TokenId{0});
-  Fill(bytes, positions_.offset, positions_.count, host.positions, host.num_tokens, 0);
-  Fill(bytes, slots_.offset, slots_.count, host.slot_mapping, host.num_tokens, int64_t{-1});
-  Fill(bytes, seq_lens_.offset, seq_lens_.count, host.seq_lens, host.num_seqs, 0);
-  Fill(bytes, logits_.offset, logits_.count, host.logits_rows, host.num_logits, 0);
-  Fill(bytes, query_start_.offset, query_start_.count, host.query_start, host.num_seqs + 1, 0);
-  auto* query_start = reinterpret_cast<int32_t*>(bytes + query_start_.offset);
-  auto* logits_rows = reinterpret_cast<int32_t*>(bytes + logits_.offset);
+  Fill(bytes,
+       at_.token_ids.offset,
+       at_.token_ids.count,
+       host.token_ids,
+       host.num_tokens,
+       TokenId{0});
+  Fill(bytes, at_.positions.offset, at_.positions.count, host.positions, host.num_tokens, 0);
+  Fill(bytes, at_.slots.offset, at_.slots.count, host.slot_mapping, host.num_tokens, int64_t{-1});
+  Fill(bytes, at_.seq_lens.offset, at_.seq_lens.count, host.seq_lens, host.num_seqs, 0);
+  Fill(bytes, at_.logits.offset, at_.logits.count, host.logits_rows, host.num_logits, 0);
+  Fill(
+      bytes, at_.query_start.offset, at_.query_start.count, host.query_start, host.num_seqs + 1, 0);
+  auto* query_start = reinterpret_cast<int32_t*>(bytes + at_.query_start.offset);
+  auto* logits_rows = reinterpret_cast<int32_t*>(bytes + at_.logits.offset);
   for (int32_t seq = host.num_seqs; seq < step_.shape.num_seqs; ++seq) {
     query_start[seq + 1] = seq + 1;
     logits_rows[seq] = seq;
   }
   WriteBlocks(host, bytes);
-  if (!step_.is_decode_only) {
-    std::copy(
-        decodes_.begin(), decodes_.end(), reinterpret_cast<int32_t*>(bytes + decode_index_.offset));
-    step_.decode_seq_index = At<int32_t>(destination, decode_index_.offset);
+  if (!step_.is_replayable) {
+    std::copy(decodes_.begin(),
+              decodes_.end(),
+              reinterpret_cast<int32_t*>(bytes + at_.decode_index.offset));
+    step_.decode_seq_index = At<int32_t>(destination, at_.decode_index.offset);
   }
   std::copy(
-      items_.begin(), items_.end(), reinterpret_cast<gpu::PrefillItem*>(bytes + item_list_.offset));
-  step_.items = At<gpu::PrefillItem>(destination, item_list_.offset);
+      items_.begin(), items_.end(), reinterpret_cast<gpu::PrefillItem*>(bytes + at_.items.offset));
+  step_.items = At<gpu::PrefillItem>(destination, at_.items.offset);
   step_.num_items = static_cast<int32_t>(items_.size());
-  step_.inputs = {.num_tokens = static_cast<int32_t>(token_ids_.count),
+  step_.inputs = {.num_tokens = static_cast<int32_t>(at_.token_ids.count),
                   .num_seqs = step_.shape.num_seqs,
-                  .num_logits = static_cast<int32_t>(logits_.count),
+                  .num_logits = static_cast<int32_t>(at_.logits.count),
                   .max_blocks_per_seq = step_.shape.max_blocks_per_seq,
-                  .token_ids = At<TokenId>(destination, token_ids_.offset),
-                  .positions = At<int32_t>(destination, positions_.offset),
-                  .slot_mapping = At<int64_t>(destination, slots_.offset),
-                  .query_start = At<int32_t>(destination, query_start_.offset),
-                  .seq_lens = At<int32_t>(destination, seq_lens_.offset),
-                  .block_tables = At<BlockId>(destination, tables_.offset),
+                  .token_ids = At<TokenId>(destination, at_.token_ids.offset),
+                  .positions = At<int32_t>(destination, at_.positions.offset),
+                  .slot_mapping = At<int64_t>(destination, at_.slots.offset),
+                  .query_start = At<int32_t>(destination, at_.query_start.offset),
+                  .seq_lens = At<int32_t>(destination, at_.seq_lens.offset),
+                  .block_tables = At<BlockId>(destination, at_.tables.offset),
                   .first_places = step_.shape.reads_windows
-                                      ? At<int64_t>(destination, first_places_.offset)
+                                      ? At<int64_t>(destination, at_.first_places.offset)
                                       : nullptr,
-                  .logits_rows = At<int32_t>(destination, logits_.offset)};
+                  .logits_rows = At<int32_t>(destination, at_.logits.offset)};
   return step_;
 }
 

@@ -6,6 +6,9 @@
 // sequences to the next bucket (DecodeBucket), and its number of block table columns to a power of
 // two. So a few graphs serve all such steps. Padding sequences have length 0, their tokens slot -1.
 //
+// The decodes of a step are cut into groups of at most max_splits splits, for which there is memory
+// (StepNeeds). A step with several groups is not replayed, because its groups depend on lengths.
+//
 // Thread safety: one caller at a time.
 // Cost:          O(tokens + block table entries).
 #ifndef QUIRE_KERNELS_GPU_STEP_PACKER_H_
@@ -18,6 +21,7 @@
 
 #include "kernels/api/step_inputs.h"
 #include "kernels/cuda/gpu_ops.h"
+#include "kernels/gpu/step_needs.h"
 
 namespace quire {
 
@@ -31,28 +35,40 @@ struct DecodeShape {
   friend auto operator<=>(const DecodeShape&, const DecodeShape&) = default;
 };
 
+// Consecutive decodes whose partial results fit in memory together.
+struct DecodeGroup {
+  int32_t first = 0;  // index into decode_seq_index
+  int32_t count = 0;
+
+  friend bool operator==(const DecodeGroup&, const DecodeGroup&) = default;
+};
+
 struct PackedStep {
   StepInputs inputs;            // all pointers point into the `destination` of Write
   bool is_decode_only = false;  // each sequence decodes one token; padded to `shape`
+  bool is_replayable = false;   // is_decode_only, in one group
   DecodeShape shape;
   int32_t num_decodes = 0;
+  std::vector<DecodeGroup> groups;            // of all decodes, in order
   const int32_t* decode_seq_index = nullptr;  // [num_decodes] decoding sequences; null: all
   int32_t num_items = 0;
   const gpu::PrefillItem* items = nullptr;  // [num_items], longest context first
-  // Upper bound on the splits of all decodes together; a split is a part of one context
-  // (gpu::DecodePlan). Tokens before a sliding window need no splits.
-  int64_t max_splits = 0;
 };
 
 class StepPacker {
  public:
   // pad_decodes: whether to pad decode-only steps, so that graphs can replay them.
-  StepPacker(int32_t num_queries_per_kv_head, int32_t split_tokens, bool pad_decodes)
-      : group_(num_queries_per_kv_head), split_tokens_(split_tokens), pad_decodes_(pad_decodes) {}
+  StepPacker(const StepShape& shape, bool pad_decodes) : shape_(shape), pad_decodes_(pad_decodes) {}
 
-  // Divides the sequences into prefills and decodes, and chooses the offset of each array. Returns
-  // the number of bytes that Write fills.
-  int64_t Plan(const StepInputs& host);
+  // Returns the most bytes that Write fills for a step within the bounds.
+  static int64_t MaxBytes(const StepBounds& bounds, int32_t num_queries_per_kv_head);
+  // Returns the most elements of split_start that the groups of a step within the bounds have.
+  static int64_t MaxSplitStarts(const StepBounds& bounds);
+
+  // Divides the sequences into prefills and decodes, and chooses the offset of each array.
+  // max_splits: splits of a group; a group of one decode may have more. Returns the number of bytes
+  // that Write fills.
+  int64_t Plan(const StepInputs& host, int64_t max_splits);
   // Fills `bytes`. The pointers of the returned step are valid after `bytes` is copied to
   // `destination`.
   PackedStep Write(const StepInputs& host, std::byte* bytes, void* destination);
@@ -62,25 +78,38 @@ class StepPacker {
     int64_t offset = 0;
     int64_t count = 0;
   };
+  // Numbers of elements of the arrays.
+  struct Counts {
+    int64_t tokens = 0;
+    int64_t seqs = 0;
+    int64_t table_entries = 0;
+    int64_t first_places = 0;
+    int64_t logits = 0;
+    int64_t decodes = 0;
+    int64_t items = 0;
+  };
+  struct Layout {
+    Array token_ids, positions, slots, query_start, seq_lens, tables, first_places, logits,
+        decode_index, items;
+    int64_t bytes = 0;
+  };
 
+  static Layout LayOut(const Counts& counts);
   void Classify(const StepInputs& host);
+  // Cuts the decodes into groups.
+  void Group(const StepInputs& host, int64_t max_splits);
   void CollectItems(const StepInputs& host);
-  template <typename T>
-  Array Place(int64_t count);
   // Writes the block tables or, if attention reads windows, first_places.
   void WriteBlocks(const StepInputs& host, std::byte* bytes) const;
 
-  const int32_t group_;
-  const int32_t split_tokens_;
+  const StepShape shape_;
   const bool pad_decodes_;
 
   // State of the current step, from Plan to Write.
   PackedStep step_;
   std::vector<int32_t> decodes_;
   std::vector<gpu::PrefillItem> items_;
-  int64_t bytes_ = 0;
-  Array token_ids_, positions_, slots_, query_start_, seq_lens_, tables_, first_places_, logits_,
-      decode_index_, item_list_;
+  Layout at_;
 };
 
 // Returns the smallest bucket that is at least num_seqs. The buckets are 1, 2, 4, 8, then multiples

@@ -42,9 +42,7 @@ class NoModel : public Model {
     return logits_.data();
   }
   float* LogitsOf(int32_t /*first_row*/, int32_t /*num_rows*/) override { return nullptr; }
-  absl::Status Reserve(int32_t /*max_tokens*/, int32_t /*max_logits*/) override {
-    return absl::OkStatus();
-  }
+  absl::Status Reserve(const StepBounds& /*bounds*/) override { return absl::OkStatus(); }
   uint64_t row_hash() const override { return 1; }
   int64_t weight_bytes() const override { return 0; }
   uint64_t weights_sum() const override { return 0; }

@@ -40,9 +40,7 @@ class TimedModel : public Model {
     return share_.rank == 0 ? logits_.data() : nullptr;
   }
   float* LogitsOf(int32_t /*first_row*/, int32_t /*num_rows*/) override { return nullptr; }
-  absl::Status Reserve(int32_t /*max_tokens*/, int32_t /*max_logits*/) override {
-    return absl::OkStatus();
-  }
+  absl::Status Reserve(const StepBounds& /*bounds*/) override { return absl::OkStatus(); }
   uint64_t row_hash() const override { return 0; }
   int64_t weight_bytes() const override { return 0; }
   uint64_t weights_sum() const override { return 0; }

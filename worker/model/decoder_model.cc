@@ -56,7 +56,7 @@ float* DecoderModel::Forward(const Batch& batch, const KvCacheView& cache) {
   const StepInputs inputs = backend_.BeginStep(ViewOf(batch));
   // If memory runs out, the worker cannot go on: its process ends, and the scheduler recovers from
   // the loss.
-  QUIRE_CHECK(Reserve(inputs.num_tokens, inputs.num_logits).ok());
+  QUIRE_CHECK(ReserveWorkspace(inputs.num_tokens, inputs.num_logits).ok());
   if (rope_.has_value() && !batch.positions.empty()) {
     const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
     QUIRE_CHECK(rope_->Reserve(int64_t{*last} + 1).ok());
@@ -84,7 +84,20 @@ float* DecoderModel::GatheredLogits() {
   return share_.rank == 0 ? workspace_.gathered.floats() : nullptr;
 }
 
-absl::Status DecoderModel::Reserve(int32_t max_tokens, int32_t max_logits) {
+absl::Status DecoderModel::Reserve(const StepBounds& bounds) {
+  QUIRE_RETURN_IF_ERROR(
+      ReserveWorkspace(std::max(bounds.max_tokens, bounds.max_seqs) + kMaxPaddingRows,
+                       bounds.max_seqs + kMaxPaddingRows));
+  if (!backend_.space().has_value()) {
+    return absl::OkStatus();
+  }
+  if (rope_.has_value() && bounds.max_context_tokens > 0) {
+    QUIRE_RETURN_IF_ERROR(rope_->Reserve(bounds.max_context_tokens));
+  }
+  return backend_.ReserveForSteps(bounds);
+}
+
+absl::Status DecoderModel::ReserveWorkspace(int32_t max_tokens, int32_t max_logits) {
   const int64_t num_tokens = max_tokens;
   const int64_t num_logits = max_logits;
   const int64_t q_heads = share_.heads.count;

@@ -43,7 +43,7 @@ class DecoderModel : public Model {
   float* Forward(const Batch& batch, const KvCacheView& cache) override;
   float* LogitsOf(int32_t first_row, int32_t num_rows) override;
   uint64_t row_hash() const override { return row_hash_; }
-  absl::Status Reserve(int32_t max_tokens, int32_t max_logits) override;
+  absl::Status Reserve(const StepBounds& bounds) override;
   int64_t weight_bytes() const override { return weights_.bytes; }
   uint64_t weights_sum() const override { return weights_.sum; }
   std::vector<std::span<const std::byte>> weights_memory() const override {
@@ -72,6 +72,8 @@ class DecoderModel : public Model {
     DeviceBuffer gathered;   // fp32 [num_logits, vocab_size], logits of all ranks; on rank 0 only
   };
 
+  // Makes room for so many tokens and rows of logits, their padding included.
+  absl::Status ReserveWorkspace(int32_t max_tokens, int32_t max_logits);
   void Compute(const StepInputs& inputs,
                std::span<const int32_t> num_candidates,
                const KvCacheView& cache);

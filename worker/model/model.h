@@ -46,7 +46,7 @@ class Model {
 
   // Returns the logits of num_rows consecutive tokens of the last Forward's batch, from first_row
   // on, and overwrites the logits that Forward returned. Returns null on ranks without logits.
-  // REQUIRES: every rank calls this with the same arguments; num_rows is in [1, max_logits] of the
+  // REQUIRES: every rank calls this with the same arguments; num_rows is in [1, max_seqs] of the
   // last Reserve; memory that Reserve would allocate is there.
   virtual float* LogitsOf(int32_t first_row, int32_t num_rows) = 0;
 
@@ -55,9 +55,9 @@ class Model {
   // and on GPUs, since bits may differ between GPUs.
   virtual uint64_t row_hash() const = 0;
 
-  // Allocates the memory for steps of at most max_tokens tokens and max_logits rows of logits, so
-  // that these steps allocate nothing. Errors: kResourceExhausted, reason MEMORY.
-  virtual absl::Status Reserve(int32_t max_tokens, int32_t max_logits) = 0;
+  // Allocates the memory for steps within these bounds, the backend's included, so that these steps
+  // allocate nothing on a device. Errors: kResourceExhausted, reason MEMORY.
+  virtual absl::Status Reserve(const StepBounds& bounds) = 0;
 
   // Bytes of packed weights.
   virtual int64_t weight_bytes() const = 0;

@@ -155,8 +155,7 @@ absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
   QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec,
                          sizing_.SpecFor(limits.block_size_tokens, params.kv_cache_dtype));
   QUIRE_RETURN_IF_ERROR(CheckLimits(limits, spec));
-  QUIRE_RETURN_IF_ERROR(model_.Reserve(limits.max_tokens_per_step + kMaxPaddingRows,
-                                       limits.max_sequences + kMaxPaddingRows));
+  QUIRE_RETURN_IF_ERROR(ReserveForSteps(limits));
   QUIRE_RETURN_IF_ERROR(AllocatePools(spec, limits));
   if (absl::Status status = MeetRanks(params); !status.ok()) {
     // AllocatePools cleared or freed the pool of the old epoch, so the old epoch cannot go on.
@@ -168,6 +167,30 @@ absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
   sequences_ = std::make_unique<SequenceTable>(limits.max_sequences, limits.num_blocks);
   order_.BeginEpoch(params.scheduler_incarnation, params.group_epoch);
   return absl::OkStatus();
+}
+
+absl::Status StepExecutor::ReserveForSteps(const StepLimits& limits) {
+  const StepBounds bounds = {.max_tokens = limits.max_tokens_per_step,
+                             .max_seqs = limits.max_sequences,
+                             .max_context_tokens = limits.max_model_len,
+                             .max_blocks_per_seq = NumBlocksAtMaxModelLen(limits)};
+  absl::Status status = model_.Reserve(bounds);
+  if (absl::IsResourceExhausted(status) && storage_ != nullptr) {
+    // The pool of the old epoch may be in the way.
+    FreePools();
+    status = model_.Reserve(bounds);
+  }
+  if (!status.ok()) {
+    // Some of the old epoch's memory is gone, too.
+    order_.LeaveEpoch();
+  }
+  return status;
+}
+
+void StepExecutor::FreePools() {
+  windows_.reset();
+  mover_.reset();
+  storage_.reset();
 }
 
 absl::Status StepExecutor::MeetRanks(const EpochParams& params) {

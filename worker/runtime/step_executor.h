@@ -125,6 +125,10 @@ class StepExecutor {
  private:
   absl::Status TryBeginEpoch(const EpochParams& params);
   absl::Status CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const;
+  // Makes the model allocate the memory of all steps within the limits. If there is too little,
+  // frees the pools of the old epoch and tries again.
+  absl::Status ReserveForSteps(const StepLimits& limits);
+  void FreePools();
   absl::Status AllocatePools(const KvCacheSpec& spec, const StepLimits& limits);
   absl::Status AllocatePool(const KvCacheSpec& spec, const StepLimits& limits);
   absl::Status TakeWindows(const StepLimits& limits);

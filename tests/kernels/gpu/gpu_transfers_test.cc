@@ -124,8 +124,9 @@ TEST_F(GpuTransfersTest, TheStagingRingKeepsWhatIsNotRead) {
   ASSERT_EQ(api_.create_stream(&copies), 0);
   {
     StagingRing ring(api_);
+    ASSERT_TRUE(ring.Reserve(1).ok());
     for (int step = 0; step < kSteps; ++step) {
-      std::byte* slot = ring.Next(1);
+      std::byte* slot = ring.Next();
       *slot = static_cast<std::byte>(step);
       auto* to = static_cast<std::byte*>(results) + step;
       EXPECT_EQ(api_.copy_to_device(to, slot, 1, copies), 0);

@@ -105,8 +105,9 @@ class NcclGroupTest : public testing::Test {
       Rank rank = {.number = number};
       EXPECT_EQ(apis[i]->set_device(devices[i]), 0);
       EXPECT_EQ(apis[i]->create_stream(&rank.stream), 0);
-      auto nccl =
-          NcclGroup::Join({*apis[i], DeviceOf(devices[i])}, rank.stream, ranks_[i], timeout_ns);
+      GpuScratch parts(*apis[i]);
+      auto nccl = NcclGroup::Join(
+          {*apis[i], DeviceOf(devices[i])}, rank.stream, ranks_[i], parts, timeout_ns);
       rank.joined = nccl.status();
       rank.nccl = nccl.ok() ? *std::move(nccl) : nullptr;
       fn(rank);
@@ -439,7 +440,8 @@ void EndAlone(const std::function<void(gpu::Stream)>& before) {
   gpu::Stream stream = nullptr;
   FakeNcclApi().create_stream(&stream);
   auto alone = std::make_shared<Communicator>(0, std::vector<PeerLink>());
-  auto nccl = NcclGroup::Join({FakeNcclApi(), DeviceOf(0)}, stream, alone, kLong);
+  GpuScratch parts(FakeNcclApi());
+  auto nccl = NcclGroup::Join({FakeNcclApi(), DeviceOf(0)}, stream, alone, parts, kLong);
   before(stream);
   nccl->reset();
 }

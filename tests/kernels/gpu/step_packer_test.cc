@@ -7,6 +7,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "tests/support/random.h"
+
 namespace quire {
 namespace {
 
@@ -15,6 +17,8 @@ using testing::ElementsAre;
 constexpr int32_t kGroup = 4;
 constexpr int32_t kSplitTokens = 256;
 constexpr int32_t kColumns = 3;
+constexpr StepShape kShape = {
+    .num_heads = 2 * kGroup, .num_kv_heads = 2, .head_dim = 64, .split_tokens = kSplitTokens};
 
 // The host arrays of a step: a sequence brings query_len tokens and has seq_len with them.
 struct Step {
@@ -62,9 +66,9 @@ struct Step {
 // Packs into its own memory, so that the pointers of the result can be followed.
 class StepPackerTest : public testing::Test {
  protected:
-  PackedStep Pack(const Step& step, bool pad_decodes = true) {
-    StepPacker packer(kGroup, kSplitTokens, pad_decodes);
-    memory_.assign(static_cast<size_t>(packer.Plan(step.View())), std::byte{0xFF});
+  PackedStep Pack(const Step& step, bool pad_decodes = true, int64_t max_splits = 100) {
+    StepPacker packer(kShape, pad_decodes);
+    memory_.assign(static_cast<size_t>(packer.Plan(step.View(), max_splits)), std::byte{0xFF});
     return packer.Write(step.View(), memory_.data(), memory_.data());
   }
 
@@ -90,7 +94,8 @@ TEST_F(StepPackerTest, DecodesArePaddedToABucketWithRowsThatTakePartInNothing) {
   EXPECT_EQ(packed.num_decodes, 4);
   EXPECT_EQ(packed.num_items, 0);
   EXPECT_EQ(packed.decode_seq_index, nullptr);
-  EXPECT_EQ(packed.max_splits, 2 + 1 + 1);
+  EXPECT_TRUE(packed.is_replayable);
+  EXPECT_THAT(packed.groups, ElementsAre(DecodeGroup{.first = 0, .count = 4}));
   const StepInputs& inputs = packed.inputs;
   EXPECT_EQ(inputs.num_tokens, 4);
   EXPECT_THAT(List(inputs.token_ids, 4), ElementsAre(100, 101, 102, 0));
@@ -131,7 +136,7 @@ TEST_F(StepPackerTest, AMixedStepGivesDecodesAndPrefillsTheirOwnKernels) {
   EXPECT_EQ(packed.inputs.num_tokens, 73);
   EXPECT_EQ(packed.inputs.max_blocks_per_seq, kColumns);
   EXPECT_THAT(List(packed.decode_seq_index, packed.num_decodes), ElementsAre(1));
-  EXPECT_EQ(packed.max_splits, 3);
+  EXPECT_THAT(packed.groups, ElementsAre(DecodeGroup{.first = 0, .count = 1}));
   std::vector<std::pair<int32_t, int32_t>> items;
   for (const gpu::PrefillItem& item : List(packed.items, packed.num_items)) {
     items.emplace_back(item.sequence, item.first_row);
@@ -161,6 +166,98 @@ TEST_F(StepPackerTest, WithoutPaddingTheArraysAreThoseGiven) {
   EXPECT_EQ(packed.inputs.num_seqs, 3);
   EXPECT_THAT(List(packed.decode_seq_index, packed.num_decodes), ElementsAre(0, 1, 2));
   EXPECT_THAT(List(packed.inputs.seq_lens, 3), ElementsAre(8, 9, 10));
+}
+
+// Splits: 2, 1, 1, 3 and none for padding. At most three of a group have memory.
+TEST_F(StepPackerTest, DecodesAreCutIntoGroupsWhosePartialResultsFit) {
+  Step step;
+  step.Add(1, 300, true);
+  step.Add(1, 5, true);
+  step.Add(1, 256, true);
+  step.Add(1, 700, true);
+  step.Add(1, 1, true);
+
+  const PackedStep packed = Pack(step, /*pad_decodes=*/true, /*max_splits=*/3);
+
+  EXPECT_TRUE(packed.is_decode_only);
+  EXPECT_FALSE(packed.is_replayable) << "its groups depend on lengths";
+  EXPECT_THAT(packed.groups,
+              ElementsAre(DecodeGroup{.first = 0, .count = 2},
+                          DecodeGroup{.first = 2, .count = 1},
+                          DecodeGroup{.first = 3, .count = 1},
+                          DecodeGroup{.first = 4, .count = 4}));
+  EXPECT_THAT(List(packed.decode_seq_index, packed.num_decodes),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+TEST(StepNeedsTest, AWindowBoundsTheSplitsOfADecode) {
+  StepShape shape = kShape;
+  EXPECT_EQ(NumSplits(0, shape), 0);
+  EXPECT_EQ(NumSplits(257, shape), 2);
+  EXPECT_EQ(NumSplits(100'000, shape), 391);
+  shape.sliding_window = 300;
+  EXPECT_EQ(NumSplits(257, shape), 2);
+  EXPECT_EQ(NumSplits(100'000, shape), 3) << "a window that begins inside of a split";
+}
+
+// 512 sequences of 128k tokens share a prefix, and have more splits than any pool has room for.
+TEST(StepNeedsTest, PartialResultsAreBoundedWhateverTheContextsShare) {
+  StepShape shape = kShape;
+  const StepBounds bounds = {.max_tokens = 512, .max_seqs = 512, .max_context_tokens = 1 << 17};
+  shape.max_partial_bytes = int64_t{1} << 40;
+  EXPECT_EQ(NeedsOf(bounds, shape).max_splits, 512 * 512);
+
+  shape.max_partial_bytes = 1 << 24;
+  const StepNeeds needs = NeedsOf(bounds, shape);
+  EXPECT_LE(needs.partial_out_bytes + needs.partial_state_bytes, 1 << 24);
+  EXPECT_EQ(needs.partial_out_bytes, needs.max_splits * shape.num_heads * shape.head_dim * 4);
+
+  shape.max_partial_bytes = 1;
+  EXPECT_EQ(NeedsOf(bounds, shape).max_splits, 512) << "one sequence cannot be divided";
+}
+
+// Every step within the bounds fits into the memory that they ask for.
+TEST_F(StepPackerTest, StepsWithinTheBoundsNeedNoMoreThanTheBoundsSay) {
+  Random random(7);
+  for (int round = 0; round < 300; ++round) {
+    Step step;
+    const int32_t num_seqs = 1 + random.Below(40);
+    const bool decodes = random.Below(3) == 0;
+    for (int32_t seq = 0; seq < num_seqs; ++seq) {
+      const int32_t query_len = decodes || random.Below(2) == 0 ? 1 : 1 + random.Below(90);
+      step.Add(query_len, query_len + random.Below(2000), decodes || random.Below(4) > 0);
+    }
+    if (random.Below(3) == 0) {
+      step.first_places.assign(static_cast<size_t>(num_seqs), 64);
+    }
+    const StepInputs host = step.View();
+    const StepBounds bounds = {.max_tokens = host.num_tokens,
+                               .max_seqs = num_seqs,
+                               .max_context_tokens = 2090,
+                               .max_blocks_per_seq = kColumns};
+    StepPacker packer(kShape, /*pad_decodes=*/random.Below(4) > 0);
+    const int64_t max_splits = 1 + random.Below(20);
+
+    const int64_t bytes = packer.Plan(host, max_splits);
+
+    ASSERT_LE(bytes, StepPacker::MaxBytes(bounds, kGroup));
+    std::vector<std::byte> memory(static_cast<size_t>(bytes));
+    const PackedStep packed = packer.Write(host, memory.data(), memory.data());
+    int32_t num_decodes = 0;
+    for (const DecodeGroup& group : packed.groups) {
+      ASSERT_EQ(group.first, num_decodes);
+      num_decodes += group.count;
+      int64_t num_splits = 0;
+      for (int32_t i = group.first; i < num_decodes; ++i) {
+        const int32_t seq = packed.decode_seq_index == nullptr ? i : packed.decode_seq_index[i];
+        num_splits += seq < num_seqs ? NumSplits(host.seq_lens[seq], kShape) : 0;
+      }
+      ASSERT_TRUE(num_splits <= max_splits || group.count == 1);
+    }
+    ASSERT_EQ(num_decodes, packed.num_decodes);
+    ASSERT_LE(num_decodes + static_cast<int64_t>(packed.groups.size()),
+              StepPacker::MaxSplitStarts(bounds));
+  }
 }
 
 TEST(DecodeBucketTest, GrowsFinelyAtFirstAndCoarselyLater) {

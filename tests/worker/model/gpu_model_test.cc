@@ -345,7 +345,7 @@ TEST_F(GpuStepTest, MoreRowsToQuantiseDoNotLeaveGraphsBehindThatReadTheOldOnes) 
                MakeGpuBackend({.use_graphs = false, .quantization = GpuQuantization::kFp8}));
   ModelRunner::Slice decode = {.sequence = 0, .tokens = {5}};
   for (Served* served : {&graphs, &eager}) {
-    ASSERT_TRUE(served->model().Reserve(512, 8).ok());
+    ASSERT_TRUE(served->model().Reserve({.max_tokens = 512, .max_seqs = 8}).ok());
     ASSERT_EQ((*served)->AddSequence(), 0);
     ASSERT_EQ((*served)->AddSequence(), 1);
     // With 256 bytes a token these prompts stay just below a power of two; the inputs of a step are
@@ -382,7 +382,7 @@ TEST_F(GpuStepTest, MoreSequencesDoNotLeaveGraphsBehindThatReadTheOldPlan) {
   Served graphs(dir.path(), MakeGpuBackend({.use_graphs = true}), std::nullopt, /*num_blocks=*/128);
   Served eager(dir.path(), MakeGpuBackend({.use_graphs = false}), std::nullopt, /*num_blocks=*/128);
   for (Served* served : {&graphs, &eager}) {
-    ASSERT_TRUE(served->model().Reserve(256, 8).ok());
+    ASSERT_TRUE(served->model().Reserve({.max_tokens = 256, .max_seqs = 8}).ok());
     for (int sequence = 0; sequence < 4; ++sequence) {
       ASSERT_EQ((*served)->AddSequence(), sequence);
     }
@@ -411,7 +411,7 @@ TEST_F(GpuStepTest, AFartherPositionDoesNotLeaveGraphsBehindThatReadTheOldRotati
   const std::vector<TokenId> far = RandomPrompt(1030, 8);
   ModelRunner::Slice decode = {.sequence = 0, .tokens = {5}};
   for (Served* served : {&graphs, &eager}) {
-    ASSERT_TRUE(served->model().Reserve(512, 8).ok());
+    ASSERT_TRUE(served->model().Reserve({.max_tokens = 512, .max_seqs = 8}).ok());
     ASSERT_EQ((*served)->AddSequence(), 0);
     ASSERT_EQ((*served)->AddSequence(), 1);
     (*served)->Feed(0, RandomPrompt(4, 7), 4);
@@ -430,14 +430,14 @@ TEST_F(GpuStepTest, AFartherPositionDoesNotLeaveGraphsBehindThatReadTheOldRotati
 // layer reads the plan of the first. The context has three splits.
 TEST_F(GpuStepTest, LayersOfDifferentWindowsHaveDifferentSplits) {
   ModelDir dir;
-  WriteRandomModel(DecoderConfig("Qwen2ForCausalLM",
-                                 {{"num_hidden_layers", 3},
-                                  {"use_sliding_window", true},
-                                  {"sliding_window", 24},
-                                  {"layer_types",
-                                   {"full_attention", "sliding_attention", "full_attention"}}}),
-                   /*seed=*/6,
-                   &dir);
+  WriteRandomModel(
+      DecoderConfig("Qwen2ForCausalLM",
+                    {{"num_hidden_layers", 3},
+                     {"use_sliding_window", true},
+                     {"sliding_window", 24},
+                     {"layer_types", {"full_attention", "sliding_attention", "full_attention"}}}),
+      /*seed=*/6,
+      &dir);
   Served gpu(dir.path(), MakeGpuBackend());
   Served reference(dir.path(), CreateReferenceBackend());
   const std::vector<TokenId> prompt = RandomPrompt(600, 11);

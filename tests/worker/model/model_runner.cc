@@ -154,7 +154,7 @@ std::vector<std::vector<float>> ModelRunner::RunAndScore(const std::vector<Slice
                                                          int32_t max_rows) {
   const Batch batch = MakeBatch(slices);
   const int32_t num_tokens = batch.num_tokens();
-  QUIRE_CHECK(model_.Reserve(num_tokens + kMaxPaddingRows, max_rows + kMaxPaddingRows).ok());
+  QUIRE_CHECK(model_.Reserve({.max_tokens = num_tokens, .max_seqs = max_rows}).ok());
   model_.Forward(batch, cache_);
   std::vector<std::vector<float>> rows;
   for (int32_t row = 0; row < num_tokens; row += max_rows) {

@@ -60,6 +60,10 @@ class ModelRunner {
   };
 
   const KvCacheView& cache() const { return cache_; }
+  // The blocks of a sequence.
+  const std::vector<BlockId>& BlocksOf(int sequence) const {
+    return sequences_[static_cast<size_t>(sequence)].blocks;
+  }
 
   // Runs one batch of slices. Returns the logits of the last token of each, or none on a rank that
   // has none.

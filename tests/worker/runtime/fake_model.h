@@ -32,8 +32,8 @@ class FakeModel : public Model {
   const RankShare& share() const override { return share_; }
   float* Forward(const Batch& batch, const KvCacheView& cache) override;
   float* LogitsOf(int32_t first_row, int32_t num_rows) override;
-  absl::Status Reserve(int32_t /*max_tokens*/, int32_t /*max_logits*/) override {
-    return absl::OkStatus();
+  absl::Status Reserve(const StepBounds& bounds) override {
+    return on_reserve_ == nullptr ? absl::OkStatus() : on_reserve_(bounds);
   }
   uint64_t row_hash() const override { return kRowHash; }
   int64_t weight_bytes() const override { return 0; }
@@ -45,6 +45,10 @@ class FakeModel : public Model {
 
   // Called at the start of each Forward.
   void OnForward(std::function<void(const Batch&)> hook) { on_forward_ = std::move(hook); }
+  // Called by each Reserve, which returns the hook's status.
+  void OnReserve(std::function<absl::Status(const StepBounds&)> hook) {
+    on_reserve_ = std::move(hook);
+  }
   int num_forwards() const { return num_forwards_; }
   // Numbers of rows that LogitsOf was asked for.
   const std::vector<int32_t>& rows_asked() const { return rows_asked_; }
@@ -58,6 +62,7 @@ class FakeModel : public Model {
   ModelConfig config_;
   RankShare share_;
   std::function<void(const Batch&)> on_forward_;
+  std::function<absl::Status(const StepBounds&)> on_reserve_;
   // Writes logits of the batch's row to logits_[index].
   void WriteLogits(int32_t row, size_t index);
 

@@ -410,6 +410,43 @@ TEST_F(StepExecutorTest, ARefusedEpochLeavesTheOldOneRunning) {
 }
 
 // Its pool is the new one's by then, and may be smaller.
+TEST_F(StepExecutorTest, AnEpochReservesTheMemoryOfItsStepsFirst) {
+  std::vector<StepBounds> asked;
+  model_.OnReserve([&asked](const StepBounds& bounds) {
+    asked.push_back(bounds);
+    return absl::OkStatus();
+  });
+
+  ASSERT_TRUE(executor_.BeginEpoch(Epoch(2)).ok());
+
+  const StepBounds limits = {
+      .max_tokens = 32, .max_seqs = 4, .max_context_tokens = 40, .max_blocks_per_seq = 10};
+  EXPECT_EQ(asked, std::vector<StepBounds>{limits});
+}
+
+// The pool of the old epoch may have the memory that the new epoch's steps need.
+TEST_F(StepExecutorTest, AnEpochWithoutMemoryForItsStepsFreesTheOldPoolAndTriesAgain) {
+  int num_calls = 0;
+  model_.OnReserve([&num_calls](const StepBounds& /*bounds*/) {
+    return ++num_calls == 1
+               ? Error(absl::StatusCode::kResourceExhausted, "MEMORY", "no room for steps")
+               : absl::OkStatus();
+  });
+  ASSERT_TRUE(executor_.BeginEpoch(Epoch(2)).ok());
+  EXPECT_EQ(num_calls, 2);
+  EXPECT_EQ(Prefill(1, {5, 6, 7}, {2}), FakeModel::NextToken(std::vector<TokenId>{5, 6, 7}));
+
+  model_.OnReserve([](const StepBounds& /*bounds*/) {
+    return Error(absl::StatusCode::kResourceExhausted, "MEMORY", "no room for steps");
+  });
+  EXPECT_EQ(ReasonOf(executor_.BeginEpoch(Epoch(3))), "MEMORY");
+  StepPlan plan;
+  plan.slices = {{.handle = 1, .num_tokens = 1}};
+  EXPECT_FALSE(TryExecute(Numbered(plan)).ok()) << "the old epoch has lost its pool";
+  model_.OnReserve(nullptr);
+  EXPECT_TRUE(executor_.BeginEpoch(Epoch(4)).ok());
+}
+
 TEST_F(StepExecutorTest, AnEpochForWhichRanksDoNotMeetEndsTheOldOne) {
   Prefill(0, {1, 2, 3}, {7});
   model_.SetNumRanks(2);
@@ -540,6 +577,18 @@ TEST_F(ObservedExecutorTest, EpochsAreHeardWhetherTheyBeginOrNot) {
     EXPECT_EQ(epoch.pools.num_host_blocks, 3);
     EXPECT_GT(epoch.pools.block_bytes, 0);
   }
+}
+
+TEST_F(ObservedExecutorTest, AnEpochWithoutMemoryForItsStepsLeavesNoPoolInTheWay) {
+  ASSERT_TRUE(observed_.BeginEpoch(EpochWithHost(3)).ok());
+  model_.OnReserve([](const StepBounds& /*bounds*/) {
+    return Error(absl::StatusCode::kResourceExhausted, "MEMORY", "no room for steps");
+  });
+
+  EXPECT_FALSE(observed_.BeginEpoch(EpochWithHost(4)).ok());
+
+  ASSERT_EQ(listener_.epochs.size(), 2U);
+  EXPECT_EQ(listener_.epochs[1].pools.num_blocks, 0);
 }
 
 TEST_F(ObservedExecutorTest, AStepSaysWhatItDidAndWhatIsHeldNow) {

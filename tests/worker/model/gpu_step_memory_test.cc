@@ -1,0 +1,324 @@
+// The memory of steps on a device that has no more: it is reserved before the KV pool is sized, so
+// no step allocates. The emulated device has 1 GiB; a worker that allocates beyond it ends.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "common/base/error.h"
+#include "common/json/json.h"
+#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu/gpu_library.h"
+#include "tests/support/random.h"
+#include "tests/worker/model/model_dir.h"
+#include "tests/worker/model/model_runner.h"
+#include "tests/worker/model/random_model.h"
+#include "worker/memory_plan.h"
+#include "worker/model/model.h"
+
+namespace quire {
+namespace {
+
+constexpr int32_t kVocabSize = 128;
+constexpr int32_t kSplitTokens = 512;
+// A context of two splits that six sequences share: their contexts together have 3,600 tokens, the
+// pool has room for 1,024.
+constexpr int32_t kContext = 600;
+constexpr int32_t kNumSharers = 6;
+constexpr int64_t kNumBlocks = 64;
+constexpr StepBounds kBounds = {.max_tokens = 200,
+                                .max_seqs = 8,
+                                .max_context_tokens = 1024,
+                                .max_blocks_per_seq = 1024 / ModelRunner::kBlockSizeTokens};
+
+Json Config() {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"vocab_size", kVocabSize},
+          {"hidden_size", 128},
+          {"intermediate_size", 192},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"head_dim", 64},
+          {"rms_norm_eps", 1e-5},
+          {"max_position_embeddings", 1024},
+          {"torch_dtype", "bfloat16"}};
+}
+
+int num_decode_calls = 0;
+decltype(gpu::GpuApi::decode) real_decode = nullptr;
+
+int CountedDecode(const PagedAttentionParams& params,
+                  const gpu::DecodePlan& plan,
+                  DType activations,
+                  gpu::Stream stream) {
+  ++num_decode_calls;
+  return real_decode(params, plan, activations, stream);
+}
+
+std::unique_ptr<KernelBackend> MakeBackend(const GpuBackendOptions& options = {}) {
+  auto library = GpuLibrary::Open("emu", 0);
+  EXPECT_TRUE(library.ok()) << library.status();
+  static gpu::GpuApi counted;
+  counted = library->api();
+  real_decode = counted.decode;
+  counted.decode = &CountedDecode;
+  auto backend = CreateGpuBackend(GpuLibrary(counted, library->device()), options);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return std::move(*backend);
+}
+
+std::vector<TokenId> RandomTokens(int32_t count, uint64_t seed) {
+  Random random(seed);
+  std::vector<TokenId> tokens;
+  for (int32_t i = 0; i < count; ++i) {
+    tokens.push_back(random.Below(kVocabSize));
+  }
+  return tokens;
+}
+
+class GpuStepMemoryTest : public testing::Test {
+ protected:
+  void SetUp() override { WriteRandomModel(Config(), /*seed=*/1, &dir_); }
+
+  void Load(const GpuBackendOptions& options) {
+    runner_.reset();
+    model_.reset();
+    backend_ = MakeBackend(options);
+    auto model = LoadModel(dir_.path(), *backend_, nullptr);
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = std::move(*model);
+  }
+
+  int64_t FreeBytes() const { return backend_->space()->free_bytes; }
+
+  // One more token for each of kNumSharers sequences whose contexts are all that of sequence 0. The
+  // tokens are not written.
+  Batch DecodesOfOnePrefix() const {
+    const std::vector<BlockId>& blocks = runner_->BlocksOf(0);
+    Batch batch;
+    batch.query_start.push_back(0);
+    batch.max_blocks_per_seq = static_cast<int32_t>(blocks.size());
+    for (int32_t seq = 0; seq < kNumSharers; ++seq) {
+      batch.token_ids.push_back(seq);
+      batch.positions.push_back(kContext - 1);
+      batch.slot_mapping.push_back(-1);
+      batch.query_start.push_back(seq + 1);
+      batch.seq_lens.push_back(kContext);
+      batch.logits_rows.push_back(seq);
+      batch.block_tables.insert(batch.block_tables.end(), blocks.begin(), blocks.end());
+    }
+    return batch;
+  }
+
+  std::vector<float> LogitsOf(const Batch& batch) {
+    return ReadBack(*backend_,
+                    model_->Forward(batch, runner_->cache()),
+                    int64_t{batch.num_seqs()} * kVocabSize);
+  }
+
+  // Computes a long prompt in pieces, so that sequence 0 has kContext tokens.
+  void FeedPrefix() {
+    ASSERT_EQ(runner_->AddSequence(), 0);
+    runner_->Feed(0, RandomTokens(kContext, 2), kBounds.max_tokens);
+  }
+
+  ModelDir dir_;
+  std::unique_ptr<KernelBackend> backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ModelRunner> runner_;
+};
+
+TEST_F(GpuStepMemoryTest, StepsWithinTheBoundsRunOnADeviceWithoutFreeMemory) {
+  for (const auto quantization : {GpuQuantization::kNone, GpuQuantization::kFp8}) {
+    Load({.quantization = quantization});
+    ASSERT_TRUE(model_->Reserve(kBounds).ok());
+    runner_ = std::make_unique<ModelRunner>(*model_, *backend_, kNumBlocks);
+    auto rest = backend_->Allocate(FreeBytes());
+    ASSERT_TRUE(rest.ok()) << rest.status();
+    ASSERT_EQ(FreeBytes(), 0);
+
+    FeedPrefix();
+    for (int step = 0; step < 3; ++step) {  // eager, recorded, repeated
+      LogitsOf(DecodesOfOnePrefix());
+    }
+    const int decoding = runner_->AddSequence();
+    runner_->Feed(decoding, RandomTokens(5, 3), 5);
+    runner_->Run({{.sequence = decoding, .tokens = {1}},
+                  {.sequence = runner_->AddSequence(), .tokens = RandomTokens(150, 4)}});
+    const std::vector<BlockId> src = {1, 2};
+    const std::vector<BlockId> dst = {3, 4};
+    backend_->CopyBlocks({.cache = runner_->cache(), .src = src, .dst = dst});
+
+    EXPECT_EQ(FreeBytes(), 0);
+    backend_->WaitForOperations();
+  }
+}
+
+TEST_F(GpuStepMemoryTest, ContextsLargerThanThePoolDecodeInGroupsWithTheSameBits) {
+  std::vector<float> together;
+  for (const int64_t max_partial_bytes : {int64_t{1} << 20, int64_t{1}}) {
+    Load({.max_partial_bytes = max_partial_bytes});
+    ASSERT_TRUE(model_->Reserve(kBounds).ok());
+    runner_ = std::make_unique<ModelRunner>(*model_, *backend_, kNumBlocks);
+    FeedPrefix();
+    static_assert(kContext > kSplitTokens);
+    num_decode_calls = 0;
+
+    std::vector<float> logits = LogitsOf(DecodesOfOnePrefix());
+
+    if (max_partial_bytes > 1) {
+      EXPECT_EQ(num_decode_calls, 2) << "one for each layer";
+      together = logits;
+      continue;
+    }
+    // Two splits have memory, those of one sequence. Two sequences are padding and join the last.
+    EXPECT_EQ(num_decode_calls, 2 * kNumSharers);
+    EXPECT_EQ(logits, together);
+    for (int step = 0; step < 2; ++step) {
+      EXPECT_EQ(LogitsOf(DecodesOfOnePrefix()), together) << "never from a graph";
+    }
+    EXPECT_EQ(num_decode_calls, 3 * 2 * kNumSharers);
+  }
+}
+
+// 600 rows with 4,096 distinct tokens of context have 39 MB of adjustments; the sampler has 16 MiB.
+TEST_F(GpuStepMemoryTest, RowsWithManyPenaltiesAreSampledInPasses) {
+  constexpr int32_t kLargeVocab = 4096;
+  constexpr int32_t kNumRows = 600;
+  Load({});
+  ASSERT_TRUE(model_->Reserve(kBounds).ok());
+  std::vector<TokenId> context;
+  for (int32_t token = 0; token < kLargeVocab; ++token) {
+    context.push_back(token);
+  }
+  Random random(5);
+  std::vector<float> numbers(size_t{kLargeVocab} * kNumRows);
+  for (float& number : numbers) {
+    number = static_cast<float>(random.Below(1 << 20)) * 0x1p-17F;
+  }
+  SamplingParams penalty;
+  penalty.repetition_penalty = 1.5F;
+  penalty.num_logprobs = 2;
+  std::vector<SamplingParams> params(kNumRows, penalty);
+  std::vector<SamplingRow> rows;
+  for (size_t row = 0; row < params.size(); ++row) {
+    params[row].seed = row;
+    rows.push_back({.params = &params[row], .prompt_token_ids = context});
+  }
+  struct Sampled {
+    std::vector<TokenId> tokens = std::vector<TokenId>(kNumRows);
+    std::vector<float> logprobs = std::vector<float>(kNumRows);
+    std::unique_ptr<bool[]> finite = std::make_unique<bool[]>(kNumRows);
+    std::vector<SampledLogprob> top = std::vector<SampledLogprob>(size_t{kNumRows} * 2);
+  };
+  auto logits = backend_->Allocate(static_cast<int64_t>(numbers.size() * sizeof(float)));
+  ASSERT_TRUE(logits.ok());
+  const auto sample = [&](int32_t rows_per_call) {
+    Sampled sampled;
+    backend_->Upload((*logits)->data(), numbers.data(), (*logits)->size_bytes());
+    for (int32_t first = 0; first < kNumRows; first += rows_per_call) {
+      backend_->Sample(
+          {.num_rows = std::min(rows_per_call, kNumRows - first),
+           .vocab_size = kLargeVocab,
+           .row_stride = kLargeVocab,
+           .logits = static_cast<float*>((*logits)->data()) + int64_t{first} * kLargeVocab,
+           .rows = rows.data() + first,
+           .token_ids = sampled.tokens.data() + first,
+           .logprobs = sampled.logprobs.data() + first,
+           .finite = sampled.finite.get() + first,
+           .top_logprobs = sampled.top.data() + int64_t{first} * 2,
+           .top_logprobs_stride = 2});
+    }
+    return sampled;
+  };
+  const int64_t free_before = FreeBytes();
+
+  const Sampled together = sample(kNumRows);
+
+  EXPECT_EQ(FreeBytes(), free_before);
+  const Sampled apart = sample(50);
+  EXPECT_EQ(together.tokens, apart.tokens);
+  EXPECT_EQ(together.logprobs, apart.logprobs);
+  EXPECT_TRUE(std::all_of(together.finite.get(),
+                          together.finite.get() + kNumRows,
+                          [](bool is_finite) { return is_finite; }));
+  for (size_t i = 0; i < together.top.size(); ++i) {
+    ASSERT_EQ(together.top[i].token_id, apart.top[i].token_id) << i;
+  }
+}
+
+// 5,000 copies take two passes.
+TEST_F(GpuStepMemoryTest, CopiesOfManyBlocksAreMadeInPasses) {
+  constexpr int32_t kNumCopies = 5000;
+  Load({});
+  const KvCacheLayout layout = backend_->LayoutFor({.num_layers = 1,
+                                                    .num_kv_heads = 1,
+                                                    .head_dim = 64,
+                                                    .block_size_tokens = 8,
+                                                    .dtype = DType::kBF16});
+  const int64_t floats = layout.block_bytes() / int64_t{sizeof(float)};
+  auto pool = backend_->Allocate(2 * kNumCopies * layout.block_bytes());
+  ASSERT_TRUE(pool.ok());
+  std::vector<float> numbers(static_cast<size_t>(2 * kNumCopies * floats));
+  std::vector<BlockId> src;
+  std::vector<BlockId> dst;
+  for (BlockId block = 0; block < kNumCopies; ++block) {
+    std::fill_n(numbers.begin() + block * floats, floats, static_cast<float>(block));
+    src.push_back(block);
+    dst.push_back(2 * kNumCopies - 1 - block);
+  }
+  backend_->Upload((*pool)->data(), numbers.data(), (*pool)->size_bytes());
+
+  backend_->CopyBlocks(
+      {.cache = {.base = (*pool)->data(), .num_blocks = 2 * kNumCopies, .layout = layout},
+       .src = src,
+       .dst = dst});
+
+  const std::vector<float> read = ReadBack(*backend_, (*pool)->data(), 2 * kNumCopies * floats);
+  for (BlockId block = 0; block < kNumCopies; ++block) {
+    ASSERT_EQ(read[static_cast<size_t>(dst[static_cast<size_t>(block)] * floats)], block);
+  }
+}
+
+// The limits are those of a scheduler's defaults. Nothing of the memory that their steps need may
+// be missing when the pool takes the rest.
+TEST_F(GpuStepMemoryTest, TheKvPoolIsSizedBesideTheMemoryOfUsualSteps) {
+  Load({.quantization = GpuQuantization::kFp8});
+  WorkerConfig config;
+  config.gpu.memory_utilization = 0.97;
+  const int64_t free_before = FreeBytes();
+
+  const auto budget = SizeKvCache(config, config.kv_cache, *backend_, *model_);
+
+  ASSERT_TRUE(budget.ok()) << budget.status();
+  EXPECT_LT(budget->bytes, free_before);
+  auto pool = backend_->Allocate(budget->bytes);
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  const int64_t free_beside_pool = FreeBytes();
+  ASSERT_TRUE(model_
+                  ->Reserve({.max_tokens = 8192,
+                             .max_seqs = 512,
+                             .max_context_tokens = 1024,
+                             .max_blocks_per_seq = 64})
+                  .ok());
+  EXPECT_EQ(FreeBytes(), free_beside_pool) << "the plan reserves what these limits need";
+}
+
+TEST_F(GpuStepMemoryTest, LimitsThatDoNotFitAreAnErrorAndNotTheEnd) {
+  Load({});
+  const absl::Status status =
+      model_->Reserve({.max_tokens = 1 << 20, .max_seqs = 64, .max_context_tokens = 1024});
+  EXPECT_EQ(ReasonOf(status), "MEMORY") << status;
+  // The model still runs within limits that fit.
+  ASSERT_TRUE(model_->Reserve(kBounds).ok());
+  runner_ = std::make_unique<ModelRunner>(*model_, *backend_, kNumBlocks);
+  FeedPrefix();
+  LogitsOf(DecodesOfOnePrefix());
+}
+
+}  // namespace
+}  // namespace quire
