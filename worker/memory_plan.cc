@@ -20,9 +20,10 @@ namespace {
 constexpr StepBounds kUsualSteps = {
     .max_tokens = 8192, .max_seqs = 512, .max_context_tokens = 128 * 1024};
 constexpr int32_t kUsualBlockTokens = 16;
-// Upper bound on the slack, the memory left free for what is not reserved: code of kernels, graphs,
-// collectives.
-constexpr int64_t kMaxSlackBytes = int64_t{1} << 30;
+// Upper bound on the slack, the memory left free for what is neither reserved nor counted: code of
+// kernels, buffers of collectives.
+constexpr int64_t kMaxSlackBytes = int64_t{512} << 20;
+constexpr int64_t kSlackParts = 40;  // of the device's memory
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
 absl::Status NoMemory(std::string_view rule, int64_t got_bytes, int64_t limit_bytes) {
@@ -164,7 +165,8 @@ absl::StatusOr<KvCacheBudget> SizeKvCache(const WorkerConfig& config,
   const DeviceSpace space = *backend.space();
   const auto total = static_cast<double>(space.total_bytes);
   const auto kept = static_cast<int64_t>((1.0 - config.gpu.memory_utilization) * total);
-  const int64_t slack = std::min(kMaxSlackBytes, space.total_bytes / 20);
+  const int64_t slack =
+      std::min(kMaxSlackBytes, space.total_bytes / kSlackParts) + backend.max_record_bytes();
   KvCacheBudget budget = plan;
   budget.bytes = space.free_bytes - kept - slack;
   if (budget.bytes <= 0) {

@@ -62,6 +62,8 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpu(const WorkerConfig& con
   auto backend = CreateGpuBackend(library,
                                   {.dtype = config.gpu.dtype,
                                    .use_graphs = config.gpu.use_graphs,
+                                   // On the emulator the padding alone would take minutes.
+                                   .records_at_start = library_name == "cuda",
                                    .batch_invariant = config.gpu.batch_invariant,
                                    .quantization = config.gpu.quantization,
                                    .gemm_cache_path = config.gpu.gemm_cache_path});

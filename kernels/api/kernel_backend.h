@@ -23,6 +23,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -127,14 +128,22 @@ class KernelBackend {
   // kResourceExhausted, reason MEMORY. REQUIRES: weights are packed.
   virtual absl::Status ReserveForSteps(const StepBounds& /*bounds*/) { return absl::OkStatus(); }
 
+  // Upper bound on the device memory that records of steps take (RunStep), beside everything above.
+  virtual int64_t max_record_bytes() const { return 0; }
+  // Returns the numbers of sequences for which the backend wants to record steps before the first
+  // step of an epoch. Each step must run twice, with padding alone, in this order. Empty if there
+  // is nothing to record.
+  virtual std::vector<int32_t> BatchesToRecord(int32_t /*max_seqs*/) const { return {}; }
+
   // Takes the next step's inputs from host arrays and returns arrays that operations can read. The
   // arrays are valid until the next BeginStep. They may have additional rows of padding: tokens
-  // with slot -1, sequences with length 0. Padding affects no other row.
+  // with slot -1, sequences with length 0. Padding affects no other row. The inputs may be padding
+  // alone.
   virtual StepInputs BeginStep(const StepInputs& host) = 0;
   // Runs the operations that the function calls, on the inputs of the last BeginStep. A backend may
-  // record the operations and, for another step of the same shape, replay the record without
-  // calling the function. REQUIRES: the operations' arguments depend only on the inputs' shape and
-  // on addresses that stay the same.
+  // call the function once more to learn the operations' parameters, and replay a record of
+  // operations with the same parameters. REQUIRES: the function calls no operation of transfers,
+  // sampling or copies, and reads no results.
   virtual void RunStep(const std::function<void()>& operations) = 0;
 
   // Waits until all operations are done. Asynchronous backends override it.

@@ -23,6 +23,9 @@
 
 namespace quire::gpu {
 
+// cudaErrorMemoryAllocation: the device, or the host's pinned memory, has too little.
+inline constexpr int kOutOfMemory = 2;
+
 struct DeviceInfo {
   char name[64] = {};
   uint8_t uuid[16] = {};  // unique among all devices of all machines
@@ -114,7 +117,9 @@ int ElapsedMilliseconds(Event begin, Event end, float* milliseconds);
 // EndGraph returns an error.
 using Graph = void*;
 int BeginGraph(Stream stream);
-// Ends the recording. If it has become invalid, returns an error, and *graph is undefined.
+// Ends the recording, and takes the graph's memory on the device. If the recording has become
+// invalid, returns an error, and *graph is undefined. So it does, with kOutOfMemory, if the device
+// lacks memory.
 // REQUIRES: the calling thread is the one that called BeginGraph.
 int EndGraph(Stream stream, Graph* graph);
 int LaunchGraph(Graph graph, Stream stream);

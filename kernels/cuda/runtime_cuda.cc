@@ -164,14 +164,25 @@ int BeginGraph(Stream stream) {
                                 cudaStreamCaptureModeThreadLocal);
 }
 
+// Uploads the graph, else its first launch would take the memory, and could fail.
 int EndGraph(Stream stream, Graph* graph) {
+  static_assert(kOutOfMemory == static_cast<int>(cudaErrorMemoryAllocation));
+  auto* on = static_cast<cudaStream_t>(stream);
   cudaGraph_t captured = nullptr;
-  cudaError_t error = cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &captured);
+  cudaGraphExec_t made = nullptr;
+  cudaError_t error = cudaStreamEndCapture(on, &captured);
   if (error == cudaSuccess) {
-    error = cudaGraphInstantiate(reinterpret_cast<cudaGraphExec_t*>(graph), captured, 0);
+    error = cudaGraphInstantiate(&made, captured, 0);
     cudaGraphDestroy(captured);
   }
-  return error;
+  if (error == cudaSuccess) {
+    error = cudaGraphUpload(made, on);
+    if (error != cudaSuccess) {
+      cudaGraphExecDestroy(made);
+    }
+  }
+  *graph = made;
+  return Reported(error);
 }
 
 int LaunchGraph(Graph graph, Stream stream) {

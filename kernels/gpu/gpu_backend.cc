@@ -23,7 +23,9 @@
 #include "kernels/gpu/gpu_sampler.h"
 #include "kernels/gpu/gpu_transfers.h"
 #include "kernels/gpu/gpu_windows.h"
+#include "kernels/gpu/graph_cache.h"
 #include "kernels/gpu/nccl_group.h"
+#include "kernels/gpu/operation_digest.h"
 #include "kernels/gpu/staged_group.h"
 #include "kernels/gpu/staging_ring.h"
 #include "kernels/gpu/step_needs.h"
@@ -75,11 +77,15 @@ class GpuBackend final : public KernelBackend {
         stream_(MakeStream(api_)),
         window_page_bytes_(GpuWindows::PageBytes(api_)),
         transfers_(api_, stream_),
-        sampler_(api_, stream_) {}
+        sampler_(api_, stream_),
+        graphs_(api_,
+                library.device().index,
+                {.max_graphs = static_cast<size_t>(options.max_graphs),
+                 .max_bytes = max_record_bytes()}) {}
 
   ~GpuBackend() override {
     LeaveGroup();
-    DropGraphs();
+    graphs_.Clear();
     api_.destroy_gemm(gemm_);
     api_.destroy_stream(stream_);
   }
@@ -107,7 +113,7 @@ class GpuBackend final : public KernelBackend {
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
   int64_t window_page_bytes() const override { return window_page_bytes_; }
   absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(const WindowShape& shape) override {
-    DropGraphs();  // the caller may free older memory, whose addresses graphs hold
+    graphs_.Clear();  // the caller may free older memory, whose addresses graphs hold
     return GpuWindows::Create(api_, stream_, shape);
   }
   void Upload(void* device, const void* host, int64_t bytes) override {
@@ -127,6 +133,13 @@ class GpuBackend final : public KernelBackend {
   }
 
   absl::Status ReserveForSteps(const StepBounds& bounds) override;
+  int64_t max_record_bytes() const override {
+    constexpr int64_t kDeviceParts = 40;
+    return options_.use_graphs
+               ? std::min(options_.max_graph_bytes, library_.device().total_bytes / kDeviceParts)
+               : 0;
+  }
+  std::vector<int32_t> BatchesToRecord(int32_t max_seqs) const override;
   StepInputs BeginStep(const StepInputs& host) override;
   void RunStep(const std::function<void()>& operations) override;
   void WaitForOperations() override {
@@ -144,6 +157,7 @@ class GpuBackend final : public KernelBackend {
   void PagedAttention(const PagedAttentionParams& params) override;
   void CopyBlocks(const CopyBlocksParams& params) override;
   void Sample(const SampleParams& params) override {
+    QUIRE_CHECK(!digest_.has_value());
     sampler_.Sample(params);
     launches_.Add();
   }
@@ -151,10 +165,16 @@ class GpuBackend final : public KernelBackend {
 
   absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
   void AllReduce(const AllReduceParams& params) override {
+    if (IsOnlyNamed(params)) {
+      return;
+    }
     nccl_ != nullptr ? nccl_->AllReduce(params) : staged_->AllReduce(params);
     launches_.Add();
   }
   void Gather(const GatherParams& params) override {
+    if (IsOnlyNamed(params)) {
+      return;
+    }
     nccl_ != nullptr ? nccl_->Gather(params) : staged_->Gather(params);
     launches_.Add();
   }
@@ -177,9 +197,23 @@ class GpuBackend final : public KernelBackend {
     launches_.Add();
   }
   void LeaveGroup();
-  void DropGraphs();
+  // Returns the digest of the operations that the function calls. Runs none of them.
+  uint64_t DigestOf(const std::function<void()>& operations);
+  // Adds the operation's parameters to the digest. Returns false if there is none, because the
+  // operation is to run.
+  template <typename Params>
+  bool IsOnlyNamed(const Params& params) {
+    if (digest_.has_value()) {
+      digest_->Add(params);
+    }
+    return digest_.has_value();
+  }
+  // Records the operations as a graph and launches it. Runs them if there is no memory for a graph.
+  void RecordAndLaunch(uint64_t name, const std::function<void()>& operations);
   // Makes room for all of `bounds`. If anything moves, drops the graphs, which hold the addresses.
   absl::Status Reserve(const StepBounds& bounds);
+  // Copies the step's block tables to rows of the width that all replayed steps have.
+  void SpreadTables();
   // Makes room for a step beyond the bounds, for callers that have reserved too little or nothing.
   void CoverStep(const StepInputs& host);
   // Rounds the product's input rows to e4m3.
@@ -221,6 +255,9 @@ class GpuBackend final : public KernelBackend {
 
   StagingRing staging_{api_};
   GpuScratch inputs_{api_};
+  // Block tables of replayed steps: [bucket, bounds_.max_blocks_per_seq], of one width for all
+  // steps. Columns behind a sequence's blocks may hold anything.
+  GpuScratch tables_{api_};
   GpuScratch partial_out_{api_};
   GpuScratch partial_state_{api_};
   // Results of PlanSplits, by sliding window. Has an entry for each window of the model.
@@ -235,10 +272,10 @@ class GpuBackend final : public KernelBackend {
   GpuSampler sampler_;
   mutable ProgressCounter launches_;
 
-  // The first step of a shape runs unrecorded and reserves all memory. The second step of the shape
-  // is recorded.
-  std::map<DecodeShape, gpu::Graph> graphs_;
-  std::set<DecodeShape> seen_shapes_;
+  // The first step with some operations runs unrecorded, the second is recorded.
+  GraphCache graphs_;
+  std::optional<OperationDigest> digest_;  // set while operations are named and not run
+  uint64_t num_moves_ = 0;                 // of the memory that operations use beside parameters
 };
 
 absl::Status GpuBackend::PrepareFor(const ModelConfig& config, const RankShare& share) {
@@ -291,7 +328,7 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config, const RankShare& 
   bounds_ = {};
   max_splits_ = 0;
   decode_ctas_.clear();
-  DropGraphs();
+  graphs_.Clear();
   return absl::OkStatus();
 }
 
@@ -311,7 +348,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::Allocate(int64_t bytes
         "memory: the GPU cannot allocate so much (got " + std::to_string(bytes) + " bytes)");
   }
   // The caller may free older memory, whose addresses the recorded graphs hold.
-  DropGraphs();
+  graphs_.Clear();
   auto memory = std::make_unique<GpuMemory>(api_, stream_, data, bytes);
   QUIRE_RETURN_IF_ERROR(memory->Clear());
   return memory;
@@ -350,14 +387,6 @@ void GpuBackend::LeaveGroup() {
   group_.reset();
 }
 
-void GpuBackend::DropGraphs() {
-  for (const auto& [shape, graph] : graphs_) {
-    Require(api_.destroy_graph(graph), "destroy graph");
-  }
-  graphs_.clear();
-  seen_shapes_.clear();
-}
-
 absl::Status GpuBackend::ReserveForSteps(const StepBounds& bounds) {
   const StepBounds covered = Cover(bounds_, bounds);
   return covered == bounds_ ? absl::OkStatus() : Reserve(covered);
@@ -367,11 +396,13 @@ absl::Status GpuBackend::Reserve(const StepBounds& bounds) {
   if (nccl_ != nullptr) {
     nccl_->Finish();  // freeing memory waits for the device, which hangs if a rank is lost
   }
-  DropGraphs();
+  graphs_.Clear();
+  ++num_moves_;
   bounds_ = {};  // after an error some of the memory is gone
   const StepNeeds needs = NeedsOf(bounds, shape_);
   QUIRE_RETURN_IF_ERROR(staging_.Reserve(needs.input_bytes));
   QUIRE_RETURN_IF_ERROR(inputs_.Reserve(needs.input_bytes));
+  QUIRE_RETURN_IF_ERROR(tables_.Reserve(needs.table_bytes));
   QUIRE_RETURN_IF_ERROR(partial_out_.Reserve(needs.partial_out_bytes));
   QUIRE_RETURN_IF_ERROR(partial_state_.Reserve(needs.partial_state_bytes));
   for (auto& [window, split_start] : split_starts_) {
@@ -420,8 +451,46 @@ StepInputs GpuBackend::BeginStep(const StepInputs& host) {
   Require(api_.copy_to_device(inputs_.data(), host_copy, static_cast<size_t>(bytes), stream_),
           "upload inputs");
   staging_.MarkRead(stream_);
+  if (step_.is_replayable && host.first_places == nullptr) {
+    SpreadTables();
+  }
   planned_windows_.clear();
   return step_.inputs;
+}
+
+void GpuBackend::SpreadTables() {
+  static_assert(sizeof(BlockId) == sizeof(float));
+  StepInputs& inputs = step_.inputs;
+  auto* tables = static_cast<BlockId*>(tables_.data());
+  Require(api_.copy_columns({.to = reinterpret_cast<float*>(tables),
+                             .to_stride = bounds_.max_blocks_per_seq,
+                             .from = reinterpret_cast<const float*>(inputs.block_tables),
+                             .from_stride = inputs.max_blocks_per_seq,
+                             .num_rows = inputs.num_seqs,
+                             .width = inputs.max_blocks_per_seq},
+                            stream_),
+          "spread block tables");
+  inputs.block_tables = tables;
+  inputs.max_blocks_per_seq = bounds_.max_blocks_per_seq;
+}
+
+// Largest first, since products of more rows take longer to time, and a lack of memory shows early.
+std::vector<int32_t> GpuBackend::BatchesToRecord(int32_t max_seqs) const {
+  std::vector<int32_t> batches;
+  if (!options_.records_at_start || !options_.use_graphs || group_ != nullptr ||
+      graphs_.size() > 0) {
+    return batches;
+  }
+  for (int32_t bucket = DecodeBucket(max_seqs); bucket > 0;) {
+    batches.push_back(bucket);
+    // The next smaller bucket is the largest that some smaller number is padded to.
+    int32_t smaller = bucket - 1;
+    while (smaller > 0 && DecodeBucket(smaller) == bucket) {
+      --smaller;
+    }
+    bucket = smaller;
+  }
+  return batches;
 }
 
 void GpuBackend::RunStep(const std::function<void()>& operations) {
@@ -434,31 +503,54 @@ void GpuBackend::RunStep(const std::function<void()>& operations) {
     }
     return;
   }
-  auto graph = graphs_.find(step_.shape);
-  if (graph == graphs_.end()) {
-    if (seen_shapes_.insert(step_.shape).second) {
-      operations();
-      return;
-    }
-    gpu::Graph recorded = nullptr;
-    Require(api_.begin_graph(stream_), "begin graph");
+  const uint64_t name = DigestOf(operations);
+  if (gpu::Graph graph = graphs_.Find(name); graph != nullptr) {
+    Require(api_.launch_graph(graph, stream_), "launch graph");
+  } else if (graphs_.can_record() && graphs_.HasRun(name)) {
+    RecordAndLaunch(name, operations);
+  } else {
     operations();
-    Require(api_.end_graph(stream_, &recorded), "end graph");
-    graph = graphs_.emplace(step_.shape, recorded).first;
   }
-  Require(api_.launch_graph(graph->second, stream_), "launch graph");
+}
+
+uint64_t GpuBackend::DigestOf(const std::function<void()>& operations) {
+  digest_.emplace();
+  digest_->AddInt(static_cast<int64_t>(num_moves_));
+  digest_->AddInt(step_.num_decodes);
+  operations();
+  const uint64_t name = digest_->value();
+  digest_.reset();
+  return name;
+}
+
+void GpuBackend::RecordAndLaunch(uint64_t name, const std::function<void()>& operations) {
+  graphs_.BeginRecording(stream_);
+  operations();
+  const gpu::Graph graph = graphs_.EndRecording(name, stream_);
+  if (graph == nullptr) {
+    planned_windows_.clear();  // what was recorded did not run
+    operations();
+    return;
+  }
+  Require(api_.launch_graph(graph, stream_), "launch graph");
 }
 
 void GpuBackend::Embed(const EmbeddingParams& params) {
+  if (IsOnlyNamed(params)) {
+    return;
+  }
   Require(api_.embed(params, stream_), "embed");
 }
 
 void GpuBackend::Norm(const NormParams& params) {
+  if (IsOnlyNamed(params)) {
+    return;
+  }
   Require(api_.norm(params, dtype_, stream_), "norm");
 }
 
 void GpuBackend::Linear(const LinearParams& params) {
-  if (params.num_tokens == 0) {
+  if (IsOnlyNamed(params) || params.num_tokens == 0) {
     return;
   }
   const auto& linear = static_cast<const GpuLinear&>(*params.weight);
@@ -489,7 +581,7 @@ void GpuBackend::QuantizeInput(gpu::GemmArgs* product) {
   const int64_t bytes = product->rows * product->in_features;
   if (bytes > fp8_rows_.capacity_bytes() || product->rows > fp8_scales_.capacity_bytes() / 4) {
     // A product beyond the bounds, outside of any step.
-    DropGraphs();
+    graphs_.Clear();
     RequireMemory(fp8_rows_.Reserve(bytes));
     RequireMemory(fp8_scales_.Reserve(product->rows * int64_t{sizeof(float)}));
   }
@@ -507,10 +599,16 @@ void GpuBackend::QuantizeInput(gpu::GemmArgs* product) {
 }
 
 void GpuBackend::Activate(const ActivationParams& params) {
+  if (IsOnlyNamed(params)) {
+    return;
+  }
   Require(api_.activate(params, dtype_, stream_), "activation");
 }
 
 void GpuBackend::PrepareAttention(const PrepareAttentionParams& params) {
+  if (IsOnlyNamed(params)) {
+    return;
+  }
   Require(api_.prepare_attention(params, dtype_, stream_), "prepare attention");
 }
 
@@ -555,6 +653,9 @@ const int32_t* GpuBackend::PlanSplits(const PagedAttentionParams& params) {
 }
 
 void GpuBackend::PagedAttention(const PagedAttentionParams& params) {
+  if (IsOnlyNamed(params)) {
+    return;
+  }
   for (size_t group = 0; group < step_.groups.size(); ++group) {
     Require(api_.decode(params, PlanOf(params, group), dtype_, stream_), "decode attention");
   }
@@ -566,6 +667,7 @@ void GpuBackend::PagedAttention(const PagedAttentionParams& params) {
 }
 
 void GpuBackend::CopyBlocks(const CopyBlocksParams& params) {
+  QUIRE_CHECK(!digest_.has_value());
   RequireMemory(block_pairs_.Reserve(int64_t{kCopiesPerPass} * 2 * sizeof(BlockId)));
   for (size_t first = 0; first < params.src.size(); first += kCopiesPerPass) {
     const size_t count = std::min(kCopiesPerPass, params.src.size() - first);

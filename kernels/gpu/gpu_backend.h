@@ -2,8 +2,10 @@
 // GPU, or on the CPU with the emulated build of the same kernels.
 //
 // Activations are bf16 or f16 on the device; the inputs of a step are uploaded in one copy. On a
-// single rank, steps in which every sequence decodes one token are recorded as graphs, one for each
-// DecodeShape, and replayed. All other steps run operation by operation.
+// single rank, steps in which every sequence decodes one token are recorded as graphs and replayed.
+// A graph's name is a digest of its operations' parameters (OperationDigest), which every step
+// computes anew, so no step replays other operations than its own. All other steps run operation by
+// operation.
 //
 // Thread safety: as KernelBackend.
 // Errors:        a failing device ends the process (exit code kExitDevice), because its state
@@ -35,6 +37,13 @@ struct GpuBackendOptions {
   // Type of activations and weights: kBF16 or kF16. Nullopt: the model's type.
   std::optional<DType> dtype;
   bool use_graphs = true;
+  // Bounds of the recorded graphs. There are 31 buckets of up to 512 sequences, with block tables
+  // or with windows.
+  int32_t max_graphs = 64;
+  int64_t max_graph_bytes = int64_t{512} << 20;  // and at most a fortieth of the device's memory
+  // Whether the graphs of all buckets are recorded when an epoch begins, and not when a step first
+  // needs them.
+  bool records_at_start = false;
   bool batch_invariant = false;  // a row of a product has the same bits in every batch
   GpuQuantization quantization = GpuQuantization::kNone;
   // Bounds the memory for partial results of decodes, unless a single sequence needs more. Decodes

@@ -42,6 +42,8 @@ StepNeeds NeedsOf(const StepBounds& bounds, const StepShape& shape) {
   const int64_t rows = std::max(bounds.max_tokens, bounds.max_seqs) + int64_t{kMaxPaddingRows};
   const int64_t max_splits = MaxSplits(bounds, shape);
   return {.input_bytes = StepPacker::MaxBytes(bounds, shape.num_queries_per_kv_head()),
+          .table_bytes = int64_t{DecodeBucket(bounds.max_seqs)} * bounds.max_blocks_per_seq *
+                         int64_t{sizeof(BlockId)},
           .max_splits = max_splits,
           .partial_out_bytes = max_splits * PartialOutBytes(shape),
           .partial_state_bytes = max_splits * PartialStateBytes(shape),

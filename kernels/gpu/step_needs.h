@@ -31,6 +31,7 @@ struct StepShape {
 
 struct StepNeeds {
   int64_t input_bytes = 0;          // StepPacker
+  int64_t table_bytes = 0;          // block tables of replayed steps
   int64_t max_splits = 0;           // of a group of decodes
   int64_t partial_out_bytes = 0;    // DecodePlan::partial_out
   int64_t partial_state_bytes = 0;  // DecodePlan::partial_state

@@ -49,16 +49,9 @@ void StepPacker::Classify(const StepInputs& host) {
   const auto num_decodes = static_cast<int32_t>(decodes_.size());
   step_.is_decode_only = pad_decodes_ && host.num_seqs > 0 && num_decodes == host.num_seqs &&
                          host.num_logits == host.num_seqs;
-  step_.shape = {.num_seqs = host.num_seqs,
-                 .max_blocks_per_seq = host.max_blocks_per_seq,
-                 .reads_windows = host.first_places != nullptr};
-  if (step_.is_decode_only) {
-    step_.shape.num_seqs = DecodeBucket(host.num_seqs);
-    step_.shape.max_blocks_per_seq = static_cast<int32_t>(
-        std::bit_ceil(static_cast<uint32_t>(std::max(host.max_blocks_per_seq, 1))));
-    for (int32_t seq = host.num_seqs; seq < step_.shape.num_seqs; ++seq) {
-      decodes_.push_back(seq);
-    }
+  num_seqs_ = step_.is_decode_only ? DecodeBucket(host.num_seqs) : host.num_seqs;
+  for (int32_t seq = host.num_seqs; seq < num_seqs_; ++seq) {
+    decodes_.push_back(seq);
   }
   step_.num_decodes = static_cast<int32_t>(decodes_.size());
 }
@@ -109,11 +102,12 @@ StepPacker::Layout StepPacker::LayOut(const Counts& counts) {
   at.slots = place(counts.tokens, int64_t{});
   at.query_start = place(counts.seqs + 1, int32_t{});
   at.seq_lens = place(counts.seqs, int32_t{});
-  at.tables = place(counts.table_entries, BlockId{});
   at.first_places = place(counts.first_places, int64_t{});
   at.logits = place(counts.logits, int32_t{});
   at.decode_index = place(counts.decodes, int32_t{});
   at.items = place(counts.items, gpu::PrefillItem{});
+  // Last, so that arrays of two steps of one bucket have the same places.
+  at.tables = place(counts.table_entries, BlockId{});
   return at;
 }
 
@@ -121,10 +115,9 @@ StepPacker::Layout StepPacker::LayOut(const Counts& counts) {
 int64_t StepPacker::MaxBytes(const StepBounds& bounds, int32_t num_queries_per_kv_head) {
   const int64_t seqs = DecodeBucket(bounds.max_seqs);
   const int64_t tokens = std::max<int64_t>(bounds.max_tokens, seqs);
-  const auto columns = int64_t{std::bit_ceil(static_cast<uint32_t>(bounds.max_blocks_per_seq))};
   return LayOut({.tokens = tokens,
                  .seqs = seqs,
-                 .table_entries = seqs * columns,
+                 .table_entries = seqs * bounds.max_blocks_per_seq,
                  .first_places = seqs,
                  .logits = tokens,
                  .decodes = seqs,
@@ -141,11 +134,11 @@ int64_t StepPacker::Plan(const StepInputs& host, int64_t max_splits) {
   Classify(host);
   Group(host, max_splits);
   CollectItems(host);
-  const int64_t seqs = step_.shape.num_seqs;
-  const bool reads_windows = step_.shape.reads_windows;
+  const int64_t seqs = num_seqs_;
+  const bool reads_windows = host.first_places != nullptr;
   at_ = LayOut({.tokens = step_.is_decode_only ? seqs : host.num_tokens,
                 .seqs = seqs,
-                .table_entries = reads_windows ? 0 : seqs * step_.shape.max_blocks_per_seq,
+                .table_entries = reads_windows ? 0 : seqs * host.max_blocks_per_seq,
                 .first_places = reads_windows ? seqs : 0,
                 .logits = step_.is_decode_only ? seqs : host.num_logits,
                 .decodes = step_.is_replayable ? 0 : step_.num_decodes,
@@ -154,7 +147,7 @@ int64_t StepPacker::Plan(const StepInputs& host, int64_t max_splits) {
 }
 
 void StepPacker::WriteBlocks(const StepInputs& host, std::byte* bytes) const {
-  if (step_.shape.reads_windows) {
+  if (host.first_places != nullptr) {
     Fill(bytes,
          at_.first_places.offset,
          at_.first_places.count,
@@ -163,13 +156,12 @@ void StepPacker::WriteBlocks(const StepInputs& host, std::byte* bytes) const {
          int64_t{0});
     return;
   }
-  auto* tables = reinterpret_cast<BlockId*>(bytes + at_.tables.offset);
-  std::fill_n(tables, at_.tables.count, kNullBlockId);
-  for (int64_t seq = 0; seq < host.num_seqs; ++seq) {
-    std::copy_n(host.block_tables + seq * host.max_blocks_per_seq,
-                host.max_blocks_per_seq,
-                tables + seq * step_.shape.max_blocks_per_seq);
-  }
+  Fill(bytes,
+       at_.tables.offset,
+       at_.tables.count,
+       host.block_tables,
+       int64_t{host.num_seqs} * host.max_blocks_per_seq,
+       kNullBlockId);
 }
 
 PackedStep StepPacker::Write(const StepInputs& host, std::byte* bytes, void* destination) {
@@ -187,7 +179,7 @@ PackedStep StepPacker::Write(const StepInputs& host, std::byte* bytes, void* des
       bytes, at_.query_start.offset, at_.query_start.count, host.query_start, host.num_seqs + 1, 0);
   auto* query_start = reinterpret_cast<int32_t*>(bytes + at_.query_start.offset);
   auto* logits_rows = reinterpret_cast<int32_t*>(bytes + at_.logits.offset);
-  for (int32_t seq = host.num_seqs; seq < step_.shape.num_seqs; ++seq) {
+  for (int32_t seq = host.num_seqs; seq < num_seqs_; ++seq) {
     query_start[seq + 1] = seq + 1;
     logits_rows[seq] = seq;
   }
@@ -203,16 +195,16 @@ PackedStep StepPacker::Write(const StepInputs& host, std::byte* bytes, void* des
   step_.items = At<gpu::PrefillItem>(destination, at_.items.offset);
   step_.num_items = static_cast<int32_t>(items_.size());
   step_.inputs = {.num_tokens = static_cast<int32_t>(at_.token_ids.count),
-                  .num_seqs = step_.shape.num_seqs,
+                  .num_seqs = num_seqs_,
                   .num_logits = static_cast<int32_t>(at_.logits.count),
-                  .max_blocks_per_seq = step_.shape.max_blocks_per_seq,
+                  .max_blocks_per_seq = host.max_blocks_per_seq,
                   .token_ids = At<TokenId>(destination, at_.token_ids.offset),
                   .positions = At<int32_t>(destination, at_.positions.offset),
                   .slot_mapping = At<int64_t>(destination, at_.slots.offset),
                   .query_start = At<int32_t>(destination, at_.query_start.offset),
                   .seq_lens = At<int32_t>(destination, at_.seq_lens.offset),
                   .block_tables = At<BlockId>(destination, at_.tables.offset),
-                  .first_places = step_.shape.reads_windows
+                  .first_places = (host.first_places != nullptr)
                                       ? At<int64_t>(destination, at_.first_places.offset)
                                       : nullptr,
                   .logits_rows = At<int32_t>(destination, at_.logits.offset)};

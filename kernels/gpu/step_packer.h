@@ -3,8 +3,9 @@
 // and decides whether a graph can replay the step.
 //
 // If every sequence of a step decodes one token and is sampled, the step is padded: its number of
-// sequences to the next bucket (DecodeBucket), and its number of block table columns to a power of
-// two. So a few graphs serve all such steps. Padding sequences have length 0, their tokens slot -1.
+// sequences to the next bucket (DecodeBucket). So a few graphs serve all such steps. Padding
+// sequences have length 0, their tokens slot -1. The block tables stay as wide as they were given;
+// GpuBackend spreads them to rows of one width.
 //
 // The decodes of a step are cut into groups of at most max_splits splits, for which there is memory
 // (StepNeeds). A step with several groups is not replayed, because its groups depend on lengths.
@@ -14,7 +15,6 @@
 #ifndef QUIRE_KERNELS_GPU_STEP_PACKER_H_
 #define QUIRE_KERNELS_GPU_STEP_PACKER_H_
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -24,16 +24,6 @@
 #include "kernels/gpu/step_needs.h"
 
 namespace quire {
-
-// Decode-only steps of equal shape run the same operations with the same arguments.
-struct DecodeShape {
-  int32_t num_seqs = 0;
-  int32_t max_blocks_per_seq = 0;
-  bool reads_windows = false;  // the step has first_places instead of block_tables
-
-  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 mistakes the operator
-  friend auto operator<=>(const DecodeShape&, const DecodeShape&) = default;
-};
 
 // Consecutive decodes whose partial results fit in memory together.
 struct DecodeGroup {
@@ -45,9 +35,8 @@ struct DecodeGroup {
 
 struct PackedStep {
   StepInputs inputs;            // all pointers point into the `destination` of Write
-  bool is_decode_only = false;  // each sequence decodes one token; padded to `shape`
+  bool is_decode_only = false;  // each sequence decodes one token; padded to a bucket
   bool is_replayable = false;   // is_decode_only, in one group
-  DecodeShape shape;
   int32_t num_decodes = 0;
   std::vector<DecodeGroup> groups;            // of all decodes, in order
   const int32_t* decode_seq_index = nullptr;  // [num_decodes] decoding sequences; null: all
@@ -107,6 +96,7 @@ class StepPacker {
 
   // State of the current step, from Plan to Write.
   PackedStep step_;
+  int32_t num_seqs_ = 0;  // padding included
   std::vector<int32_t> decodes_;
   std::vector<gpu::PrefillItem> items_;
   Layout at_;

@@ -37,6 +37,24 @@ KvCacheScales ScalesFor(const LayerWeights& weights, const KvCacheLayout& layout
                                                                 : KvCacheScales{};
 }
 
+// Returns a step of padding alone: sequences of length 0 that decode a token without a slot.
+Batch PaddingBatch(int32_t num_seqs, bool reads_windows) {
+  const auto count = static_cast<size_t>(num_seqs);
+  Batch batch;
+  batch.token_ids.resize(count);
+  batch.positions.resize(count);
+  batch.slot_mapping.resize(count, -1);
+  batch.query_start.resize(count + 1);
+  std::iota(batch.query_start.begin(), batch.query_start.end(), 0);
+  batch.seq_lens.resize(count);
+  batch.max_blocks_per_seq = 1;
+  batch.block_tables.resize(count, kNullBlockId);
+  batch.first_places.resize(reads_windows ? count : 0);
+  batch.logits_rows.resize(count);
+  std::iota(batch.logits_rows.begin(), batch.logits_rows.end(), 0);
+  return batch;
+}
+
 }  // namespace
 
 DecoderModel::DecoderModel(ModelConfig config,
@@ -67,6 +85,15 @@ float* DecoderModel::Forward(const Batch& batch, const KvCacheView& cache) {
     row_hash_ = backend_.space().has_value() ? 0 : HashRows(num_rows_);
   }
   return GatheredLogits();
+}
+
+void DecoderModel::RecordSteps(int32_t max_seqs, const KvCacheView& cache) {
+  for (const int32_t num_seqs : backend_.BatchesToRecord(max_seqs)) {
+    const Batch padding = PaddingBatch(num_seqs, cache.windows != nullptr);
+    Forward(padding, cache);  // unrecorded, so that nothing allocates or waits in the recorded one
+    Forward(padding, cache);
+  }
+  backend_.WaitForOperations();
 }
 
 float* DecoderModel::LogitsOf(int32_t first_row, int32_t num_rows) {

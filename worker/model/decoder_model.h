@@ -44,6 +44,7 @@ class DecoderModel : public Model {
   float* LogitsOf(int32_t first_row, int32_t num_rows) override;
   uint64_t row_hash() const override { return row_hash_; }
   absl::Status Reserve(const StepBounds& bounds) override;
+  void RecordSteps(int32_t max_seqs, const KvCacheView& cache) override;
   int64_t weight_bytes() const override { return weights_.bytes; }
   uint64_t weights_sum() const override { return weights_.sum; }
   std::vector<std::span<const std::byte>> weights_memory() const override {

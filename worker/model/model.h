@@ -59,6 +59,10 @@ class Model {
   // allocate nothing on a device. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::Status Reserve(const StepBounds& bounds) = 0;
 
+  // Lets the backend record steps of up to max_seqs sequences, which it then replays
+  // (KernelBackend::BatchesToRecord). Writes nothing to the cache. REQUIRES: as Forward.
+  virtual void RecordSteps(int32_t /*max_seqs*/, const KvCacheView& /*cache*/) {}
+
   // Bytes of packed weights.
   virtual int64_t weight_bytes() const = 0;
 

@@ -157,7 +157,13 @@ absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
   QUIRE_RETURN_IF_ERROR(CheckLimits(limits, spec));
   QUIRE_RETURN_IF_ERROR(ReserveForSteps(limits));
   QUIRE_RETURN_IF_ERROR(AllocatePools(spec, limits));
-  if (absl::Status status = MeetRanks(params); !status.ok()) {
+  absl::Status status = MeetRanks(params);
+  if (status.ok()) {
+    model_.RecordSteps(limits.max_sequences, storage_->view());
+    const Communicator* const group = Group();
+    status = group == nullptr ? absl::OkStatus() : group->status();
+  }
+  if (!status.ok()) {
     // AllocatePools cleared or freed the pool of the old epoch, so the old epoch cannot go on.
     order_.LeaveEpoch();
     return status;

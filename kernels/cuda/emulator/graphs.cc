@@ -1,10 +1,12 @@
 // Graphs of runtime.h: operations recorded with their arguments, to be run later.
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "kernels/cuda/emulator/early_start.h"
 #include "kernels/cuda/emulator/emulator.h"
+#include "kernels/cuda/emulator/memory.h"
 #include "kernels/cuda/emulator/streams.h"
 #include "kernels/cuda/runtime.h"
 
@@ -14,9 +16,23 @@ namespace {
 
 thread_local Recording* current_recording = nullptr;
 
+// Memory on the device that a recorded operation takes.
+constexpr size_t kBytesPerOperation = 4096;
+
 struct GraphState {
-  int32_t device = 0;
-  std::vector<Operation> operations;
+  GraphState(int32_t on_device, std::vector<Operation> recorded)
+      : device(on_device), operations(std::move(recorded)) {}
+  ~GraphState() {
+    if (const std::optional<Allocation> found = FindAllocation(memory); found.has_value()) {
+      FreeMemory(*found);
+    }
+  }
+  GraphState(const GraphState&) = delete;
+  GraphState& operator=(const GraphState&) = delete;
+
+  const int32_t device;
+  const std::vector<Operation> operations;
+  void* memory = nullptr;
 
   // Stops at the first error.
   int Run() const {
@@ -80,9 +96,12 @@ int EndGraph(Stream stream, Graph* graph) {
   if (recorded->is_invalid) {
     return emulator::kErrorCaptureInvalidated;
   }
-  auto made = std::make_shared<emulator::GraphState>();
-  made->device = queue->device();
-  made->operations = std::move(recorded->operations);
+  auto made =
+      std::make_shared<emulator::GraphState>(queue->device(), std::move(recorded->operations));
+  const size_t bytes = made->operations.size() * emulator::kBytesPerOperation;
+  if (const int error = emulator::AllocateMemory(made->device, &made->memory, bytes); error != 0) {
+    return error;
+  }
   *graph = made.get();
   emulator::AllGraphs()[*graph] = std::move(made);
   return 0;

@@ -90,7 +90,8 @@ TEST_F(StepPackerTest, DecodesArePaddedToABucketWithRowsThatTakePartInNothing) {
   const PackedStep packed = Pack(step);
 
   EXPECT_TRUE(packed.is_decode_only);
-  EXPECT_EQ(packed.shape, (DecodeShape{.num_seqs = 4, .max_blocks_per_seq = 4}));
+  EXPECT_EQ(packed.inputs.num_seqs, 4);
+  EXPECT_EQ(packed.inputs.max_blocks_per_seq, kColumns);
   EXPECT_EQ(packed.num_decodes, 4);
   EXPECT_EQ(packed.num_items, 0);
   EXPECT_EQ(packed.decode_seq_index, nullptr);
@@ -104,24 +105,21 @@ TEST_F(StepPackerTest, DecodesArePaddedToABucketWithRowsThatTakePartInNothing) {
   EXPECT_THAT(List(inputs.seq_lens, 4), ElementsAre(300, 5, 256, 0));
   EXPECT_THAT(List(inputs.query_start, 5), ElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(List(inputs.logits_rows, 4), ElementsAre(0, 1, 2, 3));
-  EXPECT_THAT(List(inputs.block_tables, 16),
-              ElementsAre(10, 11, 12, 0, 20, 21, 22, 0, 30, 31, 32, 0, 0, 0, 0, 0));
+  EXPECT_THAT(List(inputs.block_tables, 12),
+              ElementsAre(10, 11, 12, 20, 21, 22, 30, 31, 32, 0, 0, 0));
 }
 
-TEST_F(StepPackerTest, WindowsComeInPlaceOfTablesAndAreAShapeOfTheirOwn) {
+TEST_F(StepPackerTest, WindowsComeInPlaceOfTables) {
   Step step;
   step.Add(1, 300, true);
   step.Add(1, 5, true);
   step.Add(1, 256, true);
-  const DecodeShape by_tables = Pack(step).shape;
+  EXPECT_EQ(Pack(step).inputs.first_places, nullptr);
   step.first_places = {64, 0, int64_t{1} << 25};
 
   const PackedStep packed = Pack(step);
 
   EXPECT_THAT(List(packed.inputs.first_places, 4), ElementsAre(64, 0, int64_t{1} << 25, 0));
-  EXPECT_EQ(packed.inputs.max_blocks_per_seq, 4);
-  EXPECT_EQ(packed.shape.num_seqs, by_tables.num_seqs);
-  EXPECT_NE(packed.shape, by_tables);
 }
 
 TEST_F(StepPackerTest, AMixedStepGivesDecodesAndPrefillsTheirOwnKernels) {

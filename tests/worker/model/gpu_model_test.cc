@@ -250,8 +250,8 @@ class GpuStepTest : public testing::Test {
   ModelDir dir_;
 };
 
-// Three sequences are padded to four. The context crosses a block border, so that the graph of one
-// width of block table is recorded, repeated, left and recorded for another.
+// Three sequences are padded to four. The context crosses a block border. No memory was reserved,
+// so a wider block table drops the graphs.
 TEST_F(GpuStepTest, RepeatedGraphsGiveTheBitsOfEagerSteps) {
   const std::vector<int32_t> lengths = {5, 13, 29};
   for (const auto quantization : kQuantizations) {
@@ -261,6 +261,53 @@ TEST_F(GpuStepTest, RepeatedGraphsGiveTheBitsOfEagerSteps) {
         Decode({.use_graphs = false, .quantization = quantization}, lengths, /*steps=*/6);
 
     EXPECT_EQ(graphs, eager);
+  }
+}
+
+// Both runners' steps have one shape and one model. Only the pool differs.
+TEST_F(GpuStepTest, ARecordIsNotReplayedForOperationsOnAnotherPool) {
+  auto backend = MakeGpuBackend({.use_graphs = true});
+  auto model = LoadModel(dir_.path(), *backend, nullptr);
+  ASSERT_TRUE(model.ok()) << model.status();
+  ASSERT_TRUE((*model)->Reserve({.max_tokens = 64, .max_seqs = 4, .max_blocks_per_seq = 4}).ok());
+  ModelRunner first(**model, *backend, kNumBlocks);
+  ModelRunner second(**model, *backend, kNumBlocks);
+  Served eager(dir_.path(), MakeGpuBackend({.use_graphs = false}));
+  ASSERT_EQ(first.AddSequence(), 0);
+  ASSERT_EQ(second.AddSequence(), 0);
+  first.Feed(0, RandomPrompt(9, 1), 9);
+  second.Feed(0, RandomPrompt(9, 2), 9);
+  ASSERT_EQ(eager->AddSequence(), 0);
+  ASSERT_EQ(eager->AddSequence(), 1);
+  eager->Feed(0, RandomPrompt(9, 1), 9);
+  eager->Feed(1, RandomPrompt(9, 2), 9);
+  for (TokenId token = 0; token < 4; ++token) {  // eager, recorded, repeated
+    EXPECT_EQ(first.Run({{.sequence = 0, .tokens = {token}}}),
+              eager->Run({{.sequence = 0, .tokens = {token}}}))
+        << token;
+    EXPECT_EQ(second.Run({{.sequence = 0, .tokens = {token}}}),
+              eager->Run({{.sequence = 1, .tokens = {token}}}))
+        << token;
+  }
+}
+
+// Two shapes take turns. With one graph each step's record takes the place of the other.
+TEST_F(GpuStepTest, GraphsThatAreDroppedAreRecordedAnew) {
+  Served graphs(dir_.path(), MakeGpuBackend({.use_graphs = true, .max_graphs = 1}));
+  Served eager(dir_.path(), MakeGpuBackend({.use_graphs = false}));
+  for (Served* served : {&graphs, &eager}) {
+    ASSERT_EQ((*served)->AddSequence(), 0);
+    ASSERT_EQ((*served)->AddSequence(), 1);
+    (*served)->Feed(0, RandomPrompt(4, 7), 4);
+    (*served)->Feed(1, RandomPrompt(6, 8), 6);
+  }
+  for (TokenId token = 0; token < 6; ++token) {
+    for (const auto& slices :
+         {std::vector<ModelRunner::Slice>{{.sequence = 0, .tokens = {token}}},
+          std::vector<ModelRunner::Slice>{{.sequence = 0, .tokens = {5}},
+                                          {.sequence = 1, .tokens = {token}}}}) {
+      ASSERT_EQ(graphs->Run(slices), eager->Run(slices)) << token;
+    }
   }
 }
 

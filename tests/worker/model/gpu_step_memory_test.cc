@@ -48,6 +48,14 @@ Json Config() {
           {"torch_dtype", "bfloat16"}};
 }
 
+int num_recordings = 0;
+decltype(gpu::GpuApi::begin_graph) real_begin_graph = nullptr;
+
+int CountedBeginGraph(gpu::Stream stream) {
+  ++num_recordings;
+  return real_begin_graph(stream);
+}
+
 int num_decode_calls = 0;
 decltype(gpu::GpuApi::decode) real_decode = nullptr;
 
@@ -66,6 +74,8 @@ std::unique_ptr<KernelBackend> MakeBackend(const GpuBackendOptions& options = {}
   counted = library->api();
   real_decode = counted.decode;
   counted.decode = &CountedDecode;
+  real_begin_graph = counted.begin_graph;
+  counted.begin_graph = &CountedBeginGraph;
   auto backend = CreateGpuBackend(GpuLibrary(counted, library->device()), options);
   EXPECT_TRUE(backend.ok()) << backend.status();
   return std::move(*backend);
@@ -142,9 +152,13 @@ TEST_F(GpuStepMemoryTest, StepsWithinTheBoundsRunOnADeviceWithoutFreeMemory) {
     ASSERT_EQ(FreeBytes(), 0);
 
     FeedPrefix();
-    for (int step = 0; step < 3; ++step) {  // eager, recorded, repeated
-      LogitsOf(DecodesOfOnePrefix());
+    // There is no memory for a graph either, so each step runs its operations.
+    const std::vector<float> logits = LogitsOf(DecodesOfOnePrefix());
+    num_recordings = 0;
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_EQ(LogitsOf(DecodesOfOnePrefix()), logits);
     }
+    EXPECT_EQ(num_recordings, 1) << "a device without memory is not asked again";
     const int decoding = runner_->AddSequence();
     runner_->Feed(decoding, RandomTokens(5, 3), 5);
     runner_->Run({{.sequence = decoding, .tokens = {1}},
@@ -306,6 +320,50 @@ TEST_F(GpuStepMemoryTest, TheKvPoolIsSizedBesideTheMemoryOfUsualSteps) {
                              .max_blocks_per_seq = 64})
                   .ok());
   EXPECT_EQ(FreeBytes(), free_beside_pool) << "the plan reserves what these limits need";
+}
+
+// Buckets of 1, 2, 4 and 8 sequences are recorded before the first step. Their memory was counted
+// when the pool was sized, here to all that the device has.
+TEST_F(GpuStepMemoryTest, AllBucketsAreRecordedAtTheStartInMemoryOfThePlan) {
+  Load({.max_graph_bytes = int64_t{2} << 20, .records_at_start = true});
+  WorkerConfig config;
+  config.gpu.memory_utilization = 1.0;
+  const auto budget = SizeKvCache(config, config.kv_cache, *backend_, *model_);
+  ASSERT_TRUE(budget.ok()) << budget.status();
+  runner_ = std::make_unique<ModelRunner>(*model_, *backend_, kNumBlocks);
+  FeedPrefix();
+  const int64_t pool_bytes = kNumBlocks * runner_->cache().layout.block_bytes();
+  auto rest_of_pool = backend_->Allocate(budget->bytes - pool_bytes);
+  ASSERT_TRUE(rest_of_pool.ok()) << rest_of_pool.status();
+  const int64_t free_before = FreeBytes();
+  num_recordings = 0;
+
+  model_->RecordSteps(kBounds.max_seqs, runner_->cache());
+
+  EXPECT_EQ(num_recordings, 4);
+  EXPECT_LT(FreeBytes(), free_before) << "graphs take memory";
+  EXPECT_GE(FreeBytes(), free_before - backend_->max_record_bytes());
+  num_decode_calls = 0;
+  const std::vector<float> logits = LogitsOf(DecodesOfOnePrefix());
+  EXPECT_EQ(num_decode_calls, 0) << "the first step of six sequences replays a graph already";
+  rest_of_pool->reset();
+  Load({.use_graphs = false});
+  runner_ = std::make_unique<ModelRunner>(*model_, *backend_, kNumBlocks);
+  FeedPrefix();
+  EXPECT_EQ(logits, LogitsOf(DecodesOfOnePrefix()));
+}
+
+TEST_F(GpuStepMemoryTest, TheMemoryOfGraphsIsKeptFromThePool) {
+  constexpr int64_t kGraphBytes = int64_t{2} << 20;
+  const WorkerConfig config;
+  std::vector<int64_t> pools;
+  for (const bool use_graphs : {false, true}) {
+    Load({.use_graphs = use_graphs, .max_graph_bytes = kGraphBytes});
+    const auto budget = SizeKvCache(config, config.kv_cache, *backend_, *model_);
+    ASSERT_TRUE(budget.ok()) << budget.status();
+    pools.push_back(budget->bytes);
+  }
+  EXPECT_EQ(pools[0] - pools[1], kGraphBytes);
 }
 
 TEST_F(GpuStepMemoryTest, LimitsThatDoNotFitAreAnErrorAndNotTheEnd) {
