@@ -4,6 +4,7 @@
 //         move 5.5 MB, 1.3 us at 4.3 TB/s; 8192 rows move 705 MB, 164 us.
 // Source: SiLU, Elfwing et al. 2017; GELU and its tanh form, Hendrycks and Gimpel 2016.
 #include "kernels/cuda/device/dispatch.h"
+#include "kernels/cuda/device/early_start.h"
 #include "kernels/cuda/device/element.h"
 #include "kernels/cuda/device/math.h"
 #include "kernels/cuda/device/portability.h"
@@ -41,6 +42,8 @@ QUIRE_DEVICE float ActivationOf(float x) {
 template <typename T, ActivationKind kKind>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 4)
     ActivateKernel(ActivationParams params, int32_t ctas_per_row) {
+  WaitForEarlierOperation();
+  StartNext();
   const auto width = static_cast<int32_t>(params.width);
   const auto cta = static_cast<int32_t>(blockIdx.x);
   const int64_t row = cta / ctas_per_row;
@@ -70,13 +73,13 @@ template <typename T, ActivationKind kKind>
 int LaunchActivate(const ActivationParams& params, Stream stream) {
   const auto width = static_cast<int32_t>(params.width);
   const int32_t ctas_per_row = (width / kElements + kThreads - 1) / kThreads;
-  return QUIRE_LAUNCH((ActivateKernel<T, kKind>),
-                      dim3(static_cast<uint32_t>(params.num_tokens * ctas_per_row)),
-                      dim3(kThreads),
-                      0,
-                      stream,
-                      params,
-                      ctas_per_row);
+  return QUIRE_LAUNCH_EARLY((ActivateKernel<T, kKind>),
+                            dim3(static_cast<uint32_t>(params.num_tokens * ctas_per_row)),
+                            dim3(kThreads),
+                            0,
+                            stream,
+                            params,
+                            ctas_per_row);
 }
 
 }  // namespace

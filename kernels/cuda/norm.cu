@@ -14,6 +14,7 @@
 // Source:   Zhang and Sennrich 2019, eq. 4, eps inside the root; Ba, Kiros and Hinton 2016, biased
 //           variance.
 #include "kernels/cuda/device/dispatch.h"
+#include "kernels/cuda/device/early_start.h"
 #include "kernels/cuda/device/element.h"
 #include "kernels/cuda/device/math.h"
 #include "kernels/cuda/device/portability.h"
@@ -95,6 +96,8 @@ QUIRE_DEVICE float InverseRoot(const NormParams& params, float sum_of_squares) {
 
 template <typename T, int kChunks>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormKernel(NormParams params) {
+  WaitForEarlierOperation();
+  StartNext();
   const auto width = static_cast<int32_t>(params.width);
   QUIRE_SHARED_MEMORY(shared);
   auto* scratch = reinterpret_cast<float*>(shared);
@@ -137,6 +140,8 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormKernel(NormParams p
 // passes need no barrier between them.
 template <typename T>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) NormWideKernel(NormParams params) {
+  WaitForEarlierOperation();
+  StartNext();
   const auto width = static_cast<int32_t>(params.width);
   QUIRE_SHARED_MEMORY(shared);
   auto* scratch = reinterpret_cast<float*>(shared);

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/dispatch.h"
+#include "kernels/cuda/device/early_start.h"
 #include "kernels/cuda/device/element.h"
 #include "kernels/cuda/device/math.h"
 #include "kernels/cuda/device/portability.h"
@@ -92,6 +93,8 @@ QUIRE_DEVICE void Rotate(LaneDims& x, const float* cos, const float* sin) {
 
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 8) PrepareAttentionKernel(PrepareLaunch launch) {
+  WaitForEarlierOperation();
+  StartNext();
   constexpr int kLanes = kLanesPerHead<kHeadDim>;
   constexpr int kHalf = kHeadDim / 2;
   const PrepareAttentionParams& params = launch.params;
@@ -187,12 +190,12 @@ int PrepareAttention(const PrepareAttentionParams& params, DType activations, St
       if (heads == 0) {
         return 0;
       }
-      return QUIRE_LAUNCH((PrepareAttentionKernel<T, Cache, kHeadDim>),
-                          dim3(static_cast<uint32_t>((heads + kHeads - 1) / kHeads)),
-                          dim3(kThreads),
-                          0,
-                          stream,
-                          launch);
+      return QUIRE_LAUNCH_EARLY((PrepareAttentionKernel<T, Cache, kHeadDim>),
+                                dim3(static_cast<uint32_t>((heads + kHeads - 1) / kHeads)),
+                                dim3(kThreads),
+                                0,
+                                stream,
+                                launch);
     });
   });
 }

@@ -14,6 +14,7 @@
 #include <cmath>
 
 #include "kernels/cuda/device/dispatch.h"
+#include "kernels/cuda/device/early_start.h"
 #include "kernels/cuda/device/element.h"
 #include "kernels/cuda/device/portability.h"
 #include "kernels/cuda/device/row_launch.h"
@@ -59,6 +60,8 @@ QUIRE_DEVICE void StoreQuantized(const QuantizeRowsArgs& args,
 
 template <typename T, int kChunks>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) QuantizeRowsKernel(QuantizeRowsArgs args) {
+  WaitForEarlierOperation();
+  StartNext();
   QUIRE_SHARED_MEMORY(shared);
   auto* scratch = reinterpret_cast<float*>(shared);
   const int64_t row = int64_t{blockIdx.x} * args.width;
@@ -91,6 +94,8 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2) QuantizeRowsKernel(Quan
 template <typename T>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxRowThreads, 2)
     QuantizeWideRowsKernel(QuantizeRowsArgs args) {
+  WaitForEarlierOperation();
+  StartNext();
   QUIRE_SHARED_MEMORY(shared);
   auto* scratch = reinterpret_cast<float*>(shared);
   const int64_t row = int64_t{blockIdx.x} * args.width;

@@ -1,5 +1,6 @@
 // Programmatic dependent launch, for sm_90 and later: a kernel launched by QUIRE_LAUNCH_EARLY may
-// start while the operation before it on the stream still runs.
+// start while the operation before it on the stream still runs. On older devices the kernel starts
+// after that operation, and these functions do nothing.
 //
 // Before its wait such a kernel reads only what older operations have completed, and writes nothing
 // but shared memory. All threads that read results of the operation before, or write to global
@@ -22,7 +23,9 @@ namespace quire::gpu {
 // once in a kernel that was not launched by QUIRE_LAUNCH_EARLY.
 QUIRE_DEVICE void WaitForEarlierOperation([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 #else
   emulator::WaitForEarlierOperation(at);
 #endif
@@ -31,7 +34,7 @@ QUIRE_DEVICE void WaitForEarlierOperation([[maybe_unused]] SourceLine at = Sourc
 // Lets the next kernel start, if it starts early and all CTAs of this kernel have called StartNext
 // or have ended. A hint: the next kernel's wait still waits for the end of this kernel.
 QUIRE_DEVICE void StartNext() {
-#ifdef __CUDACC__
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }

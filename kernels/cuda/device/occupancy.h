@@ -28,7 +28,7 @@ int CountResidentCtas(void (*kernel)(Parameters...),
     error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
   }
   if (error == cudaSuccess) {
-    error = AllowSharedBytes(function, shared_bytes);
+    error = AllowSharedBytes(device, function, shared_bytes);
   }
   if (error == cudaSuccess) {
     error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(

@@ -6,7 +6,7 @@
 //   int error = QUIRE_LAUNCH((Sort<Bf16, 4>), ...);  // parentheses around commas
 //
 // QUIRE_LAUNCH_EARLY takes the same arguments and launches a kernel that may start beside the
-// operation before it (early_start.h).
+// operation before it (early_start.h). On devices below compute capability 9.0 it is QUIRE_LAUNCH.
 //
 // All shared memory is dynamic: the launch sets its size, and QUIRE_SHARED_MEMORY(name) declares
 // `name`, a uint8_t* to shared memory, 128-byte aligned. Kernels pass the mask kWholeWarp to warp
@@ -23,6 +23,7 @@
 #include <map>
 #include <mutex>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 
 #include <cuda_runtime.h>
@@ -67,21 +68,16 @@ struct SourceLine {
   __host__ __device__ static constexpr SourceLine Here() { return {}; }
 };
 
-// Allows the kernel's CTAs `bytes` of dynamic shared memory on the current device. Also asks for
-// the largest share of L1 as shared memory, else an SM may get fewer CTAs than fit. Calls the
-// driver only if the kernel needs more on this device than in earlier calls. Any thread may call.
-inline cudaError_t AllowSharedBytes(const void* kernel, size_t bytes) {
-  // Up to this size, the default limit and the default share of L1 suffice.
-  constexpr size_t kSmall = 16 * 1024;
+// Up to this size, the default limit of a CTA's dynamic shared memory and the default share of L1
+// suffice.
+inline constexpr size_t kSmallSharedBytes = 16 * 1024;
+
+// Allows the kernel's CTAs `bytes` of dynamic shared memory on the device. Also asks for the
+// largest share of L1 as shared memory, else an SM may get fewer CTAs than fit. Never lowers what
+// another thread has allowed. Any thread may call.
+inline cudaError_t AllowSharedBytes(int device, const void* kernel, size_t bytes) {
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, size_t> allowed;
-  if (bytes <= kSmall) {
-    return cudaSuccess;
-  }
-  int device = 0;
-  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
-    return error;
-  }
   const std::lock_guard<std::mutex> lock(mutex);
   size_t& so_far = allowed[{device, kernel}];
   if (bytes <= so_far) {
@@ -99,6 +95,42 @@ inline cudaError_t AllowSharedBytes(const void* kernel, size_t bytes) {
   return error;
 }
 
+// What a thread knows about a kernel on a device, so that launches take no lock.
+struct KernelFacts {
+  bool is_known = false;
+  // Whether the kernel's code has the wait of early_start.h: it was compiled for compute capability
+  // 9.0 or later, and not only for an older one whose PTX the driver has compiled.
+  bool can_start_early = false;
+  size_t shared_bytes = kSmallSharedBytes;  // that the kernel is allowed
+};
+
+// Finds the facts about a kernel on the current device, and allows it `shared_bytes`.
+inline cudaError_t PrepareKernel(const void* kernel, size_t shared_bytes, bool* can_start_early) {
+  thread_local std::unordered_map<const void*, KernelFacts> facts;
+  thread_local int facts_device = -1;
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess && device != facts_device) {
+    facts.clear();
+    facts_device = device;
+  }
+  KernelFacts& of = facts[kernel];
+  if (error == cudaSuccess && !of.is_known) {
+    constexpr int kFirstWithWait = 90;
+    cudaFuncAttributes attributes;
+    error = cudaFuncGetAttributes(&attributes, kernel);
+    of.is_known = error == cudaSuccess;
+    of.can_start_early = of.is_known && attributes.ptxVersion >= kFirstWithWait &&
+                         attributes.binaryVersion >= kFirstWithWait;
+  }
+  if (error == cudaSuccess && shared_bytes > of.shared_bytes) {
+    error = AllowSharedBytes(device, kernel, shared_bytes);
+    of.shared_bytes = error == cudaSuccess ? shared_bytes : of.shared_bytes;
+  }
+  *can_start_early = of.can_start_early;
+  return error;
+}
+
 template <typename... Parameters>
 int LaunchKernel(bool starts_early,
                  void (*kernel)(Parameters...),
@@ -108,7 +140,8 @@ int LaunchKernel(bool starts_early,
                  void* stream,
                  std::type_identity_t<Parameters>... arguments) {
   const void* function = reinterpret_cast<const void*>(kernel);
-  cudaError_t error = AllowSharedBytes(function, shared_bytes);
+  bool can_start_early = false;
+  cudaError_t error = PrepareKernel(function, shared_bytes, &can_start_early);
   if (error == cudaSuccess) {
     // One extra pointer, so that the array is never empty.
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))..., nullptr};
@@ -121,7 +154,7 @@ int LaunchKernel(bool starts_early,
     config.dynamicSmemBytes = shared_bytes;
     config.stream = static_cast<cudaStream_t>(stream);
     config.attrs = &attribute;
-    config.numAttrs = starts_early ? 1 : 0;
+    config.numAttrs = starts_early && can_start_early ? 1 : 0;
     error = cudaLaunchKernelExC(&config, function, pointers);
   }
   if (error != cudaSuccess) {

@@ -1,6 +1,7 @@
 // Launches kernels with one CTA per row. A row is cut into chunks of 8 or 16 elements, and a thread
 // takes at most chunks_per_thread of them. The CTA has as few warps as possible. So the row's width
-// alone decides the number of threads and which elements each thread adds up.
+// alone decides the number of threads and which elements each thread adds up. The kernel may start
+// early (early_start.h), so each of its threads waits first.
 //
 // Thread safety: that of the stream.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ROW_LAUNCH_H_
@@ -33,12 +34,12 @@ int LaunchRows(void (*kernel)(Args),
                const Args& args) {
   const int32_t needed = (num_chunks + chunks_per_thread - 1) / chunks_per_thread;
   const int32_t threads = (needed + kWarpSize - 1) / kWarpSize * kWarpSize;
-  return QUIRE_LAUNCH(kernel,
-                      dim3(static_cast<uint32_t>(num_rows)),
-                      dim3(static_cast<uint32_t>(threads)),
-                      kWarpSize * sizeof(float),
-                      stream,
-                      args);
+  return QUIRE_LAUNCH_EARLY(kernel,
+                            dim3(static_cast<uint32_t>(num_rows)),
+                            dim3(static_cast<uint32_t>(threads)),
+                            kWarpSize * sizeof(float),
+                            stream,
+                            args);
 }
 
 }  // namespace quire::gpu
