@@ -185,6 +185,9 @@ class KernelBackend {
   // Waits until all transfers are done.
   virtual void WaitForTransfers() = 0;
 
+  // Says that the next step's logits will be sampled with these rows, so that a backend can sample
+  // as part of the step. Sample is called all the same. The rows stay unchanged until then.
+  virtual void AnnounceSampling(std::span<const SamplingRow> /*rows*/) {}
   virtual void Sample(const SampleParams& params) = 0;
 
   // Sets the group for the three operations below; null: this rank leaves its group.

@@ -156,11 +156,8 @@ class GpuBackend final : public KernelBackend {
   void PrepareAttention(const PrepareAttentionParams& params) override;
   void PagedAttention(const PagedAttentionParams& params) override;
   void CopyBlocks(const CopyBlocksParams& params) override;
-  void Sample(const SampleParams& params) override {
-    QUIRE_CHECK(!digest_.has_value());
-    sampler_.Sample(params);
-    launches_.Add();
-  }
+  void AnnounceSampling(std::span<const SamplingRow> rows) override { announced_ = rows; }
+  void Sample(const SampleParams& params) override;
   uint64_t progress() const override { return launches_.value(); }
 
   absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
@@ -208,6 +205,10 @@ class GpuBackend final : public KernelBackend {
     }
     return digest_.has_value();
   }
+  // Enqueues the sampling of the announced rows, or adds it to the digest.
+  void SampleAhead();
+  // Runs the operations, or replays or records them.
+  void RunReplayable(const std::function<void()>& operations);
   // Records the operations as a graph and launches it. Runs them if there is no memory for a graph.
   void RecordAndLaunch(uint64_t name, const std::function<void()>& operations);
   // Makes room for all of `bounds`. If anything moves, drops the graphs, which hold the addresses.
@@ -270,6 +271,14 @@ class GpuBackend final : public KernelBackend {
   GpuScratch fp8_scales_{api_};      // scales of fp8_rows_: fp32 [num_tokens]
 
   GpuSampler sampler_;
+  std::span<const SamplingRow> announced_;  // AnnounceSampling for this step; empty: none
+  bool samples_ahead_ = false;              // whether the step samples the announced rows
+  // Of the last product with fp32 outputs, which gives a step's logits.
+  struct LastLogits {
+    float* data = nullptr;
+    int32_t num_rows = 0;
+    int32_t vocab_size = 0;
+  } logits_;
   mutable ProgressCounter launches_;
 
   // The first step with some operations runs unrecorded, the second is recorded.
@@ -411,7 +420,7 @@ absl::Status GpuBackend::Reserve(const StepBounds& bounds) {
   QUIRE_RETURN_IF_ERROR(block_pairs_.Reserve(int64_t{kCopiesPerPass} * 2 * sizeof(BlockId)));
   QUIRE_RETURN_IF_ERROR(fp8_rows_.Reserve(needs.fp8_rows_bytes));
   QUIRE_RETURN_IF_ERROR(fp8_scales_.Reserve(needs.fp8_scales_bytes));
-  QUIRE_RETURN_IF_ERROR(sampler_.Reserve(vocab_size_));
+  QUIRE_RETURN_IF_ERROR(sampler_.Reserve(vocab_size_, DecodeBucket(bounds.max_seqs)));
   QUIRE_RETURN_IF_ERROR(gathered_parts_.Reserve(NcclGroup::ReceivedBytes(
       bounds.max_seqs + kMaxPaddingRows, received_width_, /*own_width=*/0)));
   bounds_ = bounds;
@@ -444,10 +453,19 @@ void GpuBackend::CoverStep(const StepInputs& host) {
 StepInputs GpuBackend::BeginStep(const StepInputs& host) {
   QUIRE_CHECK(packer_.has_value());
   CoverStep(host);
-  const int64_t bytes = packer_->Plan(host, max_splits_);
+  const bool may_sample = group_ == nullptr && !announced_.empty() &&
+                          std::cmp_equal(announced_.size(), host.num_logits) &&
+                          GpuSampler::CanSampleAhead(announced_);
+  const int32_t num_padded = DecodeBucket(host.num_logits);
+  const int64_t bytes =
+      packer_->Plan(host, max_splits_, may_sample ? GpuSampler::AheadBytes(num_padded) : 0);
   QUIRE_CHECK(bytes <= inputs_.capacity_bytes());
   std::byte* host_copy = staging_.Next();
   step_ = packer_->Write(host, host_copy, inputs_.data());
+  samples_ahead_ = may_sample && step_.is_replayable;
+  if (samples_ahead_) {
+    sampler_.WriteAhead(announced_, num_padded, step_.extra);
+  }
   Require(api_.copy_to_device(inputs_.data(), host_copy, static_cast<size_t>(bytes), stream_),
           "upload inputs");
   staging_.MarkRead(stream_);
@@ -503,6 +521,16 @@ void GpuBackend::RunStep(const std::function<void()>& operations) {
     }
     return;
   }
+  RunReplayable([&] {
+    operations();
+    SampleAhead();
+  });
+  if (samples_ahead_) {
+    sampler_.MarkAhead();
+  }
+}
+
+void GpuBackend::RunReplayable(const std::function<void()>& operations) {
   const uint64_t name = DigestOf(operations);
   if (gpu::Graph graph = graphs_.Find(name); graph != nullptr) {
     Require(api_.launch_graph(graph, stream_), "launch graph");
@@ -511,6 +539,37 @@ void GpuBackend::RunStep(const std::function<void()>& operations) {
   } else {
     operations();
   }
+}
+
+void GpuBackend::SampleAhead() {
+  if (!samples_ahead_) {
+    return;
+  }
+  if (digest_.has_value()) {
+    digest_->AddInt(std::bit_cast<int64_t>(logits_.data));
+    digest_->AddInt(logits_.vocab_size);
+    digest_->AddInt(std::bit_cast<int64_t>(step_.extra_at_destination));
+    return;
+  }
+  sampler_.EnqueueAhead(
+      logits_.data, logits_.vocab_size, logits_.num_rows, step_.extra_at_destination);
+}
+
+// What was sampled ahead counts only if it was sampled from these logits with these rows.
+void GpuBackend::Sample(const SampleParams& params) {
+  QUIRE_CHECK(!digest_.has_value());
+  const bool is_done = samples_ahead_ && params.rows == announced_.data() &&
+                       std::cmp_equal(params.num_rows, announced_.size()) &&
+                       params.logits == logits_.data && params.vocab_size == logits_.vocab_size &&
+                       params.row_stride == logits_.vocab_size;
+  if (is_done) {
+    sampler_.FinishAhead(params, logits_.num_rows);
+  } else {
+    sampler_.Sample(params);
+  }
+  samples_ahead_ = false;
+  announced_ = {};
+  launches_.Add();
 }
 
 uint64_t GpuBackend::DigestOf(const std::function<void()>& operations) {
@@ -550,10 +609,15 @@ void GpuBackend::Norm(const NormParams& params) {
 }
 
 void GpuBackend::Linear(const LinearParams& params) {
+  const auto& linear = static_cast<const GpuLinear&>(*params.weight);
+  if (params.f32_out) {
+    logits_ = {.data = static_cast<float*>(params.y),
+               .num_rows = static_cast<int32_t>(params.num_tokens),
+               .vocab_size = static_cast<int32_t>(linear.out_features())};
+  }
   if (IsOnlyNamed(params) || params.num_tokens == 0) {
     return;
   }
-  const auto& linear = static_cast<const GpuLinear&>(*params.weight);
   gpu::GemmArgs product = {.rows = params.num_tokens,
                            .out_features = linear.out_features(),
                            .in_features = linear.in_features(),

@@ -33,12 +33,61 @@ GpuSampler::Layout GpuSampler::LayOut(int64_t num_rows,
   return at;
 }
 
+GpuSampler::GpuSampler(const gpu::GpuApi& api, gpu::Stream stream) : api_(api), stream_(stream) {
+  Require(api_.create_event(&done_), "create event");
+}
+
+GpuSampler::~GpuSampler() { api_.destroy_event(done_); }
+
 // A row alone always fits: its adjustments have distinct tokens.
-absl::Status GpuSampler::Reserve(int64_t vocab_size) {
-  const int64_t bytes =
-      std::max(kUsualBytes, LayOut(1, vocab_size, std::max<int64_t>(kMaxLogprobs, 1)).bytes);
+absl::Status GpuSampler::Reserve(int64_t vocab_size, int64_t max_rows) {
+  const int64_t bytes = std::max(kUsualBytes, LayOut(1, vocab_size, kMaxLogprobs).bytes);
   QUIRE_RETURN_IF_ERROR(staging_.Reserve(bytes));
-  return memory_.Reserve(bytes);
+  QUIRE_RETURN_IF_ERROR(memory_.Reserve(bytes));
+  const int64_t ahead_bytes = LayOut(max_rows, 0, 0).bytes;
+  QUIRE_RETURN_IF_ERROR(ahead_staging_.Reserve(ahead_bytes));
+  return ahead_memory_.Reserve(ahead_bytes);
+}
+
+bool GpuSampler::CanSampleAhead(std::span<const SamplingRow> rows) {
+  return std::all_of(rows.begin(), rows.end(), [](const SamplingRow& row) {
+    return !row.is_adjusted() && row.params->num_logprobs <= 0;
+  });
+}
+
+void GpuSampler::WriteAhead(std::span<const SamplingRow> rows, int32_t num_padded, std::byte* to) {
+  packer_.Pack({.num_rows = static_cast<int32_t>(rows.size()), .rows = rows.data()});
+  auto* packed = reinterpret_cast<gpu::SampleRow*>(to);
+  const auto end = std::copy(packer_.rows().begin(), packer_.rows().end(), packed);
+  std::fill(end, packed + num_padded, gpu::SampleRow{});
+}
+
+void GpuSampler::EnqueueAhead(float* logits,
+                              int32_t vocab_size,
+                              int32_t num_padded,
+                              const std::byte* on_device) {
+  const Layout at = LayOut(num_padded, 0, 0);
+  auto* device = static_cast<std::byte*>(ahead_memory_.data());
+  Require(api_.sample({.num_rows = num_padded,
+                       .vocab_size = vocab_size,
+                       .row_stride = vocab_size,
+                       .logits = logits,
+                       .token_ids = reinterpret_cast<TokenId*>(device + at.tokens),
+                       .logprobs = reinterpret_cast<float*>(device + at.logprobs),
+                       .finite = reinterpret_cast<bool*>(device + at.finite)},
+                      {.rows = reinterpret_cast<const gpu::SampleRow*>(on_device)},
+                      stream_),
+          "sample");
+  Require(api_.copy_to_host(ahead_staging_.data() + at.tokens,
+                            device + at.tokens,
+                            static_cast<size_t>(at.bytes - at.tokens),
+                            stream_),
+          "download tokens");
+}
+
+void GpuSampler::FinishAhead(const SampleParams& params, int32_t num_padded) {
+  Require(api_.synchronize_event(done_), "step");
+  ReadOutputs(params, LayOut(num_padded, 0, 0), ahead_staging_.data());
 }
 
 int64_t GpuSampler::NumAdjustments(int32_t first, int32_t count) const {
@@ -63,7 +112,7 @@ int32_t GpuSampler::NumRowsThatFit(int32_t first, int64_t top_logprobs_stride) c
 
 void GpuSampler::Sample(const SampleParams& params) {
   packer_.Pack(params);
-  RequireMemory(Reserve(params.vocab_size));
+  RequireMemory(Reserve(params.vocab_size, 0));
   for (int32_t first = 0; first < params.num_rows;) {
     SampleParams pass = params;
     pass.num_rows = NumRowsThatFit(first, params.top_logprobs_stride);
@@ -109,12 +158,13 @@ void GpuSampler::SamplePass(const SampleParams& params, int32_t first) {
       api_.copy_to_host(
           host + at.tokens, device + at.tokens, static_cast<size_t>(at.bytes - at.tokens), stream_),
       "download tokens");
-  Require(api_.synchronize(stream_), "step");
-  ReadOutputs(params, at);
+  // Waits for the download alone: no other code relies on a wait for the stream here.
+  Require(api_.record_event(done_, stream_), "record event");
+  Require(api_.synchronize_event(done_), "step");
+  ReadOutputs(params, at, staging_.data());
 }
 
-void GpuSampler::ReadOutputs(const SampleParams& params, const Layout& at) {
-  const std::byte* host = staging_.data();
+void GpuSampler::ReadOutputs(const SampleParams& params, const Layout& at, const std::byte* host) {
   const auto* tokens = reinterpret_cast<const TokenId*>(host + at.tokens);
   const auto* logprobs = reinterpret_cast<const float*>(host + at.logprobs);
   const auto* finite = reinterpret_cast<const bool*>(host + at.finite);

@@ -1,5 +1,9 @@
 // GpuSampler turns rows of logits into tokens: it uploads the parameters in one copy, runs the
-// sampling kernel, downloads the results in one copy and waits for that copy.
+// sampling kernel, downloads the results in one copy and waits for that copy alone.
+//
+// Sampling can also be part of a step: its parameters are then uploaded with the step's inputs, and
+// the kernel and the download are in the step's graph. This is for rows without adjustments and
+// likeliest tokens; padding rows are greedy, and their results are dropped.
 //
 // Its memory has a fixed size, kUsualBytes for all but the largest vocabularies. Rows with
 // penalties have an entry for each distinct token of their context, so many rows with long contexts
@@ -9,7 +13,9 @@
 #ifndef QUIRE_KERNELS_GPU_GPU_SAMPLER_H_
 #define QUIRE_KERNELS_GPU_GPU_SAMPLER_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "absl/status/status.h"
 
@@ -26,10 +32,35 @@ class GpuSampler {
   // 2,000 distinct tokens.
   static constexpr int64_t kUsualBytes = int64_t{16} << 20;
 
-  GpuSampler(const gpu::GpuApi& api, gpu::Stream stream) : api_(api), stream_(stream) {}
+  GpuSampler(const gpu::GpuApi& api, gpu::Stream stream);
+  ~GpuSampler();
+  GpuSampler(const GpuSampler&) = delete;
+  GpuSampler& operator=(const GpuSampler&) = delete;
 
-  // Allocates the memory for rows of this vocabulary. Errors: kResourceExhausted, reason MEMORY.
-  absl::Status Reserve(int64_t vocab_size);
+  // Allocates the memory for rows of this vocabulary, and for steps of max_rows rows, padding
+  // included. Errors: kResourceExhausted, reason MEMORY.
+  absl::Status Reserve(int64_t vocab_size, int64_t max_rows);
+
+  // Returns the bytes that a step's inputs need for so many rows, padding included.
+  static int64_t AheadBytes(int64_t num_rows) {
+    return num_rows * static_cast<int64_t>(sizeof(gpu::SampleRow));
+  }
+  // Returns whether these rows can be sampled as part of a step.
+  static bool CanSampleAhead(std::span<const SamplingRow> rows);
+  // Writes the parameters of the rows and of padding, AheadBytes(num_padded) bytes, to `to`.
+  void WriteAhead(std::span<const SamplingRow> rows, int32_t num_padded, std::byte* to);
+  // Enqueues the kernel and the download, which may be recorded. `on_device` has what WriteAhead
+  // wrote. logits: [num_padded, vocab_size].
+  void EnqueueAhead(float* logits,
+                    int32_t vocab_size,
+                    int32_t num_padded,
+                    const std::byte* on_device);
+  // Called once what was enqueued ahead, or its graph, is on the stream.
+  void MarkAhead() { Require(api_.record_event(done_, stream_), "record event"); }
+  // Waits for results of MarkAhead's operations and stores them. REQUIRES: the rows are those of
+  // WriteAhead.
+  void FinishAhead(const SampleParams& params, int32_t num_padded);
+
   // Blocks until the sampling, and everything enqueued on the stream before it, is done.
   void Sample(const SampleParams& params);
 
@@ -54,13 +85,18 @@ class GpuSampler {
   int32_t NumRowsThatFit(int32_t first, int64_t top_logprobs_stride) const;
   // Samples params.rows, which are the packed rows from `first` on.
   void SamplePass(const SampleParams& params, int32_t first);
-  void ReadOutputs(const SampleParams& params, const Layout& at);
+  // `host` has the outputs, from at.tokens on.
+  static void ReadOutputs(const SampleParams& params, const Layout& at, const std::byte* host);
 
   const gpu::GpuApi& api_;
   const gpu::Stream stream_;
   SamplePacker packer_;
   PinnedScratch staging_{api_};
   GpuScratch memory_{api_};
+  // Outputs of sampling that is part of a step.
+  PinnedScratch ahead_staging_{api_};
+  GpuScratch ahead_memory_{api_};
+  gpu::Event done_ = nullptr;  // the download of the last results
 };
 
 }  // namespace quire

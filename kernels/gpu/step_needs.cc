@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/math.h"
+#include "kernels/gpu/gpu_sampler.h"
 #include "kernels/gpu/step_packer.h"
 
 namespace quire {
@@ -41,7 +42,8 @@ int64_t NumSplits(int64_t context_tokens, const StepShape& shape) {
 StepNeeds NeedsOf(const StepBounds& bounds, const StepShape& shape) {
   const int64_t rows = std::max(bounds.max_tokens, bounds.max_seqs) + int64_t{kMaxPaddingRows};
   const int64_t max_splits = MaxSplits(bounds, shape);
-  return {.input_bytes = StepPacker::MaxBytes(bounds, shape.num_queries_per_kv_head()),
+  return {.input_bytes = StepPacker::MaxBytes(bounds, shape.num_queries_per_kv_head()) +
+                         GpuSampler::AheadBytes(DecodeBucket(bounds.max_seqs)),
           .table_bytes = int64_t{DecodeBucket(bounds.max_seqs)} * bounds.max_blocks_per_seq *
                          int64_t{sizeof(BlockId)},
           .max_splits = max_splits,

@@ -106,7 +106,7 @@ StepPacker::Layout StepPacker::LayOut(const Counts& counts) {
   at.logits = place(counts.logits, int32_t{});
   at.decode_index = place(counts.decodes, int32_t{});
   at.items = place(counts.items, gpu::PrefillItem{});
-  // Last, so that arrays of two steps of one bucket have the same places.
+  at.extra = place(counts.extra_bytes, std::byte{});
   at.tables = place(counts.table_entries, BlockId{});
   return at;
 }
@@ -130,7 +130,7 @@ int64_t StepPacker::MaxSplitStarts(const StepBounds& bounds) {
   return int64_t{2} * DecodeBucket(bounds.max_seqs);
 }
 
-int64_t StepPacker::Plan(const StepInputs& host, int64_t max_splits) {
+int64_t StepPacker::Plan(const StepInputs& host, int64_t max_splits, int64_t num_extra_bytes) {
   Classify(host);
   Group(host, max_splits);
   CollectItems(host);
@@ -142,7 +142,8 @@ int64_t StepPacker::Plan(const StepInputs& host, int64_t max_splits) {
                 .first_places = reads_windows ? seqs : 0,
                 .logits = step_.is_decode_only ? seqs : host.num_logits,
                 .decodes = step_.is_replayable ? 0 : step_.num_decodes,
-                .items = static_cast<int64_t>(items_.size())});
+                .items = static_cast<int64_t>(items_.size()),
+                .extra_bytes = num_extra_bytes});
   return at_.bytes;
 }
 
@@ -192,6 +193,8 @@ PackedStep StepPacker::Write(const StepInputs& host, std::byte* bytes, void* des
   }
   std::copy(
       items_.begin(), items_.end(), reinterpret_cast<gpu::PrefillItem*>(bytes + at_.items.offset));
+  step_.extra = bytes + at_.extra.offset;
+  step_.extra_at_destination = At<std::byte>(destination, at_.extra.offset);
   step_.items = At<gpu::PrefillItem>(destination, at_.items.offset);
   step_.num_items = static_cast<int32_t>(items_.size());
   step_.inputs = {.num_tokens = static_cast<int32_t>(at_.token_ids.count),

@@ -42,6 +42,9 @@ struct PackedStep {
   const int32_t* decode_seq_index = nullptr;  // [num_decodes] decoding sequences; null: all
   int32_t num_items = 0;
   const gpu::PrefillItem* items = nullptr;  // [num_items], longest context first
+  // The caller's own inputs (Plan), in the bytes that it copies and at their destination.
+  std::byte* extra = nullptr;
+  const std::byte* extra_at_destination = nullptr;
 };
 
 class StepPacker {
@@ -49,15 +52,16 @@ class StepPacker {
   // pad_decodes: whether to pad decode-only steps, so that graphs can replay them.
   StepPacker(const StepShape& shape, bool pad_decodes) : shape_(shape), pad_decodes_(pad_decodes) {}
 
-  // Returns the most bytes that Write fills for a step within the bounds.
+  // Returns the most bytes that Write fills for a step within the bounds, without extra bytes.
   static int64_t MaxBytes(const StepBounds& bounds, int32_t num_queries_per_kv_head);
   // Returns the most elements of split_start that the groups of a step within the bounds have.
   static int64_t MaxSplitStarts(const StepBounds& bounds);
 
   // Divides the sequences into prefills and decodes, and chooses the offset of each array.
-  // max_splits: splits of a group; a group of one decode may have more. Returns the number of bytes
-  // that Write fills.
-  int64_t Plan(const StepInputs& host, int64_t max_splits);
+  // max_splits: splits of a group; a group of one decode may have more. num_extra_bytes: room for
+  // more inputs, which the caller fills. Returns the number of bytes of all inputs. Only the block
+  // tables lie behind the other arrays, so those of two steps of one bucket have equal addresses.
+  int64_t Plan(const StepInputs& host, int64_t max_splits, int64_t num_extra_bytes = 0);
   // Fills `bytes`. The pointers of the returned step are valid after `bytes` is copied to
   // `destination`.
   PackedStep Write(const StepInputs& host, std::byte* bytes, void* destination);
@@ -76,10 +80,11 @@ class StepPacker {
     int64_t logits = 0;
     int64_t decodes = 0;
     int64_t items = 0;
+    int64_t extra_bytes = 0;
   };
   struct Layout {
     Array token_ids, positions, slots, query_start, seq_lens, tables, first_places, logits,
-        decode_index, items;
+        decode_index, items, extra;
     int64_t bytes = 0;
   };
 

@@ -33,6 +33,13 @@ int32_t Sampler::CollectRows(const std::vector<ScheduledSlice>& slices) {
   return max_top;
 }
 
+void Sampler::Announce(const std::vector<ScheduledSlice>& slices) {
+  if (rank_ == 0) {
+    CollectRows(slices);
+    backend_.AnnounceSampling(rows_);
+  }
+}
+
 void Sampler::Sample(const std::vector<ScheduledSlice>& slices,
                      float* logits,
                      std::vector<SampledToken>* sampled) {

@@ -283,6 +283,7 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   const Communicator* const group = Group();
   Instant built = SteadyNow();
   const int64_t collective_before = CollectiveNanos(group);
+  sampler_.Announce(slices_);
   float* logits = slices_.empty() ? nullptr : model_.Forward(batch_, storage_->view());
   result.row_hash = slices_.empty() ? 0 : model_.row_hash();
   Instant computed = SteadyNow();

@@ -188,6 +188,29 @@ TEST_F(StepPackerTest, DecodesAreCutIntoGroupsWhosePartialResultsFit) {
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
+// A graph holds the addresses. Only the table's moves with its width.
+TEST_F(StepPackerTest, ArraysOfABucketHaveTheSamePlacesWhateverTheWidthOfTheTables) {
+  Step step;
+  step.Add(1, 300, true);
+  step.Add(1, 5, true);
+  StepInputs narrow = step.View();
+  narrow.max_blocks_per_seq = 1;
+  StepPacker packer(kShape, /*pad_decodes=*/true);
+  std::vector<std::byte> memory(4096);
+  packer.Plan(narrow, 100, /*num_extra_bytes=*/40);
+  const PackedStep first = packer.Write(narrow, memory.data(), memory.data());
+  packer.Plan(step.View(), 100, /*num_extra_bytes=*/40);
+
+  const PackedStep second = packer.Write(step.View(), memory.data(), memory.data());
+
+  EXPECT_EQ(first.inputs.token_ids, second.inputs.token_ids);
+  EXPECT_EQ(first.inputs.logits_rows, second.inputs.logits_rows);
+  EXPECT_EQ(first.inputs.query_start, second.inputs.query_start);
+  EXPECT_EQ(first.extra, second.extra);
+  EXPECT_EQ(second.extra_at_destination, second.extra);
+  EXPECT_GE(reinterpret_cast<const std::byte*>(second.inputs.block_tables), second.extra + 40);
+}
+
 TEST(StepNeedsTest, AWindowBoundsTheSplitsOfADecode) {
   StepShape shape = kShape;
   EXPECT_EQ(NumSplits(0, shape), 0);

@@ -24,9 +24,9 @@ namespace {
 
 constexpr int32_t kVocabSize = 128;
 constexpr int32_t kSplitTokens = 512;
-// A context of two splits that six sequences share: their contexts together have 3,600 tokens, the
+// A context of two splits that six sequences share: their contexts together have 3,120 tokens, the
 // pool has room for 1,024.
-constexpr int32_t kContext = 600;
+constexpr int32_t kContext = 520;
 constexpr int32_t kNumSharers = 6;
 constexpr int64_t kNumBlocks = 64;
 constexpr StepBounds kBounds = {.max_tokens = 200,
@@ -56,6 +56,14 @@ int CountedBeginGraph(gpu::Stream stream) {
   return real_begin_graph(stream);
 }
 
+int num_sample_calls = 0;
+decltype(gpu::GpuApi::sample) real_sample = nullptr;
+
+int CountedSample(const SampleParams& params, const gpu::SampleRowsView& rows, gpu::Stream stream) {
+  ++num_sample_calls;
+  return real_sample(params, rows, stream);
+}
+
 int num_decode_calls = 0;
 decltype(gpu::GpuApi::decode) real_decode = nullptr;
 
@@ -74,6 +82,8 @@ std::unique_ptr<KernelBackend> MakeBackend(const GpuBackendOptions& options = {}
   counted = library->api();
   real_decode = counted.decode;
   counted.decode = &CountedDecode;
+  real_sample = counted.sample;
+  counted.sample = &CountedSample;
   real_begin_graph = counted.begin_graph;
   counted.begin_graph = &CountedBeginGraph;
   auto backend = CreateGpuBackend(GpuLibrary(counted, library->device()), options);
@@ -128,6 +138,35 @@ class GpuStepMemoryTest : public testing::Test {
     return ReadBack(*backend_,
                     model_->Forward(batch, runner_->cache()),
                     int64_t{batch.num_seqs()} * kVocabSize);
+  }
+
+  struct Sampled {
+    std::vector<TokenId> tokens = std::vector<TokenId>(kNumSharers);
+    std::vector<float> logprobs = std::vector<float>(kNumSharers);
+    std::unique_ptr<bool[]> finite = std::make_unique<bool[]>(kNumSharers);
+
+    friend bool operator==(const Sampled& a, const Sampled& b) {
+      return a.tokens == b.tokens && a.logprobs == b.logprobs &&
+             std::equal(a.finite.get(), a.finite.get() + kNumSharers, b.finite.get());
+    }
+  };
+
+  // Runs a step and samples its rows.
+  Sampled Sample(const std::vector<SamplingRow>& rows, bool is_announced) {
+    if (is_announced) {
+      backend_->AnnounceSampling(rows);
+    }
+    float* logits = model_->Forward(DecodesOfOnePrefix(), runner_->cache());
+    Sampled sampled;
+    backend_->Sample({.num_rows = kNumSharers,
+                      .vocab_size = kVocabSize,
+                      .row_stride = kVocabSize,
+                      .logits = logits,
+                      .rows = rows.data(),
+                      .token_ids = sampled.tokens.data(),
+                      .logprobs = sampled.logprobs.data(),
+                      .finite = sampled.finite.get()});
+    return sampled;
   }
 
   // Computes a long prompt in pieces, so that sequence 0 has kContext tokens.
@@ -199,6 +238,44 @@ TEST_F(GpuStepMemoryTest, ContextsLargerThanThePoolDecodeInGroupsWithTheSameBits
   }
 }
 
+TEST_F(GpuStepMemoryTest, AnnouncedRowsAreSampledInTheGraphWithTheSameResults) {
+  Load({});
+  ASSERT_TRUE(model_->Reserve(kBounds).ok());
+  runner_ = std::make_unique<ModelRunner>(*model_, *backend_, kNumBlocks);
+  FeedPrefix();
+  std::vector<SamplingParams> params(2 * kNumSharers);
+  std::vector<SamplingRow> rows;
+  std::vector<SamplingRow> other_rows;
+  for (size_t i = 0; i < params.size(); ++i) {
+    params[i].seed = i;
+    params[i].top_p = i % 2 == 0 ? 1.0F : 0.9F;
+    params[i].num_logprobs = i % 3 == 0 ? 0 : -1;
+    (i < kNumSharers ? rows : other_rows).push_back({.params = &params[i]});
+  }
+  const Sampled expected = Sample(rows, /*is_announced=*/false);
+  const Sampled expected_of_others = Sample(other_rows, /*is_announced=*/false);
+  EXPECT_FALSE(expected == expected_of_others);
+
+  for (int step = 0; step < 3; ++step) {
+    // The parameters are inputs of the graph. The first step is eager, the second recorded.
+    num_sample_calls = 0;
+    EXPECT_TRUE(Sample(rows, /*is_announced=*/true) == expected) << step;
+    EXPECT_TRUE(Sample(other_rows, /*is_announced=*/true) == expected_of_others) << step;
+    EXPECT_EQ(num_sample_calls, step == 0 ? 2 : 0) << step;
+    EXPECT_TRUE(Sample(rows, /*is_announced=*/false) == expected) << step;
+  }
+  // Other rows than those announced are sampled, not those in the graph.
+  backend_->AnnounceSampling(other_rows);
+  EXPECT_TRUE(Sample(rows, /*is_announced=*/false) == expected);
+  // Rows with penalties, or with likeliest tokens, are sampled after the graph.
+  for (SamplingParams& each : params) {
+    each.logit_bias = {{7, 100.0F}};
+  }
+  num_sample_calls = 0;
+  EXPECT_EQ(Sample(rows, /*is_announced=*/true).tokens, std::vector<TokenId>(kNumSharers, 7));
+  EXPECT_EQ(num_sample_calls, 1);
+}
+
 // 600 rows with 4,096 distinct tokens of context have 39 MB of adjustments; the sampler has 16 MiB.
 TEST_F(GpuStepMemoryTest, RowsWithManyPenaltiesAreSampledInPasses) {
   constexpr int32_t kLargeVocab = 4096;
@@ -223,7 +300,7 @@ TEST_F(GpuStepMemoryTest, RowsWithManyPenaltiesAreSampledInPasses) {
     params[row].seed = row;
     rows.push_back({.params = &params[row], .prompt_token_ids = context});
   }
-  struct Sampled {
+  struct SampledRows {
     std::vector<TokenId> tokens = std::vector<TokenId>(kNumRows);
     std::vector<float> logprobs = std::vector<float>(kNumRows);
     std::unique_ptr<bool[]> finite = std::make_unique<bool[]>(kNumRows);
@@ -232,7 +309,7 @@ TEST_F(GpuStepMemoryTest, RowsWithManyPenaltiesAreSampledInPasses) {
   auto logits = backend_->Allocate(static_cast<int64_t>(numbers.size() * sizeof(float)));
   ASSERT_TRUE(logits.ok());
   const auto sample = [&](int32_t rows_per_call) {
-    Sampled sampled;
+    SampledRows sampled;
     backend_->Upload((*logits)->data(), numbers.data(), (*logits)->size_bytes());
     for (int32_t first = 0; first < kNumRows; first += rows_per_call) {
       backend_->Sample(
@@ -251,10 +328,10 @@ TEST_F(GpuStepMemoryTest, RowsWithManyPenaltiesAreSampledInPasses) {
   };
   const int64_t free_before = FreeBytes();
 
-  const Sampled together = sample(kNumRows);
+  const SampledRows together = sample(kNumRows);
 
   EXPECT_EQ(FreeBytes(), free_before);
-  const Sampled apart = sample(50);
+  const SampledRows apart = sample(50);
   EXPECT_EQ(together.tokens, apart.tokens);
   EXPECT_EQ(together.logprobs, apart.logprobs);
   EXPECT_TRUE(std::all_of(together.finite.get(),
@@ -343,14 +420,18 @@ TEST_F(GpuStepMemoryTest, AllBucketsAreRecordedAtTheStartInMemoryOfThePlan) {
   EXPECT_EQ(num_recordings, 4);
   EXPECT_LT(FreeBytes(), free_before) << "graphs take memory";
   EXPECT_GE(FreeBytes(), free_before - backend_->max_record_bytes());
+  const SamplingParams greedy = {.temperature = 0.0F};
+  const std::vector<SamplingRow> rows(kNumSharers, {.params = &greedy});
   num_decode_calls = 0;
-  const std::vector<float> logits = LogitsOf(DecodesOfOnePrefix());
-  EXPECT_EQ(num_decode_calls, 0) << "the first step of six sequences replays a graph already";
+  num_sample_calls = 0;
+  const Sampled sampled = Sample(rows, /*is_announced=*/true);
+  EXPECT_EQ(num_decode_calls, 0) << "the first step replays a graph with the sampling";
+  EXPECT_EQ(num_sample_calls, 0);
   rest_of_pool->reset();
   Load({.use_graphs = false});
   runner_ = std::make_unique<ModelRunner>(*model_, *backend_, kNumBlocks);
   FeedPrefix();
-  EXPECT_EQ(logits, LogitsOf(DecodesOfOnePrefix()));
+  EXPECT_TRUE(sampled == Sample(rows, /*is_announced=*/false));
 }
 
 TEST_F(GpuStepMemoryTest, TheMemoryOfGraphsIsKeptFromThePool) {
