@@ -1,5 +1,6 @@
 #include "worker/worker_backend.h"
 
+#include <cstdlib>
 #include <string>
 #include <string_view>
 
@@ -56,8 +57,17 @@ absl::StatusOr<GpuLibrary> OpenGpu(const WorkerConfig& config, std::string_view 
   return index == first ? library : GpuLibrary::Open(library_name, index);
 }
 
+// Makes NCCL add in the same order inside of graphs and outside. Else it would register the buffers
+// of graphs, and could choose another algorithm for them. Called while there is one thread, because
+// the environment has no lock.
+void ForbidGraphRegistration() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): see above
+  ::setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/1);
+}
+
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpu(const WorkerConfig& config,
                                                          std::string_view library_name) {
+  ForbidGraphRegistration();
   QUIRE_ASSIGN_OR_RETURN(const GpuLibrary library, OpenGpu(config, library_name));
   auto backend = CreateGpuBackend(library,
                                   {.dtype = config.gpu.dtype,

@@ -209,6 +209,7 @@ class GpuBackend final : public KernelBackend {
   void SampleAhead();
   // Runs the operations, or replays or records them.
   void RunReplayable(const std::function<void()>& operations);
+  void Launch(gpu::Graph graph);
   // Records the operations as a graph and launches it. Runs them if there is no memory for a graph.
   void RecordAndLaunch(uint64_t name, const std::function<void()>& operations);
   // Makes room for all of `bounds`. If anything moves, drops the graphs, which hold the addresses.
@@ -381,8 +382,10 @@ absl::Status GpuBackend::JoinGroup(std::shared_ptr<Communicator> group) {
   if (group == nullptr) {
     return absl::OkStatus();
   }
+  const auto drop_graphs = [this] { graphs_.Clear(); };
   QUIRE_ASSIGN_OR_RETURN(
-      nccl_, NcclGroup::Join(library_, stream_, group, gathered_parts_, kMaxNcclConnect));
+      nccl_,
+      NcclGroup::Join(library_, stream_, group, gathered_parts_, drop_graphs, kMaxNcclConnect));
   if (nccl_ == nullptr) {
     staged_ = std::make_unique<StagedGroup>(api_, stream_, group);
   }
@@ -495,7 +498,7 @@ void GpuBackend::SpreadTables() {
 // Largest first, since products of more rows take longer to time, and a lack of memory shows early.
 std::vector<int32_t> GpuBackend::BatchesToRecord(int32_t max_seqs) const {
   std::vector<int32_t> batches;
-  if (!options_.records_at_start || !options_.use_graphs || group_ != nullptr ||
+  if (!options_.records_at_start || !options_.use_graphs || staged_ != nullptr ||
       graphs_.size() > 0) {
     return batches;
   }
@@ -512,19 +515,18 @@ std::vector<int32_t> GpuBackend::BatchesToRecord(int32_t max_seqs) const {
 }
 
 void GpuBackend::RunStep(const std::function<void()>& operations) {
-  // A step with collectives is not recorded, because collectives make the host wait for the device
-  // or for NCCL.
-  if (!step_.is_replayable || group_ != nullptr) {
+  // Collectives through main memory make the host wait for the device.
+  if (!step_.is_replayable || staged_ != nullptr) {
     operations();
-    if (nccl_ != nullptr) {
-      nccl_->Finish();  // else a later wait for the device would hang if a rank is lost
-    }
-    return;
+  } else {
+    RunReplayable([&] {
+      operations();
+      SampleAhead();
+    });
   }
-  RunReplayable([&] {
-    operations();
-    SampleAhead();
-  });
+  if (nccl_ != nullptr) {
+    nccl_->Finish();  // else a later wait for the device would hang if a rank is lost
+  }
   if (samples_ahead_) {
     sampler_.MarkAhead();
   }
@@ -533,7 +535,7 @@ void GpuBackend::RunStep(const std::function<void()>& operations) {
 void GpuBackend::RunReplayable(const std::function<void()>& operations) {
   const uint64_t name = DigestOf(operations);
   if (gpu::Graph graph = graphs_.Find(name); graph != nullptr) {
-    Require(api_.launch_graph(graph, stream_), "launch graph");
+    Launch(graph);
   } else if (graphs_.can_record() && graphs_.HasRun(name)) {
     RecordAndLaunch(name, operations);
   } else {
@@ -582,16 +584,35 @@ uint64_t GpuBackend::DigestOf(const std::function<void()>& operations) {
   return name;
 }
 
+void GpuBackend::Launch(gpu::Graph graph) {
+  Require(api_.launch_graph(graph, stream_), "launch graph");
+  if (nccl_ != nullptr) {
+    nccl_->CountLaunch();
+  }
+}
+
 void GpuBackend::RecordAndLaunch(uint64_t name, const std::function<void()>& operations) {
   graphs_.BeginRecording(stream_);
+  if (nccl_ != nullptr) {
+    nccl_->BeginRecording();
+  }
   operations();
+  if (nccl_ != nullptr && !nccl_->is_whole()) {
+    // The group is broken, so nobody reads the step's results.
+    graphs_.AbandonRecording(stream_);
+    nccl_->EndRecording();
+    return;
+  }
   const gpu::Graph graph = graphs_.EndRecording(name, stream_);
+  if (nccl_ != nullptr) {
+    nccl_->EndRecording();
+  }
   if (graph == nullptr) {
     planned_windows_.clear();  // what was recorded did not run
     operations();
     return;
   }
-  Require(api_.launch_graph(graph, stream_), "launch graph");
+  Launch(graph);
 }
 
 void GpuBackend::Embed(const EmbeddingParams& params) {

@@ -1,11 +1,11 @@
 // GpuBackend runs a model on the kernels of kernels/cuda, through the interface of gpu_api.h: on a
 // GPU, or on the CPU with the emulated build of the same kernels.
 //
-// Activations are bf16 or f16 on the device; the inputs of a step are uploaded in one copy. On a
-// single rank, steps in which every sequence decodes one token are recorded as graphs and replayed.
-// A graph's name is a digest of its operations' parameters (OperationDigest), which every step
-// computes anew, so no step replays other operations than its own. All other steps run operation by
-// operation.
+// Activations are bf16 or f16 on the device; the inputs of a step are uploaded in one copy. Unless
+// collectives run through main memory, steps in which every sequence decodes one token are recorded
+// as graphs and replayed. A graph's name is a digest of its operations' parameters
+// (OperationDigest), which every step computes anew, so no step replays other operations than its
+// own. All other steps run operation by operation.
 //
 // Thread safety: as KernelBackend.
 // Errors:        a failing device ends the process (exit code kExitDevice), because its state

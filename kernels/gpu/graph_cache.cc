@@ -53,6 +53,13 @@ gpu::Graph GraphCache::EndRecording(uint64_t name, gpu::Stream stream) {
   return graph;
 }
 
+void GraphCache::AbandonRecording(gpu::Stream stream) {
+  gpu::Graph graph = nullptr;
+  if (api_.end_graph(stream, &graph) == 0) {
+    RequireGpu(api_, api_.destroy_graph(graph), "destroy graph");
+  }
+}
+
 void GraphCache::MakeRoom() {
   while (!entries_.empty() && (entries_.size() >= max_graphs_ || bytes_ >= limits_.max_bytes)) {
     DropLast();

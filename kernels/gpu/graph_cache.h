@@ -46,6 +46,8 @@ class GraphCache {
   // Ends the recording and keeps the graph. Returns null if the device has no memory for it. Then
   // nothing was run, and the cache will hold no more graphs than it holds now.
   gpu::Graph EndRecording(uint64_t name, gpu::Stream stream);
+  // Ends the recording without keeping anything of it. The recording may be invalid.
+  void AbandonRecording(gpu::Stream stream);
   // Drops all graphs, and forgets what has run. Must be called before memory that a recorded
   // operation uses is freed.
   void Clear();

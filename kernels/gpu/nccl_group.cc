@@ -71,11 +71,13 @@ std::vector<GpuOfRank> GpusOf(Communicator& ranks, const GpuOfRank& own) {
 NcclGroup::NcclGroup(const GpuLibrary& library,
                      gpu::Stream stream,
                      std::shared_ptr<Communicator> ranks,
-                     GpuScratch& parts)
+                     GpuScratch& parts,
+                     std::function<void()> before_end)
     : api_(library.api()),
       device_(library.device().index),
       stream_(stream),
       ranks_(std::move(ranks)),
+      before_end_(std::move(before_end)),
       parts_(parts) {
   Require(api_.create_event(&done_), "create event");
 }
@@ -90,6 +92,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Join(const GpuLibrary& lib
                                                            gpu::Stream stream,
                                                            std::shared_ptr<Communicator> ranks,
                                                            GpuScratch& parts,
+                                                           std::function<void()> before_end,
                                                            int64_t timeout_ns) {
   GpuOfRank own;
   own.has_nccl = library.api().open_nccl(/*path=*/nullptr) == 0 ? 1 : 0;
@@ -101,7 +104,8 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Join(const GpuLibrary& lib
     LogInfo("ranks run collectives through host memory", {{"why_not_nccl", why}});
     return nullptr;
   }
-  std::unique_ptr<NcclGroup> group(new NcclGroup(library, stream, std::move(ranks), parts));
+  std::unique_ptr<NcclGroup> group(
+      new NcclGroup(library, stream, std::move(ranks), parts, std::move(before_end)));
   QUIRE_RETURN_IF_ERROR(group->Connect(timeout_ns));
   return group;
 }
@@ -130,7 +134,7 @@ absl::Status NcclGroup::Connect(int64_t timeout_ns) {
 
 void NcclGroup::AllReduce(const AllReduceParams& params) {
   QUIRE_CHECK(params.bias == nullptr);
-  if (group_ != nullptr) {
+  if (is_whole()) {
     Settle(api_.all_reduce_over_group(group_,
                                       params.data,
                                       params.num_rows * params.width,
@@ -148,7 +152,7 @@ void NcclGroup::Gather(const GatherParams& params) {
   }
   if (ranks_->rank() == 0) {
     ReceiveParts(params);
-  } else if (group_ != nullptr) {
+  } else if (is_whole()) {
     const int64_t count = counts_[static_cast<size_t>(ranks_->rank())];
     Settle(api_.send_to_group(group_, params.part, count, /*to_rank=*/0, stream_), "Gather");
   }
@@ -163,7 +167,7 @@ void NcclGroup::ReceiveParts(const GatherParams& params) {
     RequireMemory(parts_.Reserve(bytes));
   }
   auto* parts = static_cast<float*>(parts_.data());
-  if (group_ != nullptr) {
+  if (is_whole()) {
     Settle(api_.receive_from_group(group_, parts, counts_.data(), ranks_->size(), stream_),
            "Gather");
   }
@@ -189,13 +193,20 @@ void NcclGroup::Settle(int error, const char* what) {
     return;
   }
   WaitUntil([] { return true; }, kInfiniteFuture, what);
-  if (++num_under_way_ >= kMaxUnderWay) {
+  if (!is_recording_ && ++num_under_way_ >= kMaxUnderWay) {
     Finish();
   }
 }
 
+void NcclGroup::EndRecording() {
+  is_recording_ = false;
+  if (std::exchange(is_broken_, false)) {
+    End();
+  }
+}
+
 void NcclGroup::Finish() {
-  if (group_ == nullptr || num_under_way_ == 0) {
+  if (group_ == nullptr || is_recording_ || num_under_way_ == 0) {
     return;
   }
   num_under_way_ = 0;
@@ -211,7 +222,7 @@ void NcclGroup::Finish() {
 void NcclGroup::WaitUntil(absl::FunctionRef<bool()> is_done, Instant deadline, const char* what) {
   const Instant begin = SteadyNow();
   bool naps = false;
-  while (group_ != nullptr) {
+  while (is_whole()) {
     bool is_settled = false;
     if (const int error = api_.poll_device_group(group_, &is_settled); error != 0) {
       Break(what, api_.error_text(error));
@@ -243,13 +254,18 @@ void NcclGroup::WaitUntil(absl::FunctionRef<bool()> is_done, Instant deadline, c
 void NcclGroup::Break(const char* what, const char* why) {
   LogWarning("the NCCL group is aborted", {{"operation", what}, {"why", why}});
   ranks_->Break(Broken("rank " + std::to_string(ranks_->rank()) + ": NCCL: " + what + ": " + why));
-  End();
+  if (is_recording_) {
+    is_broken_ = true;
+  } else {
+    End();
+  }
 }
 
 void NcclGroup::End() {
   if (group_ == nullptr) {
     return;
   }
+  before_end_();
   const Instant deadline = SteadyNow() + kMaxEnd;
   void* group = std::exchange(group_, nullptr);
   // Runs on a separate thread, because end_device_group may hang if another rank or the network

@@ -7,6 +7,11 @@
 // the communicator takes more than kMaxEnd, the process ends. REQUIRES: the caller calls Finish
 // before it waits for the stream in any other way.
 //
+// Operations can be recorded in a graph. A launched graph waits for the other ranks as its
+// operations would, with the same way out. NCCL keeps a communicator while graphs refer to it, so
+// before_end drops them. REQUIRES:
+// NCCL_GRAPH_REGISTER is 0, else NCCL may add in another order in graphs than outside.
+//
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        if the group breaks, see Communicator. A failing device ends the process, as in
 //                GpuBackend. So does an NCCL communicator that takes longer than kMaxEnd to end.
@@ -15,6 +20,7 @@
 #define QUIRE_KERNELS_GPU_NCCL_GROUP_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -41,6 +47,7 @@ class NcclGroup {
                                                          gpu::Stream stream,
                                                          std::shared_ptr<Communicator> ranks,
                                                          GpuScratch& parts,
+                                                         std::function<void()> before_end,
                                                          int64_t timeout_ns);
   // Returns the bytes that rank 0 receives in a Gather of rows of whole_width floats, of which
   // own_width are its own.
@@ -54,14 +61,26 @@ class NcclGroup {
   // See KernelBackend::AllReduce and Gather. REQUIRES: AllReduceParams::bias is null.
   void AllReduce(const AllReduceParams& params);
   void Gather(const GatherParams& params);
-  // Waits until the stream's operations are done or the group is broken.
+  // Waits until the stream's operations are done or the group is broken. Does nothing during a
+  // recording.
   void Finish();
+
+  // Called after the stream's recording has begun and before it ends. A failure in between breaks
+  // the group on all ranks, but the communicator ends only after the recording.
+  void BeginRecording() { is_recording_ = true; }
+  // Returns whether all operations so far have been recorded.
+  bool is_whole() const { return group_ != nullptr && !is_broken_; }
+  // Called after the stream's recording has ended.
+  void EndRecording();
+  // Called after a graph of recorded operations was launched.
+  void CountLaunch() { ++num_under_way_; }
 
  private:
   NcclGroup(const GpuLibrary& library,
             gpu::Stream stream,
             std::shared_ptr<Communicator> ranks,
-            GpuScratch& parts);
+            GpuScratch& parts,
+            std::function<void()> before_end);
 
   void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
   absl::Status Connect(int64_t timeout_ns);
@@ -80,10 +99,13 @@ class NcclGroup {
   const int32_t device_;
   const gpu::Stream stream_;
   const std::shared_ptr<Communicator> ranks_;
+  const std::function<void()> before_end_;
   void* group_ = nullptr;  // NCCL's communicator; null before Connect and after End
   gpu::Event done_ = nullptr;
   int num_under_way_ = 0;
-  GpuScratch& parts_;  // on rank 0: the parts that Gather received, by rank
+  bool is_recording_ = false;
+  bool is_broken_ = false;  // during a recording, after whose end the communicator ends
+  GpuScratch& parts_;       // on rank 0: the parts that Gather received, by rank
   std::vector<int64_t> counts_;
 };
 

@@ -29,6 +29,11 @@ int Enqueue(void* stream,
   return gpu::emulator::Enqueue(stream, std::move(operation));
 }
 
+bool IsRecording(void* stream) {
+  bool is_recording = false;
+  return gpu::IsRecording(stream, &is_recording) == 0 && is_recording;
+}
+
 using Product = std::pair<const void*, int64_t>;  // weight, rows
 
 std::set<Product>& PlannedProducts() {
@@ -57,6 +62,7 @@ FakeNccl& FakeNcclLibrary() {
     auto get = reinterpret_cast<gpu::FakeNcclFunction>(dlsym(library, gpu::kFakeNcclSymbol));
     FakeNccl* opened = get();
     opened->enqueue = &Enqueue;
+    opened->is_recording = &IsRecording;
     return opened;
   }();
   return fake;

@@ -1,5 +1,7 @@
 #include "worker/worker_backend.h"
 
+#include <cstdlib>
+
 #include "gtest/gtest.h"
 
 #include "kernels/reference/reference_backend.h"
@@ -24,6 +26,15 @@ TEST(CheckKvBackendTest, WindowsNeedMemoryThatCanBeMapped) {
   EXPECT_EQ(CheckKvBackend(windows, without_pages).message(),
             "--kv-backend: vmm: this device cannot map KV blocks into virtual memory, or "
             "quire_cuda.so was built with a CUDA toolkit before 12.5");
+}
+
+// A step may run once with a graph and once without.
+TEST(CreateBackendTest, NcclAddsInOneOrderInGraphsAndOutside) {
+  ::setenv("NCCL_GRAPH_REGISTER", "1", /*overwrite=*/1);
+  WorkerConfig config;
+  config.device = WorkerDevice::kEmulated;
+  static_cast<void>(CreateBackend(config));
+  EXPECT_STREQ(::getenv("NCCL_GRAPH_REGISTER"), "0");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Graphs of runtime.h: operations recorded with their arguments, to be run later.
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,6 +35,11 @@ struct GraphState {
   const std::vector<Operation> operations;
   void* memory = nullptr;
 
+  bool NeedsRanks() const {
+    return std::any_of(operations.begin(), operations.end(), [](const Operation& each) {
+      return each.is_ready != nullptr;
+    });
+  }
   // Stops at the first error.
   int Run() const {
     for (size_t i = 0; i < operations.size(); ++i) {
@@ -117,8 +123,19 @@ int LaunchGraph(Graph graph, Stream stream) {
   if (const int error = queue->RefuseIfRecorded(); error != 0) {
     return error;
   }
-  return emulator::Enqueue(
-      stream, {.name = "LaunchGraph", .run = [state = found->second] { return state->Run(); }});
+  const std::shared_ptr<const emulator::GraphState> state = found->second;
+  if (!state->NeedsRanks()) {
+    return emulator::Enqueue(stream,
+                             {.name = "LaunchGraph", .run = [state] { return state->Run(); }});
+  }
+  // Operations that wait for other ranks stand on the stream themselves.
+  int error = 0;
+  for (const emulator::Operation& recorded : state->operations) {
+    emulator::Operation operation = recorded;
+    operation.run = [state, run = recorded.run] { return run ? run() : 0; };
+    error = error != 0 ? error : emulator::Enqueue(stream, std::move(operation));
+  }
+  return error;
 }
 
 int DestroyGraph(Graph graph) {

@@ -108,15 +108,18 @@ ncclResult_t CheckFree(ncclComm_t comm, const char* what) {
   return ncclSuccess;
 }
 
-// Puts an operation on the stream, and counts the operations on all streams.
+// Puts an operation on the stream, and counts the operations on all streams, without those of
+// graphs.
 int Enqueue(cudaStream_t stream,
             const void* memory,
             std::function<bool()> is_ready,
             const std::function<void()>& run) {
-  fake.most_under_way = std::max(fake.most_under_way.load(), ++num_under_way);
-  return fake.enqueue(stream, memory, std::move(is_ready), [run] {
+  const int counted = fake.is_recording(stream) ? 0 : 1;
+  num_under_way += counted;
+  fake.most_under_way = std::max(fake.most_under_way.load(), num_under_way);
+  return fake.enqueue(stream, memory, std::move(is_ready), [run, counted] {
     const std::lock_guard<std::mutex> lock(mutex);
-    --num_under_way;
+    num_under_way -= counted;
     run();
     return 0;
   });
@@ -171,31 +174,59 @@ Bytes Copy(const void* from, size_t bytes) {
   return {begin, begin + bytes};
 }
 
-// Puts the rank's part of the group's n-th reduction on its stream.
+// Returns the next reduction of the rank, which other ranks may have begun, or null if the rank
+// differs from them.
+std::shared_ptr<Reduction> NextReduction(ncclComm_t comm, const Kind& kind) {
+  auto& reductions = comm->group->reductions;
+  if (comm->next_reduction == reductions.size()) {
+    reductions.push_back(std::make_shared<Reduction>(Reduction{.kind = kind}));
+  }
+  const std::shared_ptr<Reduction> reduction = reductions[comm->next_reduction++];
+  if (reduction->kind != kind || kind.op != ncclSum) {
+    Mistake("AllReduce: another count, type or operation than another rank's");
+    return nullptr;
+  }
+  return reduction;
+}
+
+// Puts the rank's part of a reduction on its stream. An operation of a graph has no reduction yet,
+// and finds one at each launch.
 int EnqueueReduction(ncclComm_t comm,
                      const std::shared_ptr<Reduction>& reduction,
+                     const Kind& kind,
                      const void* from,
                      void* to,
                      cudaStream_t stream) {
+  struct Launch {
+    std::shared_ptr<Reduction> reduction;
+    int may_end = -1;
+  };
+  const auto launch = std::make_shared<Launch>(Launch{.reduction = reduction});
   const auto ended = comm->has_ended;
   const int size = comm->group->size;
   const int rank = comm->rank;
-  const auto is_ready = [=, may_end = std::make_shared<int>(-1)] {
+  const auto is_ready = [=] {
     const std::lock_guard<std::mutex> lock(mutex);
     if (*ended) {
       return true;
     }
-    if (!reduction->parts.contains(rank)) {
-      const size_t bytes = reduction->kind.count * SizeOf(reduction->kind.type);
-      reduction->parts[rank] = Copy(from, bytes);
-      *may_end = MayEnd() ? 1 : 0;
+    if (launch->reduction == nullptr) {
+      launch->reduction = NextReduction(comm, kind);
     }
-    return *may_end == 1 && static_cast<int>(reduction->parts.size()) == size;
+    if (launch->reduction == nullptr) {
+      return false;
+    }
+    if (!launch->reduction->parts.contains(rank)) {
+      launch->reduction->parts[rank] = Copy(from, kind.count * SizeOf(kind.type));
+      launch->may_end = MayEnd() ? 1 : 0;
+    }
+    return launch->may_end == 1 && static_cast<int>(launch->reduction->parts.size()) == size;
   };
   return Enqueue(stream, to, is_ready, [=] {
     if (!*ended) {
-      Add(*reduction, to);
+      Add(*launch->reduction, to);
     }
+    *launch = {};  // for the graph's next launch
   });
 }
 
@@ -203,7 +234,8 @@ int EnqueueMessages(ncclComm_t comm, const std::vector<Message>& messages) {
   const auto ended = comm->has_ended;
   const auto group = comm->group;
   const int rank = comm->rank;
-  const auto is_ready = [=, may_end = std::make_shared<int>(-1)] {
+  const auto may_end = std::make_shared<int>(-1);
+  const auto is_ready = [=] {
     const std::lock_guard<std::mutex> lock(mutex);
     if (*ended) {
       return true;
@@ -237,6 +269,7 @@ int EnqueueMessages(ncclComm_t comm, const std::vector<Message>& messages) {
       }
       waiting.pop_front();
     }
+    *may_end = -1;  // for the graph's next launch
   });
 }
 
@@ -348,16 +381,13 @@ ncclResult_t ncclAllReduce(const void* from,
     return result;
   }
   const Kind kind = {.count = count, .type = type, .op = op};
-  auto& reductions = comm->group->reductions;
-  if (comm->next_reduction == reductions.size()) {
-    reductions.push_back(std::make_shared<Reduction>(Reduction{.kind = kind}));
-  }
-  const std::shared_ptr<Reduction> reduction = reductions[comm->next_reduction++];
-  if (reduction->kind != kind || op != ncclSum) {
-    return Mistake("AllReduce: another count, type or operation than another rank's");
+  const bool is_recorded = fake.is_recording(stream);
+  const std::shared_ptr<Reduction> reduction = is_recorded ? nullptr : NextReduction(comm, kind);
+  if (!is_recorded && reduction == nullptr) {
+    return ncclInvalidUsage;
   }
   ++fake.num_operations;
-  Begin(comm, [=] { return EnqueueReduction(comm, reduction, from, to, stream); });
+  Begin(comm, [=] { return EnqueueReduction(comm, reduction, kind, from, to, stream); });
   return ncclInProgress;
 }
 

@@ -3,9 +3,10 @@
 //
 // It is as strict as the real library may be. Every call leaves the communicator in progress until
 // its state was asked for twice, and only then is an operation on its stream. A caller's mistake is
-// recorded, and the call fails. The mistakes: an unknown or ended communicator; a call while
-// another is in progress; ranks that differ in order, kind, count or type of their operations; a
-// second rank of one number.
+// recorded, and the call fails. An operation in a graph takes part in a new collective at each
+// launch of the graph. The mistakes: an unknown or ended communicator; a call while another is in
+// progress; ranks that differ in order, kind, count or type of their operations; a second rank of
+// one number.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_TESTS_KERNELS_CUDA_FAKE_NCCL_H_
@@ -26,6 +27,8 @@ struct FakeNccl {
                           std::function<bool()> is_ready,
                           std::function<int()> run);
   Enqueue enqueue = nullptr;
+  // Whether operations on the stream are being recorded in a graph.
+  bool (*is_recording)(void* stream) = nullptr;
 
   // The library's properties.
   std::atomic<bool> connects = true;      // else a communicator stays in progress

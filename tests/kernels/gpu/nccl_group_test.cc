@@ -2,6 +2,7 @@
 #include "kernels/gpu/nccl_group.h"
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -44,6 +45,7 @@ struct Rank {
   gpu::Stream stream = nullptr;
   std::unique_ptr<NcclGroup> nccl;
   absl::Status joined;
+  int num_ends = 0;  // calls of before_end
 };
 
 // Floats of a rank on its device.
@@ -107,7 +109,12 @@ class NcclGroupTest : public testing::Test {
       EXPECT_EQ(apis[i]->create_stream(&rank.stream), 0);
       GpuScratch parts(*apis[i]);
       auto nccl = NcclGroup::Join(
-          {*apis[i], DeviceOf(devices[i])}, rank.stream, ranks_[i], parts, timeout_ns);
+          {*apis[i], DeviceOf(devices[i])},
+          rank.stream,
+          ranks_[i],
+          parts,
+          [&rank] { ++rank.num_ends; },
+          timeout_ns);
       rank.joined = nccl.status();
       rank.nccl = nccl.ok() ? *std::move(nccl) : nullptr;
       fn(rank);
@@ -244,6 +251,99 @@ TEST_F(NcclGroupTest, AStreamIsNotFilledWithOperationsThatWait) {
   });
   EXPECT_LE(fake_.most_under_way, kSize * 64);
   EXPECT_GE(fake_.most_under_way, 64) << "it does not wait for each one either";
+}
+
+// Records n sums on the rank's stream. Returns null if the group breaks meanwhile.
+gpu::Graph RecordSums(Rank& rank, OnDevice& data, int count) {
+  gpu::Graph graph = nullptr;
+  EXPECT_EQ(FakeNcclApi().begin_graph(rank.stream), 0);
+  rank.nccl->BeginRecording();
+  for (int i = 0; i < count; ++i) {
+    rank.nccl->AllReduce(data.Sum());
+  }
+  const bool is_whole = rank.nccl->is_whole();
+  EXPECT_EQ(rank.num_ends, 0) << "a recording forbids to wait for the stream";
+  EXPECT_EQ(FakeNcclApi().end_graph(rank.stream, &graph), 0);
+  rank.nccl->EndRecording();
+  if (!is_whole) {
+    EXPECT_EQ(FakeNcclApi().destroy_graph(graph), 0);
+    return nullptr;
+  }
+  return graph;
+}
+
+// There are more sums than may be under way on a stream, for which nothing waits in a recording.
+TEST_F(NcclGroupTest, RecordedSumsAreMadeAtEachLaunch) {
+  constexpr int kSums = 70;
+  OnRanks([](Rank& rank) {
+    OnDevice data(rank.stream, {0x1p-70F});
+    rank.nccl->AllReduce(data.Sum());
+    rank.nccl->Finish();
+    const gpu::Graph graph = RecordSums(rank, data, kSums);
+    ASSERT_NE(graph, nullptr);
+    EXPECT_THAT(data.Read(), ElementsAre(0x1p-69F)) << "a recording runs nothing";
+
+    for (int launch = 0; launch < 2; ++launch) {
+      OnDevice one(rank.stream, {1.0F});
+      EXPECT_EQ(FakeNcclApi().launch_graph(graph, rank.stream), 0);
+      rank.nccl->CountLaunch();
+      rank.nccl->AllReduce(one.Sum());
+      rank.nccl->Finish();
+      EXPECT_THAT(data.Read(), ElementsAre(std::ldexp(0x1p-69F, kSums * (launch + 1))));
+      EXPECT_THAT(one.Read(), ElementsAre(2.0F));
+    }
+    EXPECT_EQ(FakeNcclApi().destroy_graph(graph), 0);
+  });
+}
+
+// Rank 1 launches nothing.
+TEST_F(NcclGroupTest, ALostRankReleasesALaunchedGraph) {
+  OnRanks([this](Rank& rank) {
+    OnDevice data(rank.stream, {1.0F});
+    const gpu::Graph graph = RecordSums(rank, data, 2);
+    ASSERT_NE(graph, nullptr);
+    if (rank.number == 1) {
+      std::this_thread::sleep_for(kMoment);
+      ranks_[1]->Abort();
+    } else {
+      EXPECT_EQ(FakeNcclApi().launch_graph(graph, rank.stream), 0);
+      rank.nccl->CountLaunch();
+      rank.nccl->Finish();
+      EXPECT_THAT(StatusOf(0), HasSubstr("rank 1: the other end has closed"));
+      EXPECT_EQ(rank.num_ends, 1) << "graphs must go before the communicator";
+    }
+    EXPECT_EQ(FakeNcclApi().destroy_graph(graph), 0);
+  });
+  EXPECT_EQ(fake_.num_ended, kSize);
+  ExpectWorksAnew();
+}
+
+// To end the communicator the host asks the stream, which a recording forbids.
+TEST_F(NcclGroupTest, AGroupThatBreaksInARecordingEndsAfterIt) {
+  OnRanks([this](Rank& rank) {
+    OnDevice data(rank.stream, {1.0F});
+    rank.nccl->AllReduce(data.Sum());
+    rank.nccl->Finish();
+    if (rank.number == 1) {
+      fake_.failing_rank = 1;
+    }
+    const gpu::Graph graph = RecordSums(rank, data, 2);
+    if (rank.number == 1) {
+      EXPECT_EQ(graph, nullptr);
+      EXPECT_EQ(rank.num_ends, 1);
+      EXPECT_FALSE(rank.nccl->is_whole());
+      data.Read();  // the stream is released
+      StatusOf(1);
+    } else if (graph != nullptr) {
+      EXPECT_EQ(FakeNcclApi().launch_graph(graph, rank.stream), 0);
+      rank.nccl->CountLaunch();
+      rank.nccl->Finish();
+      StatusOf(0);
+      EXPECT_EQ(FakeNcclApi().destroy_graph(graph), 0);
+    }
+  });
+  EXPECT_EQ(fake_.num_ended, kSize);
+  ExpectWorksAnew();
 }
 
 TEST_F(NcclGroupTest, RanksThatShareAGpuDoWithoutIt) {
@@ -441,7 +541,8 @@ void EndAlone(const std::function<void(gpu::Stream)>& before) {
   FakeNcclApi().create_stream(&stream);
   auto alone = std::make_shared<Communicator>(0, std::vector<PeerLink>());
   GpuScratch parts(FakeNcclApi());
-  auto nccl = NcclGroup::Join({FakeNcclApi(), DeviceOf(0)}, stream, alone, parts, kLong);
+  auto nccl = NcclGroup::Join(
+      {FakeNcclApi(), DeviceOf(0)}, stream, alone, parts, [] {}, kLong);
   before(stream);
   nccl->reset();
 }

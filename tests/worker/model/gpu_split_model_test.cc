@@ -297,6 +297,60 @@ TEST_F(GpuGroupTest, RanksWithAGpuEachAddUpOnThem) {
 }
 #endif
 
+#ifdef QUIRE_HAS_FAKE_NCCL
+// The first decode step runs its operations, the second is recorded, the others replay the graph.
+TEST_F(GpuGroupTest, StepsOfRanksWithAGpuEachAreReplayedWithTheSameBits) {
+  SplitModel eager(dir_.path(), 2, {.use_graphs = false});
+  const std::vector<Logits> expected = Answers(eager);
+  SplitModel replayed(dir_.path(), 2, {});
+
+  EXPECT_EQ(Answers(replayed), expected);
+
+  const int sequence = replayed.AddSequence();
+  const int same = eager.AddSequence();
+  replayed.Run({{.sequence = sequence, .tokens = {1, 2, 3}}});
+  eager.Run({{.sequence = same, .tokens = {1, 2, 3}}});
+  for (TokenId token = 0; token < 5; ++token) {
+    const int before = FakeNcclLibrary().num_operations;
+    const Logits logits = replayed.Run({{.sequence = sequence, .tokens = {token}}});
+    const int enqueued = FakeNcclLibrary().num_operations - before;
+    EXPECT_EQ(enqueued == 0, token >= 2) << token << ": " << enqueued;
+    EXPECT_EQ(logits, eager.Run({{.sequence = same, .tokens = {token}}})) << token;
+  }
+  EXPECT_THAT(FakeNcclLibrary().take_mistakes(), IsEmpty());
+}
+
+// Rank 0 replays a graph whose sums wait for the lost rank. The graphs of the broken group are
+// gone, and the next group records its own.
+TEST_F(GpuGroupTest, ALostRankReleasesAReplayedStepAndTheNextGroupWorks) {
+  SplitModel split(dir_.path(), 2, {});
+  const auto dying = ConnectRanks(2);
+  split.Join(dying);
+  const int sequence = split.AddSequence();
+  split.Run({{.sequence = sequence, .tokens = {1, 2, 3}}});
+  for (TokenId token = 0; token < 3; ++token) {  // eager, recorded, repeated
+    split.Run({{.sequence = sequence, .tokens = {token}}});
+  }
+
+  FakeNcclLibrary().operations_left = 3;  // then none of the two ranks' sums ends any more
+  std::thread abort([&dying] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    dying.back()->Abort();
+  });
+  split.Run({{.sequence = sequence, .tokens = {7}}});
+  abort.join();
+  FakeNcclLibrary().operations_left = -1;
+  for (const auto& rank : dying) {
+    EXPECT_EQ(ReasonOf(rank->status()), "GROUP_BROKEN");
+  }
+
+  split.Join(ConnectRanks(2));
+  SplitModel fresh(dir_.path(), 2, {});
+  EXPECT_EQ(Answers(split), Answers(fresh));
+  EXPECT_THAT(FakeNcclLibrary().take_mistakes(), IsEmpty());
+}
+#endif
+
 // More tokens than before need more memory for rows of 8 bits. A sum still waits on the stream for
 // the last rank. (The emulated device ends a test that frees memory then.)
 TEST_F(GpuGroupTest, MemoryThatMovesWaitsForALateRank) {
