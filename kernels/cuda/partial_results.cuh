@@ -39,10 +39,11 @@ QUIRE_DEVICE SoftmaxState MergeResults(float (&out)[4], const PartialResults& pa
   return state;
 }
 
-// Stores four dims of the attention's result: sums * v_scale / weight_sum.
+// Stores four dims of the attention's result: sums * v_scale / weight_sum, or zeros if no key has a
+// weight. A sum that is NaN shows in the row. So does prefill.
 template <typename T>
 QUIRE_DEVICE void StoreOutput(T* out, const float (&sums)[4], float weight_sum, float v_scale) {
-  float factor = v_scale / weight_sum;
+  float factor = weight_sum > 0.0F ? v_scale / weight_sum : weight_sum;
   float values[4];
   QUIRE_UNROLL
   for (int k = 0; k < 4; ++k) {
