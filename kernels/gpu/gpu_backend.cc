@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,6 +17,7 @@
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "kernels/api/progress_counter.h"
+#include "kernels/gpu/decode_plans.h"
 #include "kernels/gpu/gpu_linear.h"
 #include "kernels/gpu/gpu_memory.h"
 #include "kernels/gpu/gpu_sampler.h"
@@ -27,7 +27,7 @@
 #include "kernels/gpu/nccl_group.h"
 #include "kernels/gpu/operation_digest.h"
 #include "kernels/gpu/staged_group.h"
-#include "kernels/gpu/staging_ring.h"
+#include "kernels/gpu/step_memory.h"
 #include "kernels/gpu/step_needs.h"
 #include "kernels/gpu/step_packer.h"
 
@@ -37,28 +37,10 @@ namespace {
 constexpr std::array kHeadDims = {64, 80, 96, 112, 128, 256};
 constexpr int32_t kWidthMultiple = 8;
 constexpr int32_t kFp8WidthMultiple = 16;
-// Copies of blocks that one pass uploads and makes.
-constexpr size_t kCopiesPerPass = 4096;
 constexpr int64_t kMaxNcclConnect = 30 * kNanosPerSecond;
 
 absl::Status DeviceError(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
-}
-
-// Returns the number of tokens in one split of a decode's context (gpu::DecodePlan). With 50 tokens
-// for each query that shares a KV head, partial results are small: at most 4 % of the bytes of keys
-// and values that the split reads from a 16-bit cache. The minimum of 512 saves merges for short
-// contexts: on an H200, 256-token splits are faster only for a single sequence of 512 tokens.
-int32_t SplitTokens(int32_t num_queries_per_kv_head) {
-  constexpr int32_t kTokensPerQuery = 50;
-  const auto wanted = static_cast<uint32_t>(kTokensPerQuery * num_queries_per_kv_head);
-  return static_cast<int32_t>(std::clamp(std::bit_ceil(wanted), 512U, 1024U));
-}
-
-// Returns where a group's split_start begins among those of all groups of a step: each group before
-// has one more than decodes.
-size_t StartOfSplits(const DecodeGroup& of, size_t group) {
-  return static_cast<size_t>(of.first) + group;
 }
 
 gpu::Stream MakeStream(const gpu::GpuApi& api) {
@@ -220,11 +202,6 @@ class GpuBackend final : public KernelBackend {
   void CoverStep(const StepInputs& host);
   // Rounds the product's input rows to e4m3.
   void QuantizeInput(gpu::GemmArgs* product);
-  // Returns the plan of a group of this step's decodes.
-  gpu::DecodePlan PlanOf(const PagedAttentionParams& params, size_t group);
-  // Returns DecodePlan::split_start for all groups of this step, each behind the one before. Plans
-  // it once per step and size of a sliding window.
-  const int32_t* PlanSplits(const PagedAttentionParams& params);
 
   const GpuLibrary library_;
   const gpu::GpuApi& api_;
@@ -245,31 +222,14 @@ class GpuBackend final : public KernelBackend {
   int32_t num_ranks_ = 1;
   StepShape shape_;
   int64_t vocab_size_ = 0;
-  int64_t received_width_ = 0;  // floats of a row that this rank receives in Gather
   std::optional<StepPacker> packer_;
 
   StepBounds bounds_;  // of the memory below
   int64_t max_splits_ = 0;
 
-  // The current step.
-  PackedStep step_;
-  std::set<int32_t> planned_windows_;
-
-  StagingRing staging_{api_};
-  GpuScratch inputs_{api_};
-  // Block tables of replayed steps: [bucket, bounds_.max_blocks_per_seq], of one width for all
-  // steps. Columns behind a sequence's blocks may hold anything.
-  GpuScratch tables_{api_};
-  GpuScratch partial_out_{api_};
-  GpuScratch partial_state_{api_};
-  // Results of PlanSplits, by sliding window. Has an entry for each window of the model.
-  std::map<int32_t, GpuScratch> split_starts_;
-  // Results of DecodeGridSize for the model's head_dim, by cache dtype.
-  std::map<DType, int32_t> decode_ctas_;
-  GpuScratch block_pairs_{api_};     // of one pass of CopyBlocks
-  GpuScratch gathered_parts_{api_};  // of NcclGroup
-  GpuScratch fp8_rows_{api_};        // input of one product: e4m3 [num_tokens, in_features]
-  GpuScratch fp8_scales_{api_};      // scales of fp8_rows_: fp32 [num_tokens]
+  PackedStep step_;  // the current step
+  StepMemory memory_{api_};
+  DecodePlans decode_plans_{api_, stream_, memory_};
 
   GpuSampler sampler_;
   std::span<const SamplingRow> announced_;  // AnnounceSampling for this step; empty: none
@@ -318,26 +278,28 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config, const RankShare& 
   }
   num_ranks_ = share.size;
   vocab_size_ = config.vocab_size;
-  received_width_ = share.size > 1 && share.rank == 0 ? config.vocab_size - share.vocab.count : 0;
   const int32_t group = share.heads.count / share.kv_heads.count;
   const auto layer_has_window = [&](int32_t layer) {
     return config.sliding_window.has_value() &&
            config.layer_uses_sliding_window[static_cast<size_t>(layer)];
   };
-  split_starts_.clear();
+  std::set<int32_t> windows;
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    split_starts_.try_emplace(layer_has_window(layer) ? *config.sliding_window : 0, api_);
+    windows.insert(layer_has_window(layer) ? *config.sliding_window : 0);
   }
+  memory_.SetWindows(windows);
   shape_ = {.num_heads = share.heads.count,
             .num_kv_heads = share.kv_heads.count,
             .head_dim = config.head_dim,
             .split_tokens = SplitTokens(group),
-            .sliding_window = split_starts_.begin()->first,
+            .sliding_window = *windows.begin(),
+            .received_width =
+                share.size > 1 && share.rank == 0 ? config.vocab_size - share.vocab.count : 0,
             .max_partial_bytes = options_.max_partial_bytes};
+  decode_plans_.SetModel(shape_.split_tokens, shape_.head_dim, dtype_);
   packer_.emplace(shape_, options_.use_graphs);
   bounds_ = {};
   max_splits_ = 0;
-  decode_ctas_.clear();
   graphs_.Clear();
   return absl::OkStatus();
 }
@@ -385,7 +347,8 @@ absl::Status GpuBackend::JoinGroup(std::shared_ptr<Communicator> group) {
   const auto drop_graphs = [this] { graphs_.Clear(); };
   QUIRE_ASSIGN_OR_RETURN(
       nccl_,
-      NcclGroup::Join(library_, stream_, group, gathered_parts_, drop_graphs, kMaxNcclConnect));
+      NcclGroup::Join(
+          library_, stream_, group, memory_.gathered_parts(), drop_graphs, kMaxNcclConnect));
   if (nccl_ == nullptr) {
     staged_ = std::make_unique<StagedGroup>(api_, stream_, group);
   }
@@ -412,20 +375,8 @@ absl::Status GpuBackend::Reserve(const StepBounds& bounds) {
   ++num_moves_;
   bounds_ = {};  // after an error some of the memory is gone
   const StepNeeds needs = NeedsOf(bounds, shape_);
-  QUIRE_RETURN_IF_ERROR(staging_.Reserve(needs.input_bytes));
-  QUIRE_RETURN_IF_ERROR(inputs_.Reserve(needs.input_bytes));
-  QUIRE_RETURN_IF_ERROR(tables_.Reserve(needs.table_bytes));
-  QUIRE_RETURN_IF_ERROR(partial_out_.Reserve(needs.partial_out_bytes));
-  QUIRE_RETURN_IF_ERROR(partial_state_.Reserve(needs.partial_state_bytes));
-  for (auto& [window, split_start] : split_starts_) {
-    QUIRE_RETURN_IF_ERROR(split_start.Reserve(needs.split_start_bytes));
-  }
-  QUIRE_RETURN_IF_ERROR(block_pairs_.Reserve(int64_t{kCopiesPerPass} * 2 * sizeof(BlockId)));
-  QUIRE_RETURN_IF_ERROR(fp8_rows_.Reserve(needs.fp8_rows_bytes));
-  QUIRE_RETURN_IF_ERROR(fp8_scales_.Reserve(needs.fp8_scales_bytes));
+  QUIRE_RETURN_IF_ERROR(memory_.Reserve(needs));
   QUIRE_RETURN_IF_ERROR(sampler_.Reserve(vocab_size_, DecodeBucket(bounds.max_seqs)));
-  QUIRE_RETURN_IF_ERROR(gathered_parts_.Reserve(NcclGroup::ReceivedBytes(
-      bounds.max_seqs + kMaxPaddingRows, received_width_, /*own_width=*/0)));
   bounds_ = bounds;
   max_splits_ = needs.max_splits;
   return absl::OkStatus();
@@ -462,27 +413,27 @@ StepInputs GpuBackend::BeginStep(const StepInputs& host) {
   const int32_t num_padded = DecodeBucket(host.num_logits);
   const int64_t bytes =
       packer_->Plan(host, max_splits_, may_sample ? GpuSampler::AheadBytes(num_padded) : 0);
-  QUIRE_CHECK(bytes <= inputs_.capacity_bytes());
-  std::byte* host_copy = staging_.Next();
-  step_ = packer_->Write(host, host_copy, inputs_.data());
+  QUIRE_CHECK(bytes <= memory_.input_bytes());
+  std::byte* host_copy = memory_.staging().Next();
+  step_ = packer_->Write(host, host_copy, memory_.inputs());
   samples_ahead_ = may_sample && step_.is_replayable;
   if (samples_ahead_) {
     sampler_.WriteAhead(announced_, num_padded, step_.extra);
   }
-  Require(api_.copy_to_device(inputs_.data(), host_copy, static_cast<size_t>(bytes), stream_),
+  Require(api_.copy_to_device(memory_.inputs(), host_copy, static_cast<size_t>(bytes), stream_),
           "upload inputs");
-  staging_.MarkRead(stream_);
+  memory_.staging().MarkRead(stream_);
   if (step_.is_replayable && host.first_places == nullptr) {
     SpreadTables();
   }
-  planned_windows_.clear();
+  decode_plans_.Clear();
   return step_.inputs;
 }
 
 void GpuBackend::SpreadTables() {
   static_assert(sizeof(BlockId) == sizeof(float));
   StepInputs& inputs = step_.inputs;
-  auto* tables = static_cast<BlockId*>(tables_.data());
+  auto* tables = static_cast<BlockId*>(memory_.tables());
   Require(api_.copy_columns({.to = reinterpret_cast<float*>(tables),
                              .to_stride = bounds_.max_blocks_per_seq,
                              .from = reinterpret_cast<const float*>(inputs.block_tables),
@@ -608,7 +559,7 @@ void GpuBackend::RecordAndLaunch(uint64_t name, const std::function<void()>& ope
     nccl_->EndRecording();
   }
   if (graph == nullptr) {
-    planned_windows_.clear();  // what was recorded did not run
+    decode_plans_.Clear();  // what was recorded did not run
     operations();
     return;
   }
@@ -664,22 +615,25 @@ void GpuBackend::Linear(const LinearParams& params) {
 
 void GpuBackend::QuantizeInput(gpu::GemmArgs* product) {
   const int64_t bytes = product->rows * product->in_features;
-  if (bytes > fp8_rows_.capacity_bytes() || product->rows > fp8_scales_.capacity_bytes() / 4) {
+  const int64_t scale_bytes = product->rows * int64_t{sizeof(float)};
+  GpuScratch& rows = memory_.fp8_rows();
+  GpuScratch& scales = memory_.fp8_scales();
+  if (bytes > rows.capacity_bytes() || scale_bytes > scales.capacity_bytes()) {
     // A product beyond the bounds, outside of any step.
     graphs_.Clear();
-    RequireMemory(fp8_rows_.Reserve(bytes));
-    RequireMemory(fp8_scales_.Reserve(product->rows * int64_t{sizeof(float)}));
+    RequireMemory(rows.Reserve(bytes));
+    RequireMemory(scales.Reserve(scale_bytes));
   }
   Require(api_.quantize_rows({.num_rows = product->rows,
                               .width = static_cast<int32_t>(product->in_features),
                               .in = product->x,
                               .dtype = dtype_,
-                              .out = fp8_rows_.data(),
-                              .scales = static_cast<float*>(fp8_scales_.data())},
+                              .out = rows.data(),
+                              .scales = static_cast<float*>(scales.data())},
                              stream_),
           "quantize rows");
-  product->x = fp8_rows_.data();
-  product->x_scales = static_cast<const float*>(fp8_scales_.data());
+  product->x = rows.data();
+  product->x_scales = static_cast<const float*>(scales.data());
   product->dtype = DType::kF8E4M3;
 }
 
@@ -697,52 +651,13 @@ void GpuBackend::PrepareAttention(const PrepareAttentionParams& params) {
   Require(api_.prepare_attention(params, dtype_, stream_), "prepare attention");
 }
 
-gpu::DecodePlan GpuBackend::PlanOf(const PagedAttentionParams& params, size_t group) {
-  const DecodeGroup& of = step_.groups[group];
-  const int32_t* split_starts = PlanSplits(params);
-  int32_t& num_ctas = decode_ctas_[params.cache.layout.dtype];
-  if (num_ctas == 0) {
-    Require(api_.decode_grid_size(dtype_, params.cache.layout.dtype, shape_.head_dim, &num_ctas),
-            "decode grid size");
-  }
-  return {
-      .seq_index = step_.decode_seq_index == nullptr ? nullptr : step_.decode_seq_index + of.first,
-      .num_decodes = of.count,
-      .split_tokens = shape_.split_tokens,
-      .split_start = split_starts + StartOfSplits(of, group),
-      .partial_out = static_cast<float*>(partial_out_.data()),
-      .partial_state = static_cast<float*>(partial_state_.data()),
-      .num_ctas = num_ctas};
-}
-
-const int32_t* GpuBackend::PlanSplits(const PagedAttentionParams& params) {
-  const auto scratch = split_starts_.find(params.sliding_window);
-  QUIRE_CHECK(scratch != split_starts_.end());
-  auto* split_starts = static_cast<int32_t*>(scratch->second.data());
-  if (!planned_windows_.insert(params.sliding_window).second) {
-    return split_starts;
-  }
-  for (size_t group = 0; group < step_.groups.size(); ++group) {
-    const DecodeGroup& of = step_.groups[group];
-    Require(api_.plan_decode(
-                params,
-                {.seq_index = step_.decode_seq_index == nullptr ? nullptr
-                                                                : step_.decode_seq_index + of.first,
-                 .num_decodes = of.count,
-                 .split_tokens = shape_.split_tokens},
-                split_starts + StartOfSplits(of, group),
-                stream_),
-            "plan decode");
-  }
-  return split_starts;
-}
-
 void GpuBackend::PagedAttention(const PagedAttentionParams& params) {
   if (IsOnlyNamed(params)) {
     return;
   }
   for (size_t group = 0; group < step_.groups.size(); ++group) {
-    Require(api_.decode(params, PlanOf(params, group), dtype_, stream_), "decode attention");
+    Require(api_.decode(params, decode_plans_.PlanOf(step_, group, params), dtype_, stream_),
+            "decode attention");
   }
   if (step_.num_items > 0) {
     Require(
@@ -753,7 +668,8 @@ void GpuBackend::PagedAttention(const PagedAttentionParams& params) {
 
 void GpuBackend::CopyBlocks(const CopyBlocksParams& params) {
   QUIRE_CHECK(!digest_.has_value());
-  RequireMemory(block_pairs_.Reserve(int64_t{kCopiesPerPass} * 2 * sizeof(BlockId)));
+  constexpr auto kCopiesPerPass = size_t{StepMemory::kCopiesPerPass};
+  RequireMemory(memory_.ReserveBlockPairs());
   for (size_t first = 0; first < params.src.size(); first += kCopiesPerPass) {
     const size_t count = std::min(kCopiesPerPass, params.src.size() - first);
     const auto src = params.src.subspan(first, count);
@@ -761,9 +677,9 @@ void GpuBackend::CopyBlocks(const CopyBlocksParams& params) {
     std::vector<BlockId> ids(src.begin(), src.end());
     ids.insert(ids.end(), dst.begin(), dst.end());
     const size_t bytes = ids.size() * sizeof(BlockId);
-    Require(api_.copy_to_device(block_pairs_.data(), ids.data(), bytes, stream_),
+    Require(api_.copy_to_device(memory_.block_pairs(), ids.data(), bytes, stream_),
             "upload block copies");
-    const auto* on_device = static_cast<const BlockId*>(block_pairs_.data());
+    const auto* on_device = static_cast<const BlockId*>(memory_.block_pairs());
     Require(
         api_.copy_blocks(
             {.cache = params.cache, .src = {on_device, count}, .dst = {on_device + count, count}},

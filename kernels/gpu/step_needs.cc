@@ -51,7 +51,9 @@ StepNeeds NeedsOf(const StepBounds& bounds, const StepShape& shape) {
           .partial_state_bytes = max_splits * PartialStateBytes(shape),
           .split_start_bytes = StepPacker::MaxSplitStarts(bounds) * int64_t{sizeof(int32_t)},
           .fp8_rows_bytes = shape.fp8_width == 0 ? 0 : rows * shape.fp8_width,
-          .fp8_scales_bytes = shape.fp8_width == 0 ? 0 : rows * kFloat};
+          .fp8_scales_bytes = shape.fp8_width == 0 ? 0 : rows * kFloat,
+          .gathered_bytes =
+              (bounds.max_seqs + int64_t{kMaxPaddingRows}) * shape.received_width * kFloat};
 }
 
 StepBounds Cover(const StepBounds& a, const StepBounds& b) {

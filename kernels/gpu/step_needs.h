@@ -24,6 +24,7 @@ struct StepShape {
   int32_t split_tokens = 0;    // tokens of a split (gpu::DecodePlan)
   int32_t sliding_window = 0;  // of all layers; 0 if a layer has none
   int64_t fp8_width = 0;       // widest input of an fp8 product; 0: there is none
+  int64_t received_width = 0;  // floats of a row that this rank receives in NcclGroup::Gather
   int64_t max_partial_bytes = 0;
 
   int32_t num_queries_per_kv_head() const { return num_heads / num_kv_heads; }
@@ -38,6 +39,7 @@ struct StepNeeds {
   int64_t split_start_bytes = 0;    // DecodePlan::split_start of all groups, for one window
   int64_t fp8_rows_bytes = 0;
   int64_t fp8_scales_bytes = 0;
+  int64_t gathered_bytes = 0;  // NcclGroup
 };
 
 StepNeeds NeedsOf(const StepBounds& bounds, const StepShape& shape);

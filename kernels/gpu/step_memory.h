@@ -1,0 +1,67 @@
+// StepMemory is the memory of steps beside the model's own buffers: inputs, and intermediate
+// results of operations. Reserve allocates all of it, so that steps within its bounds allocate
+// nothing.
+//
+// Thread safety: one caller at a time (the executor thread).
+// Errors:        a failing device ends the process, as in GpuBackend.
+#ifndef QUIRE_KERNELS_GPU_STEP_MEMORY_H_
+#define QUIRE_KERNELS_GPU_STEP_MEMORY_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+
+#include "absl/status/status.h"
+
+#include "kernels/cuda/gpu_api.h"
+#include "kernels/gpu/gpu_memory.h"
+#include "kernels/gpu/staging_ring.h"
+#include "kernels/gpu/step_needs.h"
+
+namespace quire {
+
+class StepMemory {
+ public:
+  // Copies of blocks that one pass of CopyBlocks uploads and makes.
+  static constexpr int64_t kCopiesPerPass = 4096;
+
+  explicit StepMemory(const gpu::GpuApi& api) : api_(api) {}
+
+  // Empties the memory of split_starts. Then there is one for each of these sliding windows.
+  void SetWindows(const std::set<int32_t>& windows);
+  // Makes room for all needs; nothing becomes smaller. Growing frees older memory, which waits for
+  // the device. Errors: kResourceExhausted, reason MEMORY; part of the memory may then be gone.
+  absl::Status Reserve(const StepNeeds& needs);
+  absl::Status ReserveBlockPairs();
+
+  StagingRing& staging() { return staging_; }
+  void* inputs() const { return inputs_.data(); }
+  int64_t input_bytes() const { return inputs_.capacity_bytes(); }
+  // Block tables of replayed steps, which have rows of one width in all steps.
+  void* tables() const { return tables_.data(); }
+  float* partial_out() const { return static_cast<float*>(partial_out_.data()); }
+  float* partial_state() const { return static_cast<float*>(partial_state_.data()); }
+  // DecodePlan::split_start of all groups of a step. REQUIRES: the window is one of SetWindows.
+  int32_t* split_starts(int32_t sliding_window) const;
+  void* block_pairs() const { return block_pairs_.data(); }
+  GpuScratch& fp8_rows() { return fp8_rows_; }      // input of one product: e4m3 [rows, width]
+  GpuScratch& fp8_scales() { return fp8_scales_; }  // scales of fp8_rows: fp32 [rows]
+  GpuScratch& gathered_parts() { return gathered_parts_; }  // of NcclGroup
+
+ private:
+  const gpu::GpuApi& api_;
+  StagingRing staging_{api_};
+  GpuScratch inputs_{api_};
+  GpuScratch tables_{api_};
+  GpuScratch partial_out_{api_};
+  GpuScratch partial_state_{api_};
+  std::map<int32_t, GpuScratch> split_starts_;  // by sliding window
+  GpuScratch block_pairs_{api_};
+  GpuScratch fp8_rows_{api_};
+  GpuScratch fp8_scales_{api_};
+  GpuScratch gathered_parts_{api_};
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_GPU_STEP_MEMORY_H_
