@@ -8,7 +8,9 @@
 //   values are token-major,    V[slot][dim]: a weighted sum of rows runs over contiguous dims;
 //   keys   are dim-major,      K[dim][slot]: for each dim, one vector operation multiplies a number
 //                              of the query by the numbers of 16 keys.
-// Kernels use only the base pointer and the strides.
+// On a GPU both are swizzled rows (KvChunkOffset). Kernels use only the base pointer, the strides
+// and the row order. They refuse an order that they cannot read, so that a reader never takes one
+// order for another.
 //
 // With 8-bit keys and values, scales follow the values of each (block, layer, kv_head): for each
 // slot one fp32 scale for its key and one for its value. This holds for host backends; a GPU has
@@ -30,6 +32,7 @@
 #define QUIRE_KERNELS_API_KV_CACHE_LAYOUT_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "common/base/ids.h"
@@ -37,12 +40,19 @@
 
 namespace quire {
 
+// The order of one head's keys, and of its values, in a block.
+enum class KvRowOrder : uint8_t {
+  kStrided,   // element (slot, dim) lies at slot * slot_stride + dim * dim_stride
+  kSwizzled,  // KvChunkOffset; the strides of slots and dims are 0 and mean nothing
+};
+
 struct KvCacheLayout {
   int32_t num_layers = 0;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t block_size_tokens = 0;
   DType dtype = DType::kF32;
+  KvRowOrder row_order = KvRowOrder::kStrided;
 
   int64_t block_stride = 0;
   int64_t layer_stride = 0;
@@ -66,7 +76,67 @@ struct KvCacheLayout {
   }
   constexpr bool has_scales() const { return key_scale_offset != 0; }
   constexpr int64_t block_bytes() const { return block_stride * SizeOf(dtype); }
+
+  friend bool operator==(const KvCacheLayout&, const KvCacheLayout&) = default;
 };
+
+// ---- Swizzled rows ------------------------------------------------------------------------------
+//
+// A row is the key or the value of one slot. It is cut into chunks of 16 bytes, and the chunks into
+// pieces: as many of 8 chunks as there are, then at most one each of 4, 2 and 1. The block holds
+// piece 0 of all slots, then piece 1 of all slots, and so on; in each piece the slots follow each
+// other. So a piece of a block is one contiguous copy, and so is the whole of K and V. Within a
+// slot's piece of n chunks, chunk c is stored as chunk c ^ (slot % 8 * n / 8). Then the same chunk
+// of 8 slots lies in 8 different groups of 4 banks of shared memory, and an unchanged copy of a
+// piece is an operand of wgmma (the 128-, 64- and 32-byte swizzles of PTX).
+
+// The piece that holds a chunk.
+struct KvPiece {
+  int32_t first_chunk = 0;
+  int32_t num_chunks = 0;  // 8, 4, 2 or 1
+};
+constexpr KvPiece KvPieceOf(int32_t row_chunks, int32_t chunk) {
+  int32_t first = row_chunks & ~7;
+  if (chunk < first) {
+    return {chunk & ~7, 8};
+  }
+  for (int32_t size = 4; size > 1; size /= 2) {
+    if ((row_chunks & size) == 0) {
+      continue;
+    }
+    if (chunk < first + size) {
+      return {first, size};
+    }
+    first += size;
+  }
+  return {first, 1};
+}
+
+// Returns the offset in bytes of a slot's chunk from the first key (for a key) or the first value
+// (for a value) of its block and head. piece: the piece that holds the chunk. REQUIRES: the block
+// size is a multiple of 8.
+constexpr int32_t KvChunkOffset(KvPiece piece,
+                                int32_t block_size_tokens,
+                                int32_t slot,
+                                int32_t chunk) {
+  const int32_t stored = (chunk - piece.first_chunk) ^ ((slot & 7) * piece.num_chunks >> 3);
+  return (piece.first_chunk * block_size_tokens + slot * piece.num_chunks + stored) * 16;
+}
+// row_chunks: bytes of a row / 16.
+constexpr int32_t KvChunkOffset(int32_t row_chunks,
+                                int32_t block_size_tokens,
+                                int32_t slot,
+                                int32_t chunk) {
+  return KvChunkOffset(KvPieceOf(row_chunks, chunk), block_size_tokens, slot, chunk);
+}
+
+// Whether kernels of a GPU can read and write a cache of this layout.
+constexpr bool HasSwizzledRows(const KvCacheLayout& layout) {
+  return layout.row_order == KvRowOrder::kSwizzled && layout.block_size_tokens >= 8 &&
+         std::has_single_bit(static_cast<uint32_t>(layout.block_size_tokens));
+}
+
+// ---- Layouts ------------------------------------------------------------------------------------
 
 // Keys dim-major, values token-major: the order of the CPU backend.
 inline KvCacheLayout DimMajorKeys(const KvCacheSpec& spec) {
@@ -86,11 +156,22 @@ inline KvCacheLayout DimMajorKeys(const KvCacheSpec& spec) {
   return layout;
 }
 
-// Keys and values token-major: the order of the GPU backend and of the reference backend.
+// Keys and values token-major: the order of the reference backend.
 inline KvCacheLayout TokenMajorKeys(const KvCacheSpec& spec) {
   KvCacheLayout layout = DimMajorKeys(spec);
   layout.key_slot_stride = spec.head_dim;
   layout.key_dim_stride = 1;
+  return layout;
+}
+
+// Swizzled rows: the order of the GPU backend. REQUIRES: head_dim elements are a multiple of 16
+// bytes, and the block size is a multiple of 8.
+inline KvCacheLayout SwizzledRows(const KvCacheSpec& spec) {
+  KvCacheLayout layout = DimMajorKeys(spec);
+  layout.row_order = KvRowOrder::kSwizzled;
+  layout.key_slot_stride = 0;
+  layout.key_dim_stride = 0;
+  layout.value_slot_stride = 0;
   return layout;
 }
 

@@ -93,8 +93,6 @@ struct PagedKv {
   const uint8_t* values = nullptr;
   const BlockId* block_table = nullptr;  // null in a window, whose blocks are consecutive
   int64_t block_stride = 0;
-  int32_t key_slot_stride = 0;
-  int32_t value_slot_stride = 0;
   int32_t block_shift = 0;  // log2 of the block size, which is at least 8
 };
 
@@ -116,8 +114,6 @@ QUIRE_DEVICE PagedKv MakePagedKv(const PagedAttentionParams& args,
   }
   kv.keys = base + layout.KeyOffset(0, args.layer, kv_head) * kSize;
   kv.values = base + layout.ValueOffset(0, args.layer, kv_head) * kSize;
-  kv.key_slot_stride = static_cast<int32_t>(layout.key_slot_stride * kSize);
-  kv.value_slot_stride = static_cast<int32_t>(layout.value_slot_stride * kSize);
   kv.block_shift = block_shift;
   return kv;
 }
@@ -142,14 +138,13 @@ struct TileBlocks {
   BlockId high = kNullBlockId;  // block of positions 8 .. 15
 };
 
-// A warp starts the copy of 16 rows, from `position` on, to `tile`. plane and slot_stride: kv.keys
-// and kv.key_slot_stride for K, kv.values and kv.value_slot_stride for V. Rows of positions outside
-// [begin, end) become zeros and are not read. Afterwards the caller must call CommitCopies.
+// A warp starts the copy of 16 rows, from `position` on, to `tile`. plane: kv.keys or kv.values.
+// Chunks are put back into the order of dims. Rows of positions outside [begin, end) become zeros
+// and are not read. Afterwards the caller must call CommitCopies.
 template <typename Cache, int kHeadDim>
 QUIRE_DEVICE void CopyTile(uint8_t* tile,
                            const PagedKv& kv,
                            const uint8_t* plane,
-                           int32_t slot_stride,
                            TileBlocks blocks,
                            int position,
                            int begin,
@@ -157,19 +152,20 @@ QUIRE_DEVICE void CopyTile(uint8_t* tile,
   using Tile = KvTile<Cache, kHeadDim>;
   constexpr int kChunks = kTileKeys * Tile::kRowChunks;
   int lane = static_cast<int>(threadIdx.x % 32);
-  int slot_mask = (1 << kv.block_shift) - 1;
-  const uint8_t* low = plane + blocks.low * kv.block_stride + (position & slot_mask) * slot_stride;
-  const uint8_t* high =
-      plane + blocks.high * kv.block_stride + ((position + 8) & slot_mask) * slot_stride;
+  int block_size = 1 << kv.block_shift;
+  const uint8_t* low = plane + blocks.low * kv.block_stride;
+  const uint8_t* high = plane + blocks.high * kv.block_stride;
   QUIRE_UNROLL
   for (int first = 0; first < kChunks; first += 32) {
     int chunk = first + lane;
     int row = chunk / Tile::kRowChunks;
-    int column = chunk % Tile::kRowChunks * 16;
+    int column = chunk % Tile::kRowChunks;
     bool valid = position + row >= begin && position + row < end;
-    const uint8_t* source = (row < 8 ? low : high) + (row & 7) * slot_stride + column;
+    int slot = (position + row) & (block_size - 1);
+    const uint8_t* source =
+        (row < 8 ? low : high) + KvChunkOffset(Tile::kRowChunks, block_size, slot, column);
     if (kChunks % 32 == 0 || chunk < kChunks) {
-      CopyAsync16(tile + row * Tile::kRowStride + column, source, valid);
+      CopyAsync16(tile + row * Tile::kRowStride + column * 16, source, valid);
     }
   }
 }

@@ -45,7 +45,8 @@ int Norm(const NormParams& params, DType activations, Stream stream);
 
 int Activate(const ActivationParams& params, DType activations, Stream stream);
 
-// Returns kUnsupported unless the cache has the activations' type or e4m3, and key_dim_stride is 1.
+// Returns kUnsupported unless the cache has the activations' type or e4m3, swizzled rows, and
+// blocks of 8, 16, 32, ... tokens.
 int PrepareAttention(const PrepareAttentionParams& params, DType activations, Stream stream);
 
 // ---- Attention of one layer; its cache types are those of PrepareAttention ----------------------

@@ -143,11 +143,6 @@ int RunMerge(const DecodeParams& params, Stream stream) {
   });
 }
 
-bool IsSupported(const KvCacheLayout& layout) {
-  return layout.key_dim_stride == 1 && layout.block_size_tokens >= 8 &&
-         std::has_single_bit(static_cast<uint32_t>(layout.block_size_tokens));
-}
-
 }  // namespace
 
 int PlanDecode(const PagedAttentionParams& params,
@@ -169,7 +164,7 @@ int Decode(const PagedAttentionParams& params,
            DType activations,
            Stream stream) {
   const KvCacheLayout& layout = params.cache.layout;
-  if (!IsSupported(layout)) {
+  if (!HasSwizzledRows(layout)) {
     return kUnsupported;
   }
   if (plan.num_decodes == 0) {

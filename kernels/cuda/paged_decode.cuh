@@ -203,14 +203,14 @@ class KvRing {
 
   QUIRE_DEVICE void CopyKeys() {
     if (position_ < end_) {
-      Copy(kv_.keys, kv_.key_slot_stride);
+      Copy(kv_.keys);
     }
     AdvanceCopies();
   }
 
   QUIRE_DEVICE void CopyValues() {
     if (position_ < end_) {
-      Copy(kv_.values, kv_.value_slot_stride);
+      Copy(kv_.values);
       position_ += kRoundKeys;
       tile_in_group_ = (tile_in_group_ + 1) % kGroupTiles;
       if (tile_in_group_ == 0) {
@@ -220,14 +220,13 @@ class KvRing {
     AdvanceCopies();
   }
 
-  QUIRE_DEVICE void Copy(const uint8_t* plane, int32_t slot_stride) {
+  QUIRE_DEVICE void Copy(const uint8_t* plane) {
     TileBlocks blocks;
     blocks.low = __shfl_sync(kWholeWarp, lane_block_, 2 * tile_in_group_);
     blocks.high = __shfl_sync(kWholeWarp, lane_block_, 2 * tile_in_group_ + 1);
     CopyTile<Cache, kHeadDim>(memory_ + filled_slot_ * KvTile<Cache, kHeadDim>::kBytes,
                               kv_,
                               plane,
-                              slot_stride,
                               blocks,
                               position_,
                               begin_,

@@ -11,14 +11,6 @@
 namespace quire::gpu {
 namespace {
 
-// The kernels require that a token's key and value have the same offset from PagedKv::keys and
-// PagedKv::values, so that one look-up in the block table gives both.
-bool IsSupported(const KvCacheLayout& layout) {
-  return layout.key_dim_stride == 1 && layout.key_slot_stride == layout.value_slot_stride &&
-         layout.block_size_tokens >= 8 &&
-         std::has_single_bit(static_cast<uint32_t>(layout.block_size_tokens));
-}
-
 // Calls body with head_dim as template argument. Returns kUnsupported unless head_dim is 64, 128 or
 // 256. Only multiples of 64 are possible, because a swizzled row has 64 elements.
 template <typename Body>
@@ -58,7 +50,7 @@ int Prefill(const PagedAttentionParams& params,
             DType activations,
             Stream stream) {
   const KvCacheLayout& layout = params.cache.layout;
-  if (!IsSupported(layout)) {
+  if (!HasSwizzledRows(layout)) {
     return kUnsupported;
   }
   PrefillParams prefill = {.attention = params, .plan = plan, .activations = activations};

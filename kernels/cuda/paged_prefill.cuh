@@ -148,29 +148,36 @@ QUIRE_DEVICE void CopyQueries(uint8_t* queries,
   }
 }
 
-// Sets places[i] to the byte offset of the tile's row i: from kv.keys for K, from kv.values for V.
-// Skips rows for positions outside [rows.begin, rows.end).
+// Sets places[i] to the byte offset of the block of the tile's row i: from kv.keys for K, from
+// kv.values for V. Skips rows for positions outside [rows.begin, rows.end).
 QUIRE_DEVICE void FindPlaces(int64_t* places, const PagedKv& kv, const ItemRows& rows, int tile) {
   auto row = static_cast<int32_t>(threadIdx.x);
   int32_t position = tile * kPrefillTileKeys + row;
   if (row < kPrefillTileKeys && position >= rows.begin && position < rows.end) {
-    int32_t slot = position & ((1 << kv.block_shift) - 1);
-    places[row] = BlockOf(kv, position) * kv.block_stride + slot * kv.key_slot_stride;
+    places[row] = BlockOf(kv, position) * kv.block_stride;
   }
 }
 
-// The CTA starts the copy of a tile of K or V. plane: kv.keys or kv.values. Rows for positions
-// outside [rows.begin, rows.end) become zeros and are not read. The caller must call CommitCopies.
+// The CTA starts the copy of a tile of K or V. plane: kv.keys or kv.values. Chunks are put back
+// into the order of dims. Rows for positions outside [rows.begin, rows.end) become zeros and are
+// not read. The caller must call CommitCopies.
 template <typename Shape>
-QUIRE_DEVICE void CopyRows(
-    uint8_t* buffer, const uint8_t* plane, const int64_t* places, const ItemRows& rows, int tile) {
+QUIRE_DEVICE void CopyRows(uint8_t* buffer,
+                           const uint8_t* plane,
+                           int32_t block_shift,
+                           const int64_t* places,
+                           const ItemRows& rows,
+                           int tile) {
   constexpr int kChunks = Shape::kRowChunks;
   int thread = static_cast<int>(threadIdx.x);
   int32_t begin = rows.begin - tile * kPrefillTileKeys;
   auto num_rows = static_cast<uint32_t>(rows.end - rows.begin);
   auto copy = [&](int row, int chunk) {
     bool valid = static_cast<uint32_t>(row - begin) < num_rows;
-    const uint8_t* source = plane + (valid ? places[row] : 0) + chunk * 16;
+    const int32_t block_size = 1 << block_shift;
+    const int32_t slot = (tile * kPrefillTileKeys + row) & (block_size - 1);
+    const uint8_t* source =
+        plane + (valid ? places[row] : 0) + KvChunkOffset(kChunks, block_size, slot, chunk);
     CopyAsync16(buffer + row * Shape::kTileStride + chunk * 16, source, valid);
   };
   // Unrolled only by four, since the addresses of a whole tile would not fit the registers.
@@ -408,7 +415,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
       queries, factors + warp * Shape::kRowsPerWarp, args, rows, warp_row);
   CommitCopies();
   __syncthreads();  // makes the results of FindPlaces visible
-  CopyRows<Shape>(keys, kv.keys, places_of(first_tile), rows, first_tile);
+  CopyRows<Shape>(keys, kv.keys, kv.block_shift, places_of(first_tile), rows, first_tile);
   CommitCopies();
   WaitCopies<1>();
   __syncwarp();  // now the warp's rows of Q have landed
@@ -433,7 +440,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
     // ---- S = Q K^T: [kRowsPerWarp, kPrefillTileKeys] a warp ----
     WaitCopies<0>();
     __syncthreads();  // now K has landed, and no warp reads the previous V
-    CopyRows<Shape>(values, cta->kv.values, places_of(tile), cta->rows, tile);
+    CopyRows<Shape>(values, cta->kv.values, cta->kv.block_shift, places_of(tile), cta->rows, tile);
     CommitCopies();
     WarpScores<Shape> scores = {};
     if (has_rows) {
@@ -444,7 +451,8 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
     WaitCopies<0>();
     __syncthreads();  // now V and the next offsets are visible, and no warp reads K
     if (tile + 1 < past_tile) {
-      CopyRows<Shape>(keys, cta->kv.keys, places_of(tile + 1), cta->rows, tile + 1);
+      CopyRows<Shape>(
+          keys, cta->kv.keys, cta->kv.block_shift, places_of(tile + 1), cta->rows, tile + 1);
       CommitCopies();
     }
     if (!has_rows) {

@@ -139,8 +139,9 @@ QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
 
 // ---- The copying warpgroup ----------------------------------------------------------------------
 
-// Returns to lane l the byte offset of row 8 l of tile i: from kv.keys for K, from kv.values for V.
-// The next seven rows of the tile follow in the same block.
+// Returns to lane l the byte offset of row 8 l of tile i in the first piece (KvPiece) of its block:
+// from kv.keys for K, from kv.values for V. The next seven rows of the tile follow in the same
+// block.
 template <typename Shape>
 QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
@@ -148,11 +149,12 @@ QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
   const int32_t slot = position & ((1 << cta.kv.block_shift) - 1);
   const bool is_in_tile = lane < Shape::kKeys / 8;
   const BlockId block = FindBlock(cta.kv, position, cta.rows.begin, is_in_tile ? cta.rows.end : 0);
-  return block * cta.kv.block_stride + slot * cta.kv.key_slot_stride;
+  return block * cta.kv.block_stride + slot * kSwizzleRowBytes;
 }
 
 // Starts the copy of tile i of K or V. plane: kv.keys or kv.values. lane_place: the result of
 // FindLanePlace. Rows for positions outside [rows.begin, rows.end) become zeros and are not read.
+// The cache holds the rows of each piece as products expect them, so chunks keep their places.
 // Shuffles pass the offsets from lane to lane. In a version that passed block ids instead, products
 // waited for the copies and took 1.3 times as long as in this version.
 template <typename Shape>
@@ -162,17 +164,19 @@ QUIRE_DEVICE void CopyPagedTile(
   const int thread = static_cast<int>(threadIdx.x % kWarpgroupSize);
   const int chunk = thread % Shape::kRowChunks;
   const int first_row = thread / Shape::kRowChunks;
-  // The swizzle repeats every 8 rows. If 8 or 16 rows are copied at once, all of a thread's rows
-  // have the same row % 8. If 4 rows are copied at once, a thread's row % 8 alternates between two
-  // values, one for even and one for odd rounds.
+  // If 8 or 16 rows are copied at once, all of a thread's rows have the same row % 8. If 4 rows are
+  // copied at once, a thread's row % 8 alternates between two values, one for even and one for odd
+  // rounds.
   constexpr int kRounds = kRowsAtOnce < 8 ? 8 / kRowsAtOnce : 1;
   uint8_t* to[kRounds];
   const uint8_t* from[kRounds];
   QUIRE_UNROLL
   for (int round = 0; round < kRounds; ++round) {
     const int row = first_row + round * kRowsAtOnce;
-    to[round] = buffer + chunk / 8 * Shape::kTilePanelBytes + SwizzledOffset(row, chunk % 8);
-    from[round] = plane + row % 8 * cta.kv.key_slot_stride + chunk * 16;
+    to[round] =
+        buffer + chunk / 8 * Shape::kTilePanelBytes + row * kSwizzleRowBytes + chunk % 8 * 16;
+    from[round] = plane + (chunk / 8 * kSwizzleRowBytes << cta.kv.block_shift) +
+                  row % 8 * kSwizzleRowBytes + chunk % 8 * 16;
   }
   const int32_t begin = cta.rows.begin - (cta.first_tile + i) * Shape::kKeys - first_row;
   const auto num_rows = static_cast<uint32_t>(cta.rows.end - cta.rows.begin);

@@ -159,15 +159,22 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 8) PrepareAttentionKernel(Prepar
     Scale(x.high, inverse);
   }
   const auto block = static_cast<BlockId>(slot >> launch.block_shift);
-  const int64_t offset = slot & ((1 << launch.block_shift) - 1);
+  const auto offset = static_cast<int32_t>(slot & ((1 << launch.block_shift) - 1));
   const int32_t kv_head = head - params.num_heads - (is_value ? layout.num_kv_heads : 0);
-  Cache* to = static_cast<Cache*>(params.cache.base) + layout.block_stride * block +
-              layout.layer_stride * params.layer + layout.head_stride * kv_head +
-              (is_value ? layout.value_offset + offset * layout.value_slot_stride
-                        : offset * layout.key_slot_stride) +
-              first_dim;
-  StoreVector<Cache, kElements>(to, x.low);
-  StoreVector<Cache, kElements>(to + kHalf, x.high);
+  auto* row_of_slot_0 =
+      reinterpret_cast<uint8_t*>(static_cast<Cache*>(params.cache.base) +
+                                 (is_value ? layout.ValueOffset(block, params.layer, kv_head)
+                                           : layout.KeyOffset(block, params.layer, kv_head)));
+  const auto place = [&](int dim) {
+    constexpr int kSize = static_cast<int>(sizeof(Cache));
+    constexpr int kRowChunks = kHeadDim * kSize / 16;
+    const int byte = dim * kSize;
+    return reinterpret_cast<Cache*>(
+        row_of_slot_0 + KvChunkOffset(kRowChunks, 1 << launch.block_shift, offset, byte / 16) +
+        byte % 16);
+  };
+  StoreVector<Cache, kElements>(place(first_dim), x.low);
+  StoreVector<Cache, kElements>(place(first_dim + kHalf), x.high);
 }
 
 }  // namespace
@@ -175,7 +182,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 8) PrepareAttentionKernel(Prepar
 int PrepareAttention(const PrepareAttentionParams& params, DType activations, Stream stream) {
   const KvCacheLayout& layout = params.cache.layout;
   const auto block_size = static_cast<uint32_t>(layout.block_size_tokens);
-  if (layout.key_dim_stride != 1 || !std::has_single_bit(block_size)) {
+  if (!HasSwizzledRows(layout)) {
     return kUnsupported;
   }
   PrepareLaunch launch;

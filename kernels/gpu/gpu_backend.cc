@@ -84,7 +84,7 @@ class GpuBackend final : public KernelBackend {
 
   absl::Status PrepareFor(const ModelConfig& config, const RankShare& share) override;
 
-  KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override { return TokenMajorKeys(spec); }
+  KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override { return SwizzledRows(spec); }
   bool CanStoreKvAs(DType dtype) const override {
     return dtype == dtype_ || dtype == DType::kF8E4M3;
   }

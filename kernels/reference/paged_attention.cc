@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "common/base/check.h"
 #include "kernels/reference/element.h"
 #include "kernels/reference/reference_ops.h"
 
@@ -108,6 +109,7 @@ void FindBlocks(const PagedAttentionParams& p, int32_t sequence, Query* query) {
 }  // namespace
 
 void PagedAttention(const PagedAttentionParams& p) {
+  QUIRE_CHECK(p.cache.layout.row_order == KvRowOrder::kStrided);
   int64_t head_dim = p.cache.layout.head_dim;
   int32_t heads_per_kv_head = p.num_heads / p.cache.layout.num_kv_heads;
   for (int32_t s = 0; s < p.num_seqs; ++s) {

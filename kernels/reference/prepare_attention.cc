@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/base/check.h"
 #include "kernels/reference/element.h"
 #include "kernels/reference/reference_ops.h"
 
@@ -76,6 +77,7 @@ void WriteToCache(const PrepareAttentionParams& p,
 }  // namespace
 
 void PrepareAttention(const PrepareAttentionParams& p) {
+  QUIRE_CHECK(p.cache.layout.row_order == KvRowOrder::kStrided);
   int64_t head_dim = p.cache.layout.head_dim;
   int32_t num_kv_heads = p.cache.layout.num_kv_heads;
   int64_t row_width = (p.num_heads + int64_t{2} * num_kv_heads) * head_dim;

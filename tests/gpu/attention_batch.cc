@@ -103,11 +103,11 @@ AttentionBatch::AttentionBatch(Bench& bench,
       block_tables_(0) {
   cache_.base = pool.data();
   const int32_t regions = layers.layer_major ? layers.num_layers : 1;
-  cache_.layout = TokenMajorKeys({.num_layers = layers.num_layers / regions,
-                                  .num_kv_heads = shape.num_kv_heads,
-                                  .head_dim = shape.head_dim,
-                                  .block_size_tokens = shape.block_size_tokens,
-                                  .dtype = shape.cache_dtype});
+  cache_.layout = SwizzledRows({.num_layers = layers.num_layers / regions,
+                                .num_kv_heads = shape.num_kv_heads,
+                                .head_dim = shape.head_dim,
+                                .block_size_tokens = shape.block_size_tokens,
+                                .dtype = shape.cache_dtype});
   cache_.num_blocks = pool.bytes() / regions / cache_.layout.block_bytes();
   std::vector<int32_t> starts = {0};
   std::vector<int32_t> lens;

@@ -111,18 +111,22 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 1)
 
 // ---- Probes -------------------------------------------------------------------------------------
 
-// First key element of a position; the value is layout.value_offset further, since keys and values
+// Elements of keys; an element of the value is layout.value_offset further, since keys and values
 // of a token lie at the same place of their planes.
 struct Positions {
   const BlockId* blocks;
   int32_t block_size_tokens;
+  int32_t element_bytes;
+  int32_t row_chunks;
   int64_t block_stride;
-  int64_t slot_stride;
   int64_t offset;  // of the layer and the head
 
-  QUIRE_DEVICE int64_t At(int32_t position) const {
+  QUIRE_DEVICE int64_t At(int32_t position, int32_t dim) const {
+    const int32_t byte = dim * element_bytes;
+    const int32_t slot = position % block_size_tokens;
     return blocks[position / block_size_tokens] * block_stride + offset +
-           position % block_size_tokens * slot_stride;
+           (KvChunkOffset(row_chunks, block_size_tokens, slot, byte / 16) + byte % 16) /
+               element_bytes;
   }
 };
 
@@ -143,8 +147,9 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kProbeThreads, 1) ProbeKernel(ProbeAttenti
   const Positions positions = {
       attention.block_tables + int64_t{probe.sequence} * attention.max_blocks_per_seq,
       layout.block_size_tokens,
+      static_cast<int32_t>(sizeof(Cache)),
+      head_dim * static_cast<int32_t>(sizeof(Cache)) / 16,
       layout.block_stride,
-      layout.key_slot_stride,
       attention.layer * layout.layer_stride + kv_head * layout.head_stride};
 
   // ---- Scores and their maximum ----
@@ -156,11 +161,10 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kProbeThreads, 1) ProbeKernel(ProbeAttenti
   __syncthreads();
   float max = -INFINITY;
   for (int32_t key = thread; key < probe.num_keys; key += kProbeThreads) {
-    const Cache* row = cache + positions.At(key);
     float dot = 0.0F;
     for (int32_t d = 0; d < head_dim; d += kElements) {
       float k[kElements];
-      LoadVector(row + d, k);
+      LoadVector(cache + positions.At(key, d), k);
       QUIRE_UNROLL
       for (int e = 0; e < kElements; ++e) {
         dot += query[d + e] * k[e];
@@ -188,7 +192,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kProbeThreads, 1) ProbeKernel(ProbeAttenti
     double total = 0.0;
     for (int32_t key = 0; key < probe.num_keys; ++key) {
       total +=
-          double{scores[key]} * double{ToFloat(cache[positions.At(key) + layout.value_offset + d])};
+          double{scores[key]} * double{ToFloat(cache[positions.At(key, d) + layout.value_offset])};
     }
     const auto expected = static_cast<float>(total / double{sum}) * attention.v_scale;
     const float difference = ToFloat(out[d]) - expected;

@@ -189,11 +189,11 @@ void MeasurePrepareAttention(Bench& bench, int32_t num_tokens, DType cache_dtype
                                            kv_row * SizeOf(cache_dtype) + head_dim * 4);
   const int num_sets = bench.NumSets(bytes);
   const int64_t num_blocks = int64_t{num_sets} * num_tokens / kBlockSize;
-  const KvCacheLayout layout = TokenMajorKeys({.num_layers = 1,
-                                               .num_kv_heads = num_kv_heads,
-                                               .head_dim = head_dim,
-                                               .block_size_tokens = kBlockSize,
-                                               .dtype = cache_dtype});
+  const KvCacheLayout layout = SwizzledRows({.num_layers = 1,
+                                             .num_kv_heads = num_kv_heads,
+                                             .head_dim = head_dim,
+                                             .block_size_tokens = kBlockSize,
+                                             .dtype = cache_dtype});
   const auto qkvs = RandomSets(bench, num_sets, kType, num_tokens * row);
   Buffer pool(num_blocks * layout.block_bytes());
   Buffer cos = RotationTable(num_tokens, head_dim, [](double angle) { return std::cos(angle); });

@@ -36,11 +36,11 @@ class WindowBench {
   bool Create() {
     size_t page_bytes = 0;
     Require(WindowPageBytes(&page_bytes), "window page bytes");
-    block_bytes_ = TokenMajorKeys({.num_layers = layers_.num_layers,
-                                   .num_kv_heads = shape_.num_kv_heads,
-                                   .head_dim = shape_.head_dim,
-                                   .block_size_tokens = shape_.block_size_tokens,
-                                   .dtype = shape_.cache_dtype})
+    block_bytes_ = SwizzledRows({.num_layers = layers_.num_layers,
+                                 .num_kv_heads = shape_.num_kv_heads,
+                                 .head_dim = shape_.head_dim,
+                                 .block_size_tokens = shape_.block_size_tokens,
+                                 .dtype = shape_.cache_dtype})
                        .block_bytes();
     if (page_bytes == 0 || block_bytes_ % static_cast<int64_t>(page_bytes) != 0) {
       bench_.report().Say("  no windows for blocks of " + std::to_string(block_bytes_) + " bytes");

@@ -28,6 +28,7 @@
 #include "kernels/reference/element.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/cuda/swizzled_rows.h"
 
 namespace quire::gpu {
 
@@ -48,10 +49,10 @@ struct AttentionProblem {
   bool alibi = false;
   float k_scale = 1.0F;
   float v_scale = 1.0F;
-  float scale = 0.0F;        // 0: head_dim to the power of -1/2
-  float query_size = 1.0F;   // q's elements are about this large
-  bool token_outer = false;  // slots of all heads side by side: other strides
-  uint64_t block_seed = 1;   // which physical blocks the sequences get
+  float scale = 0.0F;       // 0: head_dim to the power of -1/2
+  float query_size = 1.0F;  // q's elements are about this large
+  bool has_gaps = false;    // between heads, layers and blocks: other strides
+  uint64_t block_seed = 1;  // which physical blocks the sequences get
   std::vector<AttentionSequence> sequences;
 };
 
@@ -146,12 +147,13 @@ class AttentionData {
   // [num_tokens, num_heads * head_dim]; rows of padding are 0.
   std::vector<float> Reference() const {
     const std::vector<float> q = Widened(problem_.dtype, q_);
-    std::vector<float> pool = Widened(problem_.cache_dtype, pool_);
+    std::vector<float> pool = Widened(problem_.cache_dtype, plain_pool_);
     std::vector<float> out(static_cast<size_t>(num_tokens()) * OutWidth(), 0.0F);
     PagedAttentionParams params = Params();
     params.q = q.data();
     params.out = out.data();
     params.cache.base = pool.data();
+    params.cache.layout = plain_layout_;
     params.cache.layout.dtype = DType::kF32;
     reference::PagedAttention(params);
     return out;
@@ -162,16 +164,17 @@ class AttentionData {
 
  private:
   void MakeLayout() {
-    layout_ = TokenMajorKeys({.num_layers = kNumLayers,
+    const KvCacheSpec spec = {.num_layers = kNumLayers,
                               .num_kv_heads = problem_.num_kv_heads,
                               .head_dim = problem_.head_dim,
                               .block_size_tokens = problem_.block_size_tokens,
-                              .dtype = problem_.cache_dtype});
-    if (problem_.token_outer) {  // [block][layer][K or V][slot][kv_head][dim]
-      layout_.head_stride = problem_.head_dim;
-      layout_.key_slot_stride = int64_t{problem_.num_kv_heads} * problem_.head_dim;
-      layout_.value_slot_stride = layout_.key_slot_stride;
-      layout_.value_offset = layout_.key_slot_stride * problem_.block_size_tokens;
+                              .dtype = problem_.cache_dtype};
+    plain_layout_ = TokenMajorKeys(spec);
+    layout_ = SwizzledRows(spec);
+    if (problem_.has_gaps) {
+      layout_.head_stride += 48;
+      layout_.layer_stride = layout_.head_stride * problem_.num_kv_heads + 80;
+      layout_.block_stride = layout_.layer_stride * kNumLayers + 16;
     }
   }
 
@@ -213,31 +216,39 @@ class AttentionData {
     }
   }
 
-  int64_t SlotOffset(size_t s, int32_t kv_head, int32_t position, bool value) const {
-    int32_t block_size = problem_.block_size_tokens;
-    BlockId block = block_tables_[s * static_cast<size_t>(max_blocks_per_seq_) +
-                                  static_cast<size_t>(position / block_size)];
-    return value ? layout_.ValueOffset(block, kLayer, kv_head) +
-                       position % block_size * layout_.value_slot_stride
-                 : layout_.KeyOffset(block, kLayer, kv_head) +
-                       position % block_size * layout_.key_slot_stride;
+  // Stores the number, divided by its scale, in both pools.
+  void StoreCached(
+      size_t s, int32_t kv_head, int32_t position, int32_t dim, bool is_value, float number) {
+    const int32_t block_size = problem_.block_size_tokens;
+    const BlockId block = block_tables_[s * static_cast<size_t>(max_blocks_per_seq_) +
+                                        static_cast<size_t>(position / block_size)];
+    const int32_t slot = position % block_size;
+    const auto head = [&](const KvCacheLayout& layout) {
+      return is_value ? layout.ValueOffset(block, kLayer, kv_head)
+                      : layout.KeyOffset(block, kLayer, kv_head);
+    };
+    const float stored = number / (is_value ? problem_.v_scale : problem_.k_scale);
+    const DType dtype = problem_.cache_dtype;
+    reference::StoreElement(
+        pool_.data(), dtype, head(layout_) + SwizzledElement(layout_, slot, dim), stored);
+    reference::StoreElement(plain_pool_.data(),
+                            dtype,
+                            head(plain_layout_) + int64_t{slot} * problem_.head_dim + dim,
+                            stored);
   }
 
   void MakeCache() {
     pool_.assign(static_cast<size_t>(layout_.block_bytes() * num_blocks_), 0xFF);
+    plain_pool_.assign(static_cast<size_t>(plain_layout_.block_bytes() * num_blocks_), 0xFF);
     for (size_t s = 0; s < problem_.sequences.size(); ++s) {
       const AttentionSequence& sequence = problem_.sequences[s];
       for (int32_t position = FirstNeeded(sequence); position < sequence.seq_len; ++position) {
         for (int32_t head = 0; head < problem_.num_kv_heads; ++head) {
-          int64_t key = SlotOffset(s, head, position, false);
-          int64_t value = SlotOffset(s, head, position, true);
           for (int32_t d = 0; d < problem_.head_dim; ++d) {
-            float k = NumberFor(sequence.key, NumberKind::kKey, position, head, d);
-            float v = NumberFor(sequence.key, NumberKind::kValue, position, head, d);
-            reference::StoreElement(
-                pool_.data(), problem_.cache_dtype, key + d, k / problem_.k_scale);
-            reference::StoreElement(
-                pool_.data(), problem_.cache_dtype, value + d, v / problem_.v_scale);
+            const float k = NumberFor(sequence.key, NumberKind::kKey, position, head, d);
+            const float v = NumberFor(sequence.key, NumberKind::kValue, position, head, d);
+            StoreCached(s, head, position, d, false, k);
+            StoreCached(s, head, position, d, true, v);
           }
         }
       }
@@ -273,11 +284,13 @@ class AttentionData {
   }
 
   AttentionProblem problem_;
-  KvCacheLayout layout_;
+  KvCacheLayout layout_;        // of the device
+  KvCacheLayout plain_layout_;  // of the reference
   int64_t num_blocks_ = 0;
   int32_t max_blocks_per_seq_ = 0;
   std::vector<uint8_t> q_;
-  std::vector<uint8_t> pool_;
+  std::vector<uint8_t> pool_;        // in layout_
+  std::vector<uint8_t> plain_pool_;  // the same numbers in plain_layout_
   std::vector<BlockId> block_tables_;
   std::vector<int32_t> query_start_;
   std::vector<int32_t> seq_lens_;

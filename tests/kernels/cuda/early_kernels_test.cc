@@ -109,11 +109,11 @@ class Chain {
                                      .slot_mapping = slots_.data()};
     params.cache = {.base = pool_.data(),
                     .num_blocks = 2,
-                    .layout = TokenMajorKeys({.num_layers = 1,
-                                              .num_kv_heads = kKvHeads,
-                                              .head_dim = kHeadDim,
-                                              .block_size_tokens = kBlockSize,
-                                              .dtype = DType::kBF16})};
+                    .layout = SwizzledRows({.num_layers = 1,
+                                            .num_kv_heads = kKvHeads,
+                                            .head_dim = kHeadDim,
+                                            .block_size_tokens = kBlockSize,
+                                            .dtype = DType::kBF16})};
     return params;
   }
 

@@ -223,7 +223,7 @@ TEST(LargePoolTest, PrepareAttentionWritesBlocksBehind4GiB) {
     for (const DType cache_dtype : kCacheDTypes) {
       SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", " << NameOf(cache_dtype));
       const KvCacheLayout layout =
-          TokenMajorKeys({AttentionData::kNumLayers, kHeads, head_dim, kBlockSize, cache_dtype});
+          SwizzledRows({AttentionData::kNumLayers, kHeads, head_dim, kBlockSize, cache_dtype});
       // Every slot of all blocks, so that the blocks are equal as a whole.
       std::vector<int64_t> slots;
       std::vector<int64_t> far_slots;

@@ -241,7 +241,7 @@ TEST(PagedDecodeTest, StridesComeFromTheLayout) {
                    .num_heads = 6,
                    .num_kv_heads = 3,
                    .block_size_tokens = 8,
-                   .token_outer = true,
+                   .has_gaps = true,
                    .sequences = SequencesOf({100, 33})});
   }
 }
@@ -348,10 +348,10 @@ TEST(PagedDecodeTest, WhereTheBlocksLieDoesNotChangeTheBits) {
   AttentionProblem problem = MixedLengths();
   std::vector<uint16_t> expected = Decoded(AttentionData(problem));
   for (int32_t block_size : {8, 16, 128}) {
-    for (bool token_outer : {false, true}) {
+    for (bool has_gaps : {false, true}) {
       problem.block_seed = 99;
       problem.block_size_tokens = block_size;
-      problem.token_outer = token_outer;
+      problem.has_gaps = has_gaps;
 
       EXPECT_EQ(Decoded(AttentionData(problem)), expected) << block_size;
     }
@@ -424,7 +424,7 @@ TEST(PagedDecodeTest, RefusesWhatThereIsNoKernelFor) {
   refused[1].cache.layout.dtype = DType::kF16;
   refused[2].cache.layout.block_size_tokens = 24;
   refused[3].cache.layout.block_size_tokens = 4;
-  refused[4].cache.layout.key_dim_stride = 16;
+  refused[4].cache.layout = TokenMajorKeys({2, 2, 64, 16, DType::kBF16});
   for (const PagedAttentionParams& params : refused) {
     EXPECT_EQ(Decode(params, plan, DType::kBF16, nullptr), kUnsupported);
   }

@@ -300,7 +300,7 @@ TEST_P(PagedPrefillTest, StridesComeFromTheLayout) {
                     .num_heads = 6,
                     .num_kv_heads = 3,
                     .block_size_tokens = 8,
-                    .token_outer = true,
+                    .has_gaps = true,
                     .sequences = {{.query_len = 20, .seq_len = 90, .key = 1}}});
   }
 }
@@ -485,10 +485,10 @@ TEST_P(PagedPrefillTest, WhereTheBlocksLieDoesNotChangeTheBits) {
   AttentionProblem problem = MixedBatch();
   const std::vector<uint16_t> expected = Prefilled(AttentionData(problem));
   for (int32_t block_size : {8, 128}) {
-    for (bool token_outer : {false, true}) {
+    for (bool has_gaps : {false, true}) {
       problem.block_seed = 99;
       problem.block_size_tokens = block_size;
-      problem.token_outer = token_outer;
+      problem.has_gaps = has_gaps;
 
       EXPECT_EQ(Prefilled(AttentionData(problem)), expected) << block_size;
     }
@@ -622,13 +622,12 @@ TEST_P(PagedPrefillTest, RefusesWhatThereIsNoKernelFor) {
   EXPECT_EQ(RunItems(good, DType::kBF16, items), 0);
 
   EXPECT_EQ(RunItems(good, DType::kF32, items), kUnsupported);
-  std::vector<PagedAttentionParams> refused(6, good);
+  std::vector<PagedAttentionParams> refused(5, good);
   refused[0].cache.layout.head_dim = 72;
   refused[1].cache.layout.dtype = DType::kF16;
   refused[2].cache.layout.block_size_tokens = 24;
   refused[3].cache.layout.block_size_tokens = 4;
-  refused[4].cache.layout.key_dim_stride = 16;
-  refused[5].cache.layout.key_slot_stride = 128;
+  refused[4].cache.layout = TokenMajorKeys({2, 2, 64, 16, DType::kBF16});
   for (const PagedAttentionParams& params : refused) {
     EXPECT_EQ(RunItems(params, DType::kBF16, items), kUnsupported);
   }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "kernels/reference/element.h"
 #include "kernels/reference/reference_ops.h"
 #include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/cuda/swizzled_rows.h"
 
 namespace quire::gpu {
 namespace {
@@ -55,6 +57,13 @@ uint16_t Bits16(DType dtype, float value) {
   return bits;
 }
 
+// A key or a value in the cache.
+struct CachedRow {
+  int64_t slot = 0;
+  int32_t kv_head = 0;
+  bool is_value = false;
+};
+
 // Inputs of PrepareAttention; it writes qkv and pool in place.
 struct Step {
   Shape shape;
@@ -66,18 +75,15 @@ struct Step {
 
   int32_t num_tokens() const { return static_cast<int32_t>(slots.size()); }
 
-  float CachedAt(int64_t element) const {
-    return reference::LoadElement(pool.data(), layout.dtype, element);
+  // The place of an element in `pool`.
+  int64_t PlaceOf(const CachedRow& row, int64_t dim) const {
+    const auto block = static_cast<BlockId>(row.slot / layout.block_size_tokens);
+    const int64_t head = row.is_value ? layout.ValueOffset(block, kLayer, row.kv_head)
+                                      : layout.KeyOffset(block, kLayer, row.kv_head);
+    return head + SwizzledElement(layout, row.slot % layout.block_size_tokens, dim);
   }
-  int64_t KeyAt(int64_t slot, int32_t kv_head) const {
-    auto block = static_cast<BlockId>(slot / layout.block_size_tokens);
-    return layout.KeyOffset(block, kLayer, kv_head) +
-           slot % layout.block_size_tokens * layout.key_slot_stride;
-  }
-  int64_t ValueAt(int64_t slot, int32_t kv_head) const {
-    auto block = static_cast<BlockId>(slot / layout.block_size_tokens);
-    return layout.ValueOffset(block, kLayer, kv_head) +
-           slot % layout.block_size_tokens * layout.value_slot_stride;
+  float CachedAt(const CachedRow& row, int64_t dim) const {
+    return reference::LoadElement(pool.data(), layout.dtype, PlaceOf(row, dim));
   }
   const uint16_t* Row(int32_t token) const {
     return &qkv[static_cast<size_t>(token) * static_cast<size_t>(shape.row_width())];
@@ -120,7 +126,7 @@ const std::vector<float>& RopeTable(int32_t head_dim, bool sine) {
 Step MakeStep(const Shape& shape, int32_t num_tokens) {
   Step step;
   step.shape = shape;
-  step.layout = TokenMajorKeys(
+  step.layout = SwizzledRows(
       {kNumLayers, shape.num_kv_heads, shape.head_dim, shape.block_size_tokens, shape.cache_dtype});
   for (int32_t t = 0; t < num_tokens; ++t) {
     step.positions.push_back(t * 37 % kMaxPositions);
@@ -181,7 +187,16 @@ int RunStep(Step& step) {
 // The reference's result for a step in fp32, neither rounded to a type nor scaled.
 struct Expected {
   std::vector<float> qkv;
+  KvCacheLayout layout;
   std::vector<float> pool;
+
+  // [head_dim]
+  const float* Row(const CachedRow& row) const {
+    const auto block = static_cast<BlockId>(row.slot / layout.block_size_tokens);
+    const int64_t head = row.is_value ? layout.ValueOffset(block, kLayer, row.kv_head)
+                                      : layout.KeyOffset(block, kLayer, row.kv_head);
+    return &pool[static_cast<size_t>(head + row.slot % layout.block_size_tokens * layout.head_dim)];
+  }
 };
 
 Expected ReferenceOf(const Step& step) {
@@ -193,7 +208,9 @@ Expected ReferenceOf(const Step& step) {
     expected.qkv.push_back(
         reference::LoadElement(step.qkv.data(), shape.dtype, static_cast<int64_t>(i)));
   }
-  expected.pool.resize(static_cast<size_t>(step.layout.block_stride * kNumBlocks));
+  expected.layout = TokenMajorKeys(
+      {kNumLayers, shape.num_kv_heads, shape.head_dim, shape.block_size_tokens, DType::kF32});
+  expected.pool.resize(static_cast<size_t>(expected.layout.block_stride * kNumBlocks));
 
   PrepareAttentionParams params = ParamsOf(step);
   params.qkv = expected.qkv.data();
@@ -203,8 +220,7 @@ Expected ReferenceOf(const Step& step) {
   params.rope_sin = shape.rope ? RopeTable(shape.head_dim, true).data() : nullptr;
   params.positions = step.positions.data();
   params.slot_mapping = step.slots.data();
-  params.cache.base = expected.pool.data();
-  params.cache.layout.dtype = DType::kF32;
+  params.cache = {expected.pool.data(), kNumBlocks, expected.layout};
   reference::PrepareAttention(params);
   return expected;
 }
@@ -239,10 +255,10 @@ std::vector<float> QueryOf(const Step& step, int32_t token, int32_t head) {
   return q;
 }
 
-std::vector<float> CachedHead(const Step& step, int64_t first_element, float scale) {
+std::vector<float> CachedHead(const Step& step, const CachedRow& row, float scale) {
   std::vector<float> head;
   for (int32_t d = 0; d < step.shape.head_dim; ++d) {
-    head.push_back(step.CachedAt(first_element + d) * scale);
+    head.push_back(step.CachedAt(row, d) * scale);
   }
   return head;
 }
@@ -265,14 +281,14 @@ void ExpectMatchesReference(const Step& before) {
       ExpectRounded(QueryOf(after, t, h), q, shape.dtype, 1.0F, where + ", q");
     }
     for (int32_t h = 0; h < shape.num_kv_heads; ++h) {
-      const int64_t key = after.KeyAt(slot, h);
-      const int64_t value = after.ValueAt(slot, h);
+      const CachedRow key = {.slot = slot, .kv_head = h};
+      const CachedRow value = {.slot = slot, .kv_head = h, .is_value = true};
       ExpectRounded(CachedHead(after, key, k_scale),
-                    &expected.pool[static_cast<size_t>(key)],
+                    expected.Row(key),
                     shape.cache_dtype,
                     k_scale,
                     where + ", k");
-      const float* v = &expected.pool[static_cast<size_t>(value)];
+      const float* v = expected.Row(value);
       const std::vector<float> stored = CachedHead(after, value, v_scale);
       if (is_f8) {
         ExpectRounded(stored, v, shape.cache_dtype, v_scale, where + ", v");
@@ -287,11 +303,13 @@ void ExpectMatchesReference(const Step& before) {
 std::vector<uint8_t> PoolWithoutTokens(const Step& step) {
   std::vector<uint8_t> pool = step.pool;
   const auto size = static_cast<size_t>(SizeOf(step.layout.dtype));
-  const auto bytes = static_cast<size_t>(step.shape.head_dim) * size;
   for (int64_t slot : step.slots) {
     for (int32_t head = 0; slot >= 0 && head < step.shape.num_kv_heads; ++head) {
-      for (int64_t first : {step.KeyAt(slot, head), step.ValueAt(slot, head)}) {
-        std::memset(&pool[static_cast<size_t>(first) * size], 0xFF, bytes);
+      for (const bool is_value : {false, true}) {
+        for (int32_t d = 0; d < step.shape.head_dim; ++d) {
+          const int64_t place = step.PlaceOf({slot, head, is_value}, d);
+          std::memset(&pool[static_cast<size_t>(place) * size], 0xFF, size);
+        }
       }
     }
   }
@@ -325,6 +343,46 @@ Step StepAtTheEndsOfBlocks(const Shape& shape) {
   return step;
 }
 
+// ---- The layout ---------------------------------------------------------------------------------
+
+TEST(SwizzledRowsTest, EveryChunkHasAPlaceOfItsOwnWhereTheTestsExpectIt) {
+  for (int32_t head_dim : {64, 80, 96, 112, 128, 256}) {
+    for (DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+      for (int32_t block_size : {8, 16, 128}) {
+        const KvCacheLayout layout = SwizzledRows({1, 1, head_dim, block_size, dtype});
+        const auto size = static_cast<int32_t>(SizeOf(dtype));
+        const int32_t row_chunks = head_dim * size / 16;
+        std::set<int32_t> places;
+        for (int32_t slot = 0; slot < block_size; ++slot) {
+          for (int32_t chunk = 0; chunk < row_chunks; ++chunk) {
+            const int32_t place = KvChunkOffset(row_chunks, block_size, slot, chunk);
+            EXPECT_EQ(place, SwizzledElement(layout, slot, int64_t{chunk} * 16 / size) * size);
+            EXPECT_GE(place, 0);
+            EXPECT_LT(place, layout.value_offset * size);
+            places.insert(place);
+          }
+        }
+        EXPECT_EQ(places.size(), static_cast<size_t>(block_size * row_chunks));
+      }
+    }
+  }
+}
+
+// ldmatrix reads a chunk of 8 rows at once, and 32 banks of 4 bytes make 8 groups of 16 bytes.
+TEST(SwizzledRowsTest, AChunkOf8SlotsLiesIn8GroupsOfBanks) {
+  for (int32_t row_chunks : {4, 5, 6, 7, 8, 10, 12, 14, 16, 32}) {
+    for (int32_t chunk = 0; chunk < row_chunks; ++chunk) {
+      std::set<int32_t> groups;
+      for (int32_t slot = 8; slot < 16; ++slot) {
+        groups.insert(KvChunkOffset(row_chunks, 16, slot, chunk) / 16 % 8);
+      }
+      EXPECT_EQ(groups.size(), 8U) << row_chunks << " chunks, chunk " << chunk;
+    }
+  }
+}
+
+// ---- The operation ------------------------------------------------------------------------------
+
 TEST(PrepareAttentionTest, MatchesReferenceForEveryHeadDimTypeAndBlockSize) {
   for (int32_t head_dim : {64, 80, 96, 112, 128, 256}) {
     for (DType dtype : {DType::kBF16, DType::kF16}) {
@@ -345,18 +403,16 @@ TEST(PrepareAttentionTest, MatchesReferenceForEveryHeadDimTypeAndBlockSize) {
   }
 }
 
-// [block][layer][K or V][slot][kv_head][dim], and values with a gap of a head between their slots.
+// Gaps between keys and values, heads, layers and blocks.
 TEST(PrepareAttentionTest, StridesComeFromTheLayout) {
   for (DType cache_dtype : {DType::kBF16, DType::kF8E4M3}) {
     Shape shape;
     shape.cache_dtype = cache_dtype;
     Step step = MakeStep(shape, 9);
     KvCacheLayout& layout = step.layout;
-    layout.head_stride = shape.head_dim;
-    layout.key_slot_stride = int64_t{shape.num_kv_heads} * shape.head_dim;
-    layout.value_slot_stride = layout.key_slot_stride + shape.head_dim;
-    layout.value_offset = layout.key_slot_stride * shape.block_size_tokens;
-    layout.layer_stride = layout.value_offset + layout.value_slot_stride * shape.block_size_tokens;
+    layout.value_offset += 16;
+    layout.head_stride += 48;
+    layout.layer_stride = layout.head_stride * shape.num_kv_heads + 80;
     layout.block_stride = kNumLayers * layout.layer_stride + 2 * shape.head_dim;
 
     ExpectMatchesReference(step);
@@ -464,10 +520,9 @@ TEST(PrepareAttentionTest, ATokenAloneHasTheBitsItHasInABatch) {
 
         EXPECT_TRUE(std::equal(alone.qkv.begin(), alone.qkv.end(), together.Row(t)));
         const int64_t slot = alone.slots[0];
-        const auto bytes = static_cast<size_t>(shape.head_dim * SizeOf(cache_dtype));
-        for (int64_t first : {alone.KeyAt(slot, 0), alone.ValueAt(slot, 0)}) {
-          const auto at = static_cast<size_t>(first * SizeOf(cache_dtype));
-          EXPECT_EQ(std::memcmp(&alone.pool[at], &together.pool[at], bytes), 0);
+        for (const bool is_value : {false, true}) {
+          const CachedRow row = {.slot = slot, .is_value = is_value};
+          EXPECT_EQ(CachedHead(alone, row, 1.0F), CachedHead(together, row, 1.0F));
         }
       }
     }
@@ -513,13 +568,14 @@ TEST(PrepareAttentionTest, E4M3TakesTheNearestNumberAndTheLargestForWhatIsTooLar
 
   ASSERT_EQ(RunStep(step), 0);
 
-  for (int64_t first : {step.KeyAt(step.slots[0], 0), step.ValueAt(step.slots[0], 0)}) {
+  for (const bool is_value : {false, true}) {
+    const CachedRow row = {.slot = step.slots[0], .is_value = is_value};
     for (size_t i = 0; i < cases.size(); ++i) {
-      EXPECT_EQ(step.CachedAt(first + static_cast<int64_t>(i)), cases[i].second)
+      EXPECT_EQ(step.CachedAt(row, static_cast<int64_t>(i)), cases[i].second)
           << "of " << cases[i].first;
     }
-    EXPECT_EQ(step.CachedAt(first + shape.head_dim - 2), 448.0F);
-    EXPECT_TRUE(std::isnan(step.CachedAt(first + shape.head_dim - 1)));
+    EXPECT_EQ(step.CachedAt(row, shape.head_dim - 2), 448.0F);
+    EXPECT_TRUE(std::isnan(step.CachedAt(row, shape.head_dim - 1)));
   }
 }
 
@@ -541,16 +597,16 @@ TEST(PrepareAttentionTest, RefusesWhatHasNoKernel) {
   for (const Shape& shape : shapes) {
     Step step = MakeStep(good, 1);
     step.shape = shape;
-    step.layout = TokenMajorKeys({kNumLayers,
-                                  shape.num_kv_heads,
-                                  shape.head_dim,
-                                  shape.block_size_tokens,
-                                  shape.cache_dtype});
+    step.layout = SwizzledRows({kNumLayers,
+                                shape.num_kv_heads,
+                                shape.head_dim,
+                                shape.block_size_tokens,
+                                shape.cache_dtype});
     EXPECT_EQ(RunStep(step), kUnsupported) << Describe(shape);
   }
   Step step = MakeStep(good, 1);
-  step.layout = DimMajorKeys({kNumLayers, 2, 64, 16, DType::kBF16});
-  EXPECT_EQ(RunStep(step), kUnsupported) << "dim-major keys";
+  step.layout = TokenMajorKeys({kNumLayers, 2, 64, 16, DType::kBF16});
+  EXPECT_EQ(RunStep(step), kUnsupported) << "rows that are not swizzled";
 }
 
 }  // namespace

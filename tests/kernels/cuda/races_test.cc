@@ -118,11 +118,11 @@ TEST(RacesTest, QuantizeWideRows) { ExpectQuantizeRows(2, 16400); }
 TEST(RacesTest, PrepareAttention) {
   constexpr int32_t kHeadDim = 80;
   constexpr int32_t kNumTokens = 3;
-  const KvCacheLayout layout = TokenMajorKeys({.num_layers = 1,
-                                               .num_kv_heads = 2,
-                                               .head_dim = kHeadDim,
-                                               .block_size_tokens = 16,
-                                               .dtype = DType::kF8E4M3});
+  const KvCacheLayout layout = SwizzledRows({.num_layers = 1,
+                                             .num_kv_heads = 2,
+                                             .head_dim = kHeadDim,
+                                             .block_size_tokens = 16,
+                                             .dtype = DType::kF8E4M3});
   DeviceArray<uint8_t> pool(2 * layout.block_bytes());
   DeviceArray<Bf16> qkv = Ones<Bf16>(kNumTokens * (4 + 2 * 2) * kHeadDim);
   DeviceArray<float> norm = Ones<float>(kHeadDim);
@@ -146,7 +146,7 @@ TEST(RacesTest, PrepareAttention) {
 
   // The first value of slot 15 of block 0.
   const auto offset =
-      static_cast<size_t>(layout.ValueOffset(0, 0, 0) + 15 * layout.value_slot_stride);
+      static_cast<size_t>(layout.ValueOffset(0, 0, 0) + SwizzledElement(layout, 15, 0));
   EXPECT_EQ(pool.ToHost()[offset], 0x38);
 }
 

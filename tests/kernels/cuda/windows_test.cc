@@ -74,7 +74,7 @@ std::vector<AttentionProblem> Problems() {
   }
   problems[1].cache_dtype = DType::kF8E4M3;
   problems[4].dtype = problems[4].cache_dtype = DType::kF16;
-  problems[5].token_outer = true;
+  problems[5].has_gaps = true;
   return problems;
 }
 

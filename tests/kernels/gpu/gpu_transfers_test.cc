@@ -21,7 +21,7 @@ class GpuTransfersTest : public testing::Test {
  protected:
   GpuTransfersTest() : api_((*GpuLibrary::Open("emu", 0)).api()) {
     EXPECT_EQ(api_.create_stream(&compute_), 0);
-    layout_ = TokenMajorKeys({1, 1, 16, 8, DType::kBF16});
+    layout_ = SwizzledRows({1, 1, 16, 8, DType::kBF16});
     EXPECT_EQ(api_.allocate(&pool_, PoolBytes()), 0);
     EXPECT_EQ(api_.allocate_pinned(&host_, PoolBytes()), 0);
   }
