@@ -178,51 +178,81 @@ QUIRE_DEVICE float QueryFactor(float magnitude) {
   return __uint_as_float(exponent << 23);
 }
 
-// A warp converts q, a row of Q, to the mma's type and order of dims, and writes it to `row` in
-// shared memory. Writes zeros if q is null. Returns a factor to all lanes: the element of q is the
-// stored element times the factor. The factor is 1 unless T is bf16 and the cache is e4m3.
+// A row of Q on its way from global to shared memory, in the lanes of a warp.
+template <int kHeadDim>
+class QueryRow {
+ public:
+  QUIRE_DEVICE void Clear() {
+    QUIRE_UNROLL
+    for (float& value : values_) {
+      value = 0.0F;
+    }
+  }
+
+  // q: [kHeadDim]
+  template <typename T>
+  QUIRE_DEVICE void Load(const T* q) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    if (lane < kVectors) {
+      LoadVector<T, 8>(q + 8 * lane, values_);
+    }
+  }
+
+  // Converts the row to the mma's type and order of dims, and writes it to `row` in shared memory.
+  // Returns a factor to all lanes: the element of q is the stored element times the factor. The
+  // factor is 1 unless T is bf16 and the cache is e4m3.
+  template <typename T, typename Cache>
+  QUIRE_DEVICE float Store(uint8_t* row) {
+    using M = MmaElement<T, Cache>;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    float factor = 1.0F;
+    if constexpr (!std::is_same_v<M, T>) {
+      float magnitude = 0.0F;
+      QUIRE_UNROLL
+      for (float value : values_) {
+        magnitude = fmaxf(magnitude, fabsf(value));
+      }
+      factor = QueryFactor(WarpMax(magnitude));
+      float inverse = 1.0F / factor;
+      QUIRE_UNROLL
+      for (float& value : values_) {
+        value *= inverse;
+      }
+    }
+
+    if (lane < kVectors) {
+      uint32_t pairs[4];
+      QUIRE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        pairs[i] = Pack2<M>(values_[2 * i], values_[2 * i + 1]);
+      }
+      if constexpr (sizeof(Cache) == 1) {
+        // Stores the dims in K's order (see the file's first comment). For n = 0 to 3, dims
+        // 4 n + {0, 1} go to k = 2 n + {0, 1}, and dims 4 n + {2, 3} go to k = 2 n + 8 + {0, 1}.
+        uint8_t* low = row + lane / 2 * 32 + lane % 2 * 8;
+        StoreWords<8>(low, {pairs[0], pairs[2]});
+        StoreWords<8>(low + 16, {pairs[1], pairs[3]});
+      } else {
+        StoreWords<16>(row + lane * 16, pairs);
+      }
+    }
+    return factor;
+  }
+
+ private:
+  static constexpr int kVectors = kHeadDim / 8;
+  float values_[8];
+};
+
+// Loads the row q, or zeros if q is null, and stores it as QueryRow::Store does.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
-  using M = MmaElement<T, Cache>;
-  constexpr int kVectors = kHeadDim / 8;
-  int lane = static_cast<int>(threadIdx.x % 32);
-  float values[8] = {};
-  if (q != nullptr && lane < kVectors) {
-    LoadVector<T, 8>(q + 8 * lane, values);
+  QueryRow<kHeadDim> values;
+  values.Clear();
+  if (q != nullptr) {
+    values.Load(q);
   }
-
-  float factor = 1.0F;
-  if constexpr (!std::is_same_v<M, T>) {
-    float magnitude = 0.0F;
-    QUIRE_UNROLL
-    for (float value : values) {
-      magnitude = fmaxf(magnitude, fabsf(value));
-    }
-    factor = QueryFactor(WarpMax(magnitude));
-    float inverse = 1.0F / factor;
-    QUIRE_UNROLL
-    for (float& value : values) {
-      value *= inverse;
-    }
-  }
-
-  if (lane < kVectors) {
-    uint32_t pairs[4];
-    QUIRE_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      pairs[i] = Pack2<M>(values[2 * i], values[2 * i + 1]);
-    }
-    if constexpr (sizeof(Cache) == 1) {
-      // Stores the dims in K's order (see the file's first comment). For n = 0 to 3, dims
-      // 4 n + {0, 1} go to k = 2 n + {0, 1}, and dims 4 n + {2, 3} go to k = 2 n + 8 + {0, 1}.
-      uint8_t* low = row + lane / 2 * 32 + lane % 2 * 8;
-      StoreWords<8>(low, {pairs[0], pairs[2]});
-      StoreWords<8>(low + 16, {pairs[1], pairs[3]});
-    } else {
-      StoreWords<16>(row + lane * 16, pairs);
-    }
-  }
-  return factor;
+  return values.template Store<T, Cache>(row);
 }
 
 // ---- Shared to fragments ------------------------------------------------------------------------

@@ -20,7 +20,7 @@ namespace quire::gpu {
 
 // Incremented with every change of a signature or struct. The worker refuses a library of another
 // version.
-inline constexpr uint32_t kGpuApiVersion = 9;
+inline constexpr uint32_t kGpuApiVersion = 10;
 
 struct GpuApi {
   uint32_t version = kGpuApiVersion;
@@ -80,6 +80,8 @@ struct GpuApi {
   decltype(&PlanDecode) plan_decode = nullptr;
   decltype(&Decode) decode = nullptr;
   decltype(&DecodeGridSize) decode_grid_size = nullptr;
+  decltype(&DecodeLinesGridSize) decode_lines_grid_size = nullptr;
+  decltype(&DecodePartialFloats) decode_partial_floats = nullptr;
   decltype(&Prefill) prefill = nullptr;
   decltype(&CopyBlocks) copy_blocks = nullptr;
   decltype(&QuantizeRows) quantize_rows = nullptr;

@@ -51,9 +51,19 @@ int PrepareAttention(const PrepareAttentionParams& params, DType activations, St
 
 // ---- Attention of one layer; its cache types are those of PrepareAttention ----------------------
 
-// Decode: one query per sequence. A sequence's context is cut into splits at absolute positions
-// that are multiples of split_tokens, and the splits' results are merged in order. A sequence's
-// splits depend on that sequence alone.
+// Each kernel is deterministic, but results of different kernels agree only to rounding.
+enum class DecodeKernel : uint8_t {
+  // Runs for every device. A CTA computes splits, another kernel merges them.
+  kSplits,
+  // Runs on compute capability 9.0 and 10.x, if a head's values follow its keys in a block, and if
+  // a sequence's queries times the query heads of a KV head are at most 64 or there is one query.
+  // A CTA computes equally many splits of consecutive lines (decode_lines.cuh).
+  kLines,
+};
+
+// Decode: one query per sequence or, for kLines, up to max_query_tokens. A sequence's context is
+// cut into splits at absolute positions that are multiples of split_tokens, and the splits' results
+// are merged in order. A sequence's splits depend on that sequence alone.
 struct DecodePlan {
   // [num_decodes]: the sequences to compute, as row numbers of seq_lens. Null for all sequences, in
   // order.
@@ -70,11 +80,23 @@ struct DecodePlan {
   // partial_out is null.
   float* partial_state = nullptr;
   int32_t num_ctas = 0;  // CTAs of the persistent grid; any number gives the same bits
+
+  // ---- For kLines ----
+  // partial_out has DecodePartialFloats; partial_state is not used.
+  DecodeKernel kernel = DecodeKernel::kSplits;
+  int32_t max_query_tokens = 1;  // queries of a sequence
+  int32_t* arrivals = nullptr;   // [num_ctas], zeros; each call leaves zeros
+  // Whether the kernel may start beside the operation before it on the stream. REQUIRES: that
+  // operation writes q and the keys and values of this step's tokens, and nothing else that the
+  // kernel reads.
+  bool starts_early = false;
 };
 
 // Writes split_start [num_decodes + 1]: entry i is the total number of splits of the plan's first i
 // sequences. Reads seq_lens, sliding_window, and the plan's seq_index, num_decodes and
-// split_tokens. All layers with the same sliding window can use one result.
+// split_tokens. kLines counts the splits of each KV head and each group of rows, and also reads
+// query_start, num_heads and the plan's max_query_tokens. All layers with the same sliding window
+// can use one result.
 int PlanDecode(const PagedAttentionParams& params,
                const DecodePlan& plan,
                int32_t* split_start,
@@ -86,6 +108,17 @@ int Decode(const PagedAttentionParams& params,
 // Sets *num_ctas to the number of CTAs that the device can run at once, if they run the decode
 // kernel for these types and this head_dim.
 int DecodeGridSize(DType activations, DType cache_dtype, int32_t head_dim, int32_t* num_ctas);
+// Does the same for kLines. Reads num_heads, the layout, and the plan's max_query_tokens. Returns
+// kUnsupported if kLines cannot run.
+int DecodeLinesGridSize(const PagedAttentionParams& params,
+                        const DecodePlan& plan,
+                        DType activations,
+                        int32_t* num_ctas);
+// Returns the floats of partial_out that kLines needs for sequences of any length that the block
+// tables allow. Reads num_heads, sliding_window, max_blocks_per_seq, the layout, and the plan's
+// num_decodes, split_tokens, max_query_tokens and num_ctas. At most
+// num_ctas * (contexts in splits + 1) partial results of a line.
+int64_t DecodePartialFloats(const PagedAttentionParams& params, const DecodePlan& plan);
 
 // Prefill: sequences with any number of queries. A group is the query heads that share one KV head.
 // A row is a pair (token, head in group) of one sequence. Rows are numbered token by token, from

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/decode_lines.h"
 #include "kernels/cuda/device/dispatch.h"
 #include "kernels/cuda/device/portability.h"
 #include "kernels/cuda/paged_decode.h"
@@ -22,14 +23,29 @@ namespace {
 constexpr int kPlanThreads = 256;
 constexpr int kPlanWarps = kPlanThreads / kWarpSize;
 
+// How many lines a sequence has (decode_lines.h). For kSplits there is one per sequence.
+struct LineCount {
+  int32_t num_kv_heads = 1;
+  int32_t num_queries_per_kv_head = 1;
+  int32_t rows_per_line = 0;  // 0: one line
+};
+
 QUIRE_DEVICE int32_t CountSplits(const PagedAttentionParams& params,
                                  const DecodePlan& plan,
+                                 LineCount count,
                                  int32_t i) {
   int32_t sequence = plan.seq_index != nullptr ? plan.seq_index[i] : i;
+  int32_t query_len = 1;
+  int32_t num_lines = 1;
+  if (count.rows_per_line > 0) {
+    query_len = params.query_start[sequence + 1] - params.query_start[sequence];
+    int32_t num_rows = query_len * count.num_queries_per_kv_head;
+    num_lines = count.num_kv_heads * ((num_rows + count.rows_per_line - 1) / count.rows_per_line);
+  }
   // A padding sequence has length 0, so it has 0 splits.
   int32_t seq_len = params.seq_lens[sequence];
-  int32_t first_split = FirstKey(seq_len - 1, params.sliding_window) / plan.split_tokens;
-  return (seq_len + plan.split_tokens - 1) / plan.split_tokens - first_split;
+  int32_t first_split = FirstKey(seq_len - query_len, params.sliding_window) / plan.split_tokens;
+  return ((seq_len + plan.split_tokens - 1) / plan.split_tokens - first_split) * num_lines;
 }
 
 // Returns the sum of the values of this lane and all lower lanes.
@@ -45,15 +61,17 @@ QUIRE_DEVICE int32_t WarpPrefixSum(int32_t value) {
 
 // Computes split_start. Launched with one CTA of kPlanThreads threads, and kPlanWarps integers of
 // shared memory.
-QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kPlanThreads, 1)
-    PlanSplits(PagedAttentionParams params, DecodePlan plan, int32_t* split_start) {
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kPlanThreads, 1) PlanSplits(PagedAttentionParams params,
+                                                                  DecodePlan plan,
+                                                                  LineCount count,
+                                                                  int32_t* split_start) {
   QUIRE_SHARED_MEMORY(shared);
   auto* warp_sums = reinterpret_cast<int32_t*>(shared);
   int warp = static_cast<int>(threadIdx.x / kWarpSize);
   int32_t splits_before = 0;
   for (int32_t first = 0; first < plan.num_decodes; first += kPlanThreads) {
     int32_t i = first + static_cast<int32_t>(threadIdx.x);
-    int32_t splits = i < plan.num_decodes ? CountSplits(params, plan, i) : 0;
+    int32_t splits = i < plan.num_decodes ? CountSplits(params, plan, count, i) : 0;
     int32_t prefix_sum = WarpPrefixSum(splits);
     if (threadIdx.x % kWarpSize == kWarpSize - 1) {
       warp_sums[warp] = prefix_sum;
@@ -149,6 +167,12 @@ int PlanDecode(const PagedAttentionParams& params,
                const DecodePlan& plan,
                int32_t* split_start,
                Stream stream) {
+  LineCount count;
+  if (plan.kernel == DecodeKernel::kLines) {
+    count = {.num_kv_heads = params.cache.layout.num_kv_heads,
+             .num_queries_per_kv_head = params.num_heads / params.cache.layout.num_kv_heads,
+             .rows_per_line = RowsPerLine(params, plan)};
+  }
   return QUIRE_LAUNCH(PlanSplits,
                       dim3(1),
                       dim3(kPlanThreads),
@@ -156,6 +180,7 @@ int PlanDecode(const PagedAttentionParams& params,
                       stream,
                       params,
                       plan,
+                      count,
                       split_start);
 }
 
@@ -163,6 +188,9 @@ int Decode(const PagedAttentionParams& params,
            const DecodePlan& plan,
            DType activations,
            Stream stream) {
+  if (plan.kernel == DecodeKernel::kLines) {
+    return DecodeByLines(params, plan, activations, stream);
+  }
   const KvCacheLayout& layout = params.cache.layout;
   if (!HasSwizzledRows(layout)) {
     return kUnsupported;

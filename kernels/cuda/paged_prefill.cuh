@@ -396,7 +396,8 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
   PrefillItem item = params.plan.items[blockIdx.x / num_kv_heads / Shape::kCtasPerItem];
   item.first_row +=
       static_cast<int32_t>(blockIdx.x / num_kv_heads % Shape::kCtasPerItem) * Shape::kRows;
-  const ItemRows rows = MakeItemRows(params, item, kv_head, Shape::kRows);
+  const ItemRows rows =
+      MakeItemRows(params.attention, params.num_queries_per_kv_head, item, kv_head, Shape::kRows);
   if (rows.end <= rows.begin) {
     return;
   }

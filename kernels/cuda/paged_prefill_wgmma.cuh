@@ -344,7 +344,8 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((WgmmaShape<T, kHeadDim>::kThreads), 1)
   const auto num_kv_heads = static_cast<uint32_t>(params.attention.cache.layout.num_kv_heads);
   const auto kv_head = static_cast<int32_t>(blockIdx.x % num_kv_heads);
   const PrefillItem item = params.plan.items[blockIdx.x / num_kv_heads];
-  const ItemRows rows = MakeItemRows(params, item, kv_head, Shape::kRows);
+  const ItemRows rows =
+      MakeItemRows(params.attention, params.num_queries_per_kv_head, item, kv_head, Shape::kRows);
   if (rows.end <= rows.begin) {
     return;
   }

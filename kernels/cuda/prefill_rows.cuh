@@ -1,5 +1,5 @@
-// Code that the prefill kernels share: an item's rows, the positions that the rows attend to, and
-// the softmax of one row.
+// Code that the prefill kernels share, and decode by lines in part: an item's rows, the positions
+// that the rows attend to, and the softmax of one row.
 #ifndef QUIRE_KERNELS_CUDA_PREFILL_ROWS_CUH_
 #define QUIRE_KERNELS_CUDA_PREFILL_ROWS_CUH_
 
@@ -11,7 +11,6 @@
 #include "kernels/cuda/device/portability.h"
 #include "kernels/cuda/gpu_ops.h"
 #include "kernels/cuda/online_softmax.cuh"
-#include "kernels/cuda/paged_prefill.h"
 
 namespace quire::gpu {
 
@@ -37,16 +36,17 @@ struct ItemRows {
   }
 };
 
-QUIRE_DEVICE ItemRows MakeItemRows(const PrefillParams& params,
+// group: query heads per KV head.
+QUIRE_DEVICE ItemRows MakeItemRows(const PagedAttentionParams& args,
+                                   int32_t group,
                                    PrefillItem item,
                                    int kv_head,
                                    int32_t rows_of_item) {
-  const PagedAttentionParams& args = params.attention;
   ItemRows rows;
   rows.first_token = args.query_start[item.sequence];
   int32_t query_len = args.query_start[item.sequence + 1] - rows.first_token;
   rows.context = args.seq_lens[item.sequence] - query_len;
-  rows.group = params.num_queries_per_kv_head;
+  rows.group = group;
   rows.num_rows = query_len * rows.group;
   rows.first_head = kv_head * rows.group;
   rows.first_row = item.first_row;

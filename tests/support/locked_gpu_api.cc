@@ -85,6 +85,8 @@ GpuApi LockAll() {
               &GpuApi::plan_decode,
               &GpuApi::decode,
               &GpuApi::decode_grid_size,
+              &GpuApi::decode_lines_grid_size,
+              &GpuApi::decode_partial_floats,
               &GpuApi::prefill,
               &GpuApi::copy_blocks,
               &GpuApi::quantize_rows,

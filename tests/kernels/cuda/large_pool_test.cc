@@ -9,6 +9,7 @@
 #include "tests/kernels/cuda/attention_data.h"
 #include "tests/kernels/cuda/device_array.h"
 #include "tests/kernels/cuda/large_array.h"
+#include "tests/kernels/cuda/line_decode.h"
 #include "tests/kernels/cuda/row_compare.h"
 
 namespace quire::gpu {
@@ -58,6 +59,12 @@ void RunFastestPrefill(const PagedAttentionParams& params) {
 
 void RunMmaPrefill(const PagedAttentionParams& params) {
   RunPrefillBy(PrefillKernel::kMma, params);
+}
+
+void RunLineDecode(const PagedAttentionParams& params) {
+  LineDecode decode(params, {.max_query_tokens = 8});
+  decode.Run(params, DType::kBF16);
+  ASSERT_EQ(Synchronize(nullptr), 0);
 }
 
 // The blocks of data's sequences at FarBlock.
@@ -115,6 +122,7 @@ TEST(LargePoolTest, DecodeReadsBlocksBehind4GiB) {
     GTEST_SKIP() << pool.why_not();
   }
   ExpectSameAttentionFarAway(RunDecode, &pool);
+  ExpectSameAttentionFarAway(RunLineDecode, &pool);
 }
 
 TEST(LargePoolTest, PrefillReadsBlocksBehind4GiB) {
@@ -165,6 +173,7 @@ TEST(LargePoolTest, DecodeReadsAndWritesRowsBehind4GiB) {
     GTEST_SKIP() << q.why_not() << out.why_not();
   }
   ExpectSameAttentionOfFarRows(RunDecode, &q, &out);
+  ExpectSameAttentionOfFarRows(RunLineDecode, &q, &out);
 }
 
 TEST(LargePoolTest, PrefillReadsAndWritesRowsBehind4GiB) {

@@ -13,6 +13,8 @@
 #include "kernels/cuda/runtime.h"
 #include "tests/kernels/cuda/attention_data.h"
 #include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/cuda/line_decode.h"
+#include "tests/kernels/cuda/swizzled_rows.h"
 
 namespace quire::gpu {
 namespace {
@@ -179,6 +181,37 @@ void ExpectDecode(DType dtype, DType cache_dtype, int32_t head_dim) {
 TEST(RacesTest, DecodeOfHeadDim64) { ExpectDecode(DType::kBF16, DType::kBF16, 64); }
 TEST(RacesTest, DecodeOfHeadDim112AndFloat8) { ExpectDecode(DType::kF16, DType::kF8E4M3, 112); }
 TEST(RacesTest, DecodeOfHeadDim256) { ExpectDecode(DType::kF16, DType::kF16, 256); }
+
+// Lines that three CTAs share, that of several queries with more stages than a ring has.
+void ExpectLines(DType dtype, DType cache_dtype, int32_t head_dim, int32_t query_len) {
+  DeviceInfo info;
+  ASSERT_EQ(QueryDevice(0, &info), 0);
+  if (info.compute_capability < 90) {
+    GTEST_SKIP() << "needs compute capability 9.0";
+  }
+  const AttentionData data({.dtype = dtype,
+                            .cache_dtype = cache_dtype,
+                            .head_dim = head_dim,
+                            .num_heads = 2,
+                            .num_kv_heads = 1,
+                            .sequences = {{.query_len = query_len, .seq_len = 460, .key = 1},
+                                          {.seq_len = 9, .key = 2}}});
+  DeviceAttention device(data);
+  LineDecode decode(device.params(), {.num_ctas = 3, .max_query_tokens = query_len});
+
+  decode.Run(device.params(), dtype);
+
+  ExpectClose(data, device.Out());
+  decode.ExpectNoArrivals();
+}
+
+TEST(RacesTest, DecodeByLinesOfHeadDim64) { ExpectLines(DType::kBF16, DType::kBF16, 64, 1); }
+TEST(RacesTest, DecodeByLinesOfHeadDim112AndFloat8) {
+  ExpectLines(DType::kF16, DType::kF8E4M3, 112, 9);
+}
+TEST(RacesTest, DecodeByLinesOfHeadDim128And64Rows) {
+  ExpectLines(DType::kF16, DType::kF16, 128, 17);
+}
 
 // A chunk over earlier context: two items, of which the first has rows in both of its halves, and
 // more tiles of keys than buffers.

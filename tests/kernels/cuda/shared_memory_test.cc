@@ -11,6 +11,7 @@
 
 #include "gtest/gtest.h"
 
+#include "kernels/cuda/decode_lines.cuh"
 #include "kernels/cuda/device/capability.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/gpu_ops.h"
@@ -63,12 +64,27 @@ Row RowOf(const char* kernel, BytesOf bytes_of) {
   return row;
 }
 
+// Decode by lines runs on compute capability 9.0 and 10.x alone.
+template <typename T, typename Cache, int kHeadDim, int kRows>
+void AddLineRows(std::vector<Row>& rows) {
+  const std::string kernel = "decode_lines_" + std::to_string(kRows);
+  Row row = RowOf<T, Cache, kHeadDim, 0>(
+      kernel.c_str(), []<int>() { return LineShape<T, Cache, kHeadDim, kRows>::kSharedBytes; });
+  row.bytes[0] = row.bytes[1] = 0;
+  rows.push_back(row);
+}
+
 template <typename T, typename Cache, int kHeadDim>
 void AddRows(std::vector<Row>& rows) {
   rows.push_back(RowOf<T, Cache, kHeadDim, DecodeShape<Cache, kHeadDim>::kSharedBytes>(
       "decode", []<int kMaxSharedBytes>() {
         return DecodeShape<Cache, kHeadDim, kMaxSharedBytes>::kSharedBytes;
       }));
+  AddLineRows<T, Cache, kHeadDim, 16>(rows);
+  if constexpr (kHeadDim <= 128) {
+    AddLineRows<T, Cache, kHeadDim, 32>(rows);
+    AddLineRows<T, Cache, kHeadDim, 64>(rows);
+  }
   rows.push_back(RowOf<T, Cache, kHeadDim, PrefillShape<T, Cache, kHeadDim>::kSharedBytes>(
       "prefill_mma", []<int kMaxSharedBytes>() {
         return PrefillShape<T, Cache, kHeadDim, kMaxSharedBytes>::kSharedBytes;

@@ -1,6 +1,7 @@
 // Windows: what places show, and attention that reads through them with the bits it has by tables.
 #include "kernels/cuda/windows.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "kernels/cuda/runtime.h"
 #include "tests/kernels/cuda/attention_data.h"
 #include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/cuda/line_decode.h"
 #include "tests/kernels/cuda/windowed_attention.h"
 
 namespace quire::gpu {
@@ -90,6 +92,27 @@ TEST(WindowedAttentionTest, DecodeHasTheBitsOfBlockTables) {
 
     RunDecode(by_tables.params(), data);
     RunDecode(by_windows.params(), data);
+
+    EXPECT_EQ(by_windows.Out(), by_tables.Out());
+    ExpectClose(data, by_windows.Out());
+  }
+}
+
+TEST(WindowedAttentionTest, DecodeByLinesHasTheBitsOfBlockTables) {
+  for (AttentionProblem problem : Problems()) {
+    for (const int32_t seq_len : {1, 16, 65, 200, 131}) {
+      problem.sequences.push_back({.query_len = std::min(seq_len, 3),
+                                   .seq_len = seq_len,
+                                   .key = problem.sequences.size() + 1});
+    }
+    SCOPED_TRACE(problem.head_dim);
+    const AttentionData data(problem);
+    DeviceAttention by_tables(data);
+    WindowedAttention by_windows(data);
+    LineDecode decode(by_tables.params(), {.max_query_tokens = 3});
+
+    decode.Run(by_tables.params(), problem.dtype);
+    decode.Run(by_windows.params(), problem.dtype);
 
     EXPECT_EQ(by_windows.Out(), by_tables.Out());
     ExpectClose(data, by_windows.Out());

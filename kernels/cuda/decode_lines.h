@@ -1,0 +1,70 @@
+// Declarations that the launcher of decode by lines (decode_lines.cu) and its kernels share.
+//
+// Thread safety: functions without state.
+#ifndef QUIRE_KERNELS_CUDA_DECODE_LINES_H_
+#define QUIRE_KERNELS_CUDA_DECODE_LINES_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/gpu_ops.h"
+
+namespace quire::gpu {
+
+// Positions of a stage, the unit of copies and products.
+inline constexpr int32_t kStageKeys = 64;
+inline constexpr int kLineWarps = 4;  // that compute; a fifth warp copies
+
+// Warps of a CTA divide the dims of O by chunks of 16 bytes of a row of V. A chunk takes a C tile
+// of 8 dims or, of e4m3, two. Returns the C tiles of a warp.
+constexpr int LineTilesPerWarp(int head_dim, int cache_element_bytes) {
+  const int chunks = head_dim * cache_element_bytes / 16;
+  return (chunks + kLineWarps - 1) / kLineWarps * (cache_element_bytes == 1 ? 2 : 1);
+}
+
+// Returns the rows of a line: 16, 32 or 64, by the rows that a sequence can have. Fewer rows than
+// those of a sequence make several lines. Results do not depend on it.
+constexpr int32_t RowsPerLine(int32_t head_dim, int32_t rows_of_sequence) {
+  const int32_t most = head_dim <= 128 ? 64 : 16;
+  const int32_t wanted = rows_of_sequence <= 16 ? 16 : rows_of_sequence <= 32 ? 32 : 64;
+  return wanted < most ? wanted : most;
+}
+inline int32_t RowsPerLine(const PagedAttentionParams& params, const DecodePlan& plan) {
+  const KvCacheLayout& layout = params.cache.layout;
+  return RowsPerLine(layout.head_dim,
+                     params.num_heads / layout.num_kv_heads * plan.max_query_tokens);
+}
+
+// The arguments of Decode, and values that the host derives from them once.
+struct LineParams {
+  PagedAttentionParams attention;
+  DecodePlan plan;
+  DType activations = DType::kBF16;
+  int32_t block_shift = 0;              // log2 of the block size
+  int32_t num_queries_per_kv_head = 0;  // query heads that share one KV head
+  int32_t rows_per_line = 0;            // 16, 32 or 64
+  int32_t half_tiles = 0;               // groups of 8 rows that a line can have
+  int32_t partials_per_cta = 0;
+};
+
+// Floats of one partial result: for each group of 8 rows the C tiles of all warps, and the rows'
+// maxima and sums, in the order of registers (line_results.cuh).
+constexpr int64_t LinePartialFloats(int32_t half_tiles, int32_t tiles_per_warp) {
+  return int64_t{half_tiles} * (kLineWarps * tiles_per_warp + 1) * 64;
+}
+
+// Decode and its PlanDecode for DecodeKernel::kLines.
+int DecodeByLines(const PagedAttentionParams& params,
+                  const DecodePlan& plan,
+                  DType activations,
+                  Stream stream);
+
+// Returns kUnsupported unless the cache is of the activations' type or kF8E4M3, and rows_per_line
+// is possible for the head_dim. Each head_dim is instantiated in a separate .cu file.
+template <int kHeadDim>
+int RunLines(const LineParams& params, Stream stream);
+template <int kHeadDim>
+int CountLineCtas(DType activations, DType cache_dtype, int32_t rows_per_line, int32_t* num_ctas);
+
+}  // namespace quire::gpu
+
+#endif  // QUIRE_KERNELS_CUDA_DECODE_LINES_H_
