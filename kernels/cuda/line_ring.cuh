@@ -37,7 +37,7 @@ struct LineShape {
 
   // Floats of a thread's part of a result (LineResult).
   static constexpr int kResultFloats = kRowTiles * (4 * kTiles + 4);
-  static constexpr bool kFoldsInShared = kResultFloats >= 80;
+  static constexpr bool kFoldsInShared = kResultFloats >= 64;
 
   // Shared memory, in this order: stages, queries, weights (two buffers of [kRows, kStageKeys]),
   // the fold of a line, maxima (two buffers of [kRows, kLineWarps]), a ScoreRow per row, barriers,
