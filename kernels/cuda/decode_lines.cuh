@@ -60,7 +60,7 @@
 
 namespace quire::gpu {
 
-// What the computing warps share beside the ring.
+// Shared memory of the computing warps, beside the ring.
 template <typename Shape>
 struct LineMemory {
   uint8_t* queries = nullptr;

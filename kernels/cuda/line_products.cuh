@@ -137,7 +137,7 @@ QUIRE_DEVICE int32_t WeightOffset(int row, int chunk) {
   return row * kStageKeys * 2 + ((chunk ^ (row & 7)) << 4);
 }
 
-// What a stage leaves for the product of its weights with V.
+// Results of a stage that the product of its weights with V needs.
 template <typename Shape>
 struct StageState {
   float max[Shape::kRowTiles][2];      // of the rows' scores in the segment up to the stage

@@ -98,9 +98,9 @@ struct LineRing {
   }
 };
 
-// The order of a stage in shared memory. Blocks of up to kStageKeys positions lie as in the cache,
-// K and then V of each. Of larger blocks a stage holds a part, in the order of a block of
-// kStageKeys positions.
+// The order of a stage in shared memory. A block of up to kStageKeys positions lies as in the
+// cache: K, then V. A larger block is copied by parts, each ordered like a block of kStageKeys
+// positions.
 template <typename Shape>
 struct StageOrder {
   int32_t shift = 0;  // log2 of the positions of a block as it lies in the stage
@@ -161,7 +161,7 @@ class LineBlocks {
   BlockId next_ = kNullBlockId;
 };
 
-// What the copying warp knows of a part.
+// A part, as the copying warp uses it.
 struct CopiedPart {
   LinePart part;
   PagedKv kv;

@@ -234,7 +234,7 @@ class GpuBackend final : public KernelBackend {
   GpuSampler sampler_;
   std::span<const SamplingRow> announced_;  // AnnounceSampling for this step; empty: none
   bool samples_ahead_ = false;              // whether the step samples the announced rows
-  // Of the last product with fp32 outputs, which gives a step's logits.
+  // The outputs of the last product with fp32 outputs, which are a step's logits.
   struct LastLogits {
     float* data = nullptr;
     int32_t num_rows = 0;
@@ -392,7 +392,7 @@ void GpuBackend::CoverStep(const StepInputs& host) {
   if (Cover(bounds_, step) == bounds_) {
     return;
   }
-  // What is missing doubles, so that a slowly growing batch does not allocate at every step.
+  // A bound that is too small grows to a power of two, so a slowly growing batch allocates rarely.
   const auto grown = [](int32_t reserved, int32_t needed) {
     return needed <= reserved ? reserved
                               : static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(needed)));
@@ -508,7 +508,7 @@ void GpuBackend::SampleAhead() {
       logits_.data, logits_.vocab_size, logits_.num_rows, step_.extra_at_destination);
 }
 
-// What was sampled ahead counts only if it was sampled from these logits with these rows.
+// Uses the tokens sampled ahead only if they were sampled from these logits with these rows.
 void GpuBackend::Sample(const SampleParams& params) {
   QUIRE_CHECK(!digest_.has_value());
   const bool is_done = samples_ahead_ && params.rows == announced_.data() &&

@@ -37,7 +37,7 @@ class OperationDigest {
   void Add(const AllReduceParams& params);
   void Add(const GatherParams& params);
 
-  // What the operations' caller depends on besides parameters.
+  // Adds a number that decides the operations beside their parameters.
   void AddInt(int64_t number) { hash_.AddInt(number); }
 
   uint64_t value() const { return hash_.value(); }

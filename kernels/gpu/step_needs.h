@@ -16,7 +16,7 @@
 
 namespace quire {
 
-// What the needs depend on, of a rank's share of the model.
+// The part of a rank's share of the model on which the needs depend.
 struct StepShape {
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;

@@ -95,7 +95,7 @@ inline cudaError_t AllowSharedBytes(int device, const void* kernel, size_t bytes
   return error;
 }
 
-// What a thread knows about a kernel on a device, so that launches take no lock.
+// Facts about a kernel on a device. Each thread keeps its own, so launches take no lock.
 struct KernelFacts {
   bool is_known = false;
   // Whether the kernel's code has the wait of early_start.h: it was compiled for compute capability
