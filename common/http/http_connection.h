@@ -85,10 +85,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   // that a client that pipelines is less recent than a new one.
   Instant since() const { return since_; }
 
-  // Bytes of the answer that the kernel has not accepted yet, and since when the connection has
-  // been writing the first of them.
+  // Bytes of the answer that the kernel has not accepted yet.
   size_t unsent_bytes() const;
-  Instant write_begun_at() const { return write_begun_at_; }
+  // When the write that still goes on began. kInfiniteFuture if there is none.
+  Instant write_begun_at() const { return is_writing_ ? write_begun_at_ : kInfiniteFuture; }
 
  private:
   enum class Phase { kHandshake, kReading, kAnswering, kLingering, kClosed };
