@@ -76,7 +76,7 @@ class HostsModel(ServedModel):
             self._network.cut(0 if fault.kind == "scheduler-cut" else host, fault.seconds)
         return "cable", self._network.counts()
 
-    def _wait_until_replaced(self, pid):
+    def wait_until_replaced(self, pid):
         deadline = time.monotonic() + PROBE_SECONDS
         num_lost = self._num_lost()
         while is_alive(pid):  # a second SIGKILL does nothing
