@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -219,7 +218,7 @@ std::vector<AttentionProbe> AttentionBatch::Probes() const {
   return probes;
 }
 
-double AttentionBatch::ProbedError(Bench& bench) const {
+double AttentionBatch::ProbedError(Bench& bench, bool has_plain_rows) const {
   const std::vector<AttentionProbe> probes = Probes();
   Buffer device_probes = Buffer::Of(probes);
   int32_t max_keys = 0;
@@ -233,6 +232,7 @@ double AttentionBatch::ProbedError(Bench& bench) const {
   for (const int set : {0, num_sets_ - 1}) {
     Require(ProbeAttention({.attention = Args(set),
                             .activations = shape_.dtype,
+                            .has_plain_rows = has_plain_rows,
                             .probes = device_probes.as<AttentionProbe>(),
                             .num_probes = static_cast<int32_t>(num_probes),
                             .scores = scores.as<float>(),
@@ -255,47 +255,6 @@ bool AttentionBatch::IsFinite(Bench& bench) const {
     }
   }
   return true;
-}
-
-// ---- DecodeScratch ------------------------------------------------------------------------------
-
-DecodeScratch::DecodeScratch(Bench& bench, const AttentionBatch& batch, int32_t split_tokens)
-    : split_tokens_(split_tokens),
-      split_start_(static_cast<int64_t>((batch.sequences().size() + 1) * sizeof(int32_t))),
-      partial_out_(0),
-      partial_state_(0) {
-  const PagedAttentionParams attention = batch.Args(0);
-  Require(PlanDecode(attention,
-                     {.num_decodes = attention.num_seqs, .split_tokens = split_tokens},
-                     split_start_.as<int32_t>(),
-                     bench.stream()),
-          "plan decode");
-  bench.Wait();
-  const int64_t rows = int64_t{split_start_.ToHost<int32_t>().back()} * attention.num_heads;
-  partial_out_ = Buffer(rows * batch.shape().head_dim * int64_t{sizeof(float)});
-  partial_state_ = Buffer(rows * 2 * int64_t{sizeof(float)});
-}
-
-DecodePlan DecodeScratch::Plan(const AttentionBatch& batch, int32_t num_ctas) const {
-  return {.num_decodes = static_cast<int32_t>(batch.sequences().size()),
-          .split_tokens = split_tokens_,
-          .split_start = split_start_.as<int32_t>(),
-          .partial_out = partial_out_.as<float>(),
-          .partial_state = partial_state_.as<float>(),
-          .num_ctas = num_ctas};
-}
-
-int32_t SplitTokensFor(const AttentionShape& shape) {
-  constexpr int32_t kTokensPerQuery = 50;
-  const auto wanted = static_cast<uint32_t>(kTokensPerQuery * shape.num_heads / shape.num_kv_heads);
-  return static_cast<int32_t>(std::clamp(std::bit_ceil(wanted), 512U, 1024U));
-}
-
-int32_t DecodeCtasFor(const AttentionShape& shape) {
-  int32_t num_ctas = 0;
-  Require(DecodeGridSize(shape.dtype, shape.cache_dtype, shape.head_dim, &num_ctas),
-          "decode grid size");
-  return num_ctas;
 }
 
 std::vector<PrefillItem> PrefillItemsFor(const AttentionBatch& batch, int32_t only_sequence) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "kernels/cuda/gemm.h"
@@ -12,6 +13,7 @@ namespace quire::gpu {
 namespace {
 
 constexpr int kRepeats = 21;
+constexpr size_t kMaxInTurn = 6;
 constexpr int kWarmUps = 3;
 // Shorter runs of a graph are made longer by more calls: the clock of events ticks in half
 // microseconds, and the host must enqueue a run in less time than the device takes for it.
@@ -19,6 +21,59 @@ constexpr double kMinRepeatUs = 400.0;
 constexpr int kMaxCalls = 1024;
 // Three times the 60 MB of an H200's L2 cache.
 constexpr double kRotationBytes = 192e6;
+
+// Returns the SM clock between two readings: the median of all SMs that both have.
+double MegahertzBetween(const ClockReading* begin, const ClockReading* end, int num_sms) {
+  std::vector<double> of_sms;
+  for (int sm = 0; sm < num_sms; ++sm) {
+    const auto ns = static_cast<double>(end[sm].ns - begin[sm].ns);
+    // Unwritten readings are negative.
+    if (begin[sm].ns > 0 && ns > 0.0) {
+      constexpr double kMegahertz = 1e3;  // cycles a nanosecond
+      of_sms.push_back(static_cast<double>(end[sm].cycles - begin[sm].cycles) / ns * kMegahertz);
+    }
+  }
+  std::sort(of_sms.begin(), of_sms.end());
+  return of_sms.empty() ? 0.0 : of_sms[of_sms.size() / 2];
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Calls of all sets, recorded.
+class RecordedCalls {
+ public:
+  RecordedCalls(Stream stream, const Bench::Call& call, int num_sets, int num_calls)
+      : stream_(stream), num_calls_(num_calls) {
+    Require(BeginGraph(stream), "begin graph");
+    for (int i = 0; i < num_calls; ++i) {
+      Require(call(i % num_sets), "measured call");
+    }
+    Require(EndGraph(stream, &graph_), "end graph");
+  }
+  RecordedCalls(RecordedCalls&& other) noexcept
+      : stream_(other.stream_),
+        graph_(std::exchange(other.graph_, nullptr)),
+        num_calls_(other.num_calls_) {}
+  RecordedCalls(const RecordedCalls&) = delete;
+  RecordedCalls& operator=(const RecordedCalls&) = delete;
+  RecordedCalls& operator=(RecordedCalls&&) = delete;
+  ~RecordedCalls() {
+    if (graph_ != nullptr) {
+      Require(DestroyGraph(graph_), "destroy graph");
+    }
+  }
+
+  void Run() const { Require(LaunchGraph(graph_, stream_), "launch graph"); }
+  int num_calls() const { return num_calls_; }
+
+ private:
+  Stream stream_;
+  Graph graph_ = nullptr;
+  int num_calls_;
+};
 
 }  // namespace
 
@@ -97,7 +152,9 @@ Bench::Bench(const BenchOptions& options)
   Require(QueryDevice(0, &device_), "query device");
   Require(CreateStream(&stream_), "create stream");
   counter_.emplace(int64_t{sizeof(int32_t)});
-  for (int i = 0; i < 2 * kRepeats; ++i) {
+  clocks_.emplace(2 * kRepeats * static_cast<int64_t>(kMaxInTurn) * device_.num_multiprocessors *
+                  int64_t{sizeof(ClockReading)});
+  for (size_t i = 0; i < 2 * kRepeats * kMaxInTurn; ++i) {
     Event event = nullptr;
     Require(CreateTimedEvent(&event), "create event");
     events_.push_back(event);
@@ -115,6 +172,7 @@ Bench::~Bench() {
     }
   }
   counter_.reset();
+  clocks_.reset();
   DestroyStream(stream_);
 }
 
@@ -173,78 +231,131 @@ void Bench::Wait() { Require(Synchronize(stream_), "wait"); }
 
 // All repeats are enqueued before the first is waited for: the device goes from one to the next
 // without a gap in which the host's work would count.
-std::vector<double> Bench::TimeRepeats(int num_repeats,
-                                       const std::function<void()>& run,
-                                       const std::function<void()>& prepare) {
-  for (int repeat = 0; repeat < num_repeats; ++repeat) {
-    const auto at = static_cast<size_t>(2 * repeat);
+std::vector<std::vector<Repeat>> Bench::TimeRepeats(int num_repeats,
+                                                    const std::vector<std::function<void()>>& runs,
+                                                    const std::function<void()>& prepare) {
+  const int num_sms = device_.num_multiprocessors;
+  auto read_clocks = [&](size_t at) {
+    auto* readings = clocks_->as<ClockReading>() + at * static_cast<size_t>(num_sms);
+    Require(ReadClocks(readings, num_sms, stream_), "read clocks");
+  };
+  clocks_->Poison();
+  const size_t num_runs = static_cast<size_t>(num_repeats) * runs.size();
+  for (size_t i = 0; i < num_runs; ++i) {
     if (prepare != nullptr) {
       prepare();
     }
-    Require(RecordEvent(events_[at], stream_), "record event");
-    run();
-    Require(RecordEvent(events_[at + 1], stream_), "record event");
+    read_clocks(2 * i);
+    Require(RecordEvent(events_[2 * i], stream_), "record event");
+    runs[i % runs.size()]();
+    Require(RecordEvent(events_[2 * i + 1], stream_), "record event");
+    read_clocks(2 * i + 1);
   }
   Wait();
-  std::vector<double> us;
-  for (int repeat = 0; repeat < num_repeats; ++repeat) {
-    const auto at = static_cast<size_t>(2 * repeat);
+  const std::vector<ClockReading> clocks = clocks_->ToHost<ClockReading>();
+  std::vector<std::vector<Repeat>> repeats(runs.size());
+  for (size_t i = 0; i < num_runs; ++i) {
     float milliseconds = 0.0F;
-    Require(ElapsedMilliseconds(events_[at], events_[at + 1], &milliseconds), "read event");
-    us.push_back(double{milliseconds} * 1e3);
+    Require(ElapsedMilliseconds(events_[2 * i], events_[2 * i + 1], &milliseconds), "read event");
+    const ClockReading* begin = clocks.data() + 2 * i * static_cast<size_t>(num_sms);
+    repeats[i % runs.size()].push_back(
+        {.us = double{milliseconds} * 1e3,
+         .sm_mhz = MegahertzBetween(begin, begin + num_sms, num_sms)});
   }
-  return us;
+  return repeats;
 }
 
-Timing Bench::Summarize(const std::vector<double>& us, int num_calls, int num_sets) const {
-  std::vector<double> sorted = us;
-  std::sort(sorted.begin(), sorted.end());
-  return {.median_us = sorted[sorted.size() / 2] / num_calls,
-          .min_us = sorted.front() / num_calls,
-          .max_us = sorted.back() / num_calls,
-          .num_repeats = static_cast<int>(sorted.size()),
+Timing Bench::Summarize(const std::vector<Repeat>& repeats, int num_calls, int num_sets) const {
+  std::vector<double> us;
+  std::vector<double> cycles;
+  std::vector<double> megahertz;
+  for (const Repeat& repeat : repeats) {
+    us.push_back(repeat.us / num_calls);
+    megahertz.push_back(repeat.sm_mhz);
+    cycles.push_back(us.back() * repeat.sm_mhz);
+  }
+  return {.median_us = Median(us),
+          .min_us = *std::min_element(us.begin(), us.end()),
+          .max_us = *std::max_element(us.begin(), us.end()),
+          .sm_mhz = Median(megahertz),
+          .median_cycles = Median(cycles),
+          .min_cycles = *std::min_element(cycles.begin(), cycles.end()),
+          .num_sms = device_.num_multiprocessors,
+          .num_repeats = static_cast<int>(repeats.size()),
           .num_calls = num_calls,
           .num_sets = num_sets};
 }
 
-Timing Bench::Measure(int num_sets, const Call& call, const std::function<void()>& prepare) {
-  // Each set once: kernels are loaded, products find their algorithms, errors show.
-  for (int set = 0; set < num_sets; ++set) {
-    Require(call(set), "measured call");
+void Bench::Profile(const std::vector<Call>& calls) {
+  Require(StartProfiler(), "start profiler");
+  for (const Call& call : calls) {
+    Require(call(0), "profiled call");
   }
   Wait();
-  auto record = [&](int num_calls) {
-    Graph graph = nullptr;
-    Require(BeginGraph(stream_), "begin graph");
-    for (int i = 0; i < num_calls; ++i) {
-      Require(call(i % num_sets), "measured call");
-    }
-    Require(EndGraph(stream_, &graph), "end graph");
-    return graph;
-  };
+  Require(StopProfiler(), "stop profiler");
+}
 
-  Graph graph = record(num_sets);
-  auto run = [&] { Require(LaunchGraph(graph, stream_), "launch graph"); };
-  int num_calls = num_sets;
-  const double estimate = TimeRepeats(kWarmUps, run, prepare).back();
-  const double rounds = (rehearse() ? 2.0 * estimate : kMinRepeatUs) / std::max(estimate, 1.0);
-  // With preparation a set is used only once a repeat, because prepare runs only before each
-  // repeat.
-  if (rounds > 1.0 && prepare == nullptr) {
-    num_calls = std::min(kMaxCalls, num_sets * static_cast<int>(rounds + 1.0));
-    Require(DestroyGraph(graph), "destroy graph");
-    graph = record(num_calls);
-    TimeRepeats(kWarmUps, run, prepare);
+// After a second without load a long call begins at a full clock, whatever ran before.
+void Bench::RestBefore(double us_a_call) const {
+  constexpr double kLongUs = 5000.0;
+  if (us_a_call > kLongUs && !rehearse()) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
   }
-  const std::vector<double> us = TimeRepeats(NumRepeats(), run, prepare);
-  Require(DestroyGraph(graph), "destroy graph");
-  return Summarize(us, num_calls, num_sets);
+}
+
+Timing Bench::Measure(int num_sets, const Call& call, const std::function<void()>& prepare) {
+  return MeasureInTurn(num_sets, {call}, prepare)[0];
+}
+
+std::vector<Timing> Bench::MeasureInTurn(int num_sets,
+                                         const std::vector<Call>& calls,
+                                         const std::function<void()>& prepare) {
+  Require(calls.size() <= kMaxInTurn ? 0 : -1, "measure so many calls in turn");
+  // Each set once: kernels are loaded, products find their algorithms, errors show.
+  for (const Call& call : calls) {
+    for (int set = 0; set < num_sets; ++set) {
+      Require(call(set), "measured call");
+    }
+  }
+  Wait();
+  if (options_.profile) {
+    Profile(calls);
+    return std::vector<Timing>(calls.size());
+  }
+  std::vector<RecordedCalls> recorded;
+  double longest_us = 0.0;
+  for (const Call& call : calls) {
+    RecordedCalls once(stream_, call, num_sets, num_sets);
+    const double estimate = TimeRepeats(kWarmUps, {[&] { once.Run(); }}, prepare)[0].back().us;
+    longest_us = std::max(longest_us, estimate / num_sets);
+    const double rounds = (rehearse() ? 2.0 * estimate : kMinRepeatUs) / std::max(estimate, 1.0);
+    // With preparation a set is used only once a repeat, because prepare runs only before each
+    // repeat.
+    if (rounds > 1.0 && prepare == nullptr) {
+      const int num_calls = std::min(kMaxCalls, num_sets * static_cast<int>(rounds + 1.0));
+      recorded.emplace_back(stream_, call, num_sets, num_calls);
+      TimeRepeats(kWarmUps, {[&] { recorded.back().Run(); }}, prepare);
+    } else {
+      recorded.push_back(std::move(once));
+    }
+  }
+  RestBefore(longest_us);
+  std::vector<std::function<void()>> runs;
+  for (const RecordedCalls& of_call : recorded) {
+    runs.emplace_back([&of_call] { of_call.Run(); });
+  }
+  const std::vector<std::vector<Repeat>> repeats = TimeRepeats(NumRepeats(), runs, prepare);
+  std::vector<Timing> timings;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    timings.push_back(Summarize(repeats[i], recorded[i].num_calls(), num_sets));
+  }
+  return timings;
 }
 
 Timing Bench::MeasureEagerly(const Call& call) {
-  auto run = [&] { Require(call(0), "measured call"); };
-  TimeRepeats(kWarmUps, run, nullptr);
-  return Summarize(TimeRepeats(NumRepeats(), run, nullptr), 1, 1);
+  const std::vector<std::function<void()>> runs = {[&] { Require(call(0), "measured call"); }};
+  TimeRepeats(kWarmUps, runs, nullptr);
+  return Summarize(TimeRepeats(NumRepeats(), runs, nullptr)[0], 1, 1);
 }
 
 // ---- Inputs and checks --------------------------------------------------------------------------

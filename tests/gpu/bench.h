@@ -4,7 +4,10 @@
 // Method: inputs are random and lie in several sets, together more than the L2 cache holds, so that
 //         each call reads from memory. The calls of all sets are recorded as a graph; the graph is
 //         run at least 21 times back to back, each run between two events; the median counts. Every
-//         output is poisoned (NaN) before and checked after.
+//         output is poisoned (NaN) before and checked after. Kernels that are compared run in turn,
+//         one repeat each, so that all meet the same clock.
+// Clock:  before and after each repeat a kernel reads every SM's cycle counter and the device's
+//         time. Their ratio is the SM clock of that repeat, which varies under the power limit.
 // Errors: anything that fails ends the process with a message: after a device error nothing more
 //         can be measured.
 #ifndef QUIRE_TESTS_GPU_BENCH_H_
@@ -84,10 +87,23 @@ struct BenchOptions {
   bool only_device = false;         // measure nothing
   bool quick = false;               // few cases
   bool rehearse = false;            // tiny sizes: tries the program, measures nothing
-  double limit_seconds = 1e9;       // after which no new case is begun
+  // Runs each call twice, the second time between the profiler's start and stop, and measures
+  // nothing: ncu --profile-from-start off.
+  bool profile = false;
+  std::string only_case;                     // of those with names; empty: all
+  std::vector<std::string> decode_kernels;   // empty: all
+  std::vector<std::string> prefill_kernels;  // empty: all
+  double limit_seconds = 1e9;                // after which no new case is begun
   std::string json_path;
   std::string library_path;  // of cuBLASLt, or empty
+  std::string peers_path;    // of other projects' kernels (peer_library.h), or empty
   Ceilings ceilings;         // measured when 0
+};
+
+// One repeat: its time, and the SM clock while it ran.
+struct Repeat {
+  double us = 0.0;
+  double sm_mhz = 0.0;
 };
 
 class Bench {
@@ -100,6 +116,9 @@ class Bench {
   const BenchOptions& options() const { return options_; }
   bool rehearse() const { return options_.rehearse; }
   bool quick() const { return options_.quick || options_.rehearse; }
+  bool IsWantedCase(const std::string& name) const {
+    return options_.only_case.empty() || options_.only_case == name;
+  }
   Stream stream() const { return stream_; }
   const DeviceInfo& device() const { return device_; }
   Report& report() { return report_; }
@@ -123,6 +142,10 @@ class Bench {
   // prepare: enqueues what must happen before each repeat and does not count.
   using Call = std::function<int(int set)>;
   Timing Measure(int num_sets, const Call& call, const std::function<void()>& prepare = nullptr);
+  // Measures several calls in turn. Returns a timing for each.
+  std::vector<Timing> MeasureInTurn(int num_sets,
+                                    const std::vector<Call>& calls,
+                                    const std::function<void()>& prepare = nullptr);
   // Without a graph: for calls that cannot be recorded. One call a repeat.
   Timing MeasureEagerly(const Call& call);
 
@@ -139,10 +162,12 @@ class Bench {
  private:
   void RaiseClocks();
   int NumRepeats() const;
-  Timing Summarize(const std::vector<double>& us, int num_calls, int num_sets) const;
-  std::vector<double> TimeRepeats(int num_repeats,
-                                  const std::function<void()>& run,
-                                  const std::function<void()>& prepare);
+  void Profile(const std::vector<Call>& calls);
+  void RestBefore(double us_a_call) const;
+  Timing Summarize(const std::vector<Repeat>& repeats, int num_calls, int num_sets) const;
+  std::vector<std::vector<Repeat>> TimeRepeats(int num_repeats,
+                                               const std::vector<std::function<void()>>& runs,
+                                               const std::function<void()>& prepare);
 
   const BenchOptions options_;
   DeviceInfo device_;
@@ -150,6 +175,7 @@ class Bench {
   Report report_;
   Ceilings ceilings_;
   std::optional<Buffer> counter_;
+  std::optional<Buffer> clocks_;  // ClockReadings of all SMs, [2 * kRepeats * kMaxInTurn]
   std::vector<Event> events_;
   void* gemms_[2] = {};
   bool gemm_is_missing_ = false;
@@ -164,6 +190,7 @@ void MeasureMemoryKernels(Bench& bench);
 void MeasureSampling(Bench& bench);
 void MeasureGemm(Bench& bench);
 void CheckBits(Bench& bench);
+void MeasureLoads(Bench& bench);
 void MeasureDecode(Bench& bench);
 void MeasurePrefill(Bench& bench);
 void MeasureCopies(Bench& bench);

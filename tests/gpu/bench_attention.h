@@ -6,7 +6,9 @@
 #ifndef QUIRE_TESTS_GPU_BENCH_ATTENTION_H_
 #define QUIRE_TESTS_GPU_BENCH_ATTENTION_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -92,7 +94,8 @@ class AttentionBatch {
   // queries with keys and values.
   Work LeastWork() const;
   // The error of some rows of the first and the last set, against plain loops on the device.
-  double ProbedError(Bench& bench) const;
+  // has_plain_rows: the kernel took the pool's rows for plain instead of swizzled.
+  double ProbedError(Bench& bench, bool has_plain_rows = false) const;
   bool IsFinite(Bench& bench) const;
 
  private:
@@ -120,25 +123,113 @@ class AttentionBatch {
   Buffer block_tables_;
 };
 
-// The plan and the memory for partial results that decode needs beside the batch.
+// ---- Kernels to choose from: a new one is a line here -------------------------------------------
+
+// A kernel and its name in flags. The first kernel of a table has the bare case's name.
+struct DecodeChoice {
+  const char* name;
+  DecodeKernel kernel;
+};
+inline constexpr DecodeChoice kDecodeChoices[] = {{"splits", DecodeKernel::kSplits},
+                                                  {"lines", DecodeKernel::kLines}};
+struct PrefillChoice {
+  const char* name;
+  PrefillKernel kernel;
+};
+inline constexpr PrefillChoice kPrefillChoices[] = {{"mma", PrefillKernel::kMma},
+                                                    {"wgmma", PrefillKernel::kWgmma}};
+
+// Whether the kernel is among the names of a flag; no names choose all.
+template <typename Choice>
+bool IsChosen(const std::vector<std::string>& names, const Choice& choice) {
+  return names.empty() || std::find(names.begin(), names.end(), choice.name) != names.end();
+}
+
+template <typename Choice, size_t kCount>
+std::string NameWith(const std::string& name, const Choice (&table)[kCount], const Choice& choice) {
+  return choice.kernel == table[0].kernel ? name : name + ", " + choice.name;
+}
+
+// ---- Decode -------------------------------------------------------------------------------------
+
+struct DecodeOptions {
+  DecodeKernel kernel = DecodeKernel::kSplits;
+  int32_t split_tokens = 0;  // 0: as the backend chooses
+  int32_t num_ctas = 0;      // 0: the device's grid times ctas_over_grid
+  double ctas_over_grid = 1.0;
+  int32_t max_query_tokens = 1;
+  int32_t only_sequence = -1;  // the sequence to decode; -1: all
+};
+
+// A plan and the memory for partial results, beside the batch.
 class DecodeScratch {
  public:
-  DecodeScratch(Bench& bench, const AttentionBatch& batch, int32_t split_tokens);
+  // Returns nullopt if the kernel does not support the batch. Plans.
+  static std::optional<DecodeScratch> Make(Bench& bench,
+                                           const AttentionBatch& batch,
+                                           const DecodeOptions& options);
 
-  DecodePlan Plan(const AttentionBatch& batch, int32_t num_ctas) const;
+  // Decodes by lines, or by splits where the device has no decode by lines.
+  static DecodeScratch MakeFastest(Bench& bench, const AttentionBatch& batch);
+
+  const DecodePlan& plan() const { return plan_; }
 
  private:
-  int32_t split_tokens_;
+  DecodeScratch() : split_start_(0), partial_out_(0), partial_state_(0), arrivals_(0), index_(0) {}
+  void AllocatePartials(const AttentionBatch& batch);
+
+  DecodePlan plan_;
   Buffer split_start_;
   Buffer partial_out_;
   Buffer partial_state_;
+  Buffer arrivals_;
+  Buffer index_;
 };
 
-// The length of a split, as the backend chooses it: partial results are at most 4 % of the traffic.
+// Returns CTAs of the device's grid for the batch and the plan's kernel, or 0 if the kernel does
+// not support them.
+int32_t DecodeCtasFor(const AttentionBatch& batch, const DecodePlan& plan);
+// Returns the length of a split, as the backend chooses it: partial results are at most 4 % of the
+// traffic.
 int32_t SplitTokensFor(const AttentionShape& shape);
-int32_t DecodeCtasFor(const AttentionShape& shape);
+
+// ---- Prefill ------------------------------------------------------------------------------------
+
 // The items of these sequences, those with the longest context first.
 std::vector<PrefillItem> PrefillItemsFor(const AttentionBatch& batch, int32_t only_sequence = -1);
+
+// ---- Measuring ----------------------------------------------------------------------------------
+
+// Kernels that compute the same batch, measured in turn. Each adds a figure.
+class AttentionInTurn {
+ public:
+  AttentionInTurn(Bench& bench, AttentionBatch& batch, std::string group, std::string name);
+
+  // Each leaves the kernel out if it does not support the batch. prefix: of the kernel's name.
+  void AddDecode(const DecodeChoice& choice, DecodeOptions options);
+  void AddPrefill(const PrefillChoice& choice, const std::string& prefix = "");
+  // Adds another project's kernel (peer_library.h), if its library is there.
+  void AddPeer(int kind);
+
+  // Measures, checks the outputs of each kernel and adds the figures. complete: adds the case's
+  // params and work to a figure.
+  void Measure(const std::function<void(Figure& figure)>& complete);
+
+ private:
+  struct Member {
+    Figure figure;
+    Bench::Call call;
+    bool is_peer = false;
+  };
+  void Add(Figure figure, Bench::Call call, bool is_peer = false);
+  void Check(Member& member);
+
+  Bench& bench_;
+  AttentionBatch& batch_;
+  const std::string group_;
+  const std::string name_;
+  std::vector<Member> members_;
+};
 
 }  // namespace quire::gpu
 

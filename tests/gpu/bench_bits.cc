@@ -3,6 +3,7 @@
 // the products of the vendor's library, which promise nothing by themselves.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/gemm.h"
@@ -81,67 +82,123 @@ AttentionShape Shape(const Bench& bench, DType cache_dtype) {
   return shape;
 }
 
-void CheckDecode(Bench& bench, KvPool& pool, DType cache_dtype) {
+// One kernel of decode on one batch. Each run has a plan and partial results of its own.
+class DecodeCheck {
+ public:
+  DecodeCheck(Bench& bench, AttentionBatch& batch, const DecodeOptions& options, std::string prefix)
+      : bench_(bench),
+        batch_(batch),
+        options_(options),
+        prefix_(std::move(prefix)),
+        comparison_(bench, batch) {}
+
+  void Run(int32_t grid) {
+    comparison_.Expect([&] { return RunOnce(grid, -1); });
+    CheckRuns(prefix_ + "run ten times", std::vector<int32_t>(kRuns, grid));
+    CheckRuns(prefix_ + "7 to four times as many CTAs", {7, grid / 3 + 1, 2 * grid, 4 * grid + 1});
+    AddCheck(bench_, prefix_ + "replayed by a graph", comparison_.IsSameAfter([&] {
+      return Replay(grid);
+    }));
+    AddCheck(bench_, prefix_ + "each sequence alone", comparison_.IsSameAfter([&] {
+      const auto count = static_cast<int32_t>(batch_.sequences().size());
+      int error = 0;
+      for (int32_t i = 0; i < count && error == 0; ++i) {
+        error = RunOnce(grid, i);
+      }
+      return error;
+    }));
+  }
+
+ private:
+  void CheckRuns(const std::string& name, const std::vector<int32_t>& grids) {
+    bool ok = true;
+    for (const int32_t num_ctas : grids) {
+      ok &= comparison_.IsSameAfter([&] { return RunOnce(num_ctas, -1); });
+    }
+    AddCheck(bench_, name, ok);
+  }
+
+  DecodeScratch Plan(int32_t num_ctas, int32_t only_sequence) {
+    DecodeOptions options = options_;
+    options.num_ctas = num_ctas;
+    options.only_sequence = only_sequence;
+    return std::move(*DecodeScratch::Make(bench_, batch_, options));
+  }
+
+  int Decode(const DecodeScratch& scratch) {
+    return gpu::Decode(batch_.Args(0), scratch.plan(), batch_.shape().dtype, bench_.stream());
+  }
+
+  int RunOnce(int32_t num_ctas, int32_t only_sequence) {
+    const DecodeScratch scratch = Plan(num_ctas, only_sequence);
+    const int error = Decode(scratch);
+    bench_.Wait();
+    return error;
+  }
+
+  // The second launch finds the arrivals that the first has left.
+  int Replay(int32_t num_ctas) {
+    const DecodeScratch scratch = Plan(num_ctas, -1);
+    Graph graph = nullptr;
+    Require(BeginGraph(bench_.stream()), "begin graph");
+    Require(Decode(scratch), "decode");
+    Require(EndGraph(bench_.stream(), &graph), "end graph");
+    int error = LaunchGraph(graph, bench_.stream());
+    bench_.Wait();
+    batch_.out().Poison();
+    error = error != 0 ? error : LaunchGraph(graph, bench_.stream());
+    bench_.Wait();
+    Require(DestroyGraph(graph), "destroy graph");
+    return error;
+  }
+
+  Bench& bench_;
+  AttentionBatch& batch_;
+  const DecodeOptions options_;
+  const std::string prefix_;
+  Comparison comparison_;
+};
+
+void CheckDecode(Bench& bench,
+                 KvPool& pool,
+                 DType cache_dtype,
+                 const DecodeChoice& choice,
+                 int32_t num_queries) {
   const AttentionShape shape = Shape(bench, cache_dtype);
-  auto batch =
-      AttentionBatch::Make(bench, pool, shape, MixedLengths(bench, 1, /*tiny_context=*/700));
+  std::vector<SequenceLengths> sequences = MixedLengths(bench, 1, /*tiny_context=*/700);
+  for (SequenceLengths& sequence : sequences) {
+    sequence.query_len = num_queries;
+    sequence.seq_len += num_queries - 1;
+  }
+  auto batch = AttentionBatch::Make(bench, pool, shape, sequences);
   if (!batch.has_value()) {
     bench.report().Say("  not enough memory");
     return;
   }
-  DecodeScratch scratch(bench, *batch, SplitTokensFor(shape));
-  const int32_t grid = DecodeCtasFor(shape);
-  auto run = [&](int32_t num_ctas) {
-    return Decode(batch->Args(0), scratch.Plan(*batch, num_ctas), shape.dtype, bench.stream());
-  };
-  const std::string prefix = "decode " + std::string(NameOf(cache_dtype)) + ": ";
-  Comparison comparison(bench, *batch);
-  comparison.Expect([&] { return run(grid); });
-
-  bool ok = true;
-  for (int i = 0; i < kRuns; ++i) {
-    ok &= comparison.IsSameAfter([&] { return run(grid); });
+  // A rehearsal's short sequences have several splits, too.
+  const DecodeOptions options = {
+      .kernel = choice.kernel, .split_tokens = bench.Small(0, 64), .max_query_tokens = num_queries};
+  const auto scratch = DecodeScratch::Make(bench, *batch, options);
+  if (scratch.has_value()) {
+    const std::string prefix =
+        "decode by " + std::string(choice.name) + ", " + std::string(NameOf(cache_dtype)) +
+        (num_queries > 1 ? ", " + std::to_string(num_queries) + " queries" : "") + ": ";
+    DecodeCheck(bench, *batch, options, prefix).Run(scratch->plan().num_ctas);
   }
-  AddCheck(bench, prefix + "run ten times", ok);
-
-  ok = true;
-  for (const int32_t num_ctas : {7, grid / 3 + 1, 2 * grid, 4 * grid + 1}) {
-    ok &= comparison.IsSameAfter([&] { return run(num_ctas); });
-  }
-  AddCheck(bench, prefix + "7 to four times as many CTAs", ok);
-
-  AddCheck(bench, prefix + "replayed by a graph", comparison.IsSameAfter([&] {
-    Graph graph = nullptr;
-    Require(BeginGraph(bench.stream()), "begin graph");
-    Require(run(grid), "decode");
-    Require(EndGraph(bench.stream(), &graph), "end graph");
-    const int error = LaunchGraph(graph, bench.stream());
-    bench.Wait();
-    Require(DestroyGraph(graph), "destroy graph");
-    return error;
-  }));
-
-  // Each sequence alone, with a plan of its own, into the same rows of the same output.
-  AddCheck(bench, prefix + "each sequence alone", comparison.IsSameAfter([&] {
-    const auto count = static_cast<int32_t>(batch->sequences().size());
-    int error = 0;
-    for (int32_t i = 0; i < count && error == 0; ++i) {
-      Buffer index = Buffer::Of(std::vector<int32_t>{i});
-      Buffer split_start(2 * int64_t{sizeof(int32_t)});
-      DecodePlan plan = scratch.Plan(*batch, grid);
-      plan.num_decodes = 1;
-      plan.seq_index = index.as<int32_t>();
-      plan.split_start = split_start.as<int32_t>();
-      error = PlanDecode(batch->Args(0), plan, split_start.as<int32_t>(), bench.stream());
-      error = error != 0 ? error : Decode(batch->Args(0), plan, shape.dtype, bench.stream());
-      bench.Wait();
-    }
-    return error;
-  }));
 }
 
-void CheckPrefill(Bench& bench, KvPool& pool, PrefillKernel kernel, const std::string& name) {
+void CheckDecodes(Bench& bench, KvPool& pool, DType cache_dtype) {
+  for (const DecodeChoice& choice : kDecodeChoices) {
+    if (IsChosen(bench.options().decode_kernels, choice)) {
+      CheckDecode(bench, pool, cache_dtype, choice, 1);
+      CheckDecode(bench, pool, cache_dtype, choice, 3);
+    }
+  }
+}
+
+void CheckPrefill(Bench& bench, KvPool& pool, const PrefillChoice& choice) {
   const AttentionShape shape = Shape(bench, DType::kBF16);
+  const std::string name = std::string("prefill, ") + choice.name;
   auto batch = AttentionBatch::Make(
       bench, pool, shape, MixedLengths(bench, bench.Small(300, 20), /*tiny_context=*/90));
   if (!batch.has_value()) {
@@ -154,12 +211,15 @@ void CheckPrefill(Bench& bench, KvPool& pool, PrefillKernel kernel, const std::s
     const int error = Prefill(batch->Args(0),
                               {.items = device_items.as<PrefillItem>(),
                                .num_items = static_cast<int32_t>(items.size()),
-                               .kernel = kernel},
+                               .kernel = choice.kernel},
                               shape.dtype,
                               bench.stream());
     bench.Wait();
     return error;
   };
+  if (run(-1) == kUnsupported) {
+    return;
+  }
   Comparison comparison(bench, *batch);
   comparison.Expect([&] { return run(-1); });
 
@@ -322,10 +382,13 @@ void CheckNorm(Bench& bench) {
 void CheckBits(Bench& bench) {
   {
     KvPool pool(bench);
-    CheckDecode(bench, pool, DType::kBF16);
-    CheckPrefill(bench, pool, PrefillKernel::kMma, "prefill");
-    CheckPrefill(bench, pool, PrefillKernel::kFastest, "prefill, fastest");
-    CheckDecode(bench, pool, DType::kF8E4M3);
+    CheckDecodes(bench, pool, DType::kBF16);
+    for (const PrefillChoice& choice : kPrefillChoices) {
+      if (IsChosen(bench.options().prefill_kernels, choice)) {
+        CheckPrefill(bench, pool, choice);
+      }
+    }
+    CheckDecodes(bench, pool, DType::kF8E4M3);
   }
   CheckNorm(bench);
   CheckProducts(bench);

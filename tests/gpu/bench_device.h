@@ -16,6 +16,11 @@ struct DeviceFacts {
 };
 int QueryFacts(DeviceFacts* facts);
 
+// Between the two a profiler that was told to wait for them records kernels. Without a profiler
+// they do nothing.
+int StartProfiler();
+int StopProfiler();
+
 }  // namespace quire::gpu
 
 #endif  // QUIRE_TESTS_GPU_BENCH_DEVICE_H_

@@ -1,3 +1,4 @@
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 
 #include "tests/gpu/bench_device.h"
@@ -15,5 +16,8 @@ int QueryFacts(DeviceFacts* facts) {
   facts->l2_bytes = l2_bytes;
   return error;
 }
+
+int StartProfiler() { return cudaProfilerStart(); }
+int StopProfiler() { return cudaProfilerStop(); }
 
 }  // namespace quire::gpu

@@ -58,6 +58,11 @@ double MeasureShape(Bench& bench,
                     const std::vector<Buffer>& weights,
                     int64_t rows,
                     const Variant& variant) {
+  const std::string name =
+      std::string(shape.name) + ", " + std::to_string(rows) + " rows, " + variant.name;
+  if (!bench.IsWantedCase(name)) {
+    return 0.0;
+  }
   void* gemm = bench.gemm(variant.batch_invariant);
   Buffer x = bench.RandomBuffer(variant.dtype, rows * shape.in_features);
   const Buffer x_scales = Fp8Scales(rows);
@@ -77,8 +82,7 @@ double MeasureShape(Bench& bench,
   }
   const int num_sets = static_cast<int>(weights.size());
 
-  Figure figure("gemm",
-                std::string(shape.name) + ", " + std::to_string(rows) + " rows, " + variant.name);
+  Figure figure("gemm", name);
   figure.Param("shape", shape.name).Param("rows", rows).Param("variant", variant.name);
   figure.Param("out_features", shape.out_features).Param("in_features", shape.in_features);
   figure.Param("y_dtype", std::string(NameOf(shape.y_dtype)));
@@ -119,6 +123,9 @@ std::vector<Buffer> Weights(Bench& bench, const ProductShape& shape, DType dtype
 
 void AddRatio(
     Bench& bench, const ProductShape& shape, int64_t rows, const std::string& name, double ratio) {
+  if (!bench.options().only_case.empty()) {
+    return;
+  }
   Figure figure("gemm", std::string(shape.name) + ", " + std::to_string(rows) + " rows, " + name);
   figure.Param("shape", shape.name).Param("rows", rows).Param("ratio", ratio);
   figure.note = "takes " + std::to_string(ratio) + " times as long";

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 
 #include "kernels/cuda/device/dispatch.h"
 #include "kernels/cuda/device/math.h"
@@ -109,6 +110,40 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 1)
   sums[ThreadIndex()] = sum;
 }
 
+QUIRE_DEVICE ClockReading ReadClock() {
+  ClockReading reading;
+#ifdef __CUDACC__
+  uint64_t ns = 0;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  reading.ns = static_cast<int64_t>(ns);
+  reading.cycles = clock64();
+#else
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  reading.ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  reading.cycles = reading.ns;
+#endif
+  return reading;
+}
+
+QUIRE_DEVICE uint32_t SmIndex() {
+#ifdef __CUDACC__
+  uint32_t index = 0;
+  asm volatile("mov.u32 %0, %smid;" : "=r"(index));
+  return index;
+#else
+  return blockIdx.x;
+#endif
+}
+
+// One warp a CTA, one CTA an SM.
+QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kWarpSize, 1)
+    ReadClocksKernel(ClockReading* readings, uint32_t num_sms) {
+  const uint32_t sm = SmIndex();
+  if (threadIdx.x == 0 && sm < num_sms) {
+    readings[sm] = ReadClock();
+  }
+}
+
 // ---- Probes -------------------------------------------------------------------------------------
 
 // Elements of keys; an element of the value is layout.value_offset further, since keys and values
@@ -118,15 +153,18 @@ struct Positions {
   int32_t block_size_tokens;
   int32_t element_bytes;
   int32_t row_chunks;
+  bool has_plain_rows;
   int64_t block_stride;
   int64_t offset;  // of the layer and the head
 
   QUIRE_DEVICE int64_t At(int32_t position, int32_t dim) const {
     const int32_t byte = dim * element_bytes;
     const int32_t slot = position % block_size_tokens;
+    const int32_t chunk = has_plain_rows
+                              ? (slot * row_chunks + byte / 16) * 16
+                              : KvChunkOffset(row_chunks, block_size_tokens, slot, byte / 16);
     return blocks[position / block_size_tokens] * block_stride + offset +
-           (KvChunkOffset(row_chunks, block_size_tokens, slot, byte / 16) + byte % 16) /
-               element_bytes;
+           (chunk + byte % 16) / element_bytes;
   }
 };
 
@@ -149,6 +187,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kProbeThreads, 1) ProbeKernel(ProbeAttenti
       layout.block_size_tokens,
       static_cast<int32_t>(sizeof(Cache)),
       head_dim * static_cast<int32_t>(sizeof(Cache)) / 16,
+      args.has_plain_rows,
       layout.block_stride,
       attention.layer * layout.layer_stride + kv_head * layout.head_stride};
 
@@ -296,6 +335,12 @@ int ReadAll(const void* data, int64_t bytes, uint32_t* sums, Stream stream) {
                       static_cast<const uint4*>(data),
                       count,
                       sums);
+}
+
+int ReadClocks(ClockReading* readings, int num_sms, Stream stream) {
+  const auto num_ctas = static_cast<uint32_t>(num_sms);
+  return QUIRE_LAUNCH(
+      ReadClocksKernel, dim3(num_ctas), dim3(kWarpSize), 0, stream, readings, num_ctas);
 }
 
 int ProbeAttention(const ProbeAttentionArgs& args, Stream stream) {

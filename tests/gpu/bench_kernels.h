@@ -25,6 +25,15 @@ int CountDifferent(const void* a, const void* b, int64_t bytes, int32_t* counter
 inline constexpr int64_t kReadThreads = int64_t{132} * 8 * 256;
 int ReadAll(const void* data, int64_t bytes, uint32_t* sums, Stream stream);
 
+// The counters of an SM: its cycles, and the device's time.
+struct alignas(16) ClockReading {
+  int64_t cycles = 0;
+  int64_t ns = 0;
+};
+// Reads the counters of all SMs, if the device has nothing else to do; an SM that gets no CTA
+// leaves its reading as it was. The emulator has one clock, of 1000 MHz. readings: [num_sms].
+int ReadClocks(ClockReading* readings, int num_sms, Stream stream);
+
 // One row of attention, computed once more by plain loops over positions 0 to num_keys - 1.
 struct AttentionProbe {
   int32_t sequence = 0;
@@ -35,6 +44,7 @@ struct AttentionProbe {
 struct ProbeAttentionArgs {
   PagedAttentionParams attention;  // out holds what is to be checked; no window or slopes
   DType activations = DType::kBF16;
+  bool has_plain_rows = false;             // of the cache, instead of swizzled rows
   const AttentionProbe* probes = nullptr;  // [num_probes]
   int32_t num_probes = 0;
   float* scores = nullptr;  // room for [num_probes, max_keys]

@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/runtime.h"
 #include "tests/gpu/bench.h"
+#include "tests/gpu/bench_attention.h"
 
 namespace quire::gpu {
 namespace {
@@ -17,13 +18,19 @@ namespace {
 constexpr char kUsage[] =
     R"(usage: gpu_bench [flags]
 
-    --only=GROUP,GROUP     ceilings, memory, sampling, gemm, bits, decode, prefill,
-                           windows, copies
+    --only=GROUP,GROUP     ceilings, loads, memory, sampling, gemm, bits, decode,
+                           prefill, windows, copies
+    --decode-kernels=A,B   splits, lines; default all, measured in turn
+    --prefill-kernels=A,B  mma, wgmma; likewise
+    --case=NAME            only this case of decode, prefill or gemm
+    --profile              run the cases' kernels once for ncu --profile-from-start off, and
+                           measure nothing
     --device               only say which it is
     --quick                a few cases of each group
     --rehearse             tiny sizes: tries the program, measures nothing
     --limit-seconds=N      begin no new case after this time
     --json=FILE            append a line of JSON for each figure
+    --peers=FILE           libquire_peers.so of make_peers.sh: measured in turn with ours
     --cublaslt=FILE        libcublasLt, where it is in no usual place
     --copy-gb-per-s=X      ceilings, where they were measured before
     --product-tflop-per-s=X
@@ -37,6 +44,7 @@ struct Group {
 void MeasureAndPrintCeilings(Bench& bench) { MeasureCeilings(bench, /*print=*/true); }
 
 constexpr Group kGroups[] = {{"ceilings", MeasureAndPrintCeilings},
+                             {"loads", MeasureLoads},
                              {"memory", MeasureMemoryKernels},
                              {"sampling", MeasureSampling},
                              {"gemm", MeasureGemm},
@@ -59,12 +67,31 @@ const char* ValueOf(const char* argument, const char* name) {
   return matches ? argument + length + 1 : nullptr;
 }
 
-bool ParseGroups(const std::string& text, std::vector<std::string>* groups) {
+template <typename Choice, size_t kCount>
+bool IsKernel(const Choice (&table)[kCount], const std::string& name) {
+  return std::any_of(
+      table, table + kCount, [&](const Choice& choice) { return name == choice.name; });
+}
+bool IsDecodeKernel(const std::string& name) { return IsKernel(kDecodeChoices, name); }
+bool IsPrefillKernel(const std::string& name) { return IsKernel(kPrefillChoices, name); }
+
+// Flags with a list of names.
+struct NamesFlag {
+  const char* flag;
+  bool (*is_name)(const std::string& name);
+  std::vector<std::string> BenchOptions::*names;
+};
+constexpr NamesFlag kNamesFlags[] = {
+    {"--only", IsGroup, &BenchOptions::groups},
+    {"--decode-kernels", IsDecodeKernel, &BenchOptions::decode_kernels},
+    {"--prefill-kernels", IsPrefillKernel, &BenchOptions::prefill_kernels}};
+
+bool ParseNames(const std::string& text, const NamesFlag& flag, std::vector<std::string>* names) {
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    groups->push_back(text.substr(begin, end - begin));
-    if (!IsGroup(groups->back())) {
-      fprintf(stderr, "gpu_bench: no group '%s'\n", groups->back().c_str());
+    names->push_back(text.substr(begin, end - begin));
+    if (!flag.is_name(names->back())) {
+      fprintf(stderr, "gpu_bench: %s: no such name: '%s'\n", flag.flag, names->back().c_str());
       return false;
     }
     begin = end + 1;
@@ -72,25 +99,42 @@ bool ParseGroups(const std::string& text, std::vector<std::string>* groups) {
   return true;
 }
 
+// Returns whether the argument is a flag with names. *ok is whether its names are right.
+bool ParseNamesFlag(const char* argument, BenchOptions* options, bool* ok) {
+  for (const NamesFlag& flag : kNamesFlags) {
+    if (const char* names = ValueOf(argument, flag.flag); names != nullptr) {
+      *ok = ParseNames(names, flag, &(options->*flag.names));
+      return true;
+    }
+  }
+  return false;
+}
+
 bool Parse(int argc, char** argv, BenchOptions* options) {
   constexpr double kGigaPerSecond = 1e3;  // bytes a microsecond
   constexpr double kTeraPerSecond = 1e6;  // FLOP a microsecond
   for (int i = 1; i < argc; ++i) {
     const char* argument = argv[i];
-    if (strcmp(argument, "--device") == 0) {
+    if (bool ok = true; ParseNamesFlag(argument, options, &ok)) {
+      if (!ok) {
+        return false;
+      }
+    } else if (strcmp(argument, "--device") == 0) {
       options->only_device = true;
     } else if (strcmp(argument, "--quick") == 0) {
       options->quick = true;
     } else if (strcmp(argument, "--rehearse") == 0) {
       options->rehearse = true;
-    } else if (const char* groups = ValueOf(argument, "--only"); groups != nullptr) {
-      if (!ParseGroups(groups, &options->groups)) {
-        return false;
-      }
+    } else if (strcmp(argument, "--profile") == 0) {
+      options->profile = true;
+    } else if (const char* name = ValueOf(argument, "--case"); name != nullptr) {
+      options->only_case = name;
     } else if (const char* seconds = ValueOf(argument, "--limit-seconds"); seconds != nullptr) {
       options->limit_seconds = strtod(seconds, nullptr);
     } else if (const char* json = ValueOf(argument, "--json"); json != nullptr) {
       options->json_path = json;
+    } else if (const char* peers = ValueOf(argument, "--peers"); peers != nullptr) {
+      options->peers_path = peers;
     } else if (const char* library = ValueOf(argument, "--cublaslt"); library != nullptr) {
       options->library_path = library;
     } else if (const char* copy = ValueOf(argument, "--copy-gb-per-s"); copy != nullptr) {
@@ -147,7 +191,7 @@ int Run(const BenchOptions& options) {
     const auto& groups = options.groups;
     return groups.empty() || std::find(groups.begin(), groups.end(), name) != groups.end();
   };
-  if (!is_wanted("ceilings")) {
+  if (!is_wanted("ceilings") && !options.profile) {
     MeasureCeilings(bench, /*print=*/false);
   }
   for (const Group& group : kGroups) {

@@ -52,6 +52,18 @@ double Figure::FloorUs(const Ceilings& ceilings) const {
   return floor_us > 0.0 ? floor_us : ceilings.FloorUs(work);
 }
 
+// Returns the clock, and the work of an SM in a cycle: FLOP where there are some, else bytes.
+std::string Figure::WorkPerCycle() const {
+  const double amount = work.flops > 0.0 ? work.flops : work.bytes;
+  if (timing.sm_mhz <= 0.0 || amount <= 0.0) {
+    return "";
+  }
+  return Format("  %4.0f MHz %6.1f %s/cycle",
+                timing.sm_mhz,
+                amount / timing.median_cycles / timing.num_sms,
+                work.flops > 0.0 ? "FLOP" : "B");
+}
+
 std::string Figure::ToTableLine(const Ceilings& ceilings) const {
   std::string line = Format("  %-58s", name_.c_str());
   if (timing.median_us > 0.0) {
@@ -65,6 +77,7 @@ std::string Figure::ToTableLine(const Ceilings& ceilings) const {
     if (const double floor = FloorUs(ceilings); floor > 0.0) {
       line += Format("  floor %9.2f us  %5.3f", floor, floor / timing.median_us);
     }
+    line += WorkPerCycle();
   }
   if (error >= 0.0) {
     line += Format("  error %.1e", error);
@@ -88,6 +101,18 @@ std::string Figure::ToJsonLine(const Ceilings& ceilings) const {
     add("repeats", timing.num_repeats);
     add("calls_a_repeat", timing.num_calls);
     add("input_sets", timing.num_sets);
+    if (timing.sm_mhz > 0.0) {
+      add("sm_mhz", timing.sm_mhz);
+      add("cycles", timing.median_cycles);
+      add("cycles_min", timing.min_cycles);
+      if (work.bytes > 0.0) {
+        add("bytes_per_sm_cycle", work.bytes / timing.median_cycles / timing.num_sms);
+      }
+      if (work.flops > 0.0) {
+        add("flop_per_sm_cycle", work.flops / timing.median_cycles / timing.num_sms);
+        add("flop_per_sm_cycle_max", work.flops / timing.min_cycles / timing.num_sms);
+      }
+    }
     if (work.bytes > 0.0) {
       add("bytes", work.bytes);
       add("gb_per_s", work.bytes / timing.median_us / kPerGiga);

@@ -2,7 +2,8 @@
 // them. Each figure is a line of a table on stdout and a line of JSON in a file. It is written at
 // once, so that an interrupted run loses no figure.
 //
-// Units:         microseconds a call; bytes and FLOP a call; GB/s and TFLOP/s are powers of ten.
+// Units:         microseconds and SM cycles a call; bytes and FLOP a call; GB/s and TFLOP/s are
+//                powers of ten; work per SM cycle is that of one SM.
 // Thread safety: one thread.
 #ifndef QUIRE_TESTS_GPU_BENCH_REPORT_H_
 #define QUIRE_TESTS_GPU_BENCH_REPORT_H_
@@ -22,6 +23,10 @@ struct Timing {
   double median_us = 0.0;
   double min_us = 0.0;
   double max_us = 0.0;
+  double sm_mhz = 0.0;  // median; 0: not known
+  double median_cycles = 0.0;
+  double min_cycles = 0.0;
+  int num_sms = 0;
   int num_repeats = 0;
   int num_calls = 0;  // of a repeat
   int num_sets = 0;   // of inputs, one after the other
@@ -67,6 +72,7 @@ class Figure {
 
  private:
   static std::string Number(double value);
+  std::string WorkPerCycle() const;
   double FloorUs(const Ceilings& ceilings) const;
 
   std::string group_;

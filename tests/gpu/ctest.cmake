@@ -6,18 +6,31 @@ add_test(NAME gpu_script_test COMMAND ${CMAKE_CURRENT_LIST_DIR}/script_test.sh)
 set_tests_properties(gpu_script_test PROPERTIES LABELS integration TIMEOUT 120)
 
 set(gpu_bench_sources
-    attention_batch.cc bench.cc bench_attention.cc bench_bits.cc bench_ceilings.cc bench_copies.cc
-    bench_device_emulated.cc bench_gemm.cc bench_kernels.cu bench_main.cc bench_memory.cc
-    bench_report.cc bench_sampling.cc bench_windows.cc)
+    attention_batch.cc attention_in_turn.cc bench.cc bench_bits.cc bench_ceilings.cc bench_copies.cc
+    bench_decode.cc bench_device_emulated.cc bench_gemm.cc bench_kernels.cu bench_loads.cc
+    bench_main.cc bench_memory.cc bench_prefill.cc bench_report.cc bench_sampling.cc
+    bench_windows.cc decode_scratch.cc load_kernels.cu peer_library.cc)
 list(TRANSFORM gpu_bench_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 set_source_files_properties(
-  ${CMAKE_CURRENT_LIST_DIR}/bench_kernels.cu PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
+  ${CMAKE_CURRENT_LIST_DIR}/bench_kernels.cu ${CMAKE_CURRENT_LIST_DIR}/load_kernels.cu
+  PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
 add_executable(gpu_bench_rehearsal ${gpu_bench_sources})
-target_link_libraries(gpu_bench_rehearsal PRIVATE quire::kernels_emulated)
+target_link_libraries(gpu_bench_rehearsal PRIVATE quire::kernels_emulated ${CMAKE_DL_LIBS})
 target_compile_options(gpu_bench_rehearsal PRIVATE -O2)
 quire_warnings(gpu_bench_rehearsal)
-add_test(NAME gpu_bench_rehearsal COMMAND gpu_bench_rehearsal --rehearse)
-set_tests_properties(gpu_bench_rehearsal PROPERTIES LABELS integration TIMEOUT 300)
+add_library(gpu_plain_peer MODULE ${CMAKE_CURRENT_LIST_DIR}/plain_peer.cc)
+target_include_directories(gpu_plain_peer PRIVATE ${PROJECT_SOURCE_DIR})
+quire_warnings(gpu_plain_peer)
+add_dependencies(gpu_bench_rehearsal gpu_plain_peer)
+add_test(NAME gpu_bench_rehearsal
+         COMMAND gpu_bench_rehearsal --rehearse --peers=$<TARGET_FILE:gpu_plain_peer>)
+set_tests_properties(gpu_bench_rehearsal PROPERTIES LABELS integration TIMEOUT 300
+                                                    FAIL_REGULAR_EXPRESSION "outputs are wrong")
+add_test(NAME gpu_bench_profile_rehearsal
+         COMMAND gpu_bench_rehearsal --rehearse --profile --only=decode --decode-kernels=lines
+                 "--case=4/2 heads of 64, block 16, 2 x 300")
+set_tests_properties(gpu_bench_profile_rehearsal PROPERTIES LABELS integration TIMEOUT 60
+                                                            PASS_REGULAR_EXPRESSION "\n1 figures, 0 wrong")
 
 find_package(Python3 COMPONENTS Interpreter REQUIRED)
 add_test(NAME gpu_scripts_test
