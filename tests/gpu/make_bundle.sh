@@ -11,7 +11,8 @@ usage() {
 usage: tests/gpu/make_bundle.sh [flags] [OUT]
        tests/gpu/make_bundle.sh --check DIR
 
-Builds the servers and the programs for a device, and packs them with the sources of GoogleTest.
+Builds the servers and the programs for a device, and packs them with the sources of GoogleTest, and
+with build/gpu_peers/libquire_peers.so if make_peers.sh has made it.
 Without nvcc the programs for a device are left out: run.sh compiles them where it runs.
 
     --build DIR        a configured Release build of the servers; default build/cpu-release
@@ -35,6 +36,7 @@ fail() {
 
 # ---- What programs need -------------------------------------------------------------------------
 
+readonly PEERS=libquire_peers.so
 readonly RUN_TIME='^(ld-linux-x86-64|libc|libm|libstdc\+\+|libgcc_s)\.so'
 
 dynamic_entries() { readelf -dW "$1" | sed -n "s/.*(\($2\)).*\[\(.*\)\]/\2/p"; }
@@ -121,6 +123,11 @@ pack_device_programs() {
   for file in "$device_build"/bin/{gpu_bench,quire_*.so}; do
     strip --strip-unneeded -o "$staging/device/bin/$(basename "$file")" "$file"
   done
+  for file in "$device_build/bin/$PEERS" "$repo/build/gpu_peers/$PEERS"; do
+    if [ -f "$file" ] && { [ "$emulated" = no ] || [[ $file != */gpu_peers/* ]]; }; then
+      strip --strip-unneeded -o "$staging/device/bin/$PEERS" "$file"
+    fi
+  done
   for file in "$device_build"/tests/*_test; do
     strip -o "$staging/device/tests/$(basename "$file")" "$file"
   done
@@ -151,6 +158,7 @@ device_sources=$([ ! -d "$staging/device" ] || source_hash "$repo" device)
 emulated=$emulated
 architectures=$([ "$emulated" = yes ] || echo "${architectures//;/ }")
 nvcc=$([ "$emulated" = yes ] || nvcc --version 2>/dev/null | grep -o 'V[0-9.]*' | tail -1)
+peers=$([ ! -f "$staging/device/bin/$PEERS" ] || sha256sum "$staging/device/bin/$PEERS" | head -c 12)
 needs_glibc=$(version_needed "$staging" GLIBC)
 needs_glibcxx=$(version_needed "$staging" GLIBCXX)
 END_OF_FACTS
