@@ -7,23 +7,24 @@ usage() {
   cat <<'END'
 usage: tests/gpu/run.sh [flags] OUT
 
-Runs the kernels' tests, checks of bits, benchmarks, PyTorch on the same cases, served models,
-transformers beside them, and compute-sanitizer. The programs are those of make_bundle.sh; where they
+Runs the kernels' tests, checks of bits, benchmarks, other projects' kernels on the same cases, ncu,
+served models, transformers beside them, and compute-sanitizer. The programs are those of make_bundle.sh; where they
 do not run they are compiled here. Writes OUT/results.json, OUT/results.md and six logs. Without a
 GPU it says so and ends with 0.
 
-    --call 1 | 2     of two: the second has the largest models, and adds to what the first left
-    --seconds N      of everything together; default 530, in a rehearsal 1800
+    --call 1 | 2 | 3 of three: the second has served models and sanitizers, the third transformers;
+                     each adds to what the ones before left
+    --seconds N      of everything together; default 250, without --call 500, in a rehearsal 1800
     --bundle FILE    default build/gpu_bundle.tar.gz
     --build DIR      kept between runs; default build/gpu
     --compile        leave the carried programs for a device alone and compile them here
-    --only A,B       of the phases: probe build tests ceilings bits decode prefill gemm windows copies
-                     memory served torch sanitizers large company transformers
+    --only A,B       of the phases: probe build tests ceilings loads bits decode prefill gemm peers ncu
+                     windows copies memory large company served sanitizers transformers
     --skip A,B       all but these
     --add            to what the last run with this --build left: its figures stay in the results
     --quick          few cases of each benchmark
     --rehearse       without a GPU: programs of make_bundle.sh --emulated, tiny sizes; alone it makes
-                     both calls. Takes minutes and proves nothing about speed. Other defaults:
+                     all calls. Takes minutes and proves nothing about speed. Other defaults:
                      build/gpu_bundle.emulated.tar.gz, build/gpu_rehearsal
     --help
 END
@@ -31,28 +32,31 @@ END
 
 # ---- Phases, in order of value ------------------------------------------------------------------
 
-# Name, seconds that earlier phases leave for it, most seconds it may take. Sanitizers and transformers
-# take all the time that is left, so each comes last in its call.
+# Name, seconds that earlier phases leave for it, most seconds it may take. Ncu, sanitizers and
+# transformers take all the time that is left, so each comes last in its call.
 readonly PHASES="
 probe         10  20
-build         10 240
-tests         45 120
-ceilings      10  30
-bits          20  60
-decode        60 150
-prefill       25  60
-gemm          25  60
-windows       20  40
-copies        12  40
-memory        15  40
-served        60 120
-torch         35  90
-sanitizers    50 240
-large         90 150
-company       70 130
+build          2 240
+tests         25  60
+ceilings       8  30
+loads         12  30
+bits          15  40
+decode        45  90
+prefill       25  50
+gemm          12  40
+peers         35  60
+ncu           40  90
+windows       15  40
+copies        10  40
+memory        10  40
+large         45  90
+company       35  70
+served        40  90
+sanitizers    50 150
 transformers 110 220
 "
-readonly SECOND_CALL=large,company,transformers
+readonly SECOND_CALL=windows,copies,memory,large,company,served,sanitizers
+readonly THIRD_CALL=transformers
 readonly SKIPPED=77
 readonly SECONDS_FOR_SUMMARY=8
 # The version that kernels/cuda/cublaslt.cc opens when it was compiled with CUDA 13.
@@ -85,6 +89,7 @@ phase_probe() {
     say "commit=$(commit)"
     say "sources=$(source_hash "$REPO" device)"
     say "programs=$(origin_of_programs)"
+    [ ! -e "$PEERS" ] || say "peers=$(built peers)"
     say "cpu=$(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2- | sed 's/^ *//')"
     say "cores=$(nproc)"
     say "memory=$(grep MemTotal /proc/meminfo | grep -o '[0-9]* kB')"
@@ -213,11 +218,11 @@ phase_tests() {
 # Runs one tool on one program.
 sanitize() {
   local tool=$1 program=$2 start rc name log refused=false
-  # Large head sizes and the second 16-bit type run the same code and are left out, for time. Arrays of
+  # One head size is enough, since all run the same code, and so is one 16-bit type. Arrays of
   # 12 GiB are left out, since the tools keep a record of each byte. NCCL is left out, and so are calls
   # that are to fail, which memcheck reports.
-  local filter='-*HeadDim80*:*HeadDim96*:*HeadDim112*:*HeadDim256*:*F16Cache*:LargePoolTest*'
-  filter+=':DeviceGroupTest*:*TooLargeAreRefused'
+  local filter='-*HeadDim80*:*HeadDim96*:*HeadDim112*:*HeadDim128*:*HeadDim256*:*F16Cache*'
+  filter+=':LargePoolTest*:DeviceGroupTest*:*TooLargeAreRefused'
   name=$(basename "$program")
   log=$QUIRE_WORK/sanitizer.$tool.$name.log
   start=$(date +%s)
@@ -249,17 +254,15 @@ phase_sanitizers() {
   export PHASE_END QUIRE_WORK FOUND=86 TIMED_OUT=124
   export -f sanitize say
   cd "$REPO" || return
-  # The test with all kernels in the smallest shapes runs first.
-  local smallest=$PROGRAMS/tests/races_test
-  for tool in memcheck racecheck synccheck initcheck; do
-    [ ! -x "$smallest" ] || printf '%s\0%s\0' "$tool" "$smallest"
-  done >"$QUIRE_WORK/sanitizer_runs"
-  for tool in memcheck racecheck synccheck initcheck; do
-    for program in "${programs[@]}"; do
-      [ "$program" = "$smallest" ] ||
-        printf '%s\0%s\0' "$tool" "$program"
+  # The test with all kernels in the smallest shapes runs first. Of the others those with kernels that
+  # no device had run on 2026-11-26; the results of that day have the rest.
+  local name tool
+  for name in races_test decode_lines_test paged_prefill_test early_kernels_test prepare_attention_test \
+    windows_test; do
+    for tool in memcheck racecheck synccheck initcheck; do
+      [ ! -x "$PROGRAMS/tests/$name" ] || printf '%s\0%s\0' "$tool" "$PROGRAMS/tests/$name"
     done
-  done >>"$QUIRE_WORK/sanitizer_runs"
+  done >"$QUIRE_WORK/sanitizer_runs"
   xargs -0 -n 2 -P 8 bash -c 'sanitize "$@"' sanitize <"$QUIRE_WORK/sanitizer_runs"
 }
 
@@ -267,6 +270,7 @@ bench() {
   local program=$PROGRAMS/bin/gpu_bench
   [ -x "$program" ] || skip "gpu_bench was not built"
   local flags=("--only=$1" "--limit-seconds=$((LIMIT - 8))" "--json=$QUIRE_WORK/figures.jsonl")
+  [ ! -e "$PEERS" ] || flags+=("--peers=$PEERS")
   [ "$REHEARSE" = no ] || flags+=(--rehearse)
   [ "$QUICK" = no ] || flags+=(--quick)
   # Ceilings are measured once, by their own phase.
@@ -297,6 +301,7 @@ print(" ".join(flags.values()))
 END
 }
 
+phase_loads() { bench loads; }
 phase_memory() { bench memory,sampling; }
 phase_gemm() { bench gemm; }
 phase_prefill() { bench prefill; }
@@ -304,13 +309,46 @@ phase_decode() { bench decode; }
 phase_copies() { bench copies; }
 phase_windows() { bench windows; }
 
-phase_torch() {
+# FlashInfer is not here: the phases decode and prefill measure it in turn with our kernels.
+phase_peers() {
   [ -s "$QUIRE_WORK/figures.jsonl" ] || skip "there are no figures to compare with"
-  local end=$(($(date +%s) + LIMIT - 12))
-  python3 "$HERE/flashinfer_peer.py" --figures "$QUIRE_WORK/figures.jsonl" \
-    --json "$QUIRE_WORK/peers.jsonl" --limit-seconds "$((LIMIT / 2))"
   python3 "$HERE/torch_peer.py" --figures "$QUIRE_WORK/figures.jsonl" \
-    --json "$QUIRE_WORK/peers.jsonl" --limit-seconds "$((end - $(date +%s)))"
+    --json "$QUIRE_WORK/peers.jsonl" --limit-seconds "$((LIMIT - 12))"
+}
+
+# Group and case of gpu_bench, both kernels of each in one launch.
+readonly PROFILED="
+decode|28/4 heads of 128, block 16, 8 x 8192
+decode|32/8 heads of 128, block 16, 128 x 8192
+prefill|32/8 heads of 128, block 16, 1 x 8192 after 0
+prefill|32/8 heads of 128, block 16, 16 x 512 after 0
+gemm|out, 64 rows, fastest
+"
+
+# Clocks stay as they are: a profile explains times of the same clocks.
+phase_ncu() {
+  [ "$REHEARSE" = no ] || skip "the emulator has no counters"
+  command -v ncu >/dev/null || skip "ncu is not installed"
+  local end=$(($(date +%s) + LIMIT - 5)) group name log left
+  log=$QUIRE_WORK/ncu.csv
+  while IFS='|' read -r group name; do
+    left=$((end - $(date +%s)))
+    if [ -z "$group" ] || [ "$left" -lt 10 ]; then
+      [ -z "$group" ] || say "no time left for $group, $name"
+      continue
+    fi
+    timeout --kill-after=2 "$left" ncu --csv --page raw --profile-from-start off \
+      --clock-control none --section SpeedOfLight --section Occupancy --section LaunchStats \
+      --section SchedulerStats --section WarpStateStats --section MemoryWorkloadAnalysis \
+      "$PROGRAMS/bin/gpu_bench" --profile "--only=$group" "--case=$name" >"$log" 2>&1
+    if grep -q ERR_NVGPUCTRPERM "$log"; then
+      skip "the driver does not permit counters to this user (ERR_NVGPUCTRPERM)"
+    fi
+    tail -n 20 "$log"
+    python3 "$HERE/read_ncu.py" --group "$group" --case "$name" --json "$QUIRE_WORK/profiles.jsonl" \
+      "$log" || say "no profile of $group, $name"
+  done <<<"$PROFILED"
+  [ -s "$QUIRE_WORK/profiles.jsonl" ]
 }
 
 # Runs a script that drives servers. Arguments: name, memory of the KV cache, script, its flags. The
@@ -429,7 +467,7 @@ run_phases() {
   while read -r name share cap; do
     if [ -n "$name" ] && is_wanted "$name"; then
       # A rehearsal takes longer, since kernels are emulated and few cores compile.
-      [ "$REHEARSE" = no ] || cap=$((4 * cap))
+      [ "$REHEARSE" = no ] || cap=$((8 * cap))
       names+=("$name") shares+=("$share") caps+=("$cap")
       later=$((later + share))
     fi
@@ -524,6 +562,9 @@ complete_environment() {
   local folder
   export PATH=${PATH:-/usr/bin:/bin}:/usr/sbin:/sbin:/usr/local/cuda/bin
   PATH=$PATH:/usr/local/cuda/compute-sanitizer:/usr/local/nvidia/bin
+  for folder in /opt/nvidia/nsight-compute/* /usr/local/cuda/nsight-compute*; do
+    [ ! -x "$folder/ncu" ] || PATH=$PATH:$folder
+  done
   export HOME=${HOME:-$BUILD}
   for folder in /usr/local/nvidia/lib64 /usr/local/nvidia/lib; do
     if [ -e "$folder/libcuda.so.1" ] && ! ldconfig -p 2>/dev/null | grep -qF libcuda.so.1; then
@@ -613,7 +654,8 @@ choose_programs() {
     SERVERS=''
     say "run.sh: $QUIRE_WHY_NO_SERVERS"
   fi
-  export PROGRAMS SERVERS QUIRE_WHY_COMPILED QUIRE_WHY_NO_SERVERS
+  PEERS=$BUILD/bundle/device/bin/libquire_peers.so
+  export PEERS PROGRAMS SERVERS QUIRE_WHY_COMPILED QUIRE_WHY_NO_SERVERS
 }
 
 # ---- The command --------------------------------------------------------------------------------
@@ -646,7 +688,8 @@ parse() {
     shift
   done
   [ -n "$OUT" ] || { usage >&2 && exit 2; }
-  local name suffix='' folder=gpu seconds=530
+  local name suffix='' folder=gpu seconds=250
+  [ -n "$CALL" ] || seconds=500
   for name in ${ONLY//,/ } ${SKIP//,/ }; do
     awk -v name="$name" '$1 == name { found = 1 } END { exit !found }' <<<"$PHASES" || { say "run.sh: no phase $name" >&2 && exit 2; }
   done
@@ -659,15 +702,16 @@ parse() {
   [[ $TOTAL_SECONDS =~ ^[1-9][0-9]*$ ]] || { usage >&2 && exit 2; }
   case $CALL in
     '') ;;
-    1) SKIP=$SKIP,$SECOND_CALL ;;
+    1) SKIP=$SKIP,$SECOND_CALL,$THIRD_CALL ;;
     2) ADD=yes ONLY=${ONLY:-$SECOND_CALL} ;;
+    3) ADD=yes ONLY=${ONLY:-$THIRD_CALL} ;;
     *) usage >&2 && exit 2 ;;
   esac
 }
 
-# The second call uses the results of the first. Without them it runs the phases probe and ceilings
+# A later call uses the results of the first. Without them it runs the phases probe and ceilings
 # itself. It also builds if programs must be compiled.
-complete_second_call() {
+complete_later_call() {
   local sources
   sources=$(sed -n 's/^sources=//p' "$QUIRE_WORK/probe.txt" 2>/dev/null)
   if [ -z "$sources" ]; then
@@ -689,6 +733,7 @@ main() {
     local failed=0
     bash "$HERE/run.sh" --call 1 "$@" || failed=1
     bash "$HERE/run.sh" --call 2 "$@" || failed=1
+    bash "$HERE/run.sh" --call 3 "$@" || failed=1
     exit "$failed"
   fi
   if [ "$REHEARSE" = no ] && [[ ${CUDA_VISIBLE_DEVICES-0} =~ ^(-1)?$ ]]; then
@@ -705,7 +750,7 @@ main() {
   [ "$REHEARSE" = yes ] || require_gpu
   command -v python3 >/dev/null || { say "run.sh: there is no python3" >&2 && exit 1; }
   choose_programs
-  [ "$CALL" != 2 ] || complete_second_call
+  [[ $CALL != [23] ]] || complete_later_call
   [ -n "$(wanted_phases)" ] || { say "run.sh: of the phases none is left to run" >&2 && exit 2; }
   mkdir -p "$OUT" || exit
   OUT=$(cd "$OUT" && pwd)

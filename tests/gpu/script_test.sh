@@ -67,10 +67,10 @@ run --only 'prob.' "$folder/out"
 check "a phase is named exactly" ended_with 2
 run --seconds 0 "$folder/out"
 check "no time at all is refused" ended_with 2
-run --call 3 "$folder/out"
-check "and with a call that is none of the two" ended_with 2
+run --call 4 "$folder/out"
+check "and with a call that is none of the three" ended_with 2
 run --help
-check "--help names the phases" prints 'ceilings bits decode prefill'
+check "--help names the phases" prints 'ceilings loads bits decode prefill'
 
 # ---- Pretended ----------------------------------------------------------------------------------
 
@@ -95,6 +95,12 @@ case "$*" in
   *initcheck*races_test*) echo "Error: Device not supported."; exit 1 ;;
   *) exit 3 ;;
 esac
+END
+program "$folder/pretended/ncu" <<'END'
+#!/bin/sh
+echo '"ID","Kernel Name","gpu__time_duration.sum"'
+echo '"","","us"'
+echo '"0","DecodeLines(LineParams)","34.5"'
 END
 export PATH=$folder/pretended:$PATH
 
@@ -186,13 +192,22 @@ mv "$folder/gpu_bench" "$folder/bundle/device/bin/gpu_bench"
 bundle
 run --call 1 "$folder/out"
 check "the first call leaves the large models out" holds \
-  '[p["phase"] for p in r["phases"]] == ["probe", "build", "tests", "ceilings", "bits", "decode",
-   "prefill", "gemm", "windows", "copies", "memory", "served", "torch", "sanitizers"]'
-check "a skipped phase says why" holds \
-  '"no bundle" in [p["note"] for p in r["phases"] if p["phase"] == "served"][0]'
+  '[p["phase"] for p in r["phases"]] == ["probe", "build", "tests", "ceilings", "loads", "bits",
+   "decode", "prefill", "gemm", "peers", "ncu"]'
 check "tests need no CMake" holds 'r["tests"] == [{"program": "races_test", "tests": 1, "failures": 0,
   "failed": []}]'
 check "there is a table" grep -q '^| probe | ok |' "$folder/out/results.md"
+check "profiles are counters of kernels" holds \
+  '[(p["case"], p["kernel"], p["counters"]) for p in r["profiles"]][0] ==
+   ("28/4 heads of 128, block 16, 8 x 8192", "DecodeLines", {"time": "34.5 us"})'
+check "of five launches" holds 'len(r["profiles"]) == 5'
+rm -f "$folder"/out/*
+run --call 2 "$folder/out"
+check "the second call adds to it" holds \
+  '[p["phase"] for p in r["phases"]][-8:] == ["ncu", "windows", "copies", "memory", "large", "company",
+   "served", "sanitizers"] and len(r["figures"]) == 9 and r["machine"]["commit"]'
+check "a skipped phase says why" holds \
+  '"no bundle" in [p["note"] for p in r["phases"] if p["phase"] == "served"][0]'
 check "a tool that does not know the device has found nothing, and a time-out neither" holds \
   '[t["measured"] for t in r["targets"] if "sanitizer" in t["target"]] ==
    ["1 of 2 runs found something: racecheck races_test; not finished: synccheck races_test"]'
@@ -204,40 +219,40 @@ QUIRE_WORK=$folder/late PROGRAMS=$folder/bundle/device REHEARSE=no PHASE=sanitiz
   "$here/run.sh" --phase sanitizers >"$folder/stdout"
 check "what there was no time for has not finished" test \
   "$(grep -c '"rc": 124' "$folder/late/sanitizers.jsonl")" -eq 4
-rm -f "$folder"/out/*
-run --call 2 "$folder/out"
-check "the second call adds to it" holds \
-  '[p["phase"] for p in r["phases"]][-4:] == ["sanitizers", "large", "company", "transformers"] and
-   len(r["figures"]) == 8 and r["machine"]["commit"]'
+run --call 3 "$folder/out"
+check "the third adds to both" holds '[p["phase"] for p in r["phases"]][-2:] == ["sanitizers", "transformers"]'
 run --call 1 "$folder/out"
 run --call 2 "$folder/out"
-check "both leave at most eight files" test "$(find "$folder/out" | tail -n +2 | wc -l)" -le 8
+run --call 3 "$folder/out"
+check "all leave at most eight files" test "$(find "$folder/out" | tail -n +2 | wc -l)" -le 8
 check "none of them too large" test -z "$(find "$folder/out" -size +8M)"
 
 rm -rf "$folder/build" "$folder/out"
 run --call 2 "$folder/out"
 check "on another machine it says that the first is missing" prints '^run.sh: nothing of a first call'
 check "and measures what it needs" holds \
-  '[p["phase"] for p in r["phases"]] == ["probe", "ceilings", "large", "company", "transformers"] and
+  '[p["phase"] for p in r["phases"]] == ["probe", "ceilings", "windows", "copies", "memory", "large",
+   "company", "served", "sanitizers"] and
    r["phases"][0]["note"].startswith("nothing of a first call")'
 sed -i 's/^sources=.*/sources=0/' "$folder/build/work/probe.txt"
 run --call 2 "$folder/out"
 check "nor does it add to a first call of other sources" holds \
-  '[p["phase"] for p in r["phases"]] == ["probe", "ceilings", "large", "company", "transformers"] and
+  '[p["phase"] for p in r["phases"]] == ["probe", "ceilings", "windows", "copies", "memory", "large",
+   "company", "served", "sanitizers"] and
    r["phases"][0]["note"].startswith("the first call had other sources") and
    r["machine"]["sources"] != "0"'
 
 # ---- Bookkeeping --------------------------------------------------------------------------------
 
-run --skip "build,sanitizers,bits,ceilings,memory,gemm,prefill,decode,windows,copies,served,large,company,\
-transformers,torch" "$folder/out"
+run --skip "build,sanitizers,bits,ceilings,loads,memory,gemm,prefill,decode,windows,copies,served,large,\
+company,transformers,peers,ncu" "$folder/out"
 check "phases can be left out" holds '[p["phase"] for p in r["phases"]] == ["probe", "tests"]'
 check "targets that nothing was measured for say so" holds \
   'all(t["status"] == "not measured" for t in r["targets"] if "tests" not in t["target"])'
 
-run --add --only torch "$folder/out"
+run --add --only peers "$folder/out"
 check "a run can add to the one before" holds \
-  '[p["phase"] for p in r["phases"]] == ["probe", "tests", "torch"] and r["machine"]["commit"]'
+  '[p["phase"] for p in r["phases"]] == ["probe", "tests", "peers"] and r["machine"]["commit"]'
 check "and to its logs" grep -q '^tests: ok' "$folder/out/run.log"
 
 program "$folder/bundle/device/tests/idle_test" <<<'#!/bin/sh
@@ -248,6 +263,12 @@ check "a test program that tests nothing is a failure" holds 'r["phases"][0]["st
 check "and so is the whole" ended_with 1
 check "and it is among the tests" holds \
   'r["tests"][0] == {"program": "idle_test", "note": "left no result"}'
+
+program "$folder/pretended/ncu" <<<'#!/bin/sh
+echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"'
+run --only ncu "$folder/out"
+check "counters that are not permitted are told" holds '"ERR_NVGPUCTRPERM" in r["phases"][0]["note"]'
+check "and are no failure" ended_with 0
 
 run --only bits,served --seconds 12 "$folder/out"
 check "a phase without time does not begin" holds \

@@ -76,14 +76,30 @@ def read_phases(work):
     return phases
 
 
+def peers_among(figures):
+    """Returns the figures of peers that gpu_bench measured in turn with our kernels, as lines of peers. Each is
+    compared with our fastest kernel of the case."""
+    peers = []
+    for figure in figures:
+        if "peer" in figure and "us" in figure:
+            own = [other["us"] for other in figures if "us" in other and "peer" not in other and
+                   "CTAs" not in other["case"] and
+                   (other["group"], other.get("of")) == (figure["group"], figure["of"])]
+            if own:
+                peers.append({**figure, "our_us": min(own), "ratio": figure["us"] / min(own)})
+    return peers
+
+
 def collect(work):
+    figures = read_lines(work / "figures.jsonl")
     results = {"machine": read_probe(work / "probe.txt"),
                "clocks_while_running": read_clocks(work / "clocks.csv"),
                "phases": read_phases(work),
                "tests": read_tests(work / "gtest"),
                "sanitizers": read_lines(work / "sanitizers.jsonl"),
-               "figures": read_lines(work / "figures.jsonl"),
-               "peers": read_lines(work / "peers.jsonl"),
+               "figures": [figure for figure in figures if "peer" not in figure],
+               "peers": read_lines(work / "peers.jsonl") + peers_among(figures),
+               "profiles": read_lines(work / "profiles.jsonl"),
                **{name: read_object(work / f"{name}.json") for name in SERVED_PHASES}}
     return {**results, "targets": targets.judge(results)}
 
@@ -109,27 +125,41 @@ def machine_lines(results):
     return lines
 
 
+def peer_cell(peer, figure):
+    error = f", error {peer['error']:.1e}" if "error" in peer else ""
+    return f"{peer['peer']} {peer['us']:.1f}, {peer['us'] / figure['us']:.2f} x{error}"
+
+
+def clock_cell(figure):
+    """The SM clock, and FLOP or else bytes of an SM in a cycle."""
+    if "sm_mhz" not in figure:
+        return ""
+    per_cycle = next((f", {figure[key]:.1f} {unit}" for key, unit in
+                      (("flop_per_sm_cycle", "FLOP"), ("bytes_per_sm_cycle", "B")) if key in figure), "")
+    return f"{figure['sm_mhz']:.0f}{per_cycle}"
+
+
 def figure_lines(results):
     peers = {}
     for peer in results["peers"]:
         if "us" in peer:
-            peers.setdefault((peer["group"], peer["case"]), []).append(peer)
+            peers.setdefault((peer["group"], peer.get("of", peer["case"])), []).append(peer)
     lines = []
     for group in dict.fromkeys(figure["group"] for figure in results["figures"]):
         rows = []
         for figure in results["figures"]:
             if figure["group"] != group:
                 continue
-            fastest = min(peers.get((group, figure["case"]), []),
-                          key=lambda peer: peer["us"], default=None)
+            fastest = min(peers.get((group, figure.get("of", figure["case"])), []),
+                          key=lambda peer: peer["us"], default=None) if "us" in figure else None
             note = figure.get("note", "") + ("" if figure["ok"] else " **wrong**")
-            peer = f"{fastest['peer']} {fastest['us']:.1f}, {fastest['ratio']:.2f} x" \
-                if fastest else ""
-            rows.append([figure["case"], cell(figure.get("us")), cell(figure.get("gb_per_s"), 0),
-                         cell(figure.get("tflop_per_s"), 1), cell(figure.get("floor_us")),
-                         cell(figure.get("fraction"), 3), peer, note.strip()])
-        head = ["case", "us", "GB/s", "TFLOP/s", "floor us", "fraction",
-                "fastest peer: us, its time / ours", "note"]
+            peer = peer_cell(fastest, figure) if fastest else ""
+            rows.append([figure["case"], cell(figure.get("us")), cell(figure.get("us_min")),
+                         cell(figure.get("gb_per_s"), 0), cell(figure.get("tflop_per_s"), 1),
+                         cell(figure.get("floor_us")), cell(figure.get("fraction"), 3),
+                         clock_cell(figure), peer, note.strip()])
+        head = ["case", "us", "least us", "GB/s", "TFLOP/s", "floor us", "fraction",
+                "MHz, work of an SM a cycle", "fastest peer: us, its time / ours", "note"]
         lines += ["", f"## {group}", ""] + table(head, rows)
     return lines
 
@@ -147,6 +177,13 @@ def test_lines(results):
             for run in results["sanitizers"]]
     return lines + ["", "## compute-sanitizer", ""] + \
         table(["tool", "program", "result", "seconds"], rows)
+
+
+def profile_lines(results):
+    rows = [[profile["case"], profile["kernel"],
+             "; ".join(f"{name} {value}" for name, value in profile["counters"].items())]
+            for profile in results["profiles"]]
+    return ["", "## Profiles by ncu", ""] + table(["case", "kernel", "counters"], rows) if rows else []
 
 
 def target_lines(results):
@@ -218,6 +255,7 @@ def to_markdown(results):
     lines += machine_lines(results)
     lines += ["", "## Phases", ""] + table(["phase", "status", "seconds", "note"], rows)
     lines += target_lines(results) + test_lines(results) + figure_lines(results)
+    lines += profile_lines(results)
     lines += served_lines(results) + other_server_lines(results)
     return "\n".join(lines) + "\n"
 

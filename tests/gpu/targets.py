@@ -1,17 +1,33 @@
-"""The targets of a run on an H200, and whether the run met them.
+"""The targets of a run on a GPU, and whether the run met them.
 
 Each target reads the results of summarize.py. It returns the measurement as text, and True, False, or
-None if it was not measured. A rehearsal measures no speed.
+None if it was not measured. A rehearsal measures no speed. Targets are fractions of the same run's
+ceilings and peers where possible; times in microseconds are an H200's and are judged on an H200 alone.
+The worker's kernels are judged, decode by lines and prefill on wgmma; other kernels are only compared.
 """
 
-DECODE_FRACTION = 0.85        # of the speed of a copy
+DECODE_KERNEL = "lines"
+PREFILL_KERNELS = ("persistent", "wgmma")  # the first that was measured in any case counts
+DECODE_FRACTION = 0.92        # of the speed of a copy
 DECODE_LEAST_TOKENS = 65536   # of all sequences
 ALL_LAYERS, FEW_LAYERS = 32, 4  # of gpu_bench's pools that fill the device
 LAYERS_FRACTION = 0.95
 WINDOWS_FRACTION = 0.97
-PREFILL_LEAST_CONTEXT = 8192
-PREFILL_TFLOP_PER_S = {"mma": 350.0, "wgmma": 550.0}
-STEP_OVER_FLOOR = 1.15
+STEP_OVER_FLOOR = 1.05
+COMPANY_COST = 0.05            # of tokens/s
+PEER_ERROR = 1e-2              # of a peer that counts
+# Case without its kernel, and most microseconds on an H200.
+DECODE_US = {"28/4 heads of 128, block 16, 8 x 8192": 34.5, "32/8 heads of 128, block 16, 1 x 512": 6.0,
+             "32/8 heads of 128, block 16, e4m3, 128 x 8192": 560.0}
+# Cases in which cuDNN, on gathered K and V, is the peer.
+CUDNN_DECODES = ("32/8 heads of 128, block 16, 8 x 8192", "32/8 heads of 128, block 16, 32 x 8192",
+                 "32/8 heads of 128, block 16, 64 x 4096", "32/8 heads of 128, block 16, 128 x 8192")
+CUDNN_PREFILLS = ("32/8 heads of 128, block 16, 1 x 8192 after 0",
+                  "32/8 heads of 128, block 16, 1 x 2048 after 0",
+                  "32/8 heads of 128, block 16, 16 x 512 after 0",
+                  "32/8 heads of 64, block 16, 1 x 8192 after 0",
+                  "32/8 heads of 96, block 16, 1 x 8192 after 0",
+                  "32/8 heads of 256, block 16, 1 x 8192 after 0")
 STEP_BATCH, STEP_CONTEXT = 64, 4096
 OVER_TRANSFORMERS = 5.0
 SWAP_GB_PER_S = 45.0
@@ -173,20 +189,54 @@ def one_answer(results):
 # ---- Speed --------------------------------------------------------------------------------------
 
 
+def is_of_h200(results):
+    return "H200" in results["machine"].get("gpu.name", "")
+
+
 def large_decodes(results):
     """Returns the figures of decode with the method's own choices, without figures that try other choices."""
     return [figure for figure in of_group(results, "decode", "fraction")
-            if figure.get("cache_dtype") == "bfloat16" and figure.get("block_size") == 16
+            if figure.get("kernel") == DECODE_KERNEL and figure.get("query_len") == 1
+            and figure.get("cache_dtype") == "bfloat16" and figure.get("block_size") in (16, 64)
+            and figure.get("head_dim") == 128
             and figure.get("batch", 0) * figure.get("seq_len", 0) >= DECODE_LEAST_TOKENS
             and "CTAs" not in figure["case"] and ", split" not in figure["case"]
             and "num_layers" not in figure]
 
 
 def decode_bandwidth(results):
-    figure = worst(large_decodes(results), "fraction")
+    figures = large_decodes(results)
+    figure = worst(figures, "fraction")
     if figure is None:
         return NOT_MEASURED
-    return f"{figure['fraction']:.3f} ({figure['case']})", figure["fraction"] >= DECODE_FRACTION
+    good = sum(figure["fraction"] >= DECODE_FRACTION for figure in figures)
+    return f"{figure['fraction']:.3f} ({figure['case']}); {good} of {len(figures)} cases", good == len(figures)
+
+
+def decode_time(case):
+    def measure(results):
+        for figure in of_group(results, "decode", "us"):
+            if figure.get("kernel") == DECODE_KERNEL and figure.get("of") == case and \
+                    figure["case"] == f"{case}, {DECODE_KERNEL}":
+                met = figure["us"] <= DECODE_US[case] if is_of_h200(results) else None
+                return f"{figure['us']:.1f} us", met
+        return NOT_MEASURED
+    return measure
+
+
+def against_splits(results):
+    """Compares the kernels of decode, measured in turn. Says in how many cases the new one is faster."""
+    us = {}
+    for figure in of_group(results, "decode", "us"):
+        if figure.get("query_len") == 1 and "kernel" in figure and "CTAs" not in figure["case"]:
+            us.setdefault(figure["of"], {})[figure["kernel"]] = figure["us"]
+    ratios = {case: of["splits"] / of[DECODE_KERNEL] for case, of in us.items()
+              if "splits" in of and DECODE_KERNEL in of}
+    if not ratios:
+        return NOT_MEASURED
+    case = min(ratios, key=ratios.get)
+    slower = sum(ratio < 1.0 for ratio in ratios.values())
+    return f"slower in {slower} of {len(ratios)} cases; at worst {ratios[case]:.2f} x ({case})", slower == 0
 
 
 def speed_of_all_layers(num_layers, layer_major):
@@ -194,7 +244,8 @@ def speed_of_all_layers(num_layers, layer_major):
     fills the device, over its speed in another pool."""
     def measure(results):
         speeds = {(figure["num_layers"], bool(figure["layer_major"])): figure["gb_per_s"]
-                  for figure in of_group(results, "decode", "gb_per_s") if "num_layers" in figure}
+                  for figure in of_group(results, "decode", "gb_per_s")
+                  if "num_layers" in figure and figure.get("kernel") == DECODE_KERNEL}
         whole, other = speeds.get((ALL_LAYERS, False)), speeds.get((num_layers, layer_major))
         if whole is None or other is None:
             return NOT_MEASURED
@@ -203,36 +254,45 @@ def speed_of_all_layers(num_layers, layer_major):
     return measure
 
 
-def ahead_of_peer(name):
+def own_figures(results, group):
+    """Returns the figures of the group's kernel that the worker uses, by case without kernel."""
+    kernels = {figure["kernel"] for figure in of_group(results, group, "us") if "kernel" in figure}
+    wanted = (DECODE_KERNEL,) if group == "decode" else PREFILL_KERNELS
+    kernel = next((name for name in wanted if name in kernels), None)
+    return {figure["of"]: figure for figure in of_group(results, group, "us")
+            if kernel is not None and figure.get("kernel") == kernel and "CTAs" not in figure["case"]}
+
+
+def compared_with(group, name, cases=None, is_wanted=None):
+    """Returns a target: the peer's time over ours, at least 1 in all of the cases that were measured. All of
+    `cases`, if given, must be. Otherwise the cases are those that is_wanted(figure) accepts."""
     def compare(results):
-        cases = {figure["case"] for figure in large_decodes(results)}
-        peers = [peer for peer in results["peers"] if peer["group"] == "decode" and "ratio" in peer
-                 and peer["case"] in cases and peer["peer"].startswith(name)]
-        peer = worst(peers, "ratio")
-        if peer is None:
+        own = own_figures(results, group)
+        ratios = {}
+        for peer in results["peers"]:
+            figure = own.get(peer.get("of"))
+            if (peer["group"] == group and "us" in peer and peer["peer"].startswith(name) and figure is not None
+                    and peer.get("error", 0.0) <= PEER_ERROR
+                    and (peer["of"] in cases if cases else is_wanted(figure))):
+                ratios[peer["of"]] = peer["us"] / figure["us"]
+        if not ratios:
             return NOT_MEASURED
-        return f"its time / ours {peer['ratio']:.2f} ({peer['case']})", peer["ratio"] > 1.0
+        case = min(ratios, key=ratios.get)
+        text = f"its time / ours {ratios[case]:.2f} ({case}); {len(ratios)} cases"
+        missing = [case for case in cases or () if case not in ratios]
+        if missing:
+            text += "; not measured: " + ", ".join(missing)
+        return text, False if ratios[case] < 1.0 else None if missing else True
     return compare
 
 
-def flashinfer(results):
-    text, status = ahead_of_peer("flashinfer")(results)
-    return (text + ": not installed" if status is None else text), status
+def is_large_decode(figure):
+    return (figure.get("query_len") == 1 and figure["batch"] * figure["seq_len"] >= DECODE_LEAST_TOKENS
+            and "num_layers" not in figure and ", split" not in figure["case"])
 
 
-def prefill_rate(kind):
-    def measure(results):
-        figures = [figure for figure in of_group(results, "prefill", "tflop_per_s")
-                   if figure.get("cache_dtype") == "bfloat16"
-                   and figure.get("context", 0) + figure.get("chunk", 0) >= PREFILL_LEAST_CONTEXT
-                   and figure.get("chunk", 0) >= 2048 and figure.get("head_dim") == 128
-                   and ("wgmma" in figure["case"]) == (kind == "wgmma")]
-        figure = worst(figures, "tflop_per_s")
-        if figure is None:
-            return NOT_MEASURED
-        rate = figure["tflop_per_s"]
-        return f"{rate:.0f} TFLOP/s ({figure['case']})", rate >= PREFILL_TFLOP_PER_S[kind]
-    return measure
+def has_context(figure):
+    return figure["context"] > 0
 
 
 def step_of_8b(results):
@@ -244,6 +304,13 @@ def step_of_8b(results):
             f"floor {large['floor_ms']:.2f} ms: {ratio:.3f}")
     whole = large.get("batch") == STEP_BATCH and large["context"] >= STEP_CONTEXT
     return text, ratio <= STEP_OVER_FLOOR if whole else None
+
+
+def cost_of_company(results):
+    company = part(results, "company")
+    if "throughput_cost" not in company:
+        return note_of(results, "company")
+    return f"{company['throughput_cost']:.1%} of tokens/s", company["throughput_cost"] <= COMPANY_COST
 
 
 def over_transformers(results):
@@ -277,20 +344,26 @@ CORRECTNESS = (
     (f"one answer in {DISTURBED_REQUESTS} disturbed requests", one_answer),
 )
 SPEED = (
-    (f"decode attention >= {DECODE_FRACTION} of copy bandwidth (64k tokens or more, bf16, block 16)",
+    (f"decode attention >= {DECODE_FRACTION} of copy bandwidth (64k tokens or more, bf16, blocks 16 and 64)",
      decode_bandwidth),
+    *((f"decode, {case}, <= {most} us on an H200", decode_time(case)) for case, most in DECODE_US.items()),
+    ("decode by lines is never slower than by splits", against_splits),
+    ("decode >= 1.0 of cuDNN's speed on gathered K and V",
+     compared_with("decode", "sdpa cudnn", CUDNN_DECODES)),
+    ("decode >= 1.0 of FlashInfer's speed (64k tokens or more)",
+     compared_with("decode", "flashinfer", is_wanted=is_large_decode)),
     (f"blocks of {ALL_LAYERS} layers read at >= {LAYERS_FRACTION} of the speed of {FEW_LAYERS} layers",
      speed_of_all_layers(FEW_LAYERS, False)),
     ("and of the speed of a pool layer by layer", speed_of_all_layers(ALL_LAYERS, True)),
     (f"attention through windows >= {WINDOWS_FRACTION} of its speed by block tables",
      speed_of_windows),
-    ("ahead of PyTorch's attention on gathered K and V", ahead_of_peer("sdpa")),
-    ("ahead of FlashInfer", flashinfer),
-    (f"prefill >= {PREFILL_TFLOP_PER_S['mma']:.0f} TFLOP/s with mma.sync, 8k or more of context",
-     prefill_rate("mma")),
-    (f"prefill >= {PREFILL_TFLOP_PER_S['wgmma']:.0f} TFLOP/s with wgmma", prefill_rate("wgmma")),
+    ("prefill >= 1.0 of cuDNN's speed on gathered K and V",
+     compared_with("prefill", "sdpa cudnn", CUDNN_PREFILLS)),
+    ("prefill with context >= 1.0 of FlashInfer's speed",
+     compared_with("prefill", "flashinfer", is_wanted=has_context)),
     (f"decode step of 8B, {STEP_BATCH} sequences of {STEP_CONTEXT}, <= {STEP_OVER_FLOOR} x its floor",
      step_of_8b),
+    (f"the same bits in company cost <= {COMPANY_COST:.0%} of tokens/s", cost_of_company),
     (f"tokens/s >= {OVER_TRANSFORMERS:.0f} x transformers' continuous batching", over_transformers),
     (f"blocks to the host at >= {SWAP_GB_PER_S:.0f} GB/s", swap_rate("device to host")),
     (f"blocks to the device at >= {SWAP_GB_PER_S:.0f} GB/s", swap_rate("host to device")),

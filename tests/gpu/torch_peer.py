@@ -179,8 +179,10 @@ def wanted(figure):
         return figure.get("variant") == "fastest"
     if figure.get("cache_dtype") != "bfloat16" or figure.get("block_size") != 16:
         return False
+    if "peer" in figure:
+        return False
     if figure["group"] == "decode":
-        return figure.get("seq_len", 0) > 0
+        return figure.get("seq_len", 0) > 0 and figure.get("query_len", 1) == 1
     return figure["group"] == "prefill"
 
 
@@ -192,14 +194,14 @@ def peers_of(machine, figure):
 
 
 def key_of(figure):
-    """Figures of one key differ in what only paged kernels have: one peer serves them all."""
-    names = ("group", "batch", "seq_len", "chunk", "context", "num_heads", "num_kv_heads",
+    """Figures of one key differ in what only our kernels have: one peer serves them all."""
+    names = ("group", "batch", "seq_len", "query_len", "chunk", "context", "num_heads", "num_kv_heads",
              "head_dim", "shape", "rows")
     return tuple(figure.get(name) for name in names)
 
 
 def complete(peer, figure):
-    line = {"group": figure["group"], "case": figure["case"], **peer}
+    line = {"group": figure["group"], "case": figure["case"], "of": figure.get("of", figure["case"]), **peer}
     if "us" in peer:
         line["our_us"] = figure["us"]
         line["ratio"] = peer["us"] / figure["us"]
