@@ -294,6 +294,7 @@ namespace quire::gpu::emulator {
 template <typename T, typename Update>
 T AtomicUpdate(T* address, Update update) {
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  NoteAtomic(address, sizeof(T));
   auto* bits = reinterpret_cast<Bits*>(address);
   Bits before = __atomic_load_n(bits, __ATOMIC_RELAXED);
   while (!__atomic_compare_exchange_n(bits,

@@ -18,7 +18,19 @@ void Emulator::CopyAsync16(void* shared, const void* global, bool valid, SourceL
   Fiber& me = *running_;
   CheckCopy(shared, valid ? global : nullptr, kBytes, at);
   memset(shared, kPoison, kBytes);
-  me.copies.push_back(AsyncCopy{shared, global, valid, me.committed_groups, me.num_copies++});
+  const void* source = valid ? SourceOfCopy(shared, global, kBytes) : nullptr;
+  me.copies.push_back(AsyncCopy{shared, source, valid, me.committed_groups, me.num_copies++});
+}
+
+// Hardware can read the source as soon as the copy is started. So a copy that is started before the
+// wait for the earlier operation reads at once, while that operation's results are poisoned.
+const uint8_t* Emulator::SourceOfCopy(const void* shared, const void* global, size_t bytes) {
+  if (!early_.is_running()) {
+    return static_cast<const uint8_t*>(global);
+  }
+  uint8_t* kept = early_sources_ + (static_cast<const uint8_t*>(shared) - shared_);
+  memcpy(kept, global, bytes);
+  return kept;
 }
 
 // Checks a copy's addresses, and tells TSan of the accesses. global: null if nothing is read.

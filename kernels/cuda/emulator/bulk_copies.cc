@@ -35,7 +35,7 @@ void Emulator::CopyBulk(
   }
   memset(shared, kPoison, bytes);
   barrier.bulk_copies[barrier.num_bulk_copies++] = {
-      static_cast<uint8_t*>(shared), static_cast<const uint8_t*>(global), bytes};
+      static_cast<uint8_t*>(shared), SourceOfCopy(shared, global, bytes), bytes};
   barrier.bulk_bytes += bytes;
   ++num_bulk_copies_;
   if (UnderTsan()) {

@@ -3,26 +3,21 @@
 //
 // The emulator runs the two one after the other, and notes which bytes the earlier operation
 // changed. Each CTA of the later kernel first runs until all its threads wait, with these bytes
-// poisoned. So a kernel that reads results before its wait computes with NaN. A write to global
-// memory before the wait, and a CTA without a wait, are faults.
+// poisoned. So a kernel that reads results before its wait computes with NaN, also if an
+// asynchronous or bulk copy reads them. A write to global memory before the wait, and a CTA without
+// a wait, are faults.
 //
 // Thread safety: one caller at a time.
 // Source:        CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_EARLY_START_H_
 #define QUIRE_KERNELS_CUDA_EMULATOR_EARLY_START_H_
 
-#include <cstddef>
 #include <vector>
 
+#include "kernels/cuda/emulator/memory_changes.h"
 #include "kernels/cuda/emulator/operation.h"
 
 namespace quire::gpu::emulator {
-
-// Bytes of global memory, and what they held.
-struct Bytes {
-  std::byte* begin = nullptr;
-  std::vector<std::byte> held;
-};
 
 // Runs the operation. next: the operation after it on the stream, or null. If `next` starts early
 // and was enqueued already, notes what the operation changes.

@@ -64,6 +64,10 @@ int RunLaunch(
 
 void WaitForEarlierOperation(SourceLine at) { Active(at).WaitForEarlierOperation(at); }
 
+void NoteAtomic(const void* address, size_t bytes) {
+  Active(SourceLine()).NoteAtomic(address, bytes);
+}
+
 uint8_t* SharedMemory() { return active->shared_memory(); }
 
 BarrierResult SyncCta(bool predicate, SourceLine at) { return Active(at).SyncCta(predicate, at); }

@@ -117,6 +117,7 @@ enum class FaultKind : uint8_t {
                        // bulk copy uses an mbarrier that was not fenced after its initialization
   kOperandChanged,     // an operand of wgmma changed before the wait for the product
   kProductInFlight,    // a thread returned without waiting for its wgmma
+  kWrittenTwice,       // two CTAs changed the same bytes of global memory, under a watch
   // Faults of a kernel that starts early (early_start.h).
   kEarlyWrite,     // it wrote to global memory before its wait
   kNoEarlierWait,  // a CTA ended without a wait
@@ -196,6 +197,9 @@ int Launch(const char* name,
 }
 
 uint8_t* SharedMemory();
+
+// Tells the emulator that the bytes of global memory are used by atomic operations (cta_rules.h).
+void NoteAtomic(const void* address, size_t bytes);
 
 // ---- Collectives ----
 

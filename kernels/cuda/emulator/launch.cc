@@ -66,12 +66,13 @@ int Emulator::Run(
   }
   gridDim = grid;
   blockDim = cta;
-  for (uint32_t z = 0; z < grid.z && !failed_; ++z) {
-    for (uint32_t y = 0; y < grid.y && !failed_; ++y) {
-      for (uint32_t x = 0; x < grid.x && !failed_; ++x) {
-        RunCta(uint3{x, y, z});
-      }
-    }
+  watch_.Begin(ReferencesNow());
+  const uint64_t num_ctas = uint64_t{grid.x} * grid.y * grid.z;
+  for (uint64_t i = 0; i < num_ctas && !failed_; ++i) {
+    const uint64_t number = NthCta(i, num_ctas);
+    RunCta(uint3{static_cast<uint32_t>(number % grid.x),
+                 static_cast<uint32_t>(number / grid.x % grid.y),
+                 static_cast<uint32_t>(number / grid.x / grid.y)});
   }
   if (UnderTsan()) {
     __tsan_acquire(&tsan_launch_end);
@@ -127,6 +128,9 @@ void Emulator::RunCta(uint3 index) {
   if (!failed_) {
     CheckGuards();
     CheckEnd();
+  }
+  if (!failed_ && !watch_.EndCta()) {
+    FailAtEnd(FaultKind::kWrittenTwice, "two CTAs of a launch wrote to the same global memory");
   }
   if (failed_) {
     ReleaseFibers();

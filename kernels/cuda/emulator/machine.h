@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cuda/emulator/cta_rules.h"
 #include "kernels/cuda/emulator/early_start.h"
 #include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/emulator/places.h"
@@ -219,6 +220,7 @@ class Emulator {
   void WaitCopies(uint32_t max_pending);
   void FenceAsyncProxy();
   bool IsUnfenced(const uint8_t* shared);
+  void NoteAtomic(const void* address, size_t bytes) { watch_.Exempt(address, bytes); }
   CopyMark& MarkAt(const void* shared);
   WarpProducts& products(uint32_t warp) { return products_[warp]; }
   [[noreturn]] void Fail(const Fiber& thread, FaultKind kind, const char* what, SourceLine at);
@@ -251,6 +253,7 @@ class Emulator {
   void TryEndPhase(SharedBarrier& barrier);
   static bool IsWaitedFor(const SharedBarrier& barrier);
   void CheckCopy(void* shared, const void* global, size_t bytes, SourceLine at);
+  const uint8_t* SourceOfCopy(const void* shared, const void* global, size_t bytes);
   void CheckNoBulkCopyTo(const void* shared, size_t bytes, SourceLine at);
   void LandBulkCopies(SharedBarrier& barrier);
   void ReleaseLandingArrivals(const Fiber& fiber);
@@ -274,6 +277,7 @@ class Emulator {
   ThreadBody body_ = nullptr;
   void* body_context_ = nullptr;
   Context launcher_;
+  CtaWatch watch_;
 
   // The current CTA.
   size_t cta_number_ = 0;
@@ -292,6 +296,8 @@ class Emulator {
   uint32_t num_bulk_copies_ = 0;  // in flight, for all mbarriers
   uint64_t num_landings_ = 0;
   CopyMark copy_marks_[kMaxSharedBytes / kCopyBytes];
+  // What copies of the early part have read, at the offsets of their destinations.
+  uint8_t early_sources_[kMaxSharedBytes];
   uint32_t runnable_warps_ = 0;
   EarlyPart early_;
   uint32_t waiting_for_earlier_[kMaxWarps] = {};  // lanes of each warp

@@ -31,6 +31,9 @@ int Enqueue(void* stream, Operation operation);
 // operation was made.
 int RunOperation(const Operation& operation);
 
+// Returns the references of the operation that the calling thread runs, or null.
+const References* ReferencesNow();
+
 }  // namespace quire::gpu::emulator
 
 #endif  // QUIRE_KERNELS_CUDA_EMULATOR_OPERATION_H_

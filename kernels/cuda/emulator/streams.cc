@@ -28,6 +28,8 @@ Streams& AllStreams() {
   return streams;
 }
 
+thread_local const References* references_now = nullptr;
+
 bool IsInFlight(const HostCopy& copy) {
   const auto* to = static_cast<const uint8_t*>(copy.to);
   return std::all_of(to, to + copy.bytes, [](uint8_t byte) { return byte == kInFlight; });
@@ -42,8 +44,13 @@ int RunOperation(const Operation& operation) {
                              "an operation refers to memory that was freed after it was recorded "
                              "or enqueued");
   }
-  return operation.run ? operation.run() : 0;
+  const References* const outer = std::exchange(references_now, &operation.references);
+  const int error = operation.run ? operation.run() : 0;
+  references_now = outer;
+  return error;
 }
+
+const References* ReferencesNow() { return references_now; }
 
 int Enqueue(void* stream, Operation operation) {
   StreamQueue* queue = FindStream(stream);

@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/device/async_copy.h"
+#include "kernels/cuda/device/bulk_copy.h"
 #include "kernels/cuda/device/portability.h"
 #include "kernels/cuda/runtime.h"
 #include "tests/kernels/cuda/device_array.h"
@@ -54,6 +56,48 @@ QUIRE_KERNEL void Scale(const float* weights, const float* in, float* out) {
   out[i] = kept[threadIdx.x] * value;
 }
 
+enum class CopyKind : uint8_t { kAsync, kBulk };
+
+// out = weights * in, both through copies to shared memory. Thread 0 copies by kBulk, each thread
+// of the first 16 its 16 bytes by kAsync. The copies of the weights are in flight during the wait;
+// so are those of `in` if kCopiesEarly.
+template <CopyKind kKind, bool kCopiesEarly>
+QUIRE_KERNEL void ScaleByCopies(const float* weights, const float* in, float* out) {
+  QUIRE_SHARED_MEMORY(shared);
+  constexpr int kBytes = kThreads * sizeof(float);
+  auto* barrier = reinterpret_cast<SharedBarrier*>(shared + 2 * kBytes);
+  const auto thread = static_cast<int>(threadIdx.x);
+  const uint32_t first = blockIdx.x * blockDim.x;
+  const auto copy = [&](const float* from, uint8_t* to) {
+    if (kKind == CopyKind::kBulk && thread == 0) {
+      CopyBulk(to, from + first, kBytes, *barrier);
+    }
+    if (kKind == CopyKind::kAsync && thread < kBytes / 16) {
+      CopyAsync16(to + 16 * thread, from + first + 4 * thread, true);
+    }
+  };
+  if (thread == 0) {
+    barrier->Init(1);
+    FenceAsyncProxy();
+    barrier->ArriveAndExpect(kKind == CopyKind::kBulk ? 2 * kBytes : 0);
+  }
+  __syncthreads();
+  copy(weights, shared);
+  if (kCopiesEarly) {
+    copy(in, shared + kBytes);
+  }
+  WaitForEarlierOperation();
+  if (!kCopiesEarly) {
+    copy(in, shared + kBytes);
+  }
+  CommitCopies();
+  WaitCopies<0>();
+  barrier->Wait(0);
+  __syncthreads();
+  const auto* values = reinterpret_cast<const float*>(shared);
+  out[first + threadIdx.x] = values[thread] * values[kThreads + thread];
+}
+
 class EarlyStartTest : public testing::Test {
  protected:
   EarlyStartTest() {
@@ -93,6 +137,27 @@ class EarlyStartTest : public testing::Test {
                                  second_.data(),
                                  first_.data()),
               0);
+  }
+
+  // Enqueues two kernels, of which the second starts early and copies. Returns its output.
+  template <CopyKind kKind, bool kCopiesEarly>
+  std::vector<float> ChainWithCopies() {
+    // Only bytes that the first kernel changes are poisoned.
+    EXPECT_EQ(FillBytes(first_.data(), 0xFF, kCount * sizeof(float), nullptr), 0);
+    EXPECT_EQ(QUIRE_LAUNCH(
+                  Double, dim3(kCtas), dim3(kThreads), 0, stream_, numbers_.data(), first_.data()),
+              0);
+    EXPECT_EQ(QUIRE_LAUNCH_EARLY((ScaleByCopies<kKind, kCopiesEarly>),
+                                 dim3(kCtas),
+                                 dim3(kThreads),
+                                 kSharedBytes + sizeof(SharedBarrier),
+                                 stream_,
+                                 weights_.data(),
+                                 first_.data(),
+                                 second_.data()),
+              0);
+    EXPECT_EQ(Synchronize(stream_), 0);
+    return second_.ToHost();
   }
 
   static float Weight(int i) { return static_cast<float>(i % 7 + 1); }
@@ -153,6 +218,24 @@ TEST_F(EarlyStartTest, ResultsThatAreReadBeforeTheWaitAreNan) {
   ASSERT_EQ(Synchronize(stream_), 0);
   const std::vector<float> second = second_.ToHost();
   EXPECT_TRUE(std::all_of(second.begin(), second.end(), [](float x) { return std::isnan(x); }));
+}
+
+// A copy lands only when it is waited for, but reads its source when it is started.
+TEST_F(EarlyStartTest, CopiesOfResultsThatAreStartedBeforeTheWaitBringNan) {
+  const auto all_nan = [](const std::vector<float>& values) {
+    return std::all_of(values.begin(), values.end(), [](float x) { return std::isnan(x); });
+  };
+  EXPECT_TRUE(all_nan(ChainWithCopies<CopyKind::kBulk, true>()));
+  EXPECT_TRUE(all_nan(ChainWithCopies<CopyKind::kAsync, true>()));
+}
+
+TEST_F(EarlyStartTest, CopiesOfWeightsMayBeInFlightDuringTheWait) {
+  std::vector<float> expected;
+  for (int i = 0; i < kCount; ++i) {
+    expected.push_back(2.0F * static_cast<float>(i + 1) * Weight(i));
+  }
+  EXPECT_EQ((ChainWithCopies<CopyKind::kBulk, false>()), expected);
+  EXPECT_EQ((ChainWithCopies<CopyKind::kAsync, false>()), expected);
 }
 
 TEST_F(EarlyStartTest, AWriteBeforeTheWaitIsAFault) {
