@@ -34,7 +34,9 @@ inline constexpr int kWarpgroupRows = 64;
 // ---- Matrices in shared memory ------------------------------------------------------------------
 
 // Rows are 128 bytes, swizzled: 16-byte unit u of row r is stored as unit u ^ (r % 8) of that row.
-// The pattern repeats every 8 rows, and must begin at a multiple of 1024 bytes.
+// The pattern repeats every 8 rows, and must begin at a multiple of 1024 bytes. Rows of 64 or 32
+// bytes are swizzled as the pieces of kernels/api/kv_cache_layout.h, and their patterns begin at
+// multiples of 512 and 256 bytes.
 inline constexpr int kSwizzleRowBytes = 128;
 inline constexpr int kSwizzleBytes = 1024;
 QUIRE_DEVICE int SwizzledOffset(int row, int unit) {
@@ -50,14 +52,16 @@ QUIRE_DEVICE uint32_t SharedAddress(const void* pointer) {
 #endif
 }
 
-// Returns the descriptor of a matrix of swizzled 128-byte rows. stride_bytes: distance from 8 rows
-// to the next 8. If K is contiguous, a row belongs to one index of M or N, and leading_bytes is
-// ignored. If M or N is contiguous, a row belongs to one index of K. leading_bytes is then the
-// distance from 64 elements of M or N to the next 64.
+// Returns the descriptor of a matrix of swizzled rows of 128, 64 or 32 bytes. stride_bytes:
+// distance from 8 rows to the next 8. If K is contiguous, a row belongs to one index of M or N, and
+// leading_bytes is ignored. If M or N is contiguous, a row belongs to one index of K. leading_bytes
+// is then the distance from one row's worth of elements of M or N to the next.
+template <int kRowBytes = kSwizzleRowBytes>
 QUIRE_DEVICE uint64_t MakeDescriptor(const void* start, int leading_bytes, int stride_bytes) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  static_assert(kRowBytes == 128 || kRowBytes == 64 || kRowBytes == 32);
+  constexpr uint64_t kSwizzle = uint64_t{kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3} << 62;
   return (SharedAddress(start) & 0x3FFFF) >> 4 | static_cast<uint64_t>(leading_bytes >> 4) << 16 |
-         static_cast<uint64_t>(stride_bytes >> 4) << 32 | kSwizzle128;
+         static_cast<uint64_t>(stride_bytes >> 4) << 32 | kSwizzle;
 }
 
 // Returns the descriptor of the matrix that starts `bytes` later. bytes: a multiple of 16.
@@ -150,16 +154,18 @@ QUIRE_DEVICE void GiveUpRegisters() {
 
 #ifdef __CUDACC__
 
-// 4, 16, 32 and 64 operands of an accumulator.
+// 4, 8, 16, 32 and 64 operands of an accumulator.
 #define QUIRE_D4(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define QUIRE_D8(n) QUIRE_D4(n), QUIRE_D4((n) + 1)
 #define QUIRE_D16(n) QUIRE_D4(n), QUIRE_D4((n) + 1), QUIRE_D4((n) + 2), QUIRE_D4((n) + 3)
 #define QUIRE_D32(n) QUIRE_D16(n), QUIRE_D16((n) + 4)
 #define QUIRE_D64 QUIRE_D32(0), QUIRE_D32(8)
 // Names of these operands in PTX.
-#define QUIRE_NAMES_32                       \
-  "%0, %1, %2, %3, %4, %5, %6, %7, "         \
-  "%8, %9, %10, %11, %12, %13, %14, %15, "   \
-  "%16, %17, %18, %19, %20, %21, %22, %23, " \
+#define QUIRE_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define QUIRE_NAMES_16 QUIRE_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define QUIRE_NAMES_32                         \
+  QUIRE_NAMES_16                               \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
 #define QUIRE_NAMES_64                         \
   QUIRE_NAMES_32                               \
@@ -226,10 +232,34 @@ QUIRE_DEVICE void WarpgroupMmaOfRegisters([[maybe_unused]] float (&d)[kColumns /
                                           [[maybe_unused]] uint64_t b,
                                           [[maybe_unused]] SourceLine at = SourceLine::Here()) {
   static_assert(std::is_same_v<T, Bf16> || std::is_same_v<T, F16>);
-  static_assert(kColumns == 64 || kColumns == 128);
+  static_assert(kColumns == 16 || kColumns == 32 || kColumns == 64 || kColumns == 128);
 #ifdef __CUDACC__
 #define QUIRE_INPUTS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1)
-  if constexpr (kColumns == 64 && std::is_same_v<T, Bf16>) {
+  if constexpr (kColumns == 16 && std::is_same_v<T, Bf16>) {
+    QUIRE_WGMMA(
+        "m64n16", "bf16", QUIRE_NAMES_8, "{%8, %9, %10, %11}, %12, p, 1, 1, 1", "%13", QUIRE_D8(0)
+        : QUIRE_INPUTS);
+  } else if constexpr (kColumns == 16) {
+    QUIRE_WGMMA(
+        "m64n16", "f16", QUIRE_NAMES_8, "{%8, %9, %10, %11}, %12, p, 1, 1, 1", "%13", QUIRE_D8(0)
+        : QUIRE_INPUTS);
+  } else if constexpr (kColumns == 32 && std::is_same_v<T, Bf16>) {
+    QUIRE_WGMMA("m64n32",
+                "bf16",
+                QUIRE_NAMES_16,
+                "{%16, %17, %18, %19}, %20, p, 1, 1, 1",
+                "%21",
+                QUIRE_D16(0)
+                : QUIRE_INPUTS);
+  } else if constexpr (kColumns == 32) {
+    QUIRE_WGMMA("m64n32",
+                "f16",
+                QUIRE_NAMES_16,
+                "{%16, %17, %18, %19}, %20, p, 1, 1, 1",
+                "%21",
+                QUIRE_D16(0)
+                : QUIRE_INPUTS);
+  } else if constexpr (kColumns == 64 && std::is_same_v<T, Bf16>) {
     QUIRE_WGMMA("m64n64",
                 "bf16",
                 QUIRE_NAMES_32,
@@ -271,9 +301,12 @@ QUIRE_DEVICE void WarpgroupMmaOfRegisters([[maybe_unused]] float (&d)[kColumns /
 #undef QUIRE_WGMMA
 #undef QUIRE_NAMES_64
 #undef QUIRE_NAMES_32
+#undef QUIRE_NAMES_16
+#undef QUIRE_NAMES_8
 #undef QUIRE_D64
 #undef QUIRE_D32
 #undef QUIRE_D16
+#undef QUIRE_D8
 #undef QUIRE_D4
 #endif
 
