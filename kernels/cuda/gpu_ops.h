@@ -136,11 +136,18 @@ enum class PrefillKernel : uint8_t {
   // Each product is computed by a warpgroup (wgmma). Runs on sm_90, for a cache of the
   // activations' type and head_dim 64, 128 or 256.
   kWgmma,
+  // The same products by a persistent grid, without pauses between items, for every head_dim. Has
+  // not run on a GPU yet, so that kFastest never takes it.
+  kPersistent,
 };
 struct PrefillPlan {
   const PrefillItem* items = nullptr;  // [num_items]; fastest if the longest contexts are first
   int32_t num_items = 0;
   PrefillKernel kernel = PrefillKernel::kFastest;
+
+  // ---- For kPersistent ----
+  int32_t* next_item = nullptr;  // one number, 0; each call leaves 0
+  int32_t num_ctas = 0;          // CTAs of the grid, 0: one for each SM; any number, the same bits
 };
 int Prefill(const PagedAttentionParams& params,
             const PrefillPlan& plan,

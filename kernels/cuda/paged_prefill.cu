@@ -1,5 +1,5 @@
 // Prefill: checks the kernels' requirements, and picks the kernel for the device and head_dim. The
-// attention itself is in paged_prefill.cuh and paged_prefill_wgmma.cuh.
+// attention itself is in paged_prefill.cuh, paged_prefill_wgmma.cuh and prefill_persistent.cuh.
 #include <bit>
 #include <cstdint>
 
@@ -27,9 +27,9 @@ int DispatchWgmmaHeadDim(int32_t head_dim, Body&& body) {
   }
 }
 
-// Returns 0 if the device has a kernel on warpgroup products (wgmma) for these types and head_dim.
-int CheckWgmma(DType activations, DType cache_dtype, int32_t head_dim) {
-  // The kernel is compiled for 9.0a, and such code runs only on compute capability 9.0.
+// Returns 0 if kernels on warpgroup products (wgmma) can run on the device for these types.
+int CheckWgmma(DType activations, DType cache_dtype) {
+  // The kernels are compiled for 9.0a, and such code runs only on compute capability 9.0.
   constexpr int32_t kCapability = 90;
   int32_t capability = 0;
   if (int error = QueryComputeCapability(&capability); error != 0) {
@@ -38,10 +38,27 @@ int CheckWgmma(DType activations, DType cache_dtype, int32_t head_dim) {
   if (capability != kCapability || cache_dtype != activations) {
     return kUnsupported;
   }
-  return DispatchElement(activations, [&]<typename T>() {
-    return DispatchWgmmaHeadDim(head_dim, []<int kHeadDim>() { return 0; });
-  });
+  return DispatchElement(activations, []<typename T>() { return 0; });
 }
+
+// Runs kPersistent or kWgmma. Returns kUnsupported if the kernel cannot run.
+int RunOnWarpgroups(PrefillKernel kernel, const PrefillParams& params, Stream stream) {
+  const KvCacheLayout& layout = params.attention.cache.layout;
+  if (const int error = CheckWgmma(params.activations, layout.dtype); error != 0) {
+    return error;
+  }
+  if (kernel == PrefillKernel::kPersistent) {
+    return DispatchHeadDim(layout.head_dim, [&]<int kHeadDim>() {
+      return RunPersistentPrefill<kHeadDim>(params, stream);
+    });
+  }
+  return DispatchWgmmaHeadDim(
+      layout.head_dim, [&]<int kHeadDim>() { return RunWgmmaPrefill<kHeadDim>(params, stream); });
+}
+
+// The kernel that kFastest takes where it can run. kPersistent takes its place once it has won on a
+// device.
+constexpr PrefillKernel kFastestOnWarpgroups = PrefillKernel::kWgmma;
 
 }  // namespace
 
@@ -57,14 +74,11 @@ int Prefill(const PagedAttentionParams& params,
   prefill.block_shift = std::countr_zero(static_cast<uint32_t>(layout.block_size_tokens));
   prefill.num_queries_per_kv_head = params.num_heads / layout.num_kv_heads;
   prefill.has_plain_scores = params.alibi_slopes == nullptr && params.scale * params.k_scale > 0.0F;
+  const bool is_free = plan.kernel == PrefillKernel::kFastest;
   if (plan.kernel != PrefillKernel::kMma) {
-    const int error = CheckWgmma(activations, layout.dtype, layout.head_dim);
-    if (error == 0) {
-      return DispatchWgmmaHeadDim(layout.head_dim, [&]<int kHeadDim>() {
-        return RunWgmmaPrefill<kHeadDim>(prefill, stream);
-      });
-    }
-    if (error != kUnsupported || plan.kernel != PrefillKernel::kFastest) {
+    const int error =
+        RunOnWarpgroups(is_free ? kFastestOnWarpgroups : plan.kernel, prefill, stream);
+    if (error != kUnsupported || !is_free) {
       return error;
     }
   }

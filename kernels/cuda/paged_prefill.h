@@ -29,6 +29,10 @@ int RunPrefill(const PrefillParams& params, Stream stream);
 template <int kHeadDim>
 int RunWgmmaPrefill(const PrefillParams& params, Stream stream);
 
+// Does the same by a persistent grid, which takes items from plan.next_item.
+template <int kHeadDim>
+int RunPersistentPrefill(const PrefillParams& params, Stream stream);
+
 }  // namespace quire::gpu
 
 #endif  // QUIRE_KERNELS_CUDA_PAGED_PREFILL_H_

@@ -56,6 +56,7 @@
 #include "kernels/cuda/paged_prefill.h"
 #include "kernels/cuda/prefill_pipeline.cuh"
 #include "kernels/cuda/prefill_rows.cuh"
+#include "kernels/cuda/prefill_weights.cuh"
 
 namespace quire::gpu {
 
@@ -66,10 +67,6 @@ inline constexpr int kQueryBarrier = 3;
 
 // ---- A computing warpgroup ----------------------------------------------------------------------
 
-template <typename Shape>
-using WgmmaScores = float[Shape::kKeys / 8][4];
-template <typename Shape>
-using WgmmaWeights = uint32_t[Shape::kKeys / 16][4];
 template <typename Shape>
 using WgmmaOut = float[Shape::kOutParts][Shape::kOutColumns / 8][4];
 
@@ -149,63 +146,6 @@ QUIRE_DEVICE void StartValues(WgmmaOut<Shape>& out,
     }
   }
   CommitProducts();
-}
-
-// Turns the scores of tile i into weights, in place. lane_row: the lane's first row, as an index
-// among the sequence's rows. The lane's second row is lane_row + 8. Sets rescale to the factors for
-// sums accumulated earlier.
-template <typename Shape>
-QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
-                                 SoftmaxState (&states)[2],
-                                 float (&rescale)[2],
-                                 const PrefillParams& params,
-                                 const WgmmaCta<Shape>& cta,
-                                 int32_t lane_row,
-                                 int i) {
-  const PagedAttentionParams& args = params.attention;
-  const ItemRows& rows = cta.rows;
-  const int32_t first_key = (cta.first_tile + i) * Shape::kKeys;
-  if (!params.has_plain_scores) {
-    ScoreRow score_rows[2];
-    QUIRE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int32_t row = lane_row + half * 8;
-      score_rows[half] = MakeScoreRow(args, rows.HeadOf(row), rows.PositionOf(row), 1.0F);
-    }
-    // 8 keys at a time, because more would exhaust the registers at head_dim 256.
-    QUIRE_UNROLL
-    for (int n = 0; n < Shape::kKeys / 8; ++n) {
-      float part[1][4] = {{scores[n][0], scores[n][1], scores[n][2], scores[n][3]}};
-      ScaleScores(part, args.alibi_slopes != nullptr, score_rows, first_key + n * 8);
-      FenceAccumulator(part);
-      QUIRE_UNROLL
-      for (int r = 0; r < 4; ++r) {
-        scores[n][r] = part[0][r];
-      }
-    }
-  }
-  if (first_key < rows.common_begin || first_key + Shape::kKeys > rows.common_end) {
-    ScoreRow score_rows[2];
-    QUIRE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      score_rows[half].position = rows.PositionOf(lane_row + half * 8);
-      score_rows[half].begin = FirstKey(score_rows[half].position, args.sliding_window);
-    }
-    MaskScores(scores, score_rows, first_key);
-  }
-  const float scale = params.has_plain_scores ? args.scale * args.k_scale * kLog2E : 1.0F;
-  QUIRE_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    rescale[half] = UpdateScaledSoftmax(states[half], scores, half, scale);
-  }
-}
-
-// Stores `number` to memory that is never read, so that the number is computed before the next
-// wait. ptxas of nvcc 13.0 moves a wait for products ahead of earlier arithmetic, but not ahead of
-// earlier stores. Without the store, the softmax would begin only after the products that it should
-// overlap with. unread: one float of shared memory per computing thread.
-QUIRE_DEVICE void FinishBefore(float* unread, float number) {
-  static_cast<volatile float*>(unread)[threadIdx.x - kWarpgroupSize] = number;
 }
 
 // Multiplies the lane's rows by their factors. Skips the work if all factors of the warp are 1,
@@ -288,6 +228,10 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
   WgmmaOut<Shape> out = {};
   SoftmaxState states[2];
   float rescale[2];
+  const auto compute_weights = [&](int i) {
+    ComputeWeights<Shape>(
+        scores, states, rescale, params, cta.rows, lane_row, (cta.first_tile + i) * Shape::kKeys);
+  };
 
   // ---- S of the first tile ----
   cta.keys.WaitUntilFull(0);
@@ -295,7 +239,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
   WaitProducts<0>();
   FenceAccumulator(scores);
   ArriveOfWarp(cta.keys.Free(0));
-  ComputeWeights<Shape>(scores, states, rescale, params, cta, lane_row, 0);
+  compute_weights(0);
   PackWeights<T, Shape::kKeys>(weights, scores);
 
   // ---- S of tile i, out += P V of tile i - 1 ----
@@ -313,7 +257,7 @@ QUIRE_DEVICE void ComputeRows(const PrefillParams& params,
     WaitProducts<1>();
     FenceAccumulator(scores);
     ArriveOfWarp(cta.keys.Free(i));
-    ComputeWeights<Shape>(scores, states, rescale, params, cta, lane_row, i);
+    compute_weights(i);
     FinishBefore(cta.unread, states[0].sum + states[1].sum);
     WaitProducts<0>();
     FenceOut<Shape>(out);

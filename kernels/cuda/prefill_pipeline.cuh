@@ -74,14 +74,6 @@ struct TileBuffers {
   QUIRE_DEVICE SharedBarrier& Free(int i) const { return free[i % Shape::kStages]; }
 };
 
-// Arrives once for the whole warp, after its threads' earlier reads and writes.
-QUIRE_DEVICE void ArriveOfWarp(SharedBarrier& barrier) {
-  __syncwarp();
-  if (threadIdx.x % kWarpSize == 0) {
-    barrier.Arrive();
-  }
-}
-
 // State that the CTA's threads share.
 template <typename Shape>
 struct WgmmaCta {

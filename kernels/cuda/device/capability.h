@@ -41,6 +41,28 @@ inline int QueryComputeCapability(int32_t* capability) {
   return 0;
 }
 
+// Sets *num_sms to the number of SMs. It is 3 on the emulated device, which runs CTAs one after
+// another: with a single CTA tests would not cover the division of work among CTAs. Returns 0 or a
+// cudaError_t.
+inline int QuerySms(int32_t* num_sms) {
+#ifdef __CUDACC__
+  int device = 0;
+  int value = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // clears the error, else a later launch would report it
+    return static_cast<int>(error);
+  }
+  *num_sms = value;
+#else
+  *num_sms = 3;
+#endif
+  return 0;
+}
+
 // Sets *bytes to the largest shared memory that a CTA can have. Returns 0 or a cudaError_t.
 inline int QuerySharedBytes(int32_t* bytes) {
 #ifdef __CUDACC__

@@ -48,13 +48,24 @@ void RunDecode(const PagedAttentionParams& params) {
 
 void RunPrefillBy(PrefillKernel kernel, const PagedAttentionParams& params) {
   DeviceArray<PrefillItem> items(std::vector<PrefillItem>{{0, 0}, {1, 0}, {2, 0}});
-  const PrefillPlan plan = {.items = items.data(), .num_items = 3, .kernel = kernel};
+  DeviceArray<int32_t> next_item(std::vector<int32_t>{0});
+  const PrefillPlan plan = {
+      .items = items.data(), .num_items = 3, .kernel = kernel, .next_item = next_item.data()};
   ASSERT_EQ(Prefill(params, plan, DType::kBF16, nullptr), 0);
 }
 
 // On warpgroup products where there is such a kernel.
 void RunFastestPrefill(const PagedAttentionParams& params) {
   RunPrefillBy(PrefillKernel::kFastest, params);
+}
+
+// On a persistent grid where there is such a kernel.
+void RunPersistentPrefill(const PagedAttentionParams& params) {
+  DeviceInfo info;
+  ASSERT_EQ(QueryDevice(0, &info), 0);
+  const bool has_kernel =
+      info.compute_capability == 90 && params.cache.layout.dtype == DType::kBF16;
+  RunPrefillBy(has_kernel ? PrefillKernel::kPersistent : PrefillKernel::kFastest, params);
 }
 
 void RunMmaPrefill(const PagedAttentionParams& params) {
@@ -132,6 +143,7 @@ TEST(LargePoolTest, PrefillReadsBlocksBehind4GiB) {
   }
   ExpectSameAttentionFarAway(RunMmaPrefill, &pool);
   ExpectSameAttentionFarAway(RunFastestPrefill, &pool);
+  ExpectSameAttentionFarAway(RunPersistentPrefill, &pool);
 }
 
 // The tokens of the batch begin at a row of q and of the output that lies far behind the first.
@@ -184,6 +196,7 @@ TEST(LargePoolTest, PrefillReadsAndWritesRowsBehind4GiB) {
   }
   ExpectSameAttentionOfFarRows(RunMmaPrefill, &q, &out);
   ExpectSameAttentionOfFarRows(RunFastestPrefill, &q, &out);
+  ExpectSameAttentionOfFarRows(RunPersistentPrefill, &q, &out);
 }
 
 TEST(LargePoolTest, MergedSplitsAreWrittenToRowsBehind4GiB) {

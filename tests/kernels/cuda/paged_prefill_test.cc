@@ -20,7 +20,8 @@ namespace {
 // Every test runs with each kernel.
 class KernelUnderTest {
  public:
-  explicit KernelUnderTest(PrefillKernel kernel) : kernel_(kernel) {}
+  explicit KernelUnderTest(PrefillKernel kernel, int32_t num_ctas = 0)
+      : kernel_(kernel), num_ctas_(num_ctas) {}
 
   // Keys of a tile at a head_dim of up to 128. The tests cross the borders of tiles.
   int32_t tile_keys() const { return kernel_ == PrefillKernel::kMma ? 64 : 128; }
@@ -35,7 +36,8 @@ class KernelUnderTest {
 
   bool HasKernelFor(const AttentionProblem& problem) const {
     const bool is_whole = problem.head_dim == 64 || problem.head_dim % 128 == 0;
-    return kernel_ == PrefillKernel::kMma || (problem.cache_dtype == problem.dtype && is_whole);
+    return kernel_ == PrefillKernel::kMma || (problem.cache_dtype == problem.dtype &&
+                                              (is_whole || kernel_ == PrefillKernel::kPersistent));
   }
 
   std::vector<PrefillItem> ItemsOf(const AttentionData& data) const {
@@ -56,10 +58,15 @@ class KernelUnderTest {
                DType activations,
                const std::vector<PrefillItem>& items) const {
     DeviceArray<PrefillItem> device_items(items);
+    DeviceArray<int32_t> next_item(std::vector<int32_t>{0});
     const PrefillPlan plan = {.items = device_items.data(),
                               .num_items = static_cast<int32_t>(items.size()),
-                              .kernel = kernel_};
-    return Prefill(params, plan, activations, nullptr);
+                              .kernel = kernel_,
+                              .next_item = next_item.data(),
+                              .num_ctas = num_ctas_};
+    const int error = Prefill(params, plan, activations, nullptr);
+    EXPECT_EQ(next_item.ToHost()[0], 0);
+    return error;
   }
 
   // Runs the kernel for these items and returns its output.
@@ -89,6 +96,7 @@ class KernelUnderTest {
 
  private:
   const PrefillKernel kernel_;
+  const int32_t num_ctas_;  // of kPersistent
 };
 
 // The rows of one sequence.
@@ -101,7 +109,9 @@ std::vector<uint16_t> RowsOf(const AttentionData& data,
 }
 
 std::string NameOfKernel(PrefillKernel kernel) {
-  return kernel == PrefillKernel::kWgmma ? "Wgmma" : "Mma";
+  return kernel == PrefillKernel::kPersistent ? "Persistent"
+         : kernel == PrefillKernel::kWgmma    ? "Wgmma"
+                                              : "Mma";
 }
 
 class PagedPrefillTest : public KernelUnderTest, public testing::TestWithParam<PrefillKernel> {
@@ -130,7 +140,9 @@ class PagedPrefillTest : public KernelUnderTest, public testing::TestWithParam<P
 
 INSTANTIATE_TEST_SUITE_P(Kernels,
                          PagedPrefillTest,
-                         testing::Values(PrefillKernel::kMma, PrefillKernel::kWgmma),
+                         testing::Values(PrefillKernel::kMma,
+                                         PrefillKernel::kWgmma,
+                                         PrefillKernel::kPersistent),
                          [](const auto& kernel) { return NameOfKernel(kernel.param); });
 
 // ---- Types, sizes, lengths ----------------------------------------------------------------------
@@ -248,6 +260,14 @@ INSTANTIATE_TEST_SUITE_P(OfWholeSwizzledRows,
                                           testing::Values(64, 128, 256)),
                          NameOfCase);
 
+INSTANTIATE_TEST_SUITE_P(Persistent,
+                         PagedPrefillTypesTest,
+                         testing::Combine(testing::Values(PrefillKernel::kPersistent),
+                                          testing::Values(std::pair{DType::kBF16, DType::kBF16},
+                                                          std::pair{DType::kF16, DType::kF16}),
+                                          testing::Values(64, 80, 96, 112, 128, 256)),
+                         NameOfCase);
+
 TEST_P(PagedPrefillTest, EveryGroupIsComputedAlsoThoseOfMoreThan16Heads) {
   for (int32_t group : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 65}) {
     SCOPED_TRACE(group);
@@ -281,7 +301,7 @@ TEST_P(PagedPrefillTest, ContextsEndAnywhereInATile) {
 }
 
 TEST_P(PagedPrefillTest, BuffersAreFilledManyTimes) {
-  for (int32_t head_dim : {64, 128, 256}) {
+  for (int32_t head_dim : {64, 112, 128, 256}) {
     for (int32_t query_len : {20, 80}) {
       SCOPED_TRACE(testing::Message() << query_len << " queries of head_dim " << head_dim);
       ExpectPrefills({.head_dim = head_dim,

@@ -232,7 +232,12 @@ void ExpectPrefill(PrefillKernel kernel, DType dtype, DType cache_dtype, int32_t
   DeviceAttention device(data);
   DeviceArray<PrefillItem> items(std::vector<PrefillItem>{{0, kPrefillRows}, {0, 0}});
 
-  const PrefillPlan plan = {.items = items.data(), .num_items = 2, .kernel = kernel};
+  DeviceArray<int32_t> next_item(std::vector<int32_t>{0});
+  const PrefillPlan plan = {.items = items.data(),
+                            .num_items = 2,
+                            .kernel = kernel,
+                            .next_item = next_item.data(),
+                            .num_ctas = 1};
   ASSERT_EQ(Prefill(device.params(), plan, dtype, nullptr), 0);
 
   ExpectClose(data, device.Out());
@@ -253,6 +258,13 @@ TEST(RacesTest, WgmmaPrefillOfHeadDim64) {
 }
 TEST(RacesTest, WgmmaPrefillOfHeadDim256) {
   ExpectPrefill(PrefillKernel::kWgmma, DType::kF16, DType::kF16, 256);
+}
+
+TEST(RacesTest, PersistentPrefillOfHeadDim64) {
+  ExpectPrefill(PrefillKernel::kPersistent, DType::kBF16, DType::kBF16, 64);
+}
+TEST(RacesTest, PersistentPrefillOfHeadDim112) {
+  ExpectPrefill(PrefillKernel::kPersistent, DType::kF16, DType::kF16, 112);
 }
 
 TEST(RacesTest, CopyBlocks) {

@@ -18,6 +18,7 @@
 #include "kernels/cuda/paged_decode.cuh"
 #include "kernels/cuda/paged_prefill.cuh"
 #include "kernels/cuda/paged_prefill_wgmma.cuh"
+#include "kernels/cuda/prefill_persistent.cuh"
 #include "kernels/cuda/runtime.h"
 #include "tests/kernels/cuda/attention_data.h"
 #include "tests/kernels/cuda/device_array.h"
@@ -93,6 +94,12 @@ void AddRows(std::vector<Row>& rows) {
     // This kernel runs on compute capability 9.0 alone.
     Row row = RowOf<T, Cache, kHeadDim, 0>(
         "prefill_wgmma", []<int>() { return WgmmaSharedBytes<WgmmaShape<T, kHeadDim>>(); });
+    row.bytes[0] = row.bytes[1] = 0;
+    rows.push_back(row);
+  }
+  if constexpr (std::is_same_v<T, Cache>) {
+    Row row = RowOf<T, Cache, kHeadDim, 0>(
+        "prefill_persistent", []<int>() { return PersistentShape<T, kHeadDim>::kSharedBytes; });
     row.bytes[0] = row.bytes[1] = 0;
     rows.push_back(row);
   }

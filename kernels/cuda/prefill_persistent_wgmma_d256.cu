@@ -1,0 +1,8 @@
+// Persistent prefill on warpgroup products for head_dim 256.
+#include "kernels/cuda/prefill_persistent.cuh"
+
+namespace quire::gpu {
+
+template int RunPersistentPrefill<256>(const PrefillParams& params, Stream stream);
+
+}  // namespace quire::gpu
