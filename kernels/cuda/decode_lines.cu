@@ -39,6 +39,9 @@ int32_t HalfTiles(const PagedAttentionParams& params, const DecodePlan& plan) {
 // Partial results of a CTA: one for the line that its run ends in, and one for each segment of the
 // line that its run begins in. A run has the more segments, the more the batch can have.
 int32_t PartialsPerCta(const PagedAttentionParams& params, const DecodePlan& plan) {
+  if (plan.partials_per_cta > 0) {
+    return plan.partials_per_cta;
+  }
   const KvCacheLayout& layout = params.cache.layout;
   int64_t keys = int64_t{params.max_blocks_per_seq} * layout.block_size_tokens;
   int64_t of_line = (keys + plan.split_tokens - 1) / plan.split_tokens;

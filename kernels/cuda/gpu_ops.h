@@ -85,10 +85,14 @@ struct DecodePlan {
   // partial_out has DecodePartialFloats; partial_state is not used.
   DecodeKernel kernel = DecodeKernel::kSplits;
   int32_t max_query_tokens = 1;  // queries of a sequence
-  int32_t* arrivals = nullptr;   // [num_ctas], zeros; each call leaves zeros
+  // Partial results of a CTA for which partial_out has room. 0: those of sequences of any length
+  // that the block tables allow. REQUIRES, if given: at least min(ceil(splits of the batch /
+  // num_ctas), splits of the longest line) + 1, or no line has two splits.
+  int32_t partials_per_cta = 0;
+  int32_t* arrivals = nullptr;  // [num_ctas], zeros; each call leaves zeros
   // Whether the kernel may start beside the operation before it on the stream. REQUIRES: that
   // operation writes q and the keys and values of this step's tokens, and nothing else that the
-  // kernel reads.
+  // kernel reads; no sequence's context has tokens that the step computes for another sequence.
   bool starts_early = false;
 };
 
@@ -114,10 +118,10 @@ int DecodeLinesGridSize(const PagedAttentionParams& params,
                         const DecodePlan& plan,
                         DType activations,
                         int32_t* num_ctas);
-// Returns the floats of partial_out that kLines needs for sequences of any length that the block
-// tables allow. Reads num_heads, sliding_window, max_blocks_per_seq, the layout, and the plan's
-// num_decodes, split_tokens, max_query_tokens and num_ctas. At most
-// num_ctas * (contexts in splits + 1) partial results of a line.
+// Returns the floats of num_ctas * partials_per_cta partial results of a line. If the plan has no
+// partials_per_cta, kLines needs so many for sequences of any length that the block tables allow.
+// Reads num_heads, sliding_window, max_blocks_per_seq, the layout, and the plan's num_decodes,
+// split_tokens, max_query_tokens, num_ctas and partials_per_cta.
 int64_t DecodePartialFloats(const PagedAttentionParams& params, const DecodePlan& plan);
 
 // Prefill: sequences with any number of queries. A group is the query heads that share one KV head.

@@ -3,19 +3,56 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/cuda/decode_lines.h"
 #include "kernels/gpu/gpu_memory.h"
 
 namespace quire {
+namespace {
 
-int32_t SplitTokens(int32_t num_queries_per_kv_head) {
+constexpr int32_t kMaxRows = 64;  // of a sequence of several query tokens (gpu::DecodeKernel)
+
+}  // namespace
+
+int32_t SplitTokens(int32_t num_queries_per_kv_head, bool by_lines) {
+  if (by_lines) {
+    constexpr int32_t kMostQueries = 10;
+    return num_queries_per_kv_head > kMostQueries ? 512 : 256;
+  }
   constexpr int32_t kTokensPerQuery = 50;
   const auto wanted = static_cast<uint32_t>(kTokensPerQuery * num_queries_per_kv_head);
   return static_cast<int32_t>(std::clamp(std::bit_ceil(wanted), 512U, 1024U));
 }
 
-void DecodePlans::SetModel(int32_t split_tokens, int32_t head_dim, DType activations) {
-  split_tokens_ = split_tokens;
-  head_dim_ = head_dim;
+LineShape FindLines(const gpu::GpuApi& api,
+                    const StepShape& shape,
+                    DType activations,
+                    std::span<const KvCacheLayout> layouts,
+                    int32_t max_query_tokens) {
+  LineShape lines;
+  lines.max_query_tokens =
+      std::clamp(kMaxRows / shape.num_queries_per_kv_head(), 1, max_query_tokens);
+  for (const KvCacheLayout& layout : layouts) {
+    const PagedAttentionParams params = {.num_heads = shape.num_heads, .cache = {.layout = layout}};
+    for (int32_t tokens = 1; tokens <= lines.max_query_tokens; ++tokens) {
+      int32_t num_ctas = 0;
+      const int error =
+          api.decode_lines_grid_size(params, {.max_query_tokens = tokens}, activations, &num_ctas);
+      if (error == gpu::kUnsupported || (error == 0 && num_ctas == 0)) {
+        return {};
+      }
+      RequireGpu(api, error, "decode grid size");
+      lines.num_ctas = std::max(lines.num_ctas, num_ctas);
+    }
+    const auto element_bytes = static_cast<int>(SizeOf(layout.dtype));
+    lines.half_tile_floats =
+        std::max(lines.half_tile_floats,
+                 gpu::LinePartialFloats(1, gpu::LineTilesPerWarp(shape.head_dim, element_bytes)));
+  }
+  return lines;
+}
+
+void DecodePlans::SetModel(const StepShape& shape, DType activations) {
+  shape_ = shape;
   activations_ = activations;
   num_ctas_.clear();
   planned_windows_.clear();
@@ -29,9 +66,8 @@ gpu::DecodePlan DecodePlans::PlanOf(const PackedStep& step,
   }
   gpu::DecodePlan plan = DecodesOf(step, group);
   plan.split_start = SplitStart(step, group, params.sliding_window);
-  plan.partial_out = memory_.partial_out();
-  plan.partial_state = memory_.partial_state();
-  plan.num_ctas = NumCtas(params.cache.layout.dtype);
+  plan.partial_out = memory_.partials();
+  shape_.decodes_by_lines() ? AddLines(params, &plan) : AddSplits(params, &plan);
   return plan;
 }
 
@@ -51,7 +87,9 @@ gpu::DecodePlan DecodePlans::DecodesOf(const PackedStep& step, size_t group) con
   return {
       .seq_index = step.decode_seq_index == nullptr ? nullptr : step.decode_seq_index + of.first,
       .num_decodes = of.count,
-      .split_tokens = split_tokens_};
+      .split_tokens = shape_.split_tokens,
+      .kernel = shape_.decodes_by_lines() ? gpu::DecodeKernel::kLines : gpu::DecodeKernel::kSplits,
+      .max_query_tokens = of.max_query_tokens};
 }
 
 // Each group before has one element more than decodes.
@@ -62,14 +100,35 @@ int32_t* DecodePlans::SplitStart(const PackedStep& step,
          static_cast<ptrdiff_t>(group);
 }
 
-int32_t DecodePlans::NumCtas(DType cache_dtype) {
-  int32_t& num_ctas = num_ctas_[cache_dtype];
+// The softmax states lie behind the outputs of all splits for which there is memory.
+void DecodePlans::AddSplits(const PagedAttentionParams& params, gpu::DecodePlan* plan) {
+  const int64_t split_bytes = PartialBytes({.num_splits = 1}, shape_);
+  const int64_t max_splits = memory_.partial_bytes() / split_bytes;
+  plan->partial_state = plan->partial_out + max_splits * shape_.num_heads * shape_.head_dim;
+  const DType cache_dtype = params.cache.layout.dtype;
+  int32_t& num_ctas = num_ctas_[{cache_dtype, 1}];
   if (num_ctas == 0) {
     RequireGpu(api_,
-               api_.decode_grid_size(activations_, cache_dtype, head_dim_, &num_ctas),
+               api_.decode_grid_size(activations_, cache_dtype, shape_.head_dim, &num_ctas),
                "decode grid size");
   }
-  return num_ctas;
+  plan->num_ctas = num_ctas;
+}
+
+// Each CTA has an equal share of the memory.
+void DecodePlans::AddLines(const PagedAttentionParams& params, gpu::DecodePlan* plan) {
+  int32_t& num_ctas = num_ctas_[{params.cache.layout.dtype, plan->max_query_tokens}];
+  if (num_ctas == 0) {
+    RequireGpu(api_,
+               api_.decode_lines_grid_size(params, *plan, activations_, &num_ctas),
+               "decode grid size");
+  }
+  plan->num_ctas = std::min(num_ctas, shape_.lines.num_ctas);
+  plan->arrivals = memory_.arrivals();
+  const int64_t partial_bytes =
+      LinePartialFloats(plan->max_query_tokens, shape_) * int64_t{sizeof(float)};
+  plan->partials_per_cta =
+      static_cast<int32_t>(memory_.partial_bytes() / (partial_bytes * plan->num_ctas));
 }
 
 }  // namespace quire

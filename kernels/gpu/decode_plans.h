@@ -1,6 +1,9 @@
 // DecodePlans gives each group of a step's decodes its gpu::DecodePlan. Splits are planned on the
 // device, once a step and size of a sliding window.
 //
+// Decodes run by lines where the device and the layout allow it, else by splits
+// (gpu::DecodeKernel). All layers of a model take the same kernel.
+//
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        a failing device ends the process, as in GpuBackend.
 #ifndef QUIRE_KERNELS_GPU_DECODE_PLANS_H_
@@ -10,20 +13,36 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
+#include <utility>
 
 #include "common/model/dtype.h"
 #include "kernels/api/attention.h"
 #include "kernels/cuda/gpu_api.h"
+#include "kernels/gpu/decode_memory.h"
 #include "kernels/gpu/step_memory.h"
 #include "kernels/gpu/step_packer.h"
 
 namespace quire {
 
-// Returns the number of tokens in one split of a decode's context (gpu::DecodePlan). With 50 tokens
-// for each query that shares a KV head, partial results are small: at most 4 % of the bytes of keys
-// and values that the split reads from a 16-bit cache. The minimum of 512 saves merges for short
-// contexts: on an H200, 256-token splits are faster only for a single sequence of 512 tokens.
-int32_t SplitTokens(int32_t num_queries_per_kv_head);
+// Returns the number of tokens in one split of a decode's context (gpu::DecodePlan).
+//
+// By lines, 256 tokens balance small batches. If more than 10 query heads share a KV head, rows
+// take a second half tile or more, and 512 tokens halve the partial results.
+//
+// By splits, with 50 tokens for each query that shares a KV head, partial results are small: at
+// most 4 % of the bytes of keys and values that the split reads from a 16-bit cache. The minimum of
+// 512 saves merges for short contexts: on an H200, 256-token splits are faster only for a single
+// sequence of 512 tokens.
+int32_t SplitTokens(int32_t num_queries_per_kv_head, bool by_lines);
+
+// Returns how decode by lines runs for caches of these layouts. num_ctas is 0 if it cannot run.
+// shape: num_heads, num_kv_heads and head_dim. max_query_tokens: more are never worth it.
+LineShape FindLines(const gpu::GpuApi& api,
+                    const StepShape& shape,
+                    DType activations,
+                    std::span<const KvCacheLayout> layouts,
+                    int32_t max_query_tokens);
 
 class DecodePlans {
  public:
@@ -31,7 +50,7 @@ class DecodePlans {
       : api_(api), stream_(stream), memory_(memory) {}
 
   // Called before the first step of a model.
-  void SetModel(int32_t split_tokens, int32_t head_dim, DType activations);
+  void SetModel(const StepShape& shape, DType activations);
   // Forgets what was planned, because the next step begins or a recording was given up.
   void Clear() { planned_windows_.clear(); }
   // Returns the plan of a group of the step's decodes. Enqueues what plans it.
@@ -43,15 +62,16 @@ class DecodePlans {
   gpu::DecodePlan DecodesOf(const PackedStep& step, size_t group) const;
   // Returns where the group's split_start begins.
   int32_t* SplitStart(const PackedStep& step, size_t group, int32_t sliding_window) const;
-  int32_t NumCtas(DType cache_dtype);
+  // Adds the memory of partial results and the grid.
+  void AddSplits(const PagedAttentionParams& params, gpu::DecodePlan* plan);
+  void AddLines(const PagedAttentionParams& params, gpu::DecodePlan* plan);
 
   const gpu::GpuApi& api_;
   const gpu::Stream stream_;
   const StepMemory& memory_;
-  int32_t split_tokens_ = 0;
-  int32_t head_dim_ = 0;
+  StepShape shape_;
   DType activations_ = DType::kBF16;
-  std::map<DType, int32_t> num_ctas_;  // results of DecodeGridSize, by cache dtype
+  std::map<std::pair<DType, int32_t>, int32_t> num_ctas_;  // by cache dtype and query tokens
   std::set<int32_t> planned_windows_;
 };
 

@@ -84,6 +84,14 @@ class GpuBackend final : public KernelBackend {
 
   absl::Status PrepareFor(const ModelConfig& config, const RankShare& share) override;
 
+  // Returns the layout of a pool of the model's part, for blocks of any size.
+  KvCacheLayout LayoutOf(DType cache_dtype) const {
+    return LayoutFor({.num_layers = 1,
+                      .num_kv_heads = shape_.num_kv_heads,
+                      .head_dim = shape_.head_dim,
+                      .block_size_tokens = 16,
+                      .dtype = cache_dtype});
+  }
   KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override { return SwizzledRows(spec); }
   bool CanStoreKvAs(DType dtype) const override {
     return dtype == dtype_ || dtype == DType::kF8E4M3;
@@ -225,7 +233,6 @@ class GpuBackend final : public KernelBackend {
   std::optional<StepPacker> packer_;
 
   StepBounds bounds_;  // of the memory below
-  int64_t max_splits_ = 0;
 
   PackedStep step_;  // the current step
   StepMemory memory_{api_};
@@ -278,7 +285,6 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config, const RankShare& 
   }
   num_ranks_ = share.size;
   vocab_size_ = config.vocab_size;
-  const int32_t group = share.heads.count / share.kv_heads.count;
   const auto layer_has_window = [&](int32_t layer) {
     return config.sliding_window.has_value() &&
            config.layer_uses_sliding_window[static_cast<size_t>(layer)];
@@ -291,15 +297,18 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config, const RankShare& 
   shape_ = {.num_heads = share.heads.count,
             .num_kv_heads = share.kv_heads.count,
             .head_dim = config.head_dim,
-            .split_tokens = SplitTokens(group),
             .sliding_window = *windows.begin(),
             .received_width =
                 share.size > 1 && share.rank == 0 ? config.vocab_size - share.vocab.count : 0,
             .max_partial_bytes = options_.max_partial_bytes};
-  decode_plans_.SetModel(shape_.split_tokens, shape_.head_dim, dtype_);
+  constexpr int32_t kMaxQueryTokens = 16;  // of a decode
+  const std::array layouts = {LayoutOf(dtype_), LayoutOf(DType::kF8E4M3)};
+  shape_.lines =
+      FindLines(api_, shape_, dtype_, layouts, options_.batch_invariant ? 1 : kMaxQueryTokens);
+  shape_.split_tokens = SplitTokens(shape_.num_queries_per_kv_head(), shape_.decodes_by_lines());
+  decode_plans_.SetModel(shape_, dtype_);
   packer_.emplace(shape_, options_.use_graphs);
   bounds_ = {};
-  max_splits_ = 0;
   graphs_.Clear();
   return absl::OkStatus();
 }
@@ -341,6 +350,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::AllocateHost(int64_t b
 
 absl::Status GpuBackend::JoinGroup(std::shared_ptr<Communicator> group) {
   LeaveGroup();
+  memory_.ClearArrivals(stream_);  // a step of the group before may have been given up
   if (group == nullptr) {
     return absl::OkStatus();
   }
@@ -377,8 +387,8 @@ absl::Status GpuBackend::Reserve(const StepBounds& bounds) {
   const StepNeeds needs = NeedsOf(bounds, shape_);
   QUIRE_RETURN_IF_ERROR(memory_.Reserve(needs));
   QUIRE_RETURN_IF_ERROR(sampler_.Reserve(vocab_size_, DecodeBucket(bounds.max_seqs)));
+  memory_.ClearArrivals(stream_);
   bounds_ = bounds;
-  max_splits_ = needs.max_splits;
   return absl::OkStatus();
 }
 
@@ -411,8 +421,8 @@ StepInputs GpuBackend::BeginStep(const StepInputs& host) {
                           std::cmp_equal(announced_.size(), host.num_logits) &&
                           GpuSampler::CanSampleAhead(announced_);
   const int32_t num_padded = DecodeBucket(host.num_logits);
-  const int64_t bytes =
-      packer_->Plan(host, max_splits_, may_sample ? GpuSampler::AheadBytes(num_padded) : 0);
+  const int64_t bytes = packer_->Plan(
+      host, memory_.partial_bytes(), may_sample ? GpuSampler::AheadBytes(num_padded) : 0);
   QUIRE_CHECK(bytes <= memory_.input_bytes());
   std::byte* host_copy = memory_.staging().Next();
   step_ = packer_->Write(host, host_copy, memory_.inputs());

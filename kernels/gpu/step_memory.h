@@ -33,14 +33,19 @@ class StepMemory {
   // the device. Errors: kResourceExhausted, reason MEMORY; part of the memory may then be gone.
   absl::Status Reserve(const StepNeeds& needs);
   absl::Status ReserveBlockPairs();
+  // Enqueues zeros to arrivals. Must be called when memory was reserved.
+  void ClearArrivals(gpu::Stream stream);
 
   StagingRing& staging() { return staging_; }
   void* inputs() const { return inputs_.data(); }
   int64_t input_bytes() const { return inputs_.capacity_bytes(); }
   // Block tables of replayed steps, which have rows of one width in all steps.
   void* tables() const { return tables_.data(); }
-  float* partial_out() const { return static_cast<float*>(partial_out_.data()); }
-  float* partial_state() const { return static_cast<float*>(partial_state_.data()); }
+  // Partial results of a group of decodes.
+  float* partials() const { return static_cast<float*>(partials_.data()); }
+  int64_t partial_bytes() const { return partials_.capacity_bytes(); }
+  // DecodePlan::arrivals.
+  int32_t* arrivals() const { return static_cast<int32_t*>(arrivals_.data()); }
   // DecodePlan::split_start of all groups of a step. REQUIRES: the window is one of SetWindows.
   int32_t* split_starts(int32_t sliding_window) const;
   void* block_pairs() const { return block_pairs_.data(); }
@@ -53,8 +58,8 @@ class StepMemory {
   StagingRing staging_{api_};
   GpuScratch inputs_{api_};
   GpuScratch tables_{api_};
-  GpuScratch partial_out_{api_};
-  GpuScratch partial_state_{api_};
+  GpuScratch partials_{api_};
+  GpuScratch arrivals_{api_};
   std::map<int32_t, GpuScratch> split_starts_;  // by sliding window
   GpuScratch block_pairs_{api_};
   GpuScratch fp8_rows_{api_};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "common/base/math.h"
 
@@ -38,16 +39,24 @@ int32_t DecodeBucket(int32_t num_seqs) {
   return RoundUp(num_seqs, step);
 }
 
-void StepPacker::Classify(const StepInputs& host) {
+bool StepPacker::Decodes(const StepInputs& host, int32_t seq, int64_t max_partial_bytes) const {
+  const int32_t query_tokens = QueryLen(host, seq);
+  return query_tokens == 1 || (query_tokens <= shape_.lines.max_query_tokens &&
+                               PartialBytes(WorkOf(host.seq_lens[seq], query_tokens, shape_),
+                                            shape_) <= max_partial_bytes);
+}
+
+void StepPacker::Classify(const StepInputs& host, int64_t max_partial_bytes) {
   decodes_.clear();
+  prefills_.clear();
   step_ = {};
   for (int32_t seq = 0; seq < host.num_seqs; ++seq) {
-    if (QueryLen(host, seq) == 1) {
-      decodes_.push_back(seq);
-    }
+    (Decodes(host, seq, max_partial_bytes) ? decodes_ : prefills_).push_back(seq);
   }
-  const auto num_decodes = static_cast<int32_t>(decodes_.size());
-  step_.is_decode_only = pad_decodes_ && host.num_seqs > 0 && num_decodes == host.num_seqs &&
+  const auto past_single = std::stable_partition(
+      decodes_.begin(), decodes_.end(), [&](int32_t seq) { return QueryLen(host, seq) == 1; });
+  step_.is_decode_only = pad_decodes_ && host.num_seqs > 0 &&
+                         std::cmp_equal(past_single - decodes_.begin(), host.num_seqs) &&
                          host.num_logits == host.num_seqs;
   num_seqs_ = step_.is_decode_only ? DecodeBucket(host.num_seqs) : host.num_seqs;
   for (int32_t seq = host.num_seqs; seq < num_seqs_; ++seq) {
@@ -56,26 +65,31 @@ void StepPacker::Classify(const StepInputs& host) {
   step_.num_decodes = static_cast<int32_t>(decodes_.size());
 }
 
-void StepPacker::Group(const StepInputs& host, int64_t max_splits) {
-  int64_t num_splits = 0;  // of the last group
+void StepPacker::Group(const StepInputs& host, int64_t max_partial_bytes) {
+  DecodeWork of_last;  // group
   for (int32_t decode = 0; decode < step_.num_decodes; ++decode) {
     const int32_t seq = decodes_[static_cast<size_t>(decode)];
-    const int64_t more = seq < host.num_seqs ? NumSplits(host.seq_lens[seq], shape_) : 0;
-    if (step_.groups.empty() || num_splits + more > max_splits) {
+    const DecodeWork more = seq < host.num_seqs
+                                ? WorkOf(host.seq_lens[seq], QueryLen(host, seq), shape_)
+                                : DecodeWork{};
+    const bool is_other_kind = more.query_tokens > 1 && of_last.query_tokens == 1;
+    of_last = Join(of_last, more);
+    if (step_.groups.empty() || is_other_kind ||
+        PartialBytes(of_last, shape_) > max_partial_bytes) {
       step_.groups.push_back({.first = decode});
-      num_splits = 0;
+      of_last = more;
     }
-    num_splits += more;
     ++step_.groups.back().count;
+    step_.groups.back().max_query_tokens = of_last.query_tokens;
   }
   step_.is_replayable = step_.is_decode_only && step_.groups.size() == 1;
 }
 
 void StepPacker::CollectItems(const StepInputs& host) {
   items_.clear();
-  for (int32_t seq = 0; seq < host.num_seqs; ++seq) {
+  for (const int32_t seq : prefills_) {
     const int32_t rows = QueryLen(host, seq) * shape_.num_queries_per_kv_head();
-    for (int32_t row = 0; QueryLen(host, seq) > 1 && row < rows; row += gpu::kPrefillRows) {
+    for (int32_t row = 0; row < rows; row += gpu::kPrefillRows) {
       items_.push_back({.sequence = seq, .first_row = row});
     }
   }
@@ -130,9 +144,11 @@ int64_t StepPacker::MaxSplitStarts(const StepBounds& bounds) {
   return int64_t{2} * DecodeBucket(bounds.max_seqs);
 }
 
-int64_t StepPacker::Plan(const StepInputs& host, int64_t max_splits, int64_t num_extra_bytes) {
-  Classify(host);
-  Group(host, max_splits);
+int64_t StepPacker::Plan(const StepInputs& host,
+                         int64_t max_partial_bytes,
+                         int64_t num_extra_bytes) {
+  Classify(host, max_partial_bytes);
+  Group(host, max_partial_bytes);
   CollectItems(host);
   const int64_t seqs = num_seqs_;
   const bool reads_windows = host.first_places != nullptr;

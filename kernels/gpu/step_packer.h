@@ -7,8 +7,13 @@
 // sequences have length 0, their tokens slot -1. The block tables stay as wide as they were given;
 // GpuBackend spreads them to rows of one width.
 //
-// The decodes of a step are cut into groups of at most max_splits splits, for which there is memory
+// The decodes of a step are cut into groups whose partial results fit into the memory for them
 // (StepNeeds). A step with several groups is not replayed, because its groups depend on lengths.
+//
+// By lines, sequences of up to LineShape::max_query_tokens tokens decode too, in groups of their
+// own. They read their context once and divide it among all CTAs, where prefill has a CTA for each
+// item and KV head. Their bits are not those of prefill. So this is for servers that promise no
+// bits: how many tokens of a prompt a step has depends on the other requests.
 //
 // Thread safety: one caller at a time.
 // Cost:          O(tokens + block table entries).
@@ -21,7 +26,7 @@
 
 #include "kernels/api/step_inputs.h"
 #include "kernels/cuda/gpu_ops.h"
-#include "kernels/gpu/step_needs.h"
+#include "kernels/gpu/decode_memory.h"
 
 namespace quire {
 
@@ -29,6 +34,7 @@ namespace quire {
 struct DecodeGroup {
   int32_t first = 0;  // index into decode_seq_index
   int32_t count = 0;
+  int32_t max_query_tokens = 1;  // of a decode
 
   friend bool operator==(const DecodeGroup&, const DecodeGroup&) = default;
 };
@@ -58,10 +64,11 @@ class StepPacker {
   static int64_t MaxSplitStarts(const StepBounds& bounds);
 
   // Divides the sequences into prefills and decodes, and chooses the offset of each array.
-  // max_splits: splits of a group; a group of one decode may have more. num_extra_bytes: room for
-  // more inputs, which the caller fills. Returns the number of bytes of all inputs. Only the block
-  // tables lie behind the other arrays, so those of two steps of one bucket have equal addresses.
-  int64_t Plan(const StepInputs& host, int64_t max_splits, int64_t num_extra_bytes = 0);
+  // max_partial_bytes: memory of a group's partial results; a group of one query token may need
+  // more. num_extra_bytes: room for more inputs, which the caller fills. Returns the number of
+  // bytes of all inputs. Only the block tables lie behind the other arrays, so those of two steps
+  // of one bucket have equal addresses.
+  int64_t Plan(const StepInputs& host, int64_t max_partial_bytes, int64_t num_extra_bytes = 0);
   // Fills `bytes`. The pointers of the returned step are valid after `bytes` is copied to
   // `destination`.
   PackedStep Write(const StepInputs& host, std::byte* bytes, void* destination);
@@ -89,10 +96,12 @@ class StepPacker {
   };
 
   static Layout LayOut(const Counts& counts);
-  void Classify(const StepInputs& host);
+  // Finds the decodes, those of one query token first.
+  void Classify(const StepInputs& host, int64_t max_partial_bytes);
   // Cuts the decodes into groups.
-  void Group(const StepInputs& host, int64_t max_splits);
+  void Group(const StepInputs& host, int64_t max_partial_bytes);
   void CollectItems(const StepInputs& host);
+  bool Decodes(const StepInputs& host, int32_t seq, int64_t max_partial_bytes) const;
   // Writes the block tables or, if attention reads windows, first_places.
   void WriteBlocks(const StepInputs& host, std::byte* bytes) const;
 
@@ -103,6 +112,7 @@ class StepPacker {
   PackedStep step_;
   int32_t num_seqs_ = 0;  // padding included
   std::vector<int32_t> decodes_;
+  std::vector<int32_t> prefills_;
   std::vector<gpu::PrefillItem> items_;
   Layout at_;
 };

@@ -19,6 +19,14 @@ constexpr int32_t kSplitTokens = 256;
 constexpr int32_t kColumns = 3;
 constexpr StepShape kShape = {
     .num_heads = 2 * kGroup, .num_kv_heads = 2, .head_dim = 64, .split_tokens = kSplitTokens};
+const int64_t kSplitBytes = PartialBytes({.num_splits = 1}, kShape);
+
+// Decodes by lines, of up to 16 tokens.
+StepShape Lines() {
+  StepShape shape = kShape;
+  shape.lines = {.num_ctas = 3, .half_tile_floats = 100, .max_query_tokens = 16};
+  return shape;
+}
 
 // The host arrays of a step: a sequence brings query_len tokens and has seq_len with them.
 struct Step {
@@ -66,9 +74,13 @@ struct Step {
 // Packs into its own memory, so that the pointers of the result can be followed.
 class StepPackerTest : public testing::Test {
  protected:
-  PackedStep Pack(const Step& step, bool pad_decodes = true, int64_t max_splits = 100) {
-    StepPacker packer(kShape, pad_decodes);
-    memory_.assign(static_cast<size_t>(packer.Plan(step.View(), max_splits)), std::byte{0xFF});
+  PackedStep Pack(const Step& step,
+                  bool pad_decodes = true,
+                  int64_t max_partial_bytes = 100 * kSplitBytes,
+                  const StepShape& shape = kShape) {
+    StepPacker packer(shape, pad_decodes);
+    memory_.assign(static_cast<size_t>(packer.Plan(step.View(), max_partial_bytes)),
+                   std::byte{0xFF});
     return packer.Write(step.View(), memory_.data(), memory_.data());
   }
 
@@ -175,7 +187,7 @@ TEST_F(StepPackerTest, DecodesAreCutIntoGroupsWhosePartialResultsFit) {
   step.Add(1, 700, true);
   step.Add(1, 1, true);
 
-  const PackedStep packed = Pack(step, /*pad_decodes=*/true, /*max_splits=*/3);
+  const PackedStep packed = Pack(step, /*pad_decodes=*/true, 3 * kSplitBytes);
 
   EXPECT_TRUE(packed.is_decode_only);
   EXPECT_FALSE(packed.is_replayable) << "its groups depend on lengths";
@@ -188,6 +200,39 @@ TEST_F(StepPackerTest, DecodesAreCutIntoGroupsWhosePartialResultsFit) {
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
+// A KV head has 4 query heads, so that 16 tokens have 64 rows. Decodes of one token come first.
+TEST_F(StepPackerTest, ByLinesShortQueriesDecodeInAGroupOfTheirOwn) {
+  Step step;
+  step.Add(16, 600, true);
+  step.Add(1, 300, true);
+  step.Add(17, 40, true);
+  step.Add(2, 2, false);
+  step.Add(1, 5, true);
+
+  const PackedStep packed = Pack(step, true, int64_t{1} << 20, Lines());
+
+  EXPECT_THAT(List(packed.decode_seq_index, packed.num_decodes), ElementsAre(1, 4, 0, 3));
+  EXPECT_THAT(packed.groups,
+              ElementsAre(DecodeGroup{.first = 0, .count = 2},
+                          DecodeGroup{.first = 2, .count = 2, .max_query_tokens = 16}));
+  ASSERT_EQ(packed.num_items, 1);
+  EXPECT_EQ(packed.items[0].sequence, 2);
+  EXPECT_FALSE(packed.is_replayable);
+}
+
+TEST_F(StepPackerTest, ByLinesShortQueriesWithoutMemoryForPartialResultsArePrefilled) {
+  Step step;
+  step.Add(16, 600, true);
+  step.Add(16, 256, true);  // one split, which is never shared
+  step.Add(1, 9000, true);
+
+  const PackedStep packed = Pack(step, true, /*max_partial_bytes=*/1, Lines());
+
+  EXPECT_THAT(List(packed.decode_seq_index, packed.num_decodes), ElementsAre(2, 1));
+  EXPECT_EQ(packed.num_items, 1);
+  EXPECT_EQ(packed.items[0].sequence, 0);
+}
+
 // A graph holds the addresses. Only the table's moves with its width.
 TEST_F(StepPackerTest, ArraysOfABucketHaveTheSamePlacesWhateverTheWidthOfTheTables) {
   Step step;
@@ -197,9 +242,9 @@ TEST_F(StepPackerTest, ArraysOfABucketHaveTheSamePlacesWhateverTheWidthOfTheTabl
   narrow.max_blocks_per_seq = 1;
   StepPacker packer(kShape, /*pad_decodes=*/true);
   std::vector<std::byte> memory(4096);
-  packer.Plan(narrow, 100, /*num_extra_bytes=*/40);
+  packer.Plan(narrow, kSplitBytes, /*num_extra_bytes=*/40);
   const PackedStep first = packer.Write(narrow, memory.data(), memory.data());
-  packer.Plan(step.View(), 100, /*num_extra_bytes=*/40);
+  packer.Plan(step.View(), kSplitBytes, /*num_extra_bytes=*/40);
 
   const PackedStep second = packer.Write(step.View(), memory.data(), memory.data());
 
@@ -209,32 +254,6 @@ TEST_F(StepPackerTest, ArraysOfABucketHaveTheSamePlacesWhateverTheWidthOfTheTabl
   EXPECT_EQ(first.extra, second.extra);
   EXPECT_EQ(second.extra_at_destination, second.extra);
   EXPECT_GE(reinterpret_cast<const std::byte*>(second.inputs.block_tables), second.extra + 40);
-}
-
-TEST(StepNeedsTest, AWindowBoundsTheSplitsOfADecode) {
-  StepShape shape = kShape;
-  EXPECT_EQ(NumSplits(0, shape), 0);
-  EXPECT_EQ(NumSplits(257, shape), 2);
-  EXPECT_EQ(NumSplits(100'000, shape), 391);
-  shape.sliding_window = 300;
-  EXPECT_EQ(NumSplits(257, shape), 2);
-  EXPECT_EQ(NumSplits(100'000, shape), 3) << "a window that begins inside of a split";
-}
-
-// 512 sequences of 128k tokens share a prefix, and have more splits than any pool has room for.
-TEST(StepNeedsTest, PartialResultsAreBoundedWhateverTheContextsShare) {
-  StepShape shape = kShape;
-  const StepBounds bounds = {.max_tokens = 512, .max_seqs = 512, .max_context_tokens = 1 << 17};
-  shape.max_partial_bytes = int64_t{1} << 40;
-  EXPECT_EQ(NeedsOf(bounds, shape).max_splits, 512 * 512);
-
-  shape.max_partial_bytes = 1 << 24;
-  const StepNeeds needs = NeedsOf(bounds, shape);
-  EXPECT_LE(needs.partial_out_bytes + needs.partial_state_bytes, 1 << 24);
-  EXPECT_EQ(needs.partial_out_bytes, needs.max_splits * shape.num_heads * shape.head_dim * 4);
-
-  shape.max_partial_bytes = 1;
-  EXPECT_EQ(NeedsOf(bounds, shape).max_splits, 512) << "one sequence cannot be divided";
 }
 
 // Every step within the bounds fits into the memory that they ask for.
@@ -256,10 +275,11 @@ TEST_F(StepPackerTest, StepsWithinTheBoundsNeedNoMoreThanTheBoundsSay) {
                                .max_seqs = num_seqs,
                                .max_context_tokens = 2090,
                                .max_blocks_per_seq = kColumns};
-    StepPacker packer(kShape, /*pad_decodes=*/random.Below(4) > 0);
-    const int64_t max_splits = 1 + random.Below(20);
+    const StepShape shape = random.Below(2) == 0 ? kShape : Lines();
+    StepPacker packer(shape, /*pad_decodes=*/random.Below(4) > 0);
+    const int64_t max_bytes = (1 + random.Below(20)) * kSplitBytes;
 
-    const int64_t bytes = packer.Plan(host, max_splits);
+    const int64_t bytes = packer.Plan(host, max_bytes);
 
     ASSERT_LE(bytes, StepPacker::MaxBytes(bounds, kGroup));
     std::vector<std::byte> memory(static_cast<size_t>(bytes));
@@ -268,12 +288,16 @@ TEST_F(StepPackerTest, StepsWithinTheBoundsNeedNoMoreThanTheBoundsSay) {
     for (const DecodeGroup& group : packed.groups) {
       ASSERT_EQ(group.first, num_decodes);
       num_decodes += group.count;
-      int64_t num_splits = 0;
+      DecodeWork work;
       for (int32_t i = group.first; i < num_decodes; ++i) {
         const int32_t seq = packed.decode_seq_index == nullptr ? i : packed.decode_seq_index[i];
-        num_splits += seq < num_seqs ? NumSplits(host.seq_lens[seq], kShape) : 0;
+        const int32_t query_len =
+            seq < num_seqs ? host.query_start[seq + 1] - host.query_start[seq] : 1;
+        work = seq < num_seqs ? Join(work, WorkOf(host.seq_lens[seq], query_len, shape)) : work;
       }
-      ASSERT_TRUE(num_splits <= max_splits || group.count == 1);
+      ASSERT_EQ(work.query_tokens, group.max_query_tokens);
+      ASSERT_TRUE(PartialBytes(work, shape) <= max_bytes ||
+                  (group.count == 1 && group.max_query_tokens == 1));
     }
     ASSERT_EQ(num_decodes, packed.num_decodes);
     ASSERT_LE(num_decodes + static_cast<int64_t>(packed.groups.size()),

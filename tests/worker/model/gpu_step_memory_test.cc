@@ -23,10 +23,10 @@ namespace quire {
 namespace {
 
 constexpr int32_t kVocabSize = 128;
-constexpr int32_t kSplitTokens = 512;
-// A context of two splits that six sequences share: their contexts together have 3,120 tokens, the
+constexpr int32_t kSplitTokens = 256;
+// A context of four splits that six sequences share: their contexts together have 4,800 tokens, the
 // pool has room for 1,024.
-constexpr int32_t kContext = 520;
+constexpr int32_t kContext = 800;
 constexpr int32_t kNumSharers = 6;
 constexpr int64_t kNumBlocks = 64;
 constexpr StepBounds kBounds = {.max_tokens = 200,
@@ -218,7 +218,7 @@ TEST_F(GpuStepMemoryTest, ContextsLargerThanThePoolDecodeInGroupsWithTheSameBits
     ASSERT_TRUE(model_->Reserve(kBounds).ok());
     runner_ = std::make_unique<ModelRunner>(*model_, *backend_, kNumBlocks);
     FeedPrefix();
-    static_assert(kContext > kSplitTokens);
+    static_assert(kContext > 3 * kSplitTokens, "as many splits as the bounds allow");
     num_decode_calls = 0;
 
     std::vector<float> logits = LogitsOf(DecodesOfOnePrefix());
@@ -228,7 +228,8 @@ TEST_F(GpuStepMemoryTest, ContextsLargerThanThePoolDecodeInGroupsWithTheSameBits
       together = logits;
       continue;
     }
-    // Two splits have memory, those of one sequence. Two sequences are padding and join the last.
+    // There is memory for the partial results of one sequence. Two sequences are padding and join
+    // the last.
     EXPECT_EQ(num_decode_calls, 2 * kNumSharers);
     EXPECT_EQ(logits, together);
     for (int step = 0; step < 2; ++step) {

@@ -1,0 +1,68 @@
+// DecodeWork is the work of decodes that run together, as far as the memory of their partial
+// results depends on it. Both kernels of decode (gpu::DecodeKernel) cut contexts into splits.
+//
+// By splits, a split of a sequence has a partial result for each head. By lines, only lines that
+// several CTAs share have partial results, and the number of lines that a grid can cut is bounded:
+// so batches of any size fit, unless contexts are long (PartialBytes).
+//
+// Thread safety: pure functions of value types.
+#ifndef QUIRE_KERNELS_GPU_DECODE_MEMORY_H_
+#define QUIRE_KERNELS_GPU_DECODE_MEMORY_H_
+
+#include <cstdint>
+
+#include "kernels/api/step_inputs.h"
+
+namespace quire {
+
+// What decode by lines adds to StepShape.
+struct LineShape {
+  int32_t num_ctas = 0;          // of the largest grid; 0: decodes run by splits
+  int64_t half_tile_floats = 0;  // floats of a partial result for each 8 rows of a line
+  int32_t max_query_tokens = 1;  // of a decode (StepPacker)
+};
+
+// The part of a rank's share of the model on which memory of steps depends.
+struct StepShape {
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t split_tokens = 0;    // tokens of a split (gpu::DecodePlan)
+  int32_t sliding_window = 0;  // of all layers; 0 if a layer has none
+  int64_t fp8_width = 0;       // widest input of an fp8 product; 0: there is none
+  int64_t received_width = 0;  // floats of a row that this rank receives in NcclGroup::Gather
+  int64_t max_partial_bytes = 0;
+  LineShape lines;
+
+  int32_t num_queries_per_kv_head() const { return num_heads / num_kv_heads; }
+  bool decodes_by_lines() const { return lines.num_ctas > 0; }
+};
+
+struct DecodeWork {
+  int64_t num_splits = 0;    // of all sequences; by lines, of all lines
+  int64_t longest = 0;       // splits of the longest sequence or line
+  int32_t query_tokens = 1;  // most of a sequence
+
+  friend bool operator==(const DecodeWork&, const DecodeWork&) = default;
+};
+
+// Returns the work of one sequence in the layers that attend to most of its context.
+// context_tokens: the query tokens included.
+DecodeWork WorkOf(int64_t context_tokens, int32_t query_tokens, const StepShape& shape);
+
+// Returns the work of both together.
+DecodeWork Join(const DecodeWork& a, const DecodeWork& b);
+
+// Returns the bytes of partial results that the work needs on any grid that the shape allows.
+int64_t PartialBytes(const DecodeWork& work, const StepShape& shape);
+
+// Returns the floats of one partial result of a line. REQUIRES: decodes_by_lines.
+int64_t LinePartialFloats(int32_t query_tokens, const StepShape& shape);
+
+// Returns the bytes to reserve for the partial results of steps within the bounds: enough for all
+// of a step's decodes, or max_partial_bytes, or what one sequence needs, which cannot be divided.
+int64_t MaxPartialBytes(const StepBounds& bounds, const StepShape& shape);
+
+}  // namespace quire
+
+#endif  // QUIRE_KERNELS_GPU_DECODE_MEMORY_H_
