@@ -44,9 +44,10 @@ constexpr size_t kMaxRefusalBytes = 1024;
 // Upper bound on the shutdown after the drain. Closing streams and writing files takes far less.
 constexpr unsigned kMaxEndSeconds = 30;
 
-// Prints why a worker was refused. `quire serve` reads this line and exits unless it was ready
-// before, because the worker will never be accepted. The text may come from the worker, so
-// Printable replaces line breaks: a line break could forge a line of this output.
+// Prints why a worker was refused. `quire serve` reads this line. Unless the server was ready
+// before, `quire serve` then exits, because the worker will never be accepted. The text may come
+// from the worker, so Printable replaces line breaks: a line break could forge a line of this
+// output.
 void PrintRefusal(const absl::Status& status) {
   const std::string refusal =
       absl::StrCat(quire::ReasonOf(status), " ", absl::string_view(status.message()));

@@ -45,10 +45,12 @@ constexpr int64_t kReturnIntervalNs = 2 * kNanosPerSecond;
 constexpr std::chrono::milliseconds kCloseGrace(500);
 // File descriptors that the client port leaves to connections of the admin port.
 constexpr int kAdminFiles = 64;
-// The same for connections to the local address: 25 connections carry 2,500 streams.
+// File descriptors that the client port leaves to connections of the local address. These are
+// ample: 25 connections carry 2,500 streams.
 constexpr int kLocalFiles = 64;
 constexpr char kServiceName[] = "quire.v1.GenerationService";
-// A program of this user finds out by this call whether the server is ready, before clients come.
+// The local address needs no API key for this method. A program of this user calls the method to
+// find out whether the server is ready, before clients come.
 constexpr std::string_view kServerInfoPath = "/quire.v1.GenerationService/GetServerInfo";
 
 GroupSettings SettingsOf(const SchedulerConfig& config, const ServedModel& model) {
@@ -373,8 +375,8 @@ void SchedulerServer::Poll() {
   if (group != ServingState::Group::kGivenUp) {
     has_ended_connections_ = false;
   } else if (!has_streams && !std::exchange(has_ended_connections_, true)) {
-    // A Service of Kubernetes leads clients to a ready server only when they connect anew. Clients
-    // of a single server connect to it again, and are told NO_WORKERS.
+    // In Kubernetes, a client of a Service reaches another, ready server only by a new connection,
+    // so end the old ones. Clients of a single server connect to it again, and are told NO_WORKERS.
     for (Listener* listener : GrpcListeners()) {
       listener->EndConnections();
     }

@@ -20,8 +20,8 @@ namespace {
 constexpr StepBounds kUsualSteps = {
     .max_tokens = 8192, .max_seqs = 512, .max_context_tokens = 128 * 1024};
 constexpr int32_t kUsualBlockTokens = 16;
-// Upper bound on the slack, the memory left free for what is neither reserved nor counted: code of
-// kernels, buffers of collectives.
+// Upper bound on the slack: memory left free for uses that are neither reserved nor counted, such
+// as code of kernels and buffers of collectives.
 constexpr int64_t kMaxSlackBytes = int64_t{512} << 20;
 constexpr int64_t kSlackParts = 40;  // of the device's memory
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();

@@ -35,10 +35,10 @@ absl::Status CheckMemory(const WorkerConfig& config,
                          std::optional<int64_t> total_bytes);
 
 // Returns the sizes of the pools, before weights are loaded. weight_bytes: main memory that loading
-// the rank's weights takes. On a CPU, checks that pools and weights of all ranks here fit in the
-// machine, and that this rank's pools and weights fit in the available memory. On a CPU, a pool
-// whose size no flag gives also shrinks if the weights leave too little memory. A KV pool too small
-// to serve any request is an error too.
+// the rank's weights takes. On a CPU, checks that the machine has room for pools and weights of all
+// ranks here, and the available memory for those of this rank. On a CPU, a pool whose size no flag
+// gives also shrinks if the weights leave too little memory. A KV pool too small to serve any
+// request is an error too.
 absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const HostMemory& host,
                                          const KernelBackend& backend,

@@ -57,9 +57,9 @@ absl::StatusOr<GpuLibrary> OpenGpu(const WorkerConfig& config, std::string_view 
   return index == first ? library : GpuLibrary::Open(library_name, index);
 }
 
-// Makes NCCL add in the same order inside of graphs and outside. Else it would register the buffers
-// of graphs, and could choose another algorithm for them. Called while there is one thread, because
-// the environment has no lock.
+// Makes NCCL add in the same order inside of graphs and outside. Otherwise NCCL would register the
+// buffers of graphs, and could choose another algorithm for these buffers. Called while there is
+// one thread, because the environment has no lock.
 void ForbidGraphRegistration() {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): see above
   ::setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/1);
@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpu(const WorkerConfig& con
   auto backend = CreateGpuBackend(library,
                                   {.dtype = config.gpu.dtype,
                                    .use_graphs = config.gpu.use_graphs,
-                                   // On the emulator the padding alone would take minutes.
+                                   // Recording would take minutes on the emulator.
                                    .records_at_start = library_name == "cuda",
                                    .batch_invariant = config.gpu.batch_invariant,
                                    .quantization = config.gpu.quantization,

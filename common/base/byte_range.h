@@ -1,5 +1,5 @@
-// ByteRange is the part [begin, end) of a text, in bytes. A list of ranges is in order, and its
-// ranges are neither empty, nor do they overlap or touch.
+// ByteRange is the part [begin, end) of a text, in bytes. In a list of ranges, the ranges are in
+// order, none is empty, and no two overlap or touch.
 //
 // Thread safety: plain data.
 #ifndef QUIRE_COMMON_BASE_BYTE_RANGE_H_

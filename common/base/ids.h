@@ -25,7 +25,7 @@ using HostBlockId = int32_t;
 
 using TokenId = int32_t;
 
-// One client request, numbered by the scheduler in order of arrival.
+// Number of a client request, given by the scheduler in order of arrival.
 using RequestId = StrongId<struct RequestIdTag, uint64_t>;
 
 // A number below max_sequences by which scheduler and workers refer to a sequence. The scheduler

@@ -1,6 +1,6 @@
 // LossyWriter writes to a descriptor from a separate thread, so that its callers never wait for a
-// reader or a disk: a terminal that was stopped (Ctrl-S), the full pipe of a log collector, a file
-// on a network share that hangs. Servers write their log and all other output with a LossyWriter.
+// slow output: a terminal that was stopped (Ctrl-S), the full pipe of a log collector, a file on a
+// network share that hangs. Servers write their log and all other output with a LossyWriter.
 //
 // O_NONBLOCK cannot replace the thread: the flag applies to every process that shares the terminal
 // or pipe, and disks ignore the flag. A process that reopened the terminal or pipe would have a

@@ -1,5 +1,5 @@
-// ShortestDecimal writes a number of an error message. Six digits, as absl::StrCat writes them,
-// would say that 1.0000001 exceeds the limit 1 as "got 1, limit 1".
+// ShortestDecimal writes a number for an error message. absl::StrCat writes six digits, so an error
+// about 1.0000001 above the limit 1 would read "got 1, limit 1".
 //
 // Thread safety: free function, safe from any thread.
 #ifndef QUIRE_COMMON_BASE_SHORTEST_DECIMAL_H_

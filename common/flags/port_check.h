@@ -1,7 +1,7 @@
 // Checks of the flags of a server's port: address, TLS files and API keys.
 //
 // Thread safety: free functions, safe from any thread.
-// Errors:        kInvalidArgument, reason FLAG, as FlagError; and what each function says.
+// Errors:        kInvalidArgument, reason FLAG, as FlagError; further errors at each function.
 #ifndef QUIRE_COMMON_FLAGS_PORT_CHECK_H_
 #define QUIRE_COMMON_FLAGS_PORT_CHECK_H_
 

@@ -20,8 +20,8 @@ void OpenStandardStreams() {
     fd = ::open("/dev/null", O_RDWR);  // open returns the lowest number that is free
   } while (fd >= 0 && fd <= STDERR_FILENO);
   ::close(fd);
-  // Its first call installs the handlers of crashes. Without them a thread that cannot be started
-  // would end the process by SIGABRT, and `quire serve` would start it again for ever.
+  // The first call of StandardError installs the crash handlers. Without them a thread that cannot
+  // be started would end the process by SIGABRT, and `quire serve` would start it again for ever.
   StandardError();
 }
 

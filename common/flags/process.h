@@ -14,9 +14,9 @@
 namespace quire {
 
 // Opens /dev/null for each closed descriptor among 0 to 2. Otherwise a socket or file that the
-// process opens later could get the number 2, and the log would be written into it. From then on a
-// crash writes the log's last lines, and a thread that cannot be started ends the process with
-// kExitUsage.
+// process opens later could get the number 2, and the log would be written into it. Also installs
+// crash handlers: a crash then writes the log's last lines, and a thread that cannot be started
+// ends the process with kExitUsage.
 void OpenStandardStreams();
 
 // Blocks SIGTERM and SIGINT in this thread and in threads that start later, so that sigwait

@@ -32,7 +32,7 @@ namespace ssl = boost::asio::ssl;
 using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
-// A peer that vanished is noticed after about a minute, even by a call without a deadline.
+// TCP keep-alive notices a vanished peer after about a minute, even if the call has no deadline.
 constexpr int kKeepAliveIdleSeconds = 30;
 constexpr int kKeepAliveIntervalSeconds = 10;
 constexpr int kKeepAliveProbes = 3;
@@ -163,7 +163,7 @@ void HttpCaller::SetDeadline(Instant deadline) {
 void HttpCaller::AwaitDeadline() {
   timer_.expires_at(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline_)));
   timer_.async_wait([self = shared_from_this(), call = call_](const ErrorCode& error) {
-    // A wait that was replaced can have ended before it could be cancelled.
+    // A replaced wait may have expired before its cancellation, so call and deadline are checked.
     if (error || call != self->call_ || SteadyNow() < self->deadline_) {
       return;
     }
@@ -174,7 +174,8 @@ void HttpCaller::AwaitDeadline() {
   });
 }
 
-// An open connection on which the server sends between calls, its end included, is of no use.
+// Returns false if the server has sent bytes or ended the connection between calls. Such a
+// connection is of no use.
 bool HttpCaller::IsLinkOpen() const {
   if (link_ == nullptr) {
     return false;
@@ -292,7 +293,7 @@ void HttpCaller::Exchange() {
 void HttpCaller::Write() {
   link_->out = text_;
   link_->is_writing = true;
-  // If this fails, the read fails too, after the answer that the server may have sent.
+  // A failed write needs no handling: the read fails too, after any answer that the server sent.
   const auto on_written = [self = shared_from_this(), link = link_](const ErrorCode& error,
                                                                     size_t /*size*/) {
     link->is_writing = static_cast<bool>(error);
@@ -345,7 +346,8 @@ absl::Status HttpCaller::Consume() {
 }
 
 void HttpCaller::Break(const ErrorCode& error) {
-  // A server of TLS must say that an answer ends by the connection's end; else it may be cut.
+  // An answer without a length ends with the connection. Over TLS only an announced end is eof. An
+  // unannounced end may have cut the answer, so it is an error.
   if (error == asio::error::eof && reader_->PutEnd().ok()) {
     Finish();
     return;

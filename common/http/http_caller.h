@@ -1,11 +1,13 @@
-// HttpCaller makes calls of one server, one after the other, on an io_context: the asynchronous
-// core of HttpClient and HttpClientPool, whose comments have the errors.
+// HttpCaller makes calls of one server, one after the other, on an io_context. It is the
+// asynchronous core of HttpClient and HttpClientPool.
 //
-// While it sends a request it reads, since a server may answer, and close, before it has read all.
-// An open connection that the server has ended is found before the next call. If the server ends it
-// just then, a GET or HEAD is sent again, once, on a new connection.
+// The caller reads while it sends a request, because a server may answer and close before it has
+// read the whole request. Before a call, the caller drops an open connection that the server has
+// ended. If an open connection breaks in a call before the first byte of the answer, a GET or HEAD
+// is sent once more, on a new connection.
 //
 // Thread safety: the thread of the io_context.
+// Errors:        those of HttpClient.
 #ifndef QUIRE_COMMON_HTTP_HTTP_CALLER_H_
 #define QUIRE_COMMON_HTTP_HTTP_CALLER_H_
 
@@ -47,7 +49,7 @@ class HttpCaller : public std::enable_shared_from_this<HttpCaller> {
              HttpPieceCallback on_piece,
              OnEnd on_end);
 
-  // Ends the call that runs, if any, with kCancelled.
+  // Ends the running call, if any, with kCancelled.
   void Cancel();
 
  private:
@@ -63,7 +65,7 @@ class HttpCaller : public std::enable_shared_from_this<HttpCaller> {
     std::unique_ptr<boost::asio::ssl::stream<Socket&>> tls;
     std::string out;  // the request
     bool is_writing = false;
-    std::array<char, ResponseReader::kMaxHeaderBytes> buffer;  // unused bytes of the server
+    std::array<char, ResponseReader::kMaxHeaderBytes> buffer;  // received, but not parsed yet
     size_t num_buffered = 0;
   };
   using LinkPtr = std::shared_ptr<Link>;
@@ -94,16 +96,17 @@ class HttpCaller : public std::enable_shared_from_this<HttpCaller> {
   std::vector<Endpoint> endpoints_;
   LinkPtr link_;  // null: no connection
 
-  // The call that runs.
-  uint64_t call_ = 0;  // tells an operation of an earlier call
-  OnEnd on_end_;       // null: no call runs
+  // The running call. Pending operations compare call_, its number, to notice that their call has
+  // ended.
+  uint64_t call_ = 0;
+  OnEnd on_end_;  // null: no call runs
   HttpPieceCallback on_piece_;
   std::string text_;  // the whole request
   bool is_head_ = false;
   bool may_repeat_ = false;
   bool is_connecting_ = false;
   Instant call_deadline_ = kInfiniteFuture;
-  Instant deadline_ = kInfiniteFuture;  // of the call, or of connecting
+  Instant deadline_ = kInfiniteFuture;  // of connecting while is_connecting_, else of the call
   std::optional<ResponseReader> reader_;
 };
 

@@ -1,5 +1,6 @@
 // HttpClient is a blocking HTTP/1.1 client of one server, over TCP, TLS or a Unix socket. It keeps
-// its connection open between calls. Redirects are answers as any other, and cookies are ignored.
+// its connection open between calls. Redirects are returned like other answers; cookies are
+// ignored.
 //
 // The server is not trusted: an answer's header has at most 16 KiB, and the caller bounds the body.
 //
@@ -38,16 +39,16 @@ struct HttpClientRequest {
 
 struct HttpClientOptions {
   Address address;
-  // Null: plain text. Else the server needs a certificate for its host name, of the files'
-  // authorities, or of the system's if the files have none.
+  // Null: plain text. Else the server needs a certificate for its host name, issued by one of the
+  // files' authorities or, if the files have none, by one of the system's.
   std::shared_ptr<TlsFiles> tls = nullptr;
-  // Name of the server in Host and in its certificate; empty: the address's host.
+  // The server's name in the Host header and in its certificate; empty: the address's host.
   std::string host = {};
   int64_t connect_timeout_ns = 10 * kNanosPerSecond;  // TCP and TLS handshakes included
 };
 
-// Called with the answer's status line and headers, and the next bytes of its body; never with no
-// bytes. Returns false to cancel the call.
+// Called with the answer's status line and headers, and the next bytes of its body. `piece` is
+// never empty. Returns false to cancel the call.
 using HttpPieceCallback = std::function<bool(const HttpResponse& head, std::string_view piece)>;
 
 class HttpClient {
@@ -59,19 +60,19 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // Returns the whole answer. timeout_ns: for all of the call; a host name's resolution alone can
-  // take longer.
+  // Returns the whole answer. timeout_ns bounds the call. After a timeout, the resolution of a host
+  // name can still run; then the destructor waits for its end.
   absl::StatusOr<HttpResponse> Send(const HttpClientRequest& request,
                                     size_t max_body_bytes,
                                     int64_t timeout_ns);
 
-  // Gives the body to `on_piece` as it arrives. Returns the answer without its body. timeout_ns: as
-  // for Send; kInfiniteFuture for none.
+  // Gives the body to `on_piece` as it arrives. Returns the answer without its body. timeout_ns
+  // bounds the call; kInfiniteFuture: no bound.
   absl::StatusOr<HttpResponse> Stream(const HttpClientRequest& request,
                                       int64_t timeout_ns,
                                       const HttpPieceCallback& on_piece);
 
-  // Ends the call that runs, if any, with kCancelled.
+  // Ends the running call, if any, with kCancelled.
   void Cancel();
 
  private:

@@ -1,5 +1,5 @@
-// HttpClientPool makes many calls of one server at once, on one thread. A call takes the connection
-// that was used last, or opens one, so there are as many as calls have run at once.
+// HttpClientPool makes concurrent calls of one server, on one thread. A call takes the connection
+// that was used last, or opens a new one if all are in use.
 //
 // Thread safety: Start: any thread. The pool's thread calls the callbacks, which must not wait.
 // Errors:        those of HttpClient.
@@ -21,13 +21,12 @@ class HttpClientPool {
   using OnEnd = std::function<void(absl::StatusOr<HttpResponse> head)>;
 
   explicit HttpClientPool(HttpClientOptions options);
-  // Cancels the calls that run.
+  // Cancels the running calls.
   ~HttpClientPool();
   HttpClientPool(const HttpClientPool&) = delete;
   HttpClientPool& operator=(const HttpClientPool&) = delete;
 
-  // Begins a call as HttpClient::Stream makes it, and calls on_end once, with the answer without
-  // its body.
+  // Begins a call like HttpClient::Stream. Calls on_end once, with the answer without its body.
   void Start(HttpClientRequest request,
              int64_t timeout_ns,
              HttpPieceCallback on_piece,

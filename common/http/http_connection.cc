@@ -99,7 +99,7 @@ void HttpConnection::Start(HttpConnections::List::iterator place) {
 }
 
 void HttpConnection::CheckDeadline(Instant now) {
-  // With a full buffer no read is pending that would tell of the client's end.
+  // With a full buffer no read is pending that would report the client's end, so ask the kernel.
   if (phase_ == Phase::kAnswering && num_buffered_ == buffer_.size() && !has_peer_ended_ &&
       HasPeerLeft()) {
     OnReadEnd(asio::error::eof);
@@ -131,8 +131,9 @@ void HttpConnection::Close() {
   list_->erase(place_);
   ErrorCode ignored;
   if (was_answering && is_writing_) {
-    // A client that reads nothing is not told of an end behind bytes that it does not take, and the
-    // kernel would hold these bytes for minutes. A reset drops them and is told at once.
+    // An ordinary end would reach the client only behind the unsent bytes. A client that reads
+    // nothing would never see it, and the kernel would hold the bytes for minutes. A reset drops
+    // the bytes and reaches the client at once.
     stream_.socket().set_option(asio::socket_base::linger(true, 0), ignored);
   }
   stream_.socket().close(ignored);
@@ -253,7 +254,8 @@ void HttpConnection::Consume() {
   }
 }
 
-// Refuses the request, and returns false, if its header alone decides so.
+// Checks origin, route and API key. Returns false if the header alone decided the answer: a
+// preflight, or a request that a check refused.
 bool HttpConnection::AdmitHeader() {
   const HttpRequest& request = reader_->request();
   cors_ = all_.origins.HeadersFor(request);
@@ -337,7 +339,7 @@ void HttpConnection::Refuse(const HttpResponse& response) {
   Read();
 }
 
-// Puts the head, and the body of an answer that is whole, into out_.
+// Appends to out_ the head and, unless the answer is a stream, the body.
 void HttpConnection::BeginAnswer(HttpResponse response, bool is_stream) {
   response.headers.insert(response.headers.end(), cors_.begin(), cors_.end());
   keep_alive_ = keep_alive_ && !all_.is_draining && !(is_stream && is_http_1_0_ && !is_head_);
@@ -350,7 +352,7 @@ void HttpConnection::BeginAnswer(HttpResponse response, bool is_stream) {
   Observe(HttpEvent::Kind::kBegun, /*was_cut=*/false);
 }
 
-// Moves what the exchange has into out_.
+// Moves the exchange's head and body into out_.
 void HttpConnection::TakeAnswer() {
   std::string body;
   body.swap(out_);
@@ -420,7 +422,8 @@ void HttpConnection::OnWritten(const ErrorCode& error, size_t size) {
   num_written_ += size;
   const auto self = shared_from_this();
   if (exchange_ != nullptr) {
-    // The callback may run here. It may write, which posts a Flush, and cannot close.
+    // This may run the OnDrained callback. The callback may write, which posts a Flush; it cannot
+    // close the connection.
     exchange_->SetInFlight(writing_.size() - num_written_);
   }
   if (num_written_ < writing_.size()) {
@@ -454,11 +457,11 @@ void HttpConnection::Linger() {
     DropBytes();
     return;
   }
-  // Fails if the client still sends. TLS has then ended for the client too.
+  // Shutdown fails if the client still sends. By then the end of TLS was sent to the client.
   stream_.Shutdown([self = shared_from_this()](const ErrorCode& /*error*/) { self->DropBytes(); });
 }
 
-// Ends the sending side, and drops what the client sends until its end.
+// Ends the sending side, and drops the client's bytes until the client's end.
 void HttpConnection::DropBytes() {
   if (phase_ == Phase::kClosed) {
     return;

@@ -2,9 +2,9 @@
 //
 //   handshake ─▶ reading ─▶ answering ─▶ reading ... ─▶ lingering ─▶ closed
 //
-// While it answers it goes on reading, so that it notices when the client is gone; the bytes of the
-// next request wait in the buffer. After its last answer it lingers: it drops what the client still
-// sends, since the kernel would else reset the connection, and the client could lose the answer.
+// While a connection answers it goes on reading, to notice when the client is gone; bytes of the
+// next request wait in the buffer. After the last answer it lingers and drops the client's bytes:
+// else the kernel would reset the connection, and the client could lose the answer.
 //
 // Thread safety: the server's thread; Wake and Post: any.
 #ifndef QUIRE_COMMON_HTTP_HTTP_CONNECTION_H_
@@ -52,10 +52,10 @@ struct HttpConnections {
   const AllowedOrigins origins;
   const std::shared_ptr<BodyMemory> body_memory;
   boost::asio::io_context context{/*concurrency_hint=*/1};
-  // Connections without a running request, least recent first: by accept, the last answer, or the
-  // header of a request whose body is read.
+  // Connections without a running request, least recent first. A connection moves to the end when
+  // it is accepted, when an answer ends, and when a request's header is admitted.
   List idle;
-  List busy;  // those with a running request, least recent first
+  List busy;  // connections with a running request, least recent first
   bool is_draining = false;
   std::function<void()> on_empty;             // set by Drain
   std::array<char, 4096> dropped_bytes = {};  // of lingering connections
@@ -81,13 +81,13 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   // Closes the connection at once.
   void Close();
 
-  // When the connection got its place in its list. A request that was pipelined does not count, so
-  // that a client that pipelines is less recent than a new one.
+  // Time of the last move to the end of a list. Moves of a pipelined request do not count, so that
+  // a client that pipelines is less recent than a new one.
   Instant since() const { return since_; }
 
   // Bytes of the answer that the kernel has not accepted yet.
   size_t unsent_bytes() const;
-  // When the write that still goes on began. kInfiniteFuture if there is none.
+  // Returns when the pending write began, or kInfiniteFuture if no write is pending.
   Instant write_begun_at() const { return is_writing_ ? write_begun_at_ : kInfiniteFuture; }
 
  private:
@@ -115,7 +115,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   void Linger();
   void DropBytes();
   void Observe(HttpEvent::Kind kind, bool was_cut) const;
-  // Gives the connection the last place of the list.
+  // Moves the connection to the end of the list.
   void MoveTo(HttpConnections::List& list);
   std::string_view buffered() const { return {buffer_.data(), num_buffered_}; }
 
@@ -130,7 +130,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   Instant deadline_ = kInfiniteFuture;
 
   // Reading.
-  std::array<char, RequestReader::kMaxHeaderBytes> buffer_;  // unused bytes of the client
+  std::array<char, RequestReader::kMaxHeaderBytes> buffer_;  // received, but not parsed yet
   size_t num_buffered_ = 0;
   bool is_reading_ = false;      // a read is pending
   bool has_peer_ended_ = false;  // the client's sending side has ended

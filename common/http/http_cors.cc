@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-// Headers that a page may read, besides the few that it always may.
+// Headers that a page of another origin may read besides the safelisted ones.
 constexpr char kExpose[] = "Access-Control-Expose-Headers";
 constexpr char kExposed[] = "Retry-After, X-Request-Id";
 
@@ -16,7 +16,8 @@ HttpHeaders AllowedOrigins::HeadersFor(const HttpRequest& request) const {
   if (origins_.empty() || origin.empty()) {
     return {};
   }
-  // Keys come in a header and never in cookies, so "*" gives a page nothing that its user did not.
+  // API keys come in a header, never in cookies. So with "*" a page can use only a key that its
+  // user gives to the page.
   if (std::ranges::count(origins_, "*") > 0) {
     return {{"Access-Control-Allow-Origin", "*"}, {kExpose, kExposed}};
   }

@@ -23,7 +23,7 @@ class AllowedOrigins {
   // Returns the headers that an answer to this request needs; none if its origin is not allowed.
   HttpHeaders HeadersFor(const HttpRequest& request) const;
 
-  // Returns the answer if the request is a preflight of an allowed origin.
+  // Returns the answer to a preflight of an allowed origin, else nullopt. headers: see HeadersFor.
   static std::optional<HttpResponse> Preflight(const HttpRequest& request,
                                                const HttpHeaders& headers);
 

@@ -58,7 +58,8 @@ void HttpExchange::Finish() {
 }
 
 void HttpExchange::Abandon() {
-  std::function<void()> on_drained;  // destroyed without the lock: they may hold anything
+  // Destroyed after the lock is released, because a callback may own anything.
+  std::function<void()> on_drained;
   std::function<void()> on_disconnect;
   const MutexLock lock(mutex_);
   on_drained.swap(on_drained_);

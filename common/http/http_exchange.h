@@ -1,5 +1,5 @@
-// HttpExchange is what a responder and its connection share: the answer that is not yet on its way.
-// The responder adds to it from any thread; the connection takes from it on the server's thread.
+// HttpExchange holds the part of an answer that its connection has not taken yet. The responder
+// adds to it from any thread; the connection takes from it on the server's thread.
 //
 // Thread safety: any thread. No callback runs with the lock held.
 #ifndef QUIRE_COMMON_HTTP_HTTP_EXCHANGE_H_
@@ -20,8 +20,8 @@ namespace quire {
 
 class HttpExchange {
  public:
-  // The connection. Both are called from any thread, with the exchange's lock held, and must not
-  // wait.
+  // The connection. Both functions are called from any thread, with the exchange's lock held, and
+  // must not wait.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -60,11 +60,12 @@ class HttpExchange {
 
   // For the connection. Take appends the queued bytes of a streamed body to *body.
   Taken Take(std::string* body);
-  // Reports the bytes taken that the kernel has not accepted yet.
+  // Sets the number of taken bytes that the kernel has not accepted yet. May run the OnDrained
+  // callback.
   void SetInFlight(size_t bytes);
   bool has_whole_answer() const;
-  // Ends the use of the owner. was_cut: the connection broke. The responder's OnDisconnect is then
-  // called, unless the whole answer was given.
+  // Ends the use of the owner. was_cut: the connection broke. Then the OnDisconnect callback runs,
+  // unless the responder had given the whole answer.
   void Detach(bool was_cut);
 
  private:

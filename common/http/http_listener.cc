@@ -28,7 +28,7 @@ constexpr int64_t kFailureLogIntervalNs = 10 * kNanosPerSecond;
 
 int PortOf(const asio::generic::stream_protocol::endpoint& endpoint) {
   const auto* address = reinterpret_cast<const sockaddr_in*>(endpoint.data());
-  return ntohs(address->sin_port);  // at the same place in sockaddr_in6
+  return ntohs(address->sin_port);  // sockaddr_in6 has its port at the same offset
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
 // HttpListener listens on an address and accepts connections.
 //
-// A client of a Unix socket must run as this process's user or as root; others are closed at once.
-// While the process has no file descriptor left, clients wait, accept is retried after 100 ms, and
-// a line is logged at most every 10 s.
+// A client of a Unix socket must run as this process's user or as root; other clients are closed at
+// once. If accept fails, for example without a free file descriptor, clients wait: accept is
+// retried every 100 ms, and a line is logged at most every 10 s.
 //
-// Thread safety: the thread of the io_context; Bind and the destructor before and after it.
+// Thread safety: the thread of the io_context. Bind: before that thread runs; the destructor:
+// after.
 #ifndef QUIRE_COMMON_HTTP_HTTP_LISTENER_H_
 #define QUIRE_COMMON_HTTP_HTTP_LISTENER_H_
 
@@ -29,13 +30,13 @@ class HttpListener {
   HttpListener(const HttpListener&) = delete;
   HttpListener& operator=(const HttpListener&) = delete;
 
-  // Listens on every address that the host resolves to, and skips those that this machine does not
-  // have; or on the Unix socket, unless a process listens there.
+  // Listens on each address of the host, and skips addresses that this machine does not have. With
+  // a Unix path, listens on that socket; fails if a process listens there already.
   boost::system::error_code Bind(const Address& address);
 
-  // Calls `take` with each new connection. Each listening socket accepts several in one turn of the
-  // event loop, at most max_accepts_in_a_turn, until `take` returns false: with one connection
-  // in each turn a new client would wait a turn for each connection before its own.
+  // Calls `take` with each new connection. In one turn of the event loop, a listening socket
+  // accepts at most max_accepts_in_a_turn connections, and stops early if `take` returns false.
+  // With one accept a turn, a new client would wait a turn for each connection before its own.
   void Start(size_t max_accepts_in_a_turn, std::function<bool(HttpStream::Socket)> take);
 
   // Accepts no more.
@@ -54,7 +55,7 @@ class HttpListener {
 
   boost::asio::io_context& context_;
   std::list<Acceptor> acceptors_;
-  std::string unix_path_;  // set after a bind to it
+  std::string unix_path_;  // the socket's file, once bound
   int port_ = 0;
   size_t max_accepts_in_a_turn_ = 1;
   std::function<bool(HttpStream::Socket)> take_;

@@ -11,8 +11,8 @@
 namespace quire {
 namespace {
 
-// A line break in a value would end the header, so a value that echoes a client could forge
-// answers.
+// A line break in a value would end the header, so a value that repeats a client's text could forge
+// an answer.
 void AppendClean(std::string_view text, std::string* out) {
   for (const char c : text) {
     out->push_back(absl::ascii_iscntrl(static_cast<unsigned char>(c)) ? ' ' : c);

@@ -17,7 +17,7 @@ namespace quire {
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
-  std::string method;  // as sent; a route of GET also gets HEAD
+  std::string method;  // as sent; may be HEAD for a route of GET
   std::string path;    // percent-decoded, begins with '/', without control bytes
   std::string query;   // as sent, without '?'
   HttpHeaders headers;

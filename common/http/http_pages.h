@@ -1,7 +1,7 @@
 // ServePages answers GET and HEAD on a few fixed paths with text rendered on demand, such as
-// metrics and health; "/" lists the paths. A health check is answered whatever other clients do:
+// metrics and health; "/" lists the paths. Limits keep health checks answered whatever clients do:
 //
-//   connections  at most kMaxPageConnections (http_server.h says which one a further one ends)
+//   connections  at most kMaxPageConnections; a further one ends the least recent one
 //   a request    has no body
 //   an answer    must be received by the client within 10 s
 //   a page       rendered once for all concurrent requests; under constant load a page is up to

@@ -1,4 +1,4 @@
-// HttpRoute says which handler answers which requests. HttpRouteTable finds it.
+// HttpRoute names the handler of requests to a path. HttpRouteTable finds a request's route.
 //
 // Thread safety: HttpRoute is a value type; a HttpRouteTable does not change.
 #ifndef QUIRE_COMMON_HTTP_HTTP_ROUTE_H_
@@ -19,8 +19,8 @@ using HttpHandler = std::function<void(HttpRequest, HttpResponder)>;
 
 struct HttpRoute {
   std::string method;  // GET also takes HEAD; the answer's body is then not sent
-  // The whole path, or with is_prefix its beginning. A whole path is preferred, then the longest
-  // prefix.
+  // The exact path or, with is_prefix, the beginning of paths. An exact match goes before a prefix,
+  // a longer prefix before a shorter one.
   std::string path;
   HttpHandler handler;
   bool is_prefix = false;

@@ -27,15 +27,15 @@ namespace {
 namespace asio = boost::asio;
 using ErrorCode = boost::system::error_code;
 
-// Descriptors that connections leave to the rest of the process, but at most a quarter of the
-// limit.
+// File descriptors left to the rest of the process, but at most a quarter of the limit.
 constexpr int kReservedFiles = 64;
 // Interval at which deadlines are checked, so the precision of every timeout.
 constexpr std::chrono::milliseconds kTick(250);
-// A new client waits for at most this many accepts before its own is looked at again.
+// Bounds the accepts of a listening socket in one turn, because open connections wait meanwhile.
 constexpr size_t kMaxAcceptsInATurn = 64;
-// A connection is slow if so many bytes have waited for so long. A client that reads takes a large
-// answer sooner, also in a burst of them.
+// A connection is slow if more than kSlowBytes of its answer are unsent, and its pending write
+// began over kSlowNs ago. A client that reads takes a large answer sooner, even a burst of large
+// answers.
 constexpr size_t kSlowBytes = 16 << 10;
 constexpr int64_t kSlowNs = 2 * kNanosPerSecond;
 
@@ -86,8 +86,9 @@ class HttpServer::Impl {
   }
 
   void Run() {
-    // A turn that accepts more than max_connections would close its first ones before their
-    // requests are read. A host name usually has two addresses, which is a half of them.
+    // A turn that accepts more than max_connections would close its first connections before their
+    // requests are read. A host name usually has two addresses, so two listening sockets, which
+    // accept at most half of max_connections in a turn.
     const size_t max_accepts =
         std::clamp<size_t>(connections_.options.max_connections / 4, 1, kMaxAcceptsInATurn);
     listener_.Start(max_accepts,
@@ -112,8 +113,9 @@ class HttpServer::Impl {
   int port() const { return listener_.port(); }
 
  private:
-  // Returns false if the server is full. The next connection then waits for the next turn: an
-  // answer takes a few turns, and new connections must not replace each other before they get it.
+  // Returns false if another connection had to give way. The listener then accepts no more in this
+  // turn: an answer takes a few turns, and new connections must not end each other before they are
+  // answered.
   bool Add(HttpStream::Socket socket) {
     const bool is_full = connections_.size() >= connections_.options.max_connections;
     if (is_full) {
@@ -137,7 +139,7 @@ class HttpServer::Impl {
     return !is_full;
   }
 
-  // Returns the connection that a new one replaces; null if there is none.
+  // Returns the connection that gives way to a new one; null if none may.
   std::shared_ptr<HttpConnection> LeastRecent() const {
     if (!connections_.options.replaces_running) {
       return connections_.idle.empty() ? nullptr : connections_.idle.front();
@@ -153,8 +155,8 @@ class HttpServer::Impl {
     return found;
   }
 
-  // Sends 503 if the socket takes it at once. A TLS client gets nothing: a handshake costs more
-  // than a connection that is refused may.
+  // Sends 503 if the socket takes it at once. A TLS client gets nothing, because a refused
+  // connection must not cost a handshake.
   void RefuseFull(HttpStream::Socket& socket) {
     if (tls_.context() == nullptr) {
       ErrorCode ignored;
@@ -177,7 +179,8 @@ class HttpServer::Impl {
     });
   }
 
-  // Closes slow connections, the slowest first, until all together have few enough unsent bytes.
+  // Closes slow connections, the longest write first, until the unsent bytes of all connections are
+  // at most max_total_unsent_bytes.
   void CutSlow(Instant now) {
     size_t unsent_bytes = 0;
     std::vector<std::shared_ptr<HttpConnection>> slow;
@@ -216,7 +219,7 @@ class HttpServer::Impl {
   HttpListener listener_;
   asio::steady_timer tick_;
   bool is_ticking_ = false;
-  std::string full_answer_;  // for a connection too many
+  std::string full_answer_;  // the 503 of RefuseFull
   std::thread thread_;
 };
 

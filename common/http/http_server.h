@@ -1,29 +1,29 @@
 // HttpServer is an HTTP/1.1 server with one thread. It reads whole requests, hands each to the
-// handler of its route, and sends what the handler's HttpResponder gives, at once or as a stream.
-// The server bounds each client's share:
+// handler of its route, and sends the answer that the handler gives to its HttpResponder, at once
+// or as a stream. The server bounds each client's share:
 //
-//   connections  max_connections; a further one ends the connection without a running request whose
-//                last answer, or accept, is longest ago. If all have one, it gets 503. With
-//                replaces_running it ends the least recent connection of all, and a running request
+//   connections  max_connections. A further one ends the least recent idle connection, counted
+//                from its accept, its last answer, or the whole header of the request that it
+//                sends; if none is idle, the new client gets 503. With replaces_running the
+//                further one ends the least recent of all connections, where a running request
 //                counts from its beginning. A request runs from its last byte to the end of its
 //                answer
 //   a header     8 KiB, complete within 10 s of its first byte
 //   a body       max_body_bytes; 10 s, and a further second for each 16 KiB; all bodies together
 //                max_body_bytes_in_flight, else 503
 //   an answer    cut if the client accepts nothing for stall_timeout, or lets more than
-//                max_unsent_bytes of a stream wait. If more than max_total_unsent_bytes of all
-//                answers wait, the answers that wait longest are cut
-//   pipelining   requests are answered one by one, in order; at most 8 KiB of the next are read
+//                max_unsent_bytes of a stream wait. While more than max_total_unsent_bytes of all
+//                answers wait, the slow connections are closed, the longest write first
+//   pipelining   requests are answered one by one, in order; at most 8 KiB are read ahead
 //
-// A client that is gone is noticed at once (http_responder.h). As in nginx and Node.js, the end of
-// a client's sending side counts as gone unless the whole answer was given.
+// The server notices at once when a client is gone (http_responder.h). As in nginx and Node.js, a
+// client that ends its sending side counts as gone unless the whole answer was given.
 //
 // Requests that another server could understand differently get 400 (request_reader.h). No text of
 // a request reaches a log.
 //
-// Thread safety: Start and the destructor from one thread; Drain and Post from any. The server's
-// thread
-//                calls handlers, make_error and observe, which must not wait.
+// Thread safety: Start and the destructor: one thread. Drain and Post: any thread. The server's
+//                thread calls handlers, make_error and observe, which must not wait.
 #ifndef QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 #define QUIRE_COMMON_HTTP_HTTP_SERVER_H_
 
@@ -63,10 +63,11 @@ struct HttpServerOptions {
   // Null: no key is needed. Else a route that is not open needs `Authorization: Bearer KEY`.
   std::shared_ptr<ApiKeys> api_keys = nullptr;
 
-  // Lowered to what RLIMIT_NOFILE leaves, less 64 files for the rest of the process.
+  // Lowered to RLIMIT_NOFILE less 64, or less a quarter of the limit if that is smaller.
   size_t max_connections = 1024;
-  // For answers that are made at once: a request runs long only if its client does not read, or
-  // sends the next requests before it reads. Health checks then get a place beside such clients.
+  // Whether a new connection may end one with a running request. For servers that make answers at
+  // once: there a request runs long only if its client does not read, or pipelines. Health checks
+  // then get a place beside such clients.
   bool replaces_running = false;
   int64_t idle_timeout_ns = 10 * kNanosPerSecond;  // between an answer and the next request
   int64_t stall_timeout_ns = 30 * kNanosPerSecond;
@@ -88,7 +89,7 @@ class HttpServer {
   // cannot be listened on; kInvalidArgument TLS_FILE if OpenSSL refuses the certificate.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options,
                                                            std::vector<HttpRoute> routes);
-  // Ends all connections. Responders may live on.
+  // Closes all connections. Responders may outlive the server.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -98,7 +99,7 @@ class HttpServer {
   // the server. Call once.
   void Drain(std::function<void()> done);
 
-  // Runs the task on the server's thread, or never if the server is destroyed before.
+  // Runs the task on the server's thread. Drops it if the server is destroyed before.
   void Post(std::function<void()> task);
 
   int port() const;

@@ -33,7 +33,7 @@ class HttpStream {
   void Handshake(Handler&& handler) {
     tls_->async_handshake(boost::asio::ssl::stream_base::server, std::forward<Handler>(handler));
   }
-  // Says to the client that nothing more comes, and waits for the same.
+  // Tells the client that TLS ends, and waits for the client's end of TLS.
   template <typename Handler>
   void Shutdown(Handler&& handler) {
     tls_->async_shutdown(std::forward<Handler>(handler));

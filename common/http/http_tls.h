@@ -1,4 +1,4 @@
-// HttpTls makes OpenSSL's context from a TlsFiles, and makes it anew when the files were replaced.
+// HttpTls makes OpenSSL's context from a TlsFiles, and a new context when the files were replaced.
 // TLS 1.2 or later. A server asks clients for a certificate if the files have authorities, and
 // gives no session tickets, so that no ticket outlives a client's certificate. A client trusts the
 // files' authorities, or the system's if the files have none.

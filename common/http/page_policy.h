@@ -1,5 +1,6 @@
-// InlineSource gives a page's content security policy the hash of an inline element, so that a
-// browser runs the page's own script and style, and no text that was injected into the page.
+// InlineSource returns the hash of a page's inline element for the page's content security policy.
+// With this hash a browser runs the page's own script and style, but nothing that was injected into
+// the page.
 //
 // Thread safety: a free function, safe from any thread.
 // Cost:          linear in the page.

@@ -1,13 +1,13 @@
-// RequestReader turns the bytes of a connection into one request. Boost.Beast parses; the reader
-// refuses what Beast accepts and another server on the way may understand differently (request
-// smuggling, RFC 9112 section 11.2):
+// RequestReader turns the bytes of a connection into one request. Boost.Beast parses. The reader
+// refuses requests that Beast accepts, but that another server on the way may understand
+// differently (request smuggling, RFC 9112 section 11.2):
 //
 //   lines           only CRLF ends a line; no control byte; no folded header
 //   request line    an origin-form target ("/...") of visible ASCII; a valid percent encoding
 //   Host            exactly one, in HTTP/1.0 at most one
 //   body's length   one Content-Length of digits, or Transfer-Encoding: chunked in HTTP/1.1 alone
-//   chunks          extensions of at most kMaxChunkExtensionBytes; trailers are dropped, and fit
-//                   kMaxHeaderBytes
+//   chunks          extensions of at most kMaxChunkExtensionBytes each; trailers of at most
+//                   kMaxHeaderBytes, which are dropped
 //
 // Thread safety: one thread at a time.
 // Cost:          one pass over the header, one copy of the body, which grows as it arrives.
@@ -61,7 +61,7 @@ class RequestReader {
  private:
   struct Parser;  // keeps Boost out of this header
 
-  // Returns the bytes of the header, or 0 while it is incomplete or after it has failed.
+  // Returns the bytes of the header, or 0 if it is incomplete or was refused.
   size_t FindHeaderEnd(std::string_view bytes);
   size_t PutHeader(std::string_view bytes);
   size_t PutBody(std::string_view bytes);
@@ -76,7 +76,7 @@ class RequestReader {
   State state_ = State::kHeader;
   int failure_ = 0;
   size_t num_scanned_ = 0;  // bytes of the header that FindHeaderEnd has checked
-  size_t line_begin_ = 0;   // the line that FindHeaderEnd is in
+  size_t line_begin_ = 0;   // begin of the line that FindHeaderEnd is in
   HttpRequest request_;
   bool is_http_1_0_ = false;
   bool keep_alive_ = false;

@@ -27,8 +27,7 @@ using ErrorCode = boost::system::error_code;
 
 constexpr std::string_view kVersion = "HTTP/1.";
 constexpr std::string_view kHeaderEnd = "\r\n\r\n";
-// As in request_reader.cc: Beast 1.74 asserts that it gets so much when it looks at an incomplete
-// last chunk again.
+// Beast 1.74 must get at least this much of an incomplete last chunk, see request_reader.cc.
 constexpr size_t kLastChunkBytes = 5;
 
 // Body type of Beast's parser: gives the bytes to a function.
@@ -91,7 +90,7 @@ absl::Status TooLarge() {
 }  // namespace
 
 struct ResponseReader::Parser {
-  // As in request_reader.cc: Beast accepts any byte in a quoted extension.
+  // Beast accepts any byte in a quoted extension. Refuses control bytes.
   std::function<void(uint64_t, boost::beast::string_view, ErrorCode&)> check_chunk =
       [](uint64_t /*size*/, boost::beast::string_view extensions, ErrorCode& error) {
         if (std::any_of(extensions.begin(), extensions.end(), [](char c) {
@@ -130,7 +129,7 @@ absl::StatusOr<size_t> ResponseReader::PutHeader(std::string_view bytes) {
   }
   auto& parser = parser_->parser;
   parser.header_limit(kMaxHeaderBytes);
-  parser.body_limit(std::numeric_limits<uint64_t>::max());  // 1.74 takes none for 0
+  parser.body_limit(std::numeric_limits<uint64_t>::max());  // Beast 1.74 takes none for 0
   parser.skip(is_head_);
   parser.on_chunk_header(parser_->check_chunk);
   ErrorCode error;

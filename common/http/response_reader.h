@@ -21,7 +21,7 @@ namespace quire {
 
 class ResponseReader {
  public:
-  // Bounds the header, interim answers included, and also a chunk's line and the trailers.
+  // Bounds the header with the interim answers before it; also each chunk's line, and the trailers.
   static constexpr size_t kMaxHeaderBytes = 16384;
 
   // is_head: the answer has no body, whatever its header says.
@@ -31,11 +31,12 @@ class ResponseReader {
   ResponseReader& operator=(const ResponseReader&) = delete;
 
   // Reads from `bytes`, gives the body's pieces to on_piece, and returns how many bytes are used.
-  // The next call must begin with the unused bytes, followed by more of them. kMaxHeaderBytes are
-  // always enough for progress. REQUIRES: bytes is not empty, !is_done(), and no call failed.
+  // The next call must begin with the unused bytes, followed by more. A call with kMaxHeaderBytes
+  // always uses some. REQUIRES: bytes is not empty, !is_done(), and no call failed.
   absl::StatusOr<size_t> Put(std::string_view bytes);
 
-  // Takes the connection's end: fails unless the answer ends there. REQUIRES: as Put.
+  // Tells the reader that the connection has ended. Fails unless the answer ends with it. REQUIRES:
+  // as Put.
   absl::Status PutEnd();
 
   bool is_done() const;

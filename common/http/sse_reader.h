@@ -3,7 +3,7 @@
 // with the data "[DONE]" ends the stream, as in OpenAI's API.
 //
 // Thread safety: one thread at a time.
-// Errors:        kInternal SSE_EVENT_SIZE for an event beyond its bound.
+// Errors:        kInternal SSE_EVENT_SIZE for an event beyond max_event_bytes.
 // Cost:          one pass, one copy.
 #ifndef QUIRE_COMMON_HTTP_SSE_READER_H_
 #define QUIRE_COMMON_HTTP_SSE_READER_H_
@@ -19,7 +19,7 @@ namespace quire {
 
 class SseReader {
  public:
-  // max_event_bytes: of an event's data and its current line together.
+  // max_event_bytes bounds an event's data and its current line together.
   explicit SseReader(size_t max_event_bytes) : max_event_bytes_(max_event_bytes) {}
 
   // Reads the next bytes, which can begin and end anywhere, and calls `on_event` with the data of
@@ -37,7 +37,7 @@ class SseReader {
   std::string line_;
   std::string data_;  // of the event's lines so far, each with its '\n'
   bool is_first_line_ = true;
-  bool was_cr_ = false;  // the last byte was '\r', so '\n' would belong to it
+  bool was_cr_ = false;  // the last byte was '\r', so a '\n' now is part of the same line end
   bool is_done_ = false;
 };
 

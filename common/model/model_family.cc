@@ -126,7 +126,7 @@ DType ParseDType(ConfigReader& reader) {
 }
 
 // Parses the window fields of Qwen2 and Qwen3. layer_types says for each layer whether its
-// attention is full or sliding. Without layer_types, it is sliding from layer max_window_layers on.
+// attention is full or sliding. Without layer_types, layers from max_window_layers on are sliding.
 void ParseQwenSlidingWindow(ConfigReader& reader, ModelConfig& config) {
   const auto num_layers = static_cast<size_t>(config.num_layers);
   std::optional<int32_t> window;

@@ -53,7 +53,7 @@ struct RankShare {
 
 // Returns the part of the model that a rank holds. A group size above 1 needs a model whose
 // row-parallel sums can be cut into the same segments for every size (kTreeSegments of
-// kernels/api/dense.h), so that the size changes no bit of an answer.
+// kernels/api/dense.h). Then the size changes no bit of an answer.
 // Errors: kInvalidArgument, reason TENSOR_PARALLEL_SIZE, if the size is not 1, 2, 4 or 8 or does
 // not suit the model's dimensions (message "tensor_parallel_size: rule" with the numbers), or if
 // the rank is not below the size.

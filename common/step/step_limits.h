@@ -12,8 +12,8 @@
 
 namespace quire {
 
-// The blocks of a new sequence that workers may prepare before its request is known: the blocks of
-// 256 tokens if a block has 16. Mapping a block takes 40 us on a GPU (kernels/cuda/README.md).
+// Upper bound on the blocks of a new sequence that workers prepare before its request is known: 256
+// tokens at 16 tokens a block. Mapping a block takes 40 us on a GPU (kernels/cuda/README.md).
 inline constexpr int32_t kMaxSpareBlocks = 16;
 
 struct StepLimits {

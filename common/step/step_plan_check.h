@@ -51,7 +51,7 @@ namespace quire {
 
 // This limit bounds memory: scheduler and worker keep some words for each block.
 inline constexpr int32_t kMaxBlocksLimit = 1 << 24;
-inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // so that one message can name them all
+inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // one message can name all of them
 inline constexpr int32_t kMaxBlockSizeTokens = 256;
 inline constexpr int32_t kMaxSequencesLimit = 4096;
 inline constexpr int32_t kMaxTokensPerStepLimit = 1 << 17;

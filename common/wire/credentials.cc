@@ -27,7 +27,8 @@ std::string_view TextOf(const grpc_slice& slice) {
 
 // Uses gRPC's C API for two reasons. The C++ class for plain text has no hook to check calls. For
 // TLS, the C++ file watcher (FileWatcherCertificateProvider) accepts a key that does not belong to
-// the certificate and then fails every handshake, whereas the C API calls Fetch at each connection.
+// the certificate, and then every handshake fails. The C API calls Fetch at each connection
+// instead.
 class PortCredentials : public grpc::ServerCredentials {
  public:
   PortCredentials(std::shared_ptr<TlsFiles> files, CallCheck check)

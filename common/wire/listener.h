@@ -42,9 +42,9 @@ class Listener {
   static constexpr int kMaxOpenFiles = 4096;
 
   // Binds the address, or all addresses of a name; port 0 picks a free port. After Bind clients can
-  // connect, but they wait until Start. num_files_spared: lowers this port's bound on open files,
-  // by at most a quarter, so that a flood on this port leaves files for connections to the
-  // process's other ports.
+  // connect, but they wait until Start. num_files_spared lowers this port's bound on open files, by
+  // at most a quarter. A flood on this port then leaves files for connections to the process's
+  // other ports.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const Address& address,
                                                         int num_files_spared = 0);
 

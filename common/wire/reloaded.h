@@ -39,8 +39,8 @@ class Reloaded {
   // disk hangs, the reader may outlive the Reloaded object.
   using Reader = std::function<absl::StatusOr<Value>()>;
 
-  // what: the contents in log lines, a plural as "API keys". file: path for log lines. first: the
-  // value that the caller got from a first call of `read`.
+  // what: name of the contents in log lines, in plural, such as "API keys". file: path for log
+  // lines. first: the value that the caller got from a first call of `read`.
   Reloaded(std::string what, std::string file, Reader read, Value first)
       : shared_(std::make_shared<Shared>(
             std::move(what), std::move(file), std::move(read), std::move(first))) {

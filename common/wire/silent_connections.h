@@ -1,6 +1,6 @@
 // SilentConnections holds connections whose clients have sent no byte yet. A silent connection
 // costs one file descriptor and nothing in the gRPC library. Silent connections keep no other
-// client out: beyond kMaxConnections, a new one ends the oldest silent connection. A client whose
+// client out: beyond kMaxConnections, a new silent connection ends the oldest one. A client whose
 // first bytes are neither HTTP/2 nor TLS is disconnected.
 //
 // The client of an HTTP/2 connection sends the first bytes (RFC 9113, section 3.4).

@@ -26,7 +26,7 @@ constexpr int64_t kSpinNanos = kNanosPerMilli;
 // needs this core. So after the first spin in vain, the next wait sleeps without a spin. After the
 // second spin in vain, the next 2 waits do so, then 4, 8, ...
 constexpr int32_t kMaxSleepsAfterSpin = 64;
-// Upper bound on a sleep. After it the caller checks whether the other process lives.
+// Upper bound on a sleep. After a sleep the caller checks whether the other process lives.
 constexpr int64_t kLookNanos = 2 * kNanosPerMilli;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 

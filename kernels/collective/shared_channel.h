@@ -41,8 +41,9 @@ class SharedChannel {
   SharedChannel(const SharedChannel&) = delete;
   SharedChannel& operator=(const SharedChannel&) = delete;
 
-  // Send calls RingWriter::Write; Peek and Release call those of RingReader. Send also wakes the
-  // other side if that side waits for data, and Release wakes it if it waits for room.
+  // Send calls RingWriter::Write; Peek and Release call the functions of that name of RingReader.
+  // If the other side waits for data, Send wakes it. If the other side waits for room, Release
+  // wakes it.
   std::optional<size_t> Send(std::span<const std::byte> bytes);
   std::optional<std::span<const std::byte>> Peek(size_t max_bytes) const;
   void Release(size_t num_bytes);

@@ -1,5 +1,5 @@
-// TlsChannel encrypts the bytes between two ranks over a network and proves to each end that the
-// other one has the secret. It uses TLS 1.3 with AES-128-GCM and only a pre-shared key (PSK). Each
+// TlsChannel encrypts the bytes between two ranks over a network. It proves to each end that the
+// other end has the secret. It uses TLS 1.3 with AES-128-GCM and only a pre-shared key (PSK). Each
 // connection has a fresh X25519 exchange. So if the secret leaks later, recorded bytes still cannot
 // be decrypted. Certificates are refused; there are no tickets, no early data, no renegotiation.
 //

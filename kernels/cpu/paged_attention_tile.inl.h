@@ -50,8 +50,8 @@ namespace quire {
 namespace {
 
 inline constexpr int kTileRows = 6;
-// Floats from one row of scores to the next. The 16 unused floats keep the rows of a tile out of
-// the same cache sets.
+// Floats from one row of scores to the next. The 16 unused floats spread the rows of a tile over
+// different cache sets.
 inline constexpr int kScoreStride = kAttentionChunkTokens + 16;
 
 // Returns the number of adjacent vectors of sums for each row of a tile: enough to hide the latency

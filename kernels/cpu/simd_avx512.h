@@ -133,8 +133,8 @@ struct SimdAvx512 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
   static Vec Widen(const Float16*, __m256i bits) { return _mm512_cvtph_ps(bits); }
-  // Moves exponent and mantissa to their places in a binary16. The exponent bias of binary16 (15)
-  // is larger by 8 than that of e4m3 (7), hence the factor 2^8.
+  // Moves exponent and mantissa to their places in a binary16. The exponent bias is 15 in binary16
+  // and 7 in e4m3, hence the factor 2^8.
   static Vec Widen(const Float8E4M3*, __m128i bytes) {
     const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
     const __m256i half = _mm256_and_si256(shifted, _mm256_set1_epi16(-0x4080));  // the bits 0xbf80

@@ -1,7 +1,7 @@
 // The operations of the reference backend: free functions, each in a source file of its name. Each
 // function specifies the KernelBackend operation of the same name, and is written for reading:
-// plain loops, sums in double. Only linear.cc (Linear and PackLinear) of these files needs abseil,
-// so tests on a GPU machine without abseil can link the other ones. pack_linear.h declares
+// plain loops, sums in double. Of these files only linear.cc (Linear and PackLinear) needs abseil,
+// so tests on a GPU machine without abseil can link the other files. pack_linear.h declares
 // PackLinear.
 //
 // Thread safety: free functions; safe while no other thread writes their arguments' memory.

@@ -59,7 +59,7 @@ int64_t NumBlocksToCompute(const SequenceGroup& group,
                            int32_t num_shared_blocks,
                            const StepLimits& limits);
 
-// Returns true if blocks and handles suffice for num_sequences sequences of full length alone.
+// Returns true if num_sequences sequences of full length fit the limits while nothing else runs.
 bool FitsPool(const Request& request, int32_t num_sequences, const StepLimits& limits);
 
 // Returns true if the group can run to its full length, at least while nothing else runs. If not,

@@ -4,9 +4,10 @@
 //
 // The best next beam that continues a live beam stays in the live beam's sequence. The sequence's
 // next slice tells the worker to use the next beam's token. Every other next beam becomes a fork in
-// an idle sequence (one without a live beam). The fork shares all blocks, and copies a last block
-// that it still shares before it writes into it. A live beam that no next beam continues gives its
-// blocks back. So blocks are shared like a tree, and a fork copies at most one block.
+// an idle sequence (one without a live beam). The fork shares all blocks. If its last block is
+// still shared when the fork is to write into that block, the fork copies that block first. A live
+// beam that no next beam continues gives its blocks back. So blocks are shared like a tree, and a
+// fork copies at most one block.
 //
 // Thread safety: free functions; the state is not thread-safe.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.4 and figure 9.

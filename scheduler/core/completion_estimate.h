@@ -2,8 +2,9 @@
 // (StepCost), recent output lengths, and the outcome of its earlier estimates. It has no clock: the
 // same events lead to the same estimates.
 //
-// The estimate serves to refuse requests that would be late, so it is 0 while nothing is known, and
-// otherwise rather too low than too high. It assumes the following:
+// The estimate serves to refuse requests that would be late. An estimate that is too high would
+// refuse requests that could be in time. So the estimate is 0 while nothing is known, and otherwise
+// rather too low than too high. It assumes the following:
 //   - an output is as long as the lower quartile of recent outputs with a similar max_tokens
 //     (OutputLengths). max_tokens is only an upper bound: a client that leaves max_tokens at the
 //     length of the context expects no output of that length, and must not be refused for it;
@@ -18,8 +19,9 @@
 // admitted by an estimate and ended late raises the margin. Each request that ended in time lowers
 // the margin by a fortieth of that raise, so about one request in forty is late. Each class of
 // max_tokens (OutputLengths) has its own run margin. The time to wait is multiplied by the wait
-// margin, which is learned in the same way. It lets only about one queued request in five hundred
-// reach the head of the queue too late, because a refusal is better than a long wait in vain.
+// margin, which is learned in the same way. With the wait margin, only about one queued request in
+// five hundred reaches the head of the queue too late, because a refusal is better than a long wait
+// in vain.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Units:         microseconds.

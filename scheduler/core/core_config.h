@@ -17,7 +17,7 @@ namespace quire {
 // Decides what happens to the blocks of a preempted request.
 enum class PreemptionMode : uint8_t {
   kRecompute,  // blocks are dropped, and their tokens are computed again
-  kSwap,       // blocks are copied to host memory and back, or dropped if it has no room
+  kSwap,       // blocks are copied to host memory and back, or dropped if host memory has no room
   kAuto,       // the cheaper of these two ways; the group to preempt is chosen by cost too
 };
 
@@ -35,9 +35,9 @@ struct CoreConfig {
   int32_t max_queued_requests = 1024;
   int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
   // Bounds the waiting requests that an earlier scheduler had accepted (resumed requests). They do
-  // not count against max_queued_requests. The default covers the queue of that scheduler and twice
-  // its running requests (waiting_queue.h). The tokens of resumed requests are bounded by
-  // max_queued_tokens + 2 * max_sequences * max_model_len.
+  // not count against max_queued_requests. The default has room for the earlier scheduler's queue
+  // and twice its running sequences: 1024 + 2 * 256 (waiting_queue.h). The tokens of resumed
+  // requests are bounded by max_queued_tokens + 2 * max_sequences * max_model_len.
   int64_t max_resumed_requests = 1536;
   // Blocks kept free when a waiting request is admitted, so that running requests can grow for a
   // while without a preemption. A fraction of the pool, in [0, 1).

@@ -12,8 +12,8 @@
 // While no request waits and there is room, each tenant can have one trial at a time: a request
 // that starts although it is estimated to be late. The estimates may be based on another tenant's
 // outputs, and a tenant whose requests never start would never correct the estimates. So a server
-// that has no other request refuses none. If the policy lets requests overtake, the estimate for a
-// request counts only groups that are certainly ahead of the request.
+// without other requests refuses no request. If the policy lets requests overtake, the estimate for
+// a request counts only groups that are certainly ahead of the request.
 //
 // Thread safety: free functions on a state; not thread-safe.
 // Cost:          O(buckets of StepCost), and O(running and swapped groups) for a trial.

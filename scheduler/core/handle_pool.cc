@@ -39,7 +39,7 @@ void HandlePool::GiveBackUnused(SequenceHandle handle) {
 }
 
 std::vector<SequenceHandle> HandlePool::TakeReleases() {
-  // Below the top, because workers may have prepared the window of the handle there.
+  // Keeps the handle on top, because workers may have prepared the window of that handle.
   free_.insert(free_.end() - (free_.empty() ? 0 : 1), to_release_.begin(), to_release_.end());
   return std::exchange(to_release_, {});
 }

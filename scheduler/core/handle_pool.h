@@ -21,8 +21,8 @@ class HandlePool {
   // Makes a pool in which all handles are free. REQUIRES: max_handles >= 0.
   explicit HandlePool(int32_t max_handles);
 
-  // Returns the handle that Take will return next; nullopt if none is free. Releases in between do
-  // not change it; GiveBackUnused does.
+  // Returns the handle that the next Take will return; nullopt if no handle is free. TakeReleases
+  // does not change the next handle; GiveBackUnused does.
   std::optional<SequenceHandle> Next() const;
   SequenceHandle Take();                 // REQUIRES: num_free() > 0
   void GiveBack(SequenceHandle handle);  // REQUIRES: in use

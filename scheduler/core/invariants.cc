@@ -159,7 +159,8 @@ void CheckEpoch(const CoreState& state) {
       has_handle[sequence.handle()] = true;
       CheckCachedBlocks(state, *group, sequence);
 
-      // No token whose log-probability is still to be reported lies behind the computed tokens.
+      // A sequence that scores the prompt has computed no token beyond the scored ones, else their
+      // log-probabilities would never be reported.
       QUIRE_CHECK(!group->ScoresPrompt(sequence) ||
                   sequence.num_computed_tokens() <= group->num_scored_tokens());
     }
@@ -183,8 +184,8 @@ void CheckEpoch(const CoreState& state) {
   }
   epoch.kv_cache.CheckInvariants(tables, host_tables);
 
-  // The pool is fenced, so that returned blocks are not reused, exactly while a step is unanswered.
-  // (I6)
+  // The pool is fenced if and only if a step is unanswered: the fence keeps returned blocks from
+  // being reused. (I6)
   QUIRE_CHECK_EQ(epoch.kv_cache.pool().is_fenced(), state.step.is_active);
 }
 

@@ -3,10 +3,11 @@
 // blocks, in the order in which the planner will serve the sequences. The next new sequence is
 // predicted to get the next free handle and the first free blocks (kv_cache_manager.h).
 //
-// Predictions are only hints. Those of decoding sequences are right if every sequence decodes on. A
-// stop token, a fork or a preemption can make one wrong. That of the new sequence is right for the
-// first one of a step, unless it begins with cached blocks, blocks are short, or an operator pins a
-// prefix. A prompt in parts gets no hint, because a part can need several blocks.
+// Predictions are only hints. The blocks of decoding sequences are right if every sequence decodes
+// on. A stop token, a fork or a preemption can make them wrong. The handle and blocks of the new
+// sequence are right for the first new sequence of a step, unless it begins with cached blocks,
+// blocks are short, or an operator pins a prefix. A prompt in parts gets no hint, because a part
+// can need several blocks.
 //
 // Thread safety: as CoreState.
 // Cost:          O(slices + n log n) for n hints. One allocation.

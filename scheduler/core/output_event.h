@@ -1,8 +1,8 @@
 // OutputEvent reports that a token of a sequence was committed, or that the sequence ended. Tokens
-// of a sequence come in order of token_index, 0, 1, 2, ...; exactly one SequenceFinished comes for
-// each sequence of each accepted request, after its last token. For a resumed request, indices go
-// on after its resumed tokens, and sequences that had ended before it was resumed report nothing.
-// Beam search reports its sequences at its end, the best first.
+// of a sequence come in order of token_index (0, 1, 2, ...). Each sequence of each accepted request
+// gets exactly one SequenceFinished, after its last token. For a resumed request, indices go on
+// after the resumed tokens; a sequence that had ended before the request was resumed reports
+// nothing. Beam search reports its sequences when the search ends, the best first.
 //
 // Thread safety: value types.
 #ifndef QUIRE_SCHEDULER_CORE_OUTPUT_EVENT_H_
@@ -37,8 +37,8 @@ struct TokenCommitted {
   TokenId token_id = 0;
   float logprob = 0.0F;  // meaningful when the request asked for logprobs
   std::vector<TokenLogprob> top_logprobs;
-  // Prompt tokens of the request that were not computed when it first ran here, since their blocks
-  // were cached.
+  // Number of prompt tokens that were not computed when the request first ran here, because their
+  // blocks were cached.
   int32_t num_cached_prompt_tokens = 0;
 };
 

@@ -137,14 +137,14 @@ void CommitToken(CoreState& state,
                  SequenceGroup& group,
                  Sequence& sequence,
                  const SampledToken& sampled) {
-  state.events.push_back(TokenCommitted{.request_id = group.id(),
-                                        .sequence_index = sequence.sequence_index(),
-                                        .token_index = sequence.num_output_tokens(),
-                                        .token_id = sampled.token_id,
-                                        .logprob = sampled.logprob,
-                                        .top_logprobs = sampled.top_logprobs,
-                                        .num_cached_prompt_tokens =
-                                            group.num_cached_prompt_tokens()});
+  state.events.push_back(
+      TokenCommitted{.request_id = group.id(),
+                     .sequence_index = sequence.sequence_index(),
+                     .token_index = sequence.num_output_tokens(),
+                     .token_id = sampled.token_id,
+                     .logprob = sampled.logprob,
+                     .top_logprobs = sampled.top_logprobs,
+                     .num_cached_prompt_tokens = group.num_cached_prompt_tokens()});
   sequence.Commit(sampled.token_id);
   ++state.counters.num_tokens_committed;
   auto reason = ReasonToFinish(group.request(), sequence, sampled.token_id);
@@ -244,8 +244,8 @@ void EndSlice(CoreState& state, const UnansweredStep::Slice& slice, bool has_tok
 }
 
 // Reports the log-probabilities that were not reported before. A sequence that is computed again
-// scores its prompt again from the first token on. The sequence scores its prompt in order, so the
-// first position never lies behind the reported ones.
+// scores its prompt again from the first token on. The sequence scores its prompt in order, so
+// first_position is at most num_scored_tokens() + 1.
 void TakeScored(CoreState& state, SequenceGroup& group, PromptLogprobs prompt) {
   prompt.TakeFront(group.num_scored_tokens() + 1 - prompt.first_position);
   if (prompt.num_tokens() > 0) {

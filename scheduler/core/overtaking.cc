@@ -4,7 +4,8 @@ namespace quire {
 namespace {
 
 // Returns how many tokens the group must compute until each of its sequences has a next token. A
-// sequence that will fork from the group's leader adds none: it will share the leader's tokens.
+// sequence that will fork from the group's leader adds no tokens: it will share the leader's
+// tokens.
 int64_t NumTokensLeft(const SequenceGroup& group) {
   int64_t num_tokens = 0;
   for (const Sequence& sequence : group.sequences()) {

@@ -1,6 +1,6 @@
-// Bounded overtaking: a short prompt need not wait until a long prompt ahead of it is computed.
-// Plain first come, first served would keep the short prompt waiting while the long one fills whole
-// steps, although the short prompt could be computed in a fraction of that time.
+// Bounded overtaking: a short prompt need not wait until a long prompt ahead of it is computed. In
+// plain first come, first served the long prompt would fill whole steps, and the short prompt would
+// wait, although it takes only a fraction of that time.
 //
 // While a running group has more prompt left than a step has room for, the step cuts the prompt.
 // Waiting groups behind the running group may then pass it, if they have at most a quarter of the
@@ -13,9 +13,9 @@
 // groups, no group passes, so a group that waits for room is not passed. A group that has passed
 // others can grow, but is preempted when a group that it passed lacks room.
 //
-// A group passes only if decoding will leave half of a step free: when the sequences of all running
-// groups and its own sequences decode, they must take at most half of the tokens of a step, and at
-// most half of the tokens that CoreConfig::target_inter_token allows.
+// A group passes only if decoding will leave half of a step free. When all running groups and the
+// passing group decode, their sequences must take at most half of the tokens of a step, and at most
+// half of the tokens that CoreConfig::target_inter_token allows.
 //
 // Only first come, first served lets groups pass; other policies define the order themselves.
 // A group with kMostPassed waiting groups ahead of it does not pass.

@@ -9,11 +9,11 @@
 // that was preempted three times is taken only if there is no other candidate.
 //
 // No group is preempted for a group behind it. So the first running group always gets the blocks
-// that it needs (admission has checked that the group fits the pool), and every group is the first
-// one at some time: there is no livelock. If no group is behind the group in need, the group in
-// need keeps its blocks and gets no slice in this step. This group is then the next victim when a
-// group ahead of it needs room. Under kAuto the victim can be ahead of groups that continue to run.
-// It then waits for their blocks. No group starts before the victim, and the first running group
+// that it needs, because admission has checked that the group fits the pool. Every group is the
+// first one at some time, so there is no livelock. If no group is behind the group in need, the
+// group in need keeps its blocks and gets no slice in this step. It is then the next victim when a
+// group ahead of it needs room. Under kAuto the victim can be ahead of groups that continue to run,
+// and then waits for their blocks. No group starts before the victim, and the first running group
 // always advances. So the running groups end one by one and free their blocks for the victim.
 //
 // Thread safety: free functions; the state is not thread-safe.

@@ -72,7 +72,7 @@ std::span<const BlockHash> HashPrefix(const CoreState& state,
   return HashBlocks(state, group, sequence, (sequence.num_tokens() - 1) / block_size);
 }
 
-// The sequences of a waiting group, by where their blocks come from.
+// Where the sequences of a waiting group get the blocks of their beginnings.
 struct Beginnings {
   std::vector<Sequence*> cache_readers;  // sequences that look for blocks in the prefix cache
   int32_t num_shared = 0;  // blocks that the other sequences will share with the leader

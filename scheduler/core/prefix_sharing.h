@@ -21,8 +21,8 @@ namespace quire {
 // empty table.
 void BeginWithSharedBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence);
 
-// The beginning of a pinned prefix's partly filled last block, as far as a sequence has the same
-// tokens there.
+// The tail of a pinned prefix (its partly filled last block), and how many of the tail's first
+// tokens are also the sequence's next tokens.
 struct PinnedTail {
   const BlockTable* table = nullptr;  // the prefix's table
   int32_t num_tokens = 0;             // leading equal tokens of the table's last block; 0: no tail

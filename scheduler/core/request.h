@@ -39,13 +39,13 @@ struct Request {
   int32_t num_sequences = 1;              // n: independent outputs of one prompt
   std::optional<BeamOptions> beam_search;
   std::vector<ResumedSequence> resumed;  // one for each sequence, or empty (IsResumable)
-  int32_t max_tokens = 16;               // most output tokens of a sequence; >= 1 (CutToContext)
+  int32_t max_tokens = 16;               // upper bound on output tokens, >= 1 (CutToContext)
   std::vector<TokenId> stop_token_ids;   // each ends a sequence if min_tokens tokens precede it
   int32_t priority = 0;                  // under kPriority: smaller numbers are served earlier
   std::string tenant;                    // under kFairShare: tenants share the service equally
   std::string cache_salt;                // only requests of the same salt share blocks
   bool bypasses_prefix_cache = false;    // true: shares no block with another request
-  // Log-probabilities of the prompt's tokens that the client has, of sampling.num_prompt_logprobs.
+  // Number of prompt tokens whose log-probabilities the client already has.
   int32_t num_known_prompt_logprobs = 0;
   bool is_resumed = false;   // was accepted before, perhaps by another process
   bool pins_prefix = false;  // internal request without output (pinned_prefixes.h)

@@ -55,9 +55,9 @@ enum class AddOutcome : uint8_t {
   kTenantFull,           // the tenant's share of one of these bounds is full (waiting_queue.h)
   kDeadlineUnreachable,  // the request is estimated to miss its deadline
   kTooLong,              // the prompt leaves no room for a token within max_model_len
-  // At full length the request's sequences need more blocks than pinned prefixes leave of the pool.
-  // Or the request has more than max_sequences live sequences. Or a sequence of a resumed request
-  // exceeds max_model_len.
+  // One of three cases: at full length, the sequences need more blocks than pinned prefixes leave
+  // of the pool; the request has more than max_sequences live sequences; a sequence of a resumed
+  // request exceeds max_model_len.
   kNeverFits,
 };
 

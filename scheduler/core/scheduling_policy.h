@@ -78,20 +78,20 @@ class PriorityPolicy : public SchedulingPolicy {
 };
 
 // Each tenant has a counter of the service that it got; an output token counts twice as much as a
-// prompt token. The tenant with the lowest counter is served next; among tenants with equal
-// counters, the tenant that has waited longest. While two tenants wait, their counters differ by at
-// most the cost of all requests that one tenant can have running.
+// prompt token. The waiting tenant with the lowest counter is served next. Among tenants with equal
+// counters, the tenant that has waited longest is served next. While two tenants wait, their
+// counters differ by at most the cost of all requests that one tenant can have running.
 //
-// When a tenant begins to wait, its counter is raised to the highest counter of the tenants that
-// wait or waited before. So the tenant loses the service that it did not use, and is behind all
-// those tenants. A client gains nothing by new tenant names. A waiting tenant is served once the
-// counters of the tenants that came before it have reached its own. (The paper raises the counter
-// only to the lowest counter of the waiting tenants. That serves a rare tenant a little earlier,
-// but lets a stream of new tenant names starve all other tenants.)
+// When a tenant begins to wait, its counter is raised to the highest counter of all tenants that
+// wait now or waited before. So the tenant loses the service that it did not use, and is served
+// only when those tenants' counters have reached its own. A client gains nothing by new tenant
+// names. (The paper raises the counter only to the lowest counter of the waiting tenants. That
+// serves a rare tenant a little earlier, but lets a stream of new tenant names starve all other
+// tenants.)
 //
 // At most max_absent_tenants tenants that do not wait are remembered. Beyond that, the absent
-// tenant with the lowest counter is forgotten. If a tenant begins to wait later, its counter is
-// raised to at least that counter.
+// tenant with the lowest counter is forgotten. Every tenant that begins to wait later has its
+// counter raised to at least the forgotten counter.
 //
 // Cost: O(log tenants) a call.
 class FairSharePolicy : public SchedulingPolicy {

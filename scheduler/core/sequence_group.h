@@ -72,18 +72,18 @@ class SequenceGroup {
   // Whether the sequence has no blocks yet and will fork from the leader.
   bool WaitsForLeader(const Sequence& sequence) const;
 
-  // Whether log-probabilities of prompt tokens are still missing that this sequence has to report.
-  // The first live sequence reports them. It takes no blocks from the prefix cache meanwhile,
-  // because only computed tokens have logits.
+  // Returns true if this sequence has to report log-probabilities of prompt tokens that are not
+  // reported yet. The first live sequence reports them. Meanwhile it takes no blocks from the
+  // prefix cache, because only computed tokens have logits.
   bool ScoresPrompt(const Sequence& sequence) const;
-  // Log-probabilities of prompt tokens that were reported, from position 1 on.
+  // Number of prompt tokens whose log-probabilities were reported, from position 1 on.
   int32_t num_scored_tokens() const { return num_scored_tokens_; }
   void CountScored(int32_t num_tokens) { num_scored_tokens_ += num_tokens; }
 
   // Prompt tokens whose blocks were cached when the group first ran. 0 before.
   int32_t num_cached_prompt_tokens() const { return num_cached_prompt_tokens_.value_or(0); }
-  // Notes that a sequence begins with so many cached tokens. Only the first call counts, since
-  // later ones follow a preemption or belong to further sequences.
+  // Records that a sequence begins with num_tokens cached tokens. Only the first call counts: later
+  // calls follow a preemption or belong to further sequences.
   void NoteCached(int32_t num_tokens);
 
   bool is_beam_search() const { return request_.beam_search.has_value(); }

@@ -61,8 +61,8 @@ class StepCost {
     return micros_by_context_ * static_cast<double>(num_context);
   }
 
-  // Number of additional tokens that lengthen a step of num_tokens by at most a fiftieth, and make
-  // it no larger than the largest step seen. 0 while nothing is known.
+  // Returns how many tokens can be added to a step of num_tokens, so that the step lasts at most a
+  // fiftieth longer and is no larger than the largest step seen. 0 while nothing is known.
   int64_t SpareTokens(int64_t num_tokens) const;
 
  private:

@@ -185,9 +185,9 @@ bool StepPlanner::StartWaiting(SequenceGroup& first) {
 
 bool StepPlanner::BeginTable(SequenceGroup& group, Sequence& sequence) {
   BeginWithSharedBlocks(state_, group, sequence);
-  // The blocks that NumBlocksNeeded counted may not suffice. An earlier sequence may have taken
-  // free cached blocks that this sequence was to find, or may have left this sequence more of the
-  // token budget than expected. Then this sequence waits for the next step.
+  // The blocks that NumBlocksNeeded counted may not suffice, in two cases. An earlier sequence has
+  // taken free cached blocks that this sequence was to find. Or an earlier sequence has left this
+  // sequence more of the token budget than expected. Then this sequence waits for the next step.
   StepBudget budget = budget_;  // a copy, because the blocks are only counted here
   const KvCacheManager& kv_cache = epoch_.kv_cache;
   const int32_t num_tokens = budget.TakeTokens(group, sequence);
@@ -274,8 +274,9 @@ void StepPlanner::PlanLine(SequenceGroup& group) {
       budget_.OnIntroductionRefused(group);
       is_fork_refused = is_fork_refused || turn == Turn::kForked;
     } else if (!is_fork_refused || !epoch_.kv_cache.IsTailShared(sequence->table)) {
-      // A fork copies its shared last block in the step that first names it to the workers. If that
-      // was refused here, no sequence that would write into the block gets a slice.
+      // A fork copies its shared last block when it is introduced. If a fork's introduction was
+      // refused above, sequences whose last block is still shared get no slice: they would write
+      // into that block before the fork has copied it.
       PlanSlice(group, *sequence);
     }
     is_any_cut_ = is_any_cut_ || sequence->gap() > sequence->num_scheduled_tokens();

@@ -2,16 +2,16 @@
 // groups are refused if the queue is at its bounds (CoreConfig). Groups that were running return at
 // their old rank and are never refused.
 //
-// Resumed requests (Request::is_resumed) have separate bounds: an earlier scheduler had accepted
-// them, and new requests that arrive before them must not shut them out. These bounds leave room
-// for the queue of the earlier scheduler and twice its running sequences. So the share of one
-// tenant (two thirds, see below) suffices even if that tenant owned all running sequences.
-//
 // Under a policy that does not rank new requests (fair share), a tenant with a waiting request may
 // hold only its share of the bounds on requests and tokens (tenant_share.h). For new requests, a
 // single tenant may fill half of a bound, and two tenants a third each. For resumed requests, a
 // single tenant may fill two thirds. So no tenant can take the room of another, no waiting request
 // has to be dropped, and requests with new tenant names are bounded like all others.
+//
+// Resumed requests (Request::is_resumed) have separate bounds: an earlier scheduler had accepted
+// them, and new requests that arrive before them must not shut them out. These bounds have room for
+// the queue of the earlier scheduler and twice its running sequences. So two thirds of a bound
+// suffice for one tenant, even if that tenant owned all running sequences.
 //
 // Thread safety: not thread-safe; owned by CoreState. Owns neither groups nor policy.
 // Invariants:    groups with a rank come before those without; no group twice.

@@ -37,8 +37,8 @@ struct DialLink {
 struct CloseLink {
   LinkId link;
 };
-// Why this scheduler refuses a process of the rank. The next greeting tells it to that process; any
-// other process of the rank ignores it. Empty: no process is refused.
+// Why this scheduler refuses a process of the rank. The next greeting tells `why` to that process;
+// any other process of the rank ignores the refusal. Empty: no process is refused.
 struct RankRefusal {
   std::string uuid;
   std::string why;  // the reason and the message, for example "CONFIG_MISMATCH model_hash: ..."

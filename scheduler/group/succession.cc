@@ -67,7 +67,8 @@ Succession::Holder Succession::NewestHolder() const {
   return newest;
 }
 
-// Ignores the previous holder once this scheduler has asked: late reports may still name it.
+// Ignores the previous holder once this scheduler has asked: late reports may still name that
+// holder.
 std::optional<Succession::Holder> Succession::Other() const {
   const Holder newest = NewestHolder();
   const bool is_own = newest.incarnation == last_asked_as_;

@@ -1,4 +1,4 @@
-// Succession decides when this scheduler, one of several, asks for the workers: when it sends them
+// Succession decides when this scheduler, one of several, asks for the workers, that is, sends them
 // BeginEpoch.
 //
 // A worker obeys its holder: the newest scheduler that asked for it (SchedulerClaim). Reports of
@@ -8,8 +8,8 @@
 // more, since it needs all workers.
 //
 // A scheduler asks under a number (incarnation) above the holder's. A standby with a lower number
-// first takes the holder's number + 1 + own_part_ (the standby's start time modulo 1 ms), so that
-// two standbys hardly ever take the same number.
+// first takes the holder's number + 1 + own_part_, where own_part_ is the standby's start time
+// modulo 1 ms. So two standbys hardly ever take the same number.
 //
 // A holder that cannot reach a worker lets go: it takes a higher number without asking. Workers
 // hear nothing more under the old number, so a standby that reaches all workers may ask. The former

@@ -1,6 +1,6 @@
-// CacheEvent tells how the set of blocks changed from which other requests can begin. The events of
-// a scheduler, applied in order, give the shared part of its prefix cache: blocks that only the
-// sequences of one request share are not told.
+// CacheEvent reports a change of the set of blocks with which other requests can begin. The events
+// of a scheduler, applied in order, give the shared part of its prefix cache. Blocks that only the
+// sequences of one request share are not reported.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_CACHE_EVENT_H_
@@ -26,7 +26,7 @@ struct CacheEvent {
   Kind kind = Kind::kCleared;
   std::vector<BlockHash> block_hashes;  // kStored: consecutive blocks of a sequence
   // The fields below are set for kStored only.
-  std::optional<BlockHash> parent;  // hash of the block before them; nullopt: they begin a sequence
+  std::optional<BlockHash> parent;  // hash of the block before; nullopt: a sequence begins
   std::vector<TokenId> token_ids;   // tokens of all the blocks, in order
   std::string cache_salt;
   int32_t sliding_window = 0;  // of the model, in tokens; 0: none

@@ -1,5 +1,5 @@
-// CacheEventLog turns changes of the prefix cache into cache events. It knows which blocks its
-// events told of, so that it tells of their removal and of no other.
+// CacheEventLog turns changes of the prefix cache into cache events. It remembers which blocks its
+// events have listed, and reports the removal of these blocks only.
 //
 // Thread safety: not thread-safe; owned by KvCacheManager.
 // Cost:          nothing until Keep is called; then O(tokens) for a listed block.
@@ -45,7 +45,7 @@ class CacheEventLog {
 
  private:
   std::vector<CacheEvent> events_;
-  std::vector<bool> is_told_;  // by block: an event told that it is listed; empty: not kept
+  std::vector<bool> is_told_;  // by block: whether an event has listed it; empty: not kept
   int32_t sliding_window_ = 0;
 };
 

@@ -1,8 +1,8 @@
 // PrefixCache finds blocks by their contents. A full block is listed under its BlockHash, from the
-// step that computes it until KvCacheManager erases it, mostly because the block is handed out for
-// other contents. The block stays listed while it is used, pending or free. If a lookup finds a
-// free block, KvCacheManager takes that block from the free list (BlockPool::Touch) and uses it
-// again with its contents.
+// step that computes it until KvCacheManager erases it. Most blocks are erased because they are
+// handed out for other contents. A block stays listed while it is used, pending or free. If a
+// lookup finds a free block, KvCacheManager takes that block from the free list (BlockPool::Touch)
+// and uses it again with its contents.
 //
 // If several blocks have the same contents, only the block inserted first is listed.
 //

@@ -58,7 +58,8 @@ uint64_t SequenceIn(const zmq::message_t& frame) {
   return sequence;
 }
 
-// Listens with a new socket. num_unsent: messages that wait for a connection that does not read.
+// Listens with a new socket. num_unsent: upper bound on the messages that wait for a connection
+// that does not read.
 std::string Bind(zmq::socket_t& socket, const std::string& endpoint, int num_unsent) {
   socket.set(zmq::sockopt::linger, 0);
   socket.set(zmq::sockopt::sndhwm, num_unsent);
@@ -68,12 +69,12 @@ std::string Bind(zmq::socket_t& socket, const std::string& endpoint, int num_uns
   const std::string path = endpoint.starts_with(kIpc) ? endpoint.substr(kIpc.size()) : "";
   if (!path.empty() && IsListenedOn(path)) {
     errno = EADDRINUSE;
-    throw zmq::error_t();  // bind would take the path away from its listener
+    throw zmq::error_t();  // bind would take the path away from the process that listens
   }
   socket.bind(endpoint);
   if (!path.empty()) {
-    // Others could read prompts there, or end this process: ZeroMQ 4.3.4 aborts if a connection
-    // comes to a Unix socket when no more files can be opened.
+    // Other users could read prompts at the socket, or end this process: ZeroMQ 4.3.4 aborts if a
+    // connection comes to a Unix socket when no more files can be opened.
     ::chmod(path.c_str(), S_IRUSR | S_IWUSR);
   }
   return socket.get(zmq::sockopt::last_endpoint);

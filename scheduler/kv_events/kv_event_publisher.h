@@ -2,11 +2,12 @@
 // ROUTER socket that sends past batches again. A separate thread encodes and sends.
 //
 // A message has three frames: topic, sequence number (8 bytes, big-endian, from 0), and a batch
-// (kv_event_encoder.h). A gap in the numbers is a batch that this subscriber was too slow for. A
-// replay request has two frames: an empty one, and the first wanted number. Each answer has an
-// empty frame and the three frames of a message; the last answer has number -1 and no batch.
+// (kv_event_encoder.h). A gap in the numbers is a batch that Publish dropped, or for which this
+// subscriber was too slow. A replay request has two frames: an empty one, and the first wanted
+// number. Each answer has an empty frame and the three frames of a message; the last answer has
+// number -1 and no batch.
 //
-// Nobody is authenticated, and nothing is encrypted.
+// No subscriber is authenticated, and nothing is encrypted.
 //
 // Thread safety: one thread calls Publish; another one may construct, open and destroy the object.
 // Cost:          Publish is O(1) and takes a short lock. Memory is bounded: kMaxWaitingTokens,
@@ -45,9 +46,10 @@ struct KvEventSettings {
 
 class KvEventPublisher {
  public:
-  // Tokens and block hashes in batches that wait for the thread. A batch beyond them is dropped.
+  // Bounds the tokens and block hashes in batches that wait for the thread; further batches are
+  // dropped.
   static constexpr size_t kMaxWaitingTokens = size_t{16} << 20;
-  // Bytes kept for replay; the oldest batches beyond them are forgotten.
+  // Bounds the bytes kept for replay; the oldest batches beyond this bound are forgotten.
   static constexpr size_t kMaxBufferedBytes = size_t{256} << 20;
 
   // The registry must outlive the publisher. Batches published before Open wait.

@@ -44,7 +44,7 @@ class OutputText {
   bool has_stopped() const { return stop_index() >= 0; }
 
  private:
-  // Returns the text to send of this text.
+  // Feeds `text` to the stop matcher. Returns the text to send now.
   std::string Match(std::string text);
 
   std::optional<Detokenizer> detokenizer_;

@@ -45,9 +45,8 @@ class PrefixCalls {
  public:
   // has_workers: true if an epoch is active.
   void Pin(RecordedCore& core, PinCall call, bool has_workers);
-  // Calls Pin for each call that waited for workers. REQUIRES: the core has got no request in the
-  // new epoch, because the core needs ids to grow, and these calls have smaller ids than later
-  // requests.
+  // Calls Pin for each call that waited for workers. REQUIRES: the core got no request in the new
+  // epoch. The waiting calls have smaller ids than later requests, and the core needs growing ids.
   void OnWorkersReady(RecordedCore& core);
   void Unpin(RecordedCore& core, const UnpinCall& call);
 

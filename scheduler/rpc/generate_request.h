@@ -40,7 +40,7 @@ inline constexpr int kMaxSequencesPerRequest = 16;
 inline constexpr int kMaxStopTokenIds = 64;
 inline constexpr int32_t kMaxPriority = 100;
 // Upper bound on the log-probabilities of a prompt's tokens, those of likeliest tokens included.
-// The server keeps them, 2 MiB, for a client that reads slowly.
+// For a client that reads slowly, the server keeps up to this many: 2 MiB.
 inline constexpr int64_t kMaxPromptLogprobs = 1 << 18;
 
 struct GenerateSpec {

@@ -1,5 +1,5 @@
-// LiveRequests finds requests that have not ended by name. At most one of them has the name: the
-// live request. Resumed requests of the same name can wait to take over the name.
+// LiveRequests finds requests by name, until they end. A name has at most one live request. Resumed
+// requests of the same name can wait to take over the name.
 //
 // Thread safety: safe from any thread.
 #ifndef QUIRE_SCHEDULER_RPC_LIVE_REQUESTS_H_

@@ -53,7 +53,8 @@ struct Lengths {
 
 class LengthModel {
  public:
-  // REQUIRES: 1 <= min <= mean, and the means are possible under the rules.
+  // REQUIRES: 1 <= rules.min_prompt <= mean_prompt, 1 <= rules.min_output <= mean_output, and the
+  // means are possible under the rules.
   explicit LengthModel(const LengthShape& shape);
 
   Lengths Draw(SimRandom& random) const;

@@ -1,4 +1,4 @@
-// Replay feeds the events of a step log to a new SchedulerCore, the class that serves requests, and
+// Replay feeds the events of a step log to a new SchedulerCore, the class that serves requests. It
 // compares every plan and all output with the summaries in the log. Plans and output depend only on
 // the events, so replay by the program that wrote the log gives the same summaries. A difference
 // means that another program wrote the log, or that the core depended on something else (a bug).

@@ -107,8 +107,8 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::LongestAt(std::string
                                                                      size_t start,
                                                                      ByteRange plain,
                                                                      size_t* num_steps) const {
-  std::optional<Match> longest;  // of all tokens
-  std::optional<Match> counted;  // of those that are not plain text
+  std::optional<Match> longest;  // longest match
+  std::optional<Match> counted;  // longest match that `plain` does not make plain text
   uint32_t node = 0;
   for (size_t i = start; i < text.size(); ++i) {
     ++*num_steps;
@@ -124,8 +124,9 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::LongestAt(std::string
       }
     }
   }
-  // Hugging Face finds nothing in the text of a special token that it reads as plain text. Across
-  // the border of a range we do, else the text there could hide a special token that follows.
+  // Inside a plain range, the whole text of a special token is skipped: Hugging Face finds no token
+  // there either. A special token that crosses the border of the range is not skipped, else its
+  // text could hide a special token that follows the border.
   const bool is_plain = longest.has_value() && longest->rules->special && start >= plain.begin &&
                         longest->end <= plain.end;
   return is_plain ? Match{longest->end, nullptr} : counted;

@@ -40,7 +40,8 @@ class AddedTokenMatcher {
   bool has_special() const { return has_special_; }
 
   // Appends the sections of text, none of them empty. A special token that has a byte in
-  // plain_ranges is plain text. The white space that lstrip and rstrip take may be in them.
+  // plain_ranges is plain text. The white space that lstrip and rstrip take may lie in
+  // plain_ranges.
   // Errors: those of the budget.
   absl::Status Split(std::string_view text,
                      std::span<const ByteRange> plain_ranges,
@@ -60,8 +61,10 @@ class AddedTokenMatcher {
     const Rules* rules;  // null: the bytes up to end are plain text
   };
 
-  // Returns the longest token at start, and if the plain range that ends after start makes it plain
-  // text, what counts instead. Increases *num_steps by the number of compared bytes.
+  // Returns the longest token at start. plain: the first plain range that ends after start. If that
+  // range makes the longest token plain text and holds all of it, returns a Match without rules. If
+  // it holds only a part, returns the longest token that stays a token. Increases *num_steps by the
+  // number of compared bytes.
   std::optional<Match> LongestAt(std::string_view text,
                                  size_t start,
                                  ByteRange plain,

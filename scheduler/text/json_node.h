@@ -1,7 +1,7 @@
 // JsonNode is a JSON value with its path in the file, so that every error about the value names the
 // path: "pre_tokenizer.pretokenizers[1].behavior: is not known (got \"Foo\")".
 //
-// Thread safety: a value type that points to a Json; the Json must outlive it.
+// Thread safety: a value type that points to a Json; the Json must outlive the node.
 // Errors:        kInvalidArgument, reason TOKENIZER.
 #ifndef QUIRE_SCHEDULER_TEXT_JSON_NODE_H_
 #define QUIRE_SCHEDULER_TEXT_JSON_NODE_H_

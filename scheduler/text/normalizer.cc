@@ -33,9 +33,10 @@ std::optional<NormalizationForm> FormNamed(std::string_view type) {
   return std::nullopt;
 }
 
-// Returns the edits by which `rewrite` (a normal form, or lower case) changes the text. Each is as
-// short as the borders of the ranges need. An ASCII character never changes with those before it,
-// so the text is rewritten in stretches that begin with one.
+// Returns the edits by which `rewrite` (a normal form, or lower case) changes the text. An ASCII
+// character never combines with characters before it, so the text is rewritten in stretches, each
+// from one ASCII character to the next. An edit is the part of a stretch between two borders of
+// ranges, or the whole stretch if characters combine across a border.
 std::vector<TextEdit> EditsOf(std::string_view text,
                               std::span<const ByteRange> ranges,
                               const std::function<std::string(std::string_view)>& rewrite) {
@@ -68,14 +69,14 @@ std::vector<TextEdit> EditsOf(std::string_view text,
     const std::string whole = rewrite(text.substr(begin, end - begin));
     if (rewritten == whole) {
       edits.insert(edits.end(), pieces.begin(), pieces.end());
-    } else {  // characters of both sides of a border became one
+    } else {  // characters combined across a border
       edits.push_back({begin, end, whole.size()});
     }
   }
   return edits;
 }
 
-// Returns the offsets of what is left of the text.
+// Returns the part of the text that stripping keeps.
 ByteRange StripSpace(std::string_view text, bool left, bool right) {
   size_t begin = 0;
   size_t end = 0;  // end of the last character that is not white space

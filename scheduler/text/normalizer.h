@@ -28,9 +28,9 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
 
-  // Rewrites *text, and moves *ranges of the text, unless null, to what became of them. A character
-  // that comes of several is in a range if one of them was. REQUIRES: *text is valid UTF-8. The
-  // result is valid UTF-8, too.
+  // Rewrites *text. Moves *ranges, unless ranges is null, to where their characters are in the new
+  // text. A character made of several old characters is in a range if one of those was. REQUIRES:
+  // *text is valid UTF-8. The result is valid UTF-8, too.
   // Errors: those of Pattern::FindAll, and those of the budget if a step makes the text too long.
   absl::Status Apply(TextBudget* budget, std::string* text, std::vector<ByteRange>* ranges) const;
 

@@ -7,7 +7,7 @@ namespace quire {
 std::vector<ByteRange> MapRanges(std::span<const TextEdit> edits,
                                  std::span<const ByteRange> ranges) {
   std::vector<ByteRange> mapped;
-  size_t grown = 0;  // by the edits before `edit`; wraps around if the text shrank
+  size_t grown = 0;  // bytes added by edits before `edit`; wraps around if the text shrank
   auto edit = edits.begin();
   const auto skip_until = [&](size_t end) {
     for (; edit != edits.end() && edit->end <= end; ++edit) {

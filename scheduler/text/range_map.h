@@ -20,8 +20,8 @@ struct TextEdit {
   size_t new_size;
 };
 
-// Returns the ranges of the new text. If an edit replaces a byte of a range, all of its new bytes
-// are in the range. REQUIRES: edits and ranges are in order and do not overlap.
+// Returns the ranges of the new text. If an edit replaces a byte of a range, all new bytes of the
+// edit are in the range. REQUIRES: edits and ranges are in order and do not overlap.
 std::vector<ByteRange> MapRanges(std::span<const TextEdit> edits,
                                  std::span<const ByteRange> ranges);
 

@@ -35,7 +35,7 @@ JsonNode Component(const JsonNode& root, const char* key) {
   return JsonNode(it == root.json().end() ? &null : &*it, key);
 }
 
-// Reads the ranges of one part of a text after the other, from left to right.
+// Finds the ranges inside parts of a text. The parts come in order, from left to right.
 class RangeReader {
  public:
   explicit RangeReader(std::span<const ByteRange> ranges) : rest_(ranges) {}
@@ -76,7 +76,7 @@ struct Tokenizer::Parts {
   // is the token's content, normalized if AddedToken::normalized is true.
   absl::StatusOr<std::vector<std::string>> AddedTexts() const;
   absl::Status IndexAddedTokens(const std::vector<std::string>& texts);
-  // plain_ranges: of the section.
+  // plain_ranges: offsets in the section.
   absl::Status EncodeSection(std::string_view section,
                              bool at_text_start,
                              std::vector<ByteRange> plain_ranges,

@@ -58,9 +58,9 @@ class Tokenizer {
                                               bool add_special_tokens,
                                               bool parse_special,
                                               TextBudget* budget) const;
-  // The same, but with parse_special no text is read as a special token if one of its bytes is in
-  // plain_ranges, which are in order and do not overlap. Words cross the borders of ranges as if
-  // there were none.
+  // Encodes as the method above does, but with parse_special a special token is read as plain text
+  // if one of its bytes is in plain_ranges. The borders of the ranges do not cut words. REQUIRES:
+  // plain_ranges are in order and do not overlap.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special,

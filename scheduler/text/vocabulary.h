@@ -26,8 +26,8 @@
 
 namespace quire {
 
-// Upper bound on a token's text. Several times as long as the longest token of known vocabularies,
-// which has some hundred bytes, yet low enough that the text of a few tokens stays short.
+// Upper bound on a token's text. It is several times the length of the longest token of known
+// vocabularies, some hundred bytes. It is low enough that the text of a few tokens stays short.
 inline constexpr size_t kMaxTokenBytes = 4096;
 
 // An entry of added_tokens in tokenizer.json. It is matched before the text is cut into pieces, not

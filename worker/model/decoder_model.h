@@ -73,7 +73,7 @@ class DecoderModel : public Model {
     DeviceBuffer gathered;   // fp32 [num_logits, vocab_size], logits of all ranks; on rank 0 only
   };
 
-  // Makes room for so many tokens and rows of logits, their padding included.
+  // Makes room for max_tokens tokens and max_logits rows of logits. Both counts include padding.
   absl::Status ReserveWorkspace(int32_t max_tokens, int32_t max_logits);
   void Compute(const StepInputs& inputs,
                std::span<const int32_t> num_candidates,

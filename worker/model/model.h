@@ -47,7 +47,7 @@ class Model {
   // Returns the logits of num_rows consecutive tokens of the last Forward's batch, from first_row
   // on, and overwrites the logits that Forward returned. Returns null on ranks without logits.
   // REQUIRES: every rank calls this with the same arguments; num_rows is in [1, max_seqs] of the
-  // last Reserve; memory that Reserve would allocate is there.
+  // last Reserve, which must have succeeded.
   virtual float* LogitsOf(int32_t first_row, int32_t num_rows) = 0;
 
   // Hash of all tokens' rows after the last layer of the last Forward. The hash is the same on all

@@ -33,8 +33,8 @@ uint64_t SumOfWords(const std::byte* line, const WeightsSum::Factors& factors) {
 }
 
 #if defined(__x86_64__)
-// Returns the same as SumOfWords; adds eight words at a time. Uses intrinsics, because the factors
-// fit in 32 bits, so that 32-by-32-bit multiplications suffice, which gcc cannot know.
+// Returns the same as SumOfWords, but adds eight words at a time. The factors fit in 32 bits, so
+// 32-by-32-bit multiplications suffice. gcc cannot know that, hence the intrinsics.
 [[gnu::target("avx2")]] uint64_t SumOfWordsAvx2(const std::byte* line,
                                                 const WeightsSum::Factors& factors) {
   __m256i of_even = _mm256_setzero_si256();

@@ -1,7 +1,7 @@
 // WorkerReporter is a thread that reads the worker's progress four times a second. It reports the
 // progress to all Watch calls and ends the process if the executor is stuck (StuckDetector). While
-// one of the calls belongs to the worker's holder (SchedulerClaim), the reporter notes each round
-// that the holder is connected.
+// one of the calls belongs to the worker's holder (SchedulerClaim), the reporter records in each
+// round that the holder is connected.
 //
 // Thread safety: all methods may be called from any thread.
 // Cost:          encodes one report per round for all calls.

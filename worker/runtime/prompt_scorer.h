@@ -38,7 +38,7 @@ class PromptScorer {
 
  private:
   // Scores num_rows tokens of the prompt, the first of them at `position`. first_row: the row of
-  // the token before it.
+  // the token before `position`.
   void ScoreRows(const SequenceState& sequence,
                  int32_t position,
                  int32_t first_row,

@@ -24,8 +24,8 @@ class Sampler {
   // The backend must outlive the sampler.
   Sampler(KernelBackend& backend, int32_t vocab_size, const RankShare& share);
 
-  // Tells the backend which rows Sample will sample from the next batch's logits, so that it can
-  // sample as part of the step.
+  // Tells the backend which rows Sample will sample from the next batch's logits, so that the
+  // backend can sample as part of the step.
   void Announce(const std::vector<ScheduledSlice>& slices);
   // `logits` is [sampled slices, vocab_size] on rank 0 and ignored on other ranks; the call
   // overwrites it. Row i belongs to the i-th sampled slice; slices that are not sampled have no

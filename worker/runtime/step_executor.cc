@@ -385,7 +385,7 @@ BlockLookup StepExecutor::LookUpBlocks(const StepPlan& plan, ExecutedStep* step)
 }
 
 void StepExecutor::MapNextBlocks(const StepPlan& plan) {
-  // The step reads the windows of its slices, so these must not change before it ends.
+  // The running step reads the windows of its slices, so the spare window must be another one.
   bool is_spare_unread = true;
   for (const SequenceSlice& slice : plan.slices) {
     if (slice.next_block_id.has_value()) {
