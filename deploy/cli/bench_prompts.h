@@ -26,12 +26,12 @@ struct BenchPrompts {
   uint64_t seed = 0;
 };
 
-// Returns num_prompts requests. vocab_size: random prompts are token ids below it; 0: they are
-// text, of random words that most vocabularies have as one token.
+// Returns num_prompts requests. vocab_size: prompts are random token ids below this number. 0:
+// prompts are texts of random words; most vocabularies have each word as one token.
 std::vector<v1::GenerateRequest> RandomRequests(const BenchPrompts& prompts, int32_t vocab_size);
 
 // Returns num_prompts requests, one for each line of the file that is not empty, in order. If the
-// file has fewer such lines, starts again with the first one. needs_text: refuses token ids.
+// file has fewer such lines, starts again with the first one. needs_text: token ids are an error.
 // Errors: kInvalidArgument, with the line's number.
 absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchPrompts& prompts,
                                                                 bool needs_text);

@@ -118,7 +118,8 @@ bool IsCommand(std::string_view line) {
           std::find(kCommands.begin(), kCommands.end(), NameOf(line)) != kCommands.end());
 }
 
-// The loop over the input. Each handler returns false to end it.
+// Reads lines and answers them. A handler returns false after a failure, which ends the loop unless
+// standard input is a terminal.
 class Chat {
  public:
   Chat(ChatSession& session, ChatTerminal& terminal) : session_(session), terminal_(terminal) {}

@@ -10,8 +10,8 @@
 
 namespace quire {
 
-// Returns the exit code: 0; 1 if the server's model is not known, standard input cannot be read or,
-// unless standard input is a terminal, an answer failed; 2 for bad arguments.
+// Returns the exit code: 0; 1 if the server's model is not known, if standard input cannot be read,
+// or if an answer or a command failed, except in a dialog on a terminal; 2 for bad arguments.
 int RunChat(const std::vector<std::string>& args);
 
 }  // namespace quire

@@ -11,7 +11,7 @@ namespace quire {
 namespace {
 
 constexpr char kTarget[] = "/v1/chat/completions";
-// Bounds what a server without an end can fill.
+// Bounds the memory of an answer, which a server may never end.
 constexpr size_t kMaxAnswerBytes = size_t{16} << 20;
 
 OrderedJson Message(const char* role, const std::string& content) {

@@ -23,9 +23,9 @@ namespace quire {
 
 // The result of a question.
 struct ChatAnswer {
-  // As OpenAiStream::Finish; kCancelled after Cancel.
+  // As OpenAiStream::Finish; kCancelled after Cancel; kInternal OPENAI_ANSWER above 16 MiB.
   absl::Status status;
-  std::string text;  // also the part before a failure
+  std::string text;  // after a failure: the part that came
   std::string finish_reason;
   std::optional<int32_t> num_tokens;
   Instant first_text_at = 0;
@@ -44,24 +44,25 @@ class ChatSession {
   // Forgets all messages but the system's.
   void Clear();
 
-  // Asks the model, and gives the text of its answer to on_text as it arrives. Message and answer
-  // join the conversation if the answer has text, even if it was cut or cancelled; else the
-  // conversation is as before.
+  // Asks the model, and gives the text of the answer to on_text as it arrives. Message and answer
+  // join the conversation if the answer is complete, or if it has text before it is cut or
+  // cancelled. Otherwise the conversation does not change.
   ChatAnswer Ask(const std::string& message, const OnText& on_text);
-  // Asks for the last answer anew, or asks the question again that got none. On a failure without
-  // text the last answer stays. REQUIRES: can_regenerate().
+  // Asks the last question again if it got no answer, else asks for the last answer anew. If this
+  // fails without text, the last answer stays. REQUIRES: can_regenerate().
   ChatAnswer Regenerate(const OnText& on_text);
   bool can_regenerate() const { return !unanswered_.empty() || !history_.empty(); }
 
   // Ends the answer that runs, if any.
   void Cancel() { client_.Cancel(); }
 
-  // The messages, that of the system first.
+  // Returns the messages; the system's message comes first.
   OrderedJson Messages() const { return MessagesOf(history_); }
 
  private:
   OrderedJson MessagesOf(const OrderedJson& history) const;
-  // Asks `message` after `history`, which replaces history_ if the answer has text.
+  // Asks `message` after `history`. If the answer is complete or has text, `history`, the message
+  // and the answer replace history_.
   ChatAnswer AskAfter(OrderedJson history, const std::string& message, const OnText& on_text);
 
   const OpenAiServer server_;

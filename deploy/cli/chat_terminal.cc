@@ -25,7 +25,7 @@ namespace quire {
 namespace {
 
 constexpr size_t kMaxInputBytes = size_t{1} << 20;
-// Bounds the keys read during an answer; the kernel holds back the rest.
+// Bounds the keys that are read during an answer. The kernel holds back further keys.
 constexpr size_t kMaxTypeAheadBytes = 2 * kMaxInputBytes;
 constexpr char kPrompt[] = ">>> ";
 // Bracketed paste: the terminal marks where a paste begins and ends.
@@ -73,7 +73,8 @@ ChatTerminal::ChatTerminal()
 }
 
 ChatTerminal::~ChatTerminal() {
-  // First, because a pending SIGINT kills the program as soon as it is unblocked.
+  // Restores the terminal first, because a pending SIGINT kills the program as soon as it is
+  // unblocked.
   mode_.reset();
   if (is_interactive_) {
     ::pthread_sigmask(SIG_SETMASK, &old_signals_, nullptr);
@@ -111,7 +112,7 @@ absl::StatusOr<bool> ChatTerminal::ReadMore() {
     return absl::CancelledError("interrupted");
   }
   if (ready[0].revents == 0) {
-    return true;  // another signal
+    return true;  // another signal interrupted poll
   }
   return ReadSome();
 }
@@ -215,13 +216,14 @@ void ChatTerminal::Watch(int end, const std::function<void()>& on_interrupt) {
     }
     if (TakeInterrupts()) {
       on_interrupt();
-      continue;  // what poll has reported of the input is gone
+      continue;  // the input that poll has reported is dropped
     }
-    // The kernel holds a few thousand keys. If nobody read them, a Ctrl-C behind them would wait.
+    // Reads keys, because the kernel holds only a few thousand, and a Ctrl-C behind them would
+    // wait.
     if (ready[2].revents != 0) {
       const absl::StatusOr<bool> has_more = ReadSome();
       if (!has_more.ok() || !*has_more || unread_.size() > kMaxTypeAheadBytes) {
-        ready[2].fd = -1;  // no longer polled; the next ReadLine goes on
+        ready[2].fd = -1;  // not polled again; the next ReadLine reads on
       }
     }
   }

@@ -1,9 +1,11 @@
 // ChatTerminal reads a person's lines from standard input, and writes answers to standard output.
-// On a terminal Ctrl-C ends an answer, or the input; without one it ends the program, as usual.
+// On a terminal Ctrl-C ends the answer or, at the prompt, the input. Without a terminal Ctrl-C ends
+// the program, as usual.
 //
-// On a terminal a LineEditor makes the lines, and a line may have 1 MiB, as without one.
+// A line may have 1 MiB, also on a terminal, because a LineEditor makes the lines there.
 //
-// Thread safety: as TerminalMode; made before other threads, which must not take SIGINT.
+// Thread safety: as TerminalMode. Make the object before other threads start, so that they inherit
+// its blocked SIGINT.
 #ifndef QUIRE_DEPLOY_CLI_CHAT_TERMINAL_H_
 #define QUIRE_DEPLOY_CLI_CHAT_TERMINAL_H_
 
@@ -32,36 +34,38 @@ class ChatTerminal {
 
   bool is_interactive() const { return is_interactive_; }
 
-  // Reads the next line, without its end (LF or CRLF); if interactive, after a prompt. Errors:
-  // kOutOfRange at the end of input; kCancelled for Ctrl-C; kInvalidArgument for a line beyond
-  // 1 MiB, after which a terminal may be read on; kUnavailable if standard input cannot be read.
+  // Reads the next line, without its end (LF or CRLF). Shows a prompt first if interactive. Errors:
+  // kOutOfRange at the end of input; kCancelled for Ctrl-C; kInvalidArgument for a line beyond 1
+  // MiB, after which further lines of a terminal can be read; kUnavailable if standard input cannot
+  // be read.
   absl::StatusOr<std::string> ReadLine();
-  // Reads all the rest. Errors: kCancelled; kInvalidArgument beyond 1 MiB; kUnavailable.
+  // Reads the rest of the input. Errors: kCancelled; kInvalidArgument beyond 1 MiB; kUnavailable.
   absl::StatusOr<std::string> ReadAll();
 
-  // Runs `act`. Meanwhile, if interactive, Ctrl-C calls `on_interrupt` on another thread, and drops
-  // what was typed before it and not yet read. The next ReadLine reads keys typed meanwhile.
+  // Runs `act`. If interactive, a Ctrl-C meanwhile calls `on_interrupt` on another thread. Keys
+  // typed meanwhile are kept for the next ReadLine, but a Ctrl-C drops the keys before it.
   void RunInterruptibly(const std::function<void()>& act,
                         const std::function<void()>& on_interrupt);
 
-  // Writes text of an answer, which EndAnswer completes. A terminal gets control characters
-  // escaped.
+  // Writes a part of an answer; EndAnswer completes the answer. On a terminal control characters
+  // are escaped.
   void WriteAnswer(std::string_view text);
   void EndAnswer();
-  // Writes a line for the person: nothing unless interactive. Dim on a terminal with colors.
+  // Writes a line for the user if interactive, else nothing. The line is dim on a terminal with
+  // colors.
   void WriteNote(const std::string& line);
 
  private:
-  // Takes pending Ctrl-C, and drops unread_ if there were any. Returns true if there were any.
+  // Takes all pending Ctrl-C. If there were any, drops unread_ and returns true.
   bool TakeInterrupts();
   // Reads standard input into unread_. Returns false at the end of input. Errors: kUnavailable.
   absl::StatusOr<bool> ReadSome();
-  // The watcher of RunInterruptibly, until the descriptor `end` is readable.
+  // Runs on the watcher's thread of RunInterruptibly until the descriptor `end` is readable.
   void Watch(int end, const std::function<void()>& on_interrupt);
-  // Appends what comes next to unread_. Returns false at the end of input. Errors: kCancelled for
-  // Ctrl-C; kUnavailable.
+  // Waits for input, and appends it to unread_. Returns false at the end of input. Errors:
+  // kCancelled for Ctrl-C; kUnavailable.
   absl::StatusOr<bool> ReadMore();
-  // ReadLine of a terminal, and of anything else.
+  // ReadLine with a terminal, and without one.
   absl::StatusOr<std::string> EditLine();
   absl::StatusOr<std::string> ReadPlainLine();
 
@@ -70,9 +74,9 @@ class ChatTerminal {
   const int screen_;  // the descriptor of a terminal if interactive
   sigset_t old_signals_ = {};
   FileDescriptor interrupts_;         // readable after Ctrl-C; closed unless interactive
-  std::optional<TerminalMode> mode_;  // if interactive
+  std::optional<TerminalMode> mode_;  // set if interactive
   LineEditor editor_;
-  std::string unread_;  // in RunInterruptibly of the watcher's thread
+  std::string unread_;  // during RunInterruptibly only the watcher's thread uses it
   TerminalText escaper_;
   bool is_at_line_start_ = true;
 };

@@ -33,7 +33,7 @@ auto NumberSetter(const std::string& name,
   };
 }
 
-// JSON's writer treats only bytes that are no UTF-8 differently under the two error handlers.
+// The two error handlers of JSON's writer differ only in bytes that are no UTF-8.
 bool IsUtf8(const std::string& text) {
   const Json json(text);
   return json.dump(-1, ' ', false, Json::error_handler_t::ignore) ==

@@ -26,9 +26,9 @@
 namespace quire {
 namespace {
 
-// Upper bound on the wait for a first answer by any server, short because a person waits and the
-// address may be wrong. After that answer, which may be the refusal of a server that still loads,
-// RetryPolicy's other limits apply.
+// Upper bound on the wait for a first answer by any server. The bound is short, because a person
+// waits and the address may be wrong. The refusal of a server that still loads is an answer too.
+// After the first answer RetryPolicy's other limits apply.
 constexpr std::chrono::seconds kMaxUnansweredAtFirst(30);
 
 constexpr char kGenerateUsage[] =
@@ -144,8 +144,8 @@ absl::StatusOr<Servers> DialAll(const GenerateOptions& options) {
 }
 
 // Writes answers to standard output, escaped if standard output is a terminal. Sequences that
-// stream at the same time would mix there, so only the first is written while it streams. Finish
-// writes the other sequences.
+// stream at the same time would mix on standard output, so only the first one is written while it
+// streams. Finish writes the other sequences.
 class AnswerWriter {
  public:
   void WriteText(std::string_view text) {

@@ -1,4 +1,4 @@
-// GrpcLoad is the LoadBackend for Quire's own API. With N requests at once it opens N / 64
+// GrpcLoad is the LoadBackend for Quire's own API. For N requests at once it opens N / 64 + 1
 // connections, at most 64.
 //
 // Thread safety: Start: one thread at a time. gRPC's threads record and call `done`.

@@ -18,7 +18,7 @@ constexpr std::string_view kPasteBegin = "\x1b[200~";
 constexpr std::string_view kPasteEnd = "\x1b[201~";
 constexpr std::string_view kConsoleKeyBegin = "\x1b[[";
 
-constexpr size_t kMaxContinuations = 3;  // of a UTF-8 character
+constexpr size_t kMaxContinuations = 3;  // continuation bytes of a UTF-8 character
 
 bool IsAscii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 bool IsControl(char c) { return static_cast<unsigned char>(c) < ' ' || c == kDelete; }
@@ -42,9 +42,9 @@ std::string_view LastCharacter(std::string_view text) {
   return text.substr(is_whole ? lead : text.size() - 1);
 }
 
-// Returns the columns of a character. Returns nullopt if only drawing the line anew can erase the
-// character: a tab, a line end, or a character that the echo escapes. From U+3000 on nearly all
-// characters are wide: CJK and emoji.
+// Returns the columns of a character. Returns nullopt for a tab, a line end, or a character that
+// the echo escapes, because only drawing the line anew can erase these. From U+3000 on nearly all
+// characters (CJK, emoji) have two columns.
 std::optional<size_t> ColumnsOf(std::string_view character) {
   const auto lead = static_cast<unsigned char>(character.front());
   const bool is_c1 =
@@ -72,8 +72,8 @@ LineEditor::Event LineEditor::Take(char key) {
   if (std::exchange(is_after_cr_, key == '\r') && key == '\n') {
     return Event::kNeedsKeys;  // CRLF is one line end
   }
-  // A control character ends a sequence, so Enter works after a lone Escape. So does a character
-  // beyond ASCII, which no sequence has.
+  // Escape sequences have neither control characters nor characters beyond ASCII. Such a character
+  // ends a sequence, so Enter works after a lone Escape.
   if (!sequence_.empty() && !IsControl(key) && IsAscii(key)) {
     TakeOfSequence(key);
     return Event::kNeedsKeys;

@@ -1,5 +1,5 @@
-// LineEditor turns the keys of a terminal into lines. The kernel's own editor drops what a line has
-// beyond 4,095 bytes, so a long pasted message would be cut.
+// LineEditor turns the keys of a terminal into lines. The kernel's own editor drops the bytes of a
+// line beyond 4,095, so a long pasted message would be cut.
 //
 // Enter ends the line. Backspace, Ctrl-W and Ctrl-U erase a character, a word and the line. Ctrl-D
 // ends the input if the line is empty. Line ends of a bracketed paste (LF, CR or CRLF) stay in the
@@ -23,8 +23,8 @@ class LineEditor {
  public:
   enum class Event { kNeedsKeys, kLine, kEndOfInput };
 
-  // prompt: shown again when the line must be redrawn. max_line_bytes: a longer line keeps one byte
-  // more than this, so that its owner can refuse it.
+  // prompt: shown again when the line must be redrawn. max_line_bytes: of a longer line, one byte
+  // more than this is kept, so that the caller can refuse the line.
   LineEditor(std::string prompt, size_t max_line_bytes)
       : prompt_(std::move(prompt)), max_line_bytes_(max_line_bytes) {}
 

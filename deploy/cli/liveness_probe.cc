@@ -78,7 +78,7 @@ bool LivenessProbe::Exchange() {
     if (sent < 0) {
       return errno != EAGAIN;  // EAGAIN: not connected yet; other errors: connection refused
     }
-    is_sent_ = true;  // the kernel takes so few bytes in one call
+    is_sent_ = true;  // the kernel takes the short question in one call
   }
   std::array<char, kAnswerBytes> bytes = {};
   const ssize_t received = ::recv(socket_.fd(), bytes.data(), bytes.size(), 0);

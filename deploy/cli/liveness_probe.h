@@ -1,7 +1,7 @@
-// LivenessProbe asks a scheduler or worker every second whether it is live, by GET /livez on its
-// HTTP port. The answer tells whether the program's loop runs, and for a scheduler whether its gRPC
-// port answers. The probe does not ask the gRPC port itself, which may demand a certificate that
-// only clients have.
+// LivenessProbe asks a scheduler, worker or gateway every second whether it is live, by GET /livez
+// on its HTTP port. The answer tells whether the program's loop runs, and for a scheduler whether
+// its gRPC port answers. The probe does not ask the gRPC port itself, which may demand a
+// certificate that only clients have.
 //
 // Thread safety: one caller at a time. Nothing blocks, except the look-up of a host name in the
 //                constructor.

@@ -43,7 +43,8 @@ struct RequestRecord {
 class LoadBackend {
  public:
   virtual ~LoadBackend() = default;
-  // Sends request `index`, each at most once. Fills the record, then calls `done`, from any thread.
+  // Sends request `index`. Fills the record, then calls `done`, from any thread. REQUIRES: each
+  // index is started at most once.
   virtual void Start(size_t index, RequestRecord& record, std::function<void()> done) = 0;
 };
 

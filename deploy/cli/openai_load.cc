@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-// The answer of one request.
+// Records the answer of one request.
 class Reception {
  public:
   Reception(RequestRecord& record, std::function<void()> done)
@@ -26,7 +26,8 @@ class Reception {
     record_.num_prompt_tokens = stream_.num_prompt_tokens().value_or(0);
     record_.num_output_tokens =
         stream_.num_output_tokens().value_or(static_cast<int32_t>(record_.arrivals.size()));
-    // Tokens without a text, such as special tokens, have come when the stream ends.
+    // Tokens without text, such as special tokens, cause no call of OpenAiStream's on_text. They
+    // count as arrived when the stream ends.
     if (record_.arrivals.empty() && record_.num_output_tokens > 0) {
       record_.arrivals.push_back(record_.end);
     }

@@ -1,6 +1,6 @@
-// OpenAiLoad is the LoadBackend for OpenAI's HTTP API. Each request that runs has a connection; one
-// thread serves them all. A record's arrivals are the pieces of the answer with text, its numbers
-// of tokens what the server reports.
+// OpenAiLoad is the LoadBackend for OpenAI's HTTP API. Each running request has a connection; one
+// thread serves all connections. A record's arrivals are the times of events with text. Its numbers
+// of tokens are those that the server reports; without a report, each arrival is an output token.
 //
 // Thread safety: Start: one thread at a time. The load's own thread records and calls `done`.
 #ifndef QUIRE_DEPLOY_CLI_OPENAI_LOAD_H_
@@ -28,7 +28,7 @@ struct OpenAiTarget {
 };
 
 // Returns the request's body, with the fields that `vllm bench serve` sends. In a chat the prompt
-// is the user's message. REQUIRES: a text if is_chat.
+// is the user's message. REQUIRES: the prompt is a text if is_chat.
 std::string OpenAiBody(const v1::GenerateRequest& request, const OpenAiTarget& target);
 
 class OpenAiLoad : public LoadBackend {

@@ -22,19 +22,19 @@ struct OpenAiServer {
   HttpHeaders headers;
 };
 
-// base_url: http://HOST[:PORT][/PATH], https://... or unix:PATH. For https without authorities of
-// its own `access` takes the system's. The key is that of ApiKeyOf, else OPENAI_API_KEY; for
-// another machine only over TLS. Errors: kInvalidArgument.
+// base_url: http://HOST[:PORT][/PATH], https://... or unix:PATH. For https the system's authorities
+// count unless `access` names some. The key is that of ApiKeyOf, else that of the environment
+// variable OPENAI_API_KEY. It may go to another machine only over TLS. Errors: kInvalidArgument.
 absl::StatusOr<OpenAiServer> OpenAiServerOf(const std::string& base_url,
                                             const ServerAccess& access);
 
 struct OpenAiModel {
   std::string name;
-  std::optional<int32_t> vocab_size;  // only llama-server says it
+  std::optional<int32_t> vocab_size;  // only llama-server reports it
 };
 
 // Returns the first model that the server lists. Errors: those of HttpClient and of the server;
-// kInternal OPENAI_ANSWER for another answer.
+// kInternal OPENAI_ANSWER for any other answer.
 absl::StatusOr<OpenAiModel> AskModel(HttpClient& client, const OpenAiServer& server);
 
 }  // namespace quire

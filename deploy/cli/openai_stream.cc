@@ -44,7 +44,7 @@ absl::StatusCode CodeOf(int status_code) {
   }
 }
 
-// Returns the member of an object, or null.
+// Returns the member of an object, or JSON's null.
 const Json& Member(const Json& json, const char* name) {
   static const Json null;
   const auto found = json.is_object() ? json.find(name) : json.end();
@@ -66,10 +66,11 @@ absl::Status StatusOf(absl::StatusCode code, const std::string& reason, const st
   return reason.empty() ? absl::Status(code, text) : Error(code, reason, text);
 }
 
-// Returns the status of an error's JSON: an object of OpenAI, or a text.
+// Returns the status for an error's JSON, which is an object of OpenAI's form or a text.
 absl::Status StatusOfError(int status_code, const Json& error) {
   const Json& code = Member(error, "code");
-  // vLLM and llama-server repeat the HTTP status here, within a stream as its only place.
+  // An error within a stream comes with HTTP status 200. Its own status is then in `code`, where
+  // vLLM and llama-server write the HTTP status.
   if (status_code == kHttpOk) {
     status_code = CountOf(code).value_or(500);
   }
@@ -98,7 +99,7 @@ absl::Status StatusOfHttpError(int status_code, std::string_view body) {
       }
     }
     if (Member(*json, "message").is_string()) {
-      return StatusOfError(status_code, *json);  // vLLM before 0.10
+      return StatusOfError(status_code, *json);  // form of vLLM before 0.10
     }
   }
   return absl::Status(CodeOf(status_code), absl::StrCat("HTTP status ", status_code));

@@ -1,5 +1,6 @@
-// OpenAiStream reads the streamed answer of /v1/completions or /v1/chat/completions, by Quire,
-// vLLM, llama-server or OpenAI, as the pieces of an HTTP call. The server is not trusted.
+// OpenAiStream reads a streamed answer of /v1/completions or /v1/chat/completions by Quire, vLLM,
+// llama-server or OpenAI. The answer comes in the pieces of an HTTP call. The server is not
+// trusted.
 //
 // Thread safety: one thread at a time.
 #ifndef QUIRE_DEPLOY_CLI_OPENAI_STREAM_H_
@@ -20,14 +21,14 @@
 
 namespace quire {
 
-// Converts an answer that is an error. The reason is the error's code if that is a text.
+// Converts an answer that is an error. The reason is the error's code if the code is a text.
 // Understands the bodies of OpenAI, vLLM, llama-server and FastAPI. REQUIRES: status_code is not
 // 200.
 absl::Status StatusOfHttpError(int status_code, std::string_view body);
 
 class OpenAiStream {
  public:
-  // One event with text for the user; never both parts empty.
+  // The text of one event. At least one of the two parts is not empty.
   struct Text {
     std::string answer;
     std::string reasoning;  // of a model that thinks, if the server separates it
@@ -35,7 +36,7 @@ class OpenAiStream {
 
   explicit OpenAiStream(std::function<void(const Text&)> on_text);
 
-  // Takes the next piece of the body. Returns false if the rest is of no use.
+  // Takes the next piece of the body. Returns false if the caller can drop the rest.
   bool Put(const HttpResponse& head, std::string_view piece);
 
   // Returns how the request ended. `call`: how the HTTP call ended. Errors: those of HttpClient;
@@ -43,7 +44,7 @@ class OpenAiStream {
   // stream of OpenAI's; kUnavailable HTTP_CUT for a stream without an end.
   absl::Status Finish(const absl::StatusOr<HttpResponse>& call) const;
 
-  // The answer so far.
+  // Values from the events so far.
   const std::string& finish_reason() const { return finish_reason_; }
   std::optional<int32_t> num_prompt_tokens() const { return num_prompt_tokens_; }
   std::optional<int32_t> num_output_tokens() const { return num_output_tokens_; }

@@ -19,8 +19,8 @@ namespace {
 
 constexpr int32_t kMaxPort = 65535;
 
-// Flags that go to the workers alone. Flags for which IsForBoth returns true go to scheduler and
-// workers, all other flags to the scheduler.
+// Flags that go to the workers alone. IsForAll names the flags that go to all programs. A flag that
+// is in no list goes to the scheduler.
 constexpr std::array<std::string_view, 16> kWorkerFlags = {"threads",
                                                            "kv-cache-memory-bytes",
                                                            "num-gpu-blocks-override",
@@ -112,12 +112,12 @@ bool IsForAll(std::string_view name) {
          name == "noallow-insecure-bind" || name == "no-allow-insecure-bind";
 }
 
-// Returns false for a flag without a value. The programs refuse it, unless it is a switch.
+// Returns false for a flag without a value. The programs refuse such a flag, unless it is a switch.
 bool HasValue(const std::vector<std::string>& words) {
   return words.size() > 1 || words.front().find('=') != std::string::npos;
 }
 
-// Returns "2" for --flag=2 or --flag 2. REQUIRES: HasValue, or a caller that refuses "--flag".
+// Returns "2" for --flag=2 or --flag 2. Returns the flag itself if it has no value.
 std::string ValueOf(const std::vector<std::string>& words) {
   const size_t equals = words.front().find('=');
   return equals != std::string::npos ? words.front().substr(equals + 1) : words.back();
@@ -167,13 +167,14 @@ class SwapFlags {
   bool has_space_ = true;
 };
 
-// Refuses an address that other machines could reach without encryption, and one in brackets. The
-// programs check this too, but name flags of their own, which `quire serve` renames.
+// Refuses an address that other machines could reach without encryption, and an address in
+// brackets. The programs check this too, but their errors name their own flags, not those of `quire
+// serve`.
 class ReachFlags {
  public:
   void See(std::string_view name, const std::vector<std::string>& words) {
     has_tls_ |= name == "ssl-certfile";
-    // For --allow-insecure-bind=false the programs answer.
+    // --allow-insecure-bind=false counts as allowed here, and the programs then refuse the address.
     is_allowed_ |= name == "allow-insecure-bind";
     for (auto& [host_name, host] : hosts_) {
       if (host_name == name && HasValue(words)) {
@@ -191,7 +192,7 @@ class ReachFlags {
                          host,
                          ")"));
       }
-      const bool is_workers = name == kWorkerHttpHost;  // without TLS
+      const bool is_workers = name == kWorkerHttpHost;  // workers have no TLS there
       if (host.empty() || Address{.host = host}.is_local() || is_allowed_ ||
           (has_tls_ && !is_workers)) {
         continue;
@@ -224,7 +225,7 @@ void Append(const std::vector<std::string>& words, std::vector<std::string>& to)
 // Gives each flag to its programs.
 class Division {
  public:
-  // words: the flag, and its value if that is a word of its own.
+  // words: the flag, and its value if the value is a word of its own.
   absl::Status Take(const std::string& name, const std::vector<std::string>& words) {
     if (IsRenamed(name) && !HasValue(words)) {
       return absl::InvalidArgumentError(absl::StrCat("serve: --", name, ": needs a value"));

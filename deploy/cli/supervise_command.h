@@ -1,6 +1,6 @@
-// `quire supervise`: runs quire_scheduler or quire_worker in a container of its own, and starts it
-// again at once when it dies or hangs. A container runtime would wait longer before each restart,
-// up to minutes, and in that time streams would stand still.
+// `quire supervise`: runs quire_scheduler, quire_worker or quire_gateway in a container of its own,
+// and starts it again at once when it dies or hangs. A container runtime would wait longer before
+// each restart, up to minutes, and in that time streams would stand still.
 //
 // Thread safety: only from the thread that forks (child_process.h).
 #ifndef QUIRE_DEPLOY_CLI_SUPERVISE_COMMAND_H_
@@ -11,10 +11,10 @@
 
 namespace quire {
 
-// Runs the program `argv`, whose standard output has the lines of quire_scheduler or quire_worker,
-// until it has ended for good. Passes these lines on. Returns the program's last exit code:
-//   after a signal to `signal_fd` (OpenSignalFd), which is passed on;
-//   if the program was never ready, and its exit code says that a restart would not help.
+// Runs the program `argv`, whose standard output has the lines of quire_scheduler, quire_worker or
+// quire_gateway. Passes these lines on. Ends after a signal to `signal_fd` (OpenSignalFd), which is
+// passed on, or if the program was never ready and its exit code says that a restart would not
+// help. Returns the program's last exit code, or EXIT_FAILURE if the program cannot be started.
 int SuperviseProgram(std::vector<std::string> argv, int signal_fd);
 
 // args: the words after "supervise". Returns the exit code.

@@ -21,8 +21,8 @@ void Enter() {
   if (has_saved_input) {
     termios input = saved_input;
     input.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
-    // At Ctrl-C the kernel would drop input that a poll has reported, for which a read would then
-    // wait, and output, such as a prompt.
+    // Without NOFLSH the kernel drops input and output at Ctrl-C. A read would then wait for input
+    // that poll has reported, and a prompt could be lost.
     input.c_lflag |= NOFLSH;
     input.c_iflag &= ~static_cast<tcflag_t>(ICRNL);
     input.c_cc[VMIN] = 1;
@@ -44,7 +44,7 @@ void OnEnd(int signal) {
   if (mode.ends_well) {
     ::_exit(0);
   }
-  // The handler blocks the signal, which kills the program when the handler returns.
+  // The signal is blocked while the handler runs. It kills the program when the handler returns.
   ::signal(signal, SIG_DFL);
   ::kill(::getpid(), signal);
 }

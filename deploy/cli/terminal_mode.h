@@ -1,9 +1,10 @@
 // TerminalMode gives each key of a terminal to the program at once, without the kernel's echo and
-// line editor. Enter is CR, so that a pasted CRLF stays one line end. Ctrl-C and Ctrl-Z stay
-// signals. The terminal is restored by the destructor, when a signal ends the program, and
-// while the program is stopped (Ctrl-Z).
+// line editing. Enter arrives as CR, not as LF: if the kernel turned CR into LF, a pasted CRLF
+// would arrive as two line ends. Ctrl-C and Ctrl-Z still send signals. The destructor restores the
+// terminal; so do signal handlers, before a signal ends or stops (Ctrl-Z) the program.
 //
-// Thread safety: one thread; at most one object at a time, since signal handlers use global state.
+// Thread safety: one thread. At most one object at a time, because signal handlers use global
+// state.
 #ifndef QUIRE_DEPLOY_CLI_TERMINAL_MODE_H_
 #define QUIRE_DEPLOY_CLI_TERMINAL_MODE_H_
 
@@ -20,7 +21,7 @@ struct TerminalModeOptions {
   std::string_view enter;         // written when the mode begins; must outlive the TerminalMode
   std::string_view leave;         // written when the mode ends; must outlive the TerminalMode
   std::span<const int> ended_by;  // signals that end the program; must outlive the TerminalMode
-  bool ends_well = false;  // true: such a signal causes exit code 0; false: it kills, as usual
+  bool ends_well = false;         // true: such a signal causes exit code 0; false: it kills
 };
 
 class TerminalMode {

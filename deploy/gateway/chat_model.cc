@@ -21,8 +21,8 @@ namespace {
 constexpr char kDefault[] = "default";
 constexpr char kToolUse[] = "tool_use";
 
-// Marks the place where the last message's content ends, as in transformers. The blank shows
-// whether the template trims the content.
+// Marks the place where the last message's content ends, as in transformers. The blank at the tag's
+// end shows whether the template trims the content.
 constexpr std::string_view kFinalMessageTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 absl::Status NoTag() {
@@ -31,7 +31,7 @@ absl::Status NoTag() {
                          "the last message");
 }
 
-// Appends the tag to the last message's content. Returns false if the content is no text.
+// Appends the tag to the last message's content. Returns false if the content has no text.
 bool AddTag(OrderedJson& variables) {
   OrderedJson& content = variables["messages"].back()["content"];
   if (content.is_string()) {
@@ -46,8 +46,8 @@ bool AddTag(OrderedJson& variables) {
   return has_text_part;
 }
 
-// Ends the prompt where the tag begins. If the template has trimmed the tag's blank, it would have
-// trimmed the content too.
+// Ends the prompt where the tag begins. A template that trimmed the tag's blank would have trimmed
+// the content too, so the white space before the tag is removed.
 absl::Status CutAtTag(RenderedPrompt& prompt) {
   const std::string_view tag = kFinalMessageTag;
   const size_t place = prompt.text.rfind(tag.substr(0, tag.size() - 1));
@@ -90,7 +90,8 @@ absl::Status ReadError(const absl::Status& status, std::string_view file) {
 absl::StatusOr<std::unique_ptr<ChatModel>> ChatModel::Load(const Source& source) {
   std::unique_ptr<ChatModel> model(new ChatModel());
   model->allows_special_tokens_ = source.allows_special_tokens;
-  // Not read here. A folder without it is probably a mistake, and no model.
+  // This class does not read config.json. A folder without this file is probably no model, so
+  // refuse it.
   if (const auto config = ResolveModelFile(source.model_dir, "config.json"); !config.ok()) {
     return ReadError(config.status(), source.model_dir + "/config.json");
   }
@@ -120,7 +121,7 @@ absl::StatusOr<std::unique_ptr<ChatModel>> ChatModel::Load(const Source& source)
   return model;
 }
 
-// As transformers: a chat with tools takes the template "tool_use", if there is one.
+// A chat with tools takes the template "tool_use" if the model has one, as in transformers.
 absl::StatusOr<const ChatTemplate*> ChatModel::Find(const OrderedJson& variables) const {
   auto found = templates_.end();
   if (const auto tools = variables.find("tools"); tools != variables.end() && !tools->is_null()) {

@@ -1,6 +1,6 @@
 // ChatModel is the model's text side: its tokenizer, and the chat templates that turn messages into
-// a prompt. Text of clients in a chat stays text: a message cannot forge the turns of the chat,
-// because names of special tokens count only where the template wrote them.
+// a prompt. Text that clients write in a chat stays text, because names of special tokens count
+// only where the template wrote them. So a message cannot forge the turns of the chat.
 //
 // Thread safety: immutable after Load; any number of threads may use it at once.
 // Errors:        kInvalidArgument, with the reasons of ChatTemplate::Render and Tokenizer::Encode,
@@ -37,13 +37,13 @@ class ChatModel {
     bool allows_special_tokens = false;  // true: text of clients may name special tokens
   };
 
-  // A model without a tokenizer or without chat templates is loaded, and refuses what needs them. A
-  // template of the model that cannot be parsed is logged, and refused when a chat needs it.
-  // Errors: those of LoadChatTemplates and Tokenizer::Load; kInvalidArgument TEMPLATE_SYNTAX for
-  // template_file.
+  // Also loads a model without a tokenizer or without chat templates; functions that need the
+  // missing part then fail. Logs a template of the model that cannot be parsed; chats that need
+  // this template are refused. Errors: those of ResolveModelFile for config.json, LoadChatTemplates
+  // and Tokenizer::Load; kInvalidArgument TEMPLATE_SYNTAX for template_file.
   static absl::StatusOr<std::unique_ptr<ChatModel>> Load(const Source& source);
 
-  // Returns the text of a chat. Cost: bounded by TemplateLimits.
+  // Returns the prompt of a chat. Cost: bounded by TemplateLimits.
   absl::StatusOr<RenderedPrompt> Render(ChatPrompt chat) const;
 
   // Returns the tokens of a rendered chat.

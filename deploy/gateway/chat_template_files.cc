@@ -48,7 +48,7 @@ absl::StatusOr<Json> ReadConfig(const std::string& model_dir, const std::string&
   return config.is_object() ? std::move(config) : Json::object();
 }
 
-// Reads a token written as a text, or as an added token: {"content": text, ...}.
+// Reads a token: a text, or an added token {"content": text, ...}.
 std::optional<std::string> TokenOf(const Json& value) {
   if (value.is_string()) {
     return value.get<std::string>();

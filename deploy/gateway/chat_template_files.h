@@ -2,9 +2,8 @@
 // where Hugging Face transformers finds them.
 //
 // Thread safety: a free function and a value type.
-// Errors:        those of ResolveModelFile, except kNotFound, and of ParseJsonFile;
-// kInvalidArgument
-//                CHAT_TEMPLATE. The messages name the file.
+// Errors:        those of ResolveModelFile, except kNotFound, of ParseJsonFile and of ReadFile;
+//                kInvalidArgument CHAT_TEMPLATE. The messages name the file.
 #ifndef QUIRE_DEPLOY_GATEWAY_CHAT_TEMPLATE_FILES_H_
 #define QUIRE_DEPLOY_GATEWAY_CHAT_TEMPLATE_FILES_H_
 
@@ -18,15 +17,15 @@
 namespace quire {
 
 struct ChatTemplates {
-  // Sources by name; "default" if a model has one. Empty: the model has no chat template.
+  // Templates by name; "default" if the model has one. Empty: the model has no chat template.
   std::map<std::string, std::string> sources;
   // Variables of every rendering: bos_token, eos_token, ..., additional_special_tokens.
   OrderedJson special_tokens = OrderedJson::object();
 };
 
-// Reads chat_template.jinja and additional_chat_templates/NAME.jinja, else `chat_template` of
-// tokenizer_config.json: a text, or a list of {name, template}. `template_file`, if not empty, is
-// read instead.
+// Reads chat_template.jinja and additional_chat_templates/NAME.jinja. Without the former, reads
+// `chat_template` of tokenizer_config.json: a text, or a list of {name, template}. If
+// `template_file` is not empty, reads only this file.
 absl::StatusOr<ChatTemplates> LoadChatTemplates(const std::string& model_dir,
                                                 const std::string& template_file);
 

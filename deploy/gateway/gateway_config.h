@@ -27,14 +27,14 @@ struct GatewayConfig {
   std::vector<Address> schedulers;          // one for each replica, at least one
   std::shared_ptr<TlsFiles> scheduler_tls;  // null: plain text
   std::string scheduler_api_key;            // for the gateway's own calls; empty: none
-  bool forwards_api_keys = false;           // true: clients' keys may be sent to the schedulers
-  std::optional<Address> scheduler_http;    // port with the pages of operators; nullopt: none
+  bool forwards_api_keys = false;           // true: schedulers may get clients' keys
+  std::optional<Address> scheduler_http;    // a scheduler's port with the pages of operators
 
   Address listen;                     // port 0: any free port
   std::optional<Address> pages;       // metrics and health of the gateway itself; nullopt: none
   std::shared_ptr<TlsFiles> tls;      // of `listen`; null: plain text
-  std::shared_ptr<ApiKeys> api_keys;  // null: any caller is admitted
-  std::shared_ptr<ApiKeys> admin_api_keys;  // for the pages of operators
+  std::shared_ptr<ApiKeys> api_keys;  // of clients; null: any caller is admitted
+  std::shared_ptr<ApiKeys> admin_api_keys;  // of operators
   std::vector<std::string> allowed_origins;
   int32_t max_connections = 4096;
   absl::Duration shutdown_timeout;

@@ -26,7 +26,7 @@ void GatewayMetrics::OnEvent(const HttpEvent& event) {
         .Observe(Seconds(event.elapsed_ns));
     return;
   }
-  // An answer that the client did not get to its end counts as 499, as in nginx.
+  // An answer that was cut before its end counts as 499, as in nginx.
   const std::string status = event.was_cut ? "499" : absl::StrCat(event.status_code);
   registry_.Counter(metric::kGatewayRequestsTotal, {{"route", route}, {"status", status}})
       .Increment();

@@ -1,5 +1,5 @@
-// GatewayMetrics counts what the gateway does. common/metrics/metric_names.h has the names and
-// meanings of the metrics.
+// GatewayMetrics sets the gateway's metrics. common/metrics/metric_names.h has their names and
+// meanings.
 //
 // Thread safety: OnEvent: the HTTP server's thread; all other methods: any.
 #ifndef QUIRE_DEPLOY_GATEWAY_GATEWAY_METRICS_H_

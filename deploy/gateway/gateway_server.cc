@@ -22,11 +22,12 @@
 namespace quire {
 namespace {
 
-constexpr size_t kMaxBodyBytes = 8 << 20;  // a prompt of 1 MiB, each byte written \u00XX, and more
+constexpr size_t kMaxBodyBytes = 8 << 20;  // 1 MiB of prompt, written \u00XX, and other fields
 constexpr size_t kMaxBodyBytesInFlight = 64 << 20;
 constexpr int64_t kIdleTimeoutNs = 75 * kNanosPerSecond;  // as nginx
-// Never reached: a Generation pauses at 64 KiB, and the events after that are bounded
-// (ScoreBudget::kMaxOfEvents, and one message of each prompt).
+// No stream reaches this bound. A Generation that has more than 64 KiB to send asks for no further
+// message. At most one message of each prompt, asked for earlier, still arrives, and
+// ScoreBudget::kMaxOfEvents bounds the log-probabilities of echoed prompts.
 constexpr size_t kMaxUnsentBytes = 32 << 20;
 constexpr int64_t kLivenessNs = 10 * kNanosPerSecond;
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
@@ -52,7 +53,7 @@ std::vector<std::shared_ptr<grpc::Channel>> Channels(const GatewayConfig& config
   return channels;
 }
 
-// An answer of the HTTP server itself.
+// Makes the answer to a request that the HTTP server itself refuses.
 HttpResponse ServerError(int status_code) {
   const auto text =
       boost::beast::http::obsolete_reason(static_cast<boost::beast::http::status>(status_code));
@@ -108,7 +109,7 @@ GatewayServer::~GatewayServer() {
   pages_.reset();
 }
 
-// The pool's tasks end first, since they begin streams.
+// The pool ends before the client, because the pool's tasks start the client's streams.
 void GatewayServer::EndRequests() {
   gate_.Close();
   pool_.Stop();

@@ -36,13 +36,14 @@ namespace quire {
 
 class GatewayServer {
  public:
-  // Listens. Clients can connect from now on; their requests wait for Open. Errors: as
+  // Listens. Clients can connect from now on; their requests wait for Open. Errors: those of
   // HttpServer::Start.
   static absl::StatusOr<std::unique_ptr<GatewayServer>> Start(const GatewayConfig& config);
   // Ends all requests.
   ~GatewayServer();
 
-  // Lets requests begin, when the schedulers have been asked once. Call once.
+  // Waits until the schedulers have been asked once, at most 5 s, and then lets requests begin.
+  // Call once.
   void Open(std::unique_ptr<ChatModel> model);
 
   // "HOST:PORT".
@@ -53,7 +54,7 @@ class GatewayServer {
 
   // Accepts no more connections, and lets running requests finish. Call once.
   void BeginDrain();
-  // Ends the requests that still run: they are answered 503, or their events end with an error.
+  // Ends the requests that still run. Each is answered 503, or its stream ends with an error.
   void EndRequests();
   // True if no connection is left.
   bool is_drained() const { return is_drained_; }
@@ -63,13 +64,15 @@ class GatewayServer {
 
   absl::Status Listen();
   std::vector<HttpRoute> Routes();
-  // Notes, by way of the HTTP server's thread, that this thread still runs.
+  // Notes the time on the HTTP server's thread, so that IsLive() fails if that thread or the
+  // watch's thread hangs. Returns free memory to the system. The watch calls Beat after each
+  // question.
   void Beat();
   bool IsLive() const;
 
   const GatewayConfig config_;
   MetricsRegistry registry_;          // the gateway's own metrics
-  MetricsRegistry process_registry_;  // those that every process has
+  MetricsRegistry process_registry_;  // metrics that every process has
   GatewayMetrics metrics_;
   std::unique_ptr<AsyncResumingClient> client_;
   SchedulerWatch watch_;

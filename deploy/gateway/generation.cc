@@ -12,11 +12,12 @@
 namespace quire {
 namespace {
 
-// A stream pauses while more than this waits for the HTTP client, and goes on below the low mark.
+// A stream pauses while more than kHighMarkBytes wait for the HTTP client, and goes on when at most
+// kLowMarkBytes wait.
 constexpr size_t kHighMarkBytes = 64 << 10;
 constexpr size_t kLowMarkBytes = 16 << 10;
 
-// An answer with more log-probabilities takes milliseconds to write.
+// The JSON of an answer with more log-probabilities takes milliseconds, so the pool makes it.
 constexpr int64_t kManyScores = 1024;
 
 constexpr char kJson[] = "application/json";
@@ -129,7 +130,7 @@ void Generation::Continue(size_t prompt) {
     streams_[prompt]->Next();
     return;
   }
-  // Several prompts of one request share the responder, which keeps one callback. So each callback
+  // All prompts of a request share the responder, which keeps only one callback. So the callback
   // continues all streams; Next() has no effect on a stream that is not paused.
   responder_.OnDrained(kLowMarkBytes, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
@@ -163,7 +164,7 @@ void Generation::Send(const std::vector<std::string>& texts) {
 void Generation::Finish() {
   has_ended_ = true;
   if (!stream_) {
-    // Not on this thread, which makes the events of all streams.
+    // This thread makes the events of all streams, so it must not spend milliseconds on one answer.
     const auto answer = [self = shared_from_this()] {
       self->Answer({.body = self->response_->Finish().front(), .content_type = kJson});
     };
@@ -182,7 +183,7 @@ void Generation::OnDone(const grpc::Status& status) {
   const bool is_own_cancel =
       status.error_code() == grpc::StatusCode::CANCELLED && status.error_details().empty();
   if (is_own_cancel) {
-    // The HTTP client is gone and gets nothing, or the gateway ends.
+    // Either the HTTP client is gone, and nobody reads this error, or the gateway shuts down.
     Fail(Error(absl::StatusCode::kUnavailable, "DRAINING", "server: shuts down"), std::nullopt);
   } else if (!status.ok()) {
     Fail(FromGrpcStatus(status), RetryDelayOf(status));
@@ -203,7 +204,7 @@ void Generation::Fail(const absl::Status& status, std::optional<absl::Duration> 
     Send({ToHttpError(status, retry_delay, api_, max_tokens_name).body, "[DONE]"});
     responder_.Finish();
   }
-  // The memory serves other answers at once, before the last stream has ended.
+  // Frees the memory for other answers now, because the last stream may end later.
   response_.reset();
   scores_.Release();
   CancelStreams();

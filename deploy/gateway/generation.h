@@ -1,13 +1,13 @@
-// Generation answers one HTTP request for completions: it starts a stream of the scheduler for each
-// prompt, and gives what arrives to the client, as one JSON text or as server-sent events.
+// Generation answers one HTTP request for completions. It starts a stream of the scheduler for each
+// prompt, and sends the results to the client, as one JSON text or as server-sent events.
 //
-// The answer's status is known when the first message of a stream has arrived, so that refusals of
-// the scheduler get their own status. A stream that fails later ends with an event that has
-// `error`. If the client reads slowly, no further message is asked for. If it is gone, the streams
-// are cancelled.
+// The HTTP status is chosen when the first event, the whole answer or an error is there. So a
+// request that the scheduler refuses has the status of the refusal. A stream that fails after its
+// first event ends with an event that has `error`. While the client reads slowly, no further
+// message is asked for. If the client leaves, the streams are cancelled.
 //
-// Thread safety: Start from any thread; then the resuming client's thread calls, and the HTTP
-//                server's thread cancels.
+// Thread safety: Start: any thread. Then the resuming client's thread brings messages, and the HTTP
+//                server's thread continues or cancels streams.
 #ifndef QUIRE_DEPLOY_GATEWAY_GENERATION_H_
 #define QUIRE_DEPLOY_GATEWAY_GENERATION_H_
 
@@ -35,7 +35,7 @@
 
 namespace quire {
 
-// Returns the answer for an error. Parameters: as ToHttpError.
+// Returns the HTTP answer for an error. Parameters: as ToHttpError.
 HttpResponse ErrorAnswer(const absl::Status& status,
                          std::optional<absl::Duration> retry_delay,
                          OpenAiApi api,
@@ -43,14 +43,14 @@ HttpResponse ErrorAnswer(const absl::Status& status,
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  // The parts that all requests use. They outlive the requests.
+  // Objects that all requests share. They outlive the requests.
   struct Shared {
     GatewayMetrics& metrics;
-    RequestPool& pool;  // makes the JSON of whole answers
+    RequestPool& pool;  // makes the JSON of whole answers with many log-probabilities
     ScoreBudget scores = {};
   };
 
-  // stream: the answer is sent as events. request_id: sent as X-Request-Id.
+  // stream: true if the answer is sent as events. request_id: sent as X-Request-Id.
   Generation(OpenAiApi api,
              bool stream,
              std::string request_id,
@@ -74,8 +74,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Asks for the prompt's next message, now or when the HTTP client has read enough.
   void Continue(size_t prompt);
   void Answer(HttpResponse response);
-  // Charges for the message's log-probabilities, if the answer holds them until it is whole.
-  // Errors: kInvalidArgument ANSWER_SIZE, kResourceExhausted ANSWER_MEMORY.
+  // Charges the message's log-probabilities to the budget if the answer is not streamed, because
+  // the answer then holds them until its end. Errors: kInvalidArgument ANSWER_SIZE,
+  // kResourceExhausted ANSWER_MEMORY.
   absl::Status Hold(const v1::GenerateResponse& message);
   void Send(const std::vector<std::string>& texts);
   void Finish();
@@ -88,7 +89,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::unique_ptr<Response> response_;  // null after a failure
   HttpResponder responder_;
   Shared& shared_;
-  // Unchanged once the first stream has been asked for a message.
+  // Does not change after Next() was called on the first stream.
   std::vector<std::shared_ptr<AsyncResumingClient::Stream>> streams_;
 
   // Only the resuming client's thread uses these.

@@ -21,8 +21,8 @@
 namespace quire {
 namespace {
 
-// Adds the prompts' texts and tokens that the answer repeats. The scheduler has the same tokenizer,
-// so the tokens are those that it computes for a text.
+// Adds the prompts' texts and token ids that the answer repeats. The scheduler has the same
+// tokenizer, so it computes the same ids from a text.
 absl::Status CompleteEchoes(const ChatModel& model,
                             const std::vector<v1::GenerateRequest>& requests,
                             AnswerOptions& options) {
@@ -43,7 +43,8 @@ absl::Status CompleteEchoes(const ChatModel& model,
   return absl::OkStatus();
 }
 
-// Bounds the log-probabilities of prompts, which each choice repeats. REQUIRES: CompleteEchoes.
+// Fails if the prompts' log-probabilities, which each choice repeats, are too many. REQUIRES:
+// CompleteEchoes ran before.
 absl::Status CheckPromptScores(const v1::GenerateRequest& request, const AnswerOptions& options) {
   if (!request.response().has_prompt_logprobs()) {
     return absl::OkStatus();
@@ -68,7 +69,8 @@ absl::Status CheckPromptScores(const v1::GenerateRequest& request, const AnswerO
                                 ")"));
 }
 
-// The answer's texts of tokens with log-probabilities.
+// Returns a function that gives the text of a token with log-probabilities, or "" without a
+// tokenizer.
 TokenText TokenTextOf(const ChatModel& model) {
   const absl::StatusOr<const Tokenizer*> tokenizer = model.tokenizer();
   if (!tokenizer.ok()) {
@@ -119,7 +121,7 @@ void GenerationRoutes::Answer(OpenAiApi api, const HttpRequest& request, HttpRes
   if (options.model.empty()) {
     options.model = served->info->model();
   }
-  id = options.id.substr(options.id.find('-') + 1);  // the body may name another id
+  id = options.id.substr(options.id.find('-') + 1);  // the body may have an id of its own
   const bool stream = options.stream;
   const int64_t created = absl::ToUnixSeconds(absl::Now());
   TokenText token_text = TokenTextOf(*served->model);

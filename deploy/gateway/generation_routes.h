@@ -1,7 +1,7 @@
 // GenerationRoutes answers POST /v1/completions and POST /v1/chat/completions.
 //
-// Bodies are parsed, templates rendered and texts tokenized on the pool's threads, so that a dear
-// request delays no running stream.
+// The pool's threads parse bodies, render templates and tokenize texts, so an expensive request
+// delays no running stream.
 //
 // Thread safety: any thread. Handlers: the HTTP server's thread; they do not wait.
 #ifndef QUIRE_DEPLOY_GATEWAY_GENERATION_ROUTES_H_
@@ -26,8 +26,8 @@ namespace quire {
 
 class GenerationRoutes {
  public:
-  // forwards_api_keys: true if the schedulers may see clients' API keys. The references must
-  // outlive this, and this must outlive the pool's tasks.
+  // forwards_api_keys: true if the schedulers may see clients' API keys. The referenced objects
+  // must outlive this object, which must outlive the pool's tasks.
   GenerationRoutes(AsyncResumingClient& client,
                    ModelGate& gate,
                    Generation::Shared& shared,
@@ -36,7 +36,7 @@ class GenerationRoutes {
   std::vector<HttpRoute> Routes();
 
  private:
-  // A request for the scheduler, as it is made ready.
+  // A client's request as the scheduler takes it.
   struct Prepared {
     std::vector<v1::GenerateRequest> requests;  // one for each prompt
     AnswerOptions options;

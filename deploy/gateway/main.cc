@@ -27,10 +27,10 @@ namespace {
 
 constexpr char kName[] = "quire_gateway: ";
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 20'000'000};
-// The same signal twice within this time counts once: timeout(1) and similar programs signal a
-// program and then its process group.
+// Drain ignores a repeat of the first signal within this time, because timeout(1) and similar
+// programs signal a program and then its process group.
 constexpr quire::Instant kSameSignalNs = quire::kNanosPerSecond;
-// Time for the last bytes of the requests that are ended.
+// Time to send the last bytes of requests that Drain has ended.
 constexpr quire::Instant kFlushNs = quire::kNanosPerSecond;
 
 // Prints where this process listens, for the process that started it.
@@ -40,8 +40,8 @@ void SayWhere(const char* what, const quire::GatewayServer& server) {
       kName, what, " api=", server.address(), pages.empty() ? "" : " http=", pages, "\n"));
 }
 
-// Polls until a signal to stop. Prints to standard output when clients are served.
-// Returns the signal.
+// Waits for a signal to stop, and returns it. Prints a line to standard output as soon as clients
+// are served.
 int RunUntilSignal(const quire::GatewayServer& server, const sigset_t& signals) {
   bool said_ready = false;
   for (;;) {
@@ -58,8 +58,8 @@ int RunUntilSignal(const quire::GatewayServer& server, const sigset_t& signals) 
   }
 }
 
-// Lets running requests finish, for at most `timeout`, or until another signal after `first`. Then
-// ends them.
+// Lets running requests finish for at most `timeout`, or until another signal; a repeat of `first`
+// within kSameSignalNs is ignored. Then ends the requests that still run.
 void Drain(quire::GatewayServer& server,
            const sigset_t& signals,
            int first,

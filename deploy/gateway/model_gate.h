@@ -1,5 +1,5 @@
-// ModelGate holds requests until the model's files are loaded, and refuses them while no scheduler
-// has been ready, or if the schedulers serve another model than the gateway has.
+// ModelGate holds requests until the model's files are loaded. It refuses requests until a
+// scheduler has been ready once, and while the schedulers have another tokenizer than the gateway.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_DEPLOY_GATEWAY_MODEL_GATE_H_
@@ -22,20 +22,20 @@ namespace quire {
 
 class ModelGate {
  public:
-  // The watch must outlive this.
+  // The watch must outlive this object.
   explicit ModelGate(SchedulerWatch& watch) : watch_(watch) {}
 
   // Lets requests pass. Call once.
   void Open(std::unique_ptr<ChatModel> model);
-  // Lets the waiting requests go, refused. Call before the destructor.
+  // Refuses the requests that wait for Open. Call before the destructor.
   void Close();
 
   struct Served {
     const ChatModel* model = nullptr;
     std::shared_ptr<const v1::GetServerInfoResponse> info;
   };
-  // Waits for Open. Errors: kUnavailable LOADING; kUnavailable MODEL_FILES if the schedulers'
-  // tokenizer is not the gateway's.
+  // Waits for Open. Errors: kUnavailable LOADING until a scheduler has been ready, or if Close came
+  // before Open; kUnavailable MODEL_FILES if the schedulers' tokenizer is not the gateway's.
   absl::StatusOr<Served> Enter();
 
   // True if Enter would succeed at once, and a scheduler is ready now.
@@ -52,7 +52,7 @@ class ModelGate {
   bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Returns kNotFound MODEL unless the name is empty or one of the served model's.
+// Returns kNotFound MODEL unless the name is empty or is a name of the served model.
 absl::Status CheckModelName(const std::string& name, const v1::GetServerInfoResponse& info);
 
 }  // namespace quire

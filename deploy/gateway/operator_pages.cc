@@ -13,16 +13,16 @@ namespace {
 
 constexpr int64_t kFetchTimeoutNs = 5 * kNanosPerSecond;
 constexpr size_t kMaxPageBytes = 64 << 20;
-// Each request gets a copy of its page, so few may wait for a large one. A further one is refused.
+// Bounds the requests that wait for a large page, because each gets a copy of the page.
 constexpr size_t kFew = 32;
 constexpr size_t kAny = std::numeric_limits<size_t>::max();
 
 constexpr char kMetricsPath[] = "/metrics";
-constexpr char kNativeMetricsPath[] = "/metrics/native";  // only Quire's own names
+constexpr char kNativeMetricsPath[] = "/metrics/native";  // has only Quire's own names
 
 struct Page {
   const char* path;
-  bool is_open;  // shows nothing about requests
+  bool is_open;  // needs no key, because it shows nothing about requests
   size_t max_waiting;
 };
 constexpr Page kPages[] = {{kMetricsPath, false, kFew},
@@ -50,7 +50,7 @@ OperatorPages::OperatorPages(const Address& scheduler_http,
       registry_(registry) {}
 
 OperatorPages::~OperatorPages() {
-  pool_.stop();  // drops the pages that wait
+  pool_.stop();  // drops fetches that have not begun
   client_.Cancel();
   pool_.join();
 }
@@ -65,7 +65,7 @@ std::vector<HttpRoute> OperatorPages::Routes() {
       }
       Ask(page.path, page.max_waiting, std::move(responder));
     };
-    // Refusal checks the keys, which are not those of the API.
+    // The HTTP server would check the API's keys. Refusal checks the operators' keys instead.
     routes.push_back(
         {.method = "GET", .path = page.path, .handler = std::move(handler), .is_open = true});
   }
@@ -121,7 +121,7 @@ HttpResponse OperatorPages::Fetch(const std::string& path) {
   HttpResponse response = {.status_code = page->status_code,
                            .body = std::move(page->body),
                            .content_type = std::move(page->content_type)};
-  // The other headers are about the connection.
+  // All other headers are about the connection to the scheduler.
   for (auto& [name, value] : page->headers) {
     if (name == "Content-Security-Policy") {
       response.headers.emplace_back(name, std::move(value));

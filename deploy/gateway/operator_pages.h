@@ -1,8 +1,8 @@
-// OperatorPages serves a scheduler's pages (metrics, /top) on the gateway's port, so that one port
-// shows all. Metrics of the gateway itself follow those of the scheduler.
+// OperatorPages serves a scheduler's pages (metrics, /top) on the gateway's port. The gateway's own
+// metrics follow those of the scheduler.
 //
-// With API keys, tenants must not see each other's use of the prefix cache. Metrics and the data of
-// /top then need a key of operators (--admin-api-keys-file).
+// Metrics and the data of /top show how tenants use the prefix cache. If the API needs keys, these
+// pages therefore need a key of operators (--admin-api-keys-file).
 //
 // Thread safety: handlers: the HTTP server's thread; they do not wait. One thread of its own asks
 //                the scheduler.
@@ -32,27 +32,27 @@ namespace quire {
 
 class OperatorPages {
  public:
-  // needs_key: clients need a key; operators' keys are `keys` (null: no key is admitted). The
-  // registry must outlive this.
+  // needs_key: true if the API needs keys. keys: those of operators; if null, pages admit every
+  // caller, or none if needs_key. The registry must outlive this object.
   OperatorPages(const Address& scheduler_http,
                 bool needs_key,
                 std::shared_ptr<ApiKeys> keys,
                 const MetricsRegistry& registry);
-  // Waits for the page that is being fetched.
+  // Cancels the fetch that runs.
   ~OperatorPages();
 
   std::vector<HttpRoute> Routes();
 
  private:
-  // Returns the refusal, or nullopt if the caller may see the pages.
+  // Returns the refusal, or nullopt if the caller may see the page.
   std::optional<HttpResponse> Refusal(const HttpRequest& request) const;
-  // Answers with the page, or with 503 if max_waiting requests wait for it already.
+  // Answers with the page, or with 503 if max_waiting requests already wait for this page.
   void Ask(const std::string& path, size_t max_waiting, HttpResponder responder);
   // Fetches the page once for all requests that wait for it.
   void AnswerAll(const std::string& path);
   HttpResponse Fetch(const std::string& path);
 
-  HttpClient client_;  // of the thread of pool_
+  HttpClient client_;  // used by the thread of pool_
   const bool needs_key_;
   const std::shared_ptr<ApiKeys> keys_;
   const MetricsRegistry& registry_;

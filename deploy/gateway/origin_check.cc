@@ -27,7 +27,7 @@ HttpResponse OtherOrigin() {
       OpenAiApi::kCompletions);
 }
 
-// Returns the host of "HOST:PORT" or "[IPV6]:PORT", whose port may be missing.
+// Returns the host of "HOST:PORT" or "[IPV6]:PORT". The port may be missing.
 std::string HostOf(std::string_view authority) {
   const bool has_brackets = authority.starts_with('[');
   return std::string(has_brackets ? authority.substr(1, authority.find(']') - 1)
@@ -40,15 +40,15 @@ bool IsIpAddress(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
-// Returns true if browsers do not ask DNS for the host, so that nobody can rebind it.
+// Returns true if browsers do not ask DNS for the host. Such a host cannot be rebound.
 bool IsOutsideDns(std::string_view authority) {
   const std::string host = HostOf(authority);
   return absl::EqualsIgnoreCase(host, "localhost") ||
          absl::EndsWithIgnoreCase(host, ".localhost") || IsIpAddress(host);
 }
 
-// Returns true if the page is of the host that it calls. A proxy may end TLS, so the scheme may
-// differ. "null", the origin of sandboxed pages, has none.
+// Returns true if the origin has the host and port that the page calls. The scheme may differ,
+// because a proxy may end TLS. "null", the origin of sandboxed pages, has no host.
 bool IsOfHost(std::string_view origin, std::string_view host) {
   const size_t scheme_end = origin.find("://");
   return scheme_end != std::string_view::npos &&
@@ -59,8 +59,8 @@ bool IsOfHost(std::string_view origin, std::string_view host) {
 
 bool OriginCheck::Admits(const HttpRequest& request) const {
   const std::string_view origin = request.Header("origin");
-  // Scripts cannot set Sec-Fetch-Site. Browsers send it only to HTTPS and loopback URLs; behind a
-  // proxy that changes Host, it is right for these.
+  // Scripts cannot set Sec-Fetch-Site, and browsers send this header only to HTTPS and loopback
+  // URLs. The header is right even if a proxy changes Host.
   if (origin.empty() || request.Header("sec-fetch-site") == "same-origin" || IsAllowed(origin)) {
     return true;
   }

@@ -1,17 +1,17 @@
 // OriginCheck refuses requests of web pages of other origins. CORS alone hides an answer from such
-// a page, but the server has computed it: a browser sends a POST of plain text without asking
-// first.
+// a page, but the server would still compute the answer: a browser sends a POST of plain text
+// without asking first.
 //
 // A server with API keys needs no check, because a page has no key.
 //
-// DNS rebinding leads the name of a hostile page to this server, so the page has the server's own
-// origin. A server on loopback therefore refuses a page at a name of DNS, unless its origin is
-// allowed or its name has HTTPS. Other servers are called by such names, and do not notice
-// rebinding.
+// In DNS rebinding, the name of a hostile page resolves to this server, so the page has the same
+// origin as the server. A server on loopback therefore refuses a page whose host is a DNS name,
+// unless its origin is allowed or the page uses HTTPS. Other servers are called by DNS names, so
+// they cannot notice rebinding.
 //
 // A GET without an Origin is admitted, so a rebound page can read /metrics, /top.json and the names
-// of models. Such a GET looks like a program's: plain HTTP has no Sec-Fetch-Site, and the page can
-// suppress Referer. A check of Host alone would refuse programs behind proxies.
+// of models. Such a GET looks like that of a program: plain HTTP has no Sec-Fetch-Site, and the
+// page can suppress Referer. A check of Host alone would refuse programs behind proxies.
 //
 // Thread safety: immutable.
 // Source:        https://fetch.spec.whatwg.org/#origin-header, https://www.w3.org/TR/fetch-metadata
@@ -30,11 +30,13 @@ namespace quire {
 
 class OriginCheck {
  public:
-  // allowed: as AllowedOrigins. is_local: the server listens on loopback or a Unix socket.
+  // allowed: origins like https://example.com, or "*". is_local: the server listens on loopback or
+  // a Unix socket.
   OriginCheck(std::vector<std::string> allowed, bool is_local)
       : allowed_(std::move(allowed)), is_local_(is_local) {}
 
-  // True for a program, a page of an allowed origin, and a page of the host and port that it calls.
+  // True for a program, for a page of an allowed origin, and for a page that calls its own host and
+  // port. With is_local, a page that calls its own DNS name must use HTTPS.
   bool Admits(const HttpRequest& request) const;
 
  private:
@@ -44,8 +46,8 @@ class OriginCheck {
   const bool is_local_;
 };
 
-// Returns the routes with a handler that answers 403 ORIGIN to a request that is not admitted. The
-// check must outlive the routes.
+// Returns the routes with handlers that answer 403 ORIGIN to a request that the check does not
+// admit. The check must outlive the routes.
 std::vector<HttpRoute> Guarded(std::vector<HttpRoute> routes, const OriginCheck& check);
 
 }  // namespace quire

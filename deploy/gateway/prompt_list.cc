@@ -22,7 +22,7 @@ absl::Status Refusal(
       reason, absl::StrCat(rule, " (item ", item, ", got ", got, ", limit ", limit, ")"));
 }
 
-// Checks ids that the client sent. Ids from the tokenizer are tokens.
+// Checks ids that the client sent. Ids from the tokenizer need no check.
 absl::Status CheckIds(const ModelGate::Served& served,
                       const std::vector<TokenId>& ids,
                       size_t item) {
@@ -40,7 +40,7 @@ absl::Status CheckIds(const ModelGate::Served& served,
                                         vocab_size - 1);
 }
 
-// The scheduler checks the range before it tokenizes.
+// Runs before tokenizing, as the scheduler's check of this range does.
 absl::Status CheckMaxTokens(const v1::StoppingParams& stopping, int64_t context) {
   const int32_t max_tokens = stopping.max_tokens();
   if (!stopping.has_max_tokens() || (max_tokens >= 1 && max_tokens <= context)) {

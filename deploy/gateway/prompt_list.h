@@ -1,9 +1,10 @@
-// TokenizePrompts makes the prompts of one completion request ready together: all are tokenized
-// and checked before the scheduler gets any. Otherwise an impossible prompt would race with the
-// first tokens of the others, and end a stream or refuse the request by chance.
+// TokenizePrompts tokenizes and checks all prompts of one completion request before the scheduler
+// gets any. Otherwise an impossible prompt would race with the first tokens of the other prompts,
+// and chance would decide whether the request is refused or its stream ends with an error.
 //
-// A request with one prompt needs no such check, because its refusal precedes its first token. The
-// scheduler alone knows the size of its KV cache, so a prompt may still end as EXCEEDS_CAPACITY.
+// A request with one prompt needs no such check, because its refusal precedes its first token. Only
+// the scheduler knows the size of its KV cache, so it may still refuse a prompt as
+// EXCEEDS_CAPACITY.
 //
 // Thread safety: free function, safe from any thread.
 #ifndef QUIRE_DEPLOY_GATEWAY_PROMPT_LIST_H_
@@ -19,7 +20,7 @@ namespace quire {
 // Replaces the texts of several prompts by their tokens. Errors: those of ChatModel::Encode;
 // kInvalidArgument MAX_TOKENS_RANGE, as the scheduler's; EMPTY_PROMPT, TOKEN_ID_RANGE,
 // PROMPT_TOO_LONG, CONTEXT_EXCEEDED and MIN_TOKENS_RANGE, as the scheduler's, with the prompt's
-// index. REQUIRES: CompleteEchoes.
+// index. REQUIRES: CompleteEchoes ran before (generation_routes.cc).
 absl::Status TokenizePrompts(const ModelGate::Served& served, CompletionRequest& request);
 
 }  // namespace quire

@@ -15,7 +15,8 @@
 namespace quire {
 namespace {
 
-// The scheduler takes ids of 128 bytes; the prefix and the prompt's number need 13.
+// The scheduler takes ids of up to 128 bytes. "chatcmpl-" and the number of a prompt ("-127") need
+// 13 of them.
 constexpr size_t kMaxRequestIdBytes = 100;
 constexpr std::string_view kBearer = "Bearer ";
 

@@ -15,8 +15,8 @@ inline constexpr char kRequestIdHeader[] = "X-Request-Id";
 // Returns the header X-Request-Id if it can be an id of the scheduler, else a new random id.
 std::string RequestIdOf(const HttpRequest& request);
 
-// Returns the key of the header `Authorization: Bearer KEY`; empty if there is none, or if it is no
-// key of Quire's form.
+// Returns the key of the header `Authorization: Bearer KEY`. Returns "" if the header is missing,
+// or if the key does not have the form of Quire's keys.
 std::string ApiKeyOf(const HttpRequest& request);
 
 }  // namespace quire

@@ -1,6 +1,6 @@
-// RequestPool runs the work that requests need before they begin to stream: parsing, rendering,
-// tokenizing. Large bodies have a thread of their own, so that a short request never waits for more
-// than a few short ones. Work for a client that has left is dropped.
+// RequestPool runs the work that a request needs before it streams: parsing, rendering, tokenizing.
+// Requests with large bodies, and large answers, have a thread of their own, so a short request
+// waits only for other short ones. The work of a client that has left is dropped.
 //
 // Thread safety: any thread; Stop: one thread.
 #ifndef QUIRE_DEPLOY_GATEWAY_REQUEST_POOL_H_
@@ -24,10 +24,10 @@ class RequestPool {
   void Post(HttpRequest request,
             HttpResponder responder,
             std::function<void(const HttpRequest&, HttpResponder)> task);
-  // For work without a request: a large answer.
+  // Runs a task that makes a large answer.
   void PostLarge(std::function<void()> task);
 
-  // Waits for the tasks that run. Tasks that wait are never run.
+  // Waits for the tasks that run. Drops the tasks that have not begun.
   void Stop();
 
  private:

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::chrono::seconds kAskTimeout(2);
 constexpr int64_t kAskIntervalNs = 500 * kNanosPerMilli;
-// Until a scheduler is ready, whose clients already wait.
+// Asks more often while no scheduler is ready, because clients may already wait.
 constexpr int64_t kFirstAskIntervalNs = 50 * kNanosPerMilli;
 constexpr int64_t kMaxAwaitNs = 5 * kNanosPerSecond;
 

@@ -1,6 +1,7 @@
-// SchedulerWatch asks the schedulers, twice a second, for the served model and whether they are
-// ready. So the gateway refuses requests at once while nothing is loaded yet; once a scheduler was
-// ready, requests wait for it instead (ResumingClient).
+// SchedulerWatch asks the schedulers for the served model and whether they are ready: twice a
+// second, and 20 times a second while none is ready. Until a scheduler has been ready once, the
+// gateway refuses requests at once. Afterwards requests wait while no scheduler is ready
+// (AsyncResumingClient).
 //
 // Thread safety: any thread. The watch's own thread asks.
 #ifndef QUIRE_DEPLOY_GATEWAY_SCHEDULER_WATCH_H_
@@ -36,14 +37,14 @@ class SchedulerWatch {
   SchedulerWatch(const SchedulerWatch&) = delete;
   SchedulerWatch& operator=(const SchedulerWatch&) = delete;
 
-  // Begins to ask. on_turn: called after each question, on the watch's thread; must not wait. Call
-  // once.
+  // Begins to ask. on_turn: called after each round of questions, on the watch's thread; must not
+  // wait. Call once.
   void Start(std::function<void()> on_turn);
   void Stop();
 
   State Get() const;
 
-  // Waits until the schedulers have been asked once, for at most a few seconds.
+  // Waits until the schedulers have been asked once, at most 5 s.
   void AwaitFirst();
 
  private:

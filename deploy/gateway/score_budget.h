@@ -1,6 +1,7 @@
-// ScoreBudget bounds the log-probabilities that answers hold until their JSON is made whole. Each
-// takes some 300 bytes on its way into JSON, so without a bound one small request could ask for
-// gigabytes. HttpServer bounds the JSON. ScoreCharge is one answer's share of the budget.
+// ScoreBudget bounds the log-probabilities of answers that are not streamed. Such an answer holds
+// them until its end. Each takes some 300 bytes until it is JSON, so without a bound one small
+// request could ask for gigabytes. HttpServer bounds the finished JSON. ScoreCharge is one answer's
+// share of the budget.
 //
 // Thread safety: ScoreBudget: any thread; ScoreCharge: one caller at a time.
 #ifndef QUIRE_DEPLOY_GATEWAY_SCORE_BUDGET_H_
@@ -14,12 +15,14 @@ namespace quire {
 
 class ScoreBudget {
  public:
-  // Bounds of one answer: 25 MiB of JSON, or 0.4 s of the thread that makes all streams' events.
+  // Maximum numbers of log-probabilities. kMaxOfAnswer: of an answer that is not streamed, as JSON
+  // 25 MiB. kMaxOfEvents: of the prompts that one stream repeats; their events take 0.4 s of the
+  // thread that makes all streams' events. kMaxOfAll: of all answers that are not streamed.
   static constexpr int64_t kMaxOfAnswer = 512 << 10;
   static constexpr int64_t kMaxOfEvents = 128 << 10;
   static constexpr int64_t kMaxOfAll = 2 << 20;
 
-  // Returns false, and charges nothing, if all answers together would hold too many.
+  // Returns false, and charges nothing, if all answers together would hold more than kMaxOfAll.
   bool Charge(int64_t num_scores) {
     if (num_held_.fetch_add(num_scores) + num_scores <= kMaxOfAll) {
       return true;
@@ -35,14 +38,15 @@ class ScoreBudget {
 
 class ScoreCharge {
  public:
-  // The budget must outlive this.
+  // The budget must outlive this object.
   explicit ScoreCharge(ScoreBudget& budget) : budget_(budget) {}
   ~ScoreCharge() { Release(); }
   ScoreCharge(const ScoreCharge&) = delete;
   ScoreCharge& operator=(const ScoreCharge&) = delete;
 
-  // Returns false, and releases the whole share, if all answers together would hold too many. Were
-  // the share kept until the failed answer is destroyed, the other answers would fail as well.
+  // Returns false, and releases the whole share, if all answers together would hold more than
+  // kMaxOfAll. If a failed answer kept its share until its destruction, other answers would fail as
+  // well.
   bool Add(int64_t num_scores) {
     if (!budget_.Charge(num_scores)) {
       Release();

@@ -36,7 +36,7 @@ absl::StatusOr<std::string> Detokenize(const ModelGate::Served& served,
                                             parsed.request.skip_special_tokens()));
 }
 
-// Returns the texts of the tokens, as the tokenizer's file writes them.
+// Returns each token's text as the tokenizer's file writes it.
 std::vector<std::string> TextsOf(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens) {
   std::vector<std::string> texts;
   texts.reserve(tokens.size());

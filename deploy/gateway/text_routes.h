@@ -1,5 +1,5 @@
 // TextRoutes answers the routes that generate nothing: /v1/models, /tokenize, /detokenize,
-// /apply-template, /version, /health and /ping.
+// /apply-template, /version, /health, /ping and /readyz.
 //
 // Thread safety: any thread. Handlers: the HTTP server's thread; they do not wait, since the pool's
 //                threads do the work.
@@ -22,13 +22,13 @@ namespace quire {
 
 class TextRoutes {
  public:
-  // The references must outlive this, and this must outlive the pool's tasks.
+  // The referenced objects must outlive this object, which must outlive the pool's tasks.
   TextRoutes(ModelGate& gate, GatewayMetrics& metrics, RequestPool& pool);
 
   std::vector<HttpRoute> Routes();
 
  private:
-  // Returns the body of the answer.
+  // Makes the body of an answer.
   using Make =
       std::function<absl::StatusOr<std::string>(const ModelGate::Served&, const HttpRequest&)>;
 
@@ -44,7 +44,7 @@ class TextRoutes {
   ModelGate& gate_;
   GatewayMetrics& metrics_;
   RequestPool& pool_;
-  const int64_t created_;  // of the model, as /v1/models tells it: seconds since 1970
+  const int64_t created_;  // creation time of the model in /v1/models: seconds since 1970
 };
 
 }  // namespace quire

@@ -32,7 +32,7 @@ def panel(kind, title, unit, description, targets, width, height, thresholds=(),
 
 
 def number(title, unit, description, expression, thresholds=(), legend=""):
-    """A panel with the current value, or with the legend instead of the value if a legend is given."""
+    """Returns a panel that shows the current value or, if a legend is given, the legend in its place."""
     return panel("stat", title, unit, description, [(legend, expression)], 4, 4, thresholds,
                  options={"colorMode": "value", "graphMode": "none", "justifyMode": "auto",
                           "orientation": "auto", "textMode": "name" if legend else "value",
@@ -67,7 +67,7 @@ def heatmap(title, unit, description, histogram):
 
 
 def quantile(share, histogram, by="", labels="@"):
-    """The expression of a quantile. An empty histogram gives NaN, which `>= 0` drops, so that no line is drawn."""
+    """Returns the expression of a quantile. An empty histogram gives NaN, which `>= 0` drops, so no line is drawn."""
     return (f"histogram_quantile({share / 100}, sum by (le{f', {by}' if by else ''}) "
             f"(rate({histogram}_bucket{{{labels}}}[$__rate_interval]))) >= 0")
 

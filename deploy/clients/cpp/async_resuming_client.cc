@@ -17,13 +17,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Streams on one connection. Servers take 128; gRPC holds back further streams until one ends. The
-// margin is for streams that have ended here, but not yet at the server.
+// margin is for streams that have ended at the client, but not yet at the server.
 constexpr int kMaxCallsPerConnection = 100;
 
 }  // namespace
 
-// One stream. At most one operation is outstanding, and pending_ names it, so the tag of an event
-// is the Call alone.
+// One stream. At most one operation is outstanding, and pending_ names this operation, so the tag
+// of an event is only the Call.
 class AsyncResumingClient::Call final : public Stream, public std::enable_shared_from_this<Call> {
  public:
   Call(AsyncResumingClient& client,
@@ -119,7 +119,8 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
 
   // The functions below require mutex_.
 
-  // Without a wait the deadline is long past, because gRPC rounds deadlines up to a millisecond.
+  // Without a wait, sets a deadline long past instead of now, because gRPC rounds deadlines up to a
+  // millisecond.
   void SetAlarm(Clock::duration wait) {
     pending_ = Pending::kAlarm;
     const auto deadline = wait > Clock::duration(0) ? std::chrono::system_clock::now() + wait
@@ -127,7 +128,8 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
     alarm_.Set(&client_.queue_, deadline, this);
   }
 
-  // The channel connects during the wait, because the client's thread waits inside gRPC.
+  // Sets the alarm for the next attempt. The channel connects meanwhile, because the client's
+  // thread waits inside gRPC.
   void WaitForAttempt(Clock::duration wait) {
     server_ = state_.server();
     connection_ = client_.Connect(server_);
@@ -142,7 +144,8 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
     }
   }
 
-  // Returns the end of the stream, if the alarm ended it.
+  // Begins an attempt and returns nullopt. Returns the stream's final status if no attempt can
+  // begin: the request was cancelled, its time is over, or the API key is not valid.
   std::optional<grpc::Status> BeginAttempt() {
     grpc::Status status = state_.BeginAttempt(Clock::now() - begin_);
     if (status.ok()) {
@@ -172,7 +175,7 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
     attempt_->reader->Finish(&attempt_->status, this);
   }
 
-  // Returns the end of the stream, if no attempt follows.
+  // Ends the attempt. Returns the stream's final status, or nullopt if another attempt follows.
   std::optional<grpc::Status> EndAttempt() {
     ResumeState::Next next = state_.EndAttempt(Clock::now() - begin_, attempt_->status);
     LeaveConnection();
@@ -182,16 +185,16 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
     return std::move(next.end);
   }
 
-  AsyncResumingClient& client_;  // gone after kDone
+  AsyncResumingClient& client_;  // may be destroyed after kDone
   const std::string api_key_;
   std::shared_ptr<Handler> handler_;  // only the client's thread uses it
 
-  std::mutex mutex_;  // guards the members below; the client's mutex may be taken after it
+  std::mutex mutex_;  // guards the members below; its holder may take the client's mutex
   Pending pending_ = Pending::kNothing;
   ResumeState state_;
-  Clock::time_point begin_;  // the first Next()
+  Clock::time_point begin_;  // time of the first Next()
   size_t server_ = 0;
-  Connection* connection_ = nullptr;  // during waits and attempts
+  Connection* connection_ = nullptr;  // null outside of waits and attempts
   std::optional<Attempt> attempt_;
   v1::GenerateResponse response_;
   grpc::Alarm alarm_;

@@ -45,11 +45,12 @@ class AsyncResumingClient {
   class Stream {
    public:
     virtual ~Stream() = default;
-    // Asks for one message: one OnResponse or OnDone answers. The first call sends the request, and
-    // timeout_ms counts from that call on. Has no effect while an answer is outstanding.
+    // Asks for one message. One call of OnResponse or OnDone answers. The first call of Next()
+    // sends the request, and timeout_ms counts from this call on. Has no effect while an answer is
+    // outstanding.
     virtual void Next() = 0;
     // Ends the call to the server, or the wait for the next attempt, at once; then OnDone follows.
-    // An OnResponse that has begun may still be running when this returns.
+    // An OnResponse that has begun may still be running when Cancel() returns.
     virtual void Cancel() = 0;
   };
 

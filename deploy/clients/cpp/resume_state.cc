@@ -39,8 +39,8 @@ bool IsWorthARetry(const grpc::Status& status, bool is_resuming) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
       return true;
-    // gRPC ends calls with CANCELLED in a server that shuts down. A cancel by the caller itself
-    // never comes here (ResumeState::end_).
+    // If a server shuts down, gRPC ends its calls with CANCELLED. This function sees no cancel by
+    // the caller itself, because ResumeState::end_ is set then.
     case grpc::StatusCode::CANCELLED:
     case grpc::StatusCode::INTERNAL:
     case grpc::StatusCode::UNKNOWN:

@@ -80,9 +80,10 @@ class ResumeState {
   std::string request_id_;           // of `started`
 };
 
-// Sets the deadline and the API key of a call that sends `request`. A live server itself ends late
-// requests and says why, so the deadline is timeout_ms and a second. Returns UNAUTHENTICATED if the
-// key has a byte that is not visible ASCII: gRPC would end the process at such a byte.
+// Sets the deadline and the API key of a call that sends `request`. The deadline is timeout_ms and
+// a second, because a live server itself ends late requests and says why. Returns UNAUTHENTICATED
+// if the key has a byte that is not visible ASCII, because gRPC would end the process at such a
+// byte.
 grpc::Status PrepareCall(const v1::GenerateRequest& request,
                          const std::string& api_key,
                          grpc::ClientContext* context);

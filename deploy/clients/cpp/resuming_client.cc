@@ -63,7 +63,7 @@ void SleepUntil(Clock::time_point end, grpc::Channel& channel) {
 
 grpc::ChannelArguments ClientChannelArguments() {
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // the time limit of one attempt
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // time limit of one connect attempt
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 4000);
@@ -74,7 +74,7 @@ grpc::ChannelArguments ClientChannelArguments() {
   arguments.SetLoadBalancingPolicyName("round_robin");
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 5000);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a window of 64 KiB does not grow to 10 MiB
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // keeps the window at 64 KiB, not up to 10 MiB
   return arguments;
 }
 

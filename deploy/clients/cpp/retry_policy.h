@@ -25,8 +25,8 @@ struct RetryPolicy {
   // and the attempts of all clients are spread over half of max_wait.
   std::chrono::milliseconds first_wait{100};
   std::chrono::milliseconds max_wait{1500};
-  // Upper bound on the sum of all waits that follow refusals by full servers (RESOURCE_EXHAUSTED),
-  // counted from the last message. The last wait is shortened to keep this bound.
+  // Bounds the sum of the waits after refusals by full servers (RESOURCE_EXHAUSTED). The sum starts
+  // again from 0 with each message. The last wait is shortened to keep this bound.
   std::chrono::milliseconds max_wait_for_a_place{30 * 60 * 1000};
 };
 

@@ -26,8 +26,8 @@ except ModuleNotFoundError:  # protoc made the stubs in a folder on PYTHONPATH
 # of a dead node: Kubernetes calls the node unreachable after 40 to 50 s, evicts its pods 15 s later, a
 # scheduler starts within seconds, and a rank loads its model in the rest of the time.
 MAX_UNANSWERED_S = 180.0
-# At most this part of an attempt's duration counts as unanswered: keepalive ends an attempt at a dead server
-# sooner, so a longer attempt waited in a live server's queue.
+# At most this part of an attempt's duration counts as unanswered. Keepalive ends an attempt at a
+# dead server sooner, so a longer attempt has waited in a live server's queue.
 LONGEST_UNANSWERED_ATTEMPT_S = 10.0
 # The waits between attempts double from the first to the longest, and each wait is shortened by up to half at
 # random. So each client makes its next attempt within MAX_WAIT_S of a server's restart, and the attempts of
@@ -35,8 +35,8 @@ LONGEST_UNANSWERED_ATTEMPT_S = 10.0
 FIRST_WAIT_S = 0.1
 MAX_WAIT_S = 1.5
 LONGEST_RETRY_DELAY_S = 24 * 3600.0
-# Upper bound on the sum of all waits that follow refusals by full servers (RESOURCE_EXHAUSTED), counted from
-# the last message.
+# Bounds the sum of the waits after refusals by full servers (RESOURCE_EXHAUSTED). The sum starts
+# again from 0 with each message.
 MAX_WAIT_FOR_A_PLACE_S = 1800.0
 # Added to a request's timeout to make the deadline of the gRPC call. A live server itself ends late requests
 # and says why; the deadline is for a server that can no longer do so.
@@ -95,9 +95,9 @@ def generate(channels, request, api_key=None, *, max_unanswered_s=MAX_UNANSWERED
         such as LOADING. Set a shorter time if a person waits, because an address where no server has answered is
         probably wrong.
 
-    Raises grpc.RpcError, TimeoutError or ProtocolError. The RpcError is the server's refusal, at once, or the last
-    failure, after max_unanswered_s. From Python 3.11 on a note says that the client gave up. If a full server refuses a
-    resumed request, which was accepted before, the client retries for MAX_WAIT_FOR_A_PLACE_S.
+    Raises grpc.RpcError, TimeoutError or ProtocolError. An RpcError is the server's refusal, raised at once, or the
+    last failure, raised after max_unanswered_s. From Python 3.11 on a note says that the client gave up. If a full
+    server refuses a resumed request, which was accepted before, the client retries for MAX_WAIT_FOR_A_PLACE_S.
     """
     deadline = time.monotonic() + request.timeout_ms / 1000 if request.HasField("timeout_ms") else None
     progress = _Progress(request.n if request.HasField("n") else 1)

@@ -1,6 +1,7 @@
-"""Adds the stubs of proto/v1 to the package, as `quire_proto`: the name `proto` would overwrite proto-plus.
+"""Adds the stubs of proto/v1 to the package, as `quire_proto`, because the name `proto` would overwrite
+proto-plus.
 
-The stubs of google.rpc are those of googleapis-common-protos: one process cannot load a second set.
+The stubs of google.rpc are those of googleapis-common-protos, because one process cannot load a second set.
 """
 import pathlib
 import tempfile

@@ -1,5 +1,5 @@
-// Answer follows the streams of all prompts of one HTTP request, and tells what each message adds
-// to which choice.
+// Answer follows the streams of all prompts of one HTTP request. It tells which text and tokens
+// each message adds to which choice.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_ANSWER_H_
@@ -21,14 +21,14 @@ struct ScoredToken {
   std::optional<v1::TokenLogprobs> logprobs;  // nullopt: unknown, as for a prompt's first token
 };
 
-// The part of a choice that one message adds; after Append, the parts of several messages.
+// The part of a choice that one message adds. After Append it holds the parts of several messages.
 struct ChoicePart {
   int32_t index = 0;  // prompt * num_choices_per_prompt + sequence
   int32_t prompt = 0;
   bool is_first = false;  // no part of this choice came before
   std::string text;
   std::vector<int32_t> token_ids;  // without the prompt's tokens
-  // The tokens of `text`, those of an echoed prompt included. Empty unless the client asked for
+  // The tokens of `text`, with those of an echoed prompt. Empty unless the client asked for
   // log-probabilities.
   std::vector<ScoredToken> scored_tokens;
   v1::FinishReason finish_reason = v1::FINISH_REASON_UNSPECIFIED;  // unspecified: not ended
@@ -41,8 +41,8 @@ struct ChoicePart {
 
 class Answer {
  public:
-  // `echoes_tokens`: an echoed prompt's tokens precede the scored tokens. REQUIRES: `options`
-  // outlives this.
+  // `echoes_tokens`: true if the tokens of an echoed prompt precede a choice's other scored tokens.
+  // REQUIRES: `options` outlives this object.
   Answer(const AnswerOptions& options, bool echoes_tokens);
 
   // Takes the next message of a prompt's stream. Returns nullopt if the message adds nothing to a
@@ -57,7 +57,7 @@ class Answer {
   int32_t num_prompt_tokens(int32_t prompt) const { return prompts_[prompt].num_tokens; }
   int32_t num_output_tokens(int32_t choice) const { return choices_[choice].num_tokens; }
   int64_t num_prompt_tokens() const;         // of all prompts
-  int64_t num_cached_prompt_tokens() const;  // those whose KV blocks were cached
+  int64_t num_cached_prompt_tokens() const;  // prompt tokens whose KV blocks were cached
   int64_t num_output_tokens() const;         // of all choices
   // Fingerprint of the server that answered last; empty before the first message.
   const std::string& determinism_fingerprint() const { return fingerprint_; }

@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// A prompt as the answer repeats it.
+// The text and tokens of a prompt that the answer repeats.
 struct PromptEcho {
   std::string text;
   std::vector<int32_t> token_ids;
@@ -20,9 +20,9 @@ struct PromptEcho {
 
 struct AnswerOptions {
   std::string id;     // "cmpl-" or "chatcmpl-" and the request's id
-  std::string model;  // as the client named it, else empty; the caller then sets the served name
-  // The caller adds the texts that are missing if `echo`, and the ids that are missing if
-  // needs_prompt_token_ids(). In a chat the text is set: the last message, which the answer
+  std::string model;  // as the client named it; empty: the caller sets the served name
+  // If `echo`, the caller adds texts that are missing. If needs_prompt_token_ids(), the caller adds
+  // ids that are missing. In a chat with `echo`, the text is the last message, which the answer
   // continues.
   std::vector<PromptEcho> prompts;
   int32_t num_choices_per_prompt = 1;
@@ -30,7 +30,8 @@ struct AnswerOptions {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
-  // True: each choice begins with its prompt's text, and with its tokens if there are logprobs.
+  // True: each choice begins with the text of its prompt. With log-probabilities, a completion also
+  // has those of the prompt's tokens.
   bool echo = false;
   // True: the client wants no new token. The scheduler generates one, and the answer omits it.
   bool omits_output = false;
@@ -38,8 +39,8 @@ struct AnswerOptions {
   bool has_prompt_logprobs = false;         // true: the answer has the field prompt_logprobs
   bool returns_token_ids = false;
   bool names_tokens_by_id = false;      // true: log-probabilities name a token "token_id:5"
-  std::vector<int32_t> stop_token_ids;  // reported as stop_reason
-  // The client's name of max_tokens, for errors. A literal.
+  std::vector<int32_t> stop_token_ids;  // if one ends a choice, stop_reason names it
+  // The name that the client used for max_tokens, for errors. A literal.
   std::string_view max_tokens_name = "max_tokens";
 
   bool needs_prompt_token_ids() const {

@@ -1,6 +1,6 @@
-// CharacterCounter counts the characters of a text that comes in pieces of bytes. Bytes that form
-// no character count as the U+FFFD that stand for them in the text: one for each maximal subpart,
-// as in the scheduler's answers.
+// CharacterCounter counts the characters of a text that comes in pieces of bytes. U+FFFD stands in
+// the text for bytes that form no character, one for each maximal subpart, as in the scheduler's
+// answers. Each U+FFFD counts.
 //
 // Thread safety: one caller at a time.
 // Source:        https://encoding.spec.whatwg.org/#utf-8-decoder
@@ -24,7 +24,7 @@ class CharacterCounter {
 
   int64_t num_characters_ = 0;
   int num_missing_ = 0;  // bytes that the last character still needs
-  uint8_t low_ = 0x80;   // bounds of the next of these bytes
+  uint8_t low_ = 0x80;   // bounds of the next missing byte
   uint8_t high_ = 0xBF;
 };
 

@@ -15,10 +15,11 @@
 namespace quire {
 namespace {
 
-// More variables than any template has. Copying an object takes quadratic time in this number.
+// Bounds chat_template_kwargs, because copying an object takes time quadratic in its members. No
+// template has so many variables.
 constexpr size_t kMaxTemplateVariables = 64;
-// All arguments of tool calls together, as the scheduler bounds a prompt. Their values take many
-// times the memory of their text.
+// Bounds the arguments of all tool calls together; the scheduler bounds a prompt by the same size.
+// Parsed arguments take many times the memory of their text.
 constexpr size_t kMaxArgumentBytes = 1 << 20;
 constexpr std::string_view kReservedVariables[] = {
     "messages",
@@ -30,7 +31,7 @@ constexpr std::string_view kReservedVariables[] = {
     "tokenize",
 };
 
-// Returns the text of one part of a content, or nullopt if the part has none.
+// Returns the text of one part of a content, or nullopt if the part has no text.
 std::optional<std::string> ReadPart(OrderedJson& part,
                                     const std::string& path,
                                     JsonFields& fields) {
@@ -79,7 +80,8 @@ std::vector<std::string> ReadTexts(JsonFields& message) {
   return texts;
 }
 
-// As vLLM, but a part that a client sends as a string becomes an object like the others.
+// Shapes a content as vLLM does, except that a part sent as a string becomes an object like the
+// others.
 OrderedJson ReadContent(JsonFields& message, ContentFormat format) {
   std::vector<std::string> texts = ReadTexts(message);
   if (format == ContentFormat::kString) {
@@ -96,7 +98,7 @@ OrderedJson ReadContent(JsonFields& message, ContentFormat format) {
   return parts;
 }
 
-// Replaces the text of the arguments by the value that the text means.
+// Replaces the arguments, which are a JSON text, by their parsed value.
 void ParseArguments(JsonFields& function, OrderedJson& function_json, size_t& bytes_left) {
   const std::optional<std::string> text = function.Text("arguments");
   if (!function.status().ok()) {
@@ -172,7 +174,7 @@ void ReadAssistantFields(JsonFields& message,
   }
 }
 
-// Returns the message with the fields that templates know; drops all other fields.
+// Returns the message with the fields that templates know. Drops all other fields.
 OrderedJson ReadMessage(OrderedJson& json,
                         const std::string& path,
                         ContentFormat format,
@@ -188,7 +190,7 @@ OrderedJson ReadMessage(OrderedJson& json,
   if (role.empty()) {
     message.Fail("MISSING_FIELD", "role", "must be set");
   }
-  result.get_ref<OrderedJson::object_t&>().reserve(8);  // as many as there are below
+  result.get_ref<OrderedJson::object_t&>().reserve(8);  // the members added below
   std::optional<std::string> reasoning;
   if (role == "assistant") {
     reasoning = ReadReasoning(message);
@@ -227,7 +229,8 @@ OrderedJson ReadMessages(ContentFormat format, JsonFields& fields) {
   return result;
 }
 
-// Moves the members of `from` to `to`: those of `first`, null if absent, then the others in order.
+// Moves the members of `from` to `to`: first those named by `first`, null if absent, then the
+// others.
 void AddInOrder(std::initializer_list<std::string_view> first, OrderedJson& from, OrderedJson& to) {
   auto& members = from.get_ref<OrderedJson::object_t&>();
   to.get_ref<OrderedJson::object_t&>().reserve(first.size() + members.size());
@@ -346,7 +349,7 @@ ChatPrompt ReadChatPrompt(JsonFields& fields, ContentFormat format) {
         "CONFLICTING_FIELDS", "continue_final_message", "needs add_generation_prompt to be false");
   }
   prompt.variables = OrderedJson::object();
-  // Room for all members: growth would copy the messages.
+  // Reserves room for all members, because growth would copy the messages.
   prompt.variables.get_ref<OrderedJson::object_t&>().reserve(4 + kMaxTemplateVariables);
   AddMember("messages", ReadMessages(format, fields), prompt.variables);
   AddMember("tools", ReadTools(fields), prompt.variables);

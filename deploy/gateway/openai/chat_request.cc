@@ -52,7 +52,7 @@ void ReadLogprobs(JsonFields& fields, v1::GenerateRequest& request, AnswerOption
   ReadPromptLogprobs(fields, request, options);
 }
 
-// A content as one string.
+// Returns a content as one string.
 std::string TextOf(const OrderedJson& content) {
   if (content.is_string()) {
     return content.get<std::string>();
@@ -67,7 +67,8 @@ std::string TextOf(const OrderedJson& content) {
   return joined;
 }
 
-// The answer belongs to the last message if that message is to be continued.
+// Sets the answer's role and the text that the answer repeats. Without a generation prompt the
+// answer continues the last message, and takes the role of this message.
 void SetBeginning(const ChatPrompt& prompt, bool echo, AnswerOptions& options) {
   const OrderedJson& last = prompt.messages().back();
   if (!prompt.variables["add_generation_prompt"].get<bool>()) {

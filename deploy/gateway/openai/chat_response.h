@@ -1,5 +1,5 @@
-// ChatResponse answers POST /v1/chat/completions: a `chat.completion`, or events of the name
-// `chat.completion.chunk`. Each choice's first event has the role alone.
+// ChatResponse answers POST /v1/chat/completions with a `chat.completion`, or with events whose
+// `object` is `chat.completion.chunk`. The first event of each choice has the role and no text.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_CHAT_RESPONSE_H_

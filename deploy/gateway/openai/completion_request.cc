@@ -94,7 +94,7 @@ void ReadLogprobs(JsonFields& fields, v1::GenerateRequest& request, AnswerOption
   }
 }
 
-// Returns one request for each prompt. Moves texts that the answer does not repeat.
+// Returns one request for each prompt. Moves the texts that the answer does not repeat.
 std::vector<v1::GenerateRequest> RequestsFor(const v1::GenerateRequest& shared,
                                              AnswerOptions& options) {
   std::vector<v1::GenerateRequest> requests(options.prompts.size(), shared);

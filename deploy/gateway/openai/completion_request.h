@@ -20,9 +20,9 @@ struct CompletionRequest {
   AnswerOptions options;
 };
 
-// `request_id`: the id if the body has none, [A-Za-z0-9._-], at most 100 bytes.
-// Errors: kInvalidArgument, with the reasons JSON, those of json_fields.h, and those of the
-// scheduler (scheduler/rpc/README.md) for a limit that both check.
+// `request_id` is used if the body names no id: [A-Za-z0-9._-], at most 100 bytes. Errors:
+// kInvalidArgument, with the reasons JSON, those of json_fields.h, and those of the scheduler
+// (scheduler/rpc/README.md) for a limit that both check.
 absl::StatusOr<CompletionRequest> ParseCompletionRequest(std::string_view body,
                                                          std::string_view request_id);
 

@@ -1,4 +1,5 @@
-// CompletionResponse answers POST /v1/completions: a `text_completion`, or events of that name.
+// CompletionResponse answers POST /v1/completions with a `text_completion`, or with events whose
+// `object` is `text_completion`.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_COMPLETION_RESPONSE_H_
@@ -22,7 +23,7 @@ class CompletionResponse : public Response {
   OrderedJson ChoiceJson(const ChoicePart& part) override;
   std::string_view object_name() const override { return "text_completion"; }
 
-  std::vector<CharacterCounter> characters_;  // those of each choice's tokens
+  std::vector<CharacterCounter> characters_;  // count the characters of each choice's tokens
 };
 
 }  // namespace quire

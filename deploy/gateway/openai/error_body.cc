@@ -14,17 +14,17 @@ namespace quire {
 namespace {
 
 constexpr absl::Duration kDefaultRetryDelay = absl::Seconds(2);
-// Until some of the answers that hold log-probabilities have ended.
+// By then some of the answers that hold log-probabilities have ended.
 constexpr absl::Duration kAnswerMemoryRetryDelay = absl::Seconds(5);
 constexpr absl::Duration kLongestRetryDelay = absl::Hours(1);
 
 struct CodeRow {
   absl::StatusCode code;
   int http_status;
-  std::string_view message;  // of a status without a reason
+  std::string_view message;  // replaces that of a status without a reason
 };
 
-// Codes that are not here are 500.
+// A code that is not in this table becomes 500.
 constexpr CodeRow kCodes[] = {
     {absl::StatusCode::kInvalidArgument, 400, "the request is not valid"},
     {absl::StatusCode::kUnauthenticated, 401, "the API key is missing or not known"},
@@ -47,7 +47,7 @@ struct ReasonRow {
 
 // Reasons whose HTTP status differs from that of their code.
 constexpr ReasonRow kReasons[] = {
-    // The gateway itself wrote the message, so the client is not at fault.
+    // The gateway wrote the refused message, so its client is not at fault.
     {"MALFORMED_PROTO", absl::StatusCode::kInvalidArgument, 500},
     {"UNKNOWN_FIELDS", absl::StatusCode::kInvalidArgument, 500},
     {"RESUME", absl::StatusCode::kInvalidArgument, 500},
@@ -57,22 +57,23 @@ constexpr ReasonRow kReasons[] = {
     {"NO_TOKENIZER", absl::StatusCode::kFailedPrecondition, 400},
     {"PREFIX_CACHE_OFF", absl::StatusCode::kFailedPrecondition, 400},
     {"SLOW_CONSUMER", absl::StatusCode::kAborted, 408},
-    // The workers came back with less memory, so no wait helps at this server.
+    // The workers came back with less memory, so waiting does not help at this server.
     {"EXCEEDS_CAPACITY", absl::StatusCode::kResourceExhausted, 503},
 };
 
-// Clients know this error by OpenAI's code, or by these words of OpenAI's and vLLM's messages.
+// Reasons of a prompt that is too long. Clients recognize this error by OpenAI's code, or by words
+// that OpenAI's and vLLM's messages have.
 constexpr std::string_view kContextReasons[] = {"PROMPT_TOO_LONG", "CONTEXT_EXCEEDED"};
 constexpr std::string_view kContextCode = "context_length_exceeded";
 constexpr std::string_view kContextWords = "; this model's maximum context length is exceeded";
 
 struct FieldRow {
-  std::string_view field;  // of the scheduler's messages
+  std::string_view field;  // as the scheduler's messages name it
   std::string_view completions;
   std::string_view chat;
 };
 
-// Fields whose names differ by more than the prefix of their message.
+// Fields whose API name is not just the scheduler's name without a prefix of kPrefixes.
 constexpr FieldRow kFields[] = {
     {"text", "prompt", "messages"},
     {"token_ids", "prompt", "messages"},
@@ -183,7 +184,8 @@ HttpError ToHttpError(const absl::Status& status,
   error.status = HttpStatusOf(status, reason);
   error.retry_after_s = RetryAfter(error.status, reason, retry_delay);
   if (reason.empty()) {
-    // gRPC's own failure: no scheduler has answered for as long as a request waits.
+    // kUnavailable without a reason comes from gRPC itself: no scheduler answered for as long as a
+    // request waits.
     const bool is_given_up = status.code() == absl::StatusCode::kUnavailable;
     error.body =
         Body(error.status, DefaultMessage(status.code()), "", is_given_up ? "NO_SCHEDULER" : "");

@@ -16,25 +16,25 @@ namespace quire {
 struct HttpError {
   int status = 500;
   std::string body;
-  std::optional<int> retry_after_s;  // the header Retry-After
+  std::optional<int> retry_after_s;  // the header Retry-After; nullopt: none
 };
 
 // The API whose field names an error uses.
 enum class OpenAiApi { kCompletions, kChat };
 
-// Converts a failure of the gateway's own parsers or of the scheduler (FromGrpcStatus). The code is
-// the reason (scheduler/rpc/README.md), the param the field's name in the API. The message of a
-// status without a reason is replaced, since gRPC's own messages contain addresses; the code of a
-// kUnavailable one is NO_SCHEDULER.
+// Converts a failure of the gateway's own parsers or of the scheduler (FromGrpcStatus). `code` is
+// the reason (scheduler/rpc/README.md), or context_length_exceeded for a prompt that is too long.
+// `param` is the field's name in the API. If the status has no reason, the message is replaced,
+// because messages of gRPC itself contain addresses, and `code` is NO_SCHEDULER for kUnavailable.
 // `max_tokens_name`: AnswerOptions::max_tokens_name.
-// `retry_delay`: RetryDelayOf. A 503 always has a Retry-After, a 429 if the scheduler gave a delay
-// or the reason has one. REQUIRES: !status.ok().
+// `retry_delay`: RetryDelayOf. A 503 always has a Retry-After. A 429 has one if the scheduler gave
+// a delay, or if the reason is ANSWER_MEMORY. REQUIRES: !status.ok().
 HttpError ToHttpError(const absl::Status& status,
                       std::optional<absl::Duration> retry_delay,
                       OpenAiApi api,
                       std::string_view max_tokens_name = "max_tokens");
 
-// Returns the body of an error that the HTTP server finds itself, such as 404 or 413.
+// Returns the body of an error that the HTTP server itself detects, such as 404 or 413.
 std::string HttpErrorBody(int http_status, std::string_view message);
 
 }  // namespace quire

@@ -1,5 +1,5 @@
 // JsonFields reads the members of one JSON object of a client, and keeps the first error. So a
-// parser reads all members one after the other, and asks for the status once, at the end.
+// parser can read all members, and ask for the status once at the end.
 //
 // A member that is null counts as absent. A number in a string is not a number; a boolean is not a
 // number; 16.0 is an integer. After an error all getters return nullopt or null.
@@ -28,8 +28,8 @@ namespace quire {
 
 class JsonFields {
  public:
-  // `path` precedes the names of members in errors: "messages[2].". REQUIRES: object.is_object();
-  // the object outlives this.
+  // `path` precedes the names of members in errors, as in "messages[2].". REQUIRES:
+  // object.is_object(); `object` outlives the JsonFields.
   explicit JsonFields(OrderedJson& object, std::string path = "");
 
   std::optional<bool> Bool(std::string_view name);
@@ -37,18 +37,18 @@ class JsonFields {
   std::optional<int32_t> Int(std::string_view name);
   std::optional<float> Number(std::string_view name);
   std::optional<std::string> Text(std::string_view name);
-  // Integers of 32 bits, at most max_items.
+  // Reads integers of 32 bits. More than max_items are an error.
   std::vector<int32_t> Ints(std::string_view name, size_t max_items);
   OrderedJson* Object(std::string_view name);
   OrderedJson* Array(std::string_view name);
-  // The member, of any type but null.
+  // Returns the member, whatever its type, or null if the member is absent or null.
   OrderedJson* Any(std::string_view name);
   // True if the object has the member, also if it is null.
   bool Has(std::string_view name) const { return members_.contains(name); }
 
-  // Refuses a member that is set, because the server cannot obey it.
+  // Fails with UNSUPPORTED if the member is set.
   void Refuse(std::string_view name);
-  // Keeps the error of the member, unless there is an error already.
+  // Keeps the error of the member, unless there already is one.
   void Fail(std::string_view reason, std::string_view name, std::string_view rule);
   void Keep(const absl::Status& status) { status_.Update(status); }
 
@@ -73,7 +73,8 @@ absl::StatusOr<OrderedJson> ParseObject(std::string_view body);
 // Adds a member without a search. REQUIRES: the object has no member `key`.
 void AddMember(std::string key, OrderedJson value, OrderedJson& object);
 
-// Returns the text as ToText writes it. Two different texts may become the same key.
+// Returns the text that a reader of ToText's output gets, so bytes that are not UTF-8 become
+// U+FFFD. Two different texts may become the same key.
 std::string ToKey(std::string text);
 
 // Returns the JSON text. Bytes that are not UTF-8 become U+FFFD.

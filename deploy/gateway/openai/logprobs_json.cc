@@ -28,7 +28,8 @@ OrderedJson TopOf(const ScoredToken& token, const std::string& text, const Token
   OrderedJson top = OrderedJson::object();
   top[ToKey(text)] = Finite(token.logprobs->logprob());
   for (const v1::TokenLogprob& other : token.logprobs->top()) {
-    // emplace keeps the entry that is there: tokens come in the order of their probability.
+    // Tokens come in the order of their probability. emplace keeps an existing entry, so the
+    // likelier of two tokens with one text wins.
     top.emplace(ToKey(token_text(other.token_id())), Finite(other.logprob()));
   }
   return top;

@@ -19,11 +19,12 @@ namespace quire {
 // Returns the bytes of one token. They need not be UTF-8.
 using TokenText = std::function<std::string(int32_t token_id)>;
 
-// Form of /v1/completions: {tokens, token_logprobs, top_logprobs, text_offset}. top_logprobs maps
-// the token and the likeliest tokens to log-probabilities. U+FFFD stands for bytes that form no
-// character. If two tokens have one text, the map has the token itself, else the likelier (vLLM:
-// the less likely). text_offset counts the characters of the tokens before; *characters has counted
-// those of earlier events.
+// Form of /v1/completions: {tokens, token_logprobs, top_logprobs, text_offset}. In top_logprobs
+// each token has a map from texts to log-probabilities, for the token itself and the likeliest
+// tokens. Bytes that form no character become U+FFFD. If several of them have the same text, the
+// map has the token itself or, if it is not among them, the likeliest one (vLLM: the least likely).
+// text_offset counts the characters before a token; *characters carries this count from event to
+// event.
 OrderedJson CompletionLogprobs(const std::vector<ScoredToken>& tokens,
                                const TokenText& token_text,
                                CharacterCounter* characters);
@@ -31,9 +32,9 @@ OrderedJson CompletionLogprobs(const std::vector<ScoredToken>& tokens,
 // Form of /v1/chat/completions: {content: [{token, logprob, bytes, top_logprobs}]}.
 OrderedJson ChatLogprobs(const std::vector<ScoredToken>& tokens, const TokenText& token_text);
 
-// vLLM's prompt_logprobs: null for the first token, else {"ID": {logprob, rank, decoded_token}},
-// the prompt's own token first. Its rank is null unless it is one of the likeliest tokens, because
-// the scheduler does not send it.
+// vLLM's prompt_logprobs: null for the prompt's first token. Each other token has an object
+// {"ID": {logprob, rank, decoded_token}, ...} of the token itself, then of the likeliest ones. The
+// scheduler sends no ranks, so the token's own rank is null unless it is one of the likeliest.
 OrderedJson PromptLogprobs(const std::vector<ScoredToken>& tokens, const TokenText& token_text);
 
 }  // namespace quire

@@ -1,10 +1,10 @@
 // Response makes the JSON texts that answer one HTTP request, from the messages of its prompts'
-// streams. A whole answer is one text; a streamed one has a text for each event. The caller sends
-// "data: " and "[DONE]".
+// streams. An answer that is not streamed is one text; a streamed answer has a text for each event.
+// The caller adds "data: " and "[DONE]".
 //
 // Thread safety: one caller at a time.
 // Cost:          a streamed answer keeps a few bytes for each choice and the log-probabilities of
-//                echoed prompts; a whole one keeps everything until Finish.
+//                echoed prompts; any other answer keeps everything until Finish.
 #ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_RESPONSE_H_
 #define QUIRE_DEPLOY_GATEWAY_OPENAI_RESPONSE_H_
 
@@ -28,17 +28,17 @@ class Response {
   Response(const Response&) = delete;
   Response& operator=(const Response&) = delete;
 
-  // Takes the next message of a prompt's stream. Returns the events to send now; none if the
+  // Takes the next message of a prompt's stream. Returns the events to send now, or none if the
   // answer is not streamed.
   std::vector<std::string> Take(int32_t prompt, const v1::GenerateResponse& message);
 
-  // True if all choices have ended. A stream that ends before is an error of the server.
+  // True if all choices have ended. A stream that ends earlier is an error of the server.
   bool has_ended() const { return answer_.has_ended(); }
 
   std::string_view max_tokens_name() const { return options_.max_tokens_name; }
 
   // Returns the last texts: the whole answer, or the event with the usage if the client asked for
-  // one. Call it once. REQUIRES: has_ended().
+  // the usage. Call once. REQUIRES: has_ended().
   std::vector<std::string> Finish();
 
  protected:
@@ -51,7 +51,7 @@ class Response {
   virtual OrderedJson ChoiceJson(const ChoicePart& part) = 0;
   // Returns the field `object` of an event, or of the whole answer.
   virtual std::string_view object_name() const = 0;
-  // Adds what a whole answer has besides its choices.
+  // Adds the fields that only a whole answer has.
   virtual void AddWholeFields(OrderedJson& /*body*/) {}
 
   // Returns an event with these choices. `completion_tokens` is for continuous usage.
@@ -62,7 +62,8 @@ class Response {
   const AnswerOptions& options() const { return options_; }
   const Answer& answer() const { return answer_; }
   const TokenText& token_text() const { return token_text_; }
-  // As token_text(), or "token_id:5" if the client wants it.
+  // Returns token_text(), or a function that writes "token_id:5" if the client asked for ids as
+  // names.
   const TokenText& token_name() const { return token_name_; }
 
  private:

@@ -15,8 +15,8 @@
 namespace quire {
 namespace {
 
-// The scheduler's own bounds. The gateway copies these fields for each prompt: without a check
-// here, 128 prompts would multiply the memory of a long list.
+// The scheduler's own bounds. The gateway copies these fields for each prompt, so without a check
+// 128 prompts would multiply the memory of a long list.
 constexpr int32_t kMaxChoices = 16;
 constexpr size_t kMaxStopStrings = 16;
 constexpr size_t kMaxStopStringBytes = 256;
@@ -24,7 +24,8 @@ constexpr size_t kMaxStopTokenIds = 64;
 constexpr size_t kMaxLogitBias = 300;
 constexpr size_t kMaxCacheSaltBytes = 128;
 constexpr size_t kMaxModelNameBytes = 256;
-// The scheduler takes ids of 128 bytes; the prefix and the prompt's number need 13.
+// The scheduler takes ids of up to 128 bytes. "chatcmpl-" and the number of a prompt ("-127") need
+// 13 of them.
 constexpr size_t kMaxRequestIdBytes = 100;
 
 // The scheduler does not implement these fields, and each would change tokens or text.
@@ -127,7 +128,7 @@ void ReadSampling(JsonFields& fields, v1::SamplingParams& sampling) {
   }
   if (const auto top_p = fields.Number("top_p")) {
     if (*top_p == 0.0F) {
-      sampling.set_temperature(0.0F);  // the smallest set of tokens is the likeliest one
+      sampling.set_temperature(0.0F);  // top_p 0 leaves only the likeliest token
     } else {
       sampling.set_top_p(*top_p);
     }
@@ -270,7 +271,7 @@ void ReadSharedFields(std::string_view id_prefix,
   }
   request.mutable_response()->set_skip_special_tokens(
       fields.Bool("skip_special_tokens").value_or(true));
-  // The names of special tokens in a text are special tokens, as in Hugging Face's tokenizers.
+  // Names of special tokens in a text become special tokens, as in Hugging Face's tokenizers.
   request.set_parse_special_tokens(true);
   options.returns_token_ids = fields.Bool("return_token_ids").value_or(false);
   options.names_tokens_by_id = fields.Bool("return_tokens_as_token_ids").value_or(false);

@@ -1,5 +1,5 @@
-// The fields that /v1/completions and /v1/chat/completions share, with the meaning that vLLM 0.11
-// gives them. README.md lists the fields that are refused and those that are ignored.
+// Reads the fields that /v1/completions and /v1/chat/completions share, with the meaning that vLLM
+// 0.11 gives them. README.md lists the fields that are refused and those that are ignored.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_SAMPLING_FIELDS_H_
@@ -15,20 +15,20 @@
 namespace quire {
 
 // Reads the shared fields, except those about the prompt, max_tokens and log-probabilities. Sets
-// `request` and `options`; the id of both is id_prefix and the body's request_id, else
-// default_request_id. Errors are kept in `fields`: ranges that bound the memory of a request here,
-// all other ranges are left to the scheduler.
+// `request` and `options`. The id of both is id_prefix, followed by the body's request_id or,
+// without one, by default_request_id. Keeps errors in `fields`. Checks only the ranges that bound
+// the memory of a request; the scheduler checks all others.
 void ReadSharedFields(std::string_view id_prefix,
                       std::string_view default_request_id,
                       JsonFields& fields,
                       v1::GenerateRequest& request,
                       AnswerOptions& options);
 
-// Reads `model`, which may be absent. Returns an empty name then.
+// Reads `model`. Returns an empty name if the field is absent.
 std::string ReadModel(JsonFields& fields);
 
-// Reads prompt_logprobs, and sets it in `request` and `options`. In a stream it must be 0 or unset,
-// and is ignored.
+// Reads prompt_logprobs, and sets it in `request` and `options`. In a stream it is ignored if it is
+// 0, and an error otherwise.
 void ReadPromptLogprobs(JsonFields& fields, v1::GenerateRequest& request, AnswerOptions& options);
 
 }  // namespace quire

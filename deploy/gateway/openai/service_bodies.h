@@ -1,4 +1,5 @@
-// Bodies of the small routes: /v1/models, /tokenize, /detokenize, /apply-template, /version.
+// Bodies of the routes that generate nothing: /v1/models, /tokenize, /detokenize, /apply-template,
+// /version.
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        as in completion_request.h.
@@ -24,14 +25,14 @@ std::string ModelBody(const v1::GetServerInfoResponse& info,
                       const std::string& id,
                       int64_t created);
 
-// GET /v1/models: an entry for each name of the one model.
+// GET /v1/models: an entry for each name of the served model.
 std::string ModelsBody(const v1::GetServerInfoResponse& info, int64_t created);
 
-// POST /tokenize, and POST /apply-template, whose prompt is always a chat. Special tokens are added
-// to a text by default, and not to a chat, whose template writes them.
+// POST /tokenize, and POST /apply-template, whose prompt is always a chat. By default special
+// tokens are added to a text, but not to a chat, because the chat's template writes them.
 struct TokenizeBody {
-  std::string model;               // empty: any; the caller compares, the scheduler does not
-  v1::TokenizeRequest request;     // for a chat without text: the caller sets it
+  std::string model;               // empty: any; the caller compares it with the served names
+  v1::TokenizeRequest request;     // without `text` for a chat
   std::optional<ChatPrompt> chat;  // nullopt: the prompt is request.text
   bool returns_token_texts = false;
 };
@@ -40,7 +41,7 @@ absl::StatusOr<TokenizeBody> ParseTokenizeBody(std::string_view body,
 absl::StatusOr<TokenizeBody> ParseApplyTemplateBody(std::string_view body,
                                                     ContentFormat format = ContentFormat::kString);
 
-// `token_texts`: the text of each token, or nullopt if the client asked for none.
+// `token_texts`: the text of each token, or nullopt if the client did not ask for texts.
 std::string TokenizeAnswer(const std::vector<int32_t>& tokens,
                            int32_t max_model_len_tokens,
                            const std::optional<std::vector<std::string>>& token_texts);

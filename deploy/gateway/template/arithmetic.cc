@@ -22,7 +22,8 @@ Value Unsupported(Heap& heap, std::string_view symbol, const Value& a, const Val
 
 Value IntegerPower(Heap& heap, int64_t base, int64_t exponent) {
   int64_t result = 1;
-  // Only 0, 1 and -1 have large powers that fit.
+  // The powers of 0, 1 and -1 fit whatever the exponent, so shorten the loop. Other bases overflow
+  // within 64 factors.
   if (base >= -1 && base <= 1) {
     exponent = exponent == 0 ? 0 : 2 - exponent % 2;
   }
@@ -54,7 +55,7 @@ Value IntegerOp(Heap& heap, BinaryOp op, int64_t a, int64_t b) {
       if (b == 0) {
         return heap.Fail("division by zero");
       }
-      if (b == -1) {  // the quotient of the smallest integer would trap
+      if (b == -1) {  // INT64_MIN / -1 would trap
         overflow = op == BinaryOp::kFloorDiv && __builtin_sub_overflow(int64_t{0}, a, &result);
         break;
       }
@@ -67,7 +68,7 @@ Value IntegerOp(Heap& heap, BinaryOp op, int64_t a, int64_t b) {
   return overflow ? heap.Fail(kOverflow) : Value::Int(result);
 }
 
-// divmod of CPython's floatobject.c.
+// As divmod of CPython's floatobject.c.
 Value FloatDivision(BinaryOp op, double a, double b) {
   double rest = std::fmod(a, b);
   double quotient = (a - rest) / b;
@@ -161,7 +162,7 @@ Value Repeat(Heap& heap, const Value& value, int64_t count) {
   return result;
 }
 
-// markupsafe.escape
+// As markupsafe.escape.
 void AppendEscaped(const Value& string, TextBuilder& out) {
   const std::string_view text = string.text();
   for (size_t begin = 0; begin < text.size();) {
@@ -180,7 +181,7 @@ void AppendEscaped(const Value& string, TextBuilder& out) {
   }
 }
 
-// As in markupsafe, a string that is marked safe escapes one that is not.
+// As in markupsafe: if one string is marked safe, the other is escaped unless it is marked too.
 Value AddStrings(Heap& heap, const Value& a, const Value& b) {
   const bool is_markup = a.as<String>().is_markup || b.as<String>().is_markup;
   TextBuilder builder(heap);

@@ -1,5 +1,5 @@
-// Node is a statement or an expression of a parsed template. scopes.h fills in the variables'
-// places.
+// Node is a statement or an expression of a parsed template. ResolveScopes (scopes.h) fills in the
+// places of variables.
 //
 // Thread safety: a parsed template does not change, so any thread may read it.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_AST_H_
@@ -31,9 +31,9 @@ enum class NodeKind : uint8_t {
   kDict,       // keys and values in turn
   kAttribute,  // parts[0].text
   kItem,       // parts[0][parts[1]]
-  kSlice,      // parts[0][parts[1]:parts[2]:parts[3]], each but the first may be null
+  kSlice,      // parts[0][parts[1]:parts[2]:parts[3]], null for a bound that is left out
   kCall,       // parts[0](...)
-  kFilter,     // parts[0] | text(...); parts[0] is null in blocks
+  kFilter,     // parts[0] | text(...); parts[0] is null in a block's innermost filter
   kTest,       // parts[0] is text(...)
   kNot,
   kNegate,
@@ -62,13 +62,13 @@ enum class NodeKind : uint8_t {
 
 enum class CompareOp : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn };
 
-// Where a variable is: in the scope of a function `hops` functions out.
+// The place of a variable: slot `slot` in the scope of the function `hops` functions further out.
 struct Place {
   int hops = 0;
   int slot = 0;
 };
 
-// The fate of a variable when its frame begins.
+// The first value of a variable, set when its frame begins.
 struct Load {
   enum class Kind : uint8_t { kParameter, kResolve, kAlias, kUndefined };
   Kind kind = Kind::kUndefined;
@@ -84,18 +84,18 @@ using NodePtr = std::unique_ptr<Node>;
 struct Node {
   NodeKind kind;
   int line = 0;
-  int depth = 1;  // of the tree below
+  int depth = 1;  // of the tree that this node roots
   std::string text;
   int64_t integer = 0;  // kInt, kBool; kBinary: the BinaryOp
   double number = 0;
   std::vector<NodePtr> parts;
   std::vector<CompareOp> compare;
 
-  // Arguments of a call, filter or test, after parts[0].
+  // Arguments of a call, filter or test. The called function or the filtered value is parts[0].
   std::vector<NodePtr> arguments;
   std::vector<std::pair<std::string, NodePtr>> named;
   NodePtr more_arguments, more_named;  // *x, **x
-  const Builtin* builtin = nullptr;    // of a filter or test; null if it is unknown
+  const Builtin* builtin = nullptr;    // of a filter or test; null if its name is unknown
 
   std::vector<NodePtr> parameters, defaults;
   std::vector<NodePtr> body, branches, otherwise;
@@ -105,7 +105,7 @@ struct Node {
   FrameLoads loads;                     // of the body's frame
   FrameLoads otherwise_loads;           // of the frame of a for statement's else
   FrameLoads test_loads;                // of the frame of a for statement's test
-  NodePtr test_target;                  // the for statement's target in that frame
+  NodePtr test_target;                  // the for statement's target in the test's frame
   int num_slots = 0;                    // of a macro's or the template's function
   bool has_loop = false;                // the for statement's body reads `loop`
   Place loop, caller, kwargs, varargs;  // slots of special variables

@@ -12,7 +12,7 @@
 namespace quire {
 namespace {
 
-// Attributes of Python's types that are not implemented, separated and surrounded by spaces.
+// Attributes of Python's types that Quire does not implement, separated and surrounded by spaces.
 std::string_view UnsupportedAttributes(const Value& value) {
   switch (value.kind()) {
     case Kind::kString:
@@ -40,7 +40,7 @@ std::string_view UnsupportedAttributes(const Value& value) {
   }
 }
 
-// Methods that change their object, which the sandbox hides.
+// True for a method that changes its object. jinja2's sandbox hides such methods.
 bool IsMutator(Kind kind, std::string_view name) {
   constexpr std::array<std::string_view, 5> kOfDict = {
       "clear", "pop", "popitem", "setdefault", "update"};
@@ -62,7 +62,7 @@ Value BoundMethod(Heap& heap, const Value& self, const Builtin& method) {
                             });
 }
 
-// getattr(value, name), or nullopt if there is no such attribute.
+// Returns getattr(value, name), or nullopt if there is no such attribute.
 std::optional<Value> Find(Heap& heap, const Value& value, std::string_view name) {
   if (const Builtin* const method = FindMethod(value, name)) {
     return BoundMethod(heap, value, *method);
@@ -92,11 +92,11 @@ std::optional<Value> Find(Heap& heap, const Value& value, std::string_view name)
   return std::nullopt;
 }
 
-// value[key], or nullopt if Python raises TypeError or LookupError.
+// Returns value[key], or nullopt if Python raises TypeError or LookupError.
 std::optional<Value> Subscript(Heap& heap, const Value& value, const Value& key) {
   switch (value.kind()) {
     case Kind::kDict: {
-      // An unhashable key equals none.
+      // An unhashable key equals no key of the dict.
       const Value* const found = value.as<Dict>().Find(key);
       return found != nullptr ? std::optional(*found) : std::nullopt;
     }
@@ -128,7 +128,7 @@ Value GetAttribute(Heap& heap, const Value& value, std::string_view name) {
   }
   if (value.is(Kind::kDict)) {
     if (const Value* const item = value.as<Dict>().Find(name)) {
-      // Python's own attributes, which the sandbox hides, come first.
+      // jinja2 looks for Python's own attributes first, and its sandbox hides those attributes.
       return name.starts_with("__") ? heap.Fail("names that begin with '__' are not supported")
                                     : *item;
     }

@@ -1,6 +1,7 @@
 // Budget bounds one rendering: steps, bytes of living values and output, depth of recursion. The
-// first fault is kept; afterwards every request is refused, so loops end and their results are
-// dropped. The counts read no clock, so a template fails on every machine or on none.
+// first fault is kept. Afterwards every request for more is refused, so loops end and their results
+// are dropped. The counts do not depend on a clock, so a template fails on every machine or on
+// none.
 //
 // Thread safety: not thread-safe; one for each rendering.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_BUDGET_H_
@@ -18,9 +19,9 @@
 
 namespace quire {
 
-// The defaults hold any rendering below 100 ms and 16 MiB on one core of 2 GHz.
+// With these defaults a rendering stays below 100 ms and 16 MiB on one core of 2 GHz.
 struct TemplateLimits {
-  int64_t max_steps = 1'000'000;  // a node evaluated, an item visited, or 64 bytes of text
+  int64_t max_steps = 1'000'000;  // a step: a node evaluated, an item visited, 64 bytes of text
   int64_t max_memory_bytes = 16 << 20;
   int64_t max_output_bytes = 4 << 20;
   int max_depth = 600;  // nested evaluations; Python's own limit is of this order
@@ -37,7 +38,7 @@ class Budget {
   const absl::Status& status() const { return status_; }
   const TemplateLimits& limits() const { return limits_; }
 
-  // Returns false if the rendering failed before or fails now.
+  // Returns false if the rendering has failed before or fails now.
   bool Spend(int64_t steps = 1) {
     steps_left_ -= steps;
     return (steps_left_ >= 0 && ok()) || Fail("TEMPLATE_LIMIT", "template: too many steps");
@@ -49,7 +50,8 @@ class Budget {
     return (bytes_left_ >= 0 && ok()) || Fail("TEMPLATE_LIMIT", "template: too much memory");
   }
   void Release(size_t bytes) { bytes_left_ += static_cast<int64_t>(bytes); }
-  // True if `bytes` more would fit. Asked before a size is computed from a number of the template.
+  // Returns false, and fails the rendering, if `bytes` more do not fit. Charges nothing. Call this
+  // before memory is allocated whose size a number in the template decides.
   bool Fits(int64_t bytes) {
     return (bytes <= bytes_left_ && ok()) || Fail("TEMPLATE_LIMIT", "template: too much memory");
   }
@@ -59,7 +61,7 @@ class Budget {
     if (status_.ok()) {
       size_t size = std::min<size_t>(message.size(), 1000);
       while (size < message.size() && (message[size] & 0xC0) == 0x80) {
-        --size;  // not within a character
+        --size;  // do not cut within a character
       }
       message = message.substr(0, size);
       status_ =
@@ -69,7 +71,7 @@ class Budget {
   }
   void set_line(int line) { line_ = line; }
 
-  // The depth of recursion, kept by DepthGuard.
+  // Depth of recursion. Only DepthGuard changes it.
   int depth = 0;
 
  private:

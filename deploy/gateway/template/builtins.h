@@ -1,8 +1,8 @@
-// The filters, tests, methods and functions of chat templates: jinja2's and Python's, where they
-// behave the same. A name that is not here fails instead of doing something else.
+// The filters, tests, methods and functions that chat templates may use. Each does the same as in
+// jinja2 or Python. A name that is missing here fails the rendering.
 //
 // Thread safety: tables that never change; functions for one rendering.
-// Errors:        what raises in Python fails the rendering, and the result is Undefined.
+// Errors:        an operation that raises in Python fails the rendering; its result is Undefined.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_BUILTINS_H_
 #define QUIRE_DEPLOY_GATEWAY_TEMPLATE_BUILTINS_H_
 
@@ -19,21 +19,22 @@ namespace quire {
 
 struct Builtin {
   std::string_view name;
-  // Names of parameters after the value, separated by spaces. '?' marks an optional one, '_' one
-  // without a name. "*": `run` reads all arguments itself.
+  // Names of the parameters after the value, separated by spaces. '?' marks an optional parameter,
+  // '_' a parameter without a name. "*": `run` reads all arguments itself.
   std::string_view parameters;
-  // positional[0] is the value; the others follow in order, missing if they were not given.
+  // positional[0] is the value. The others follow in order; missing stands for one that was not
+  // given.
   Value (*run)(Heap&, Arguments&);
 };
 
-// Binds the arguments to the parameters, and runs.
+// Binds the arguments to the parameters, and runs the builtin.
 Value CallBuiltin(Heap& heap, const Builtin& builtin, Arguments& arguments);
 
-// The same for a method: positional[0] is the object. A method of a string that is marked safe
-// returns strings that are.
+// As CallBuiltin, for a method: positional[0] is the object. If a string is marked safe, the
+// strings that its methods return are marked safe too.
 Value CallMethod(Heap& heap, const Builtin& method, Arguments& arguments);
 
-// Each returns null if there is no such thing.
+// Return null if the name is unknown.
 const Builtin* FindFilter(std::string_view name);
 const Builtin* FindTest(std::string_view name);
 const Builtin* FindMethod(const Value& value, std::string_view name);
@@ -45,9 +46,9 @@ std::span<const Builtin> SequenceFilters();
 // Returns a global function by name, or nullopt. `now` is what strftime_now writes.
 std::optional<Value> FindGlobal(Heap& heap, std::string_view name, absl::CivilSecond now);
 
-// An optional argument: its value, or `otherwise` if it was not given.
+// Returns the value of an optional argument, or `otherwise` if it was not given.
 bool BoolOr(const Value& value, bool otherwise);
-// Fails if it is no integer.
+// As BoolOr. Fails the rendering if the argument is no integer.
 int64_t IntegerOr(Heap& heap, const Value& value, int64_t otherwise);
 
 // Helpers that string filters share with string methods.
@@ -57,7 +58,7 @@ Value ReplaceText(Heap& heap,
                   std::string_view old_part,
                   const Value& new_part,
                   int64_t count);
-// The lines of a string.
+// Returns the lines of a string.
 Value SplitLines(Heap& heap, const Value& value, bool keep_ends);
 
 }  // namespace quire

@@ -1,5 +1,4 @@
-// Cat joins texts and integers to a message, as absl::StrCat, which does not take a
-// std::string_view in Debian 12.
+// Cat joins texts and integers, like absl::StrCat, which takes no std::string_view in Debian 12.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_CAT_H_

@@ -17,13 +17,13 @@ namespace {
 
 constexpr size_t kMaxSourceBytes = 1 << 20;  // published templates have up to 50 KB
 
-// Strings are views of the JSON.
+// Makes a string that views the JSON's text instead of copying it.
 Value TextOf(Heap& heap, const std::string& text, bool is_client) {
   heap.budget().SpendOnText(text.size());
   return IsUtf8(text) ? heap.Borrowed(text, is_client) : heap.Fail("a string is not UTF-8");
 }
 
-// `is_client`: the JSON came from the client.
+// Makes a value of JSON. `is_client`: the JSON came from the client.
 Value ValueOf(Heap& heap, const nlohmann::ordered_json& json, bool is_client) {
   const DepthGuard guard(heap.budget());
   if (!guard.ok() || !heap.budget().Spend()) {

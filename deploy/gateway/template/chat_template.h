@@ -2,9 +2,8 @@
 // ImmutableSandboxedEnvironment (trim_blocks, lstrip_blocks, break, continue, generation), with
 // tojson, raise_exception and strftime_now. The template and the variables may be hostile.
 //
-// A template that would need another semantics than jinja2's is refused: includes and inheritance,
-// recursive loops, integers beyond 64 bits, names that are not ASCII, and the filters, tests and
-// methods that builtins.h does not have.
+// A template is refused if it needs includes or inheritance, recursive loops, integers beyond 64
+// bits, names that are not ASCII, or filters, tests and methods that builtins.h does not have.
 //
 // Thread safety: a ChatTemplate does not change; any number of threads may render it at once.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_CHAT_TEMPLATE_H_
@@ -30,17 +29,18 @@ class ChatTemplate {
   // Cost: linear; a source has at most 1 MiB.
   static absl::StatusOr<ChatTemplate> Parse(std::string_view source);
 
-  // True if the template loops over the contents of messages (content_loop.h). It then wants lists
-  // of parts, else strings.
+  // True if the template loops over the contents of messages (content_loop.h), and so needs lists
+  // of parts instead of strings.
   bool loops_over_content() const { return loops_over_content_; }
 
-  // Returns the text, and which bytes of it are the client's. Both variables are objects.
-  // client_variables has messages, tools, add_generation_prompt, and so on: all its strings, keys
-  // too, are client text. model_variables has bos_token, eos_token and the like, which are not; a
-  // client's variable of the same name hides one. `now` is the local time for strftime_now.
-  // Errors: kInvalidArgument. The reasons are TEMPLATE_EXCEPTION if the template calls
+  // Returns the text, and which of its bytes are the client's. Both parameters are JSON objects.
+  // client_variables has messages, tools, add_generation_prompt, and so on; all its strings and
+  // keys are client text. model_variables has bos_token, eos_token and the like, which are not
+  // client text. A variable of client_variables hides one of model_variables that has the same
+  // name. `now` is the local time for strftime_now.
+  // Errors: kInvalidArgument with one of these reasons: TEMPLATE_EXCEPTION if the template calls
   // raise_exception, whose message may contain text of the variables; TEMPLATE_LIMIT; TEMPLATE for
-  // what raises another exception in Python, or is not supported.
+  // an operation that raises any other exception in Python, or that is not supported.
   absl::StatusOr<RenderedPrompt> Render(const nlohmann::ordered_json& client_variables,
                                         const nlohmann::ordered_json& model_variables,
                                         const TemplateLimits& limits,

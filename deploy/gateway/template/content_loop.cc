@@ -11,7 +11,7 @@ namespace {
 
 using Names = std::set<std::string_view>;
 
-// The set and for statements whose target is one name.
+// The statements `set` and `for` whose target is one name.
 struct Statements {
   std::vector<const Node*> sets, loops;
 };
@@ -49,7 +49,7 @@ bool IsContentOf(const Names& names, const Node& node) {
   return is_content && IsOneOf(names, *node.parts[0]);
 }
 
-// Returns the names that hold messages: "messages", and those set to a name that does.
+// Returns the names that hold messages: "messages", and each name that is set to such a name.
 Names NamesOfMessages(const std::vector<const Node*>& sets) {
   std::multimap<std::string_view, std::string_view> set_to;  // from value to target
   for (const Node* set : sets) {

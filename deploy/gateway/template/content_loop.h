@@ -2,8 +2,9 @@
 //
 //     {% for message in messages %}{% for part in message['content'] %}
 //
-// The rule is that of vLLM's content format: names that the template gives to the messages, and to
-// slices and filtered lists of them, count; contents that pass through variables and macros do not.
+// The rule is that of vLLM's content format. Besides `messages`, a name counts that the template
+// sets to the messages, to a slice of them or to a filtered list of them. A content does not count
+// if it passes through another variable or a macro.
 //
 // Thread safety: a free function, safe from any thread.
 // Cost:          n log n in the nodes.

@@ -51,7 +51,7 @@ Value Interpreter::Evaluate(const Node& node) {
   }
 }
 
-// Expressions whose operands are all evaluated.
+// Evaluates an expression that does not choose between its operands.
 Value Interpreter::EvaluateOperands(const Node& node) {
   switch (node.kind) {
     case NodeKind::kConcat:
@@ -159,7 +159,7 @@ bool Interpreter::Holds(CompareOp op, const Value& a, const Value& b) {
   return false;
 }
 
-// a < b < c: each operand is evaluated once, and only as far as the chain holds.
+// In a < b < c each operand is evaluated once, and none after a comparison that fails.
 Value Interpreter::Comparison(const Node& node) {
   Value left = Evaluate(*node.parts[0]);
   for (size_t i = 0; i < node.compare.size() && budget_.ok(); ++i) {

@@ -20,7 +20,7 @@ constexpr int64_t kMaxPrecision = 100;  // bounds the digits of a number
 
 struct Spec {
   std::string_view fill = " ";
-  char align = 0;  // '<', '>', '^', '=' (after the sign), or 0 for the type's own
+  char align = 0;  // '<', '>', '^', '=' (padding after the sign), or 0: the type's default
   char sign = 0;   // '+', ' ' or 0
   bool is_alternate = false;
   bool has_comma = false;
@@ -29,7 +29,7 @@ struct Spec {
   char type = 0;
 };
 
-// Reads digits. A number beyond every limit stays beyond it.
+// Reads digits. A number beyond every limit is capped, and stays beyond them.
 int64_t TakeNumber(std::string_view& text) {
   int64_t number = 0;
   while (!text.empty() && text[0] >= '0' && text[0] <= '9') {
@@ -47,7 +47,7 @@ bool TakeIf(std::string_view& text, char c) {
   return true;
 }
 
-// `body` is a string.
+// Appends sign and body, padded to the width. `body` is a string.
 bool AppendPadded(
     Heap& heap, const Spec& spec, std::string_view sign, const Value& body, TextBuilder& out) {
   const int64_t pad = spec.width - NumCodePoints(sign) - body.as<String>().length();
@@ -145,7 +145,7 @@ bool AppendNumber(Heap& heap, Spec spec, const Value& value, TextBuilder& out) {
     const auto bits = static_cast<uint64_t>(value.integer());
     digits = IntegerDigits(spec, is_negative ? 0 - bits : bits);
   }
-  // Python groups the padding zeros too.
+  // Python would also put commas between the padding zeros, which is not supported.
   if (!digits.has_value() || (spec.has_comma && spec.fill == "0")) {
     heap.Fail("this format of a number is not supported");
     return false;
@@ -173,7 +173,7 @@ bool AppendString(Heap& heap, Spec spec, const Value& value, TextBuilder& out) {
                       out);
 }
 
-// The values of a % format: a tuple, or one value, or a mapping.
+// The values of a % format: a tuple, a mapping, or one value.
 class PercentValues {
  public:
   PercentValues(Heap& heap, const Value& values) : heap_(heap), values_(values) {}
@@ -276,7 +276,7 @@ bool AppendPercent(Heap& heap, Spec spec, const Value& value, TextBuilder& out) 
   return AppendNumber(heap, spec, value, out);
 }
 
-// [[fill]align][sign][#][0][width][,][.precision][type], or nullopt.
+// Reads [[fill]align][sign][#][0][width][,][.precision][type]. Returns nullopt for another form.
 std::optional<Spec> ParseSpec(std::string_view text) {
   constexpr std::string_view kAligns = "<>^=";
   Spec spec;
@@ -336,7 +336,7 @@ bool AppendFormatted(Heap& heap, const Value& value, std::string_view spec_text,
   return false;
 }
 
-// The fields of str.format: by name, by index, or the next one.
+// The values for the fields of str.format: by name, by index, or the next one.
 class Fields {
  public:
   Fields(Heap& heap, const Arguments& arguments) : heap_(heap), arguments_(arguments) {}
@@ -403,7 +403,7 @@ Value FormatPercent(Heap& heap, const Value& format, const Value& values) {
   }
   TextBuilder out(heap);
   PercentValues arguments(heap, values);
-  std::string_view text = format.text();  // what is left
+  std::string_view text = format.text();  // the part that is not read yet
   const auto place = [&] { return format.text().size() - text.size(); };
   while (heap.budget().Spend()) {
     const size_t percent = std::min(text.find('%'), text.size());
@@ -429,7 +429,7 @@ Value FormatPercent(Heap& heap, const Value& format, const Value& values) {
     }
     const Spec spec = TakePercentSpec(text);
     const Value value = named.has_value() ? *named : arguments.Next();
-    // A client's specification may spell padding.
+    // If a client wrote the specification, its padding may spell anything, so mark all of the text.
     out.set_marks_all(format.as<String>().HasClientText(field, place()));
     if (!AppendPercent(heap, spec, value, out)) {
       break;
@@ -443,7 +443,7 @@ Value FormatMethod(Heap& heap, Arguments& arguments) {
   TextBuilder out(heap);
   Fields fields(heap, arguments);
   const Value& format = arguments.positional[0];
-  std::string_view text = format.text();  // what is left
+  std::string_view text = format.text();  // the part that is not read yet
   const auto place = [&] { return format.text().size() - text.size(); };
   while (heap.budget().Spend()) {
     const size_t brace = std::min(text.find_first_of("{}"), text.size());

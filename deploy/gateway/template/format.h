@@ -1,8 +1,8 @@
-// Python's two ways of formatting: "%s" % value and "{}".format(value). What few templates use (%c,
-// '!r', thousands separators of floats, ...) fails instead.
+// Python's two ways of formatting: "%s" % value and "{}".format(value). Forms that few templates
+// use (%c, '!a', commas between padding zeros, ...) are not supported.
 //
 // Thread safety: free functions for one rendering.
-// Errors:        what raises in Python, and what is not supported, fails the rendering.
+// Errors:        an operation that raises in Python, or is not supported, fails the rendering.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_FORMAT_H_
 #define QUIRE_DEPLOY_GATEWAY_TEMPLATE_FORMAT_H_
 
@@ -10,10 +10,10 @@
 
 namespace quire {
 
-// format % values, where values is a tuple, a dict, or one value. REQUIRES: format is a string.
+// Returns format % values. `values` is a tuple, a dict, or one value. REQUIRES: format is a string.
 Value FormatPercent(Heap& heap, const Value& format, const Value& values);
 
-// The method str.format: positional[0] is the format.
+// The method str.format. positional[0] is the format.
 Value FormatMethod(Heap& heap, Arguments& arguments);
 
 }  // namespace quire

@@ -24,7 +24,7 @@ Value MakeRange(Heap& heap, Arguments& a) {
     numbers[a.positional.size() == 1 ? 1 : i] = IntegerOr(heap, a.positional[i], 0);
   }
   const auto [start, stop, step] = numbers;
-  constexpr int64_t kMaxNumber = int64_t{1} << 60;  // sums and differences fit
+  constexpr int64_t kMaxNumber = int64_t{1} << 60;  // so that sums and differences fit in 64 bits
   if (std::any_of(numbers.begin(),
                   numbers.end(),
                   [](int64_t n) { return n > kMaxNumber || n < -kMaxNumber; }) ||
@@ -49,7 +49,7 @@ bool AddPair(Heap& heap, const Value& pair, Value& dict) {
          dict.as<Dict>().Set(items.as<List>().items[0], items.as<List>().items[1]);
 }
 
-// dict(mapping or pairs, name=value, ...)
+// dict(mapping or list of pairs, name=value, ...)
 Value MakeDict(Heap& heap, Arguments& a) {
   Value dict = heap.New<Dict>(Kind::kDict);
   if (a.positional.size() > 1) {
@@ -57,7 +57,7 @@ Value MakeDict(Heap& heap, Arguments& a) {
   }
   if (!a.positional.empty()) {
     Value source = a.positional[0];
-    if (source.is_undefined()) {  // Python asks it for keys()
+    if (source.is_undefined()) {  // Python would call its keys()
       return heap.Fail(UndefinedMessage(source));
     }
     if (source.is(Kind::kDict)) {

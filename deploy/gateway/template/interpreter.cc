@@ -168,9 +168,11 @@ void Interpreter::Assign(const Node& target, Value value) {
   }
 }
 
-// The items for which the for statement's test holds. The test runs when the loop takes an item.
+// Returns the items for which the for statement's test holds. The test runs when the loop takes an
+// item.
 NextItem Interpreter::Filtered(const Node& node, NextItem source) {
-  // The iterator may outlive this call of the function, if a template keeps the loop.
+  // If a template keeps the loop in a variable, the scope holds the iterator and the iterator holds
+  // the scope. The heap breaks this cycle.
   if (!std::exchange(scope_->is_kept, true)) {
     heap_.Keep(scope_value_);
   }
@@ -223,7 +225,7 @@ Interpreter::Flow Interpreter::RunFor(const Node& node) {
     if (flow == Flow::kBreak) {
       break;
     }
-    // As in jinja2, an iteration that continues early does not count.
+    // An iteration that `continue` ends does not count as completed, as in jinja2.
     has_completed = has_completed || flow == Flow::kNext;
   }
   EndFrame(node.loads);
@@ -288,7 +290,7 @@ void Interpreter::RunCallBlock(const Node& node) {
 }
 
 Value Interpreter::MakeMacro(const Node& node) {
-  // The scope may hold the macro and the macro the scope: the heap breaks the cycle.
+  // The scope may hold the macro, and the macro holds the scope. The heap breaks this cycle.
   if (!std::exchange(scope_->is_kept, true)) {
     heap_.Keep(scope_value_);
   }
@@ -320,7 +322,7 @@ Value Interpreter::CallMacro(const Node& node, const Value& scope, Arguments& ar
   return text.TakeValue();
 }
 
-// Binds arguments as jinja2's Macro does, and gives defaults to the other parameters.
+// Binds arguments as jinja2's Macro does. Parameters without an argument get their defaults.
 void Interpreter::BindMacro(const Node& node, Arguments& arguments) {
   const auto take_named = [&arguments](std::string_view name) {
     const auto found = std::find_if(arguments.named.begin(),

@@ -1,7 +1,8 @@
-// Interpreter runs a parsed template once, as the Python function that jinja2 would compile.
+// Interpreter runs a parsed template once, as would the Python function that jinja2 compiles from
+// it.
 //
 // Thread safety: not thread-safe; one for each rendering. The tree is only read.
-// Errors:        in the Heap's Budget.
+// Errors:        kept in the Heap's Budget.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_INTERPRETER_H_
 #define QUIRE_DEPLOY_GATEWAY_TEMPLATE_INTERPRETER_H_
 
@@ -18,14 +19,14 @@
 
 namespace quire {
 
-// The variables of one call of a function. Macros that were defined in it keep it alive.
+// The variables of one call of a function. A macro keeps the scope alive in which it is defined.
 struct Scope : Object {
   Scope(Heap& heap, Value of, int num_slots)
       : Object(heap, sizeof(*this) + static_cast<size_t>(num_slots) * sizeof(Value), 0),
         parent(std::move(of)),
         slots(static_cast<size_t>(num_slots), Value::Missing()) {}
   void Clear() override { slots.clear(); }
-  Value parent;  // of the function around, or Undefined
+  Value parent;  // scope of the enclosing function; Undefined in the outermost one
   std::vector<Value> slots;
   bool is_kept = false;
 };

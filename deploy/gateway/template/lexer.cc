@@ -27,7 +27,7 @@ bool IsZero(char c) { return c == '0'; }
 bool IsHexDigit(char c) { return absl::ascii_isxdigit(static_cast<unsigned char>(c)); }
 bool IsWordByte(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// The length of the white space at the start of text.
+// Returns the length of the white space at the start of text.
 size_t SpaceAt(std::string_view text) {
   std::string_view rest = text;
   while (!rest.empty()) {
@@ -40,7 +40,7 @@ size_t SpaceAt(std::string_view text) {
   return text.size() - rest.size();
 }
 
-// The text without the white space at its end.
+// Returns the text without the white space at its end.
 std::string_view WithoutTrailingSpace(std::string_view text) {
   while (!text.empty()) {
     size_t last = text.size() - 1;
@@ -56,8 +56,9 @@ std::string_view WithoutTrailingSpace(std::string_view text) {
   return text;
 }
 
-// Undoes the escapes of a string, as Python's codec unicode-escape does after all that is not ASCII
-// was escaped itself. Returns nullopt if an escape is broken, or names a surrogate or a character.
+// Decodes the escapes of a string as jinja2 does: first escapes all that is not ASCII, then decodes
+// all escapes like Python's codec unicode-escape. Returns nullopt for a broken escape, a surrogate,
+// or the name of a character (\N{...}).
 std::optional<std::string> Unescape(std::string_view text) {
   std::string escaped;
   while (!text.empty()) {
@@ -143,7 +144,8 @@ class Lexer {
     tokens_.push_back({kind, line_, std::string(text)});
   }
 
-  // Adds text before a tag: `sign` is what follows the tag's brace.
+  // Adds the text before a tag. `sign` is the character after the tag's opening: '-', '+' or 0
+  // (neither).
   void AddData(std::string_view text, char sign, bool is_variable) {
     if (sign == '-') {
       text = WithoutTrailingSpace(text);
@@ -195,7 +197,8 @@ class Lexer {
                    type == '{' ? TokenKind::kVariableEnd : TokenKind::kBlockEnd);
   }
 
-  // The size of what ends a block: [-+]%} with the white space that it removes. Zero if none.
+  // Returns the size of a tag's end, [-+]%} with the white space that it removes, at the start of
+  // text. Returns 0 if text does not start with such an end.
   static size_t EndSize(std::string_view text,
                         std::string_view end,
                         bool may_keep,
@@ -211,8 +214,8 @@ class Lexer {
     return size + (sign == '\0' && is_trimmed && text.substr(size).starts_with('\n') ? 1 : 0);
   }
 
-  // The size of the tag {% raw %} or {% endraw %} at the start of the rest. Zero if it is not
-  // there.
+  // Returns the size of the tag {% raw %} or {% endraw %} at the start of the rest, or 0 if it is
+  // not there.
   size_t RawTagSize(std::string_view name, bool is_end) const {
     size_t size = SignAt(rest_.substr(2)) == '\0' ? 2 : 3;
     size += SpaceAt(rest_.substr(size));
@@ -254,7 +257,7 @@ class Lexer {
   }
 
   absl::Status TakeTag(std::string_view end, TokenKind end_kind) {
-    std::string braces;  // the closing ones that are due
+    std::string braces;  // closing braces that must still come
     while (!rest_.empty()) {
       if (braces.empty()) {
         const size_t size = EndSize(rest_, end, end == "%}", end == "%}");
@@ -270,7 +273,7 @@ class Lexer {
       }
       QUIRE_RETURN_IF_ERROR(TakeToken(braces));
     }
-    return absl::OkStatus();  // the parser misses the end
+    return absl::OkStatus();  // the parser reports that the tag does not end
   }
 
   absl::Status TakeToken(std::string& braces) {
@@ -307,7 +310,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // The length of digits with single underscores between them, at the start of text.
+  // Returns the length of the digits at the start of text. Single underscores may separate digits.
   static size_t DigitsAt(std::string_view text, bool (*is_digit)(char) = IsDigit) {
     size_t size = 0;
     while (size < text.size() &&
@@ -318,7 +321,7 @@ class Lexer {
     return size;
   }
 
-  // The size of a float at the start of the rest, or zero.
+  // Returns the size of a float at the start of the rest, or 0.
   size_t FloatSize() const {
     const size_t whole = DigitsAt(rest_);
     size_t size = whole;
@@ -372,7 +375,7 @@ class Lexer {
         return text.size() <= 15 || (base == 2 && text.size() < 63);
       }
     }
-    // Digits after a first zero are zeros; others are the next token.
+    // If the first digit is 0, only zeros belong to the number. Other digits begin the next token.
     *size = rest_[0] == '0' ? DigitsAt(rest_, IsZero) : DigitsAt(rest_);
     return absl::SimpleAtoi(absl::StrReplaceAll(ToAbsl(rest_.substr(0, *size)), {{"_", ""}}),
                             value);

@@ -1,7 +1,7 @@
 // Tokenize cuts a template into tokens, as jinja2's lexer with trim_blocks and lstrip_blocks.
 //
 // Thread safety: free function, safe from any thread.
-// Cost:          linear, except for the tags' innermost braces.
+// Cost:          linear in the source.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_LEXER_H_
 #define QUIRE_DEPLOY_GATEWAY_TEMPLATE_LEXER_H_
 
@@ -21,7 +21,7 @@ enum class TokenKind : uint8_t {
   kBlockBegin,  // {%
   kBlockEnd,
   kName,
-  kString,  // the text without quotes and escapes
+  kString,  // the text of the string, escapes decoded
   kInteger,
   kFloat,
   kOperator,
@@ -41,7 +41,7 @@ struct Token {
   bool IsName(std::string_view name) const { return kind == TokenKind::kName && text == name; }
 };
 
-// The error of a template that cannot be read: kInvalidArgument, reason TEMPLATE_SYNTAX.
+// Returns the error of a template that cannot be parsed: kInvalidArgument, reason TEMPLATE_SYNTAX.
 absl::Status TemplateSyntaxError(int line, std::string_view message);
 
 // Returns the tokens; the last is kEnd. REQUIRES: source is UTF-8.

@@ -1,5 +1,5 @@
-// Loop is the variable `loop` of a running for statement, as jinja2's LoopContext: it takes an item
-// from the iterator early only if a template asks for what needs it.
+// Loop is the variable `loop` of a running for statement, like jinja2's LoopContext. It takes an
+// item from the iterator early only if the template reads an attribute that needs the item.
 //
 // Thread safety: not thread-safe; belongs to one rendering.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_LOOP_H_
@@ -21,12 +21,12 @@ class Loop : public Object {
   // Takes the next item. Returns false at the end.
   bool Advance(Value* item);
   int64_t length();
-  // loop.NAME, or nullopt if a loop has no such attribute.
+  // Returns loop.NAME, or nullopt if a loop has no such attribute.
   std::optional<Value> Attribute(const Value& self, std::string_view name);
   void Clear() override;
 
  private:
-  // The item after the current one, or missing at the end.
+  // Returns the item after the current one, or missing at the end.
   const Value& Peek();
   Value Changed(Arguments& arguments);
 

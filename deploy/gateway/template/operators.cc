@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-// A number as a type that holds every integer and every float.
+// Returns a number as a type that holds every 64-bit integer and every double exactly.
 long double Wide(const Value& value) {
   return value.is_integer() ? static_cast<long double>(value.integer()) : value.number();
 }
@@ -36,7 +36,7 @@ bool EqualDicts(Heap& heap, const Dict& a, Dict& b) {
   });
 }
 
-// A generator's items are compared while it runs.
+// Returns true if iterating the container gives the item. A generator runs only until then.
 bool ContainsItem(Heap& heap, const Value& container, const Value& item) {
   const NextItem next = Iterate(heap, container);
   Value element;
@@ -90,7 +90,8 @@ std::optional<int64_t> SliceBound(Heap& heap, const Value& bound) {
   return std::nullopt;
 }
 
-// The offsets of a string's code points, and its end. Empty if they do not fit.
+// Returns the byte offsets of a string's code points and of its end, or nothing if they exceed the
+// budget.
 std::vector<uint32_t> Offsets(Heap& heap, String& string) {
   std::vector<uint32_t> offsets;
   const int64_t num_offsets = string.length() + 1;
@@ -132,8 +133,8 @@ Value SliceString(Heap& heap, const Value& value, int64_t start, int64_t step, i
   return builder.TakeValue();
 }
 
-// Macros are compared as objects. Each use of a method makes a new object, while Python compares
-// the objects that methods are bound to.
+// Macros are compared as objects. Methods are not comparable: each use of a method makes a new
+// object, while Python compares the objects to which the methods are bound.
 bool EqualFunctions(Heap& heap, const Function& a, const Function& b) {
   if (&a != &b && a.name == b.name && !a.name.starts_with("macro ")) {
     heap.Fail("methods cannot be compared");
@@ -215,7 +216,7 @@ bool Less(Heap& heap, const Value& a, const Value& b) {
   }
   if (a.is_string() && b.is_string()) {
     heap.budget().SpendOnText(std::min(a.text().size(), b.text().size()));
-    return a.text() < b.text();  // bytes of UTF-8 are in the order of code points
+    return a.text() < b.text();  // in UTF-8 the order of bytes is that of code points
   }
   if (a.is_sequence() && a.kind() == b.kind()) {
     const auto& x = a.as<List>().items;
@@ -382,7 +383,7 @@ Value Slice(
                                           : Cat("'", TypeName(value), "' object cannot be sliced"));
   }
   const int64_t length = *LengthOf(value);
-  // Numbers beyond the length act like the length; the clamp keeps the sums small.
+  // Numbers beyond the length act like the length. The clamp keeps sums small.
   const auto clamp = [length](int64_t n) { return std::clamp(n, -length - 1, length + 1); };
   const int64_t by = clamp(SliceBound(heap, step).value_or(1));
   const auto first = SliceBound(heap, start);

@@ -2,8 +2,8 @@
 // subscripts. Integers have 64 bits; an overflow fails instead of growing.
 //
 // Thread safety: free functions for one rendering.
-// Errors:        what raises in Python fails the rendering; so does a limit. The result is then
-//                Undefined or false.
+// Errors:        an operation that raises in Python, or exceeds a limit, fails the rendering. Its
+//                result is then Undefined or false.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_OPERATORS_H_
 #define QUIRE_DEPLOY_GATEWAY_TEMPLATE_OPERATORS_H_
 
@@ -26,7 +26,8 @@ bool Less(Heap& heap, const Value& a, const Value& b);
 // item in container.
 bool Contains(Heap& heap, const Value& container, const Value& item);
 
-// True if the value can be a key: no list and no dict in it. Fails otherwise.
+// True if the value can be a key of a dict. Fails the rendering for a list, a dict, a view, or a
+// tuple with one of them.
 bool CheckHashable(Heap& heap, const Value& value);
 
 enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kFloorDiv, kMod, kPow };
@@ -35,7 +36,7 @@ Value Binary(Heap& heap, BinaryOp op, const Value& a, const Value& b);
 Value Negate(Heap& heap, const Value& value);
 Value Plus(Heap& heap, const Value& value);
 
-// len(value), or nullopt if the type has no length. Never fails.
+// Returns len(value), or nullopt if the type has no length. Never fails.
 std::optional<int64_t> LengthOf(const Value& value);
 
 // Returns the item of a list, tuple, range or string. REQUIRES: 0 <= index < length.
@@ -43,13 +44,14 @@ Value ItemAt(Heap& heap, const Value& sequence, int64_t index);
 
 bool IsIterable(const Value& value);
 
-// iter(value): fails if the value cannot be iterated. The function keeps the value alive.
+// Returns iter(value). Fails if the value cannot be iterated. The returned function keeps the value
+// alive.
 NextItem Iterate(Heap& heap, const Value& value);
 
-// list(value), tuple(value).
+// Returns list(value), or tuple(value) if `kind` is kTuple.
 Value ToList(Heap& heap, const Value& value, Kind kind = Kind::kList);
 
-// value[start:stop:step]; a bound that is none or missing is left out.
+// Returns value[start:stop:step]. A bound that is none or missing is left out.
 Value Slice(
     Heap& heap, const Value& value, const Value& start, const Value& stop, const Value& step);
 

@@ -102,7 +102,8 @@ NodePtr TemplateParser::Operation(NodeKind kind, NodePtr first, NodePtr second) 
   return node;
 }
 
-// Parses statements up to the end of the template, or to a tag of these names, which stays.
+// Parses statements up to the end of the template, or up to a tag with one of these names. The name
+// stays the next token.
 TemplateParser::Nodes TemplateParser::ParseUntil(std::initializer_list<std::string_view> ends) {
   Nodes statements;
   NodePtr output;  // text and expressions in a row
@@ -153,7 +154,8 @@ void TemplateParser::ParseBody(Node& node,
   }
 }
 
-// Parses the body of a function of its own, where no loop is to break, and its end tag.
+// Parses a body that is a function of its own, and its end tag. break and continue cannot leave the
+// function, so the loops around it do not count.
 void TemplateParser::ParseOwnBody(Node& node, std::string_view end) {
   const int loop_depth = std::exchange(loop_depth_, 0);
   ParseBody(node, node.body, {end});
@@ -354,7 +356,7 @@ NodePtr TemplateParser::ParseTarget(bool is_of_for) {
   return node;
 }
 
-// Turns names that are read into names that are assigned.
+// Turns names that are read into names that are assigned to.
 void TemplateParser::MakeTarget(Node& node) {
   if (node.kind == NodeKind::kName) {
     node.kind = NodeKind::kTarget;

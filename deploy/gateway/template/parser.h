@@ -23,7 +23,7 @@ namespace quire {
 absl::StatusOr<NodePtr> ParseTemplate(std::string_view source);
 
 // The parser's state: the tokens, and the first error. After an error every token is kEnd, so the
-// functions return soon, and their results are dropped.
+// functions return soon. Their results are dropped.
 class TemplateParser {
  public:
   explicit TemplateParser(std::vector<Token> tokens);
@@ -44,11 +44,12 @@ class TemplateParser {
   void Fail(std::string_view message);
   bool ok() const { return status_.ok(); }
 
-  // Nodes. Attach makes `child` a part of `parent`, and bounds the tree.
+  // Makes and joins nodes. Attach adds `child` to a list of `parent`, and bounds the tree's depth.
   NodePtr New(NodeKind kind, int line = 0) const;
   void Attach(Node& parent, Nodes& list, NodePtr child);
   NodePtr Operation(NodeKind kind, NodePtr first, NodePtr second = nullptr);
-  // False if the recursion is too deep. Each call that returns is followed by --depth_.
+  // Counts a level of recursion. Returns false if the recursion is too deep. The caller decrements
+  // depth_ when it leaves the level.
   bool Enter();
 
   // Statements (parser.cc).
@@ -72,7 +73,7 @@ class TemplateParser {
   // Expressions (expression_parser.cc).
   NodePtr ParseExpression(bool with_condition = true);
   struct TupleStyle {
-    bool is_target = false;  // names and literals alone
+    bool is_target = false;  // true: only names and literals
     bool with_namespace = false;
     bool with_condition = true;
     bool is_in_parentheses = false;
@@ -106,8 +107,8 @@ class TemplateParser {
   size_t next_ = 0;
   absl::Status status_;
   int depth_ = 0;       // of the parser's recursion
-  int loop_depth_ = 0;  // for statements around, within one macro
-  int num_fors_ = 0;    // for statements around, also outside a macro
+  int loop_depth_ = 0;  // enclosing for statements within the same macro
+  int num_fors_ = 0;    // enclosing for statements, also outside the macro
 };
 
 }  // namespace quire

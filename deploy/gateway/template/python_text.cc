@@ -16,7 +16,8 @@
 namespace quire {
 namespace {
 
-// Appends what `escape(code_point, text)` makes of each character of a string.
+// Calls escape(code_point, text) for each character of a string. The call appends the escaped
+// character to the text.
 template <class Escape>
 bool AppendEscaped(Heap& heap, const Value& string, const Escape& escape, TextBuilder& out) {
   heap.budget().SpendOnText(8 * string.text().size());
@@ -30,7 +31,7 @@ bool AppendEscaped(Heap& heap, const Value& string, const Escape& escape, TextBu
       ++range;
     }
     const bool is_next_client = range != ranges.end() && range->begin <= place;
-    // In parts, so that the text stays within the budget.
+    // Appends parts of some 1000 bytes, so that the budget bounds the text while it grows.
     if (is_next_client != is_client || result.size() > 1000) {
       if (!out.AppendMarked(result, is_client)) {
         return false;

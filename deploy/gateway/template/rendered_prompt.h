@@ -1,5 +1,6 @@
-// RenderedPrompt is the text of a rendered template, with the bytes that a client wrote. The
-// tokenizer reads these as plain text, so that a message cannot forge a turn of the chat.
+// RenderedPrompt is the text of a rendered template, and which of its bytes a client wrote. The
+// tokenizer reads a client's bytes as plain text, so that a message cannot forge a turn of the
+// chat.
 //
 // Thread safety: plain data.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_RENDERED_PROMPT_H_

@@ -12,7 +12,8 @@
 namespace quire {
 namespace {
 
-// A function of Python: its variables are found by level and name.
+// The slots of a Python function's variables. A variable is found by the level of its frame and its
+// name.
 struct FunctionSlots {
   const FunctionSlots* parent = nullptr;
   std::map<std::pair<int, std::string>, int> slots = {};
@@ -31,7 +32,7 @@ struct Frame {
   Frame* parent;
   FunctionSlots& function;
   Symbols symbols;
-  std::string prefix = {};  // keeps the variables of a loop's test apart from the loop's own
+  std::string prefix = {};  // of names: keeps a loop test's variables apart from the loop's own
 };
 
 class Resolver {
@@ -56,7 +57,7 @@ class Resolver {
     }
   }
 
-  // The place of a variable at this level, seen from the frame.
+  // Returns the place of a variable, whose frame has this level, as seen from `frame`.
   static Place PlaceAt(const Frame& frame, int level, const std::string& name) {
     const Frame* owner = &frame;
     while (owner->symbols.level() != level) {
@@ -97,7 +98,8 @@ class Resolver {
     }
   }
 
-  // `is_soft`: directly in an if, where an unknown filter fails only when it is reached.
+  // `is_soft`: true if an if encloses the statement directly. An unknown filter then fails only
+  // when it is reached.
   void Statement(Node& node, Frame& frame, bool is_soft) {
     switch (node.kind) {
       case NodeKind::kIf:
@@ -209,7 +211,7 @@ class Resolver {
     return copy;
   }
 
-  // A macro, or the body of a call block.
+  // Resolves a macro, or the body of a call block.
   void Macro(Node& node, Frame& outer) {
     FunctionSlots function{&outer.function};
     Frame frame(&outer, function);

@@ -1,16 +1,16 @@
-// ResolveScopes gives every variable of a template a place, by the rules of jinja2's compiler: it
-// turns a template into Python functions, whose local variables are the template's variables.
+// ResolveScopes gives every variable of a template a place, by the rules of jinja2's compiler. This
+// compiler turns a template into Python functions whose local variables are those of the template.
 //
-// - The template, each macro and each call block is a function. Its scope has slots.
-// - for, with, set blocks and filter blocks have a frame of variables of their own within a
-//   function; if has none.
-// - A frame's variables get their first values when it begins (Load): a name that is assigned
-//   anywhere in the frame, and known outside, begins as a copy of the outer variable.
+// - The template, each macro and each call block is a function. Its scope has the slots.
+// - Within a function, each `for`, `with`, set block and filter block has a frame of variables of
+//   its own. An `if` has no frame.
+// - A variable gets its first value when its frame begins (Load). A name that is assigned anywhere
+//   in the frame, and is known outside, begins as a copy of the outer variable.
 // - Frames side by side at one level share the slots of equal names.
 //
 // Thread safety: free function, safe from any thread.
-// Cost:          linear in the tree, times the depth of nested frames; each branch of an if copies
-//                the names of its frame.
+// Cost:          linear in the tree, times the depth of nested frames. The names that are new in a
+//                branch of an `if` are copied once more.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_SCOPES_H_
 #define QUIRE_DEPLOY_GATEWAY_TEMPLATE_SCOPES_H_
 

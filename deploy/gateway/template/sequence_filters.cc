@@ -18,7 +18,7 @@
 namespace quire {
 namespace {
 
-// jinja2's make_attrgetter: the item's attribute "a.0.b", or the item itself.
+// jinja2's make_attrgetter. Returns the item's attribute, such as "a.0.b", or the item itself.
 class AttributeGetter {
  public:
   AttributeGetter(Heap& heap, const Value& attribute) : heap_(heap) {
@@ -43,7 +43,7 @@ class AttributeGetter {
     }
     return item;
   }
-  // The same, in lower case if it is a string.
+  // Returns Get(item) as a key to compare by: strings are in lower case unless is_case_sensitive.
   Value GetKey(Value item, bool is_case_sensitive) const {
     Value key = Get(std::move(item));
     if (key.is_string() && !is_case_sensitive) {
@@ -63,7 +63,7 @@ struct Keyed {
   Value key, item;
 };
 
-// Sorts by key, and keeps the order of equal keys.
+// Returns the items sorted by key. Items with equal keys keep their order.
 Value SortedList(Heap& heap, std::vector<Keyed> keyed, bool is_reversed) {
   std::stable_sort(keyed.begin(), keyed.end(), [&](const Keyed& a, const Keyed& b) {
     return is_reversed ? Less(heap, b.key, a.key) : Less(heap, a.key, b.key);
@@ -75,7 +75,7 @@ Value SortedList(Heap& heap, std::vector<Keyed> keyed, bool is_reversed) {
   return result;
 }
 
-// The items with their keys. `copy` is a list that keeps them charged.
+// Returns the items of `copy` with their keys. `copy` keeps the items charged to the budget.
 template <class KeyOf>
 std::vector<Keyed> WithKeys(const Value& copy, const KeyOf& key_of) {
   std::vector<Keyed> keyed;
@@ -204,7 +204,7 @@ Value First(Heap& heap, Arguments& a) {
              : heap.Undefined("No first item, sequence was empty.");
 }
 
-// An iterator over the items from the last to the first, or nullopt if they have no order.
+// Returns an iterator over the items from last to first, or nullopt if they have no order.
 std::optional<NextItem> IterateReversed(Heap& heap, const Value& value) {
   Value items = value;
   if (value.is(Kind::kDict) || value.is(Kind::kView)) {
@@ -320,12 +320,12 @@ Value Batch(Heap& heap, Arguments& a) {
                       });
 }
 
-// A filter or test by name, with arguments, that map and select apply to each item.
+// The filter or test that map or select applies to each item.
 struct Applied {
-  const Builtin* builtin = nullptr;  // null: the item itself
+  const Builtin* builtin = nullptr;  // null: the item is not changed
   Arguments arguments;               // without the item
   AttributeGetter getter;
-  std::optional<Value> otherwise;  // replaces what is undefined
+  std::optional<Value> otherwise;  // replaces an undefined item
   NextItem next;
 
   Value Apply(Heap& heap, Value item) {
@@ -342,7 +342,7 @@ struct Applied {
   }
 };
 
-// Reads the arguments of map, from the second on. Returns null after a failure.
+// Reads the arguments of map that follow the value. Returns null after a failure.
 std::shared_ptr<Applied> ReadMap(Heap& heap, Arguments a) {
   const auto take_named = [&a](std::string_view name) {
     Value value = Value::Missing();

@@ -45,7 +45,8 @@ Value Replace(Heap& heap, Arguments& a) {
                      is_counted ? IntegerOr(heap, a.positional[3], -1) : -1);
 }
 
-// Upper case after a space, '-' and opening brackets, lower case elsewhere.
+// Makes the first letter of each word upper case and all others lower case. A word begins after a
+// space, '-' or an opening bracket.
 Value Title(Heap& heap, Arguments& a) {
   const Value text = ToText(heap, a.positional[0]);
   heap.budget().SpendOnText(16 * text.text().size());
@@ -83,7 +84,7 @@ Value Indent(Heap& heap, Arguments& a) {
                                        heap.Literal(" "),
                                        Value::Int(IntegerOr(heap, a.positional[1], 4)));
   const bool is_blank_indented = BoolOr(a.positional[3], false);
-  // jinja2 adds a line end, so that the last line is one even if it is empty.
+  // jinja2 adds a line end, so that an empty last line counts as a line.
   TextBuilder text(heap);
   text.Append(a.positional[0]);
   text.AppendOwn("\n");
@@ -110,7 +111,7 @@ Value Indent(Heap& heap, Arguments& a) {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// The text of a number without the '_' that Python allows between digits, or nullopt.
+// Returns the text of a number without the '_' that Python allows between digits, or nullopt.
 std::optional<std::string> NumberText(std::string_view text) {
   std::string result;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -123,7 +124,7 @@ std::optional<std::string> NumberText(std::string_view text) {
   return result;
 }
 
-// float(text), or nullopt where Python raises ValueError.
+// Returns float(text), or nullopt if Python raises ValueError.
 std::optional<double> ParseFloat(std::string_view stripped) {
   const std::optional<std::string> text = NumberText(stripped);
   if (!text.has_value()) {
@@ -145,7 +146,7 @@ Value IntegerOfFloat(Heap& heap, double value) {
                                   : heap.Fail("an integer needs more than 64 bits");
 }
 
-// True if Python would read other digits than 0 to 9.
+// True if the text has decimal digits other than 0 to 9. Python would read them.
 bool HasOtherDigits(std::string_view text) {
   while (!text.empty()) {
     const std::string_view before = text;
@@ -270,7 +271,7 @@ bool ReadIndent(Heap& heap, const Value& indent, JsonStyle& style) {
   return heap.budget().ok();
 }
 
-// transformers' tojson, which escapes nothing for HTML.
+// tojson of transformers, which escapes nothing for HTML.
 Value ToJsonFilter(Heap& heap, Arguments& a) {
   JsonStyle style;
   style.ensure_ascii = BoolOr(a.positional[1], false);

@@ -20,17 +20,17 @@ bool CheckString(Heap& heap, const Value& value) {
   return value.is_string();
 }
 
-// An argument that must be a string.
+// Returns the text of an argument. Fails the rendering if the argument is no string.
 std::string_view TextOf(Heap& heap, const Value& value) {
   return CheckString(heap, value) ? value.text() : "";
 }
 
-// Appends to the list the bytes of a string from begin to end.
+// Appends the bytes [begin, end) of a string to the list.
 bool AppendPart(Heap& heap, const Value& value, size_t begin, size_t end, Value& list) {
   return heap.budget().Spend() && list.as<List>().Append(heap.Part(value, begin, end));
 }
 
-// Calls `use` with begin and end of each word, until it returns false.
+// Calls `use` with begin and end of each word, until `use` returns false.
 template <class Use>
 void ForEachWord(std::string_view text, const Use& use) {
   constexpr size_t kNone = std::string_view::npos;
@@ -73,7 +73,7 @@ Value SplitWords(Heap& heap, const Value& value, int64_t max_splits, bool from_r
   return list;
 }
 
-// Calls `add` with begin and end of each part, until it returns false.
+// Calls `add` with begin and end of each part, until `add` returns false.
 template <class Add>
 void ForEachPart(std::string_view text,
                  std::string_view separator,
@@ -98,7 +98,7 @@ Value SplitAt(Heap& heap, const Value& value, std::string_view separator, int64_
   return list;
 }
 
-// The search from the right is a search from the left of the reversed bytes.
+// Splits from the right, by searching the reversed bytes from the left.
 Value SplitAtFromRight(Heap& heap,
                        const Value& value,
                        std::string_view separator,
@@ -288,7 +288,7 @@ Value StripText(Heap& heap, const Value& value, const Value& characters, bool le
   const auto is_stripped = [&](char32_t c) {
     return is_space_stripped ? IsPythonSpace(c) : set.find(c) != std::u32string::npos;
   };
-  std::string_view text = value.text();  // what is left
+  std::string_view text = value.text();  // the part that is not stripped
   heap.budget().SpendOnText(text.size() * (1 + set.size() / 16));
   while (left && !text.empty()) {
     std::string_view rest = text;
@@ -326,7 +326,7 @@ Value ReplaceText(Heap& heap,
     builder.Append(value, start, place);
     builder.Append(new_part);
     start = place + old_part.size();
-    if (old_part.empty()) {  // before each character, and at the end
+    if (old_part.empty()) {  // an empty part is found before each character and at the end
       if (place == text.size()) {
         break;
       }

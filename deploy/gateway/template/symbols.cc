@@ -154,7 +154,7 @@ void Symbols::Visit(const Node& node, bool is_parameter) {
     case NodeKind::kMacro:
       StoreName(node.text);
       return;
-    default:  // of call blocks, filter blocks and `with`: the call, the filter, the values
+    default:  // the operands of call blocks, filter blocks and `with`: call, filter, values
       ForEachOperand(node, [&](const Node& child) { Visit(child, is_parameter); });
   }
 }
@@ -186,7 +186,7 @@ void Symbols::MergeBranches(const std::vector<Symbols>& branches) {
     }
     stored_.insert(branch.stored_.begin(), branch.stored_.end());
   }
-  // A name that some branch assigns has its outer value if another branch runs.
+  // If a branch runs that does not assign the name, the name keeps its outer value.
   for (const std::string& name : new_names) {
     const std::optional<int> outer = parent_ == nullptr ? std::nullopt : parent_->Find(name);
     first_values_[name] = {outer.has_value() ? Load::Kind::kAlias : Load::Kind::kResolve,

@@ -1,6 +1,7 @@
-// Symbols are the names that a frame reads and assigns, found before the template runs, as in
-// jinja2's idtracking.py: whether a name means a variable of this frame or of one around it depends
-// on the order of its first read and its first assignment.
+// Symbols holds the names that a frame reads and assigns, found before the template runs, as in
+// jinja2's idtracking.py. It tells which frame's variable a name means, and the first value of each
+// variable of its own frame. The first value depends on whether the frame reads or assigns the name
+// first.
 //
 // Thread safety: not thread-safe; belongs to one parse.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_SYMBOLS_H_
@@ -28,18 +29,20 @@ class Symbols {
       : parent_(parent), level_(parent == nullptr ? 0 : parent->level_ + 1) {}
 
   int level() const { return level_; }
-  // Returns the level of the frame whose variable the name means, or nullopt.
+  // Returns the level of the frame whose variable the name means, or nullopt if no frame has the
+  // name.
   std::optional<int> Find(const std::string& name) const;
   const std::map<std::string, FirstValue>& first_values() const { return first_values_; }
 
   void DeclareParameter(const std::string& name);
 
-  // Read the names of a statement that runs in this frame.
+  // Visit and VisitAll read the names of statements that run in this frame.
   void Visit(const Node& node, bool is_parameter = false);
   void VisitAll(const std::vector<NodePtr>& nodes);
 
  private:
-  // Copies nothing: a branch of an if holds only the names that are new in it.
+  // Tag of the constructor for one branch of an if. The branch holds only the names that are new in
+  // it, so nothing is copied.
   struct BranchOf {
     const Symbols* base;
   };
@@ -54,15 +57,15 @@ class Symbols {
   void MergeBranches(const std::vector<Symbols>& branches);
 
   const Symbols* parent_;
-  const Symbols* base_ = nullptr;  // of a branch: the frame before it, or the branch around it
+  const Symbols* base_ = nullptr;  // of a branch: the frame before the if, or the enclosing branch
   int level_;
   std::set<std::string> known_;  // variables of this frame
   std::map<std::string, FirstValue> first_values_;
   std::set<std::string> stored_;
 };
 
-// Removes from `names` those that the nodes do not read, or read only after they are assigned:
-// jinja2's find_undeclared.
+// Returns those of `names` that the nodes read before they assign them, like jinja2's
+// find_undeclared.
 std::set<std::string> FindUndeclared(const std::vector<NodePtr>& nodes,
                                      std::set<std::string> names);
 

@@ -22,7 +22,7 @@ Value IsBool(Heap&, Arguments& a) {
   return Value::Bool(a.positional[0].is(Kind::kBool) && IsTrue(a.positional[0]) == expected);
 }
 
-// value % divisor == rest
+// Returns value % divisor == rest.
 Value HasRest(Heap& heap, const Value& value, const Value& divisor, int64_t rest) {
   return Value::Bool(Equal(heap, Binary(heap, BinaryOp::kMod, value, divisor), Value::Int(rest)));
 }

@@ -10,8 +10,8 @@
 namespace quire {
 namespace {
 
-// Letters whose upper or title case has several code points, from Unicode's SpecialCasing.txt: the
-// letter, its upper case, '=', its title case, '|'.
+// Letters whose upper or title case has several code points, from Unicode's SpecialCasing.txt. An
+// entry is the letter, its upper case, '=', its title case and '|'.
 constexpr std::u32string_view kSpecialCases =
     U"\u00DFSS=Ss|\u0149\u02BCN=\u02BCN|\u01F0J\u030C=J\u030C|"
     U"\u0390\u0399\u0308\u0301=\u0399\u0308\u0301|\u03B0\u03A5\u0308\u0301=\u03A5\u0308\u0301|"
@@ -55,7 +55,7 @@ constexpr std::u32string_view kSpecialCases =
 
 utf8proc_int32_t Signed(char32_t c) { return static_cast<utf8proc_int32_t>(c); }
 
-// False for most letters, so that the table is rarely read.
+// False for most letters, so that kSpecialCases is rarely searched.
 bool MayBeSpecial(char32_t c) {
   return (c >= 0xDF && c <= 0x587) || (c >= 0x1E96 && c <= 0x1FFC) || (c >= 0xFB00 && c <= 0xFB17);
 }
@@ -88,7 +88,8 @@ bool IsCased(char32_t c) {
   return IsUpper(c) || IsLower(c) || utf8proc_category(Signed(c)) == UTF8PROC_CATEGORY_LT;
 }
 
-// Characters between letters that do not end a word for a final sigma.
+// True for a character, such as an apostrophe, that is skipped in the search for the cased letter
+// before or after a sigma.
 bool IsCaseIgnorable(char32_t c) {
   switch (utf8proc_category(Signed(c))) {
     case UTF8PROC_CATEGORY_MN:
@@ -102,7 +103,8 @@ bool IsCaseIgnorable(char32_t c) {
   }
 }
 
-// Appends the lower case of c, which stands between the letter `before` and `after`.
+// Appends the lower case of c. `before`: the last code point before c that is not case-ignorable,
+// or 0. `after`: the text after c. They decide whether a sigma is a final one.
 void AppendLower(char32_t c, char32_t before, std::string_view after, std::string& out) {
   constexpr char32_t kSigma = 0x3A3, kDottedI = 0x130;
   if (c == kDottedI) {
@@ -123,7 +125,7 @@ void AppendLower(char32_t c, char32_t before, std::string_view after, std::strin
   }
 }
 
-// Digits that are no decimal numbers: superscripts, circled digits and their like.
+// True for digits that are not decimal, such as superscripts and circled digits.
 bool IsOtherDigit(char32_t c) {
   constexpr std::array<std::array<char32_t, 2>, 20> kRanges = {
       {{0xB2, 0xB3},       {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},
@@ -227,7 +229,7 @@ bool IsPythonPrintable(char32_t c) {
 std::string ChangeCase(std::string_view text, LetterCase letter_case) {
   std::string result;
   result.reserve(text.size());
-  char32_t before = 0;  // the last one that is not case-ignorable
+  char32_t before = 0;  // the last code point that is not case-ignorable
   bool starts_word = true;
   while (!text.empty()) {
     const char32_t c = TakeCodePoint(text);

@@ -28,7 +28,7 @@ void AppendCodePoint(char32_t code_point, std::string& text);
 // std::string_view::find.
 size_t FindText(std::string_view text, std::string_view part, size_t from = 0);
 
-// Returns the text without those code points at its end for which the predicate is true.
+// Removes the code points at the end of the text for which the predicate is true.
 template <typename Predicate>
 std::string_view StripRight(std::string_view text, Predicate is_stripped) {
   while (!text.empty()) {

@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-// Bounds recursion over a value and its destructor.
+// Bounds the recursion of functions over a value, and of its destructor.
 constexpr int kMaxValueDepth = 100;
 // Bytes that the allocator adds to an object.
 constexpr size_t kAllocatorBytes = 16;
@@ -18,7 +18,7 @@ bool CheckDepth(Heap& heap, int depth) {
          heap.budget().Fail("TEMPLATE_LIMIT", "template: a value is nested too deep");
 }
 
-// The memory of ranges outside of the object that holds them.
+// Returns the bytes that the ranges take outside of the object that holds them.
 size_t BytesOf(const ClientRanges& ranges) {
   return ranges.size() > 1 ? ranges.capacity() * sizeof(ByteRange) + kAllocatorBytes : 0;
 }
@@ -75,7 +75,8 @@ int64_t String::length() {
 
 bool List::Append(Value value) {
   depth = std::max(depth, value.depth() + 1);
-  // A vector doubles, and copies while it does.
+  // Charges two values for one, because a growing vector doubles, and holds old and new memory
+  // while it copies.
   if (!Grow(2 * sizeof(Value)) || !CheckDepth(heap(), depth)) {
     return false;
   }
@@ -152,7 +153,7 @@ Value Heap::Part(const Value& string, size_t begin, size_t end) {
 }
 
 bool TextBuilder::AppendBytes(std::string_view text) {
-  // A string doubles, and has both copies while it does.
+  // A growing string doubles, and holds the old and the new memory while it copies.
   const size_t bytes = 3 * text.size();
   if (!heap_.budget().SpendOnText(text.size()) || !heap_.budget().Charge(bytes)) {
     return false;
@@ -162,13 +163,13 @@ bool TextBuilder::AppendBytes(std::string_view text) {
   return true;
 }
 
-// Marks [begin, end) of the text, which is its end.
+// Marks the bytes [begin, end) as the client's. REQUIRES: they are the last bytes of the text.
 bool TextBuilder::AddRange(size_t begin, size_t end) {
   if (!ranges_.empty() && ranges_.back().end == begin) {
     ranges_.back().end = end;
     return true;
   }
-  const size_t bytes = 3 * sizeof(ByteRange);  // as above
+  const size_t bytes = 3 * sizeof(ByteRange);  // three for one, as in AppendBytes
   if (!heap_.budget().Spend() || !heap_.budget().Charge(bytes)) {
     return false;
   }

@@ -1,9 +1,10 @@
 // Value is a Python value of a rendering: a number, or a counted reference to an Object that is
 // charged to the rendering's Budget while it lives. Lists and dicts do not change once a template
-// sees them; namespaces and variables do, and Heap breaks their cycles at the end.
+// sees them. Namespaces and variables do change, so they may form cycles, which Heap breaks at the
+// end.
 //
 // Thread safety: not thread-safe; values belong to one rendering.
-// Errors:        functions that fail tell the Budget and return Undefined.
+// Errors:        a function that fails tells the Budget and returns Undefined.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_VALUE_H_
 #define QUIRE_DEPLOY_GATEWAY_TEMPLATE_VALUE_H_
 
@@ -26,7 +27,7 @@
 namespace quire {
 
 enum class Kind : uint8_t {
-  kMissing,  // a variable without a value, an argument that was not given
+  kMissing,  // a variable without a value, or an argument that was not given
   kUndefined,
   kNone,
   kBool,
@@ -47,8 +48,8 @@ enum class Kind : uint8_t {
 
 class Heap;
 
-// The base of all values on the heap. `depth` counts nested containers, so that recursion over a
-// value, and its destruction, are bounded.
+// The base of all values on the heap. `depth` counts nested containers. Its bound also bounds the
+// recursion of functions over a value, and of its destructor.
 class Object {
  public:
   Object(Heap& heap, size_t bytes, int nesting);
@@ -56,7 +57,7 @@ class Object {
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
 
-  // Charges bytes more, until the object dies. Returns false if they do not fit.
+  // Charges more bytes, until the object dies. Returns false if they do not fit.
   bool Grow(size_t bytes);
   // Drops all references to other values.
   virtual void Clear() {}
@@ -158,14 +159,17 @@ struct UndefinedValue : Object {
   std::string message;
 };
 
-// In order, not empty, apart. Most strings have one range or none.
+// Sorted ranges that are not empty and do not touch. Most strings have one range or none.
 using ClientRanges = absl::InlinedVector<ByteRange, 1>;
 
 // A string knows which of its bytes came from the client. No mark is lost, because text enters a
-// new string in three ways only: Heap::Part and TextBuilder::Append copy the marks with the bytes;
-// what is computed from text (escapes, letter case, formats) is marked as that text is, as a whole
-// if in doubt; what a template or this code spells itself has no mark. Value::text() is for
-// reading. Numbers and the signs around items (`[1]`, `null`) are spelled here, the client's too.
+// new string in three ways only:
+// - Heap::Part and TextBuilder::Append copy the marks with the bytes.
+// - Text computed from text (escapes, letter case, formats) is marked like its source. In doubt all
+//   of it is marked.
+// - Text that a template or this code spells has no mark. Numbers and signs (`[1]`, `null`) are
+//   such text, even those of a client's value.
+// Value::text() is for reading only.
 struct String : Object {
   String(Heap& heap, std::string owned_text, ClientRanges ranges);
   // REQUIRES: the text outlives the rendering.
@@ -176,11 +180,11 @@ struct String : Object {
   // True if a byte of [begin, end) came from the client.
   bool HasClientText(size_t begin, size_t end) const;
   bool has_client_text() const { return !client_ranges.empty(); }
-  // The ranges with a byte in [begin, end).
+  // Returns the ranges with a byte in [begin, end).
   std::span<const ByteRange> RangesIn(size_t begin, size_t end) const;
 
   std::string owned;
-  std::string_view text;  // of `owned`, the template, or the JSON of the variables
+  std::string_view text;  // a view of `owned`, the template, or the JSON of the variables
   ClientRanges client_ranges;
   bool is_markup = false;
 
@@ -194,14 +198,15 @@ struct List : Object {
   std::vector<Value> items;
 };
 
-// A dict or a namespace. Look-ups are linear, and spend steps: dicts of conversations are small.
+// A dict or a namespace. Look-ups are linear and spend steps, because dicts of conversations are
+// small.
 struct Dict : Object {
   explicit Dict(Heap& heap) : Object(heap, sizeof(*this), 1) {}
   // Returns the value of the key, or null. REQUIRES: key is hashable.
   Value* Find(const Value& key);
   Value* Find(std::string_view key);
   bool Set(Value key, Value value);
-  // Adds a key that is new for certain.
+  // Adds a key. REQUIRES: the dict does not have the key.
   bool Add(Value key, Value value);
   void Clear() override { items.clear(); }
   std::vector<std::pair<Value, Value>> items;
@@ -247,8 +252,8 @@ struct Function : Object {
   Body body;
 };
 
-// Makes values. When it dies, all values of the rendering must be gone, except those that it
-// keeps: objects which can be part of a cycle.
+// Makes values. REQUIRES: when the heap is destroyed, no value of the rendering is left except
+// those given to Keep, which may be part of cycles.
 class Heap {
  public:
   explicit Heap(Budget& budget) : budget_(budget) {}
@@ -258,24 +263,24 @@ class Heap {
 
   Budget& budget() { return budget_; }
 
-  // Makes an object that the first Value to hold it will own.
+  // Makes an object, which the returned Value and its copies own.
   template <class T, class... A>
   Value New(Kind kind, A&&... arguments) {
     return Value(kind, new T(*this, std::forward<A>(arguments)...));
   }
-  // A string that is as a whole the client's, or not at all.
+  // Makes a string whose bytes are either all the client's or all not.
   Value Str(std::string text, bool is_client);
-  // The same of text that outlives the rendering, for which nothing is copied.
+  // As Str, without a copy. REQUIRES: the text outlives the rendering.
   Value Borrowed(std::string_view text, bool is_client) {
     return New<String>(Kind::kString, text, is_client);
   }
   Value Literal(std::string_view text) { return Borrowed(text, /*is_client=*/false); }
-  // The bytes [begin, end) of a string, with their marks.
+  // Makes a string of the bytes [begin, end), with their marks.
   Value Part(const Value& string, size_t begin, size_t end);
   Value Undefined(std::string message) {
     return New<UndefinedValue>(Kind::kUndefined, std::move(message));
   }
-  // Keeps the value until the end, and clears it then.
+  // Keeps an object until the heap is destroyed, and clears it then.
   void Keep(Value value) { kept_.push_back(std::move(value)); }
   // Fails the rendering. Returns Undefined.
   Value Fail(std::string_view message) {
@@ -288,7 +293,7 @@ class Heap {
   std::vector<Value> kept_;
 };
 
-// Builds a text whose bytes and ranges are charged while it grows.
+// Builds a text. Its bytes and ranges are charged while it grows.
 class TextBuilder {
  public:
   explicit TextBuilder(Heap& heap) : heap_(heap) {}
@@ -301,7 +306,7 @@ class TextBuilder {
   // Appends text that the template or this code spells.
   bool AppendOwn(std::string_view text) { return AppendMarked(text, false); }
   bool AppendMarked(std::string_view text, bool is_client);
-  // While true, all that is appended is marked.
+  // While true, all appended text is marked as the client's.
   void set_marks_all(bool marks_all) { marks_all_ = marks_all; }
   size_t size() const { return text_.size(); }
   RenderedPrompt TakePrompt();

@@ -1060,7 +1060,7 @@ SENTENCES = [
 
 
 def exercise(seed):
-    """A few short sentences about one or two characters, for the copying phase."""
+    """Returns a few short sentences about one or two characters, for the steps COPYING of train.py."""
     s = Story(seed)
     s.set(toy=s.r.choice(TOYS), spot=s.r.choice(s.spots))
     text = [s.expand("{N} is a {kind}." if article(s.v["kind"]) == "a" else "{N} is an {kind}.")]

@@ -5,8 +5,8 @@
 
 Everything is derived from make_stories.py and fixed seeds. The batch at a given
 step depends only on the step number, so a run can be resumed from a checkpoint
-(--resume), also with another --steps as long as the learning-rate decay of the
-shorter run has not begun at the checkpoint.
+(--resume). The resumed run may have another --steps, if the checkpoint precedes
+the learning-rate decay of the shorter run.
 """
 
 import argparse
@@ -183,10 +183,10 @@ def init_copying(model):
     """Starts every attention head as a copier.
 
     The value and output projections begin as the two halves of one projection. So
-    a head adds the embedding of the token that it attends to, almost unchanged, to
-    the residual stream. Embeddings are tied, so that token becomes more likely. A
-    head only has to learn where to attend. Without this start a small model needs
-    far longer before it repeats the right names.
+    a head adds the embedding of the attended token, almost unchanged, to the
+    residual stream. Input and output embeddings are tied, which makes the attended
+    token more likely. A head only has to learn where to attend. Without this start
+    a small model needs far longer before it repeats the right names.
     """
     d = CONFIG["head_dim"]
     group = CONFIG["num_attention_heads"] // CONFIG["num_key_value_heads"]
