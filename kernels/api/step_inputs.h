@@ -30,7 +30,11 @@ struct StepInputs {
   int32_t num_tokens = 0;
   int32_t num_seqs = 0;
   int32_t num_logits = 0;
-  int32_t max_blocks_per_seq = 0;         // blocks of the longest context
+  int32_t max_blocks_per_seq = 0;  // blocks of the longest context
+  // Whether the blocks before a sequence's tokens may hold tokens that another sequence of the step
+  // brings. REQUIRES: set in each such step, because a kernel may otherwise read these blocks
+  // before the step has written them.
+  bool shares_new_tokens = false;
   const TokenId* token_ids = nullptr;     // [num_tokens]
   const int32_t* positions = nullptr;     // [num_tokens]
   const int64_t* slot_mapping = nullptr;  // [num_tokens], block_id * block_size_tokens + offset

@@ -60,13 +60,18 @@ void DecodePlans::SetModel(const StepShape& shape, DType activations) {
 
 gpu::DecodePlan DecodePlans::PlanOf(const PackedStep& step,
                                     size_t group,
-                                    const PagedAttentionParams& params) {
-  if (planned_windows_.insert(params.sliding_window).second) {
+                                    const PagedAttentionParams& params,
+                                    bool is_prepared) {
+  const bool is_planned = !planned_windows_.insert(params.sliding_window).second;
+  if (!is_planned) {
     PlanSplits(step, params);
   }
   gpu::DecodePlan plan = DecodesOf(step, group);
   plan.split_start = SplitStart(step, group, params.sliding_window);
   plan.partial_out = memory_.partials();
+  // The first layer of a window follows what plans it, a later group follows another decode. A step
+  // that shares new tokens has keys and values in contexts, which the early part would read.
+  plan.starts_early = is_prepared && is_planned && group == 0 && !step.inputs.shares_new_tokens;
   shape_.decodes_by_lines() ? AddLines(params, &plan) : AddSplits(params, &plan);
   return plan;
 }

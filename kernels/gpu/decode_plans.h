@@ -53,8 +53,12 @@ class DecodePlans {
   void SetModel(const StepShape& shape, DType activations);
   // Forgets what was planned, because the next step begins or a recording was given up.
   void Clear() { planned_windows_.clear(); }
-  // Returns the plan of a group of the step's decodes. Enqueues what plans it.
-  gpu::DecodePlan PlanOf(const PackedStep& step, size_t group, const PagedAttentionParams& params);
+  // Returns the plan of a group of the step's decodes. Enqueues what plans it. is_prepared: whether
+  // the last operation on the stream is PrepareAttention of the same layer.
+  gpu::DecodePlan PlanOf(const PackedStep& step,
+                         size_t group,
+                         const PagedAttentionParams& params,
+                         bool is_prepared);
 
  private:
   void PlanSplits(const PackedStep& step, const PagedAttentionParams& params);

@@ -248,6 +248,11 @@ class GpuBackend final : public KernelBackend {
     int32_t vocab_size = 0;
   } logits_;
   mutable ProgressCounter launches_;
+  // The last PrepareAttention. It was the last operation if no launch was counted since.
+  struct LastPrepared {
+    const void* qkv = nullptr;
+    uint64_t launch = 0;
+  } last_prepared_;
 
   // The first step with some operations runs unrecorded, the second is recorded.
   GraphCache graphs_;
@@ -659,15 +664,18 @@ void GpuBackend::PrepareAttention(const PrepareAttentionParams& params) {
     return;
   }
   Require(api_.prepare_attention(params, dtype_, stream_), "prepare attention");
+  last_prepared_ = {.qkv = params.qkv, .launch = launches_.value()};
 }
 
 void GpuBackend::PagedAttention(const PagedAttentionParams& params) {
   if (IsOnlyNamed(params)) {
     return;
   }
+  const bool is_prepared =
+      last_prepared_.qkv == params.q && last_prepared_.launch == launches_.value();
   for (size_t group = 0; group < step_.groups.size(); ++group) {
-    Require(api_.decode(params, decode_plans_.PlanOf(step_, group, params), dtype_, stream_),
-            "decode attention");
+    const gpu::DecodePlan plan = decode_plans_.PlanOf(step_, group, params, is_prepared);
+    Require(api_.decode(params, plan, dtype_, stream_), "decode attention");
   }
   if (step_.num_items > 0) {
     Require(

@@ -82,7 +82,7 @@ void StepPacker::Group(const StepInputs& host, int64_t max_partial_bytes) {
     ++step_.groups.back().count;
     step_.groups.back().max_query_tokens = of_last.query_tokens;
   }
-  step_.is_replayable = step_.is_decode_only && step_.groups.size() == 1;
+  step_.is_replayable = step_.is_decode_only && step_.groups.size() == 1 && !host.shares_new_tokens;
 }
 
 void StepPacker::CollectItems(const StepInputs& host) {
@@ -217,6 +217,7 @@ PackedStep StepPacker::Write(const StepInputs& host, std::byte* bytes, void* des
                   .num_seqs = num_seqs_,
                   .num_logits = static_cast<int32_t>(at_.logits.count),
                   .max_blocks_per_seq = host.max_blocks_per_seq,
+                  .shares_new_tokens = host.shares_new_tokens,
                   .token_ids = At<TokenId>(destination, at_.token_ids.offset),
                   .positions = At<int32_t>(destination, at_.positions.offset),
                   .slot_mapping = At<int64_t>(destination, at_.slots.offset),

@@ -42,7 +42,7 @@ struct DecodeGroup {
 struct PackedStep {
   StepInputs inputs;            // all pointers point into the `destination` of Write
   bool is_decode_only = false;  // each sequence decodes one token; padded to a bucket
-  bool is_replayable = false;   // is_decode_only, in one group
+  bool is_replayable = false;   // is_decode_only, in one group, and shares no new tokens
   int32_t num_decodes = 0;
   std::vector<DecodeGroup> groups;            // of all decodes, in order
   const int32_t* decode_seq_index = nullptr;  // [num_decodes] decoding sequences; null: all

@@ -22,6 +22,7 @@ struct Batch {
   std::vector<int32_t> seq_lens;      // [num_seqs], tokens of the context, this step's included
   std::vector<BlockId> block_tables;  // [num_seqs, max_blocks_per_seq], kNullBlockId padding
   int32_t max_blocks_per_seq = 0;     // blocks of the longest context
+  bool shares_new_tokens = false;     // as in StepInputs
   // [num_seqs]: number of the first place of each sequence's window. A place is an address range as
   // long as a block (kv_windows.h). If first_places is not empty, attention uses it instead of
   // block_tables.

@@ -20,6 +20,7 @@ StepInputs ViewOf(const Batch& batch) {
           .num_seqs = batch.num_seqs(),
           .num_logits = static_cast<int32_t>(batch.logits_rows.size()),
           .max_blocks_per_seq = batch.max_blocks_per_seq,
+          .shares_new_tokens = batch.shares_new_tokens,
           .token_ids = batch.token_ids.data(),
           .positions = batch.positions.data(),
           .slot_mapping = batch.slot_mapping.data(),

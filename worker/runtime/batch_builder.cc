@@ -15,6 +15,7 @@ void Clear(Batch* batch) {
   batch->seq_lens.clear();
   batch->block_tables.clear();
   batch->max_blocks_per_seq = 0;
+  batch->shares_new_tokens = false;
   batch->first_places.clear();
   batch->logits_rows.clear();
   batch->num_candidates.clear();

@@ -274,6 +274,11 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   Schedule(plan.slices);
   ExecutedStep step;
   BuildBatch(slices_, spec_.block_size_tokens, LookUpBlocks(plan, &step), &batch_);
+  // A new sequence may begin with blocks that others compute in this step.
+  batch_.shares_new_tokens = std::any_of(
+      plan.introductions.begin(), plan.introductions.end(), [](const SequenceIntroduction& each) {
+        return each.num_computed_tokens > 0;
+      });
   StepResult result{.header = plan.header,
                     .plan_digest = plan.digest,
                     .failed_swap_ins = std::move(failed_swap_ins)};

@@ -18,6 +18,7 @@
 #include "tests/worker/model/model_dir.h"
 #include "tests/worker/model/model_runner.h"
 #include "tests/worker/model/random_model.h"
+#include "worker/model/batch.h"
 #include "worker/model/model.h"
 
 namespace quire {
@@ -56,10 +57,25 @@ Json Config(const Json& more = Json::object()) {
 std::vector<gpu::DecodePlan> plans;  // of all calls of Decode
 int32_t num_ctas = 0;                // of every grid; 0: the library's
 bool has_lines = true;
+bool checks_room = false;   // CheckRoom in each call of Decode
 int32_t arrivals_left = 0;  // what calls of Decode leave in the first counter, as if cut short
 decltype(gpu::GpuApi::decode) real_decode = nullptr;
 decltype(gpu::GpuApi::decode_lines_grid_size) real_grid_size = nullptr;
 decltype(gpu::GpuApi::synchronize) synchronize = nullptr;
+
+// Checks DecodePlan::partials_per_cta against the plan that the device has made, once it is made.
+// One line a sequence, since the model has one KV head. Device memory is host memory.
+void CheckRoom(const gpu::DecodePlan& plan) {
+  const int32_t total = plan.split_start[plan.num_decodes];
+  int32_t longest = 0;
+  for (int32_t i = 0; i < plan.num_decodes; ++i) {
+    longest = std::max(longest, plan.split_start[i + 1] - plan.split_start[i]);
+  }
+  const int32_t of_run = (total + plan.num_ctas - 1) / plan.num_ctas;
+  if (longest > 1) {
+    EXPECT_GE(plan.partials_per_cta, std::min(of_run + 1, longest));
+  }
+}
 
 int WatchedDecode(const PagedAttentionParams& params,
                   const gpu::DecodePlan& plan,
@@ -67,9 +83,14 @@ int WatchedDecode(const PagedAttentionParams& params,
                   gpu::Stream stream) {
   plans.push_back(plan);
   const int error = real_decode(params, plan, activations, stream);
-  if (arrivals_left > 0) {
+  if (checks_room || arrivals_left > 0) {
     synchronize(stream);
-    plan.arrivals[0] = arrivals_left;  // device memory is host memory
+  }
+  if (checks_room) {
+    CheckRoom(plan);
+  }
+  if (arrivals_left > 0) {
+    plan.arrivals[0] = arrivals_left;
   }
   return error;
 }
@@ -154,6 +175,7 @@ class GpuDecodeTest : public testing::Test {
     WriteRandomModel(Config(), /*seed=*/3, &dir_);
     num_ctas = 0;
     has_lines = true;
+    checks_room = false;
     arrivals_left = 0;
     plans.clear();
   }
@@ -210,6 +232,7 @@ TEST_F(GpuDecodeTest, NeitherCompanyNorTheGridNorGraphsNorGroupsChangeABit) {
     Served served(dir_.path(), {.use_graphs = use_graphs, .max_partial_bytes = max_partial_bytes});
     served.Feed(lengths);
     plans.clear();
+    checks_room = num_plans > 4;  // a recording cannot be waited for
 
     const Logits logits = served.Decode({0, 1, 2}, kNumSteps);
 
@@ -218,6 +241,7 @@ TEST_F(GpuDecodeTest, NeitherCompanyNorTheGridNorGraphsNorGroupsChangeABit) {
                 expected[static_cast<size_t>(step)])
           << grid << " CTAs, graphs " << use_graphs << ", step " << step;
     }
+    checks_room = false;
     EXPECT_EQ(plans.size(), num_plans);
     EXPECT_THAT(plans, Each(Field(&gpu::DecodePlan::num_ctas, grid)));
   }
@@ -280,6 +304,100 @@ TEST_F(GpuDecodeTest, ArrivalsOfAStepThatWasGivenUpAreForgotten) {
   served.Feed({520});
   spoiled.Feed({520});
   EXPECT_EQ(spoiled.Decode({1}, 1), served.Decode({1}, 1));
+}
+
+// ---- Early starts -------------------------------------------------------------------------------
+
+std::vector<bool> EarlyStarts() {
+  std::vector<bool> early;
+  for (const gpu::DecodePlan& plan : plans) {
+    early.push_back(plan.starts_early);
+  }
+  return early;
+}
+
+// Before the wait of an early kernel, the emulator shows it NaN in place of what the operation
+// before it writes. In the first layer that is the plan.
+TEST_F(GpuDecodeTest, EveryLayerButTheFirstOfItsWindowStartsEarly) {
+  WriteRandomModel(
+      Config({{"architectures", {"Qwen2ForCausalLM"}},
+              {"num_hidden_layers", 4},
+              {"use_sliding_window", true},
+              {"sliding_window", 24},
+              {"layer_types",
+               {"full_attention", "full_attention", "sliding_attention", "sliding_attention"}}}),
+      /*seed=*/6,
+      &dir_);
+  Served gpu(dir_.path());
+  Served reference(dir_.path(), CreateReferenceBackend());
+  gpu.Feed({520});
+  reference.Feed({520});
+  plans.clear();
+
+  const Logits got = gpu.Decode({0}, 3);
+
+  const Logits expected = reference.Decode({0}, 3);
+  for (size_t step = 0; step < expected.size(); ++step) {
+    EXPECT_LE(Distance(got[step], expected[step]), kTolerance);
+  }
+  // Two steps enqueue operations, the third repeats a graph.
+  EXPECT_EQ(EarlyStarts(), (std::vector<bool>{false, true, false, true, false, true, false, true}));
+}
+
+TEST_F(GpuDecodeTest, ALaterGroupStartsAfterTheGroupBefore) {
+  Served served(dir_.path(), {.use_graphs = false, .max_partial_bytes = 1});
+  served.Feed({300, 290});
+  plans.clear();
+
+  served.Decode({0, 1}, 1);
+
+  EXPECT_EQ(EarlyStarts(), (std::vector<bool>{false, false, true, false}));
+}
+
+// Sequence 1 begins with the blocks of sequence 0, whose last one is filled in the same step. Steps
+// before have left a graph of two sequences, whose second layer starts early.
+TEST_F(GpuDecodeTest, ASequenceReadsTokensThatAnotherOneBringsInTheSameStep) {
+  constexpr int32_t kBlock = ModelRunner::kBlockSizeTokens;
+  constexpr int32_t kShared = 256;
+  Served served(dir_.path());
+  ASSERT_TRUE(served.model
+                  ->Reserve({.max_tokens = 256,
+                             .max_seqs = 2,
+                             .max_context_tokens = 2 * kShared,
+                             .max_blocks_per_seq = 2 * kShared / kBlock})
+                  .ok());
+  served.Feed({kShared - 4, 2});
+  served.Decode({0, 1}, 3);
+  const std::vector<BlockId>& blocks = served.runner->BlocksOf(0);
+  const BlockId own = served.runner->BlocksOf(1).front();
+  Batch batch = {
+      .token_ids = {5, 6},
+      .positions = {kShared - 1, kShared},
+      .slot_mapping = {int64_t{blocks.back()} * kBlock + kBlock - 1, int64_t{own} * kBlock},
+      .query_start = {0, 1, 2},
+      .seq_lens = {kShared, kShared + 1},
+      .max_blocks_per_seq = kShared / kBlock + 1,
+      .logits_rows = {0, 1}};
+  for (const BlockId last : {kNullBlockId, own}) {
+    batch.block_tables.insert(batch.block_tables.end(), blocks.begin(), blocks.end());
+    batch.block_tables.push_back(last);
+  }
+  const auto logits = [&] {
+    return ReadBack(*served.backend,
+                    served.model->Forward(batch, served.runner->cache()),
+                    int64_t{2} * kVocabSize);
+  };
+  batch.shares_new_tokens = true;
+  plans.clear();
+  logits();
+  EXPECT_EQ(EarlyStarts(), (std::vector<bool>{false, false}));
+  const std::vector<float> expected = logits();  // the token is stored by now
+
+  // Another token and another one again, so that the step must see its own.
+  batch.token_ids = {9, 6};
+  EXPECT_NE(logits(), expected);
+  batch.token_ids = {5, 6};
+  EXPECT_EQ(logits(), expected);
 }
 
 }  // namespace

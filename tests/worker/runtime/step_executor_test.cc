@@ -106,6 +106,22 @@ class StepExecutorTest : public testing::Test {
   StepExecutor executor_;
 };
 
+// A sequence may be introduced with blocks that another slice of the plan fills.
+TEST_F(StepExecutorTest, ABatchSaysThatNewSequencesMayBeginWithBlocksOfTheStep) {
+  std::vector<bool> shares;
+  model_.OnForward([&](const Batch& batch) { shares.push_back(batch.shares_new_tokens); });
+  Prefill(1, {3, 1, 4}, {7});
+  StepPlan plan;
+  plan.introductions = {Introduce(2, {3, 1, 4, 9, 5})};
+  plan.introductions[0].num_computed_tokens = kBlockSize;
+  plan.introductions[0].block_ids = {7};
+  plan.slices = {{.handle = 1, .num_tokens = 1}, {.handle = 2, .num_tokens = 1}};
+  plan.slices[1].new_block_ids = {8};
+  Execute(plan);
+  Decode(2, {});
+  EXPECT_EQ(shares, (std::vector<bool>{false, true, false}));
+}
+
 // The epoch has memory for 4 rows of logits, so a slice of 7 tokens takes several passes.
 TEST_F(StepExecutorTest, ScoresTheTokensOfAPromptThatOthersPrecede) {
   const std::vector<TokenId> tokens = {3, 1, 4, 1, 5, 9, 2, 6, 5};
