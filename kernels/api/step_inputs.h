@@ -46,6 +46,9 @@ struct StepInputs {
   // [num_seqs], or null if attention reads block_tables. See PagedAttentionParams::first_places.
   const int64_t* first_places = nullptr;
   const int32_t* logits_rows = nullptr;  // [num_logits], tokens whose logits are wanted
+  // [num_seqs], in host memory: whether the sequence's first token of the step is one of its
+  // prompt. Null: no sequence's is.
+  const uint8_t* begins_in_prompt = nullptr;
 };
 
 }  // namespace quire

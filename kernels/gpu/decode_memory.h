@@ -33,6 +33,9 @@ struct StepShape {
   int64_t received_width = 0;  // floats of a row that this rank receives in NcclGroup::Gather
   int64_t max_partial_bytes = 0;
   LineShape lines;
+  // Whether a step's only token of a prompt is prefilled, so that it has the bits that it has
+  // beside its neighbors.
+  bool prefills_single_tokens = false;
 
   int32_t num_queries_per_kv_head() const { return num_heads / num_kv_heads; }
   bool decodes_by_lines() const { return lines.num_ctas > 0; }

@@ -305,7 +305,8 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config, const RankShare& 
             .sliding_window = *windows.begin(),
             .received_width =
                 share.size > 1 && share.rank == 0 ? config.vocab_size - share.vocab.count : 0,
-            .max_partial_bytes = options_.max_partial_bytes};
+            .max_partial_bytes = options_.max_partial_bytes,
+            .prefills_single_tokens = options_.batch_invariant};
   constexpr int32_t kMaxQueryTokens = 16;  // of a decode
   const std::array layouts = {LayoutOf(dtype_), LayoutOf(DType::kF8E4M3)};
   shape_.lines =

@@ -41,9 +41,13 @@ int32_t DecodeBucket(int32_t num_seqs) {
 
 bool StepPacker::Decodes(const StepInputs& host, int32_t seq, int64_t max_partial_bytes) const {
   const int32_t query_tokens = QueryLen(host, seq);
-  return query_tokens == 1 || (query_tokens <= shape_.lines.max_query_tokens &&
-                               PartialBytes(WorkOf(host.seq_lens[seq], query_tokens, shape_),
-                                            shape_) <= max_partial_bytes);
+  if (query_tokens == 1) {
+    return !shape_.prefills_single_tokens || host.begins_in_prompt == nullptr ||
+           host.begins_in_prompt[seq] == 0;
+  }
+  return query_tokens <= shape_.lines.max_query_tokens &&
+         PartialBytes(WorkOf(host.seq_lens[seq], query_tokens, shape_), shape_) <=
+             max_partial_bytes;
 }
 
 void StepPacker::Classify(const StepInputs& host, int64_t max_partial_bytes) {

@@ -27,7 +27,8 @@ struct Batch {
   // long as a block (kv_windows.h). If first_places is not empty, attention uses it instead of
   // block_tables.
   std::vector<int64_t> first_places;
-  std::vector<int32_t> logits_rows;  // [num_logits], token indexes whose logits are wanted
+  std::vector<uint8_t> begins_in_prompt;  // [num_seqs], or empty, as in StepInputs
+  std::vector<int32_t> logits_rows;       // [num_logits], token indexes whose logits are wanted
   // [num_logits], how many of a row's greatest logits are wanted (SamplingRow::num_candidates); 0:
   // all logits of the row. An empty vector: all logits of every row.
   std::vector<int32_t> num_candidates;

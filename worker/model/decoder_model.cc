@@ -16,19 +16,21 @@ namespace {
 
 // Returns a view of the batch's arrays in host memory.
 StepInputs ViewOf(const Batch& batch) {
-  return {.num_tokens = batch.num_tokens(),
-          .num_seqs = batch.num_seqs(),
-          .num_logits = static_cast<int32_t>(batch.logits_rows.size()),
-          .max_blocks_per_seq = batch.max_blocks_per_seq,
-          .shares_new_tokens = batch.shares_new_tokens,
-          .token_ids = batch.token_ids.data(),
-          .positions = batch.positions.data(),
-          .slot_mapping = batch.slot_mapping.data(),
-          .query_start = batch.query_start.data(),
-          .seq_lens = batch.seq_lens.data(),
-          .block_tables = batch.block_tables.data(),
-          .first_places = batch.first_places.empty() ? nullptr : batch.first_places.data(),
-          .logits_rows = batch.logits_rows.data()};
+  return {
+      .num_tokens = batch.num_tokens(),
+      .num_seqs = batch.num_seqs(),
+      .num_logits = static_cast<int32_t>(batch.logits_rows.size()),
+      .max_blocks_per_seq = batch.max_blocks_per_seq,
+      .shares_new_tokens = batch.shares_new_tokens,
+      .token_ids = batch.token_ids.data(),
+      .positions = batch.positions.data(),
+      .slot_mapping = batch.slot_mapping.data(),
+      .query_start = batch.query_start.data(),
+      .seq_lens = batch.seq_lens.data(),
+      .block_tables = batch.block_tables.data(),
+      .first_places = batch.first_places.empty() ? nullptr : batch.first_places.data(),
+      .logits_rows = batch.logits_rows.data(),
+      .begins_in_prompt = batch.begins_in_prompt.empty() ? nullptr : batch.begins_in_prompt.data()};
 }
 
 // Returns the checkpoint's scales if the cache is fp8 and keeps no scale per token, else scales of

@@ -13,6 +13,7 @@ void Clear(Batch* batch) {
   batch->slot_mapping.clear();
   batch->query_start.assign(1, 0);
   batch->seq_lens.clear();
+  batch->begins_in_prompt.clear();
   batch->block_tables.clear();
   batch->max_blocks_per_seq = 0;
   batch->shares_new_tokens = false;
@@ -37,6 +38,8 @@ void AppendTokens(const ScheduledSlice& slice, int32_t block_size_tokens, Batch*
   }
   batch->query_start.push_back(batch->num_tokens());
   batch->seq_lens.push_back(end);
+  batch->begins_in_prompt.push_back(sequence.num_computed_tokens < sequence.num_prompt_tokens ? 1
+                                                                                              : 0);
   if (slice.is_sampled()) {
     batch->logits_rows.push_back(batch->num_tokens() - 1);
     batch->num_candidates.push_back(sequence.sampling_row().num_candidates());

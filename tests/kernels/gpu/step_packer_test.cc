@@ -233,6 +233,27 @@ TEST_F(StepPackerTest, ByLinesShortQueriesWithoutMemoryForPartialResultsArePrefi
   EXPECT_EQ(packed.items[0].sequence, 0);
 }
 
+TEST_F(StepPackerTest, ASingleTokenOfAPromptIsPrefilledIfBitsArePromised) {
+  Step step;
+  step.Add(1, 300, true);
+  step.Add(1, 300, true);
+  StepInputs host = step.View();
+  const uint8_t begins_in_prompt[] = {0, 1};
+  host.begins_in_prompt = begins_in_prompt;
+  for (const bool prefills : {false, true}) {
+    StepShape shape = Lines();
+    shape.prefills_single_tokens = prefills;
+    StepPacker packer(shape, /*pad_decodes=*/true);
+    std::vector<std::byte> memory(static_cast<size_t>(packer.Plan(host, 1 << 20)));
+
+    const PackedStep packed = packer.Write(host, memory.data(), memory.data());
+
+    EXPECT_EQ(packed.num_decodes, prefills ? 1 : 2);
+    EXPECT_EQ(packed.num_items, prefills ? 1 : 0);
+    EXPECT_EQ(packed.is_decode_only, !prefills);
+  }
+}
+
 // A graph holds the addresses. Only the table's moves with its width.
 TEST_F(StepPackerTest, ArraysOfABucketHaveTheSamePlacesWhateverTheWidthOfTheTables) {
   Step step;

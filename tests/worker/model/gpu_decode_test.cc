@@ -247,19 +247,20 @@ TEST_F(GpuDecodeTest, NeitherCompanyNorTheGridNorGraphsNorGroupsChangeABit) {
   }
 }
 
-// All chunks have two tokens or more. Chunks of one token decode, which the flag does not prevent.
+// A last chunk of one token follows chunks of 309 or 103 tokens.
 TEST_F(GpuDecodeTest, WithBatchInvarianceTheChunksOfAPromptChangeNoBit) {
   const std::vector<TokenId> prompt = RandomPrompt(310, 5);
   Served whole(dir_.path(), {.batch_invariant = true});
   Served pieces(dir_.path(), {.batch_invariant = true});
   ASSERT_EQ(whole.runner->AddSequence(), 0);
-  ASSERT_EQ(pieces.runner->AddSequence(), 0);
   const std::vector<float> expected = whole.runner->Feed(0, prompt, 310);
   plans.clear();
+  for (const int32_t chunk : {309, 103, 11}) {
+    const int sequence = pieces.runner->AddSequence();
 
-  EXPECT_EQ(pieces.runner->Feed(0, prompt, 11), expected);
-
-  EXPECT_THAT(plans, IsEmpty()) << "2 to 16 tokens are prefilled";
+    EXPECT_EQ(pieces.runner->Feed(sequence, prompt, chunk), expected) << chunk;
+  }
+  EXPECT_THAT(plans, IsEmpty());
 }
 
 TEST_F(GpuDecodeTest, WithoutBatchInvarianceShortChunksDecodeByLines) {

@@ -134,6 +134,7 @@ Batch ModelRunner::MakeBatch(const std::vector<Slice>& slices) {
     }
     batch.query_start.push_back(batch.num_tokens());
     batch.seq_lens.push_back(sequence.num_tokens);
+    batch.begins_in_prompt.push_back(slice.are_of_prompt ? 1 : 0);
     batch.logits_rows.push_back(batch.num_tokens() - 1);
     batch.max_blocks_per_seq =
         std::max(batch.max_blocks_per_seq, static_cast<int32_t>(sequence.blocks.size()));
@@ -189,7 +190,9 @@ std::vector<float> ModelRunner::Feed(int sequence, std::span<const TokenId> toke
   std::vector<float> logits;
   while (!tokens.empty()) {
     const auto piece = tokens.first(std::min(tokens.size(), static_cast<size_t>(chunk)));
-    logits = Run({{.sequence = sequence, .tokens = {piece.begin(), piece.end()}}}).front();
+    logits =
+        Run({{.sequence = sequence, .tokens = {piece.begin(), piece.end()}, .are_of_prompt = true}})
+            .front();
     tokens = tokens.subspan(piece.size());
   }
   return logits;

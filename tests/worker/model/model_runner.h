@@ -57,6 +57,7 @@ class ModelRunner {
   struct Slice {
     int sequence = 0;
     std::vector<TokenId> tokens;  // appended to the sequence
+    bool are_of_prompt = false;
   };
 
   const KvCacheView& cache() const { return cache_; }
@@ -75,8 +76,8 @@ class ModelRunner {
   // Runs one batch of slices without asking for logits.
   void RunWithoutLogits(const std::vector<Slice>& slices);
 
-  // Appends the tokens to one sequence in pieces of `chunk`. Returns the logits after the last
-  // token.
+  // Appends the tokens of a prompt to one sequence in pieces of `chunk`. Returns the logits after
+  // the last token.
   std::vector<float> Feed(int sequence, std::span<const TokenId> tokens, int64_t chunk);
 
  private:

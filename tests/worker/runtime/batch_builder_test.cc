@@ -20,6 +20,7 @@ SequenceState MakeSequence(std::vector<TokenId> token_ids,
 
 TEST(BatchBuilderTest, LaysOutADecodeAPiecePrefillAndAWholePrefill) {
   SequenceState decode = MakeSequence({1, 2, 3, 4, 5, 6}, 5, {9, 3});
+  decode.num_prompt_tokens = 5;
   SequenceState piece = MakeSequence({10, 11, 12, 13, 14, 15, 16}, 2, {7, 8});
   SequenceState whole = MakeSequence({20, 21}, 0, {5, 6});  // one block more than it needs yet
   std::vector<ScheduledSlice> slices = {{.handle = 0, .num_tokens = 1, .sequence = &decode},
@@ -37,6 +38,7 @@ TEST(BatchBuilderTest, LaysOutADecodeAPiecePrefillAndAWholePrefill) {
   EXPECT_EQ(batch.max_blocks_per_seq, 2);
   EXPECT_EQ(batch.block_tables, (std::vector<BlockId>{9, 3, 7, 8, 5, kNullBlockId}));
   EXPECT_EQ(batch.logits_rows, (std::vector<int32_t>{0, 6}));  // the piece does not end it
+  EXPECT_EQ(batch.begins_in_prompt, (std::vector<uint8_t>{0, 1, 1}));
 }
 
 TEST(BatchBuilderTest, AUsedBatchKeepsNothing) {
@@ -51,6 +53,7 @@ TEST(BatchBuilderTest, AUsedBatchKeepsNothing) {
   EXPECT_EQ(batch.num_seqs(), 0);
   EXPECT_EQ(batch.query_start, std::vector<int32_t>{0});
   EXPECT_TRUE(batch.block_tables.empty());
+  EXPECT_TRUE(batch.begins_in_prompt.empty());
   EXPECT_TRUE(batch.logits_rows.empty());
 }
 
