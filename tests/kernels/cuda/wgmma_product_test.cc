@@ -24,7 +24,8 @@ uint16_t Bits(DType dtype, int number) {
   return dtype == DType::kBF16 ? FromFloat<Bf16>(value).bits : FromFloat<F16>(value).bits;
 }
 
-using Case = std::tuple<DType, int32_t, bool>;
+// Type, columns, elements of a row of shared memory, whether A is in shared memory.
+using Case = std::tuple<DType, int32_t, int32_t, bool>;
 
 class WgmmaProductTest : public testing::TestWithParam<Case> {
  protected:
@@ -38,20 +39,20 @@ class WgmmaProductTest : public testing::TestWithParam<Case> {
 
   // The product of one slice of K, against loops.
   void ExpectProduct(int32_t slice, bool accumulates) {
-    const auto [dtype, columns, a_is_shared] = GetParam();
+    const auto [dtype, columns, row_elements, a_is_shared] = GetParam();
+    const int depth = a_is_shared ? row_elements : kFragmentDepth;
     std::vector<uint16_t> a;
-    a.reserve(size_t{kProductRows} * kPanelColumns);
+    a.reserve(static_cast<size_t>(kProductRows * depth));
     for (int row = 0; row < kProductRows; ++row) {
-      for (int k = 0; k < kPanelColumns; ++k) {
+      for (int k = 0; k < depth; ++k) {
         a.push_back(Bits(dtype, NumberA(row, k)));
       }
     }
     std::vector<uint16_t> b;
-    b.reserve(static_cast<size_t>(columns) * kPanelColumns);
-    for (int i = 0; i < columns * kPanelColumns; ++i) {
-      b.push_back(Bits(dtype,
-                       a_is_shared ? NumberB(i % kPanelColumns, i / kPanelColumns)
-                                   : NumberB(i / columns, i % columns)));
+    b.reserve(static_cast<size_t>(columns * depth));
+    for (int i = 0; i < columns * depth; ++i) {
+      b.push_back(Bits(
+          dtype, a_is_shared ? NumberB(i % depth, i / depth) : NumberB(i / columns, i % columns)));
     }
     DeviceArray<uint16_t> device_a(a);
     DeviceArray<uint16_t> device_b(b);
@@ -59,6 +60,7 @@ class WgmmaProductTest : public testing::TestWithParam<Case> {
 
     ASSERT_EQ(RunSingleProduct({.dtype = dtype,
                                 .columns = columns,
+                                .row_elements = row_elements,
                                 .slice = slice,
                                 .a_is_shared = a_is_shared,
                                 .accumulates = accumulates,
@@ -84,8 +86,9 @@ class WgmmaProductTest : public testing::TestWithParam<Case> {
 };
 
 TEST_P(WgmmaProductTest, EverySliceOfKIsMultiplied) {
-  const bool a_is_shared = std::get<2>(GetParam());
-  for (int32_t slice = 0; slice < kPanelColumns / kProductDepth; ++slice) {
+  const auto [dtype, columns, row_elements, a_is_shared] = GetParam();
+  const int depth = a_is_shared ? row_elements : kFragmentDepth;
+  for (int32_t slice = 0; slice < depth / kProductDepth; ++slice) {
     ExpectProduct(slice, /*accumulates=*/true);
     if (a_is_shared) {  // those with a factor in registers always add
       ExpectProduct(slice, /*accumulates=*/false);
@@ -94,16 +97,32 @@ TEST_P(WgmmaProductTest, EverySliceOfKIsMultiplied) {
 }
 
 std::string NameOfCase(const testing::TestParamInfo<Case>& info) {
-  const auto [dtype, columns, a_is_shared] = info.param;
+  const auto [dtype, columns, row_elements, a_is_shared] = info.param;
   return std::string(dtype == DType::kBF16 ? "Bf16" : "F16") + "Columns" + std::to_string(columns) +
+         "RowsOf" + std::to_string(row_elements) +
          (a_is_shared ? "AInSharedMemory" : "AInRegisters");
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms,
+INSTANTIATE_TEST_SUITE_P(Scores,
                          WgmmaProductTest,
                          testing::Combine(testing::Values(DType::kBF16, DType::kF16),
                                           testing::Values(64, 128),
-                                          testing::Bool()),
+                                          testing::Values(64, 32, 16),
+                                          testing::Values(true)),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Values,
+                         WgmmaProductTest,
+                         testing::Combine(testing::Values(DType::kBF16, DType::kF16),
+                                          testing::Values(64, 128),
+                                          testing::Values(64),
+                                          testing::Values(false)),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(ValuesOfShortPieces,
+                         WgmmaProductTest,
+                         testing::Values(Case{DType::kBF16, 32, 32, false},
+                                         Case{DType::kF16, 32, 32, false},
+                                         Case{DType::kBF16, 16, 16, false},
+                                         Case{DType::kF16, 16, 16, false}),
                          NameOfCase);
 
 }  // namespace
