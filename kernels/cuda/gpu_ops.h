@@ -150,7 +150,7 @@ struct PrefillPlan {
   PrefillKernel kernel = PrefillKernel::kFastest;
 
   // ---- For kPersistent ----
-  int32_t* next_item = nullptr;  // one number, 0; each call leaves 0
+  int32_t* next_item = nullptr;  // one number, 0; each call leaves 0; null: kUnsupported
   int32_t num_ctas = 0;          // CTAs of the grid, 0: one for each SM; any number, the same bits
 };
 int Prefill(const PagedAttentionParams& params,

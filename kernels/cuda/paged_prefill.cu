@@ -41,13 +41,20 @@ int CheckWgmma(DType activations, DType cache_dtype) {
   return DispatchElement(activations, []<typename T>() { return 0; });
 }
 
+// Whether kFastest takes kPersistent instead of kWgmma: false until it has won on a device.
+constexpr bool kFastestIsPersistent = false;
+
 // Runs kPersistent or kWgmma. Returns kUnsupported if the kernel cannot run.
-int RunOnWarpgroups(PrefillKernel kernel, const PrefillParams& params, Stream stream) {
+int RunOnWarpgroups(const PrefillParams& params, Stream stream) {
   const KvCacheLayout& layout = params.attention.cache.layout;
   if (const int error = CheckWgmma(params.activations, layout.dtype); error != 0) {
     return error;
   }
-  if (kernel == PrefillKernel::kPersistent) {
+  const PrefillPlan& plan = params.plan;
+  const bool is_persistent =
+      plan.kernel == PrefillKernel::kPersistent ||
+      (plan.kernel == PrefillKernel::kFastest && kFastestIsPersistent && plan.next_item != nullptr);
+  if (is_persistent) {
     return DispatchHeadDim(layout.head_dim, [&]<int kHeadDim>() {
       return RunPersistentPrefill<kHeadDim>(params, stream);
     });
@@ -55,10 +62,6 @@ int RunOnWarpgroups(PrefillKernel kernel, const PrefillParams& params, Stream st
   return DispatchWgmmaHeadDim(
       layout.head_dim, [&]<int kHeadDim>() { return RunWgmmaPrefill<kHeadDim>(params, stream); });
 }
-
-// The kernel that kFastest takes where it can run. kPersistent takes its place once it has won on a
-// device.
-constexpr PrefillKernel kFastestOnWarpgroups = PrefillKernel::kWgmma;
 
 }  // namespace
 
@@ -74,11 +77,9 @@ int Prefill(const PagedAttentionParams& params,
   prefill.block_shift = std::countr_zero(static_cast<uint32_t>(layout.block_size_tokens));
   prefill.num_queries_per_kv_head = params.num_heads / layout.num_kv_heads;
   prefill.has_plain_scores = params.alibi_slopes == nullptr && params.scale * params.k_scale > 0.0F;
-  const bool is_free = plan.kernel == PrefillKernel::kFastest;
   if (plan.kernel != PrefillKernel::kMma) {
-    const int error =
-        RunOnWarpgroups(is_free ? kFastestOnWarpgroups : plan.kernel, prefill, stream);
-    if (error != kUnsupported || !is_free) {
+    const int error = RunOnWarpgroups(prefill, stream);
+    if (error != kUnsupported || plan.kernel != PrefillKernel::kFastest) {
       return error;
     }
   }

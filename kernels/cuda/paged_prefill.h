@@ -29,7 +29,8 @@ int RunPrefill(const PrefillParams& params, Stream stream);
 template <int kHeadDim>
 int RunWgmmaPrefill(const PrefillParams& params, Stream stream);
 
-// Does the same by a persistent grid, which takes items from plan.next_item.
+// Does the same by a persistent grid, which takes items from plan.next_item. Also returns
+// kUnsupported if next_item is null.
 template <int kHeadDim>
 int RunPersistentPrefill(const PrefillParams& params, Stream stream);
 

@@ -333,7 +333,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(Shape::kThreads, 1)
 template <int kHeadDim>
 int RunPersistentPrefill(const PrefillParams& params, Stream stream) {
   const PagedAttentionParams& args = params.attention;
-  if (args.cache.layout.dtype != params.activations) {
+  if (args.cache.layout.dtype != params.activations || params.plan.next_item == nullptr) {
     return kUnsupported;
   }
   return DispatchElement(params.activations, [&]<typename T>() {

@@ -203,5 +203,15 @@ TEST_F(PrefillPersistentTest, ItemsWithoutContextArePassedOver) {
               &computed);
 }
 
+TEST_F(PrefillPersistentTest, WithoutACounterItIsRefused) {
+  const AttentionData data(MixedBatch(64));
+  DeviceAttention device(data);
+  DeviceArray<PrefillItem> items(std::vector<PrefillItem>{{0, 0}});
+  const PrefillPlan plan = {
+      .items = items.data(), .num_items = 1, .kernel = PrefillKernel::kPersistent};
+
+  EXPECT_EQ(Prefill(device.params(), plan, DType::kBF16, nullptr), kUnsupported);
+}
+
 }  // namespace
 }  // namespace quire::gpu
