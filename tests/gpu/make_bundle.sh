@@ -37,7 +37,8 @@ fail() {
 # ---- What programs need -------------------------------------------------------------------------
 
 readonly PEERS=libquire_peers.so
-readonly RUN_TIME='^(ld-linux-x86-64|libc|libm|libstdc\+\+|libgcc_s)\.so'
+# Libraries of C and C++, of which libdl, libpthread, librt and libresolv come with the C library.
+readonly RUN_TIME='^(ld-linux-x86-64|libc|libm|libstdc\+\+|libgcc_s|libdl|libpthread|librt|libresolv)\.so'
 
 dynamic_entries() { readelf -dW "$1" | sed -n "s/.*(\($2\)).*\[\(.*\)\]/\2/p"; }
 
@@ -45,7 +46,7 @@ dynamic_entries() { readelf -dW "$1" | sed -n "s/.*(\($2\)).*\[\(.*\)\]/\2/p"; }
 libraries_of() {
   ldd "$@" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u |
     while read -r name path; do
-      [[ $name =~ $RUN_TIME|^lib(dl|pthread|rt|resolv)\.so ]] || printf '%s %s\n' "$name" "$path"
+      [[ $name =~ $RUN_TIME ]] || printf '%s %s\n' "$name" "$path"
     done
 }
 

@@ -314,6 +314,8 @@ check "a folder without programs is no bundle" eval '! needs 2>/dev/null'
 compile device/bin/a
 compile bin/b -Wl,--no-as-needed "$folder/needs/lib/libown.so"
 check "a program may need the run-time libraries, a server what is carried" needs
+compile bin/e -Wl,--no-as-needed -l:libresolv.so.2
+check "and what comes with the C library" needs
 compile device/bin/c -Wl,--no-as-needed "$folder/needs/lib/libown.so"
 check "a program for a device may not" eval '! needs && prints "c needs libown.so, which is not"'
 rm "$folder/needs/device/bin/c"
