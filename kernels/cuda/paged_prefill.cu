@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/device/capability.h"
 #include "kernels/cuda/device/dispatch.h"
+#include "kernels/cuda/device/math.h"
 #include "kernels/cuda/gpu_ops.h"
 #include "kernels/cuda/paged_prefill.h"
 
@@ -74,6 +75,7 @@ int Prefill(const PagedAttentionParams& params,
     return kUnsupported;
   }
   PrefillParams prefill = {.attention = params, .plan = plan, .activations = activations};
+  prefill.score_scale = params.scale * params.k_scale * kLog2E;
   prefill.block_shift = std::countr_zero(static_cast<uint32_t>(layout.block_size_tokens));
   prefill.num_queries_per_kv_head = params.num_heads / layout.num_kv_heads;
   prefill.has_plain_scores = params.alibi_slopes == nullptr && params.scale * params.k_scale > 0.0F;

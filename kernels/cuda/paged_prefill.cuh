@@ -468,7 +468,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
     QUIRE_UNROLL
     for (int m = 0; m < Shape::kRowTiles; ++m) {
       const int32_t lane_row = NotHoisted(warp_row + m * kTileRows + lane / 4);
-      const float* lane_factors = factors + warp * Shape::kRowsPerWarp + m * kTileRows + lane / 4;
+      const float* lane_factors = factors + (lane_row - cta->rows.first_row);
       if (!params.has_plain_scores) {
         ScoreRow score_rows[2];
         QUIRE_UNROLL
@@ -494,7 +494,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((PrefillShape<T, Cache, kHeadDim, kMaxShar
       for (int half = 0; half < 2; ++half) {
         float scale = 1.0F;
         if (params.has_plain_scores) {
-          scale = args.scale * args.k_scale * kLog2E;
+          scale = params.score_scale;
           if constexpr (Shape::kHasRowFactors) {
             scale *= lane_factors[half * 8];
           }

@@ -15,6 +15,9 @@ struct PrefillParams {
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
   int32_t num_queries_per_kv_head = 0;  // query heads that share one KV head
+  // Converts a product q . k to a score in base 2. Made on the host, because a product of the
+  // kernel would occupy a register: head_dim 256 over e4m3 spilled.
+  float score_scale = 1.0F;
   // True if each score is q . k times a positive number, without an ALiBi bias.
   bool has_plain_scores = true;
 };
