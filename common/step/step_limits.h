@@ -16,6 +16,9 @@ namespace quire {
 // tokens at 16 tokens a block. Mapping a block takes 40 us on a GPU (kernels/cuda/README.md).
 inline constexpr int32_t kMaxSpareBlocks = 16;
 
+// Bounds StepLimits::blocks_per_page: 2 MiB pages of blocks of 32 bytes.
+inline constexpr int32_t kMaxBlocksPerPage = 1 << 16;
+
 struct StepLimits {
   int32_t num_blocks = 0;       // ids 1 .. num_blocks - 1 are usable; 0 is the null block
   int32_t num_host_blocks = 0;  // host ids 0 .. num_host_blocks - 1; 0: no swapping
@@ -32,6 +35,11 @@ struct StepLimits {
   // True: the workers map blocks into virtual memory before their use, so slices have
   // SequenceSlice::next_block_id, and plans StepPlan::spare.
   bool wants_next_blocks = false;
+  // Block ids [k * blocks_per_page, (k + 1) * blocks_per_page) lie in one page of virtual memory,
+  // which the workers map as a whole. So each blocks_per_page blocks of a sequence should be the
+  // blocks of one page, in order; workers read a step with another sequence through block tables. A
+  // power of two.
+  int32_t blocks_per_page = 1;
 
   friend bool operator==(const StepLimits&, const StepLimits&) = default;
 };

@@ -106,6 +106,13 @@ absl::Status Validate(const StepLimits& limits) {
       CheckLimit("max_model_len_tokens", limits.max_model_len, 1, kMaxModelLenLimit));
   QUIRE_RETURN_IF_ERROR(
       CheckLimit("sliding_window_tokens", limits.sliding_window, 0, kMaxModelLenLimit));
+  QUIRE_RETURN_IF_ERROR(
+      CheckLimit("blocks_per_page", limits.blocks_per_page, 1, kMaxBlocksPerPage));
+  if ((limits.blocks_per_page & (limits.blocks_per_page - 1)) != 0) {
+    return InvalidArgument(
+        "STEP_LIMITS",
+        absl::StrCat("blocks_per_page: must be a power of two (got ", limits.blocks_per_page, ")"));
+  }
   return CheckLimit("vocab_size", limits.vocab_size, 1, kMaxInt);
 }
 

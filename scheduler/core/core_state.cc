@@ -43,7 +43,7 @@ Epoch::Epoch(uint64_t incarnation, uint64_t epoch_number, const StepLimits& step
     : scheduler_incarnation(incarnation),
       group_epoch(epoch_number),
       limits(step_limits),
-      kv_cache(BlockPool(step_limits.num_blocks),
+      kv_cache(BlockPool(step_limits.num_blocks, step_limits.blocks_per_page),
                step_limits.block_size_tokens,
                step_limits.num_host_blocks,
                step_limits.sliding_window),
@@ -240,12 +240,12 @@ void CoreState::FinishBeamSearch(SequenceGroup& group,
     if (static_cast<size_t>(index) < hypotheses.size()) {
       const BeamHypothesis& hypothesis = hypotheses[static_cast<size_t>(index)];
       for (TokenId token_id : hypothesis.token_ids) {
-        events.push_back(TokenCommitted{.request_id = group.id(),
-                                        .sequence_index = index,
-                                        .token_index = finished.num_output_tokens++,
-                                        .token_id = token_id,
-                                        .num_cached_prompt_tokens =
-                                            group.num_cached_prompt_tokens()});
+        events.push_back(
+            TokenCommitted{.request_id = group.id(),
+                           .sequence_index = index,
+                           .token_index = finished.num_output_tokens++,
+                           .token_id = token_id,
+                           .num_cached_prompt_tokens = group.num_cached_prompt_tokens()});
       }
       finished.reason = hypothesis.has_stopped ? FinishReason::kStop : FinishReason::kLength;
       finished.beam_score = hypothesis.score;

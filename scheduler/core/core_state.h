@@ -74,8 +74,9 @@ struct UnansweredStep {
   std::vector<BlockSwapIn> swap_ins;
   std::vector<BlockCopy> copies;
   // Scratch memory of NameNextBlocks.
-  std::vector<size_t> growing;       // indices of slices whose sequence takes a block next step
-  std::vector<BlockId> next_blocks;  // the predicted blocks, in the order of `growing`
+  std::vector<size_t> growing;  // indices of slices whose sequence takes a block next step
+  std::vector<BlockId>
+      next_blocks;  // the predicted blocks, in the order of `growing`; null: unknown
   // Groups that ended during the step, kept because slices still point at these groups.
   std::vector<std::unique_ptr<SequenceGroup>> departed;
 

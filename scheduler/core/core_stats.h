@@ -52,7 +52,8 @@ struct CoreStats {
   int64_t num_blocks_evicted = 0;
   int64_t num_blocks_found = 0;
   int64_t num_blocks_forked = 0;
-  int64_t num_blocks_copied = 0;  // by copy-on-write, or from a pinned prefix's partly filled block
+  int64_t num_blocks_copied = 0;  // by copy-on-write, from a pinned prefix's partly filled block,
+                                  // or to a page of the sequence's own
   int64_t num_blocks_swapped_out = 0;
   int64_t num_blocks_swapped_in = 0;  // failed swap-ins included
   int64_t num_failed_swap_ins = 0;    // blocks whose contents were lost in host memory

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace quire {
 namespace {
@@ -32,10 +33,16 @@ void NameNextOfSlices(CoreState& state, StepPlan& plan) {
   std::sort(step.growing.begin(), step.growing.end(), [&step](size_t a, size_t b) {
     return IsServedBefore(step.slices[a], step.slices[b]);
   });
+  std::vector<const BlockTable*> tables;
+  for (const size_t i : step.growing) {
+    tables.push_back(&step.slices[i].sequence->table);
+  }
   step.next_blocks.clear();
-  kv_cache.PeekNextBlocks(static_cast<int32_t>(step.growing.size()), step.next_blocks);
+  kv_cache.PeekNextBlocks(tables, step.next_blocks);
   for (size_t k = 0; k < step.next_blocks.size(); ++k) {
-    plan.slices[step.growing[k]].next_block_id = step.next_blocks[k];
+    if (step.next_blocks[k] != kNullBlockId) {
+      plan.slices[step.growing[k]].next_block_id = step.next_blocks[k];
+    }
   }
 }
 

@@ -195,6 +195,7 @@ bool StepPlanner::BeginTable(SequenceGroup& group, Sequence& sequence) {
   if (num_blocks > kv_cache.num_free_blocks()) {
     return false;
   }
+  MoveToOwnPage(group, sequence);
   // A tail is the partly filled last block of a pinned prefix. If the budget cuts a slice that
   // begins after a tail, the slice ends at a later position than without the tail. So the table can
   // be longer. The tail is used only if it takes no additional blocks.
@@ -207,6 +208,22 @@ bool StepPlanner::BeginTable(SequenceGroup& group, Sequence& sequence) {
   }
   group.NoteCached(sequence.num_computed_tokens());
   return true;
+}
+
+void StepPlanner::MoveToOwnPage(const SequenceGroup& group, Sequence& sequence) {
+  const auto num_sequences = static_cast<int64_t>(group.sequences().size());
+  const int32_t num_moved = epoch_.kv_cache.NumBlocksToMove(sequence.table);
+  const int32_t num_left = NumBlocksToGive() - NumWatermarkBlocks() - num_moved;
+  if (num_moved == 0 ||
+      num_sequences * epoch_.kv_cache.NumBlocksFor(sequence.num_tokens() + 1) > num_left) {
+    return;
+  }
+  std::vector<CopiedBlock> copies;
+  epoch_.kv_cache.MoveToOwnPage(sequence.table, copies);
+  for (const CopiedBlock& copy : copies) {
+    state_.step.copies.push_back({.src = copy.src, .dst = copy.dst});
+  }
+  state_.counters.num_blocks_copied += num_moved;
 }
 
 void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {

@@ -83,6 +83,9 @@ class StepPlanner {
   // Begins the sequence's table with blocks that other sequences computed, as far as there are any.
   // Returns false if too few blocks are free for the rest of the slice.
   bool BeginTable(SequenceGroup& group, Sequence& sequence);
+  // Copies the last shared blocks of a table that could not grow in its page (windows show whole
+  // pages), if the group leaves enough blocks free.
+  void MoveToOwnPage(const SequenceGroup& group, Sequence& sequence);
   void Introduce(const SequenceGroup& group, Sequence& sequence);
   // Fills line_ with the sequences of the group that may get a slice.
   void LineUp(SequenceGroup& group);

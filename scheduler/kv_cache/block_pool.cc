@@ -6,29 +6,32 @@
 
 namespace quire {
 
-BlockPool::BlockPool(int32_t num_blocks) : num_blocks_(num_blocks) {
+BlockPool::BlockPool(int32_t num_blocks, int32_t blocks_per_page)
+    : num_blocks_(num_blocks), blocks_per_page_(blocks_per_page) {
   InitializeHeads();
   for (BlockId block_id = 1; block_id < num_blocks; ++block_id) {
-    PushBack(free_, Place::kFree, block_id);
+    EnterFree(block_id);
   }
 }
 
 BlockPool::BlockPool(int32_t num_blocks, std::span<const BlockId> free_order)
-    : num_blocks_(num_blocks) {
+    : num_blocks_(num_blocks), blocks_per_page_(1) {
   InitializeHeads();
   QUIRE_CHECK(free_order.size() == static_cast<size_t>(num_usable_blocks()));
   for (BlockId block_id : free_order) {
     QUIRE_CHECK(IsUsable(block_id) && At(block_id).place == Place::kUsed);
-    PushBack(free_, Place::kFree, block_id);
+    EnterFree(block_id);
   }
 }
 
 void BlockPool::InitializeHeads() {
-  QUIRE_CHECK(num_blocks_ >= 1);
-  records_.resize(static_cast<size_t>(num_blocks_) + 1);
-  free_.head = kNullBlockId;
+  QUIRE_CHECK(num_blocks_ >= 1 && blocks_per_page_ >= 1);
+  records_.resize(static_cast<size_t>(num_blocks_) + 2);
+  num_free_in_page_.resize(PageOf(num_blocks_ - 1) + 1);
+  whole_.head = kNullBlockId;
   pending_.head = num_blocks_;
-  for (BlockId head : {free_.head, pending_.head}) {
+  loose_.head = num_blocks_ + 1;
+  for (BlockId head : {whole_.head, pending_.head, loose_.head}) {
     At(head) = {.ref_count = 0, .place = Place::kListHead, .previous = head, .next = head};
   }
 }
@@ -37,57 +40,114 @@ bool BlockPool::Allocate(int32_t n, std::vector<BlockId>& out) { return Allocate
 
 bool BlockPool::AllocateBehind(int32_t num_kept, int32_t n, std::vector<BlockId>& out) {
   QUIRE_CHECK(n >= 0 && num_kept >= 0);
-  if (n > free_.size) {
+  if (n > num_free_) {
     return false;
   }
-  BlockId block_id = FreeBehind(num_kept);
+  BlockId page = WholeBehind(num_kept);
   for (int32_t i = 0; i < n; ++i) {
-    if (block_id == free_.head) {
-      block_id = At(free_.head).next;
+    if (const BlockId next = NextInPage(out); next != kNullBlockId) {
+      Take(next, out);
+      continue;
     }
-    const BlockId next = At(block_id).next;
-    Take(block_id, out);
-    block_id = next;
+    if (whole_.size == 0) {
+      Take(At(loose_.head).next, out);
+      continue;
+    }
+    if (page == whole_.head) {
+      page = At(whole_.head).next;
+    }
+    const BlockId next_page = At(page).next;
+    Take(page + static_cast<BlockId>(out.size()) % blocks_per_page_, out);
+    page = next_page;
   }
   return true;
 }
 
 void BlockPool::PeekBehind(int32_t num_kept, int32_t n, std::vector<BlockId>& out) const {
   QUIRE_CHECK(n >= 0 && num_kept >= 0);
-  BlockId block_id = FreeBehind(num_kept);
-  for (int32_t i = 0; i < std::min(n, free_.size); ++i) {
-    if (block_id == free_.head) {
-      block_id = At(free_.head).next;
+  BlockId page = WholeBehind(num_kept);
+  for (int32_t i = 0; i < std::min(n, whole_.size); ++i) {
+    if (page == whole_.head) {
+      page = At(whole_.head).next;
     }
-    out.push_back(block_id);
-    block_id = At(block_id).next;
+    out.push_back(page);
+    page = At(page).next;
   }
 }
 
-BlockId BlockPool::FreeBehind(int32_t num_kept) const {
-  if (num_kept >= free_.size) {
-    return free_.head;
+BlockId BlockPool::NextInPage(std::span<const BlockId> table) const {
+  const auto offset = static_cast<BlockId>(table.size()) % blocks_per_page_;
+  if (offset == 0 || table.back() == kNullBlockId ||
+      table.back() % blocks_per_page_ != offset - 1) {
+    return kNullBlockId;
   }
-  BlockId block_id = At(free_.head).next;
+  const BlockId next = table.back() + 1;
+  return IsUsable(next) && is_free(next) ? next : kNullBlockId;
+}
+
+BlockId BlockPool::WholeBehind(int32_t num_kept) const {
+  if (num_kept >= whole_.size) {
+    return whole_.head;
+  }
+  BlockId page = At(whole_.head).next;
   for (int32_t i = 0; i < num_kept; ++i) {
-    block_id = At(block_id).next;
+    page = At(page).next;
   }
-  return block_id;
+  return page;
 }
 
 void BlockPool::Take(BlockId block_id, std::vector<BlockId>& out) {
-  Unlink(free_, block_id);
+  LeaveFree(block_id);
   At(block_id).ref_count = 1;
   out.push_back(block_id);
+}
+
+void BlockPool::EnterFree(BlockId block_id) {
+  At(block_id).place = Place::kFree;
+  ++num_free_;
+  num_free_cached_ += At(block_id).is_cached ? 1 : 0;
+  ++num_free_in_page_[PageOf(block_id)];
+  if (!IsWhole(PageOf(block_id))) {
+    PushBack(loose_, block_id);
+    return;
+  }
+  const BlockId first = FirstInPageOf(block_id);
+  for (BlockId id = first; id < first + blocks_per_page_; ++id) {
+    if (id != block_id) {
+      Unlink(loose_, id);
+    }
+  }
+  PushBack(whole_, first);
+}
+
+void BlockPool::LeaveFree(BlockId block_id) {
+  if (IsWhole(PageOf(block_id))) {
+    const BlockId first = FirstInPageOf(block_id);
+    Unlink(whole_, first);
+    // The last block first: a table that grows in the page gets to this block last, so another
+    // table that needs a loose block disturbs the least.
+    for (BlockId id = first + blocks_per_page_ - 1; id >= first; --id) {
+      if (id != block_id) {
+        PushBack(loose_, id);
+      }
+    }
+  } else {
+    Unlink(loose_, block_id);
+  }
+  At(block_id).place = Place::kUsed;
+  --num_free_;
+  num_free_cached_ -= At(block_id).is_cached ? 1 : 0;
+  --num_free_in_page_[PageOf(block_id)];
 }
 
 void BlockPool::Touch(BlockId block_id) {
   QUIRE_CHECK(IsUsable(block_id));
   Record& record = At(block_id);
   if (record.place == Place::kFree) {
-    Unlink(free_, block_id);
+    LeaveFree(block_id);
   } else if (record.place == Place::kPending) {
     Unlink(pending_, block_id);
+    record.place = Place::kUsed;
   }
   num_shared_blocks_ += ++record.ref_count == 2 ? 1 : 0;
 }
@@ -98,9 +158,7 @@ void BlockPool::MarkCached(BlockId block_id, bool is_cached) {
   const int32_t change = static_cast<int32_t>(is_cached) - static_cast<int32_t>(record.is_cached);
   record.is_cached = is_cached;
   if (record.place == Place::kFree) {
-    free_.num_cached += change;
-  } else if (record.place == Place::kPending) {
-    pending_.num_cached += change;
+    num_free_cached_ += change;
   }
 }
 
@@ -113,9 +171,10 @@ void BlockPool::Free(BlockId block_id) {
     return;
   }
   if (is_fenced_) {
-    PushBack(pending_, Place::kPending, block_id);
+    record.place = Place::kPending;
+    PushBack(pending_, block_id);
   } else {
-    PushBack(free_, Place::kFree, block_id);
+    EnterFree(block_id);
   }
 }
 
@@ -130,34 +189,35 @@ void BlockPool::LowerFence() {
   while (pending_.size > 0) {
     BlockId block_id = At(pending_.head).next;
     Unlink(pending_, block_id);
-    PushBack(free_, Place::kFree, block_id);
+    EnterFree(block_id);
   }
 }
 
-void BlockPool::PushBack(List& list, Place place, BlockId block_id) {
+void BlockPool::PushBack(List& list, BlockId block_id) {
   BlockId last = At(list.head).previous;
   Record& record = At(block_id);
-  record.place = place;
   record.previous = last;
   record.next = list.head;
   At(last).next = block_id;
   At(list.head).previous = block_id;
   ++list.size;
-  list.num_cached += record.is_cached ? 1 : 0;
 }
 
 void BlockPool::Unlink(List& list, BlockId block_id) {
   Record& record = At(block_id);
   At(record.previous).next = record.next;
   At(record.next).previous = record.previous;
-  record.place = Place::kUsed;
   --list.size;
-  list.num_cached -= record.is_cached ? 1 : 0;
 }
 
 std::vector<BlockId> BlockPool::FreeListForTest() const {
   std::vector<BlockId> block_ids;
-  for (BlockId id = At(free_.head).next; id != free_.head; id = At(id).next) {
+  for (BlockId page = At(whole_.head).next; page != whole_.head; page = At(page).next) {
+    for (BlockId id = page; id < page + blocks_per_page_; ++id) {
+      block_ids.push_back(id);
+    }
+  }
+  for (BlockId id = At(loose_.head).next; id != loose_.head; id = At(id).next) {
     block_ids.push_back(id);
   }
   return block_ids;
@@ -165,8 +225,10 @@ std::vector<BlockId> BlockPool::FreeListForTest() const {
 
 void BlockPool::CheckInvariants() const {
   // Each list is a closed ring of exactly its own blocks, without duplicates.
-  CheckList(free_, Place::kFree);
+  CheckList(whole_, Place::kFree);
+  CheckList(loose_, Place::kFree);
   CheckList(pending_, Place::kPending);
+  CheckPages();
 
   // Every usable block is free, used or pending. It is used if and only if it has a reference.
   // (I2 of tests/scheduler/README.md)
@@ -181,7 +243,7 @@ void BlockPool::CheckInvariants() const {
     num_shared += record.ref_count > 1 ? 1 : 0;
   }
   QUIRE_CHECK_EQ(num_shared, num_shared_blocks_);
-  QUIRE_CHECK_EQ(free_.size + pending_.size + num_used, num_usable_blocks());
+  QUIRE_CHECK_EQ(num_free_ + pending_.size + num_used, num_usable_blocks());
 
   // The null block is never referenced.
   QUIRE_CHECK_EQ(At(kNullBlockId).ref_count, 0);
@@ -192,19 +254,41 @@ void BlockPool::CheckInvariants() const {
 
 void BlockPool::CheckList(const List& list, Place place) const {
   int32_t size = 0;
-  int32_t num_cached = 0;
   BlockId previous = list.head;
   for (BlockId id = At(list.head).next; id != list.head; id = At(id).next) {
     QUIRE_CHECK(IsUsable(id));
     QUIRE_CHECK(At(id).place == place);
     QUIRE_CHECK_EQ(At(id).previous, previous);
     QUIRE_CHECK(++size <= list.size);  // also ends the walk if the ring is broken
-    num_cached += At(id).is_cached ? 1 : 0;
     previous = id;
   }
   QUIRE_CHECK_EQ(At(list.head).previous, previous);
   QUIRE_CHECK_EQ(size, list.size);
-  QUIRE_CHECK_EQ(num_cached, list.num_cached);
+}
+
+// Compares the counts of free blocks, and the lists of whole pages and other free blocks, with the
+// blocks' places.
+void BlockPool::CheckPages() const {
+  std::vector<int32_t> num_free_in_page(num_free_in_page_.size(), 0);
+  int32_t num_free = 0;
+  int32_t num_cached = 0;
+  for (BlockId block_id = 1; block_id < num_blocks_; ++block_id) {
+    if (is_free(block_id)) {
+      ++num_free_in_page[PageOf(block_id)];
+      ++num_free;
+      num_cached += is_cached(block_id) ? 1 : 0;
+    }
+  }
+  QUIRE_CHECK(num_free_in_page == num_free_in_page_);
+  QUIRE_CHECK_EQ(num_free, num_free_);
+  QUIRE_CHECK_EQ(num_cached, num_free_cached_);
+  QUIRE_CHECK_EQ(whole_.size * blocks_per_page_ + loose_.size, num_free_);
+  for (BlockId page = At(whole_.head).next; page != whole_.head; page = At(page).next) {
+    QUIRE_CHECK(page % blocks_per_page_ == 0 && IsWhole(PageOf(page)));
+  }
+  for (BlockId id = At(loose_.head).next; id != loose_.head; id = At(id).next) {
+    QUIRE_CHECK(!IsWhole(PageOf(id)));
+  }
 }
 
 }  // namespace quire

@@ -9,15 +9,23 @@
 // takes a block out of the middle in O(1). The null block is the list's head, so an empty list
 // needs no special case and the null block is never handed out.
 //
+// Pages: blocks [i * blocks_per_page, (i + 1) * blocks_per_page) are one page, which a worker maps
+// into a window as a whole. So the free list is a list of whole pages, pages of which every block
+// is free, and a second list has the free blocks of other pages. A table's block goes behind the
+// table's last one in its page if that place is free, else into a whole page, and else, because no
+// whole page is left, to any free block. With one block a page, the second list is always empty.
+//
 // Thread safety: not thread-safe; owned by the scheduler loop. Copyable, for exhaustive tests.
 // Invariants:    free + used + pending == num_blocks() - 1: every block except the null block is in
 //                exactly one of these states.
 //                A block is used if and only if its ref_count is positive.
+//                A page is whole if all its blocks are free, so never one with the null block, nor
+//                one that the pool's end cuts.
 //                No block is pending while the fence is down, that is, when every step is answered.
 //                num_shared_blocks() blocks have a ref_count above 1; num_free_cached_blocks() free
 //                blocks are marked as cached.
-// Cost:          O(1) for each block that a call names, plus O(num_kept); LowerFence is O(pending
-//                blocks).
+// Cost:          O(1) for each block that a call names, plus O(num_kept), plus O(blocks_per_page)
+//                for each page that begins or ceases to be whole; LowerFence is O(pending blocks).
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.2 and 4.4; the flat array with an
 //                intrusive free list and a null block is vLLM v1's block_pool.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_BLOCK_POOL_H_
@@ -34,26 +42,31 @@ namespace quire {
 
 class BlockPool {
  public:
-  // Makes a pool of blocks 1 .. num_blocks - 1, all free, in this order. REQUIRES: num_blocks >= 1.
-  explicit BlockPool(int32_t num_blocks);
+  // Makes a pool of blocks 1 .. num_blocks - 1, all free, in this order. REQUIRES: num_blocks >= 1;
+  // blocks_per_page >= 1.
+  explicit BlockPool(int32_t num_blocks, int32_t blocks_per_page = 1);
 
   // Makes the same pool, but with the free list in the order of `free_order`. REQUIRES: free_order
   // is a permutation of 1 .. num_blocks - 1.
   BlockPool(int32_t num_blocks, std::span<const BlockId> free_order);
 
-  // Takes n blocks from the front of the free list, and appends them to `out`, each with one
-  // reference. Returns false, and takes no block, if fewer than n are free. REQUIRES: n >= 0.
+  // Appends n blocks to `out`, the block ids of a table, each with one reference. Opens whole pages
+  // from the front of the free list. Returns false, and takes no block, if fewer than n are free.
+  // REQUIRES: n >= 0.
   [[nodiscard]] bool Allocate(int32_t n, std::vector<BlockId>& out);
 
-  // Like Allocate, but takes the blocks behind the first num_kept free blocks. If fewer than n lie
-  // there, takes all of them, then the rest from the front. Takes the same blocks in one call as in
-  // several. REQUIRES: n >= 0, num_kept >= 0.
+  // Like Allocate, but opens the pages behind the first num_kept whole pages, then those from the
+  // front. Takes the same blocks in one call as in several. REQUIRES: n >= 0, num_kept >= 0.
   [[nodiscard]] bool AllocateBehind(int32_t num_kept, int32_t n, std::vector<BlockId>& out);
 
-  // Appends to `out` the n blocks that AllocateBehind would hand out next (with num_kept 0:
-  // Allocate), or all free blocks if fewer than n are free. The blocks stay free.
+  // Appends to `out` the first blocks of the n pages that AllocateBehind would open next (with
+  // num_kept 0: Allocate), or of all whole pages if there are fewer. The blocks stay free.
   // REQUIRES: n >= 0, num_kept >= 0.
   void PeekBehind(int32_t num_kept, int32_t n, std::vector<BlockId>& out) const;
+
+  // Returns the block behind a table's last one in its page, if the table's next block belongs
+  // there and that block is free; else the null block.
+  BlockId NextInPage(std::span<const BlockId> table) const;
 
   // Adds a reference. A free or pending block becomes used again and keeps its contents.
   // REQUIRES: 0 < block_id < num_blocks().
@@ -77,11 +90,13 @@ class BlockPool {
 
   int32_t num_blocks() const { return num_blocks_; }  // the null block included
   int32_t num_usable_blocks() const { return num_blocks_ - 1; }
-  int32_t num_free_blocks() const { return free_.size; }
-  int32_t num_free_cached_blocks() const { return free_.num_cached; }
+  int32_t num_free_blocks() const { return num_free_; }
+  int32_t num_free_cached_blocks() const { return num_free_cached_; }
+  int32_t blocks_per_page() const { return blocks_per_page_; }
+  int32_t num_whole_pages() const { return whole_.size; }  // pages of which every block is free
   int32_t num_shared_blocks() const { return num_shared_blocks_; }
   int32_t num_pending_blocks() const { return pending_.size; }
-  int32_t num_used_blocks() const { return num_usable_blocks() - free_.size - pending_.size; }
+  int32_t num_used_blocks() const { return num_usable_blocks() - num_free_ - pending_.size; }
   bool is_fenced() const { return is_fenced_; }
   int32_t ref_count(BlockId block_id) const {
     QUIRE_CHECK(IsUsable(block_id));
@@ -90,7 +105,8 @@ class BlockPool {
   bool is_cached(BlockId block_id) const { return At(block_id).is_cached; }
   bool is_free(BlockId block_id) const { return At(block_id).place == Place::kFree; }
 
-  // Returns the free blocks, the front of the free list first. O(free blocks).
+  // Returns the free blocks: those of whole pages, the front of the free list first, then the
+  // others. O(free blocks).
   std::vector<BlockId> FreeListForTest() const;
 
   // Aborts if an invariant is broken, with a message that names it. O(num_blocks()).
@@ -103,7 +119,8 @@ class BlockPool {
     int32_t ref_count = 0;
     Place place = Place::kUsed;
     bool is_cached = false;
-    // Neighbors in the free or pending list. Unused if place is kUsed.
+    // Neighbors in a list. Unused if the block is used, or if another block of its whole page is in
+    // the list for it.
     BlockId previous = kNullBlockId;
     BlockId next = kNullBlockId;
   };
@@ -113,24 +130,37 @@ class BlockPool {
   struct List {
     BlockId head = kNullBlockId;
     int32_t size = 0;
-    int32_t num_cached = 0;
   };
 
   void InitializeHeads();
-  // Returns the free block behind the first num_kept ones, or the list's head if there is none.
-  BlockId FreeBehind(int32_t num_kept) const;
+  // Returns the first block of the page behind the first num_kept whole ones, or the list's head if
+  // there is none.
+  BlockId WholeBehind(int32_t num_kept) const;
   void Take(BlockId block_id, std::vector<BlockId>& out);
-  void PushBack(List& list, Place place, BlockId block_id);
+  // Makes a block free that is in no list.
+  void EnterFree(BlockId block_id);
+  // Makes a free block used.
+  void LeaveFree(BlockId block_id);
+  void PushBack(List& list, BlockId block_id);
   void Unlink(List& list, BlockId block_id);
   Record& At(BlockId block_id) { return records_[static_cast<size_t>(block_id)]; }
   const Record& At(BlockId block_id) const { return records_[static_cast<size_t>(block_id)]; }
   bool IsUsable(BlockId block_id) const { return block_id > 0 && block_id < num_blocks_; }
+  size_t PageOf(BlockId block_id) const { return static_cast<size_t>(block_id / blocks_per_page_); }
+  BlockId FirstInPageOf(BlockId block_id) const { return block_id - block_id % blocks_per_page_; }
+  bool IsWhole(size_t page) const { return num_free_in_page_[page] == blocks_per_page_; }
   void CheckList(const List& list, Place place) const;
+  void CheckPages() const;
 
   int32_t num_blocks_;
-  std::vector<Record> records_;  // [num_blocks + 1]: the blocks, then the pending list's head
-  List free_;
+  int32_t blocks_per_page_;
+  std::vector<Record> records_;  // [num_blocks + 2]: the blocks, then two lists' heads
+  std::vector<int32_t> num_free_in_page_;
+  List whole_;  // the first block of each whole page
+  List loose_;  // the free blocks of other pages
   List pending_;
+  int32_t num_free_ = 0;
+  int32_t num_free_cached_ = 0;
   int32_t num_shared_blocks_ = 0;
   bool is_fenced_ = false;
 };

@@ -43,7 +43,7 @@ std::optional<std::span<const BlockId>> KvCacheManager::Append(BlockTable& table
   QUIRE_CHECK(is_last_full || pool_.ref_count(table.block_ids_.back()) == 1);
   size_t num_blocks_before = table.block_ids_.size();
   const int32_t num_new = NumBlocksToAppend(table, num_tokens);
-  const int32_t num_kept = table.empty() ? 0 : kNumFrontBlocks;
+  const int32_t num_kept = table.empty() ? 0 : num_front_pages();
   if (num_new > 0 && !Allocate(num_kept, num_new, table.block_ids_)) {
     return std::nullopt;
   }
@@ -150,6 +150,15 @@ CopiedBlock KvCacheManager::CopyTail(const BlockTable& parent,
   return {.src = parent.block_ids_.back(), .dst = table.block_ids_.back()};
 }
 
+void KvCacheManager::OnStepPlanned() {
+  pool_.RaiseFence();
+  published_.clear();
+  for (size_t i = replaced_.size(); i > 0; --i) {
+    pool_.Free(replaced_[i - 1]);
+  }
+  replaced_.clear();
+}
+
 void KvCacheManager::Publish(const BlockTable& table,
                              int32_t first_block,
                              std::span<const BlockHash> hashes,
@@ -162,6 +171,9 @@ void KvCacheManager::Publish(const BlockTable& table,
       Unlist(*listed);
     }
     const BlockId block_id = table.block_ids_[i];
+    if (pool_.blocks_per_page() > 1) {
+      published_.push_back(block_id);
+    }
     const bool is_new = cache_.Insert(block_id, hashes[i]);
     pool_.MarkCached(block_id, cache_.HashOf(block_id).has_value());
     if (is_new && contents != nullptr && keeps_cache_events()) {
@@ -280,7 +292,7 @@ std::optional<CopiedBlock> KvCacheManager::MakeTailExclusive(BlockTable& table) 
   }
   const BlockId shared = table.block_ids_.back();
   table.block_ids_.pop_back();
-  QUIRE_CHECK(Allocate(kNumFrontBlocks, 1, table.block_ids_));
+  QUIRE_CHECK(Allocate(num_front_pages(), 1, table.block_ids_));
   Unlist(table.block_ids_.back());
   pool_.Free(shared);
   return CopiedBlock{.src = shared, .dst = table.block_ids_.back()};
@@ -332,7 +344,7 @@ bool KvCacheManager::SwapIn(std::span<const SwapTables> group,
                             std::vector<SwappedBlock>& orders) {
   const SwapSpace::HostBlocks to_copy = swap_space_.BlocksToCopyIn(group, step_id);
   std::vector<BlockId> taken;
-  if (!Allocate(0, static_cast<int32_t>(to_copy.size()), taken)) {
+  if (!AllocateInOrder(group, to_copy, taken)) {
     return false;
   }
   for (BlockId block_id : taken) {
@@ -464,10 +476,13 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   }
   QUIRE_CHECK_EQ(num_stored_tokens, num_stored_tokens_);
 
-  // A block has one reference for each table entry that names it, and one for each copy to host
-  // memory that reads it. (I1 of tests/scheduler/README.md)
+  // A block has one reference for each table entry that names it, and one for each copy that reads
+  // it, to host memory or to a table's own page. (I1 of tests/scheduler/README.md)
   for (const auto& [block_id, num_copies] : swap_space_.copies_out()) {
     num_entries[static_cast<size_t>(block_id)] += num_copies;
+  }
+  for (const BlockId block_id : replaced_) {
+    ++num_entries[static_cast<size_t>(block_id)];
   }
   for (BlockId block_id = 1; block_id < pool_.num_blocks(); ++block_id) {
     QUIRE_CHECK_EQ(pool_.ref_count(block_id), num_entries[static_cast<size_t>(block_id)]);

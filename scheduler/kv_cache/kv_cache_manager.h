@@ -12,6 +12,9 @@
 // sequence's blocks stay the same, and a worker can prepare them once (SpareWindow). Blocks leave
 // the prefix cache in almost the order in which they were freed.
 //
+// With several blocks a page (BlockPool), block i of a table lies at place i of its pages if pages
+// are free, so that a worker can map whole pages. Forks are not laid out so.
+//
 // A manager lives for one epoch: from the time when the worker group is ready until that group is
 // lost. Then the manager is dropped as a whole and the tables are abandoned, so that no block can
 // be given back twice across a crash.
@@ -36,6 +39,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/base/math.h"
 #include "scheduler/kv_cache/block_hash.h"
 #include "scheduler/kv_cache/block_pool.h"
 #include "scheduler/kv_cache/block_table.h"
@@ -106,12 +110,12 @@ class KvCacheManager {
     return num_tokens <= room ? 0 : NumBlocksFor(num_tokens - room);
   }
 
-  // Appends to `out` the n free blocks that a new table would begin with, or that tables would grow
-  // by: in one call of Append or in several. Appends all free blocks if fewer than n are free.
-  void PeekFirstBlocks(int32_t n, std::vector<BlockId>& out) const { pool_.PeekBehind(0, n, out); }
-  void PeekNextBlocks(int32_t n, std::vector<BlockId>& out) const {
-    pool_.PeekBehind(kNumFrontBlocks, n, out);
-  }
+  // Appends to `out` the n free blocks that a new table would begin with, or fewer if there are not
+  // so many in whole pages.
+  void PeekFirstBlocks(int32_t n, std::vector<BlockId>& out) const;
+  // Appends to `out` the block by which each table would grow next, if Append is called for them in
+  // this order. The null block stands for an unknown block. REQUIRES: no table is empty.
+  void PeekNextBlocks(std::span<const BlockTable* const> tables, std::vector<BlockId>& out) const;
 
   // Makes room for num_tokens more tokens at the end of the table: first in the last block, then in
   // new blocks. Returns the new blocks, valid until the table changes; empty if the last block had
@@ -169,6 +173,15 @@ class KvCacheManager {
   // for PinTail; a block is free; 0 < num_tokens <= tokens in the parent's last block.
   CopiedBlock CopyTail(const BlockTable& parent, int32_t num_tokens, BlockTable& table);
 
+  // Returns how many blocks MoveToOwnPage would take; 0 if the table can grow in its last page, or
+  // does not end inside a page, or if it cannot be moved.
+  int32_t NumBlocksToMove(const BlockTable& table) const;
+  // For a table that ends inside a page and cannot grow there, because other tables have the page
+  // too: replaces the table's blocks in that page by blocks of a whole page, and appends to
+  // `copies` the copies that the worker must make before it reads them. The replaced blocks stay
+  // used until OnStepPlanned. REQUIRES: NumBlocksToMove > 0; the table's tokens fill its blocks.
+  void MoveToOwnPage(BlockTable& table, std::vector<CopiedBlock>& copies);
+
   // Lists block i of the table in the prefix cache under hashes[i], for each i >= first_block. If
   // another block in use is already listed under the hash, that block stays listed instead.
   // REQUIRES: the table has at least hashes.size() full blocks; each block to list is computed
@@ -220,7 +233,7 @@ class KvCacheManager {
   void Free(BlockTable& table);
 
   // Blocks that are freed between these two calls are pending until the second one: see BlockPool.
-  void OnStepPlanned() { pool_.RaiseFence(); }
+  void OnStepPlanned();
   void OnStepAnswered() { pool_.LowerFence(); }
 
   const BlockPool& pool() const { return pool_; }
@@ -276,10 +289,16 @@ class KvCacheManager {
 
  private:
   void CheckOccupancy(std::span<const BlockTable* const> tables) const;
+  int32_t num_front_pages() const { return DivCeil(kNumFrontBlocks, pool_.blocks_per_page()); }
 
-  // Takes blocks from the pool, behind the first num_kept free ones. The caller must call Unlist
+  // Takes blocks from the pool, behind the first num_kept whole pages. The caller must call Unlist
   // for each, because their contents will change.
   [[nodiscard]] bool Allocate(int32_t num_kept, int32_t num_blocks, std::vector<BlockId>& out);
+  // Takes a block for each of these host blocks, in their order. With several blocks a page, a
+  // table's blocks follow each other in their pages. The caller must call Unlist for each.
+  [[nodiscard]] bool AllocateInOrder(std::span<const SwapTables> group,
+                                     const SwapSpace::HostBlocks& host_blocks,
+                                     std::vector<BlockId>& out);
   // Removes the block from the prefix cache, unless it is pinned.
   void Unlist(BlockId block_id);
 
@@ -297,6 +316,10 @@ class KvCacheManager {
   int32_t block_size_tokens_;
   int32_t sliding_window_;
   int64_t num_stored_tokens_ = 0;
+  // Of the step being planned, only with several blocks a page: blocks that the step computes, and
+  // blocks that MoveToOwnPage replaced, each with a reference for its copy.
+  std::vector<BlockId> published_;
+  std::vector<BlockId> replaced_;
   Operations operations_;
   CacheEventLog cache_events_;
 };

@@ -61,8 +61,8 @@ QUIRE_LOGGED_FIELDS(CoreConfig,
                     max_pinned_share,
                     block_hash_key)
 
-// This FieldsOf is written without the macro, because the macro would also list wants_next_blocks.
-// The record EpochBegun appends that field instead (PutTail).
+// This FieldsOf is written without the macro, because the macro would also list wants_next_blocks
+// and blocks_per_page. The record EpochBegun appends these fields instead (PutTail).
 template <typename T>
 requires std::same_as<std::remove_const_t<T>, StepLimits>
 auto FieldsOf(T& logged) {
@@ -74,7 +74,8 @@ auto FieldsOf(T& logged) {
          max_model_len,
          vocab_size,
          sliding_window,
-         wants_next_blocks] = logged;
+         wants_next_blocks,
+         blocks_per_page] = logged;
   return std::tie(num_blocks,
                   num_host_blocks,
                   block_size_tokens,

@@ -34,8 +34,12 @@ EventsTaken Summarize(const std::vector<OutputEvent>& events) {
 }
 
 void PutTail(const EpochBegun& begun, ByteWriter& out) {
-  if (begun.limits.wants_next_blocks) {
-    out.Varint(1);
+  const bool has_pages = begun.limits.blocks_per_page > 1;
+  if (begun.limits.wants_next_blocks || has_pages) {
+    out.Varint(begun.limits.wants_next_blocks ? 1 : 0);
+  }
+  if (has_pages) {
+    out.Varint(static_cast<uint64_t>(begun.limits.blocks_per_page));
   }
 }
 
@@ -43,10 +47,17 @@ void GetTail(ByteReader& in, EpochBegun& begun) {
   if (in.at_end()) {
     return;
   }
-  begun.limits.wants_next_blocks = true;
-  if (in.Varint() != 1) {
+  const uint64_t wants_next_blocks = in.Varint();
+  const bool has_pages = !in.at_end();
+  const uint64_t blocks_per_page = has_pages ? in.Varint() : 1;
+  const uint64_t min_blocks_per_page = has_pages ? 2 : 1;
+  if (wants_next_blocks > 1 || (wants_next_blocks == 0 && !has_pages) ||
+      blocks_per_page < min_blocks_per_page || blocks_per_page > kMaxBlocksPerPage) {
     in.Fail();
+    return;
   }
+  begun.limits.wants_next_blocks = wants_next_blocks == 1;
+  begun.limits.blocks_per_page = static_cast<int32_t>(blocks_per_page);
 }
 
 }  // namespace quire

@@ -105,7 +105,8 @@ template <typename T>
 void PutTail(const T& /*record*/, ByteWriter& /*out*/) {}
 template <typename T>
 void GetTail(ByteReader& /*in*/, T& /*record*/) {}
-void PutTail(const EpochBegun& begun, ByteWriter& out);  // writes wants_next_blocks
+// Writes wants_next_blocks and blocks_per_page.
+void PutTail(const EpochBegun& begun, ByteWriter& out);
 void GetTail(ByteReader& in, EpochBegun& begun);
 
 QUIRE_LOGGED_FIELDS(RequestAborted, id)

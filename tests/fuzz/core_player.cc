@@ -251,6 +251,7 @@ void CorePlayer::BeginEpoch() {
                        .sliding_window = sliding_window_};
   const uint8_t choice = input_.TakeByte();
   limits.wants_next_blocks = (choice & 4) != 0;
+  limits.blocks_per_page = 1 << ((choice >> 3) % 4);
   worker_.emplace(limits, /*swap_delay_steps=*/choice % 4);
   core_.BeginEpoch(1, ++group_epoch_, limits, /*after_crash=*/choice >= 0x80);
 }

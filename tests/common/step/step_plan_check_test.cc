@@ -517,6 +517,9 @@ TEST(StepLimitsTest, EveryLimitIsChecked) {
       {"vocab_size", [](auto& l) { l.vocab_size = 0; }},
       {"sliding_window_tokens", [](auto& l) { l.sliding_window = -1; }},
       {"sliding_window_tokens", [](auto& l) { l.sliding_window = kMaxInt; }},
+      {"blocks_per_page", [](auto& l) { l.blocks_per_page = 0; }},
+      {"blocks_per_page", [](auto& l) { l.blocks_per_page = 12; }},
+      {"blocks_per_page", [](auto& l) { l.blocks_per_page = 2 * kMaxBlocksPerPage; }},
   };
   for (const BadLimits& bad : cases) {
     StepLimits limits = kLimits;

@@ -66,6 +66,11 @@ int32_t DrawSlidingWindow(uint64_t seed) {
   return random.OneIn(3) ? random.Between(1, random.OneIn(2) ? 6 : 40) : 0;
 }
 
+int32_t DrawBlocksPerPage(uint64_t seed) {
+  Random random(seed ^ 0x5041'4745'5300'0001ULL);
+  return random.OneIn(2) ? 1 : 1 << random.Between(1, 4);
+}
+
 }  // namespace
 
 CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
@@ -96,7 +101,8 @@ CoreSimulation::CoreSimulation(uint64_t seed, const RecordedCore::Log& log)
       poison_rate_(poison_draws_.OneIn(2) ? 1'000'000 : poison_draws_.Between(2, 30)),
       loss_causes_(seed ^ 0x4C4F'5353'4553'0001ULL),
       score_draws_(seed ^ 0x5343'4F52'4553'0001ULL),
-      wants_next_blocks_(Random(seed ^ 0x4E45'5854'0000'0001ULL).OneIn(2)) {
+      wants_next_blocks_(Random(seed ^ 0x4E45'5854'0000'0001ULL).OneIn(2)),
+      blocks_per_page_(DrawBlocksPerPage(seed)) {
   core_->KeepCacheEvents();
 }
 
@@ -449,7 +455,8 @@ StepLimits CoreSimulation::DrawLimits() {
       .max_model_len = random_.Between(4, random_.OneIn(2) ? 40 : 200),
       .vocab_size = kVocabSize,
       .sliding_window = sliding_window_,
-      .wants_next_blocks = wants_next_blocks_};
+      .wants_next_blocks = wants_next_blocks_,
+      .blocks_per_page = blocks_per_page_};
   if (is_tight_) {
     limits.num_blocks = 2 + limits.num_blocks % 6;
     limits.num_host_blocks += 8;

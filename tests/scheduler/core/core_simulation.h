@@ -215,6 +215,7 @@ class CoreSimulation {
   Random loss_causes_;   // likewise
   Random score_draws_;   // likewise
   bool wants_next_blocks_;
+  int32_t blocks_per_page_;
 
   std::string failure_;
   uint64_t trace_hash_ = 0;

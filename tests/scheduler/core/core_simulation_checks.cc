@@ -48,7 +48,8 @@ void CoreSimulation::CheckNextBlocks(const StepPlan& plan) {
       plan, core_->block_map({.max_cells = std::max(1, limits_.num_blocks), .max_holders = 0})));
   std::map<SequenceHandle, BlockId> named = std::exchange(next_blocks_, {});
   for (const SequenceSlice& slice : plan.slices) {
-    if (slice.num_tokens == 1 && slice.new_block_ids.size() == 1) {
+    // Pools of few pages often have no whole one, and then no block is foreseen.
+    if (slice.num_tokens == 1 && slice.new_block_ids.size() == 1 && blocks_per_page_ == 1) {
       const auto next = named.find(slice.handle);
       ++num_appended_;
       num_foreseen_ += next != named.end() && next->second == slice.new_block_ids.front() ? 1 : 0;

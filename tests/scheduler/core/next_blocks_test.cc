@@ -251,7 +251,7 @@ class DecodeRun {
   int32_t num_hints_ = 0;
 };
 
-StepLimits Limits(int32_t sliding_window = 0) {
+StepLimits Limits(int32_t sliding_window = 0, int32_t blocks_per_page = 1) {
   return {.num_blocks = 1200,  // nobody is preempted
 
           .block_size_tokens = 4,
@@ -260,7 +260,8 @@ StepLimits Limits(int32_t sliding_window = 0) {
           .max_model_len = 200,
           .vocab_size = 97,
           .sliding_window = sliding_window,
-          .wants_next_blocks = true};
+          .wants_next_blocks = true,
+          .blocks_per_page = blocks_per_page};
 }
 
 class SteadyDecodeTest : public testing::TestWithParam<Load> {};
@@ -301,6 +302,8 @@ INSTANTIATE_TEST_SUITE_P(
         Load{"cached", {.prefix_caching = true}, Limits()},
         Load{"fair_share", {.scheduling_policy = SchedulingPolicyKind::kFairShare}, Limits()},
         Load{"window", {.prefix_caching = true}, Limits(/*sliding_window=*/10)},
+        Load{"pages", {.prefix_caching = true}, Limits(0, /*blocks_per_page=*/8)},
+        Load{"window_pages", {.prefix_caching = true}, Limits(10, /*blocks_per_page=*/2)},
         Load{"groups", {.prefix_caching = true}, Limits(), /*num_sequences=*/3}),
     [](const auto& load) { return load.param.name; });
 

@@ -231,6 +231,58 @@ TEST(BlockPoolTest, CountsBlocksWithMoreThanOneReference) {
   pool.CheckInvariants();
 }
 
+// Pages 1 and 2 are whole. The first one lacks the null block, the last one has one block.
+TEST(BlockPoolTest, EachTableOpensAWholePageAndFillsIt) {
+  BlockPool pool(25, /*blocks_per_page=*/8);
+  std::vector<BlockId> a;
+  std::vector<BlockId> b;
+
+  EXPECT_TRUE(pool.Allocate(3, a));
+  EXPECT_TRUE(pool.Allocate(2, b));
+  EXPECT_TRUE(pool.Allocate(6, a));
+
+  EXPECT_THAT(a, ElementsAre(8, 9, 10, 11, 12, 13, 14, 15, 1)) << "no page is whole any more";
+  EXPECT_THAT(b, ElementsAre(16, 17));
+  pool.CheckInvariants();
+}
+
+TEST(BlockPoolTest, ATableThatLacksItsPageGoesOnAtTheSamePlaceOfAnother) {
+  BlockPool pool(32, /*blocks_per_page=*/8);
+  std::vector<BlockId> a = Allocate(pool, 3);
+  std::vector<BlockId> fork = {a[0], a[1]};
+
+  EXPECT_TRUE(pool.Allocate(2, fork));
+
+  EXPECT_THAT(fork, ElementsAre(8, 9, 18, 19));
+}
+
+TEST(BlockPoolTest, APageIsWholeWhenItsLastBlockIsFree) {
+  BlockPool pool(32, /*blocks_per_page=*/8);
+  Allocate(pool, 2);
+  Allocate(pool, 1);
+  EXPECT_EQ(pool.num_whole_pages(), 1);
+
+  pool.Free(9);
+  EXPECT_EQ(pool.num_whole_pages(), 1);
+  pool.Free(8);
+  EXPECT_EQ(pool.num_whole_pages(), 2);
+  pool.Touch(12);
+  EXPECT_EQ(pool.num_whole_pages(), 1);
+  EXPECT_THAT(Allocate(pool, 1), ElementsAre(24));
+  pool.CheckInvariants();
+}
+
+// A table that grows in its page comes to the page's last block last.
+TEST(BlockPoolTest, WithoutWholePagesTheEndsOfPagesAreTakenFirst) {
+  BlockPool pool(16, /*blocks_per_page=*/8);
+  std::vector<BlockId> growing = Allocate(pool, 1);
+  EXPECT_THAT(Allocate(pool, 8), ElementsAre(1, 2, 3, 4, 5, 6, 7, 15));
+
+  EXPECT_TRUE(pool.Allocate(2, growing));
+
+  EXPECT_THAT(growing, ElementsAre(8, 9, 10));
+}
+
 TEST(BlockPoolTest, CountsCachedBlocksWhileTheyAreFree) {
   BlockPool pool(5);
   Allocate(pool, 3);

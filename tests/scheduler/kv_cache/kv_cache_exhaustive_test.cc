@@ -18,12 +18,14 @@
 namespace quire {
 namespace {
 
-KvCacheWorld::Sizes SizesWith(int32_t sliding_window) {
-  return {.num_blocks = 4,
+// With pages of two blocks, 1 and 8 lie in pages that are never whole.
+KvCacheWorld::Sizes SizesWith(int32_t sliding_window, int32_t blocks_per_page) {
+  return {.num_blocks = blocks_per_page == 1 ? 4 : 9,
           .num_host_blocks = 2,
           .block_size_tokens = 2,
           .num_sequences = 2,
-          .sliding_window = sliding_window};
+          .sliding_window = sliding_window,
+          .blocks_per_page = blocks_per_page};
 }
 constexpr int32_t kDepth = 9;
 
@@ -147,11 +149,11 @@ class Explorer {
 };
 
 // QUIRE_DEPTH=<n> sets another depth; each level about doubles the histories.
-void ExploreWith(int32_t sliding_window) {
+void ExploreWith(int32_t sliding_window, int32_t blocks_per_page = 1, int32_t max_depth = kDepth) {
   const char* depth = std::getenv("QUIRE_DEPTH");  // NOLINT(concurrency-mt-unsafe)
-  Explorer explorer(SizesWith(sliding_window));
+  Explorer explorer(SizesWith(sliding_window, blocks_per_page));
 
-  EXPECT_EQ(explorer.Explore(depth == nullptr ? kDepth : std::atoi(depth)), "");
+  EXPECT_EQ(explorer.Explore(depth == nullptr ? max_depth : std::atoi(depth)), "");
 
   std::printf("%lld histories, %zu distinct states\n",
               static_cast<long long>(explorer.num_histories()),
@@ -163,6 +165,10 @@ TEST(KvCacheExhaustiveTest, EveryShortHistoryKeepsTheInvariants) { ExploreWith(0
 
 TEST(KvCacheExhaustiveTest, EveryShortHistoryKeepsTheInvariantsBehindASlidingWindow) {
   ExploreWith(3);
+}
+
+TEST(KvCacheExhaustiveTest, EveryShortHistoryKeepsTheInvariantsWithPagesOfTwoBlocks) {
+  ExploreWith(0, /*blocks_per_page=*/2, kDepth - 2);  // the larger pool has more states
 }
 
 }  // namespace

@@ -66,7 +66,8 @@ class RandomWorld {
             .num_host_blocks = random.Between(0, random.OneIn(2) ? 4 : 30),
             .block_size_tokens = 1 << random.Below(4),
             .num_sequences = static_cast<size_t>(random.Between(2, 7)),
-            .sliding_window = random.OneIn(3) ? random.Between(1, 20) : 0};
+            .sliding_window = random.OneIn(3) ? random.Between(1, 20) : 0,
+            .blocks_per_page = random.OneIn(2) ? 1 : 1 << random.Below(4)};
   }
 
   Operation DrawOperation() {

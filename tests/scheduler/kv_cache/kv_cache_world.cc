@@ -26,7 +26,7 @@ KvCacheWorld::KvCacheWorld(const Sizes& sizes)
                    std::vector<Cell>(static_cast<size_t>(sizes.block_size_tokens))) {}
 
 KvCacheManager KvCacheWorld::MakeManager() const {
-  return {BlockPool(sizes_.num_blocks),
+  return {BlockPool(sizes_.num_blocks, sizes_.blocks_per_page),
           sizes_.block_size_tokens,
           sizes_.num_host_blocks,
           sizes_.sliding_window};
@@ -212,6 +212,7 @@ bool KvCacheWorld::Publish(size_t index) {
   for (auto i = static_cast<size_t>(num_passed); i < num_full; ++i) {
     const Contents key = Beginning(sequence.contents, i + 1);
     const BlockId block_id = sequence.table.block_ids()[i];
+    published_now_.insert(block_id);
     const auto listed = listed_.find(key);
     if (listed != listed_.end() && NumHolders(listed->second) == 0) {
       listed_.erase(listed);
@@ -274,7 +275,33 @@ bool KvCacheWorld::ShareCached(size_t index, const Contents& wanted) {
   const auto num_found = static_cast<size_t>(match.num_blocks);
   manager_.ShareCached(std::span(hashes).first(num_found), sequences_[index].table);
   sequences_[index].contents = Beginning(wanted, num_found);
+  if (!manager_.pool().is_fenced() && manager_.NumBlocksToMove(sequences_[index].table) > 0) {
+    MoveToOwnPage(sequences_[index].table);
+    StepPlanned();
+  }
   return true;
+}
+
+void KvCacheWorld::MoveToOwnPage(BlockTable& table) {
+  const int32_t num_free = manager_.num_free_blocks();
+  const int32_t num_moved = manager_.NumBlocksToMove(table);
+  std::vector<CopiedBlock> copies;
+  manager_.MoveToOwnPage(table, copies);
+  Expect(static_cast<int32_t>(copies.size()) == num_moved &&
+             num_moved == table.num_blocks() % sizes_.blocks_per_page &&
+             manager_.num_free_blocks() == num_free - num_moved,
+         "moves the blocks of the last page");
+  const int32_t first = table.num_blocks() - num_moved;
+  for (int32_t i = 0; i < num_moved; ++i) {
+    const CopiedBlock& copy = copies[static_cast<size_t>(i)];
+    Expect(copy.dst == table[first + i] && copy.dst % sizes_.blocks_per_page == i,
+           "lays a page's blocks out in order");
+    Expect(manager_.pool().ref_count(copy.src) > 0, "keeps what is copied");
+    Expect(published_now_.count(copy.src) == 0, "copies only what was computed before");
+    HandOut(copy.dst);
+    memory_[static_cast<size_t>(copy.dst)] = memory_[static_cast<size_t>(copy.src)];
+  }
+  Expect(manager_.NumBlocksToMove(table) == 0, "a moved table can grow");
 }
 
 bool KvCacheWorld::StepPlanned() {
@@ -283,6 +310,7 @@ bool KvCacheWorld::StepPlanned() {
   }
   ++step_id_;
   manager_.OnStepPlanned();
+  published_now_.clear();
   return true;
 }
 
@@ -302,6 +330,7 @@ bool KvCacheWorld::WorkersLost() {
     sequence.swapped_in_step = 0;
   }
   manager_ = MakeManager();
+  published_now_.clear();
   listed_.clear();
   leaving_.clear();
   arriving_.clear();

@@ -16,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -33,6 +34,7 @@ class KvCacheWorld {
     int32_t block_size_tokens = 2;
     size_t num_sequences = 2;
     int32_t sliding_window = 0;  // tokens; 0: no window
+    int32_t blocks_per_page = 1;
   };
 
   // The contents of a sequence. Only contents of equal salt are shared through the cache.
@@ -58,7 +60,8 @@ class KvCacheWorld {
   bool SlideWindow(size_t index);  // takes all its tokens as computed
   bool Publish(size_t index);
   bool Unpublish(size_t index);
-  // Begins an empty sequence with the cached prefix of these contents, less the last token.
+  // Begins an empty sequence with the cached prefix of these contents, less the last token. Moves
+  // the end of the prefix to a page of its own if the manager can, and then plans the step.
   bool ShareCached(size_t index, const Contents& wanted);
   bool StepPlanned();
   bool StepAnswered();
@@ -90,6 +93,7 @@ class KvCacheWorld {
   using Cell = uint64_t;  // stands for K and V of a token: a hash of it and all tokens before it
 
   KvCacheManager MakeManager() const;
+  void MoveToOwnPage(BlockTable& table);
   int32_t NumPassedBlocks(int32_t num_tokens) const;
   std::vector<SwapTables> TablesOf(std::span<const size_t> indices);
   std::vector<BlockHash> HashesOf(const Contents& contents, size_t num_blocks) const;
@@ -118,6 +122,7 @@ class KvCacheWorld {
   std::map<Contents, BlockId> listed_;  // model of the cache, by all tokens up to the block's end
   std::deque<SwapUnderWay> leaving_;
   std::deque<SwapUnderWay> arriving_;
+  std::set<BlockId> published_now_;  // in the step being planned
   uint64_t step_id_ = 0;
   std::string fault_;
 };

@@ -11,6 +11,7 @@ Bug = collections.namedtuple("Bug", "name file text replacement")
 
 POOL = "scheduler/kv_cache/block_pool.cc"
 MANAGER = "scheduler/kv_cache/kv_cache_manager.cc"
+PAGES = "scheduler/kv_cache/kv_cache_pages.cc"
 EVENTS = "scheduler/kv_cache/cache_event_log.cc"
 SWAP_SPACE = "scheduler/kv_cache/swap_space.cc"
 HASH = "scheduler/kv_cache/block_hash.cc"
@@ -37,12 +38,24 @@ BUGS = [
     Bug("missing_decrement", POOL, "if (--record.ref_count > 0) {", "if (record.ref_count > 1) {"),
     Bug("freed_too_early", POOL, "if (--record.ref_count > 0) {", "if (--record.ref_count > 1) {"),
     Bug("fence_not_raised", POOL, "  is_fenced_ = true;", "  is_fenced_ = false;"),
-    Bug("fence_passed_by", POOL, "  if (is_fenced_) {\n    PushBack(pending_",
-        "  if (false) {\n    PushBack(pending_"),
+    Bug("fence_passed_by", POOL, "  if (is_fenced_) {\n    record.place",
+        "  if (false) {\n    record.place"),
     Bug("fence_lowered_for_one_block", POOL, "while (pending_.size > 0) {",
         "if (pending_.size > 0) {"),
     Bug("touched_block_stays_on_the_free_list", POOL,
-        "    Unlink(free_, block_id);\n  } else if", "  } else if"),
+        "    LeaveFree(block_id);\n  } else if", "  } else if"),
+    # Pages.
+    Bug("opened_page_stays_whole", POOL, "  --num_free_in_page_[PageOf(block_id)];\n", ""),
+    Bug("opened_page_keeps_its_other_blocks", POOL, "        PushBack(loose_, id);\n", ""),
+    Bug("moved_blocks_are_free_at_once", PAGES,
+        "  replaced_.insert(replaced_.end(), first, table.block_ids_.end());\n",
+        "  replaced_.insert(replaced_.end(), first, table.block_ids_.end());\n"
+        "  for (auto it = first; it != table.block_ids_.end(); ++it) { pool_.Free(*it); }\n"),
+    Bug("copies_of_blocks_being_computed", PAGES,
+        "           std::find(published_.begin(), published_.end(), block_id) != published_.end();",
+        "           false;"),
+    Bug("moves_are_not_copied", PLANNER,
+        "    state_.step.copies.push_back({.src = copy.src, .dst = copy.dst});\n", ""),
     # Tables.
     Bug("a_block_too_many_at_the_edge", MANAGER,
         "static_cast<int32_t>(DivCeil(num_tokens, block_size_tokens_))",

@@ -169,10 +169,23 @@ TEST(StepLogFormatTest, AnEpochSaysWhetherNextBlocksAreWanted) {
   }
 }
 
+TEST(StepLogFormatTest, AnEpochSaysHowManyBlocksShareAPage) {
+  for (const bool wants : {false, true}) {
+    EpochBegun begun{.limits = kLimits};
+    begun.limits.wants_next_blocks = wants;
+    begun.limits.blocks_per_page = 64;
+
+    const ReadLog log = Read(LogOf({begun, WorkersLost{}}));
+
+    ASSERT_EQ(log.records.size(), 2U) << log.status;
+    EXPECT_EQ(std::get<EpochBegun>(log.records[0]).limits, begun.limits);
+  }
+}
+
 TEST(StepLogFormatTest, WhatStandsBehindAnEpochIsOneOrNothing) {
   StepLogEncoder other;
   const std::string epoch(other.Record(EpochBegun{.limits = kLimits}).substr(16));
-  for (const std::string tail : {"\2", "\1\1", "\x81"}) {
+  for (const std::string tail : {"\2", "\1\1", "\x81", "\1\xff\xff\x7f", "\1\2\1"}) {
     StepLogEncoder encoder;
     std::string bytes(encoder.Head("1.2.3"));
     bytes += encoder.Framed(epoch + tail);
