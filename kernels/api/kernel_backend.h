@@ -82,8 +82,8 @@ class KernelBackend {
   // Returns zeroed memory. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;
   // Returns the page size of windows (address ranges into which KV blocks are mapped,
-  // window_memory.h). The size of a KV block must be a multiple of the page size. Returns 0 if the
-  // backend has no windows. Any thread.
+  // window_memory.h). The size of a KV block, or of several that are mapped together, must be a
+  // multiple of the page size. Returns 0 if the backend has no windows. Any thread.
   virtual int64_t window_page_bytes() const { return 0; }
   // Returns how many places (parts of windows, one block each) can have a mapped block at the same
   // time, for windows of any shape; nullopt: no bound. Any thread.

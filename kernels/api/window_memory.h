@@ -26,7 +26,9 @@
 namespace quire {
 
 struct WindowShape {
-  int64_t block_bytes = 0;  // a multiple of KernelBackend::window_page_bytes
+  // A multiple of KernelBackend::window_page_bytes. If KV blocks are smaller than a page, several
+  // of them are one block here.
+  int64_t block_bytes = 0;
   int64_t num_blocks = 0;
   int64_t num_places = 0;
 };

@@ -41,12 +41,23 @@ absl::Status CheckLength(std::string_view field, std::string_view text) {
           ToAbsl(field), ": too long (got ", text.size(), " bytes, limit ", kMaxHelloBytes, ")"));
 }
 
-// Refuses impossible values of KvMemory. No decision depends on KvMemory, but operators read its
-// values, and an impossible value would mislead them.
+// Returns the number of blocks that share a page; 1 also if a block takes several pages, or if
+// there are no windows.
+int64_t BlocksPerPage(const KvMemory& memory, int64_t block_bytes) {
+  return block_bytes > 0 ? std::max<int64_t>(1, memory.page_bytes / block_bytes) : 1;
+}
+
+// Refuses impossible values of KvMemory. The pool's order depends on the page size, and operators
+// read all values, so an impossible value would mislead them.
 absl::Status CheckKvMemory(const KvMemory& memory, int64_t block_bytes) {
-  if (memory.page_bytes < 0 || memory.page_bytes > block_bytes ||
-      (memory.page_bytes > 0 && block_bytes % memory.page_bytes != 0)) {
-    return Mismatch("window_page_bytes", "block_bytes must be a multiple of it");
+  const int64_t per_page = BlocksPerPage(memory, block_bytes);
+  const bool is_multiple =
+      per_page > 1 ? memory.page_bytes % block_bytes == 0 && (per_page & (per_page - 1)) == 0
+                   : memory.page_bytes == 0 || block_bytes % memory.page_bytes == 0;
+  if (memory.page_bytes < 0 || per_page > kMaxBlocksPerPage || !is_multiple ||
+      memory.page_bytes > per_page * block_bytes) {
+    return Mismatch("window_page_bytes",
+                    "must divide block_bytes, or be block_bytes times a power of two");
   }
   if (memory.padding_bytes < 0 || memory.padding_bytes >= std::max<int64_t>(1, memory.page_bytes)) {
     return Mismatch("block_padding_bytes", "must be at least 0 and smaller than a page");
@@ -134,6 +145,10 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
     limits.num_blocks = std::min(limits.num_blocks, hello.num_blocks_max);
     num_host_blocks = std::min(num_host_blocks, std::max(0, hello.num_host_blocks_max));
     limits.wants_next_blocks = limits.wants_next_blocks || hello.wants_next_blocks;
+    // Powers of two, so whole groups of the largest number are whole groups of each number.
+    limits.blocks_per_page =
+        std::max(limits.blocks_per_page,
+                 static_cast<int32_t>(BlocksPerPage(hello.kv_memory, hello.block_bytes)));
   }
   // The host pool is never larger than the device pool, as in the PagedAttention paper. A preempted
   // request that does not fit into the host pool is recomputed.

@@ -77,7 +77,9 @@ void CheckAgreement(const quire::Agreement& agreement,
     QUIRE_CHECK(hello.kv_cache_dtype == settings.kv_cache_dtype.value_or(*hello.kv_cache_dtype));
     QUIRE_CHECK(hello.vocab_size == settings.model.vocab_size);
     const quire::KvMemory& memory = hello.kv_memory;
-    QUIRE_CHECK(memory.page_bytes == 0 || hello.block_bytes % memory.page_bytes == 0);
+    QUIRE_CHECK(memory.page_bytes == 0 || hello.block_bytes % memory.page_bytes == 0 ||
+                memory.page_bytes % hello.block_bytes == 0);
+    QUIRE_CHECK_LE(memory.page_bytes, hello.block_bytes * limits.blocks_per_page);
     QUIRE_CHECK(memory.padding_bytes >= 0 && memory.padding_bytes <= hello.block_bytes);
     QUIRE_CHECK(memory.max_places.value_or(0) >= 0);
   }

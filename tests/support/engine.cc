@@ -14,6 +14,8 @@
 #include "common/base/status_macros.h"
 #include "common/step/merge_results.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu/gpu_library.h"
 #include "tests/support/rank_group.h"
 
 namespace quire {
@@ -38,6 +40,14 @@ StepLimits LimitsOf(const EngineOptions& options, const ModelConfig& config) {
   return limits;
 }
 
+absl::StatusOr<std::unique_ptr<KernelBackend>> MakeBackend(const EngineOptions& options) {
+  if (!options.is_on_emulated_gpu) {
+    return CreateCpuBackend({.num_threads = options.num_threads, .isa = options.isa});
+  }
+  QUIRE_ASSIGN_OR_RETURN(const GpuLibrary library, GpuLibrary::Open("emu", 0));
+  return CreateGpuBackend(library, {});
+}
+
 // Returns a path that no other engine uses.
 std::string SocketPath() {
   static std::atomic<int> num_paths{0};
@@ -52,8 +62,7 @@ absl::StatusOr<Engine::Rank> Engine::MakeRank(const std::string& model_dir,
                                               const EngineOptions& options,
                                               int32_t rank) {
   Rank made;
-  QUIRE_ASSIGN_OR_RETURN(
-      made.backend, CreateCpuBackend({.num_threads = options.num_threads, .isa = options.isa}));
+  QUIRE_ASSIGN_OR_RETURN(made.backend, MakeBackend(options));
   const RankPlace place = {.rank = rank, .size = options.num_ranks};
   QUIRE_ASSIGN_OR_RETURN(made.model,
                          options.has_dummy_weights
@@ -86,11 +95,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
 
 absl::Status Engine::Reset(const EngineOptions& options) {
   StepLimits limits = LimitsOf(options, config());
-  limits.wants_next_blocks = ranks_.front().executor->wants_next_blocks();
+  const StepExecutor& executor = *ranks_.front().executor;
+  const DType kv_cache_dtype = options.kv_cache_dtype.value_or(config().dtype);
+  QUIRE_ASSIGN_OR_RETURN(const KvCacheSpec spec,
+                         executor.sizing().SpecFor(limits.block_size_tokens, kv_cache_dtype));
+  limits.wants_next_blocks = executor.wants_next_blocks();
+  limits.blocks_per_page = executor.sizing().BlocksPerPage(spec);
   EpochParams params{.scheduler_incarnation = 1,
                      .group_epoch = ++epoch_,
                      .limits = limits,
-                     .kv_cache_dtype = options.kv_cache_dtype.value_or(config().dtype),
+                     .kv_cache_dtype = kv_cache_dtype,
                      .group_secret = std::string(kGroupSecretBytes, 's')};
   for (const Rank& rank : ranks_) {
     params.rendezvous.push_back(rank.executor->rendezvous());

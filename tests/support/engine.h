@@ -29,6 +29,7 @@ struct EngineOptions {
   int num_threads = 1;  // threads of each rank
   int32_t num_ranks = 1;
   KvBackend kv_backend = KvBackend::kPaged;
+  bool is_on_emulated_gpu = false;  // instead of the CPU
   std::string isa;  // instruction set of the kernels; "": the best one that this machine has
   bool has_dummy_weights = false;
   StepObserver* observer = nullptr;  // hears of rank 0's steps

@@ -11,7 +11,8 @@ namespace quire {
 absl::StatusOr<std::unique_ptr<KvCacheStorage>> KvCacheStorage::Create(KernelBackend& backend,
                                                                        const KvCacheLayout& layout,
                                                                        int32_t num_blocks,
-                                                                       int64_t num_places) {
+                                                                       int64_t num_places,
+                                                                       int32_t blocks_per_page) {
   auto size_bytes = CheckedMultiply(layout.block_bytes(), num_blocks);
   if (!size_bytes.has_value() || *size_bytes <= 0) {
     return InvalidArgument(
@@ -29,10 +30,11 @@ absl::StatusOr<std::unique_ptr<KvCacheStorage>> KvCacheStorage::Create(KernelBac
     QUIRE_ASSIGN_OR_RETURN(memory, backend.Allocate(*size_bytes));
     view.base = memory->data();
   } else {
-    QUIRE_ASSIGN_OR_RETURN(windows,
-                           backend.AllocateWindows({.block_bytes = layout.block_bytes(),
-                                                    .num_blocks = num_blocks,
-                                                    .num_places = num_places}));
+    QUIRE_ASSIGN_OR_RETURN(
+        windows,
+        backend.AllocateWindows({.block_bytes = layout.block_bytes() * blocks_per_page,
+                                 .num_blocks = DivCeil(num_blocks, blocks_per_page),
+                                 .num_places = num_places}));
     view.base = windows->pool();
     view.windows = windows->windows();
   }

@@ -23,14 +23,16 @@ namespace quire {
 
 class KvCacheStorage {
  public:
-  // num_places: block-sized places of all windows; 0: no windows. REQUIRES: if num_places > 0,
-  // layout.block_bytes() is a multiple of KernelBackend::window_page_bytes. Errors:
-  // kInvalidArgument if the pool has no blocks or its size overflows; kResourceExhausted, reason
-  // MEMORY, if the backend lacks the memory.
+  // num_places: places of all windows, each as long as blocks_per_page blocks; 0: no windows.
+  // Windows round the pool up to whole pages. REQUIRES: if num_places > 0, blocks_per_page blocks
+  // are a multiple of KernelBackend::window_page_bytes. Errors: kInvalidArgument if the pool has no
+  // blocks or its size overflows; kResourceExhausted, reason MEMORY, if the backend lacks the
+  // memory.
   static absl::StatusOr<std::unique_ptr<KvCacheStorage>> Create(KernelBackend& backend,
                                                                 const KvCacheLayout& layout,
                                                                 int32_t num_blocks,
-                                                                int64_t num_places = 0);
+                                                                int64_t num_places = 0,
+                                                                int32_t blocks_per_page = 1);
 
   const KvCacheView& view() const { return view_; }
   int64_t size_bytes() const { return view_.num_blocks * view_.layout.block_bytes(); }

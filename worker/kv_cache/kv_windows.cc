@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/base/math.h"
 #include "common/base/status_macros.h"
 
 namespace quire {
@@ -10,18 +11,23 @@ namespace quire {
 absl::StatusOr<std::unique_ptr<KvWindows>> KvWindows::Create(KernelBackend& backend,
                                                              WindowMemory& memory,
                                                              int32_t num_windows,
-                                                             int32_t window_blocks) {
-  QUIRE_CHECK(memory.shape().num_places == int64_t{num_windows} * window_blocks);
+                                                             int32_t window_blocks,
+                                                             int32_t blocks_per_page) {
+  const int32_t window_pages = DivCeil(window_blocks, blocks_per_page);
+  QUIRE_CHECK(memory.shape().num_places == int64_t{num_windows} * window_pages);
   QUIRE_RETURN_IF_ERROR(memory.Unmap(0, memory.shape().num_places));
-  return std::unique_ptr<KvWindows>(new KvWindows(backend, memory, num_windows, window_blocks));
+  return std::unique_ptr<KvWindows>(
+      new KvWindows(backend, memory, num_windows, window_pages, blocks_per_page));
 }
 
 KvWindows::KvWindows(KernelBackend& backend,
                      WindowMemory& memory,
                      int32_t num_windows,
-                     int32_t window_blocks)
+                     int32_t window_pages,
+                     int32_t blocks_per_page)
     : memory_(memory),
-      window_blocks_(window_blocks),
+      window_pages_(window_pages),
+      blocks_per_page_(blocks_per_page),
       windows_(static_cast<size_t>(num_windows)),
       shown_(static_cast<size_t>(memory.shape().num_places), kNullBlockId),
       is_ahead_(shown_.size(), false),
@@ -44,36 +50,63 @@ bool KvWindows::Show(SequenceHandle handle, std::span<const BlockId> block_ids) 
   if (window.num_shown >= end) {
     return true;
   }
-  // MapAhead writes a block into shown_ before the block is mapped. So map the expected blocks
-  // before shown_ is read below.
+  // MapAhead writes a page into shown_ before the page is mapped. So map the expected pages before
+  // shown_ is read below.
   StartAhead();
   AwaitAhead();
-  const auto block_at = [&](int32_t index) { return block_ids[static_cast<size_t>(index)]; };
-  while (window.num_shown < end) {
-    const int32_t index = window.num_shown;
-    const BlockId block = block_at(index);
-    if (IsFound(handle, index, block)) {
-      ++window.num_shown;
+  const int32_t first = window.num_shown / blocks_per_page_;
+  if (!FindPages(block_ids.subspan(static_cast<size_t>(first * blocks_per_page_)))) {
+    return false;
+  }
+  const auto end_page = first + static_cast<int32_t>(pages_.size());
+  const auto page_at = [&](int32_t index) { return pages_[static_cast<size_t>(index - first)]; };
+  const bool is_first_shown =
+      window.num_shown % blocks_per_page_ != 0 && ShownAt(handle, first) == page_at(first);
+  for (int32_t index = first + (is_first_shown ? 1 : 0); index < end_page;) {
+    const BlockId page = page_at(index);
+    int32_t count = 1;
+    if (!IsFound(handle, index, page)) {
+      while (index + count < end_page && page_at(index + count) == page + count &&
+             ShownAt(handle, index + count) != page + count) {
+        ++count;
+      }
+      if (!Map(handle, index, page, count)) {
+        return false;
+      }
+    }
+    index += count;
+    window.num_shown = std::min(end, index * blocks_per_page_);
+  }
+  window.num_shown = end;
+  return true;
+}
+
+bool KvWindows::FindPages(std::span<const BlockId> block_ids) {
+  pages_.clear();
+  for (size_t i = 0; i < block_ids.size(); ++i) {
+    const auto offset = static_cast<BlockId>(i) % blocks_per_page_;
+    const BlockId block = block_ids[i];
+    if (offset == 0) {
+      pages_.push_back(kNullBlockId);
+    }
+    if (block == kNullBlockId) {
       continue;
     }
-    int32_t count = 1;
-    while (index + count < end && block_at(index + count) == block + count &&
-           ShownAt(handle, index + count) != block + count) {
-      ++count;
-    }
-    if (!Map(handle, index, block, count)) {
+    BlockId& page = pages_.back();
+    const BlockId expected = page == kNullBlockId ? block / blocks_per_page_ : page;
+    if (expected == kNullBlockId || block != expected * blocks_per_page_ + offset) {
       return false;
     }
-    window.num_shown += count;
+    page = expected;
   }
   return true;
 }
 
-bool KvWindows::IsFound(SequenceHandle handle, int32_t index, BlockId block) {
-  if (block == kNullBlockId) {
+bool KvWindows::IsFound(SequenceHandle handle, int32_t index, BlockId page) {
+  if (page == kNullBlockId) {
     return true;
   }
-  if (ShownAt(handle, index) != block) {
+  if (ShownAt(handle, index) != page) {
     return false;
   }
   const auto place = static_cast<size_t>(FirstPlace(handle) + index);
@@ -82,26 +115,26 @@ bool KvWindows::IsFound(SequenceHandle handle, int32_t index, BlockId block) {
   return true;
 }
 
-bool KvWindows::Map(SequenceHandle handle, int32_t index, BlockId block, int32_t count) {
+bool KvWindows::Map(SequenceHandle handle, int32_t index, BlockId page, int32_t count) {
   if (!MakeRoomFor(NumEmpty(handle, index, count))) {
     return false;
   }
-  const bool is_mapped = memory_.Map(FirstPlace(handle) + index, block, count).ok();
+  const bool is_mapped = memory_.Map(FirstPlace(handle) + index, page, count).ok();
   for (int32_t i = 0; i < count; ++i) {
-    Note(handle, index + i, is_mapped ? block + i : kNullBlockId);
+    Note(handle, index + i, is_mapped ? page + i : kNullBlockId);
   }
   counts_.num_mapped += is_mapped ? count : 0;
   return is_mapped;
 }
 
-void KvWindows::Note(SequenceHandle handle, int32_t index, BlockId block) {
+void KvWindows::Note(SequenceHandle handle, int32_t index, BlockId page) {
   const auto place = static_cast<size_t>(FirstPlace(handle) + index);
   is_ahead_[place] = false;
   BlockId& shown = shown_[place];
-  const int32_t change = (block != kNullBlockId ? 1 : 0) - (shown != kNullBlockId ? 1 : 0);
+  const int32_t change = (page != kNullBlockId ? 1 : 0) - (shown != kNullBlockId ? 1 : 0);
   num_mapped_ += change;
   windows_[handle].num_mapped += change;
-  shown = block;
+  shown = page;
 }
 
 int64_t KvWindows::NumEmpty(SequenceHandle handle, int32_t index, int32_t count) const {
@@ -129,55 +162,62 @@ bool KvWindows::TakeDownUnused(SequenceHandle handle) {
 
 bool KvWindows::TakeDown(SequenceHandle handle) {
   Window& window = windows_[handle];
-  if (!memory_.Unmap(FirstPlace(handle), window_blocks_).ok()) {
+  if (!memory_.Unmap(FirstPlace(handle), window_pages_).ok()) {
     return false;
   }
   counts_.num_taken_down += window.num_mapped;
   num_mapped_ -= window.num_mapped;
   window = {.is_used = window.is_used};
-  std::fill_n(shown_.begin() + FirstPlace(handle), window_blocks_, kNullBlockId);
-  std::fill_n(is_ahead_.begin() + FirstPlace(handle), window_blocks_, false);
+  std::fill_n(shown_.begin() + FirstPlace(handle), window_pages_, kNullBlockId);
+  std::fill_n(is_ahead_.begin() + FirstPlace(handle), window_pages_, false);
   return true;
 }
 
 void KvWindows::Expect(SequenceHandle handle, BlockId block) {
   AwaitAhead();
-  const int32_t index = windows_[handle].num_shown;
-  if (index < window_blocks_ && ShownAt(handle, index) != block &&
+  const int32_t num_shown = windows_[handle].num_shown;
+  const int32_t index = num_shown / blocks_per_page_;
+  const BlockId page = block / blocks_per_page_;
+  const bool begins_page =
+      num_shown % blocks_per_page_ == 0 && block % blocks_per_page_ == 0 && page != kNullBlockId;
+  if (begins_page && index < window_pages_ && ShownAt(handle, index) != page &&
       HasRoomFor(NumEmpty(handle, index, 1))) {
-    MapAhead(handle, index, block, 1);
+    MapAhead(handle, index, page, 1);
   }
 }
 
 void KvWindows::ExpectBeginning(SequenceHandle handle, std::span<const BlockId> block_ids) {
   AwaitAhead();
-  const auto end =
-      static_cast<int32_t>(std::min(block_ids.size(), static_cast<size_t>(window_blocks_)));
   spare_ = handle;
+  if (!FindPages(block_ids)) {
+    return;
+  }
+  const auto end =
+      static_cast<int32_t>(std::min(pages_.size(), static_cast<size_t>(window_pages_)));
   if (!HasRoomFor(NumEmpty(handle, 0, end))) {
     return;
   }
   windows_[handle].num_shown = 0;
-  const auto block_at = [&](int32_t index) { return block_ids[static_cast<size_t>(index)]; };
+  const auto page_at = [&](int32_t index) { return pages_[static_cast<size_t>(index)]; };
   for (int32_t index = 0; index < end;) {
     int32_t count = 0;
-    while (index + count < end && block_at(index + count) == block_at(index) + count &&
-           ShownAt(handle, index + count) != block_at(index + count)) {
+    while (index + count < end && page_at(index + count) == page_at(index) + count &&
+           ShownAt(handle, index + count) != page_at(index + count)) {
       ++count;
     }
     if (count > 0) {
-      MapAhead(handle, index, block_at(index), count);
+      MapAhead(handle, index, page_at(index), count);
     }
     index += std::max(count, 1);
   }
 }
 
-void KvWindows::MapAhead(SequenceHandle handle, int32_t index, BlockId block, int32_t count) {
+void KvWindows::MapAhead(SequenceHandle handle, int32_t index, BlockId page, int32_t count) {
   for (int32_t i = 0; i < count; ++i) {
-    Note(handle, index + i, block + i);
+    Note(handle, index + i, page + i);
     is_ahead_[static_cast<size_t>(FirstPlace(handle) + index + i)] = true;
   }
-  ahead_.push_back({.place = FirstPlace(handle) + index, .block = block, .count = count});
+  ahead_.push_back({.place = FirstPlace(handle) + index, .block = page, .count = count});
 }
 
 void KvWindows::StartAhead() {
@@ -195,8 +235,8 @@ void KvWindows::AwaitAhead() {
   const bool is_mapped = mapper_.Wait();
   for (const MapOrder& order : ahead_) {
     for (int64_t place = order.place; !is_mapped && place < order.place + order.count; ++place) {
-      Note(static_cast<SequenceHandle>(place / window_blocks_),
-           static_cast<int32_t>(place % window_blocks_),
+      Note(static_cast<SequenceHandle>(place / window_pages_),
+           static_cast<int32_t>(place % window_pages_),
            kNullBlockId);
     }
   }

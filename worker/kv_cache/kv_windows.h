@@ -2,6 +2,11 @@
 // The sequence's blocks are mapped to the window's first places, in order. A place "shows" a block
 // of the pool if the block is mapped to it.
 //
+// Several blocks of consecutive ids can share a page, the smallest range that a system maps. Then a
+// place is as long as a page and shows one, and below "block" means such a page, except in
+// parameters. A sequence can be shown if each group of blocks_per_page of its blocks fills a page
+// in order. If not, Show returns false, as without mappings.
+//
 // The end of a sequence unmaps nothing. For the window's next sequence a block is mapped only if
 // its place does not show it yet (deferred reclamation). Blocks can be mapped ahead: before they
 // are needed, on a separate thread while the step runs. These are the block that a sequence
@@ -47,12 +52,14 @@ struct WindowCounts {
 class KvWindows {
  public:
   // Unmaps all places. num_windows: number of sequence handles. window_blocks: upper bound on the
-  // blocks of a sequence. The backend and the memory must outlive the windows. REQUIRES: memory has
-  // num_windows * window_blocks places. Errors: those of WindowMemory::Unmap.
+  // blocks of a sequence. blocks_per_page: a block of `memory` has so many blocks. The backend and
+  // the memory must outlive the windows. REQUIRES: memory has num_windows * ceil(window_blocks /
+  // blocks_per_page) places. Errors: those of WindowMemory::Unmap.
   static absl::StatusOr<std::unique_ptr<KvWindows>> Create(KernelBackend& backend,
                                                            WindowMemory& memory,
                                                            int32_t num_windows,
-                                                           int32_t window_blocks);
+                                                           int32_t window_blocks,
+                                                           int32_t blocks_per_page = 1);
   KvWindows(const KvWindows&) = delete;
   KvWindows& operator=(const KvWindows&) = delete;
 
@@ -62,8 +69,8 @@ class KvWindows {
   void End(SequenceHandle handle);
 
   // Maps these blocks, except null blocks, to the first places of the sequence's window. If not all
-  // can be mapped, maps only the first ones and returns false. REQUIRES: block_ids begins with the
-  // block_ids of the sequence's previous Show, if there was one.
+  // can be mapped, maps at most the first ones and returns false. REQUIRES: block_ids begins with
+  // the block_ids of the sequence's previous Show, if there was one.
   bool Show(SequenceHandle handle, std::span<const BlockId> block_ids);
 
   // Notes this block as the sequence's probable next one, to be mapped before it is needed.
@@ -79,7 +86,12 @@ class KvWindows {
   // this call the next Show maps these blocks and waits.
   void StartAhead();
 
-  int64_t FirstPlace(SequenceHandle handle) const { return int64_t{handle} * window_blocks_; }
+  // First place of the window, in places of the memory.
+  int64_t FirstPlace(SequenceHandle handle) const { return int64_t{handle} * window_pages_; }
+  // Beginning of the window, in blocks (PagedAttentionParams::first_places).
+  int64_t FirstBlockPlace(SequenceHandle handle) const {
+    return FirstPlace(handle) * blocks_per_page_;
+  }
   // Number of mapped places, over all windows.
   int64_t num_mapped() const { return num_mapped_; }
   // Upper bound on num_mapped(), set by the system.
@@ -88,7 +100,8 @@ class KvWindows {
 
  private:
   struct Window {
-    int32_t num_shown = 0;   // the sequence's first num_shown blocks are mapped, except null blocks
+    // Blocks, not pages: the sequence's first num_shown blocks are mapped, except null blocks.
+    int32_t num_shown = 0;
     int32_t num_mapped = 0;  // mapped places, also those with blocks of an earlier sequence
     bool is_used = false;
   };
@@ -96,14 +109,19 @@ class KvWindows {
   KvWindows(KernelBackend& backend,
             WindowMemory& memory,
             int32_t num_windows,
-            int32_t window_blocks);
+            int32_t window_pages,
+            int32_t blocks_per_page);
 
-  // Returns true if the block is the null block, or if the place shows the block. In the second
-  // case, also counts the place as found or as mapped ahead.
-  bool IsFound(SequenceHandle handle, int32_t index, BlockId block);
-  // Maps `count` blocks with consecutive ids, beginning with `block`, to the places from `index`
-  // on. Returns false if max_mapped() would be exceeded or the system refuses.
-  bool Map(SequenceHandle handle, int32_t index, BlockId block, int32_t count);
+  // Fills pages_ with the page that shows each group of blocks_per_page of these blocks, or with
+  // the null block if a group has only null blocks. Returns false if a group fills no page in
+  // order. The null block's page shows no sequence, so that page 0 can stand for none.
+  bool FindPages(std::span<const BlockId> block_ids);
+  // Returns true if the page is none, or if the place shows the page. In the second case, also
+  // counts the place as found or as mapped ahead.
+  bool IsFound(SequenceHandle handle, int32_t index, BlockId page);
+  // Maps `count` consecutive pages, beginning with `page`, to the places from `index` on. Returns
+  // false if max_mapped() would be exceeded or the system refuses.
+  bool Map(SequenceHandle handle, int32_t index, BlockId page, int32_t count);
   // Returns how many of the `count` places from `index` on have no mapped block.
   int64_t NumEmpty(SequenceHandle handle, int32_t index, int32_t count) const;
   bool HasRoomFor(int64_t num_places) const {
@@ -113,23 +131,25 @@ class KvWindows {
   bool TakeDown(SequenceHandle handle);
   // Takes the window down unless a sequence has it. Returns false if the system refuses.
   bool TakeDownUnused(SequenceHandle handle);
-  // Orders the mapping of a run of blocks ahead of need.
-  void MapAhead(SequenceHandle handle, int32_t index, BlockId block, int32_t count);
+  // Orders the mapping of a run of pages ahead of need.
+  void MapAhead(SequenceHandle handle, int32_t index, BlockId page, int32_t count);
   void AwaitAhead();
-  // Records which block is mapped to the place; the null block means none.
-  void Note(SequenceHandle handle, int32_t index, BlockId block);
+  // Records which page is mapped to the place; the null block means none.
+  void Note(SequenceHandle handle, int32_t index, BlockId page);
   BlockId ShownAt(SequenceHandle handle, int32_t index) const {
     return shown_[static_cast<size_t>(FirstPlace(handle) + index)];
   }
 
   WindowMemory& memory_;
-  const int32_t window_blocks_;
+  const int32_t window_pages_;
+  const int32_t blocks_per_page_;
   std::vector<Window> windows_;  // by handle
-  std::vector<BlockId> shown_;   // by place: the block that is mapped to it; null block: none
+  std::vector<BlockId> shown_;   // by place: the page that is mapped to it; null block: none
   std::vector<bool> is_ahead_;   // by place: mapped by StartAhead, and not needed since
   std::optional<SequenceHandle> spare_;  // the spare window's handle
   int64_t num_mapped_ = 0;
   WindowCounts counts_;
+  std::vector<BlockId> pages_;  // scratch of FindPages
 
   std::vector<MapOrder> ahead_;  // noted mappings: not started, or running on mapper_
   bool is_ahead_under_way_ = false;

@@ -1,6 +1,7 @@
 #include "worker/runtime/kv_pool_sizing.h"
 
 #include <algorithm>
+#include <bit>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -14,9 +15,13 @@
 namespace quire {
 namespace {
 
-// Upper bound on the places (block-sized parts) of all windows together. KvWindows keeps a 4-byte
-// block id for each place, so these ids take at most 256 MiB.
+// Upper bound on the places (block-sized or page-sized parts) of all windows together. KvWindows
+// keeps a 4-byte block id for each place, so these ids take at most 256 MiB.
 constexpr int64_t kMaxPlaces = 1 << 26;
+
+// Blocks share pages of at least this size. In smaller pages, such as a CPU's, a block is padded to
+// whole pages: only toy models have blocks that small.
+constexpr int64_t kMinSharedPageBytes = 64 << 10;
 
 int32_t NumBlocks(int64_t bytes, int64_t block_bytes) {
   return static_cast<int32_t>(
@@ -78,9 +83,20 @@ DType KvPoolSizing::DefaultKvCacheDtype() const {
   return backend_.CanStoreKvAs(stored) ? stored : backend_.activation_dtype();
 }
 
+int32_t KvPoolSizing::BlocksPerPage(const KvCacheSpec& spec) const {
+  const int64_t page_bytes = backend_.window_page_bytes();
+  if (!has_windows() || page_bytes < kMinSharedPageBytes) {
+    return 1;
+  }
+  const auto block_bytes = static_cast<uint64_t>(backend_.LayoutFor(spec).block_bytes());
+  const uint64_t num_blocks = std::bit_floor(static_cast<uint64_t>(page_bytes) / block_bytes);
+  return static_cast<int32_t>(std::clamp<uint64_t>(num_blocks, 1, kMaxBlocksPerPage));
+}
+
 KvCacheLayout KvPoolSizing::LayoutFor(const KvCacheSpec& spec) const {
   const KvCacheLayout layout = backend_.LayoutFor(spec);
-  return has_windows() ? PadBlocks(layout, backend_.window_page_bytes()) : layout;
+  return has_windows() ? PadBlocks(layout, backend_.window_page_bytes() / BlocksPerPage(spec))
+                       : layout;
 }
 
 KvMemory KvPoolSizing::MemoryOf(const KvCacheSpec& spec) const {
@@ -94,8 +110,11 @@ KvMemory KvPoolSizing::MemoryOf(const KvCacheSpec& spec) const {
 }
 
 int32_t KvPoolSizing::MaxBlocks(const KvCacheSpec& spec) const {
-  return budget_.num_blocks_override > 0 ? std::min(budget_.num_blocks_override, kMaxBlocksLimit)
-                                         : NumBlocks(budget_.bytes, BlockBytes(spec));
+  if (budget_.num_blocks_override > 0) {
+    return std::min(budget_.num_blocks_override, kMaxBlocksLimit);
+  }
+  const int32_t num_blocks = NumBlocks(budget_.bytes, BlockBytes(spec));
+  return num_blocks - num_blocks % BlocksPerPage(spec);
 }
 
 int32_t KvPoolSizing::MaxHostBlocks(const KvCacheSpec& spec) const {
@@ -123,11 +142,13 @@ absl::Status KvPoolSizing::CheckBlocks(const StepLimits& limits, const KvCacheSp
   return CheckFits("num_host_blocks", limits.num_host_blocks, MaxHostBlocks(spec));
 }
 
-absl::StatusOr<int64_t> KvPoolSizing::NumPlaces(const StepLimits& limits) const {
+absl::StatusOr<int64_t> KvPoolSizing::NumPlaces(const StepLimits& limits,
+                                                const KvCacheSpec& spec) const {
   if (!has_windows()) {
     return 0;
   }
-  const int64_t num_places = int64_t{limits.max_sequences} * NumBlocksAtMaxModelLen(limits);
+  const int32_t window_pages = DivCeil(NumBlocksAtMaxModelLen(limits), BlocksPerPage(spec));
+  const int64_t num_places = int64_t{limits.max_sequences} * window_pages;
   if (num_places > kMaxPlaces) {
     return Error(absl::StatusCode::kResourceExhausted,
                  "MEMORY",

@@ -50,8 +50,11 @@ class KvPoolSizing {
   // else the type of the backend's activations.
   DType DefaultKvCacheDtype() const;
 
+  // Returns how many blocks share a page of windows (kv_windows.h); 1 without windows, and if pages
+  // are small. A power of two.
+  int32_t BlocksPerPage(const KvCacheSpec& spec) const;
   // Returns the backend's layout of a block. If attention reads windows (address ranges into which
-  // blocks are mapped, kv_windows.h), blocks are padded to full pages.
+  // blocks are mapped, kv_windows.h), blocks are padded to full pages or to equal parts of one.
   KvCacheLayout LayoutFor(const KvCacheSpec& spec) const;
   int64_t BlockBytes(const KvCacheSpec& spec) const { return LayoutFor(spec).block_bytes(); }
   // Returns how this worker keeps blocks of this geometry: paged or in windows, and the sizes of
@@ -59,7 +62,7 @@ class KvPoolSizing {
   KvMemory MemoryOf(const KvCacheSpec& spec) const;
 
   // Returns the number of blocks that the budget allows, the null block included, at most
-  // kMaxBlocksLimit; 0 if not even one fits.
+  // kMaxBlocksLimit; 0 if not even one fits. Budgets in bytes give whole pages.
   int32_t MaxBlocks(const KvCacheSpec& spec) const;
   // Returns the number of blocks that the swap space holds, at most kMaxBlocksLimit.
   int32_t MaxHostBlocks(const KvCacheSpec& spec) const;
@@ -71,11 +74,11 @@ class KvPoolSizing {
   absl::Status CheckBlocks(const StepLimits& limits, const KvCacheSpec& spec) const;
 
   // Returns true if attention reads each sequence through a window: a range of virtual addresses,
-  // of which each place is as long as a block (kv_windows.h).
+  // of which each place is as long as a block or page (kv_windows.h).
   bool has_windows() const { return budget_.backend == KvBackend::kVmm; }
   // Returns the number of places in all windows of an epoch; 0 without windows. Errors:
   // kResourceExhausted, reason MEMORY, if the number exceeds kMaxPlaces.
-  absl::StatusOr<int64_t> NumPlaces(const StepLimits& limits) const;
+  absl::StatusOr<int64_t> NumPlaces(const StepLimits& limits, const KvCacheSpec& spec) const;
 
   // Returns the bytes that an epoch's KV pool and host pool take together, at most those of the
   // budget; 0 if SpecFor refuses the block size or the type.

@@ -98,28 +98,34 @@ absl::Status StepExecutor::AllocatePools(const KvCacheSpec& spec, const StepLimi
 }
 
 absl::Status StepExecutor::TakeWindows(const StepLimits& limits) {
-  QUIRE_ASSIGN_OR_RETURN(
-      windows_,
-      KvWindows::Create(
-          backend_, *storage_->windows(), limits.max_sequences, NumBlocksAtMaxModelLen(limits)));
+  QUIRE_ASSIGN_OR_RETURN(windows_,
+                         KvWindows::Create(backend_,
+                                           *storage_->windows(),
+                                           limits.max_sequences,
+                                           NumBlocksAtMaxModelLen(limits),
+                                           sizing_.BlocksPerPage(spec_)));
   return absl::OkStatus();
 }
 
 absl::Status StepExecutor::AllocatePool(const KvCacheSpec& spec, const StepLimits& limits) {
   const int32_t num_blocks = limits.num_blocks;
-  QUIRE_ASSIGN_OR_RETURN(const int64_t num_places, sizing_.NumPlaces(limits));
+  QUIRE_ASSIGN_OR_RETURN(const int64_t num_places, sizing_.NumPlaces(limits, spec));
   bool fits = storage_ != nullptr && spec == spec_ && storage_->view().num_blocks == num_blocks &&
               storage_->num_places() == num_places;
   if (fits && storage_->Clear().ok()) {
     return absl::OkStatus();
   }
   const KvCacheLayout layout = sizing_.LayoutFor(spec);
-  auto storage = KvCacheStorage::Create(backend_, layout, num_blocks, num_places);
+  const int32_t blocks_per_page = sizing_.BlocksPerPage(spec);
+  const auto create = [&] {
+    return KvCacheStorage::Create(backend_, layout, num_blocks, num_places, blocks_per_page);
+  };
+  auto storage = create();
   if (absl::IsResourceExhausted(storage.status())) {
     // A GPU may lack room for the old and the new pool together, so free the old one first.
     mover_.reset();
     storage_.reset();
-    storage = KvCacheStorage::Create(backend_, layout, num_blocks, num_places);
+    storage = create();
   }
   QUIRE_RETURN_IF_ERROR(storage.status());
   mover_.reset();
@@ -413,7 +419,7 @@ bool StepExecutor::ShowWindows() {
                         std::span(sequence.block_ids).first(static_cast<size_t>(num_blocks)))) {
       return false;
     }
-    slice.first_place = windows_->FirstPlace(slice.handle);
+    slice.first_place = windows_->FirstBlockPlace(slice.handle);
   }
   return true;
 }

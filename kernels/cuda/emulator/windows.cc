@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -145,8 +146,12 @@ RunningOperation::~RunningOperation() { changes_at_enqueue = before_; }
 
 }  // namespace emulator
 
+// QUIRE_EMULATED_PAGE_BYTES sets another page size, such as a GPU's 2 MiB: a multiple of the
+// system's page size.
 int WindowPageBytes(size_t* bytes) {
-  *bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const char* given = std::getenv("QUIRE_EMULATED_PAGE_BYTES");  // NOLINT(concurrency-mt-unsafe)
+  *bytes = given != nullptr ? std::strtoull(given, nullptr, 10)
+                            : static_cast<size_t>(sysconf(_SC_PAGESIZE));
   return 0;
 }
 
@@ -157,8 +162,8 @@ int CreateWindows(const WindowsShape& shape, Windows* windows) {
   }
   size_t page_bytes = 0;
   WindowPageBytes(&page_bytes);
-  if (shape.block_bytes == 0 || shape.block_bytes % page_bytes != 0 || shape.num_blocks <= 0 ||
-      shape.num_places <= 0) {
+  if (page_bytes == 0 || shape.block_bytes == 0 || shape.block_bytes % page_bytes != 0 ||
+      shape.num_blocks <= 0 || shape.num_places <= 0) {
     return emulator::kErrorInvalidValue;
   }
   emulator::AllWindows& all = emulator::All();

@@ -1,5 +1,6 @@
 // The faults of kernels that read windows, as the emulator reports them.
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -187,6 +188,23 @@ TEST_F(EmulatorWindowsTest, WhatIsNotThereIsRefused) {
   EXPECT_EQ(
       CreateWindows({.block_bytes = block_bytes_ + 1, .num_blocks = 1, .num_places = 1}, &windows),
       emulator::kErrorInvalidValue);
+}
+
+TEST(EmulatorPagesTest, TheEnvironmentMaySetTheSizeOfAGpusPages) {
+  constexpr size_t kPageBytes = 2 << 20;
+  ASSERT_EQ(::setenv("QUIRE_EMULATED_PAGE_BYTES", "2097152", 1), 0);
+  size_t page_bytes = 0;
+  EXPECT_EQ(WindowPageBytes(&page_bytes), 0);
+  Windows windows;
+  EXPECT_NE(
+      CreateWindows({.block_bytes = kPageBytes / 2, .num_blocks = 2, .num_places = 2}, &windows), 0)
+      << "a block fills no page";
+  EXPECT_EQ(CreateWindows({.block_bytes = kPageBytes, .num_blocks = 2, .num_places = 2}, &windows),
+            0);
+  EXPECT_EQ(DestroyWindows(windows.handle), 0);
+  ASSERT_EQ(::unsetenv("QUIRE_EMULATED_PAGE_BYTES"), 0);
+
+  EXPECT_EQ(page_bytes, kPageBytes);
 }
 
 }  // namespace

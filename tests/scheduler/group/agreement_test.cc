@@ -71,6 +71,15 @@ TEST(CheckHelloTest, ABlockMayFillItsPagesOrLackAlmostOne) {
   }
 }
 
+TEST(CheckHelloTest, SomeBlocksMayShareAPage) {
+  WorkerHello hello = GoodHello();
+  for (const int64_t num_blocks : {2, 32}) {
+    hello.kv_memory = {.backend = KvBackend::kVmm, .page_bytes = num_blocks * hello.block_bytes};
+
+    EXPECT_TRUE(CheckHello(hello, 0, Settings(), std::nullopt).ok()) << num_blocks;
+  }
+}
+
 struct WrongWorker {
   std::string field;
   std::function<void(WorkerHello&)> spoil;
@@ -100,7 +109,9 @@ INSTANTIATE_TEST_SUITE_P(
         WrongWorker{"block_bytes", [](auto& h) { h.block_bytes = -1; }},
         WrongWorker{"window_page_bytes", [](auto& h) { h.kv_memory.page_bytes = -32; }},
         WrongWorker{"window_page_bytes", [](auto& h) { h.kv_memory.page_bytes = 48; }},
-        WrongWorker{"window_page_bytes", [](auto& h) { h.kv_memory.page_bytes = 128; }},
+        WrongWorker{"window_page_bytes", [](auto& h) { h.kv_memory.page_bytes = 192; }},
+        WrongWorker{"window_page_bytes",
+                    [](auto& h) { h.kv_memory.page_bytes = 128 * int64_t{kMaxBlocksPerPage}; }},
         WrongWorker{"window_page_bytes",
                     [](auto& h) {
                       h.block_bytes = 0;
@@ -264,6 +275,19 @@ TEST(AgreeTest, NextBlocksAreNamedWhereAnyRankWantsThem) {
       EXPECT_EQ(Agree(hellos, Settings())->limits.wants_next_blocks, first || second);
     }
   }
+}
+
+TEST(AgreeTest, TheLargestPageOfAnyRankDecidesHowManyBlocksAreLaidOutTogether) {
+  std::vector<WorkerHello> hellos = {GoodHello(), GoodHello()};
+  hellos[1].uuid = "another";
+  EXPECT_EQ(Agree(hellos, Settings())->limits.blocks_per_page, 1);
+
+  hellos[0].kv_memory.page_bytes = hellos[0].block_bytes / 2;
+  EXPECT_EQ(Agree(hellos, Settings())->limits.blocks_per_page, 1);
+  hellos[1].kv_memory.page_bytes = hellos[1].block_bytes * 8;
+  EXPECT_EQ(Agree(hellos, Settings())->limits.blocks_per_page, 8);
+  hellos[0].kv_memory.page_bytes = hellos[0].block_bytes * 32;
+  EXPECT_EQ(Agree(hellos, Settings())->limits.blocks_per_page, 32);
 }
 
 TEST(AgreeTest, NoBlockIsNoMemory) {

@@ -7,6 +7,7 @@
 
 #include "kernels/reference/reference_backend.h"
 #include "tests/worker/runtime/fake_model.h"
+#include "tests/worker/runtime/late_backend.h"
 
 namespace quire {
 namespace {
@@ -50,6 +51,48 @@ TEST_F(KvPoolSizingTest, AnEpochTakesNoMorePoolsThanTheBudgetHolds) {
   EXPECT_EQ(sizing.PoolBytes(modest, DType::kF32), 13 * kBlockBytes);
   EXPECT_EQ(sizing.PoolBytes(greedy, DType::kF32), 150 * kBlockBytes);
   EXPECT_EQ(sizing.PoolBytes(absurd, DType::kF32), 0);
+}
+
+class BackendWithPages : public LateBackend {
+ public:
+  explicit BackendWithPages(int64_t page_bytes)
+      : LateBackend(CreateReferenceBackend()), page_bytes_(page_bytes) {}
+
+  int64_t window_page_bytes() const override { return page_bytes_; }
+
+ private:
+  const int64_t page_bytes_;
+};
+
+struct PageCase {
+  int64_t page_bytes = 0;
+  int32_t blocks_per_page = 1;
+  int64_t block_bytes = 0;
+};
+
+TEST_F(KvPoolSizingTest, SmallBlocksShareALargePage) {
+  for (const PageCase& c : {PageCase{4096, 1, 4096},       // too small to be shared
+                            PageCase{1 << 16, 1024, 64},   // of 64-byte blocks
+                            PageCase{96 << 10, 1024, 96},  // 1536 would fit, no power of two
+                            PageCase{1 << 21, 32768, 64}}) {
+    const BackendWithPages backend(c.page_bytes);
+    const KvPoolSizing sizing(model_, backend, {.bytes = 4 << 20, .backend = KvBackend::kVmm});
+    const KvCacheSpec spec = *sizing.SpecFor(4, DType::kF32);
+    const StepLimits limits = {.block_size_tokens = 4, .max_sequences = 3, .max_model_len = 5000};
+
+    EXPECT_EQ(sizing.BlocksPerPage(spec), c.blocks_per_page);
+    EXPECT_EQ(sizing.BlockBytes(spec), c.block_bytes);
+    EXPECT_EQ(sizing.MemoryOf(spec).padding_bytes, c.block_bytes - kBlockBytes);
+    EXPECT_EQ(*sizing.NumPlaces(limits, spec), 3 * ((1250 - 1) / c.blocks_per_page + 1));
+    EXPECT_EQ(sizing.MaxBlocks(spec), (4 << 20) / c.page_bytes * c.blocks_per_page);
+  }
+}
+
+TEST_F(KvPoolSizingTest, WithoutWindowsNoBlocksShareAPage) {
+  const BackendWithPages backend(1 << 21);
+  const KvPoolSizing sizing(model_, backend, {.bytes = 1 << 20});
+
+  EXPECT_EQ(sizing.BlocksPerPage(*sizing.SpecFor(4, DType::kF32)), 1);
 }
 
 }  // namespace
