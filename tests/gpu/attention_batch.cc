@@ -257,25 +257,4 @@ bool AttentionBatch::IsFinite(Bench& bench) const {
   return true;
 }
 
-std::vector<PrefillItem> PrefillItemsFor(const AttentionBatch& batch, int32_t only_sequence) {
-  const int32_t group = batch.shape().num_heads / batch.shape().num_kv_heads;
-  std::vector<PrefillItem> items;
-  for (size_t s = 0; s < batch.sequences().size(); ++s) {
-    const auto sequence = static_cast<int32_t>(s);
-    const int32_t rows = batch.sequences()[s].query_len * group;
-    const bool wanted = only_sequence < 0 || only_sequence == sequence;
-    for (int32_t row = 0; wanted && row < rows; row += kPrefillRows) {
-      items.push_back({.sequence = sequence, .first_row = row});
-    }
-  }
-  auto context = [&](const PrefillItem& item) {
-    const SequenceLengths& lengths = batch.sequences()[static_cast<size_t>(item.sequence)];
-    return lengths.seq_len - lengths.query_len + item.first_row / group;
-  };
-  std::stable_sort(items.begin(), items.end(), [&](const PrefillItem& a, const PrefillItem& b) {
-    return context(a) > context(b);
-  });
-  return items;
-}
-
 }  // namespace quire::gpu

@@ -45,13 +45,10 @@ void AttentionInTurn::AddDecode(const DecodeChoice& choice, DecodeOptions option
 }
 
 void AttentionInTurn::AddPrefill(const PrefillChoice& choice, const std::string& prefix) {
-  const std::vector<PrefillItem> items = PrefillItemsFor(batch_);
-  const auto device_items = std::make_shared<Buffer>(Buffer::Of(items));
-  const PrefillPlan plan = {.items = device_items->as<PrefillItem>(),
-                            .num_items = static_cast<int32_t>(items.size()),
-                            .kernel = choice.kernel};
-  auto call = [this, device_items, plan](int set) {
-    return Prefill(batch_.Args(set), plan, batch_.shape().dtype, bench_.stream());
+  const auto scratch =
+      std::make_shared<PrefillScratch>(batch_, PrefillOptions{.kernel = choice.kernel});
+  auto call = [this, scratch](int set) {
+    return Prefill(batch_.Args(set), scratch->plan(), batch_.shape().dtype, bench_.stream());
   };
   const int error = call(0);
   if (error == kUnsupported) {

@@ -152,9 +152,9 @@ Bench::Bench(const BenchOptions& options)
   Require(QueryDevice(0, &device_), "query device");
   Require(CreateStream(&stream_), "create stream");
   counter_.emplace(int64_t{sizeof(int32_t)});
-  clocks_.emplace(2 * kRepeats * static_cast<int64_t>(kMaxInTurn) * device_.num_multiprocessors *
-                  int64_t{sizeof(ClockReading)});
-  for (size_t i = 0; i < 2 * kRepeats * kMaxInTurn; ++i) {
+  clocks_.emplace(int64_t{2} * kRepeats * static_cast<int64_t>(kMaxInTurn) *
+                  device_.num_multiprocessors * int64_t{sizeof(ClockReading)});
+  for (size_t i = 0; i < size_t{2} * kRepeats * kMaxInTurn; ++i) {
     Event event = nullptr;
     Require(CreateTimedEvent(&event), "create event");
     events_.push_back(event);
@@ -341,6 +341,7 @@ std::vector<Timing> Bench::MeasureInTurn(int num_sets,
   }
   RestBefore(longest_us);
   std::vector<std::function<void()>> runs;
+  runs.reserve(recorded.size());
   for (const RecordedCalls& of_call : recorded) {
     runs.emplace_back([&of_call] { of_call.Run(); });
   }

@@ -137,7 +137,8 @@ struct PrefillChoice {
   PrefillKernel kernel;
 };
 inline constexpr PrefillChoice kPrefillChoices[] = {{"mma", PrefillKernel::kMma},
-                                                    {"wgmma", PrefillKernel::kWgmma}};
+                                                    {"wgmma", PrefillKernel::kWgmma},
+                                                    {"persistent", PrefillKernel::kPersistent}};
 
 // Whether the kernel is among the names of a flag; no names choose all.
 template <typename Choice>
@@ -195,8 +196,24 @@ int32_t SplitTokensFor(const AttentionShape& shape);
 
 // ---- Prefill ------------------------------------------------------------------------------------
 
-// The items of these sequences, those with the longest context first.
-std::vector<PrefillItem> PrefillItemsFor(const AttentionBatch& batch, int32_t only_sequence = -1);
+struct PrefillOptions {
+  PrefillKernel kernel = PrefillKernel::kFastest;
+  int32_t only_sequence = -1;  // the sequence to compute; -1: all
+  int32_t num_ctas = 0;        // of a persistent grid; 0: the device's
+};
+
+// The items of a batch, those with the longest context first.
+class PrefillScratch {
+ public:
+  PrefillScratch(const AttentionBatch& batch, const PrefillOptions& options);
+
+  const PrefillPlan& plan() const { return plan_; }
+
+ private:
+  Buffer items_;
+  Buffer next_item_;
+  PrefillPlan plan_;
+};
 
 // ---- Measuring ----------------------------------------------------------------------------------
 

@@ -57,6 +57,21 @@ class Comparison {
   Buffer expected_;
 };
 
+// Records run, and launches it twice: the second launch finds what the first has left in counters.
+int RunTwiceByGraph(Bench& bench, AttentionBatch& batch, const std::function<int()>& run) {
+  Graph graph = nullptr;
+  Require(BeginGraph(bench.stream()), "begin graph");
+  Require(run(), "attention");
+  Require(EndGraph(bench.stream(), &graph), "end graph");
+  int error = LaunchGraph(graph, bench.stream());
+  bench.Wait();
+  batch.out().Poison();
+  error = error != 0 ? error : LaunchGraph(graph, bench.stream());
+  bench.Wait();
+  Require(DestroyGraph(graph), "destroy graph");
+  return error;
+}
+
 // 24 sequences with all sorts of contexts up to 8192 tokens.
 std::vector<SequenceLengths> MixedLengths(const Bench& bench,
                                           int32_t query_len,
@@ -136,20 +151,9 @@ class DecodeCheck {
     return error;
   }
 
-  // The second launch finds the arrivals that the first has left.
   int Replay(int32_t num_ctas) {
     const DecodeScratch scratch = Plan(num_ctas, -1);
-    Graph graph = nullptr;
-    Require(BeginGraph(bench_.stream()), "begin graph");
-    Require(Decode(scratch), "decode");
-    Require(EndGraph(bench_.stream(), &graph), "end graph");
-    int error = LaunchGraph(graph, bench_.stream());
-    bench_.Wait();
-    batch_.out().Poison();
-    error = error != 0 ? error : LaunchGraph(graph, bench_.stream());
-    bench_.Wait();
-    Require(DestroyGraph(graph), "destroy graph");
-    return error;
+    return RunTwiceByGraph(bench_, batch_, [&] { return Decode(scratch); });
   }
 
   Bench& bench_;
@@ -205,33 +209,41 @@ void CheckPrefill(Bench& bench, KvPool& pool, const PrefillChoice& choice) {
     bench.report().Say("  not enough memory");
     return;
   }
-  auto run = [&](int32_t only_sequence) {
-    const std::vector<PrefillItem> items = PrefillItemsFor(*batch, only_sequence);
-    Buffer device_items = Buffer::Of(items);
-    const int error = Prefill(batch->Args(0),
-                              {.items = device_items.as<PrefillItem>(),
-                               .num_items = static_cast<int32_t>(items.size()),
-                               .kernel = choice.kernel},
-                              shape.dtype,
-                              bench.stream());
+  auto run = [&](int32_t only_sequence, int32_t num_ctas) {
+    const PrefillScratch scratch(
+        *batch, {.kernel = choice.kernel, .only_sequence = only_sequence, .num_ctas = num_ctas});
+    const int error = Prefill(batch->Args(0), scratch.plan(), shape.dtype, bench.stream());
     bench.Wait();
     return error;
   };
-  if (run(-1) == kUnsupported) {
+  if (run(-1, 0) == kUnsupported) {
     return;
   }
   Comparison comparison(bench, *batch);
-  comparison.Expect([&] { return run(-1); });
+  comparison.Expect([&] { return run(-1, 0); });
 
   bool ok = true;
   for (int i = 0; i < kRuns; ++i) {
-    ok &= comparison.IsSameAfter([&] { return run(-1); });
+    ok &= comparison.IsSameAfter([&] { return run(-1, 0); });
   }
   AddCheck(bench, name + ": run ten times", ok);
+  if (choice.kernel == PrefillKernel::kPersistent) {
+    ok = true;
+    for (const int32_t num_ctas : {1, 7, 2 * bench.device().num_multiprocessors}) {
+      ok &= comparison.IsSameAfter([&] { return run(-1, num_ctas); });
+    }
+    AddCheck(bench, name + ": 1 to twice as many CTAs", ok);
+  }
+  const PrefillScratch scratch(*batch, {.kernel = choice.kernel});
+  AddCheck(bench, name + ": replayed by a graph", comparison.IsSameAfter([&] {
+    return RunTwiceByGraph(bench, *batch, [&] {
+      return Prefill(batch->Args(0), scratch.plan(), shape.dtype, bench.stream());
+    });
+  }));
   AddCheck(bench, name + ": each sequence alone", comparison.IsSameAfter([&] {
     int error = 0;
     for (size_t i = 0; i < batch->sequences().size() && error == 0; ++i) {
-      error = run(static_cast<int32_t>(i));
+      error = run(static_cast<int32_t>(i), 0);
     }
     return error;
   }));

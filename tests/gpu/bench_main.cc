@@ -21,7 +21,7 @@ constexpr char kUsage[] =
     --only=GROUP,GROUP     ceilings, loads, memory, sampling, gemm, bits, decode,
                            prefill, windows, copies
     --decode-kernels=A,B   splits, lines; default all, measured in turn
-    --prefill-kernels=A,B  mma, wgmma; likewise
+    --prefill-kernels=A,B  mma, wgmma, persistent; likewise
     --case=NAME            only this case of decode, prefill or gemm
     --profile              run the cases' kernels once for ncu --profile-from-start off, and
                            measure nothing

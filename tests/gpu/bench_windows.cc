@@ -234,14 +234,9 @@ class WindowBench {
     if (!batch.has_value()) {
       return;
     }
-    const std::vector<PrefillItem> items = PrefillItemsFor(*batch);
-    const Buffer device_items = Buffer::Of(items);
+    const PrefillScratch scratch(*batch, {});
     Compare("prefill of " + std::to_string(chunk), *batch, [&](const PagedAttentionParams& params) {
-      return Prefill(params,
-                     {.items = device_items.as<PrefillItem>(),
-                      .num_items = static_cast<int32_t>(items.size())},
-                     shape_.dtype,
-                     bench_.stream());
+      return Prefill(params, scratch.plan(), shape_.dtype, bench_.stream());
     });
   }
 

@@ -9,7 +9,8 @@ set(gpu_bench_sources
     attention_batch.cc attention_in_turn.cc bench.cc bench_bits.cc bench_ceilings.cc bench_copies.cc
     bench_decode.cc bench_device_emulated.cc bench_gemm.cc bench_kernels.cu bench_loads.cc
     bench_main.cc bench_memory.cc bench_prefill.cc bench_report.cc bench_sampling.cc
-    bench_windows.cc decode_scratch.cc load_kernels.cu peer_library.cc)
+    bench_windows.cc decode_scratch.cc load_kernels.cu peer_library.cc
+    prefill_scratch.cc)
 list(TRANSFORM gpu_bench_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 set_source_files_properties(
   ${CMAKE_CURRENT_LIST_DIR}/bench_kernels.cu ${CMAKE_CURRENT_LIST_DIR}/load_kernels.cu

@@ -72,6 +72,22 @@ check "and with a call that is none of the three" ended_with 2
 run --help
 check "--help names the phases" prints 'ceilings loads bits decode prefill'
 
+# The shares of a call's phases, of its default of 250 seconds; 10 are for the summary and the start.
+fits() {
+  local only
+  only=$(sed -n "s/^readonly $1=//p" "$here/run.sh" | tr , ' ')
+  awk -v only=" $only " '/^readonly PHASES=/ { on = 1; next } /^"/ { on = 0 }
+    on && index(only, " " $1 " ") { sum += $2 } END { exit !(sum > 0 && sum <= 240) }' "$here/run.sh"
+}
+first() {
+  awk -v rest=" $(sed -n 's/^readonly \(SECOND\|THIRD\)_CALL=//p' "$here/run.sh" | tr ',\n' '  ') " \
+    '/^readonly PHASES=/ { on = 1; next } /^"/ { on = 0 }
+    on && !index(rest, " " $1 " ") { sum += $2 } END { exit !(sum > 0 && sum <= 240) }' "$here/run.sh"
+}
+check "the phases of the first call fit" first
+check "and of the second" fits SECOND_CALL
+check "and of the third" fits THIRD_CALL
+
 # ---- Pretended ----------------------------------------------------------------------------------
 
 program "$folder/pretended/nvidia-smi" <<'END'
