@@ -40,9 +40,10 @@ END
 
 # Arguments: source, headers.
 compile() {
-  local object
-  object=$folder/$(basename "$1").o
-  if [ ! "$object" -nt "$1" ]; then
+  local object here
+  object=$folder/$(basename "$1").o here=$repo/tests/gpu
+  if [ ! "$object" -nt "$1" ] || [ ! "$object" -nt "$here/peer_api.h" ] ||
+    [ ! "$object" -nt "$here/flashinfer_peer.h" ]; then
     nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -w \
       -Xcompiler -fPIC -DNDEBUG -DFLASHINFER_PAGE_TOKENS=page_size -I"$repo" \
       -isystem "$2/include" -isystem "$2/cutlass/include" -isystem "$2/cccl/libcudacxx/include" \
