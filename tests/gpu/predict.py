@@ -3,7 +3,7 @@
 
     tests/gpu/predict.py                          # beside the newest results of an H200
     tests/gpu/predict.py results/DATE-GPU.json
-    tests/gpu/predict.py --e4m3-tile-cycles 900   # of v2, counted in its compiled code
+    tests/gpu/predict.py --e4m3-tile-cycles 1200  # of v2, where a profile says so
 
 The models have few numbers, each with its meaning below. The numbers of today's kernels are fitted to the run of
 2026-11-26 on an H200; the numbers of v2, the kernels with bulk copies, are what their design promises. Not modelled:
@@ -45,6 +45,12 @@ DEVICE_GB_PER_S = 4300.0    # all CTAs together
 V2_DECODE_FIXED_US = 4.5
 V2_DECODE_OF_COPY = (1.065, 1.10)
 DECODE_TILE_TOKENS = 16     # of one key/value head; a warp's unit of work
+# Instructions of a warp in the loop over stages of DecodeLines<.., 128, rows>, counted in the code that nvcc 13.0
+# makes for sm_90. Each of four warps has a scheduler and a quarter of a stage's 64 tokens: at one instruction a
+# cycle these are the cycles of a scheduler for a tile. A cycle without an instruction comes on top.
+DECODE_TILE_INSTRUCTIONS = {("bfloat16", 16): 799, ("bfloat16", 32): 1219, ("bfloat16", 64): 2065,
+                            ("float8_e4m3", 16): 868, ("float8_e4m3", 32): 1272, ("float8_e4m3", 64): 2113}
+ISSUE_RATES = (0.9, 0.7)    # instructions a cycle that a profile may show
 
 # Prefill.
 PREFILL_TILE_US = 1.733     # two products of 128 x 128 x 128, and the exponentials
@@ -101,6 +107,18 @@ def v2_tile_cycles(case, copy_gb_per_s, step):
     copies_us = v2_decode_us(case, copy_gb_per_s, step)
     one_cycle_us = v2_decode_us({**case, "bytes": 0}, copy_gb_per_s, step, 1.0)
     return (copies_us - V2_DECODE_FIXED_US) / (one_cycle_us - V2_DECODE_FIXED_US)
+
+
+def tile_instructions(case):
+    """Returns the instructions of a tile: of as few rows as hold the queries of a sequence and key/value head."""
+    rows = case["num_heads"] // case["num_kv_heads"] * case.get("query_len", 1)
+    most = next(size for size in (16, 32, 64) if rows <= size)
+    return DECODE_TILE_INSTRUCTIONS[case["cache_dtype"], most]
+
+
+def v2_issue_share(case, copy_gb_per_s, step):
+    """Returns the share of the schedulers' cycles that instructions need while copies are the bound."""
+    return tile_instructions(case) / v2_tile_cycles(case, copy_gb_per_s, step)
 
 
 def prefill_items(case):
@@ -218,13 +236,38 @@ def print_fractions(results):
               f"cases of {name}; least {fractions[0][0]:.3f} ({fractions[0][1]}).")
 
 
+def print_issue_shares(results, cases):
+    copy = copy_gb_per_s_of(results)
+    for name in ("32/8 heads of 128, block 16, 128 x 8192", "32/8 heads of 128, block 16, e4m3, 128 x 8192"):
+        case = cases["decode", name]
+        times = ", ".join(f"{v2_decode_us(case, copy, 0, tile_instructions(case) / rate):.0f} us at {rate}"
+                          for rate in ISSUE_RATES)
+        print(f"{name}: copies are the bound if a scheduler issues {v2_issue_share(case, copy, 0):.2f} instructions "
+              f"a cycle; {times}.")
+
+
+def print_queries(results, cases):
+    """Steps of several queries a sequence read the same bytes with more instructions."""
+    copy = copy_gb_per_s_of(results)
+    case = cases["decode", "32/8 heads of 128, block 16, 64 x 4096"]
+    for dtype, bytes_of_case in (("bfloat16", case["bytes"]), ("float8_e4m3", case["bytes"] / 2)):
+        of_dtype = {**case, "cache_dtype": dtype, "bytes": bytes_of_case}
+        times = []
+        for query_len in (1, 2, 4, 8, 16):
+            instructions = tile_instructions({**of_dtype, "query_len": query_len})
+            times.append(f"{query_len}: {v2_decode_us(of_dtype, copy, 0, instructions / ISSUE_RATES[0]):.0f}")
+        print(f"32/8, 64 x 4096, {dtype}, us by queries at {ISSUE_RATES[0]} instructions a cycle: {', '.join(times)}.")
+
+
 def print_v2(results, e4m3_tile_cycles):
     copy = copy_gb_per_s_of(results)
     cases = {(figure["group"], figure["case"]): figure for figure in results["figures"]}
     print(f"\n{'v2':66} {'now':>9} {'model':>9} {'2nd step':>9} {'target':>9} {'cuDNN':>9}")
     for name, target in DECODE_TARGETS.items():
         case = cases["decode", name]
-        cycles = e4m3_tile_cycles if case["cache_dtype"] == "float8_e4m3" else 0
+        cycles = tile_instructions(case)
+        if e4m3_tile_cycles is not None and case["cache_dtype"] == "float8_e4m3":
+            cycles = e4m3_tile_cycles
         first, second = (v2_decode_us(case, copy, step, cycles) for step in (0, 1))
         print(f"{'decode, ' + name:66} {case['us']:9.2f} {first:9.2f} {second:9.2f} {target:9.2f} "
               f"{cudnn_us(results, 'decode', name)}".rstrip())
@@ -236,17 +279,15 @@ def print_v2(results, e4m3_tile_cycles):
     print(f"{'8B step of 64, ms':66} {results['large']['step_ms']:9.2f} {v2_step_ms(results):9.2f} {'':9} "
           f"{STEP_TARGET_OVER_FLOOR * step_floor_ms(results):9.2f}")
     print_fractions(results)
-    for name in ("32/8 heads of 128, block 16, 128 x 8192", "32/8 heads of 128, block 16, e4m3, 128 x 8192"):
-        cycles = v2_tile_cycles(cases["decode", name], copy, 0)
-        print(f"Copies are the bound of {name} while a scheduler takes at most {cycles:.0f} cycles for "
-              f"{DECODE_TILE_TOKENS} tokens of a head.")
+    print_issue_shares(results, cases)
+    print_queries(results, cases)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="?", type=pathlib.Path, default=max(RESULTS.glob("*-h200.json")))
-    parser.add_argument("--e4m3-tile-cycles", type=float, default=0.0,
-                        help="cycles of a scheduler for 16 tokens of a head in v2; default: copies take longer")
+    parser.add_argument("--e4m3-tile-cycles", type=float,
+                        help="cycles of a scheduler for 16 tokens of a head in v2; default: its instructions")
     arguments = parser.parse_args()
     results = json.loads(arguments.results.read_text())
     print_fits(results)

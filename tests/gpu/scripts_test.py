@@ -365,6 +365,18 @@ class PredictTest(unittest.TestCase):
         self.assertEqual(fractions[0][1], "28/4 heads of 128, block 16, 8 x 8192")
         self.assertGreaterEqual(fractions[0][0], predict.DECODE_FRACTION_TARGET)
 
+    def test_more_queries_need_more_instructions(self):
+        case = {"num_heads": 32, "num_kv_heads": 8, "cache_dtype": "bfloat16"}
+        counts = [predict.tile_instructions({**case, "query_len": queries}) for queries in (1, 4, 5, 16)]
+        self.assertEqual(counts, [799, 799, 1219, 2065])
+
+    def test_issue_slots_nearly_bound_e4m3_and_not_bf16(self):
+        case = {"batch": 128, "num_heads": 32, "num_kv_heads": 8, "seq_len": 8192, "bytes": 4.3e9,
+                "cache_dtype": "bfloat16"}
+        e4m3 = {**case, "bytes": 2.15e9, "cache_dtype": "float8_e4m3"}
+        self.assertAlmostEqual(predict.v2_issue_share(case, 4230.0, 0), 0.42, places=2)
+        self.assertAlmostEqual(predict.v2_issue_share(e4m3, 4230.0, 0), 0.91, places=2)
+
     def test_the_program_prints_both_tables(self):
         run = subprocess.run([HERE / "predict.py", "--e4m3-tile-cycles", "1290"], check=True, text=True,
                              stdout=subprocess.PIPE)
