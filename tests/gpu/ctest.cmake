@@ -3,7 +3,7 @@
 # CMakeLists.txt beside it is a project of its own.
 
 add_test(NAME gpu_script_test COMMAND ${CMAKE_CURRENT_LIST_DIR}/script_test.sh)
-set_tests_properties(gpu_script_test PROPERTIES LABELS integration TIMEOUT 120)
+set_tests_properties(gpu_script_test PROPERTIES LABELS integration TIMEOUT 240)
 
 set(gpu_bench_sources
     attention_batch.cc attention_in_turn.cc bench.cc bench_bits.cc bench_ceilings.cc bench_copies.cc

@@ -13,7 +13,7 @@ COUNTERS = {
     "registers a thread": "launch__registers_per_thread",
     "CTAs an SM, limit by shared memory": "launch__occupancy_limit_shared_mem",
     "warps active": "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "issue slots used": "smsp__issue_active.avg.pct",
+    "instructions a cycle and scheduler": "smsp__issue_active.avg.per_cycle_active",
     "SM throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "DRAM throughput": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
     "DRAM bytes a second": "dram__bytes_read.sum.per_second",
