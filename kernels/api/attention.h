@@ -24,7 +24,7 @@
 // Thread safety: value types; they own nothing.
 // Source: PagedAttention, Kwon et al. 2023, section 4.1, eq. 4; online softmax, Milakov and
 //         Gimelshein 2018; chunked merge as in FlashAttention-2, Dao 2023, section 3.1; ALiBi,
-//         Press et al. 2022.
+//         Press et al. 2022; sinks, Xiao et al. 2023, as in gpt-oss; soft cap, Gemma 2, 2024.
 #ifndef QUIRE_KERNELS_API_ATTENTION_H_
 #define QUIRE_KERNELS_API_ATTENTION_H_
 
@@ -71,8 +71,14 @@ struct PagedAttentionParams {
   float scale = 1.0F;        // factor of the scores, before softmax
   // > 0: a token attends to itself and to the sliding_window - 1 tokens before it. 0: no limit.
   int32_t sliding_window = 0;
+  // > 0: a score s becomes soft_cap * tanh(s / soft_cap), before ALiBi's bias and the mask. 0: no
+  // cap.
+  float soft_cap = 0.0F;
   // [num_heads], or null. ALiBi adds slope * (key position - query position) to each score.
   const float* alibi_slopes = nullptr;
+  // [num_heads], or null. An attention sink is a score without a key: the sum of a softmax's
+  // weights has exp(sinks[head]) more. The scale, the cap and the mask do not apply to it.
+  const float* sinks = nullptr;
   // [num_seqs + 1]: index of each sequence's first token; the last element is num_tokens.
   const int32_t* query_start = nullptr;
   const int32_t* seq_lens = nullptr;  // [num_seqs], tokens of the context, new ones included
@@ -87,6 +93,12 @@ struct PagedAttentionParams {
   float k_scale = 1.0F;  // factor of stored keys (PrepareAttentionParams)
   float v_scale = 1.0F;  // factor of stored values
 };
+
+// Returns whether the scores have no soft cap and the softmax has no sinks. A kernel that has
+// neither must refuse other parameters.
+inline bool HasPlainSoftmax(const PagedAttentionParams& params) {
+  return params.soft_cap == 0.0F && params.sinks == nullptr;
+}
 
 }  // namespace quire
 

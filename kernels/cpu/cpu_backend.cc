@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/base/usable_cpus.h"
@@ -60,6 +61,7 @@ class CpuBackend final : public HostBackend {
     table_.prepare_attention(params, team_);
   }
   void PagedAttention(const PagedAttentionParams& params) override {
+    QUIRE_CHECK(HasPlainSoftmax(params));
     table_.paged_attention(params, team_);
   }
   void CopyBlocks(const CopyBlocksParams& params) override { table_.copy_blocks(params, team_); }

@@ -82,6 +82,7 @@ int DecodeByLines(const PagedAttentionParams& params,
   lines.rows_per_line = RowsPerLine(params, plan);
   lines.half_tiles = HalfTiles(params, plan);
   lines.partials_per_cta = PartialsPerCta(params, plan);
+  lines.soft_cap = SoftCap::Of(params.soft_cap);
   return DispatchHeadDim(layout.head_dim,
                          [&]<int kHeadDim>() { return RunLines<kHeadDim>(lines, stream); });
 }

@@ -31,6 +31,10 @@
 // Keys outside [begin, end) of the sequence. Their scores are set to -infinity. Their rows of V are
 // zeroed in shared memory, since 0 times a NaN is a NaN and a bulk copy brings whole blocks.
 //
+// ALiBi, soft caps and sinks are branches that all threads take alike, not versions of the kernel:
+// versions would double the compile time. A sink is added when a line is stored, never in a
+// segment.
+//
 // Bound. Memory: 134 MB for 8 sequences of 8192 and 4 KV heads of 128, 29.8 us at 4.5 TB/s. A stage
 // of 64 keys (32 KiB of bf16) may then take 3400 cycles of a CTA, if an SM has two. A warp's 36
 // mma, 20 ldmatrix and one barrier need a fraction of them (calculated, not measured).
@@ -189,8 +193,13 @@ QUIRE_DEVICE void ComputePart(LineFold<Shape>& line,
     LineScores<Shape> scores = {};
     AddLineScores<Shape>(scores, queries, stage, order);
     const bool needs_mask = position < rows.common_begin || position + kStageKeys > rows.common_end;
-    FinishScores<Shape>(
-        scores, memory.score_rows, args.alibi_slopes != nullptr, needs_mask, position);
+    const bool has_alibi = args.alibi_slopes != nullptr;
+    if (params.soft_cap.is_set()) {
+      CapScores<Shape>(scores, memory.score_rows, params.soft_cap);
+      FinishScores<Shape, true>(scores, memory.score_rows, has_alibi, needs_mask, position);
+    } else {
+      FinishScores<Shape, false>(scores, memory.score_rows, has_alibi, needs_mask, position);
+    }
     if (position < part.begin || position + kStageKeys > part.end) {
       ZeroValues<Shape>(stage, order, position, part.begin, part.end);
     }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/gpu_ops.h"
+#include "kernels/cuda/online_softmax.cuh"
 
 namespace quire::gpu {
 
@@ -44,6 +45,7 @@ struct LineParams {
   int32_t rows_per_line = 0;            // 16, 32 or 64
   int32_t half_tiles = 0;               // groups of 8 rows that a line can have
   int32_t partials_per_cta = 0;
+  SoftCap soft_cap;
 };
 
 // Floats of one partial result: for each group of 8 rows the C tiles of all warps, and the rows'

@@ -75,8 +75,32 @@ QUIRE_DEVICE void AddLineScores(LineScores<Shape>& scores,
   }
 }
 
-// Converts products to scores in base 2, and masks them if needed. position: of the stage.
+// Converts products to capped scores in base 2.
 template <typename Shape>
+QUIRE_DEVICE void CapScores(LineScores<Shape>& scores,
+                            const ScoreRow* score_rows,
+                            const SoftCap& soft_cap) {
+  const int lane = static_cast<int>(threadIdx.x % kWarpSize);
+  QUIRE_UNROLL
+  for (int m = 0; m < Shape::kRowTiles; ++m) {
+    QUIRE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float scale = score_rows[m * kTileRows + half * 8 + lane / 4].scale;
+      QUIRE_UNROLL
+      for (int n = 0; n < kTileKeys / 8; ++n) {
+        QUIRE_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          float& score = scores[m][n][2 * half + i];
+          score = soft_cap.Capped(score * scale);
+        }
+      }
+    }
+  }
+}
+
+// Converts products to scores in base 2, and masks them if needed. kIsCapped: CapScores has
+// converted them. position: of the stage.
+template <typename Shape, bool kIsCapped>
 QUIRE_DEVICE void FinishScores(LineScores<Shape>& scores,
                                const ScoreRow* score_rows,
                                bool has_alibi,
@@ -90,6 +114,7 @@ QUIRE_DEVICE void FinishScores(LineScores<Shape>& scores,
     QUIRE_UNROLL
     for (int half = 0; half < 2; ++half) {
       const ScoreRow row = score_rows[m * kTileRows + half * 8 + lane / 4];
+      const float scale = kIsCapped ? 1.0F : row.scale;
       QUIRE_UNROLL
       for (int n = 0; n < kTileKeys / 8; ++n) {
         QUIRE_UNROLL
@@ -97,7 +122,7 @@ QUIRE_DEVICE void FinishScores(LineScores<Shape>& scores,
           const int32_t key = first_key + n * 8 + i;
           float& score = scores[m][n][2 * half + i];
           const float bias = has_alibi ? row.slope * static_cast<float>(key - row.position) : 0.0F;
-          score = fmaf(score, row.scale, bias);
+          score = fmaf(score, scale, bias);
           if (needs_mask && (key < row.begin || key > row.position)) {
             score = -INFINITY;
           }

@@ -281,7 +281,8 @@ QUIRE_DEVICE void FoldPartials(LineResult<Shape>& result,
 
 // ---- The output ---------------------------------------------------------------------------------
 
-// Writes the rows of the line: sums * v_scale / sum of weights.
+// Writes the rows of the line: sums * v_scale / sum of weights. Sinks are added to the sum of
+// weights here, where all of the line's segments are folded.
 template <typename Shape>
 QUIRE_DEVICE void StoreLine(const LineResult<Shape>& result,
                             const PagedAttentionParams& args,
@@ -298,8 +299,12 @@ QUIRE_DEVICE void StoreLine(const LineResult<Shape>& result,
       if (row >= rows.num_rows) {
         continue;
       }
-      const float sum = result.sum[m][half];
-      const float factor = sum > 0.0F ? args.v_scale / sum : sum;
+      SoftmaxState state = {.max = result.max[m][half], .sum = result.sum[m][half]};
+      float scale = args.v_scale;
+      if (args.sinks != nullptr) {
+        scale *= AddSink(state, args.sinks[rows.HeadOf(row)] * kLog2E);
+      }
+      const float factor = state.sum > 0.0F ? scale / state.sum : state.sum;
       T* out = static_cast<T*>(args.out) + rows.PlaceOf(row, token_stride, Shape::kHeadDim);
       const int r = 2 * half;
       QUIRE_UNROLL

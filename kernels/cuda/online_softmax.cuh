@@ -27,6 +27,33 @@ QUIRE_DEVICE float RescaleFactor(float max, float larger_max) {
   return max == -INFINITY ? 0.0F : Exp2(max - larger_max);
 }
 
+// Adds a score that has no value (an attention sink), in base 2. Returns the factor by which the
+// caller must multiply sums that were accumulated under the state.
+QUIRE_DEVICE float AddSink(SoftmaxState& state, float sink) {
+  const float max = fmaxf(state.max, sink);
+  const float factor = RescaleFactor(state.max, max);
+  state.sum = fmaf(state.sum, factor, RescaleFactor(sink, max));
+  state.max = max;
+  return factor;
+}
+
+// A soft cap, which turns a score into cap * tanh(score / cap). Made on the host, because a kernel
+// reads its parameters without registers.
+struct SoftCap {
+  float cap = 0.0F;     // in base 2, as the scores. 0: no cap
+  float factor = 0.0F;  // 2 log2(e) / cap
+
+  static SoftCap Of(float cap) {
+    const float cap_2 = cap * kLog2E;
+    return cap > 0.0F ? SoftCap{cap_2, 2.0F * kLog2E / cap_2} : SoftCap{};
+  }
+  QUIRE_DEVICE bool is_set() const { return cap > 0.0F; }
+  // Returns cap * (1 - 2 / (e^(2 score / cap) + 1)). The error is about cap * 2^-22 for each score.
+  QUIRE_DEVICE float Capped(float score) const {
+    return cap * fmaf(-2.0F, Reciprocal(Exp2(score * factor) + 1.0F), 1.0F);
+  }
+};
+
 // Adds the scores of one row to the row's state and turns the scores into weights. scores: C
 // fragments of 16 rows x (8 * kTiles) keys. The row is lane / 4 if `half` is 0, and lane / 4 + 8 if
 // it is 1. The four lanes of a row call together. state.max is the maximum of the whole row, but

@@ -192,7 +192,7 @@ int Decode(const PagedAttentionParams& params,
     return DecodeByLines(params, plan, activations, stream);
   }
   const KvCacheLayout& layout = params.cache.layout;
-  if (!HasSwizzledRows(layout)) {
+  if (!HasSwizzledRows(layout) || !HasPlainSoftmax(params)) {
     return kUnsupported;
   }
   if (plan.num_decodes == 0) {

@@ -71,7 +71,7 @@ int Prefill(const PagedAttentionParams& params,
             DType activations,
             Stream stream) {
   const KvCacheLayout& layout = params.cache.layout;
-  if (!HasSwizzledRows(layout)) {
+  if (!HasSwizzledRows(layout) || !HasPlainSoftmax(params)) {
     return kUnsupported;
   }
   PrefillParams prefill = {.attention = params, .plan = plan, .activations = activations};

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "common/base/check.h"
@@ -20,8 +21,9 @@ struct Query {
   const BlockId* block_table = nullptr;  // null: the blocks are consecutive, from base on
   int32_t kv_head = 0;
   double slope = 0.0;  // ALiBi's slope of the head; 0: none
-  int32_t first = 0;   // first position that the query attends to
-  int32_t last = 0;    // last position that the query attends to: its own
+  double sink = -std::numeric_limits<double>::infinity();
+  int32_t first = 0;  // first position that the query attends to
+  int32_t last = 0;   // last position that the query attends to: its own
 };
 
 BlockId BlockAt(const Query& query, int32_t index) {
@@ -58,8 +60,11 @@ double Score(const PagedAttentionParams& p, const Query& query, int32_t position
     sum +=
         double{query.q[d]} * LoadElement(query.base, layout.dtype, key + d * layout.key_dim_stride);
   }
-  return sum * ScaleOf(p, query, position, layout.key_scale_offset, p.k_scale) * p.scale +
-         query.slope * (position - query.last);
+  double score = sum * ScaleOf(p, query, position, layout.key_scale_offset, p.k_scale) * p.scale;
+  if (p.soft_cap > 0.0F) {
+    score = p.soft_cap * std::tanh(score / p.soft_cap);
+  }
+  return score + query.slope * (position - query.last);
 }
 
 void AddWeightedValue(const PagedAttentionParams& p,
@@ -82,9 +87,9 @@ void Attend(const PagedAttentionParams& p, const Query& query) {
   for (int32_t j = query.first; j <= query.last; ++j) {
     scores.push_back(Score(p, query, j));
   }
-  double max_score = *std::max_element(scores.begin(), scores.end());
+  double max_score = std::max(query.sink, *std::max_element(scores.begin(), scores.end()));
 
-  double sum = 0.0;
+  double sum = std::exp(query.sink - max_score);
   std::vector<double> out(static_cast<size_t>(p.cache.layout.head_dim), 0.0);
   for (int32_t j = query.first; j <= query.last; ++j) {
     double weight = std::exp(scores[static_cast<size_t>(j - query.first)] - max_score);
@@ -125,6 +130,9 @@ void PagedAttention(const PagedAttentionParams& p) {
         FindBlocks(p, s, &query);
         query.kv_head = h / heads_per_kv_head;
         query.slope = p.alibi_slopes == nullptr ? 0.0 : p.alibi_slopes[h];
+        if (p.sinks != nullptr) {
+          query.sink = p.sinks[h];
+        }
         query.first = p.sliding_window > 0 ? std::max(0, position - p.sliding_window + 1) : 0;
         query.last = position;
         Attend(p, query);

@@ -1,5 +1,5 @@
-// Functions of one fp32 number. On a GPU, Exp2 is approximate and flushes results below 2^-126 to
-// zero. The other functions are the platform's accurate versions.
+// Functions of one fp32 number. On a GPU, Exp2 and Reciprocal are approximate and flush results
+// below 2^-126 to zero. The other functions are the platform's accurate versions.
 //
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_MATH_H_
@@ -20,6 +20,11 @@ QUIRE_DEVICE float Exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
+QUIRE_DEVICE float Reciprocal(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
 QUIRE_DEVICE float Exp(float x) { return expf(x); }
 QUIRE_DEVICE float Log(float x) { return logf(x); }
 QUIRE_DEVICE float Rsqrt(float x) { return rsqrtf(x); }
@@ -28,6 +33,7 @@ QUIRE_DEVICE float Erf(float x) { return erff(x); }
 #else
 
 QUIRE_DEVICE float Exp2(float x) { return std::exp2(x); }
+QUIRE_DEVICE float Reciprocal(float x) { return 1.0F / x; }
 QUIRE_DEVICE float Exp(float x) { return std::exp(x); }
 QUIRE_DEVICE float Log(float x) { return std::log(x); }
 QUIRE_DEVICE float Rsqrt(float x) { return 1.0F / std::sqrt(x); }

@@ -47,6 +47,8 @@ struct AttentionProblem {
   int32_t block_size_tokens = 16;
   int32_t sliding_window = 0;
   bool alibi = false;
+  float soft_cap = 0.0F;
+  std::vector<float> sinks;  // [num_heads], or empty
   float k_scale = 1.0F;
   float v_scale = 1.0F;
   float scale = 0.0F;       // 0: head_dim to the power of -1/2
@@ -134,7 +136,9 @@ class AttentionData {
             .q_row_stride = q_row_stride(),
             .scale = problem_.scale > 0.0F ? problem_.scale : 1.0F / std::sqrt(head_dim),
             .sliding_window = problem_.sliding_window,
+            .soft_cap = problem_.soft_cap,
             .alibi_slopes = problem_.alibi ? alibi_slopes_.data() : nullptr,
+            .sinks = problem_.sinks.empty() ? nullptr : problem_.sinks.data(),
             .query_start = query_start_.data(),
             .seq_lens = seq_lens_.data(),
             .block_tables = block_tables_.data(),
@@ -308,11 +312,13 @@ class DeviceAttention {
         query_start_(data.query_start()),
         seq_lens_(data.seq_lens()),
         alibi_slopes_(data.alibi_slopes()),
+        sinks_(data.problem().sinks),
         out_(static_cast<int64_t>(data.OutWidth()) * data.num_tokens()) {
     params_ = data.Params();
     params_.q = q_.data();
     params_.out = out_.data();
     params_.alibi_slopes = data.problem().alibi ? alibi_slopes_.data() : nullptr;
+    params_.sinks = data.problem().sinks.empty() ? nullptr : sinks_.data();
     params_.query_start = query_start_.data();
     params_.seq_lens = seq_lens_.data();
     params_.block_tables = block_tables_.data();
@@ -331,6 +337,7 @@ class DeviceAttention {
   DeviceArray<int32_t> query_start_;
   DeviceArray<int32_t> seq_lens_;
   DeviceArray<float> alibi_slopes_;
+  DeviceArray<float> sinks_;
   DeviceArray<uint16_t> out_;
   PagedAttentionParams params_;
 };

@@ -4,9 +4,6 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <string>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -16,51 +13,13 @@
 #include "tests/kernels/cuda/attention_data.h"
 #include "tests/kernels/cuda/device_array.h"
 #include "tests/kernels/cuda/line_decode.h"
+#include "tests/kernels/cuda/line_types.h"
 #include "tests/kernels/cuda/swizzled_rows.h"
 
 namespace quire::gpu {
 namespace {
 
 constexpr int32_t kSplitTokens = 64;
-
-int32_t MaxQueryTokens(const AttentionProblem& problem) {
-  int32_t most = 1;
-  for (const AttentionSequence& sequence : problem.sequences) {
-    most = std::max(most, sequence.query_len);
-  }
-  return most;
-}
-
-std::vector<uint16_t> Decoded(const AttentionData& data, LineOptions options = {}) {
-  options.max_query_tokens = std::max(options.max_query_tokens, MaxQueryTokens(data.problem()));
-  DeviceAttention device(data);
-  LineDecode decode(device.params(), options);
-  decode.Run(device.params(), data.problem().dtype);
-  decode.ExpectNoArrivals();
-  return device.Out();
-}
-
-void ExpectDecodes(const AttentionProblem& problem, const LineOptions& options = {}) {
-  AttentionData data(problem);
-  ExpectClose(data, Decoded(data, options));
-}
-
-// One query each.
-std::vector<AttentionSequence> SequencesOf(const std::vector<int32_t>& seq_lens) {
-  std::vector<AttentionSequence> sequences;
-  for (int32_t seq_len : seq_lens) {
-    sequences.push_back({.seq_len = seq_len, .key = sequences.size() + 1});
-  }
-  return sequences;
-}
-
-std::vector<uint16_t> RowsOf(const AttentionData& data,
-                             const std::vector<uint16_t>& out,
-                             size_t sequence) {
-  auto width = static_cast<int64_t>(data.OutWidth());
-  return {out.begin() + data.query_start()[sequence] * width,
-          out.begin() + data.query_start()[sequence + 1] * width};
-}
 
 // ---- The plan -----------------------------------------------------------------------------------
 
@@ -97,22 +56,7 @@ TEST(PlanLinesTest, SplitsBeforeTheWindowOfTheFirstQueryDoNotCount) {
 
 // ---- Types, sizes, lengths ----------------------------------------------------------------------
 
-using TypesAndSize = std::tuple<std::pair<DType, DType>, int32_t>;
-
-class DecodeLinesTypesTest : public testing::TestWithParam<TypesAndSize> {
- protected:
-  AttentionProblem Problem() const {
-    AttentionProblem problem;
-    problem.dtype = std::get<0>(GetParam()).first;
-    problem.cache_dtype = std::get<0>(GetParam()).second;
-    problem.head_dim = std::get<1>(GetParam());
-    if (problem.cache_dtype == DType::kF8E4M3) {
-      problem.k_scale = 0.03F;
-      problem.v_scale = 0.25F;
-    }
-    return problem;
-  }
-};
+class DecodeLinesTypesTest : public TypesAndSizeTest {};
 
 TEST_P(DecodeLinesTypesTest, AgreesWithTheReferenceAroundTheEndsOfBlocksAndSplits) {
   const int32_t groups[] = {1, 2, 3, 4, 7, 8, 12, 16};
@@ -166,23 +110,7 @@ TEST_P(DecodeLinesTypesTest, SeveralQueriesOfASequenceAttendToTheirOwnKeys) {
   }
 }
 
-std::string NameOfTypesAndSize(const testing::TestParamInfo<TypesAndSize>& info) {
-  auto short_name = [](DType dtype) {
-    return dtype == DType::kBF16 ? "Bf16" : dtype == DType::kF16 ? "F16" : "E4m3";
-  };
-  auto [types, head_dim] = info.param;
-  return std::string(short_name(types.first)) + "Cache" + short_name(types.second) + "HeadDim" +
-         std::to_string(head_dim);
-}
-
-INSTANTIATE_TEST_SUITE_P(All,
-                         DecodeLinesTypesTest,
-                         testing::Combine(testing::Values(std::pair{DType::kBF16, DType::kBF16},
-                                                          std::pair{DType::kF16, DType::kF16},
-                                                          std::pair{DType::kBF16, DType::kF8E4M3},
-                                                          std::pair{DType::kF16, DType::kF8E4M3}),
-                                          testing::Values(64, 80, 96, 112, 128, 256)),
-                         NameOfTypesAndSize);
+INSTANTIATE_TEST_SUITE_P(All, DecodeLinesTypesTest, AllTypesAndSizes(), NameOfTypesAndSize);
 
 TEST(DecodeLinesTest, EveryGroupIsComputedAlsoThoseOfMoreThan64Heads) {
   for (int32_t group : {1, 2, 5, 8, 11, 16, 17, 20, 32, 33, 64, 71}) {

@@ -1,16 +1,18 @@
 // LineDecode has the plan and the memory that decode by lines (DecodeKernel::kLines) needs, with
-// room for exactly the partial results that DecodePartialFloats counts.
+// room for exactly the partial results that DecodePartialFloats counts. Decoded does it all.
 //
 // Usage: LineDecode decode(params, {.num_ctas = 3});  decode.Run(params, dtype, stream);
 #ifndef QUIRE_TESTS_KERNELS_CUDA_LINE_DECODE_H_
 #define QUIRE_TESTS_KERNELS_CUDA_LINE_DECODE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "gtest/gtest.h"
 
 #include "kernels/cuda/gpu_ops.h"
+#include "tests/kernels/cuda/attention_data.h"
 #include "tests/kernels/cuda/device_array.h"
 
 namespace quire::gpu {
@@ -67,6 +69,47 @@ class LineDecode {
   DeviceArray<float> partial_out_{0};
   DecodePlan plan_;
 };
+
+inline int32_t MaxQueryTokens(const AttentionProblem& problem) {
+  int32_t most = 1;
+  for (const AttentionSequence& sequence : problem.sequences) {
+    most = std::max(most, sequence.query_len);
+  }
+  return most;
+}
+
+// Returns the bits of the output, [num_tokens, num_heads * head_dim].
+inline std::vector<uint16_t> Decoded(const AttentionData& data, LineOptions options = {}) {
+  options.max_query_tokens = std::max(options.max_query_tokens, MaxQueryTokens(data.problem()));
+  DeviceAttention device(data);
+  LineDecode decode(device.params(), options);
+  decode.Run(device.params(), data.problem().dtype);
+  decode.ExpectNoArrivals();
+  return device.Out();
+}
+
+inline void ExpectDecodes(const AttentionProblem& problem, const LineOptions& options = {}) {
+  AttentionData data(problem);
+  ExpectClose(data, Decoded(data, options));
+}
+
+// One query each.
+inline std::vector<AttentionSequence> SequencesOf(const std::vector<int32_t>& seq_lens) {
+  std::vector<AttentionSequence> sequences;
+  for (int32_t seq_len : seq_lens) {
+    sequences.push_back({.seq_len = seq_len, .key = sequences.size() + 1});
+  }
+  return sequences;
+}
+
+// Returns the sequence's rows of the output.
+inline std::vector<uint16_t> RowsOf(const AttentionData& data,
+                                    const std::vector<uint16_t>& out,
+                                    size_t sequence) {
+  auto width = static_cast<int64_t>(data.OutWidth());
+  return {out.begin() + data.query_start()[sequence] * width,
+          out.begin() + data.query_start()[sequence + 1] * width};
+}
 
 }  // namespace quire::gpu
 
