@@ -46,7 +46,6 @@
 #include "kernels/cuda/device/async_copy.h"
 #include "kernels/cuda/device/dispatch.h"
 #include "kernels/cuda/device/element.h"
-#include "kernels/cuda/device/math.h"
 #include "kernels/cuda/device/named_barrier.h"
 #include "kernels/cuda/device/portability.h"
 #include "kernels/cuda/device/vector.h"

@@ -1,11 +1,13 @@
 // Bugs planted in persistent prefill, one at a time, and how the emulator finds each: by a fault,
 // or by a wrong result. A bug is a shape with a wrong number, or a function that is specialized for
 // a shape.
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include "gtest/gtest.h"
 
+#include "kernels/cuda/emulator/emulator.h"
 #include "kernels/cuda/prefill_persistent.cuh"
 #include "tests/kernels/cuda/attention_data.h"
 #include "tests/kernels/cuda/device_array.h"

@@ -2,6 +2,7 @@
 // those of the kernel that has a CTA for each item. paged_prefill_test compares it with the
 // reference at all types, sizes and lengths.
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
