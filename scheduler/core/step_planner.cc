@@ -195,7 +195,7 @@ bool StepPlanner::BeginTable(SequenceGroup& group, Sequence& sequence) {
   if (num_blocks > kv_cache.num_free_blocks()) {
     return false;
   }
-  MoveToOwnPage(group, sequence);
+  MoveToOwnPage(sequence);
   // A tail is the partly filled last block of a pinned prefix. If the budget cuts a slice that
   // begins after a tail, the slice ends at a later position than without the tail. So the table can
   // be longer. The tail is used only if it takes no additional blocks.
@@ -210,12 +210,12 @@ bool StepPlanner::BeginTable(SequenceGroup& group, Sequence& sequence) {
   return true;
 }
 
-void StepPlanner::MoveToOwnPage(const SequenceGroup& group, Sequence& sequence) {
-  const auto num_sequences = static_cast<int64_t>(group.sequences().size());
+void StepPlanner::MoveToOwnPage(Sequence& sequence) {
   const int32_t num_moved = epoch_.kv_cache.NumBlocksToMove(sequence.table);
-  const int32_t num_left = NumBlocksToGive() - NumWatermarkBlocks() - num_moved;
-  if (num_moved == 0 ||
-      num_sequences * epoch_.kv_cache.NumBlocksFor(sequence.num_tokens() + 1) > num_left) {
+  // Each sequence of a step writes into one block that its tokens may not fill.
+  const int32_t num_at_most =
+      epoch_.kv_cache.NumBlocksFor(epoch_.limits.max_tokens_per_step) + epoch_.limits.max_sequences;
+  if (num_moved == 0 || NumBlocksToGive() - NumWatermarkBlocks() < num_moved + num_at_most) {
     return;
   }
   std::vector<CopiedBlock> copies;
@@ -227,8 +227,9 @@ void StepPlanner::MoveToOwnPage(const SequenceGroup& group, Sequence& sequence) 
 }
 
 void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
-  // Copies a shared last block first, because the entries of a table must not change once the
-  // worker knows them.
+  // Copies shared last blocks first, because the entries of a table must not change once the worker
+  // knows them.
+  MoveToOwnPage(sequence);
   if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
     state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
     ++state_.counters.num_blocks_copied;

@@ -84,8 +84,8 @@ class StepPlanner {
   // Returns false if too few blocks are free for the rest of the slice.
   bool BeginTable(SequenceGroup& group, Sequence& sequence);
   // Copies the last shared blocks of a table that could not grow in its page (windows show whole
-  // pages), if the group leaves enough blocks free.
-  void MoveToOwnPage(const SequenceGroup& group, Sequence& sequence);
+  // pages), if that leaves enough blocks free for the largest step.
+  void MoveToOwnPage(Sequence& sequence);
   void Introduce(const SequenceGroup& group, Sequence& sequence);
   // Fills line_ with the sequences of the group that may get a slice.
   void LineUp(SequenceGroup& group);

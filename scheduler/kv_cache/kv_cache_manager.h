@@ -13,7 +13,7 @@
 // the prefix cache in almost the order in which they were freed.
 //
 // With several blocks a page (BlockPool), block i of a table lies at place i of its pages if pages
-// are free, so that a worker can map whole pages. Forks are not laid out so.
+// are free, so that a worker can map whole pages; a fork, when MoveToOwnPage is called for it.
 //
 // A manager lives for one epoch: from the time when the worker group is ready until that group is
 // lost. Then the manager is dropped as a whole and the tables are abandoned, so that no block can
@@ -179,7 +179,8 @@ class KvCacheManager {
   // For a table that ends inside a page and cannot grow there, because other tables have the page
   // too: replaces the table's blocks in that page by blocks of a whole page, and appends to
   // `copies` the copies that the worker must make before it reads them. The replaced blocks stay
-  // used until OnStepPlanned. REQUIRES: NumBlocksToMove > 0; the table's tokens fill its blocks.
+  // used until OnStepPlanned, except a shared tail: another table holds it. REQUIRES:
+  // NumBlocksToMove > 0.
   void MoveToOwnPage(BlockTable& table, std::vector<CopiedBlock>& copies);
 
   // Lists block i of the table in the prefix cache under hashes[i], for each i >= first_block. If

@@ -61,7 +61,8 @@ int32_t KvCacheManager::NumBlocksToMove(const BlockTable& table) const {
 
 void KvCacheManager::MoveToOwnPage(BlockTable& table, std::vector<CopiedBlock>& copies) {
   const int32_t num_moved = NumBlocksToMove(table);
-  QUIRE_CHECK(num_moved > 0 && IsLastFull(table));
+  QUIRE_CHECK(num_moved > 0);
+  const bool is_tail_shared = IsTailShared(table);
   const auto first = table.block_ids_.end() - num_moved;
   replaced_.insert(replaced_.end(), first, table.block_ids_.end());
   table.block_ids_.erase(first, table.block_ids_.end());
@@ -70,6 +71,11 @@ void KvCacheManager::MoveToOwnPage(BlockTable& table, std::vector<CopiedBlock>& 
     const BlockId taken = *(table.block_ids_.end() - i);
     Unlist(taken);
     copies.push_back({.src = *(replaced_.end() - i), .dst = taken});
+  }
+  if (is_tail_shared) {
+    // Another holder, which keeps the block used, writes into it in this step.
+    pool_.Free(replaced_.back());
+    replaced_.pop_back();
   }
 }
 

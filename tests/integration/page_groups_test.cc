@@ -121,13 +121,29 @@ TEST_F(PageGroupsTest, TheFirstStepOfANewSequenceMapsNothing) {
   EXPECT_EQ(num_refused_, 0);
 }
 
-// A request of two sequences: the second one shares blocks of the first one's page, and cannot grow
-// there.
-TEST_F(PageGroupsTest, WhatCannotBeShownReadsBlockTables) {
+TEST_F(PageGroupsTest, SequencesOfOneRequestHavePagesOfTheirOwn) {
   const auto run = [](Engine& engine) {
     Request request = MakeRequest(1, 40);
-    request.num_sequences = 2;
+    request.num_sequences = 3;
+    request.sampling.temperature = 1.0F;
     engine.Add(std::move(request));
+    return engine.RunToEnd();
+  };
+  const Answers in_tables = run(*MakeEngine(KvBackend::kPaged, true));
+
+  EXPECT_EQ(run(*MakeEngine(KvBackend::kVmm, true)), in_tables);
+  EXPECT_EQ(in_tables.size(), 3U);
+  EXPECT_EQ(num_refused_, 0);
+}
+
+// The second request shares blocks that the first one's step computes, so these are not copied. It
+// cannot grow in their page.
+TEST_F(PageGroupsTest, WhatCannotBeShownReadsBlockTables) {
+  const auto run = [](Engine& engine) {
+    engine.Add(MakeRequest(1, 60, 50));
+    engine.Add(MakeRequest(2, 70, 50));
+    engine.RunToEnd();
+    engine.Add(MakeRequest(3, 20));
     return engine.RunToEnd();
   };
   const Answers in_tables = run(*MakeEngine(KvBackend::kPaged, true));

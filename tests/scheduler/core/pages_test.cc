@@ -103,16 +103,32 @@ TEST_F(PagesTest, BlocksThatTheStepComputesAreSharedButNotCopied) {
   EXPECT_THAT(plan.introductions[1].block_ids, ElementsAre(8, 9, 10, 11, 12));
 }
 
+TEST_F(PagesTest, EachForkMovesToAPageOfItsOwn) {
+  Add({.id = 1, .prompt = 11, .max_tokens = 9, .num_sequences = 3});
+  Step();
+
+  const StepPlan plan = Step();
+
+  EXPECT_THAT(plan.copies,
+              ElementsAre(BlockCopy{8, 32},
+                          BlockCopy{9, 33},
+                          BlockCopy{10, 34},
+                          BlockCopy{8, 40},
+                          BlockCopy{9, 41},
+                          BlockCopy{10, 42}));
+  EXPECT_THAT(plan.introductions[0].block_ids, ElementsAre(32, 33, 34));
+  EXPECT_THAT(plan.introductions[1].block_ids, ElementsAre(40, 41, 42));
+  EXPECT_THAT(plan.slices[2].new_block_ids, IsEmpty()) << "the first one writes into block 10";
+}
+
 TEST_F(PagesTest, NothingIsCopiedIfTooFewBlocksAreFree) {
   AddAlike(1, 22);
   Step();
-  BlockTable others;
+  BlockTable others;  // leaves a whole page, and fewer blocks than the largest step takes
   ASSERT_TRUE(state_.epoch->kv_cache.Append(others, 32 * 4).has_value());
   ASSERT_EQ(state_.epoch->kv_cache.pool().num_whole_pages(), 1);
-  state_.Add({.id = RequestId(2),
-              .prompt_token_ids = std::vector<TokenId>(22, 5),
-              .num_sequences = 3,  // of 6 blocks, if they shared none
-              .max_tokens = 9});
+  state_.Add(
+      {.id = RequestId(2), .prompt_token_ids = std::vector<TokenId>(22, 5), .max_tokens = 9});
 
   const StepPlan plan = Step();
 
