@@ -23,7 +23,7 @@ QUIRE_DEVICE int32_t AddAcquireRelease(int32_t* counter, int32_t value) {
                : "memory");
   return before;
 #else
-  emulator::NoteAtomic(counter, sizeof(*counter));
+  emulator::NoteAcquireRelease(counter, sizeof(*counter));
   return __atomic_fetch_add(counter, value, __ATOMIC_ACQ_REL);
 #endif
 }

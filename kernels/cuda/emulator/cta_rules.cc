@@ -37,9 +37,8 @@ uint64_t NthCta(uint64_t i, uint64_t num_ctas) {
 }
 
 void CtaWatch::Begin(const References* references) {
-  before_.clear();
-  watched_.clear();
-  if (!rules.watches_writes || references == nullptr) {
+  *this = CtaWatch();
+  if (!rules.watches_memory || references == nullptr) {
     return;
   }
   before_ = CopyOf(*references);
@@ -56,28 +55,67 @@ void CtaWatch::Exempt(const void* address, size_t bytes) {
   }
 }
 
-bool CtaWatch::EndCta() {
-  bool is_clean = true;
-  for (const Bytes& changed : ChangedSince(before_)) {
-    is_clean = Mark(changed) && is_clean;
+void CtaWatch::AcquireRelease() {
+  TakeChanges(&own_);
+  if (!sees_released_) {
+    for (const Bytes& bytes : released_) {
+      Put(bytes, /*is_hidden=*/false);
+    }
   }
-  return is_clean;
+  sees_released_ = true;
 }
 
-// Marks the bytes as changed. Returns whether none of them was marked before.
-bool CtaWatch::Mark(const Bytes& changed) {
+bool CtaWatch::EndCta() {
+  TakeChanges(&unreleased_);
+  released_.insert(released_.end(), own_.begin(), own_.end());
+  own_.clear();
+  for (const std::vector<Bytes>* changes : {&released_, &unreleased_}) {
+    for (const Bytes& bytes : *changes) {
+      Put(bytes, /*is_hidden=*/true);
+    }
+  }
+  sees_released_ = false;
+  return is_clean_;
+}
+
+void CtaWatch::End() {
+  for (const std::vector<Bytes>* changes : {&released_, &unreleased_}) {
+    for (const Bytes& bytes : *changes) {
+      Put(bytes, /*is_hidden=*/false);
+    }
+  }
+}
+
+// Adds what the running CTA has changed since changes were last taken.
+void CtaWatch::TakeChanges(std::vector<Bytes>* changes) {
+  for (Bytes& changed : ChangedSince(before_)) {
+    Mark(changed);
+    changes->push_back(std::move(changed));
+  }
+}
+
+void CtaWatch::Mark(const Bytes& changed) {
   const size_t index = IndexOf(before_, changed.begin);
   Watched& watched = watched_[index];
   const auto first = static_cast<size_t>(changed.begin - before_[index].begin);
-  std::copy(changed.held.begin(),
-            changed.held.end(),
-            before_[index].held.begin() + static_cast<ptrdiff_t>(first));
-  bool is_clean = true;
-  for (size_t i = first; i < first + changed.held.size(); ++i) {
-    is_clean = is_clean && (!watched.is_changed[i] || watched.is_exempt[i]);
-    watched.is_changed[i] = true;
+  for (size_t i = 0; i < changed.held.size(); ++i) {
+    is_clean_ = is_clean_ && (!watched.is_changed[first + i] || watched.is_exempt[first + i]);
+    watched.is_changed[first + i] = true;
+    before_[index].held[first + i] = changed.held[i];
   }
-  return is_clean;
+}
+
+// Writes the bytes, or NaN if is_hidden, to memory and to before_.
+void CtaWatch::Put(const Bytes& bytes, bool is_hidden) {
+  constexpr std::byte kHidden{0xFF};
+  const size_t index = IndexOf(before_, bytes.begin);
+  const auto first = static_cast<size_t>(bytes.begin - before_[index].begin);
+  for (size_t i = 0; i < bytes.held.size(); ++i) {
+    if (!watched_[index].is_exempt[first + i]) {
+      bytes.begin[i] = is_hidden ? kHidden : bytes.held[i];
+      before_[index].held[first + i] = bytes.begin[i];
+    }
+  }
 }
 
 }  // namespace quire::gpu::emulator

@@ -65,7 +65,12 @@ int RunLaunch(
 void WaitForEarlierOperation(SourceLine at) { Active(at).WaitForEarlierOperation(at); }
 
 void NoteAtomic(const void* address, size_t bytes) {
-  Active(SourceLine()).NoteAtomic(address, bytes);
+  Active(SourceLine()).watch().Exempt(address, bytes);
+}
+
+void NoteAcquireRelease(const void* address, size_t bytes) {
+  NoteAtomic(address, bytes);
+  Active(SourceLine()).watch().AcquireRelease();
 }
 
 uint8_t* SharedMemory() { return active->shared_memory(); }

@@ -200,6 +200,8 @@ uint8_t* SharedMemory();
 
 // Tells the emulator that the bytes of global memory are used by atomic operations (cta_rules.h).
 void NoteAtomic(const void* address, size_t bytes);
+// Tells it, besides, that the operation orders the accesses of CTAs. Called before the operation.
+void NoteAcquireRelease(const void* address, size_t bytes);
 
 // ---- Collectives ----
 

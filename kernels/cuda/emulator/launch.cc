@@ -74,6 +74,7 @@ int Emulator::Run(
                  static_cast<uint32_t>(number / grid.x % grid.y),
                  static_cast<uint32_t>(number / grid.x / grid.y)});
   }
+  watch_.End();
   if (UnderTsan()) {
     __tsan_acquire(&tsan_launch_end);
     DestroyTsanFibers();

@@ -220,7 +220,7 @@ class Emulator {
   void WaitCopies(uint32_t max_pending);
   void FenceAsyncProxy();
   bool IsUnfenced(const uint8_t* shared);
-  void NoteAtomic(const void* address, size_t bytes) { watch_.Exempt(address, bytes); }
+  CtaWatch& watch() { return watch_; }
   CopyMark& MarkAt(const void* shared);
   WarpProducts& products(uint32_t warp) { return products_[warp]; }
   [[noreturn]] void Fail(const Fiber& thread, FaultKind kind, const char* what, SourceLine at);

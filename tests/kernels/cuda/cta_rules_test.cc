@@ -1,5 +1,5 @@
-// Orders of CTAs, and the watch of their writes. Each planted bug is one of a fold by the last CTA
-// to arrive, and passes where CTAs run in order and unwatched.
+// Orders of CTAs, and the watch of their accesses. Each planted bug is one of a fold by the last
+// CTA to arrive, and passes where CTAs run in order and unwatched.
 #include "kernels/cuda/emulator/cta_rules.h"
 
 #include <algorithm>
@@ -22,16 +22,21 @@ using emulator::FaultKind;
 
 constexpr int kCtas = 5;
 
-// What a CTA that is not the last to arrive does wrong.
-enum class Bug : uint8_t { kNone, kEachFolds, kHighestFolds };
+enum class Bug : uint8_t { kNone, kEachFolds, kHighestFolds, kCountsBeforeItWrites, kRelaxed };
 
 // Each CTA writes its number. The last CTA to arrive writes the sum of all numbers, and sets the
 // counter back.
 template <Bug kBug>
 QUIRE_KERNEL void AddUpNumbers(int32_t* numbers, int32_t* num_arrived, int32_t* sum) {
   const auto cta = static_cast<int32_t>(blockIdx.x);
-  numbers[cta] = 100 + cta;
-  const int32_t before = AddAcquireRelease(num_arrived, 1);
+  if (kBug != Bug::kCountsBeforeItWrites) {
+    numbers[cta] = 100 + cta;
+  }
+  const int32_t before =
+      kBug == Bug::kRelaxed ? atomicAdd(num_arrived, 1) : AddAcquireRelease(num_arrived, 1);
+  if (kBug == Bug::kCountsBeforeItWrites) {
+    numbers[cta] = 100 + cta;
+  }
   const bool is_last = kBug == Bug::kEachFolds      ? true
                        : kBug == Bug::kHighestFolds ? cta == kCtas - 1
                                                     : before == kCtas - 1;
@@ -105,7 +110,7 @@ TEST(CtaRulesTest, EachCtaRunsOnceInEachOrder) {
 TEST(CtaRulesTest, TheLastToArriveMayFoldInAnyOrder) {
   EXPECT_EQ(Sum<Bug::kNone>(), kSum);
   for (const CtaOrder order : {CtaOrder::kForward, CtaOrder::kBackward, CtaOrder::kShuffled}) {
-    const ChosenCtaRules rules({.order = order, .seed = 3, .watches_writes = true});
+    const ChosenCtaRules rules({.order = order, .seed = 3, .watches_memory = true});
     EXPECT_EQ(Sum<Bug::kNone>(), kSum);
   }
 }
@@ -118,10 +123,31 @@ TEST(CtaRulesTest, AFoldByEachCtaIsFoundByTheWatchAlone) {
     EXPECT_EQ(Sum<Bug::kEachFolds>(), kSum);
   }
   ASSERT_TRUE(faults.all().empty());
-  const ChosenCtaRules rules({.watches_writes = true});
+  const ChosenCtaRules rules({.watches_memory = true});
   Sum<Bug::kEachFolds>();
   ASSERT_EQ(faults.all().size(), 1U);
   EXPECT_EQ(faults.all()[0].kind, FaultKind::kWrittenTwice) << faults.all()[0].text;
+}
+
+TEST(CtaRulesTest, NumbersThatAreWrittenAfterTheCountAreFoundByTheWatch) {
+  EXPECT_EQ(Sum<Bug::kCountsBeforeItWrites>(), kSum);
+  const ChosenCtaRules rules({.watches_memory = true});
+  EXPECT_NE(Sum<Bug::kCountsBeforeItWrites>(), kSum);
+}
+
+TEST(CtaRulesTest, ACounterThatDoesNotOrderCtasIsFoundByTheWatch) {
+  EXPECT_EQ(Sum<Bug::kRelaxed>(), kSum);
+  const ChosenCtaRules rules({.watches_memory = true});
+  EXPECT_NE(Sum<Bug::kRelaxed>(), kSum);
+}
+
+TEST(CtaRulesTest, AfterAWatchedLaunchAllChangesAreThere) {
+  const ChosenCtaRules rules({.order = CtaOrder::kShuffled, .watches_memory = true});
+  std::vector<int32_t> turns = Turns();
+  std::sort(turns.begin(), turns.end());
+  for (size_t i = 0; i < turns.size(); ++i) {
+    EXPECT_EQ(turns[i], static_cast<int32_t>(i));
+  }
 }
 
 TEST(CtaRulesTest, AFoldByTheHighestCtaIsFoundByAnotherOrder) {

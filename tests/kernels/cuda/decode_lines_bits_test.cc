@@ -26,7 +26,7 @@ std::vector<uint16_t> WatchedBits(const AttentionData& data,
                                   int32_t num_ctas,
                                   CtaOrder order,
                                   bool in_graph = false) {
-  const ChosenCtaRules rules({.order = order, .seed = 5, .watches_writes = true});
+  const ChosenCtaRules rules({.order = order, .seed = 5, .watches_memory = true});
   DeviceAttention device(data);
   const PagedAttentionParams& params = device.params();
   const DType dtype = data.problem().dtype;
