@@ -68,12 +68,14 @@ void AttentionInTurn::AddPeer(int kind) {
   if (peer == nullptr) {
     return;
   }
+  auto call = [this, peer](int set) { return peer->Run(batch_, set, bench_.stream()); };
+  if (const int error = call(0); error != 0) {
+    bench_.report().Say("  " + name_ + ", " + peer->name() + ": error " + std::to_string(error));
+    return;
+  }
   Figure figure(group_, name_ + ", " + peer->name());
   figure.Param("peer", peer->name());
-  Add(
-      std::move(figure),
-      [this, peer](int set) { return peer->Run(batch_, set, bench_.stream()); },
-      /*is_peer=*/true);
+  Add(std::move(figure), call, /*is_peer=*/true);
 }
 
 void AttentionInTurn::Check(Member& member) {

@@ -266,11 +266,29 @@ phase_sanitizers() {
   xargs -0 -n 2 -P 8 bash -c 'sanitize "$@"' sanitize <"$QUIRE_WORK/sanitizer_runs"
 }
 
+# Whether other projects' kernels run at all. A fault of theirs would end a benchmark of ours, so they
+# are tried in a process of their own, once.
+peers_run() {
+  [ -e "$PEERS" ] || return
+  if [ ! -e "$QUIRE_WORK/peers" ]; then
+    local flags=(--profile --quick --only=decode,prefill "--peers=$PEERS")
+    [ "$REHEARSE" = no ] || flags+=(--rehearse)
+    if timeout 30 "$PROGRAMS/bin/gpu_bench" "${flags[@]}" >"$QUIRE_WORK/peers.log" 2>&1; then
+      say yes >"$QUIRE_WORK/peers"
+    else
+      say no >"$QUIRE_WORK/peers"
+      tail -n 5 "$QUIRE_WORK/peers.log"
+      note "the kernels of other projects do not run, and are left out"
+    fi
+  fi
+  grep -q yes "$QUIRE_WORK/peers"
+}
+
 bench() {
   local program=$PROGRAMS/bin/gpu_bench
   [ -x "$program" ] || skip "gpu_bench was not built"
   local flags=("--only=$1" "--limit-seconds=$((LIMIT - 8))" "--json=$QUIRE_WORK/figures.jsonl")
-  [ ! -e "$PEERS" ] || flags+=("--peers=$PEERS")
+  [[ $1 != decode && $1 != prefill ]] || ! peers_run || flags+=("--peers=$PEERS")
   [ "$REHEARSE" = no ] || flags+=(--rehearse)
   [ "$QUICK" = no ] || flags+=(--quick)
   # Ceilings are measured once, by their own phase.

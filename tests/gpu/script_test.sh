@@ -125,10 +125,13 @@ program "$folder/bundle/device/bin/gpu_bench" <<'END'
 #!/bin/bash
 for argument; do
   case $argument in
+    --profile) exit "$(cat "$(dirname "$0")/libquire_peers.so")" ;;
+    --peers=*) echo '{"group": "decode", "case": "with peers", "us": 1.0, "ok": true}' >>"$json" ;;
     --device) echo "device: pretended, sm_90" ;;
     --json=*)
+      json=${argument#*=}
       echo '{"group": "ceilings", "case": "copy on the device, read + written", "us": 1.0,' \
-        '"gb_per_s": 4000.0, "ok": true}' >>"${argument#*=}"
+        '"gb_per_s": 4000.0, "ok": true}' >>"$json"
       seq 300000
       ;;
   esac
@@ -285,6 +288,19 @@ echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"'
 run --only ncu "$folder/out"
 check "counters that are not permitted are told" holds '"ERR_NVGPUCTRPERM" in r["phases"][0]["note"]'
 check "and are no failure" ended_with 0
+
+echo 0 >"$folder/bundle/device/bin/libquire_peers.so"
+bundle
+run --only bits,decode "$folder/out"
+check "kernels of other projects are measured where attention is" holds \
+  '[f["case"] for f in r["figures"]].count("with peers") == 1'
+echo 1 >"$folder/bundle/device/bin/libquire_peers.so"
+bundle
+run --only decode,prefill "$folder/out"
+check "without them if they do not run" holds 'len(r["figures"]) == 2 and
+  "with peers" not in [f["case"] for f in r["figures"]] and "do not run" in r["phases"][0]["note"]'
+check "which is no failure" ended_with 0
+rm "$folder/bundle/device/bin/libquire_peers.so"
 
 run --only bits,served --seconds 12 "$folder/out"
 check "a phase without time does not begin" holds \
