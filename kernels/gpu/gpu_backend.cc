@@ -123,7 +123,7 @@ absl::Status GpuBackend::PrepareFor(const ModelConfig& config, const RankShare& 
 
 absl::Status GpuBackend::JoinGroup(std::shared_ptr<Communicator> group) {
   LeaveGroup();
-  memory_.ClearArrivals(stream_);  // a step of the group before may have been given up
+  memory_.ClearCounters(stream_);  // a step of the group before may have been given up
   if (group == nullptr) {
     return absl::OkStatus();
   }

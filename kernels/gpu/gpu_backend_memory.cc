@@ -62,7 +62,7 @@ absl::Status GpuBackend::Reserve(const StepBounds& bounds) {
   const StepNeeds needs = NeedsOf(bounds, shape_);
   QUIRE_RETURN_IF_ERROR(memory_.Reserve(needs));
   QUIRE_RETURN_IF_ERROR(sampler_.Reserve(vocab_size_, DecodeBucket(bounds.max_seqs)));
-  memory_.ClearArrivals(stream_);
+  memory_.ClearCounters(stream_);
   bounds_ = bounds;
   return absl::OkStatus();
 }

@@ -105,9 +105,9 @@ void GpuBackend::PagedAttention(const PagedAttentionParams& params) {
     Require(api_.decode(params, plan, dtype_, stream_), "decode attention");
   }
   if (step_.num_items > 0) {
-    Require(
-        api_.prefill(params, {.items = step_.items, .num_items = step_.num_items}, dtype_, stream_),
-        "prefill attention");
+    const gpu::PrefillPlan plan = {
+        .items = step_.items, .num_items = step_.num_items, .next_item = memory_.next_item()};
+    Require(api_.prefill(params, plan, dtype_, stream_), "prefill attention");
   }
 }
 

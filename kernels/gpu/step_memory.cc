@@ -18,7 +18,7 @@ absl::Status StepMemory::Reserve(const StepNeeds& needs) {
   QUIRE_RETURN_IF_ERROR(inputs_.Reserve(needs.input_bytes));
   QUIRE_RETURN_IF_ERROR(tables_.Reserve(needs.table_bytes));
   QUIRE_RETURN_IF_ERROR(partials_.Reserve(needs.partial_bytes));
-  QUIRE_RETURN_IF_ERROR(arrivals_.Reserve(needs.arrival_bytes));
+  QUIRE_RETURN_IF_ERROR(counters_.Reserve(needs.counter_bytes));
   for (auto& [window, split_start] : split_starts_) {
     QUIRE_RETURN_IF_ERROR(split_start.Reserve(needs.split_start_bytes));
   }
@@ -32,10 +32,10 @@ absl::Status StepMemory::ReserveBlockPairs() {
   return block_pairs_.Reserve(2 * kCopiesPerPass * int64_t{sizeof(BlockId)});
 }
 
-void StepMemory::ClearArrivals(gpu::Stream stream) {
-  const auto bytes = static_cast<size_t>(arrivals_.capacity_bytes());
+void StepMemory::ClearCounters(gpu::Stream stream) {
+  const auto bytes = static_cast<size_t>(counters_.capacity_bytes());
   if (bytes > 0) {
-    RequireGpu(api_, api_.fill_bytes(arrivals_.data(), 0, bytes, stream), "clear arrivals");
+    RequireGpu(api_, api_.fill_bytes(counters_.data(), 0, bytes, stream), "clear counters");
   }
 }
 

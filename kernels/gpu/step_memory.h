@@ -33,8 +33,8 @@ class StepMemory {
   // the device. Errors: kResourceExhausted, reason MEMORY; part of the memory may then be gone.
   absl::Status Reserve(const StepNeeds& needs);
   absl::Status ReserveBlockPairs();
-  // Enqueues zeros to arrivals. Must be called when memory was reserved.
-  void ClearArrivals(gpu::Stream stream);
+  // Enqueues zeros to next_item and arrivals. Must be called when memory was reserved.
+  void ClearCounters(gpu::Stream stream);
 
   StagingRing& staging() { return staging_; }
   void* inputs() const { return inputs_.data(); }
@@ -44,8 +44,9 @@ class StepMemory {
   // Partial results of a group of decodes.
   float* partials() const { return static_cast<float*>(partials_.data()); }
   int64_t partial_bytes() const { return partials_.capacity_bytes(); }
-  // DecodePlan::arrivals.
-  int32_t* arrivals() const { return static_cast<int32_t*>(arrivals_.data()); }
+  // PrefillPlan::next_item, then DecodePlan::arrivals.
+  int32_t* next_item() const { return static_cast<int32_t*>(counters_.data()); }
+  int32_t* arrivals() const { return next_item() + 1; }
   // DecodePlan::split_start of all groups of a step. REQUIRES: the window is one of SetWindows.
   int32_t* split_starts(int32_t sliding_window) const;
   void* block_pairs() const { return block_pairs_.data(); }
@@ -59,7 +60,7 @@ class StepMemory {
   GpuScratch inputs_{api_};
   GpuScratch tables_{api_};
   GpuScratch partials_{api_};
-  GpuScratch arrivals_{api_};
+  GpuScratch counters_{api_};
   std::map<int32_t, GpuScratch> split_starts_;  // by sliding window
   GpuScratch block_pairs_{api_};
   GpuScratch fp8_rows_{api_};

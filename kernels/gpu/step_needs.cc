@@ -20,7 +20,7 @@ StepNeeds NeedsOf(const StepBounds& bounds, const StepShape& shape) {
           .table_bytes = int64_t{DecodeBucket(bounds.max_seqs)} * bounds.max_blocks_per_seq *
                          int64_t{sizeof(BlockId)},
           .partial_bytes = MaxPartialBytes(bounds, shape),
-          .arrival_bytes = shape.lines.num_ctas * int64_t{sizeof(int32_t)},
+          .counter_bytes = (1 + shape.lines.num_ctas) * int64_t{sizeof(int32_t)},
           .split_start_bytes = StepPacker::MaxSplitStarts(bounds) * int64_t{sizeof(int32_t)},
           .fp8_rows_bytes = shape.fp8_width == 0 ? 0 : rows * shape.fp8_width,
           .fp8_scales_bytes = shape.fp8_width == 0 ? 0 : rows * kFloat,

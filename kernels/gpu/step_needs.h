@@ -21,7 +21,7 @@ struct StepNeeds {
   int64_t input_bytes = 0;        // StepPacker
   int64_t table_bytes = 0;        // block tables of replayed steps
   int64_t partial_bytes = 0;      // partial results of a group of decodes
-  int64_t arrival_bytes = 0;      // DecodePlan::arrivals
+  int64_t counter_bytes = 0;      // PrefillPlan::next_item and DecodePlan::arrivals
   int64_t split_start_bytes = 0;  // DecodePlan::split_start of all groups, for one window
   int64_t fp8_rows_bytes = 0;
   int64_t fp8_scales_bytes = 0;
