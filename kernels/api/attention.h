@@ -76,8 +76,8 @@ struct PagedAttentionParams {
   float soft_cap = 0.0F;
   // [num_heads], or null. ALiBi adds slope * (key position - query position) to each score.
   const float* alibi_slopes = nullptr;
-  // [num_heads], or null. An attention sink is a score without a key: the sum of a softmax's
-  // weights has exp(sinks[head]) more. The scale, the cap and the mask do not apply to it.
+  // [num_heads], or null. An attention sink is a score without a key: exp(sinks[head]) is added to
+  // the sum of the softmax's weights. The scale, the cap and the mask do not apply to it.
   const float* sinks = nullptr;
   // [num_seqs + 1]: index of each sequence's first token; the last element is num_tokens.
   const int32_t* query_start = nullptr;
@@ -94,8 +94,8 @@ struct PagedAttentionParams {
   float v_scale = 1.0F;  // factor of stored values
 };
 
-// Returns whether the scores have no soft cap and the softmax has no sinks. A kernel that has
-// neither must refuse other parameters.
+// Returns whether the scores have no soft cap and the softmax has no sinks. A kernel without caps
+// and sinks must refuse parameters for which this is false.
 inline bool HasPlainSoftmax(const PagedAttentionParams& params) {
   return params.soft_cap == 0.0F && params.sinks == nullptr;
 }

@@ -74,8 +74,9 @@ struct EmbeddingParams {
   int64_t num_tokens = 0;
   const TokenId* token_ids = nullptr;  // [num_tokens]
   MatrixView table = {};               // [rows, width]
-  // If `table` has no data, its rows are read from this packed matrix, else this is ignored.
-  // REQUIRES: `table` has data if KernelBackend::packs_while_reading returns false.
+  // If `table` has no data, the token table's rows are read from this packed matrix. Else the
+  // packed matrix is ignored. REQUIRES: `table` has data if KernelBackend::packs_while_reading
+  // returns false.
   const PackedLinear* packed_table = nullptr;
   // The token of the table's first row. In a group each rank has the rows of some tokens only, and
   // writes zeros for the other tokens.

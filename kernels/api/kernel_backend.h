@@ -118,8 +118,7 @@ class KernelBackend {
   }
 
   // Copies weights into the order that the backend's kernels read. Errors: kInvalidArgument, as
-  // CheckLinearSource; kResourceExhausted if memory is lacking; those of the reader
-  // (LinearSource::reader).
+  // CheckLinearSource; kResourceExhausted if memory is lacking; the errors of LinearSource::reader.
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
 
   // Allocates all memory that operations and transfers of inputs need in steps within these bounds,
@@ -128,7 +127,8 @@ class KernelBackend {
   // kResourceExhausted, reason MEMORY. REQUIRES: weights are packed.
   virtual absl::Status ReserveForSteps(const StepBounds& /*bounds*/) { return absl::OkStatus(); }
 
-  // Upper bound on the device memory that records of steps take (RunStep), beside everything above.
+  // Upper bound on the device memory that recorded steps take (RunStep). It comes on top of the
+  // memory that the functions above allocate.
   virtual int64_t max_record_bytes() const { return 0; }
   // Returns the numbers of sequences for which the backend wants to record steps before the first
   // step of an epoch. Each step must run twice, with padding alone, in this order. Empty if there

@@ -83,12 +83,14 @@ struct KvCacheLayout {
 // ---- Swizzled rows ------------------------------------------------------------------------------
 //
 // A row is the key or the value of one slot. It is cut into chunks of 16 bytes, and the chunks into
-// pieces: as many of 8 chunks as there are, then at most one each of 4, 2 and 1. The block holds
-// piece 0 of all slots, then piece 1 of all slots, and so on; in each piece the slots follow each
-// other. So a piece of a block is one contiguous copy, and so is the whole of K and V. Within a
-// slot's piece of n chunks, chunk c is stored as chunk c ^ (slot % 8 * n / 8). Then the same chunk
-// of 8 slots lies in 8 different groups of 4 banks of shared memory, and an unchanged copy of a
-// piece is an operand of wgmma (the 128-, 64- and 32-byte swizzles of PTX).
+// pieces: as many pieces of 8 chunks as fit, then at most one piece each of 4, 2 and 1 chunks. The
+// block holds piece 0 of all slots, then piece 1 of all slots, and so on; in each piece the slots
+// follow each other. So one copy can bring a piece of all keys or all values of a block and head,
+// and one copy can bring all of K and V. Within a slot's piece of n chunks, chunk c is stored as
+// chunk c ^ (slot % 8 * n / 8). Then the same chunk of 8 slots lies in 8 different groups of 4
+// banks of shared memory, and an unchanged copy of a piece is an operand of wgmma (the 128-, 64-
+// and 32-byte swizzles of PTX).
+// PTX).
 
 // The piece that holds a chunk.
 struct KvPiece {

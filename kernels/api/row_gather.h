@@ -3,9 +3,9 @@
 // rank sends only the n greatest values of its part, the candidates.
 //
 // Thread safety: as Communicator.
-// Cost:          if whole parts are sent: one transfer and two copies of their bytes. If candidates
-//                are: two passes over a part, 8 bytes sent per candidate, and one row that rank 0
-//                fills. Allocates only if rows need more room than in all earlier calls.
+// Cost:          whole parts: one transfer and two copies of their bytes. Candidates: two passes
+//                over a part, 8 bytes sent per candidate, and one row that rank 0 fills. Allocates
+//                only if rows need more room than in all earlier calls.
 #ifndef QUIRE_KERNELS_API_ROW_GATHER_H_
 #define QUIRE_KERNELS_API_ROW_GATHER_H_
 

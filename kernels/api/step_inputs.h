@@ -16,7 +16,7 @@ namespace quire {
 // Upper bound on the padding rows that BeginStep adds to each of tokens, sequences and logits.
 inline constexpr int32_t kMaxPaddingRows = 32;
 
-// Upper bounds on steps, padding not included, by which memory is reserved before the first step.
+// Upper bounds on a step, without padding. Memory is reserved for them before the first step.
 struct StepBounds {
   int32_t max_tokens = 0;
   int32_t max_seqs = 0;            // sequences of a step, and rows of logits
@@ -31,9 +31,9 @@ struct StepInputs {
   int32_t num_seqs = 0;
   int32_t num_logits = 0;
   int32_t max_blocks_per_seq = 0;  // blocks of the longest context
-  // Whether the blocks before a sequence's tokens may hold tokens that another sequence of the step
-  // brings. REQUIRES: set in each such step, because a kernel may otherwise read these blocks
-  // before the step has written them.
+  // Whether blocks before a sequence's new tokens may hold new tokens of another sequence of this
+  // step. REQUIRES: true in each such step, else a kernel may read these blocks before the step has
+  // written them.
   bool shares_new_tokens = false;
   const TokenId* token_ids = nullptr;     // [num_tokens]
   const int32_t* positions = nullptr;     // [num_tokens]
@@ -46,8 +46,8 @@ struct StepInputs {
   // [num_seqs], or null if attention reads block_tables. See PagedAttentionParams::first_places.
   const int64_t* first_places = nullptr;
   const int32_t* logits_rows = nullptr;  // [num_logits], tokens whose logits are wanted
-  // [num_seqs], in host memory: whether the sequence's first token of the step is one of its
-  // prompt. Null: no sequence's is.
+  // [num_seqs], in host memory: whether the sequence's first token of the step belongs to its
+  // prompt. Null: no sequence's token does.
   const uint8_t* begins_in_prompt = nullptr;
 };
 

@@ -18,8 +18,8 @@
 //
 // Cache of e4m3: the mma runs in f16, which represents every e4m3 value exactly. P is rounded to
 // f16's 11 significant bits. ldmatrix moves pairs of bytes as if they were 16-bit elements. So a
-// lane's register receives 4 consecutive dims of K, but b[i] needs 2; and 2 dims of V, but b[i]
-// needs 1. Instead of moving dims between lanes, both products permute the dims:
+// register receives 4 consecutive dims of K where b[i] needs 2, and 2 dims of V where b[i] needs 1.
+// Instead of moving dims between lanes, both products permute the dims:
 //   K: within 16 dims, B holds dims 4 quad + {0, 1} at k = 2 quad + {0, 1}, and dims
 //      4 quad + {2, 3} at k = 2 quad + 8 + {0, 1}. The sum over k stays the same because
 //      StoreQueryRow permutes Q in the same way.

@@ -1,5 +1,5 @@
-// Decode by lines: what the kernels of decode_lines.cuh require, and the memory of their partial
-// results.
+// The host side of decode by lines: checks what the kernels of decode_lines.cuh require, and sizes
+// the memory of their partial results.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace quire::gpu {
 namespace {
 
-// Returns 0 if decode by lines can run on the device for the layout. One copy brings K and V of a
-// block and head, so that V must follow K.
+// Returns 0 if decode by lines can run on the device for the layout. V of a block and head must
+// follow K, because one bulk copy brings both.
 int CheckLines(const KvCacheLayout& layout) {
   // Devices of compute capability 12.x have bulk copies, but too little shared memory for a ring.
   constexpr int32_t kFirstCapability = 90;
@@ -36,8 +36,9 @@ int32_t HalfTiles(const PagedAttentionParams& params, const DecodePlan& plan) {
   return (std::min(RowsPerLine(params, plan), RowsOfSequence(params, plan)) + 7) / 8;
 }
 
-// Partial results of a CTA: one for the line that its run ends in, and one for each segment of the
-// line that its run begins in. A run has the more segments, the more the batch can have.
+// Returns for how many partial results a CTA needs room: one for the line in which its run ends,
+// and one for each of the run's segments of the line in which the run begins. A run has the most
+// segments if all sequences have the greatest length, so this length is assumed.
 int32_t PartialsPerCta(const PagedAttentionParams& params, const DecodePlan& plan) {
   if (plan.partials_per_cta > 0) {
     return plan.partials_per_cta;

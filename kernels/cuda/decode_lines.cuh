@@ -1,45 +1,50 @@
-// Paged attention of a few queries per sequence, on tensor cores, at the speed of memory: decode,
-// and steps of 2 to 16 tokens. For compute capability 9.0 and 10.x, since copies are bulk copies.
+// Paged attention on tensor cores, at the speed of memory, for sequences with 1 to 16 queries:
+// decode, and steps of a few tokens per sequence. Runs on compute capability 9.0 and 10.x, because
+// it uses bulk copies and much shared memory.
 //
-// Work. line_parts.cuh divides all segments of the batch into equal runs, one for each CTA of a
-// persistent grid. A captured graph can be replayed after the sequences have grown, because the
-// division is made on the device from split_start.
+// Work. line_parts.cuh defines lines, segments, runs and parts. The segments of the batch are
+// divided into equal runs, one for each CTA of a persistent grid. The device computes this division
+// from split_start, so a captured graph can be replayed after the sequences have grown.
 //
 // A CTA has a copying warp and four computing warps. The copying warp fills a ring of stages of 64
-// positions with one bulk copy for each block, which brings K and V (kv_cache_layout.h). It knows
-// nothing of the ends of lines, and so never drains. While the computing warps load the queries of
-// the next line, or end a line, the ring fills: it holds several times the bytes of these pauses.
+// positions. One bulk copy for each block brings K and V (kv_cache_layout.h). The copying warp does
+// not stop at the end of a line, so the ring never drains. While the computing warps load the
+// queries of the next line, or end a line, the ring fills. It holds several times as many bytes as
+// memory delivers in such a pause.
 //
 // The computing warps divide S by keys and O by dims. For each stage:
 //   S [rows, 16] = Q K^T   each warp for its 16 keys; the rows' maxima go to shared memory
-//   barrier                the maxima of this stage and the weights of the last one are visible
+//   barrier                the maxima of this stage and the weights of the previous one are visible
 //   P = 2^(S - maximum)    to shared memory, in two buffers
-//   O += P V               of the last stage: each warp for its dims and all 64 keys
-// So one barrier a stage suffices, the warps need no merge at the end, and a warp has a quarter of
-// the accumulators. A product of P with ones gives the sums of weights, equal in all warps.
+//   O += P V               of the previous stage: each warp for its dims and all 64 keys
+// So one barrier per stage suffices, a line needs no merge of the warps' results, and a warp has a
+// quarter of the accumulators of O. A product of P with ones gives the sums of weights, equal in
+// all warps.
 //
-// Order of sums. A segment's result starts from nothing and takes its stages in order; a row's
-// result is the left fold of its segments (line_results.cuh). So a row's bits depend on its
-// sequence alone: neither on the number of CTAs, the cuts between them, the other sequences, nor on
-// rows_per_line. A stage that a row does not attend to leaves its result unchanged.
+// Order of sums. A segment's result adds the segment's stages in order. A row's result merges the
+// segments' results in order, from left to right (line_results.cuh). So a row's bits depend on its
+// sequence alone: not on the number of CTAs, the cuts between runs, the other sequences, or
+// rows_per_line. A stage that a row does not attend to leaves the row's result unchanged.
 //
-// A line that several CTAs share. Each CTA writes its part's segments to partial results; the CTA
-// with the first segments writes their fold. Each CTA then adds 1 to the line's counter. The last
-// to arrive folds the partial results in order, and sets the counter back. No CTA waits for another
-// CTA.
+// A line that several CTAs share. The CTA with the line's first segments merges their results, and
+// writes one partial result. Each other CTA writes the result of each of its segments. Each CTA
+// then adds 1 to the line's counter. The last CTA to arrive merges the partial results in order,
+// and sets the counter back to 0. No CTA waits for another CTA.
 //
-// Keys outside [begin, end) of the sequence. Their scores are set to -infinity. Their rows of V are
-// zeroed in shared memory, since 0 times a NaN is a NaN and a bulk copy brings whole blocks.
+// A bulk copy brings whole blocks, so also keys outside [begin, end) of the sequence. The scores of
+// such keys are set to -infinity. Their rows of V are zeroed in shared memory, because even with
+// weight 0 a NaN in V would give a NaN.
 //
-// ALiBi, soft caps and sinks are branches that all threads take alike, not versions of the kernel:
-// versions would double the compile time. A sink is added when a line is stored, never in a
+// ALiBi, soft caps and sinks are branches, which all threads take alike. Separate versions of the
+// kernel would double the compile time. A sink is added once, when a line is stored, and never to a
 // segment.
 //
-// Bound. Memory: 134 MB for 8 sequences of 8192 and 4 KV heads of 128, 29.8 us at 4.5 TB/s. A stage
-// of 64 keys (32 KiB of bf16) may then take 3400 cycles of a CTA, if an SM has two. A warp's 36
-// mma, 20 ldmatrix and one barrier need a fraction of them (calculated, not measured).
+// Bound. Memory: 134 MB for 8 sequences of 8192 and 4 KV heads of 128, 29.8 us at 4.5 TB/s. At this
+// speed, and with two CTAs on an SM, a CTA has 3400 cycles for a stage of 64 keys (32 KiB of bf16).
+// A warp's work for a stage, 36 mma, 20 ldmatrix and one barrier, needs a fraction of these cycles
+// (calculated, not measured).
 //
-// Shared memory on an H200, 16 rows, bf16; the number of stages in flight is one less:
+// Shared memory on an H200, for 16 rows and bf16. One stage fewer than in the table is in flight.
 //   head_dim               64   80   96   112  128  256
 //   CTAs per SM            2    2    2    2    2    1
 //   stages                 6    5    4    3    3    3
@@ -91,8 +96,8 @@ struct LineMemory {
 
 // ---- Queries ------------------------------------------------------------------------------------
 
-// Stores the line's rows of Q and the conversion of their scores. Each warp takes every fourth row.
-// Rows past the line's last are zeros, and masked as its last row.
+// Stores the line's rows of Q, and a ScoreRow for each. Each warp takes every fourth row. A row
+// past the sequence's last row becomes zeros, and gets the ScoreRow of the last row.
 template <typename Shape>
 QUIRE_DEVICE void StoreLineQueries(const LineMemory<Shape>& memory,
                                    const PagedAttentionParams& args,
@@ -127,11 +132,11 @@ QUIRE_DEVICE void StoreLineQueries(const LineMemory<Shape>& memory,
   }
 }
 
-// ---- A part of a line
-// -----------------------------------------------------------------------------
+// ---- A part of a line ---------------------------------------------------------------------------
 
-// Computes the part. Returns the fold of its segments if the part begins the line. Else stores each
-// segment's result as a partial result. use: number of the CTA's next stage.
+// Computes a part of a line. If the part begins the line, `line` gets the fold of the part's
+// segments. Else each segment's result is stored as a partial result, and `line` stays empty. use:
+// number of the CTA's next stage, which grows by the part's stages.
 template <typename Shape>
 QUIRE_DEVICE void ComputePart(LineFold<Shape>& line,
                               int& use,
@@ -157,7 +162,8 @@ QUIRE_DEVICE void ComputePart(LineFold<Shape>& line,
   LineResult<Shape> segment;
   segment.Clear();
   int32_t num_stored = 0;  // partial results
-  // Adds the products of stage s, whose number is `of_use`. Ends its segment if it is the last one.
+  // Adds P V of stage s to `segment`. of_use: number of the stage in the CTA. Ends the segment if
+  // the stage is the last one of the segment or of the part.
   const auto add_values = [&](int32_t s, int of_use, const StageState<Shape>& state) {
     AddLineValues<Shape>(segment,
                          state.factors,
@@ -259,7 +265,8 @@ QUIRE_DEVICE void ComputeRun(const LineRing<Shape>& ring,
 
 // ---- Kernel -------------------------------------------------------------------------------------
 
-// Launched with any number of CTAs of Shape::kThreads threads, with Shape::kSharedBytes.
+// Grid: params.plan.num_ctas CTAs, any number. A CTA has Shape::kThreads threads and
+// Shape::kSharedBytes of shared memory.
 template <typename T, typename Cache, int kHeadDim, int kRows>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((LineShape<T, Cache, kHeadDim, kRows>::kThreads),
                                       (LineShape<T, Cache, kHeadDim, kRows>::kCtasPerSm))
@@ -289,8 +296,9 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((LineShape<T, Cache, kHeadDim, kRows>::kTh
   }
 }
 
-// Calls body with the shape for the types and the rows of a line. Returns kUnsupported if there is
-// none: at head_dim 256, accumulators of more than 16 rows would not fit the registers.
+// Calls body with the template arguments T, Cache and rows_per_line. Returns kUnsupported if no
+// kernel has them. At head_dim 256 only 16 rows are possible, because the accumulators of more rows
+// would not fit the registers.
 template <int kHeadDim, typename Body>
 int DispatchLineShape(DType dtype, DType cache_dtype, int32_t rows_per_line, Body&& body) {
   return DispatchCacheElement(dtype, cache_dtype, [&]<typename T, typename Cache>() {

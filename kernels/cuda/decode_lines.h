@@ -13,17 +13,18 @@ namespace quire::gpu {
 
 // Positions of a stage, the unit of copies and products.
 inline constexpr int32_t kStageKeys = 64;
-inline constexpr int kLineWarps = 4;  // that compute; a fifth warp copies
+inline constexpr int kLineWarps = 4;  // computing warps of a CTA; a fifth warp copies
 
-// Warps of a CTA divide the dims of O by chunks of 16 bytes of a row of V. A chunk takes a C tile
-// of 8 dims or, of e4m3, two. Returns the C tiles of a warp.
+// Returns how many C tiles of O a warp has. The warps of a CTA divide the dims of O by 16-byte
+// chunks of a row of V. A chunk takes one C tile of 8 dims, or two C tiles if the cache is e4m3.
 constexpr int LineTilesPerWarp(int head_dim, int cache_element_bytes) {
   const int chunks = head_dim * cache_element_bytes / 16;
   return (chunks + kLineWarps - 1) / kLineWarps * (cache_element_bytes == 1 ? 2 : 1);
 }
 
-// Returns the rows of a line: 16, 32 or 64, by the rows that a sequence can have. Fewer rows than
-// those of a sequence make several lines. Results do not depend on it.
+// Returns how many rows a line has: 16, 32 or 64. rows_of_sequence: the most rows that a sequence
+// has for one KV head. If a line has fewer rows than the sequence, the sequence has several lines
+// for the KV head. Results do not depend on the number of rows.
 constexpr int32_t RowsPerLine(int32_t head_dim, int32_t rows_of_sequence) {
   const int32_t most = head_dim <= 128 ? 64 : 16;
   const int32_t wanted = rows_of_sequence <= 16 ? 16 : rows_of_sequence <= 32 ? 32 : 64;
@@ -48,20 +49,20 @@ struct LineParams {
   SoftCap soft_cap;
 };
 
-// Floats of one partial result: for each group of 8 rows the C tiles of all warps, and the rows'
-// maxima and sums, in the order of registers (line_results.cuh).
+// Returns how many floats a partial result has. For each group of 8 rows, it has the C tiles of all
+// warps and the rows' maxima and sums, in the order of StorePartial (line_results.cuh).
 constexpr int64_t LinePartialFloats(int32_t half_tiles, int32_t tiles_per_warp) {
   return int64_t{half_tiles} * (kLineWarps * tiles_per_warp + 1) * 64;
 }
 
-// Decode and its PlanDecode for DecodeKernel::kLines.
+// Implements Decode for DecodeKernel::kLines.
 int DecodeByLines(const PagedAttentionParams& params,
                   const DecodePlan& plan,
                   DType activations,
                   Stream stream);
 
-// Returns kUnsupported unless the cache is of the activations' type or kF8E4M3, and rows_per_line
-// is possible for the head_dim. Each head_dim is instantiated in a separate .cu file.
+// Both functions return kUnsupported unless the cache has the activations' type or kF8E4M3, and
+// rows_per_line is possible for the head_dim. Each head_dim is instantiated in a separate .cu file.
 template <int kHeadDim>
 int RunLines(const LineParams& params, Stream stream);
 template <int kHeadDim>

@@ -57,7 +57,7 @@ int DestroyGemm(void* gemm);
 // Ignores pointers, except whether bias is null.
 int CheckGemm(void* gemm, const GemmArgs& args);
 // Sets *is_planned to whether RunGemm knows how to compute products of this shape and these types.
-// If it does not, it may allocate and free memory and wait for the device.
+// If *is_planned is false, RunGemm may allocate and free memory and wait for the device.
 int IsGemmPlanned(void* gemm, const GemmArgs& args, bool* is_planned);
 int RunGemm(void* gemm, const GemmArgs& args, Stream stream);
 

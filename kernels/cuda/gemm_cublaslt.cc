@@ -3,8 +3,9 @@
 // file for the next start.
 //
 // Batch-invariant products (GemmOptions): each weight shape has one algorithm for all row counts,
-// the library's first suggestion for kMostTileRows rows without split-k. If it does not support a
-// row count, the product is cut into tiles of a supported row count, and a partial tile is padded.
+// the library's first suggestion for kMostTileRows rows without split-k. If the algorithm does not
+// support a row count, the product is cut into tiles of a supported row count, and a partial tile
+// is padded.
 #include <map>
 #include <memory>
 #include <tuple>

@@ -34,8 +34,8 @@ class RotatedWeight {
   RotatedWeight& operator=(const RotatedWeight&) = delete;
 
   const void* Next();
-  // Returns false if the weight stays in the L2 cache between two uses: there was no memory for
-  // copies of a weight that needs them.
+  // Returns false if the weight stays in the L2 cache between two uses, because there was no memory
+  // for the copies that it needs.
   bool is_read_from_memory() const { return !needs_copies_ || num_copies_ >= 2; }
 
  private:
@@ -55,9 +55,9 @@ class GemmTuner {
   int Open(uint64_t version);
 
   // Sets *algorithm to the fastest algorithm, and *is_final to true. If the fastest algorithm is
-  // not known yet, times the library's suggestions. If it is not known while a graph is recorded,
-  // nothing can be timed: the call sets *algorithm to the library's first suggestion and *is_final
-  // to false, and a later call times the suggestions.
+  // not known yet, times the library's suggestions. While a graph is recorded, nothing can be
+  // timed. Then the call sets *algorithm to the library's first suggestion and *is_final to false,
+  // and a later call times the suggestions.
   int Choose(const GemmArgs& args,
              CublasLtProduct& product,
              Stream stream,

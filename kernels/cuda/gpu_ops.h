@@ -16,7 +16,8 @@
 // Determinism:   a row's result depends on that row and its sequence alone, bit for bit, whatever
 //                else is in the batch and however many CTAs run.
 // Errors:        0, or the cudaError_t of the launch. kUnsupported for a type, layout or head_dim
-//                that has no kernel. Of attention, only kLines has sinks and a soft cap.
+//                that has no kernel. Of the attention kernels, only kLines supports sinks and a
+//                soft cap.
 // Thread safety: one caller at a time for one stream.
 #ifndef QUIRE_KERNELS_CUDA_GPU_OPS_H_
 #define QUIRE_KERNELS_CUDA_GPU_OPS_H_
@@ -55,9 +56,9 @@ int PrepareAttention(const PrepareAttentionParams& params, DType activations, St
 enum class DecodeKernel : uint8_t {
   // Runs for every device. A CTA computes splits, another kernel merges them.
   kSplits,
-  // Runs on compute capability 9.0 and 10.x, if a head's values follow its keys in a block, and if
-  // a sequence's queries times the query heads of a KV head are at most 64 or there is one query.
-  // A CTA computes equally many splits of consecutive lines (decode_lines.cuh).
+  // Runs on compute capability 9.0 and 10.x, if a head's values follow its keys in a block. A
+  // sequence must have one query, or at most 64 / (query heads per KV head) queries. All CTAs
+  // compute equally many splits, of consecutive lines (decode_lines.cuh).
   kLines,
 };
 
@@ -85,11 +86,12 @@ struct DecodePlan {
   // partial_out has DecodePartialFloats; partial_state is not used.
   DecodeKernel kernel = DecodeKernel::kSplits;
   int32_t max_query_tokens = 1;  // queries of a sequence
-  // Partial results of a CTA for which partial_out has room. 0: those of sequences of any length
-  // that the block tables allow. REQUIRES, if given: at least min(ceil(splits of the batch /
-  // num_ctas), splits of the longest line) + 1, or no line has two splits.
+  // Partial results per CTA for which partial_out has room. 0: partial_out has room for sequences
+  // of any length that the block tables allow (DecodePartialFloats). REQUIRES: if not 0, at least
+  // min(ceil(splits of the batch / num_ctas), splits of the longest line) + 1, unless no line has
+  // two splits.
   int32_t partials_per_cta = 0;
-  int32_t* arrivals = nullptr;  // [num_ctas], zeros; each call leaves zeros
+  int32_t* arrivals = nullptr;  // [num_ctas]; zeros before and after each call
   // Whether the kernel may start beside the operation before it on the stream. REQUIRES: that
   // operation writes q and the keys and values of this step's tokens, and nothing else that the
   // kernel reads; no sequence's context has tokens that the step computes for another sequence.
@@ -118,10 +120,10 @@ int DecodeLinesGridSize(const PagedAttentionParams& params,
                         const DecodePlan& plan,
                         DType activations,
                         int32_t* num_ctas);
-// Returns the floats of num_ctas * partials_per_cta partial results of a line. If the plan has no
-// partials_per_cta, kLines needs so many for sequences of any length that the block tables allow.
-// Reads num_heads, sliding_window, max_blocks_per_seq, the layout, and the plan's num_decodes,
-// split_tokens, max_query_tokens, num_ctas and partials_per_cta.
+// Returns how many floats partial_out must have for kLines: room for partials_per_cta partial
+// results per CTA or, if partials_per_cta is 0, for sequences of any length that the block tables
+// allow. Reads num_heads, sliding_window, max_blocks_per_seq, the layout, and the plan's
+// num_decodes, split_tokens, max_query_tokens, num_ctas and partials_per_cta.
 int64_t DecodePartialFloats(const PagedAttentionParams& params, const DecodePlan& plan);
 
 // Prefill: sequences with any number of queries. A group is the query heads that share one KV head.
@@ -140,8 +142,8 @@ enum class PrefillKernel : uint8_t {
   // Each product is computed by a warpgroup (wgmma). Runs on sm_90, for a cache of the
   // activations' type and head_dim 64, 128 or 256.
   kWgmma,
-  // The same products by a persistent grid, without pauses between items, for every head_dim. Has
-  // not run on a GPU yet, so that kFastest never takes it.
+  // Computes the products of kWgmma in a persistent grid, without pauses between items, for every
+  // head_dim. Has not run on a GPU yet, so kFastest never takes it.
   kPersistent,
 };
 struct PrefillPlan {
@@ -150,8 +152,8 @@ struct PrefillPlan {
   PrefillKernel kernel = PrefillKernel::kFastest;
 
   // ---- For kPersistent ----
-  int32_t* next_item = nullptr;  // one number, 0; each call leaves 0; null: kUnsupported
-  int32_t num_ctas = 0;          // CTAs of the grid, 0: one for each SM; any number, the same bits
+  int32_t* next_item = nullptr;  // one number, 0 before and after each call; null: kUnsupported
+  int32_t num_ctas = 0;          // CTAs of the grid; 0: one per SM. Any number gives the same bits
 };
 int Prefill(const PagedAttentionParams& params,
             const PrefillPlan& plan,

@@ -1,10 +1,11 @@
 // The division of decode's work among CTAs.
 //
-// A line is a sequence, a KV head and up to rows_per_line consecutive rows of them; a row is a pair
-// (query token, query head), numbered as in prefill. A line's keys are cut into segments at
-// multiples of split_tokens. All segments of the batch are numbered line by line, and CTA c of n
-// computes the run [c * total / n, (c + 1) * total / n). A run is a list of parts: consecutive
-// segments of one line. Only the first and the last line of a run can be shared with other CTAs.
+// A line is up to rows_per_line consecutive rows of one sequence and KV head. A row is a pair
+// (query token, query head), numbered as in prefill (gpu_ops.h). A line's keys are cut into
+// segments at multiples of split_tokens. All segments of the batch are numbered line by line. CTA c
+// of n computes the run of segments [c * total / n, (c + 1) * total / n). A run consists of parts;
+// a part is the run's consecutive segments of one line. A run can share only its first and its last
+// line with other CTAs.
 #ifndef QUIRE_KERNELS_CUDA_LINE_PARTS_CUH_
 #define QUIRE_KERNELS_CUDA_LINE_PARTS_CUH_
 
@@ -17,8 +18,8 @@
 
 namespace quire::gpu {
 
-// Divides `total` segments among CTAs. No run is empty, because CTAs that would have none are not
-// counted in num_runs.
+// The division of `total` segments into num_runs runs. num_runs is at most `total`, so no run is
+// empty. A CTA whose number is not below num_runs has no run.
 struct LineRuns {
   int32_t total = 0;
   int32_t num_runs = 0;
@@ -44,7 +45,7 @@ struct LinePart {
   int32_t kv_head = 0;
   int32_t first_row = 0;
   int32_t context = 0;  // tokens of the sequence before its queries
-  int32_t begin = 0;    // keys that the sequence's queries attend to together: [begin, end)
+  int32_t begin = 0;    // the sequence's queries together attend to [begin, end)
   int32_t end = 0;
   int32_t line_start = 0;    // number of the line's first segment in the batch
   int32_t num_segments = 0;  // of the line
@@ -52,7 +53,7 @@ struct LinePart {
   int32_t past = 0;
 
   QUIRE_DEVICE bool is_whole() const { return past - first == num_segments; }
-  // The part's keys are those of the stages [FirstStage, PastStage).
+  // Stages of the sequence that the part takes: [FirstStage, PastStage).
   QUIRE_DEVICE int32_t FirstStage(int32_t split_tokens) const {
     const int32_t from = (begin / split_tokens + first) * split_tokens;
     return (from > begin ? from : begin) / kStageKeys;
@@ -63,8 +64,8 @@ struct LinePart {
   }
 };
 
-// Returns the part that begins with segment `next` of the run that ends at `run_end`. All lanes of
-// a warp call together. REQUIRES: next < run_end.
+// Returns the part that begins with segment `next`, in the run that ends at `run_end`. REQUIRES:
+// all lanes of a warp call together; next < run_end.
 QUIRE_DEVICE LinePart FindLinePart(const LineParams& params, int32_t next, int32_t run_end) {
   const DecodePlan& plan = params.plan;
   const PagedAttentionParams& args = params.attention;

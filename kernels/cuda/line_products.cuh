@@ -1,5 +1,5 @@
-// The products of decode by lines, for one stage: S = Q K^T of a warp's 16 keys, the weights
-// P = 2^(S - maximum) of the four warps' 64 keys in shared memory, and O += P V of a warp's dims.
+// The products of decode by lines, for one stage: S = Q K^T of a warp's 16 keys, the weights P =
+// 2^(S - maximum) of all four warps' 64 keys in shared memory, and O += P V of a warp's dims.
 // decode_lines.cuh says in which order they run.
 #ifndef QUIRE_KERNELS_CUDA_LINE_PRODUCTS_CUH_
 #define QUIRE_KERNELS_CUDA_LINE_PRODUCTS_CUH_
@@ -20,8 +20,7 @@
 
 namespace quire::gpu {
 
-// ---- S: [rows, 16 keys] a warp
-// -------------------------------------------------------------------
+// ---- S: [rows, 16 keys] a warp ------------------------------------------------------------------
 
 template <typename Shape>
 using LineScores = float[Shape::kRowTiles][kTileKeys / 8][4];
@@ -46,7 +45,8 @@ QUIRE_DEVICE void AddLineScores(LineScores<Shape>& scores,
     }
   };
   if constexpr (Shape::kTilesPerChunk == 1) {
-    // Matrices: keys 0..7 and chunk c, keys 0..7 and chunk c + 1, then the same of keys 8..15.
+    // A load brings four matrices: (keys 0..7, chunk c), (keys 0..7, chunk c + 1), (keys 8..15,
+    // chunk c), (keys 8..15, chunk c + 1).
     const int row = warp_key + lane / 16 * 8 + lane % 8;
     QUIRE_UNROLL
     for (int c = 0; c < Shape::kRowChunks; c += 2) {
@@ -57,8 +57,9 @@ QUIRE_DEVICE void AddLineScores(LineScores<Shape>& scores,
       add(c / 2, 1, {b[2], b[3]});
     }
   } else {
-    // Matrices: keys 0..7 and chunk c, keys 8..15 and chunk c, then the same of chunk c + 1. After
-    // an odd number of chunks, the last load repeats its chunk.
+    // A load brings four matrices: (keys 0..7, chunk c), (keys 8..15, chunk c), (keys 0..7, chunk c
+    // + 1), (keys 8..15, chunk c + 1). If the number of chunks is odd, the last load brings chunk c
+    // twice.
     const int row = warp_key + lane % 16;
     QUIRE_UNROLL
     for (int c = 0; c < Shape::kRowChunks; c += 2) {
@@ -75,7 +76,7 @@ QUIRE_DEVICE void AddLineScores(LineScores<Shape>& scores,
   }
 }
 
-// Converts products to capped scores in base 2.
+// Turns products Q K^T into capped scores, in base 2.
 template <typename Shape>
 QUIRE_DEVICE void CapScores(LineScores<Shape>& scores,
                             const ScoreRow* score_rows,
@@ -98,8 +99,9 @@ QUIRE_DEVICE void CapScores(LineScores<Shape>& scores,
   }
 }
 
-// Converts products to scores in base 2, and masks them if needed. kIsCapped: CapScores has
-// converted them. position: of the stage.
+// Turns products Q K^T into scores in base 2 and adds ALiBi's bias if has_alibi. Then masks the
+// scores if needs_mask. kIsCapped: `scores` already holds the scores of CapScores. position: the
+// stage's first position.
 template <typename Shape, bool kIsCapped>
 QUIRE_DEVICE void FinishScores(LineScores<Shape>& scores,
                                const ScoreRow* score_rows,
@@ -132,7 +134,7 @@ QUIRE_DEVICE void FinishScores(LineScores<Shape>& scores,
   }
 }
 
-// Stores the maxima of the warp's scores: [kRows, kLineWarps].
+// Stores the maximum of each row over the warp's keys. maxima: [kRows, kLineWarps].
 template <typename Shape>
 QUIRE_DEVICE void StoreMaxima(float* maxima, const LineScores<Shape>& scores) {
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
@@ -154,23 +156,23 @@ QUIRE_DEVICE void StoreMaxima(float* maxima, const LineScores<Shape>& scores) {
   }
 }
 
-// ---- P: [rows, 64 keys] of the four warps
-// --------------------------------------------------------
+// ---- P: [rows, 64 keys] of the four warps -------------------------------------------------------
 
 // Rows of P have 8 chunks of 16 bytes. Chunk c of row r is stored as chunk c ^ (r % 8).
 QUIRE_DEVICE int32_t WeightOffset(int row, int chunk) {
   return row * kStageKeys * 2 + ((chunk ^ (row & 7)) << 4);
 }
 
-// Results of a stage that the product of its weights with V needs.
+// State that a stage leaves for its product P V, which is computed one stage later.
 template <typename Shape>
 struct StageState {
-  float max[Shape::kRowTiles][2];      // of the rows' scores in the segment up to the stage
-  float factors[Shape::kRowTiles][2];  // by which the results of earlier stages are multiplied
+  float max[Shape::kRowTiles][2];      // maxima of the rows' scores, from the segment's begin on
+  float factors[Shape::kRowTiles][2];  // factors for the segment's result up to the stage
 };
 
-// Stores the weights of the warp's scores. Returns the stage's state. earlier: the state of the
-// stage before, if the two are in one segment.
+// Turns the warp's scores into weights and stores them. Returns the stage's state. maxima: those of
+// all warps (StoreMaxima). earlier: the state of the previous stage; ignored if this stage begins a
+// segment.
 template <typename Shape>
 QUIRE_DEVICE StageState<Shape> StoreWeights(uint8_t* weights,
                                             const StageState<Shape>& earlier,
@@ -204,11 +206,10 @@ QUIRE_DEVICE StageState<Shape> StoreWeights(uint8_t* weights,
   return state;
 }
 
-// ---- O: [rows, the warp's dims]
-// ------------------------------------------------------------------
+// ---- O: [rows, the warp's dims] -----------------------------------------------------------------
 
-// out += P V for row tiles [kFirst, kPast), and sums += the sums of P's rows: the rows of a C tile,
-// in all of its columns.
+// For row tiles [kFirst, kPast): adds P V to the result, and the sums of P's rows to `sums`. A C
+// tile of `sums` has a row's sum in all columns of that row.
 template <typename Shape, int kFirst, int kPast>
 QUIRE_DEVICE void AddLineValuesOf(LineResult<Shape>& result,
                                   float (&sums)[Shape::kRowTiles][4],
@@ -242,7 +243,7 @@ QUIRE_DEVICE void AddLineValuesOf(LineResult<Shape>& result,
       if (!HasChunk<Shape>(i)) {
         continue;
       }
-      // Matrix j has keys 8 j .. 8 j + 7 of 32, and one chunk.
+      // Matrix j of the load has keys 8 j .. 8 j + 7 of 32, and one chunk.
       const int32_t chunk = ChunkOfWarp(i);
       const KvPiece piece = KvPieceOf(Shape::kRowChunks, chunk);
       uint32_t b[4];
@@ -252,7 +253,8 @@ QUIRE_DEVICE void AddLineValuesOf(LineResult<Shape>& result,
         if constexpr (Shape::kTilesPerChunk == 1) {
           add(j, i, {b[2 * j], b[2 * j + 1]});
         } else {
-          // As in AddValues (attention_tile.cuh).
+          // Puts the bytes of two keys side by side for each dim, as AddValues does
+          // (attention_tile.cuh).
           const uint32_t low = BytePermute(b[2 * j], 0, 0x3120);
           const uint32_t high = BytePermute(b[2 * j + 1], 0, 0x3120);
           add(j, 2 * i, {LowF8ToF16(low), LowF8ToF16(high)});
@@ -263,8 +265,8 @@ QUIRE_DEVICE void AddLineValuesOf(LineResult<Shape>& result,
   }
 }
 
-// Multiplies the result by the factors, then adds P V and the sums of P. Two row tiles at a time,
-// because the fragments of P of more would not fit the registers.
+// Multiplies the result by the factors, then adds P V and the sums of P's rows. Takes two row tiles
+// at a time, because the fragments of P of more row tiles would not fit the registers.
 template <typename Shape>
 QUIRE_DEVICE void AddLineValues(LineResult<Shape>& result,
                                 const float (&factors)[Shape::kRowTiles][2],

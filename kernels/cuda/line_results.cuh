@@ -1,9 +1,10 @@
 // The results of decode by lines: accumulators, their fold in a fixed order, partial results of
 // lines that several CTAs share, and the output.
 //
-// A row's result is the left fold of its segments' results. On which CTA a fold runs, and whether
-// an operand comes from registers or from memory, changes no bit. Sums of products are written as
-// fmaf, because a compiler may otherwise fuse them differently in different versions of a kernel.
+// A row's result is the left fold of its segments' results: it merges them from left to right. The
+// bits of a row depend neither on the CTA that folds, nor on whether an operand comes from
+// registers or from memory. Sums of products are written as fmaf, because a compiler may otherwise
+// fuse them differently in different versions of a kernel.
 #ifndef QUIRE_KERNELS_CUDA_LINE_RESULTS_CUH_
 #define QUIRE_KERNELS_CUDA_LINE_RESULTS_CUH_
 
@@ -24,7 +25,7 @@
 
 namespace quire::gpu {
 
-// At which the computing warps meet. Barrier 0 is that of __syncthreads.
+// Number of the computing warps' named barrier. Barrier 0 belongs to __syncthreads.
 inline constexpr int kComputeBarrier = 1;
 
 template <typename Shape>
@@ -32,7 +33,8 @@ QUIRE_DEVICE void SyncComputingWarps() {
   SyncNamedBarrier(kComputeBarrier, Shape::kComputeThreads);
 }
 
-// Returns the i-th chunk of V that the warp multiplies. Past Shape::kRowChunks: none.
+// Returns the index of the i-th chunk of V that the warp multiplies. If HasChunk(i) is false, the
+// warp has no such chunk.
 QUIRE_DEVICE int32_t ChunkOfWarp(int i) {
   return static_cast<int32_t>(threadIdx.x / kWarpSize) + kLineWarps * i;
 }
@@ -49,7 +51,7 @@ struct LineResult {
   float max[Shape::kRowTiles][2];
   float sum[Shape::kRowTiles][2];
 
-  // The result over no keys.
+  // Sets the result over no keys.
   QUIRE_DEVICE void Clear() {
     QUIRE_UNROLL
     for (int m = 0; m < Shape::kRowTiles; ++m) {
@@ -91,8 +93,9 @@ struct LineResult {
   }
 };
 
-// The left fold of a line's segments. Where a thread's floats of a segment take 64 registers or
-// more, those of the fold are in shared memory, since they are used once a segment.
+// The left fold of a line's segments. If a thread's part of a result has 64 floats or more
+// (kFoldsInShared), the fold is in shared memory to save registers. It is used only once per
+// segment.
 template <typename Shape>
 class LineFold {
  public:
@@ -128,7 +131,7 @@ class LineFold {
   }
 
  private:
-  static constexpr int kStride = Shape::kComputeThreads;  // from a float of a thread to its next
+  static constexpr int kStride = Shape::kComputeThreads;  // from a thread's float to its next
 
   QUIRE_DEVICE void Store(LineResult<Shape>& result) {
     ForEachFloat(result, [&](int i, const float& number) { floats_[i * kStride] = number; });
@@ -157,9 +160,9 @@ class LineFold {
 
 // ---- Partial results ----------------------------------------------------------------------------
 
-// Partial result 0 of a CTA is the fold of the segments of a line that begins in the CTA's run and
-// goes on in later runs. Partial result 1 + i is the i-th segment of a line that began in an
-// earlier run.
+// Partial result 0 of a CTA belongs to a line that begins in the CTA's run and continues in later
+// runs: it is the fold of the run's segments of the line. Partial result 1 + i belongs to a line
+// that began in an earlier run: it is the i-th segment of the line in the CTA's run.
 template <typename Shape>
 struct LinePartials {
   float* partials = nullptr;
@@ -176,8 +179,8 @@ struct LinePartials {
   }
 };
 
-// Calls body(m, half, floats) for each group of 8 rows that has rows. floats: the group's place in
-// the partial result.
+// Calls body(m, half, floats) for each group of 8 rows that has rows of the line. floats: the
+// group's place in the partial result.
 template <typename Shape, typename Body>
 QUIRE_DEVICE void ForEachHalfTile(float* partial, int32_t num_rows, Body&& body) {
   QUIRE_UNROLL
@@ -191,7 +194,7 @@ QUIRE_DEVICE void ForEachHalfTile(float* partial, int32_t num_rows, Body&& body)
   }
 }
 
-// num_rows: rows of the line.
+// Stores a partial result. num_rows: rows of the line.
 template <typename Shape>
 QUIRE_DEVICE void StorePartial(float* partial, int32_t num_rows, const LineResult<Shape>& result) {
   const int warp = static_cast<int>(threadIdx.x / kWarpSize);
@@ -209,7 +212,7 @@ QUIRE_DEVICE void StorePartial(float* partial, int32_t num_rows, const LineResul
   });
 }
 
-// Leaves groups of 8 rows without rows as they are.
+// Loads a partial result. Groups of 8 rows that have no rows of the line keep their values.
 template <typename Shape>
 QUIRE_DEVICE void LoadPartial(LineResult<Shape>& result, float* partial, int32_t num_rows) {
   const int warp = static_cast<int>(threadIdx.x / kWarpSize);
@@ -229,9 +232,10 @@ QUIRE_DEVICE void LoadPartial(LineResult<Shape>& result, float* partial, int32_t
   });
 }
 
-// Counts this CTA as arrived at the line of the part, after its partial results. Returns whether it
-// is the last of the line's CTAs, which then sees the partial results of all. The last one sets the
-// counter back to 0 for the next launch. flag: in shared memory.
+// Counts this CTA as arrived at the part's line. The CTA must have stored its partial results of
+// the line before. Returns whether this CTA is the last of the line's CTAs to arrive. The last CTA
+// sees the partial results of all of them, and sets the counter back to 0 for the next launch.
+// flag: in shared memory.
 template <typename Shape>
 QUIRE_DEVICE bool IsLastOfLine(const LineRuns& runs,
                                const LinePart& part,
@@ -281,8 +285,8 @@ QUIRE_DEVICE void FoldPartials(LineResult<Shape>& result,
 
 // ---- The output ---------------------------------------------------------------------------------
 
-// Writes the rows of the line: sums * v_scale / sum of weights. Sinks are added to the sum of
-// weights here, where all of the line's segments are folded.
+// Writes the rows of the line: sums * v_scale / sum of weights. A sink is added to the sum of
+// weights here, because only here all of the line's segments are folded.
 template <typename Shape>
 QUIRE_DEVICE void StoreLine(const LineResult<Shape>& result,
                             const PagedAttentionParams& args,
@@ -317,8 +321,8 @@ QUIRE_DEVICE void StoreLine(const LineResult<Shape>& result,
           auto* to = reinterpret_cast<uint32_t*>(out + ChunkOfWarp(i) * 8 + 2 * quad);
           *to = Pack2<T>(x[r] * factor, x[r + 1] * factor);
         } else {
-          // The even dims of a chunk are the columns of one C tile, the odd dims of the next
-          // (attention_tile.cuh).
+          // The even dims of a chunk are the columns of one C tile, the odd dims those of the next
+          // C tile (attention_tile.cuh).
           const float(&even)[4] = result.out[m][2 * i];
           const float(&odd)[4] = result.out[m][2 * i + 1];
           StoreWords<8>(out + ChunkOfWarp(i) * 16 + 4 * quad,

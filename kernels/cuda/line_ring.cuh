@@ -55,9 +55,9 @@ struct LineShape {
   static constexpr int kOtherBytes = kQueryBytes + 2 * kWeightBytes + kFoldBytes +
                                      2 * kMaximaBytes + kScoreRowBytes + kBarrierBytes + kFlagBytes;
 
-  // Two CTAs of an SM cover each other's ends of lines. More rows or dims need more registers than
-  // the 168 that two CTAs of five warps leave. An SM has 228 KB of shared memory, and each CTA
-  // takes 1 KB more than it asks for.
+  // With two CTAs on an SM, one computes while the other ends a line. More rows or dims need more
+  // than the 168 registers per thread that two CTAs of five warps leave. An SM has 228 KB of shared
+  // memory, and each CTA takes 1 KB more than it asks for.
   static constexpr int kCtasPerSm = kRows == 16 && kDim <= 128 ? 2 : 1;
   static constexpr int kBytesToUse = (228 / kCtasPerSm - 1) * 1024;
   static constexpr int kStagesThatFit = (kBytesToUse - kOtherBytes) / kStageBytes;
@@ -68,7 +68,7 @@ struct LineShape {
 };
 
 // The buffers of a CTA, and the barriers that pass them between the copying warp and the computing
-// warps. Use i is the CTA's i-th stage; its buffer is i % kStages.
+// warps. use: number of the CTA's stage, whose buffer is use % kStages.
 template <typename Shape>
 struct LineRing {
   uint8_t* stages = nullptr;
@@ -110,7 +110,8 @@ struct StageOrder {
   QUIRE_DEVICE int32_t BlockBytes() const { return 2 * Shape::kRowBytes << shift; }
   // Returns the offset of V from K of the same slot.
   QUIRE_DEVICE int32_t ValueOffset() const { return Shape::kRowBytes << shift; }
-  // Returns the offset of the chunk of K of the stage's row. piece: the piece that has the chunk.
+  // Returns the offset of a chunk of K in the stage. row: index of the key in the stage. piece: the
+  // piece that has the chunk.
   QUIRE_DEVICE int32_t ChunkOffset(KvPiece piece, int32_t row, int32_t chunk) const {
     const int32_t slot = row & ((1 << shift) - 1);
     return (row >> shift) * BlockBytes() + KvChunkOffset(piece, 1 << shift, slot, chunk);
@@ -122,7 +123,8 @@ struct StageOrder {
 
 // ---- The copying warp ---------------------------------------------------------------------------
 
-// Blocks of a part's positions, 32 at a time in the warp's lanes, and the next 32 on their way.
+// Finds the blocks of a part's positions. The warp's lanes hold 32 block ids at a time, and load
+// the next 32 ahead of their use.
 class LineBlocks {
  public:
   LineBlocks() = default;
@@ -132,8 +134,8 @@ class LineBlocks {
     next_ = Find(kv, first_ + kWarpSize);
   }
 
-  // Returns to lane l the l-th block of the stage that begins at the position. REQUIRES: positions
-  // do not fall from call to call, and grow by one stage at most.
+  // Returns to lane l the l-th block of the stage that begins at `position`. REQUIRES: from call to
+  // call, position does not fall, and grows by at most one stage.
   QUIRE_DEVICE BlockId Of(const PagedKv& kv, int32_t position) {
     const int32_t index = position >> kv.block_shift;
     if (index >= first_ + kWarpSize) {
@@ -146,7 +148,8 @@ class LineBlocks {
   }
 
  private:
-  // Returns to lane l block `index` + l, or kNullBlockId if no position of it is needed.
+  // Returns to lane l the sequence's block index + l, or kNullBlockId if no position of that block
+  // is needed.
   QUIRE_DEVICE BlockId Find(const PagedKv& kv, int32_t index) const {
     const int32_t mine = index + static_cast<int32_t>(threadIdx.x % kWarpSize);
     const int64_t position = int64_t{mine} << kv.block_shift;
@@ -161,7 +164,7 @@ class LineBlocks {
   BlockId next_ = kNullBlockId;
 };
 
-// A part, as the copying warp uses it.
+// A part, and what the copying warp needs to copy it.
 struct CopiedPart {
   LinePart part;
   PagedKv kv;
@@ -180,9 +183,9 @@ QUIRE_DEVICE CopiedPart FindCopiedPart(const LineParams& params, int32_t next, i
   return copied;
 }
 
-// Starts the copies of a stage whose blocks have up to kStageKeys positions: lane l copies K and V
-// of the l-th block, which are contiguous. Blocks without a needed position are left out; what the
-// buffer then holds is masked or zeroed by the computing warps.
+// Starts the copies of a stage whose blocks have up to kStageKeys positions. Lane l copies K and V
+// of the l-th block, which are contiguous. A block without a needed position is not copied, so its
+// part of the buffer has old bytes. The computing warps mask or zero these.
 template <typename Shape>
 QUIRE_DEVICE void CopyBlocksOfStage(uint8_t* stage,
                                     SharedBarrier& full,
@@ -208,8 +211,9 @@ QUIRE_DEVICE void CopyBlocksOfStage(uint8_t* stage,
   }
 }
 
-// Starts the copies of a stage that is part of a larger block: of each piece (KvPiece) of K and V
-// the rows of kStageKeys slots, which are contiguous. Lane 0 copies K, lane 1 copies V.
+// Starts the copies of a stage that is part of a larger block. For each piece (KvPiece) of K and V,
+// one copy brings the rows of kStageKeys slots, which are contiguous. Lane 0 copies K, lane 1
+// copies V.
 template <typename Shape>
 QUIRE_DEVICE void CopyPartOfBlock(uint8_t* stage,
                                   SharedBarrier& full,
@@ -240,10 +244,10 @@ QUIRE_DEVICE void CopyPartOfBlock(uint8_t* stage,
   }
 }
 
-// Copies all stages of the run [next, run_end). It waits only for free buffers, never at the end of
-// a line. The look-ups of the next part are made while the stages of this part are on their way.
-// Before the first stage with a position that this step has written, the warp waits for the
-// operation before the kernel.
+// Copies all stages of the run [next, run_end). Waits for free buffers, but never at the end of a
+// line. Looks up the blocks of the next part while copies of this part are in flight. Before the
+// first stage that has a position of this step's tokens, waits for the operation before the kernel,
+// which writes their keys and values.
 template <typename Shape>
 QUIRE_DEVICE void CopyRun(const LineRing<Shape>& ring,
                           const LineParams& params,

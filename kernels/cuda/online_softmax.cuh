@@ -27,8 +27,8 @@ QUIRE_DEVICE float RescaleFactor(float max, float larger_max) {
   return max == -INFINITY ? 0.0F : Exp2(max - larger_max);
 }
 
-// Adds a score that has no value (an attention sink), in base 2. Returns the factor by which the
-// caller must multiply sums that were accumulated under the state.
+// Adds an attention sink: a score, in base 2, of a key without a value. Returns the factor by which
+// the caller must multiply sums that were accumulated under the state.
 QUIRE_DEVICE float AddSink(SoftmaxState& state, float sink) {
   const float max = fmaxf(state.max, sink);
   const float factor = RescaleFactor(state.max, max);
@@ -38,9 +38,9 @@ QUIRE_DEVICE float AddSink(SoftmaxState& state, float sink) {
 }
 
 // A soft cap, which turns a score into cap * tanh(score / cap). Made on the host, because a kernel
-// reads its parameters without registers.
+// needs no registers for its parameters.
 struct SoftCap {
-  float cap = 0.0F;     // in base 2, as the scores. 0: no cap
+  float cap = 0.0F;     // in base 2, like the scores. 0: no cap
   float factor = 0.0F;  // 2 log2(e) / cap
 
   static SoftCap Of(float cap) {

@@ -42,7 +42,8 @@ int CheckWgmma(DType activations, DType cache_dtype) {
   return DispatchElement(activations, []<typename T>() { return 0; });
 }
 
-// Whether kFastest takes kPersistent instead of kWgmma: false until it has won on a device.
+// Whether kFastest takes kPersistent instead of kWgmma: false until kPersistent has been faster on
+// a device.
 constexpr bool kFastestIsPersistent = false;
 
 // Runs kPersistent or kWgmma. Returns kUnsupported if the kernel cannot run.

@@ -15,8 +15,8 @@ struct PrefillParams {
   DType activations = DType::kBF16;
   int32_t block_shift = 0;              // log2 of the block size
   int32_t num_queries_per_kv_head = 0;  // query heads that share one KV head
-  // Converts a product q . k to a score in base 2. Made on the host, because a product of the
-  // kernel would occupy a register: head_dim 256 over e4m3 spilled.
+  // Factor that converts a product q . k to a score in base 2. Computed on the host, because the
+  // kernel would need a register for the result: head_dim 256 over e4m3 spilled.
   float score_scale = 1.0F;
   // True if each score is q . k times a positive number, without an ALiBi bias.
   bool has_plain_scores = true;
@@ -32,8 +32,8 @@ int RunPrefill(const PrefillParams& params, Stream stream);
 template <int kHeadDim>
 int RunWgmmaPrefill(const PrefillParams& params, Stream stream);
 
-// Does the same by a persistent grid, which takes items from plan.next_item. Also returns
-// kUnsupported if next_item is null.
+// Computes the same as RunWgmmaPrefill, but in a persistent grid that takes items by
+// plan.next_item. Also returns kUnsupported if next_item is null.
 template <int kHeadDim>
 int RunPersistentPrefill(const PrefillParams& params, Stream stream);
 

@@ -40,7 +40,7 @@ QUIRE_DEVICE SoftmaxState MergeResults(float (&out)[4], const PartialResults& pa
 }
 
 // Stores four dims of the attention's result: sums * v_scale / weight_sum, or zeros if no key has a
-// weight. A sum that is NaN shows in the row. So does prefill.
+// weight. If weight_sum is NaN, the dims become NaN, as in prefill.
 template <typename T>
 QUIRE_DEVICE void StoreOutput(T* out, const float (&sums)[4], float weight_sum, float v_scale) {
   float factor = weight_sum > 0.0F ? v_scale / weight_sum : weight_sum;

@@ -22,9 +22,9 @@ namespace quire::gpu {
 // ---- Items --------------------------------------------------------------------------------------
 
 // Returns the CTA's next pair of item and KV head, or a number of at least num_pairs if all pairs
-// are taken. Pair p is of item p / num_kv_heads. Each CTA begins with the pair of its own number,
-// and calls TakePair until it gets none. So all CTAs together make num_pairs calls, and the last
-// sets the counter back. REQUIRES: at most num_pairs CTAs.
+// are taken. Pair p is of item p / num_kv_heads. A CTA begins with the pair of its own number, and
+// then calls TakePair until no pair is left. So all CTAs together make num_pairs calls, and the
+// last call sets the counter back to 0. REQUIRES: at most num_pairs CTAs.
 QUIRE_DEVICE int32_t TakePair(const PrefillPlan& plan, int32_t num_pairs) {
   const int32_t before = atomicAdd(plan.next_item, 1);
   if (before == num_pairs - 1) {
@@ -33,8 +33,8 @@ QUIRE_DEVICE int32_t TakePair(const PrefillPlan& plan, int32_t num_pairs) {
   return static_cast<int32_t>(gridDim.x) + before;
 }
 
-// Writes the CTA's next item that has rows, or one of 0 tiles if there is none. Must be called by
-// one thread alone.
+// Sets `work` to the CTA's next item that has tiles, or work.num_tiles to 0 if no item is left.
+// Must be called by one thread alone.
 template <typename Shape>
 QUIRE_DEVICE void FindWork(PrefillWork& work, const PrefillParams& params, bool is_first) {
   const PagedAttentionParams& args = params.attention;
@@ -58,11 +58,11 @@ QUIRE_DEVICE void FindWork(PrefillWork& work, const PrefillParams& params, bool 
     work.num_consumers = rows.first_row + kWarpgroupRows < rows.num_rows ? 2 : 1;
     work.kv =
         MakePagedKv<typename Shape::Element>(args, item.sequence, kv_head, params.block_shift);
-  } while (work.num_tiles <= 0);  // below 0 for padding, whose positions are below 0
+  } while (work.num_tiles <= 0);  // padding has positions below 0, so less than 0 tiles
 }
 
-// One warp takes all items of the CTA, and shows each to the other warps as soon as there is a
-// slot.
+// One warp takes all items of the CTA, and shows each to the other warps. The warp that takes items
+// stays at most kItemsAhead items ahead of the slowest of them.
 template <typename Shape>
 QUIRE_DEVICE void TakeItems(const PersistentMemory<Shape>& memory, const PrefillParams& params) {
   bool is_last = false;
@@ -80,8 +80,8 @@ QUIRE_DEVICE void TakeItems(const PersistentMemory<Shape>& memory, const Prefill
 
 // ---- Keys and values ----------------------------------------------------------------------------
 
-// The rows of a tile that a lane copies, [begin, end): those of one block that the item attends to.
-// Empty if begin >= end.
+// The rows [begin, end) of a tile that a lane copies. They lie in one block, and the item attends
+// to them. Empty if begin >= end.
 template <typename Shape>
 struct LaneRows {
   int32_t begin = 0;
@@ -131,10 +131,10 @@ QUIRE_DEVICE void ZeroOtherRows(uint8_t* tile, int32_t begin, int32_t end) {
   FenceAsyncProxy();
 }
 
-// The warp starts the copy of tile i of K or V: one bulk copy for each block and piece. plane:
-// work.kv.keys or work.kv.values. block: the lane's, by FindLaneBlock. Copies only rows of [begin,
-// end) of the item. The other rows keep their bytes in a tile of K, whose scores are masked, and
-// become zeros in a tile of V.
+// The warp starts the copy of tile i of K or V: one bulk copy for each block and piece. block: the
+// lane's block, from FindLaneBlock. Copies only rows of the item's [begin, end). Other rows of a
+// tile of K keep their old bytes, because their scores are masked. Other rows of a tile of V become
+// zeros.
 template <typename Shape, bool kIsValue>
 QUIRE_DEVICE void StartTileCopy(
     uint8_t* tile, SharedBarrier& full, const PrefillWork& work, int i, BlockId block) {
@@ -167,7 +167,7 @@ QUIRE_DEVICE void StartTileCopy(
 }
 
 // Copies the keys and values of all items of the CTA in the order of use: K(0), K(1), V(0), K(2),
-// V(1), ... It waits only for free buffers, never for the end of an item.
+// V(1), ... Waits for free buffers and for the next item, but never at the end of an item.
 template <typename Shape>
 QUIRE_DEVICE void CopyItems(const PersistentMemory<Shape>& memory) {
   const BufferRing<Shape::kStages> keys = memory.KeyRing();
@@ -204,8 +204,8 @@ QUIRE_DEVICE void CopyItems(const PersistentMemory<Shape>& memory) {
 
 // ---- Queries ------------------------------------------------------------------------------------
 
-// Copies the queries of all items of the CTA. warp: number among the kQueryWarps warps that share
-// this. Rows past the sequence's end become zeros and are not read.
+// Copies the queries of all items of the CTA. warp: number of the warp among the kQueryWarps warps
+// that copy queries. Rows past the sequence's end become zeros and are not read.
 template <typename Shape>
 QUIRE_DEVICE void CopyQueries(const PersistentMemory<Shape>& memory,
                               const PrefillParams& params,

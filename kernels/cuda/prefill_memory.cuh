@@ -18,7 +18,7 @@
 
 namespace quire::gpu {
 
-// What the warps of a CTA know about an item and one KV head.
+// One item and KV head, as the warps of a CTA see them.
 struct PrefillWork {
   ItemRows rows;
   PagedKv kv;
@@ -36,15 +36,15 @@ struct PersistentShape {
   static constexpr int kConsumerThreads = kConsumers * kWarpgroupSize;
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
   static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
-  static constexpr int kQueryWarps = 2;  // of the copying warpgroup
+  static constexpr int kQueryWarps = 2;  // warps of the copying warpgroup that copy queries
   // Keys of a tile. Another value would change the bits of results.
   static constexpr int kKeys = kDim <= 128 ? 128 : 64;
   static constexpr int kStages = 2;
   static constexpr int kQueryBuffers = kDim <= 128 ? 2 : 1;
   static constexpr int kWorkSlots = 4;
-  // Items that a CTA takes ahead of the one that it computes: enough to find an item's rows and
-  // blocks and to copy its first keys meanwhile, also if items have one tile. More would hold items
-  // that other CTAs could compute.
+  // Items that a CTA takes ahead of the one that it computes. With two, the CTA finds the next
+  // item's rows and blocks and copies its first keys in time, even if items have one tile. With
+  // more, the CTA would hold items that other CTAs could compute.
   static constexpr int kItemsAhead = 2;
   static_assert(kItemsAhead < kWorkSlots);
   static constexpr bool kTakesTurns = kDim <= 128;
@@ -80,7 +80,7 @@ QUIRE_DEVICE void ForEachPart(Body&& body) {
   }
 }
 
-// The barriers of a ring of buffers. Use i of the ring is of buffer i % kBuffers. A phase of Full
+// The barriers of a ring of buffers. Use i of the ring takes buffer i % kBuffers. A phase of Full
 // ends when the use's bytes are there, a phase of Free when the use's readers are done.
 template <int kBuffers>
 class BufferRing {
@@ -96,8 +96,8 @@ class BufferRing {
   QUIRE_DEVICE SharedBarrier& Full(int use) const { return barriers_[use % kBuffers]; }
   QUIRE_DEVICE SharedBarrier& Free(int use) const { return barriers_[kBuffers + use % kBuffers]; }
   QUIRE_DEVICE void WaitUntilFull(int use) const { Full(use).Wait(use / kBuffers & 1); }
-  // Waits until the readers of a use are done. Must be called before the use of kBuffers later
-  // ends.
+  // Waits until the readers of a use are done. Must be called before the readers of use + kBuffers
+  // are done, because a barrier tells phases apart only by their parity.
   QUIRE_DEVICE void WaitUntilDone(int use) const { Free(use).Wait(use / kBuffers & 1); }
   QUIRE_DEVICE void WaitUntilFree(int use) const {
     if (use >= kBuffers) {
@@ -115,7 +115,7 @@ class BufferRing {
 template <typename Shape>
 class PersistentMemory {
  public:
-  // shared: a multiple of kSwizzleBytes.
+  // shared: aligned to kSwizzleBytes.
   QUIRE_DEVICE explicit PersistentMemory(uint8_t* shared) : shared_(shared) {}
 
   // Initializes the barriers. Must be called by one thread alone, and before a __syncthreads.

@@ -1,21 +1,21 @@
 // Persistent prefill on warpgroup products (wgmma) and bulk copies, for compute capability 9.0 and
 // a cache of the same type as the queries. Rows are numbered as in paged_prefill.cuh. At head_dim
-// 64, 128 and 256 the results have the bits of paged_prefill_wgmma.cuh's kernel, which has the same
-// tiles.
+// 64, 128 and 256 the results have the same bits as those of paged_prefill_wgmma.cuh, whose tiles
+// have the same sizes.
 //
 // Work. The grid has a CTA for each SM. A CTA takes pairs of item and KV head from a counter until
-// none is left (TakePair), so the caller's order, longest first, keeps all SMs busy to the end. An
-// item's computation depends neither on the CTA nor on the items before it in the CTA.
+// none is left (TakePair). If the caller puts the longest items first, all SMs are busy to the end.
+// An item's result depends neither on the CTA nor on the CTA's earlier items.
 //
 // Warps. A CTA has three warpgroups. In the first, one warp takes items, one copies keys and
 // values, and two copy queries. The other two warpgroups compute 64 rows each. A warpgroup whose 64
-// rows are all past the sequence's end only passes the buffers on.
+// rows are all past the sequence's end only waits for each buffer and frees it.
 //
-// No gap between items. Items are taken up to two ahead. The copying warp is up to two tiles of K
-// and of V ahead, whatever item they are of, and the next item's queries are copied to the other of
-// two buffers. So the first product of an item finds its
-// operands in shared memory, and only the computing warpgroup's own end of the item (a sum, a store
-// of 64 rows) separates two items. At head_dim 256 there is room for only one buffer of queries.
+// No gap between items. Items are taken up to two ahead. Keys and values are copied up to two tiles
+// ahead, also across the end of an item, and the next item's queries are copied to a second buffer.
+// So the first product of an item finds its operands in shared memory. Between two items, a
+// computing warpgroup only ends the first item: a sum, and a store of 64 rows. At head_dim 256
+// there is room for only one buffer of queries.
 //
 // Pipeline. Each of K and V has two buffers of one tile. A computing warpgroup has two products in
 // flight, and computes the softmax of one tile meanwhile:
@@ -24,16 +24,17 @@
 // softmax of one runs beside the products of the other.
 //
 // Barriers. Keys, values, queries and works are rings of buffers, each with a Full and a Free
-// barrier. Full of keys and values counts the bytes of bulk copies, which write through the same
-// proxy as products read, so that no reader needs a fence. The copying warp itself zeroes the rows
-// of V that no row of the item attends to, before the copies of the others. Queries are copied by
-// cp.async, because they need another order; their warps wait for the copies, and fence them before
-// they arrive.
+// barrier. Full of keys and values counts the bytes of bulk copies. Bulk copies write through the
+// same proxy as products read, so no reader needs a fence. The copying warp itself zeroes the rows
+// of V that no row of the item attends to, before it copies the other rows. Queries are copied by
+// cp.async, because their rows have another order in shared memory. The warps that copy them wait
+// for the copies and fence them before they arrive.
 //
-// Shared memory. A tile of K or V has the order of a block of kKeys slots (kv_cache_layout.h): for
-// each piece of a row, the piece of all keys. A piece of 64 dims is an operand with rows of 128
-// bytes, one of 32 or 16 dims an operand with rows of 64 or 32 bytes. So head_dim 80, 96 and 112
-// are products of two or three pieces. Products read both K and V as they lie in the cache.
+// Shared memory. A tile of K or V has the order of a block of kKeys slots (kv_cache_layout.h):
+// first piece 0 of all keys, then piece 1 of all keys, and so on. A piece of 64 dims is an operand
+// with rows of 128 bytes, one of 32 or 16 dims an operand with rows of 64 or 32 bytes. So a product
+// of head_dim 80, 96 or 112 consists of products of two or three pieces. Products read both K and V
+// as they lie in the cache.
 //
 // Calculated for an H200: a tile of head_dim 128 is 8.4 MFLOP, 2048 cycles of an SM's tensor cores;
 // the copying warp starts 32 bulk copies for it.
@@ -74,7 +75,8 @@ inline constexpr int kEndOfItemBarrier = 3;
 template <typename Shape>
 using PersistentOut = float[Shape::kHeadDim / 8][4];
 
-// Starts scores = Q K^T as one group of products. queries: all rows of Q.
+// Starts scores = Q K^T as one group of products. queries: all rows of the item. consumer: number
+// of the computing warpgroup, which takes 64 of these rows.
 template <typename Shape>
 QUIRE_DEVICE void StartTileScores(WgmmaScores<Shape>& scores,
                                   const uint8_t* queries,
@@ -257,8 +259,8 @@ QUIRE_DEVICE void ComputeItem(const PersistentMemory<Shape>& memory,
   StoreRows<Shape>(out, states, queries, work.rows, params.attention, warp_row);
 }
 
-// Passes the buffers of item n on: the part in it of a warpgroup without rows. It waits for each
-// buffer, because it could else arrive twice in a phase.
+// Frees the buffers of item n, for a computing warpgroup without rows in the item. Waits for each
+// buffer first, because the warpgroup could else arrive twice in one phase.
 template <typename Shape>
 QUIRE_DEVICE void PassItem(const PersistentMemory<Shape>& memory, int n, int use) {
   memory.QueryRing().WaitUntilFull(n);
@@ -271,9 +273,10 @@ QUIRE_DEVICE void PassItem(const PersistentMemory<Shape>& memory, int n, int use
   }
 }
 
-// Turns: the first warpgroup may begin an item and arrive for its turn while the second is still in
-// the item before. It gets no further than the item's second tile, whose buffer is one that the
-// second warpgroup has freed after its last turn.
+// Turns: the first warpgroup may begin an item while the second is still in the item before. It
+// arrives for a turn only after the keys of the item's second tile are there. The buffer of these
+// keys held the last tile of the item before, and the second warpgroup frees it only after its last
+// turn in that item. So turns of two items do not mix.
 template <typename Shape>
 QUIRE_DEVICE void ComputeItems(const PersistentMemory<Shape>& memory,
                                const PrefillParams& params,

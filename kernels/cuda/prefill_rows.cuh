@@ -1,5 +1,5 @@
-// Code that the prefill kernels share, and decode by lines in part: an item's rows, the positions
-// that the rows attend to, and the softmax of one row.
+// Code of the prefill kernels, in part also of decode by lines: an item's rows, the positions that
+// the rows attend to, and the softmax of one row.
 #ifndef QUIRE_KERNELS_CUDA_PREFILL_ROWS_CUH_
 #define QUIRE_KERNELS_CUDA_PREFILL_ROWS_CUH_
 

@@ -49,7 +49,7 @@ QUIRE_DEVICE void ComputeWeights(WgmmaScores<Shape>& scores,
       const int32_t row = lane_row + half * 8;
       score_rows[half] = MakeScoreRow(args, rows.HeadOf(row), rows.PositionOf(row), 1.0F);
     }
-    // 8 keys at a time, because more would exhaust the registers at head_dim 256.
+    // Scales 8 keys at a time, because more would exhaust the registers at head_dim 256.
     QUIRE_UNROLL
     for (int n = 0; n < Shape::kKeys / 8; ++n) {
       float part[1][4] = {{scores[n][0], scores[n][1], scores[n][2], scores[n][3]}};

@@ -89,7 +89,7 @@ int DestroyStream(Stream stream);
 // Recording the event again moves it to a new point.
 using Event = void*;
 int CreateEvent(Event* event);
-// An event that ElapsedMilliseconds can read. It costs more to record.
+// Creates an event that ElapsedMilliseconds can read. Such an event costs more to record.
 int CreateTimedEvent(Event* event);
 int DestroyEvent(Event event);
 int RecordEvent(Event event, Stream stream);
@@ -117,10 +117,9 @@ int ElapsedMilliseconds(Event begin, Event end, float* milliseconds);
 // EndGraph returns an error.
 using Graph = void*;
 int BeginGraph(Stream stream);
-// Ends the recording, and takes the graph's memory on the device. If the recording has become
-// invalid, returns an error, and *graph is undefined. So it does, with kOutOfMemory, if the device
-// lacks memory.
-// REQUIRES: the calling thread is the one that called BeginGraph.
+// Ends the recording, and takes the graph's memory on the device. Returns an error, and leaves
+// *graph undefined, if the recording has become invalid or if the device lacks memory
+// (kOutOfMemory). REQUIRES: the calling thread is the one that called BeginGraph.
 int EndGraph(Stream stream, Graph* graph);
 int LaunchGraph(Graph graph, Stream stream);
 // Destroys the graph. Its launches under way still complete.

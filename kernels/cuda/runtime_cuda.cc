@@ -10,8 +10,8 @@
 namespace quire::gpu {
 namespace {
 
-// Clears CUDA's last error, and returns `error`. Else a later launch, or a library that asks for
-// the last error, would report it again. For calls whose errors the caller survives.
+// Returns `error` and clears CUDA's last error, for calls whose errors the caller survives. Else a
+// later launch, or a library that asks for the last error, would report the error again.
 int Reported(cudaError_t error) {
   if (error != cudaSuccess) {
     cudaGetLastError();

@@ -1,4 +1,4 @@
-// Finds the sequence that a piece of decode's work belongs to.
+// Finds the sequence to which a split of decode belongs.
 #ifndef QUIRE_KERNELS_CUDA_SPLIT_OWNER_CUH_
 #define QUIRE_KERNELS_CUDA_SPLIT_OWNER_CUH_
 

@@ -62,7 +62,7 @@ const Driver& TheDriver() {
   return driver;
 }
 
-// CUresult and cudaError_t share the values of the errors that occur here.
+// The errors that these calls return have the same values in CUresult and cudaError_t.
 int ErrorOf(CUresult result) { return static_cast<int>(result); }
 
 CUmemAllocationProp MemoryOf(int device) {

@@ -14,25 +14,26 @@ int32_t RowsOf(int32_t query_tokens, const StepShape& shape) {
   return query_tokens * shape.num_queries_per_kv_head();
 }
 
-// Returns the splits of a sequence's keys.
+// Returns the most splits that a sequence's keys can touch.
 int64_t NumSplits(int64_t context_tokens, int32_t query_tokens, const StepShape& shape) {
   const int64_t whole = DivCeil(context_tokens, int64_t{shape.split_tokens});
   if (shape.sliding_window == 0) {
     return whole;
   }
   const int64_t keys = int64_t{shape.sliding_window} + query_tokens - 1;
-  // A window that begins inside of a split touches one more.
+  // A window that begins inside a split touches one split more.
   return std::min(whole, DivCeil(keys, int64_t{shape.split_tokens}) + 1);
 }
 
-// By splits: outputs, and a maximum and a sum for each head.
+// Decode by splits stores, for each split and head, an output, a maximum and a sum.
 int64_t BytesBySplits(const DecodeWork& work, const StepShape& shape) {
   constexpr int64_t kNumbers = 2;
   return work.num_splits * shape.num_heads * (shape.head_dim + kNumbers) * kFloat;
 }
 
-// By lines, a CTA has one partial result for the line that its run ends in, and one for each split
-// of the line that its run begins in (line_results.cuh). A run has ceil(num_splits / CTAs) splits.
+// Decode by lines stores, for each CTA, one partial result for the line in which the CTA's run
+// ends, and one for each of the run's splits of the line in which the run begins
+// (line_results.cuh). A run has at most ceil(num_splits / CTAs) splits.
 int64_t BytesByLines(const DecodeWork& work, const StepShape& shape) {
   const int64_t ctas = shape.lines.num_ctas;
   // No line is cut if each has one split.
@@ -41,7 +42,7 @@ int64_t BytesByLines(const DecodeWork& work, const StepShape& shape) {
   return partials * LinePartialFloats(work.query_tokens, shape) * kFloat;
 }
 
-// Returns the work of so many sequences.
+// Returns the work of num_sequences sequences if one sequence has the work `work`.
 DecodeWork Times(int64_t num_sequences, DecodeWork work) {
   work.num_splits *= num_sequences;
   return work;

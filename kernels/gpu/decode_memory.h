@@ -1,9 +1,9 @@
-// DecodeWork is the work of decodes that run together, as far as the memory of their partial
-// results depends on it. Both kernels of decode (gpu::DecodeKernel) cut contexts into splits.
+// DecodeWork describes decodes that run together, by the numbers on which the memory of their
+// partial results depends. Both kernels of decode (gpu::DecodeKernel) cut contexts into splits.
 //
-// By splits, a split of a sequence has a partial result for each head. By lines, only lines that
-// several CTAs share have partial results, and the number of lines that a grid can cut is bounded:
-// so batches of any size fit, unless contexts are long (PartialBytes).
+// Decode by splits stores a partial result for each split of a sequence and each head. Decode by
+// lines stores partial results only for lines that several CTAs share, and a grid can cut only a
+// bounded number of lines. So batches of any size fit, unless contexts are long (PartialBytes).
 //
 // Thread safety: pure functions of value types.
 #ifndef QUIRE_KERNELS_GPU_DECODE_MEMORY_H_
@@ -19,7 +19,7 @@ namespace quire {
 struct LineShape {
   int32_t num_ctas = 0;          // of the largest grid; 0: decodes run by splits
   int64_t half_tile_floats = 0;  // floats of a partial result for each 8 rows of a line
-  int32_t max_query_tokens = 1;  // of a decode (StepPacker)
+  int32_t max_query_tokens = 1;  // query tokens of one decode (StepPacker)
 };
 
 // The part of a rank's share of the model on which memory of steps depends.
@@ -33,8 +33,8 @@ struct StepShape {
   int64_t received_width = 0;  // floats of a row that this rank receives in NcclGroup::Gather
   int64_t max_partial_bytes = 0;
   LineShape lines;
-  // Whether a step's only token of a prompt is prefilled, so that it has the bits that it has
-  // beside its neighbors.
+  // Whether a sequence with a single prompt token in the step is prefilled, and not decoded. The
+  // token then has the same bits as in a step with more tokens of the prompt.
   bool prefills_single_tokens = false;
 
   int32_t num_queries_per_kv_head() const { return num_heads / num_kv_heads; }
@@ -42,18 +42,18 @@ struct StepShape {
 };
 
 struct DecodeWork {
-  int64_t num_splits = 0;    // of all sequences; by lines, of all lines
-  int64_t longest = 0;       // splits of the longest sequence or line
-  int32_t query_tokens = 1;  // most of a sequence
+  int64_t num_splits = 0;    // of all sequences; for decode by lines, of all lines
+  int64_t longest = 0;       // splits of the longest sequence or, for decode by lines, line
+  int32_t query_tokens = 1;  // the most query tokens of a sequence
 
   friend bool operator==(const DecodeWork&, const DecodeWork&) = default;
 };
 
-// Returns the work of one sequence in the layers that attend to most of its context.
-// context_tokens: the query tokens included.
+// Returns the work of one sequence in a layer. If only some layers have a sliding window, this is a
+// layer without one. context_tokens includes the query tokens.
 DecodeWork WorkOf(int64_t context_tokens, int32_t query_tokens, const StepShape& shape);
 
-// Returns the work of both together.
+// Returns the work of a and b together.
 DecodeWork Join(const DecodeWork& a, const DecodeWork& b);
 
 // Returns the bytes of partial results that the work needs on any grid that the shape allows.
@@ -62,8 +62,9 @@ int64_t PartialBytes(const DecodeWork& work, const StepShape& shape);
 // Returns the floats of one partial result of a line. REQUIRES: decodes_by_lines.
 int64_t LinePartialFloats(int32_t query_tokens, const StepShape& shape);
 
-// Returns the bytes to reserve for the partial results of steps within the bounds: enough for all
-// of a step's decodes, or max_partial_bytes, or what one sequence needs, which cannot be divided.
+// Returns the bytes to reserve for the partial results of steps within the bounds. These are what
+// all decodes of a step need, but at most max_partial_bytes. If a single sequence needs more,
+// returns what the sequence needs, because it cannot be divided.
 int64_t MaxPartialBytes(const StepBounds& bounds, const StepShape& shape);
 
 }  // namespace quire

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-constexpr int32_t kMaxRows = 64;  // of a sequence of several query tokens (gpu::DecodeKernel)
+constexpr int32_t kMaxRows = 64;  // of a sequence with several query tokens (gpu::DecodeKernel)
 
 }  // namespace
 
@@ -69,8 +69,10 @@ gpu::DecodePlan DecodePlans::PlanOf(const PackedStep& step,
   gpu::DecodePlan plan = DecodesOf(step, group);
   plan.split_start = SplitStart(step, group, params.sliding_window);
   plan.partial_out = memory_.partials();
-  // The first layer of a window follows what plans it, a later group follows another decode. A step
-  // that shares new tokens has keys and values in contexts, which the early part would read.
+  // Before its wait, the kernel reads split_start and the keys and values of earlier steps. So the
+  // operation before must be PrepareAttention. But in a window's first layer the operation before
+  // is the planning of splits, and for a later group another decode. In a step that shares new
+  // tokens, a context may hold keys and values that this PrepareAttention writes.
   plan.starts_early = is_prepared && is_planned && group == 0 && !step.inputs.shares_new_tokens;
   shape_.decodes_by_lines() ? AddLines(params, &plan) : AddSplits(params, &plan);
   return plan;
@@ -97,7 +99,7 @@ gpu::DecodePlan DecodePlans::DecodesOf(const PackedStep& step, size_t group) con
       .max_query_tokens = of.max_query_tokens};
 }
 
-// Each group before has one element more than decodes.
+// The split_start of a group has one element more than the group has decodes.
 int32_t* DecodePlans::SplitStart(const PackedStep& step,
                                  size_t group,
                                  int32_t sliding_window) const {
@@ -105,7 +107,8 @@ int32_t* DecodePlans::SplitStart(const PackedStep& step,
          static_cast<ptrdiff_t>(group);
 }
 
-// The softmax states lie behind the outputs of all splits for which there is memory.
+// The memory has room for the outputs of max_splits splits, and behind these for their softmax
+// states.
 void DecodePlans::AddSplits(const PagedAttentionParams& params, gpu::DecodePlan* plan) {
   const int64_t split_bytes = PartialBytes({.num_splits = 1}, shape_);
   const int64_t max_splits = memory_.partial_bytes() / split_bytes;
@@ -120,7 +123,7 @@ void DecodePlans::AddSplits(const PagedAttentionParams& params, gpu::DecodePlan*
   plan->num_ctas = num_ctas;
 }
 
-// Each CTA has an equal share of the memory.
+// Each CTA gets an equal share of the memory of partial results.
 void DecodePlans::AddLines(const PagedAttentionParams& params, gpu::DecodePlan* plan) {
   int32_t& num_ctas = num_ctas_[{params.cache.layout.dtype, plan->max_query_tokens}];
   if (num_ctas == 0) {

@@ -1,8 +1,8 @@
-// DecodePlans gives each group of a step's decodes its gpu::DecodePlan. Splits are planned on the
-// device, once a step and size of a sliding window.
+// DecodePlans gives each group of a step's decodes its gpu::DecodePlan. The splits are planned on
+// the device, once for each step and size of a sliding window.
 //
-// Decodes run by lines where the device and the layout allow it, else by splits
-// (gpu::DecodeKernel). All layers of a model take the same kernel.
+// Decodes run by lines if the device and the layout allow it, else by splits (gpu::DecodeKernel).
+// All layers of a model use the same kernel.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        a failing device ends the process, as in GpuBackend.
@@ -27,17 +27,19 @@ namespace quire {
 
 // Returns the number of tokens in one split of a decode's context (gpu::DecodePlan).
 //
-// By lines, 256 tokens balance small batches. If more than 10 query heads share a KV head, rows
-// take a second half tile or more, and 512 tokens halve the partial results.
+// For decode by lines, 256 tokens divide small batches evenly. If more than 10 query heads share a
+// KV head, each partial result is larger (two groups of 8 rows or more), and 512 tokens halve the
+// number of partial results.
 //
-// By splits, with 50 tokens for each query that shares a KV head, partial results are small: at
-// most 4 % of the bytes of keys and values that the split reads from a 16-bit cache. The minimum of
-// 512 saves merges for short contexts: on an H200, 256-token splits are faster only for a single
-// sequence of 512 tokens.
+// For decode by splits, 50 tokens for each query head that shares a KV head keep partial results
+// small: at most 4 % of the bytes of keys and values that the split reads from a 16-bit cache. The
+// minimum of 512 saves merges for short contexts: on an H200, 256-token splits are faster only for
+// a single sequence of 512 tokens.
 int32_t SplitTokens(int32_t num_queries_per_kv_head, bool by_lines);
 
 // Returns how decode by lines runs for caches of these layouts. num_ctas is 0 if it cannot run.
-// shape: num_heads, num_kv_heads and head_dim. max_query_tokens: more are never worth it.
+// Reads num_heads, num_kv_heads and head_dim of the shape. max_query_tokens bounds
+// LineShape::max_query_tokens.
 LineShape FindLines(const gpu::GpuApi& api,
                     const StepShape& shape,
                     DType activations,
@@ -49,12 +51,14 @@ class DecodePlans {
   DecodePlans(const gpu::GpuApi& api, gpu::Stream stream, const StepMemory& memory)
       : api_(api), stream_(stream), memory_(memory) {}
 
-  // Called before the first step of a model.
+  // Must be called before the first step of a model.
   void SetModel(const StepShape& shape, DType activations);
-  // Forgets what was planned, because the next step begins or a recording was given up.
+  // Forgets for which windows splits were planned. Must be called when a step begins, and when a
+  // recording that planned splits was given up.
   void Clear() { planned_windows_.clear(); }
-  // Returns the plan of a group of the step's decodes. Enqueues what plans it. is_prepared: whether
-  // the last operation on the stream is PrepareAttention of the same layer.
+  // Returns the plan of a group of the step's decodes. Enqueues the planning of splits, unless it
+  // was enqueued for an earlier layer of the step with the same window. is_prepared: whether the
+  // last operation on the stream is PrepareAttention of the same layer.
   gpu::DecodePlan PlanOf(const PackedStep& step,
                          size_t group,
                          const PagedAttentionParams& params,
@@ -62,11 +66,11 @@ class DecodePlans {
 
  private:
   void PlanSplits(const PackedStep& step, const PagedAttentionParams& params);
-  // Returns the plan without what the kernels read from memory of results.
+  // Returns the group's decodes as a plan, which still lacks split_start, memory and grid.
   gpu::DecodePlan DecodesOf(const PackedStep& step, size_t group) const;
   // Returns where the group's split_start begins.
   int32_t* SplitStart(const PackedStep& step, size_t group, int32_t sliding_window) const;
-  // Adds the memory of partial results and the grid.
+  // Add the memory of partial results, and the grid.
   void AddSplits(const PagedAttentionParams& params, gpu::DecodePlan* plan);
   void AddLines(const PagedAttentionParams& params, gpu::DecodePlan* plan);
 

@@ -47,9 +47,9 @@ struct GpuBackendOptions {
   bool batch_invariant = false;  // a row of a product has the same bits in every batch
   GpuQuantization quantization = GpuQuantization::kNone;
   // Bounds the memory for partial results of decodes, unless a single sequence needs more. Decodes
-  // that need more run in groups, one after the other. With 8 KV heads of 128 on an H200, a group
-  // of the default has any number of contexts up to 14 thousand tokens, or 475 thousand tokens of
-  // longer ones (decode_memory.h).
+  // that need more memory run in groups, one after the other. With the default and 8 KV heads of
+  // 128 on an H200, a group has any number of sequences with up to 14 thousand tokens each, or
+  // longer sequences with up to 475 thousand tokens together (decode_memory.h).
   int64_t max_partial_bytes = int64_t{64} << 20;
   // File that keeps the fastest algorithm of each product (kernels/cuda/gemm_cache.h). Empty: no
   // file, so every start times the algorithms again.

@@ -42,7 +42,7 @@ namespace quire {
 
 class GpuBackend final : public KernelBackend {
  public:
-  // gemm: of create_gemm; the backend owns it.
+  // gemm: from create_gemm; the backend destroys it.
   GpuBackend(const GpuLibrary& library, const GpuBackendOptions& options, void* gemm);
   ~GpuBackend() override;
 
@@ -144,7 +144,8 @@ class GpuBackend final : public KernelBackend {
     launches_.Add();
   }
   void LeaveGroup();
-  // Returns the layout of a pool of the model's part, for blocks of any size.
+  // Returns the layout of one layer of this rank's KV heads, to find out which kernels can read it.
+  // The block size does not matter for that.
   KvCacheLayout LayoutOf(DType cache_dtype) const {
     return LayoutFor({.num_layers = 1,
                       .num_kv_heads = shape_.num_kv_heads,
@@ -154,8 +155,8 @@ class GpuBackend final : public KernelBackend {
   }
   // Returns the digest of the operations that the function calls. Runs none of them.
   uint64_t DigestOf(const std::function<void()>& operations);
-  // Adds the operation's parameters to the digest. Returns false if there is none, because the
-  // operation is to run.
+  // If a digest is being computed, adds the operation's parameters to it and returns true: the
+  // operation must not run. Else returns false.
   template <typename Params>
   bool IsOnlyNamed(const Params& params) {
     if (digest_.has_value()) {
@@ -163,14 +164,15 @@ class GpuBackend final : public KernelBackend {
     }
     return digest_.has_value();
   }
-  // Enqueues the sampling of the announced rows, or adds it to the digest.
+  // Enqueues the sampling of the announced rows. While a digest is computed, adds the sampling's
+  // parameters to the digest instead.
   void SampleAhead();
   // Runs the operations, or replays or records them.
   void RunReplayable(const std::function<void()>& operations);
   void Launch(gpu::Graph graph);
   // Records the operations as a graph and launches it. Runs them if there is no memory for a graph.
   void RecordAndLaunch(uint64_t name, const std::function<void()>& operations);
-  // Makes room for all of `bounds`. If anything moves, drops the graphs, which hold the addresses.
+  // Allocates the memory of steps within `bounds`. Drops the graphs, which hold the old addresses.
   absl::Status Reserve(const StepBounds& bounds);
   // Copies the step's block tables to rows of the width that all replayed steps have.
   void SpreadTables();
@@ -200,7 +202,7 @@ class GpuBackend final : public KernelBackend {
   int64_t vocab_size_ = 0;
   std::optional<StepPacker> packer_;
 
-  StepBounds bounds_;  // of the memory below
+  StepBounds bounds_;  // for which the memory below suffices
 
   PackedStep step_;  // the current step
   StepMemory memory_{api_};
@@ -222,10 +224,10 @@ class GpuBackend final : public KernelBackend {
     uint64_t launch = 0;
   } last_prepared_;
 
-  // The first step with some operations runs unrecorded, the second is recorded.
+  // The first step with a digest runs unrecorded, the second step with the same digest is recorded.
   GraphCache graphs_;
   std::optional<OperationDigest> digest_;  // set while operations are named and not run
-  uint64_t num_moves_ = 0;                 // of the memory that operations use beside parameters
+  uint64_t num_moves_ = 0;                 // reallocations of steps' memory; part of each digest
 };
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// The memory of GpuBackend: on the device and pinned, and that of steps.
+// The memory functions of GpuBackend: device memory, pinned memory, and the memory of steps.
 #include <algorithm>
 #include <bit>
 #include <memory>

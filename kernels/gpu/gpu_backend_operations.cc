@@ -61,7 +61,8 @@ void GpuBackend::QuantizeInput(gpu::GemmArgs* product) {
   GpuScratch& rows = memory_.fp8_rows();
   GpuScratch& scales = memory_.fp8_scales();
   if (bytes > rows.capacity_bytes() || scale_bytes > scales.capacity_bytes()) {
-    // A product beyond the bounds, outside of any step.
+    // A product beyond the bounds is not part of a step (CoverStep). Graphs hold the addresses of
+    // the old memory.
     graphs_.Clear();
     RequireMemory(rows.Reserve(bytes));
     RequireMemory(scales.Reserve(scale_bytes));

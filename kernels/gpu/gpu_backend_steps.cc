@@ -52,7 +52,8 @@ void GpuBackend::SpreadTables() {
   inputs.max_blocks_per_seq = bounds_.max_blocks_per_seq;
 }
 
-// Largest first, since products of more rows take longer to time, and a lack of memory shows early.
+// Returns the largest bucket first, so that a lack of memory shows early. A product of more rows
+// also takes longer to time.
 std::vector<int32_t> GpuBackend::BatchesToRecord(int32_t max_seqs) const {
   std::vector<int32_t> batches;
   if (!options_.records_at_start || !options_.use_graphs || staged_ != nullptr ||
@@ -72,7 +73,8 @@ std::vector<int32_t> GpuBackend::BatchesToRecord(int32_t max_seqs) const {
 }
 
 void GpuBackend::RunStep(const std::function<void()>& operations) {
-  // Collectives through main memory make the host wait for the device.
+  // Collectives through main memory make the host wait for the device, so the step cannot be a
+  // graph.
   if (!step_.is_replayable || staged_ != nullptr) {
     operations();
   } else {
@@ -134,7 +136,7 @@ void GpuBackend::RecordAndLaunch(uint64_t name, const std::function<void()>& ope
     nccl_->EndRecording();
   }
   if (graph == nullptr) {
-    decode_plans_.Clear();  // what was recorded did not run
+    decode_plans_.Clear();  // the recorded planning of splits did not run
     operations();
     return;
   }

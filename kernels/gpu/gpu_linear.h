@@ -1,6 +1,6 @@
 // GpuLinear holds the weights of a linear layer on the device: [out_features, in_features] of the
-// activations' type, or of e4m3 with one fp32 scale per row. The parts of the
-// LinearSource, such as q, k and v, are stacked by rows. The bias has the activations' type.
+// activations' type, or of e4m3 with one fp32 scale per row. The parts of the LinearSource, such as
+// q, k and v, are stacked by rows. The bias has the activations' type.
 //
 // Thread safety: immutable after Pack.
 #ifndef QUIRE_KERNELS_GPU_GPU_LINEAR_H_

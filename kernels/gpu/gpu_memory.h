@@ -14,7 +14,7 @@
 
 namespace quire {
 
-// Logs and ends the process (kExitDevice) if `error` is not 0: see GpuBackend.
+// If `error` is not 0, logs it and ends the process (kExitDevice). gpu_backend.h says why.
 void RequireGpu(const gpu::GpuApi& api, int error, const char* what);
 
 // Pinned host memory.

@@ -39,7 +39,8 @@ GpuSampler::GpuSampler(const gpu::GpuApi& api, gpu::Stream stream) : api_(api), 
 
 GpuSampler::~GpuSampler() { api_.destroy_event(done_); }
 
-// A row alone always fits: its adjustments have distinct tokens.
+// Reserves enough for any single row. A row has at most vocab_size adjustments, because their
+// tokens are distinct.
 absl::Status GpuSampler::Reserve(int64_t vocab_size, int64_t max_rows) {
   const int64_t bytes = std::max(kUsualBytes, LayOut(1, vocab_size, kMaxLogprobs).bytes);
   QUIRE_RETURN_IF_ERROR(staging_.Reserve(bytes));
@@ -158,7 +159,7 @@ void GpuSampler::SamplePass(const SampleParams& params, int32_t first) {
       api_.copy_to_host(
           host + at.tokens, device + at.tokens, static_cast<size_t>(at.bytes - at.tokens), stream_),
       "download tokens");
-  // Waits for the download alone: no other code relies on a wait for the stream here.
+  // An event suffices, because no caller relies on this function to synchronize the stream.
   Require(api_.record_event(done_, stream_), "record event");
   Require(api_.synchronize_event(done_), "step");
   ReadOutputs(params, at, staging_.data());

@@ -1,13 +1,14 @@
 // GpuSampler turns rows of logits into tokens: it uploads the parameters in one copy, runs the
 // sampling kernel, downloads the results in one copy and waits for that copy alone.
 //
-// Sampling can also be part of a step: its parameters are then uploaded with the step's inputs, and
-// the kernel and the download are in the step's graph. This is for rows without adjustments and
-// likeliest tokens; padding rows are greedy, and their results are dropped.
+// Sampling can also be part of a step. The parameters are then uploaded with the step's inputs, and
+// the kernel and the download are in the step's graph. This works only if no row has adjustments or
+// asks for likeliest tokens. Padding rows are greedy, and their results are dropped.
 //
-// Its memory has a fixed size, kUsualBytes for all but the largest vocabularies. Rows with
-// penalties have an entry for each distinct token of their context, so many rows with long contexts
-// may need more. They are sampled in several passes. A row's tokens do not depend on the passes.
+// The sampler's memory has a fixed size, kUsualBytes for all but the largest vocabularies. Rows
+// with penalties have an entry for each distinct token of their context, so many rows with long
+// contexts may need more. Such rows are sampled in several passes. A row's tokens do not depend on
+// the passes.
 //
 // Thread safety: one caller at a time (the executor thread).
 #ifndef QUIRE_KERNELS_GPU_GPU_SAMPLER_H_
@@ -28,8 +29,8 @@ namespace quire {
 
 class GpuSampler {
  public:
-  // Size of the device's memory and of the pinned memory. It suffices for 512 rows that each have
-  // 2,000 distinct tokens.
+  // Size of the sampler's device memory, and of its pinned memory. It suffices for 512 rows that
+  // each have 2,000 distinct tokens.
   static constexpr int64_t kUsualBytes = int64_t{16} << 20;
 
   GpuSampler(const gpu::GpuApi& api, gpu::Stream stream);
@@ -41,7 +42,7 @@ class GpuSampler {
   // included. Errors: kResourceExhausted, reason MEMORY.
   absl::Status Reserve(int64_t vocab_size, int64_t max_rows);
 
-  // Returns the bytes that a step's inputs need for so many rows, padding included.
+  // Returns the bytes that a step's inputs need for num_rows rows, padding included.
   static int64_t AheadBytes(int64_t num_rows) {
     return num_rows * static_cast<int64_t>(sizeof(gpu::SampleRow));
   }
@@ -55,10 +56,11 @@ class GpuSampler {
                     int32_t vocab_size,
                     int32_t num_padded,
                     const std::byte* on_device);
-  // Called once what was enqueued ahead, or its graph, is on the stream.
+  // Must be called after the operations of EnqueueAhead, or a graph that contains them, were
+  // enqueued.
   void MarkAhead() { Require(api_.record_event(done_, stream_), "record event"); }
-  // Waits for results of MarkAhead's operations and stores them. REQUIRES: the rows are those of
-  // WriteAhead.
+  // Waits for the results of the operations before MarkAhead, and stores them. REQUIRES: the rows
+  // are those of WriteAhead.
   void FinishAhead(const SampleParams& params, int32_t num_padded);
 
   // Blocks until the sampling, and everything enqueued on the stream before it, is done.
@@ -85,7 +87,7 @@ class GpuSampler {
   int32_t NumRowsThatFit(int32_t first, int64_t top_logprobs_stride) const;
   // Samples params.rows, which are the packed rows from `first` on.
   void SamplePass(const SampleParams& params, int32_t first);
-  // `host` has the outputs, from at.tokens on.
+  // Copies the results from `host`, which has the outputs from at.tokens on.
   static void ReadOutputs(const SampleParams& params, const Layout& at, const std::byte* host);
 
   const gpu::GpuApi& api_;
@@ -96,7 +98,7 @@ class GpuSampler {
   // Outputs of sampling that is part of a step.
   PinnedScratch ahead_staging_{api_};
   GpuScratch ahead_memory_{api_};
-  gpu::Event done_ = nullptr;  // the download of the last results
+  gpu::Event done_ = nullptr;  // happens after the download of the last results
 };
 
 }  // namespace quire

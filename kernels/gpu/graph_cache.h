@@ -1,10 +1,10 @@
-// GraphCache holds the graphs of steps, each under the name of its operations (OperationDigest).
-// Its number of graphs and their memory on the device are bounded; the least recently used graph
-// goes.
+// GraphCache holds the graphs of steps, each under the name of its operations (OperationDigest). It
+// bounds the number of graphs and their memory on the device, and drops the least recently used
+// graph first.
 //
-// A graph's memory is measured: it is the free memory that the device lost while the graph was
-// made. Other processes on the device disturb the measure, which is a bound for the plan and not a
-// sum that must be exact.
+// A graph's memory is measured as the free memory that the device lost while the graph was made.
+// Other processes on the device disturb the measure. It need not be exact, because it only decides
+// when a graph is dropped.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        a failing device ends the process, as in GpuBackend.
@@ -36,10 +36,10 @@ class GraphCache {
 
   // Returns the graph and makes it the most recently used one. Returns null if there is none.
   gpu::Graph Find(uint64_t name);
-  // Returns whether a graph of this name may be recorded: its operations have run before, so that
-  // they neither allocate nor wait. Notes that they run now.
+  // Returns whether operations of this name have run before. Then they neither allocate nor wait,
+  // so a graph of them may be recorded. Else notes that they run now.
   bool HasRun(uint64_t name);
-  // Whether there is memory for any graph. Becomes false if the device had none.
+  // Whether graphs may be recorded. False once the device had no memory for the first graph.
   bool can_record() const { return max_graphs_ > 0; }
   // Makes room for one more graph, and begins to record the stream.
   void BeginRecording(gpu::Stream stream);

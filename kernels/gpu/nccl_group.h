@@ -8,9 +8,9 @@
 // before it waits for the stream in any other way.
 //
 // Operations can be recorded in a graph. A launched graph waits for the other ranks as its
-// operations would, with the same way out. NCCL keeps a communicator while graphs refer to it, so
-// before_end drops them. REQUIRES:
-// NCCL_GRAPH_REGISTER is 0, else NCCL may add in another order in graphs than outside.
+// operations would, and a failure ends its wait in the same way. NCCL keeps a communicator while
+// graphs refer to it, so before_end must drop these graphs. REQUIRES: NCCL_GRAPH_REGISTER is 0,
+// else NCCL may add in another order in graphs than outside.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        if the group breaks, see Communicator. A failing device ends the process, as in
@@ -104,7 +104,7 @@ class NcclGroup {
   gpu::Event done_ = nullptr;
   int num_under_way_ = 0;
   bool is_recording_ = false;
-  bool is_broken_ = false;  // during a recording, after whose end the communicator ends
+  bool is_broken_ = false;  // the group broke during a recording (EndRecording)
   GpuScratch& parts_;       // on rank 0: the parts that Gather received, by rank
   std::vector<int64_t> counts_;
 };

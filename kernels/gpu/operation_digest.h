@@ -29,7 +29,7 @@ class OperationDigest {
  public:
   void Add(const EmbeddingParams& params);
   void Add(const NormParams& params);
-  // A weight counts by its addresses on the device.
+  // A weight is named by its addresses on the device.
   void Add(const LinearParams& params);
   void Add(const ActivationParams& params);
   void Add(const PrepareAttentionParams& params);
@@ -37,7 +37,7 @@ class OperationDigest {
   void Add(const AllReduceParams& params);
   void Add(const GatherParams& params);
 
-  // Adds a number that decides the operations beside their parameters.
+  // Adds a number that operations depend on, but that is not among their parameters.
   void AddInt(int64_t number) { hash_.AddInt(number); }
 
   uint64_t value() const { return hash_.value(); }

@@ -27,7 +27,7 @@ class StagingRing {
   StagingRing(const StagingRing&) = delete;
   StagingRing& operator=(const StagingRing&) = delete;
 
-  // Makes room for inputs of so many bytes in every slot. Waits for the copies under way. Errors:
+  // Makes room for `bytes` bytes of inputs in every slot. Waits for the copies under way. Errors:
   // kResourceExhausted, reason MEMORY.
   absl::Status Reserve(int64_t bytes);
   // Returns the next slot's memory. Waits while a copy from it is under way. REQUIRES: the inputs

@@ -22,18 +22,18 @@ namespace quire {
 
 class StepMemory {
  public:
-  // Copies of blocks that one pass of CopyBlocks uploads and makes.
+  // Number of blocks that CopyBlocks copies in one pass.
   static constexpr int64_t kCopiesPerPass = 4096;
 
   explicit StepMemory(const gpu::GpuApi& api) : api_(api) {}
 
-  // Empties the memory of split_starts. Then there is one for each of these sliding windows.
+  // Replaces the memory of split_starts by empty memory, one for each of these sliding windows.
   void SetWindows(const std::set<int32_t>& windows);
   // Makes room for all needs; nothing becomes smaller. Growing frees older memory, which waits for
   // the device. Errors: kResourceExhausted, reason MEMORY; part of the memory may then be gone.
   absl::Status Reserve(const StepNeeds& needs);
   absl::Status ReserveBlockPairs();
-  // Enqueues zeros to next_item and arrivals. Must be called when memory was reserved.
+  // Enqueues a fill of next_item and arrivals with zeros. Must be called after each Reserve.
   void ClearCounters(gpu::Stream stream);
 
   StagingRing& staging() { return staging_; }
@@ -52,7 +52,7 @@ class StepMemory {
   void* block_pairs() const { return block_pairs_.data(); }
   GpuScratch& fp8_rows() { return fp8_rows_; }      // input of one product: e4m3 [rows, width]
   GpuScratch& fp8_scales() { return fp8_scales_; }  // scales of fp8_rows: fp32 [rows]
-  GpuScratch& gathered_parts() { return gathered_parts_; }  // of NcclGroup
+  GpuScratch& gathered_parts() { return gathered_parts_; }  // received by NcclGroup::Gather
 
  private:
   const gpu::GpuApi& api_;

@@ -1,10 +1,10 @@
 // StepNeeds are the sizes of the device memory that GpuBackend's operations need in steps within
 // StepBounds, beside the model's own buffers. They follow from the bounds and the model's shape
-// alone, so that all of it can be allocated before the KV pool is sized.
+// alone, so this memory can be allocated before the KV pool is sized.
 //
 // Contexts may be larger than the pool, because sequences share blocks of a common prefix. So the
-// pool does not bound the partial results of decodes, and max_partial_bytes does: a step that
-// needs more decodes its sequences in groups, one after the other (StepPacker).
+// size of the pool does not bound the partial results of decodes; max_partial_bytes does. If the
+// decodes of a step need more memory, they run in groups, one after the other (StepPacker).
 //
 // Thread safety: pure functions of value types.
 #ifndef QUIRE_KERNELS_GPU_STEP_NEEDS_H_

@@ -70,7 +70,7 @@ void StepPacker::Classify(const StepInputs& host, int64_t max_partial_bytes) {
 }
 
 void StepPacker::Group(const StepInputs& host, int64_t max_partial_bytes) {
-  DecodeWork of_last;  // group
+  DecodeWork of_last;  // of the last group
   for (int32_t decode = 0; decode < step_.num_decodes; ++decode) {
     const int32_t seq = decodes_[static_cast<size_t>(decode)];
     const DecodeWork more = seq < host.num_seqs
@@ -97,8 +97,9 @@ void StepPacker::CollectItems(const StepInputs& host) {
       items_.push_back({.sequence = seq, .first_row = row});
     }
   }
-  // Sorts the items by the tokens before the item's first row, most tokens first, else an item with
-  // a long context could run alone at the end. An item's own rows are ignored: they add little.
+  // Sorts the items by the number of tokens before an item's first row, most tokens first. Else an
+  // item with a long context could run alone at the end. An item's own rows add little and are
+  // ignored.
   auto context = [&](const gpu::PrefillItem& item) {
     return host.seq_lens[item.sequence] - QueryLen(host, item.sequence) +
            item.first_row / shape_.num_queries_per_kv_head();
@@ -129,7 +130,8 @@ StepPacker::Layout StepPacker::LayOut(const Counts& counts) {
   return at;
 }
 
-// Every count is at its largest, and a step has either block tables or first places.
+// Takes the largest of every count, and both block tables and first places, although a step has
+// only one of the two.
 int64_t StepPacker::MaxBytes(const StepBounds& bounds, int32_t num_queries_per_kv_head) {
   const int64_t seqs = DecodeBucket(bounds.max_seqs);
   const int64_t tokens = std::max<int64_t>(bounds.max_tokens, seqs);
@@ -143,7 +145,7 @@ int64_t StepPacker::MaxBytes(const StepBounds& bounds, int32_t num_queries_per_k
       .bytes;
 }
 
-// A group has one more than decodes.
+// A group has one element more than decodes, and a step has at most as many groups as decodes.
 int64_t StepPacker::MaxSplitStarts(const StepBounds& bounds) {
   return int64_t{2} * DecodeBucket(bounds.max_seqs);
 }

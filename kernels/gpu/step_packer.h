@@ -2,18 +2,20 @@
 // decode, cuts the prefills of the others into items of up to kPrefillRows rows (gpu::PrefillItem),
 // and decides whether a graph can replay the step.
 //
-// If every sequence of a step decodes one token and is sampled, the step is padded: its number of
-// sequences to the next bucket (DecodeBucket). So a few graphs serve all such steps. Padding
-// sequences have length 0, their tokens slot -1. The block tables stay as wide as they were given;
-// GpuBackend spreads them to rows of one width.
+// If every sequence of a step decodes one token and is sampled, the step's number of sequences is
+// padded to the next bucket (DecodeBucket). So a few graphs serve all such steps. Padding sequences
+// have length 0, their tokens slot -1. The block tables stay as wide as they were given; GpuBackend
+// spreads them to rows of one width.
 //
-// The decodes of a step are cut into groups whose partial results fit into the memory for them
-// (StepNeeds). A step with several groups is not replayed, because its groups depend on lengths.
+// The decodes of a step are cut into groups. The partial results of a group fit into the memory for
+// partial results (StepNeeds). A step with several groups is not replayed, because the groups
+// depend on the lengths of the sequences.
 //
-// By lines, sequences of up to LineShape::max_query_tokens tokens decode too, in groups of their
-// own. They read their context once and divide it among all CTAs, where prefill has a CTA for each
-// item and KV head. Their bits are not those of prefill. So this is for servers that promise no
-// bits: how many tokens of a prompt a step has depends on the other requests.
+// If decodes run by lines, sequences with up to LineShape::max_query_tokens tokens in the step
+// decode too, in separate groups. Decode reads a context once and divides it among all CTAs, while
+// prefill has a CTA for each item and KV head. But the bits are not those of prefill, and how many
+// tokens of a prompt a step has depends on the other requests. So batch-invariant servers have
+// max_query_tokens 1.
 //
 // Thread safety: one caller at a time.
 // Cost:          O(tokens + block table entries).
@@ -34,7 +36,7 @@ namespace quire {
 struct DecodeGroup {
   int32_t first = 0;  // index into decode_seq_index
   int32_t count = 0;
-  int32_t max_query_tokens = 1;  // of a decode
+  int32_t max_query_tokens = 1;  // the most query tokens of a decode
 
   friend bool operator==(const DecodeGroup&, const DecodeGroup&) = default;
 };
@@ -48,7 +50,7 @@ struct PackedStep {
   const int32_t* decode_seq_index = nullptr;  // [num_decodes] decoding sequences; null: all
   int32_t num_items = 0;
   const gpu::PrefillItem* items = nullptr;  // [num_items], longest context first
-  // The caller's own inputs (Plan), in the bytes that it copies and at their destination.
+  // Room for the caller's extra inputs: in the bytes that Write fills, and in its destination.
   std::byte* extra = nullptr;
   const std::byte* extra_at_destination = nullptr;
 };
@@ -64,10 +66,11 @@ class StepPacker {
   static int64_t MaxSplitStarts(const StepBounds& bounds);
 
   // Divides the sequences into prefills and decodes, and chooses the offset of each array.
-  // max_partial_bytes: memory of a group's partial results; a group of one query token may need
-  // more. num_extra_bytes: room for more inputs, which the caller fills. Returns the number of
-  // bytes of all inputs. Only the block tables lie behind the other arrays, so those of two steps
-  // of one bucket have equal addresses.
+  // max_partial_bytes: memory of a group's partial results; a single sequence that decodes one
+  // token may need more. num_extra_bytes: room for more inputs, which the caller fills. Returns the
+  // number of bytes of all inputs. The block tables lie behind all other arrays, because their size
+  // differs between replayable steps of one bucket. So the other arrays of two such steps have
+  // equal addresses.
   int64_t Plan(const StepInputs& host, int64_t max_partial_bytes, int64_t num_extra_bytes = 0);
   // Fills `bytes`. The pointers of the returned step are valid after `bytes` is copied to
   // `destination`.
@@ -96,7 +99,7 @@ class StepPacker {
   };
 
   static Layout LayOut(const Counts& counts);
-  // Finds the decodes, those of one query token first.
+  // Collects the decodes and the prefills. Decodes of one query token come first.
   void Classify(const StepInputs& host, int64_t max_partial_bytes);
   // Cuts the decodes into groups.
   void Group(const StepInputs& host, int64_t max_partial_bytes);

@@ -64,7 +64,8 @@ std::optional<AttentionBatch> AttentionBatch::Make(Bench& bench,
                                                    const AttentionShape& shape,
                                                    const std::vector<SequenceLengths>& sequences,
                                                    const PoolLayers& layers) {
-  // Several layers, so that blocks lie as far apart as in a model; one where memory is short.
+  // Uses several layers, so that blocks lie as far apart as in a model, but one layer if memory is
+  // short.
   std::vector<int32_t> choices = {kLayersWherePossible, 1};
   if (layers.num_layers > 0) {
     choices = {layers.num_layers};
@@ -128,7 +129,8 @@ int64_t AttentionBatch::BlocksOf(const SequenceLengths& sequence) const {
   return (sequence.seq_len + shape_.block_size_tokens - 1) / shape_.block_size_tokens;
 }
 
-// Blocks from all over the pool, in no order; block 0 is the null block.
+// Gives the tables blocks from all over the pool, in random order. Leaves out block 0, the null
+// block.
 void AttentionBatch::MakeTables(int num_tables) {
   constexpr uint32_t kSeed = 20260101;
   std::vector<BlockId> ids(static_cast<size_t>(cache_.num_blocks - 1));
@@ -187,7 +189,7 @@ Work AttentionBatch::LeastWork() const {
       2.0 * shape_.num_kv_heads * shape_.head_dim * static_cast<double>(SizeOf(shape_.cache_dtype));
   for (const SequenceLengths& sequence : sequences_) {
     work.bytes += kv_bytes_a_token * sequence.seq_len;
-    // Query i sees the context and i + 1 new tokens.
+    // Query i attends to the context and to i + 1 new tokens.
     const double context = sequence.seq_len - sequence.query_len;
     const double queries = sequence.query_len;
     const double pairs = queries * context + queries * (queries + 1.0) / 2.0;
@@ -198,7 +200,7 @@ Work AttentionBatch::LeastWork() const {
   return work;
 }
 
-// The first and the last query of some sequences, in some heads.
+// Returns the first and the last query of some sequences, in some heads.
 std::vector<AttentionProbe> AttentionBatch::Probes() const {
   constexpr size_t kMostSequences = 4;
   std::vector<AttentionProbe> probes;

@@ -86,7 +86,7 @@ void AttentionInTurn::Check(Member& member) {
   bench_.Wait();
   member.figure.error = batch_.ProbedError(bench_, member.is_peer);
   const bool ok = member.figure.error <= kMaxError && batch_.IsFinite(bench_);
-  // A peer's fault is told, and is none of ours.
+  // A peer's wrong outputs are reported, but do not count as a failure of our kernels.
   member.figure.ok = ok || member.is_peer;
   member.figure.note = member.is_peer && !ok ? "this peer's outputs are wrong" : "";
 }

@@ -15,19 +15,19 @@ namespace {
 constexpr int kRepeats = 21;
 constexpr size_t kMaxInTurn = 6;
 constexpr int kWarmUps = 3;
-// Shorter runs of a graph are made longer by more calls: the clock of events ticks in half
-// microseconds, and the host must enqueue a run in less time than the device takes for it.
+// If a run of a graph is shorter than this, the graph gets more calls. The clock of events ticks in
+// half microseconds, and the host must enqueue a run in less time than the device takes for it.
 constexpr double kMinRepeatUs = 400.0;
 constexpr int kMaxCalls = 1024;
-// Three times the 60 MB of an H200's L2 cache.
+// Bytes of all sets of inputs: three times the 60 MB of an H200's L2 cache.
 constexpr double kRotationBytes = 192e6;
 
-// Returns the SM clock between two readings: the median of all SMs that both have.
+// Returns the SM clock between two readings: the median over the SMs that have both readings.
 double MegahertzBetween(const ClockReading* begin, const ClockReading* end, int num_sms) {
   std::vector<double> of_sms;
   for (int sm = 0; sm < num_sms; ++sm) {
     const auto ns = static_cast<double>(end[sm].ns - begin[sm].ns);
-    // Unwritten readings are negative.
+    // A reading that was not written is negative.
     if (begin[sm].ns > 0 && ns > 0.0) {
       constexpr double kMegahertz = 1e3;  // cycles a nanosecond
       of_sms.push_back(static_cast<double>(end[sm].cycles - begin[sm].cycles) / ns * kMegahertz);
@@ -42,7 +42,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Calls of all sets, recorded.
+// A graph of num_calls calls, which go round through the sets.
 class RecordedCalls {
  public:
   RecordedCalls(Stream stream, const Bench::Call& call, int num_sets, int num_calls)
@@ -108,7 +108,7 @@ Buffer::~Buffer() {
   }
 }
 
-// The default stream is not ordered against the one that is measured on: wait.
+// Waits, because the stream of the measurements does not wait for the default stream.
 void Buffer::Poison() {
   constexpr int kNan = 0xFF;
   if (bytes_ > 0) {
@@ -176,7 +176,8 @@ Bench::~Bench() {
   DestroyStream(stream_);
 }
 
-// An idle GPU runs at a fraction of its clock and needs a while to leave it.
+// Runs a kernel for a while, because an idle GPU has a fraction of its clock and takes time to
+// raise it.
 void Bench::RaiseClocks() {
   const double seconds = rehearse() ? 0.0 : 0.5;
   const auto begin = std::chrono::steady_clock::now();
@@ -229,8 +230,8 @@ int Bench::NumRepeats() const { return rehearse() ? 3 : kRepeats; }
 
 void Bench::Wait() { Require(Synchronize(stream_), "wait"); }
 
-// All repeats are enqueued before the first is waited for: the device goes from one to the next
-// without a gap in which the host's work would count.
+// All repeats are enqueued before the host waits for the first one. So the device goes from one
+// repeat to the next without a gap, and the host's work does not count.
 std::vector<std::vector<Repeat>> Bench::TimeRepeats(int num_repeats,
                                                     const std::vector<std::function<void()>>& runs,
                                                     const std::function<void()>& prepare) {
@@ -295,7 +296,8 @@ void Bench::Profile(const std::vector<Call>& calls) {
   Require(StopProfiler(), "stop profiler");
 }
 
-// After a second without load a long call begins at a full clock, whatever ran before.
+// Before a long call, leaves the device without load for a second. The call then begins at a full
+// clock, whatever ran before.
 void Bench::RestBefore(double us_a_call) const {
   constexpr double kLongUs = 5000.0;
   if (us_a_call > kLongUs && !rehearse()) {
@@ -311,7 +313,8 @@ std::vector<Timing> Bench::MeasureInTurn(int num_sets,
                                          const std::vector<Call>& calls,
                                          const std::function<void()>& prepare) {
   Require(calls.size() <= kMaxInTurn ? 0 : -1, "measure so many calls in turn");
-  // Each set once: kernels are loaded, products find their algorithms, errors show.
+  // Calls each set once, so that kernels are loaded, products find their algorithms, and errors
+  // show.
   for (const Call& call : calls) {
     for (int set = 0; set < num_sets; ++set) {
       Require(call(set), "measured call");
@@ -329,8 +332,7 @@ std::vector<Timing> Bench::MeasureInTurn(int num_sets,
     const double estimate = TimeRepeats(kWarmUps, {[&] { once.Run(); }}, prepare)[0].back().us;
     longest_us = std::max(longest_us, estimate / num_sets);
     const double rounds = (rehearse() ? 2.0 * estimate : kMinRepeatUs) / std::max(estimate, 1.0);
-    // With preparation a set is used only once a repeat, because prepare runs only before each
-    // repeat.
+    // prepare runs only before each repeat, so with it each set can be used only once in a repeat.
     if (rounds > 1.0 && prepare == nullptr) {
       const int num_calls = std::min(kMaxCalls, num_sets * static_cast<int>(rounds + 1.0));
       recorded.emplace_back(stream_, call, num_sets, num_calls);

@@ -1,15 +1,15 @@
-// Bench is what the benchmarks share: the stream, the clock, the ceilings of the machine, random
-// inputs and checks of outputs.
+// Bench holds what the benchmarks share: the stream, the clock, the peak rates of the machine,
+// random inputs, and checks of outputs.
 //
-// Method: inputs are random and lie in several sets, together more than the L2 cache holds, so that
-//         each call reads from memory. The calls of all sets are recorded as a graph; the graph is
-//         run at least 21 times back to back, each run between two events; the median counts. Every
-//         output is poisoned (NaN) before and checked after. Kernels that are compared run in turn,
-//         one repeat each, so that all meet the same clock.
+// Method: inputs are random and lie in several sets. All sets together are larger than the L2
+//         cache, so each call reads from memory. The calls of all sets are recorded as a graph. The
+//         graph runs at least 21 times back to back, each run between two events; the median
+//         counts. Every output is poisoned (NaN), computed and then checked. Kernels that are
+//         compared take turns, one repeat each, so all of them run at the same clock.
 // Clock:  before and after each repeat a kernel reads every SM's cycle counter and the device's
 //         time. Their ratio is the SM clock of that repeat, which varies under the power limit.
-// Errors: anything that fails ends the process with a message: after a device error nothing more
-//         can be measured.
+// Errors: any failure ends the process with a message, because nothing can be measured after a
+//         device error.
 #ifndef QUIRE_TESTS_GPU_BENCH_H_
 #define QUIRE_TESTS_GPU_BENCH_H_
 
@@ -27,10 +27,10 @@
 
 namespace quire::gpu {
 
-// Ends the process when error is not 0.
+// Ends the process if error is not 0.
 void Require(int error, const char* what);
 
-// Memory of the device; 0xFF bytes, NaN in every type, until something is written.
+// Memory of the device. Holds 0xFF bytes, NaN in every type, until something is written.
 class Buffer {
  public:
   explicit Buffer(int64_t bytes);
@@ -68,7 +68,8 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-// Pinned host memory, which the device reads and writes directly. Filled with numbers.
+// Pinned host memory, which the device reads and writes directly. The constructor fills it with
+// pseudo-random bytes.
 class PinnedBuffer {
  public:
   explicit PinnedBuffer(int64_t bytes);
@@ -87,17 +88,17 @@ struct BenchOptions {
   bool only_device = false;         // measure nothing
   bool quick = false;               // few cases
   bool rehearse = false;            // tiny sizes: tries the program, measures nothing
-  // Runs each call twice, the second time between the profiler's start and stop, and measures
-  // nothing: ncu --profile-from-start off.
+  // For ncu --profile-from-start off: runs each call twice, the second time between the profiler's
+  // start and stop. Measures nothing.
   bool profile = false;
-  std::string only_case;                     // of those with names; empty: all
+  std::string only_case;                     // name of the only case to measure; empty: all
   std::vector<std::string> decode_kernels;   // empty: all
   std::vector<std::string> prefill_kernels;  // empty: all
-  double limit_seconds = 1e9;                // after which no new case is begun
+  double limit_seconds = 1e9;                // no new case begins after this time
   std::string json_path;
-  std::string library_path;  // of cuBLASLt, or empty
-  std::string peers_path;    // of other projects' kernels (peer_library.h), or empty
-  Ceilings ceilings;         // measured when 0
+  std::string library_path;  // of cuBLASLt; empty: the usual names and folders
+  std::string peers_path;    // library of other projects' kernels (peer_library.h); empty: none
+  Ceilings ceilings;         // peak rates; those that are 0 are measured
 };
 
 // One repeat: its time, and the SM clock while it ran.
@@ -126,34 +127,36 @@ class Bench {
   void set_ceilings(const Ceilings& ceilings) { ceilings_ = ceilings; }
   void Add(const Figure& figure) { report_.Add(figure, ceilings_); }
 
-  // The object for products; null without a library for them.
+  // Returns the object that computes products, or null if the library for them is missing.
   void* gemm(bool batch_invariant);
 
-  // Asked before each case. The first time that it is true it says so in the report.
+  // Returns whether the time limit has passed. Must be called before each case. The first call that
+  // returns true says so in the report.
   bool IsOutOfTime();
 
-  // Sets of inputs of bytes_a_set to go round through, so that the L2 cache cannot help.
+  // Returns how many sets of inputs, of bytes_a_set bytes each, are together larger than the L2
+  // cache.
   int NumSets(double bytes_a_set) const;
 
-  // Rounds a size down for a rehearsal.
+  // Returns the full size, or the tiny size in a rehearsal.
   int32_t Small(int32_t full, int32_t tiny) const { return rehearse() ? tiny : full; }
 
-  // call(set) enqueues one call on stream() with the inputs of that set and returns its error.
-  // prepare: enqueues what must happen before each repeat and does not count.
+  // call(set) enqueues one call on stream() with the inputs of that set, and returns its error.
+  // prepare enqueues what must happen before each repeat; its time does not count.
   using Call = std::function<int(int set)>;
   Timing Measure(int num_sets, const Call& call, const std::function<void()>& prepare = nullptr);
-  // Measures several calls in turn. Returns a timing for each.
+  // Measures several calls that take turns. Returns a timing for each.
   std::vector<Timing> MeasureInTurn(int num_sets,
                                     const std::vector<Call>& calls,
                                     const std::function<void()>& prepare = nullptr);
-  // Without a graph: for calls that cannot be recorded. One call a repeat.
+  // Measures calls that cannot be recorded in a graph. Each repeat has one call.
   Timing MeasureEagerly(const Call& call);
 
-  // Inputs. The seed is another one each time.
+  // Random inputs. Each call uses another seed.
   Buffer RandomBuffer(DType dtype, int64_t count, float scale = 1.0F);
   void Randomize(void* data, DType dtype, int64_t count, float scale = 1.0F);
 
-  // Whether all elements are finite; waits.
+  // Returns whether all elements are finite. Waits for the stream.
   bool IsFinite(const void* data, DType dtype, int64_t count);
   bool IsEqual(const void* a, const void* b, int64_t bytes);
   // Waits for the stream.
@@ -184,7 +187,7 @@ class Bench {
   bool has_said_out_of_time_ = false;
 };
 
-// The groups, in the order in which they run. Each adds figures to the report.
+// The groups of figures, in the order in which they run. Each function adds figures to the report.
 void MeasureCeilings(Bench& bench, bool print);
 void MeasureMemoryKernels(Bench& bench);
 void MeasureSampling(Bench& bench);

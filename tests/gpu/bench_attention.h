@@ -1,8 +1,8 @@
-// AttentionBatch is one batch of sequences over a large pool of KV blocks, in several sets. The
-// sets have the same lengths, and other blocks or another layer. Benchmarks go round through the
-// sets; checks of bits use one.
+// AttentionBatch is one batch of sequences over a large pool of KV blocks, in several sets. All
+// sets have the same lengths, but each has other blocks or another layer. Benchmarks go round
+// through the sets; checks of bits use one set.
 //
-// Shapes: num_tokens is the sum of the query lengths; a set has an output of its own.
+// Shapes: num_tokens is the sum of the query lengths. Each set has a separate output.
 #ifndef QUIRE_TESTS_GPU_BENCH_ATTENTION_H_
 #define QUIRE_TESTS_GPU_BENCH_ATTENTION_H_
 
@@ -39,8 +39,8 @@ struct PoolSize {
 
 // How a model's layers share a pool.
 struct PoolLayers {
-  int32_t num_layers = 0;    // 0: a few, one where memory is short
-  bool layer_major = false;  // each layer has a region of its own, not a part of every block
+  int32_t num_layers = 0;    // 0: several, or one if memory is short
+  bool layer_major = false;  // each layer has a separate region, not a part of each block
 };
 
 // A pool with room for the blocks of all cases, filled with random numbers of one type at a time.
@@ -66,7 +66,7 @@ class KvPool {
 
 struct SequenceLengths {
   int32_t query_len = 1;
-  int32_t seq_len = 1;  // with the queries
+  int32_t seq_len = 1;  // tokens of the context, the queries included
 };
 
 class AttentionBatch {
@@ -90,11 +90,12 @@ class AttentionBatch {
   const Buffer& out() const { return out_; }
   int64_t out_bytes_a_set() const;
 
-  // The least possible work: reads of keys, values and queries, writes of outputs, products of
-  // queries with keys and values.
+  // Returns the least possible work: keys, values and queries are read once, outputs are written
+  // once, and queries are multiplied with keys and weights with values.
   Work LeastWork() const;
-  // The error of some rows of the first and the last set, against plain loops on the device.
-  // has_plain_rows: the kernel took the pool's rows for plain instead of swizzled.
+  // Returns the error of some rows of the first and the last set, compared with plain loops on the
+  // device. has_plain_rows: whether the kernel read the pool's rows as plain instead of swizzled
+  // rows.
   double ProbedError(Bench& bench, bool has_plain_rows = false) const;
   bool IsFinite(Bench& bench) const;
 
@@ -111,7 +112,7 @@ class AttentionBatch {
   AttentionShape shape_;
   std::vector<SequenceLengths> sequences_;
   PoolLayers layers_;
-  KvCacheView cache_;  // of layer 0 where the pool is layer-major
+  KvCacheView cache_;  // of layer 0 if the pool is layer-major
   int32_t num_tokens_ = 0;
   int32_t max_blocks_per_seq_ = 0;
   int64_t blocks_a_table_ = 0;
@@ -123,9 +124,10 @@ class AttentionBatch {
   Buffer block_tables_;
 };
 
-// ---- Kernels to choose from: a new one is a line here -------------------------------------------
+// ---- Kernels to choose from: one line for each kernel -------------------------------------------
 
-// A kernel and its name in flags. The first kernel of a table has the bare case's name.
+// A kernel and its name in flags. Figures of a table's first kernel have the name of the case
+// alone.
 struct DecodeChoice {
   const char* name;
   DecodeKernel kernel;
@@ -140,7 +142,7 @@ inline constexpr PrefillChoice kPrefillChoices[] = {{"mma", PrefillKernel::kMma}
                                                     {"wgmma", PrefillKernel::kWgmma},
                                                     {"persistent", PrefillKernel::kPersistent}};
 
-// Whether the kernel is among the names of a flag; no names choose all.
+// Returns whether the kernel is among the names of a flag. An empty list chooses all kernels.
 template <typename Choice>
 bool IsChosen(const std::vector<std::string>& names, const Choice& choice) {
   return names.empty() || std::find(names.begin(), names.end(), choice.name) != names.end();
@@ -155,22 +157,23 @@ std::string NameWith(const std::string& name, const Choice (&table)[kCount], con
 
 struct DecodeOptions {
   DecodeKernel kernel = DecodeKernel::kSplits;
-  int32_t split_tokens = 0;  // 0: as the backend chooses
+  int32_t split_tokens = 0;  // 0: SplitTokensFor
   int32_t num_ctas = 0;      // 0: the device's grid times ctas_over_grid
   double ctas_over_grid = 1.0;
   int32_t max_query_tokens = 1;
   int32_t only_sequence = -1;  // the sequence to decode; -1: all
 };
 
-// A plan and the memory for partial results, beside the batch.
+// A plan for a batch, and the memory of its partial results.
 class DecodeScratch {
  public:
-  // Returns nullopt if the kernel does not support the batch. Plans.
+  // Makes the memory and plans the splits. Returns nullopt if the kernel does not support the
+  // batch.
   static std::optional<DecodeScratch> Make(Bench& bench,
                                            const AttentionBatch& batch,
                                            const DecodeOptions& options);
 
-  // Decodes by lines, or by splits where the device has no decode by lines.
+  // Makes a plan of decode by lines, or by splits if the device has no decode by lines.
   static DecodeScratch MakeFastest(Bench& bench, const AttentionBatch& batch);
 
   const DecodePlan& plan() const { return plan_; }
@@ -187,11 +190,11 @@ class DecodeScratch {
   Buffer index_;
 };
 
-// Returns CTAs of the device's grid for the batch and the plan's kernel, or 0 if the kernel does
-// not support them.
+// Returns how many CTAs the device can run at once for the batch and the plan's kernel, or 0 if the
+// kernel does not support them.
 int32_t DecodeCtasFor(const AttentionBatch& batch, const DecodePlan& plan);
-// Returns the length of a split, as the backend chooses it: partial results are at most 4 % of the
-// traffic.
+// Returns the length of a split that the backend chooses for decode by splits. Partial results are
+// then at most 4 % of the traffic of a 16-bit cache.
 int32_t SplitTokensFor(const AttentionShape& shape);
 
 // ---- Prefill ------------------------------------------------------------------------------------
@@ -202,7 +205,7 @@ struct PrefillOptions {
   int32_t num_ctas = 0;        // of a persistent grid; 0: the device's
 };
 
-// The items of a batch, those with the longest context first.
+// The items of a batch. Those with the longest context come first.
 class PrefillScratch {
  public:
   PrefillScratch(const AttentionBatch& batch, const PrefillOptions& options);
@@ -217,15 +220,16 @@ class PrefillScratch {
 
 // ---- Measuring ----------------------------------------------------------------------------------
 
-// Kernels that compute the same batch, measured in turn. Each adds a figure.
+// Kernels that compute the same batch and take turns in the measurement. Each adds a figure.
 class AttentionInTurn {
  public:
   AttentionInTurn(Bench& bench, AttentionBatch& batch, std::string group, std::string name);
 
-  // Each leaves the kernel out if it does not support the batch. prefix: of the kernel's name.
+  // These functions add no kernel if it does not support the batch. prefix: put before the kernel's
+  // name.
   void AddDecode(const DecodeChoice& choice, DecodeOptions options);
   void AddPrefill(const PrefillChoice& choice, const std::string& prefix = "");
-  // Adds another project's kernel (peer_library.h), if its library is there.
+  // Adds another project's kernel (peer_library.h), if the library has it.
   void AddPeer(int kind);
 
   // Measures, checks the outputs of each kernel and adds the figures. complete: adds the case's

@@ -1,6 +1,6 @@
-// A row's bits must not depend on what else is in the batch, how many CTAs run or whether a graph
-// replays the step. The tests show it for small shapes; here it is shown for large ones, and for
-// the products of the vendor's library, which promise nothing by themselves.
+// A row's bits must not depend on what else is in the batch, how many CTAs run, or whether a graph
+// replays the step. The tests show this for small shapes. This file shows it for large shapes, and
+// for the products of cuBLASLt, which does not promise it.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -24,7 +24,7 @@ void AddCheck(Bench& bench, const std::string& name, bool ok, const std::string&
   bench.Add(figure);
 }
 
-// The output of the first set after run, compared with an earlier one.
+// Compares the first set's output of a run with that of an earlier run.
 class Comparison {
  public:
   Comparison(Bench& bench, AttentionBatch& batch)
@@ -57,7 +57,8 @@ class Comparison {
   Buffer expected_;
 };
 
-// Records run, and launches it twice: the second launch finds what the first has left in counters.
+// Records `run` as a graph and launches it twice. The second launch finds what the first one has
+// left in counters.
 int RunTwiceByGraph(Bench& bench, AttentionBatch& batch, const std::function<int()>& run) {
   Graph graph = nullptr;
   Require(BeginGraph(bench.stream()), "begin graph");
@@ -72,7 +73,7 @@ int RunTwiceByGraph(Bench& bench, AttentionBatch& batch, const std::function<int
   return error;
 }
 
-// 24 sequences with all sorts of contexts up to 8192 tokens.
+// Returns 24 sequences with contexts of very different lengths, up to 8192 tokens.
 std::vector<SequenceLengths> MixedLengths(const Bench& bench,
                                           int32_t query_len,
                                           int32_t tiny_context) {
@@ -97,7 +98,8 @@ AttentionShape Shape(const Bench& bench, DType cache_dtype) {
   return shape;
 }
 
-// One kernel of decode on one batch. Each run has a plan and partial results of its own.
+// Checks one kernel of decode on one batch. Each run has a separate plan and separate partial
+// results.
 class DecodeCheck {
  public:
   DecodeCheck(Bench& bench, AttentionBatch& batch, const DecodeOptions& options, std::string prefix)
@@ -179,7 +181,7 @@ void CheckDecode(Bench& bench,
     bench.report().Say("  not enough memory");
     return;
   }
-  // A rehearsal's short sequences have several splits, too.
+  // With 64 tokens per split, even the short sequences of a rehearsal have several splits.
   const DecodeOptions options = {
       .kernel = choice.kernel, .split_tokens = bench.Small(0, 64), .max_query_tokens = num_queries};
   const auto scratch = DecodeScratch::Make(bench, *batch, options);
@@ -249,8 +251,8 @@ void CheckPrefill(Bench& bench, KvPool& pool, const PrefillChoice& choice) {
   }));
 }
 
-// Multiplies the same row of x as the first and as the last of M rows, for all M. Returns the
-// values of M for which its bits differ from those of the row alone.
+// Multiplies the same row of x as the first and as the last of M rows, for all M. Returns each M
+// for which the row's bits differ from those of the row alone.
 std::vector<int64_t> RowsThatChangeBits(Bench& bench,
                                         void* gemm,
                                         const ProductShape& shape,
@@ -263,7 +265,7 @@ std::vector<int64_t> RowsThatChangeBits(Bench& bench,
   Buffer weight =
       bench.RandomBuffer(dtype, shape.out_features * shape.in_features, is_fp8 ? 2.0F : 0.02F);
   Buffer others = bench.RandomBuffer(dtype, most * shape.in_features);
-  // The row has one scale, wherever it is.
+  // All rows have the same scale, so the row has this scale at every place.
   const Buffer x_scales = Buffer::Of(std::vector<float>(static_cast<size_t>(most), 0.01F));
   const Buffer weight_scales = Fp8Scales(shape.out_features);
   Buffer x(most * x_row_bytes);
@@ -349,7 +351,8 @@ void CheckProducts(Bench& bench) {
           Summary(changed, all.size()));
     }
   }
-  // The fastest algorithms, for comparison and not as a check. Each shape is timed first.
+  // Compares rows of the fastest algorithms too, which promise nothing, so this is not a check.
+  // Each shape is timed first.
   const std::vector<int64_t> some = {1, 2, 3, 4, 8, 16, 32, 64, 96, 128, 192, 256};
   const ProductShape shape = ProductShapes(bench)[0];
   const auto changed = RowsThatChangeBits(

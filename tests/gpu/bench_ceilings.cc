@@ -1,4 +1,4 @@
-// The machine's peak rates, against which all other figures are measured.
+// The machine's peak rates, with which all other figures are compared.
 #include <algorithm>
 #include <string>
 
@@ -12,7 +12,8 @@ namespace {
 constexpr int64_t kMebi = int64_t{1} << 20;
 constexpr int64_t kTinyBytes = 64 << 10;
 
-// Reads and writes 1 GiB each, by a plain copy or in a graph, whichever is faster.
+// Reads and writes 1 GiB each, by a copy in a graph and by a copy without one. The faster of the
+// two counts.
 Figure MeasureCopy(Bench& bench) {
   const int64_t bytes = bench.rehearse() ? kTinyBytes : 1024 * kMebi;
   Buffer from = bench.RandomBuffer(DType::kBF16, bytes / 2);
@@ -40,7 +41,7 @@ Figure MeasureRead(Bench& bench) {
   return figure;
 }
 
-// Measures a square bf16 product. Returns false without a library.
+// Measures a square bf16 product. Returns false if there is no library for products.
 bool MeasureProduct(Bench& bench, Figure* figure) {
   if (bench.gemm(false) == nullptr) {
     return false;
@@ -63,7 +64,7 @@ bool MeasureProduct(Bench& bench, Figure* figure) {
   return true;
 }
 
-// Copies between pinned memory and the device: one way, the other way, both at once.
+// Copies between pinned memory and the device: in each direction, then in both at once.
 void MeasureLink(Bench& bench) {
   const int64_t bytes = bench.rehearse() ? kTinyBytes : 256 * kMebi;
   const auto size = static_cast<size_t>(bytes);
@@ -84,7 +85,7 @@ void MeasureLink(Bench& bench) {
     Figure figure("ceilings", name);
     figure.timing = bench.MeasureEagerly(call);
     figure.work.bytes = copied;
-    figure.floor_us = figure.timing.median_us;  // it is the ceiling, not below one
+    figure.floor_us = figure.timing.median_us;  // this figure is a ceiling, so it is its own floor
     bench.Add(figure);
   };
   const auto copied = static_cast<double>(bytes);

@@ -1,6 +1,6 @@
-// Blocks between pinned host memory and the device, as swapping moves them: pieces of one size, at
-// places in no order, by a loop of single copies and by one call for all. Fractions are of one
-// large copy in the same direction.
+// Copies of blocks between pinned host memory and the device, as in swapping. Pieces of one size,
+// at places in random order, are copied by a loop of single copies and by one call for all.
+// Fractions are relative to one large copy in the same direction.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -22,7 +22,7 @@ struct Pieces {
   std::vector<size_t> bytes;
 };
 
-// Piece i lies at i on the device and anywhere on the host.
+// Piece i is the i-th on the device, and lies at a random place on the host.
 Pieces MakePieces(Direction direction,
                   const PinnedBuffer& host,
                   const Buffer& device,
@@ -86,7 +86,7 @@ class CopyBench {
     return direction == Direction::kToDevice ? "host to device" : "device to host";
   }
 
-  // Microseconds of everything by one copy.
+  // Returns the microseconds that one copy of all bytes takes.
   double MeasureWhole(Direction direction) {
     const auto bytes = static_cast<size_t>(device_.bytes());
     return bench_

@@ -1,5 +1,5 @@
-// Paged attention of one layer, decode, and steps of 2 to 16 queries a sequence. Both are bound by
-// reading keys and values: their floor is a copy of as many bytes.
+// Paged attention of one layer: decode, and steps of 2 to 16 queries per sequence. Both are bound
+// by reading keys and values, so their floor is the time of a copy that moves as many bytes.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -15,8 +15,8 @@ namespace {
 struct DecodeCase {
   AttentionShape shape;
   std::vector<int32_t> seq_lens;
-  std::string name;          // of the lengths
-  int32_t split_tokens = 0;  // 0: as the backend chooses
+  std::string name;          // describes the lengths
+  int32_t split_tokens = 0;  // 0: SplitTokensFor
   double ctas_over_grid = 1.0;
   PoolLayers layers;
   int32_t query_len = 1;
@@ -49,7 +49,7 @@ DecodeCase Skewed(const AttentionShape& shape) {
   int32_t seq_len = 128;
   for (int32_t count = 128; count > 0; count /= 2) {
     for (int32_t i = 0; i < count; ++i) {
-      skewed.seq_lens.push_back(seq_len + i);  // not all multiples of everything
+      skewed.seq_lens.push_back(seq_len + i);  // most lengths are no round numbers
     }
     seq_len *= 2;
   }
@@ -69,7 +69,8 @@ void AddParams(Figure& figure, const DecodeCase& decode, int64_t pool_bytes) {
   }
 }
 
-// Several queries a sequence are also a case for prefill, which needs no grid.
+// Adds the kernels for a case. With several queries per sequence, prefill is among them; it needs
+// no grid.
 void AddKernels(Bench& bench, const DecodeCase& decode, AttentionInTurn& in_turn) {
   for (const DecodeChoice& choice : kDecodeChoices) {
     if (IsChosen(bench.options().decode_kernels, choice)) {
@@ -126,7 +127,7 @@ std::vector<DecodeCase> QuickDecodeCases(const Bench& bench) {
           WithQueries(shape, 64, 4096, 4)};
 }
 
-// Steps of several queries a sequence: drafts of speculation, and ends of chunks.
+// Adds steps of several queries per sequence, as in speculative decoding and at the ends of chunks.
 void AddQueryCases(std::vector<DecodeCase>& cases) {
   AttentionShape e4m3;
   e4m3.cache_dtype = DType::kF8E4M3;
@@ -138,7 +139,8 @@ void AddQueryCases(std::vector<DecodeCase>& cases) {
   }
 }
 
-// The default shape at all sizes, then the tuning parameters at one size, then the other cases.
+// Returns the default shape at all sizes, then other tuning parameters at one size, then other
+// shapes.
 std::vector<DecodeCase> AllDecodeCases() {
   const AttentionShape shape;
   std::vector<DecodeCase> cases;
@@ -197,8 +199,8 @@ std::vector<DecodeCase> AllDecodeCases() {
 }
 
 // Measures with nearly all memory as the pool of an 8B model. A block is a page of 2 MiB, of which
-// each layer reads a 32nd: does translating so many addresses cost bandwidth? For comparison there
-// are blocks of few layers, and a pool in which each layer's blocks lie together.
+// each layer reads a 32nd. This shows whether translating so many addresses costs bandwidth. For
+// comparison there are blocks of few layers, and a pool in which each layer's blocks lie together.
 void MeasureReach(Bench& bench) {
   constexpr PoolSize kNearlyAll = {.share_of_free = 0.93, .max_bytes = 115e9};
   constexpr double kGiga = 1e9;
@@ -219,7 +221,7 @@ void MeasureReach(Bench& bench) {
   }
 }
 
-// The plan of a step, which serves all layers.
+// Measures the planning of a step's splits, which serves all layers.
 void MeasurePlan(Bench& bench) {
   const int32_t batch = bench.Small(128, 8);
   const int32_t seq_len = 4096;

@@ -11,13 +11,13 @@ namespace quire::gpu {
 
 struct DeviceFacts {
   int64_t l2_bytes = 0;
-  int32_t driver_version = 0;   // as CUDA writes it, 13000
-  int32_t runtime_version = 0;  // the same
+  int32_t driver_version = 0;   // in CUDA's form: 13000 for 13.0
+  int32_t runtime_version = 0;  // in the same form
 };
 int QueryFacts(DeviceFacts* facts);
 
-// Between the two a profiler that was told to wait for them records kernels. Without a profiler
-// they do nothing.
+// A profiler that was told to wait records the kernels between the two calls. Without a profiler
+// the calls do nothing.
 int StartProfiler();
 int StopProfiler();
 

@@ -1,9 +1,9 @@
-// The products of a Llama of 8 billion parameters, at the numbers of tokens that steps have. Each
-// runs with the library's fastest algorithm, and with the batch-invariant one, which gives a row
-// the same bits for any number of rows.
+// The products of a Llama of 8 billion parameters, for the numbers of tokens that steps have. Each
+// product runs with the library's fastest algorithm, and with the batch-invariant algorithm, which
+// gives a row the same bits for any number of rows.
 //
-// Products of layers also run in FP8. Their time leaves out the quantising of rows (quantize_rows
-// among the memory kernels). The ratios of the variants' times are printed.
+// Products of layers also run in FP8. Their time does not include the quantizing of rows, which the
+// memory kernels measure (quantize_rows). The ratios of the variants' times are printed.
 #include "tests/gpu/bench_gemm.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace quire::gpu {
 namespace {
 
 constexpr int32_t kProbes = 64;
-// bf16 outputs are off by 2^-9 at most. fp32 outputs differ by the order of the additions.
+// bf16 outputs are off by at most 2^-9. fp32 outputs differ only by the order of additions.
 constexpr double kMaxError = 5e-3;
 
 double ProbedError(Bench& bench, const GemmArgs& args, const Buffer& squares) {

@@ -1,4 +1,4 @@
-// The products that are measured and those whose bits are compared are the same.
+// The products that benchmarks measure, and whose bits they compare.
 #ifndef QUIRE_TESTS_GPU_BENCH_GEMM_H_
 #define QUIRE_TESTS_GPU_BENCH_GEMM_H_
 
@@ -17,13 +17,15 @@ struct ProductShape {
 };
 std::vector<ProductShape> ProductShapes(const Bench& bench);
 
-// Whether the product is one of a layer, which FP8 quantises, and the device has such products.
+// Returns whether FP8 quantizes the product, which is so for products of layers, and whether the
+// device has FP8 products.
 bool HasFp8(Bench& bench, const ProductShape& shape);
 
-// Scales of e4m3 rows, all positive.
+// Returns scales of e4m3 rows, all positive.
 Buffer Fp8Scales(int64_t count);
 
-// squares: pairs of squared error and squared value, as the probes write them. Infinite for NaN.
+// Returns the relative error, or infinity if a number is NaN. squares: pairs of a squared error and
+// a squared value, as the probes write them.
 double RelativeError(const std::vector<float>& squares);
 
 }  // namespace quire::gpu

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kMaxCtas = kReadThreads / kThreads;
-constexpr int kElements = 8;  // of a thread at a time
+constexpr int kElements = 8;  // elements of a thread at a time
 constexpr int kProbeThreads = 128;
 constexpr int kMaxHeadDim = 256;
 
@@ -28,7 +28,7 @@ QUIRE_DEVICE int64_t ThreadIndex() {
 
 QUIRE_DEVICE int64_t NumThreads() { return int64_t{gridDim.x} * kThreads; }
 
-// The sum of four uniform numbers of 16 bits each.
+// Returns the sum of four uniform 16-bit numbers, shifted to mean 0 and scaled to variance 1.
 QUIRE_DEVICE float RandomNumber(uint64_t seed, int64_t index) {
   uint64_t x = seed + static_cast<uint64_t>(index) * 0x9E3779B97F4A7C15;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
@@ -85,7 +85,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 1)
   }
 }
 
-// Eight loads of 16 bytes in flight a thread.
+// Each thread has eight loads of 16 bytes in flight.
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kThreads, 1)
     ReadAllKernel(const uint4* data, int64_t count, uint32_t* sums) {
   constexpr int kLoads = 8;
@@ -135,7 +135,7 @@ QUIRE_DEVICE uint32_t SmIndex() {
 #endif
 }
 
-// One warp a CTA, one CTA an SM.
+// Each CTA is one warp. Each SM runs one CTA.
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kWarpSize, 1)
     ReadClocksKernel(ClockReading* readings, uint32_t num_sms) {
   const uint32_t sm = SmIndex();
@@ -146,8 +146,8 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kWarpSize, 1)
 
 // ---- Probes -------------------------------------------------------------------------------------
 
-// Elements of keys; an element of the value is layout.value_offset further, since keys and values
-// of a token lie at the same place of their planes.
+// Finds elements of keys. Keys and values of a token lie at the same places of their planes, so the
+// same element of the value is layout.value_offset further.
 struct Positions {
   const BlockId* blocks;
   int32_t block_size_tokens;
@@ -168,7 +168,7 @@ struct Positions {
   }
 };
 
-// One CTA of kProbeThreads threads a probe. Shared memory: kMaxHeadDim + 32 floats.
+// One CTA of kProbeThreads threads computes one probe. Shared memory: kMaxHeadDim + 32 floats.
 template <typename T, typename Cache>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kProbeThreads, 1) ProbeKernel(ProbeAttentionArgs args) {
   QUIRE_SHARED_MEMORY(shared);
@@ -246,10 +246,10 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kProbeThreads, 1) ProbeKernel(ProbeAttenti
   }
 }
 
-// A warp a probe, in CTAs of one warp.
+// One CTA of one warp computes one probe.
 template <typename T>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kWarpSize, 1) ProbeProductKernel(ProbeProductArgs args) {
-  constexpr int64_t kRowStep = 7919;  // primes, so that rows and columns go separate ways
+  constexpr int64_t kRowStep = 7919;  // primes, so that rows and columns repeat in different cycles
   constexpr int64_t kColumnStep = 104729;
   const int64_t probe = blockIdx.x;
   // The first probe is the last element.
@@ -274,7 +274,7 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kWarpSize, 1) ProbeProductKernel(ProbeProd
   }
 }
 
-// Any of the four types.
+// Calls body with f32, bf16, f16 or e4m3.
 template <typename Body>
 int DispatchAnyElement(DType dtype, Body&& body) {
   if (dtype == DType::kF8E4M3) {

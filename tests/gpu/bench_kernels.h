@@ -1,4 +1,4 @@
-// Kernels around the measured ones: inputs, checks of outputs, a read without a write.
+// Kernels that surround the measured ones: they make inputs, check outputs, and only read memory.
 //
 // Shapes: arrays are 16-byte aligned and counts multiples of 8.
 // Errors: as gpu_ops.h.
@@ -11,17 +11,17 @@
 
 namespace quire::gpu {
 
-// About normal, mean 0, standard deviation scale; a function of the seed and the index. f32, bf16,
-// f16 or e4m3.
+// Fills with numbers that are about normal, with mean 0 and standard deviation scale. A number is a
+// function of the seed and the index. dtype: f32, bf16, f16 or e4m3.
 int FillRandom(void* out, DType dtype, int64_t count, float scale, uint64_t seed, Stream stream);
 
-// *counter += number of elements that are not finite.
+// Adds the number of elements that are not finite to *counter.
 int CountNotFinite(const void* data, DType dtype, int64_t count, int32_t* counter, Stream stream);
 
-// *counter += number of bytes / 16 that differ.
+// Adds the number of 16-byte units that differ to *counter.
 int CountDifferent(const void* a, const void* b, int64_t bytes, int32_t* counter, Stream stream);
 
-// Reads everything and writes next to nothing. sums: [kReadThreads] words.
+// Reads all bytes and writes next to nothing. sums: [kReadThreads] words.
 inline constexpr int64_t kReadThreads = int64_t{132} * 8 * 256;
 int ReadAll(const void* data, int64_t bytes, uint32_t* sums, Stream stream);
 
@@ -30,11 +30,11 @@ struct alignas(16) ClockReading {
   int64_t cycles = 0;
   int64_t ns = 0;
 };
-// Reads the counters of all SMs, if the device has nothing else to do; an SM that gets no CTA
-// leaves its reading as it was. The emulator has one clock, of 1000 MHz. readings: [num_sms].
+// Reads the counters of all SMs, if the device has nothing else to do. An SM that gets no CTA
+// leaves its reading unchanged. The emulator has one clock, of 1000 MHz. readings: [num_sms].
 int ReadClocks(ClockReading* readings, int num_sms, Stream stream);
 
-// One row of attention, computed once more by plain loops over positions 0 to num_keys - 1.
+// A row of attention that plain loops compute again, over positions 0 to num_keys - 1.
 struct AttentionProbe {
   int32_t sequence = 0;
   int32_t token = 0;  // row of q and of the output
@@ -42,9 +42,9 @@ struct AttentionProbe {
   int32_t num_keys = 0;
 };
 struct ProbeAttentionArgs {
-  PagedAttentionParams attention;  // out holds what is to be checked; no window or slopes
+  PagedAttentionParams attention;  // `out` is checked; no sliding window, no ALiBi
   DType activations = DType::kBF16;
-  bool has_plain_rows = false;             // of the cache, instead of swizzled rows
+  bool has_plain_rows = false;             // whether the cache's rows are plain, not swizzled
   const AttentionProbe* probes = nullptr;  // [num_probes]
   int32_t num_probes = 0;
   float* scores = nullptr;  // room for [num_probes, max_keys]
@@ -53,7 +53,7 @@ struct ProbeAttentionArgs {
 };
 int ProbeAttention(const ProbeAttentionArgs& args, Stream stream);
 
-// num_probes outputs of y = x W^T, at rows and columns spread over y, computed once more.
+// Computes num_probes outputs of y = x W^T again, at rows and columns spread over y.
 struct ProbeProductArgs {
   int64_t rows = 0;
   int64_t out_features = 0;

@@ -1,6 +1,7 @@
 // Reads of pages without any work on them: {cp.async of 16 bytes, bulk copies of 2, 4, 8, 16 KiB} x
-// {32, 64, 128, 192 KB in flight an SM} x {1, 2, 3 CTAs an SM}, of pages in random order and, as
-// the upper bound, one after the other. load_kernels.h says why boxes of tensor maps are left out.
+// {32, 64, 128, 192 KB in flight per SM} x {1, 2, 3 CTAs per SM}. The pages are read in random
+// order and, as the upper bound, one after the other. load_kernels.h says why tensor maps are left
+// out.
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -19,7 +20,7 @@ constexpr int32_t kLeastPageBytes = 8 * kKibi;  // a block of 16 tokens and a he
 struct LoadCase {
   LoadKind kind = LoadKind::kBulk;
   int32_t piece_bytes = 0;
-  int32_t in_flight_bytes = 0;  // of an SM
+  int32_t in_flight_bytes = 0;  // per SM
   int32_t ctas_an_sm = 1;
 };
 
@@ -31,7 +32,8 @@ std::string Name(const LoadCase& load, bool paged) {
          std::to_string(load.ctas_an_sm) + " CTAs" + (paged ? "" : ", contiguous");
 }
 
-// Returns stages of a CTA, of which each warp has equally many; 0 if none fits.
+// Returns how many stages a CTA has, the same number for each of its warps. Returns 0 if no stage
+// fits.
 int32_t NumStages(const LoadCase& load) {
   constexpr int32_t kWarps = 4;
   const int32_t stages = load.in_flight_bytes / load.ctas_an_sm / load.piece_bytes;
@@ -39,7 +41,7 @@ int32_t NumStages(const LoadCase& load) {
   return load.kind == LoadKind::kAsync16 || stages == 0 ? stages : stages / warps * warps;
 }
 
-// Places of pages: a random order, or one after the other.
+// Returns the places of pages: in random order if paged, else one after the other.
 Buffer PageTable(int32_t num_pages, bool paged) {
   constexpr uint32_t kSeed = 20261130;
   std::vector<int32_t> places(static_cast<size_t>(num_pages));

@@ -1,5 +1,5 @@
-// gpu_bench: what the kernels reach on a GPU, against what the GPU can do. README.md explains the
-// figures; bench.h how they are taken.
+// gpu_bench compares what the kernels reach on a GPU with what the GPU can do. README.md explains
+// the figures; bench.h says how they are measured.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -60,7 +60,7 @@ bool IsGroup(const std::string& name) {
   });
 }
 
-// The value where argument is --name=value, else null.
+// Returns the value if the argument is --name=value, else null.
 const char* ValueOf(const char* argument, const char* name) {
   const size_t length = strlen(name);
   const bool matches = strncmp(argument, name, length) == 0 && argument[length] == '=';
@@ -75,7 +75,7 @@ bool IsKernel(const Choice (&table)[kCount], const std::string& name) {
 bool IsDecodeKernel(const std::string& name) { return IsKernel(kDecodeChoices, name); }
 bool IsPrefillKernel(const std::string& name) { return IsKernel(kPrefillChoices, name); }
 
-// Flags with a list of names.
+// A flag whose value is a list of names.
 struct NamesFlag {
   const char* flag;
   bool (*is_name)(const std::string& name);
@@ -99,7 +99,7 @@ bool ParseNames(const std::string& text, const NamesFlag& flag, std::vector<std:
   return true;
 }
 
-// Returns whether the argument is a flag with names. *ok is whether its names are right.
+// Returns whether the argument is one of kNamesFlags. Sets *ok to whether all its names are valid.
 bool ParseNamesFlag(const char* argument, BenchOptions* options, bool* ok) {
   for (const NamesFlag& flag : kNamesFlags) {
     if (const char* names = ValueOf(argument, flag.flag); names != nullptr) {

@@ -1,6 +1,6 @@
-// The operations that move memory and compute little: their time against that of a copy of as many
-// bytes. Sizes are those of a Llama of 8 billion parameters, at 64 tokens (a decode step: the
-// launch counts) and 8192 (a prefill step: the memory does).
+// The operations that move memory and compute little. Their time is compared with that of a copy
+// that moves as many bytes. Sizes are those of a Llama of 8 billion parameters. At 64 tokens (a
+// decode step) the launch decides the time, at 8192 tokens (a prefill step) the memory does.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -23,7 +23,7 @@ std::string Named(const std::string& operation, int32_t num_tokens) {
   return operation + ", " + std::to_string(num_tokens) + " tokens";
 }
 
-// count buffers of random numbers.
+// Returns num_sets buffers of `count` random numbers each.
 std::vector<Buffer> RandomSets(
     Bench& bench, int num_sets, DType dtype, int64_t count, float scale = 1.0F) {
   std::vector<Buffer> buffers;
@@ -54,11 +54,11 @@ const Buffer& Set(const std::vector<Buffer>& buffers, int set) {
 void MeasureNorm(Bench& bench, int32_t num_tokens, NormKind kind) {
   const int32_t width = bench.Small(4096, 256);
   const int64_t count = int64_t{num_tokens} * width;
-  // The residual is read and written, delta read, the output written.
+  // The residual is read and written, delta is read, and the output is written.
   const double bytes = static_cast<double>(count) * (4 + 4 + 2 + 2);
   const int num_sets = bench.NumSets(bytes);
   const auto residuals = RandomSets(bench, num_sets, DType::kF32, count);
-  // Small, since it is added in each call.
+  // Deltas are small, because each call adds one to the residual.
   const auto deltas = RandomSets(bench, num_sets, kType, count, 1e-3F);
   const auto outs = PoisonedSets(num_sets, count * SizeOf(kType));
   Buffer weight = bench.RandomBuffer(DType::kF32, width);
@@ -141,7 +141,7 @@ void MeasureEmbed(Bench& bench, int32_t num_tokens) {
   Buffer table = bench.RandomBuffer(kType, int64_t{vocab_size} * width);
   const auto outs = PoisonedSets(num_sets, count * SizeOf(DType::kF32));
   std::vector<TokenId> ids(static_cast<size_t>(num_sets) * static_cast<size_t>(num_tokens));
-  constexpr size_t kStep = 7919;  // a prime: tokens far apart
+  constexpr size_t kStep = 7919;  // a prime, so that tokens are far apart
   for (size_t i = 0; i < ids.size(); ++i) {
     ids[i] = static_cast<TokenId>(i * kStep % static_cast<size_t>(vocab_size));
   }
@@ -161,8 +161,8 @@ void MeasureEmbed(Bench& bench, int32_t num_tokens) {
   bench.Add(figure);
 }
 
-// [num_positions, head_dim / 2]. A true rotation: q is rotated again in each call and must neither
-// grow nor vanish.
+// Returns a table [num_positions, head_dim / 2] of a true rotation. Each call rotates q again, and
+// q must neither grow nor vanish.
 template <typename Function>
 Buffer RotationTable(int32_t num_positions, int32_t head_dim, Function function) {
   constexpr double kTheta = 10000.0;
@@ -176,7 +176,7 @@ Buffer RotationTable(int32_t num_positions, int32_t head_dim, Function function)
   return Buffer::Of(table);
 }
 
-// Whole blocks of one layer are written, so that afterwards nothing of the pool may be NaN.
+// Writes whole blocks of one layer, so that nothing in the pool is NaN afterwards.
 void MeasurePrepareAttention(Bench& bench, int32_t num_tokens, DType cache_dtype) {
   constexpr int32_t kBlockSize = 16;
   const int32_t num_heads = bench.Small(32, 4);
@@ -227,7 +227,7 @@ void MeasurePrepareAttention(Bench& bench, int32_t num_tokens, DType cache_dtype
   bench.Add(figure);
 }
 
-// Blocks of 16 tokens of 32 layers: 2 MiB. From the first half of the pool to the second.
+// Copies blocks of 2 MiB (16 tokens, 32 layers) from the first half of the pool to the second.
 void MeasureCopyBlocks(Bench& bench, int32_t num_pairs) {
   const int64_t block_bytes = bench.rehearse() ? 4096 : int64_t{2} << 20;
   const int64_t half = int64_t{num_pairs} * block_bytes;

@@ -1,5 +1,5 @@
-// Paged attention of one layer, prefill. It is bound by products. The half of them that the causal
-// mask hides is not counted.
+// Paged attention of one layer, prefill. It is bound by products. Products that the causal mask
+// hides, about half, are not counted.
 #include <memory>
 #include <string>
 #include <utility>

@@ -52,7 +52,7 @@ double Figure::FloorUs(const Ceilings& ceilings) const {
   return floor_us > 0.0 ? floor_us : ceilings.FloorUs(work);
 }
 
-// Returns the clock, and the work of an SM in a cycle: FLOP where there are some, else bytes.
+// Returns the clock, and the work of an SM per cycle: FLOP if the figure has any, else bytes.
 std::string Figure::WorkPerCycle() const {
   const double amount = work.flops > 0.0 ? work.flops : work.bytes;
   if (timing.sm_mhz <= 0.0 || amount <= 0.0) {

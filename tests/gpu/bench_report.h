@@ -1,8 +1,8 @@
 // Figures of the benchmarks: the measured time, the least possible time, and the distance between
-// them. Each figure is a line of a table on stdout and a line of JSON in a file. It is written at
-// once, so that an interrupted run loses no figure.
+// them. Each figure is a line of a table on stdout and a line of JSON in a file. Both are written
+// at once, so that an interrupted run loses no figure.
 //
-// Units:         microseconds and SM cycles a call; bytes and FLOP a call; GB/s and TFLOP/s are
+// Units:         microseconds and SM cycles per call; bytes and FLOP per call; GB/s and TFLOP/s are
 //                powers of ten; work per SM cycle is that of one SM.
 // Thread safety: one thread.
 #ifndef QUIRE_TESTS_GPU_BENCH_REPORT_H_
@@ -17,19 +17,19 @@
 
 namespace quire::gpu {
 
-// Time of one call. Each repeat gives the mean of its calls; median, min and max are over the
+// Time of one call. A repeat gives the mean over its calls; median, min and max are over the
 // repeats.
 struct Timing {
   double median_us = 0.0;
   double min_us = 0.0;
   double max_us = 0.0;
-  double sm_mhz = 0.0;  // median; 0: not known
+  double sm_mhz = 0.0;  // median; 0: unknown
   double median_cycles = 0.0;
   double min_cycles = 0.0;
   int num_sms = 0;
   int num_repeats = 0;
-  int num_calls = 0;  // of a repeat
-  int num_sets = 0;   // of inputs, one after the other
+  int num_calls = 0;  // calls in a repeat
+  int num_sets = 0;   // sets of inputs, used in turn
 };
 
 // The least possible work: each input read once, each output written once.
@@ -43,7 +43,7 @@ struct Ceilings {
   double bytes_per_us = 0.0;  // of a copy on the device, read and written
   double flops_per_us = 0.0;  // of a large bf16 product
 
-  // The longer of the two times; 0 if a ceiling is not known.
+  // Returns the longer of the times for the bytes and for the FLOP. A ceiling that is 0 is ignored.
   double FloorUs(const Work& work) const;
 };
 
@@ -59,10 +59,10 @@ class Figure {
     return *this;
   }
 
-  Timing timing;  // median_us 0: a check without a time
+  Timing timing;  // if median_us is 0, the figure is a check without a time
   Work work;
-  double floor_us = 0.0;  // where it does not follow from work
-  double error = -1.0;    // relative to a reference, L2; below 0: not checked
+  double floor_us = 0.0;  // given if it does not follow from work
+  double error = -1.0;    // relative L2 error against a reference; below 0: not checked
   bool ok = true;
   std::string note;
 
@@ -82,7 +82,7 @@ class Figure {
 
 class Report {
  public:
-  // json_path empty: no file. Appends.
+  // Appends to the file. If json_path is empty, writes no file.
   explicit Report(const std::string& json_path);
   ~Report();
   Report(const Report&) = delete;

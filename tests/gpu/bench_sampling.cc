@@ -1,5 +1,5 @@
-// Sampling of one step: 64 rows of 128256 logits. The logits are overwritten, so each repeat starts
-// with a copy of them that does not count; the floor is one reading of the rows.
+// Sampling of one step: 64 rows of 128256 logits. Sampling overwrites the logits, so each repeat
+// begins with a copy of them, whose time does not count. The floor is one reading of the rows.
 #include <string>
 #include <vector>
 
@@ -26,7 +26,7 @@ std::vector<SamplingCase> Cases() {
 
 constexpr int32_t kTopStride = 8;
 
-// Room for the outputs of one set.
+// Memory for the outputs of one set.
 struct Outputs {
   explicit Outputs(int32_t num_rows)
       : tokens(num_rows * int64_t{sizeof(TokenId)}),
@@ -105,7 +105,7 @@ void MeasureCase(Bench& bench, const SamplingCase& sampling, int32_t num_rows, f
 }  // namespace
 
 void MeasureSampling(Bench& bench) {
-  constexpr float kPeaked = 3.0F;  // a standard deviation as a language model's logits have it
+  constexpr float kPeaked = 3.0F;  // standard deviation, about that of a language model's logits
   constexpr float kFlat = 0.1F;
   const int32_t num_rows = bench.Small(64, 2);
   for (const SamplingCase& sampling : Cases()) {

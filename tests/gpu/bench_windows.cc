@@ -1,6 +1,6 @@
-// Windows onto a pool (kernels/cuda/windows.h). Measures the mapping calls, in microseconds of the
-// host a block. Checks that a window reads the bytes that were written through the pool. Measures
-// attention through windows beside attention through block tables, over the same blocks.
+// Windows onto a pool (kernels/cuda/windows.h). Measures the mapping calls, in microseconds of host
+// time per block. Checks that a window reads the bytes that were written through the pool. Compares
+// attention through windows with attention through block tables, over the same blocks.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -21,7 +21,7 @@ constexpr double kMaxError = 8e-3;  // as in attention_in_turn.cc
 
 class WindowBench {
  public:
-  // Blocks of 32 layers of an 8B model: 2 MiB, a page each.
+  // Uses blocks of 32 layers of an 8B model. Each block has 2 MiB, a page.
   explicit WindowBench(Bench& bench)
       : bench_(bench),
         shape_(bench.rehearse() ? AttentionShape{4, 2, 64} : AttentionShape{}),
@@ -32,7 +32,7 @@ class WindowBench {
   WindowBench(const WindowBench&) = delete;
   WindowBench& operator=(const WindowBench&) = delete;
 
-  // False where there are no windows, or too little memory.
+  // Returns false if the device has no windows or too little memory.
   bool Create() {
     size_t page_bytes = 0;
     Require(WindowPageBytes(&page_bytes), "window page bytes");
@@ -95,7 +95,7 @@ class WindowBench {
     Require(MapPlaces(windows_.handle, place, block, count), "map");
   }
 
-  // The call for places one after the other; microseconds a block.
+  // Calls `call` for one run of places after the other. Measures microseconds per block.
   void Time(const std::string& name, int64_t run, const std::function<void(int64_t)>& call) {
     constexpr int64_t kRepeats = 32;
     std::vector<double> us;
@@ -149,7 +149,8 @@ class WindowBench {
     return params;
   }
 
-  // Each time other numbers, written by a kernel through the pool right before they are read.
+  // Each repeat uses other numbers. A kernel writes them through the pool right before they are
+  // read.
   void CheckAliases(KvPool& pool) {
     constexpr int kRepeats = 20;
     auto batch = MakeBatch(pool, {.query_len = 1, .seq_len = seq_len_});
@@ -192,8 +193,8 @@ class WindowBench {
     MeasureBesideMapping(*batch, attend);
   }
 
-  // Decodes while another thread maps the first blocks of new sequences, as a worker does beside
-  // its steps (worker/kv_cache/kv_windows.h). Without graphs, so that no call falls into a
+  // Decodes while another thread maps the first blocks of new sequences, as a worker does during
+  // its steps (worker/kv_cache/kv_windows.h). Uses no graphs, so that no mapping call falls into a
   // recording.
   void MeasureBesideMapping(const AttentionBatch& batch, const Attend& attend) {
     for (const bool maps : {false, true}) {
@@ -214,7 +215,7 @@ class WindowBench {
     }
   }
 
-  // Maps runs of single blocks, in places that attention does not use.
+  // Maps single blocks, one after the other, into places that attention does not use.
   void MapAnewUntil(const std::atomic<bool>& is_over, std::vector<double>& us) const {
     constexpr int64_t kNumSpareBlocks = 16;
     const int64_t count = std::min(kNumSpareBlocks, num_blocks_ / 2);

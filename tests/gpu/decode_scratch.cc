@@ -24,7 +24,7 @@ int32_t DecodeCtasFor(const AttentionBatch& batch, const DecodePlan& plan) {
                       : kUnsupported;
   } else {
     error = DecodeLinesGridSize(batch.Args(0), plan, shape.dtype, &num_ctas);
-    // More rows than a line has: one query alone may have them.
+    // Several queries may have at most 64 rows together (gpu_ops.h). A single query may have more.
     constexpr int32_t kMaxRows = 64;
     const int32_t rows = plan.max_query_tokens * shape.num_heads / shape.num_kv_heads;
     error = plan.max_query_tokens > 1 && rows > kMaxRows ? kUnsupported : error;

@@ -1,5 +1,5 @@
-// FlashInfer's batch attention on mma, which its Python package uses for decode of grouped heads
-// (use_tensor_cores): rows of up to 64 query heads and tokens.
+// FlashInfer's batch attention on mma, with tiles of up to 64 rows of query heads and tokens.
+// FlashInfer's Python package uses it for decode of grouped heads (use_tensor_cores).
 #include "tests/gpu/flashinfer_peer.h"
 
 #include <flashinfer/attention/default_prefill_params.cuh>

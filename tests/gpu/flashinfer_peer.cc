@@ -54,7 +54,8 @@ constexpr Kind kKinds[] = {{"flashinfer", MakeFlashInferDecode},
                            {"flashinfer sm90", MakeFlashInferPrefill}};
 constexpr int kNumKinds = 2;
 
-// Calls body. FlashInfer throws what it refuses.
+// Returns body's result, or kPeerUnsupported if it throws. FlashInfer throws if it refuses
+// something.
 template <typename Body>
 int WithoutExceptions(Body&& body) {
   try {

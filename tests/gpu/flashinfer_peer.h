@@ -1,5 +1,5 @@
-// FlashInfer's kernels behind plain functions. The two kinds are compiled apart, because
-// FlashInfer names their parameters alike.
+// FlashInfer's kernels behind plain functions. Decode and prefill are compiled separately, because
+// FlashInfer gives their parameters the same names.
 #ifndef QUIRE_TESTS_GPU_FLASHINFER_PEER_H_
 #define QUIRE_TESTS_GPU_FLASHINFER_PEER_H_
 
@@ -18,7 +18,8 @@ class Peer {
   virtual int Run(const PeerCall& call, void* stream) = 0;
 };
 
-// Memory that FlashInfer plans in, on the device and in pinned memory, and sequences as pages.
+// FlashInfer's scratch memory for plans, on the device and pinned, and a batch's sequences as
+// pages.
 class PeerMemory {
  public:
   static constexpr size_t kFloatBytes = size_t{512} << 20;
@@ -34,7 +35,7 @@ class PeerMemory {
   void* ints() const { return ints_; }
   void* pinned() const { return pinned_; }
   int32_t* page_starts() const { return page_starts_; }            // [num_seqs + 1], on the device
-  int32_t* query_starts() const { return query_starts_; }          // the same
+  int32_t* query_starts() const { return query_starts_; }          // [num_seqs + 1], on the device
   int32_t* last_page_tokens() const { return last_page_tokens_; }  // [num_seqs], on the device
   int32_t* host_page_starts() const { return host_page_starts_.get(); }
 

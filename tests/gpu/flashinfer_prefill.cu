@@ -51,7 +51,7 @@ class FlashInferPrefill : public Peer {
     if (error == 0) {
       error = cudaStreamSynchronize(nullptr);
     }
-    // Batches of more than 4096 items of a head have another kernel, which is not compiled.
+    // For more than 4096 items per head FlashInfer uses another kernel, which is not compiled.
     return error == 0 && plan_.same_schedule_for_all_heads ? kPeerUnsupported : error;
   }
 

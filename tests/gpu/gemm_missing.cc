@@ -1,4 +1,4 @@
-// Replaces gemm_cublaslt.cc where the headers of cuBLASLt are not installed. Kernels can still be
+// Replaces gemm_cublaslt.cc if cuBLASLt's headers are not installed. The kernels can still be
 // built, tested and measured.
 #include "kernels/cuda/gemm.h"
 

@@ -16,8 +16,8 @@ constexpr int kMaxStages = 128;
 constexpr int kBarrierBytes = kMaxStages * static_cast<int>(sizeof(SharedBarrier));
 constexpr int kChunkBytes = 16;
 
-// The places of a sequence of pages: first, first + step, and so on. A warp reads 32 entries of the
-// table at once, and the next 32 while it uses them.
+// The places of the pages first, first + step, and so on. A warp holds 32 entries of the table, and
+// reads the next 32 while it uses these.
 class PageWalk {
  public:
   QUIRE_DEVICE PageWalk(const LoadArgs& args, int32_t first, int32_t step)
@@ -51,7 +51,7 @@ QUIRE_DEVICE int32_t PagesOf(int32_t num_pages, int32_t first, int32_t step) {
   return first < num_pages ? (num_pages - first + step - 1) / step : 0;
 }
 
-// The stages that one group of threads fills and empties, and their barriers.
+// Stages that one group of threads fills and empties, and the stages' barriers.
 struct Stages {
   uint8_t* bytes;
   SharedBarrier* full;
@@ -59,15 +59,16 @@ struct Stages {
   int32_t piece_bytes;
 
   QUIRE_DEVICE uint8_t* Of(int32_t use) const { return bytes + use % count * piece_bytes; }
-  // Waits for a use. Returns its first word to the thread that copies it, and 0 to other threads.
+  // Waits until use `use` has landed. Returns its first word to the thread that copied it, and 0 to
+  // other threads.
   QUIRE_DEVICE uint32_t Take(int32_t use, bool is_copier = true) const {
     full[use % count].Wait(use / count & 1);
     return is_copier ? *reinterpret_cast<const uint32_t*>(Of(use)) : 0;
   }
 };
 
-// A warp copies its own pages into its own stages. Its first lane requests a piece as soon as the
-// stage's last piece has landed.
+// A warp copies its pages into its stages. Its first lane starts the copy of a piece as soon as the
+// stage's previous piece has landed.
 QUIRE_DEVICE uint32_t LoadByBulk(const LoadArgs& args, const Stages& stages, int32_t num_warps) {
   const auto warp = static_cast<int32_t>(threadIdx.x) / kWarpSize;
   const bool is_first_lane = threadIdx.x % kWarpSize == 0;

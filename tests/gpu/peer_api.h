@@ -1,7 +1,7 @@
-// Another project's attention kernels, measured in turn with ours on the same pages. They are
-// compiled beforehand into a library of their own (make_peers.sh), which gpu_bench opens if it is
-// carried. The peers read rows in plain order where ours are swizzled: of random numbers both see
-// the same bytes, and each is checked with its own order.
+// Another project's attention kernels, which take turns with ours on the same pages. They are
+// compiled beforehand into a separate library (make_peers.sh), which gpu_bench opens if it is
+// given. The peers read rows in plain order, and ours are swizzled. Both orders give the same bytes
+// of random numbers, and each kernel's outputs are checked with its own order.
 //
 // Types:         bf16; causal attention.
 // Errors:        0, a cudaError_t, or kPeerUnsupported.
@@ -22,7 +22,7 @@ struct PeerBatch {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t block_size_tokens = 0;
-  int32_t table_width = 0;               // of block tables; each sequence has so many blocks
+  int32_t table_width = 0;               // blocks of each sequence, and width of block tables
   const int32_t* query_start = nullptr;  // [num_seqs + 1], on the host
   const int32_t* seq_lens = nullptr;     // [num_seqs], on the host
   int64_t q_row_stride = 0;
@@ -42,9 +42,10 @@ struct PeerCall {
 
 }  // namespace quire::gpu
 
-// The library's functions. Create plans a batch, and waits. Run only enqueues work.
+// The library's functions. QuirePeerCreate plans a batch, and waits. QuirePeerRun only enqueues
+// work.
 extern "C" {
-const char* QuirePeerName(int kind);  // null from the first kind that the library has not
+const char* QuirePeerName(int kind);  // null for the first kind that is missing, and later
 int QuirePeerCreate(int kind, const quire::gpu::PeerBatch* batch, void** peer);
 int QuirePeerRun(void* peer, const quire::gpu::PeerCall* call, void* stream);
 void QuirePeerDestroy(void* peer);

@@ -10,15 +10,15 @@
 
 namespace quire::gpu {
 
-// The kinds of kernels that a library has, in the order of QuirePeerName.
+// The kinds of kernels in a library, as arguments of QuirePeerName.
 inline constexpr int kPeerOfDecode = 0;
 inline constexpr int kPeerOfPrefill = 1;
 
-// One batch that a peer has planned.
+// A batch that a peer has planned.
 class PlannedPeer {
  public:
-  // Returns null if there is no library, or if the kind cannot compute the batch. Ends the process
-  // if the library at `path` cannot be opened.
+  // Returns null if the path is empty, or if the kind cannot compute the batch. Ends the process if
+  // the library at `path` cannot be opened.
   static std::unique_ptr<PlannedPeer> Make(const std::string& path,
                                            int kind,
                                            const AttentionBatch& batch);

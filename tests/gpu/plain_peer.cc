@@ -1,5 +1,5 @@
-// A peer of plain loops on host memory, for rehearsals on the emulated device: it shows that a
-// peer gets the right rows and that its outputs are checked. Computes at once, not in stream order.
+// A peer of plain loops on host memory, for rehearsals on the emulated device. Shows that a peer
+// gets the right rows and that its outputs are checked. Computes at once, not in stream order.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -12,8 +12,8 @@
 
 namespace quire::gpu {
 
-// Adds to the counter and returns its value before. If thread A adds before thread B, then B sees
-// what A wrote or, through a barrier, saw before its call.
+// Adds to the counter and returns the counter's earlier value. If thread A adds before thread B,
+// then B sees what A wrote before A's call, and what A had seen by then through a barrier.
 QUIRE_DEVICE int32_t AddAcquireRelease(int32_t* counter, int32_t value) {
 #ifdef __CUDACC__
   int32_t before = 0;

@@ -1,12 +1,13 @@
-// cp.async.bulk: one thread copies up to a block of bytes from global to shared memory, for sm_90
-// and later. The copy reports its bytes to a SharedBarrier when they have landed.
+// cp.async.bulk: one thread copies a range of bytes from global to shared memory, for sm_90 and
+// later. The copy reports its bytes to a SharedBarrier when they have landed.
 //
-// Usage: one thread initializes the barrier with a count of 1 and calls FenceAsyncProxy, since the
-// copy engine is another proxy than the threads; then all threads call __syncthreads. For each
-// buffer, one thread calls ArriveAndExpect with the bytes of all copies of the phase, and starts
-// the copies. Threads that read the buffer call Wait. Before the buffer is used again, the readers
-// arrive at another barrier, which the copying thread waits for. A thread that has written to the
-// buffer calls FenceAsyncProxy before it arrives. All copies must have landed before the CTA ends.
+// Usage: one thread initializes the barrier with a count of 1 and calls FenceAsyncProxy, because
+// bulk copies access the barrier through another proxy than threads; then all threads call
+// __syncthreads. For each buffer, one thread calls ArriveAndExpect with the bytes of all copies of
+// the phase, and starts the copies. Threads that read the buffer call Wait. Before the buffer is
+// used again, the readers arrive at another barrier, which the copying thread waits for. A thread
+// that has written to the buffer calls FenceAsyncProxy before it arrives. All copies must have
+// landed before the CTA ends.
 //
 // Source: PTX ISA, "cp.async.bulk" and "Async proxy".
 //

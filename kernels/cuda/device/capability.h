@@ -41,9 +41,9 @@ inline int QueryComputeCapability(int32_t* capability) {
   return 0;
 }
 
-// Sets *num_sms to the number of SMs. It is 3 on the emulated device, which runs CTAs one after
-// another: with a single CTA tests would not cover the division of work among CTAs. Returns 0 or a
-// cudaError_t.
+// Sets *num_sms to the number of SMs. Returns 0 or a cudaError_t. The emulated device has 3,
+// although it runs CTAs one after another, because with a single CTA tests would not cover the
+// division of work among CTAs.
 inline int QuerySms(int32_t* num_sms) {
 #ifdef __CUDACC__
   int device = 0;

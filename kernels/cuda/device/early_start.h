@@ -2,12 +2,13 @@
 // start while the operation before it on the stream still runs. On older devices the kernel starts
 // after that operation, and these functions do nothing.
 //
-// Before its wait such a kernel reads only what older operations have completed, and writes nothing
-// but shared memory. All threads that read results of the operation before, or write to global
-// memory, wait first or are ordered after a thread that has waited. Each CTA has such a thread.
+// Before its wait such a kernel reads only what older operations have completed, and writes only to
+// shared memory. A thread that reads results of the operation before the kernel, or writes to
+// global memory, must first wait or be ordered after a thread that has waited. In each CTA at least
+// one thread must wait.
 //
 // Usage: load what does not change, such as weights; WaitForEarlierOperation(); load the input;
-// StartNext() when the CTA needs the SM's other resources no more; compute; store.
+// StartNext() when the next kernel may use the rest of the SM's resources; compute; store.
 //
 // Source: PTX ISA, "griddepcontrol".
 //

@@ -98,13 +98,14 @@ inline cudaError_t AllowSharedBytes(int device, const void* kernel, size_t bytes
 // Facts about a kernel on a device. Each thread keeps its own, so launches take no lock.
 struct KernelFacts {
   bool is_known = false;
-  // Whether the kernel's code has the wait of early_start.h: it was compiled for compute capability
-  // 9.0 or later, and not only for an older one whose PTX the driver has compiled.
+  // Whether the kernel's code has the wait of early_start.h. The code has the wait if it was
+  // compiled for compute capability 9.0 or later, but not if the driver compiled it from PTX for an
+  // older one.
   bool can_start_early = false;
-  size_t shared_bytes = kSmallSharedBytes;  // that the kernel is allowed
+  size_t shared_bytes = kSmallSharedBytes;  // shared memory that the kernel is allowed
 };
 
-// Finds the facts about a kernel on the current device, and allows it `shared_bytes`.
+// Finds the facts about a kernel on the current device, and allows the kernel `shared_bytes`.
 inline cudaError_t PrepareKernel(const void* kernel, size_t shared_bytes, bool* can_start_early) {
   thread_local std::unordered_map<const void*, KernelFacts> facts;
   thread_local int facts_device = -1;

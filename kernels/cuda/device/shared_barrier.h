@@ -2,10 +2,10 @@
 // others wait.
 //
 // A barrier has phases 0, 1, 2, ...: a phase ends after `count` arrivals, and the next begins. A
-// phase that expects bytes also waits until bulk copies of so many bytes have landed (bulk_copy.h).
-// A waiting thread names the parity of the phase whose end it waits for. The thread must call Wait
-// before the following phase ends, else it would wait for a later phase of the same parity. After
-// the wait the thread sees all writes that other threads made before they arrived.
+// phase that expects a number of bytes also waits until bulk copies of that size have landed
+// (bulk_copy.h). A waiting thread names the parity of the phase whose end it waits for. The thread
+// must call Wait before the following phase ends, else it would wait for a later phase of the same
+// parity. After the wait the thread sees all writes that other threads made before they arrived.
 //
 // Usage: one thread calls Init(4), then all threads call __syncthreads. Four warps fill a buffer;
 // one lane of each warp calls Arrive after __syncwarp. Threads that use the buffer call Wait(0)
@@ -42,9 +42,9 @@ class SharedBarrier {
 #endif
   }
 
-  // Arrives, and makes the phase wait for so many bytes of bulk copies. The copies may start before
-  // or after the call, but before the phase ends. At most 2^20 - 1 bytes a phase. For sm_90 and
-  // later.
+  // Arrives, and makes the phase wait until bulk copies of `bytes` more bytes have landed. The
+  // copies may start before or after the call, but before the phase ends. A phase waits for at most
+  // 2^20 - 1 bytes. For sm_90 and later.
   QUIRE_DEVICE void ArriveAndExpect(int bytes,
                                     [[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__

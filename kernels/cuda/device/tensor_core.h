@@ -46,8 +46,8 @@ QUIRE_DEVICE void LoadMatrixX4(uint32_t (&r)[4],
 #endif
 }
 
-// Does the same as LoadMatrixX4, but r[i] receives column g, rows 2 t and 2 t + 1 of matrix i. As
-// there, g = lane / 4 and t = lane % 4.
+// Does the same as LoadMatrixX4, but r[i] receives column g, rows 2 t and 2 t + 1 of matrix i,
+// where g = lane / 4 and t = lane % 4.
 QUIRE_DEVICE void LoadMatrixX4Transposed(uint32_t (&r)[4],
                                          const void* row,
                                          [[maybe_unused]] SourceLine at = SourceLine::Here()) {

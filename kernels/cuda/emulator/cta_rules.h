@@ -1,19 +1,20 @@
 // Rules of a test for the CTAs of later launches: the order in which they run, and whether their
 // accesses to global memory are watched.
 //
-// CTAs of a device run in any order, and beside each other. The emulator runs them one by one, so
-// that two mistakes of CTAs that count arrivals would stay unseen. Under a watch:
-// - It is a fault if a CTA changes bytes that another CTA of the launch has changed. So a fold by a
-//   CTA that is not the last one shows, although the last one overwrites it.
-// - What other CTAs of the launch have changed is NaN to a CTA until its AddAcquireRelease. What
-//   they changed after their own last one stays NaN. So reads that nothing orders show.
+// CTAs of a device run in any order and side by side. The emulator runs them one by one, so kernels
+// whose CTAs count arrivals could be wrong unseen. So, under a watch:
+// - It is a fault if a CTA changes bytes that another CTA of the launch has changed. This shows a
+//   fold by a CTA that is not the last to arrive, although the last CTA overwrites its result.
+// - A CTA reads NaN where other CTAs of the launch have changed memory, until it calls
+//   AddAcquireRelease. What a CTA changed after its own last call stays NaN for the others. This
+//   shows reads that nothing orders.
 // Bytes of atomic operations are exempt.
 //
-// Limits of a watch: it does not see a write that leaves the bytes as they were, does not tell
-// counters apart, and watches only kernels that refer to at most 16 MiB. A test gives outputs
-// contents that no fold computes.
+// Limits of a watch: it does not see a write that leaves the bytes as they were, so a test must
+// fill outputs with contents that no fold computes. It cannot tell counters apart, and it covers
+// only kernels that refer to at most 16 MiB.
 //
-// Thread safety: rules are those of the calling thread's launches.
+// Thread safety: each thread has its own rules, which hold for its launches.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_CTA_RULES_H_
 #define QUIRE_KERNELS_CUDA_EMULATOR_CTA_RULES_H_
 
@@ -33,7 +34,7 @@ struct CtaRules {
   bool watches_memory = false;
 };
 
-// Returns the former rules. The first ones are CtaRules().
+// Sets the calling thread's rules. Returns the former rules, which are CtaRules() at first.
 CtaRules SetCtaRules(CtaRules rules);
 
 // Returns which of num_ctas CTAs runs as the i-th one.
@@ -42,7 +43,8 @@ uint64_t NthCta(uint64_t i, uint64_t num_ctas);
 // Watches a launch. Functions are called at the begin of the launch, for each CTA, and at the end.
 class CtaWatch {
  public:
-  // references: of the operation, or null. Watches nothing unless the rules say so.
+  // Begins to watch a launch if the rules say so. references: memory that the launched operation
+  // refers to, or null to watch nothing.
   void Begin(const References* references);
   // Exempts an atomic operation's bytes.
   void Exempt(const void* address, size_t bytes);

@@ -10,15 +10,15 @@ namespace {
 
 constexpr int kResultPoison = 0xFF;  // NaN in every type
 
-// CTAs of a kernel whose early writes are looked for: the first ones, because to look costs a copy
-// of all memory that the kernel refers to.
+// Only the first CTAs of a kernel are checked for early writes, because a check copies all memory
+// that the kernel refers to.
 constexpr int kWatchedCtas = 4;
 
-// Changes by the operation that ran last, if the next one starts early.
+// Bytes that the last operation changed, if the next operation starts early.
 thread_local std::vector<Bytes> changes;
-// The operation that runs now, if it starts early beside one whose changes are noted; else null.
+// The running operation, if it starts early and the last operation's changes are noted; else null.
 thread_local const Operation* early = nullptr;
-thread_local int num_early_ctas = 0;  // of `early`, so far
+thread_local int num_early_ctas = 0;  // CTAs of `early` that have begun
 
 bool IsUnchanged(const Bytes& bytes) {
   return memcmp(bytes.begin, bytes.held.data(), bytes.held.size()) == 0;

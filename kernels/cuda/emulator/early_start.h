@@ -28,17 +28,18 @@ class EarlyPart {
  public:
   // Poisons the bytes that the operation before the running one has changed.
   void Begin();
-  // Restores them. Returns false if the CTA has written to global memory meanwhile.
+  // Restores these bytes. Returns false if the CTA has written to global memory since Begin.
   bool End();
   bool is_running() const { return is_running_; }
 
  private:
   bool is_running_ = false;
-  std::vector<Bytes> results_;    // of the earlier operation
-  std::vector<Bytes> reachable_;  // what the running operation could write to, poisoned
+  std::vector<Bytes> results_;    // bytes that the earlier operation changed
+  std::vector<Bytes> reachable_;  // what the running operation refers to, poisoned
 };
 
-// Returns whether the running operation starts early beside an operation whose changes are noted.
+// Returns whether the running operation starts early and the changes of the operation before it are
+// noted.
 bool StartsEarly();
 
 }  // namespace quire::gpu::emulator

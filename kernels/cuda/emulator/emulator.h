@@ -227,7 +227,7 @@ void ArriveSharedBarrier(void* barrier, SourceLine at);
 // the thread has started so far have landed.
 void ArriveSharedBarrierAfterCopies(void* barrier, SourceLine at);
 void WaitSharedBarrier(void* barrier, uint32_t parity, SourceLine at);
-// mbarrier.expect_tx: the current phase ends only after bulk copies of so many bytes more have
+// mbarrier.expect_tx: the current phase ends only after bulk copies of `bytes` more bytes have
 // landed.
 void ExpectBytes(void* barrier, uint32_t bytes, SourceLine at);
 // cp.async.bulk from global to shared memory, which reports its bytes to the mbarrier. Lands as

@@ -128,7 +128,8 @@ int LaunchGraph(Graph graph, Stream stream) {
     return emulator::Enqueue(stream,
                              {.name = "LaunchGraph", .run = [state] { return state->Run(); }});
   }
-  // Operations that wait for other ranks stand on the stream themselves.
+  // Enqueues each operation separately, because the stream must stop at each one that waits for
+  // other ranks (Operation::is_ready).
   int error = 0;
   for (const emulator::Operation& recorded : state->operations) {
     emulator::Operation operation = recorded;

@@ -1,4 +1,4 @@
-// What an operation, or a part of it, changes in the memory that it refers to.
+// Finds what an operation, or a part of one, changes in the memory that the operation refers to.
 //
 // Thread safety: functions without state. Nothing else may write to the memory during a call.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_MEMORY_CHANGES_H_

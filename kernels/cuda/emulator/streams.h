@@ -101,15 +101,16 @@ class StreamQueue {
   void Push(Task task);
   void RunFirst();
   bool IsFirstReady() const;
-  // Removes from the front of the queue each mark, which so happens, and each task that awaits a
-  // mark that has happened. Then begins the first task's copies. Returns whether a mark happened.
+  // Removes tasks from the front of the queue as long as the first task is a mark or awaits a mark
+  // that has happened. A mark happens when it is removed. Then begins the first task's copies.
+  // Returns whether a mark happened.
   bool Settle();
   // Calls Settle on all streams until no more mark happens, because one stream's mark can end
   // another stream's wait.
   static void SettleAll();
   static void Begin(Task* task);
   static int Land(const Task& task);
-  // next: the operation of the task after it, or null.
+  // next: the operation of the next task, or null if there is no next task.
   static int Run(const Task& task, const Operation* next);
 
   const int32_t device_;

@@ -66,7 +66,9 @@ uint32_t UnitAddress(const Matrix& matrix, bool k_is_contiguous, uint32_t row, u
   return address ^ ((address >> 7 & (row_units - 1)) << 4);
 }
 
-// Fills elements[row][unit][8]. starts: true when the product starts, false at the wait for it.
+// Reads a matrix into elements[row][unit][8]. starts: true at the start of the product, false at
+// the wait for the product. Only at the start, reports a fault if bytes of the matrix are not
+// fenced.
 void ReadMatrix(const Matrix& matrix,
                 bool k_is_contiguous,
                 uint32_t num_rows,

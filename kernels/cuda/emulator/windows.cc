@@ -146,8 +146,8 @@ RunningOperation::~RunningOperation() { changes_at_enqueue = before_; }
 
 }  // namespace emulator
 
-// QUIRE_EMULATED_PAGE_BYTES sets another page size, such as a GPU's 2 MiB: a multiple of the
-// system's page size.
+// QUIRE_EMULATED_PAGE_BYTES sets another page size, such as a GPU's 2 MiB. It must be a multiple of
+// the system's page size.
 int WindowPageBytes(size_t* bytes) {
   const char* given = std::getenv("QUIRE_EMULATED_PAGE_BYTES");  // NOLINT(concurrency-mt-unsafe)
   *bytes = given != nullptr ? std::strtoull(given, nullptr, 10)
