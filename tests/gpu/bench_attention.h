@@ -193,9 +193,8 @@ class DecodeScratch {
 // Returns how many CTAs the device can run at once for the batch and the plan's kernel, or 0 if the
 // kernel does not support them.
 int32_t DecodeCtasFor(const AttentionBatch& batch, const DecodePlan& plan);
-// Returns the length of a split that the backend chooses for decode by splits. Partial results are
-// then at most 4 % of the traffic of a 16-bit cache.
-int32_t SplitTokensFor(const AttentionShape& shape);
+// Returns the length of a split that the backend chooses (kernels/gpu/decode_plans.cc).
+int32_t SplitTokensFor(const AttentionShape& shape, DecodeKernel kernel);
 
 // ---- Prefill ------------------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ std::vector<DecodeCase> AllDecodeCases() {
     cases.push_back(middle);
     cases.back().ctas_over_grid = ctas;
   }
-  for (const int32_t split_tokens : {128, 256, 1024, 2048}) {
+  for (const int32_t split_tokens : {128, 256, 512, 1024, 2048}) {
     for (const int32_t batch : {1, 8, 32}) {
       cases.push_back(Uniform(shape, batch, 8192));  // NOLINT(*-magic-numbers)
       cases.back().split_tokens = split_tokens;

@@ -8,9 +8,14 @@
 
 namespace quire::gpu {
 
-int32_t SplitTokensFor(const AttentionShape& shape) {
+int32_t SplitTokensFor(const AttentionShape& shape, DecodeKernel kernel) {
+  const int32_t queries = shape.num_heads / shape.num_kv_heads;  // that share a KV head
+  if (kernel == DecodeKernel::kLines) {
+    constexpr int32_t kMostQueries = 10;
+    return queries > kMostQueries ? 512 : 256;
+  }
   constexpr int32_t kTokensPerQuery = 50;
-  const auto wanted = static_cast<uint32_t>(kTokensPerQuery * shape.num_heads / shape.num_kv_heads);
+  const auto wanted = static_cast<uint32_t>(kTokensPerQuery * queries);
   return static_cast<int32_t>(std::clamp(std::bit_ceil(wanted), 512U, 1024U));
 }
 
@@ -44,8 +49,8 @@ std::optional<DecodeScratch> DecodeScratch::Make(Bench& bench,
   DecodePlan& plan = scratch.plan_;
   plan.kernel = options.kernel;
   plan.max_query_tokens = options.max_query_tokens;
-  plan.split_tokens =
-      options.split_tokens > 0 ? options.split_tokens : SplitTokensFor(batch.shape());
+  plan.split_tokens = options.split_tokens > 0 ? options.split_tokens
+                                               : SplitTokensFor(batch.shape(), options.kernel);
   plan.num_decodes = num_seqs;
   if (options.only_sequence >= 0) {
     scratch.index_ = Buffer::Of(std::vector<int32_t>{options.only_sequence});
