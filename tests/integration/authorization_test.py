@@ -161,7 +161,8 @@ class AccessTest(KeysTest):
     def test_a_thousand_of_a_thousand_bad_keys_are_refused(self):
         with Server(*self.flags, with_worker=False) as server, server.channel() as channel:
             method = channel.unary_unary(SERVICE + "GetServerInfo")
-            calls = [method.future(b"", metadata=bearer(self.alice[:-3] + f"{i:03}"), timeout=60) for i in range(1000)]
+            keys = {self.alice[:-3] + f"{i:03}" for i in range(1000)} - {self.alice} | {self.alice + "0"}
+            calls = [method.future(b"", metadata=bearer(key), timeout=60) for key in list(keys)[:1000]]
             codes = {call.exception().code() for call in calls}
             self.assertEqual(codes, {grpc.StatusCode.UNAUTHENTICATED})
             self.assertEqual(metric(server, REFUSED_KEYS), 1000)
