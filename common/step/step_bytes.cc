@@ -13,6 +13,7 @@ constexpr int64_t kFixedIntroductionBytes = 256;
 // Upper bound on a StepRequest's header and the tags and lengths of its columns.
 constexpr int64_t kFixedStepBytes = 512;
 
+constexpr int64_t kCopyBytes = 2 * kIdBytes;
 constexpr int64_t kSwapBytes = 16;  // a swap-in: block, host block, generation
 
 // Upper bound on the bytes of a slice without its new blocks. The terms of the sum are: three
@@ -41,9 +42,10 @@ int64_t MaxStepBytes(const StepLimits& limits) {
   // Each token starts at most one new block, and each slice adds at most one more.
   const int64_t num_new_blocks = int64_t{limits.max_tokens_per_step} + limits.max_sequences;
   const int64_t spare_bytes = kIdBytes * (1 + kMaxSpareBlocks);
+  const int64_t num_page_copies = limits.blocks_per_page > 1 ? kMaxPageCopies : 0;
   return kFixedStepBytes + kIntroductionBudgetBytes + 2 * longest + spare_bytes +
-         kSwapBytes * limits.num_host_blocks + kSliceBytes * limits.max_sequences +
-         kIdBytes * num_new_blocks;
+         kSwapBytes * limits.num_host_blocks + kCopyBytes * num_page_copies +
+         kSliceBytes * limits.max_sequences + kIdBytes * num_new_blocks;
 }
 
 }  // namespace quire

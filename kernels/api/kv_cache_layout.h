@@ -132,9 +132,12 @@ constexpr int32_t KvChunkOffset(int32_t row_chunks,
   return KvChunkOffset(KvPieceOf(row_chunks, chunk), block_size_tokens, slot, chunk);
 }
 
+inline constexpr int32_t kMinSwizzledBlockTokens = 8;
+
 // Whether kernels of a GPU can read and write a cache of this layout.
 constexpr bool HasSwizzledRows(const KvCacheLayout& layout) {
-  return layout.row_order == KvRowOrder::kSwizzled && layout.block_size_tokens >= 8 &&
+  return layout.row_order == KvRowOrder::kSwizzled &&
+         layout.block_size_tokens >= kMinSwizzledBlockTokens &&
          std::has_single_bit(static_cast<uint32_t>(layout.block_size_tokens));
 }
 

@@ -72,8 +72,12 @@ gpu::DecodePlan DecodePlans::PlanOf(const PackedStep& step,
   // Before its wait, the kernel reads split_start and the keys and values of earlier steps. So the
   // operation before must be PrepareAttention. But in a window's first layer the operation before
   // is the planning of splits, and for a later group another decode. In a step that shares new
-  // tokens, a context may hold keys and values that this PrepareAttention writes.
-  plan.starts_early = is_prepared && is_planned && group == 0 && !step.inputs.shares_new_tokens;
+  // tokens, a context may hold keys and values that this PrepareAttention writes. Windows are a
+  // second mapping of the pool: a grid that runs while PrepareAttention writes through the pool may
+  // read old values through a window, even after its wait (CUDA C++ Programming Guide, Virtual
+  // Aliasing Support).
+  plan.starts_early = is_prepared && is_planned && group == 0 && !step.inputs.shares_new_tokens &&
+                      params.first_places == nullptr;
   shape_.decodes_by_lines() ? AddLines(params, &plan) : AddSplits(params, &plan);
   return plan;
 }

@@ -12,7 +12,7 @@
 // depend on the lengths of the sequences.
 //
 // If decodes run by lines, sequences with up to LineShape::max_query_tokens tokens in the step
-// decode too, in separate groups. Decode reads a context once and divides it among all CTAs, while
+// decode too, in separate groups. Decode divides a context among all CTAs, while
 // prefill has a CTA for each item and KV head. But the bits are not those of prefill, and how many
 // tokens of a prompt a step has depends on the other requests. So batch-invariant servers have
 // max_query_tokens 1.

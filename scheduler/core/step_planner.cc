@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/step/step_bytes.h"
 #include "scheduler/core/deadline_admission.h"
 #include "scheduler/core/next_blocks.h"
 #include "scheduler/core/preemption.h"
@@ -215,7 +216,9 @@ void StepPlanner::MoveToOwnPage(Sequence& sequence) {
   // Each sequence of a step writes into one block that its tokens may not fill.
   const int32_t num_at_most =
       epoch_.kv_cache.NumBlocksFor(epoch_.limits.max_tokens_per_step) + epoch_.limits.max_sequences;
-  if (num_moved == 0 || NumBlocksToGive() - NumWatermarkBlocks() < num_moved + num_at_most) {
+  const auto num_copies = static_cast<int64_t>(state_.step.copies.size()) + num_moved;
+  if (num_moved == 0 || num_copies > kMaxPageCopies ||
+      NumBlocksToGive() - NumWatermarkBlocks() < num_moved + num_at_most) {
     return;
   }
   std::vector<CopiedBlock> copies;

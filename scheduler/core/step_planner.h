@@ -84,7 +84,7 @@ class StepPlanner {
   // Returns false if too few blocks are free for the rest of the slice.
   bool BeginTable(SequenceGroup& group, Sequence& sequence);
   // Copies the last shared blocks of a table that could not grow in its page (windows show whole
-  // pages), if that leaves enough blocks free for the largest step.
+  // pages), if that leaves enough blocks free for the largest step, and the step has few copies.
   void MoveToOwnPage(Sequence& sequence);
   void Introduce(const SequenceGroup& group, Sequence& sequence);
   // Fills line_ with the sequences of the group that may get a slice.

@@ -3,7 +3,8 @@
 Each target reads the results of summarize.py. It returns the measurement as text, and True, False, or
 None if it was not measured. A rehearsal measures no speed. Targets are fractions of the same run's
 ceilings and peers where possible; times in microseconds are an H200's and are judged on an H200 alone.
-The worker's kernels are judged, decode by lines and prefill on wgmma; other kernels are only compared.
+Decode by lines is judged, which workers run, and persistent prefill, which workers run once
+kFastestIsPersistent (paged_prefill.cu) says so. Other kernels are only compared.
 """
 
 DECODE_KERNEL = "lines"

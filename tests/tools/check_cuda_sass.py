@@ -156,7 +156,7 @@ def read_objects(folder, cuobjdump, nvdisasm):
     # cuobjdump starts nvdisasm.
     environment = {**os.environ, "PATH": f"{pathlib.Path(nvdisasm).parent}:{os.environ['PATH']}"}
     found = {}
-    for path in sorted([*folder.glob("paged_*.o"), *folder.glob("prefill_*.o")]):
+    for path in sorted([*folder.glob("decode_lines*.o"), *folder.glob("paged_*.o"), *folder.glob("prefill_*.o")]):
         text = subprocess.run([cuobjdump, "-sass", path], check=True, stdout=subprocess.PIPE,
                               env=environment, text=True).stdout
         kernels = parse(text)

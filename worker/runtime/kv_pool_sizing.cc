@@ -71,11 +71,21 @@ absl::StatusOr<KvCacheSpec> KvPoolSizing::SpecFor(int32_t block_size_tokens, DTy
                      ToAbsl(NameOf(dtype))));
   }
   const ModelConfig& config = model_.config();
-  return KvCacheSpec{.num_layers = config.num_layers,
-                     .num_kv_heads = model_.share().kv_heads.count,
-                     .head_dim = config.head_dim,
-                     .block_size_tokens = block_size_tokens,
-                     .dtype = dtype};
+  const KvCacheSpec spec = {.num_layers = config.num_layers,
+                            .num_kv_heads = model_.share().kv_heads.count,
+                            .head_dim = config.head_dim,
+                            .block_size_tokens = block_size_tokens,
+                            .dtype = dtype};
+  const KvCacheLayout layout = backend_.LayoutFor(spec);
+  if (layout.row_order == KvRowOrder::kSwizzled && !HasSwizzledRows(layout)) {
+    return InvalidArgument("STEP_LIMITS",
+                           absl::StrCat("block_size_tokens: must be at least ",
+                                        kMinSwizzledBlockTokens,
+                                        " on a GPU (got ",
+                                        block_size_tokens,
+                                        ")"));
+  }
+  return spec;
 }
 
 DType KvPoolSizing::DefaultKvCacheDtype() const {

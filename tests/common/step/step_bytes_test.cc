@@ -89,6 +89,11 @@ TEST(StepBytesTest, TheLongestPlanIsNoLongerThanCounted) {
 
   EXPECT_LE(BytesOf(plan), MaxStepBytes(limits));
   EXPECT_LE(MaxStepBytes(limits), BytesOf(plan) + 100'000) << "the bound is close";
+
+  StepLimits pages = limits;
+  pages.blocks_per_page = 64;
+  plan.copies.resize(plan.copies.size() + kMaxPageCopies, {.src = 1, .dst = 2});
+  EXPECT_LE(BytesOf(plan), MaxStepBytes(pages));
 }
 
 TEST(StepBytesTest, LimitsWhoseLongestPlanDoesNotFitAMessageAreRefused) {

@@ -174,5 +174,30 @@ TEST(SplitTokensTest, DependOnTheQueryHeadsOfAKvHeadAlone) {
   EXPECT_EQ(SplitTokens(16, false), 1024);
 }
 
+// A window is a second mapping of the pool, which shows a running grid no new values.
+TEST(DecodePlansTest, ADecodeThatReadsWindowsStartsAfterItsKeysAreWritten) {
+  const auto library = GpuLibrary::Open("emu", 0);
+  ASSERT_TRUE(library.ok()) << library.status();
+  gpu::GpuApi api = library->api();
+  api.plan_decode = [](const PagedAttentionParams&, const gpu::DecodePlan&, int32_t*, gpu::Stream) {
+    return 0;
+  };
+  StepMemory memory(api);
+  memory.SetWindows({0});
+  ASSERT_TRUE(memory.Reserve({.split_start_bytes = 64}).ok());
+  DecodePlans plans(api, nullptr, memory);
+  plans.SetModel(kShape, DType::kBF16);
+  PackedStep step;
+  step.groups = {{.first = 0, .count = 1}};
+  PagedAttentionParams params;
+  params.cache.layout.dtype = DType::kBF16;
+  const int64_t places[] = {0};
+
+  EXPECT_FALSE(plans.PlanOf(step, 0, params, true).starts_early) << "behind the plan";
+  EXPECT_TRUE(plans.PlanOf(step, 0, params, true).starts_early);
+  params.first_places = places;
+  EXPECT_FALSE(plans.PlanOf(step, 0, params, true).starts_early);
+}
+
 }  // namespace
 }  // namespace quire

@@ -15,6 +15,7 @@ using testing::ElementsAre;
 struct Device {
   int64_t free_bytes = 10'000;
   int64_t graph_bytes = 100;  // of the next graph
+  int end_error = 0;
   uintptr_t num_made = 0;
   bool is_recording = false;
   std::set<uintptr_t> graphs;
@@ -34,6 +35,9 @@ gpu::GpuApi Api() {
   };
   api.end_graph = [](gpu::Stream, gpu::Graph* graph) {
     device.is_recording = false;
+    if (device.end_error != 0) {
+      return device.end_error;
+    }
     if (device.graph_bytes > device.free_bytes) {
       return gpu::kOutOfMemory;
     }
@@ -94,6 +98,15 @@ TEST_F(GraphCacheTest, TheMemoryOfGraphsIsMeasuredAndBounded) {
   EXPECT_EQ(cache.size(), 4U);
   EXPECT_EQ(cache.Find(1), nullptr);
   EXPECT_LE(cache.bytes(), 350 + 100);
+}
+
+TEST_F(GraphCacheTest, ADeviceThatCannotRecordAnOperationRunsStepsWithoutGraphs) {
+  device.end_error = 900;  // cudaErrorStreamCaptureUnsupported
+  GraphCache cache(api_, 0, {.max_graphs = 100, .max_bytes = 10'000});
+
+  EXPECT_EQ(Record(cache, 1), nullptr);
+
+  EXPECT_FALSE(cache.can_record());
 }
 
 TEST_F(GraphCacheTest, ADeviceWithoutMemoryKeepsTheGraphsThatItHas) {

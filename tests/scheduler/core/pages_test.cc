@@ -50,6 +50,29 @@ TEST_F(PagesTest, ASequenceFillsAPageBeforeItOpensAnother) {
   EXPECT_EQ(plan.spare.block_ids.front(), 24) << "a new sequence opens another page";
 }
 
+// 58 sequences share a beginning that ends inside a page. All would move to pages of their own.
+TEST_F(PagesTest, AStepHasAtMostSoManyCopiesToOtherPages) {
+  StepLimits limits = limits_;
+  limits.num_blocks = 1 << 17;
+  limits.block_size_tokens = 1;
+  limits.max_sequences = 64;
+  limits.max_model_len = 2100;
+  limits.max_tokens_per_step = 2100;
+  limits.blocks_per_page = 2048;
+  BeginEpoch(limits);
+  AddAlike(1, 2001);
+  Step();
+  Step();
+  for (uint64_t id = 2; id < 60; ++id) {
+    AddAlike(id, 2001);
+  }
+
+  const StepPlan plan = Plan().value();
+
+  EXPECT_GT(plan.introductions.size(), 3U);
+  EXPECT_EQ(plan.copies.size(), 4000U) << "two sequences of 2000 blocks";
+}
+
 TEST_F(PagesTest, ASharedBeginningThatEndsInsideAPageIsCopiedToAnother) {
   AddAlike(1, 22);
   Step();

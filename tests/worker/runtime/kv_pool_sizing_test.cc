@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/error.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/worker/runtime/fake_model.h"
 #include "tests/worker/runtime/late_backend.h"
@@ -93,6 +94,24 @@ TEST_F(KvPoolSizingTest, WithoutWindowsNoBlocksShareAPage) {
   const KvPoolSizing sizing(model_, backend, {.bytes = 1 << 20});
 
   EXPECT_EQ(sizing.BlocksPerPage(*sizing.SpecFor(4, DType::kF32)), 1);
+}
+
+class BackendOfSwizzledRows : public LateBackend {
+ public:
+  BackendOfSwizzledRows() : LateBackend(CreateReferenceBackend()) {}
+
+  KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override { return SwizzledRows(spec); }
+};
+
+TEST_F(KvPoolSizingTest, BlocksTooSmallForAGpuAreRefused) {
+  const BackendOfSwizzledRows backend;
+  const KvPoolSizing sizing(model_, backend, {.bytes = 1 << 20});
+
+  for (const int32_t block_size : {1, 2, 4}) {
+    EXPECT_EQ(ReasonOf(sizing.SpecFor(block_size, DType::kF32).status()), "STEP_LIMITS");
+  }
+  EXPECT_TRUE(sizing.SpecFor(8, DType::kF32).ok());
+  EXPECT_TRUE(Sizing({.bytes = 1 << 20}).SpecFor(1, DType::kF32).ok()) << "the CPU's order";
 }
 
 }  // namespace
