@@ -107,7 +107,8 @@ void RunUntilSignal(quire::SchedulerServer& server,
   }
 }
 
-// Lets accepted requests finish, for at most `timeout`, or until another signal.
+// Lets accepted requests finish, for at most `timeout`, or until another signal after
+// kSameSignalNs.
 void Drain(quire::SchedulerServer& server, const sigset_t& signals, absl::Duration timeout) {
   server.BeginDrain();
   const quire::Instant begin = quire::SteadyNow();

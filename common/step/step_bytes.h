@@ -24,8 +24,8 @@ inline constexpr int64_t kMaxStepBytes = int64_t{64} << 20;
 // holds a long sequence except its last token, that one token still attends to all others.
 inline constexpr int64_t kIntroductionBudgetBytes = int64_t{512} << 10;
 
-// Most copies of one step that move sequences to pages of their own (StepLimits::blocks_per_page),
-// together with the step's other copies before them: 32 KiB of the message.
+// A sequence is moved to pages of its own (StepLimits::blocks_per_page) only if the step then has
+// at most so many copies of all kinds. They take 32 KiB of the message.
 inline constexpr int32_t kMaxPageCopies = 4096;
 
 // Returns an upper bound on the bytes of a SequenceIntroduction.

@@ -230,7 +230,8 @@ absl::Status StepPlanChecker::CheckHostBlock(std::string_view field, HostBlockId
                   .limit = limits_.num_host_blocks - 1});
 }
 
-// Checks only the block's range, because a hint may name a block of another sequence.
+// If the worker uses hints, checks only the block's range, because a hint may name a block of
+// another sequence. Else a hint must not be set.
 absl::Status StepPlanChecker::CheckHint(std::string_view field, BlockId block) const {
   if (limits_.wants_next_blocks) {
     return CheckBlock(field, block);

@@ -90,7 +90,6 @@ struct KvCacheLayout {
 // chunk c ^ (slot % 8 * n / 8). Then the same chunk of 8 slots lies in 8 different groups of 4
 // banks of shared memory, and an unchanged copy of a piece is an operand of wgmma (the 128-, 64-
 // and 32-byte swizzles of PTX).
-// PTX).
 
 // The piece that holds a chunk.
 struct KvPiece {

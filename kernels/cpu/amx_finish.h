@@ -125,8 +125,8 @@ void OutputRows(const Finish& f, int64_t begin, int64_t end) {
 // functions of ActivateKernel<SimdAvx512> with other sources.
 struct FinishSimd : SimdAvx512 {};
 
-// Tiles of sums 0 and 1 hold gate and up of the same rows and columns. Tiles 2 and 3 hold gate and
-// up of the next 16 rows if kRowTiles == 2, else of the next 16 columns.
+// Result tiles 0 and 1 hold the sums of gate and of up for the same rows and columns. Result tiles
+// 2 and 3 hold those of the next 16 rows if kRowTiles == 2, else of the next 16 columns.
 template <typename Function, int kRowTiles>
 void ActivateRows(const Finish& f, int64_t begin, int64_t end) {
   const int64_t width = f.sink->weight->out_features() / 2;

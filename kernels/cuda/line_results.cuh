@@ -212,7 +212,8 @@ QUIRE_DEVICE void StorePartial(float* partial, int32_t num_rows, const LineResul
   });
 }
 
-// Loads a partial result. Groups of 8 rows that have no rows of the line keep their values.
+// Loads a partial result, by groups of 8 rows. A group that lies wholly behind the line's num_rows
+// rows is not loaded and keeps its old values.
 template <typename Shape>
 QUIRE_DEVICE void LoadPartial(LineResult<Shape>& result, float* partial, int32_t num_rows) {
   const int warp = static_cast<int>(threadIdx.x / kWarpSize);

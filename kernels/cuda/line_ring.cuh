@@ -68,7 +68,8 @@ struct LineShape {
 };
 
 // The buffers of a CTA, and the barriers that pass them between the copying warp and the computing
-// warps. use: number of the CTA's stage, whose buffer is use % kStages.
+// warps. A parameter `use` counts the stages that the CTA has loaded, from 0 on: stage `use` lies
+// in buffer use % kStages.
 template <typename Shape>
 struct LineRing {
   uint8_t* stages = nullptr;

@@ -48,8 +48,8 @@ bool StepPlanner::PlanAlone(SequenceGroup& suspect) {
     return StartAlone(suspect);
   }
   LineUp(suspect);
-  // The suspect may lack blocks: while one of its sequences still computed known tokens, its other
-  // sequences may have grown.
+  // The suspect may lack blocks. Its sequences grow at different times: one may still compute a
+  // prompt, or output again after a preemption, while others generate tokens and take blocks.
   const int32_t num_needed = NumBlocksNeeded(suspect);
   const KvCacheManager& kv_cache = epoch_.kv_cache;
   for (size_t i = state_.running.size(); i > 0; --i) {
@@ -304,8 +304,8 @@ void StepPlanner::PlanLine(SequenceGroup& group) {
   }
 }
 
-// Sums the kept blocks of all running groups only when the first prompt was cut. Each later group
-// just adds its own kept blocks.
+// Until a prompt of the step is cut, no blocks are kept (CountKeptBlocks). After the first cut the
+// kept blocks of all running groups are summed, and then each further group adds its own.
 void StepPlanner::PlanFirstLine(SequenceGroup& group) {
   const bool was_any_cut = is_any_cut_;
   PlanLine(group);

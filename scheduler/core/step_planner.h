@@ -68,13 +68,15 @@ class StepPlanner {
   // released, are free.
   bool WillHaveRoom(SequenceGroup& group) const;
   void PlanRunning();
-  // Whether the step cuts the group's prompt and other groups may pass the group.
+  // Whether the step computes only a part of the group's prompt, and other groups may overtake the
+  // group.
   bool IsToBePassed(const SequenceGroup& group) const;
   // Reserves the prompt tokens left in the step, and num_blocks blocks, for PlanOvertakenGroup.
   void SetAside(SequenceGroup& overtaken, int32_t num_blocks);
-  // Plans the groups that pass the overtaken group, then the overtaken group, if there is one.
+  // Plans the groups that overtake, then the group that they overtake, if there is one.
   void PlanOvertakenGroup();
-  // Plans groups that passed in earlier steps, then starts more groups that pass.
+  // Plans the groups that began to overtake in earlier steps, then starts more groups that
+  // overtake.
   void PlanPassing();
   // Plans swapped and waiting groups, in the policy's order.
   void PlanOthers();
@@ -83,8 +85,9 @@ class StepPlanner {
   // Begins the sequence's table with blocks that other sequences computed, as far as there are any.
   // Returns false if too few blocks are free for the rest of the slice.
   bool BeginTable(SequenceGroup& group, Sequence& sequence);
-  // Copies the last shared blocks of a table that could not grow in its page (windows show whole
-  // pages), if that leaves enough blocks free for the largest step, and the step has few copies.
+  // Windows map whole pages. If other tables share a table's last page, the table cannot grow
+  // there: copies its blocks of that page to a page of its own. Does so only if enough blocks stay
+  // free for the largest step, and the step has few copies.
   void MoveToOwnPage(Sequence& sequence);
   void Introduce(const SequenceGroup& group, Sequence& sequence);
   // Fills line_ with the sequences of the group that may get a slice.

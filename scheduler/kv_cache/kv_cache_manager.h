@@ -12,8 +12,9 @@
 // sequence's blocks stay the same, and a worker can prepare them once (SpareWindow). Blocks leave
 // the prefix cache in almost the order in which they were freed.
 //
-// With several blocks a page (BlockPool), block i of a table lies at place i of its pages if pages
-// are free, so that a worker can map whole pages; a fork, when MoveToOwnPage is called for it.
+// If a page holds several blocks (BlockPool) and pages are free, block i of a table lies at place
+// i, counted over the table's pages, so that a worker can map whole pages. A fork's table is laid
+// out so only when MoveToOwnPage is called for it.
 //
 // A manager lives for one epoch: from the time when the worker group is ready until that group is
 // lost. Then the manager is dropped as a whole and the tables are abandoned, so that no block can
@@ -317,9 +318,9 @@ class KvCacheManager {
   int32_t block_size_tokens_;
   int32_t sliding_window_;
   int64_t num_stored_tokens_ = 0;
-  // Of the step being planned, only with several blocks a page: blocks that the step computes, and
-  // blocks that MoveToOwnPage replaced, each with a reference for its copy.
-  std::vector<BlockId> published_;
+  // Both lists are about the step being planned, and used only if a page holds several blocks.
+  std::vector<BlockId> published_;  // blocks that the step computes
+  // Blocks that MoveToOwnPage replaced. The manager holds a reference to each until it is copied.
   std::vector<BlockId> replaced_;
   Operations operations_;
   CacheEventLog cache_events_;

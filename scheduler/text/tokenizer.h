@@ -5,9 +5,9 @@
 //
 // Thread safety: immutable after Load; every method may be called from any thread at once.
 // Errors:        Load: those of ReadFile and ParseJson; kInvalidArgument TOKENIZER, with the rule.
-//                Encode: kInvalidArgument INVALID_UTF8, or TOKENIZE_BUDGET if the file makes this
-//                text slow or long, which the files of the models named above never do; or the
-//                error that the budget's StopCheck returned.
+//                Encode: kInvalidArgument INVALID_UTF8; or TOKENIZE_BUDGET if, with this file, the
+//                text takes too much work or gives too many tokens. The files of the models named
+//                above never cause this. Or the error that the budget's StopCheck returned.
 // Cost:          Load about 0.5 s for 128k tokens. Encode O(n log n) in bytes whatever the text;
 //                Decode O(bytes). No recursion on the depth or size of any input.
 // Source:        Sennrich et al. 2016 (BPE); Kudo and Richardson 2018 (SentencePiece).

@@ -193,7 +193,7 @@ absl::Status StepExecutor::ReserveForSteps(const StepLimits& limits) {
     status = model_.Reserve(bounds);
   }
   if (!status.ok()) {
-    // Some of the old epoch's memory is gone, too.
+    // The failed attempt has freed memory of the old epoch, so the old epoch cannot go on either.
     order_.LeaveEpoch();
   }
   return status;

@@ -32,10 +32,10 @@ namespace quire {
 // Returns arguments for channels to servers. A channel with these arguments
 //   - gives up an attempt to connect after 2 s, and makes the next attempt within a second or so;
 //   - notices within 7 s that a server has stopped, or has died without closing its connections;
-//   - holds a connection to each address of a host name (round_robin). So an attempt never waits
+//   - holds a connection to each address of a host name (round_robin). So a request never waits
 //     for an address that does not answer, or that closes connections, as a standby scheduler does.
-//     gRPC dials such addresses once a second, and looks up the name every 5 s. A standby that
-//     takes over gets the next attempt;
+//     gRPC dials such addresses once a second, and looks up the name every 5 s. So a standby that
+//     takes over gets the next request;
 //   - shares its connections with no other channel;
 //   - buffers at most 64 KiB of a stream that the client does not read. Then the server waits.
 grpc::ChannelArguments ClientChannelArguments();
