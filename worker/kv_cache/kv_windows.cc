@@ -55,7 +55,8 @@ bool KvWindows::Show(SequenceHandle handle, std::span<const BlockId> block_ids) 
   StartAhead();
   AwaitAhead();
   const int32_t first = window.num_shown / blocks_per_page_;
-  if (!FindPages(block_ids.subspan(static_cast<size_t>(first * blocks_per_page_)))) {
+  const int32_t first_block = first * blocks_per_page_;
+  if (!FindPages(block_ids.subspan(static_cast<size_t>(first_block)))) {
     return false;
   }
   const auto end_page = first + static_cast<int32_t>(pages_.size());
