@@ -16,8 +16,7 @@
 // Determinism:   a row's result depends on that row and its sequence alone, bit for bit, whatever
 //                else is in the batch and however many CTAs run.
 // Errors:        0, or the cudaError_t of the launch. kUnsupported for a type, layout or head_dim
-//                that has no kernel. Of the attention kernels, only kLines supports sinks and a
-//                soft cap.
+//                that has no kernel. Attention with sinks or a soft cap has one kernel, kLines.
 // Thread safety: one caller at a time for one stream.
 #ifndef QUIRE_KERNELS_CUDA_GPU_OPS_H_
 #define QUIRE_KERNELS_CUDA_GPU_OPS_H_

@@ -23,7 +23,7 @@ namespace {
 constexpr int kPlanThreads = 256;
 constexpr int kPlanWarps = kPlanThreads / kWarpSize;
 
-// What decides how many lines a sequence has (decode_lines.h). For kSplits a sequence has one line.
+// The numbers that give a sequence's lines (decode_lines.h). For kSplits a sequence has one line.
 struct LineCount {
   int32_t num_kv_heads = 1;
   int32_t num_queries_per_kv_head = 1;

@@ -15,7 +15,7 @@
 
 namespace quire {
 
-// What decode by lines adds to StepShape.
+// The part of StepShape that only decode by lines uses.
 struct LineShape {
   int32_t num_ctas = 0;          // of the largest grid; 0: decodes run by splits
   int64_t half_tile_floats = 0;  // floats of a partial result for each 8 rows of a line

@@ -1,8 +1,7 @@
 // The operations of the reference backend: free functions, each in a source file of its name. Each
 // function specifies the KernelBackend operation of the same name, and is written for reading:
-// plain loops, sums in double. Of these files only linear.cc (Linear and PackLinear) needs abseil,
-// so tests on a GPU machine without abseil can link the other files. pack_linear.h declares
-// PackLinear.
+// plain loops, sums in double. linear.cc (Linear and PackLinear) needs abseil. The other files do
+// not, so tests on a GPU machine without abseil can link them. pack_linear.h declares PackLinear.
 //
 // Thread safety: free functions; safe while no other thread writes their arguments' memory.
 #ifndef QUIRE_KERNELS_REFERENCE_REFERENCE_OPS_H_

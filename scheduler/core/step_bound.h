@@ -1,7 +1,7 @@
 // While sequences decode, StepBound bounds two numbers of a step: all its tokens, and the prompt
-// tokens among them. Most steps then take at most CoreConfig::target_inter_token. Whatever the
-// target, prompts get kLeastPromptTokens, or the tokens that decoding leaves of the step if these
-// are fewer, but at least one token. So every prompt is computed in the end.
+// tokens among them. Most steps then take at most CoreConfig::target_inter_token. But
+// prompts always get at least kLeastPromptTokens, or the tokens that decoding leaves of the step if
+// these are fewer, and never less than one token. So every prompt is computed in the end.
 //
 // Thread safety: a free function of its arguments.
 // Cost:          O(buckets of StepCost).

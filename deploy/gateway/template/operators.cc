@@ -90,8 +90,8 @@ std::optional<int64_t> SliceBound(Heap& heap, const Value& bound) {
   return std::nullopt;
 }
 
-// Returns the byte offsets of a string's code points and of its end, or nothing if they exceed the
-// budget.
+// Returns the byte offset of each code point of a string, and the offset of the string's end.
+// Returns an empty list if the offsets exceed the budget.
 std::vector<uint32_t> Offsets(Heap& heap, String& string) {
   std::vector<uint32_t> offsets;
   const int64_t num_offsets = string.length() + 1;

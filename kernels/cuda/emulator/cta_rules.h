@@ -6,8 +6,8 @@
 // - It is a fault if a CTA changes bytes that another CTA of the launch has changed. This shows a
 //   fold by a CTA that is not the last to arrive, although the last CTA overwrites its result.
 // - A CTA reads NaN where other CTAs of the launch have changed memory, until it calls
-//   AddAcquireRelease. What a CTA changed after its own last call stays NaN for the others. This
-//   shows reads that nothing orders.
+//   AddAcquireRelease. Changes that a CTA makes after its own last call stay NaN for other CTAs.
+//   This shows reads that nothing orders.
 // Bytes of atomic operations are exempt.
 //
 // Limits of a watch: it does not see a write that leaves the bytes as they were, so a test must

@@ -296,7 +296,7 @@ class Emulator {
   uint32_t num_bulk_copies_ = 0;  // in flight, for all mbarriers
   uint64_t num_landings_ = 0;
   CopyMark copy_marks_[kMaxSharedBytes / kCopyBytes];
-  // What copies of the early part have read, at the offsets of their destinations.
+  // Bytes that copies of the early part have read, at the offsets of the copies' destinations.
   uint8_t early_sources_[kMaxSharedBytes];
   uint32_t runnable_warps_ = 0;
   EarlyPart early_;

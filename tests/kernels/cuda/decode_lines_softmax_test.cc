@@ -77,7 +77,7 @@ TEST(DecodeLinesSoftCapTest, ScoresMayBeFarBelowOrAboveTheCap) {
   }
 }
 
-// What no kernel but that of lines computes must not be ignored.
+// A kernel that cannot compute sinks or soft caps must refuse them. It must not ignore them.
 TEST(DecodeLinesSoftCapTest, OtherKernelsRefuseSinksAndSoftCaps) {
   AttentionProblem plain = {.sequences = SequencesOf({10})};
   AttentionProblem capped = plain;
