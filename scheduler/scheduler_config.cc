@@ -80,7 +80,10 @@ ABSL_FLAG(int32_t,
           "Maximum number of tokens in a step. 0: the size at which the workers' matrix products "
           "are efficient (256 on a CPU, 512 with AMX). While sequences decode, "
           "--target-inter-token-ms limits prompt tokens further.");
-ABSL_FLAG(int32_t, block_size, 16, "Number of tokens in a KV block, a power of two.");
+ABSL_FLAG(int32_t,
+          block_size,
+          16,
+          "Number of tokens in a KV block, a power of two. On a GPU at least 8.");
 ABSL_FLAG(
     std::string,
     kv_cache_dtype,

@@ -17,28 +17,41 @@ inline constexpr int32_t kLeastSharedBytes = 99 * 1024;    // 8.6, 8.9 and 12.x
 inline constexpr int32_t kMiddleSharedBytes = 163 * 1024;  // 8.0 and 8.7
 inline constexpr int32_t kMostSharedBytes = 227 * 1024;    // 9.0 and 10.x
 
-// Sets *capability, for example to 90 for sm_90. Returns 0 or a cudaError_t.
-inline int QueryComputeCapability(int32_t* capability) {
 #ifdef __CUDACC__
+// Sets *value to an attribute of the current device. Returns 0 or a cudaError_t.
+inline int QueryAttribute(cudaDeviceAttr attribute, int32_t* value) {
   int device = 0;
-  int major = 0;
-  int minor = 0;
+  int found = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  }
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    error = cudaDeviceGetAttribute(&found, attribute, device);
   }
   if (error != cudaSuccess) {
     cudaGetLastError();  // clears the error, else a later launch would report it
     return static_cast<int>(error);
   }
-  *capability = major * 10 + minor;
+  *value = found;
+  return 0;
+}
+#endif
+
+// Sets *capability, for example to 90 for sm_90. Returns 0 or a cudaError_t.
+inline int QueryComputeCapability(int32_t* capability) {
+#ifdef __CUDACC__
+  int32_t major = 0;
+  int32_t minor = 0;
+  int error = QueryAttribute(cudaDevAttrComputeCapabilityMajor, &major);
+  if (error == 0) {
+    error = QueryAttribute(cudaDevAttrComputeCapabilityMinor, &minor);
+  }
+  if (error == 0) {
+    *capability = major * 10 + minor;
+  }
+  return error;
 #else
   *capability = 90;
-#endif
   return 0;
+#endif
 }
 
 // Sets *num_sms to the number of SMs. Returns 0 or a cudaError_t. The emulated device has 3,
@@ -46,41 +59,21 @@ inline int QueryComputeCapability(int32_t* capability) {
 // division of work among CTAs.
 inline int QuerySms(int32_t* num_sms) {
 #ifdef __CUDACC__
-  int device = 0;
-  int value = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device);
-  }
-  if (error != cudaSuccess) {
-    cudaGetLastError();  // clears the error, else a later launch would report it
-    return static_cast<int>(error);
-  }
-  *num_sms = value;
+  return QueryAttribute(cudaDevAttrMultiProcessorCount, num_sms);
 #else
   *num_sms = 3;
-#endif
   return 0;
+#endif
 }
 
 // Sets *bytes to the largest shared memory that a CTA can have. Returns 0 or a cudaError_t.
 inline int QuerySharedBytes(int32_t* bytes) {
 #ifdef __CUDACC__
-  int device = 0;
-  int value = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  }
-  if (error != cudaSuccess) {
-    cudaGetLastError();  // clears the error, else a later launch would report it
-    return static_cast<int>(error);
-  }
-  *bytes = value;
+  return QueryAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, bytes);
 #else
   *bytes = static_cast<int32_t>(emulator::SharedBytesLimit());
-#endif
   return 0;
+#endif
 }
 
 // Calls body with the template argument kMostSharedBytes if a CTA of the current device can have
