@@ -140,6 +140,12 @@ class KernelBackend {
   // with slot -1, sequences with length 0. Padding affects no other row. The inputs may be padding
   // alone.
   virtual StepInputs BeginStep(const StepInputs& host) = 0;
+  // Whether BeginStep takes long enough to be worth calling ahead of a step whose inputs are only
+  // predicted. A later BeginStep replaces a wrong prediction. Any thread.
+  virtual bool begins_ahead() const { return false; }
+  // Says that the next RunStep will be called with this function. A backend may call the function
+  // to learn the operations' parameters. REQUIRES: as for RunStep.
+  virtual void AnnounceOperations(const std::function<void()>& /*operations*/) {}
   // Runs the operations that the function calls, on the inputs of the last BeginStep. A backend may
   // call the function once more to learn the operations' parameters, and replay a record of
   // operations with the same parameters. REQUIRES: the function calls no operation of transfers,

@@ -91,6 +91,8 @@ class GpuBackend final : public KernelBackend {
   }
   std::vector<int32_t> BatchesToRecord(int32_t max_seqs) const override;
   StepInputs BeginStep(const StepInputs& host) override;
+  bool begins_ahead() const override { return true; }
+  void AnnounceOperations(const std::function<void()>& operations) override;
   void RunStep(const std::function<void()>& operations) override;
   void WaitForOperations() override {
     if (nccl_ != nullptr) {
@@ -167,6 +169,8 @@ class GpuBackend final : public KernelBackend {
   // Enqueues the sampling of the announced rows. While a digest is computed, adds the sampling's
   // parameters to the digest instead.
   void SampleAhead();
+  // Whether RunStep records and replays the step's operations.
+  bool UsesGraph() const { return step_.is_replayable && staged_ == nullptr; }
   // Runs the operations, or replays or records them.
   void RunReplayable(const std::function<void()>& operations);
   void Launch(gpu::Graph graph);
@@ -226,8 +230,9 @@ class GpuBackend final : public KernelBackend {
 
   // The first step with a digest runs unrecorded, the second step with the same digest is recorded.
   GraphCache graphs_;
-  std::optional<OperationDigest> digest_;  // set while operations are named and not run
-  uint64_t num_moves_ = 0;                 // reallocations of steps' memory; part of each digest
+  std::optional<OperationDigest> digest_;   // set while operations are named and not run
+  std::optional<uint64_t> announced_name_;  // digest of the operations that RunStep will run
+  uint64_t num_moves_ = 0;                  // reallocations of steps' memory; part of each digest
 };
 
 }  // namespace quire

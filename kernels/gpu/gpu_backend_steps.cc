@@ -33,6 +33,7 @@ StepInputs GpuBackend::BeginStep(const StepInputs& host) {
     SpreadTables();
   }
   decode_plans_.Clear();
+  announced_name_.reset();
   return step_.inputs;
 }
 
@@ -72,16 +73,25 @@ std::vector<int32_t> GpuBackend::BatchesToRecord(int32_t max_seqs) const {
   return batches;
 }
 
+void GpuBackend::AnnounceOperations(const std::function<void()>& operations) {
+  if (UsesGraph()) {
+    announced_name_ = DigestOf([&] {
+      operations();
+      SampleAhead();
+    });
+  }
+}
+
+// Collectives through main memory make the host wait for the device, so such a step cannot be a
+// graph.
 void GpuBackend::RunStep(const std::function<void()>& operations) {
-  // Collectives through main memory make the host wait for the device, so the step cannot be a
-  // graph.
-  if (!step_.is_replayable || staged_ != nullptr) {
-    operations();
-  } else {
+  if (UsesGraph()) {
     RunReplayable([&] {
       operations();
       SampleAhead();
     });
+  } else {
+    operations();
   }
   if (nccl_ != nullptr) {
     nccl_->Finish();  // else a later wait for the device would hang if a rank is lost
@@ -92,7 +102,8 @@ void GpuBackend::RunStep(const std::function<void()>& operations) {
 }
 
 void GpuBackend::RunReplayable(const std::function<void()>& operations) {
-  const uint64_t name = DigestOf(operations);
+  const uint64_t name = announced_name_.has_value() ? *announced_name_ : DigestOf(operations);
+  announced_name_.reset();
   if (gpu::Graph graph = graphs_.Find(name); graph != nullptr) {
     Launch(graph);
   } else if (graphs_.can_record() && graphs_.HasRun(name)) {

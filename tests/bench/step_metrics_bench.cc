@@ -37,7 +37,7 @@ class NoModel : public Model {
   }
   const ModelConfig& config() const override { return config_; }
   const RankShare& share() const override { return share_; }
-  float* Forward(const Batch& batch, const KvCacheView& /*cache*/) override {
+  float* Run(const Batch& batch, const KvCacheView& /*cache*/) override {
     logits_.assign(batch.logits_rows.size() * kVocabSize, 0.0F);
     return logits_.data();
   }

@@ -34,7 +34,7 @@ class TimedModel : public Model {
   }
   const ModelConfig& config() const override { return config_; }
   const RankShare& share() const override { return share_; }
-  float* Forward(const Batch& batch, const KvCacheView& /*cache*/) override {
+  float* Run(const Batch& batch, const KvCacheView& /*cache*/) override {
     absl::SleepFor(forward_);
     logits_.assign(batch.logits_rows.size() * kVocabSize, 0.0F);
     return share_.rank == 0 ? logits_.data() : nullptr;

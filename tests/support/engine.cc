@@ -120,6 +120,7 @@ absl::Status Engine::Reset(const EngineOptions& options) {
   }
   core_ = std::make_unique<SchedulerCore>(options.core);
   core_->BeginEpoch(1, epoch_, limits);
+  lets_workers_prepare_ = options.lets_workers_prepare;
   stale_swap_in_every_ = options.stale_swap_in_every;
   num_swap_ins_ = 0;
   answers_.clear();
@@ -152,6 +153,11 @@ bool Engine::Step() {
     QUIRE_CHECK(result.ok());
     QUIRE_CHECK(core_->ApplyStepResult(*result).ok());
     last_timings_ = result->timings;
+  }
+  if (lets_workers_prepare_) {
+    for (const Rank& rank : ranks_) {
+      rank.executor->WhenAnswered();
+    }
   }
   Record();
   return true;

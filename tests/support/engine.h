@@ -42,6 +42,7 @@ struct EngineOptions {
   // Every n-th swap-in names a stale generation of its host block; 0: none does.
   int64_t stale_swap_in_every = 0;
   CoreConfig core = {};
+  bool lets_workers_prepare = true;     // next steps, as while they wait for a scheduler's plan
   bool frees_behind_window = true;      // has an effect only if all layers have a sliding window
   std::optional<DType> kv_cache_dtype;  // nullopt: the type of the model's weights
 };
@@ -108,6 +109,7 @@ class Engine {
   std::unique_ptr<SchedulerCore> core_;
   uint64_t epoch_ = 0;
   Instant now_ = 0;
+  bool lets_workers_prepare_ = true;
   int64_t stale_swap_in_every_ = 0;
   int64_t num_swap_ins_ = 0;
   int32_t last_num_slices_ = 0;

@@ -57,6 +57,7 @@ void WorkerMetrics::OnStep(const ExecutedStep& step) {
   Observe(kMap, step.map_ns);
   Observe(kStep, step.build_ns + step.forward_ns + step.sample_ns);
   Add(num_steps_, 1);
+  Add(num_prepared_steps_, step.was_prepared ? 1 : 0);
   Add(num_tokens_, step.num_tokens);
   Add(num_sampled_, step.num_sampled);
   Add(swapped_out_bytes_, step.num_swapped_out * block_bytes_);
@@ -112,6 +113,7 @@ std::vector<prometheus::MetricFamily> WorkerMetrics::Collect() const {
       Parts(),
       CounterFamily(metric::kWorkerEpochsTotal, Read(num_epochs_)),
       CounterFamily(metric::kWorkerStepsTotal, Read(num_steps_)),
+      CounterFamily(metric::kWorkerPreparedStepsTotal, Read(num_prepared_steps_)),
       CounterFamily(metric::kWorkerTokensTotal,
                     {{{{"kind", "computed"}}, Read(num_tokens_)},
                      {{{"kind", "sampled"}}, Read(num_sampled_)}}),

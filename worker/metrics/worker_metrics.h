@@ -59,6 +59,7 @@ class WorkerMetrics : public StepObserver, public prometheus::Collectable {
   std::array<TimeHistogram, kNumParts> parts_;
   Number num_epochs_{0};
   Number num_steps_{0};
+  Number num_prepared_steps_{0};
   Number num_tokens_{0};
   Number num_sampled_{0};
   Number swapped_out_bytes_{0};

@@ -35,6 +35,8 @@ struct Batch {
 
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
   int32_t num_seqs() const { return static_cast<int32_t>(seq_lens.size()); }
+
+  friend bool operator==(const Batch&, const Batch&) = default;
 };
 
 }  // namespace quire

@@ -73,17 +73,21 @@ DecoderModel::DecoderModel(ModelConfig config,
   }
 }
 
-float* DecoderModel::Forward(const Batch& batch, const KvCacheView& cache) {
-  const StepInputs inputs = backend_.BeginStep(ViewOf(batch));
+void DecoderModel::Begin(const Batch& batch, const KvCacheView& cache) {
+  inputs_ = backend_.BeginStep(ViewOf(batch));
+  num_rows_ = inputs_.num_tokens;
   // If memory runs out, the worker cannot go on: its process ends, and the scheduler recovers from
   // the loss.
-  QUIRE_CHECK(ReserveWorkspace(inputs.num_tokens, inputs.num_logits).ok());
+  QUIRE_CHECK(ReserveWorkspace(inputs_.num_tokens, inputs_.num_logits).ok());
   if (rope_.has_value() && !batch.positions.empty()) {
     const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
     QUIRE_CHECK(rope_->Reserve(int64_t{*last} + 1).ok());
   }
-  num_rows_ = inputs.num_tokens;
-  backend_.RunStep([&] { Compute(inputs, batch.num_candidates, cache); });
+  backend_.AnnounceOperations([&] { Compute(inputs_, batch.num_candidates, cache); });
+}
+
+float* DecoderModel::Run(const Batch& batch, const KvCacheView& cache) {
+  backend_.RunStep([&] { Compute(inputs_, batch.num_candidates, cache); });
   if (!share_.is_whole()) {
     row_hash_ = backend_.space().has_value() ? 0 : HashRows(num_rows_);
   }

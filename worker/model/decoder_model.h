@@ -4,7 +4,7 @@
 // all ranks have the same activations.
 //
 // Thread safety: one caller at a time (the executor thread).
-// Cost:          Forward allocates only if a batch or a position is larger than in all earlier
+// Cost:          Begin allocates only if a batch or a position is larger than in all earlier
 //                calls.
 // Source:        Touvron et al. 2023 (Llama 2), Jiang et al. 2023 (Mistral 7B), Yang et al. 2024
 //                and 2025 (Qwen2, Qwen3), Zhang et al. 2022 (OPT), BigScience 2022 (BLOOM).
@@ -40,7 +40,8 @@ class DecoderModel : public Model {
 
   const ModelConfig& config() const override { return config_; }
   const RankShare& share() const override { return share_; }
-  float* Forward(const Batch& batch, const KvCacheView& cache) override;
+  void Begin(const Batch& batch, const KvCacheView& cache) override;
+  float* Run(const Batch& batch, const KvCacheView& cache) override;
   float* LogitsOf(int32_t first_row, int32_t num_rows) override;
   uint64_t row_hash() const override { return row_hash_; }
   absl::Status Reserve(const StepBounds& bounds) override;
@@ -106,7 +107,8 @@ class DecoderModel : public Model {
   // A sub-layer's output that the next norm must add to the residual, or null.
   const void* pending_delta_ = nullptr;
   uint64_t row_hash_ = 0;
-  int32_t num_rows_ = 0;  // tokens of the last batch, its padding included
+  StepInputs inputs_;     // of the last Begin
+  int32_t num_rows_ = 0;  // tokens of the last Begin's batch, its padding included
 };
 
 }  // namespace quire

@@ -3,8 +3,8 @@
 //
 // Thread safety: one caller at a time (the executor thread).
 // Shapes:        logits [batch.logits_rows.size(), vocab_size], fp32, row-contiguous, owned by the
-//                model and valid until the next Forward.
-// Cost:          Forward allocates only if a batch or a position is larger than in all earlier
+//                model and valid until the next Run.
+// Cost:          Begin allocates only if a batch or a position is larger than in all earlier
 //                calls.
 // Source:        one implementation serves Llama 2/3, Mistral, Qwen2, Qwen3, OPT and BLOOM;
 //                ModelConfig says which parts are present.
@@ -38,19 +38,29 @@ class Model {
   // Part of the model that this rank holds.
   virtual const RankShare& share() const = 0;
 
-  // Runs the batch: writes the K and V of the batch's tokens into cache, then attends through the
-  // batch's block tables or windows. Returns null on ranks without logits. REQUIRES: the batch's
-  // invariants hold; the cache has the model's geometry with the KV heads of this rank's share; if
-  // the model is split, the backend has joined a group of share().size ranks.
-  virtual float* Forward(const Batch& batch, const KvCacheView& cache) = 0;
+  // Hands the batch to the backend, computes nothing and writes nothing to the cache. May be called
+  // ahead of the step, with a predicted batch. A later Begin replaces a wrong prediction. REQUIRES:
+  // the batch's invariants hold; the cache has the model's geometry with the KV heads of this
+  // rank's share; if the model is split, the backend has joined a group of share().size ranks.
+  virtual void Begin(const Batch& /*batch*/, const KvCacheView& /*cache*/) {}
 
-  // Returns the logits of num_rows consecutive tokens of the last Forward's batch, from first_row
-  // on, and overwrites the logits that Forward returned. Returns null on ranks without logits.
-  // REQUIRES: every rank calls this with the same arguments; num_rows is in [1, max_seqs] of the
-  // last Reserve, which must have succeeded.
+  // Runs the batch: writes the K and V of the batch's tokens into cache, then attends through the
+  // batch's block tables or windows. Returns null on ranks without logits. REQUIRES: the last Begin
+  // had the same batch and cache.
+  virtual float* Run(const Batch& batch, const KvCacheView& cache) = 0;
+
+  float* Forward(const Batch& batch, const KvCacheView& cache) {
+    Begin(batch, cache);
+    return Run(batch, cache);
+  }
+
+  // Returns the logits of num_rows consecutive tokens of the last Run's batch, from first_row on,
+  // and overwrites the logits that Run returned. Returns null on ranks without logits.
+  // REQUIRES: no Begin since that Run; every rank calls this with the same arguments; num_rows is
+  // in [1, max_seqs] of the last Reserve, which must have succeeded.
   virtual float* LogitsOf(int32_t first_row, int32_t num_rows) = 0;
 
-  // Hash of all tokens' rows after the last layer of the last Forward. The hash is the same on all
+  // Hash of all tokens' rows after the last layer of the last Run. The hash is the same on all
   // ranks unless a rank made an error. 0 if the hashes are not compared: for a model on one rank,
   // and on GPUs, since bits may differ between GPUs.
   virtual uint64_t row_hash() const = 0;
@@ -60,7 +70,7 @@ class Model {
   virtual absl::Status Reserve(const StepBounds& bounds) = 0;
 
   // Lets the backend record steps of up to max_seqs sequences, which it then replays
-  // (KernelBackend::BatchesToRecord). Writes nothing to the cache. REQUIRES: as Forward.
+  // (KernelBackend::BatchesToRecord). Writes nothing to the cache. REQUIRES: as Begin.
   virtual void RecordSteps(int32_t /*max_seqs*/, const KvCacheView& /*cache*/) {}
 
   // Bytes of packed weights.

@@ -1,6 +1,7 @@
 #include "worker/runtime/batch_builder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/math.h"
 
@@ -26,11 +27,17 @@ int32_t SeqLen(const ScheduledSlice& slice) {
   return slice.sequence->num_computed_tokens + slice.num_tokens;
 }
 
+BlockId BlockAt(const ScheduledSlice& slice, int32_t index) {
+  const std::vector<BlockId>& block_ids = slice.sequence->block_ids;
+  return std::cmp_less(index, block_ids.size()) ? block_ids[static_cast<size_t>(index)]
+                                                : slice.next_block_id;
+}
+
 void AppendTokens(const ScheduledSlice& slice, int32_t block_size_tokens, Batch* batch) {
   const SequenceState& sequence = *slice.sequence;
   int32_t end = SeqLen(slice);
   for (int32_t position = sequence.num_computed_tokens; position < end; ++position) {
-    BlockId block = sequence.block_ids[static_cast<size_t>(position / block_size_tokens)];
+    const BlockId block = BlockAt(slice, position / block_size_tokens);
     batch->token_ids.push_back(sequence.token_ids[static_cast<size_t>(position)]);
     batch->positions.push_back(position);
     batch->slot_mapping.push_back(int64_t{block} * block_size_tokens +
@@ -55,8 +62,12 @@ void FillBlockTables(const std::vector<ScheduledSlice>& slices,
   batch->block_tables.assign(slices.size() * stride, kNullBlockId);
   for (size_t row = 0; row < slices.size(); ++row) {
     const std::vector<BlockId>& block_ids = slices[row].sequence->block_ids;
-    auto count = static_cast<size_t>(DivCeil(SeqLen(slices[row]), block_size_tokens));
-    std::copy_n(block_ids.data(), count, batch->block_tables.data() + row * stride);
+    const auto count = static_cast<size_t>(DivCeil(SeqLen(slices[row]), block_size_tokens));
+    BlockId* const to = batch->block_tables.data() + row * stride;
+    std::copy_n(block_ids.data(), std::min(count, block_ids.size()), to);
+    if (count > block_ids.size()) {
+      to[block_ids.size()] = slices[row].next_block_id;
+    }
   }
 }
 

@@ -15,7 +15,8 @@
 
 namespace quire {
 
-// A slice and its sequence, whose block table already holds the slice's new blocks.
+// A slice and its sequence. The sequence's block table holds all blocks of the slice, except
+// next_block_id.
 struct ScheduledSlice {
   SequenceHandle handle = 0;
   int32_t num_tokens = 0;
@@ -23,6 +24,9 @@ struct ScheduledSlice {
   // Number of the first place of the sequence's window; 0 without windows. A place is an address
   // range as long as a block (kv_windows.h).
   int64_t first_place = 0;
+  // For a predicted slice: the block that the sequence's block table will have at its end when the
+  // slice runs; null: none is added.
+  BlockId next_block_id = kNullBlockId;
 
   // Returns true if the slice ends with the sequence's last token, so that the next one is sampled.
   bool is_sampled() const {

@@ -156,6 +156,7 @@ absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
 
 absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
   QUIRE_RETURN_IF_ERROR(order_.CheckEpoch(params.scheduler_incarnation, params.group_epoch));
+  is_prepared_ = false;  // the code below may move the memory of prepared inputs
   StepLimits limits = params.limits;
   limits.vocab_size = model_.config().vocab_size;
   QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec,
@@ -174,7 +175,8 @@ absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
     order_.LeaveEpoch();
     return status;
   }
-  max_sequences_ = limits.max_sequences;
+  limits_ = limits;
+  predicted_.clear();
   checker_ = std::make_unique<StepPlanChecker>(limits);
   sequences_ = std::make_unique<SequenceTable>(limits.max_sequences, limits.num_blocks);
   order_.BeginEpoch(params.scheduler_incarnation, params.group_epoch);
@@ -270,6 +272,7 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
       checker_->Check(plan, [this](SequenceHandle handle) { return sequences_->View(handle); }));
 
   // From here on the plan takes effect, so the code below must not refuse it.
+  const bool was_prepared = TakePrepared(plan);
   const int64_t swap_before = mover_->busy_nanos();
   mover_->SwapOut(plan.swap_outs, plan.header.step_id);
   std::vector<BlockId> failed_swap_ins = mover_->SwapIn(plan.swap_ins, plan.header.step_id);
@@ -278,13 +281,10 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
     Introduce(introduction);
   }
   Schedule(plan.slices);
-  ExecutedStep step;
-  BuildBatch(slices_, spec_.block_size_tokens, LookUpBlocks(plan, &step), &batch_);
-  // A new sequence may begin with blocks that others compute in this step.
-  batch_.shares_new_tokens = std::any_of(
-      plan.introductions.begin(), plan.introductions.end(), [](const SequenceIntroduction& each) {
-        return each.num_computed_tokens > 0;
-      });
+  ExecutedStep step = {.was_prepared = was_prepared};
+  if (!was_prepared) {
+    BuildBatchOf(plan, &step);
+  }
   StepResult result{.header = plan.header,
                     .plan_digest = plan.digest,
                     .failed_swap_ins = std::move(failed_swap_ins)};
@@ -294,13 +294,15 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   const Communicator* const group = Group();
   Instant built = SteadyNow();
   const int64_t collective_before = CollectiveNanos(group);
-  sampler_.Announce(slices_);
-  float* logits = slices_.empty() ? nullptr : model_.Forward(batch_, storage_->view());
+  if (!was_prepared && !slices_.empty()) {
+    BeginBatch(slices_);
+  }
+  float* logits = slices_.empty() ? nullptr : model_.Run(batch_, storage_->view());
   result.row_hash = slices_.empty() ? 0 : model_.row_hash();
   Instant computed = SteadyNow();
   const int64_t collective_forward = CollectiveNanos(group);
   sampler_.Sample(slices_, logits, &result.sampled);
-  scorer_.Score(slices_, max_sequences_, &result.scored);
+  scorer_.Score(slices_, limits_.max_sequences, &result.scored);
   if (windows_ != nullptr) {
     // The next step may remap addresses that running operations still read, so wait until these
     // operations have ended. Wait even if the group is broken: the next epoch remaps too.
@@ -312,6 +314,9 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
     return status;
   }
   Commit(result.sampled);
+  if (backend_.begins_ahead() && windows_ == nullptr) {
+    predicted_ = PredictNextStep(plan, slices_, limits_);
+  }
   for (SequenceHandle handle : plan.releases) {
     sequences_->Release(handle);
     if (windows_ != nullptr) {
@@ -347,10 +352,41 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
   return &order_.last_result();
 }
 
-void StepExecutor::WhenAnswered() const {
+void StepExecutor::WhenAnswered() {
+  PrepareNextStep();
   if (fail_points_ != nullptr) {
     fail_points_->WhenIdle();
   }
+}
+
+void StepExecutor::PrepareNextStep() {
+  if (predicted_.empty() || is_prepared_) {
+    return;
+  }
+  BuildBatch(predicted_, spec_.block_size_tokens, BlockLookup::kTables, &batch_);
+  BeginBatch(predicted_);
+  is_prepared_ = true;
+}
+
+bool StepExecutor::TakePrepared(const StepPlan& plan) {
+  const bool is_prepared = std::exchange(is_prepared_, false) && IsPredicted(plan, predicted_);
+  predicted_.clear();
+  return is_prepared;
+}
+
+void StepExecutor::BuildBatchOf(const StepPlan& plan, ExecutedStep* step) {
+  BuildBatch(slices_, spec_.block_size_tokens, LookUpBlocks(plan, step), &batch_);
+  // A new sequence may begin with blocks that others compute in this step.
+  batch_.shares_new_tokens = std::any_of(
+      plan.introductions.begin(), plan.introductions.end(), [](const SequenceIntroduction& each) {
+        return each.num_computed_tokens > 0;
+      });
+}
+
+// The backend samples as part of the step only if it knows the rows before the step begins.
+void StepExecutor::BeginBatch(const std::vector<ScheduledSlice>& slices) {
+  sampler_.Announce(slices);
+  model_.Begin(batch_, storage_->view());
 }
 
 void StepExecutor::Introduce(const SequenceIntroduction& introduction) {

@@ -35,6 +35,7 @@
 #include "worker/runtime/batch_builder.h"
 #include "worker/runtime/fail_points.h"
 #include "worker/runtime/kv_pool_sizing.h"
+#include "worker/runtime/next_step.h"
 #include "worker/runtime/prompt_scorer.h"
 #include "worker/runtime/sampler.h"
 #include "worker/runtime/sequence_table.h"
@@ -81,8 +82,9 @@ class StepExecutor {
   int32_t full_step_tokens() const { return backend_.full_step_tokens(); }
 
   // Returns true if plans should name each sequence's probable next block. The block can then be
-  // mapped into the sequence's window (kv_windows.h) before it is needed.
-  bool wants_next_blocks() const { return sizing_.has_windows(); }
+  // mapped into the sequence's window (kv_windows.h) before it is needed, or the next step's inputs
+  // can be prepared (next_step.h).
+  bool wants_next_blocks() const { return sizing_.has_windows() || backend_.begins_ahead(); }
 
   // The address that other ranks dial; "" with one rank.
   std::string rendezvous() const { return peers_ == nullptr ? "" : peers_->rendezvous(); }
@@ -110,9 +112,9 @@ class StepExecutor {
   // lost during the step, and then the epoch ends. REQUIRES: plan.digest is DigestOf(plan).
   absl::StatusOr<const StepResult*> Execute(const StepPlan& plan);
 
-  // Runs the fail-points of an idle worker. REQUIRES: the last step's result was handed to the
-  // scheduler's stream.
-  void WhenAnswered() const;
+  // Prepares the predicted next step, and runs the fail-points of an idle worker. REQUIRES: the
+  // last step's result was handed to the scheduler's stream.
+  void WhenAnswered();
 
   // Number of blocks mapped into windows (kv_windows.h). A block mapped twice counts twice.
   int64_t num_places() const { return windows_ == nullptr ? 0 : windows_->num_mapped(); }
@@ -137,6 +139,14 @@ class StepExecutor {
   const Communicator* Group() const;
   WorkerHoldings Holdings() const;
 
+  // Hands the batch of the predicted next step to the model, if there is a prediction.
+  void PrepareNextStep();
+  // Returns whether batch_ is the plan's batch and the model has begun it. Ends the preparation.
+  bool TakePrepared(const StepPlan& plan);
+  // Fills batch_ with the batch of slices_, which are the plan's.
+  void BuildBatchOf(const StepPlan& plan, ExecutedStep* step);
+  // Hands batch_, the batch of `slices`, to the model.
+  void BeginBatch(const std::vector<ScheduledSlice>& slices);
   void Introduce(const SequenceIntroduction& introduction);
   // Fills slices_. Appends each slice's new blocks to its sequence.
   void Schedule(const std::vector<SequenceSlice>& slices);
@@ -171,11 +181,14 @@ class StepExecutor {
   KvCacheSpec spec_;
   Sampler sampler_;
   PromptScorer scorer_;
-  int32_t max_sequences_ = 0;  // of the current epoch; the model has memory for as many logits
+  StepLimits limits_;  // of the current epoch; the model has memory for max_sequences logits
 
   // Scratch, reused from step to step.
   std::vector<ScheduledSlice> slices_;
   Batch batch_;
+
+  std::vector<ScheduledSlice> predicted_;  // slices of the next step; empty: no prediction
+  bool is_prepared_ = false;  // batch_ is the batch of predicted_, and the model has begun it
 };
 
 }  // namespace quire

@@ -47,6 +47,7 @@ struct WindowWork {
 
 // A step that was executed. Durations in nanoseconds.
 struct ExecutedStep {
+  bool was_prepared = false;          // the inputs were uploaded before the plan arrived
   int64_t build_ns = 0;
   int64_t forward_ns = 0;
   int64_t sample_ns = 0;

@@ -134,11 +134,13 @@ TEST(WorkerMetricsTest, StepsAddUpAndHoldingsAreThoseOfTheLast) {
   metrics.OnStep(kStep);
   metrics.OnStep(kStep);
   ExecutedStep last = kStep;
+  last.was_prepared = true;
   last.holdings = {.num_sequences = 1, .num_blocks = 2, .num_host_blocks = 3};
   metrics.OnStep(last);
 
   Values values = Read(metrics);
   EXPECT_EQ(values["quire_worker_steps_total"], 3);
+  EXPECT_EQ(values["quire_worker_prepared_steps_total"], 1);
   EXPECT_EQ(values["quire_worker_tokens_total computed"], 90);
   EXPECT_EQ(values["quire_worker_tokens_total sampled"], 9);
   EXPECT_EQ(values["quire_worker_swap_bytes_total out"], 12'000);

@@ -277,6 +277,38 @@ TEST_F(GpuStepMemoryTest, AnnouncedRowsAreSampledInTheGraphWithTheSameResults) {
   EXPECT_EQ(num_sample_calls, 1);
 }
 
+TEST_F(GpuStepMemoryTest, AStepBegunAheadReplaysItsGraphWithTheSameLogits) {
+  Load({});
+  ASSERT_TRUE(model_->Reserve(kBounds).ok());
+  runner_ = std::make_unique<ModelRunner>(*model_, *backend_, kNumBlocks);
+  FeedPrefix();
+  const Batch batch = DecodesOfOnePrefix();
+  Batch wrong = batch;
+  std::fill(wrong.token_ids.begin(), wrong.token_ids.end(), 99);
+  const std::vector<float> expected = LogitsOf(batch);
+  ASSERT_NE(LogitsOf(wrong), expected);
+  const auto run = [&] {
+    float* logits = model_->Run(batch, runner_->cache());
+    return ReadBack(*backend_, logits, int64_t{kNumSharers} * kVocabSize);
+  };
+  num_decode_calls = 0;
+  num_recordings = 0;
+
+  model_->Begin(batch, runner_->cache());
+  EXPECT_EQ(run(), expected);
+  model_->Begin(wrong, runner_->cache());
+  model_->Begin(batch, runner_->cache());
+  EXPECT_EQ(run(), expected) << "the last Begin counts";
+  EXPECT_EQ(num_decode_calls, 0);
+  EXPECT_EQ(num_recordings, 0);
+
+  // Memory that is allocated between the two calls ends all graphs.
+  model_->Begin(batch, runner_->cache());
+  ASSERT_TRUE(backend_->Allocate(1 << 10).ok());
+  EXPECT_EQ(run(), expected);
+  EXPECT_GT(num_decode_calls, 0) << "the step ran its operations";
+}
+
 // 600 rows with 4,096 distinct tokens of context have 39 MB of adjustments; the sampler has 16 MiB.
 TEST_F(GpuStepMemoryTest, RowsWithManyPenaltiesAreSampledInPasses) {
   constexpr int32_t kLargeVocab = 4096;

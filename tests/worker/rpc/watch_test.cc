@@ -113,7 +113,7 @@ TEST_F(WorkerServiceTest, WatchersSeeEpochsAndSteps) {
   ASSERT_TRUE(BeginEpoch(3, 7).ok());
   StepsConversation steps(*stub_);
   ASSERT_TRUE(steps.Exchange(Prefill(3, 7, {4, 5, 6})).ok());
-  model_.OnForward([&](const Batch& /*batch*/) {
+  model_.OnRun([&](const Batch& /*batch*/) {
     is_running.Notify();
     may_end.WaitForNotification();
   });

@@ -223,7 +223,7 @@ TEST_F(WorkerServiceTest, AStepRepeatedOnAnotherConnectionIsNotExecutedAgain) {
 
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(*again, *first);
-  EXPECT_EQ(model_.num_forwards(), 1);
+  EXPECT_EQ(model_.num_runs(), 1);
   EXPECT_TRUE(steps.Exchange(Decode(1, 1, 2)).ok());
 }
 
@@ -281,7 +281,7 @@ TEST_F(WorkerServiceTest, APlanWithTheDigestOfAnotherIsNotExecuted) {
   absl::Status status = steps.Receive().status();
 
   EXPECT_EQ(ReasonOf(status), "PROTOCOL_VIOLATION") << status;
-  EXPECT_EQ(model_.num_forwards(), 0);
+  EXPECT_EQ(model_.num_runs(), 0);
 }
 
 TEST_F(WorkerServiceTest, AStreamBeforeAnyEpochIsStale) {
@@ -316,7 +316,7 @@ TEST_F(WorkerServiceTest, ANewerSchedulerTakesTheWorkerOver) {
 TEST_F(WorkerServiceTest, ANewerSchedulerHasTheWorkerAsSoonAsItAsks) {
   absl::Notification is_running;
   absl::Notification may_end;
-  model_.OnForward([&](const Batch& /*batch*/) {
+  model_.OnRun([&](const Batch& /*batch*/) {
     is_running.Notify();
     may_end.WaitForNotification();
   });
@@ -338,7 +338,7 @@ TEST_F(WorkerServiceTest, ANewerSchedulerHasTheWorkerAsSoonAsItAsks) {
   EXPECT_TRUE(steps.Receive().ok()) << "it was asked for before";
   EXPECT_EQ(ReasonOf(steps.Receive().status()), "STALE_SCHEDULER");
   newer.join();
-  EXPECT_EQ(model_.num_forwards(), 1);
+  EXPECT_EQ(model_.num_runs(), 1);
 }
 
 TEST_F(WorkerServiceTest, ReportsSayWhetherTheHolderIsThere) {
@@ -393,7 +393,7 @@ TEST_F(WorkerServiceTest, ACancelledStreamLeavesTheWorkerServing) {
   ASSERT_TRUE(BeginEpoch(1, 1).ok());
   absl::Notification is_running;
   absl::Notification may_end;
-  model_.OnForward([&](const Batch&) {
+  model_.OnRun([&](const Batch&) {
     if (!is_running.HasBeenNotified()) {  // the first step only
       is_running.Notify();
       may_end.WaitForNotification();
@@ -427,7 +427,7 @@ TEST_F(WorkerServiceTest, StoppingEndsOpenStreamsWithUnavailable) {
 TEST_F(WorkerServiceTest, AHandshakeIsAnsweredWhileAStepRuns) {
   absl::Notification is_running;
   absl::Notification may_end;
-  model_.OnForward([&](const Batch& /*batch*/) {
+  model_.OnRun([&](const Batch& /*batch*/) {
     is_running.Notify();
     may_end.WaitForNotification();
   });

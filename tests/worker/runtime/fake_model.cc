@@ -71,10 +71,16 @@ TokenId FakeModel::NextToken(std::span<const TokenId> token_ids) {
   return static_cast<TokenId>(hash % kVocabSize);
 }
 
-float* FakeModel::Forward(const Batch& batch, const KvCacheView& cache) {
-  ++num_forwards_;
-  if (on_forward_) {
-    on_forward_(batch);
+void FakeModel::Begin(const Batch& batch, const KvCacheView& /*cache*/) {
+  ++num_begins_;
+  begun_ = batch;
+}
+
+float* FakeModel::Run(const Batch& batch, const KvCacheView& cache) {
+  ++num_runs_;
+  QUIRE_CHECK(batch == begun_);
+  if (on_run_) {
+    on_run_(batch);
   }
   for (size_t i = 0; i < batch.token_ids.size(); ++i) {
     const int64_t slot = batch.slot_mapping[i];

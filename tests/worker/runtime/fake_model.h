@@ -30,7 +30,9 @@ class FakeModel : public Model {
 
   const ModelConfig& config() const override { return config_; }
   const RankShare& share() const override { return share_; }
-  float* Forward(const Batch& batch, const KvCacheView& cache) override;
+  // Run expects the batch of the last Begin.
+  void Begin(const Batch& batch, const KvCacheView& cache) override;
+  float* Run(const Batch& batch, const KvCacheView& cache) override;
   float* LogitsOf(int32_t first_row, int32_t num_rows) override;
   absl::Status Reserve(const StepBounds& bounds) override {
     return on_reserve_ == nullptr ? absl::OkStatus() : on_reserve_(bounds);
@@ -43,17 +45,18 @@ class FakeModel : public Model {
   // Makes the model say that it is one of so many ranks.
   void SetNumRanks(int32_t size) { share_.size = size; }
 
-  // Called at the start of each Forward.
-  void OnForward(std::function<void(const Batch&)> hook) { on_forward_ = std::move(hook); }
+  // Called at the start of each Run.
+  void OnRun(std::function<void(const Batch&)> hook) { on_run_ = std::move(hook); }
   // Called by each Reserve, which returns the hook's status.
   void OnReserve(std::function<absl::Status(const StepBounds&)> hook) {
     on_reserve_ = std::move(hook);
   }
-  int num_forwards() const { return num_forwards_; }
+  int num_begins() const { return num_begins_; }
+  int num_runs() const { return num_runs_; }
   // Numbers of rows that LogitsOf was asked for.
   const std::vector<int32_t>& rows_asked() const { return rows_asked_; }
 
-  // The next Forward gives rows of NaN.
+  // The next Run gives rows of NaN.
   void PoisonNextLogits() { is_poisoned_ = true; }
   // LogitsOf gives rows of NaN.
   void PoisonScores() { are_scores_poisoned_ = true; }
@@ -61,16 +64,18 @@ class FakeModel : public Model {
  private:
   ModelConfig config_;
   RankShare share_;
-  std::function<void(const Batch&)> on_forward_;
+  std::function<void(const Batch&)> on_run_;
   std::function<absl::Status(const StepBounds&)> on_reserve_;
   // Writes logits of the batch's row to logits_[index].
   void WriteLogits(int32_t row, size_t index);
 
+  Batch begun_;
   Batch batch_;
   KvCacheView cache_;
   std::vector<float> logits_;
   std::vector<int32_t> rows_asked_;
-  int num_forwards_ = 0;
+  int num_begins_ = 0;
+  int num_runs_ = 0;
   bool is_poisoned_ = false;
   bool are_scores_poisoned_ = false;
 };

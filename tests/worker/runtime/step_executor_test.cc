@@ -109,7 +109,7 @@ class StepExecutorTest : public testing::Test {
 // A sequence may be introduced with blocks that another slice of the plan fills.
 TEST_F(StepExecutorTest, ABatchSaysThatNewSequencesMayBeginWithBlocksOfTheStep) {
   std::vector<bool> shares;
-  model_.OnForward([&](const Batch& batch) { shares.push_back(batch.shares_new_tokens); });
+  model_.OnRun([&](const Batch& batch) { shares.push_back(batch.shares_new_tokens); });
   Prefill(1, {3, 1, 4}, {7});
   StepPlan plan;
   plan.introductions = {Introduce(2, {3, 1, 4, 9, 5})};
@@ -305,7 +305,7 @@ TEST_F(StepExecutorTest, AnEmptyStepIsAPing) {
   EXPECT_TRUE(result->sampled.empty());
   EXPECT_EQ(result->header.step_id, 1U);
   EXPECT_EQ(result->row_hash, 0U);
-  EXPECT_EQ(model_.num_forwards(), 0);
+  EXPECT_EQ(model_.num_runs(), 0);
 }
 
 TEST_F(StepExecutorTest, TheSameStepAgainIsAnsweredFromMemory) {
@@ -321,7 +321,7 @@ TEST_F(StepExecutorTest, TheSameStepAgainIsAnsweredFromMemory) {
 
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(*again, *first);
-  EXPECT_EQ(model_.num_forwards(), 1);
+  EXPECT_EQ(model_.num_runs(), 1);
   EXPECT_EQ(executor_.order().last_done(), 1U);
 }
 
@@ -375,7 +375,7 @@ TEST_F(StepExecutorTest, ARefusedStepChangesNothing) {
     EXPECT_EQ(executor_.sequences()->num_sequences(), 1) << bad.reason;
     EXPECT_EQ(executor_.sequences()->View(0)->block_ids.size(), 1U) << bad.reason;
   }
-  EXPECT_EQ(model_.num_forwards(), 1);
+  EXPECT_EQ(model_.num_runs(), 1);
 
   auto result = TryExecute(good);
 

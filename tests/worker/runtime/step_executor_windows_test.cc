@@ -64,7 +64,7 @@ class TightBackend : public LateBackend {
 class WindowTrafficTest : public testing::Test {
  protected:
   WindowTrafficTest() {
-    model_.OnForward([this](const Batch& batch) {
+    model_.OnRun([this](const Batch& batch) {
       ++(batch.first_places.empty() ? num_by_tables_ : num_by_windows_);
       EXPECT_EQ(batch.block_tables.empty(), !batch.first_places.empty());
     });

@@ -1,0 +1,62 @@
+#include "worker/runtime/next_step.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace quire {
+namespace {
+
+bool IsReleased(const StepPlan& plan, SequenceHandle handle) {
+  return std::find(plan.releases.begin(), plan.releases.end(), handle) != plan.releases.end();
+}
+
+// Blocks after the next one have no influence on a slice of one token.
+bool HasNextBlock(const SequenceSlice& slice, BlockId next_block_id) {
+  return next_block_id == kNullBlockId ||
+         (!slice.new_block_ids.empty() && slice.new_block_ids.front() == next_block_id);
+}
+
+}  // namespace
+
+std::vector<ScheduledSlice> PredictNextStep(const StepPlan& plan,
+                                            const std::vector<ScheduledSlice>& slices,
+                                            const StepLimits& limits) {
+  std::vector<ScheduledSlice> predicted;
+  predicted.reserve(slices.size());
+  for (size_t i = 0; i < slices.size(); ++i) {
+    const SequenceState& sequence = *slices[i].sequence;
+    const int32_t num_tokens = sequence.num_known_tokens();
+    const bool needs_block =
+        int64_t{num_tokens} > std::ssize(sequence.block_ids) * int64_t{limits.block_size_tokens};
+    const BlockId next_block_id =
+        needs_block ? plan.slices[i].next_block_id.value_or(kNullBlockId) : kNullBlockId;
+    if (sequence.num_computed_tokens + 1 != num_tokens || num_tokens >= limits.max_model_len ||
+        (needs_block && next_block_id == kNullBlockId) || IsReleased(plan, slices[i].handle)) {
+      return {};
+    }
+    predicted.push_back({.handle = slices[i].handle,
+                         .num_tokens = 1,
+                         .sequence = slices[i].sequence,
+                         .next_block_id = next_block_id});
+  }
+  return predicted;
+}
+
+// A predicted sequence lacks K and V of one token, so a slice of it has one token. But an
+// introduction can give the sequence's handle to another sequence.
+bool IsPredicted(const StepPlan& plan, const std::vector<ScheduledSlice>& predicted) {
+  return plan.introductions.empty() &&
+         std::equal(plan.slices.begin(),
+                    plan.slices.end(),
+                    predicted.begin(),
+                    predicted.end(),
+                    [](const SequenceSlice& slice, const ScheduledSlice& expected) {
+                      return slice.handle == expected.handle &&
+                             !slice.forced_token_id.has_value() &&
+                             HasNextBlock(slice, expected.next_block_id);
+                    });
+}
+
+}  // namespace quire
