@@ -4,8 +4,8 @@
 // would keep the memory of a burst of requests after the burst has ended.
 //
 // Thread safety: ConfigureMalloc before other threads start; ReturnFreeMemory from any thread.
-// Cost:          two system calls for each buffer of 128 KiB and more, and a page fault for each
-//                4 KiB of the buffer; ReturnFreeMemory: see its declaration.
+// Cost:          after ConfigureMalloc, a buffer of 128 KiB or more takes two system calls, and a
+//                page fault for each 4 KiB. ReturnFreeMemory: see its declaration.
 // Source:        mallopt(3), malloc_trim(3).
 #ifndef QUIRE_COMMON_BASE_FREE_MEMORY_H_
 #define QUIRE_COMMON_BASE_FREE_MEMORY_H_

@@ -25,7 +25,7 @@ constexpr const char* kLevelNames[] = {"DEBUG", "INFO", "WARNING", "ERROR"};
 
 bool IsControl(char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); }
 
-// Quotes a value that is not one word, and replaces line breaks and other control characters.
+// Appends the value, in quotes unless it is one word. Control characters become spaces.
 void AppendValue(std::string& line, std::string_view value) {
   const bool is_word = std::none_of(value.begin(), value.end(), [](char c) {
     return IsControl(c) || c == ' ' || c == '"' || c == '=';

@@ -26,7 +26,7 @@ constexpr unsigned kMaxDyingSeconds = 2;
 
 // Flushes both standard streams, then lets the signal take its default action.
 void OnCrash(int signal) {
-  // If the crashed thread holds a lock that Flush needs, SIGALRM ends the process.
+  // If the crashed thread holds a writer's mutex_, the flush hangs until SIGALRM ends the process.
   ::alarm(kMaxDyingSeconds);
   FlushStandardStreams();
   ::raise(signal);
@@ -46,7 +46,7 @@ bool CannotStartThread() {
   return false;
 }
 
-// Without the alarm, printing an uncaught exception to a blocked terminal would hang the process.
+// Prints the exception. The alarm ends the process if a blocked terminal makes the printing hang.
 void OnTerminate() {
   ::alarm(kMaxDyingSeconds);
   if (CannotStartThread()) {
@@ -142,9 +142,9 @@ bool LossyWriter::HasThread() const { return thread_pid_ == ::getpid(); }
 // Starts the thread. If a limit on processes forbids new threads, Write writes directly, and the
 // next Write tries again to start the thread.
 void LossyWriter::Start() {
-  // The thread blocks all signals, so that signal handlers run on other threads. Its writes can
-  // raise SIGPIPE, SIGXFSZ and SIGTTOU. A blocked signal cannot end or stop the process; at most,
-  // write(2) returns an error.
+  // The thread blocks all signals, so that signal handlers run on other threads. The thread's
+  // writes can raise SIGPIPE, SIGXFSZ and SIGTTOU. A blocked signal cannot end or stop the process;
+  // at most, write(2) returns an error.
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);

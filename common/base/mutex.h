@@ -1,6 +1,6 @@
 // Mutex, MutexLock and CondVar are std::mutex, std::unique_lock and std::condition_variable with
-// thread-safety annotations: a member names the mutex that guards the member (ABSL_GUARDED_BY), and
-// a private function names the mutex that its caller must hold (ABSL_EXCLUSIVE_LOCKS_REQUIRED).
+// thread-safety annotations. ABSL_GUARDED_BY on a member names the mutex that guards the member.
+// ABSL_EXCLUSIVE_LOCKS_REQUIRED on a private function names the mutex that callers must hold.
 // clang-tidy refuses code that violates the annotations.
 //
 // abseil's mutex is not used: Debian's abseil is not instrumented, so ThreadSanitizer would report
@@ -24,7 +24,7 @@
 
 namespace quire {
 
-// Locked only by MutexLock.
+// Has no lock function of its own; use a MutexLock.
 class ABSL_LOCKABLE Mutex {
  public:
   Mutex() = default;

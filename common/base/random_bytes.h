@@ -1,6 +1,6 @@
 // RandomBytes returns cryptographically random bytes, for secrets and unique names.
 //
-// Thread safety: a free function.
+// Thread safety: any thread.
 // Cost:          a system call, so not for thousands of random numbers.
 #ifndef QUIRE_COMMON_BASE_RANDOM_BYTES_H_
 #define QUIRE_COMMON_BASE_RANDOM_BYTES_H_

@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// Returns the number as text with the fewest digits that identify it among the values of its type.
+// Returns the shortest decimal text that parses back to the same value.
 template <std::floating_point T>
 std::string ShortestDecimal(T value) {
   std::array<char, 32> digits = {};

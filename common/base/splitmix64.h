@@ -1,7 +1,7 @@
 // SplitMix64 is a small seeded generator with the same output on every machine and compiler. It
 // passes statistical tests; it is not cryptographic.
 //
-// Thread safety: a free function.
+// Thread safety: any thread, if each thread has its own state.
 // Source:        Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators".
 #ifndef QUIRE_COMMON_BASE_SPLITMIX64_H_
 #define QUIRE_COMMON_BASE_SPLITMIX64_H_

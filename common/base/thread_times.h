@@ -3,7 +3,7 @@
 //
 // Thread safety: ThreadCpuNanos: any thread. A ThreadTimesReader reads the times of the thread that
 //                constructed the reader; only this thread may use the reader.
-// Cost:          ThreadCpuNanos and Read are system calls, 1 us and 2 us.
+// Cost:          ThreadCpuNanos takes 1 us (one system call), Read 2 us (two system calls).
 #ifndef QUIRE_COMMON_BASE_THREAD_TIMES_H_
 #define QUIRE_COMMON_BASE_THREAD_TIMES_H_
 

@@ -1,7 +1,7 @@
 // IsListenedOn distinguishes a live Unix socket from a stale file, which a dead process left.
 // IsOwnUsers tells whether a client of a Unix socket may command this process.
 //
-// Thread safety: free functions.
+// Thread safety: any thread.
 #ifndef QUIRE_COMMON_BASE_UNIX_SOCKET_H_
 #define QUIRE_COMMON_BASE_UNIX_SOCKET_H_
 

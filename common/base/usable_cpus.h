@@ -1,6 +1,6 @@
-// UsableCpus returns the number of CPUs that this process may use at the same time: the number of
-// CPUs in its affinity mask or its cgroup's CPU quota (rounded up), whichever is less, but at least
-// 1.
+// UsableCpus returns the number of CPUs that this process may use at the same time. This is the
+// number of CPUs in the process's affinity mask or, if less, its cgroup's CPU quota, rounded up.
+// The result is at least 1.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_COMMON_BASE_USABLE_CPUS_H_

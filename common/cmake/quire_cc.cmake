@@ -44,7 +44,7 @@ function(quire_warnings target)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    # As gcc, whose -Wconversion leaves out signs in C++.
+    # gcc's -Wconversion leaves out sign conversions in C++, so clang's must leave them out too.
     target_compile_options(${target} PRIVATE -Wthread-safety -Wno-sign-conversion)
   endif()
 endfunction()

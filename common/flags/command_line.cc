@@ -64,7 +64,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// Returns the error "unknown flag", with the most similar name of a flag if that name is close.
+// Returns the error "unknown flag". Suggests the most similar flag name if it is close to `typed`.
 absl::Status UnknownFlag(std::string_view typed) {
   std::string name = WithUnderscores(typed);
   std::string nearest;

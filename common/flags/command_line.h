@@ -1,7 +1,7 @@
 // ParseCommandLineOrExit gives every program of Quire the same syntax for flags defined with
-// ABSL_FLAG: names may be written with dashes or underscores (--block-size, --block_size),
-// values as --flag value or --flag=value, booleans as --flag, --no-flag or --flag=true. "--" ends
-// the flags; other arguments are positional. Flags may also come from a file or the environment
+// ABSL_FLAG. Names may have dashes or underscores (--block-size, --block_size). Values are written
+// --flag value or --flag=value, booleans --flag, --no-flag or --flag=true. "--" ends the flags;
+// other arguments are positional. Flags may also come from a file or the environment
 // (flag_sources.h).
 //
 // abseil's own parser is not used: it accepts no dashes in names, adds flags of its own to ours,

@@ -37,7 +37,7 @@ absl::Status CheckReachable(std::string_view flag,
 // TlsFiles::Open.
 absl::StatusOr<std::shared_ptr<TlsFiles>> OpenServerTls(const TlsTexts& paths);
 
-// Opens a file of API keys. Returns null if there is none. Refuses keys on an address that other
+// Opens a file of API keys. Returns null if `file` is empty. Refuses keys on an address that other
 // machines reach without TLS: an eavesdropper would read the keys. Errors: as ApiKeys::Open.
 absl::StatusOr<std::shared_ptr<ApiKeys>> OpenApiKeys(std::string_view flag,
                                                      const std::string& file,

@@ -21,7 +21,8 @@ void OpenStandardStreams() {
   } while (fd >= 0 && fd <= STDERR_FILENO);
   ::close(fd);
   // The first call of StandardError installs the crash handlers. Without them a thread that cannot
-  // be started would end the process by SIGABRT, and `quire serve` would start it again for ever.
+  // be started would end the process by SIGABRT, and `quire serve` would restart the process for
+  // ever.
   StandardError();
 }
 

@@ -1,5 +1,5 @@
-// BodyMemory bounds the bytes of all request bodies that one server holds. BodyCharge is the part
-// of one body; its destructor returns the part.
+// BodyMemory bounds the bytes of all request bodies that one server holds. A BodyCharge is the
+// share of one body in these bytes; its destructor returns the share.
 //
 // Thread safety: BodyMemory: any thread. BodyCharge: one thread at a time.
 #ifndef QUIRE_COMMON_HTTP_BODY_MEMORY_H_
@@ -53,7 +53,7 @@ class BodyCharge {
   }
 
   // Raises the charge to `bytes`. Returns false, and changes nothing, if the memory is exhausted.
-  // REQUIRES: the charge has a memory, and `bytes` is at least the present charge.
+  // REQUIRES: the charge was constructed with a memory; `bytes` is at least the present charge.
   [[nodiscard]] bool RaiseTo(size_t bytes) {
     if (!memory_->Take(bytes - bytes_)) {
       return false;

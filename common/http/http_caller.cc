@@ -53,7 +53,7 @@ bool IsVisible(std::string_view text) {
   });
 }
 
-// Returns the name in the server's certificate.
+// Returns the host name that the server's certificate must have.
 std::string HostName(const HttpClientOptions& options) {
   return options.host.empty() ? options.address.host : options.host;
 }
@@ -163,7 +163,7 @@ void HttpCaller::SetDeadline(Instant deadline) {
 void HttpCaller::AwaitDeadline() {
   timer_.expires_at(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline_)));
   timer_.async_wait([self = shared_from_this(), call = call_](const ErrorCode& error) {
-    // A replaced wait may have expired before its cancellation, so call and deadline are checked.
+    // An earlier wait may have expired before it was cancelled, so call and deadline are checked.
     if (error || call != self->call_ || SteadyNow() < self->deadline_) {
       return;
     }
@@ -174,8 +174,8 @@ void HttpCaller::AwaitDeadline() {
   });
 }
 
-// Returns false if the server has sent bytes or ended the connection between calls. Such a
-// connection is of no use.
+// Returns true if the next call can use the connection. Returns false if the server has sent bytes
+// or ended the connection since the last call.
 bool HttpCaller::IsLinkOpen() const {
   if (link_ == nullptr) {
     return false;
@@ -293,7 +293,7 @@ void HttpCaller::Exchange() {
 void HttpCaller::Write() {
   link_->out = text_;
   link_->is_writing = true;
-  // A failed write needs no handling: the read fails too, after any answer that the server sent.
+  // A failed write is not reported, because the read also fails, after it has delivered any answer.
   const auto on_written = [self = shared_from_this(), link = link_](const ErrorCode& error,
                                                                     size_t /*size*/) {
     link->is_writing = static_cast<bool>(error);
@@ -346,8 +346,9 @@ absl::Status HttpCaller::Consume() {
 }
 
 void HttpCaller::Break(const ErrorCode& error) {
-  // An answer without a length ends with the connection. Over TLS only an announced end is eof. An
-  // unannounced end may have cut the answer, so it is an error.
+  // An answer without a length ends where the connection ends. Over TLS, eof means that the server
+  // announced the end (close_notify). Any other end may have cut the answer, so it does not
+  // complete the answer.
   if (error == asio::error::eof && reader_->PutEnd().ok()) {
     Finish();
     return;

@@ -3,8 +3,8 @@
 //
 // The caller reads while it sends a request, because a server may answer and close before it has
 // read the whole request. Before a call, the caller drops an open connection that the server has
-// ended. If an open connection breaks in a call before the first byte of the answer, a GET or HEAD
-// is sent once more, on a new connection.
+// ended. If a connection from an earlier call breaks before the answer's first byte, the caller
+// sends a GET or HEAD once more, on a new connection.
 //
 // Thread safety: the thread of the io_context.
 // Errors:        those of HttpClient.
@@ -43,7 +43,7 @@ class HttpCaller : public std::enable_shared_from_this<HttpCaller> {
   // options, tls: must outlive this object.
   HttpCaller(boost::asio::io_context& context, const HttpClientOptions& options, HttpTls& tls);
 
-  // Makes a call, and calls on_end once, perhaps at once. REQUIRES: no call runs.
+  // Makes a call, and calls on_end once, perhaps before Start returns. REQUIRES: no call runs.
   void Start(const HttpClientRequest& request,
              int64_t timeout_ns,
              HttpPieceCallback on_piece,
@@ -96,8 +96,8 @@ class HttpCaller : public std::enable_shared_from_this<HttpCaller> {
   std::vector<Endpoint> endpoints_;
   LinkPtr link_;  // null: no connection
 
-  // The running call. Pending operations compare call_, its number, to notice that their call has
-  // ended.
+  // The fields below describe the running call. call_ changes when a call starts or ends, so that
+  // pending operations notice that their call has ended.
   uint64_t call_ = 0;
   OnEnd on_end_;  // null: no call runs
   HttpPieceCallback on_piece_;
@@ -106,7 +106,7 @@ class HttpCaller : public std::enable_shared_from_this<HttpCaller> {
   bool may_repeat_ = false;
   bool is_connecting_ = false;
   Instant call_deadline_ = kInfiniteFuture;
-  Instant deadline_ = kInfiniteFuture;  // of connecting while is_connecting_, else of the call
+  Instant deadline_ = kInfiniteFuture;  // for connecting while is_connecting_, else for the call
   std::optional<ResponseReader> reader_;
 };
 

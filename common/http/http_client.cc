@@ -34,7 +34,7 @@ class HttpClient::Impl {
       QUIRE_CHECK(context_.run_one() > 0);
     }
     running_ = 0;
-    context_.poll();  // frees what the call's last operations hold
+    context_.poll();  // runs the call's cancelled operations, which frees them
     return *std::move(result);
   }
 

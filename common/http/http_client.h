@@ -5,12 +5,14 @@
 // The server is not trusted: an answer's header has at most 16 KiB, and the caller bounds the body.
 //
 // Thread safety: Send and Stream: one thread at a time. Cancel: any thread.
-// Errors:        kUnavailable HTTP_CONNECT or HTTP_CUT if the server cannot be reached, or the
-//                connection breaks before the answer's end; kDeadlineExceeded HTTP_TIMEOUT;
-//                kCancelled; kInternal HTTP_ANSWER for bytes that are no HTTP/1.x answer, or
-//                HTTP_ANSWER_SIZE for an answer beyond its bound; kInvalidArgument HTTP_REQUEST for
-//                a request that cannot be sent, TLS_FILE if OpenSSL refuses the files. An answer of
-//                any status code is no error.
+// Errors:        kUnavailable HTTP_CONNECT: the server cannot be reached
+//                kUnavailable HTTP_CUT: the connection breaks before the answer's end
+//                kDeadlineExceeded HTTP_TIMEOUT; kCancelled
+//                kInternal HTTP_ANSWER: the server's bytes are no HTTP/1.x answer
+//                kInternal HTTP_ANSWER_SIZE: the answer exceeds its bound
+//                kInvalidArgument HTTP_REQUEST: the request cannot be sent
+//                kInvalidArgument TLS_FILE: OpenSSL refuses the files
+//                An answer of any status code is no error.
 #ifndef QUIRE_COMMON_HTTP_HTTP_CLIENT_H_
 #define QUIRE_COMMON_HTTP_HTTP_CLIENT_H_
 
@@ -39,8 +41,8 @@ struct HttpClientRequest {
 
 struct HttpClientOptions {
   Address address;
-  // Null: plain text. Else the server needs a certificate for its host name, issued by one of the
-  // files' authorities or, if the files have none, by one of the system's.
+  // Null: plain text. Otherwise the server needs a certificate for its host name. One of the files'
+  // authorities must have issued it or, if the files have no authorities, one of the system's.
   std::shared_ptr<TlsFiles> tls = nullptr;
   // The server's name in the Host header and in its certificate; empty: the address's host.
   std::string host = {};
@@ -60,14 +62,14 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // Returns the whole answer. timeout_ns bounds the call. After a timeout, the resolution of a host
-  // name can still run; then the destructor waits for its end.
+  // Returns the whole answer. timeout_ns bounds the duration of the call. The resolution of a host
+  // name can go on after a timeout; the destructor waits until it ends.
   absl::StatusOr<HttpResponse> Send(const HttpClientRequest& request,
                                     size_t max_body_bytes,
                                     int64_t timeout_ns);
 
   // Gives the body to `on_piece` as it arrives. Returns the answer without its body. timeout_ns
-  // bounds the call; kInfiniteFuture: no bound.
+  // bounds the duration of the call; kInfiniteFuture: no bound.
   absl::StatusOr<HttpResponse> Stream(const HttpClientRequest& request,
                                       int64_t timeout_ns,
                                       const HttpPieceCallback& on_piece);

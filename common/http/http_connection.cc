@@ -26,16 +26,16 @@ namespace {
 namespace asio = boost::asio;
 using ErrorCode = boost::system::error_code;
 
-// Bounds a handshake, and a header from its first byte: a client that sends byte by byte must not
-// hold a connection.
+// Time limit of a TLS handshake, and of a header from its first byte. Without it, a client that
+// sends byte by byte could hold a connection.
 constexpr int64_t kHeaderTimeoutNs = 10 * kNanosPerSecond;
-// A body may take this long, and a second more for each kBodyBytesPerSecond received.
+// Time limit of a body, raised by one second for each kBodyBytesPerSecond bytes received.
 constexpr int64_t kBodyTimeoutNs = 10 * kNanosPerSecond;
 constexpr int64_t kBodyBytesPerSecond = 16384;
 // Bounds how long a client that goes on sending can keep its connection after its last answer.
 constexpr int64_t kLingerNs = 2 * kNanosPerSecond;
-// Bytes that the kernel keeps unsent for a connection. With more, a slow client's backlog would
-// grow in the kernel, where unsent_bytes does not see it.
+// Upper bound on the unsent bytes of a connection in the kernel. unsent_bytes does not count them,
+// so without the bound a slow client's backlog would grow unseen.
 constexpr int kMaxKernelBytes = 128 << 10;
 
 std::string PeerOf(const HttpStream::Socket& socket) {
@@ -99,7 +99,7 @@ void HttpConnection::Start(HttpConnections::List::iterator place) {
 }
 
 void HttpConnection::CheckDeadline(Instant now) {
-  // With a full buffer no read is pending that would report the client's end, so ask the kernel.
+  // No read is pending while buffer_ is full, so ask the kernel whether the client has left.
   if (phase_ == Phase::kAnswering && num_buffered_ == buffer_.size() && !has_peer_ended_ &&
       HasPeerLeft()) {
     OnReadEnd(asio::error::eof);
@@ -131,9 +131,9 @@ void HttpConnection::Close() {
   list_->erase(place_);
   ErrorCode ignored;
   if (was_answering && is_writing_) {
-    // An ordinary end would reach the client only behind the unsent bytes. A client that reads
-    // nothing would never see it, and the kernel would hold the bytes for minutes. A reset drops
-    // the bytes and reaches the client at once.
+    // Closes by a reset, which drops the unsent bytes and reaches the client at once. An ordinary
+    // end would wait behind the unsent bytes. A client that reads nothing would never see the end,
+    // and the kernel would hold the bytes for minutes.
     stream_.socket().set_option(asio::socket_base::linger(true, 0), ignored);
   }
   stream_.socket().close(ignored);
@@ -422,8 +422,8 @@ void HttpConnection::OnWritten(const ErrorCode& error, size_t size) {
   num_written_ += size;
   const auto self = shared_from_this();
   if (exchange_ != nullptr) {
-    // This may run the OnDrained callback. The callback may write, which posts a Flush; it cannot
-    // close the connection.
+    // This call may run the OnDrained callback. The callback may write text, which posts a Flush,
+    // but it cannot close the connection.
     exchange_->SetInFlight(writing_.size() - num_written_);
   }
   if (num_written_ < writing_.size()) {
@@ -457,11 +457,11 @@ void HttpConnection::Linger() {
     DropBytes();
     return;
   }
-  // Shutdown fails if the client still sends. By then the end of TLS was sent to the client.
+  // Ignores the error: Shutdown fails if the client still sends, but by then close_notify is sent.
   stream_.Shutdown([self = shared_from_this()](const ErrorCode& /*error*/) { self->DropBytes(); });
 }
 
-// Ends the sending side, and drops the client's bytes until the client's end.
+// Ends this server's sending side, then drops bytes until the client ends the connection.
 void HttpConnection::DropBytes() {
   if (phase_ == Phase::kClosed) {
     return;

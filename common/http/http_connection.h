@@ -2,11 +2,12 @@
 //
 //   handshake ─▶ reading ─▶ answering ─▶ reading ... ─▶ lingering ─▶ closed
 //
-// While a connection answers it goes on reading, to notice when the client is gone; bytes of the
-// next request wait in the buffer. After the last answer it lingers and drops the client's bytes:
-// else the kernel would reset the connection, and the client could lose the answer.
+// While a connection answers, it goes on reading to notice when the client is gone. Bytes of the
+// next request wait in the buffer. After the last answer the connection lingers and drops the
+// client's bytes. Otherwise the kernel would reset the connection, and the client could lose the
+// answer.
 //
-// Thread safety: the server's thread; Wake and Post: any.
+// Thread safety: the server's thread; Wake and Post: any thread.
 #ifndef QUIRE_COMMON_HTTP_HTTP_CONNECTION_H_
 #define QUIRE_COMMON_HTTP_HTTP_CONNECTION_H_
 
@@ -44,7 +45,7 @@ struct HttpConnections {
 
   size_t size() const { return idle.size() + busy.size(); }
 
-  // Returns the server's own answer, by HttpServerOptions::make_error.
+  // Returns the server's own answer with this status code (HttpServerOptions::make_error).
   HttpResponse ErrorOf(int status_code) const;
 
   const HttpServerOptions options;
@@ -58,7 +59,7 @@ struct HttpConnections {
   List busy;  // connections with a running request, least recent first
   bool is_draining = false;
   std::function<void()> on_empty;             // set by Drain
-  std::array<char, 4096> dropped_bytes = {};  // of lingering connections
+  std::array<char, 4096> dropped_bytes = {};  // read buffer of lingering connections
 };
 
 // The entry in HttpConnections keeps this object alive, and so does each pending operation.
@@ -72,7 +73,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   // REQUIRES: the connection is in connections.idle, at `place`.
   void Start(HttpConnections::List::iterator place);
 
-  // Closes the connection if it has passed its deadline.
+  // Closes the connection (perhaps after a 408) if it is past its deadline or its client has left.
   void CheckDeadline(Instant now);
 
   // Closes the connection unless it has begun to read a body or to answer.
@@ -124,7 +125,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   HttpConnections::List::iterator place_;
   HttpConnections::List* list_ = nullptr;  // the list that place_ is in
   Instant since_ = 0;
-  bool is_pipelined_ = false;  // the request began to arrive before the last answer's end
+  bool is_pipelined_ = false;  // the request began to arrive before the previous answer ended
   const std::string peer_;
   Phase phase_ = Phase::kHandshake;
   Instant deadline_ = kInfiniteFuture;
@@ -137,10 +138,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   std::optional<RequestReader> reader_;
   bool is_header_admitted_ = false;
   Instant body_begun_at_ = 0;
-  int64_t num_body_bytes_ = 0;  // as received, with the framing of chunks
+  int64_t num_body_bytes_ = 0;  // as received, chunk framing included
   const HttpRoute* route_ = nullptr;
   std::string tenant_;
-  HttpHeaders cors_;  // headers of the answer
+  HttpHeaders cors_;  // CORS headers of the answer
 
   // Answering.
   std::shared_ptr<HttpExchange> exchange_;  // null: the server's own answer
@@ -154,7 +155,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   std::string writing_;  // is being sent, from num_written_ on
   size_t num_written_ = 0;
   bool is_writing_ = false;
-  Instant write_begun_at_ = 0;  // of writing_
+  Instant write_begun_at_ = 0;  // when the write of writing_ began
 };
 
 }  // namespace quire

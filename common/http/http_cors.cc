@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-// Headers that a page of another origin may read besides the safelisted ones.
+// Headers that a page of another origin may read besides the CORS-safelisted ones.
 constexpr char kExpose[] = "Access-Control-Expose-Headers";
 constexpr char kExposed[] = "Retry-After, X-Request-Id";
 
@@ -16,8 +16,8 @@ HttpHeaders AllowedOrigins::HeadersFor(const HttpRequest& request) const {
   if (origins_.empty() || origin.empty()) {
     return {};
   }
-  // API keys come in a header, never in cookies. So with "*" a page can use only a key that its
-  // user gives to the page.
+  // Allowing all origins is safe, because API keys come in a header, never in cookies. So a page
+  // can use only a key that its user gives to the page.
   if (std::ranges::count(origins_, "*") > 0) {
     return {{"Access-Control-Allow-Origin", "*"}, {kExpose, kExposed}};
   }

@@ -1,7 +1,8 @@
 // AllowedOrigins says which pages of other origins may call a server (CORS), and answers their
-// browsers. A server that allows no origin adds no header, and browsers refuse such pages.
+// browsers. If no origin is allowed, answers have no CORS header, and browsers refuse pages of
+// other origins.
 //
-// Thread safety: immutable.
+// Thread safety: any thread; immutable.
 // Source:        https://fetch.spec.whatwg.org/#http-cors-protocol
 #ifndef QUIRE_COMMON_HTTP_HTTP_CORS_H_
 #define QUIRE_COMMON_HTTP_HTTP_CORS_H_
@@ -20,10 +21,10 @@ class AllowedOrigins {
   // origins: as browsers send them ("https://example.com"), or "*" for all.
   explicit AllowedOrigins(std::vector<std::string> origins) : origins_(std::move(origins)) {}
 
-  // Returns the headers that an answer to this request needs; none if its origin is not allowed.
+  // Returns the answer's CORS headers; none if the request's origin is not allowed.
   HttpHeaders HeadersFor(const HttpRequest& request) const;
 
-  // Returns the answer to a preflight of an allowed origin, else nullopt. headers: see HeadersFor.
+  // Returns the answer to a preflight of an allowed origin, else nullopt. headers: from HeadersFor.
   static std::optional<HttpResponse> Preflight(const HttpRequest& request,
                                                const HttpHeaders& headers);
 

@@ -58,7 +58,7 @@ void HttpExchange::Finish() {
 }
 
 void HttpExchange::Abandon() {
-  // Destroyed after the lock is released, because a callback may own anything.
+  // Destroyed after the lock is released, because destroying a callback may run any code.
   std::function<void()> on_drained;
   std::function<void()> on_disconnect;
   const MutexLock lock(mutex_);
@@ -126,7 +126,7 @@ HttpExchange::Taken HttpExchange::Take(std::string* body) {
               .must_cut = must_cut_};
   in_flight_ += queue_.size();
   if (body->empty()) {
-    body->swap(queue_);  // the two strings keep their memory from write to write
+    body->swap(queue_);  // a swap keeps the memory of both strings for later writes
   } else {
     body->append(queue_);
     queue_.clear();

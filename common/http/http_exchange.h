@@ -20,8 +20,8 @@ namespace quire {
 
 class HttpExchange {
  public:
-  // The connection. Both functions are called from any thread, with the exchange's lock held, and
-  // must not wait.
+  // The interface of the connection. Any thread may call both functions. They must not wait,
+  // because the caller holds the exchange's lock.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -40,9 +40,9 @@ class HttpExchange {
 
   // The result of Take.
   struct Taken {
-    std::optional<HttpResponse> head;  // set once
+    std::optional<HttpResponse> head;  // the answer's head, in one result of Take only
     bool is_stream = false;            // the body of `head` follows in pieces
-    bool is_complete = false;          // nothing more will come
+    bool is_complete = false;          // the responder has given the whole answer
     bool is_abandoned = false;         // no answer came, and none will
     bool must_cut = false;             // the stream cannot be completed
   };
@@ -58,14 +58,14 @@ class HttpExchange {
   void OnDisconnect(std::function<void()> callback);
   void Post(std::function<void()> task);
 
-  // For the connection. Take appends the queued bytes of a streamed body to *body.
+  // For the connection: all functions below. Take appends a streamed body's queued bytes to *body.
   Taken Take(std::string* body);
   // Sets the number of taken bytes that the kernel has not accepted yet. May run the OnDrained
   // callback.
   void SetInFlight(size_t bytes);
   bool has_whole_answer() const;
-  // Ends the use of the owner. was_cut: the connection broke. Then the OnDisconnect callback runs,
-  // unless the responder had given the whole answer.
+  // Ends the use of the owner. was_cut: the connection broke. If was_cut, runs the OnDisconnect
+  // callback, unless the responder has given the whole answer.
   void Detach(bool was_cut);
 
  private:

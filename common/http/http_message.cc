@@ -11,8 +11,8 @@
 namespace quire {
 namespace {
 
-// A line break in a value would end the header, so a value that repeats a client's text could forge
-// an answer.
+// Appends the text, with a space for each control character. Without this, a line break in a
+// client's text could end the header and forge an answer.
 void AppendClean(std::string_view text, std::string* out) {
   for (const char c : text) {
     out->push_back(absl::ascii_iscntrl(static_cast<unsigned char>(c)) ? ' ' : c);

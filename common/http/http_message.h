@@ -1,4 +1,4 @@
-// HttpRequest and HttpResponse: what a handler gets, and what it answers.
+// HttpRequest is a handler's input. HttpResponse is its answer.
 //
 // Thread safety: value types.
 #ifndef QUIRE_COMMON_HTTP_HTTP_MESSAGE_H_
@@ -26,7 +26,7 @@ struct HttpRequest {
   std::string tenant;  // tenant of the API key; empty for an open route or a server without keys
   BodyCharge charge;   // the body's part of the server's BodyMemory
 
-  // Returns the value of the first header of that name, in any case, or "".
+  // Returns the value of the first header with this name (in any letter case), or "".
   std::string_view Header(std::string_view name) const;
 };
 
@@ -39,8 +39,8 @@ struct HttpResponse {
   HttpHeaders headers = {};
 };
 
-// Appends the status line, the headers and the empty line. The body is framed by its length, or by
-// chunks (is_chunked), or by the connection's end (is_chunked with HTTP/1.0).
+// Appends status line, headers and empty line. If is_chunked, announces a body in chunks or, for
+// HTTP/1.0, a body up to the connection's end. Otherwise announces the body's length.
 void AppendResponseHead(const HttpResponse& response,
                         bool is_chunked,
                         bool is_http_1_0,

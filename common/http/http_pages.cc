@@ -16,8 +16,8 @@ constexpr int64_t kMaxPageAgeNs = 20 * kNanosPerMilli;
 constexpr int64_t kBurstNs = 100 * kNanosPerMilli;
 
 // A page and the requests waiting for it. Concurrent requests share one rendering. A token bucket
-// limits rendering: a page that takes t ns to render costs 5 t ns of the bucket, so that rendering
-// takes at most a fifth of the thread's time. Over the limit, requests get the previous page.
+// limits rendering to a fifth of the thread's time: a page that takes t ns to render costs 5 t ns
+// of the bucket. Over the limit, requests get the previous page.
 class SharedPage : public std::enable_shared_from_this<SharedPage> {
  public:
   explicit SharedPage(HttpPage page) : page_(std::move(page)) {}

@@ -10,8 +10,8 @@
 // stream is cut if text is written while more than HttpServerOptions::max_unsent_bytes are unsent,
 // or if its client accepts nothing for stall_timeout.
 //
-// A client is gone when its connection breaks, or when it ends its sending side before the whole
-// answer was given. From then on, calls do nothing.
+// A client is gone when its connection breaks, or when it ends its sending side before the
+// responder has given the whole answer. From then on, calls do nothing.
 //
 // Thread safety: any thread, but only one moves or destroys the responder. The server's thread runs
 //                callbacks; ~HttpServer runs OnDisconnect callbacks in its own thread. A callback
@@ -41,12 +41,12 @@ class HttpResponder {
 
   // REQUIRES: neither Answer nor Begin was called.
   void Answer(HttpResponse response);
-  // Begins a stream: sends all of `response` but its body. REQUIRES: as Answer; a status code whose
-  // answers have a body (HasBody).
+  // Begins a stream: sends the status line and headers of `response`. REQUIRES: neither Answer nor
+  // Begin was called; HasBody(response.status_code).
   void Begin(HttpResponse response);
 
   // Returns false, and drops the text, if the client is gone or the stream was cut.
-  // REQUIRES of both: Begin was called, Finish was not.
+  // REQUIRES for Write and Finish: Begin was called, Finish was not.
   bool Write(std::string_view text);
   void Finish();
 
@@ -55,13 +55,13 @@ class HttpResponder {
 
   size_t unsent_bytes() const;
 
-  // Calls `callback` once, when at most max_unsent_bytes are unsent. If that is so already, calls
-  // it in the caller's thread. Replaces an earlier callback that has not been called. Never calls
-  // it once the client is gone.
+  // Calls `callback` once, when at most max_unsent_bytes are unsent: before OnDrained returns, if
+  // so few are unsent already. Replaces an earlier callback that has not been called. Calls no
+  // callback after the client is gone.
   void OnDrained(size_t max_unsent_bytes, std::function<void()> callback);
 
-  // Calls `callback` once if the client is gone before the whole answer was given. If it is gone
-  // already, calls it in the caller's thread. Call once.
+  // Calls `callback` once if the client is gone before the whole answer was given. If the client is
+  // gone already, calls it before OnDisconnect returns. Call once.
   void OnDisconnect(std::function<void()> callback);
 
   // Runs `task` on the server's thread, after the requests that have already arrived. Drops `task`

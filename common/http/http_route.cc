@@ -5,7 +5,7 @@
 namespace quire {
 namespace {
 
-// Returns how well the route fits the path: 0 if it does not fit.
+// Returns the length of the match, plus 1 if it is exact; 0 if the route does not match the path.
 size_t FitOf(const HttpRoute& route, std::string_view path) {
   if (path == route.path) {
     return path.size() + 1;

@@ -33,7 +33,7 @@ class HttpRouteTable {
 
   struct Found {
     const HttpRoute* route = nullptr;  // null: no route has this method and path
-    std::string allow = {};  // methods of the path, for Allow; empty: no route has the path
+    std::string allow = {};            // value of the Allow header; empty: no route has the path
   };
   Found Find(std::string_view method, std::string_view path) const;
 

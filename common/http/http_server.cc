@@ -29,13 +29,12 @@ using ErrorCode = boost::system::error_code;
 
 // File descriptors left to the rest of the process, but at most a quarter of the limit.
 constexpr int kReservedFiles = 64;
-// Interval at which deadlines are checked, so the precision of every timeout.
+// Interval of the deadline checks, which is also the precision of every timeout.
 constexpr std::chrono::milliseconds kTick(250);
-// Bounds the accepts of a listening socket in one turn, because open connections wait meanwhile.
+// Upper bound on a socket's accepts in one turn of the event loop; open connections wait meanwhile.
 constexpr size_t kMaxAcceptsInATurn = 64;
 // A connection is slow if more than kSlowBytes of its answer are unsent, and its pending write
-// began over kSlowNs ago. A client that reads takes a large answer sooner, even a burst of large
-// answers.
+// began over kSlowNs ago. A client that reads accepts even a burst of large answers sooner.
 constexpr size_t kSlowBytes = 16 << 10;
 constexpr int64_t kSlowNs = 2 * kNanosPerSecond;
 
@@ -87,8 +86,8 @@ class HttpServer::Impl {
 
   void Run() {
     // A turn that accepts more than max_connections would close its first connections before their
-    // requests are read. A host name usually has two addresses, so two listening sockets, which
-    // accept at most half of max_connections in a turn.
+    // requests are read. With a quarter for each listening socket, a turn accepts at most half: a
+    // host name usually has two addresses, and so two listening sockets.
     const size_t max_accepts =
         std::clamp<size_t>(connections_.options.max_connections / 4, 1, kMaxAcceptsInATurn);
     listener_.Start(max_accepts,
@@ -113,9 +112,9 @@ class HttpServer::Impl {
   int port() const { return listener_.port(); }
 
  private:
-  // Returns false if another connection had to give way. The listener then accepts no more in this
-  // turn: an answer takes a few turns, and new connections must not end each other before they are
-  // answered.
+  // Adds a connection. Returns false if another connection was closed to make room. The listener
+  // then accepts no more in this turn. Otherwise new connections would close each other before they
+  // are answered, because an answer takes a few turns.
   bool Add(HttpStream::Socket socket) {
     const bool is_full = connections_.size() >= connections_.options.max_connections;
     if (is_full) {
@@ -139,7 +138,7 @@ class HttpServer::Impl {
     return !is_full;
   }
 
-  // Returns the connection that gives way to a new one; null if none may.
+  // Returns the connection to close for a new one, or null if no connection may be closed.
   std::shared_ptr<HttpConnection> LeastRecent() const {
     if (!connections_.options.replaces_running) {
       return connections_.idle.empty() ? nullptr : connections_.idle.front();
@@ -203,7 +202,7 @@ class HttpServer::Impl {
     }
   }
 
-  // Calls `act` with each connection. `act` may close or move it.
+  // Calls `act` with each connection. `act` may close the connection, or move it to another list.
   template <typename Act>
   void ForAll(const Act& act) {
     for (HttpConnections::List* list : {&connections_.busy, &connections_.idle}) {

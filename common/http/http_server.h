@@ -1,19 +1,19 @@
-// HttpServer is an HTTP/1.1 server with one thread. It reads whole requests, hands each to the
-// handler of its route, and sends the answer that the handler gives to its HttpResponder, at once
-// or as a stream. The server bounds each client's share:
+// HttpServer is an HTTP/1.1 server with one thread. It reads whole requests and hands each to the
+// handler of its route. The handler answers with an HttpResponder, at once or as a stream. The
+// server bounds each client's share:
 //
-//   connections  max_connections. A further one ends the least recent idle connection, counted
-//                from its accept, its last answer, or the whole header of the request that it
-//                sends; if none is idle, the new client gets 503. With replaces_running the
-//                further one ends the least recent of all connections, where a running request
-//                counts from its beginning. A request runs from its last byte to the end of its
-//                answer
+//   connections  max_connections. For a further client, the server closes the least recent idle
+//                connection; if none is idle, the new client gets 503. A connection is idle unless
+//                it has a running request: from the request's last byte to the answer's end. The
+//                age of an idle connection counts from its last complete header, the end of its
+//                last answer, or its accept. With replaces_running, the server closes the least
+//                recent of all connections; a running request's age counts from its last byte
 //   a header     8 KiB, complete within 10 s of its first byte
 //   a body       max_body_bytes; 10 s, and a further second for each 16 KiB; all bodies together
 //                max_body_bytes_in_flight, else 503
 //   an answer    cut if the client accepts nothing for stall_timeout, or lets more than
 //                max_unsent_bytes of a stream wait. While more than max_total_unsent_bytes of all
-//                answers wait, the slow connections are closed, the longest write first
+//                answers are unsent, slow connections are closed, the longest pending write first
 //   pipelining   requests are answered one by one, in order; at most 8 KiB are read ahead
 //
 // The server notices at once when a client is gone (http_responder.h). As in nginx and Node.js, a
@@ -45,16 +45,16 @@
 
 namespace quire {
 
-// One step of an answer, for metrics.
+// The beginning or the end of an answer, for metrics.
 struct HttpEvent {
   enum class Kind { kBegun, kEnded };  // kBegun: the first bytes go to the client
 
   Kind kind = Kind::kBegun;
   std::string_view route;  // HttpRoute::path; empty if the request was refused without a route
-  int status_code = 0;     // 0: the client was gone before an answer, so that there is no kBegun
+  int status_code = 0;     // 0: the client was gone before an answer began; no kBegun came
   bool is_stream = false;
   bool was_cut = false;    // kEnded: the client did not get the whole answer
-  int64_t elapsed_ns = 0;  // since the request's header was complete or refused
+  int64_t elapsed_ns = 0;  // since the request was complete or refused
 };
 
 struct HttpServerOptions {
@@ -63,11 +63,11 @@ struct HttpServerOptions {
   // Null: no key is needed. Else a route that is not open needs `Authorization: Bearer KEY`.
   std::shared_ptr<ApiKeys> api_keys = nullptr;
 
-  // Lowered to RLIMIT_NOFILE less 64, or less a quarter of the limit if that is smaller.
+  // The server uses at most limit - min(64, limit / 4), where the limit is RLIMIT_NOFILE.
   size_t max_connections = 1024;
-  // Whether a new connection may end one with a running request. For servers that make answers at
-  // once: there a request runs long only if its client does not read, or pipelines. Health checks
-  // then get a place beside such clients.
+  // True: a new connection may end a connection with a running request. For servers that answer at
+  // once, where a request runs long only if its client does not read, or pipelines. Such clients
+  // then cannot keep health checks out.
   bool replaces_running = false;
   int64_t idle_timeout_ns = 10 * kNanosPerSecond;  // between an answer and the next request
   int64_t stall_timeout_ns = 30 * kNanosPerSecond;
@@ -94,12 +94,12 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // Accepts no more connections, ends those without a request, and lets requests that have begun
+  // Accepts no more connections, ends connections without a request, and lets the other requests
   // finish. Calls `done` on the server's thread when no connection is left; `done` must not destroy
   // the server. Call once.
   void Drain(std::function<void()> done);
 
-  // Runs the task on the server's thread. Drops it if the server is destroyed before.
+  // Runs the task on the server's thread. Drops the task if the server is destroyed first.
   void Post(std::function<void()> task);
 
   int port() const;

@@ -28,18 +28,18 @@ class HttpStream {
   bool is_tls() const { return tls_ != nullptr; }
   Socket& socket() { return socket_; }
 
-  // REQUIRES of both: is_tls().
+  // REQUIRES: is_tls().
   template <typename Handler>
   void Handshake(Handler&& handler) {
     tls_->async_handshake(boost::asio::ssl::stream_base::server, std::forward<Handler>(handler));
   }
-  // Tells the client that TLS ends, and waits for the client's end of TLS.
+  // Sends close_notify, and waits for the client's close_notify. REQUIRES: is_tls().
   template <typename Handler>
   void Shutdown(Handler&& handler) {
     tls_->async_shutdown(std::forward<Handler>(handler));
   }
 
-  // Reads or writes some bytes, at least one.
+  // Read and Write transfer some bytes, at least one.
   template <typename Handler>
   void Read(boost::asio::mutable_buffer buffer, Handler&& handler) {
     tls_ == nullptr ? socket_.async_read_some(buffer, std::forward<Handler>(handler))

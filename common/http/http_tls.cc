@@ -20,7 +20,7 @@ void SetServerOptions(SSL_CTX* context) {
   ::SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
   ::SSL_CTX_set_num_tickets(context, 0);
   ::SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  // Buffers of idle connections are freed.
+  // Frees the buffers of idle connections.
   ::SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
 }
 

@@ -1,7 +1,7 @@
 // HttpTls makes OpenSSL's context from a TlsFiles, and a new context when the files were replaced.
-// TLS 1.2 or later. A server asks clients for a certificate if the files have authorities, and
-// gives no session tickets, so that no ticket outlives a client's certificate. A client trusts the
-// files' authorities, or the system's if the files have none.
+// Accepts TLS 1.2 and later. A server asks clients for a certificate if the files have authorities,
+// and gives no session tickets, so that no ticket outlives a client's certificate. A client trusts
+// the files' authorities, or the system's if the files have none.
 //
 // Thread safety: one thread at a time.
 #ifndef QUIRE_COMMON_HTTP_HTTP_TLS_H_
@@ -30,7 +30,7 @@ class HttpTls {
   // context then stays.
   absl::Status Update();
 
-  // Null: plain text. REQUIRES: the first Update succeeded.
+  // Returns null for plain text. REQUIRES: the first Update succeeded.
   boost::asio::ssl::context* context() { return context_.has_value() ? &*context_ : nullptr; }
 
  private:

@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// Returns "'sha256-...'" for the text of the first <tag> of the page. REQUIRES: the page has one.
+// Returns "'sha256-...'" for the text in the page's first <tag>. REQUIRES: the page has a <tag>.
 std::string InlineSource(std::string_view html, const std::string& tag);
 
 }  // namespace quire

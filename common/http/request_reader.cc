@@ -25,9 +25,9 @@ namespace http = boost::beast::http;
 using ErrorCode = boost::system::error_code;
 
 constexpr size_t kFirstBodyBytes = 4096;
-// Size of the shortest last chunk, "0", and its two line ends. Beast 1.74 asserts that it gets at
-// least this much when it reads on in an incomplete last chunk. Waiting for this much is safe,
-// because every chunked body ends with at least as much.
+// Size of the shortest last chunk: "0" and two line ends. Beast 1.74 fails an assertion if it gets
+// fewer bytes when it goes on in an incomplete last chunk. Waiting for this many bytes is safe,
+// because every chunked body ends with at least as many.
 constexpr size_t kLastChunkBytes = 5;
 
 // Body type of Beast's parser: a string whose memory is charged as it grows. Beast's own
@@ -119,7 +119,7 @@ struct RequestReader::Parser {
     parser.get().body().charge = BodyCharge(std::move(memory));
   }
 
-  // Beast accepts any byte in a quoted extension. Refuses long extensions and control bytes.
+  // Refuses long chunk extensions, and control bytes in them. Beast accepts any byte in quotes.
   std::function<void(uint64_t, boost::beast::string_view, ErrorCode&)> check_chunk =
       [](uint64_t /*size*/, boost::beast::string_view extensions, ErrorCode& error) {
         if (extensions.size() > kMaxChunkExtensionBytes ||

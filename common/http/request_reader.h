@@ -36,9 +36,9 @@ class RequestReader {
   RequestReader(const RequestReader&) = delete;
   RequestReader& operator=(const RequestReader&) = delete;
 
-  // Reads from `bytes`, and returns how many are used. The next call must begin with the unused
-  // bytes, followed by more of them. Returns early once when the header is complete, so that the
-  // caller can refuse the request before its body.
+  // Reads from `bytes`, and returns the number of used bytes. The next call must pass the unused
+  // bytes again, followed by newly received ones. Returns early once when the header is complete,
+  // so that the caller can refuse the request before its body.
   // REQUIRES: bytes is not empty, and the state is kHeader or kBody.
   size_t Put(std::string_view bytes);
 
@@ -48,24 +48,24 @@ class RequestReader {
   // (header too large), 503 (BodyMemory exhausted) or 505 (neither HTTP/1.0 nor 1.1).
   int failure() const { return failure_; }
 
-  // Past kHeader the request has all but its body; in kDone it is complete.
+  // In kBody the request lacks only its body; in kDone it is complete.
   const HttpRequest& request() const { return request_; }
   HttpRequest TakeRequest() { return std::move(request_); }
 
-  // REQUIRES of all three: the state is kBody or kDone.
+  // REQUIRES for the next three functions: the state is kBody or kDone.
   bool is_http_1_0() const { return is_http_1_0_; }
   bool keep_alive() const { return keep_alive_; }
-  // The client waits for "100 Continue" before it sends the body.
+  // Returns true if the client waits for "100 Continue" before it sends the body.
   bool expects_continue() const { return expects_continue_; }
 
  private:
   struct Parser;  // keeps Boost out of this header
 
-  // Returns the bytes of the header, or 0 if it is incomplete or was refused.
+  // Returns the size of the header in bytes, or 0 if the header is incomplete or was refused.
   size_t FindHeaderEnd(std::string_view bytes);
   size_t PutHeader(std::string_view bytes);
   size_t PutBody(std::string_view bytes);
-  // Returns false if a rule of the file comment is violated.
+  // TakeHeader and TakeTarget return false if the request violates a rule of the file comment.
   bool TakeHeader();
   bool TakeTarget(std::string_view target);
   size_t Fail(int status_code);
@@ -76,7 +76,7 @@ class RequestReader {
   State state_ = State::kHeader;
   int failure_ = 0;
   size_t num_scanned_ = 0;  // bytes of the header that FindHeaderEnd has checked
-  size_t line_begin_ = 0;   // begin of the line that FindHeaderEnd is in
+  size_t line_begin_ = 0;   // index of the first byte of the line that FindHeaderEnd checks
   HttpRequest request_;
   bool is_http_1_0_ = false;
   bool keep_alive_ = false;

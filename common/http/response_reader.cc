@@ -90,7 +90,7 @@ absl::Status TooLarge() {
 }  // namespace
 
 struct ResponseReader::Parser {
-  // Beast accepts any byte in a quoted extension. Refuses control bytes.
+  // Refuses control bytes in chunk extensions. Beast accepts any byte in a quoted extension.
   std::function<void(uint64_t, boost::beast::string_view, ErrorCode&)> check_chunk =
       [](uint64_t /*size*/, boost::beast::string_view extensions, ErrorCode& error) {
         if (std::any_of(extensions.begin(), extensions.end(), [](char c) {
@@ -129,7 +129,7 @@ absl::StatusOr<size_t> ResponseReader::PutHeader(std::string_view bytes) {
   }
   auto& parser = parser_->parser;
   parser.header_limit(kMaxHeaderBytes);
-  parser.body_limit(std::numeric_limits<uint64_t>::max());  // Beast 1.74 takes none for 0
+  parser.body_limit(std::numeric_limits<uint64_t>::max());  // with none, Beast 1.74 refuses bodies
   parser.skip(is_head_);
   parser.on_chunk_header(parser_->check_chunk);
   ErrorCode error;

@@ -21,22 +21,23 @@ namespace quire {
 
 class ResponseReader {
  public:
-  // Bounds the header with the interim answers before it; also each chunk's line, and the trailers.
+  // Upper bound on header plus interim answers, on each chunk's line, and on the trailers.
   static constexpr size_t kMaxHeaderBytes = 16384;
 
-  // is_head: the answer has no body, whatever its header says.
+  // is_head: the request was a HEAD, so the answer has no body, even if its header announces one.
   ResponseReader(bool is_head, HttpPieceCallback on_piece);
   ~ResponseReader();
   ResponseReader(const ResponseReader&) = delete;
   ResponseReader& operator=(const ResponseReader&) = delete;
 
   // Reads from `bytes`, gives the body's pieces to on_piece, and returns how many bytes are used.
-  // The next call must begin with the unused bytes, followed by more. A call with kMaxHeaderBytes
-  // always uses some. REQUIRES: bytes is not empty, !is_done(), and no call failed.
+  // The next call must pass the unused bytes again, followed by newly received ones. A call with
+  // kMaxHeaderBytes or more bytes uses at least one, or fails. REQUIRES: bytes is not empty,
+  // !is_done(), and no call failed.
   absl::StatusOr<size_t> Put(std::string_view bytes);
 
-  // Tells the reader that the connection has ended. Fails unless the answer ends with it. REQUIRES:
-  // as Put.
+  // Tells the reader that the connection has ended. Fails unless this end completes the answer.
+  // REQUIRES: as Put.
   absl::Status PutEnd();
 
   bool is_done() const;

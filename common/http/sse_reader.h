@@ -23,7 +23,7 @@ class SseReader {
   explicit SseReader(size_t max_event_bytes) : max_event_bytes_(max_event_bytes) {}
 
   // Reads the next bytes, which can begin and end anywhere, and calls `on_event` with the data of
-  // each event that they complete. REQUIRES: no call failed.
+  // each event that these bytes complete. REQUIRES: no earlier call failed.
   absl::Status Put(std::string_view bytes,
                    const std::function<void(std::string_view data)>& on_event);
 
@@ -35,7 +35,7 @@ class SseReader {
 
   const size_t max_event_bytes_;
   std::string line_;
-  std::string data_;  // of the event's lines so far, each with its '\n'
+  std::string data_;  // data of the event's lines so far, each with a '\n'
   bool is_first_line_ = true;
   bool was_cr_ = false;  // the last byte was '\r', so a '\n' now is part of the same line end
   bool is_done_ = false;

@@ -13,8 +13,9 @@
 namespace quire {
 namespace {
 
-// Builds the value from the library's SAX events, and stops at the first fault. Json::parse with a
-// callback would scan a whole array at the end of each object in that array, and cannot stop early.
+// Builds a Json or OrderedJson from the library's SAX events, and stops at the first fault.
+// Json::parse with a callback cannot stop early, and scans a whole array again after each object in
+// it.
 template <typename Value>
 class JsonBuilder {
  public:
@@ -58,8 +59,8 @@ class JsonBuilder {
  private:
   using Members = std::vector<std::pair<std::string, Value>>;
 
-  // A container that has not ended. An object gets its members at its end: the object of
-  // OrderedJson copies all members when it grows.
+  // An object or array whose end has not been parsed yet. Members are put into an object only at
+  // the end of the object, because an OrderedJson copies all its members when it grows.
   struct Container {
     Value value;
     Members members;

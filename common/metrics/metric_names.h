@@ -237,7 +237,7 @@ inline constexpr MetricInfo kWorkerScrubPassesTotal{
     "Passes of the scrubber over all weights in main memory. The first pass has nothing to compare "
     "with."};
 
-// Metrics of any process, by the names that Prometheus' own libraries use.
+// Metrics of any process, under the names that Prometheus' own libraries use.
 inline constexpr MetricInfo kProcessCpu{"process_cpu_seconds_total",
                                         "CPU time of the process, user plus system."};
 inline constexpr MetricInfo kProcessResidentMemory{"process_resident_memory_bytes",
@@ -318,8 +318,8 @@ inline constexpr MetricInfo kGatewayFirstByteSeconds{
 inline constexpr MetricInfo kGatewayResumedStreamsTotal{
     "quire_gateway_resumed_streams_total",
     "Streams that went on after the scheduler or the connection to it was lost."};
-inline constexpr MetricInfo kGatewayTemplateSeconds{
-    "quire_gateway_template_seconds", "Time to render a chat template."};
+inline constexpr MetricInfo kGatewayTemplateSeconds{"quire_gateway_template_seconds",
+                                                    "Time to render a chat template."};
 
 }  // namespace metric
 }  // namespace quire

@@ -35,8 +35,7 @@ class MetricsRegistry {
                                    const MetricBuckets& buckets,
                                    const MetricLabels& labels = {});
 
-  // Deletes a gauge. REQUIRES: the gauge was made with this info and has not been removed
-  // before.
+  // Deletes a gauge. REQUIRES: the gauge was made with this info and still exists.
   void Remove(const MetricInfo& info, prometheus::Gauge* gauge);
 
   // Adds metrics with Quire's own names. Each scrape calls collectable->Collect().

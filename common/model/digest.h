@@ -3,7 +3,7 @@
 // differences between files or configurations; it is no defense against forgery.
 //
 // Thread safety: one caller at a time.
-// Source:        Fowler, Noll, Vo, RFC draft-eastlake-fnv; the finalizer is that of splitmix64.
+// Source:        Fowler, Noll, Vo, RFC draft-eastlake-fnv; finalizer of splitmix64.
 #ifndef QUIRE_COMMON_MODEL_DIGEST_H_
 #define QUIRE_COMMON_MODEL_DIGEST_H_
 

@@ -1,6 +1,6 @@
 // ElementToFloat widens a number in a model file's storage type to fp32.
 //
-// Thread safety: a pure function.
+// Thread safety: any thread.
 #ifndef QUIRE_COMMON_MODEL_ELEMENT_FLOAT_H_
 #define QUIRE_COMMON_MODEL_ELEMENT_FLOAT_H_
 

@@ -79,7 +79,7 @@ struct ModelConfig {
   // positions before it.
   std::optional<int32_t> sliding_window;
   std::vector<bool> layer_uses_sliding_window;  // [num_layers], or empty without sliding_window
-  DType dtype = DType::kF32;  // torch_dtype: type of the stored weights; the KV cache's default
+  DType dtype = DType::kF32;  // type of the stored weights (torch_dtype); default of the KV cache
   std::optional<TokenId> bos_token_id;
   std::vector<TokenId> eos_token_ids;  // from config.json; GenerationDefaults can have more
 
@@ -101,9 +101,9 @@ struct GenerationDefaults {
 // Parses config.json. The sizes that decide the shape of the weights are required: vocab_size,
 // hidden_size (BLOOM: or n_embed), num_hidden_layers (BLOOM: or n_layer), num_attention_heads
 // (BLOOM: or n_head), intermediate_size (OPT: ffn_dim; BLOOM: no field). Any other missing field
-// takes the default of Hugging Face transformers. Both spellings of rope parameters (rope_scaling
-// with rope_theta, or rope_parameters) and of the stored type (torch_dtype, or dtype) are read.
-// auto_map is ignored: code from a model directory is never run.
+// takes the default of Hugging Face transformers. Reads the RoPE parameters in both spellings
+// (rope_scaling with rope_theta, or rope_parameters). Reads the stored type under both names
+// (torch_dtype, or dtype). Ignores auto_map: code from a model directory is never run.
 // Errors: kInvalidArgument, reason CONFIG, message "config.json: field: rule".
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json);
 

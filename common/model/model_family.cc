@@ -19,9 +19,9 @@
 namespace quire {
 namespace {
 
-// The first six limits are far above any published model: the 405B Llama has vocabulary 128256,
-// hidden 16384, intermediate 53248, 126 layers and 128 heads. No product of three of the six limits
-// overflows 64 bits.
+// The maxima of the first six ranges are far above any published model: the 405B Llama has
+// vocabulary 128256, hidden 16384, intermediate 53248, 126 layers and 128 heads. No product of
+// three of these maxima overflows 64 bits.
 constexpr IntRange kVocabRange = {.min = 1, .max = 1 << 22};
 constexpr IntRange kHiddenRange = {.min = 1, .max = 1 << 18};
 constexpr IntRange kIntermediateRange = {.min = 1, .max = 1 << 20};
@@ -360,7 +360,7 @@ absl::Status ParseBloom(ConfigReader& reader, ModelConfig& config) {
                              .heads = FieldOf(reader, "n_head", "num_attention_heads")};
   ParseCommon(reader, fields, config);
   config.intermediate_size = 4 * config.hidden_size;
-  // ALiBi has no maximum position, so the length of the training texts (seq_length) is the maximum.
+  // ALiBi has no maximum position; the length of the training texts (seq_length) serves as one.
   config.max_position_embeddings = reader.Int("seq_length", kLengthsRange, 2048);
   config.norm = NormKind::kLayerNorm;
   config.norm_eps = reader.Number("layer_norm_epsilon", 0.0, 1.0, 1e-5);

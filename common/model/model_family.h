@@ -3,7 +3,7 @@
 // their names, the defaults of missing fields, and the parts of the layers that no field names.
 // Defaults are those of the family's class in Hugging Face transformers.
 //
-// Thread safety: a free function.
+// Thread safety: any thread; one caller at a time for each reader.
 // Errors:        kInvalidArgument, reason CONFIG, message "config.json: field: rule".
 #ifndef QUIRE_COMMON_MODEL_MODEL_FAMILY_H_
 #define QUIRE_COMMON_MODEL_MODEL_FAMILY_H_

@@ -1,5 +1,5 @@
 // ResolveModelFile decides which files of a model folder may be read. An untrusted folder must not
-// make a program read other files. So symbolic links may lead only to files inside the folder; in a
+// make a program read other files. So symbolic links may lead only to files inside the folder. In a
 // Hugging Face hub cache, links of a revision (snapshots/<revision>/) may also lead to the cache's
 // blobs (blobs/).
 //

@@ -27,7 +27,7 @@ absl::Status CheckDivides(int32_t size, std::string_view what, int64_t number) {
                                                    ")"));
 }
 
-// Checks that the number is a multiple of kMaxRanks. Only then can a row-parallel sum of that many
+// Checks that `number` is a multiple of kMaxRanks. Only then can a row-parallel sum of `number`
 // terms be cut into kMaxRanks equal segments, which are the same for every group size.
 absl::Status CheckSegments(std::string_view what, int64_t number) {
   return number % kMaxRanks == 0 ? absl::OkStatus()

@@ -54,9 +54,8 @@ struct RankShare {
 // Returns the part of the model that a rank holds. A group size above 1 needs a model whose
 // row-parallel sums can be cut into the same segments for every size (kTreeSegments of
 // kernels/api/dense.h). Then the size changes no bit of an answer.
-// Errors: kInvalidArgument, reason TENSOR_PARALLEL_SIZE, if the size is not 1, 2, 4 or 8 or does
-// not suit the model's dimensions (message "tensor_parallel_size: rule" with the numbers), or if
-// the rank is not below the size.
+// Errors: kInvalidArgument, reason TENSOR_PARALLEL_SIZE: the size is not 1, 2, 4 or 8; the size
+// does not fit the model (the message has both numbers); the rank is not in [0, size).
 absl::StatusOr<RankShare> ShareOf(const ModelConfig& config, RankPlace place);
 
 // Returns the token ids whose rows of the token table and output layer the rank has.

@@ -1,7 +1,7 @@
 // ParseRope reads the RoPE parameters of config.json, in both spellings: rope_parameters, which
 // transformers 5 writes, or rope_scaling with rope_theta, which earlier versions write.
 //
-// Thread safety: a free function.
+// Thread safety: any thread; one caller at a time for each reader.
 // Errors:        kInvalidArgument, reason CONFIG, message "config.json: field: rule".
 #ifndef QUIRE_COMMON_MODEL_ROPE_CONFIG_H_
 #define QUIRE_COMMON_MODEL_ROPE_CONFIG_H_

@@ -23,7 +23,8 @@ struct SamplingParams {
   float presence_penalty = 0.0F;    // applies to tokens of the output; [-2, 2]
   float frequency_penalty = 0.0F;   // applies to tokens of the output; [-2, 2]
   std::vector<std::pair<TokenId, float>> logit_bias;  // distinct ids, at most kMaxLogitBias
-  int32_t num_logprobs = -1;  // -1: none; 0: of the sampled token; k: also of the k likeliest
+  // Log-probabilities to return. -1: none; 0: of the sampled token; k: also of the k likeliest.
+  int32_t num_logprobs = -1;
   int32_t num_prompt_logprobs = -1;  // the same for each token of the prompt except the first
 
   // Least number of output tokens of a sequence.

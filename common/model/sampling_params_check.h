@@ -1,7 +1,7 @@
 // Validate refuses sampling parameters that are out of range, at the public service and again at
 // the worker.
 //
-// Thread safety: a pure function.
+// Thread safety: any thread.
 #ifndef QUIRE_COMMON_MODEL_SAMPLING_PARAMS_CHECK_H_
 #define QUIRE_COMMON_MODEL_SAMPLING_PARAMS_CHECK_H_
 

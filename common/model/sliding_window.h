@@ -1,8 +1,8 @@
-// NumBlocksBeforeWindow tells which blocks of a sequence are no longer read if every layer of the
-// model has a sliding window (Mistral): a query attends to itself and to the window - 1 tokens
-// before it.
+// NumBlocksBeforeWindow tells which blocks of a sequence are no longer read, for models whose every
+// layer has a sliding window (Mistral). In these layers a query attends to itself and to the window
+// - 1 tokens before it.
 //
-// Thread safety: free functions without state.
+// Thread safety: any thread.
 // Units:         tokens; a window of 0 means no window: every block is read.
 // Source:        Mistral 7B, Jiang et al. 2023, section 2 (sliding window attention).
 #ifndef QUIRE_COMMON_MODEL_SLIDING_WINDOW_H_

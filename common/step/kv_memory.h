@@ -17,9 +17,10 @@ enum class KvBackend : uint8_t {
 
 struct KvMemory {
   std::optional<KvBackend> backend;  // nullopt: not reported, or unknown to this build
-  int64_t page_bytes = 0;  // page size of windows; divides the block size or is a multiple. 0: none
+  // Page size of windows: a block fills whole pages, or a page holds whole blocks. 0: no windows.
+  int64_t page_bytes = 0;
   int64_t padding_bytes = 0;  // bytes of each block that only fill up its page
-  int64_t num_places = 0;     // places, in all windows, that map a block (or page of blocks) now
+  int64_t num_places = 0;     // places of windows to which a block (or page of blocks) is mapped
   std::optional<int64_t> max_places;  // upper bound on num_places; nullopt: no bound
 
   friend bool operator==(const KvMemory&, const KvMemory&) = default;

@@ -3,11 +3,11 @@
 // trusted either.
 //
 //   header, digest, tokens, row hash   equal on all ranks (a row hash of 0 is not compared)
-//   failed swap-ins                    blocks that failed on at least one rank, in plan order
+//   failed swap-ins                    blocks whose swap-in failed on any rank, in plan order
 //   swaps done                         the swaps that all ranks have done
 //   timings                            the longest time of all ranks; for collectives the shortest
 //                                      time, which includes the least waiting
-//   log-probabilities, scored slices   rank 0's
+//   log-probabilities, scored slices   taken from rank 0
 //
 // Thread safety: a free function, safe from any thread.
 // Errors:        kInternal RANKS_DIFFER, message "rank N: field: rule".

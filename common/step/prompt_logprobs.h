@@ -1,6 +1,6 @@
 // PromptLogprobs holds the log-probabilities of consecutive tokens of a prompt, each given all
-// tokens before it. The first token of a prompt has none. Flat arrays, because a prompt can have
-// many thousands of tokens.
+// tokens before it. The first token of a prompt has none. The arrays are flat, because nested
+// arrays would take an allocation for each token.
 //
 // Thread safety: a value type.
 // Memory:        4 bytes per token and 8 per likeliest token.
@@ -23,7 +23,7 @@ struct TokenLogprob {
 
 struct PromptLogprobs {
   int32_t first_position = 1;     // position of the first token in the prompt, >= 1
-  int32_t num_top = 0;            // likeliest tokens at each position
+  int32_t num_top = 0;            // number of likeliest tokens at each position
   std::vector<float> logprobs;    // one per token; NaN: its row of logits was not finite
   std::vector<TokenLogprob> top;  // num_top per token, likeliest first
 

@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kIdBytes = 4;  // a packed fixed32 on the wire
 
 // Upper bound on the tags, lengths and scalar fields of a SequenceIntroduction and its sampling
-// parameters: at most 22 fields of at most 12 bytes.
+// parameters: at most 22 fields of at most 11 bytes.
 constexpr int64_t kFixedIntroductionBytes = 256;
 // Upper bound on a StepRequest's header and the tags and lengths of its columns.
 constexpr int64_t kFixedStepBytes = 512;
@@ -16,9 +16,10 @@ constexpr int64_t kFixedStepBytes = 512;
 constexpr int64_t kCopyBytes = 2 * kIdBytes;
 constexpr int64_t kSwapBytes = 16;  // a swap-in: block, host block, generation
 
-// Upper bound on the bytes of a slice without its new blocks. The terms of the sum are: three
-// columns; a forced token and a next block, each with the slice's index; a release; a copy of a
-// shared last block, and a copy of the partly filled last block of a pinned prefix.
+// Upper bound on the bytes of a slice without its new blocks. The sum counts ids: 3 columns; 2 for
+// a forced token, with the slice's index; 2 for a next block, with the slice's index; 1 release; 2
+// for the copy of a shared last block; 2 for the copy of a pinned prefix's partly filled last
+// block.
 constexpr int64_t kSliceBytes = kIdBytes * (3 + 2 + 2 + 1 + 2 + 2);
 
 // Upper bound on a sequence's sampling lists: 300 biases of two numbers, 64 stop tokens, and 1,024

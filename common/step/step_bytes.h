@@ -20,12 +20,13 @@ inline constexpr int64_t kMaxStepBytes = int64_t{64} << 20;
 
 // Budget for the bytes of all introductions of one step. Planning, encoding, sending and checking
 // 512 KiB takes some 3 ms, which delays every stream of that step. This budget also bounds the work
-// of attention, which the token budget (max_tokens_per_step) does not bound: if the prefix cache
-// holds a long sequence except its last token, that one token still attends to all others.
+// of attention, which the token budget (max_tokens_per_step) does not. For example, the prefix
+// cache may hold all of a long sequence except the last token. That one token still attends to all
+// others.
 inline constexpr int64_t kIntroductionBudgetBytes = int64_t{512} << 10;
 
-// A sequence is moved to pages of its own (StepLimits::blocks_per_page) only if the step then has
-// at most so many copies of all kinds. They take 32 KiB of the message.
+// Upper bound on all copies of a step that moves sequences to pages of their own
+// (StepLimits::blocks_per_page). So many copies take 32 KiB of the message.
 inline constexpr int32_t kMaxPageCopies = 4096;
 
 // Returns an upper bound on the bytes of a SequenceIntroduction.

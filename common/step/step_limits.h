@@ -12,11 +12,11 @@
 
 namespace quire {
 
-// Upper bound on the blocks of a new sequence that workers prepare before its request is known: 256
-// tokens at 16 tokens a block. Mapping a block takes 40 us on a GPU (kernels/cuda/README.md).
+// Upper bound on the blocks that workers map for the next new sequence before its request arrives:
+// 256 tokens at 16 tokens a block. Mapping a block takes 40 us on a GPU (kernels/cuda/README.md).
 inline constexpr int32_t kMaxSpareBlocks = 16;
 
-// Bounds StepLimits::blocks_per_page: 2 MiB pages of blocks of 32 bytes.
+// Upper bound on StepLimits::blocks_per_page: pages of 2 MiB with blocks of 32 bytes.
 inline constexpr int32_t kMaxBlocksPerPage = 1 << 16;
 
 struct StepLimits {
@@ -32,13 +32,13 @@ struct StepLimits {
   // block can be freed when it lies before the windows of all tokens still to be computed. 0: no
   // window, so every block is kept.
   int32_t sliding_window = 0;
-  // True: the workers map blocks into virtual memory before their use, so slices have
-  // SequenceSlice::next_block_id, and plans StepPlan::spare.
+  // True: slices have SequenceSlice::next_block_id, and plans StepPlan::spare. With these hints a
+  // worker maps blocks into virtual memory, or builds the next step's inputs, before it must.
   bool wants_next_blocks = false;
-  // Block ids [k * blocks_per_page, (k + 1) * blocks_per_page) lie in one page of virtual memory,
-  // which the workers map as a whole. So each blocks_per_page blocks of a sequence should be the
-  // blocks of one page, in order; workers read a step with another sequence through block tables. A
-  // power of two.
+  // A power of two. Block ids [k * blocks_per_page, (k + 1) * blocks_per_page) lie in one page of
+  // virtual memory, which the workers map as a whole. So a block table should list whole pages, the
+  // blocks of each page in order. A step with any other block table is computed through block
+  // tables, without the mapped memory.
   int32_t blocks_per_page = 1;
 
   friend bool operator==(const StepLimits&, const StepLimits&) = default;

@@ -12,8 +12,8 @@
 //
 // A sequence is introduced once, with everything that determines its tokens. Later steps name the
 // sequence by its handle and carry only new data. The worker derives the rest from its own state: a
-// slice begins where the previous slice of its sequence ended. The input of a decode slice is the
-// token sampled last, unless the scheduler forces another token (beam search does).
+// slice begins where the previous slice of the same sequence ended. The input of a decode slice is
+// the token sampled last, unless the scheduler forces another token (beam search does).
 //
 // Thread safety: value types; a plan does not change after it is planned.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.6 (one message per step, physical

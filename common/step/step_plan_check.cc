@@ -243,7 +243,7 @@ absl::Status StepPlanChecker::CheckHint(std::string_view field, BlockId block) c
                   .limit = kNullBlockId});
 }
 
-// The handle may be known: a wrong hint is no fault.
+// A spare handle that a sequence already has is no fault: hints may be wrong.
 absl::Status StepPlanChecker::CheckSpare(const SpareWindow& spare) const {
   if (spare.block_ids.empty()) {
     return absl::OkStatus();
@@ -382,9 +382,9 @@ absl::Status StepPlanChecker::CheckToken(std::string_view field, TokenId token_i
 }
 
 // Checks the table's length, the range of new_ids, and that no block is twice in the table. The
-// range of old_ids was checked when these ids were new. A block before the sliding window may
-// appear a second time: the sequence no longer reads the first entry, and the scheduler may have
-// reused the block, even for the same sequence.
+// range of old_ids was checked when these ids were new. Entries before the sliding window do not
+// count: the sequence no longer reads their blocks, so the scheduler may have reused these blocks,
+// even for the same sequence.
 absl::Status StepPlanChecker::CheckTable(std::span<const BlockId> old_ids,
                                          std::span<const BlockId> new_ids,
                                          int32_t num_computed_tokens) {

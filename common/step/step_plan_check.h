@@ -25,8 +25,8 @@
 //
 // Thread safety: one caller at a time, since the checker reuses scratch memory.
 // Errors:        kInvalidArgument except where noted, message "field: rule (got X, limit Y)".
-// Cost:          O(slices + blocks written); O(tokens + blocks) for an introduction and for a slice
-//                with new blocks. No allocation.
+// Cost:          O(slices + blocks written), plus O(tokens + blocks) for each introduction, plus
+//                O(length of the block table) for each slice with new blocks. No allocation.
 #ifndef QUIRE_COMMON_STEP_STEP_PLAN_CHECK_H_
 #define QUIRE_COMMON_STEP_STEP_PLAN_CHECK_H_
 
@@ -51,14 +51,14 @@ namespace quire {
 
 // This limit bounds memory: scheduler and worker keep some words for each block.
 inline constexpr int32_t kMaxBlocksLimit = 1 << 24;
-inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // one message can name all of them
+inline constexpr int32_t kMaxHostBlocksLimit = 1 << 20;  // so that one message can name all of them
 inline constexpr int32_t kMaxBlockSizeTokens = 256;
 inline constexpr int32_t kMaxSequencesLimit = 4096;
 inline constexpr int32_t kMaxTokensPerStepLimit = 1 << 17;
 inline constexpr int32_t kMaxModelLenLimit = kMaxPositionsLimit;
 
-// Checks that every limit is within its bounds, that there is a block besides the null block, and
-// that the block size is a power of two. Errors: kInvalidArgument, reason STEP_LIMITS.
+// Checks that every limit is within its bounds, and that block_size_tokens and blocks_per_page are
+// powers of two. Errors: kInvalidArgument, reason STEP_LIMITS.
 absl::Status Validate(const StepLimits& limits);
 
 // Checks that every plan within the limits fits one message. Errors: as Validate.

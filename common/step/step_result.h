@@ -47,8 +47,8 @@ struct StepResult {
   StepHeader header;
   uint64_t plan_digest = 0;
   std::vector<SampledToken> sampled;  // in the order of the slices
-  // One entry for each slice that computes a prompt token before the prompt's last one, if its
-  // sequence has num_prompt_logprobs >= 0. In the order of the slices; on rank 0 only.
+  // One entry for each slice that computes a prompt token before the prompt's last one, if the
+  // slice's sequence has num_prompt_logprobs >= 0. In the order of the slices; on rank 0 only.
   std::vector<ScoredSlice> scored;
   // Blocks that swap-ins of the plan left unchanged, because the host blocks had other generations.
   // In plan order. Results computed from these blocks are invalid.

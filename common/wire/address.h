@@ -1,7 +1,7 @@
 // ParseAddress reads an address to listen on or to dial: "unix:/path/to/socket", "host:port" or
 // "[ipv6]:port".
 //
-// Thread safety: free functions and a value type.
+// Thread safety: any thread.
 // Errors:        kInvalidArgument, reason ADDRESS.
 #ifndef QUIRE_COMMON_WIRE_ADDRESS_H_
 #define QUIRE_COMMON_WIRE_ADDRESS_H_
@@ -29,7 +29,7 @@ struct Address {
   // 127.0.0.0/8 or ::1.
   bool is_local() const;
 
-  // Returns the form that gRPC takes as a target or listening address, and that ParseAddress reads.
+  // Returns text that ParseAddress reads, and that gRPC accepts as a target or listening address.
   std::string ToString() const;
 
   friend bool operator==(const Address&, const Address&) = default;

@@ -1,6 +1,6 @@
 // CallMetrics counts the calls of a gRPC server by method and status code, and measures their
-// duration. All methods that the server lacks count as the one method "unknown". Clients choose the
-// names of such methods, and could otherwise create any number of time series.
+// duration. A call of a method that the server lacks counts as a call of the method "unknown".
+// Otherwise clients, which choose such names, could create any number of time series.
 //
 // Thread safety: any thread.
 // Cost:          per call, an allocation and a few atomic operations; per message, a virtual call.

@@ -28,8 +28,8 @@ constexpr int kClientConnectTimeoutMs = 2'000;
 constexpr int kClientMinReconnectMs = 200;
 constexpr int kClientMaxReconnectMs = 1'000;
 constexpr int kClientMinResolutionMs = 5'000;
-// If a ping arrives late, the interval to the next ping is shorter, hence the factor 2. Pings
-// closer together than the server allows would end the connection with GOAWAY (too_many_pings).
+// The server ends a connection with GOAWAY (too_many_pings) if pings come faster than it allows.
+// The factor 2 allows for a late ping, after which the next ping seems early.
 static_assert(2 * kPublicMinPingIntervalMs <= kClientKeepaliveMs);
 constexpr int kPublicMaxMetadataBytes = 16 << 10;
 constexpr int kPublicMaxIdleMs = 5 * 60 * 1000;
@@ -141,8 +141,8 @@ grpc::ChannelArguments PublicChannelArguments() {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kClientMaxReconnectMs);
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kClientMinResolutionMs);
   arguments.SetLoadBalancingPolicyName("round_robin");
-  // Keeps a stream's window at 64 KiB. Otherwise gRPC would let it grow to 10 MiB and more, and
-  // buffer that much of a stream that the client does not read.
+  // Keeps a stream's flow-control window at 64 KiB. Otherwise gRPC would raise the window to 10 MiB
+  // and more, and buffer that much of a stream that the client does not read.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   RefuseCompression(arguments);

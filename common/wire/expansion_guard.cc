@@ -44,8 +44,7 @@ class FieldCounter {
 
  private:
   // Counts the fields of a message of the type. If type is null, counts the fields of a protobuf
-  // group of unknown type, which lie between a start tag and an end tag; last_tag_ becomes that end
-  // tag.
+  // group of unknown type, up to its end tag. last_tag_ becomes that end tag.
   bool CountUntilEnd(const Descriptor* type) {
     while (true) {
       last_tag_ = input_.ReadTag();

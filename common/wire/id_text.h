@@ -12,7 +12,7 @@ namespace quire {
 
 inline constexpr size_t kMaxTenantBytes = 128;
 
-// Returns true if text has only letters, digits, '.', '_' and '-'; also if it is empty.
+// Returns true if text is empty, or has only letters, digits, '.', '_' and '-'.
 inline bool IsIdText(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||

@@ -274,7 +274,7 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         WaitForFiles();
       }
-      // Usually no connection waits, or its client has left. poll reports the next connection.
+      // Usually no connection waits, or the client has left. poll reports the next connection.
       return;
     }
     if (is_refusing_.load()) {

@@ -2,12 +2,12 @@
 // 1.51.1 the library's ports accept without limit, and stop for good when the process has no file
 // descriptor left (CVE-2023-4785).
 //
-// A connection goes to the library after its client's first bytes, and is silent until then
-// (silent_connections.h). While too many files are open, a new connection replaces the oldest
-// silent connection. If no connection is silent, the new connection is closed at once, so that the
-// rest of the process always has some files left. The limit counts open files and not connections,
-// because the library does not report when a connection ends. The kernel gives the lowest free
-// descriptor, so descriptor N means at least N open files.
+// A connection goes to the library after its client's first bytes. Until then the connection is
+// called silent (silent_connections.h). While too many files are open, a new connection replaces
+// the oldest silent connection. If no connection is silent, the new connection is closed at once,
+// so that the rest of the process always has some files left. The limit counts open files and not
+// connections, because the library does not report when a connection ends. The kernel gives the
+// lowest free descriptor, so descriptor N means at least N open files.
 //
 // A client of a Unix socket may do everything that the server offers. So connections of users other
 // than this process's user and root are closed, whatever the file's permissions are. Refusals for

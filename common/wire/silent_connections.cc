@@ -17,8 +17,7 @@ constexpr size_t kMaxEvents = 64;  // upper bound on events of one epoll_wait
 constexpr std::string_view kHttp2 = "PRI * HTTP/2.0";
 constexpr std::string_view kTlsHandshake = "\x16\x03";
 
-// Returns true if `word` and `said` are equal up to the end of the shorter of the two. `said` has
-// the bytes that have arrived so far.
+// Returns true if one text begins with the other. `said` holds the bytes that arrived so far.
 bool BeginsLike(std::string_view word, std::string_view said) {
   const size_t length = std::min(word.size(), said.size());
   return word.substr(0, length) == said.substr(0, length);
@@ -46,7 +45,7 @@ void SilentConnections::Add(Connection connection) {
     EndOldest();
   }
   epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data = {.u64 = ++last_id_}};
-  // If the kernel lacks memory, the connection is closed.
+  // If epoll_ctl fails for lack of memory, the connection is closed.
   if (::epoll_ctl(events_.fd(), EPOLL_CTL_ADD, connection.socket.fd(), &event) == 0) {
     connections_.emplace(last_id_, std::move(connection));
   }

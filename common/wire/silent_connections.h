@@ -3,7 +3,7 @@
 // client out: beyond kMaxConnections, a new silent connection ends the oldest one. A client whose
 // first bytes are neither HTTP/2 nor TLS is disconnected.
 //
-// The client of an HTTP/2 connection sends the first bytes (RFC 9113, section 3.4).
+// gRPC can wait for these bytes, because an HTTP/2 client sends first (RFC 9113, section 3.4).
 //
 // Thread safety: one caller at a time.
 // Cost:          O(log n) for each connection that is added or removed.

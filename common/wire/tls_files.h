@@ -29,7 +29,7 @@ struct TlsTexts {
   friend bool operator==(const TlsTexts&, const TlsTexts&) = default;
 };
 
-// Reads the files. An empty path gives an empty text; a certificate needs its key and vice versa.
+// Reads the files. An empty path gives an empty text. Certificate and key must be given together.
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsTexts& paths);
 
 class TlsFiles {

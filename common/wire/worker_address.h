@@ -1,7 +1,7 @@
-// The default address of a worker, used by worker and scheduler: a Unix socket in a folder that
-// only its owner may enter, because a client of a worker decides what the worker computes.
+// The default address of a worker, used by worker and scheduler. It is a Unix socket in a folder
+// that only the owner may enter, because any client of a worker decides what the worker computes.
 //
-// Thread safety: free functions; the environment must not change meanwhile.
+// Thread safety: any thread, while no thread changes the environment.
 #ifndef QUIRE_COMMON_WIRE_WORKER_ADDRESS_H_
 #define QUIRE_COMMON_WIRE_WORKER_ADDRESS_H_
 
@@ -15,8 +15,8 @@
 
 namespace quire {
 
-// Returns $XDG_RUNTIME_DIR. Returns nullopt if the variable is unset or no absolute path, or if the
-// path with path_below appended would be too long for a Unix socket.
+// Returns $XDG_RUNTIME_DIR. Returns nullopt if the variable is unset or not an absolute path. Also
+// returns nullopt if the variable's path with path_below appended is too long for a Unix socket.
 std::optional<std::string> RuntimeFolder(std::string_view path_below);
 
 // Returns $XDG_RUNTIME_DIR/quire/worker.sock, or /tmp/quire-UID/worker.sock if RuntimeFolder
