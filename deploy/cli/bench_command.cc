@@ -68,7 +68,7 @@ constexpr char kUsage[] =
 
 // Token ids below this are in every model's vocabulary.
 constexpr int32_t kIdsOfEachModel = 256;
-// Bound the memory that prompts and records take before the load begins: about 1 GiB.
+// These two bound the memory of all prompts and records to about 1 GiB.
 constexpr int64_t kMaxPrompts = 1'000'000;
 constexpr int64_t kMaxPromptTokens = int64_t{1} << 27;
 
@@ -185,7 +185,7 @@ struct BenchResult {
   LoadReport report;
 };
 
-// vocab_size: as for RandomRequests.
+// Returns the requests of the dataset. vocab_size: see RandomRequests.
 absl::StatusOr<std::vector<v1::GenerateRequest>> RequestsOf(const BenchOptions& options,
                                                             int32_t vocab_size) {
   if (options.prompts.dataset_name == "custom") {

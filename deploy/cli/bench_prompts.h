@@ -1,6 +1,6 @@
 // BenchPrompts makes the requests of `quire bench serve`.
 //
-// Thread safety: free functions and a value type.
+// Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_DEPLOY_CLI_BENCH_PROMPTS_H_
 #define QUIRE_DEPLOY_CLI_BENCH_PROMPTS_H_
 
@@ -26,13 +26,13 @@ struct BenchPrompts {
   uint64_t seed = 0;
 };
 
-// Returns num_prompts requests. vocab_size: prompts are random token ids below this number. 0:
-// prompts are texts of random words; most vocabularies have each word as one token.
+// Returns num_prompts requests. If vocab_size is positive, prompts are random token ids below
+// vocab_size. If it is 0, prompts are texts of random words, each one token in most vocabularies.
 std::vector<v1::GenerateRequest> RandomRequests(const BenchPrompts& prompts, int32_t vocab_size);
 
-// Returns num_prompts requests, one for each line of the file that is not empty, in order. If the
-// file has fewer such lines, starts again with the first one. needs_text: token ids are an error.
-// Errors: kInvalidArgument, with the line's number.
+// Returns num_prompts requests, one for each non-empty line of the file, in order. If the file has
+// fewer such lines, starts again with the first one. needs_text: a prompt must be text, not token
+// ids. Errors: kInvalidArgument, with the number of the bad line.
 absl::StatusOr<std::vector<v1::GenerateRequest>> CustomRequests(const BenchPrompts& prompts,
                                                                 bool needs_text);
 

@@ -31,8 +31,8 @@ struct Cell {
   double num_active = 0;
   double num_leaving = 0;
   double num_shared = 0;
-  double most = 0;      // greatest num_active of a cell that was merged into this one
-  uint64_t holder = 0;  // number of that cell's holder (BlockHolder): a request or a pinned prefix
+  double most = 0;      // greatest num_active of the merged cells
+  uint64_t holder = 0;  // number of the BlockHolder of the merged cell that has `most`
 };
 
 template <typename Column>

@@ -2,7 +2,7 @@
 // cell is shown as one glyph, or as two if there is room. If there is not enough room, one glyph
 // shows several cells.
 //
-// Thread safety: free functions and value types.
+// Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_DEPLOY_CLI_BLOCK_MAP_TEXT_H_
 #define QUIRE_DEPLOY_CLI_BLOCK_MAP_TEXT_H_
 

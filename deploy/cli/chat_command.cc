@@ -96,7 +96,7 @@ std::string SpeedOf(const ChatAnswer& answer) {
   return line;
 }
 
-// Returns a text without the line ends at its end, which a pasted command may have.
+// Returns `text` without trailing line ends. A pasted command may have them.
 std::string_view WithoutLineEnds(std::string_view text) {
   return text.substr(0, text.find_last_not_of('\n') + 1);
 }
@@ -110,15 +110,15 @@ std::string ArgumentOf(std::string_view line) {
   return std::string(line.substr(std::min(NameOf(line).size() + 1, line.size())));
 }
 
-// Returns true for a line to which Command answers. A pasted text of several lines, such as code
-// with a comment, may begin with '/' and be a message.
+// Returns true if `line` begins with '/' and is one line, or if it begins with a name of kCommands.
+// Any other text of several lines is a message, such as pasted code that begins with a comment.
 bool IsCommand(std::string_view line) {
   return line.starts_with('/') &&
          (WithoutLineEnds(line).find('\n') == std::string_view::npos ||
           std::find(kCommands.begin(), kCommands.end(), NameOf(line)) != kCommands.end());
 }
 
-// Reads lines and answers them. A handler returns false after a failure, which ends the loop unless
+// Reads lines and answers them. Ask and Command return false after a failure. Run then ends, unless
 // standard input is a terminal.
 class Chat {
  public:

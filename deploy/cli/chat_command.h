@@ -10,8 +10,9 @@
 
 namespace quire {
 
-// Returns the exit code: 0; 1 if the server's model is not known, if standard input cannot be read,
-// or if an answer or a command failed, except in a dialog on a terminal; 2 for bad arguments.
+// Returns the exit code: 0; 1 if the server's model is not known, or if standard input cannot be
+// read; 2 for bad arguments. A failed answer or command gives 1 too, except in a dialog on a
+// terminal.
 int RunChat(const std::vector<std::string>& args);
 
 }  // namespace quire

@@ -23,7 +23,7 @@ namespace quire {
 
 // The result of a question.
 struct ChatAnswer {
-  // As OpenAiStream::Finish; kCancelled after Cancel; kInternal OPENAI_ANSWER above 16 MiB.
+  // That of OpenAiStream::Finish; kCancelled after Cancel; kInternal OPENAI_ANSWER above 16 MiB.
   absl::Status status;
   std::string text;  // after a failure: the part that came
   std::string finish_reason;
@@ -39,17 +39,17 @@ class ChatSession {
   // parameters: further fields of each request's body, such as model and temperature.
   ChatSession(OpenAiServer server, OrderedJson parameters);
 
-  // Replaces the system message; empty: none.
+  // Replaces the system message. An empty text removes it.
   void SetSystem(std::string text) { system_ = std::move(text); }
-  // Forgets all messages but the system's.
+  // Forgets all messages except the system message.
   void Clear();
 
   // Asks the model, and gives the text of the answer to on_text as it arrives. Message and answer
   // join the conversation if the answer is complete, or if it has text before it is cut or
   // cancelled. Otherwise the conversation does not change.
   ChatAnswer Ask(const std::string& message, const OnText& on_text);
-  // Asks the last question again if it got no answer, else asks for the last answer anew. If this
-  // fails without text, the last answer stays. REQUIRES: can_regenerate().
+  // Asks the last question again, and replaces its answer if it has one. If the new attempt fails
+  // before any text arrives, the old answer stays. REQUIRES: can_regenerate().
   ChatAnswer Regenerate(const OnText& on_text);
   bool can_regenerate() const { return !unanswered_.empty() || !history_.empty(); }
 

@@ -119,7 +119,7 @@ absl::StatusOr<bool> ChatTerminal::ReadMore() {
 
 absl::StatusOr<std::string> ChatTerminal::ReadLine() {
   if (is_interactive_) {
-    // A Ctrl-C before the prompt was meant for the answer, which has just ended.
+    // Drops a Ctrl-C before the prompt: it was meant for the answer that has just ended.
     TakeInterrupts();
     std::fputs(kPrompt, is_output_terminal_ ? stdout : stderr);
     std::fflush(nullptr);
@@ -216,10 +216,10 @@ void ChatTerminal::Watch(int end, const std::function<void()>& on_interrupt) {
     }
     if (TakeInterrupts()) {
       on_interrupt();
-      continue;  // the input that poll has reported is dropped
+      continue;  // TakeInterrupts has dropped the input that poll reported
     }
-    // Reads keys, because the kernel holds only a few thousand, and a Ctrl-C behind them would
-    // wait.
+    // Reads keys, because the kernel queues only a few thousand. A Ctrl-C behind a full queue would
+    // not be seen.
     if (ready[2].revents != 0) {
       const absl::StatusOr<bool> has_more = ReadSome();
       if (!has_more.ok() || !*has_more || unread_.size() > kMaxTypeAheadBytes) {

@@ -2,7 +2,7 @@
 // On a terminal Ctrl-C ends the answer or, at the prompt, the input. Without a terminal Ctrl-C ends
 // the program, as usual.
 //
-// A line may have 1 MiB, also on a terminal, because a LineEditor makes the lines there.
+// A line may have up to 1 MiB. On a terminal a LineEditor reads it, because the kernel cuts lines.
 //
 // Thread safety: as TerminalMode. Make the object before other threads start, so that they inherit
 // its blocked SIGINT.
@@ -35,11 +35,11 @@ class ChatTerminal {
   bool is_interactive() const { return is_interactive_; }
 
   // Reads the next line, without its end (LF or CRLF). Shows a prompt first if interactive. Errors:
-  // kOutOfRange at the end of input; kCancelled for Ctrl-C; kInvalidArgument for a line beyond 1
-  // MiB, after which further lines of a terminal can be read; kUnavailable if standard input cannot
-  // be read.
+  // kOutOfRange at the end of input; kCancelled for Ctrl-C; kInvalidArgument for a line above 1
+  // MiB; kUnavailable if standard input cannot be read. If interactive, the next line can be read
+  // after kInvalidArgument.
   absl::StatusOr<std::string> ReadLine();
-  // Reads the rest of the input. Errors: kCancelled; kInvalidArgument beyond 1 MiB; kUnavailable.
+  // Reads the rest of the input. Errors: kCancelled; kInvalidArgument above 1 MiB; kUnavailable.
   absl::StatusOr<std::string> ReadAll();
 
   // Runs `act`. If interactive, a Ctrl-C meanwhile calls `on_interrupt` on another thread. Keys
@@ -60,14 +60,13 @@ class ChatTerminal {
   bool TakeInterrupts();
   // Reads standard input into unread_. Returns false at the end of input. Errors: kUnavailable.
   absl::StatusOr<bool> ReadSome();
-  // Runs on the watcher's thread of RunInterruptibly until the descriptor `end` is readable.
+  // Runs on a thread that RunInterruptibly starts, until the descriptor `end` is readable.
   void Watch(int end, const std::function<void()>& on_interrupt);
   // Waits for input, and appends it to unread_. Returns false at the end of input. Errors:
   // kCancelled for Ctrl-C; kUnavailable.
   absl::StatusOr<bool> ReadMore();
-  // ReadLine with a terminal, and without one.
-  absl::StatusOr<std::string> EditLine();
-  absl::StatusOr<std::string> ReadPlainLine();
+  absl::StatusOr<std::string> EditLine();       // ReadLine if interactive
+  absl::StatusOr<std::string> ReadPlainLine();  // ReadLine if not interactive
 
   const bool is_interactive_;
   const bool is_output_terminal_;
@@ -76,7 +75,7 @@ class ChatTerminal {
   FileDescriptor interrupts_;         // readable after Ctrl-C; closed unless interactive
   std::optional<TerminalMode> mode_;  // set if interactive
   LineEditor editor_;
-  std::string unread_;  // during RunInterruptibly only the watcher's thread uses it
+  std::string unread_;  // during RunInterruptibly only Watch uses it
   TerminalText escaper_;
   bool is_at_line_start_ = true;
 };

@@ -33,7 +33,7 @@ auto NumberSetter(const std::string& name,
   };
 }
 
-// The two error handlers of JSON's writer differ only in bytes that are no UTF-8.
+// Compares two error handlers of JSON's writer, which differ only for bytes that are not UTF-8.
 bool IsUtf8(const std::string& text) {
   const Json json(text);
   return json.dump(-1, ' ', false, Json::error_handler_t::ignore) ==

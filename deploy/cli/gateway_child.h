@@ -1,7 +1,7 @@
-// GatewayChild keeps quire_gateway running for `quire serve`. Each start gets the ports of the
-// first one. A gateway that does not answer for 10 s is killed and started again.
+// GatewayChild keeps quire_gateway running for `quire serve`. A restarted gateway gets the ports of
+// the first start. A gateway that does not answer for 10 s is killed and started again.
 //
-// Thread safety: one caller at a time. Nothing blocks.
+// Thread safety: one caller at a time. No call blocks.
 #ifndef QUIRE_DEPLOY_CLI_GATEWAY_CHILD_H_
 #define QUIRE_DEPLOY_CLI_GATEWAY_CHILD_H_
 
@@ -22,8 +22,9 @@ class GatewayChild {
 
   SupervisedChild& child() { return child_; }
 
-  // Reads the lines of the running process, and takes its answers to the probe. Returns the status
-  // of waitpid(2) once after the process has ended, else nullopt. Call a few times a second.
+  // Reads the lines of the running process, and its answers to the probe. The first call after the
+  // process has ended returns the status of waitpid(2); other calls return nullopt. Call a few
+  // times a second.
   std::optional<int> Tend(Instant now);
 
   // Address of OpenAI's API, HOST:PORT; empty until the first process listens.

@@ -19,7 +19,7 @@ constexpr size_t kMaxConnections = 64;
 
 }  // namespace
 
-// The stream of one request. The object must exist until gRPC has called OnDone, its last call.
+// The stream of one request. REQUIRES: the object lives until gRPC calls OnDone, the last callback.
 class GrpcLoad::Stream : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   Stream(v1::GenerationService::Stub& stub,

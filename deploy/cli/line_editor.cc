@@ -42,9 +42,9 @@ std::string_view LastCharacter(std::string_view text) {
   return text.substr(is_whole ? lead : text.size() - 1);
 }
 
-// Returns the columns of a character. Returns nullopt for a tab, a line end, or a character that
-// the echo escapes, because only drawing the line anew can erase these. From U+3000 on nearly all
-// characters (CJK, emoji) have two columns.
+// Returns how many columns of the terminal a character takes; nullopt for a tab, a line end, or a
+// character that the echo escapes, because only drawing the line anew can erase these. From U+3000
+// on nearly all characters (CJK, emoji) take two columns.
 std::optional<size_t> ColumnsOf(std::string_view character) {
   const auto lead = static_cast<unsigned char>(character.front());
   const bool is_c1 =
@@ -72,8 +72,8 @@ LineEditor::Event LineEditor::Take(char key) {
   if (std::exchange(is_after_cr_, key == '\r') && key == '\n') {
     return Event::kNeedsKeys;  // CRLF is one line end
   }
-  // Escape sequences have neither control characters nor characters beyond ASCII. Such a character
-  // ends a sequence, so Enter works after a lone Escape.
+  // Escape sequences have only printable ASCII characters. Any other character ends a sequence, so
+  // Enter works after a lone Escape.
   if (!sequence_.empty() && !IsControl(key) && IsAscii(key)) {
     TakeOfSequence(key);
     return Event::kNeedsKeys;
@@ -93,7 +93,7 @@ LineEditor::Event LineEditor::Control(char key) {
   } else if (key == '\t' || (is_line_end && is_pasting_)) {
     Append(is_line_end ? '\n' : key);
   } else if (is_pasting_) {
-    return Event::kNeedsKeys;  // a pasted control character is no key
+    return Event::kNeedsKeys;  // drops a pasted control character: no key was pressed
   } else if (is_line_end) {
     absl::StrAppend(&echo_, escaper_.End(), "\n");
     return Event::kLine;

@@ -23,8 +23,8 @@ class LineEditor {
  public:
   enum class Event { kNeedsKeys, kLine, kEndOfInput };
 
-  // prompt: shown again when the line must be redrawn. max_line_bytes: of a longer line, one byte
-  // more than this is kept, so that the caller can refuse the line.
+  // prompt: shown again when the line must be redrawn. max_line_bytes: a longer line is cut to
+  // max_line_bytes + 1 bytes, so that the caller can see that it was too long.
   LineEditor(std::string prompt, size_t max_line_bytes)
       : prompt_(std::move(prompt)), max_line_bytes_(max_line_bytes) {}
 

@@ -3,8 +3,7 @@
 // its gRPC port answers. The probe does not ask the gRPC port itself, which may demand a
 // certificate that only clients have.
 //
-// Thread safety: one caller at a time. Nothing blocks, except the look-up of a host name in the
-//                constructor.
+// Thread safety: one caller at a time. Only the constructor may block, to look up a host name.
 #ifndef QUIRE_DEPLOY_CLI_LIVENESS_PROBE_H_
 #define QUIRE_DEPLOY_CLI_LIVENESS_PROBE_H_
 

@@ -11,8 +11,8 @@
 namespace quire {
 namespace {
 
-// Counts running streams. Enter waits until fewer than `limit` streams run (0: no limit), and
-// counts one more. AwaitEmpty waits until all streams have ended.
+// Counts running requests. Enter waits until fewer than `limit` requests run (0: no limit), and
+// counts one more. AwaitEmpty waits until no request runs.
 class Gate {
  public:
   explicit Gate(int32_t limit) : limit_(limit) {}

@@ -255,7 +255,7 @@ std::string FormatJson(const LoadReport& report,
   if (details != nullptr) {
     AddDetails(json, *details);
   }
-  // A server's error message may have any bytes.
+  // Replaces bytes that are not UTF-8, because a server's error message may have any bytes.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

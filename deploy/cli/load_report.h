@@ -6,7 +6,7 @@
 // over successful requests. Percentiles are interpolated linearly between the closest ranks
 // (numpy's default).
 //
-// Thread safety: value types and free functions.
+// Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_DEPLOY_CLI_LOAD_REPORT_H_
 #define QUIRE_DEPLOY_CLI_LOAD_REPORT_H_
 

@@ -37,7 +37,7 @@ class Reception {
  private:
   RequestRecord& record_;
   const std::function<void()> done_;
-  Instant now_ = 0;  // when the piece arrived
+  Instant now_ = 0;  // when the latest piece arrived
   OpenAiStream stream_{[this](const OpenAiStream::Text&) { record_.arrivals.push_back(now_); }};
 };
 

@@ -1,6 +1,6 @@
-// OpenAiLoad is the LoadBackend for OpenAI's HTTP API. Each running request has a connection; one
-// thread serves all connections. A record's arrivals are the times of events with text. Its numbers
-// of tokens are those that the server reports; without a report, each arrival is an output token.
+// OpenAiLoad is the LoadBackend for OpenAI's HTTP API. Each running request has its own connection;
+// one thread serves all connections. A record's arrivals are the times of events with text. The
+// token counts are the server's; if the server reports none, each arrival is an output token.
 //
 // Thread safety: Start: one thread at a time. The load's own thread records and calls `done`.
 #ifndef QUIRE_DEPLOY_CLI_OPENAI_LOAD_H_

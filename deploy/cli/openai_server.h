@@ -1,6 +1,6 @@
 // Access to a server of OpenAI's HTTP API: Quire's gateway, vLLM, llama-server, OpenAI.
 //
-// Thread safety: free functions and value types.
+// Thread safety: free functions, safe from any thread while none calls setenv.
 #ifndef QUIRE_DEPLOY_CLI_OPENAI_SERVER_H_
 #define QUIRE_DEPLOY_CLI_OPENAI_SERVER_H_
 
@@ -22,9 +22,10 @@ struct OpenAiServer {
   HttpHeaders headers;
 };
 
-// base_url: http://HOST[:PORT][/PATH], https://... or unix:PATH. For https the system's authorities
-// count unless `access` names some. The key is that of ApiKeyOf, else that of the environment
-// variable OPENAI_API_KEY. It may go to another machine only over TLS. Errors: kInvalidArgument.
+// base_url: http://HOST[:PORT][/PATH], https://... or unix:PATH. For https, trusts the authorities
+// of `access`, or the system's if it names none. The API key is that of ApiKeyOf, else of the
+// environment variable OPENAI_API_KEY. Errors: kInvalidArgument, also if a key would go to another
+// machine without TLS.
 absl::StatusOr<OpenAiServer> OpenAiServerOf(const std::string& base_url,
                                             const ServerAccess& access);
 
@@ -33,8 +34,8 @@ struct OpenAiModel {
   std::optional<int32_t> vocab_size;  // only llama-server reports it
 };
 
-// Returns the first model that the server lists. Errors: those of HttpClient and of the server;
-// kInternal OPENAI_ANSWER for any other answer.
+// Returns the first model that the server lists. Errors: those of HttpClient; those of
+// StatusOfHttpError; kInternal OPENAI_ANSWER if the answer lists no model.
 absl::StatusOr<OpenAiModel> AskModel(HttpClient& client, const OpenAiServer& server);
 
 }  // namespace quire

@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-// The largest events are those with log-probabilities, some 10 KB.
+// Ample: the largest events, which have log-probabilities, take some 10 KB.
 constexpr size_t kMaxEventBytes = size_t{1} << 20;
 constexpr size_t kMaxErrorBytes = size_t{1} << 16;
 constexpr int kHttpOk = 200;
@@ -69,8 +69,8 @@ absl::Status StatusOf(absl::StatusCode code, const std::string& reason, const st
 // Returns the status for an error's JSON, which is an object of OpenAI's form or a text.
 absl::Status StatusOfError(int status_code, const Json& error) {
   const Json& code = Member(error, "code");
-  // An error within a stream comes with HTTP status 200. Its own status is then in `code`, where
-  // vLLM and llama-server write the HTTP status.
+  // An error inside a stream comes with HTTP status 200. vLLM and llama-server write the HTTP
+  // status that describes the error into `code`.
   if (status_code == kHttpOk) {
     status_code = CountOf(code).value_or(500);
   }

@@ -21,9 +21,9 @@
 
 namespace quire {
 
-// Converts an answer that is an error. The reason is the error's code if the code is a text.
-// Understands the bodies of OpenAI, vLLM, llama-server and FastAPI. REQUIRES: status_code is not
-// 200.
+// Converts an HTTP error to a status. The status's reason is the `code` of the body if that is a
+// text. Understands the bodies of OpenAI, vLLM, llama-server and FastAPI. REQUIRES: status_code is
+// not 200.
 absl::Status StatusOfHttpError(int status_code, std::string_view body);
 
 class OpenAiStream {
@@ -40,8 +40,8 @@ class OpenAiStream {
   bool Put(const HttpResponse& head, std::string_view piece);
 
   // Returns how the request ended. `call`: how the HTTP call ended. Errors: those of HttpClient;
-  // those of the server, before or in the stream; kInternal OPENAI_ANSWER for an answer that is no
-  // stream of OpenAI's; kUnavailable HTTP_CUT for a stream without an end.
+  // errors that the server reports, in place of the stream or in it; kInternal OPENAI_ANSWER for an
+  // answer that is no stream of OpenAI's; kUnavailable HTTP_CUT for a stream without an end.
   absl::Status Finish(const absl::StatusOr<HttpResponse>& call) const;
 
   // Values from the events so far.

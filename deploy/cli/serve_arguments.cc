@@ -46,7 +46,7 @@ constexpr std::array<std::string_view, 4> kGatewayFlags = {
 constexpr std::array<std::string_view, 5> kFrontFlags = {
     "ssl-certfile", "ssl-keyfile", "ssl-ca-certs", "api-keys-file", "shutdown-timeout"};
 
-// Flags that serve itself gives to the programs.
+// Flags that only `quire serve` itself may give to the programs.
 constexpr std::array<std::string_view, 10> kOwnFlags = {"workers",
                                                         "standby",
                                                         "nostandby",
@@ -77,7 +77,7 @@ std::string FlagName(std::string_view arg) {
   return name;
 }
 
-// Returns true for a flag of the list, also if the name turns off a switch: "no-enforce-eager",
+// Returns true if `name` is in the list, or turns off a switch of the list: "no-enforce-eager",
 // "noenforce-eager".
 bool IsFlagOf(std::span<const std::string_view> names, std::string_view name) {
   if (IsOneOf(names, name)) {
@@ -112,7 +112,7 @@ bool IsForAll(std::string_view name) {
          name == "noallow-insecure-bind" || name == "no-allow-insecure-bind";
 }
 
-// Returns false for a flag without a value. The programs refuse such a flag, unless it is a switch.
+// Returns false for a flag without a value, such as a switch.
 bool HasValue(const std::vector<std::string>& words) {
   return words.size() > 1 || words.front().find('=') != std::string::npos;
 }
@@ -192,7 +192,7 @@ class ReachFlags {
                          host,
                          ")"));
       }
-      const bool is_workers = name == kWorkerHttpHost;  // workers have no TLS there
+      const bool is_workers = name == kWorkerHttpHost;  // a worker's HTTP port has no TLS
       if (host.empty() || Address{.host = host}.is_local() || is_allowed_ ||
           (has_tls_ && !is_workers)) {
         continue;
@@ -222,7 +222,7 @@ void Append(const std::vector<std::string>& words, std::vector<std::string>& to)
   to.insert(to.end(), words.begin(), words.end());
 }
 
-// Gives each flag to its programs.
+// Gives each flag to the programs that take it.
 class Division {
  public:
   // words: the flag, and its value if the value is a word of its own.

@@ -1,7 +1,7 @@
 // Divides the command line of `quire serve` between the programs that it starts: a gateway, a
 // scheduler and its workers.
 //
-// Thread safety: free functions and value types.
+// Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_DEPLOY_CLI_SERVE_ARGUMENTS_H_
 #define QUIRE_DEPLOY_CLI_SERVE_ARGUMENTS_H_
 
@@ -28,18 +28,21 @@ struct ServeArguments {
   std::optional<int32_t> worker_http_port;
 };
 
-// Divides the flags: flags of the worker or the gateway alone go to that program; --model,
-// --log-format and --allow-insecure-bind to all programs; TLS files, API keys and
-// --shutdown-timeout to scheduler and gateway; all others to the scheduler. The model directory can
-// also be given as the first word, without --model. The programs refuse unknown flags. `quire
-// serve` itself has the flags --tensor-parallel-size, or -tp, and --worker-http-port. The flags
-// --http-host and --http-port become --host and --port of the gateway, and --worker-http-host
-// becomes --http-host of the workers. --admin-api-keys-file goes to the gateway, and with
-// --admin-address to the scheduler too.
-// Errors: kInvalidArgument if no model is named, an argument is not a flag, a flag is one that
-// serve itself sets, a host is in brackets or reachable without encryption, a flag that serve
-// renames has no value, --tensor-parallel-size is not from 1 to 8, or a rank's port would be above
-// 65535.
+// Divides the flags by the programs that take them:
+//   - `quire serve` itself: --tensor-parallel-size (or -tp), --worker-http-port
+//   - all programs: --model, --log-format, --allow-insecure-bind
+//   - scheduler and gateway: TLS files, API keys, --shutdown-timeout
+//   - workers alone, gateway alone: the flags that only such a program has
+//   - gateway, renamed: --http-host and --http-port become --host and --port
+//   - workers, renamed: --worker-http-host becomes --http-host
+//   - gateway, and scheduler if --admin-address is given: --admin-api-keys-file
+//   - scheduler: all other flags. The programs refuse unknown flags.
+// The model directory may also be given as a word without --model.
+// Errors: kInvalidArgument if
+//   - no model is named, an argument is not a flag, or a renamed flag has no value;
+//   - a flag is given that only `quire serve` itself may set;
+//   - a host is in brackets, or other machines could reach it without encryption;
+//   - --tensor-parallel-size is not from 1 to 8, or a rank's port would be above 65535.
 absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string>& args);
 
 // A scheduler's addresses, and the flags that give the scheduler's next start the same addresses.
@@ -52,12 +55,12 @@ struct SchedulerAddresses {
 // A worker's HTTP port.
 struct WorkerHttp {
   std::string address;  // HOST:PORT
-  std::string flag;     // a flag that gives the rank's next process the same port
+  std::string flag;     // gives the rank's next process the same port
 };
 // Reads "quire_worker: listens listen=ADDRESS http=HOST:PORT". Returns nullopt for other lines.
 std::optional<WorkerHttp> ParseWorkerHttp(std::string_view line);
 
-// The addresses of a gateway, and the flags that give its next start the same ports.
+// A gateway's addresses, and the flags that give the gateway's next start the same ports.
 struct GatewayAddresses {
   std::string api;              // HOST:PORT
   std::optional<Address> http;  // nullopt: no port for metrics and health

@@ -148,8 +148,8 @@ std::vector<Supervisor::Worker> Workers(const ServeArguments& arguments,
 int RunServe(const std::vector<std::string>& args) {
   OpenStandardStreams();
   RaiseFileLimit();
-  // gRPC itself would write its log to standard error and wait for a slow reader there, which would
-  // delay restarts.
+  // Otherwise gRPC would write its log to standard error itself. There it would wait for a slow
+  // reader, and delay restarts.
   SendGrpcLogToOurs();
   const std::string folder = ProgramFolder();
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {

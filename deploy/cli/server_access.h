@@ -1,6 +1,6 @@
 // Access to a server: TLS files and an API key. The flags are the same for every sub-command.
 //
-// Thread safety: free functions and a value type.
+// Thread safety: free functions, safe from any thread while none calls setenv.
 #ifndef QUIRE_DEPLOY_CLI_SERVER_ACCESS_H_
 #define QUIRE_DEPLOY_CLI_SERVER_ACCESS_H_
 
@@ -40,8 +40,9 @@ void AddServerAccessFlags(ServerAccess& access, FlagTable& flags);
 // Errors: kInvalidArgument for an incomplete set of TLS flags, and for files that cannot be used.
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const ServerAccess& access);
 
-// Returns the API key for calls to this server; empty if there is no key. Errors: kInvalidArgument
-// for text that is not a key, and for a key that would cross the network unencrypted.
+// Returns the API key for calls to this server; empty if there is no key. Errors: those of
+// ReadFile; kInvalidArgument for text that is not a key, and for a key that would cross the network
+// unencrypted.
 absl::StatusOr<std::string> ApiKeyOf(const ServerAccess& access, const Address& server);
 
 // A client's access to the admin address of a server.

@@ -48,7 +48,7 @@ unusable address or file, 2 bad flags, 3 bad model, 4 too little memory, 5 devic
 constexpr int64_t kMaxSilenceNs = 10 * kNanosPerSecond;
 constexpr int kPollMillis = 50;
 
-// A program's HTTP port, and the flags that give its next start the same ports.
+// A program's HTTP port, and the flags that give the program's next start the same ports.
 struct Listens {
   Address http;
   std::vector<std::string> flags;
@@ -117,7 +117,7 @@ class ProgramSupervisor {
     while (const std::optional<std::string> line = process->TakeLine()) {
       OnLine(*line);
     }
-    // Without an address to ask, only the death of the program is noticed.
+    // Without an HTTP port to probe, the program counts as live until it dies.
     if (!probe_.has_value() || probe_->Poll(now)) {
       child_.OnSign();
     }
@@ -145,7 +145,8 @@ class ProgramSupervisor {
     probe_.reset();
     const int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : EXIT_FAILURE;
     if (is_stopping_) {
-      // SIGTERM may come before the program has installed its handler, and then kills the program.
+      // A SIGTERM that comes before the program has installed its handler kills the program. This
+      // counts as a good end.
       const bool is_early = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGTERM;
       exit_code_ = is_early ? EXIT_SUCCESS : code;
     } else if (!was_useful_ && (IsHopeless(wait_status) || code == EXIT_SUCCESS)) {

@@ -1,7 +1,7 @@
 // SupervisedChild keeps a program running. It starts an ended program again after a pause, and
 // kills a program that gives no sign of life.
 //
-// Thread safety: one caller at a time. Nothing blocks.
+// Thread safety: one caller at a time. No call blocks.
 #ifndef QUIRE_DEPLOY_CLI_SUPERVISED_CHILD_H_
 #define QUIRE_DEPLOY_CLI_SUPERVISED_CHILD_H_
 
@@ -33,8 +33,8 @@ class SupervisedChild {
   // pause.
   absl::StatusOr<bool> MaybeStart(Instant now);
 
-  // Returns the status of waitpid(2) once after the program has ended, else nullopt. Call a few
-  // times a second, because the call also kills a program without a sign of life.
+  // The first call after the program has ended returns the status of waitpid(2); other calls return
+  // nullopt. Kills a program without a sign of life, so call it a few times a second.
   std::optional<int> TakeEnd(Instant now);
 
   // Logs the end that TakeEnd reported, and the pause until the next start.

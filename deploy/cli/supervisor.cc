@@ -77,8 +77,8 @@ int Supervisor::Run() {
   return *exit_code_;
 }
 
-// A cleaner of /tmp may have removed the folder of the sockets, and without it neither scheduler
-// nor workers can listen.
+// Makes the folder of the sockets again if a cleaner of /tmp has removed it. Without the folder
+// neither scheduler nor workers can listen.
 void Supervisor::MakeSocketFolder() const {
   if (!workers_.empty() && workers_.front()->address.is_unix()) {
     const auto folder = std::filesystem::path(workers_.front()->address.unix_path).parent_path();
@@ -187,8 +187,8 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
   const bool is_hopeless =
       EndsServer(wait_status) || (code == EXIT_FAILURE && !scheduler_address_.has_value());
   if (is_stopping_) {
-    // SIGTERM may come before the scheduler has installed its handler, and then kills the
-    // scheduler.
+    // A SIGTERM that comes before the scheduler has installed its handler kills the scheduler. This
+    // counts as a good end.
     const bool is_early = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGTERM;
     exit_code_ = is_early ? EXIT_SUCCESS : code;
   } else if (is_hopeless && WIFEXITED(wait_status)) {
@@ -231,8 +231,8 @@ void Supervisor::TendGateway(Instant now) {
   }
 }
 
-// Starts rank 0 first, and the other ranks after rank 0 has listened. By then rank 0 has accepted
-// its flags, which all ranks share.
+// Starts the other ranks only after rank 0 has accepted its flags and listened. All ranks share
+// these flags, so a bad flag is reported once.
 void Supervisor::TendWorkers(Instant now) {
   for (const auto& worker : workers_) {
     if (worker == workers_.front() || workers_.front()->was_heard) {
@@ -369,7 +369,7 @@ void Supervisor::ReadSignals() {
 void Supervisor::StopWorkers() {
   bool is_running = true;
   if (ChildProcess* gateway = gateway_.child().process(); gateway != nullptr) {
-    gateway->Signal(SIGINT);  // the second signal: no request can go on without a scheduler
+    gateway->Signal(SIGINT);  // a second signal, which ends the gateway's requests
   }
   for (const auto& worker : workers_) {
     if (ChildProcess* process = worker->child.process(); process != nullptr) {

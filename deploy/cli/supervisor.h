@@ -14,8 +14,8 @@
 // Before the server was ready for the first time, the supervisor ends if a restart would not help:
 // if a program's exit code says so, or if the scheduler refuses a worker.
 //
-// Thread safety: only from the thread that forks, because the kernel kills the programs when that
-//                thread ends. Blocks only in poll(2), and for at most 5 s when it stops the
+// Thread safety: call Run from main, because the kernel kills the programs when the thread that
+//                started them ends. Blocks only in poll(2), and for at most 5 s when it stops the
 //                workers.
 #ifndef QUIRE_DEPLOY_CLI_SUPERVISOR_H_
 #define QUIRE_DEPLOY_CLI_SUPERVISOR_H_
@@ -69,8 +69,8 @@ class Supervisor {
     uint64_t progress = 0;
     bool was_heard = false;  // true if a process of this worker has accepted its flags and listened
     bool has_sizes = false;  // true if the arguments contain the sizes of the first start
-    // HTTP address of the first start, which a flag among the arguments passes to later starts.
-    // Empty if the worker has not printed an HTTP address.
+    // HTTP address of the first start. Later starts get its port by a flag. Empty if the worker has
+    // not printed an HTTP address.
     std::string http_address;
   };
 
@@ -107,7 +107,7 @@ class Supervisor {
   // Address of the scheduler's HTTP port; nullopt until a scheduler has listened.
   std::optional<Address> scheduler_address_;
   std::optional<LivenessProbe> probe_;  // probes the running scheduler; nullopt until it listens
-  std::string ready_line_;  // addresses of the scheduler when it was ready; empty: never
+  std::string ready_line_;  // addresses of the scheduler's last ready line; empty: none yet
   GatewayChild gateway_;
   std::vector<std::unique_ptr<WorkerChild>> workers_;
   std::string last_refusal_;

@@ -181,7 +181,7 @@ int RunLive(Server server, const TopOptions& options) {
         server = Server(*dialed);
       }
     }
-    // WaitForKey also returns if the terminal's size has changed, so that the frame is drawn again.
+    // WaitForKey also returns when the terminal's size changes. The loop then draws anew.
     do {
       terminal.Draw(TopFrame(history, options.admin, trouble, StyleOf(CurrentTerminalSize())));
       if (terminal.WaitForKey(std::max(next - absl::Now(), absl::Milliseconds(100))) == 'q') {

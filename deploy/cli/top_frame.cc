@@ -31,8 +31,8 @@ constexpr char kBad[] = "1;31";
 constexpr char kQuiet[] = "2";
 constexpr char kStrong[] = "1";
 
-// Returns the number of columns that `text` fills. All our glyphs are one column wide, so the first
-// bytes of UTF-8 characters are counted.
+// Returns how many columns `text` fills. Counts its UTF-8 characters, because all our glyphs are
+// one column wide.
 int ColumnsOf(std::string_view text) {
   return static_cast<int>(std::count_if(
       text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));

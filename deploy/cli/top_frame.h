@@ -22,8 +22,8 @@ struct FrameStyle {
 
 inline constexpr int kMinFrameWidth = 24;
 
-// Returns lines, each with its line end. trouble: why the last answer is old; empty if the answer
-// is new.
+// Returns lines, each with its line end. trouble: why the server gave no new answer; empty if it
+// gave one.
 std::string TopFrame(const TopHistory& history,
                      std::string_view server,
                      std::string_view trouble,

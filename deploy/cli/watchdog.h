@@ -15,8 +15,8 @@ namespace quire {
 
 class Watchdog {
  public:
-  // Upper bound on the time without a sign that one call of IsSilent adds. If more time has passed
-  // since the last call, the caller itself was stopped, and has missed signs.
+  // Upper bound on the silence that one call of IsSilent adds. If more time has passed since the
+  // previous call, the caller itself was stopped, and could not notice signs of life.
   static constexpr int64_t kMaxLookIntervalNs = 500 * kNanosPerMilli;
 
   explicit Watchdog(int64_t limit_ns) : limit_ns_(limit_ns) {}

@@ -46,8 +46,8 @@ bool AddTag(OrderedJson& variables) {
   return has_text_part;
 }
 
-// Ends the prompt where the tag begins. A template that trimmed the tag's blank would have trimmed
-// the content too, so the white space before the tag is removed.
+// Cuts the prompt where the tag begins. If the template has trimmed the tag's blank, it trims
+// contents, so the white space before the tag is cut too.
 absl::Status CutAtTag(RenderedPrompt& prompt) {
   const std::string_view tag = kFinalMessageTag;
   const size_t place = prompt.text.rfind(tag.substr(0, tag.size() - 1));
@@ -90,8 +90,7 @@ absl::Status ReadError(const absl::Status& status, std::string_view file) {
 absl::StatusOr<std::unique_ptr<ChatModel>> ChatModel::Load(const Source& source) {
   std::unique_ptr<ChatModel> model(new ChatModel());
   model->allows_special_tokens_ = source.allows_special_tokens;
-  // This class does not read config.json. A folder without this file is probably no model, so
-  // refuse it.
+  // Refuses a folder without config.json, because it is probably no model. The file is not read.
   if (const auto config = ResolveModelFile(source.model_dir, "config.json"); !config.ok()) {
     return ReadError(config.status(), source.model_dir + "/config.json");
   }

@@ -3,9 +3,9 @@
 // only where the template wrote them. So a message cannot forge the turns of the chat.
 //
 // Thread safety: immutable after Load; any number of threads may use it at once.
-// Errors:        kInvalidArgument, with the reasons of ChatTemplate::Render and Tokenizer::Encode,
-//                CONTINUE_FINAL_MESSAGE, and PROMPT_BYTES for a text above kMaxPromptBytes;
-//                kFailedPrecondition NO_TOKENIZER, NO_CHAT_TEMPLATE.
+// Errors:        those of ChatTemplate::Render; those of Tokenizer::Encode; kInvalidArgument
+//                CONTINUE_FINAL_MESSAGE; kInvalidArgument PROMPT_BYTES for a text above
+//                kMaxPromptBytes; kFailedPrecondition NO_TOKENIZER, NO_CHAT_TEMPLATE.
 #ifndef QUIRE_DEPLOY_GATEWAY_CHAT_MODEL_H_
 #define QUIRE_DEPLOY_GATEWAY_CHAT_MODEL_H_
 
@@ -39,8 +39,9 @@ class ChatModel {
 
   // Also loads a model without a tokenizer or without chat templates; functions that need the
   // missing part then fail. Logs a template of the model that cannot be parsed; chats that need
-  // this template are refused. Errors: those of ResolveModelFile for config.json, LoadChatTemplates
-  // and Tokenizer::Load; kInvalidArgument TEMPLATE_SYNTAX for template_file.
+  // this template are refused. Errors: those of ResolveModelFile, except for a missing
+  // tokenizer.json; those of LoadChatTemplates; those of Tokenizer::Load; kInvalidArgument
+  // TEMPLATE_SYNTAX if template_file cannot be parsed.
   static absl::StatusOr<std::unique_ptr<ChatModel>> Load(const Source& source);
 
   // Returns the prompt of a chat. Cost: bounded by TemplateLimits.
@@ -54,7 +55,7 @@ class ChatModel {
                                               bool add_special_tokens,
                                               bool parse_special) const;
 
-  // The form of contents that the default template reads.
+  // Returns the form of message contents that the default template reads.
   ContentFormat content_format() const { return content_format_; }
 
   absl::StatusOr<const Tokenizer*> tokenizer() const;

@@ -1,9 +1,9 @@
 // LoadChatTemplates finds a model's chat templates and the special tokens that the templates name,
 // where Hugging Face transformers finds them.
 //
-// Thread safety: a free function and a value type.
-// Errors:        those of ResolveModelFile, except kNotFound, of ParseJsonFile and of ReadFile;
-//                kInvalidArgument CHAT_TEMPLATE. The messages name the file.
+// Thread safety: a free function, safe from any thread.
+// Errors:        those of ResolveModelFile, except kNotFound; those of ParseJsonFile; those of
+//                ReadFile; kInvalidArgument CHAT_TEMPLATE. The messages name the file.
 #ifndef QUIRE_DEPLOY_GATEWAY_CHAT_TEMPLATE_FILES_H_
 #define QUIRE_DEPLOY_GATEWAY_CHAT_TEMPLATE_FILES_H_
 
@@ -23,9 +23,9 @@ struct ChatTemplates {
   OrderedJson special_tokens = OrderedJson::object();
 };
 
-// Reads chat_template.jinja and additional_chat_templates/NAME.jinja. Without the former, reads
-// `chat_template` of tokenizer_config.json: a text, or a list of {name, template}. If
-// `template_file` is not empty, reads only this file.
+// Reads chat_template.jinja and additional_chat_templates/NAME.jinja. If chat_template.jinja is
+// missing, reads instead `chat_template` of tokenizer_config.json: a text, or a list of {name,
+// template}. If `template_file` is not empty, takes the only template from this file.
 absl::StatusOr<ChatTemplates> LoadChatTemplates(const std::string& model_dir,
                                                 const std::string& template_file);
 

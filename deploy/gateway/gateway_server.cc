@@ -22,12 +22,12 @@
 namespace quire {
 namespace {
 
-constexpr size_t kMaxBodyBytes = 8 << 20;  // 1 MiB of prompt, written \u00XX, and other fields
+constexpr size_t kMaxBodyBytes = 8 << 20;  // a prompt of 1 MiB has 6 MiB if written as \u00XX
 constexpr size_t kMaxBodyBytesInFlight = 64 << 20;
 constexpr int64_t kIdleTimeoutNs = 75 * kNanosPerSecond;  // as nginx
-// No stream reaches this bound. A Generation that has more than 64 KiB to send asks for no further
-// message. At most one message of each prompt, asked for earlier, still arrives, and
-// ScoreBudget::kMaxOfEvents bounds the log-probabilities of echoed prompts.
+// No stream reaches this bound. A Generation with more than 64 KiB to send asks for no further
+// message, so at most one message of each prompt still arrives. ScoreBudget::kMaxOfEvents bounds
+// the log-probabilities of echoed prompts.
 constexpr size_t kMaxUnsentBytes = 32 << 20;
 constexpr int64_t kLivenessNs = 10 * kNanosPerSecond;
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
@@ -109,7 +109,7 @@ GatewayServer::~GatewayServer() {
   pages_.reset();
 }
 
-// The pool ends before the client, because the pool's tasks start the client's streams.
+// Stops the pool before it destroys client_, because tasks of the pool start streams of client_.
 void GatewayServer::EndRequests() {
   gate_.Close();
   pool_.Stop();

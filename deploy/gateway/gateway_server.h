@@ -64,10 +64,10 @@ class GatewayServer {
 
   absl::Status Listen();
   std::vector<HttpRoute> Routes();
-  // Notes the time on the HTTP server's thread, so that IsLive() fails if that thread or the
-  // watch's thread hangs. Returns free memory to the system. The watch calls Beat after each
-  // question.
+  // watch_ calls this after each round of questions. Makes the HTTP server's thread note the time.
+  // Returns free memory to the system.
   void Beat();
+  // Returns false if the HTTP server's thread or watch_'s thread hangs.
   bool IsLive() const;
 
   const GatewayConfig config_;

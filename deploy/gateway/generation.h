@@ -2,9 +2,9 @@
 // prompt, and sends the results to the client, as one JSON text or as server-sent events.
 //
 // The HTTP status is chosen when the first event, the whole answer or an error is there. So a
-// request that the scheduler refuses has the status of the refusal. A stream that fails after its
-// first event ends with an event that has `error`. While the client reads slowly, no further
-// message is asked for. If the client leaves, the streams are cancelled.
+// request that the scheduler refuses has the status of the refusal. An answer that fails after its
+// first event ends with an event that has `error`. While the HTTP client reads slowly, Generation
+// asks the scheduler for no further message. If the client leaves, the streams are cancelled.
 //
 // Thread safety: Start: any thread. Then the resuming client's thread brings messages, and the HTTP
 //                server's thread continues or cancels streams.
@@ -60,8 +60,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
 
-  // requests: one for each prompt. The client keeps this object alive until all streams have ended.
-  // Call once.
+  // Starts the streams. requests: one for each prompt. `client` keeps this object alive until all
+  // streams have ended. Call once.
   void Start(AsyncResumingClient& client,
              const std::vector<v1::GenerateRequest>& requests,
              const std::string& api_key);
@@ -74,8 +74,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Asks for the prompt's next message, now or when the HTTP client has read enough.
   void Continue(size_t prompt);
   void Answer(HttpResponse response);
-  // Charges the message's log-probabilities to the budget if the answer is not streamed, because
-  // the answer then holds them until its end. Errors: kInvalidArgument ANSWER_SIZE,
+  // If the answer is not streamed, charges the message's log-probabilities to the ScoreBudget,
+  // because such an answer holds them until its end. Errors: kInvalidArgument ANSWER_SIZE,
   // kResourceExhausted ANSWER_MEMORY.
   absl::Status Hold(const v1::GenerateResponse& message);
   void Send(const std::vector<std::string>& texts);

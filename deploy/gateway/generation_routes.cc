@@ -44,7 +44,7 @@ absl::Status CompleteEchoes(const ChatModel& model,
 }
 
 // Fails if the prompts' log-probabilities, which each choice repeats, are too many. REQUIRES:
-// CompleteEchoes ran before.
+// options.prompts has all token ids that the answer repeats.
 absl::Status CheckPromptScores(const v1::GenerateRequest& request, const AnswerOptions& options) {
   if (!request.response().has_prompt_logprobs()) {
     return absl::OkStatus();
@@ -69,8 +69,7 @@ absl::Status CheckPromptScores(const v1::GenerateRequest& request, const AnswerO
                                 ")"));
 }
 
-// Returns a function that gives the text of a token with log-probabilities, or "" without a
-// tokenizer.
+// Returns a function that gives the bytes of a token, or "" if the model has no tokenizer.
 TokenText TokenTextOf(const ChatModel& model) {
   const absl::StatusOr<const Tokenizer*> tokenizer = model.tokenizer();
   if (!tokenizer.ok()) {

@@ -27,7 +27,7 @@ namespace quire {
 class GenerationRoutes {
  public:
   // forwards_api_keys: true if the schedulers may see clients' API keys. The referenced objects
-  // must outlive this object, which must outlive the pool's tasks.
+  // must outlive this object. This object must outlive the pool's tasks.
   GenerationRoutes(AsyncResumingClient& client,
                    ModelGate& gate,
                    Generation::Shared& shared,

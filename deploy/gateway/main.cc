@@ -27,8 +27,8 @@ namespace {
 
 constexpr char kName[] = "quire_gateway: ";
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 20'000'000};
-// Drain ignores a repeat of the first signal within this time, because timeout(1) and similar
-// programs signal a program and then its process group.
+// Drain ignores a repeat of the first signal within this time. timeout(1) and similar programs
+// signal a program and then its process group, so the program gets the signal twice.
 constexpr quire::Instant kSameSignalNs = quire::kNanosPerSecond;
 // Time to send the last bytes of requests that Drain has ended.
 constexpr quire::Instant kFlushNs = quire::kNanosPerSecond;

@@ -65,7 +65,7 @@ std::vector<HttpRoute> OperatorPages::Routes() {
       }
       Ask(page.path, page.max_waiting, std::move(responder));
     };
-    // The HTTP server would check the API's keys. Refusal checks the operators' keys instead.
+    // is_open, because the HTTP server would check the API's keys. Refusal checks the operators'.
     routes.push_back(
         {.method = "GET", .path = page.path, .handler = std::move(handler), .is_open = true});
   }
@@ -121,7 +121,7 @@ HttpResponse OperatorPages::Fetch(const std::string& path) {
   HttpResponse response = {.status_code = page->status_code,
                            .body = std::move(page->body),
                            .content_type = std::move(page->content_type)};
-  // All other headers are about the connection to the scheduler.
+  // Passes on only this header. All others are about the connection to the scheduler.
   for (auto& [name, value] : page->headers) {
     if (name == "Content-Security-Policy") {
       response.headers.emplace_back(name, std::move(value));

@@ -32,8 +32,8 @@ namespace quire {
 
 class OperatorPages {
  public:
-  // needs_key: true if the API needs keys. keys: those of operators; if null, pages admit every
-  // caller, or none if needs_key. The registry must outlive this object.
+  // needs_key: true if the API needs keys. keys: those of operators. If `keys` is null, pages about
+  // requests admit every caller, or no caller if needs_key. The registry must outlive this object.
   OperatorPages(const Address& scheduler_http,
                 bool needs_key,
                 std::shared_ptr<ApiKeys> keys,

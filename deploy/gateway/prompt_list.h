@@ -17,10 +17,10 @@
 
 namespace quire {
 
-// Replaces the texts of several prompts by their tokens. Errors: those of ChatModel::Encode;
-// kInvalidArgument MAX_TOKENS_RANGE, as the scheduler's; EMPTY_PROMPT, TOKEN_ID_RANGE,
-// PROMPT_TOO_LONG, CONTEXT_EXCEEDED and MIN_TOKENS_RANGE, as the scheduler's, with the prompt's
-// index. REQUIRES: CompleteEchoes ran before (generation_routes.cc).
+// Replaces the texts of several prompts by their tokens. REQUIRES: CompleteEchoes ran before
+// (generation_routes.cc). Errors: those of ChatModel::Encode; kInvalidArgument with a reason of the
+// scheduler: MAX_TOKENS_RANGE; or, with the prompt's index in the message, EMPTY_PROMPT,
+// TOKEN_ID_RANGE, PROMPT_TOO_LONG, CONTEXT_EXCEEDED or MIN_TOKENS_RANGE.
 absl::Status TokenizePrompts(const ModelGate::Served& served, CompletionRequest& request);
 
 }  // namespace quire

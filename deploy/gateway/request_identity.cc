@@ -15,8 +15,8 @@
 namespace quire {
 namespace {
 
-// The scheduler takes ids of up to 128 bytes. "chatcmpl-" and the number of a prompt ("-127") need
-// 13 of them.
+// The scheduler takes ids of up to 128 bytes. The gateway adds up to 13 bytes: "chatcmpl-" and the
+// number of a prompt ("-127").
 constexpr size_t kMaxRequestIdBytes = 100;
 constexpr std::string_view kBearer = "Bearer ";
 

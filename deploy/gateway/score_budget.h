@@ -1,7 +1,7 @@
 // ScoreBudget bounds the log-probabilities of answers that are not streamed. Such an answer holds
-// them until its end. Each takes some 300 bytes until it is JSON, so without a bound one small
-// request could ask for gigabytes. HttpServer bounds the finished JSON. ScoreCharge is one answer's
-// share of the budget.
+// its log-probabilities until its end. Each of them takes some 300 bytes until it is JSON, so
+// without a bound one small request could ask for gigabytes. HttpServer bounds the finished JSON.
+// ScoreCharge is one answer's share of the budget.
 //
 // Thread safety: ScoreBudget: any thread; ScoreCharge: one caller at a time.
 #ifndef QUIRE_DEPLOY_GATEWAY_SCORE_BUDGET_H_
@@ -15,11 +15,12 @@ namespace quire {
 
 class ScoreBudget {
  public:
-  // Maximum numbers of log-probabilities. kMaxOfAnswer: of an answer that is not streamed, as JSON
-  // 25 MiB. kMaxOfEvents: of the prompts that one stream repeats; their events take 0.4 s of the
-  // thread that makes all streams' events. kMaxOfAll: of all answers that are not streamed.
+  // Bounds one answer that is not streamed. Its log-probabilities are then 25 MiB of JSON.
   static constexpr int64_t kMaxOfAnswer = 512 << 10;
+  // Bounds the prompts that one streamed answer repeats. Their events take 0.4 s of the thread that
+  // makes the events of all streams.
   static constexpr int64_t kMaxOfEvents = 128 << 10;
+  // Bounds all answers together that are not streamed.
   static constexpr int64_t kMaxOfAll = 2 << 20;
 
   // Returns false, and charges nothing, if all answers together would hold more than kMaxOfAll.

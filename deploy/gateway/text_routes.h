@@ -1,8 +1,8 @@
 // TextRoutes answers the routes that generate nothing: /v1/models, /tokenize, /detokenize,
 // /apply-template, /version, /health, /ping and /readyz.
 //
-// Thread safety: any thread. Handlers: the HTTP server's thread; they do not wait, since the pool's
-//                threads do the work.
+// Thread safety: any thread. Handlers run on the HTTP server's thread and do not wait, because the
+//                pool's threads do the work.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEXT_ROUTES_H_
 #define QUIRE_DEPLOY_GATEWAY_TEXT_ROUTES_H_
 
@@ -22,7 +22,7 @@ namespace quire {
 
 class TextRoutes {
  public:
-  // The referenced objects must outlive this object, which must outlive the pool's tasks.
+  // The referenced objects must outlive this object. This object must outlive the pool's tasks.
   TextRoutes(ModelGate& gate, GatewayMetrics& metrics, RequestPool& pool);
 
   std::vector<HttpRoute> Routes();

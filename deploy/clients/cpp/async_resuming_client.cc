@@ -22,8 +22,8 @@ constexpr int kMaxCallsPerConnection = 100;
 
 }  // namespace
 
-// One stream. At most one operation is outstanding, and pending_ names this operation, so the tag
-// of an event is only the Call.
+// One stream. At most one operation is outstanding, and pending_ names it, so an event needs no tag
+// other than the Call.
 class AsyncResumingClient::Call final : public Stream, public std::enable_shared_from_this<Call> {
  public:
   Call(AsyncResumingClient& client,
@@ -189,7 +189,7 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
   const std::string api_key_;
   std::shared_ptr<Handler> handler_;  // only the client's thread uses it
 
-  std::mutex mutex_;  // guards the members below; its holder may take the client's mutex
+  std::mutex mutex_;  // guards the members below; locked before the client's mutex
   Pending pending_ = Pending::kNothing;
   ResumeState state_;
   Clock::time_point begin_;  // time of the first Next()
@@ -250,7 +250,7 @@ AsyncResumingClient::Connection* AsyncResumingClient::Connect(size_t server) {
   return &*best;
 }
 
-// Closes a connection without calls, unless it is the server's last one.
+// Closes the connection if this was its last call, unless it is the server's only connection.
 void AsyncResumingClient::Disconnect(size_t server, Connection* connection) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::list<Connection>& connections = servers_[server].connections;

@@ -2,7 +2,8 @@
 // does. Start makes a stream. The stream's handler gets one message for each call of Next().
 //
 // Back-pressure: the client takes no message from gRPC that Next() has not asked for. If a handler
-// does not ask, gRPC's flow control stops the server. A failure shows at the following Next().
+// does not ask, gRPC's flow control stops the server. A handler learns of a failed stream only by
+// its next call of Next().
 //
 // Thread safety: safe from any thread. The client's thread calls all handlers, one at a time, so a
 // handler must not block.
@@ -59,24 +60,23 @@ class AsyncResumingClient {
   using Dial = std::function<std::shared_ptr<grpc::Channel>()>;
 
   // servers: one for each replica, at least one. After each failure a stream goes on at the next
-  // server. The client dials a further channel to a server if all channels are full, since a
-  // connection takes 128 streams.
-  // on_resume: called before each attempt that continues an answer which another attempt has begun.
+  // server. The client dials a further channel to a server if each of the server's channels has 100
+  // streams.
+  // on_resume: called before each attempt that continues the answer of an earlier attempt.
   explicit AsyncResumingClient(std::vector<Dial> servers,
                                RetryPolicy policy = {},
                                std::function<void()> on_resume = nullptr);
 
-  // Cancels all streams, and returns when each handler has had its OnDone.
-  // REQUIRES: not called by a handler, since the client's thread cannot wait for itself; no other
-  // thread is in Start.
+  // Cancels all streams, and returns when each handler has had its OnDone. REQUIRES: the caller is
+  // no handler, because the client's thread cannot wait for itself; no other thread is in Start.
   ~AsyncResumingClient();
 
   AsyncResumingClient(const AsyncResumingClient&) = delete;
   AsyncResumingClient& operator=(const AsyncResumingClient&) = delete;
 
   // Makes a stream, which sends the request at its first Next(). Dropping the returned handle
-  // cancels the stream; a handler may drop it too. The client keeps the handler until OnDone has
-  // returned, so the handler may hold the handle.
+  // cancels the stream. The handler may hold the handle, and drop it at any time, because the
+  // client keeps the handler until OnDone has returned.
   // api_key: as for ResumingClient.
   std::shared_ptr<Stream> Start(const v1::GenerateRequest& request,
                                 const std::string& api_key,
@@ -94,7 +94,8 @@ class AsyncResumingClient {
     std::list<Connection> connections;
   };
 
-  // Returns the server's connection with the fewest calls, and counts one more call on it.
+  // Returns the server's connection with the fewest calls, or a new one if all are full. Counts a
+  // call on it.
   Connection* Connect(size_t server);
   void Disconnect(size_t server, Connection* connection);
   void Remove(const std::shared_ptr<Call>& call);

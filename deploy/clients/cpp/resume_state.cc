@@ -39,8 +39,8 @@ bool IsWorthARetry(const grpc::Status& status, bool is_resuming) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
       return true;
-    // If a server shuts down, gRPC ends its calls with CANCELLED. This function sees no cancel by
-    // the caller itself, because ResumeState::end_ is set then.
+    // If a server shuts down, gRPC ends its calls with CANCELLED. A cancel by the caller itself
+    // does not get here, because it sets ResumeState::end_.
     case grpc::StatusCode::CANCELLED:
     case grpc::StatusCode::INTERNAL:
     case grpc::StatusCode::UNKNOWN:

@@ -1,6 +1,6 @@
-// ResumeState decides how one request goes on. It collects the part of the answer that has arrived;
-// when an attempt (one stream) ends, it says whether the request has ended too, or when and at
-// which server the next attempt resumes it. A client sends the requests and waits.
+// ResumeState decides how one request goes on when a stream breaks. It collects the part of the
+// answer that has arrived. When an attempt (one stream) ends, it tells the client whether the
+// request has ended, or when and at which server to make the next attempt.
 //
 // Thread safety: one thread at a time. Reads no clock: `now` is the time since the request began.
 #ifndef QUIRE_DEPLOY_CLIENTS_CPP_RESUME_STATE_H_
@@ -27,28 +27,29 @@ class ResumeState {
   // num_servers: at least 1.
   ResumeState(const v1::GenerateRequest& request, const RetryPolicy& policy, size_t num_servers);
 
-  // Begins an attempt, which sends request() to server(). Returns the request's end instead if the
-  // request was cancelled, or if its timeout_ms has passed (DEADLINE_EXCEEDED).
+  // Begins an attempt, in which the client sends request() to server(). Returns the request's final
+  // status instead of OK if the request has ended, for example by Cancel(), or if its timeout_ms
+  // has passed (DEADLINE_EXCEEDED).
   grpc::Status BeginAttempt(Duration now);
 
   const v1::GenerateRequest& request() const { return request_; }
   size_t server() const { return server_; }
 
-  // Adds a message of the attempt to the answer. Clears a second `started` in the message, because
-  // the caller has seen the first one. Returns false if the caller must not see the message, since
-  // the request was cancelled or the message does not continue the answer (DATA_LOSS). The client
-  // then cancels the stream and ends the attempt.
+  // Adds a message of the attempt to the answer. Clears the message's `started` if an earlier
+  // attempt has brought one, because the caller has seen that one. Returns false if the request was
+  // cancelled, or if the message does not continue the answer (DATA_LOSS). The client must then
+  // hide the message from the caller, cancel the stream and end the attempt.
   bool Take(v1::GenerateResponse* response);
 
-  // Cancels the request: BeginAttempt and EndAttempt return CANCELLED from now on, unless the
-  // client has ended the request before.
+  // Cancels the request: BeginAttempt and EndAttempt return CANCELLED from now on. Has no effect if
+  // the request has ended already.
   void Cancel();
 
   struct Next {
     std::optional<grpc::Status> end;  // the end of the request; nullopt: an attempt follows
-    Duration wait{0};                 // time until that attempt
+    Duration wait{0};                 // time until the next attempt
   };
-  // Ends the attempt with the status of its stream, and moves server() on to the next server.
+  // Ends the attempt with its stream's status. Moves server() on if another attempt follows.
   Next EndAttempt(Duration now, const grpc::Status& status);
 
  private:
@@ -80,10 +81,10 @@ class ResumeState {
   std::string request_id_;           // of `started`
 };
 
-// Sets the deadline and the API key of a call that sends `request`. The deadline is timeout_ms and
-// a second, because a live server itself ends late requests and says why. Returns UNAUTHENTICATED
-// if the key has a byte that is not visible ASCII, because gRPC would end the process at such a
-// byte.
+// Sets the deadline and the API key of a call that sends `request`. The deadline is a second later
+// than timeout_ms, so that a live server can end a late request itself and say why. Returns
+// UNAUTHENTICATED if the key has a byte that is not visible ASCII: such a byte would make gRPC end
+// the process.
 grpc::Status PrepareCall(const v1::GenerateRequest& request,
                          const std::string& api_key,
                          grpc::ClientContext* context);

@@ -54,11 +54,11 @@ class ResumingClient {
   using OnResponse = std::function<bool(const v1::GenerateResponse&)>;
 
   // Blocks until the answer is complete or has failed. timeout_ms counts from this call on.
-  // Errors: the server's refusal; if `policy` gives up, the last failure, its message followed by
-  // "(given up after N s without an answer)" or "(given up after waiting for full servers for N
-  // s)"; CANCELLED by on_response or, with details, by an operator; DEADLINE_EXCEEDED; DATA_LOSS if
-  // a server does not continue the answer that was begun; UNAUTHENTICATED if the API key has a byte
-  // that is not visible ASCII.
+  // Errors: the server's refusal; CANCELLED if on_response returned false or, with error details,
+  // if an operator cancelled; DEADLINE_EXCEEDED; DATA_LOSS if a server does not continue the answer
+  // that was begun; UNAUTHENTICATED if the API key has a byte that is not visible ASCII. If
+  // `policy` gives up, the last failure, with "(given up after N s without an answer)" or "(given
+  // up after waiting for full servers for N s)" behind its message.
   grpc::Status Generate(const v1::GenerateRequest& request, const OnResponse& on_response) const;
 
  private:

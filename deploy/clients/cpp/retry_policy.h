@@ -1,7 +1,7 @@
 // RetryPolicy bounds how long a client stays without an answer. Patience applies the policy to one
 // request: it says how long to wait before the next attempt, and when to give up.
 //
-// Thread safety: value types. Neither reads a clock nor sleeps.
+// Thread safety: one thread at a time for each object. Neither class reads a clock or sleeps.
 #ifndef QUIRE_DEPLOY_CLIENTS_CPP_RETRY_POLICY_H_
 #define QUIRE_DEPLOY_CLIENTS_CPP_RETRY_POLICY_H_
 

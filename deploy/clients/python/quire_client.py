@@ -13,7 +13,7 @@ import time
 import grpc
 from google.protobuf import message as protobuf_message
 
-try:  # quire_proto comes first, because google.rpc may be installed without it
+try:  # quire_proto comes first: if it is missing, google.rpc must not be loaded beside proto.google.rpc
     from quire_proto.v1 import generation_pb2 as api
     from quire_proto.v1 import generation_pb2_grpc as api_grpc
     from google.rpc import error_details_pb2, status_pb2
@@ -49,14 +49,14 @@ CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # The client notices within 7 s that a server died without closing its connections, although a stream only
-    # receives. From gRPC 1.60 on the keepalive timeout alone has no effect: without the ping timeout, the default
-    # of 60 s counts.
+    # Keepalive pings show within 7 s that a server died without closing its connections. From gRPC 1.60 on the
+    # ping timeout must be set too, because its default is 60 s. 0 removes the limit on pings without data: a
+    # client that only reads a stream sends no data.
     ("grpc.keepalive_time_ms", 4000),
     ("grpc.keepalive_timeout_ms", 3000),
     ("grpc.http2.ping_timeout_ms", 3000),
     ("grpc.http2.max_pings_without_data", 0),
-    # gRPC holds a connection to each address of a name. So no attempt waits for an address that does not
+    # gRPC holds a connection to each address of a host name. So no request waits for an address that does not
     # answer, or that closes connections, as a standby scheduler does. gRPC dials such an address once a
     # second, and looks up the name every 5 s.
     ("grpc.lb_policy_name", "round_robin"),
@@ -156,12 +156,12 @@ def _sleep(seconds, channel):
 
 
 def _is_worth_a_retry(error, is_resuming):
-    """Returns True if the request should be sent again, as after a failure that no server answered.
+    """Returns True if the request should be sent again.
 
-    Quire's servers always send details, so an error of UNANSWERED_WITHOUT_DETAILS without details is not their answer.
-    A torn connection ends calls with INTERNAL or UNKNOWN. In a server that shuts down, gRPC ends calls with CANCELLED;
-    this client itself never cancels a call that it reads. If a full server refuses a new request, the request ends. A
-    resumed request was accepted before, so it waits until a server has room.
+    Quire's servers always send details. An error of UNANSWERED_WITHOUT_DETAILS that has none comes from gRPC: INTERNAL
+    or UNKNOWN after a torn connection, CANCELLED in a server that shuts down. This client itself never cancels a call
+    that it reads. If a full server refuses a new request, the request ends. A resumed request was accepted before, so
+    it waits until a server has room.
     """
     if error.code() in UNANSWERED_WITHOUT_DETAILS:
         return _details(error) is None

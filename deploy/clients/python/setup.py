@@ -41,7 +41,8 @@ class Sdist(sdist.sdist):
             copy.write_bytes((ROOT / name).read_bytes())
 
 
-# setuptools would build in this folder, and the Debian package would install the copy of quire_client.py there.
+# Builds in a scratch folder. A build in this folder would leave a second quire_client.py here, and the Debian package
+# would install it.
 with tempfile.TemporaryDirectory() as scratch:
     setuptools.setup(py_modules=["quire_client"], cmdclass={"build_py": BuildPy, "sdist": Sdist},
                      options={"build": {"build_base": scratch}, "egg_info": {"egg_base": scratch}})

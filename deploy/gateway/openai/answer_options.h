@@ -21,9 +21,9 @@ struct PromptEcho {
 struct AnswerOptions {
   std::string id;     // "cmpl-" or "chatcmpl-" and the request's id
   std::string model;  // as the client named it; empty: the caller sets the served name
-  // If `echo`, the caller adds texts that are missing. If needs_prompt_token_ids(), the caller adds
-  // ids that are missing. In a chat with `echo`, the text is the last message, which the answer
-  // continues.
+  // If `echo`, the caller of the parser adds missing texts. If needs_prompt_token_ids(), it adds
+  // missing token ids. In a chat with `echo`, the text is that of the last message, because the
+  // answer continues this message.
   std::vector<PromptEcho> prompts;
   int32_t num_choices_per_prompt = 1;
   std::string role = "assistant";  // of the answer in a chat

@@ -1,6 +1,6 @@
-// CharacterCounter counts the characters of a text that comes in pieces of bytes. U+FFFD stands in
-// the text for bytes that form no character, one for each maximal subpart, as in the scheduler's
-// answers. Each U+FFFD counts.
+// CharacterCounter counts the characters of a text that comes in pieces of bytes. Each maximal
+// subpart of bytes that form no character counts as one, because the scheduler's answers have one
+// U+FFFD for it.
 //
 // Thread safety: one caller at a time.
 // Source:        https://encoding.spec.whatwg.org/#utf-8-decoder

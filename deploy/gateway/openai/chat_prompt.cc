@@ -229,8 +229,8 @@ OrderedJson ReadMessages(ContentFormat format, JsonFields& fields) {
   return result;
 }
 
-// Moves the members of `from` to `to`: first those named by `first`, null if absent, then the
-// others.
+// Moves the members of `from` to `to`: first the members that `first` names (null if `from` lacks
+// them), then the others.
 void AddInOrder(std::initializer_list<std::string_view> first, OrderedJson& from, OrderedJson& to) {
   auto& members = from.get_ref<OrderedJson::object_t&>();
   to.get_ref<OrderedJson::object_t&>().reserve(first.size() + members.size());

@@ -21,8 +21,8 @@ struct CompletionRequest {
 };
 
 // `request_id` is used if the body names no id: [A-Za-z0-9._-], at most 100 bytes. Errors:
-// kInvalidArgument, with the reasons JSON, those of json_fields.h, and those of the scheduler
-// (scheduler/rpc/README.md) for a limit that both check.
+// kInvalidArgument, with the reason JSON; with a reason of json_fields.h; or with the scheduler's
+// reason (scheduler/rpc/README.md) for a limit that the scheduler checks too.
 absl::StatusOr<CompletionRequest> ParseCompletionRequest(std::string_view body,
                                                          std::string_view request_id);
 

@@ -14,7 +14,7 @@ namespace quire {
 namespace {
 
 constexpr absl::Duration kDefaultRetryDelay = absl::Seconds(2);
-// By then some of the answers that hold log-probabilities have ended.
+// After this time some of the answers that hold log-probabilities have probably ended.
 constexpr absl::Duration kAnswerMemoryRetryDelay = absl::Seconds(5);
 constexpr absl::Duration kLongestRetryDelay = absl::Hours(1);
 
@@ -73,7 +73,8 @@ struct FieldRow {
   std::string_view chat;
 };
 
-// Fields whose API name is not just the scheduler's name without a prefix of kPrefixes.
+// Fields that the API names otherwise. It names any other field as the scheduler does, without a
+// prefix of kPrefixes.
 constexpr FieldRow kFields[] = {
     {"text", "prompt", "messages"},
     {"token_ids", "prompt", "messages"},

@@ -22,10 +22,11 @@ struct HttpError {
 // The API whose field names an error uses.
 enum class OpenAiApi { kCompletions, kChat };
 
-// Converts a failure of the gateway's own parsers or of the scheduler (FromGrpcStatus). `code` is
-// the reason (scheduler/rpc/README.md), or context_length_exceeded for a prompt that is too long.
-// `param` is the field's name in the API. If the status has no reason, the message is replaced,
-// because messages of gRPC itself contain addresses, and `code` is NO_SCHEDULER for kUnavailable.
+// Converts a failure of the gateway's own parsers or of the scheduler (FromGrpcStatus). In the
+// body, `code` is the reason (scheduler/rpc/README.md), or context_length_exceeded for a prompt
+// that is too long, and `param` is the field's name in the API. If the status has no reason, the
+// message is replaced, because gRPC's own messages contain addresses. `code` is then NO_SCHEDULER
+// for kUnavailable, else null.
 // `max_tokens_name`: AnswerOptions::max_tokens_name.
 // `retry_delay`: RetryDelayOf. A 503 always has a Retry-After. A 429 has one if the scheduler gave
 // a delay, or if the reason is ANSWER_MEMORY. REQUIRES: !status.ok().

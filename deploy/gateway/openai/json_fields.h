@@ -48,7 +48,7 @@ class JsonFields {
 
   // Fails with UNSUPPORTED if the member is set.
   void Refuse(std::string_view name);
-  // Keeps the error of the member, unless there already is one.
+  // Keeps an error of the member `name`, unless there is an earlier error.
   void Fail(std::string_view reason, std::string_view name, std::string_view rule);
   void Keep(const absl::Status& status) { status_.Update(status); }
 
@@ -73,8 +73,8 @@ absl::StatusOr<OrderedJson> ParseObject(std::string_view body);
 // Adds a member without a search. REQUIRES: the object has no member `key`.
 void AddMember(std::string key, OrderedJson value, OrderedJson& object);
 
-// Returns the text that a reader of ToText's output gets, so bytes that are not UTF-8 become
-// U+FFFD. Two different texts may become the same key.
+// Returns `text` as it is after ToText and parsing: bytes that are not UTF-8 become U+FFFD. So two
+// different texts may become the same key.
 std::string ToKey(std::string text);
 
 // Returns the JSON text. Bytes that are not UTF-8 become U+FFFD.

@@ -1,7 +1,7 @@
 // Log-probabilities as JSON, in the three forms of OpenAI and vLLM. A log-probability below -9999
 // becomes -9999, because JSON has no infinity.
 //
-// Thread safety: free functions; TokenText is called on the caller's thread.
+// Thread safety: free functions, safe from any thread. They call TokenText on the caller's thread.
 #ifndef QUIRE_DEPLOY_GATEWAY_OPENAI_LOGPROBS_JSON_H_
 #define QUIRE_DEPLOY_GATEWAY_OPENAI_LOGPROBS_JSON_H_
 
@@ -21,10 +21,10 @@ using TokenText = std::function<std::string(int32_t token_id)>;
 
 // Form of /v1/completions: {tokens, token_logprobs, top_logprobs, text_offset}. In top_logprobs
 // each token has a map from texts to log-probabilities, for the token itself and the likeliest
-// tokens. Bytes that form no character become U+FFFD. If several of them have the same text, the
-// map has the token itself or, if it is not among them, the likeliest one (vLLM: the least likely).
-// text_offset counts the characters before a token; *characters carries this count from event to
-// event.
+// tokens. In a text, bytes that form no character become U+FFFD. If several tokens have the same
+// text, the map has only one of them: the token itself, else the likeliest one (vLLM: the least
+// likely). text_offset counts the characters before a token; *characters carries this count from
+// event to event.
 OrderedJson CompletionLogprobs(const std::vector<ScoredToken>& tokens,
                                const TokenText& token_text,
                                CharacterCounter* characters);

@@ -24,8 +24,8 @@ constexpr size_t kMaxStopTokenIds = 64;
 constexpr size_t kMaxLogitBias = 300;
 constexpr size_t kMaxCacheSaltBytes = 128;
 constexpr size_t kMaxModelNameBytes = 256;
-// The scheduler takes ids of up to 128 bytes. "chatcmpl-" and the number of a prompt ("-127") need
-// 13 of them.
+// The scheduler takes ids of up to 128 bytes. The gateway adds up to 13 bytes: "chatcmpl-" and the
+// number of a prompt ("-127").
 constexpr size_t kMaxRequestIdBytes = 100;
 
 // The scheduler does not implement these fields, and each would change tokens or text.

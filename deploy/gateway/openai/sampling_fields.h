@@ -15,9 +15,9 @@
 namespace quire {
 
 // Reads the shared fields, except those about the prompt, max_tokens and log-probabilities. Sets
-// `request` and `options`. The id of both is id_prefix, followed by the body's request_id or,
-// without one, by default_request_id. Keeps errors in `fields`. Checks only the ranges that bound
-// the memory of a request; the scheduler checks all others.
+// `request` and `options`. Both get the same id: id_prefix, followed by the body's request_id, or
+// by default_request_id if the body has none. Keeps errors in `fields`. Checks only the ranges that
+// bound the memory of a request; the scheduler checks all others.
 void ReadSharedFields(std::string_view id_prefix,
                       std::string_view default_request_id,
                       JsonFields& fields,
@@ -27,8 +27,8 @@ void ReadSharedFields(std::string_view id_prefix,
 // Reads `model`. Returns an empty name if the field is absent.
 std::string ReadModel(JsonFields& fields);
 
-// Reads prompt_logprobs, and sets it in `request` and `options`. In a stream it is ignored if it is
-// 0, and an error otherwise.
+// Reads prompt_logprobs, and sets it in `request` and `options`. If the answer is streamed, ignores
+// the value 0, and fails for other values.
 void ReadPromptLogprobs(JsonFields& fields, v1::GenerateRequest& request, AnswerOptions& options);
 
 }  // namespace quire

@@ -62,13 +62,14 @@ enum class NodeKind : uint8_t {
 
 enum class CompareOp : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn };
 
-// The place of a variable: slot `slot` in the scope of the function `hops` functions further out.
+// The place of a variable: slot `slot` of a function's Scope. hops: 0 for the function that runs, 1
+// for the function around it, and so on.
 struct Place {
   int hops = 0;
   int slot = 0;
 };
 
-// The first value of a variable, set when its frame begins.
+// The first value of a variable, set when the variable's frame begins.
 struct Load {
   enum class Kind : uint8_t { kParameter, kResolve, kAlias, kUndefined };
   Kind kind = Kind::kUndefined;
@@ -100,7 +101,7 @@ struct Node {
   std::vector<NodePtr> parameters, defaults;
   std::vector<NodePtr> body, branches, otherwise;
 
-  // Set by scopes.h.
+  // ResolveScopes sets the members below.
   Place place;                          // of a name, target, parameter, macro or namespace
   FrameLoads loads;                     // of the body's frame
   FrameLoads otherwise_loads;           // of the frame of a for statement's else

@@ -51,7 +51,7 @@ class Budget {
   }
   void Release(size_t bytes) { bytes_left_ += static_cast<int64_t>(bytes); }
   // Returns false, and fails the rendering, if `bytes` more do not fit. Charges nothing. Call this
-  // before memory is allocated whose size a number in the template decides.
+  // before an allocation whose size depends on a number in the template.
   bool Fits(int64_t bytes) {
     return (bytes <= bytes_left_ && ok()) || Fail("TEMPLATE_LIMIT", "template: too much memory");
   }

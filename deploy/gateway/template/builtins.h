@@ -1,7 +1,7 @@
 // The filters, tests, methods and functions that chat templates may use. Each does the same as in
 // jinja2 or Python. A name that is missing here fails the rendering.
 //
-// Thread safety: tables that never change; functions for one rendering.
+// Thread safety: one thread at a time for each Heap.
 // Errors:        an operation that raises in Python fails the rendering; its result is Undefined.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_BUILTINS_H_
 #define QUIRE_DEPLOY_GATEWAY_TEMPLATE_BUILTINS_H_
@@ -19,11 +19,11 @@ namespace quire {
 
 struct Builtin {
   std::string_view name;
-  // Names of the parameters after the value, separated by spaces. '?' marks an optional parameter,
-  // '_' a parameter without a name. "*": `run` reads all arguments itself.
+  // Names of the parameters behind positional[0], separated by spaces. '?' marks an optional
+  // parameter, '_' a parameter without a name. "*": `run` reads all arguments itself.
   std::string_view parameters;
-  // positional[0] is the value. The others follow in order; missing stands for one that was not
-  // given.
+  // positional[0] is the value or the method's object. The parameters follow in order;
+  // Value::Missing() stands for one that was not given.
   Value (*run)(Heap&, Arguments&);
 };
 
@@ -34,7 +34,7 @@ Value CallBuiltin(Heap& heap, const Builtin& builtin, Arguments& arguments);
 // strings that its methods return are marked safe too.
 Value CallMethod(Heap& heap, const Builtin& method, Arguments& arguments);
 
-// Return null if the name is unknown.
+// FindFilter, FindTest and FindMethod return null if the name is unknown.
 const Builtin* FindFilter(std::string_view name);
 const Builtin* FindTest(std::string_view name);
 const Builtin* FindMethod(const Value& value, std::string_view name);

@@ -33,11 +33,11 @@ class ChatTemplate {
   // of parts instead of strings.
   bool loops_over_content() const { return loops_over_content_; }
 
-  // Returns the text, and which of its bytes are the client's. Both parameters are JSON objects.
-  // client_variables has messages, tools, add_generation_prompt, and so on; all its strings and
-  // keys are client text. model_variables has bos_token, eos_token and the like, which are not
-  // client text. A variable of client_variables hides one of model_variables that has the same
-  // name. `now` is the local time for strftime_now.
+  // Returns the text, and which of its bytes are the client's. client_variables is a JSON object
+  // with messages, tools, add_generation_prompt, and so on; all its strings and keys are client
+  // text. model_variables is a JSON object with bos_token, eos_token and the like, which are not
+  // client text. If both have a name, that of client_variables counts. `now` is the local time for
+  // strftime_now.
   // Errors: kInvalidArgument with one of these reasons: TEMPLATE_EXCEPTION if the template calls
   // raise_exception, whose message may contain text of the variables; TEMPLATE_LIMIT; TEMPLATE for
   // an operation that raises any other exception in Python, or that is not supported.

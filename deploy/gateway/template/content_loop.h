@@ -2,9 +2,9 @@
 //
 //     {% for message in messages %}{% for part in message['content'] %}
 //
-// The rule is that of vLLM's content format. Besides `messages`, a name counts that the template
-// sets to the messages, to a slice of them or to a filtered list of them. A content does not count
-// if it passes through another variable or a macro.
+// The rule is that of vLLM's content format. A list of messages is `messages`, or a name that the
+// template sets to such a list, to a slice of it or to a filtered list of it. A loop over a content
+// that has passed through another variable or a macro does not count.
 //
 // Thread safety: a free function, safe from any thread.
 // Cost:          n log n in the nodes.

@@ -159,7 +159,7 @@ bool Interpreter::Holds(CompareOp op, const Value& a, const Value& b) {
   return false;
 }
 
-// In a < b < c each operand is evaluated once, and none after a comparison that fails.
+// In a < b < c each operand is evaluated once, and no operand after a comparison that is false.
 Value Interpreter::Comparison(const Node& node) {
   Value left = Evaluate(*node.parts[0]);
   for (size_t i = 0; i < node.compare.size() && budget_.ok(); ++i) {

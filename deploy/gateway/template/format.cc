@@ -29,7 +29,7 @@ struct Spec {
   char type = 0;
 };
 
-// Reads digits. A number beyond every limit is capped, and stays beyond them.
+// Reads digits. Caps the number at 2^40, so that it cannot overflow and still exceeds every limit.
 int64_t TakeNumber(std::string_view& text) {
   int64_t number = 0;
   while (!text.empty() && text[0] >= '0' && text[0] <= '9') {
@@ -429,7 +429,8 @@ Value FormatPercent(Heap& heap, const Value& format, const Value& values) {
     }
     const Spec spec = TakePercentSpec(text);
     const Value value = named.has_value() ? *named : arguments.Next();
-    // If a client wrote the specification, its padding may spell anything, so mark all of the text.
+    // If a client wrote a part of the specification, the padding may spell anything, so marks all
+    // of the formatted text.
     out.set_marks_all(format.as<String>().HasClientText(field, place()));
     if (!AppendPercent(heap, spec, value, out)) {
       break;

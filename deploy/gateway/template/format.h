@@ -1,7 +1,7 @@
 // Python's two ways of formatting: "%s" % value and "{}".format(value). Forms that few templates
 // use (%c, '!a', commas between padding zeros, ...) are not supported.
 //
-// Thread safety: free functions for one rendering.
+// Thread safety: one thread at a time for each Heap.
 // Errors:        an operation that raises in Python, or is not supported, fails the rendering.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_FORMAT_H_
 #define QUIRE_DEPLOY_GATEWAY_TEMPLATE_FORMAT_H_

@@ -57,7 +57,7 @@ Value MakeDict(Heap& heap, Arguments& a) {
   }
   if (!a.positional.empty()) {
     Value source = a.positional[0];
-    if (source.is_undefined()) {  // Python would call its keys()
+    if (source.is_undefined()) {  // Python would call source.keys(), which fails
       return heap.Fail(UndefinedMessage(source));
     }
     if (source.is(Kind::kDict)) {

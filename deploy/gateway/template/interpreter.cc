@@ -225,7 +225,8 @@ Interpreter::Flow Interpreter::RunFor(const Node& node) {
     if (flow == Flow::kBreak) {
       break;
     }
-    // An iteration that `continue` ends does not count as completed, as in jinja2.
+    // An iteration that `continue` ends does not count as completed, so `else` may still run, as in
+    // jinja2.
     has_completed = has_completed || flow == Flow::kNext;
   }
   EndFrame(node.loads);

@@ -19,7 +19,7 @@
 
 namespace quire {
 
-// The variables of one call of a function. A macro keeps the scope alive in which it is defined.
+// The variables of one call of a function. A macro keeps alive the scope that defines the macro.
 struct Scope : Object {
   Scope(Heap& heap, Value of, int num_slots)
       : Object(heap, sizeof(*this) + static_cast<size_t>(num_slots) * sizeof(Value), 0),

@@ -197,8 +197,9 @@ class Lexer {
                    type == '{' ? TokenKind::kVariableEnd : TokenKind::kBlockEnd);
   }
 
-  // Returns the size of a tag's end, [-+]%} with the white space that it removes, at the start of
-  // text. Returns 0 if text does not start with such an end.
+  // Returns the size of the tag's end with which `text` starts, or 0. The size includes a sign and
+  // the white space that the end removes. may_keep: the sign may be '+'. is_trimmed: an end without
+  // a sign removes a line end.
   static size_t EndSize(std::string_view text,
                         std::string_view end,
                         bool may_keep,
@@ -214,8 +215,7 @@ class Lexer {
     return size + (sign == '\0' && is_trimmed && text.substr(size).starts_with('\n') ? 1 : 0);
   }
 
-  // Returns the size of the tag {% raw %} or {% endraw %} at the start of the rest, or 0 if it is
-  // not there.
+  // Returns the size of the tag {% raw %} or {% endraw %} with which rest_ starts, or 0.
   size_t RawTagSize(std::string_view name, bool is_end) const {
     size_t size = SignAt(rest_.substr(2)) == '\0' ? 2 : 3;
     size += SpaceAt(rest_.substr(size));
@@ -321,7 +321,7 @@ class Lexer {
     return size;
   }
 
-  // Returns the size of a float at the start of the rest, or 0.
+  // Returns the size of the float with which rest_ starts, or 0.
   size_t FloatSize() const {
     const size_t whole = DigitsAt(rest_);
     size_t size = whole;

@@ -36,7 +36,8 @@ bool EqualDicts(Heap& heap, const Dict& a, Dict& b) {
   });
 }
 
-// Returns true if iterating the container gives the item. A generator runs only until then.
+// Returns true if iterating the container gives the item. Stops at the item, so a generator does
+// not run on.
 bool ContainsItem(Heap& heap, const Value& container, const Value& item) {
   const NextItem next = Iterate(heap, container);
   Value element;

@@ -1,7 +1,7 @@
 // Python's operators on values: truth, equality, order, arithmetic, containment, iteration,
 // subscripts. Integers have 64 bits; an overflow fails instead of growing.
 //
-// Thread safety: free functions for one rendering.
+// Thread safety: one thread at a time for each Heap.
 // Errors:        an operation that raises in Python, or exceeds a limit, fails the rendering. Its
 //                result is then Undefined or false.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_OPERATORS_H_
@@ -55,7 +55,7 @@ Value ToList(Heap& heap, const Value& value, Kind kind = Kind::kList);
 Value Slice(
     Heap& heap, const Value& value, const Value& start, const Value& stop, const Value& step);
 
-// Environment.getattr and getitem of jinja2's ImmutableSandboxedEnvironment.
+// GetAttribute and GetItem are getattr and getitem of jinja2's ImmutableSandboxedEnvironment.
 Value GetAttribute(Heap& heap, const Value& value, std::string_view name);
 Value GetItem(Heap& heap, const Value& value, const Value& key);
 

@@ -102,8 +102,8 @@ NodePtr TemplateParser::Operation(NodeKind kind, NodePtr first, NodePtr second) 
   return node;
 }
 
-// Parses statements up to the end of the template, or up to a tag with one of these names. The name
-// stays the next token.
+// Parses statements up to the end of the template, or up to a tag with one of these names. The next
+// token is then the tag's name.
 TemplateParser::Nodes TemplateParser::ParseUntil(std::initializer_list<std::string_view> ends) {
   Nodes statements;
   NodePtr output;  // text and expressions in a row

@@ -44,9 +44,10 @@ class TemplateParser {
   void Fail(std::string_view message);
   bool ok() const { return status_.ok(); }
 
-  // Makes and joins nodes. Attach adds `child` to a list of `parent`, and bounds the tree's depth.
   NodePtr New(NodeKind kind, int line = 0) const;
+  // Adds `child` to a list of `parent`. Fails if the tree becomes too deep.
   void Attach(Node& parent, Nodes& list, NodePtr child);
+  // Makes a node with one or two operands.
   NodePtr Operation(NodeKind kind, NodePtr first, NodePtr second = nullptr);
   // Counts a level of recursion. Returns false if the recursion is too deep. The caller decrements
   // depth_ when it leaves the level.

@@ -1,6 +1,6 @@
 // Python's texts of values: str(), repr() and json.dumps().
 //
-// Thread safety: free functions for one rendering.
+// Thread safety: one thread at a time for each Heap.
 // Errors:        a value fails the rendering if its text in Python differs from run to run (a
 //                generator, a method), or if JSON does not have its type.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_PYTHON_TEXT_H_
@@ -27,8 +27,8 @@ struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
   bool has_indent = false;
-  Value indent;  // a string if has_indent, else unused; the separators are strings
-  Value item_separator, key_separator;
+  Value indent;                         // a string if has_indent, else unused
+  Value item_separator, key_separator;  // strings
 };
 
 // Returns json.dumps(value).

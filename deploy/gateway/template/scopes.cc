@@ -32,7 +32,7 @@ struct Frame {
   Frame* parent;
   FunctionSlots& function;
   Symbols symbols;
-  std::string prefix = {};  // of names: keeps a loop test's variables apart from the loop's own
+  std::string prefix = {};  // put before names, to keep a loop test's variables from the loop's
 };
 
 class Resolver {
@@ -57,7 +57,7 @@ class Resolver {
     }
   }
 
-  // Returns the place of a variable, whose frame has this level, as seen from `frame`.
+  // Returns the place, as seen from `frame`, of a variable of the enclosing frame at `level`.
   static Place PlaceAt(const Frame& frame, int level, const std::string& name) {
     const Frame* owner = &frame;
     while (owner->symbols.level() != level) {
@@ -98,8 +98,8 @@ class Resolver {
     }
   }
 
-  // `is_soft`: true if an if encloses the statement directly. An unknown filter then fails only
-  // when it is reached.
+  // `is_soft`: true if an `if` encloses the statement directly. An unknown filter of the statement
+  // then fails only when the filter runs.
   void Statement(Node& node, Frame& frame, bool is_soft) {
     switch (node.kind) {
       case NodeKind::kIf:

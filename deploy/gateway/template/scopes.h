@@ -1,12 +1,12 @@
 // ResolveScopes gives every variable of a template a place, by the rules of jinja2's compiler. This
 // compiler turns a template into Python functions whose local variables are those of the template.
 //
-// - The template, each macro and each call block is a function. Its scope has the slots.
+// - The template, each macro and each call block is a function. Its Scope has its variables' slots.
 // - Within a function, each `for`, `with`, set block and filter block has a frame of variables of
 //   its own. An `if` has no frame.
 // - A variable gets its first value when its frame begins (Load). A name that is assigned anywhere
 //   in the frame, and is known outside, begins as a copy of the outer variable.
-// - Frames side by side at one level share the slots of equal names.
+// - If frames of a function have the same level, their variables of the same name share a slot.
 //
 // Thread safety: free function, safe from any thread.
 // Cost:          linear in the tree, times the depth of nested frames. The names that are new in a

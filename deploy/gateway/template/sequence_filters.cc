@@ -18,7 +18,8 @@
 namespace quire {
 namespace {
 
-// jinja2's make_attrgetter. Returns the item's attribute, such as "a.0.b", or the item itself.
+// As jinja2's make_attrgetter. Get returns item.a[0].b for the attribute "a.0.b", and the item
+// itself without an attribute.
 class AttributeGetter {
  public:
   AttributeGetter(Heap& heap, const Value& attribute) : heap_(heap) {
@@ -75,7 +76,7 @@ Value SortedList(Heap& heap, std::vector<Keyed> keyed, bool is_reversed) {
   return result;
 }
 
-// Returns the items of `copy` with their keys. `copy` keeps the items charged to the budget.
+// Returns the items of the list `copy` with their keys. Returns fewer if the budget is spent.
 template <class KeyOf>
 std::vector<Keyed> WithKeys(const Value& copy, const KeyOf& key_of) {
   std::vector<Keyed> keyed;

@@ -146,7 +146,7 @@ Value IntegerOfFloat(Heap& heap, double value) {
                                   : heap.Fail("an integer needs more than 64 bits");
 }
 
-// True if the text has decimal digits other than 0 to 9. Python would read them.
+// True if the text has decimal digits other than 0 to 9. Python's int() and float() take them.
 bool HasOtherDigits(std::string_view text) {
   while (!text.empty()) {
     const std::string_view before = text;

@@ -186,7 +186,8 @@ void Symbols::MergeBranches(const std::vector<Symbols>& branches) {
     }
     stored_.insert(branch.stored_.begin(), branch.stored_.end());
   }
-  // If a branch runs that does not assign the name, the name keeps its outer value.
+  // A name that only some branches assign needs a first value: if another branch runs, the name
+  // keeps its outer value.
   for (const std::string& name : new_names) {
     const std::optional<int> outer = parent_ == nullptr ? std::nullopt : parent_->Find(name);
     first_values_[name] = {outer.has_value() ? Load::Kind::kAlias : Load::Kind::kResolve,

@@ -104,7 +104,7 @@ bool IsCaseIgnorable(char32_t c) {
 }
 
 // Appends the lower case of c. `before`: the last code point before c that is not case-ignorable,
-// or 0. `after`: the text after c. They decide whether a sigma is a final one.
+// or 0. `after`: the text after c. Both decide whether a sigma is a final one.
 void AppendLower(char32_t c, char32_t before, std::string_view after, std::string& out) {
   constexpr char32_t kSigma = 0x3A3, kDottedI = 0x130;
   if (c == kDottedI) {

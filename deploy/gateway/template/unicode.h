@@ -16,7 +16,7 @@ bool IsUtf8(std::string_view text);
 
 int64_t NumCodePoints(std::string_view text);
 
-// Returns the byte where the code point of this index starts, or the text's end.
+// Returns the byte offset of the code point with this index (from 0), or of the text's end.
 size_t OffsetOf(std::string_view text, int64_t index);
 
 // Returns the first code point, and removes it from the text. REQUIRES: text is not empty.
@@ -24,11 +24,11 @@ char32_t TakeCodePoint(std::string_view& text);
 
 void AppendCodePoint(char32_t code_point, std::string& text);
 
-// Returns the byte where `part` first begins at or after `from`, or npos. Linear, unlike
-// std::string_view::find.
+// Returns the byte offset of the first `part` at or after the offset `from`, or npos. Takes linear
+// time, unlike std::string_view::find.
 size_t FindText(std::string_view text, std::string_view part, size_t from = 0);
 
-// Removes the code points at the end of the text for which the predicate is true.
+// Returns `text` without the code points at its end for which is_stripped is true.
 template <typename Predicate>
 std::string_view StripRight(std::string_view text, Predicate is_stripped) {
   while (!text.empty()) {

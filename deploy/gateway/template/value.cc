@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-// Bounds the recursion of functions over a value, and of its destructor.
+// Bounds Object::depth, because destructors and other functions over a value recurse.
 constexpr int kMaxValueDepth = 100;
 // Bytes that the allocator adds to an object.
 constexpr size_t kAllocatorBytes = 16;

@@ -48,8 +48,8 @@ enum class Kind : uint8_t {
 
 class Heap;
 
-// The base of all values on the heap. `depth` counts nested containers. Its bound also bounds the
-// recursion of functions over a value, and of its destructor.
+// The base of all values on the heap. `depth` counts nested containers. It is bounded, because
+// destructors and other functions over a value recurse.
 class Object {
  public:
   Object(Heap& heap, size_t bytes, int nesting);
@@ -169,7 +169,7 @@ using ClientRanges = absl::InlinedVector<ByteRange, 1>;
 //   of it is marked.
 // - Text that a template or this code spells has no mark. Numbers and signs (`[1]`, `null`) are
 //   such text, even those of a client's value.
-// Value::text() is for reading only.
+// Value::text() drops the marks, so it is for reading only, not for building strings.
 struct String : Object {
   String(Heap& heap, std::string owned_text, ClientRanges ranges);
   // REQUIRES: the text outlives the rendering.
@@ -198,8 +198,8 @@ struct List : Object {
   std::vector<Value> items;
 };
 
-// A dict or a namespace. Look-ups are linear and spend steps, because dicts of conversations are
-// small.
+// A dict or a namespace. Look-ups are linear, because dicts of conversations are small. They spend
+// steps.
 struct Dict : Object {
   explicit Dict(Heap& heap) : Object(heap, sizeof(*this), 1) {}
   // Returns the value of the key, or null. REQUIRES: key is hashable.
@@ -252,8 +252,8 @@ struct Function : Object {
   Body body;
 };
 
-// Makes values. REQUIRES: when the heap is destroyed, no value of the rendering is left except
-// those given to Keep, which may be part of cycles.
+// Makes values. REQUIRES: the heap outlives every value of the rendering, except values given to
+// Keep and values that they hold.
 class Heap {
  public:
   explicit Heap(Budget& budget) : budget_(budget) {}
@@ -280,7 +280,7 @@ class Heap {
   Value Undefined(std::string message) {
     return New<UndefinedValue>(Kind::kUndefined, std::move(message));
   }
-  // Keeps an object until the heap is destroyed, and clears it then.
+  // Keeps an object, which may be part of a cycle, until the heap is destroyed. Then clears it.
   void Keep(Value value) { kept_.push_back(std::move(value)); }
   // Fails the rendering. Returns Undefined.
   Value Fail(std::string_view message) {
