@@ -30,8 +30,8 @@
 namespace {
 
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
-// Interval of polls until the ready line is printed. It is short, since the parent process waits
-// for that line.
+// Interval of polls until the ready line is printed; short, because the parent process waits for
+// that line.
 constexpr timespec kPollUntilReady = {.tv_sec = 0, .tv_nsec = 10'000'000};
 
 constexpr timespec kDrainPollInterval = {.tv_sec = 0, .tv_nsec = 20'000'000};
@@ -44,10 +44,9 @@ constexpr size_t kMaxRefusalBytes = 1024;
 // Upper bound on the shutdown after the drain. Closing streams and writing files takes far less.
 constexpr unsigned kMaxEndSeconds = 30;
 
-// Prints why a worker was refused. `quire serve` reads this line. Unless the server was ready
-// before, `quire serve` then exits, because the worker will never be accepted. The text may come
-// from the worker, so Printable replaces line breaks: a line break could forge a line of this
-// output.
+// Prints why a worker was refused. If the server was never ready, `quire serve` exits when it reads
+// this line, because the worker will never be accepted. Printable replaces line breaks, because the
+// text may come from the worker, and a line break could forge a line of this output.
 void PrintRefusal(const absl::Status& status) {
   const std::string refusal =
       absl::StrCat(quire::ReasonOf(status), " ", absl::string_view(status.message()));
@@ -80,8 +79,8 @@ void SayReady(const quire::SchedulerServer& server, quire::Instant started_at) {
   SayWhere("ready", server);
 }
 
-// Polls until a signal to stop. Prints to standard output when requests can be sent, and when
-// another scheduler has the workers.
+// Polls the server until a signal arrives. Prints to standard output when requests can be sent, and
+// when another scheduler has the workers.
 void RunUntilSignal(quire::SchedulerServer& server,
                     const sigset_t& signals,
                     quire::Instant started_at) {
@@ -107,8 +106,8 @@ void RunUntilSignal(quire::SchedulerServer& server,
   }
 }
 
-// Lets accepted requests finish, for at most `timeout`, or until another signal after
-// kSameSignalNs.
+// Lets accepted requests finish. Ends after `timeout`, or when a signal arrives at least
+// kSameSignalNs after the drain began.
 void Drain(quire::SchedulerServer& server, const sigset_t& signals, absl::Duration timeout) {
   server.BeginDrain();
   const quire::Instant begin = quire::SteadyNow();

@@ -69,7 +69,7 @@ absl::StatusOr<SchedulerConfig> SchedulerConfigFromFlags(
 // Errors: kInvalidArgument FLAG.
 absl::Status CheckFlagsOfModel(const SchedulerConfig& config, const ModelConfig& model);
 
-// Logs one line with all settings, including those that have their default.
+// Logs one line with the main settings, including settings that have their default.
 void LogSettings(const SchedulerConfig& config);
 
 }  // namespace quire

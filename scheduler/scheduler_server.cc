@@ -45,12 +45,12 @@ constexpr int64_t kReturnIntervalNs = 2 * kNanosPerSecond;
 constexpr std::chrono::milliseconds kCloseGrace(500);
 // File descriptors that the client port leaves to connections of the admin port.
 constexpr int kAdminFiles = 64;
-// File descriptors that the client port leaves to connections of the local address. These are
-// ample: 25 connections carry 2,500 streams.
+// File descriptors that the client port leaves to connections of the local address. 64 are ample,
+// because 25 connections carry 2,500 streams.
 constexpr int kLocalFiles = 64;
 constexpr char kServiceName[] = "quire.v1.GenerationService";
-// The local address needs no API key for this method. A program of this user calls the method to
-// find out whether the server is ready, before clients come.
+// The method that needs no API key at the local address. A program of this user calls it to find
+// out whether the server is ready.
 constexpr std::string_view kServerInfoPath = "/quire.v1.GenerationService/GetServerInfo";
 
 GroupSettings SettingsOf(const SchedulerConfig& config, const ServedModel& model) {
@@ -81,8 +81,8 @@ HttpResponse Answer(bool is_ok, std::string yes, std::string no) {
 }
 
 // Returns the bounds of a queue that requests pass before the core: the inbox or the tokenizer's
-// pool. The bound on resumed requests equals the core's, so this queue refuses no resumed request
-// that the core could take.
+// pool. The bound on resumed requests equals the core's bound, else the queue could refuse a
+// resumed request that the core would accept. fresh: the bound on new requests.
 TenantShares::Bounds DoorBounds(const CoreConfig& core, const TenantShares::Load& fresh) {
   return {.fresh = fresh,
           .resumed = {.num_requests = core.max_resumed_requests, .num_bytes = fresh.num_bytes},
@@ -290,7 +290,7 @@ absl::Status SchedulerServer::StartGrpc() {
   }
   grpc_server_ = Serve(&service_, listeners);
   probe_ = std::make_unique<ListenerProbe>(grpc_listener_->address(), config_.tls != nullptr);
-  UpdateHealth();  // before the first client connects: gRPC's health service begins with SERVING
+  UpdateHealth();  // before a client connects, because gRPC's initial status is SERVING
   for (Listener* listener : GrpcListeners()) {
     listener->Start();
   }
@@ -375,8 +375,8 @@ void SchedulerServer::Poll() {
   if (group != ServingState::Group::kGivenUp) {
     has_ended_connections_ = false;
   } else if (!has_streams && !std::exchange(has_ended_connections_, true)) {
-    // In Kubernetes, a client of a Service reaches another, ready server only by a new connection,
-    // so end the old ones. Clients of a single server connect to it again, and are told NO_WORKERS.
+    // Ends open connections: in Kubernetes, a client of a Service reaches a ready server only by a
+    // new connection. Clients of a single server connect to it again, and get NO_WORKERS.
     for (Listener* listener : GrpcListeners()) {
       listener->EndConnections();
     }
@@ -395,8 +395,8 @@ void SchedulerServer::UpdateHealth() {
   SetHealth("liveness", IsLive());
 }
 
-// Calls gRPC only on a change: each call sends a message to every Watch stream, on this thread and
-// under the lock of gRPC's health service.
+// Calls gRPC only on a change, because each call is costly: it sends a message to every Watch
+// stream, on this thread and under the lock of gRPC's health service.
 void SchedulerServer::SetHealth(const char* name, bool is_serving) {
   const auto [entry, is_new] = health_.try_emplace(name, is_serving);
   if (is_new || std::exchange(entry->second, is_serving) != is_serving) {

@@ -50,8 +50,8 @@ class SchedulerServer {
   using RefusalListener = std::function<void(const absl::Status&)>;
 
   // Binds the ports first, then writes the step log and the prefix file, and dials the workers. If
-  // another server with the same settings is running, that server has the ports, so Start fails
-  // before it touches that server's files and workers. The model must outlive the server.
+  // another server with the same settings runs and has the ports, Start fails before it touches the
+  // files and workers of the other server. The model must outlive the server.
   // Errors: kUnavailable GRPC_BIND, HTTP_BIND or KV_EVENTS_BIND; kFailedPrecondition STEP_LOG.
   static absl::StatusOr<std::unique_ptr<SchedulerServer>> Start(const SchedulerConfig& config,
                                                                 const ServedModel* model,
@@ -68,9 +68,9 @@ class SchedulerServer {
   // take over.
   bool is_standby() const { return state_.Get().group == ServingState::Group::kStandby; }
 
-  // Does periodic work: opens or closes the port to clients, cancels unread answers, updates the
-  // gRPC health service, logs the status line, returns free memory to the system. Call it a few
-  // times a second.
+  // Does periodic work: opens or closes the gRPC port, cancels old unread answers, updates the gRPC
+  // health service, logs the status line, returns free memory to the system. Call it a few times a
+  // second.
   void Poll();
 
   // Refuses new requests from now on; accepted requests go on. Keep calling Poll.
@@ -139,8 +139,8 @@ class SchedulerServer {
   std::unique_ptr<grpc::Server> admin_server_;  // null: no admin port
   std::unique_ptr<ListenerProbe> probe_;        // dials grpc_listener_
   std::unique_ptr<HttpServer> http_;
-  // True after connections were ended because the wait for workers timed out, until a group is
-  // back.
+  // True once Poll has ended the connections, because the wait for workers timed out. False again
+  // when a worker group is back.
   bool has_ended_connections_ = false;
   std::map<std::string, bool> health_;  // last status of each name in gRPC's health service
   Instant last_status_at_ = 0;

@@ -26,10 +26,9 @@ int64_t NumBlocksAtMost(int32_t num_sequences, int64_t num_tokens, const StepLim
   if (limits.sliding_window == 0) {
     return num_all;
   }
-  // A sequence with a window of W tokens and n tokens in the step has at most
-  // ceil((W + n - 2) / B) + 1 blocks of B tokens (NumBlocksInStep). That bound equals
-  // floor((W + n + B - 3) / B) + 1. A sum of floors is at most the floor of the sum, and the sum of
-  // n over all sequences is at most max_tokens_per_step.
+  // NumBlocksInStep bounds the blocks of a sequence with n tokens in the step by
+  // ceil((W + n - 2) / B) + 1, which equals floor((W + n + B - 3) / B) + 1. A sum of floors is at
+  // most the floor of the sum, and the sum of n over all sequences is at most max_tokens_per_step.
   const int64_t num_windows_tokens = num_sequences * (limits.sliding_window + block_size - 3);
   const int64_t num_behind_window =
       num_sequences + (num_windows_tokens + limits.max_tokens_per_step) / block_size;

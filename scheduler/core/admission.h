@@ -3,14 +3,14 @@
 // A group starts only when all its sequences can start: each needs a handle, and there must be
 // blocks for all known tokens of the group. If the first step computes only a part of a prompt, the
 // group takes only the blocks of that part. The planner keeps blocks free for the rest of the
-// prompt (step_planner.h), so no newer group can start with these blocks. Besides, a number of
-// blocks (the watermark) stays free so that running groups can grow. If nothing runs, the watermark
+// prompt (step_planner.h), so no newer group can start by taking these blocks. A number of blocks
+// (the watermark) also stays free, so that running groups can grow. If nothing runs, the watermark
 // is 0, and any group that fits the pool starts.
 //
 // With a sliding window a group never holds more than NumBlocksAtMost blocks, however long its
 // sequences become, so admission asks for no more.
 //
-// Thread safety: free functions without state.
+// Thread safety: free functions, safe from any thread.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5; the three answers are vLLM's.
 #ifndef QUIRE_SCHEDULER_CORE_ADMISSION_H_
 #define QUIRE_SCHEDULER_CORE_ADMISSION_H_
@@ -34,8 +34,8 @@ struct Room {
   int32_t num_free_handles = 0;
   int32_t num_free_blocks = 0;
   int32_t num_watermark_blocks = 0;  // kept free for running groups; 0 if no group runs
-  // Blocks that need not be taken from the pool, because other groups hold them or several
-  // sequences of the group share them.
+  // Blocks of the starting group that need not be taken from the pool, because other groups hold
+  // them or the group's sequences share them.
   int32_t num_shared_blocks = 0;
 };
 
@@ -43,9 +43,9 @@ struct Room {
 bool FitsContext(int64_t num_tokens, const StepLimits& limits);
 
 // Upper bound on the blocks that a sequence of num_tokens tokens holds in a step that computes
-// num_step_tokens of them. Without a sliding window, these are all blocks of the sequence. With a
-// window of W tokens, n tokens of a step need themselves and the W - 1 tokens before them. These
-// W - 1 + n tokens may begin anywhere in a block of B tokens, so they lie in at most
+// num_step_tokens of them. Without a sliding window, the bound counts all blocks of the sequence.
+// With a window of W tokens, a step of n tokens also reads the W - 1 tokens before them. These
+// W - 1 + n tokens may begin anywhere in a block of B tokens. So they lie in at most
 // ceil((W + n - 2) / B) + 1 blocks. REQUIRES: num_step_tokens >= 1.
 int32_t NumBlocksInStep(int32_t num_tokens, int32_t num_step_tokens, const StepLimits& limits);
 
@@ -54,7 +54,7 @@ int32_t NumBlocksInStep(int32_t num_tokens, int32_t num_step_tokens, const StepL
 int64_t NumBlocksAtMost(int32_t num_sequences, int64_t num_tokens, const StepLimits& limits);
 
 // Upper bound on the blocks that the group takes from the pool until all its known tokens are
-// computed, if num_shared_blocks of its blocks are shared and need not be taken.
+// computed. num_shared_blocks of its blocks are shared and need not be taken.
 int64_t NumBlocksToCompute(const SequenceGroup& group,
                            int32_t num_shared_blocks,
                            const StepLimits& limits);

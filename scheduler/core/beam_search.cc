@@ -143,8 +143,8 @@ void BeamSearch::RankExtensions(std::span<const std::span<const BeamCandidate>> 
   ExtensionMerge extensions(step_.beams, candidates);
   const auto num_going_on = [this] { return static_cast<int32_t>(next_beams_.size()); };
   int32_t rank = 0;
-  // In a step that is not the last, the loop can stop when num_beams beams go on: by then at least
-  // num_beams extensions have a rank, so no later extension can become a hypothesis.
+  // Before the last step, the loop can stop when num_beams beams go on. At least num_beams
+  // extensions are ranked by then, so no later extension can become a hypothesis.
   while ((is_last_step ? rank : num_going_on()) < params_.num_beams) {
     const std::optional<LiveBeam> extension = extensions.TakeBest();
     if (!extension) {
@@ -190,8 +190,8 @@ bool BeamSearch::IsStopToken(TokenId token_id) const {
   return std::binary_search(params_.stop_token_ids.begin(), params_.stop_token_ids.end(), token_id);
 }
 
-// Computes in double: for any valid length and penalty, the power in double is neither 0 nor
-// infinite.
+// Computes in double, in which the power is neither 0 nor infinite for any valid length and
+// penalty.
 float BeamSearch::Normalized(float score, int32_t num_tokens) const {
   return static_cast<float>(double{score} / std::pow(num_tokens, params_.length_penalty));
 }

@@ -14,26 +14,26 @@
 // The rules are those of Hugging Face transformers 5 (`_beam_search` of generation/utils.py)
 // without sampling, for a batch of one. All extensions of all live beams by one token are ranked by
 // score:
-// - an extension that ends in a stop token or reaches max_tokens becomes a hypothesis if it is
-//   among the first num_beams of the ranking, and is forgotten otherwise;
+// - an extension that ends in a stop token or reaches max_tokens becomes a hypothesis if it ranks
+//   among the first num_beams; otherwise it is dropped;
 // - the first num_beams of the other extensions are the next live beams.
 // The best num_beams hypotheses are kept. When num_beams hypotheses are found, the search can end
 // before the beams reach max_tokens; EarlyStopping decides when. These rules hold for num_beams = 1
 // too: the search goes on after a stop token as long as a longer output can still have a better
 // score. Transformers decodes greedily with one beam, so its result can differ.
 //
-// Ties:          torch.topk, which transformers uses, promises no order. Here the beam with the
-//                lower index is first, then the earlier candidate of a beam; an older hypothesis is
-//                before a newer one. As in transformers, the search ends if the best live beam
-//                could only equal the worst hypothesis.
+// Ties:          extensions with equal scores are ranked by the index of their live beam, then by
+//                the order of its candidates. An older hypothesis is ranked before a newer one.
+//                (Transformers uses torch.topk, which promises no order.) As in transformers, the
+//                search ends if the best live beam could only equal the worst hypothesis.
 // Scores:        sums of logprobs (natural logarithm) in float, as in transformers. The score
 //                of a hypothesis is its sum of logprobs, divided by
 //                (output tokens, stop token included) ^ length_penalty.
 //
 // Thread safety: not thread-safe. No clock, no randomness: equal calls give equal answers.
 // Cost:          Step is O(num_beams * (num_beams + stop tokens)). The history takes 8 bytes per
-//                live beam and step. Step allocates only when the history is full, and then
-//                doubles the memory for it.
+//                live beam and step. Step allocates only when the history is full, and then doubles
+//                its memory.
 // Source:        transformers 5.23; length normalization: Wu et al. 2016, section 7, simplified.
 #ifndef QUIRE_SCHEDULER_CORE_BEAM_SEARCH_H_
 #define QUIRE_SCHEDULER_CORE_BEAM_SEARCH_H_
@@ -70,7 +70,7 @@ struct BeamSearchParams {
   int32_t num_hypotheses = 1;   // number of hypotheses to return, at most num_beams
   double length_penalty = 1.0;  // > 0 favors long hypotheses, < 0 short ones; 0: plain sums
   EarlyStopping early_stopping = EarlyStopping::kFalse;
-  int32_t max_tokens = 16;              // output tokens of a hypothesis, >= 1
+  int32_t max_tokens = 16;              // upper bound on output tokens, >= 1
   int32_t min_tokens = 0;               // output tokens that must precede a stop token
   std::vector<TokenId> stop_token_ids;  // in any order; a hypothesis includes its stop token
 
@@ -113,11 +113,11 @@ class BeamSearch {
   // beam, the prompt, whose parent and token mean nothing.
   const std::vector<LiveBeam>& beams() const { return step_.beams; }
 
-  // candidates[i] holds the likeliest next tokens of beam i, best first: at least
-  // params.num_candidates(), or the whole vocabulary if that is smaller. A candidate with a
-  // non-finite logprob is skipped. If too few candidates are left, fewer than num_beams beams go
-  // on; if none goes on, the search is over. The result is valid until the next call. REQUIRES:
-  // !is_done(); candidates has an entry for every live beam.
+  // Advances the live beams by one token. candidates[i] holds the likeliest next tokens of beam i,
+  // best first: at least params.num_candidates(), or the whole vocabulary if that is smaller. A
+  // candidate with a non-finite logprob is skipped. If too few candidates are left, fewer than
+  // num_beams beams go on. If no beam goes on, the search is over. The result is valid until the
+  // next call. REQUIRES: !is_done(); candidates has an entry for every live beam.
   const BeamStep& Step(std::span<const std::span<const BeamCandidate>> candidates);
 
   bool is_done() const { return is_done_; }
@@ -132,12 +132,12 @@ class BeamSearch {
  private:
   // A token and a link to the token before it.
   struct HistoryNode {
-    int32_t previous = 0;  // kNoNode: this is the first output token
+    int32_t previous = 0;  // index in history_; kNoNode: this is the first output token
     TokenId token_id = 0;
   };
 
   struct Ending {
-    int32_t previous = 0;  // HistoryNode of the token before last_token_id
+    int32_t previous = 0;  // index in history_ of the token before last_token_id, or kNoNode
     TokenId last_token_id = 0;
     bool has_stopped = false;
     float score = 0.0F;
@@ -157,7 +157,7 @@ class BeamSearch {
   int32_t num_tokens_ = 0;
   bool is_done_ = false;
   BeamStep step_;               // step_.beams: the live beams
-  std::vector<int32_t> nodes_;  // for each live beam: history node of the last token
+  std::vector<int32_t> nodes_;  // for each live beam: index in history_ of its last token
   std::vector<LiveBeam> next_beams_;
   std::vector<int32_t> next_nodes_;
   std::vector<HistoryNode> history_;

@@ -68,9 +68,10 @@ void MarkHolders(bool skips_beginnings, Holdings& holdings, std::vector<int32_t>
   }
 }
 
-// Returns the holder of each block. A walk that skips beginnings can miss blocks: two tables can
-// share a block and yet have different blocks, with equal contents, before it. That is rare, so the
-// full walk runs only if some active block has no holder yet.
+// Returns, for each block id, the index of the block's holder in Holdings::holders, or kNobody. A
+// walk that skips beginnings can miss blocks: before a block that two tables share, the tables can
+// have different blocks with equal contents. This is rare, so the full walk runs only if some
+// active block has no holder yet.
 std::vector<int32_t> HolderOfEach(size_t num_blocks, int64_t num_active, Holdings& holdings) {
   std::vector<int32_t> holder_of(num_blocks, kNobody);
   MarkHolders(/*skips_beginnings=*/true, holdings, holder_of);
@@ -84,7 +85,7 @@ std::vector<int32_t> HolderOfEach(size_t num_blocks, int64_t num_active, Holding
   return holder_of;
 }
 
-// Counts the blocks of one cell after another.
+// Makes the cells of a map, one after the other.
 class CellMaker {
  public:
   CellMaker(const BlockPool& pool,

@@ -5,7 +5,7 @@
 // holders: pinned prefixes come first, then requests in their order of service. So the counts of
 // all holders add up to the number of active blocks (blocks in a block table).
 //
-// Thread safety: value types and a free function; the state is not thread-safe.
+// Thread safety: value types; MakeBlockMap must be called on the thread that owns the state.
 // Cost:          O(blocks + tables). If many tables begin with the same blocks, each of these
 //                blocks is looked at once, not once per table.
 #ifndef QUIRE_SCHEDULER_CORE_BLOCK_MAP_H_

@@ -19,9 +19,9 @@
 // admitted by an estimate and ended late raises the margin. Each request that ended in time lowers
 // the margin by a fortieth of that raise, so about one request in forty is late. Each class of
 // max_tokens (OutputLengths) has its own run margin. The time to wait is multiplied by the wait
-// margin, which is learned in the same way. With the wait margin, only about one queued request in
-// five hundred reaches the head of the queue too late, because a refusal is better than a long wait
-// in vain.
+// margin, which is learned in the same way. The wait margin falls more slowly, so that only about
+// one queued request in five hundred reaches the head of the queue too late: a refusal is better
+// than a long wait in vain.
 //
 // Thread safety: not thread-safe; owned by CoreState.
 // Units:         microseconds.
@@ -49,11 +49,11 @@ class CompletionEstimate {
   static constexpr double kMeetLowers = 0.0025;  // a request in time lowers a run margin by this
   static constexpr double kTurnLowers = 0.0002;  // a request in time lowers wait_margin_ by this
   static constexpr double kMaxRunMargin = 2;
-  // The run margin is reset if the expected length changes by more than this factor.
+  // A run margin is reset if the expected length of its class changes by more than this factor.
   static constexpr double kOtherLength = 1.5;
   static constexpr double kMaxWaitMargin = 4;
 
-  // Sequences, and the tokens of their prompts that are to be computed.
+  // A number of sequences, and the number of their prompt tokens that must be computed.
   struct Work {
     double num_sequences = 0;
     double num_prompt_tokens = 0;
@@ -64,13 +64,13 @@ class CompletionEstimate {
     double num_running = 0;  // running and swapped sequences
     Work ahead;              // waiting work that will be served before the request
     Work waiting;            // all waiting work
-    // Prompt tokens that a step has room for while num_running sequences run. REQUIRES: > 0.
+    // Number of prompt tokens that fit into a step while num_running sequences run. REQUIRES: > 0.
     double num_prompt_tokens_by_step = std::numeric_limits<double>::infinity();
   };
 
-  // Records the length of an output: see OutputLengths. If the expected length changes by more than
-  // a factor of kOtherLength, the run margin of the class is reset, because it was learned with
-  // other estimates.
+  // Records the length of an output: see OutputLengths. Resets the run margin of the class of
+  // max_tokens if the expected length of that class changes by more than a factor of kOtherLength.
+  // The old margin was learned with estimates that no longer hold.
   void OnEnd(int32_t num_tokens, int32_t max_tokens, bool is_whole);
 
   // Called when a waiting request is next to start. is_in_time: the request can still meet its
@@ -85,13 +85,14 @@ class CompletionEstimate {
   // Returns true once enough outputs were seen to estimate the length of an output.
   bool is_known() const { return lengths_.is_known(); }
 
-  // Time that a request waits behind the load until it starts, margin included.
+  // Time that a request with the work `own` waits behind the load until it starts, wait margin
+  // included.
   double WaitMicros(const Work& own,
                     const Load& load,
                     const StepCost& steps,
                     const StepLimits& limits) const;
 
-  // Time that the request computes from its start to its end, margin included.
+  // Time that the request takes from its start to its end, run margin included.
   double RunMicros(const Work& own,
                    int32_t max_tokens,
                    const Load& load,

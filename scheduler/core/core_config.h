@@ -34,29 +34,30 @@ inline constexpr Instant kAutoInterToken = 0;
 struct CoreConfig {
   int32_t max_queued_requests = 1024;
   int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
-  // Bounds the waiting requests that an earlier scheduler had accepted (resumed requests). They do
-  // not count against max_queued_requests. The default has room for the earlier scheduler's queue
-  // and twice its running sequences: 1024 + 2 * 256 (waiting_queue.h). The tokens of resumed
+  // Bounds the waiting resumed requests, which an earlier scheduler had accepted. Resumed requests
+  // do not count against max_queued_requests. The default has room for the earlier scheduler's
+  // queue and twice its running sequences: 1024 + 2 * 256 (waiting_queue.h). The tokens of resumed
   // requests are bounded by max_queued_tokens + 2 * max_sequences * max_model_len.
   int64_t max_resumed_requests = 1536;
-  // Blocks kept free when a waiting request is admitted, so that running requests can grow for a
-  // while without a preemption. A fraction of the pool, in [0, 1).
+  // Share of the pool, in [0, 1), that must stay free when a waiting request is admitted. So
+  // running requests can grow for a while without a preemption.
   double watermark = 0.01;
   SchedulingPolicyKind scheduling_policy = SchedulingPolicyKind::kFcfs;
   // Under kPriority: a request that has waited this long is served before new requests whose
   // priority is better by one.
   Instant priority_ageing = 10 * kNanosPerSecond;
-  // Target duration of a step while sequences decode: recent step times decide how many prompt
-  // tokens a step may have (step_bound.h). kInfiniteFuture: no target. REQUIRES: >= 0.
+  // Target duration of a step while sequences decode. To keep it, a step may have only as many
+  // prompt tokens as recent step times allow (step_bound.h). kInfiniteFuture: no target.
+  // REQUIRES: >= 0.
   Instant target_inter_token = kInfiniteFuture;
-  // Bounds the bytes with which one step makes sequences known to the workers
+  // Bounds the bytes of the introductions in one step, which make sequences known to the workers
   // (introduction_budget.h). REQUIRES: > 0.
   int64_t introduction_budget_bytes = kIntroductionBudgetBytes;
   PreemptionMode preemption_mode = PreemptionMode::kRecompute;
   // Whether requests with the same cache_salt share computed blocks of common prefixes. Sequences
   // of one request always share blocks.
   bool prefix_caching = false;
-  // Bounds the share of the pool that pinned prefixes may hold. A fraction in [0, 1).
+  // Share of the pool, in [0, 1), that pinned prefixes may hold at most.
   double max_pinned_share = 0.5;
   Hash128 block_hash_key;  // secret, drawn once per process
 };

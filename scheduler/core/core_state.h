@@ -34,8 +34,8 @@
 
 namespace quire {
 
-// The state that is valid for one group of workers only. It starts empty when the group is ready,
-// and is dropped as a whole when the group is lost.
+// The state of one epoch. It starts empty when the worker group is ready, and is dropped as a whole
+// when the worker group is lost.
 struct Epoch {
   Epoch(uint64_t incarnation, uint64_t epoch_number, const StepLimits& step_limits);
 
@@ -76,7 +76,7 @@ struct UnansweredStep {
   // Scratch memory of NameNextBlocks.
   std::vector<size_t> growing;  // indices of slices whose sequence takes a block next step
   std::vector<BlockId>
-      next_blocks;  // the predicted blocks, in the order of `growing`; null: unknown
+      next_blocks;  // the predicted blocks, in the order of `growing`; null block: unknown
   // Groups that ended during the step, kept because slices still point at these groups.
   std::vector<std::unique_ptr<SequenceGroup>> departed;
 
@@ -116,33 +116,33 @@ struct CoreState {
   // do not include the present epoch yet.
   CoreStats counters;
   bool keeps_cache_events = false;
-  bool has_lost_cache = false;     // not told yet by a CacheEvent; only with keeps_cache_events
+  bool has_lost_cache = false;     // the next TakeCacheEvents must begin with kCleared
   std::vector<RequestId> started;  // requests whose first slice is in the last plan
   std::optional<RequestId> last_request_id;
 
   // Returns nullptr if the request is unknown or finished.
   SequenceGroup* Find(RequestId id);
 
-  // Returns last_limits without the blocks that are reserved for prefixes. The request that
-  // computes a prefix may use the blocks that only this prefix needs. REQUIRES: workers were ready
-  // before.
+  // Returns last_limits, with num_blocks reduced by the blocks that are reserved for prefixes. For
+  // the request that computes a prefix, blocks that only this prefix needs are not subtracted.
+  // REQUIRES: workers were ready before.
   StepLimits LimitsFor(const Request& request) const;
 
-  // Adds the block operations of the present epoch to *stats. REQUIRES: an epoch.
+  // Adds the block operations of the present epoch to *stats. REQUIRES: an epoch is active.
   void AddBlockOperations(CoreStats* stats) const;
 
   // Adds a new group to the waiting queue.
   SequenceGroup& Add(Request request);
 
-  // Starts the first waiting group, and gives each live sequence a handle. REQUIRES: an epoch, and
-  // free handles for all live sequences of the group.
+  // Starts the first waiting group, and gives each live sequence a handle. REQUIRES: an epoch is
+  // active; handles are free for all live sequences of the group.
   SequenceGroup& StartFirstWaiting();
 
   // Returns the crash suspect that must be computed next, alone; nullptr if there is none.
   SequenceGroup* NextSuspect();
 
-  // Starts a waiting group ahead of its turn. REQUIRES: an epoch, and free handles for all live
-  // sequences of the group; the group has a rank.
+  // Starts a waiting group ahead of its turn. REQUIRES: an epoch is active; handles are free for
+  // all live sequences of the group; the group has a rank.
   void StartAhead(SequenceGroup& group);
 
   // Frees the blocks and handles of a running group, and puts the group into the waiting queue at
@@ -158,27 +158,27 @@ struct CoreState {
   // its known tokens. The first call counts in O(blocks log blocks); later calls return that count.
   int32_t NumBlocksToResume(SequenceGroup& group) const;
 
-  // Returns the swapped or waiting group that is next to run; nullptr if all run.
+  // Returns the swapped or waiting group that runs next; nullptr if every group runs.
   SequenceGroup* Next() const;
 
   // Brings a swapped group back in the step that is being planned; the group runs from now on.
-  // Returns false, without a change, if blocks are short. REQUIRES: free handles for all live
+  // Returns false, without a change, if blocks are short. REQUIRES: handles are free for all live
   // sequences of the group.
   bool SwapIn(SequenceGroup& group);
 
-  // If the sequence is the leader (the group's first live sequence) and has computed the prompt,
-  // forks from it the sequences that wait for it. The forks share the blocks of all prompt tokens
-  // except the last: each fork computes that token, because it needs the logits. REQUIRES: since
-  // the leader's slice was answered, KvCacheManager::SlideWindow was not called for the leader.
+  // If the sequence is the group's leader (its first live sequence) and has computed the prompt,
+  // forks the sequences that wait for the leader. The forks share the blocks of all prompt tokens
+  // except the last. Each fork computes the last prompt token, because it needs the token's logits.
+  // REQUIRES: KvCacheManager::SlideWindow is called for the leader's slice only after this call.
   void ForkWaitingFrom(SequenceGroup& group, const Sequence& sequence);
 
-  // Ends one sequence: frees its blocks and its handle, and emits the event. The end of the last
-  // sequence also ends the group, which is destroyed at once or, if a step is unanswered, after the
-  // answer. REQUIRES: the sequence is not finished.
+  // Ends one sequence: frees its blocks and its handle, and emits SequenceFinished. The end of the
+  // last sequence also ends the group, which is destroyed at once or, if a step is unanswered,
+  // after the answer. REQUIRES: the sequence is not finished.
   void FinishSequence(SequenceGroup& group, Sequence& sequence, FinishReason reason);
 
   // Ends the whole group with these hypotheses as its output. Output sequences without a hypothesis
-  // end with reason_without. REQUIRES: a group of beam search.
+  // end with reason_without. REQUIRES: the group does beam search.
   void FinishBeamSearch(SequenceGroup& group,
                         std::span<const BeamHypothesis> hypotheses,
                         FinishReason reason_without);
@@ -190,9 +190,9 @@ struct CoreState {
   // of the step are kept until JudgeLoss.
   void LoseWorkers();
 
-  // was_crash: the last loss of workers was a crash. A crash counts against every request in the
-  // lost step. A request that has crashed its workers kMaxCrashes times ends with kWorkerCrash.
-  // REQUIRES: no epoch.
+  // Counts the last loss of workers, if it was a crash, against every request in the lost step. A
+  // request that has crashed its workers kMaxCrashes times ends with kWorkerCrash.
+  // REQUIRES: no epoch is active.
   void JudgeLoss(bool was_crash);
 
  private:

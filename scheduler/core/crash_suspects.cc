@@ -28,8 +28,8 @@ int32_t MostCrashesIn(const CrashSuspects::SuspectRange& range, const SuspectRan
 
 // Merges the slices of a lost step into the ranges of their request (crash_suspects.h). A slice
 // that overlaps a range extends the range, and never replaces it. Otherwise a kill from outside
-// during a small slice could remove from the range the tokens that crash the workers. When a
-// request is recomputed, its sequences, beams especially, may run in another order, so another
+// during a small slice would shrink the range, perhaps by the tokens that crash the workers. When a
+// request is recomputed, its sequences (especially beams) may run in another order, so another
 // sequence may compute the same tokens. Therefore a slice is compared with all ranges of its
 // request. The range's new crash count is one more than the highest count of the ranges that the
 // slice overlaps.
@@ -89,8 +89,9 @@ std::vector<RequestId> CrashSuspects::OnCrash(std::span<const LostSlice> slices)
       lost;  // ranges of new and of old tokens
   for (const LostSlice& slice : slices) {
     auto& [new_ranges, old_ranges] = lost[slice.id];
-    // Tokens below num_computed_ever may have come from the prefix cache before. Then this sequence
-    // computes them for the first time now, and they may cause the crash, so they are recorded too.
+    // Tokens before num_computed_ever may have come from the prefix cache the last time. Then this
+    // sequence computes them for the first time now, and they may cause the crash. So they are
+    // recorded too.
     if (slice.begin < slice.num_computed_ever) {
       old_ranges[slice.sequence_index] = {.begin = slice.begin,
                                           .end = std::min(slice.end, slice.num_computed_ever)};

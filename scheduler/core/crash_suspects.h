@@ -2,11 +2,11 @@
 //
 // A crash records a suspect range for each sequence of the lost step. The range is the sequence's
 // slice (the tokens that the step computes for it), without tokens that were ever computed before.
-// The range counts crashes. A later crash counts if the sequence's slice in that crash overlaps the
-// range, and the range was not computed in between. The range then grows by that slice. After a
-// crash, another sequence of the request may compute the same tokens. So the slice is compared with
-// all ranges of its request: the new count is one more than the highest count of the overlapped
-// ranges. The count of a request is the highest count of its ranges.
+// Each range has a count of crashes. A later crash counts against the range if the sequence's slice
+// in that crash overlaps the range, and the range was not computed in between. The range then grows
+// by that slice. After a crash, another sequence of the request may compute the same tokens. So the
+// slice is compared with all ranges of its request: the new count is one more than the highest
+// count of the overlapped ranges. The count of a request is the highest count of its ranges.
 //
 //   crashes   the request
 //   1         goes on beside other requests
@@ -86,8 +86,8 @@ class CrashSuspects {
   };
 
   // Called when workers crashed in a step that had these slices. Returns the requests that must
-  // end, in order of id, and forgets them. REQUIRES: if one of the requests was a suspect, the step
-  // had no other request.
+  // end, in order of id, and forgets their records. REQUIRES: if one of the requests was a suspect,
+  // the step had no other request.
   std::vector<RequestId> OnCrash(std::span<const LostSlice> slices);
 
   // Called when an answered step has computed the first num_tokens tokens of the sequence.
@@ -108,7 +108,8 @@ class CrashSuspects {
 
  private:
   void Shrink(RequestId id, int32_t sequence_index, int32_t num_tokens);
-  // Updates the suspects after a change of the record, and drops the record if it has no range.
+  // Updates suspects_ after the request's record has changed, and drops a record without ranges.
+  // num_crashes_before: of the record before the change.
   void Reconsider(RequestId id, int32_t num_crashes_before);
 
   std::map<RequestId, Record> records_;

@@ -10,12 +10,12 @@
 // call its request resumed.
 //
 // While no request waits and there is room, each tenant can have one trial at a time: a request
-// that starts although it is estimated to be late. The estimates may be based on another tenant's
-// outputs, and a tenant whose requests never start would never correct the estimates. So a server
-// without other requests refuses no request. If the policy lets requests overtake, the estimate for
-// a request counts only groups that are certainly ahead of the request.
+// that starts although it is estimated to be late. The estimates may be based on other tenants'
+// outputs. Without trials, a tenant whose requests are all refused could never correct these
+// estimates. So a server without other requests refuses no request. If the policy lets requests
+// overtake, the estimate for a request counts only groups that are certainly ahead of the request.
 //
-// Thread safety: free functions on a state; not thread-safe.
+// Thread safety: free functions on the thread that owns the state.
 // Cost:          O(buckets of StepCost), and O(running and swapped groups) for a trial.
 #ifndef QUIRE_SCHEDULER_CORE_DEADLINE_ADMISSION_H_
 #define QUIRE_SCHEDULER_CORE_DEADLINE_ADMISSION_H_
@@ -38,8 +38,8 @@ std::optional<DeadlineEstimate> AdmitByDeadline(const CoreState& state, const Re
 // trial. Stores the estimate in the group, so that OnGroupEnd can learn from the outcome.
 bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first);
 
-// Called when a sequence of the group has ended. Learns its output length. Ignores resumed
-// requests: most of their output was not computed here, and a client may claim any output.
+// Called when a sequence of the group has ended. Learns the sequence's output length. Ignores
+// resumed requests: most of their output was not computed here, and a client may claim any output.
 void OnSequenceEnd(CoreState& state,
                    const SequenceGroup& group,
                    int32_t num_output_tokens,

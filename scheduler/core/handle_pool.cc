@@ -39,7 +39,8 @@ void HandlePool::GiveBackUnused(SequenceHandle handle) {
 }
 
 std::vector<SequenceHandle> HandlePool::TakeReleases() {
-  // Keeps the handle on top, because workers may have prepared the window of that handle.
+  // Inserts the handles below the top handle. The top handle stays next, because workers may have
+  // prepared its window.
   free_.insert(free_.end() - (free_.empty() ? 0 : 1), to_release_.begin(), to_release_.end());
   return std::exchange(to_release_, {});
 }

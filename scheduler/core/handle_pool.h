@@ -1,7 +1,7 @@
 // HandlePool gives out handles: numbers under which the worker knows running sequences. When a
-// handle is given back, the next plan tells the worker to release it. Only a later plan can give
-// this handle to another sequence, because a plan makes new sequences known to the worker before it
-// releases handles.
+// handle is given back, the next plan tells the worker to release it. That plan cannot yet give the
+// handle to another sequence, because the worker learns of a plan's new sequences before it
+// releases the plan's handles.
 //
 // Thread safety: not thread-safe; owned by Epoch.
 // Invariants:    every handle below max_handles is either free, in use or to be released.
@@ -21,16 +21,16 @@ class HandlePool {
   // Makes a pool in which all handles are free. REQUIRES: max_handles >= 0.
   explicit HandlePool(int32_t max_handles);
 
-  // Returns the handle that the next Take will return; nullopt if no handle is free. TakeReleases
-  // does not change the next handle; GiveBackUnused does.
+  // Returns the handle that the next Take will return; nullopt if no handle is free. A free next
+  // handle stays next across TakeReleases, but not across GiveBackUnused.
   std::optional<SequenceHandle> Next() const;
   SequenceHandle Take();                 // REQUIRES: num_free() > 0
   void GiveBack(SequenceHandle handle);  // REQUIRES: in use
-  // Gives back a handle that no worker knows, which is free at once. REQUIRES: in use
+  // Gives back a handle that no worker knows. The handle is free at once. REQUIRES: in use
   void GiveBackUnused(SequenceHandle handle);
 
-  // Returns the handles that the plan must release, and makes them free. Call when the plan is
-  // otherwise complete.
+  // Returns the handles that the plan must release, and makes these handles free. REQUIRES: the
+  // plan takes no more handles.
   std::vector<SequenceHandle> TakeReleases();
 
   int32_t num_free() const { return static_cast<int32_t>(free_.size()); }

@@ -32,8 +32,9 @@ void IntroductionBudget::OnRefused(const SequenceGroup& group) {
   }
 }
 
-// The answer must not change when the group gets its rank at its start. Otherwise a group could
-// start because an introduction was allowed, and then be refused the introduction.
+// Gives the same answer before and after the group gets a rank, which may be when it starts.
+// Otherwise a group could start because its introduction is allowed, and then be refused the
+// introduction.
 bool IntroductionBudget::IsBeforeOwed(const SequenceGroup& group) const {
   if (!owed_.has_value() || owed_->id == group.id()) {
     return false;

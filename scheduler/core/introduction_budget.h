@@ -2,11 +2,12 @@
 // workers every input that determines the tokens of a sequence. A sequence that is not introduced
 // for lack of bytes gets no slice in this step, and is tried again in a later step.
 //
-// A group of beams forks, and may need introductions in every step. If groups did not take turns, a
-// group of beams would starve the groups behind it. So if a step refuses introductions, the first
-// refused group becomes the owed group of the next step. The next step always allows the owed
-// group's first introduction, and gives groups before the owed group only half of the budget. If
-// that step refuses groups behind its owed group, the first of these is owed next.
+// A beam search group may need introductions in every step, because its beams fork. If groups did
+// not take turns, the beam search group would starve the groups behind it. So if a step refuses
+// introductions, the first refused group becomes the owed group of the next step. The next step
+// always allows the owed group's first introduction, and gives groups before the owed group only
+// half of the budget. If that step refuses groups behind its owed group, the first of these groups
+// is owed next.
 //
 // Thread safety: a value type.
 // Invariants:    the first introduction of a step is allowed whatever its length, so no step is
@@ -24,7 +25,7 @@ namespace quire {
 
 class IntroductionBudget {
  public:
-  // owed: rank of the owed group, that is owed_next() of the previous step.
+  // owed: rank of the owed group: owed_next() of the previous step's budget.
   IntroductionBudget(int64_t max_bytes, std::optional<ScheduleRank> owed)
       : max_bytes_(max_bytes), owed_(owed) {}
 

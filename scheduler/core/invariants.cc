@@ -173,7 +173,7 @@ void CheckEpoch(const CoreState& state) {
       }
     }
   }
-  // The num_blocks_to_resume that a swapped group keeps equals a new count.
+  // The num_blocks_to_resume that is stored in a swapped group equals a new count.
   for (SequenceGroup* group : state.swapped) {
     const auto counted = std::exchange(group->num_blocks_to_resume, std::nullopt);
     QUIRE_CHECK(!counted.has_value() || *counted == state.NumBlocksToResume(*group));
@@ -189,7 +189,7 @@ void CheckEpoch(const CoreState& state) {
   QUIRE_CHECK_EQ(epoch.kv_cache.pool().is_fenced(), state.step.is_active);
 }
 
-// Checks that each record belongs to a live request or a prefix, and that a suspect is never
+// Checks that each crash record belongs to a live request or a prefix, and that a suspect is never
 // computed beside other requests.
 void CheckSuspects(const CoreState& state) {
   size_t num_suspects = 0;

@@ -46,7 +46,7 @@ void NameNextOfSlices(CoreState& state, StepPlan& plan) {
   }
 }
 
-// The named blocks must stay the same while sequences grow.
+// The blocks named for the next new sequence must stay the same while other sequences grow.
 static_assert(kMaxSpareBlocks <= KvCacheManager::kNumFrontBlocks);
 
 void NameSpareWindow(const Epoch& epoch, StepPlan& plan) {

@@ -1,7 +1,7 @@
 // OutputEvent reports that a token of a sequence was committed, or that the sequence ended. Tokens
 // of a sequence come in order of token_index (0, 1, 2, ...). Each sequence of each accepted request
-// gets exactly one SequenceFinished, after its last token. For a resumed request, indices go on
-// after the resumed tokens; a sequence that had ended before the request was resumed reports
+// gets exactly one SequenceFinished, after its last token. For a resumed request, token_index goes
+// on after the resumed tokens. A sequence that had ended before the request was resumed reports
 // nothing. Beam search reports its sequences when the search ends, the best first.
 //
 // Thread safety: value types.

@@ -153,7 +153,7 @@ void CommitToken(CoreState& state,
   }
 }
 
-// Adds in floating point: a worker may report any integers, and an integer sum could overflow.
+// Adds as double, because a worker may report any integers, and an integer sum could overflow.
 double MicrosOf(const StepTimings& timings) {
   return static_cast<double>(timings.build_us) + static_cast<double>(timings.forward_us) +
          static_cast<double>(timings.sample_us);
@@ -178,13 +178,13 @@ absl::Status CheckFailedSwapIns(const UnansweredStep& step, const StepResult& re
 }
 
 // Recomputes every running group that has a block of failed_swap_ins, or a copy of such a block,
-// because the contents are undefined. Each of these groups came back in this step, and its blocks
-// are not in the prefix cache yet. A swapped group that shares the lost host block is recomputed
+// because the block's contents are undefined. Each such group came back in this step, so the prefix
+// cache does not list its blocks yet. A swapped group that shares the lost host block is recomputed
 // when its own swap-in fails.
 void RecomputeWithout(CoreState& state, const std::vector<BlockId>& failed_swap_ins) {
   std::unordered_set<BlockId> lost(failed_swap_ins.begin(), failed_swap_ins.end());
   for (const BlockCopy& copy : state.step.copies) {
-    if (lost.contains(copy.src)) {  // failed_swap_ins names src even if its group has ended since
+    if (lost.contains(copy.src)) {  // a failed swap-in counts even if its group has ended since
       lost.insert(copy.dst);
     }
   }
@@ -213,7 +213,7 @@ void LearnCosts(CoreState& state, const StepResult& result) {
                                .num_swap_ins = static_cast<int64_t>(state.step.swap_ins.size() -
                                                                     result.failed_swap_ins.size()),
                                .micros = MicrosOf(result.timings)};
-  // Only kAuto needs these counts.
+  // Only kAuto needs num_recomputed and num_context.
   const bool is_auto = state.config.preemption_mode == PreemptionMode::kAuto;
   for (const UnansweredStep::Slice& slice :
        std::span(state.step.slices).first(is_auto ? state.step.slices.size() : 0)) {
@@ -243,9 +243,9 @@ void EndSlice(CoreState& state, const UnansweredStep::Slice& slice, bool has_tok
   state.epoch->kv_cache.SlideWindow(sequence.table, sequence.num_computed_tokens());
 }
 
-// Reports the log-probabilities that were not reported before. A sequence that is computed again
-// scores its prompt again from the first token on. The sequence scores its prompt in order, so
-// first_position is at most num_scored_tokens() + 1.
+// Reports the prompt log-probabilities that were not reported before. The front of `prompt` may be
+// known, because a sequence that is computed again scores its prompt again from the first token on.
+// Prompts are scored in order, so prompt.first_position is at most num_scored_tokens() + 1.
 void TakeScored(CoreState& state, SequenceGroup& group, PromptLogprobs prompt) {
   prompt.TakeFront(group.num_scored_tokens() + 1 - prompt.first_position);
   if (prompt.num_tokens() > 0) {
@@ -274,7 +274,7 @@ void TakeToken(CoreState& state,
 // Returns true if the group must be recomputed. Otherwise the sequence or its group has ended.
 bool TakeNonFinite(CoreState& state, SequenceGroup& group, Sequence& sequence) {
   ++state.counters.num_non_finite;
-  // Other sequences must not share these blocks, because their contents may be the cause.
+  // Other sequences must not share this sequence's blocks, because their contents may be the cause.
   state.epoch->kv_cache.Unpublish(sequence.table, /*first_block=*/0, sequence.block_hashes);
   if (sequence.CountNonFinite() < kMaxNonFinite) {
     return true;

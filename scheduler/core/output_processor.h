@@ -11,7 +11,7 @@
 // A group that came back from host memory without all of its blocks is recomputed, and its sampled
 // tokens are ignored. The sampled tokens of other groups are committed as usual.
 //
-// Thread safety: free functions; the state is not thread-safe.
+// Thread safety: free functions on the thread that owns the state.
 #ifndef QUIRE_SCHEDULER_CORE_OUTPUT_PROCESSOR_H_
 #define QUIRE_SCHEDULER_CORE_OUTPUT_PROCESSOR_H_
 

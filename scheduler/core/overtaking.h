@@ -1,26 +1,26 @@
 // Bounded overtaking: a short prompt need not wait until a long prompt ahead of it is computed. In
-// plain first come, first served the long prompt would fill whole steps, and the short prompt would
+// plain first come, first served the long prompt would fill whole steps. The short prompt would
 // wait, although it takes only a fraction of that time.
 //
-// While a running group has more prompt left than a step has room for, the step cuts the prompt.
-// Waiting groups behind the running group may then pass it, if they have at most a quarter of the
-// tokens that the running group has left. Passing groups get half of the prompt tokens of a step.
-// So the passed group takes at most twice as many steps as without overtaking, no matter how many
-// groups pass it. A group that has passed another is not passed itself.
+// While a running group has more prompt left than a step has room for, the step cuts the prompt. A
+// waiting group behind the running group may then pass it, if it has at most a quarter as many
+// tokens left as the running group. Passing groups get half of the prompt tokens of a step. So the
+// passed group takes at most twice as many steps as without overtaking, no matter how many groups
+// pass it. A group that has passed another is not passed itself.
 //
 // A passed group loses nothing else. Blocks are kept for the long prompt, and blocks and handles
 // for every group that waits ahead of the passing group. If there is no room for all of these
 // groups, no group passes, so a group that waits for room is not passed. A group that has passed
 // others can grow, but is preempted when a group that it passed lacks room.
 //
-// A group passes only if decoding will leave half of a step free. When all running groups and the
-// passing group decode, their sequences must take at most half of the tokens of a step, and at most
-// half of the tokens that CoreConfig::target_inter_token allows.
+// A group passes only if decoding will leave half of a step free. That is, once all running groups
+// and the passing group decode, their sequences take at most half of a step's tokens. They also
+// take at most half of the tokens that CoreConfig::target_inter_token allows.
 //
 // Only first come, first served lets groups pass; other policies define the order themselves.
 // A group with kMostPassed waiting groups ahead of it does not pass.
 //
-// Thread safety: free functions; the state is not thread-safe.
+// Thread safety: free functions on the thread that owns the state.
 // Cost:          O(kMostPassed) while a prompt is cut, else none.
 #ifndef QUIRE_SCHEDULER_CORE_OVERTAKING_H_
 #define QUIRE_SCHEDULER_CORE_OVERTAKING_H_
@@ -41,9 +41,9 @@ inline constexpr int32_t kPassingDivisor = 2;
 // Returns true if other groups may pass a running group while its prompt is cut.
 bool MayBePassed(const CoreState& state, const SequenceGroup& group);
 
-// Returns the waiting groups behind `cut` that may pass it and start now, in order of arrival.
-// room: handles and blocks for these groups and for all waiting groups that they pass. REQUIRES:
-// MayBePassed(state, cut).
+// Returns the waiting groups behind `cut` that may pass `cut` and start now, in order of arrival.
+// room: handles and blocks for the returned groups and for all waiting groups that they pass.
+// REQUIRES: MayBePassed(state, cut).
 std::vector<SequenceGroup*> ShortPromptsBehind(const CoreState& state,
                                                const SequenceGroup& cut,
                                                const Room& room);

@@ -73,7 +73,7 @@ bool CanBeComputed(const CoreState& state, RequestId id, const PinnedPrefix& pre
          limits.num_blocks - 1 - state.reserved_blocks.NumWithout(id);
 }
 
-// Checks the prefix itself (length, context, share of the pool), and then whether every live
+// Checks the prefix itself (length, context, share of the pool). Then checks that every live
 // request and every prefix still being computed fits into the blocks that remain. REQUIRES: blocks
 // are already reserved for the prefix.
 PinOutcome CheckRoom(const CoreState& state, RequestId id, int64_t num_blocks_of_largest_request) {
@@ -143,8 +143,8 @@ bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_to
 
 // Queues the request of the prefix. Under first come, first served every rank is 0, so the request
 // is served in order of arrival. Under other policies rank 0 usually puts the request ahead of
-// client requests. That is useful, because client requests that begin with the prefix then cost
-// less. REQUIRES: an epoch; blocks are reserved for the prefix.
+// client requests. This helps client requests that begin with the prefix: they share its blocks.
+// REQUIRES: an epoch is active; blocks are reserved for the prefix.
 void Start(CoreState& state, RequestId id) {
   PinnedPrefix& prefix = state.prefixes.at(id);
   auto group = std::make_unique<SequenceGroup>(RequestFor(id, prefix, state.epoch->limits));
@@ -253,13 +253,13 @@ std::optional<PrefixInfo> FindPrefix(const CoreState& state, RequestId id) {
 
 void OnPrefixComputed(CoreState& state, const SequenceGroup& group, const Sequence& sequence) {
   PinnedPrefix& prefix = state.prefixes.at(group.id());
-  // The whole prefix was computed without a crash, so it is no suspect any more. OnComputed does
-  // not always clear it: in an epoch with another block size, the computed part of the prefix can
-  // end before the suspected tokens do.
+  // The whole prefix was computed without a crash, so its request is no suspect any more.
+  // OnComputed does not always clear the request: in an epoch with another block size, the computed
+  // part of the prefix can end before the suspected tokens do.
   state.suspects.Forget(group.id());
   KvCacheManager& kv_cache = state.epoch->kv_cache;
-  // When this sequence computed a block, the prefix cache may already have listed another block
-  // with the same contents. That block may have been reused since. Publish now lists the blocks of
+  // When this sequence computed a block, the prefix cache may have listed another block with the
+  // same contents. The other block may have been reused since. So Publish now lists the blocks of
   // this sequence.
   const int32_t first_block = sequence.table.num_passed_blocks();
   const auto first_token =

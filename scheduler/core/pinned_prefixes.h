@@ -2,19 +2,19 @@
 // prompt, the examples of a task. An internal request computes a prefix once, and the core holds
 // the prefix's blocks from then on. A request of the same cache salt that begins with the prefix
 // shares the prefix's full blocks. If the last block (the tail) is partly filled, the request
-// copies the tail's first tokens, as far as they are equal to its own tokens. With a sliding window
-// only full blocks are pinned: computing the tail would move the window on, and could give back
-// full blocks that a request with a shorter common beginning needs.
+// copies the leading tokens of the tail that equal its own tokens. With a sliding window only full
+// blocks are pinned. Computing the tail would move the window on, and could give back full blocks.
+// A request that shares only the full blocks would need these blocks.
 //
-// Requests can share the blocks of pinned prefixes, but cannot fill them with other tokens. So a
-// prefix is refused if all prefixes together would exceed CoreConfig::max_pinned_share of the pool,
-// or if a live request could no longer run to its end. A request is refused if it does not fit the
-// pool beside the prefixes.
+// Requests can share the blocks of pinned prefixes, but cannot fill these blocks with other tokens.
+// So a prefix is refused if all prefixes together would exceed CoreConfig::max_pinned_share of the
+// pool. A prefix is also refused if a live request could no longer run to its end. A request is
+// refused if it does not fit the pool beside the prefixes.
 //
 // A prefix outlives its workers: in the next epoch it is computed again, ahead of every later
 // request. If the new pool has no room for the prefix, the prefix waits for another epoch.
 //
-// Thread safety: free functions; the state is not thread-safe.
+// Thread safety: free functions on the thread that owns the state.
 // Cost:          PinPrefix O(tokens of the prefix + prefixes + live requests), UnpinPrefix and
 //                OnPrefixComputed O(blocks of the prefix); RestorePrefixes O(live requests +
 //                prefixes^2), and O(tokens of all prefixes) if the block size has changed.
@@ -44,8 +44,8 @@ struct PinnedPrefix {
   std::vector<TokenId> token_ids;
   std::string cache_salt;
   PrefixState state = PrefixState::kWaiting;
-  // Hashes of the prefix's full blocks, for the block size of last_limits. Kept until an epoch has
-  // another block size.
+  // Hashes of the prefix's full blocks, for the block size of CoreState::last_limits. Kept until an
+  // epoch has another block size.
   std::vector<BlockHash> block_hashes;
   // Whether blocks are reserved for the prefix in the present epoch or, between epochs, were
   // reserved in the last epoch.
@@ -60,8 +60,8 @@ struct PinnedPrefix {
 // Prefixes by id. A prefix has the id of the request that computes it.
 using PinnedPrefixes = std::map<RequestId, PinnedPrefix>;
 
-// Reserves blocks for a new prefix, and queues the request that computes it if there are workers.
-// REQUIRES: id is greater than the id of every earlier request; token_ids is not empty.
+// Reserves blocks for a new prefix. If there are workers, also queues the request that computes the
+// prefix. REQUIRES: id is greater than the id of every earlier request; token_ids is not empty.
 PinResult PinPrefix(CoreState& state,
                     RequestId id,
                     std::vector<TokenId> token_ids,
@@ -89,8 +89,8 @@ void EndPrefixRequests(CoreState& state);
 // room. REQUIRES: if the block size has changed, block_hashes were cleared.
 void RestorePrefixes(CoreState& state);
 
-// Checks that pinned prefixes hold the blocks of their hashes and tails, and that the reserved
-// blocks are exactly the blocks that prefixes hold or will hold.
+// Checks that pinned prefixes hold the blocks of their hashes and tails. Also checks that the
+// reserved blocks are exactly the blocks that prefixes hold or will hold.
 void CheckPrefixes(const CoreState& state);
 
 }  // namespace quire

@@ -28,7 +28,7 @@ Footprint FootprintOf(const CoreState& state, const SequenceGroup& group) {
     num_tokens += sequence.num_computed_tokens();
   }
   const GroupBlocks blocks = kv_cache.CountBlocks(tables);
-  // Tokens that sequences share are computed once.
+  // Tokens that sequences share are computed once, so the group's distinct blocks bound the count.
   num_tokens = std::min(num_tokens, int64_t{blocks.num_blocks} * kv_cache.block_size_tokens());
   return {.work = {.num_tokens = num_tokens,
                    .num_blocks = blocks.num_blocks,
@@ -53,11 +53,10 @@ double BlocksByMicros(int32_t num_exclusive_blocks, double micros, double idle_m
 }
 
 // Returns an upper bound on the blocks that preempting the group frees, per microsecond of cost.
-// The bound takes all blocks as exclusive (not shared), so that they need not be looked at. If only
-// n blocks are exclusive, the exact value is n / (micros + c * n^2), where c * n^2 is the cost of n
-// idle blocks. That value grows with n as long as the idle blocks cost at most as much as the
-// preemption itself (micros). Only then is the value for all blocks an upper bound. Otherwise
-// returns infinity.
+// Counts all blocks as exclusive (not shared), so that no block must be looked at. With n exclusive
+// blocks, the exact value is n / (micros + c * n^2), where c * n^2 is the cost of n idle blocks.
+// This value grows with n as long as c * n^2 <= micros. So the value for all blocks is an upper
+// bound if their idle cost is at most micros. Otherwise returns infinity.
 double MostBlocksByMicros(const CoreState& state,
                           const SequenceGroup& group,
                           const PreemptionCost::Load& load) {

@@ -71,10 +71,11 @@ PreemptionCost::Way PreemptionCost::Cheapest(const Work& work, const Load& load)
 }
 
 double PreemptionCost::OfIdleBlocks(int64_t num_blocks, const Load& load) const {
-  // Running groups take num_sequences / block_size blocks a step. So they take all blocks in
-  // num_blocks * block_size / num_sequences steps, and on average num_blocks / 2 blocks are idle
-  // during these steps. One sequence has num_used_blocks / num_sequences blocks. Steps times idle
-  // blocks, divided by that number, is the number of steps for which one sequence would be idle.
+  // Running groups take num_sequences / block_size blocks a step, so they take the num_blocks freed
+  // blocks in num_blocks * block_size / num_sequences steps. During these steps, num_blocks / 2
+  // blocks are idle on average. A sequence has num_used_blocks / num_sequences blocks. So the idle
+  // blocks are worth one sequence that idles for (steps * idle blocks / blocks of a sequence)
+  // steps.
   const auto blocks = static_cast<double>(num_blocks);
   const double num_idle_steps = blocks * blocks * block_size_tokens_ / (2.0 * load.num_used_blocks);
   return num_idle_steps * OfIdleStep(load.num_sequences);
@@ -108,7 +109,8 @@ double PreemptionCost::OfRecompute(const Work& work, const Load& load) const {
   const double by_curve = num_steps * (steps_.MicrosWithoutContext(load.num_sequences + slice) -
                                        costs.micros_without_context);
   // The measured cost includes effects that by_curve lacks, such as prompts in the same steps, but
-  // also clock errors. So the measured cost per token is bounded by that of a long prompt.
+  // also clock errors. So the measured cost per token is bounded by the cost per token of a long
+  // prompt.
   double measured = 0;
   if (recompute_.is_known()) {
     measured = static_cast<double>(work.num_tokens) *
@@ -122,7 +124,8 @@ double PreemptionCost::OfSwap(int64_t num_blocks, int32_t num_sequences) const {
   const double there_and_back = 2 * blocks * std::max(0.0, swap_.value());
   // Counts the steps in which sequences idle until the blocks are copied to host memory. The
   // sequence that caused the preemption idles in all these steps. Each other sequence needs a new
-  // block once in block_size steps, and idles from then on. At most num_blocks of them idle.
+  // block once in block_size steps, and idles from then on. At most num_blocks of the other
+  // sequences idle.
   const double step = std::max(1.0, CostsOf(num_sequences).step_micros);
   const double num_steps = 1 + (leave_.is_known() ? blocks * leave_.value() / step : 0);
   const double num_others = std::min(

@@ -1,15 +1,15 @@
-// PreemptionCost estimates, from the step times so far, what it costs to take a group's blocks and
-// later to bring the group back, by swapping or by recomputation. It has no clock: workers report
+// PreemptionCost estimates, from the step times so far, the cost of taking a group's blocks and of
+// bringing the group back later, by swapping or recomputation. It has no clock: workers report
 // times with their answers, so the same events lead to the same choice.
 //
 // The time of a copy or a recomputation alone says little. A step that waits for a copy delays all
 // sequences of that step and all groups that wait. But tokens that are recomputed in the spare
 // compute of a decode step delay no sequence. So a cost is the step time that a preemption adds or
 // wastes:
-//   - Swaps cost the additional time of a step with swaps, compared with the expected time of a
-//     step that has no swaps, the same number of tokens, and the same amount of K and V to read.
-//   - Recomputed tokens cost the additional time of a step with such tokens, compared with the
-//     expected time of the step without these tokens, for the same amount of K and V to read.
+//   - Swaps cost the additional time of a step with swaps, compared with an equal step without
+//     swaps (same number of tokens, same amount of K and V to read).
+//   - Recomputed tokens cost the additional time of a step with such tokens, compared with the step
+//     without them (same amount of K and V to read).
 //   - A sequence that a preemption keeps out of a step (an idle sequence) costs its share of the
 //     step's fixed time. The time to compute its token and to read its K and V is no cost, because
 //     the step does neither for it.
@@ -71,10 +71,11 @@ class PreemptionCost {
   // The step times learned so far.
   const StepCost& steps() const { return steps_; }
 
-  // Number of tokens that, added to a step of num_sequences decoding sequences, hardly lengthen it.
+  // Number of tokens that hardly lengthen a step of num_sequences decoding sequences if they are
+  // added to it.
   int64_t SpareTokens(int32_t num_sequences) const { return steps_.SpareTokens(num_sequences); }
 
-  // The computed tokens of a group.
+  // The computed tokens and the blocks of a group.
   struct Work {
     int64_t num_tokens = 0;     // >= 1
     int64_t num_blocks = 0;     // >= 1
@@ -91,9 +92,9 @@ class PreemptionCost {
     bool is_swap = false;
     double micros = 0;
   };
-  // Returns the way that costs less: swapping or recomputation. Exception: a way that many
-  // preemptions have not used, or swapping that was never measured, is returned with the cost of
-  // the other way, so that it is tried and measured.
+  // Returns the way that costs less: swapping or recomputation. Exception: returns swapping if it
+  // was never measured, or the way that many preemptions have not used, so that this way is
+  // measured. The returned cost is then the cost of the other way.
   Way Cheapest(const Work& work, const Load& load) const;
 
   // Cost of blocks that are freed together and stay idle until the running groups have taken them,
@@ -119,8 +120,8 @@ class PreemptionCost {
     double ordered_at = 0;  // value of elapsed_ at the end of the step
   };
 
-  // Costs of steps of num_sequences sequences. Kept between calls, because Cheapest may be called
-  // for thousands of groups under one load.
+  // Costs of steps of num_sequences sequences. Kept between calls of CostsOf, because Cheapest may
+  // be called for thousands of groups under one load.
   struct LoadCosts {
     int32_t num_sequences = 0;  // 0: costs were not computed since the last step
     int64_t spare_tokens = 0;

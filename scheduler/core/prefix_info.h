@@ -33,7 +33,7 @@ enum class PinOutcome : uint8_t {
   kTooMany,         // the number of prefixes is at its bound
   kTooShort,        // the prefix fills no block
   kTooLong,         // the prefix and one more token exceed max_model_len
-  kExceedsShare,    // all prefixes together would exceed their share of the pool, or the pool
+  kExceedsShare,    // all prefixes exceed max_pinned_share, or no room is left to compute this one
   kStarvesRequest,  // a live request would no longer fit the pool
 };
 

@@ -75,7 +75,7 @@ std::span<const BlockHash> HashPrefix(const CoreState& state,
 // Where the sequences of a waiting group get the blocks of their beginnings.
 struct Beginnings {
   std::vector<Sequence*> cache_readers;  // sequences that look for blocks in the prefix cache
-  int32_t num_shared = 0;  // blocks that the other sequences will share with the leader
+  int32_t num_shared = 0;  // blocks that idle and waiting sequences will share with the leader
 };
 
 Beginnings BeginningsOf(const CoreState& state, SequenceGroup& group) {
@@ -86,7 +86,8 @@ Beginnings BeginningsOf(const CoreState& state, SequenceGroup& group) {
     }
     if (group.IsIdle(sequence) || group.WaitsForLeader(sequence)) {
       // An idle sequence takes no new block. A sequence that waits for the leader takes one: a copy
-      // of the last shared block if that block is partly filled, else a new block after it.
+      // of the last shared block if that block is partly filled, else a new block behind the shared
+      // blocks.
       const int32_t num_own = group.IsIdle(sequence) ? 0 : 1;
       beginnings.num_shared += state.epoch->kv_cache.NumBlocksFor(sequence.num_tokens()) - num_own;
     } else {
@@ -149,8 +150,7 @@ int32_t NumHeldAtMost(const CoreState& state,
                                               limits.sliding_window,
                                               limits.block_size_tokens);
   }
-  // Begins where the last call ended, because the blocks before that point are nearly always still
-  // held.
+  // Begins where the last call ended, because the blocks before are nearly always still held.
   int32_t& num_held = sequence.num_blocks_held_at_most;
   num_held = std::min(num_held, num_blocks);
   while (num_held < num_blocks &&
@@ -284,7 +284,7 @@ int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group) {
     return num_shared;
   }
   std::vector<std::span<const BlockHash>> before;
-  std::vector<std::vector<bool>> held_before;  // for each earlier sequence: is the block held
+  std::vector<std::vector<bool>> held_before;  // by earlier sequence, then by block: is it held
   for (Sequence* sequence : beginnings.cache_readers) {
     const std::span<const BlockHash> hashes = HashPrefix(state, group, *sequence);
     // Blocks in common with an earlier sequence were already looked up, and will be shared.

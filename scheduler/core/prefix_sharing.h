@@ -1,10 +1,10 @@
 // PrefixSharing lets a sequence begin with full blocks that another sequence computes or has
-// computed. The other sequence may belong to the same request, or to a request of the same salt if
-// both requests use the prefix cache. So a group that was preempted by recomputation gets back the
-// sharing that it had. After the full blocks of a pinned prefix, a sequence goes on with a copy of
-// the prefix's partly filled last block.
+// computed. The other sequence may belong to the same request, or to a request with the same cache
+// salt if both requests use the prefix cache. So a group that was preempted by recomputation gets
+// back the sharing that it had. After the full blocks of a pinned prefix, a sequence goes on with a
+// copy of the prefix's partly filled last block.
 //
-// Thread safety: free functions; the state is not thread-safe.
+// Thread safety: free functions on the thread that owns the state.
 // Source:        vLLM has automatic prefix caching. PagedAttention, Kwon et al. 2023, has sharing
 //                after preemption in section 4.5, and the copied block in section 4.4, figure 10.
 #ifndef QUIRE_SCHEDULER_CORE_PREFIX_SHARING_H_
@@ -30,7 +30,8 @@ struct PinnedTail {
 // Returns the longest tail that continues the full blocks with which the sequence has begun.
 // REQUIRES: the sequence has begun with shared blocks, and is not introduced.
 PinnedTail FindPinnedTail(const CoreState& state, const SequenceGroup& group, Sequence& sequence);
-// Gives the sequence its own copy of the tail, so that it need not compute those tokens.
+// Gives the sequence its own copy of the tail's first tail.num_tokens tokens, so that it need not
+// compute these tokens.
 void BeginWithTail(CoreState& state, const PinnedTail& tail, Sequence& sequence);
 
 // Adds the blocks that the sequence's slice fills to the prefix cache, so that other sequences find
@@ -38,8 +39,8 @@ void BeginWithTail(CoreState& state, const PinnedTail& tail, Sequence& sequence)
 void PublishBlocks(CoreState& state, const SequenceGroup& group, Sequence& sequence);
 
 // Returns how many blocks of a waiting group need not come from the free list, because other tables
-// hold them or its own sequences share them. A block counts once for each sequence that shares it.
-// O(blocks).
+// hold them or the group's sequences share them. A block counts once for each sequence that shares
+// it. O(blocks).
 int32_t NumSharedBlocks(const CoreState& state, SequenceGroup& group);
 // Upper bound on NumSharedBlocks, and nearly always equal to it. O(sequences^2 log blocks) if the
 // tokens are already hashed and no more blocks are held than at the last call.

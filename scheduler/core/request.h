@@ -16,19 +16,19 @@
 
 namespace quire {
 
-// Beam search instead of sampling: num_beams continuations are followed at a time. When the search
-// ends, the best num_sequences hypotheses are the answer. The request's SamplingParams must be
-// greedy, with num_candidates() logprobs (BeamSearchParams).
+// Options of a beam search, which follows num_beams continuations at a time. When the search ends,
+// the best num_sequences hypotheses are the answer. The request's SamplingParams must be greedy,
+// with num_candidates() logprobs (BeamSearchParams).
 struct BeamOptions {
   int32_t num_beams = 1;                                 // >= num_sequences
   double length_penalty = 1.0;                           // see BeamSearchParams
   EarlyStopping early_stopping = EarlyStopping::kFalse;  // see BeamSearchParams
 };
 
-// A sequence of a request that ran before, perhaps in another process. Its random draws depend only
-// on seed and position, so it goes on as if it had not been interrupted.
+// A sequence of a request that ran before, perhaps in another process. Random draws depend only on
+// seed and position, so the sequence goes on as if it had not been interrupted.
 struct ResumedSequence {
-  std::vector<TokenId> token_ids;  // output so far; no token of it ends the sequence
+  std::vector<TokenId> token_ids;  // output so far; without a token that ends the sequence
   bool has_ended = false;          // true: nothing is generated or reported for the sequence
 };
 
@@ -72,10 +72,10 @@ struct Request {
 // first token.
 void CutToContext(int32_t max_model_len, Request* request);
 
-// Returns true if `resumed` is empty or can be continued. To be continued, it must have an entry
-// for each sequence, and is_resumed must be set. At least one sequence must not have ended, and
-// every such sequence must have fewer than max_tokens tokens. A beam search can only start anew,
-// with `resumed` empty.
+// Returns true if request.resumed is empty or can be continued. To be continued, it must have an
+// entry for each sequence, and request.is_resumed must be set. At least one sequence must not have
+// ended, and every such sequence must have fewer than max_tokens tokens. A beam search can only
+// start anew, with request.resumed empty.
 bool IsResumable(const Request& request);
 
 }  // namespace quire

@@ -36,7 +36,7 @@ void ReservedBlocks::Remove(RequestId prefix, std::span<const BlockHash> hashes)
     }
   }
   num_looked_at_ += static_cast<int64_t>(hashes.size());
-  num_tails_ -= own->second;  // only tails are left
+  num_tails_ -= own->second;  // own->second counts only tails by now
   num_own_.erase(own);
 }
 

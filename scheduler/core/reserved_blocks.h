@@ -40,10 +40,10 @@ class ReservedBlocks {
   int64_t num_looked_at() const { return num_looked_at_; }
 
  private:
-  // The prefixes that need a certain block.
+  // The prefixes that need a certain block: how many, and which one if there is only one.
   struct Need {
     int32_t num_prefixes = 0;
-    uint64_t ids = 0;  // XOR of the ids of all these prefixes; the id itself if there is only one
+    uint64_t ids = 0;  // XOR of the ids of these prefixes, so the id if there is one prefix
   };
 
   absl::flat_hash_map<BlockHash, Need, BlockHashHasher> needs_;

@@ -65,7 +65,7 @@ void SchedulerCore::BeginEpoch(uint64_t scheduler_incarnation,
   state_->epoch.emplace(scheduler_incarnation, group_epoch, limits);
   if (state_->keeps_cache_events) {
     state_->epoch->kv_cache.KeepCacheEvents();
-    state_->has_lost_cache = true;  // told again, for subscribers that have come since
+    state_->has_lost_cache = true;  // reports kCleared again, for new subscribers
   }
   EndPrefixRequests(*state_);
   if (were_limits_known && state_->last_limits->block_size_tokens != limits.block_size_tokens) {

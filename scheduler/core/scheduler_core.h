@@ -7,12 +7,12 @@
 //      PlanStep returns nullopt.
 //   2. PlanStep(now), which returns nullopt if there is nothing to do. At most one plan may be
 //      unanswered.
-//   3. Send the plan to every rank, and pass their merged answer to ApplyStepResult. If that
-//      function returns an error, the answer does not fit the plan, and nothing has changed:
+//   3. Send the plan to every rank, and pass the ranks' merged answer to ApplyStepResult. If
+//      ApplyStepResult returns an error, the answer does not fit the plan, and nothing has changed:
 //      abandon the worker group's epoch, then call OnWorkersLost.
-//   4. TakeEvents after any call, and publish them in order.
-// AddRequest, AbortRequest and FinishSequence may be called at any time, also while a step runs: if
-// a sequence ends while its step runs, its blocks are not reused before the step is answered.
+//   4. TakeEvents after any call, and publish the events in order.
+// AddRequest, AbortRequest and FinishSequence may be called at any time, also while a step runs.
+// The blocks of a sequence that ends while a step runs are not reused before the step is answered.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop.
 // Invariants:    CheckInvariants lists and checks them.
@@ -69,9 +69,9 @@ class SchedulerCore {
   SchedulerCore& operator=(const SchedulerCore&) = delete;
 
   // Begins an epoch: a worker group is ready, with an empty pool. Requests whose full length no
-  // longer fits finish with kNoCapacity. Callers pass after_crash if a request may have caused the
-  // last loss of workers: a worker process died, hung in the step, or failed the step. Then the
-  // requests of the lost step are recorded (crash_suspects.h). A request that crashed its workers
+  // longer fits finish with kNoCapacity. after_crash: a request may have caused the last loss of
+  // workers, because a worker process died, hung in the step, or failed the step. Then the requests
+  // of the lost step are recorded (crash_suspects.h). A request that crashed its workers
   // kMaxCrashes times ends with kWorkerCrash. REQUIRES: no epoch is active; limits are positive.
   void BeginEpoch(uint64_t scheduler_incarnation,
                   uint64_t group_epoch,
@@ -83,12 +83,12 @@ class SchedulerCore {
   void OnWorkersLost();
 
   // Queues the request, or returns why it is refused. A new request that could exceed max_model_len
-  // is cut to max_model_len, where it ends with kLength. The limits are those of the current epoch,
-  // or else of the last one. Before the first epoch only the queue bounds are checked, and the
-  // request is cut when that epoch begins. REQUIRES: request.id is greater than every id before;
-  // prompt not empty; max_tokens >= 1; num_sequences >= 1; IsResumable; with beam search,
-  // CheckBeamSearchParams accepts its parameters and sampling is greedy with num_candidates()
-  // logprobs.
+  // is cut to max_model_len, where it ends with kLength. Refuses a request that does not fit the
+  // limits of the current epoch, or else of the last one. Before the first epoch only the queue
+  // bounds are checked, and the request is cut when the first epoch begins. REQUIRES: request.id is
+  // greater than every id before; the prompt is not empty; max_tokens >= 1; num_sequences >= 1;
+  // IsResumable(request). With beam search, CheckBeamSearchParams accepts its parameters, and
+  // sampling is greedy with num_candidates() logprobs.
   AddOutcome AddRequest(Request request);
 
   // Ends every sequence of the request with kAborted. Returns false if the request is unknown or
@@ -118,24 +118,24 @@ class SchedulerCore {
   std::vector<PrefixInfo> prefixes() const;  // oldest first
 
   // Ends expired requests, then gives out the step's token budget in the policy's order: to running
-  // groups first, then to waiting groups. A crash suspect gets the whole budget. If blocks run out,
-  // preempts groups behind the group in need, and admits no group. The plan also releases handles.
-  // A plan that only releases handles is returned only if a request waits for these handles.
-  // REQUIRES: no plan is unanswered.
+  // groups first, then to swapped and waiting groups. A crash suspect gets the whole budget. If
+  // blocks run out, preempts groups behind the group that needs blocks, and admits no group. The
+  // plan also releases handles. A plan that only releases handles is returned only if a request
+  // waits for these handles. REQUIRES: no plan is unanswered.
   std::optional<StepPlan> PlanStep(Instant now);
 
-  // Ends expired requests (deadline <= now). PlanStep does this first; call it also during a long
-  // step and while there are no workers.
+  // Ends expired requests (deadline <= now). PlanStep calls this first. Callers must call it too
+  // during a long step and while there are no workers.
   void ExpireRequests(Instant now);
 
-  // Commits the sampled tokens of the unanswered plan. Errors: kInvalidArgument if the result does
-  // not answer this plan (header, digest, handles, token range); nothing has changed then.
+  // Commits the sampled tokens of the unanswered plan. Fails with kInvalidArgument, without a
+  // change, if the result does not answer this plan (header, digest, handles, token range).
   absl::Status ApplyStepResult(const StepResult& result);
 
   // Returns the events since the last call, in order.
   std::vector<OutputEvent> TakeEvents();
 
-  // Keeps cache events from now on, beginning with kCleared. REQUIRES: no epoch is active.
+  // Records cache events from now on, beginning with kCleared. REQUIRES: no epoch is active.
   void KeepCacheEvents();
   // Returns the cache events since the last call, in order. An epoch begins and ends with kCleared.
   std::vector<CacheEvent> TakeCacheEvents();

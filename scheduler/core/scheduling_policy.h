@@ -1,8 +1,9 @@
 // SchedulingPolicy defines the order of service. Groups are ordered by rank, then by arrival. Under
-// every policy the planner serves groups in this order and preempts from its end. A rank never
-// changes, so no group is preempted for a group behind it, the first group always advances, and
-// there is no livelock. Most policies rank a request when it arrives. FairSharePolicy only names
-// the tenant whose unranked request starts next, and a request gets its rank when it starts.
+// every policy the planner serves groups in this order and preempts from the end of this order. A
+// rank never changes, so no group is preempted for a group behind it. Therefore the first group
+// always advances, and there is no livelock. Most policies rank a request when it arrives.
+// FairSharePolicy only names the tenant whose unranked request starts next, and a request gets its
+// rank when it starts.
 //
 //   FcfsPolicy       first come, first served
 //   PriorityPolicy   smaller priority numbers are served earlier; a request that has waited long
@@ -35,7 +36,8 @@ class SchedulingPolicy {
   virtual ~SchedulingPolicy() = default;
 
   // Returns the rank of an arriving request: smaller ranks are served earlier. Returns nullopt if
-  // the request gets a rank only when it starts. Until then it is behind every ranked request.
+  // the request gets a rank only when it starts. Until then the request is behind every ranked
+  // request.
   virtual std::optional<int64_t> RankOf(const Request& request) const = 0;
 
   // Called when the tenant's first unranked request begins to wait.
@@ -84,10 +86,10 @@ class PriorityPolicy : public SchedulingPolicy {
 //
 // When a tenant begins to wait, its counter is raised to the highest counter of all tenants that
 // wait now or waited before. So the tenant loses the service that it did not use, and is served
-// only when those tenants' counters have reached its own. A client gains nothing by new tenant
-// names. (The paper raises the counter only to the lowest counter of the waiting tenants. That
-// serves a rare tenant a little earlier, but lets a stream of new tenant names starve all other
-// tenants.)
+// only when the other waiting tenants' counters have reached its own. A client gains nothing by new
+// tenant names. (The paper raises the counter only to the lowest counter of the waiting tenants.
+// That serves a rare tenant a little earlier, but lets a stream of new tenant names starve all
+// other tenants.)
 //
 // At most max_absent_tenants tenants that do not wait are remembered. Beyond that, the absent
 // tenant with the lowest counter is forgotten. Every tenant that begins to wait later has its

@@ -47,24 +47,24 @@ class Sequence {
            std::vector<TokenId> output_token_ids = {});
 
   // The sequence runs from now on, under the handle. A swapped sequence keeps its computed tokens.
-  // REQUIRES: waiting, or swapped with its blocks back in the table.
+  // REQUIRES: waiting, or swapped with its blocks back in `table`.
   void BecomeRunning(SequenceHandle handle);
 
   // Called when the blocks of the sequence were moved to host memory (host_table). REQUIRES:
   // running without a slice, with an empty table.
   void BecomeSwapped();
 
-  // Counts the first num_computed_tokens tokens as computed, because the table has their blocks,
-  // which other sequences computed. REQUIRES: running, not introduced, num_computed_tokens() <=
-  // num_computed_tokens < num_tokens().
+  // Counts the first num_computed_tokens tokens as computed. The table already has their blocks,
+  // because other sequences computed them. REQUIRES: running, not introduced,
+  // num_computed_tokens() <= num_computed_tokens < num_tokens().
   void BeginWithCached(int32_t num_computed_tokens);
 
   // Called when the plan that is being made introduces the sequence: tells the worker its tokens,
   // blocks and sampling parameters. REQUIRES: running, not introduced.
   void BecomeIntroduced();
 
-  // Called when the worker no longer has the sequence, which must be computed again from its known
-  // tokens. REQUIRES: running or swapped, with empty tables.
+  // Called when the worker no longer has the sequence. All its known tokens must be computed again.
+  // REQUIRES: running or swapped, with empty tables.
   void BecomeWaiting();
 
   // Called when the sequence has ended. REQUIRES: not finished, with empty tables.
@@ -74,7 +74,7 @@ class Sequence {
   // 0 < num_tokens <= gap().
   void BeginSlice(int32_t num_tokens);
 
-  // Called when the slice was answered: its tokens are now computed. REQUIRES: a slice is
+  // Called when the slice was answered. Counts the slice's tokens as computed. REQUIRES: a slice is
   // unanswered.
   void EndSlice();
 
@@ -102,7 +102,7 @@ class Sequence {
   std::optional<TokenId> TakeForcedToken() { return std::exchange(forced_token_id_, std::nullopt); }
 
   // Called when the last slice gave a non-finite row of logits. Returns how many times in
-  // succession that happened for the same token.
+  // succession the same token had such a row.
   int32_t CountNonFinite() { return ++num_non_finite_; }
 
   int32_t sequence_index() const { return sequence_index_; }

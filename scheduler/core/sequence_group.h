@@ -73,8 +73,8 @@ class SequenceGroup {
   bool WaitsForLeader(const Sequence& sequence) const;
 
   // Returns true if this sequence has to report log-probabilities of prompt tokens that are not
-  // reported yet. The first live sequence reports them. Meanwhile it takes no blocks from the
-  // prefix cache, because only computed tokens have logits.
+  // reported yet. Only the group's first live sequence reports them. Until it has reported all, it
+  // takes no blocks from the prefix cache, because only computed tokens have logits.
   bool ScoresPrompt(const Sequence& sequence) const;
   // Number of prompt tokens whose log-probabilities were reported, from position 1 on.
   int32_t num_scored_tokens() const { return num_scored_tokens_; }
@@ -93,7 +93,7 @@ class SequenceGroup {
   int32_t num_preemptions() const { return num_preemptions_; }
   void CountPreemption() { ++num_preemptions_; }
 
-  // Returns the tokens of the prompt, followed by those of the committed output.
+  // Returns the tokens of the prompt, followed by the committed output tokens.
   std::vector<TokenId> TokenIdsOf(const Sequence& sequence) const;
 
   // The state of a beam search. Empty before the first candidates, and without beam search.

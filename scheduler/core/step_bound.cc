@@ -22,8 +22,8 @@ StepBound BoundStep(Instant target,
                     const StepCost& steps,
                     int32_t num_decoding,
                     int32_t max_tokens_per_step) {
-  // Every decoding sequence keeps its token, even if it is served after a prompt. If that leaves no
-  // token for prompts, prompts still get one token, so that they advance.
+  // Every decoding sequence keeps one token of the step, even if it is served after a prompt. If
+  // this leaves no token for prompts, prompts still get one token, so that they advance.
   StepBound bound = {.num_tokens = max_tokens_per_step,
                      .num_prompt_tokens = std::max(1, max_tokens_per_step - num_decoding)};
   if (target == kInfiniteFuture || num_decoding == 0) {

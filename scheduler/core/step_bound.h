@@ -1,9 +1,9 @@
-// While sequences decode, StepBound bounds two numbers of a step: all its tokens, and the prompt
-// tokens among them. Most steps then take at most CoreConfig::target_inter_token. But
-// prompts always get at least kLeastPromptTokens, or the tokens that decoding leaves of the step if
-// these are fewer, and never less than one token. So every prompt is computed in the end.
+// While sequences decode, StepBound bounds the tokens of a step, and the prompt tokens among them,
+// so that most steps take at most CoreConfig::target_inter_token. Prompts always get at least
+// kLeastPromptTokens, or the tokens that decoding leaves of the step if these are fewer, and never
+// less than one token. So every prompt is computed in the end.
 //
-// Thread safety: a free function of its arguments.
+// Thread safety: a free function, safe from any thread.
 // Cost:          O(buckets of StepCost).
 #ifndef QUIRE_SCHEDULER_CORE_STEP_BOUND_H_
 #define QUIRE_SCHEDULER_CORE_STEP_BOUND_H_
@@ -22,8 +22,9 @@ struct StepBound {
   int32_t num_prompt_tokens = 0;  // bounds tokens of sequences with several tokens to compute
 };
 
-// target: as CoreConfig::target_inter_token. The target has no effect if num_decoding is 0, because
-// then no stream waits.
+// Returns the bounds of a step beside num_decoding decoding sequences. target: as
+// CoreConfig::target_inter_token. The target has no effect if num_decoding is 0, because then no
+// stream waits.
 StepBound BoundStep(Instant target,
                     const StepCost& steps,
                     int32_t num_decoding,

@@ -6,8 +6,8 @@
 // preempted group that is recomputed in slices gets the spare tokens, which hardly lengthen the
 // step (PreemptionCost).
 //
-// Thread safety: a value type on the state's thread; the state must outlive the budget. Before the
-//                planner plans a group, it counts the group's blocks with a copy of the budget.
+// Thread safety: a value type on the state's thread; the state must outlive the budget. Copyable,
+//                so that the planner can count a group's blocks before it plans the group.
 #ifndef QUIRE_SCHEDULER_CORE_STEP_BUDGET_H_
 #define QUIRE_SCHEDULER_CORE_STEP_BUDGET_H_
 
@@ -22,7 +22,7 @@ namespace quire {
 
 class StepBudget {
  public:
-  // The budget of a whole step. REQUIRES: an epoch.
+  // The budget of a whole step. REQUIRES: an epoch is active.
   explicit StepBudget(const CoreState& state);
 
   int32_t num_tokens_left() const { return tokens_.num_tokens_left(); }
@@ -31,8 +31,8 @@ class StepBudget {
   bool has_prompt_tokens() const { return !tokens_.is_spent() && !prompt_tokens_.is_spent(); }
 
   void BoundPromptTokens(int32_t num_tokens) { prompt_tokens_ = TokenBudget(num_tokens); }
-  // Makes all tokens of the step spare, so that long slices may take them. Callers use it for a
-  // step of one group, where a long slice delays no other group.
+  // Makes all tokens of the step spare, so that long slices may take them. Called for a step of one
+  // group, in which a long slice delays no other group.
   void MakeAllSpare() { spare_tokens_ = tokens_; }
   // Takes all tokens that prompts may still get. Returns their number.
   int32_t TakePromptTokens();

@@ -14,8 +14,8 @@ namespace {
 constexpr double kWeight = 1.0 / 8;   // weight of a new observation in a moving average
 constexpr double kSpareShare = 0.02;  // spare tokens lengthen a step by at most this share
 
-// If a step took more than this multiple of its expected time, it must have hung, and counts as if
-// it took just this multiple.
+// A step that took more than this multiple of its expected time must have hung. It counts as if it
+// took just this multiple.
 constexpr double kLongest = 2;
 
 // Share of the old sums that LearnContext keeps. While the pool is full, successive steps read

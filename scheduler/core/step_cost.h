@@ -40,17 +40,18 @@ class StepCost {
   double StepMicros(int64_t num_tokens) const;
 
   // Returns the least of StepMicros(num_tokens) and the times of larger steps. StepMicros alone
-  // could stay wrong after one small step that hung: if every later step also has prompts, no other
-  // small step corrects the time of that size. REQUIRES: num_tokens >= 1.
+  // could stay too high after one small step that hung: if every later step also has prompts, no
+  // later small step corrects the time of small steps. REQUIRES: num_tokens >= 1.
   double LeastMicros(int64_t num_tokens) const;
 
   // Tokens of the largest steps that were seen; 0 while nothing is known.
   int64_t most_tokens() const;
 
   // Estimates the largest number of tokens with which a step takes at most micros. Returns the
-  // largest int64_t while nothing is known, and 0 if every step took longer. Assumes that twice the
-  // tokens need at most twice the time. So one step that hung does not bound the size of later
-  // steps for good. The time of a step is taken as its mean plus num_deviations mean deviations.
+  // largest int64_t while nothing is known, and 0 if every step took longer. Assumes that n times
+  // the tokens take at most n times as long. So fast small steps allow larger steps, even after a
+  // larger step hung and its time was learned. The time of a step is taken as its mean plus
+  // num_deviations mean deviations.
   int64_t TokensWithin(double micros, double num_deviations) const;
 
   // As StepMicros, without the time to read K and V of earlier tokens.
@@ -62,7 +63,8 @@ class StepCost {
   }
 
   // Returns how many tokens can be added to a step of num_tokens, so that the step lasts at most a
-  // fiftieth longer and is no larger than the largest step seen. 0 while nothing is known.
+  // fiftieth longer. The larger step must not exceed the largest step seen. 0 while nothing is
+  // known.
   int64_t SpareTokens(int64_t num_tokens) const;
 
  private:

@@ -186,9 +186,10 @@ bool StepPlanner::StartWaiting(SequenceGroup& first) {
 
 bool StepPlanner::BeginTable(SequenceGroup& group, Sequence& sequence) {
   BeginWithSharedBlocks(state_, group, sequence);
-  // The blocks that NumBlocksNeeded counted may not suffice, in two cases. An earlier sequence has
-  // taken free cached blocks that this sequence was to find. Or an earlier sequence has left this
-  // sequence more of the token budget than expected. Then this sequence waits for the next step.
+  // The blocks that NumBlocksNeeded counted are too few in two cases. An earlier sequence has taken
+  // free cached blocks that this sequence was to find. Or an earlier sequence has left this
+  // sequence more of the token budget than expected. In both cases this sequence waits for the next
+  // step.
   StepBudget budget = budget_;  // a copy, because the blocks are only counted here
   const KvCacheManager& kv_cache = epoch_.kv_cache;
   const int32_t num_tokens = budget.TakeTokens(group, sequence);
@@ -213,7 +214,8 @@ bool StepPlanner::BeginTable(SequenceGroup& group, Sequence& sequence) {
 
 void StepPlanner::MoveToOwnPage(Sequence& sequence) {
   const int32_t num_moved = epoch_.kv_cache.NumBlocksToMove(sequence.table);
-  // Each sequence of a step writes into one block that its tokens may not fill.
+  // Upper bound on the blocks of a step: each sequence may take one block that its tokens fill only
+  // in part.
   const int32_t num_at_most =
       epoch_.kv_cache.NumBlocksFor(epoch_.limits.max_tokens_per_step) + epoch_.limits.max_sequences;
   const auto num_copies = static_cast<int64_t>(state_.step.copies.size()) + num_moved;
@@ -230,8 +232,8 @@ void StepPlanner::MoveToOwnPage(Sequence& sequence) {
 }
 
 void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
-  // Copies shared last blocks first, because the entries of a table must not change once the worker
-  // knows them.
+  // Copies shared blocks at the end of the table now, because its entries must not change once the
+  // worker knows the table.
   MoveToOwnPage(sequence);
   if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
     state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
@@ -332,7 +334,7 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
   auto new_block_ids = epoch_.kv_cache.Append(sequence.table, num_tokens);
   QUIRE_CHECK(new_block_ids.has_value());
   const int32_t num_lost = sequence.num_tokens_computed_ever() - sequence.num_computed_tokens();
-  // The row of each token of the prompt scores the prompt's next token.
+  // The row of logits after a prompt token scores the prompt's next token.
   const int32_t first_scored = sequence.num_computed_tokens() + 1;
   const int32_t num_unscored = sequence.num_prompt_tokens() - first_scored;
   const int32_t num_scored = sequence.scores_prompt ? std::clamp(num_unscored, 0, num_tokens) : 0;
@@ -356,10 +358,10 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
 }
 
 std::optional<StepPlan> StepPlanner::Finish() {
-  // Handle releases are sent with slices. They are sent without slices only if a group waits:
-  // nothing runs then, so the group lacks a handle, not blocks. If no group waits, an idle worker
-  // may keep stale handles. A plan without slices also serves to wait for swaps: the worker answers
-  // it when all swaps are done.
+  // A plan without slices is sent in two cases. First, to release handles that a waiting group
+  // needs: nothing runs, so the group lacks handles, not blocks. If no group waits, an idle worker
+  // may keep stale handles. Second, to wait for swaps: the worker answers the plan when all swaps
+  // are done.
   const bool waits_for_handles =
       epoch_.handles.num_to_release() > 0 && !(state_.waiting.empty() && state_.swapped.empty());
   if (plan_.slices.empty() && !epoch_.kv_cache.has_swaps_under_way() && !waits_for_handles) {
@@ -402,7 +404,8 @@ int32_t StepPlanner::NumBlocksNeeded(const SequenceGroup& group) const {
     if (num_tokens == 0) {
       continue;
     }
-    // A cached block that no table holds is also taken from the free list, so all blocks count.
+    // A cached block that no table holds is also taken from the free list, so cached blocks count
+    // too.
     num_blocks += turn == Turn::kBeginning
                       ? NumBlocksInStep(sequence->num_tokens(), num_tokens, epoch_.limits)
                       : epoch_.kv_cache.NumBlocksToAppend(sequence->table, num_tokens);

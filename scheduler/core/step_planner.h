@@ -7,15 +7,15 @@
 // crash_suspects.h. By the time that its known tokens are computed, the request is no longer
 // suspected or has ended.
 //
-// The slice (part in the step) of a sequence is its whole gap, or the rest of the budget if the
-// rest is less. Therefore long prompts are computed in chunks beside decoding sequences, and a
-// budget smaller than the number of running sequences serves only the first ones.
+// A sequence's slice (the tokens that the step computes) is its whole gap, or the rest of the
+// budget if the gap is larger. Therefore long prompts are computed in chunks beside decoding
+// sequences, and a budget smaller than the number of running sequences serves only the first ones.
 //
-// A stream gets a token only when a whole step ends. So while sequences decode, prompts get only
-// the tokens that should keep the step within CoreConfig::target_inter_token (step_bound.h). If
-// this bound cuts a prompt, the blocks that the prompt still needs are kept for it. Groups that
-// return from host memory in the same step get only the other blocks. Short prompts behind a cut
-// prompt may pass it (overtaking.h).
+// A stream gets a token only when a whole step ends. So while sequences decode, prompts get only as
+// many tokens as should keep the step within CoreConfig::target_inter_token (step_bound.h). If this
+// bound cuts a prompt, the blocks that the prompt still needs are kept for it. Groups that return
+// from host memory in the same step cannot take these blocks. Short prompts behind a cut prompt may
+// pass it (overtaking.h).
 //
 // Thread safety: lives for one call, on the state's thread.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5; chunked prefill is Sarathi's,
@@ -37,12 +37,13 @@ namespace quire {
 
 class StepPlanner {
  public:
-  // REQUIRES: an epoch, and no unanswered step.
+  // REQUIRES: an epoch is active, and no step is unanswered.
   explicit StepPlanner(CoreState& state);
 
   // Returns nullopt if there is nothing to do. A plan without slices waits for swaps (workers
   // answer it when all swaps are done), or releases sequence handles that a waiting group lacks. If
-  // a plan is returned, its step is unanswered from then on. REQUIRES: called at most once.
+  // a plan is returned, its step is unanswered from then on. REQUIRES: the function is called at
+  // most once.
   std::optional<StepPlan> Plan();
 
  private:
@@ -54,9 +55,9 @@ class StepPlanner {
   };
 
   // Plans the crash suspect and nothing else. Running groups wait and keep their blocks. If the
-  // suspect has no room beside these groups, preempts them from the last one on, even groups ahead
-  // of the suspect, since the suspect runs alone for only a few steps. Returns false if the suspect
-  // can never fit; then the suspect has ended.
+  // suspect has no room beside these groups, preempts them from the last one on. Preempts even
+  // groups ahead of the suspect, because the suspect runs alone for only a few steps. Returns false
+  // if the suspect can never fit; then the suspect has ended.
   bool PlanAlone(SequenceGroup& suspect);
   bool StartAlone(SequenceGroup& suspect);
   // While the first waiting group cannot be complete by its deadline, ends that group.
@@ -64,8 +65,8 @@ class StepPlanner {
   // Preempts running groups behind the next swapped or waiting group, until that group has room.
   void PreemptForNext();
   bool IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const;
-  // Whether the group will have room once blocks being copied to host memory, and handles being
-  // released, are free.
+  // Whether the group will have room once leaving blocks (being copied to host memory) and handles
+  // to release are free.
   bool WillHaveRoom(SequenceGroup& group) const;
   void PlanRunning();
   // Whether the step computes only a part of the group's prompt, and other groups may overtake the
@@ -102,14 +103,14 @@ class StepPlanner {
   void BoundPrompts();
   std::optional<StepPlan> Finish();
 
-  // Blocks that PlanLine would take now. REQUIRES: as PlanLine.
+  // Number of blocks that PlanLine would take now. REQUIRES: as PlanLine.
   int32_t NumBlocksNeeded(const SequenceGroup& group) const;
   Room RoomNow() const;
   // Whether the group may start. Callers leave room.num_shared_blocks at 0: this function counts
   // the shared blocks, but only if the answer depends on them.
   AllocStatus AdmitInto(Room room, SequenceGroup& group) const;
   int32_t NumWatermarkBlocks() const;
-  // Blocks that a running sequence will still take for its known tokens.
+  // Number of blocks that a running sequence will still take for its known tokens.
   int32_t NumBlocksKeptFor(const Sequence& sequence) const;
   // Sums NumBlocksKeptFor over the group's running sequences that have uncomputed known tokens
   // after this step, except sequences that wait for a leader.
@@ -117,7 +118,8 @@ class StepPlanner {
   // Sets num_kept_ to the sum of NumBlocksKeptFor over all running groups. O(running sequences) if
   // a prompt was cut. REQUIRES: the running groups have their slices.
   void CountKeptBlocks();
-  // Free blocks, less the blocks that are kept for cut prompts. REQUIRES: num_kept_ is up to date.
+  // Number of free blocks, less the blocks that are kept for cut prompts. REQUIRES: num_kept_ is up
+  // to date.
   int32_t NumBlocksToGive() const;
 
   CoreState& state_;

@@ -24,7 +24,7 @@ bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
 }
 
 // Sets aside the tokens that prompts may still take in this step, for PlanOvertakenGroup. Running
-// groups behind the overtaken group share the other tokens, and can only decode.
+// groups behind the overtaken group share the other tokens, so they can only decode.
 void StepPlanner::SetAside(SequenceGroup& overtaken, int32_t num_blocks) {
   overtaken_group_ = &overtaken;
   is_any_cut_ = true;

@@ -3,7 +3,7 @@
 // less beside other tenants that fill their shares. Some room is always left for a new tenant, no
 // matter how many tenants fill their shares.
 //
-// Thread safety: free functions.
+// Thread safety: a free function, safe from any thread.
 // Source:        dynamic thresholds, Choudhury and Hahne 1998.
 #ifndef QUIRE_SCHEDULER_CORE_TENANT_SHARE_H_
 #define QUIRE_SCHEDULER_CORE_TENANT_SHARE_H_
@@ -16,8 +16,8 @@ namespace quire {
 inline constexpr int64_t kShareFactorOfResumed = 2;
 
 // Returns true if a tenant that holds num_held must not get num_more in addition. All tenants
-// together hold num_of_all, of at most max. REQUIRES: nothing is negative, factor >= 1, num_of_all
-// + num_more <= max.
+// together hold num_of_all, of at most max. REQUIRES: no argument is negative; factor >= 1;
+// num_of_all + num_more <= max.
 inline bool IsShareFull(
     int64_t num_held, int64_t num_more, int64_t num_of_all, int64_t max, int64_t factor) {
   const int64_t num_free = max - (num_of_all + num_more);

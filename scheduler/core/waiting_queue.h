@@ -2,19 +2,20 @@
 // groups are refused if the queue is at its bounds (CoreConfig). Groups that were running return at
 // their old rank and are never refused.
 //
-// Under a policy that does not rank new requests (fair share), a tenant with a waiting request may
-// hold only its share of the bounds on requests and tokens (tenant_share.h). For new requests, a
-// single tenant may fill half of a bound, and two tenants a third each. For resumed requests, a
-// single tenant may fill two thirds. So no tenant can take the room of another, no waiting request
-// has to be dropped, and requests with new tenant names are bounded like all others.
+// Under a policy that does not rank new requests (fair share), each bound on requests and tokens is
+// shared: a tenant with a waiting request may hold only its share (tenant_share.h). For new
+// requests, a single tenant may fill half of a bound, and two tenants a third each. For resumed
+// requests, a single tenant may fill two thirds. So no tenant can take the room of another, and no
+// waiting request has to be dropped. Requests with new tenant names are bounded like all others.
 //
 // Resumed requests (Request::is_resumed) have separate bounds: an earlier scheduler had accepted
-// them, and new requests that arrive before them must not shut them out. These bounds have room for
-// the queue of the earlier scheduler and twice its running sequences. So two thirds of a bound
-// suffice for one tenant, even if that tenant owned all running sequences.
+// them, and new requests that arrive earlier must not shut them out. The bounds on resumed requests
+// have room for the queue of the earlier scheduler and twice its running sequences. So two thirds
+// of a bound suffice for one tenant, even if that tenant owned all running sequences.
 //
 // Thread safety: not thread-safe; owned by CoreState. Owns neither groups nor policy.
-// Invariants:    groups with a rank come before those without; no group twice.
+// Invariants:    groups with a rank come before groups without a rank; no group is in the queue
+//                twice.
 // Cost:          O(log size) a call.
 // Source:        tenant_share.h.
 #ifndef QUIRE_SCHEDULER_CORE_WAITING_QUEUE_H_
@@ -43,9 +44,9 @@ class WaitingQueue {
   // The policy must outlive the queue.
   explicit WaitingQueue(SchedulingPolicy* policy) : policy_(*policy) {}
 
-  // Returns why a request may not join, or kNone if it may. limits: those of the last epoch. Before
-  // the first epoch the tokens of resumed requests are not bounded, but until then the server
-  // refuses every request (ServingState).
+  // Returns why a request may not join, or kNone if it may. limits: the limits of the last epoch.
+  // Before the first epoch the tokens of resumed requests are not bounded, but the server refuses
+  // every request then (ServingState).
   Refusal RefusalOf(const Request& request,
                     const CoreConfig& config,
                     const std::optional<StepLimits>& limits) const;
@@ -54,11 +55,13 @@ class WaitingQueue {
   // group is newer than every group added before.
   void Add(SequenceGroup& group);
 
-  // Adds a group that has a rank, such as one that was running. REQUIRES: not in the queue.
+  // Adds a group that has a rank, such as a group that was running. REQUIRES: the group is not in
+  // the queue.
   void Return(SequenceGroup& group);
 
   SequenceGroup& front() const;  // REQUIRES: !empty()
-  // Removes the first group, which starts. Gives it a rank if it has none. REQUIRES: !empty()
+  // Removes the first group, so that it can start. Gives the group a rank if it has none. REQUIRES:
+  // !empty()
   SequenceGroup& PopFront();
   void Remove(SequenceGroup& group);  // REQUIRES: in the queue
 
@@ -73,13 +76,14 @@ class WaitingQueue {
   // The work of all groups.
   CompletionEstimate::Work work() const;
   // The work of the waiting groups that will start before the request if it arrives now. Under a
-  // policy that ranks new requests this is never an overestimate: if the request would overtake any
+  // policy that ranks new requests, the result is never too high: if the request would overtake any
   // waiting group, the work is 0. If tenants take turns, the number of groups that start earlier is
   // estimated.
   CompletionEstimate::Work AheadOf(const Request& request) const;
   // Returns the first `most` groups with a rank, in their order. Cost: O(most).
   std::vector<SequenceGroup*> FirstRanked(size_t most) const;
-  // Returns the groups with a rank in their order, then the groups without, tenant by tenant.
+  // Returns the groups with a rank in their order, then the groups without a rank, tenant by
+  // tenant.
   std::vector<SequenceGroup*> groups() const;
 
   void CheckInvariants() const;

@@ -41,14 +41,14 @@ absl::Status CheckLength(std::string_view field, std::string_view text) {
           ToAbsl(field), ": too long (got ", text.size(), " bytes, limit ", kMaxHelloBytes, ")"));
 }
 
-// Returns the number of blocks that share a page; 1 also if a block takes several pages, or if
-// there are no windows.
+// Returns the number of blocks that share a page of virtual memory. Returns 1 also if a block takes
+// several pages, or if the worker maps no pages.
 int64_t BlocksPerPage(const KvMemory& memory, int64_t block_bytes) {
   return block_bytes > 0 ? std::max<int64_t>(1, memory.page_bytes / block_bytes) : 1;
 }
 
-// Refuses impossible values of KvMemory. The pool's order depends on the page size, and operators
-// read all values, so an impossible value would mislead them.
+// Refuses impossible values of KvMemory. The block pool relies on the page size. All values are
+// shown to operators and would mislead them.
 absl::Status CheckKvMemory(const KvMemory& memory, int64_t block_bytes) {
   const int64_t per_page = BlocksPerPage(memory, block_bytes);
   const bool is_multiple =
@@ -145,7 +145,8 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
     limits.num_blocks = std::min(limits.num_blocks, hello.num_blocks_max);
     num_host_blocks = std::min(num_host_blocks, std::max(0, hello.num_host_blocks_max));
     limits.wants_next_blocks = limits.wants_next_blocks || hello.wants_next_blocks;
-    // Powers of two, so whole groups of the largest number are whole groups of each number.
+    // Each rank's number is a power of two. So a whole page of the rank with the largest number is
+    // a multiple of every other rank's pages.
     limits.blocks_per_page =
         std::max(limits.blocks_per_page,
                  static_cast<int32_t>(BlocksPerPage(hello.kv_memory, hello.block_bytes)));

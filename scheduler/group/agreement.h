@@ -1,13 +1,13 @@
 // Checks that ranks can share an epoch, and derives the epoch's limits from the WorkerHello of each
 // rank.
 //
-// Thread safety: free functions of their arguments.
+// Thread safety: any thread; free functions without state.
 // Errors:        kFailedPrecondition, message "[rank N: ]field: rule (got X, limit Y)", reasons
 //                  CONFIG_MISMATCH     the worker's model, numerics or KV cache are impossible, or
 //                                      do not match the settings, the previous group or rank 0
-//                  PROTOCOL_VIOLATION  a text of the hello is too long
+//                  PROTOCOL_VIOLATION  a text in the WorkerHello is too long
 //                  NO_MEMORY           the pool has no usable block
-//                  STEP_LIMITS         the settings exceed what any worker accepts
+//                  STEP_LIMITS         the settings give limits that no worker accepts
 #ifndef QUIRE_SCHEDULER_GROUP_AGREEMENT_H_
 #define QUIRE_SCHEDULER_GROUP_AGREEMENT_H_
 
@@ -53,8 +53,8 @@ struct Numerics {
   std::string backend;
   DType kv_cache_dtype = DType::kF32;
 
-  // Returns, for example, "cpu-avx512/float32/1f2e3d4c5b6a7988". The number of ranks does not
-  // change the fingerprint.
+  // Returns the fingerprint of these numerics, for example "cpu-avx512/float32/1f2e3d4c5b6a7988".
+  // The number of ranks does not change the fingerprint.
   std::string fingerprint() const;
 };
 
@@ -71,8 +71,8 @@ absl::Status CheckHello(const WorkerHello& hello,
                         const GroupSettings& settings,
                         const std::optional<Numerics>& pinned);
 
-// Returns the limits and numerics of an epoch of these ranks. REQUIRES: at least one hello, and
-// CheckHello returned OK for each.
+// Returns the limits and numerics of an epoch. hellos: one per rank, in the order of the ranks, and
+// at least one. REQUIRES: CheckHello returned OK for each hello.
 absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos, const GroupSettings& settings);
 
 }  // namespace quire

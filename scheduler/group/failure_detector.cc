@@ -52,8 +52,8 @@ void FailureDetector::RestartTimeouts(Instant now) {
   seen_at_ = now;
   moved_at_ = now;
   idle_at_.reset();
-  // Without a uuid here, the group waits for a new report, in which the worker names its holder
-  // (the newest scheduler that asked for the worker).
+  // Without this uuid, the group asks the worker only after a new report, which names the worker's
+  // holder (the newest scheduler that asked for the worker).
   report_.uuid.clear();
 }
 

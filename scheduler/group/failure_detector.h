@@ -1,8 +1,8 @@
 // FailureDetector tells from a rank's reports whether the rank is silent, is idle although a call
 // or step is unanswered, or stands still in a step. WorkerGroup decides what follows.
 //
-// WorkerReport::progress counts finished work only. A rank that has just begun or ended a wait for
-// another rank has finished nothing yet, but it does not stand still.
+// WorkerReport::progress counts only finished work. A rank that begins or ends a wait for another
+// rank finishes no work by that, but counts as moving.
 //
 // If a worker that was fenced (given up) for standing still returns as the same process, it was
 // slow, not stuck. Its step timeout is doubled, else a slow machine would be fenced for ever.
@@ -25,8 +25,8 @@ class FailureDetector {
  public:
   // Called when the rank is dialed. Forgets the report of the previous link.
   void OnDial(Instant now);
-  // Called when a process answers the handshake. If this process is not the one that was fenced
-  // last, it gets the usual step timeout.
+  // Called when a process answers the handshake. Restores the usual step timeout, unless this
+  // process is the one that was fenced last.
   void OnHello(const std::string& uuid);
   // Returns true if `progress` or `waits_for_rank` has changed since the last report.
   bool OnReport(const WorkerReport& report, Instant now);
@@ -36,9 +36,10 @@ class FailureDetector {
   // Called when the rank gets a call or step, or has answered one. IsIdle then counts only reports
   // that come later.
   void ForgetIdle() { idle_at_.reset(); }
-  // Called when the rank gets a step, or when another rank for which it waited has answered.
+  // Called when the rank gets a step, or when the step is answered by another rank, for which this
+  // rank waited.
   void OnMoved(Instant now) { moved_at_ = now; }
-  // Called when the rank is fenced for standing still. uuid: of the rank's process.
+  // Called when the rank's process, named by uuid, is fenced for standing still.
   void OnFenced(const std::string& uuid);
   // Restarts the timeouts after the scheduler process stood still for a while. In that time the
   // scheduler read no reports, and workers may have closed connections because the scheduler was
@@ -55,18 +56,18 @@ class FailureDetector {
   // REQUIRES: the rank has not answered the step.
   bool StandsStill(int64_t step_timeout_ns) const;
 
-  // Time of the last report, over any link; 0: none.
+  // Time of the last report over any link, or of the last RestartTimeouts; 0: neither.
   Instant seen_at() const { return seen_at_; }
   // The last report over the present link; empty before the first one.
   const WorkerReport& report() const { return report_; }
 
  private:
   WorkerReport report_;
-  Instant heard_at_ = 0;  // time of the last report or dial
+  Instant heard_at_ = 0;  // time of the last report, dial or RestartTimeouts
   Instant seen_at_ = 0;
-  Instant moved_at_ = 0;  // time of the last progress
-  // Time since which all reports say idle while a call or step is unanswered; nullopt: the last
-  // report does not say so, or came before ForgetIdle.
+  Instant moved_at_ = 0;  // time of the last movement
+  // Since this time every report has said idle while a call or step was unanswered. nullopt: the
+  // last report was different, or came before ForgetIdle.
   std::optional<Instant> idle_at_;
   std::string slow_uuid_;  // last process fenced for standing still
   int64_t slowness_ = 1;   // multiplies the step timeout

@@ -29,7 +29,8 @@ struct LinkId {
 };
 
 // Connect to the rank's worker and open a Watch call. This also closes the rank's previous link:
-// end that link's calls, and drop its late events or report them under the old number.
+// end the calls of the previous link, and drop its late events or report them under the previous
+// link's number.
 struct DialLink {
   LinkId link;
   uint64_t scheduler_incarnation = 0;
@@ -54,19 +55,19 @@ struct BeginWorkerEpoch {
   uint64_t group_epoch = 0;
   StepLimits limits;
   DType kv_cache_dtype = DType::kF32;
-  std::vector<std::string> rendezvous;  // address of each rank, for the other ranks
+  std::vector<std::string> rendezvous;  // by rank: address that the other ranks dial
 };
 // Open a stream of steps, over which plans go out and answers come back. A stream already open on
 // this link is ended first.
 struct OpenSteps {
   LinkId link;
 };
-// End the stream of steps. The end is then reported to the group by OnStepsEnd, as if the
-// connection had broken.
+// End the stream of steps. The owner of the links then calls OnStepsEnd, as if the connection had
+// broken.
 struct BreakSteps {
   LinkId link;
 };
-// Send the plan of the last call of WorkerGroup::Plan.
+// Send the plan that WorkerGroup::Plan got last.
 struct SendPlan {
   LinkId link;
 };
@@ -90,10 +91,10 @@ struct ReportLost {
   absl::Status status;
 };
 // This scheduler stands by, because another scheduler holds the workers or may hold them. The loop
-// must end all requests now; it already knows that no epoch is ready. With scheduler_incarnation 0,
-// standing by is over: this scheduler takes the workers as soon as all workers are connected.
+// must end all requests now; it already knows that no epoch is ready.
 struct ReportStandby {
-  // The other scheduler's incarnation, kUnknownScheduler, or 0.
+  // Incarnation of the other scheduler, or kUnknownScheduler. 0: this scheduler no longer stands
+  // by, and takes the workers as soon as all are connected.
   uint64_t scheduler_incarnation = 0;
 };
 // This group refuses a reachable worker (agreement.h, Succession::IsPossible), or the worker

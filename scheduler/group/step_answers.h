@@ -2,7 +2,8 @@
 // answer.
 //
 // Thread safety: not thread-safe; owned by WorkerGroup.
-// Errors:        those of MergeResults; kInternal, reason OTHER_PLAN.
+// Errors:        kInternal, reason OTHER_PLAN, from Add; kInternal, reason RANKS_DIFFER, from
+//                Merge.
 #ifndef QUIRE_SCHEDULER_GROUP_STEP_ANSWERS_H_
 #define QUIRE_SCHEDULER_GROUP_STEP_ANSWERS_H_
 
@@ -25,8 +26,8 @@ class StepAnswers {
 
   uint64_t step_id() const { return header_.step_id; }
   bool HasAnswered(int32_t rank) const { return answers_[static_cast<size_t>(rank)].has_value(); }
-  // Returns true if an answer with this header is awaited from the rank. If not, such an answer is
-  // stale.
+  // Returns true if the rank still owes an answer with this header. An answer for which this
+  // returns false is stale.
   bool IsAwaited(int32_t rank, const StepHeader& header) const {
     return header == header_ && !HasAnswered(rank);
   }

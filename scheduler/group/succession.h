@@ -16,8 +16,8 @@
 // holder gets the first chance to ask, since its requests wait for the workers. So a standby asks
 // only after all workers have been connected for `patience`.
 //
-// A holder that was cut off while all its workers were replaced may find that an older scheduler
-// holds the new workers. The former holder then waits like a standby.
+// While a holder is cut off, all its workers may be replaced, and an older scheduler may hold the
+// new workers. The former holder then waits like a standby.
 //
 // Thread safety: not thread-safe.
 // Source:        fencing by growing numbers, as in Raft; but here the workers, not the other
@@ -49,8 +49,8 @@ class Succession {
   // be dialed anew.
   uint64_t incarnation() const { return incarnation_; }
 
-  // Returns false if the number is over a year ahead of this scheduler's clock: then this clock or
-  // the holder's clock is wrong.
+  // Returns false if holder_incarnation is more than a year above the incarnation with which this
+  // scheduler started. Then one of the two schedulers' clocks is wrong.
   bool IsPossible(uint64_t holder_incarnation) const { return holder_incarnation <= max_; }
 
   // Takes a report of the rank's worker. holder_incarnation 0: the worker has no holder.
@@ -60,16 +60,16 @@ class Succession {
   // the worker named last, and since when.
   void Forget(int32_t rank);
 
-  // Returns true if this scheduler has asked for the workers, and a newer scheduler has done so
-  // since.
+  // Returns true if this scheduler has asked for the workers, and a newer scheduler has asked for
+  // them since.
   bool IsOvertaken() const;
   // Gives up the claim to the workers.
   void StepBack() { has_asked_ = false; }
 
   // Returns the number of the scheduler that this scheduler waits for; nullopt if none.
   std::optional<uint64_t> WaitsFor() const;
-  // Returns true if the newest holder is another scheduler and lives: if some worker W has heard
-  // from that scheduler since W's reports began to name that scheduler as the holder.
+  // Returns true if the newest holder is another scheduler and lives. That holder lives if a worker
+  // has heard from it since the worker first named it in a report.
   bool DoesOtherLive() const;
 
   enum class Verdict : uint8_t {
@@ -89,13 +89,12 @@ class Succession {
  private:
   struct Holder {
     uint64_t incarnation = 0;
-    // Time since the worker last heard from this holder. NewestHolder returns the longest such time
-    // of all workers that name the holder.
+    // Time since a worker last heard from this holder.
     int64_t silence_ns = 0;
   };
 
   struct Worker {
-    std::optional<Holder> holder;  // as reported over the present link
+    std::optional<Holder> holder;  // reported over the present link; nullopt: no report yet
     uint64_t named = 0;            // incarnation of the last reported holder, over any link
     Instant named_since = 0;
     Instant reported_at = 0;  // time of the last report, over any link
@@ -104,6 +103,8 @@ class Succession {
     bool is_asked = false;
   };
 
+  // Returns the newest holder that the workers name, and the longest silence_ns of all workers that
+  // name it. Returns incarnation 0 if no worker has a holder.
   Holder NewestHolder() const;
   // Returns the newest holder that the workers name. Returns nullopt if that holder is this
   // scheduler, or if a late report still names this scheduler's predecessor.

@@ -17,7 +17,7 @@ namespace {
 // single loss delays streams little.
 constexpr int32_t kNumImmediateEpochs = 2;
 
-// Bounds the texts of a refusal, which can come from the worker itself.
+// Bounds each text of a refusal, because the worker itself can send the text.
 constexpr size_t kMaxRefusalBytes = 512;
 
 RankRefusal RefusalOf(const WorkerHello& hello, const absl::Status& status) {
@@ -161,7 +161,7 @@ void WorkerGroup::OnStepsEnd(LinkId link, const absl::Status& status, Instant no
   actions_.push_back(CloseLink{LinkOf(*rank)});
   rank->link_number = ++last_link_number_;
   rank->has_stream = false;
-  rank->detector.ForgetIdle();  // a plan or answer lost here is sent again on the next connection
+  rank->detector.ForgetIdle();  // the plan or answer is sent again: old idle reports do not count
   rank->reopen_at = now + timing_.mend_pause_ns;
 }
 
@@ -217,7 +217,7 @@ void WorkerGroup::OnWatchEnd(LinkId link, const absl::Status& status, Instant no
     return;
   }
   if (is_ready()) {
-    OnStepsEnd(link, status, now);  // the stream of steps and the Watch call share a connection
+    OnStepsEnd(link, status, now);  // the stream of steps broke too: it shares the connection
   } else {
     DropRank(*rank, status, now);
   }
@@ -393,7 +393,8 @@ void WorkerGroup::HandleSuccession(Instant now) {
     return;
   }
   last_waited_at_ = now;
-  // If the other scheduler is already dead, this one keeps the requests of the last epoch.
+  // Until the other scheduler is known to live, this scheduler keeps the requests of the last
+  // epoch.
   const bool may_go_on = pinned_.has_value() && !succession_.DoesOtherLive();
   if (*other != waits_for_ && !may_go_on) {
     StandBy(*other);

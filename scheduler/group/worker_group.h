@@ -100,7 +100,7 @@ class WorkerGroup {
   void Abandon(uint64_t group_epoch, Instant now);
 
   // Each of these functions takes an event of a link. If the rank has a newer link by now, the
-  // event is ignored. An ignored answer adds ReportStale to TakeActions.
+  // event is ignored. An ignored answer adds the action ReportStale.
   void OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instant now);
   void OnEpochBegun(LinkId link, const absl::Status& status, Instant now);
   void OnAnswer(LinkId link, StepResult result, Instant now);
@@ -108,9 +108,10 @@ class WorkerGroup {
   void OnReport(LinkId link, const WorkerReport& report, Instant now);
   void OnWatchEnd(LinkId link, const absl::Status& status, Instant now);
 
-  // Checks all timeouts; call about every 50 ms. If kLateTickNs have passed since the last tick,
-  // the scheduler itself stood still, so no worker is blamed for that time.
+  // If this time has passed between two calls of Tick, the scheduler itself stood still, so no
+  // worker is blamed for that time.
   static constexpr int64_t kLateTickNs = 500 * kNanosPerMilli;
+  // Checks all timeouts. Called about every 50 ms.
   void Tick(Instant now);
 
   // Returns the actions since the last call, in order.
@@ -133,7 +134,7 @@ class WorkerGroup {
     Instant dial_at = 0;
     int64_t backoff_ns = 0;
     WorkerHello hello;
-    RankRefusal refusal;     // the latest; kept until the ranks agree
+    RankRefusal refusal;     // the rank's latest refusal; kept until all ranks agree
     std::string ready_uuid;  // the rank's process in the last ready epoch
     FailureDetector detector;
     bool has_stream = false;           // a stream of steps is open
@@ -154,8 +155,7 @@ class WorkerGroup {
   // Loses the epoch if one is ready. Otherwise gives up an epoch that is about to begin, closes the
   // rank's link, and dials the rank again after a pause.
   void DropRank(Rank& rank, const absl::Status& status, Instant now);
-  // Reports the refusal, and dials the rank again after a pause. rank.hello: of the refused
-  // process.
+  // Reports that the process of rank.hello is refused, and dials the rank again after a pause.
   void Refuse(Rank& rank, const absl::Status& status, Instant now);
   void CloseAndPause(Rank& rank, Instant now);
   // Tells succession_ which holder the rank has reported. Errors: PROTOCOL_VIOLATION if the
@@ -182,8 +182,8 @@ class WorkerGroup {
   // while other workers report.
   bool IsCutOff(Instant now) const;
   bool IsCutOffFromAll(Instant now) const;
-  // Returns true if the last ready epoch ended by a crash. Called once when the next epoch becomes
-  // ready, because the call replaces what it compares: has_failed_at_step_ and each ready_uuid.
+  // Returns true if the last ready epoch ended by a crash. Clears has_failed_at_step_ and replaces
+  // each ready_uuid, so it may be called only once, when the next epoch becomes ready.
   bool WasCrash();
   void CheckRank(Rank& rank, Instant now);
   // Returns true if the rank has not answered a call or a step.

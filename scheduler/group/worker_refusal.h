@@ -1,6 +1,6 @@
 // Classifies the status of a call that a worker ended, or of a rank that was given up.
 //
-// Thread safety: free functions of their arguments.
+// Thread safety: any thread; free functions without state.
 #ifndef QUIRE_SCHEDULER_GROUP_WORKER_REFUSAL_H_
 #define QUIRE_SCHEDULER_GROUP_WORKER_REFUSAL_H_
 
@@ -22,8 +22,8 @@ bool IsMismatch(const absl::Status& status);
 
 // Returns true if the step itself may have broken the worker: the worker stood still in the step,
 // refused its contents, or gave an impossible answer. Returns false if ranks differ, since all
-// ranks had the same step. Returns false if the worker refused the step because of its sender or
-// its order.
+// ranks had the same step. Returns false also if the worker refused the step only because of its
+// sender or step id.
 bool IsFailureAtStep(const absl::Status& status);
 
 }  // namespace quire

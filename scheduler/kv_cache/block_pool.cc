@@ -124,8 +124,8 @@ void BlockPool::LeaveFree(BlockId block_id) {
   if (IsWhole(PageOf(block_id))) {
     const BlockId first = FirstInPageOf(block_id);
     Unlink(whole_, first);
-    // The last block first: a table that grows in the page gets to this block last, so another
-    // table that needs a loose block disturbs the least.
+    // Lists the page's last block first. A table that grows in the page needs that block last, so
+    // another table should take it before the page's other blocks.
     for (BlockId id = first + blocks_per_page_ - 1; id >= first; --id) {
       if (id != block_id) {
         PushBack(loose_, id);
@@ -266,8 +266,7 @@ void BlockPool::CheckList(const List& list, Place place) const {
   QUIRE_CHECK_EQ(size, list.size);
 }
 
-// Compares the counts of free blocks, and the lists of whole pages and other free blocks, with the
-// blocks' places.
+// Compares the counts of free blocks and the two free lists with the `place` of each block.
 void BlockPool::CheckPages() const {
   std::vector<int32_t> num_free_in_page(num_free_in_page_.size(), 0);
   int32_t num_free = 0;

@@ -4,28 +4,30 @@
 // while an unanswered step may still touch it. A pending block is not handed out before the step is
 // answered.
 //
-// The free list is intrusive and doubly linked, in eviction order: blocks are handed out from its
-// front and appended at its end, so the block given back last keeps its contents longest. Touch
-// takes a block out of the middle in O(1). The null block is the list's head, so an empty list
-// needs no special case and the null block is never handed out.
+// The free list is intrusive and doubly linked, in eviction order. Blocks are handed out from the
+// front of the list and given back to the end, so the block given back last keeps its contents
+// longest. Touch takes a block out of the middle of the list in O(1). The null block is the list's
+// head, so an empty list needs no special case and the null block is never handed out.
 //
-// Pages: blocks [i * blocks_per_page, (i + 1) * blocks_per_page) are one page, which a worker maps
-// into a window as a whole. So the free list is a list of whole pages, pages of which every block
-// is free, and a second list has the free blocks of other pages. A table's block goes behind the
-// table's last one in its page if that place is free, else into a whole page, and else, because no
-// whole page is left, to any free block. With one block a page, the second list is always empty.
+// Pages: page i is blocks [i * blocks_per_page, (i + 1) * blocks_per_page). A worker maps a page
+// into a window as a unit. A page is whole if all its blocks are free. The free list holds whole
+// pages, and a second list holds the free blocks of the other pages. A table grows by the block
+// behind its last block in the same page, if that block is free. Otherwise it takes a block of a
+// whole page or, if no page is whole, any free block. With one block a page, the second list is
+// always empty.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop. Copyable, for exhaustive tests.
 // Invariants:    free + used + pending == num_blocks() - 1: every block except the null block is in
 //                exactly one of these states.
 //                A block is used if and only if its ref_count is positive.
-//                A page is whole if all its blocks are free, so never one with the null block, nor
-//                one that the pool's end cuts.
+//                The page of the null block, and a last page that the pool's end cuts, are never
+//                whole.
 //                No block is pending while the fence is down, that is, when every step is answered.
 //                num_shared_blocks() blocks have a ref_count above 1; num_free_cached_blocks() free
 //                blocks are marked as cached.
 // Cost:          O(1) for each block that a call names, plus O(num_kept), plus O(blocks_per_page)
-//                for each page that begins or ceases to be whole; LowerFence is O(pending blocks).
+//                for each page that becomes whole or is no longer whole. LowerFence is O(pending
+//                blocks).
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.2 and 4.4; the flat array with an
 //                intrusive free list and a null block is vLLM v1's block_pool.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_BLOCK_POOL_H_
@@ -46,26 +48,27 @@ class BlockPool {
   // blocks_per_page >= 1.
   explicit BlockPool(int32_t num_blocks, int32_t blocks_per_page = 1);
 
-  // Makes the same pool, but with the free list in the order of `free_order`. REQUIRES: free_order
-  // is a permutation of 1 .. num_blocks - 1.
+  // Makes a pool with one block a page, and with the free list in the order of `free_order`.
+  // REQUIRES: free_order is a permutation of 1 .. num_blocks - 1.
   BlockPool(int32_t num_blocks, std::span<const BlockId> free_order);
 
-  // Appends n blocks to `out`, the block ids of a table, each with one reference. Opens whole pages
-  // from the front of the free list. Returns false, and takes no block, if fewer than n are free.
-  // REQUIRES: n >= 0.
+  // Appends n blocks to `out`, which holds the block ids of a table. Each block gets one reference.
+  // Whole pages are taken from the front of the free list. Returns false, without a change, if
+  // fewer than n blocks are free. REQUIRES: n >= 0.
   [[nodiscard]] bool Allocate(int32_t n, std::vector<BlockId>& out);
 
-  // Like Allocate, but opens the pages behind the first num_kept whole pages, then those from the
-  // front. Takes the same blocks in one call as in several. REQUIRES: n >= 0, num_kept >= 0.
+  // Like Allocate, but takes the whole pages behind the first num_kept ones, and only then pages
+  // from the front. Several calls take the same blocks as one call for as many blocks. REQUIRES:
+  // n >= 0, num_kept >= 0.
   [[nodiscard]] bool AllocateBehind(int32_t num_kept, int32_t n, std::vector<BlockId>& out);
 
-  // Appends to `out` the first blocks of the n pages that AllocateBehind would open next (with
-  // num_kept 0: Allocate), or of all whole pages if there are fewer. The blocks stay free.
-  // REQUIRES: n >= 0, num_kept >= 0.
+  // Appends to `out` the first block of each of the n whole pages that AllocateBehind would take
+  // from next, or of all whole pages if fewer are left. The blocks stay free. REQUIRES: n >= 0,
+  // num_kept >= 0.
   void PeekBehind(int32_t num_kept, int32_t n, std::vector<BlockId>& out) const;
 
-  // Returns the block behind a table's last one in its page, if the table's next block belongs
-  // there and that block is free; else the null block.
+  // Returns the block behind the table's last block in the same page, if that block is free and the
+  // table's next block belongs there. Returns the null block otherwise.
   BlockId NextInPage(std::span<const BlockId> table) const;
 
   // Adds a reference. A free or pending block becomes used again and keeps its contents.
@@ -93,7 +96,7 @@ class BlockPool {
   int32_t num_free_blocks() const { return num_free_; }
   int32_t num_free_cached_blocks() const { return num_free_cached_; }
   int32_t blocks_per_page() const { return blocks_per_page_; }
-  int32_t num_whole_pages() const { return whole_.size; }  // pages of which every block is free
+  int32_t num_whole_pages() const { return whole_.size; }  // pages whose blocks are all free
   int32_t num_shared_blocks() const { return num_shared_blocks_; }
   int32_t num_pending_blocks() const { return pending_.size; }
   int32_t num_used_blocks() const { return num_usable_blocks() - num_free_ - pending_.size; }
@@ -105,8 +108,8 @@ class BlockPool {
   bool is_cached(BlockId block_id) const { return At(block_id).is_cached; }
   bool is_free(BlockId block_id) const { return At(block_id).place == Place::kFree; }
 
-  // Returns the free blocks: those of whole pages, the front of the free list first, then the
-  // others. O(free blocks).
+  // Returns the free blocks: first the blocks of whole pages, in the order of the free list, then
+  // all others. O(free blocks).
   std::vector<BlockId> FreeListForTest() const;
 
   // Aborts if an invariant is broken, with a message that names it. O(num_blocks()).
@@ -119,8 +122,8 @@ class BlockPool {
     int32_t ref_count = 0;
     Place place = Place::kUsed;
     bool is_cached = false;
-    // Neighbors in a list. Unused if the block is used, or if another block of its whole page is in
-    // the list for it.
+    // Neighbors in a list. Not set for used blocks, nor for the later blocks of a whole page: only
+    // the page's first block is in a list.
     BlockId previous = kNullBlockId;
     BlockId next = kNullBlockId;
   };
@@ -133,11 +136,11 @@ class BlockPool {
   };
 
   void InitializeHeads();
-  // Returns the first block of the page behind the first num_kept whole ones, or the list's head if
-  // there is none.
+  // Skips the first num_kept whole pages of the free list. Returns the first block of the next
+  // whole page, or the list's head if there is none.
   BlockId WholeBehind(int32_t num_kept) const;
   void Take(BlockId block_id, std::vector<BlockId>& out);
-  // Makes a block free that is in no list.
+  // Makes the block free. REQUIRES: the block is in no list.
   void EnterFree(BlockId block_id);
   // Makes a free block used.
   void LeaveFree(BlockId block_id);
@@ -154,7 +157,7 @@ class BlockPool {
 
   int32_t num_blocks_;
   int32_t blocks_per_page_;
-  std::vector<Record> records_;  // [num_blocks + 2]: the blocks, then two lists' heads
+  std::vector<Record> records_;  // [num_blocks + 2]: by block id, then heads of pending_ and loose_
   std::vector<int32_t> num_free_in_page_;
   List whole_;  // the first block of each whole page
   List loose_;  // the free blocks of other pages

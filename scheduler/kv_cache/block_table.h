@@ -1,11 +1,11 @@
 // BlockTable maps the logical blocks of one sequence to physical ones: token i of the sequence has
 // its K and V in block (*this)[i / block_size_tokens] at offset i % block_size_tokens.
 //
-// A table is append-only: an entry never changes while the table is in use, so the entries that a
-// worker has copied stay right. There is one exception: entries before the sliding window become
-// the null block, from the front on; the worker never reads its copy of these entries again. Only
-// KvCacheManager changes a table. No destructor gives back a reference: explicit calls do, so that
-// the code shows the order in which blocks are given back.
+// A table is append-only once a worker knows it: an entry never changes, so the worker's copy stays
+// right. There is one exception: entries before the sliding window become the null block, from the
+// front on. The worker never reads these entries again. Only KvCacheManager changes a table.
+// Explicit calls, not destructors, give back references, so that the code shows in which order
+// blocks are given back.
 //
 // Thread safety: a value type, not thread-safe. Move-only: ref_count would not count a copy.
 // Units:         positions and lengths in tokens.
@@ -33,7 +33,7 @@ class BlockTable {
   BlockTable(const BlockTable&) = delete;
   BlockTable& operator=(const BlockTable&) = delete;
 
-  // Tokens that have a slot in a block, including the tokens of an unanswered step.
+  // Tokens for which the table has entries, including the tokens of an unanswered step.
   int32_t num_tokens() const { return num_tokens_; }
   int32_t num_blocks() const { return static_cast<int32_t>(block_ids_.size()); }
   bool empty() const { return block_ids_.empty(); }

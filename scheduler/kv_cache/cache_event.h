@@ -1,6 +1,6 @@
-// CacheEvent reports a change of the set of blocks with which other requests can begin. The events
-// of a scheduler, applied in order, give the shared part of its prefix cache. Blocks that only the
-// sequences of one request share are not reported.
+// CacheEvent reports that the prefix cache lists more blocks, or fewer. A receiver that applies a
+// scheduler's events in order knows with which cached blocks new requests can begin. Blocks that
+// only the sequences of one request share are not reported.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_CACHE_EVENT_H_
@@ -18,15 +18,15 @@ namespace quire {
 
 struct CacheEvent {
   enum class Kind : uint8_t {
-    kStored,   // the blocks were listed
-    kRemoved,  // the blocks were unlisted
-    kCleared,  // no block is listed any more
+    kStored,   // the prefix cache now lists the blocks
+    kRemoved,  // the prefix cache no longer lists the blocks
+    kCleared,  // the prefix cache is empty
   };
 
   Kind kind = Kind::kCleared;
   std::vector<BlockHash> block_hashes;  // kStored: consecutive blocks of a sequence
   // The fields below are set for kStored only.
-  std::optional<BlockHash> parent;  // hash of the block before; nullopt: a sequence begins
+  std::optional<BlockHash> parent;  // hash of the block before the first one; nullopt: none
   std::vector<TokenId> token_ids;   // tokens of all the blocks, in order
   std::string cache_salt;
   int32_t sliding_window = 0;  // of the model, in tokens; 0: none

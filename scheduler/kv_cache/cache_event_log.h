@@ -1,5 +1,5 @@
-// CacheEventLog turns changes of the prefix cache into cache events. It remembers which blocks its
-// events have listed, and reports the removal of these blocks only.
+// CacheEventLog turns changes of the prefix cache into cache events. It reports the removal of a
+// block only if an event has reported the block as stored.
 //
 // Thread safety: not thread-safe; owned by KvCacheManager.
 // Cost:          nothing until Keep is called; then O(tokens) for a listed block.
@@ -27,17 +27,18 @@ struct SharedContents {
 
 class CacheEventLog {
  public:
-  // Keeps events from now on. sliding_window: the model's, for the events. REQUIRES: no block is
-  // listed.
+  // Records events from now on. sliding_window: of the model; kStored events carry it. REQUIRES:
+  // the prefix cache is empty.
   void Keep(int32_t num_blocks, int32_t sliding_window);
   bool is_kept() const { return !is_told_.empty(); }
 
-  // Called when the block was listed under hashes[index]. contents: of this block.
+  // Called when the prefix cache has listed the block under hashes[index]. contents: of this block
+  // alone.
   void OnListed(BlockId block_id,
                 std::span<const BlockHash> hashes,
                 size_t index,
                 const SharedContents& contents);
-  // Called when the block, which was listed under this hash, is unlisted.
+  // Called when the prefix cache no longer lists the block under this hash.
   void OnUnlisted(BlockId block_id, const BlockHash& hash);
 
   // Returns the events since the last call, in order.
@@ -45,7 +46,7 @@ class CacheEventLog {
 
  private:
   std::vector<CacheEvent> events_;
-  std::vector<bool> is_told_;  // by block: whether an event has listed it; empty: not kept
+  std::vector<bool> is_told_;  // by block id: kStored was reported for it; empty before Keep
   int32_t sliding_window_ = 0;
 };
 

@@ -1,14 +1,14 @@
 // HostTable is the block table of a swapped sequence: it names the host blocks to which the
 // sequence's blocks were copied. Sequences that shared a block share its host block.
 //
-// A host block is reused after it was given back. The generation of a host block is the step that
-// filled it last. The table keeps the generation that it expects, so that a worker can detect that
-// another step has overwritten the host block.
+// Host blocks are reused. The generation of a host block is the id of the step that filled it last.
+// A table keeps the generation that its host blocks had, so that a worker can detect a host block
+// that another step has overwritten since.
 //
 // Thread safety: a value type, not thread-safe. Move-only: ref_count would not count a copy.
-// Invariants:    a table has exactly the host blocks that its tokens need, except the first
-//                num_passed_blocks(), which the sliding window has passed; only SwapSpace changes
-//                a table.
+// Invariants:    a table has exactly the host blocks that its tokens need. It has none for its
+//                first num_passed_blocks() blocks, which lie before the sliding window. Only
+//                SwapSpace changes a table.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_HOST_TABLE_H_
 #define QUIRE_SCHEDULER_KV_CACHE_HOST_TABLE_H_
@@ -25,7 +25,7 @@ namespace quire {
 struct SwappedBlock {
   BlockId block = kNullBlockId;
   HostBlockId host_block = 0;
-  uint64_t generation = 0;  // the step that filled host_block
+  uint64_t generation = 0;  // id of the step that filled host_block
 };
 
 class HostTable {
@@ -43,7 +43,8 @@ class HostTable {
     return num_passed_blocks_ + static_cast<int32_t>(host_block_ids_.size());
   }
   std::span<const HostBlockId> host_block_ids() const { return host_block_ids_; }
-  // All host blocks of a table have one generation, since a table is swapped out in one step.
+  // All host blocks of a table have the same generation, because one step swaps out the whole
+  // table.
   uint64_t generation() const { return generation_; }
 
   // Empties the table without giving back references. REQUIRES: the references were given back

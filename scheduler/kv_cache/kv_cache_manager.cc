@@ -476,8 +476,8 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   }
   QUIRE_CHECK_EQ(num_stored_tokens, num_stored_tokens_);
 
-  // A block has one reference for each table entry that names it, and one for each copy that reads
-  // it, to host memory or to a table's own page. (I1 of tests/scheduler/README.md)
+  // A block has one reference for each table entry that names it. It has one more for each copy
+  // that reads it, to host memory or to a table's own page. (I1 of tests/scheduler/README.md)
   for (const auto& [block_id, num_copies] : swap_space_.copies_out()) {
     num_entries[static_cast<size_t>(block_id)] += num_copies;
   }
@@ -503,7 +503,7 @@ void KvCacheManager::CheckInvariants(std::span<const BlockTable* const> tables,
   QUIRE_CHECK_EQ(num_pinned_blocks, num_pinned_blocks_);
 
   // Append, not this function, checks that no sequence writes into a shared block: a partly filled
-  // last block must have one reference. (I3 of tests/scheduler/README.md)
+  // last block must have exactly one reference. (I3 of tests/scheduler/README.md)
 }
 
 }  // namespace quire

@@ -9,12 +9,12 @@
 //
 // A table that begins takes blocks from the front of the pool's free list. A table that grows takes
 // blocks from behind the first kNumFrontBlocks free blocks. So while sequences grow, the next new
-// sequence's blocks stay the same, and a worker can prepare them once (SpareWindow). Blocks leave
-// the prefix cache in almost the order in which they were freed.
+// sequence's blocks stay the same, and a worker can prepare them once (SpareWindow). Even so,
+// blocks leave the prefix cache almost in the order in which they were freed.
 //
-// If a page holds several blocks (BlockPool) and pages are free, block i of a table lies at place
-// i, counted over the table's pages, so that a worker can map whole pages. A fork's table is laid
-// out so only when MoveToOwnPage is called for it.
+// If a page holds several blocks (BlockPool) and whole pages are free, block i of a table is block
+// i % blocks_per_page of its page. So a worker can map the table page by page. This does not hold
+// for a fork's table before MoveToOwnPage is called for it.
 //
 // A manager lives for one epoch: from the time when the worker group is ready until that group is
 // lost. Then the manager is dropped as a whole and the tables are abandoned, so that no block can
@@ -22,9 +22,10 @@
 //
 // Thread safety: not thread-safe; owned by the scheduler loop.
 // Invariants:    ref_count(b) == number of table entries that name b + number of unfinished copies
-//                to host memory that read b, for each block b.
-//                Every table has exactly the blocks that its tokens need, except blocks that lie
-//                before the sliding window.
+//                to host memory that read b, for each block b. Until OnStepPlanned, copies of
+//                MoveToOwnPage that read b count too.
+//                Every table has exactly the blocks that its tokens need, without blocks before the
+//                sliding window.
 // Units:         lengths in tokens, memory in blocks.
 // Cost:          O(n log n), mostly O(n), for a call that takes, shares, finds or gives back n
 //                blocks.
@@ -76,7 +77,7 @@ enum class BlockState : uint8_t {
 // Blocks in the tables of one group (a request's sequences), each shared block counted once.
 struct GroupBlocks {
   int32_t num_blocks = 0;
-  int32_t num_exclusive = 0;  // held by this group alone, so freed when it gives back its blocks
+  int32_t num_exclusive = 0;  // held by this group alone, so free once the group gives them back
 };
 
 // The longest beginning of a sequence that the prefix cache can supply.
@@ -92,8 +93,8 @@ struct PrefixMatch {
 
 class KvCacheManager {
  public:
-  // Number of free blocks that only beginning tables take, unless no other block is free. Bounds
-  // the beginning that a worker can prepare.
+  // Number of blocks at the front of the free list that only new tables take, unless no other block
+  // is free. A worker can prepare at most these blocks for the next new sequence.
   static constexpr int32_t kNumFrontBlocks = 16;
 
   // sliding_window: in tokens; 0: none. REQUIRES: block_size_tokens >= 1.
@@ -111,24 +112,25 @@ class KvCacheManager {
     return num_tokens <= room ? 0 : NumBlocksFor(num_tokens - room);
   }
 
-  // Appends to `out` the n free blocks that a new table would begin with, or fewer if there are not
-  // so many in whole pages.
+  // Appends to `out` the n free blocks that a new table would begin with, or fewer if the whole
+  // pages have fewer than n blocks.
   void PeekFirstBlocks(int32_t n, std::vector<BlockId>& out) const;
-  // Appends to `out` the block by which each table would grow next, if Append is called for them in
-  // this order. The null block stands for an unknown block. REQUIRES: no table is empty.
+  // For each table, appends to `out` the block that the table would grow by next, or the null block
+  // if that is unknown. Assumes that Append is called in the order of `tables`. REQUIRES: no table
+  // is empty.
   void PeekNextBlocks(std::span<const BlockTable* const> tables, std::vector<BlockId>& out) const;
 
   // Makes room for num_tokens more tokens at the end of the table: first in the last block, then in
-  // new blocks. Returns the new blocks, valid until the table changes; empty if the last block had
-  // room for all tokens. Returns nullopt, without a change, if too few blocks are free.
-  // REQUIRES: num_tokens > 0; the last block is full or not shared, because this sequence will
-  // write into it.
+  // new blocks. Returns the new blocks, or an empty span if the last block had room for all tokens.
+  // The span is valid until the table changes. Returns nullopt, without a change, if too few blocks
+  // are free. REQUIRES: num_tokens > 0; the last block is full or not shared, because this sequence
+  // will write into it.
   [[nodiscard]] std::optional<std::span<const BlockId>> Append(BlockTable& table,
                                                                int32_t num_tokens);
 
   // Gives back the blocks before the sliding window of the next token to compute, whose position is
-  // num_computed_tokens. REQUIRES: num_computed_tokens <= table.num_tokens(), and not less than in
-  // the last call for this table.
+  // num_computed_tokens. REQUIRES: num_computed_tokens <= table.num_tokens(), and is at least the
+  // value of the last call for this table.
   void SlideWindow(BlockTable& table, int32_t num_computed_tokens);
 
   // Makes child begin with the first num_tokens tokens of parent. Both tables then share the blocks
@@ -147,9 +149,9 @@ class KvCacheManager {
 
   GroupBlocks CountBlocks(std::span<const BlockTable* const> group) const;
 
-  // Returns the longest run of leading blocks that a sequence with these hashes need not compute.
-  // The cache has all blocks to which the first token after the run attends: all blocks of the run
-  // or, with a sliding window, only the last ones.
+  // Returns the longest beginning that a sequence with these block hashes need not compute. The
+  // prefix cache lists every block to which the next token attends: all blocks of the beginning or,
+  // with a sliding window, only the last ones.
   PrefixMatch Match(std::span<const BlockHash> hashes) const;
 
   // Returns true if the prefix cache lists a block under this hash, and the block is in use.
@@ -174,51 +176,51 @@ class KvCacheManager {
   // for PinTail; a block is free; 0 < num_tokens <= tokens in the parent's last block.
   CopiedBlock CopyTail(const BlockTable& parent, int32_t num_tokens, BlockTable& table);
 
-  // Returns how many blocks MoveToOwnPage would take; 0 if the table can grow in its last page, or
-  // does not end inside a page, or if it cannot be moved.
+  // Returns how many blocks MoveToOwnPage would take. Returns 0 if the table can grow in its last
+  // page, if it fills its last page, or if it cannot be moved.
   int32_t NumBlocksToMove(const BlockTable& table) const;
-  // For a table that ends inside a page and cannot grow there, because other tables have the page
-  // too: replaces the table's blocks in that page by blocks of a whole page, and appends to
-  // `copies` the copies that the worker must make before it reads them. The replaced blocks stay
-  // used until OnStepPlanned, except a shared tail: another table holds it. REQUIRES:
-  // NumBlocksToMove > 0.
+  // Replaces the table's blocks in its last page, where other tables keep it from growing, by
+  // blocks of a whole page. Appends to `copies` the copies that the worker must make before it
+  // reads the new blocks. The manager holds a reference to each replaced block until OnStepPlanned.
+  // It holds none to a shared tail (partly filled last block), because another table does.
+  // REQUIRES: NumBlocksToMove > 0.
   void MoveToOwnPage(BlockTable& table, std::vector<CopiedBlock>& copies);
 
   // Lists block i of the table in the prefix cache under hashes[i], for each i >= first_block. If
   // another block in use is already listed under the hash, that block stays listed instead.
   // REQUIRES: the table has at least hashes.size() full blocks; each block to list is computed
-  // already, or the step being planned computes it. Other sequences of that step may use the block
-  // too, because a worker writes K and V of all the step's tokens before it reads any.
-  // contents: tokens of the blocks from first_block on, for the events; null: only sequences of one
-  // request share these blocks, so no event tells of them.
+  // already, or the step being planned computes it. Other sequences may use the block in the same
+  // step, because a worker writes K and V of all the step's tokens before it reads any.
+  // contents: the tokens of the blocks from first_block on, for cache events. It is null if only
+  // sequences of one request share the blocks; then no event reports them.
   void Publish(const BlockTable& table,
                int32_t first_block,
                std::span<const BlockHash> hashes,
                const SharedContents* contents = nullptr);
 
-  // Removes the table's blocks from first_block on from the prefix cache, because their contents
-  // are bad or not known to be good. A block before the sliding window has no table entry any more,
-  // so it is looked up by its hash. Pinned blocks stay listed: the request that computed their
-  // prefix got finite logits from them.
+  // Removes the table's blocks from first_block on from the prefix cache. Called when the contents
+  // of these blocks are bad or not known to be good. Blocks before the sliding window are no longer
+  // in the table, so they are looked up by their hashes. Pinned blocks stay listed: the request
+  // that computed their prefix got finite logits from them.
   void Unpublish(const BlockTable& table, int32_t first_block, std::span<const BlockHash> hashes);
 
   // Moves the tables to host memory in step `step_id`. Appends to `orders` the copies that the
   // worker must make. Blocks that no other table holds become free when OnSwapsDone is called for
   // this step. Returns false, without a change, if too few host blocks are free. REQUIRES: host
-  // tables are empty; only full blocks are shared with tables outside the group; no host block that
-  // a copy of this step fills has been given back.
+  // tables are empty; only full blocks are shared with tables outside the group; every host block
+  // that this step's copies fill is still in use.
   [[nodiscard]] bool SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);
 
-  // Counts the free blocks that SwapIn takes, and those that MakeTailExclusive takes later.
-  // REQUIRES: the group is in host memory.
+  // Counts the free blocks that SwapIn takes now and that MakeTailExclusive takes later. REQUIRES:
+  // the group is in host memory.
   SwapInNeed NeedToSwapIn(std::span<const SwapTables> group) const;
 
   // Moves the tables back to the device, into new blocks. Appends to `orders` the copies that the
   // worker must make. Returns false, without a change, if too few blocks are free. REQUIRES: block
-  // tables are empty; SwapOut filled the host tables; no device block that a copy of this step
-  // fills has been given back.
+  // tables are empty; SwapOut filled the host tables; every device block that this step's copies
+  // fill is still in use.
   [[nodiscard]] bool SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders);
@@ -234,7 +236,8 @@ class KvCacheManager {
   // its beginning, which other requests are likelier to share. The table is empty afterwards.
   void Free(BlockTable& table);
 
-  // Blocks that are freed between these two calls are pending until the second one: see BlockPool.
+  // A block that is freed between OnStepPlanned and OnStepAnswered is pending until OnStepAnswered
+  // (BlockPool).
   void OnStepPlanned();
   void OnStepAnswered() { pool_.LowerFence(); }
 
@@ -262,7 +265,7 @@ class KvCacheManager {
     int64_t num_forked = 0;     // references that Fork took to a parent's blocks
   };
   const Operations& operations() const { return operations_; }
-  // Keeps events from now on. REQUIRES: the prefix cache is empty.
+  // Records cache events from now on. REQUIRES: the prefix cache is empty.
   void KeepCacheEvents();
   bool keeps_cache_events() const { return cache_events_.is_kept(); }
   // Returns the events since the last call, in order.
@@ -294,10 +297,11 @@ class KvCacheManager {
   int32_t num_front_pages() const { return DivCeil(kNumFrontBlocks, pool_.blocks_per_page()); }
 
   // Takes blocks from the pool, behind the first num_kept whole pages. The caller must call Unlist
-  // for each, because their contents will change.
+  // for each block, because its contents will change.
   [[nodiscard]] bool Allocate(int32_t num_kept, int32_t num_blocks, std::vector<BlockId>& out);
-  // Takes a block for each of these host blocks, in their order. With several blocks a page, a
-  // table's blocks follow each other in their pages. The caller must call Unlist for each.
+  // Takes a device block for each of host_blocks. Appends the blocks to `out` in the order of
+  // host_blocks. If a page holds several blocks, each table of the group still gets its blocks in
+  // page order. The caller must call Unlist for each block.
   [[nodiscard]] bool AllocateInOrder(std::span<const SwapTables> group,
                                      const SwapSpace::HostBlocks& host_blocks,
                                      std::vector<BlockId>& out);
@@ -312,7 +316,7 @@ class KvCacheManager {
 
   BlockPool pool_;
   PrefixCache cache_;
-  std::vector<int32_t> num_pins_;  // by block
+  std::vector<int32_t> num_pins_;  // by block id
   int32_t num_pinned_blocks_ = 0;
   SwapSpace swap_space_;
   int32_t block_size_tokens_;
@@ -320,7 +324,7 @@ class KvCacheManager {
   int64_t num_stored_tokens_ = 0;
   // Both lists are about the step being planned, and used only if a page holds several blocks.
   std::vector<BlockId> published_;  // blocks that the step computes
-  // Blocks that MoveToOwnPage replaced. The manager holds a reference to each until it is copied.
+  // Blocks that MoveToOwnPage replaced. The manager holds a reference to each until OnStepPlanned.
   std::vector<BlockId> replaced_;
   Operations operations_;
   CacheEventLog cache_events_;

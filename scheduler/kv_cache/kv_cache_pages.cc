@@ -33,7 +33,7 @@ void KvCacheManager::PeekNextBlocks(std::span<const BlockTable* const> tables,
     if (next != kNullBlockId &&
         std::find(out.begin() + static_cast<std::ptrdiff_t>(num_before), out.end(), next) !=
             out.end()) {
-      next = kNullBlockId;  // an earlier table will have it
+      next = kNullBlockId;  // an earlier table will take the block
     }
     if (next == kNullBlockId && page != pages.end()) {
       next = *page++ + table->num_blocks() % pool_.blocks_per_page();
@@ -50,8 +50,8 @@ int32_t KvCacheManager::NumBlocksToMove(const BlockTable& table) const {
   const auto in_page = table.block_ids().last(static_cast<size_t>(num_in_page));
   const bool can_grow =
       pool_.NextInPage(table.block_ids_) != kNullBlockId && pool_.ref_count(in_page.back()) == 1;
-  // A block before the sliding window has no contents to copy, and the copy of a block that the
-  // planned step computes would come too early.
+  // A block before the sliding window has no contents to copy. A block that the planned step
+  // computes cannot be copied either, because the worker makes all copies before it computes.
   const bool can_move = std::ranges::none_of(in_page, [this](BlockId block_id) {
     return block_id == kNullBlockId ||
            std::find(published_.begin(), published_.end(), block_id) != published_.end();
@@ -73,7 +73,8 @@ void KvCacheManager::MoveToOwnPage(BlockTable& table, std::vector<CopiedBlock>& 
     copies.push_back({.src = *(replaced_.end() - i), .dst = taken});
   }
   if (is_tail_shared) {
-    // Another holder, which keeps the block used, writes into it in this step.
+    // Another table holds the tail and writes into it in this step. If the manager kept its
+    // reference, that table would copy the tail first.
     pool_.Free(replaced_.back());
     replaced_.pop_back();
   }

@@ -47,8 +47,8 @@ class PrefixCache {
   void CheckInvariants() const;
 
  private:
-  // Blocks whose hashes have equal low bits form a chain, a linked list. Returns the first block of
-  // the hash's chain, or kNone if the chain is empty.
+  // Blocks whose hashes have equal low bits form a linked list. Returns the first block of the list
+  // for this hash, or kNone if the list is empty.
   BlockId& FirstOf(const BlockHash& hash) { return first_[hash.low & (first_.size() - 1)]; }
   const BlockId& FirstOf(const BlockHash& hash) const {
     return first_[hash.low & (first_.size() - 1)];
@@ -56,8 +56,8 @@ class PrefixCache {
 
   static constexpr BlockId kNone = -1;
 
-  std::vector<BlockId> first_;  // heads of chains, indexed by a hash's low bits
-  std::vector<BlockId> next_;   // for each block: next block of its chain, or kNone
+  std::vector<BlockId> first_;  // heads of the lists, indexed by a hash's low bits
+  std::vector<BlockId> next_;   // for each block: next block of its list, or kNone
   std::vector<std::optional<BlockHash>> hash_of_;  // for each block: hash under which it is listed
   int32_t size_ = 0;
   mutable int64_t num_lookups_ = 0;

@@ -2,8 +2,8 @@
 // allocates host blocks, and lists the copies that the worker has not yet reported as done.
 //
 // A copy holds a reference to the block or host block that it reads, so that the block is not
-// reused before the copy is done. If several sequences share a block, the block is copied only
-// once, even if the sequences belong to different groups that are swapped in the same step.
+// reused before the copy is done. If several sequences share a block, the block is copied only once
+// in a step, even if the sequences belong to different groups.
 //
 // Thread safety: not thread-safe; owned by KvCacheManager.
 // Invariants:    ref_count(h) == number of host table entries that name h + number of copies that
@@ -40,21 +40,21 @@ class SwapSpace {
 
   // Fills the host tables with host blocks for the group's blocks. Appends to `orders` the copies
   // that the worker must make, and takes a reference in device_pool to each block that a copy
-  // reads. Returns false, without a change, if too few host blocks are free. REQUIRES: host tables
-  // are empty.
+  // reads. Returns false, without a change, if too few host blocks are free. REQUIRES: the group's
+  // host tables are empty.
   [[nodiscard]] bool CopyOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              BlockPool& device_pool,
                              std::vector<SwappedBlock>& orders);
 
-  // Generations (host_table.h) by host block.
+  // The generation (host_table.h) of each host block.
   using HostBlocks = std::map<HostBlockId, uint64_t>;
-  // Returns the group's host blocks for which step `step_id` has no copy to the device so far.
+  // Returns the group's host blocks that no copy of step `step_id` brings to the device yet.
   HostBlocks BlocksToCopyIn(std::span<const SwapTables> group, uint64_t step_id);
-  // Appends to `orders` the copies that the worker must make: of the i-th of host_blocks to
-  // block_ids[i]. Returns, by host block, the device blocks that copies of step `step_id` fill,
-  // copies of earlier calls included. The map is valid until the next call. REQUIRES: as many
-  // block_ids as host_blocks.
+  // For each i, appends to `orders` an order to copy the i-th host block to block_ids[i]. Returns a
+  // map from host block to device block, for all copies of step `step_id`, copies of earlier calls
+  // included. The map is valid until the next call. REQUIRES:
+  // block_ids.size() == host_blocks.size().
   const std::unordered_map<HostBlockId, BlockId>& CopyIn(const HostBlocks& host_blocks,
                                                          std::span<const BlockId> block_ids,
                                                          uint64_t step_id,
@@ -68,10 +68,10 @@ class SwapSpace {
   void OnSwapsDone(uint64_t step_id, BlockPool& device_pool);
 
   const BlockPool& host_pool() const { return host_pool_; }
-  // Number of copies to host memory that the worker has not yet reported as done, by the device
-  // block that they read. A block that no such copy reads has no entry.
+  // For each device block: the number of unfinished copies to host memory that read the block.
+  // Blocks that no such copy reads have no entry.
   const std::unordered_map<BlockId, int32_t>& copies_out() const { return num_copies_out_; }
-  // Returns the number of these copies that read the device block.
+  // Returns the number of unfinished copies to host memory that read the device block.
   int32_t NumCopiesOut(BlockId block_id) const;
   int32_t num_leaving_blocks() const { return static_cast<int32_t>(leaving_.size()); }
   bool is_any_copy_under_way() const { return !leaving_.empty() || !arriving_.empty(); }
@@ -87,7 +87,8 @@ class SwapSpace {
     SwappedBlock copy;
   };
 
-  // Copies that the step being planned already makes for other groups.
+  // Copies of the step being planned. If a later group of the step needs the same source, it shares
+  // the destination.
   template <typename Src, typename Dst>
   class StepCopies {
    public:

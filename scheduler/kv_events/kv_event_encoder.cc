@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-// Appends to a string, as msgpack::packer wants it.
+// Appends to a string, with the method `write` that msgpack::packer calls.
 class StringSink {
  public:
   explicit StringSink(std::string* out) : out_(out) {}

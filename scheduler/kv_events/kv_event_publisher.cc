@@ -24,10 +24,11 @@
 namespace quire {
 namespace {
 
-// A replay request has 8 bytes. The limit also covers ZeroMQ's handshake and subscriptions.
+// Upper bound on an incoming frame. A replay request's longest frame has 8 bytes; frames of
+// ZeroMQ's handshake and subscriptions are longer.
 constexpr int64_t kMaxIncomingFrameBytes = 4096;
 constexpr std::string_view kIpc = "ipc://";
-constexpr size_t kNumRequestFrames = 3;  // client, empty, first wanted number
+constexpr size_t kNumRequestFrames = 3;  // client's identity, empty frame, first wanted number
 constexpr uint64_t kEndOfReplay = std::numeric_limits<uint64_t>::max();
 
 double WallClockSeconds() {
@@ -58,8 +59,8 @@ uint64_t SequenceIn(const zmq::message_t& frame) {
   return sequence;
 }
 
-// Listens with a new socket. num_unsent: upper bound on the messages that wait for a connection
-// that does not read.
+// Makes a new socket listen, and returns its endpoint. num_unsent: upper bound on the messages that
+// wait for a connection that does not read.
 std::string Bind(zmq::socket_t& socket, const std::string& endpoint, int num_unsent) {
   socket.set(zmq::sockopt::linger, 0);
   socket.set(zmq::sockopt::sndhwm, num_unsent);
@@ -69,12 +70,13 @@ std::string Bind(zmq::socket_t& socket, const std::string& endpoint, int num_uns
   const std::string path = endpoint.starts_with(kIpc) ? endpoint.substr(kIpc.size()) : "";
   if (!path.empty() && IsListenedOn(path)) {
     errno = EADDRINUSE;
-    throw zmq::error_t();  // bind would take the path away from the process that listens
+    throw zmq::error_t();  // bind would take the path away from the process that listens there
   }
   socket.bind(endpoint);
   if (!path.empty()) {
-    // Other users could read prompts at the socket, or end this process: ZeroMQ 4.3.4 aborts if a
-    // connection comes to a Unix socket when no more files can be opened.
+    // Keeps out other users. They could read prompts at the socket. They could also end this
+    // process: ZeroMQ 4.3.4 aborts if a Unix socket gets a connection when no more files can be
+    // opened.
     ::chmod(path.c_str(), S_IRUSR | S_IWUSR);
   }
   return socket.get(zmq::sockopt::last_endpoint);
@@ -86,7 +88,7 @@ absl::Status BindError(const char* flag, const std::string& endpoint, const zmq:
                absl::StrCat("--", flag, ": cannot listen on ", endpoint, ": ", error.what()));
 }
 
-// The frames of a message. `before`: frames in front of the topic.
+// Sends a message. `before`: frames in front of the topic.
 void SendFrames(zmq::socket_t& socket,
                 std::vector<zmq::message_t> before,
                 std::string_view topic,
@@ -142,7 +144,8 @@ absl::Status KvEventPublisher::Listen() {
   }
   try {
     replay_.emplace(context_, zmq::socket_type::router);
-    // ZeroMQ may count messages that a client has read as unsent, up to half of the limit.
+    // The limit is twice the longest answer (all kept batches and the end), because ZeroMQ may
+    // count messages that a client has read as unsent, up to half of the limit.
     bound_replay_endpoint_ =
         Bind(*replay_, settings_.replay_endpoint, 2 * (settings_.buffer_steps + 1));
   } catch (const zmq::error_t& error) {
@@ -178,7 +181,7 @@ void KvEventPublisher::Publish(std::vector<CacheEvent> events) {
 
 void KvEventPublisher::Wake() {
   const uint64_t one = 1;
-  // Fails only if the counter is full, and then the thread is awake.
+  // The write fails only if the eventfd's counter is full. The thread wakes then, too.
   [[maybe_unused]] const ssize_t size = ::write(wake_.fd(), &one, sizeof(one));
 }
 
@@ -260,7 +263,7 @@ void KvEventPublisher::AnswerReplay() {
   }
   const auto answer = [this, &frames](
                           std::string_view topic, uint64_t sequence, zmq::message_t payload) {
-    std::vector<zmq::message_t> before(2);  // the client, and an empty frame
+    std::vector<zmq::message_t> before(2);  // the client's identity, and an empty frame
     before.front().copy(frames.front());
     SendFrames(*replay_, std::move(before), topic, sequence, std::move(payload));
   };

@@ -2,17 +2,18 @@
 // ROUTER socket that sends past batches again. A separate thread encodes and sends.
 //
 // A message has three frames: topic, sequence number (8 bytes, big-endian, from 0), and a batch
-// (kv_event_encoder.h). A gap in the numbers is a batch that Publish dropped, or for which this
-// subscriber was too slow. A replay request has two frames: an empty one, and the first wanted
-// number. Each answer has an empty frame and the three frames of a message; the last answer has
-// number -1 and no batch.
+// (kv_event_encoder.h). A gap in the sequence numbers means that Publish dropped a batch, or that
+// this subscriber was too slow for it. A replay request has two frames: an empty frame, and the
+// first wanted sequence number. Each answer has an empty frame and the three frames of a message;
+// the last answer has sequence number -1 and no batch.
 //
 // No subscriber is authenticated, and nothing is encrypted.
 //
 // Thread safety: one thread calls Publish; another one may construct, open and destroy the object.
-// Cost:          Publish is O(1) and takes a short lock. Memory is bounded: kMaxWaitingTokens,
-//                kMaxBufferedBytes, and buffer_steps messages for each connection that does not
-//                read; the sockets share the bytes of a message.
+// Cost:          Publish is O(events) and takes a short lock. Memory is bounded by
+//                kMaxWaitingTokens, by kMaxBufferedBytes, and by buffer_steps messages for each
+//                connection that does not read (twice as many for replay). The sockets share the
+//                bytes of a message.
 // Source:        vllm/distributed/kv_events.py of vLLM 0.33.0.
 #ifndef QUIRE_SCHEDULER_KV_EVENTS_KV_EVENT_PUBLISHER_H_
 #define QUIRE_SCHEDULER_KV_EVENTS_KV_EVENT_PUBLISHER_H_
@@ -39,17 +40,18 @@ namespace quire {
 
 struct KvEventSettings {
   std::string endpoint;         // ZeroMQ address to listen on, for example "tcp://*:5557"
-  std::string replay_endpoint;  // likewise, for replay requests; empty: no replay
+  std::string replay_endpoint;  // ZeroMQ address for replay requests; empty: no replay
   std::string topic;
-  int32_t buffer_steps = 10'000;  // batches kept for replay, and unsent ones of each connection
+  // Upper bound on the batches kept for replay, and on the unsent batches of each connection.
+  int32_t buffer_steps = 10'000;
 };
 
 class KvEventPublisher {
  public:
-  // Bounds the tokens and block hashes in batches that wait for the thread; further batches are
-  // dropped.
+  // Upper bound on the tokens and block hashes in batches that wait for the thread; further batches
+  // are dropped.
   static constexpr size_t kMaxWaitingTokens = size_t{16} << 20;
-  // Bounds the bytes kept for replay; the oldest batches beyond this bound are forgotten.
+  // Upper bound on the bytes kept for replay; the oldest batches are forgotten first.
   static constexpr size_t kMaxBufferedBytes = size_t{256} << 20;
 
   // The registry must outlive the publisher. Batches published before Open wait.
@@ -62,10 +64,12 @@ class KvEventPublisher {
   // Listens, and starts the thread. Call once. Errors: kUnavailable KV_EVENTS_BIND.
   absl::Status Open();
 
-  // Sends the events as one batch with the next number, or drops them and the number. Never blocks.
+  // Queues the events as one batch with the next sequence number. If too many batches wait, drops
+  // the events, which leaves a gap in the numbers. Never blocks.
   void Publish(std::vector<CacheEvent> events);
 
-  // The endpoints with the ports that the system chose. REQUIRES: Open has returned OK.
+  // The endpoints, with the port that the system chose in place of a wildcard. REQUIRES: Open has
+  // returned OK.
   const std::string& endpoint() const { return bound_endpoint_; }
   const std::string& replay_endpoint() const { return bound_replay_endpoint_; }
 
@@ -98,7 +102,7 @@ class KvEventPublisher {
   size_t num_waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_sequence_ = 0;  // used by Publish alone
-  bool has_warned_ = false;     // likewise
+  bool has_warned_ = false;     // used by Publish alone
   FileDescriptor wake_;         // an eventfd
 
   // Set by Open, then used by the thread alone.

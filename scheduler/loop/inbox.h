@@ -1,8 +1,7 @@
 // Inbox is the only queue into the loop. Client requests, aborts, operator calls and events of the
 // workers all pass through it. TenantShares limits the number of waiting requests and of waiting
-// calls to pin a prefix. The inbox never refuses other events, since each of them must arrive.
-// These other events need no bound: there is at most one abort per admitted request, one reply per
-// step, and so on.
+// calls to pin a prefix. All other events must arrive, so the inbox never refuses them. Their
+// number is bounded anyway: at most one abort per admitted request, one reply per step, and so on.
 //
 // Thread safety: every method may be called from any thread.
 #ifndef QUIRE_SCHEDULER_LOOP_INBOX_H_
@@ -82,21 +81,20 @@ struct GroupLoading {
   int64_t total_bytes = 0;
 };
 
-// The epoch is over: the group died, or refused a step.
+// The epoch group_epoch is over: its worker group was lost (worker_group.h).
 struct GroupLost {
   uint64_t group_epoch = 0;
   absl::Status status;
 };
 
-// This scheduler becomes a standby, or stops being one (scheduler_incarnation is 0). It becomes a
-// standby if another scheduler holds the workers or may hold the workers. If this scheduler had an
-// epoch, the loop already knows that the epoch is over: by GroupLost, or because the loop abandoned
-// the epoch.
+// This scheduler becomes a standby, because another scheduler holds the workers or may hold them.
+// If scheduler_incarnation is 0, this scheduler stops being a standby. By then the loop knows that
+// this scheduler's last epoch is over: from GroupLost, or because the loop abandoned that epoch.
 struct GroupStandby {
-  uint64_t scheduler_incarnation = 0;  // that of the other scheduler; kUnknownScheduler; or 0
+  uint64_t scheduler_incarnation = 0;  // the other scheduler's, or kUnknownScheduler; or 0
 };
 
-// Makes Run return.
+// Makes SchedulerLoop::Run return.
 struct Stop {};
 
 using LoopEvent = std::variant<AddRequest,
@@ -142,8 +140,7 @@ class Inbox {
   // of the inbox is full.
   absl::StatusOr<RequestId> Add(AddRequest add);
 
-  // Queues a call to pin a prefix. A prefix is computed like a request, so the errors are the same
-  // as for a request.
+  // Queues a call to pin a prefix, which counts as a waiting request. Errors: as for a request.
   absl::Status Add(PinCall call);
 
   void Post(LoopEvent event) { queue_.PushAlways(std::move(event)); }

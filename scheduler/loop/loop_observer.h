@@ -55,9 +55,9 @@ class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void OnStep(const StepObservation& /*step*/) {}
-  // Time from a request's arrival until its first token is handed to the stream.
+  // latency_ns: time from a request's arrival until its first token is handed to the stream.
   virtual void OnFirstToken(int64_t /*latency_ns*/) {}
-  // Time between two consecutive tokens of a sequence; not called for a beam search.
+  // latency_ns: time between two consecutive tokens of a sequence. Not called for a beam search.
   virtual void OnInterToken(int64_t /*latency_ns*/) {}
   // Also called by other threads, for requests that were refused before they reached the loop.
   virtual void OnRequestEnd(const RequestObservation& /*request*/) {}
@@ -70,7 +70,7 @@ class LoopObserver {
   // stands_by: true if this scheduler waits for another, which holds or may hold the workers.
   virtual void OnStandby(bool /*stands_by*/) {}
   virtual void OnStaleReply() {}
-  // Duration of one turn of the loop, from the end of the wait for events to the end of the turn.
+  // turn_ns: time from the end of the loop's wait for events to the end of the turn.
   virtual void OnTurn(int64_t /*turn_ns*/) {}
 };
 

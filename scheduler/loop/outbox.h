@@ -3,12 +3,11 @@
 // message: a slow reader gets the same tokens in fewer and larger messages.
 //
 // Thread safety: not thread-safe; the stream guards it with its own lock.
-// Invariants:    at most max_tokens tokens and max_bytes bytes wait, except that an update with the
-//                end of its sequence is always accepted, since no update follows it. Tokens of a
-//                sequence are sent in order. A message has at most kMaxTokensPerMessage tokens and
-//                kMaxMessageBytes bytes, or a single token of any size. Log-probabilities of the
-//                prompt are accepted without a bound (kMaxPromptLogprobs bounds a request's) and
-//                are sent first.
+// Invariants:    at most max_tokens tokens and max_bytes bytes wait. Exception: the update that
+//                ends its sequence is always accepted. Tokens of a sequence are sent in order. A
+//                message has at most kMaxTokensPerMessage tokens and kMaxMessageBytes bytes, or a
+//                single token of any size. Log-probabilities of the prompt are sent first. They do
+//                not count toward max_tokens and max_bytes; kMaxPromptLogprobs bounds them.
 // Cost:          Append and Take are O(size of the update + sequences of the request).
 #ifndef QUIRE_SCHEDULER_LOOP_OUTBOX_H_
 #define QUIRE_SCHEDULER_LOOP_OUTBOX_H_
@@ -23,8 +22,8 @@
 
 namespace quire {
 
-// Upper bound on the tokens of a message. This bound keeps a message with logprobs far below the 4
-// MiB that gRPC clients accept by default.
+// Upper bound on the tokens of a message. Keeps a message with logprobs far below the 4 MiB that
+// gRPC clients accept by default.
 inline constexpr size_t kMaxTokensPerMessage = 1024;
 // Upper bound on the bytes of a message's tokens (BytesOnWire in outbox.cc): half of
 // kPublicMaxSendBytes. The other half has room for the end of a sequence, or for a single large
@@ -44,22 +43,22 @@ class Outbox {
  public:
   explicit Outbox(const OutboxLimits& limits) : limits_(limits) {}
 
-  // Appends the update. If it would exceed a limit and does not end its sequence, drops it and
-  // returns false.
+  // Appends the update. Drops the update and returns false if it would exceed a limit and does not
+  // end its sequence.
   [[nodiscard]] bool Append(SequenceUpdate update, Instant now);
 
   // Returns the next message to send, or nullopt. The message counts as sent only after OnSent.
   std::optional<SequenceUpdate> Take();
 
-  // Tells the outbox that the message which Take returned last has been sent.
+  // Tells the outbox that the last message returned by Take has been sent.
   void OnSent(Instant now);
 
-  // Drops everything.
+  // Drops all output that Take has not returned.
   void Clear();
 
   bool empty() const { return updates_.empty() && prompts_.empty(); }
-  // Returns the time at which the present stall began: since then output has waited, and none was
-  // sent. Returns kInfiniteFuture if no output waits.
+  // Returns the time since which output has waited without a message being sent; kInfiniteFuture if
+  // no output waits.
   Instant stalled_since() const { return stalled_since_; }
 
  private:

@@ -15,7 +15,7 @@
 namespace quire {
 namespace {
 
-// REQUIRES: reason is not kStop or kLength.
+// REQUIRES: reason is neither kStop nor kLength.
 absl::Status StatusOf(FinishReason reason, const absl::Status& abort_status) {
   switch (reason) {
     case FinishReason::kExpiredQueued:
@@ -63,8 +63,8 @@ RequestOutcome OutcomeOf(FinishReason reason, const absl::Status& abort_status) 
 }
 
 // Drops from the update the tokens that a resumed client already has. Returns false if the client
-// has the whole sequence. `received` is empty except for beam search and best_of, which the core
-// starts anew. Both send each sequence in a single update, so tokens are dropped only once.
+// has the whole sequence. `received` is set only for a resumed beam search or best_of, which the
+// core starts anew. Each sends a sequence in one update, so one call drops all received tokens.
 bool SkipReceived(const std::vector<ReceivedOutput>& received, SequenceUpdate& update) {
   if (received.empty()) {
     return true;

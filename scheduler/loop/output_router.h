@@ -56,8 +56,8 @@ struct OutputOptions {
   std::optional<int32_t> num_best;          // with best_of: number of sequences to send
   std::vector<std::string> stop_strings;    // for SequenceEnd::matched_stop
   std::optional<StopMatcher> stop_matcher;  // matches stop_strings; nullopt without stop strings
-  int32_t min_tokens = 0;                   // output tokens without a stop string
-  bool include_stop_in_output = false;      // the text of a stop token is sent
+  int32_t min_tokens = 0;                   // stop strings count only after this many tokens
+  bool include_stop_in_output = false;      // true: the text of a stop token is sent
   std::vector<ReceivedOutput> received;     // one per sequence of the stream, or empty
 
   // Returns the OutputText of a sequence that follows this prompt and has no token yet.
@@ -84,9 +84,9 @@ class OutputRouter {
     int32_t sequence_index = 0;
   };
   struct Published {
-    // A stop string matched in these sequences: the core should finish them.
+    // Sequences in which a stop string matched: the core should finish them.
     std::vector<SequenceRef> stopped;
-    // The clients of these requests read too slowly: the core should abort them.
+    // Requests whose clients read too slowly: the core should abort them.
     std::vector<RequestId> overflowed;
   };
 
@@ -103,13 +103,15 @@ class OutputRouter {
   // a request, the first status stays.
   void SetAbortStatus(RequestId id, absl::Status status);
 
-  // Called when the first step of each of these requests was planned. Unknown ids are ignored.
+  // Records `now` as the start of these requests, whose first step was planned. Ignores unknown
+  // ids.
   void OnStarted(std::span<const RequestId> ids, Instant now);
 
   Published Publish(std::span<const OutputEvent> events, Instant now);
 
-  // A stream is stalled if its output has waited since before `before`, and none was sent. Ends the
-  // stalled streams of closed requests. Returns the open requests whose streams are stalled.
+  // Finds the streams that have stalled since before `before` (ResponseStream::stalled_since). Ends
+  // a stalled stream with SLOW_CONSUMER if its request is closed. Returns the open requests with
+  // stalled streams.
   std::vector<RequestId> FindStalled(Instant before);
 
   size_t num_open() const { return requests_.size(); }
@@ -158,8 +160,8 @@ class OutputRouter {
   void EndSequence(RequestOutput& request, SequenceOutput& sequence, SequenceEnd::Reason reason);
   void ObserveToken(RequestOutput& request, SequenceOutput& sequence, Instant now);
   void MarkTouched(RequestId id, RequestOutput& request, SequenceOutput& sequence);
-  // Queues the updates of the best sequences for FlushTouched. REQUIRES: is_held; all sequences
-  // ended.
+  // Queues the updates of the best sequences for FlushTouched. REQUIRES: request.is_held; all
+  // sequences of the request have ended.
   void ReleaseBest(RequestId id, RequestOutput& request);
   void FlushTouched(Instant now, Published& published);
   void Observe(const RequestOutput& request, Instant now);

@@ -28,7 +28,7 @@ struct PinCall {
   RequestId id;  // assigned by Inbox::Add
   std::vector<TokenId> token_ids;
   std::string cache_salt;
-  bool waits_for_workers = false;  // false: refused until the first workers are ready
+  bool waits_for_workers = false;  // true: waits for workers; false: fails if none were ever ready
   std::function<void(const absl::StatusOr<PrefixInfo>&)> answer;
 };
 
@@ -45,8 +45,8 @@ class PrefixCalls {
  public:
   // has_workers: true if an epoch is active.
   void Pin(RecordedCore& core, PinCall call, bool has_workers);
-  // Calls Pin for each call that waited for workers. REQUIRES: the core got no request in the new
-  // epoch. The waiting calls have smaller ids than later requests, and the core needs growing ids.
+  // Calls Pin for each call that waited for workers. REQUIRES: the core has got no request since
+  // these calls arrived, because the core needs growing ids.
   void OnWorkersReady(RecordedCore& core);
   void Unpin(RecordedCore& core, const UnpinCall& call);
 

@@ -34,12 +34,12 @@ struct SequenceEnd {
   std::string matched_stop;  // the stop string, if one ended the sequence
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;
-  int32_t num_cached_prompt_tokens = 0;  // output_event.h
-  std::optional<float> score;  // only with beam search and best_of
+  int32_t num_cached_prompt_tokens = 0;  // see TokenCommitted
+  std::optional<float> score;            // only with beam search and best_of
 };
 
 // New output of one sequence: consecutive tokens, then perhaps the end of the sequence. An update
-// with log-probabilities of the prompt has nothing else.
+// with log-probabilities of the prompt holds nothing else.
 struct SequenceUpdate {
   int32_t sequence_index = 0;
   // Output position of token_ids[0]; if token_ids is empty, position of the sequence's next token.
@@ -63,13 +63,13 @@ class ResponseStream {
   // prompt is never refused.
   [[nodiscard]] virtual bool Write(SequenceUpdate update, Instant now) = 0;
 
-  // Ends the stream; no Write follows. The status is OK if every sequence ended normally. Unsent
-  // output is sent before the status. Only ABORTED drops unsent output, and only ABORTED is allowed
-  // after an earlier call of End.
+  // Ends the stream; no Write follows. The status is OK if every sequence ended normally. The
+  // status is sent after all unsent output. ABORTED is the exception: it drops unsent output, and
+  // it may follow an earlier call of End.
   virtual void End(absl::Status status) = 0;
 
-  // Returns the time at which the present stall began: since then output has waited, and none was
-  // sent. Returns kInfiniteFuture if no output waits.
+  // Returns the time since which output has waited without a message being sent; kInfiniteFuture if
+  // no output waits.
   virtual Instant stalled_since() const = 0;
 
   // The client's id of the request; empty if there is none.

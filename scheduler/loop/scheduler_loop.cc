@@ -183,9 +183,9 @@ void SchedulerLoop::Handle(AddRequest& add) {
     router_.Reject(id, refuse_with_.value_or(SupersededStatus()), now_);
     return;
   }
-  // This request's length was checked against the limits of an earlier group, and the client relies
-  // on getting that length. The core would silently cut the output to the present limit, so the
-  // loop refuses the request.
+  // The request was accepted under the larger limit of an earlier group, and the client relies on
+  // the accepted length. The core would silently cut the output to the present limit, so the loop
+  // refuses the request.
   if (add.request.num_prompt_tokens() < limits_.max_model_len &&
       add.request.num_tokens_at_most() > limits_.max_model_len) {
     router_.Reject(id, NoCapacityStatus(), now_);

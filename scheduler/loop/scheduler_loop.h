@@ -6,10 +6,10 @@
 //     ^                                        |
 //     +---- GroupReady, StepReply, GroupLost --+        OutputRouter -> ResponseStream
 //
-// If the group is lost, or an answer does not fit its plan, no request is lost: the core queues
-// each request again with its committed tokens, and the next group continues it. If another
-// scheduler has taken over the workers, the loop stands by. It ends every request with UNAVAILABLE
-// SUPERSEDED, so that clients resume their requests at the other scheduler.
+// If the worker group is lost, or an answer does not fit its plan, the core queues each request
+// again with its committed tokens. The next group continues the requests. If another scheduler has
+// taken over the workers, the loop stands by. It ends every request with UNAVAILABLE SUPERSEDED, so
+// that clients resume their requests at the other scheduler.
 //
 // Thread safety: Run and Turn from one thread. Other threads reach the loop only through the inbox.
 // Invariants:    at most one step is unanswered; a stream gets only tokens that the core committed.
@@ -44,9 +44,9 @@ namespace quire {
 struct LoopConfig {
   CoreConfig core;
   int64_t slow_consumer_ns = 30 * kNanosPerSecond;
-  // Bounds the wait for a worker group that gives tokens (WorkerWait). After this time, requests
-  // end with UNAVAILABLE. New requests are then refused until a group is ready or, if several
-  // groups in a row failed, until a group gives a token.
+  // Longest wait for a worker group that gives tokens (WorkerWait). Then open requests end with
+  // UNAVAILABLE, and new requests are refused until a group is ready. If several groups in a row
+  // failed, new requests are refused until a group gives a token.
   int64_t worker_timeout_ns = 300 * kNanosPerSecond;
 };
 
@@ -59,7 +59,8 @@ class SchedulerLoop {
     ServingState* state = nullptr;
     LoopObserver* observer = nullptr;
     RecordedCore::Log step_log = {};  // default: no step log
-    // Gets the cache events of each turn that has some. Must not block. Null: none are kept.
+    // Called in each turn that has cache events. Must not block. Null: the core keeps no cache
+    // events.
     std::function<void(std::vector<CacheEvent>)> on_cache_events = nullptr;
     std::function<Instant()> clock = SteadyNow;
   };
@@ -119,15 +120,16 @@ class SchedulerLoop {
   StepTotals step_totals_;
   CoreStats stats_;  // last published stats
   SwapBytes swap_bytes_;
-  int64_t block_bytes_ = 0;        // K and V of one block, in the last ready group
+  int64_t block_bytes_ = 0;        // K and V of one block on one worker, last ready group
   StepLimits limits_;              // limits of the last ready group
   Instant now_ = 0;                // time at which this turn began
   std::optional<uint64_t> epoch_;  // epoch of the ready group; nullopt: no group is ready
   WorkerWait wait_;
-  // Set by GiveUp. Cleared when a group is announced, and when a standby begins or ends.
+  // Set by GiveUp. Cleared when a group is announced (Announce), and when this scheduler becomes a
+  // standby or stops being one.
   bool has_given_up_ = false;
-  // True if several worker groups in a row failed. Then the next group is announced (Announce) only
-  // after it gives a token.
+  // Set by GiveUp if several worker groups in a row failed. The next group is then announced
+  // (Announce) only after it gives a token.
   bool needs_answer_ = false;
   // A ready group that will be announced when it gives its first token.
   std::optional<GroupReady> unproven_;

@@ -29,7 +29,7 @@ absl::Status SupersededStatus();
 class ServingState {
  public:
   enum class Group : uint8_t {
-    kNeverReady,  // no group has been ready since the start or the end of the last standby
+    kNeverReady,  // no group was ready since the start, or since the last standby ended
     kStandby,     // another scheduler holds the workers, or may hold them
     kReady,
     kLost,     // requests are queued, since a group is expected back

@@ -1,6 +1,6 @@
 // StateCalls answers calls that ask for the state of the loop. The answer is a snapshot (LoopState)
 // of the state that the loop publishes. Snapshots are made on demand and at most four times a
-// second. So snapshots cost nothing without calls, and many calls cost little more than one call.
+// second, so that many calls cost little more than one call.
 //
 // Thread safety: LoopState is a value type. StateCalls is not thread-safe; owned by the scheduler
 //                loop. The `answer` functions run on the loop's thread, so they must be quick.
@@ -46,7 +46,7 @@ struct LoopState {
   SwapBytes swap_bytes;
   StepTotals steps;
   BlockMap block_map;
-  // The clients' ids of the requests in block_map.holders; "" for a holder without an id.
+  // For each entry of block_map.holders: the client's id of the request, or "".
   std::vector<std::string> request_ids;
 };
 

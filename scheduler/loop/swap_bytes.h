@@ -1,5 +1,5 @@
-// SwapBytes turns the core's counts of swapped blocks into bytes. The size of a block may differ
-// between worker groups.
+// SwapBytes sums the bytes of swapped blocks over all worker groups. The core counts only blocks,
+// and the size of a block may differ between worker groups.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_LOOP_SWAP_BYTES_H_
@@ -15,7 +15,8 @@ struct SwapBytes {
   int64_t out = 0;  // bytes that each worker moved to host memory since the start
   int64_t in = 0;   // bytes that each worker moved from host memory since the start
 
-  // Adds the bytes of the blocks that were swapped between two CoreStats of one worker group.
+  // Adds the bytes of the blocks that were swapped between the snapshots `before` and `after`.
+  // REQUIRES: each of these blocks has block_bytes bytes.
   void Add(const CoreStats& before, const CoreStats& after, int64_t block_bytes) {
     out += block_bytes * (after.num_blocks_swapped_out - before.num_blocks_swapped_out);
     in += block_bytes * (after.num_blocks_swapped_in - before.num_blocks_swapped_in);

@@ -1,8 +1,8 @@
 // TenantShares counts the requests that wait in one of the queues before the core (the inbox, the
 // tokenizer's pool) and decides which requests may enter the queue. The total is bounded. Under a
 // policy that shares between tenants, each tenant is bounded too, by the rule of the core's queue
-// (tenant_share.h). Otherwise one tenant could fill this queue, though it cannot fill the core's
-// queue.
+// (tenant_share.h). Otherwise one tenant could fill this queue alone, although it cannot fill the
+// core's queue.
 //
 // Resumed requests have separate bounds, as in the core's queue.
 //
@@ -54,7 +54,7 @@ class TenantShares {
  private:
   struct Side {
     Load all;
-    std::map<std::string, Load> by_tenant;  // only if has_shares; tenants without a load are erased
+    std::map<std::string, Load> by_tenant;  // empty unless has_shares; has no tenant without a load
   };
 
   const Bounds bounds_;

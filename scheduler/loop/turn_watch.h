@@ -4,9 +4,8 @@
 //
 // The log line distinguishes a loop that is blocked from a machine with too few processors. cpu_ms
 // is the time in which the thread computed; cpu_wait_ms is the time in which it was runnable but
-// another thread had the processor. Both times also cover up to kReadIntervalNs before the turn,
-// because the thread's times are not read at the start of every turn: reading them costs two system
-// calls.
+// another thread had the processor. Reading both times costs two system calls, so not every turn
+// begins with a reading. Both times can therefore also cover up to kReadIntervalNs before the turn.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop. The constructor may run on any
 //                thread; all other calls come from one thread.
@@ -34,8 +33,8 @@ class TurnWatch {
   explicit TurnWatch(std::function<Instant()> clock) : clock_(std::move(clock)) {}
 
   void Begin();
-  // Ends the present duty of the turn and begins this one. REQUIRES: called between Begin and End;
-  // the name is a static string.
+  // Ends the present duty of the turn and begins `duty`. REQUIRES: called between Begin and End;
+  // `duty` is a static string.
   void Enter(std::string_view duty);
   // Ends the turn and returns its duration in nanoseconds.
   int64_t End();

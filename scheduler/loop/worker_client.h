@@ -1,7 +1,7 @@
 // WorkerClient is the loop's view of the worker group, however many ranks it has: plans go out,
 // events come back through the inbox (GroupReady, StepReply, GroupLost). The client connects and
-// reconnects unasked, and decides when a group is lost. Each time it has connected to all ranks, it
-// begins a new epoch, which lasts until the group is lost, and reports GroupReady.
+// reconnects without being told, and decides when a group is lost. Each time it has connected to
+// all ranks, it begins a new epoch, which lasts until the group is lost, and reports GroupReady.
 //
 // Thread safety: called by the loop thread only. No call blocks.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_CLIENT_H_
@@ -23,7 +23,7 @@ class WorkerClient {
   virtual void SendStep(const StepPlan& plan) = 0;
 
   // Tells the client that the loop has given up this epoch and ignores the epoch's later events.
-  // The client begins the next epoch. Ignored if the client is already past the given epoch.
+  // The client then begins the next epoch. Ignored if the client has already left this epoch.
   virtual void AbandonEpoch(uint64_t group_epoch) = 0;
 };
 

@@ -1,7 +1,8 @@
 // WorkerWait measures how long requests wait for workers to give a token: the time without a group,
-// plus the time of failed epochs. An epoch is the time from a group's start until its loss; it
-// failed if it gave no token. Time in which a worker makes progress in loading does not count. A
-// failed epoch counts for at most kMaxPerEpochNs, because a long faultless step can be part of it.
+// plus the time of failed epochs. An epoch lasts while a group is ready. It failed if there was
+// work and the group gave no token. Time in which a worker makes progress in loading does not
+// count. A failed epoch counts for at most kMaxPerEpochNs, because it can include a long step
+// without a fault.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
@@ -44,8 +45,7 @@ class WorkerWait {
     }
   }
 
-  // If the previous epoch failed, the time waited so far is kept, because the new epoch may fail
-  // too.
+  // Keeps the time waited so far if the previous epoch failed, because the new epoch may fail too.
   void OnReady(Instant now) {
     const int64_t waited_now_ns = since_.has_value() ? now - *since_ : 0;
     waited_ns_ = num_failed_epochs_ > 0 ? waited_ns_ + waited_now_ns : 0;

@@ -1,10 +1,10 @@
-// HistogramBatch gathers durations that one thread observes. Flush adds all of them to a pair of
-// histograms at once. The metrics library takes a lock per observation, and a step observes one
-// duration per token, so single observations would be costly.
+// HistogramBatch gathers durations that one thread observes, and Flush adds all of them to a pair
+// of histograms at once. Single observations would be costly, because the metrics library takes a
+// lock for each, and a step observes one duration per token.
 //
 // Thread safety: one thread.
-// Cost:          ObserveNanos only increments a number if the duration equals the previous one, as
-//                most durations of a step do. Else it searches the bounds. Flush takes two locks.
+// Cost:          if a duration equals the previous one, as most in a step do, ObserveNanos only
+//                increments a number. Else it searches the bucket bounds. Flush takes two locks.
 #ifndef QUIRE_SCHEDULER_METRICS_HISTOGRAM_BATCH_H_
 #define QUIRE_SCHEDULER_METRICS_HISTOGRAM_BATCH_H_
 
@@ -65,7 +65,7 @@ class HistogramBatch {
 
   HistogramPair pair_;
   std::vector<int64_t> bounds_ns_;  // ascending
-  std::vector<double> counts_;      // per bound; the last counts durations above all bounds
+  std::vector<double> counts_;      // per bucket; the last bucket lies above all bounds
   int64_t sum_ns_ = 0;
   bool is_empty_ = true;
   int64_t last_ns_ = 0;   // last duration

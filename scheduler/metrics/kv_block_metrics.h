@@ -1,6 +1,6 @@
 // KvBlockMetrics exports how many KV blocks are in each state. All numbers of a scrape come from
 // one CoreStats, so the blocks of a tier (device or host) add up to the tier's capacity. With
-// separate gauges, a scrape could come while the loop has set only some of the gauges.
+// separate gauges, a scrape could see only some of them updated.
 //
 // Thread safety: any thread.
 // Cost:          Set takes a short lock and copies numbers; Collect builds the families.

@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// A pair of counters that follows a growing number.
+// Two counters that follow one growing number. `last` is the number's value at the last Set.
 struct CounterPair {
   prometheus::Counter* native = nullptr;
   prometheus::Counter* foreign = nullptr;  // null: no foreign name
@@ -53,7 +53,8 @@ struct HistogramPair {
   }
 };
 
-// Returns the labels of a foreign name: the model, and engine 0, the only engine of a process.
+// Adds the labels that every metric with a foreign name has: the model, and engine 0, the only
+// engine of a process.
 inline MetricLabels ForeignLabels(const std::string& model_name, MetricLabels labels = {}) {
   labels.emplace("model_name", model_name);
   labels.emplace("engine", "0");

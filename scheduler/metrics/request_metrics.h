@@ -1,7 +1,7 @@
 // RequestMetrics counts how requests ended, why they were refused, how long each of their phases
 // took, and how many tokens they had. The phases are vLLM's: a request waits until a step plan
 // first includes it, computes its prompt until its first token, and decodes until its last token.
-// The time of a preemption counts for the phase that the preemption interrupted.
+// While a request is preempted, it stays in the phase that the preemption interrupted.
 //
 // Thread safety: construction from one thread; OnEnd from any thread; other methods from the loop.
 // Cost:          a few locks per request, and two per step for all OnInterToken calls of the step.
@@ -35,8 +35,8 @@ class RequestMetrics {
 
  private:
   static constexpr size_t kNumOutcomes = 6;
-  // Reasons for refusals that are counted under a label of their own. All other reasons are
-  // mistakes of clients, and share the label "invalid".
+  // Reasons for refusals that have a separate label each. All other reasons are clients' mistakes,
+  // and share the label "invalid".
   static constexpr std::array<std::string_view, 13> kRefusals = {"QUEUE_FULL",
                                                                  "QUEUE_TOKENS",
                                                                  "TENANT_LIMIT",
@@ -72,8 +72,8 @@ class RequestMetrics {
   HistogramPair inference_;
   HistogramPair per_output_token_;
   HistogramPair prompt_tokens_;
-  HistogramPair output_tokens_;   // observed for each sequence
-  HistogramPair longest_output_;  // longest sequence of each request
+  HistogramPair output_tokens_;   // of each sequence
+  HistogramPair longest_output_;  // of each request's longest sequence
   HistogramPair max_tokens_;
   HistogramPair num_sequences_;
 };

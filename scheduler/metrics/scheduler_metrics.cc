@@ -142,7 +142,7 @@ void SchedulerMetrics::SetBlockCounters(const CoreStats& stats) {
 }
 
 void SchedulerMetrics::OnStats(const CoreStats& stats, const SwapBytes& swap_bytes) {
-  requests_.Flush();  // often enough, since the loop calls OnStats in every iteration
+  requests_.Flush();  // here, because the loop calls OnStats in every iteration
   blocks_->Set(stats);
   SetBlockCounters(stats);
   requests_swapped_->Set(stats.num_swapped_requests);
@@ -195,8 +195,8 @@ void SchedulerMetrics::OnGroupReady(const StepLimits& limits,
           &vllm_cache_config_);
 }
 
-// The content of an info metric is its labels, so new content needs a new gauge, which replaces the
-// old one.
+// Replaces the gauge of an info metric: its information is in its labels, and a gauge's labels
+// cannot change.
 void SchedulerMetrics::SetInfo(const MetricInfo& info,
                                const MetricLabels& labels,
                                prometheus::Gauge** gauge) {

@@ -23,8 +23,8 @@ namespace quire {
 
 class SchedulerMetrics : public LoopObserver {
  public:
-  // max_model_len: the model's limit, for the buckets of token counts. The registry must outlive
-  // this object.
+  // max_model_len: bounds the largest bucket of token counts. The registry must outlive this
+  // object.
   SchedulerMetrics(MetricsRegistry* registry,
                    const std::string& version,
                    const std::string& model_name,

@@ -249,14 +249,14 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
   return absl::OkStatus();
 }
 
-// A resumed request takes over its id from the broken stream, which can still seem alive to this
-// server. The old stream keeps the id until the resumed request has a place in the queue, so that a
-// refused resumption does not end the old stream.
+// A resumed request takes over its id from the old stream, which is broken but can still seem alive
+// to this server. The old stream keeps the id until the resumed request has a place in the queue.
+// Otherwise a refused resumption would end the old stream.
 void GenerateCall::OnQueued() {
   {
     absl::MutexLock lock(&mutex_);
     if (!is_resumed_ || is_abort_posted_) {
-      return;  // an aborted call must not end the old stream: its client may still be reading it
+      return;  // an aborted call must not end the old stream, which a client may still read
     }
   }
   const absl::Status status = parts_.live_requests->TakeOver(live_name_, shared_from_this());

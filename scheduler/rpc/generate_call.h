@@ -40,7 +40,7 @@
 
 namespace quire {
 
-// Parts that all calls of a service share. All pointers must outlive the gRPC server.
+// Parts that all calls of a service share. Every object pointed to must outlive the gRPC server.
 struct ServiceParts {
   const ServedModel* model = nullptr;
   Inbox* inbox = nullptr;
@@ -89,8 +89,8 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* context);
 
-  // Checks the request, then hands it to the task pool or, without text and resumed tokens, to the
-  // loop. Returns the error if the request is refused.
+  // Checks the request. Hands a request with text or resumed tokens to the task pool, and any other
+  // request to the loop. Returns the error if the request is refused.
   absl::Status Begin(const grpc::ByteBuffer& request);
   // Runs on the task pool: tokenizes the prompt, rebuilds the text of resumed tokens, and hands the
   // request to the loop.

@@ -125,7 +125,8 @@ absl::Status SetSampling(const v1::GenerateRequest& message,
   return Validate(params, rules.model->config.vocab_size);
 }
 
-// best_of ranks by mean log-probability, so the worker must report log-probabilities.
+// Sequences of best_of are ranked by mean log-probability, so the worker must report
+// log-probabilities.
 absl::Status SetBestOf(const v1::GenerateRequest& message, GenerateSpec* spec) {
   const int32_t n = spec->request.num_sequences;
   const int32_t best_of = message.has_best_of() ? message.best_of() : n;
@@ -152,8 +153,8 @@ absl::Status SetNumSequences(const v1::GenerateRequest& message, GenerateSpec* s
   return SetBestOf(message, spec);
 }
 
-// Beam search ranks by the model's own probabilities, so parameters that change probabilities are
-// refused.
+// Refuses all fields that beam search does not support. Sampling parameters are among them, because
+// beam search ranks by the model's own probabilities.
 absl::Status SetBeamSampling(const v1::GenerateRequest& message,
                              const RequestRules& rules,
                              GenerateSpec* spec) {
@@ -452,8 +453,8 @@ absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& mes
   QUIRE_RETURN_IF_ERROR(CheckRequestId(message.request_id()));
   QUIRE_RETURN_IF_ERROR(CheckModelName(message.model(), *rules.model));
   if (message.resume().has_max_tokens()) {
-    // Checks this length first: otherwise other checks could answer INVALID_ARGUMENT instead of
-    // CONTEXT.
+    // Checks resume.max_tokens first: otherwise other checks could answer INVALID_ARGUMENT instead
+    // of CONTEXT.
     QUIRE_RETURN_IF_ERROR(CheckResumedLength(message, rules));
   }
   QUIRE_RETURN_IF_ERROR(SetPromptSource(message, rules, &spec));

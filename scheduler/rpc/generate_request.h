@@ -8,8 +8,8 @@
 // Thread safety: pure functions, safe from any thread.
 // Errors:        kInvalidArgument, with a reason that names the broken rule (README.md in this
 //                folder lists the reasons); kNotFound MODEL; kFailedPrecondition NO_TOKENIZER;
-//                kPermissionDenied TENANT_OF_KEY; the errors of resume_check.h. No message repeats
-//                user text.
+//                kPermissionDenied TENANT_OF_KEY; the errors of resume_check.h. No error message
+//                repeats user text.
 #ifndef QUIRE_SCHEDULER_RPC_GENERATE_REQUEST_H_
 #define QUIRE_SCHEDULER_RPC_GENERATE_REQUEST_H_
 
@@ -39,8 +39,9 @@ inline constexpr size_t kMaxCacheSaltBytes = 128;
 inline constexpr int kMaxSequencesPerRequest = 16;
 inline constexpr int kMaxStopTokenIds = 64;
 inline constexpr int32_t kMaxPriority = 100;
-// Upper bound on the log-probabilities of a prompt's tokens, those of likeliest tokens included.
-// For a client that reads slowly, the server keeps up to this many: 2 MiB.
+// Upper bound on the log-probabilities that a request may ask for on its prompt: one for each
+// prompt token, plus those of the likeliest tokens. For a slow reader the server keeps all of them,
+// 2 MiB.
 inline constexpr int64_t kMaxPromptLogprobs = 1 << 18;
 
 struct GenerateSpec {
@@ -66,7 +67,7 @@ struct RequestRules {
   int32_t max_model_len = 0;            // bounds prompt and output together
   uint64_t fresh_seed = 0;              // seed of a request that sets none
   bool has_priorities = false;          // the scheduling policy uses priorities
-  bool requires_cache_salt = false;     // a request without salt must bypass the prefix cache
+  bool requires_cache_salt = false;     // a request without cache_salt must bypass the cache
   std::string tenant;                   // tenant of the API key; empty: no API keys are in use
   std::string determinism_fingerprint;  // see DeterminismFingerprint
 };
@@ -74,8 +75,8 @@ struct RequestRules {
 absl::StatusOr<GenerateSpec> CheckGenerateRequest(const v1::GenerateRequest& message,
                                                   const RequestRules& rules);
 
-// Sets the prompt and replays resumed output. The replay calls stop_check now and then; an error of
-// stop_check ends the replay and is returned.
+// Sets the prompt and replays resumed output. The replay calls stop_check now and then. If
+// stop_check fails, the replay ends, and SetPrompt returns the error of stop_check.
 absl::Status SetPrompt(std::vector<TokenId> prompt,
                        const RequestRules& rules,
                        const StopCheck& stop_check,

@@ -40,7 +40,7 @@ grpc::ServerUnaryReactor* Answer(const grpc::ByteBuffer& bytes,
 }
 
 // Frees the bytes of a parsed message. Otherwise gRPC keeps up to 4 MiB until the call ends, which
-// may take long. The cast is safe, because gRPC no longer reads the object: it only destroys it.
+// may take long. The cast is safe, because gRPC only destroys the message afterwards.
 void FreeBytes(const grpc::ByteBuffer* message) { const_cast<grpc::ByteBuffer*>(message)->Clear(); }
 
 absl::Status NoTokenizer() {

@@ -1,5 +1,5 @@
-// GenerationService is the public service. Every method is registered raw, so gRPC passes bytes,
-// and wire_message.h parses the messages. That file says why.
+// GenerationService is the public service. Every method is registered raw: gRPC passes bytes, and
+// wire_message.h parses the messages and says why.
 //
 // Thread safety: gRPC calls the methods from many threads at once.
 #ifndef QUIRE_SCHEDULER_RPC_GENERATION_SERVICE_H_
@@ -47,9 +47,8 @@ class GenerationService final : public RawGenerationService {
                                           grpc::ByteBuffer* response) override;
 
  private:
-  // Runs `run` on the task pool if status is OK, else refuses the call. If `run` ran on gRPC's
-  // threads, long work would delay the workers' answers. num_bytes: bytes that `run` holds while it
-  // waits for the pool.
+  // Runs `run` on the task pool if status is OK, else refuses the call. On a gRPC thread, long work
+  // would delay the workers' answers. num_bytes: bytes that `run` holds until the pool has run it.
   void Submit(UnaryCall* call, absl::Status status, size_t num_bytes, std::function<void()> run);
 
   absl::StatusOr<v1::AbortResponse> DoAbort(const v1::AbortRequest& request,

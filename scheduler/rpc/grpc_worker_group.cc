@@ -37,8 +37,8 @@ std::vector<RankStatus> NewRanks(const std::vector<Address>& addresses) {
 }
 
 // Error for a plan that does not fit into a message. No plan within the agreed limits is that long.
-// INTERNAL makes the step's requests crash suspects (crash_suspects.h). Otherwise the core would
-// plan the same step again each time the workers form a group.
+// The code INTERNAL makes the step's requests crash suspects (crash_suspects.h). Otherwise the core
+// would plan the same step again in each new epoch.
 absl::Status TooLong(size_t num_bytes) {
   return Error(absl::StatusCode::kInternal,
                "STEP_TOO_LONG",

@@ -33,7 +33,7 @@ namespace quire {
 
 // Callbacks of a worker group. They are called on any thread, one at a time, and must be quick.
 struct GroupListener {
-  // Reports why a worker is refused. Called once for each cause.
+  // Reports why a worker is refused. Not called again while the worker's cause stays the same.
   std::function<void(const absl::Status&)> on_refusal;
   // Reports the statuses of all ranks, in the order of ranks. Called whenever a status changes.
   std::function<void(const std::vector<RankStatus>&)> on_ranks;
@@ -84,8 +84,8 @@ class GrpcWorkerGroup : public WorkerClient {
   void Close(std::shared_ptr<WorkerLink>& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Destroys closed links whose calls have all ended.
   void DestroyClosedLinks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Stores the message of `status` as the rank's last cause. Returns false if that message was
-  // stored already, since it was then logged too.
+  // Returns false if the rank's last cause has the message of `status` already, and so was logged.
+  // Otherwise stores the message as the rank's last cause and returns true.
   bool IsNews(int32_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<Address> addresses_;
@@ -96,10 +96,10 @@ class GrpcWorkerGroup : public WorkerClient {
 
   absl::Mutex mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<WorkerLink>> links_ ABSL_GUARDED_BY(mutex_);  // of each rank
+  std::vector<std::shared_ptr<WorkerLink>> links_ ABSL_GUARDED_BY(mutex_);  // by rank; can be null
   std::vector<std::shared_ptr<WorkerLink>> closed_ ABSL_GUARDED_BY(mutex_);
   std::vector<RankStatus> ranks_ ABSL_GUARDED_BY(mutex_);         // last passed to on_ranks
-  std::vector<std::string> last_causes_ ABSL_GUARDED_BY(mutex_);  // of each rank
+  std::vector<std::string> last_causes_ ABSL_GUARDED_BY(mutex_);  // by rank; see IsNews
   v1::StepRequest request_ ABSL_GUARDED_BY(mutex_);               // reused by each step
   grpc::ByteBuffer plan_ ABSL_GUARDED_BY(mutex_);                 // the last plan, encoded
   uint64_t secret_epoch_ ABSL_GUARDED_BY(mutex_) = 0;

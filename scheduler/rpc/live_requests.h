@@ -41,10 +41,10 @@ class LiveRequests {
   // is in use, and Abort ends both this request and a live request of the same name.
   void AddResumed(const std::string& name, std::weak_ptr<Abortable> request);
 
-  // Makes a resumed request, which now has a place in the queue, the live request of its name. The
-  // previous live request ends with ABORTED RESUMED, since its client now reads the new stream.
-  // Errors: ABORTED RESUMED if the live request arrived after this request: the client has then
-  // resumed once more and abandoned this request.
+  // Makes `request` the live request of its name. The previous live request ends with ABORTED
+  // RESUMED, since its client now reads the new stream. Errors: ABORTED RESUMED if the live request
+  // arrived after `request`, because the client has then resumed once more and abandoned `request`.
+  // REQUIRES: `request` is resumed and has a place in the queue.
   absl::Status TakeOver(const std::string& name, const std::shared_ptr<Abortable>& request);
 
   // Removes the request, live or waiting. Other requests of the same name stay.

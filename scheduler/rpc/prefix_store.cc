@@ -81,7 +81,7 @@ absl::StatusOr<SavedPrefix> ParseLine(absl::string_view line) {
       return Damaged("a token id is not a number");
     }
   }
-  // HexStringToBytes does not check its digits; a wrong salt fails this comparison.
+  // HexStringToBytes does not check the digits of the salt, but wrong digits fail this comparison.
   if (prefix.token_ids.empty() || LineOf(prefix) != ToStd(line)) {
     return Damaged("a line is malformed");
   }

@@ -48,9 +48,10 @@ struct SavedPrefix {
 // prefixes that were refused at a start stay in the file.
 inline constexpr size_t kMaxSavedPrefixes = 4096;
 
-// EncodePrefixes makes the text of the file; DecodePrefixes parses such a text. Errors: kDataLoss
-// PREFIX_FILE if the text is damaged or holds more than kMaxSavedPrefixes.
+// Returns the text of the file.
 std::string EncodePrefixes(const std::vector<SavedPrefix>& prefixes);
+// Parses the text of the file. Errors: kDataLoss PREFIX_FILE if the text is damaged or holds more
+// than kMaxSavedPrefixes.
 absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text);
 
 class PrefixStore {
@@ -59,7 +60,7 @@ class PrefixStore {
   // is left alone: nothing is pinned from it, and every Save fails.
   static std::unique_ptr<PrefixStore> Open(const std::string& path);
 
-  // Saves once more if calls of SaveLater wait.
+  // If calls of SaveLater wait, saves once more and answers them.
   ~PrefixStore();
   PrefixStore(const PrefixStore&) = delete;
   PrefixStore& operator=(const PrefixStore&) = delete;
@@ -67,8 +68,8 @@ class PrefixStore {
   std::vector<SavedPrefix> prefixes() const;
 
   // The next three methods change the prefixes in memory only; Save writes the prefixes to the
-  // file. If the store has the prefix already, OnPinned replaces its id.
-  void OnPinned(RequestId id, const SavedPrefix& prefix);
+  // file.
+  void OnPinned(RequestId id, const SavedPrefix& prefix);  // replaces the id of a known prefix
   void OnUnpinned(RequestId id);
   void Forget(const SavedPrefix& prefix);  // for a prefix whose id is unknown
 

@@ -14,9 +14,9 @@ namespace quire {
 
 // Returns the time to wait before a retry; zero if a retry at the same server does not help.
 // queue_drain: ServingState::queue_drain, the estimated time until all waiting requests have
-// started; zero if unknown. After a refusal by the queue, the wait is queue_drain, at least 0.1 s
-// and at most 60 s; it is 1 s if queue_drain is unknown. Every wait is changed randomly by up to
-// 20 % either way, so that refused clients do not all return at once.
+// started; zero if unknown. After a refusal by a full queue, the time is queue_drain, clamped to
+// 0.1 to 60 s, or 1 s if queue_drain is unknown. Every time is changed randomly by up to 20 %
+// either way, so that refused clients do not all return at once.
 absl::Duration RetryDelayFor(std::string_view reason,
                              absl::Duration queue_drain = absl::ZeroDuration());
 

@@ -6,8 +6,8 @@
 //
 // Thread safety: pure functions, safe from any thread.
 // Errors:        kInvalidArgument RESUME, MISSING_FIELD, CONFLICTING_FIELDS, TOKEN_ID_RANGE,
-//                EXCEEDS_CAPACITY; kFailedPrecondition FINGERPRINT, CONTEXT. No message repeats
-//                user text or a valid token.
+//                EXCEEDS_CAPACITY; kFailedPrecondition FINGERPRINT, CONTEXT. No error message
+//                repeats user text or a valid token.
 #ifndef QUIRE_SCHEDULER_RPC_RESUME_CHECK_H_
 #define QUIRE_SCHEDULER_RPC_RESUME_CHECK_H_
 
@@ -21,9 +21,9 @@
 
 namespace quire {
 
-// Checks resume.max_tokens, the limit that an earlier server accepted. Call this before the other
-// checks: if only this server's context is too small, those checks would answer INVALID_ARGUMENT
-// instead of CONTEXT.
+// Checks resume.max_tokens, the limit that an earlier server accepted. REQUIRES: called before the
+// other checks, which would answer INVALID_ARGUMENT instead of CONTEXT if only this server's
+// context is too small.
 // REQUIRES: resume.max_tokens is set.
 absl::Status CheckResumedLength(const v1::GenerateRequest& message, const RequestRules& rules);
 
@@ -37,12 +37,11 @@ absl::Status SetResume(const v1::GenerateRequest& message,
                        GenerateSpec* spec);
 
 // Returns OK if an empty KV pool has room for the resumed tokens, or if the pool's size is unknown.
-// The core's own check counts the prompt and further output too, but comes only after
-// ReplayResumed, which is costly.
+// The core checks the whole request later, but only after ReplayResumed, which is costly.
 absl::Status CheckResumedFit(const Request& request, const StepLimits& limits);
 
-// Rebuilds the text of the resumed tokens. An error of stop_check ends the replay and is returned.
-// REQUIRES: the prompt is set. Cost: O(bytes of the text).
+// Rebuilds the text of the resumed tokens. If stop_check fails, ends the replay and returns the
+// error of stop_check. REQUIRES: the prompt is set. Cost: O(bytes of the text).
 absl::Status ReplayResumed(const StopCheck& stop_check, GenerateSpec* spec);
 
 }  // namespace quire

@@ -32,7 +32,7 @@ void AddUnique(const std::vector<TokenId>& from, std::vector<TokenId>& to) {
   }
 }
 
-// Refuses defaults out of range, else every request would fail.
+// Refuses defaults out of range, because every request that relies on them would fail.
 absl::Status CheckDefaults(const ServedModel& model) {
   SamplingParams params = DefaultSampling(model);
   params.banned_before_min_tokens = model.defaults.eos_token_ids;

@@ -32,7 +32,8 @@ class StateAnswers {
 
   using Answer = std::function<void(const grpc::ByteBuffer& message)>;
 
-  // All arguments must outlive this object. The loop of the inbox must end before this object does.
+  // All arguments must outlive this object. The loop that reads the inbox must end before this
+  // object is destroyed.
   StateAnswers(const ServedModel* model, Inbox* inbox, const ServingState* state)
       : model_(*model), inbox_(*inbox), state_(*state) {}
 

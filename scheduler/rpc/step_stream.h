@@ -1,6 +1,6 @@
 // StepStream is one Steps call to one worker. Requests go out as bytes; responses and the end of
-// the call come back as callbacks. Since requests are bytes, a plan is encoded only once for all
-// ranks.
+// the call come back as callbacks. The caller encodes a plan only once and sends the same bytes to
+// all ranks.
 //
 // Thread safety: Send and Cancel may be called from any thread. Callbacks come from gRPC threads,
 //                one at a time. on_end comes last and exactly once.

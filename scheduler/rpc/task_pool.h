@@ -39,8 +39,8 @@ class TaskPool {
     bool is_resumed = false;
   };
 
-  // `bounds` limits the number of waiting tasks, and the bytes of waiting and running tasks. Unless
-  // bounds.has_shares, all tasks have one owner and start in the order of Submit.
+  // `bounds` limits the number of waiting tasks, and the bytes of waiting and running tasks. If
+  // bounds.has_shares is false, all tasks have the same owner and start in the order of Submit.
   TaskPool(int num_threads, const TenantShares::Bounds& bounds);
   // Runs the queued tasks, then joins the threads.
   ~TaskPool();
@@ -63,7 +63,7 @@ class TaskPool {
   mutable Mutex mutex_;
   CondVar changed_;  // notified under mutex_
   TenantShares shares_ ABSL_GUARDED_BY(mutex_);
-  // Queues by owner. No queue is empty.
+  // The queue of each owner that has waiting tasks.
   std::map<std::string, std::deque<Task>> waiting_ ABSL_GUARDED_BY(mutex_);
   // Owners of waiting tasks, each once, in the order of their turns.
   std::deque<std::string> turns_ ABSL_GUARDED_BY(mutex_);

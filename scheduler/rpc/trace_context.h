@@ -13,7 +13,7 @@ namespace quire {
 
 struct TraceContext {
   std::string trace_id;   // 32 hexadecimal digits, lower case, not all of them 0
-  std::string parent_id;  // 16 such digits: the id of the client's span
+  std::string parent_id;  // 16 hexadecimal digits, in the same form: the id of the client's span
 };
 
 // Returns nullopt if the header is malformed: the recommendation says to ignore such a header. From

@@ -1,8 +1,8 @@
 // UnreadAnswers bounds the memory of answers that clients do not read. gRPC frees an answer when
 // the call is over. A client that opens no HTTP/2 flow-control window can delay the end of a call
 // for as long as its connection lasts. So the bytes of large unary answers are counted until gRPC
-// frees them. If too many bytes are counted, the oldest calls are cancelled, because a call ends
-// soon if its client reads the answer. A call is also cancelled if it has not ended kMaxStatusAgeNs
+// frees them. If too many bytes are counted, the oldest calls are cancelled: a call whose client
+// reads the answer would have ended. A call is also cancelled if it has not ended kMaxStatusAgeNs
 // after it got its status.
 //
 // The bytes of streams and of small answers are not counted: a stream bounds its own output
@@ -37,9 +37,9 @@ class UnreadAnswers {
   static constexpr int64_t kMaxBytes = int64_t{64} << 20;
   static constexpr int64_t kMaxStatusAgeNs = 60 * kNanosPerSecond;
 
-  // Returns an answer as bytes. If these are more than kSmallBytes, they are counted until gRPC
-  // frees them, even after this object is destroyed. If more than kMaxBytes are counted, cancels
-  // the oldest large calls.
+  // Returns the bytes of an answer. If the answer is larger than kSmallBytes, counts its bytes
+  // until gRPC frees them, even after this object is destroyed. If more than kMaxBytes are counted,
+  // cancels the oldest calls with large answers.
   // Errors: RESOURCE_EXHAUSTED UNREAD_ANSWERS while more than 2 * kMaxBytes are counted.
   // REQUIRES: as for CancelOld, if the answer has more than kSmallBytes.
   absl::StatusOr<grpc::ByteBuffer> Take(const google::protobuf::Message& answer);
@@ -65,7 +65,7 @@ class UnreadAnswers {
   };
   using Calls = std::list<Call>;
 
-  // Cancels the oldest large calls until the others hold at most kMaxBytes.
+  // Cancels the oldest calls of large_ until all other answers hold at most kMaxBytes.
   void MakeRoom();
   void CancelOldOf(Calls& calls, Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Cancel(Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -73,7 +73,8 @@ class UnreadAnswers {
   const std::shared_ptr<std::atomic<int64_t>> num_bytes_ =
       std::make_shared<std::atomic<int64_t>>(0);
   Mutex mutex_;
-  // In the order of Begin. MakeRoom scans only the large calls, of which there are few.
+  // Calls with small and with large answers, in the order of Begin. MakeRoom scans only large_,
+  // which is short.
   Calls small_ ABSL_GUARDED_BY(mutex_);
   Calls large_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<grpc::CallbackServerContext*, Calls::iterator> places_

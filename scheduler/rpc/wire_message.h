@@ -19,8 +19,8 @@
 namespace quire {
 
 inline constexpr size_t kMaxUnknownFieldBytes = 1024;
-// Upper bound on fields, counted as in expansion_guard.h. The limit is many times higher than any
-// valid request needs.
+// Upper bound on the fields of a message, counted as in expansion_guard.h. Many times higher than
+// any valid request needs.
 inline constexpr int kMaxMessageFields = 4096;
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);

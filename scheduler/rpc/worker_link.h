@@ -48,7 +48,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   void Greet(const v1::HandshakeRequest& request);
   void BeginEpoch(const v1::BeginEpochRequest& request);
   void OpenSteps();
-  // No-op without an open stream of steps.
+  // Drops the request if no stream of steps was opened.
   void Send(const grpc::ByteBuffer& request);
   void BreakSteps();
   // Cancels all calls.

@@ -54,8 +54,8 @@ void BuddyAllocator::Free(const Chunk& chunk) {
   QUIRE_CHECK(chunk.num_slots == 1 << order && begin % chunk.num_slots == 0);
   num_free_slots_ += chunk.num_slots;
   QUIRE_CHECK(num_free_slots_ <= num_slots_);
-  // Merges the chunk with its free buddies. The chunks of the constructor have no buddies in the
-  // pool, so merging never makes a chunk larger than those.
+  // Merges the chunk with its free buddies. The chunks that the constructor cut have no buddies in
+  // the pool, so merging never makes larger chunks.
   while (free_[static_cast<size_t>(order)].erase(begin ^ (1 << order)) == 1) {
     begin &= ~(1 << order);
     ++order;

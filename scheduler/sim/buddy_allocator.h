@@ -1,6 +1,6 @@
 // BuddyAllocator hands out runs of KV slots whose length is a power of two, as the PagedAttention
 // paper assumes for Orca. A KV slot has room for K and V of one token. The pool's size need not be
-// a power of two: at first the pool consists of the largest aligned chunks that fit.
+// a power of two: the pool is first cut into the largest aligned chunks that fit.
 //
 // Thread safety: not thread-safe.
 // Invariants:    chunks are disjoint, lie in the pool, and begin at a multiple of their length;
@@ -29,9 +29,9 @@ class BuddyAllocator {
     friend bool operator==(const Chunk&, const Chunk&) = default;
   };
 
-  // Returns a chunk of num_slots slots, rounded up to a power of two. Cuts it from the smallest
-  // free chunk that is large enough, at the lowest address. Returns nullopt if no free chunk is
-  // large enough. REQUIRES: num_slots >= 1.
+  // Returns a chunk of num_slots slots, rounded up to a power of two. Cuts the chunk from the
+  // smallest free chunk that is large enough; of several, from the first. Returns nullopt if no
+  // free chunk is large enough. REQUIRES: num_slots >= 1.
   std::optional<Chunk> Allocate(int32_t num_slots);
 
   // REQUIRES: chunk came from Allocate and was not freed since.
@@ -45,7 +45,7 @@ class BuddyAllocator {
 
   int32_t num_slots_;
   int32_t num_free_slots_;
-  // free_[k] has the beginnings of the free chunks of 2^k slots.
+  // free_[k] holds the first slot of each free chunk of 2^k slots.
   std::array<std::set<int32_t>, kNumOrders> free_;
 };
 

@@ -16,7 +16,7 @@ std::vector<TokenLogprob> CandidateModel::Draw(int32_t count) {
   parts_.clear();
   double left = 1;
   for (int32_t i = 0; i < kNumSticks; ++i) {
-    // This number is drawn even if unused, so that every Draw takes the same number of random
+    // Draws `uniform` even if it is not used, so that every Draw takes the same number of random
     // numbers.
     const double uniform = random_.Uniform();
     if (parts_.size() == static_cast<size_t>(count) && left <= parts_.back()) {

@@ -4,8 +4,8 @@
 //
 // The distribution is stick-breaking, GEM(alpha): the first token takes a Beta(1, alpha) part of
 // the probability, the next token a Beta(1, alpha) part of the rest, and so on. Its expected
-// entropy is digamma(alpha + 1) + 0.5772 nats; alpha is chosen so that this is ln 10.13 = 2.32,
-// where 10.13 is the perplexity of OPT-13B on WikiText-2.
+// entropy is digamma(alpha + 1) + 0.5772 nats. kAlpha makes the entropy ln 10.13 = 2.32 nats, where
+// 10.13 is the perplexity of OPT-13B on WikiText-2.
 //
 // Thread safety: not thread-safe.
 // Source:        Zhang et al. 2022 (OPT), as measured by Frantar et al. 2022 (GPTQ), table 3.

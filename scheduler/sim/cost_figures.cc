@@ -22,8 +22,8 @@ constexpr int32_t kBlockSizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
 // not give the rate.
 constexpr double kLoad = 0.9;
 
-// A latency up to this multiple of the least latency is, in the paper's words, "as good as the
-// best".
+// A latency of at most this multiple of the least latency is "as good as the best", as the paper
+// says.
 constexpr double kAsGood = 1.1;
 // A latency of at least this multiple of the least latency "degrades sharply", as the paper says.
 constexpr double kMuchWorse = 1.5;

@@ -18,8 +18,8 @@ constexpr double kFlopsShare = 0.5;
 // Share of the peak memory bandwidth that good kernels reach. STREAM-like copies reach 80 to 90 %.
 constexpr double kMemoryShare = 0.8;
 
-// Fixed part of the time of an all-reduce over the GPUs of one NVLink machine. It is the time of a
-// small all-reduce.
+// Fixed part of the time of an all-reduce over the GPUs of one NVLink machine: the time of a small
+// all-reduce.
 constexpr double kReduceLatencySeconds = 15e-6;
 constexpr int32_t kReducesPerLayer = 2;
 
@@ -34,8 +34,8 @@ constexpr double kMemoryLatencySeconds = 600e-9;
 constexpr double kWarpsPerCore = 16;
 constexpr double kElementBytes = 2;
 
-// Numbers from NVIDIA's data sheets of A100 (SXM, 40 and 80 GB), H100 and H200 (SXM). Host links
-// have the rates that PCIe 4 and PCIe 5 with 16 lanes reach in practice.
+// Numbers from NVIDIA's data sheets of A100 (SXM, 40 and 80 GB), H100 and H200 (SXM). host_rate is
+// the rate that 16 lanes of PCIe 4 (A100) or PCIe 5 (H100, H200) reach in practice.
 GpuSpec A100Gpu40() {
   return {.flops = 312e12, .memory_rate = 1555e9, .link_rate = 300e9, .host_rate = 25e9};
 }

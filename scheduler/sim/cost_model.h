@@ -3,7 +3,7 @@
 // No constant is fitted to a figure that the simulator reproduces; the newest file in results/
 // gives the sources of the constants.
 //
-// Thread safety: value types; const methods share nothing.
+// Thread safety: value types; const methods and free functions are safe from any thread.
 // Units:         seconds, bytes, bytes per second, floating-point operations per second.
 #ifndef QUIRE_SCHEDULER_SIM_COST_MODEL_H_
 #define QUIRE_SCHEDULER_SIM_COST_MODEL_H_
@@ -88,7 +88,8 @@ class CostModel {
 
   double StepSeconds(const StepWork& work) const;
 
-  // The parts of StepSeconds. The sum includes only the longer one of the two attention times.
+  // The parts of StepSeconds besides the overhead. StepSeconds adds only the longer of the two
+  // attention times.
   double LinearSeconds(int64_t num_tokens) const;             // matrix products with weights
   double AttentionSeconds(int64_t num_context_tokens) const;  // reading K and V
   double AttentionProductSeconds(int64_t num_attended_tokens) const;

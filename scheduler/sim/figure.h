@@ -1,7 +1,7 @@
 // A Figure reproduces a table or a figure of a paper. It has rows and plots. The rows compare our
 // numbers with the paper's numbers and give verdicts. Rows and plots can be written as CSV.
 //
-// Thread safety: value types; the functions share nothing.
+// Thread safety: value types; the free functions are safe from any thread.
 #ifndef QUIRE_SCHEDULER_SIM_FIGURE_H_
 #define QUIRE_SCHEDULER_SIM_FIGURE_H_
 

@@ -1,6 +1,6 @@
 // Datasets, configurations and labels that the figures share.
 //
-// Thread safety: calls share nothing.
+// Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_SCHEDULER_SIM_FIGURE_RUNS_H_
 #define QUIRE_SCHEDULER_SIM_FIGURE_RUNS_H_
 
@@ -22,7 +22,7 @@ struct Dataset {
 Dataset ShareGptDataset();
 Dataset AlpacaDataset();
 
-// REQUIRES: the platform is known.
+// REQUIRES: FindPlatform knows `platform`.
 SimConfig ConfigFor(std::string_view platform, MemoryPolicy policy);
 
 // Returns the options of a trace that lasts as long as the paper's trace, but at most

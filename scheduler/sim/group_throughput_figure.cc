@@ -16,12 +16,13 @@ namespace {
 constexpr char kPlatform[] = "a100-opt-13b";
 constexpr int32_t kWidths[] = {2, 4, 6};
 
-// Length of a trace. Alpaca's requests are short, so a few minutes are thousands of steps.
+// Upper bound on a trace's length. Alpaca's requests are short, so a few minutes are thousands of
+// steps.
 constexpr double kMinutes = 5;
 
 // Rate of vLLM divided by the rate of Orca (Oracle) for one sequence, from the paper's text.
 constexpr double kPaperBasic = 1.3;
-// The same ratio for six beams.
+// Rate of vLLM divided by the rate of Orca (Oracle) for six beams, from the paper's text.
 constexpr double kPaperBeam6 = 2.3;
 
 absl::StatusOr<PolicyRates> RatesOf(int32_t num_sequences,

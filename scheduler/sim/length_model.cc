@@ -92,9 +92,8 @@ LengthModel::LengthModel(const LengthShape& shape) : rules_(shape.rules) {
   const double output_sigma = SigmaOf(shape.output_variation);
   double prompt_median = std::log(shape.mean_prompt);
   double output_median = std::log(shape.mean_output);
-  // Because max_total bounds prompt and output together, the mean prompt depends also on the
-  // output's median, and the mean output on the prompt's, but only weakly. So a fixed-point
-  // iteration on both medians converges fast.
+  // max_total bounds prompt and output together, so each mean also depends on the other length's
+  // median. This dependence is weak, so a fixed-point iteration on both medians converges fast.
   for (int round = 0; round < 200; ++round) {
     prompt_ = LogNormal(prompt_median, prompt_sigma, rules_.min_prompt, rules_.max_prompt);
     output_ = LogNormal(output_median,

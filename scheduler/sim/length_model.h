@@ -34,8 +34,8 @@ struct LengthShape {
   LengthRules rules;
 };
 
-// Shapes like those of the PagedAttention paper's two datasets, and of the sentences in its
-// translation task. The newest file in results/ says why these shapes were chosen.
+// Shapes like the lengths in the PagedAttention paper: its datasets ShareGPT and Alpaca, and the
+// sentences of its translation task. The newest file in results/ says why these shapes were chosen.
 LengthShape ShareGptLike();
 LengthShape AlpacaLike();
 LengthShape TranslationLike();
@@ -59,7 +59,7 @@ class LengthModel {
 
   Lengths Draw(SimRandom& random) const;
 
-  // Means of the truncated distribution, by summation.
+  // Means of the truncated distribution, computed by summation.
   double mean_prompt() const { return mean_prompt_; }
   double mean_output() const { return mean_output_; }
 

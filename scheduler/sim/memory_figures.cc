@@ -19,8 +19,8 @@ constexpr char kOpt13B[] = "a100-opt-13b";
 constexpr double kShareGptRate = 2;
 constexpr double kAlpacaRate = 30;
 
-// Rates above the rate that any of the systems can serve, so that memory alone limits the batch.
-// The paper gives no rate for Fig 2.
+// Rates for Fig 2, for which the paper gives none. No system can serve these rates, so memory alone
+// limits the batch.
 constexpr double kShareGptOverload = 4;
 constexpr double kAlpacaOverload = 120;
 constexpr double kAlpacaOverloadMinutes = 15;  // long enough, since requests are short

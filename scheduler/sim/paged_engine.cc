@@ -13,7 +13,7 @@ namespace {
 
 CoreConfig CoreConfigOf(const SimConfig& config) {
   CoreConfig core;
-  // The paper's queue has no bound.
+  // The queue of the paper's systems has no bound.
   core.max_queued_requests = std::numeric_limits<int32_t>::max();
   core.max_queued_tokens = std::numeric_limits<int64_t>::max();
   core.prefix_caching = config.prefix_caching;
@@ -93,7 +93,7 @@ StepWork PagedEngine::Execute(const StepPlan& plan) {
     work.num_context_tokens += sequence.num_computed_tokens;
     work.num_attended_tokens += NumAttendedTokens(slice.num_tokens, sequence.num_computed_tokens);
     if (sequence.num_computed_tokens == sequence.num_known_tokens) {
-      // Each sequence samples a different token, its handle, so that sequences never become equal.
+      // Each sequence samples its handle as the token, so that sequences never become equal.
       result_.sampled.push_back({.handle = slice.handle,
                                  .token_id = static_cast<TokenId>(slice.handle),
                                  .top_logprobs = candidates_.Draw(sequence.num_candidates)});

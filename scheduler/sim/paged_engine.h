@@ -46,7 +46,7 @@ class PagedEngine : public Engine {
 
   // Executes the plan: fills result_ and returns the work.
   StepWork Execute(const StepPlan& plan);
-  // Completes result_ at the end of the step and gives result_ to the core.
+  // Completes result_ for a step that ends at `now`, and gives result_ to the core.
   void Answer(Instant now);
   MemoryUse Memory() const;
 

@@ -1,7 +1,7 @@
 // Reproduces the PagedAttention paper's tables and figures that need no GPU. Each call makes one
 // table or figure.
 //
-// Thread safety: calls share nothing.
+// Thread safety: free functions, safe from any thread.
 // Errors:        those of RunSimulation and FindSustainedRate.
 // Source:        Kwon et al. 2023. Numbers that are not in the paper's text were read off its
 //                figures and are marked "read off".

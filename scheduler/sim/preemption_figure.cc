@@ -1,5 +1,5 @@
-// Our own figure: it compares a measured choice between swapping and recomputing with each of the
-// two fixed modes.
+// Our own figure: it compares kAuto, which chooses between swapping and recomputing by measured
+// cost, with the fixed modes kSwap and kRecompute.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -19,17 +19,17 @@ constexpr int32_t kBlockSizes[] = {1, 8, 16, 64, 256};
 constexpr double kLinkSpeeds[] = {0.1, 1, 10};  // multiples of the platform's host_rate
 constexpr double kOverload = 1.2;               // multiple of the sustained rate
 
-// Our target for every cell, which is a block size with a link speed: the latency of kAuto is at
-// most this multiple of the better one of the latencies of kRecompute and kSwap.
+// Our target for every cell: an upper bound on Latencies::ratio(). A cell is a block size with a
+// link speed.
 constexpr double kNeverAbove = 1.02;
-// Our target for the cell where kAuto gains most: the latency of kAuto is at most this multiple of
-// the same better latency.
+// Our target for the cell where kAuto gains most: an upper bound on Latencies::ratio().
 constexpr double kSomewhereBelow = 0.85;
 
-// An hour has about 100,000 of Alpaca's short requests, and a few minutes give the same result.
+// Upper bound on the length of an Alpaca trace. An hour would have about 100,000 short requests and
+// give the same result.
 constexpr double kAlpacaMinutes = 10;
 
-// Seconds a token.
+// Mean normalized latency with each preemption mode, in seconds a token.
 struct Latencies {
   double recompute = 0;
   double swap = 0;
@@ -54,8 +54,8 @@ absl::StatusOr<Latencies> MeasureCell(SimConfig config, double link_speed, const
   return cell;
 }
 
-// Returns a trace at kOverload times the rate that `config` sustains. Callers pass a `config` with
-// preemption mode kRecompute.
+// Returns a trace at kOverload times the rate that `config` sustains. REQUIRES:
+// config.preemption_mode is kRecompute.
 absl::StatusOr<Trace> OverloadTrace(const Dataset& dataset,
                                     double guess,
                                     const SimConfig& config,
@@ -68,8 +68,7 @@ absl::StatusOr<Trace> OverloadTrace(const Dataset& dataset,
   return trace_at_rate(kOverload * most->requests_per_second);
 }
 
-// Adds a row and a point for each cell, which is a block size with a link speed. Returns the least
-// Latencies::ratio() of all cells.
+// Adds a row and a point for each cell. Returns the least Latencies::ratio() of all cells.
 absl::StatusOr<double> AddCells(const Dataset& dataset,
                                 double guess,
                                 const FigureOptions& options,

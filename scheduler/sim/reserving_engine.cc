@@ -97,7 +97,8 @@ bool ReservingEngine::BeginStep(Instant now, EngineStep* step) {
   step->work.num_sequences = group_size * static_cast<int32_t>(running_.size());
   step->memory.external = allocator_.num_slots();
   for (const Running& running : running_) {
-    // In the last step, stored is total - 1: K and V of the last output token are never stored.
+    // In the last step, `stored` is total - 1, because K and V of the last output token are never
+    // stored.
     const int32_t stored = running.request.prompt_tokens + running.num_output_tokens;
     const int32_t total = running.request.prompt_tokens + running.request.output_tokens;
     step->work.num_tokens += int64_t{group_size} * NumTokensToCompute(running);

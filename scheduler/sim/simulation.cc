@@ -40,7 +40,7 @@ class Meter {
     busy_ += weight;
   }
 
-  // Idle time counts for mean_batch but not for memory, because an empty pool wastes nothing.
+  // Idle time counts for mean_batch but not for mean_memory, because an empty pool wastes nothing.
   void Report(int64_t num_slots, Instant now, SimResult* result) const {
     if (busy_ == 0) {
       return;
@@ -217,8 +217,8 @@ absl::StatusOr<SimResult> RunSimulation(const SimConfig& config, const Trace& tr
     }
     EngineStep step;
     if (!engine->BeginStep(now, &step)) {
-      // Every request fits an empty pool, so an engine without a step has no waiting request.
-      // Another request is still to arrive.
+      // Every request fits an empty pool, so an engine without a step has no waiting request, and
+      // another request must still arrive.
       QUIRE_CHECK(num_arrived < requests.size());
       now = requests[num_arrived].arrival;
       continue;

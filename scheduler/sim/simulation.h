@@ -2,7 +2,7 @@
 // computes, a cost model gives the step's duration. The same trace, engine and seed give the same
 // result to the last bit.
 //
-// Thread safety: calls share nothing.
+// Thread safety: the free functions are safe from any thread; an Engine is not thread-safe.
 // Source:        Kwon et al. 2023, sections 6.1 to 6.5, for policies and metrics.
 #ifndef QUIRE_SCHEDULER_SIM_SIMULATION_H_
 #define QUIRE_SCHEDULER_SIM_SIMULATION_H_
@@ -87,9 +87,9 @@ struct SimResult {
   // Number of sequences in the running step, averaged over the time up to the last arrival. Idle
   // time counts as 0 sequences.
   double mean_batch = 0;
-  MemoryUse mean_memory;  // fractions of the pool, averaged over the busy part of mean_batch's time
-  // Blocks that sharing saves, divided by the blocks that would be held without sharing. Both are
-  // averages over the time of mean_memory.
+  MemoryUse mean_memory;  // fractions of the pool, averaged over busy time up to the last arrival
+  // Share of blocks that sharing saves: 1 - held_blocks / table_blocks of EngineStep, both averaged
+  // over the time of mean_memory.
   double mean_saved_share = 0;
   Instant end = 0;  // end of the last step
   int64_t num_steps = 0;
@@ -121,7 +121,7 @@ class Engine {
   virtual ~Engine() = default;
   // index: the request's index in Trace::requests. Callers pass 0, 1, 2, ... in this order.
   virtual void Arrive(const SimRequest& request, size_t index, Instant now) = 0;
-  // Returns false if there is nothing to do.
+  // Fills *step with the next step. Returns false if there is none.
   virtual bool BeginStep(Instant now, EngineStep* step) = 0;
   // Appends the indices of the requests that ended.
   virtual void EndStep(Instant now, std::vector<size_t>* finished) = 0;

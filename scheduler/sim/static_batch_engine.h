@@ -17,8 +17,7 @@
 
 namespace quire {
 
-// Returns the number of requests in the largest batch, each with all its sequences; 0 if not even
-// one request fits.
+// Returns how many requests, each with all its sequences, fit in a batch.
 int32_t MaxBatchRequests(const SimConfig& config);
 
 class StaticBatchEngine : public Engine {
@@ -46,7 +45,7 @@ class StaticBatchEngine : public Engine {
   std::vector<Entry> batch_;
   int32_t longest_prompt_ = 0;  // longest prompt of the batch
   int32_t longest_output_ = 0;
-  // Steps of the batch so far. An output that has not ended has the same number of tokens.
+  // Steps of the batch so far; also the number of tokens of each output that has not ended.
   int32_t num_steps_ = 0;
 };
 

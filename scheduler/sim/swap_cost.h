@@ -1,7 +1,7 @@
 // Cost of preempting and resuming a sequence, by swapping its blocks to the host and back or by
 // recomputing the sequence.
 //
-// Thread safety: functions share nothing.
+// Thread safety: free functions, safe from any thread.
 // Source:        Kwon et al. 2023, section 7.3 and Fig 19.
 #ifndef QUIRE_SCHEDULER_SIM_SWAP_COST_H_
 #define QUIRE_SCHEDULER_SIM_SWAP_COST_H_
@@ -22,8 +22,8 @@ enum class BlockLayout : uint8_t {
 
 // Cost of copying blocks in one direction. Units: seconds.
 struct CopyCost {
-  double submit_s = 0;  // until the host has submitted the copies, one by one
-  double total_s = 0;   // until the last copy is done; copying overlaps submitting
+  double submit_s = 0;  // time until the host has submitted the copies, one by one
+  double total_s = 0;   // time until the last copy is done; copying overlaps submitting
 };
 
 CopyCost CostOfCopy(const Platform& platform,
@@ -37,8 +37,8 @@ double SwapSeconds(const Platform& platform,
                    int32_t block_size_tokens,
                    int32_t num_tokens);
 
-// Returns the seconds of one prefill of num_tokens tokens, without a step's fixed overhead, because
-// the prefill joins a step that runs anyway.
+// Returns the seconds of one prefill of num_tokens tokens. Leaves out a step's fixed overhead,
+// because the prefill joins a step that runs anyway.
 double RecomputeSeconds(const Platform& platform, int32_t block_size_tokens, int32_t num_tokens);
 
 }  // namespace quire

@@ -27,8 +27,8 @@ class SwapLink {
   // arrived. For a plan without slices, returns the time at which all copies are done.
   Instant Begin(const StepPlan& plan, Instant now);
 
-  // Returns the highest step id, but at most last_step_id, such that the swaps of this step and of
-  // all earlier steps are done at `now`.
+  // Returns the highest step id up to which all swaps are done at `now`; last_step_id if no swap is
+  // under way.
   uint64_t SwapsDone(uint64_t last_step_id, Instant now);
 
  private:

@@ -13,7 +13,7 @@ constexpr double kStride = 2;
 constexpr double kFarthest = 1000;  // greatest factor between the guess and a tried rate
 constexpr int kMaxTrials = 40;      // kFarthest and kTolerance need only 17 trials
 
-// Runs the trace. Returns true, and adds a point, if the latency is within the limit.
+// Runs the trace. If the latency is within the limit, adds a point and returns true.
 absl::StatusOr<bool> Holds(const SimConfig& config,
                            const Trace& trace,
                            double rate,

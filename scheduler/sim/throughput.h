@@ -1,7 +1,7 @@
 // Finds the highest request rate that a configuration serves at a given latency. The PagedAttention
 // paper compares systems by this rate.
 //
-// Thread safety: calls share nothing.
+// Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_SCHEDULER_SIM_THROUGHPUT_H_
 #define QUIRE_SCHEDULER_SIM_THROUGHPUT_H_
 

@@ -1,7 +1,7 @@
 // One panel of a figure that compares policies by the request rates that they sustain at an equal
 // latency.
 //
-// Thread safety: calls share nothing.
+// Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_SCHEDULER_SIM_THROUGHPUT_PANEL_H_
 #define QUIRE_SCHEDULER_SIM_THROUGHPUT_PANEL_H_
 
@@ -26,7 +26,7 @@ struct ThroughputPanel {
   std::function<Trace(double)> trace_at_rate;
   double guess = 1;  // guess of the sustained rate, in requests per second
   bool prefix_caching = false;
-  // As in SimConfig.
+  // The next two fields are as in SimConfig.
   int32_t num_sequences = 1;
   int32_t num_beams = 1;
   // In the order of the plot's curves. The PagedAttention paper compares with Orca in every plot.

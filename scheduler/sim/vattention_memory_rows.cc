@@ -92,7 +92,7 @@ absl::Status AddOfferedRates(Figure* figure) {
   return absl::OkStatus();
 }
 
-// Adds the rows of Table 8 on the tokens of a page.
+// Adds the rows of Table 8 on the tokens that a group of pages holds.
 void AddPageTokens(Figure* figure) {
   for (BlockLayout layout : kWindowLayouts) {
     for (const VattentionModel& model : kVattentionModels) {
@@ -121,8 +121,8 @@ struct Range {
   double most = 0;
 };
 
-// For each model, with one GPU and with two, measures the most memory that a request wastes.
-// Returns the least and the greatest of these numbers, in MiB.
+// Measures the most memory that a request wastes, for each model with one GPU and with two. Returns
+// the range of these values, in MiB.
 absl::StatusOr<Range> WorstWaste(BlockLayout layout, int64_t page_bytes) {
   Range waste;
   for (const VattentionModel& model : kVattentionModels) {

@@ -1,6 +1,6 @@
 // Rows of the vAttention paper's figures, in two parts, and the labels that both parts use.
 //
-// Thread safety: calls share nothing.
+// Thread safety: free functions, safe from any thread.
 // Errors:        those of ServeInWindows.
 // Source:        Prabhu et al. 2024 (arXiv 2405.04437).
 #ifndef QUIRE_SCHEDULER_SIM_VATTENTION_ROWS_H_

@@ -22,8 +22,8 @@ double Seconds(Instant time) {
 
 double Millis(Instant time) { return static_cast<double>(time) / kNanosPerMilli; }
 
-// Returns equal requests with decode_steps + 1 output tokens each, since the prefill makes the
-// first token.
+// Returns equal requests that each take decode_steps decode steps: the prefill makes the first
+// output token.
 std::vector<SimRequest> Alike(int32_t num_requests, int32_t prompt_tokens, int32_t decode_steps) {
   return std::vector<SimRequest>(
       static_cast<size_t>(num_requests),

@@ -1,7 +1,7 @@
 // Runs of requests in windows of virtual memory (window_run.h). The vAttention paper's figures are
 // made from these runs.
 //
-// Thread safety: calls share nothing.
+// Thread safety: free functions, safe from any thread.
 // Errors:        those of ServeInWindows.
 #ifndef QUIRE_SCHEDULER_SIM_VATTENTION_RUNS_H_
 #define QUIRE_SCHEDULER_SIM_VATTENTION_RUNS_H_
@@ -16,7 +16,7 @@
 
 namespace quire {
 
-// REQUIRES: the platform is known.
+// REQUIRES: FindPlatform knows `platform`.
 WindowRunConfig WindowConfigFor(std::string_view platform, BlockLayout layout, int64_t page_bytes);
 
 struct DecodePoint {
@@ -39,7 +39,7 @@ struct DecodeWaits {
   double usual_ms = 0;    // median duration of steps that do not wait
   double waiting_ms = 0;  // mean duration of steps that wait; 0: no step waits
   double longest_ms = 0;  // duration of the longest wait, without the rest of its step
-  // Steps from the first waiting step to the second; 0: fewer than two wait.
+  // Number of steps from the first waiting step to the second; 0: fewer than two steps wait.
   int64_t steps_apart = 0;
 };
 absl::StatusOr<DecodeWaits> MeasureDecodeWaits(const WindowRunConfig& config);
@@ -48,8 +48,8 @@ absl::StatusOr<DecodeWaits> MeasureDecodeWaits(const WindowRunConfig& config);
 // must be mapped first.
 absl::StatusOr<double> PrefillSlowdownPercent(const WindowRunConfig& config, int32_t prompt_tokens);
 
-// Returns the rate, in bytes a second on each GPU, at which the driver maps the pages of a prompt
-// that waits for them.
+// Returns the rate at which the driver maps the pages of a waiting prompt, in bytes a second on
+// each GPU.
 absl::StatusOr<double> MappingRate(const WindowRunConfig& config, int32_t prompt_tokens);
 
 // Returns the highest number of bytes that are mapped for a request and not filled, summed over

@@ -88,8 +88,8 @@ FigureRow PrefillRow(BlockLayout layout, int64_t page_bytes, double percent) {
   return WithinPoints(quantity, page_bytes == 64 * kKiB ? 15 : 3, percent, 2);
 }
 
-// Adds Fig 11. The paper gives one number for a page size and does not say for which model. So a
-// row compares the paper's number with the highest number of our three models.
+// Adds Fig 11. For each page size the paper gives one number, without naming its model. So a row
+// compares this number with the highest number of our three models.
 absl::Status AddPrefillSlowdowns(Figure* figure) {
   Plot plot{.file_name = "vattention-prefill",
             .title = "Fig 11: a prefill of 16K whose pages are mapped before it",

@@ -61,8 +61,8 @@ WindowShape ShapeOfWindows(const Platform& platform,
 struct MapperOptions {
   // A background thread maps pages for the next step while the current step runs.
   bool maps_ahead = true;
-  // Pages of an ended request stay mapped in its slot (PageMapper), for the slot's next request,
-  // until another slot needs memory.
+  // Pages of an ended request stay mapped in the slot (PageMapper) for the slot's next request,
+  // until another slot needs the memory.
   bool defers_reclamation = true;
 };
 
@@ -97,10 +97,10 @@ class PageMapper {
   // Ends the request in the slot. REQUIRES: the slot has a request.
   void End(int32_t slot);
 
-  // tokens: by slot, the number of tokens that the slot's request has after the step; ignored for
-  // slots without a request. Returns the time at which the step can begin: by then, the background
-  // thread has finished and missing pages are mapped. Returns nullopt if physical memory does not
-  // suffice.
+  // Returns the time at which the step can begin: by then, the background thread has finished and
+  // missing pages are mapped. Returns nullopt if physical memory does not suffice. tokens: for each
+  // slot, the number of tokens of the slot's request after the step; ignored for slots without a
+  // request.
   std::optional<Instant> BeginStep(Instant now, const std::vector<int64_t>& tokens);
 
   int64_t num_mapped_groups(int32_t slot) const { return groups_[static_cast<size_t>(slot)]; }
@@ -124,7 +124,7 @@ class PageMapper {
   MapperOptions options_;
   int64_t num_free_groups_;
   std::vector<int64_t> groups_;  // for each slot: mapped groups
-  std::vector<int64_t> needed_;  // for each slot: groups needed by this or, in MapAhead, next step
+  std::vector<int64_t> needed_;  // for each slot: groups for this step; in MapAhead, for the next
   std::vector<bool> is_active_;  // for each slot: true if a request has the slot
   Instant unmapping_ = 0;        // time of unmapping that delays the next step
   Instant background_free_at_ = 0;

@@ -65,7 +65,7 @@ class WindowRun {
     return absl::OkStatus();
   }
 
-  // Computes one token for each running request. The step writes K and V of the request's previous
+  // Computes one token for each running request, and stores K and V of the request's previous
   // token.
   absl::Status Decode() {
     StepWork work;
@@ -88,8 +88,8 @@ class WindowRun {
     return absl::OkStatus();
   }
 
-  // Ends the slot's request if it is done. A request is done one token early, because K and V of
-  // the last output token are never stored.
+  // Ends the slot's request if all tokens of the request are computed. tokens_ is then one below
+  // prompt plus output, because K and V of the last output token are never stored.
   void EndIfDone(size_t slot) {
     if (running_[slot].has_value() &&
         tokens_[slot] + 1 >= running_[slot]->prompt_tokens + running_[slot]->output_tokens) {

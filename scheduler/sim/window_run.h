@@ -1,9 +1,9 @@
 // ServeInWindows serves requests in virtual time. As a request grows, its KV memory is mapped into
-// windows of virtual addresses (virtual_memory.h). A fixed number of requests run side by side; if
-// one ends, the next begins. A prompt is computed in a separate step, between two steps in which
-// all running requests decode. Attention reads windows without a block table.
+// windows of virtual addresses (virtual_memory.h). A fixed number of requests run side by side;
+// when a request ends, the next request begins. A prompt is computed in a separate step, between
+// two steps in which all running requests decode. Attention reads windows without a block table.
 //
-// Thread safety: calls share nothing.
+// Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_SCHEDULER_SIM_WINDOW_RUN_H_
 #define QUIRE_SCHEDULER_SIM_WINDOW_RUN_H_
 
@@ -27,8 +27,7 @@ struct WindowRunConfig {
   int32_t block_size_tokens = 16;  // for the block-major layout only
   int32_t batch = 1;               // requests that run side by side
   MapperOptions mapper;
-  // If true, mapping takes no time. A run with true and a run with false together show the cost of
-  // mapping.
+  // If true, mapping takes no time. Compared with a run with false, this shows the cost of mapping.
   bool maps_at_no_cost = false;
 };
 

@@ -1,7 +1,7 @@
 // The field codec writes values to bytes and reads them back, field by field, in the order of
-// FieldsOf (logged_fields.h). Put and Get are inverse to each other; Put with a HashWriter makes a
-// digest. AddLayout adds the types of all fields to a hash, the layout, so builds with different
-// lists of fields have different layouts.
+// FieldsOf (logged_fields.h). Get reads what Put has written to a ByteWriter. Put with a HashWriter
+// makes a digest. AddLayout adds the types of all fields to a hash, which is called the layout:
+// builds with different lists of fields have different layouts.
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        Get makes the reader fail if a number is out of its type's range.

@@ -1,10 +1,10 @@
 // Lists every type that goes into a step log, with all of its fields. This list is the format:
 // field_codec.h writes and reads the fields named here.
 //
-// A field added to one of these types must be named here, else this header does not compile: the
-// macro's structured binding needs all fields, in the order of declaration. A named field is logged
-// and changes the layout in the log's head, so older logs are refused. To keep older logs readable,
-// append the field to its record instead (step_log_record.h, PutTail).
+// A new field of such a type must be added to the list, else this header does not compile: the
+// macro's structured binding needs all fields, in the order of declaration. A field in the list is
+// logged and changes the layout in the log's head, so older logs are refused. To keep older logs
+// readable, append the field to its record instead (step_log_record.h, PutTail).
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_LOGGED_FIELDS_H_
@@ -138,7 +138,7 @@ QUIRE_LOGGED_FIELDS(StepResult,
                     row_hash,
                     timings)
 
-// The next three types are output events. A log does not hold them, only a digest of these fields.
+// The next three types are output events, of which a log holds only a digest.
 QUIRE_LOGGED_FIELDS(TokenCommitted,
                     request_id,
                     sequence_index,

@@ -1,7 +1,6 @@
-// RecordedCore wraps a SchedulerCore. It writes a step log: for every call that changes the core,
-// the arguments before the call and the outcome after the call. From this log, Replay (replay.h)
-// makes the same plans again. The core does not know that it is recorded. Without a log,
-// RecordedCore only forwards the calls.
+// RecordedCore wraps a SchedulerCore and writes a step log. For every call that changes the core,
+// it writes the arguments before the call and the outcome after the call. From this log, Replay
+// (replay.h) makes the same plans again. Without a log, RecordedCore only forwards the calls.
 //
 // The log holds prompts, output and the key of the block hashes, so it must be kept secret.
 //
@@ -27,7 +26,7 @@ namespace quire {
 class RecordedCore {
  public:
   struct Log {
-    // If null, nothing is recorded. Must outlive the core.
+    // Null: nothing is recorded. Must outlive the RecordedCore.
     StepLogSink* sink = nullptr;
     std::string_view program_version;
   };
@@ -35,11 +34,12 @@ class RecordedCore {
   explicit RecordedCore(const CoreConfig& config) : RecordedCore(config, Log{}) {}
   RecordedCore(const CoreConfig& config, const Log& log);
 
-  // Cache events are not logged: they follow from the other calls, and decide nothing.
+  // Cache events are not logged, because no plan and no output depends on them.
   void KeepCacheEvents() { core_.KeepCacheEvents(); }
   std::vector<CacheEvent> TakeCacheEvents() { return core_.TakeCacheEvents(); }
 
-  // The methods below do the same as those of SchedulerCore.
+  // The methods below do the same as SchedulerCore's methods of these names. Methods that change
+  // the core also record the call.
   void BeginEpoch(uint64_t scheduler_incarnation,
                   uint64_t group_epoch,
                   const StepLimits& limits,

@@ -53,8 +53,8 @@ absl::Status Impossible(std::string_view what) {
   return Error(absl::StatusCode::kDataLoss, "STEP_LOG", what);
 }
 
-// Returns true if the request meets those REQUIRES of SchedulerCore::AddRequest that concern the
-// request alone, not the state of the core.
+// Returns true if the request meets all REQUIRES of SchedulerCore::AddRequest that do not depend on
+// the core's state.
 bool IsAcceptable(const Request& request) {
   if (request.prompt_token_ids.empty() || request.max_tokens < 1 || request.num_sequences < 1 ||
       request.num_sequences > kMaxSequencesPerRequest || request.pins_prefix ||
@@ -76,8 +76,8 @@ bool IsAcceptable(const Request& request) {
          request.sampling.num_logprobs >= params.num_candidates();
 }
 
-// Feeds records to the core, one by one. The core trusts its caller, but the log is not trusted, so
-// the REQUIRES of the core are checked before each call.
+// Feeds records to the core, one by one. Checks the REQUIRES of the core before each call, because
+// the core trusts its caller and the log can be forged.
 class Replayer {
  public:
   explicit Replayer(ReplayReport* report) : report_(*report) {}
@@ -199,8 +199,8 @@ class Replayer {
     return Compare("the output", taken, std::make_optional(replayed));
   }
 
-  // Compares a logged outcome with the replayed outcome. Clears both answer_ and plan_, since a
-  // call has only one outcome.
+  // Compares a logged outcome with the replayed outcome (nullopt if no call came before). Clears
+  // both answer_ and plan_, since a call has only one outcome.
   template <typename T>
   absl::Status Compare(std::string_view what, const T& logged, std::optional<T> replayed) {
     if (!replayed.has_value()) {

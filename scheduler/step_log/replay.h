@@ -1,7 +1,8 @@
 // Replay feeds the events of a step log to a new SchedulerCore, the class that serves requests. It
 // compares every plan and all output with the summaries in the log. Plans and output depend only on
-// the events, so replay by the program that wrote the log gives the same summaries. A difference
-// means that another program wrote the log, or that the core depended on something else (a bug).
+// the events, so the program that wrote the log gives the same summaries again. A difference means
+// that another program wrote the log, or that the core has a bug: its plans depended on something
+// else.
 //
 // Thread safety: a free function, safe from any thread.
 // Cost:          that of the core's calls, and O(size of the log).
@@ -27,7 +28,7 @@ struct ReplayReport {
   int64_t num_steps = 0;     // plans made
   int64_t num_tokens = 0;    // committed tokens
   bool is_torn = false;      // the last record was cut short: the process or disk failed
-  absl::Status damage;       // OK, or the first record that is damaged or that no server writes
+  absl::Status damage;       // OK, or why the first bad record is damaged or impossible
   std::string difference;    // empty, or the first outcome that differs
 
   bool is_identical() const { return damage.ok() && difference.empty(); }

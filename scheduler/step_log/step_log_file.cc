@@ -56,7 +56,7 @@ absl::Status StepLogFile::Open() {
   if (is_there && std::rename(path_.c_str(), absl::StrCat(path_, ".previous").c_str()) != 0) {
     return CannotMake(path_);
   }
-  // O_EXCL refuses a file that has appeared here since the rename. Such a file could be a pipe, and
+  // O_EXCL refuses a file that has appeared at path_ since the rename: it could be a pipe, and
   // opening a pipe would block.
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
   if (fd_ < 0) {

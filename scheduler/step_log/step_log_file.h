@@ -1,6 +1,6 @@
 // StepLogFile is a step log on disk. A separate thread writes the bytes, so that a slow disk never
-// holds up the core. If the disk is full, fails, or falls behind by more than the buffer, the log
-// ends with a warning; the service goes on.
+// holds up the core. The log ends with a warning, and the service goes on, if the disk is full or
+// fails, or if more bytes wait than the buffer holds.
 //
 // The log is never synced: written bytes survive a crash of the process, but not of the machine.
 //

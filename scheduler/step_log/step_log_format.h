@@ -3,17 +3,16 @@
 //   head     "QUIRELOG" | layout: u64 | size: u32 | version of the program: size bytes |
 //            checksum: u64, of all bytes before it
 //   record   size: u32 | ~size: u32 | checksum: u64 | payload: size bytes
-//   payload  kind of the record (its index in StepLogRecord), then its fields (field_codec.h), then
-//            fields added later (PutTail) if they differ from their default; these fields are not
-//            part of the layout
+//   payload  kind (index in StepLogRecord) | fields (field_codec.h) | tail (PutTail): fields that
+//            were added later; they are not part of the layout
 //
-// The checksum of a record covers its payload and the previous checksum, so that a changed, missing
-// or misplaced record is found. The layout is a hash over the types of all fields, and a program
-// reads only logs of its own layout. Logs are not migrated: another version plans differently, so
-// its replay would prove nothing.
+// The checksum of a record covers the payload and the previous checksum, so that a changed, missing
+// or misplaced record is found. The layout is a hash over the types of all fields. A program reads
+// only logs of its own layout: another version plans differently, so a replay of its logs would
+// prove nothing.
 //
 // Thread safety: not thread-safe.
-// Cost:          for each record, 16 bytes and about 20 ns more than for its payload alone.
+// Cost:          each record takes 16 bytes and about 20 ns more than the payload alone.
 #ifndef QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FORMAT_H_
 #define QUIRE_SCHEDULER_STEP_LOG_STEP_LOG_FORMAT_H_
 
@@ -40,8 +39,8 @@ inline constexpr uint32_t kMaxStepLogRecordBytes = 1U << 28;
 // Encodes one log, record by record.
 class StepLogEncoder {
  public:
-  // Returns the head. Call it first, once. Returned bytes are valid until the next call of a
-  // method.
+  // Returns the head. Call Head once, before the other methods. The bytes that a method returns are
+  // valid until the next call of a method.
   std::string_view Head(std::string_view program_version);
 
   // Returns the record's bytes. REQUIRES: T is an alternative of StepLogRecord.
@@ -54,7 +53,7 @@ class StepLogEncoder {
     return Framed(payload_.bytes());
   }
 
-  // Returns a record with this payload. The payload is not checked.
+  // Returns the bytes of a record with this payload. Does not check the payload.
   std::string_view Framed(std::string_view payload);
 
  private:

@@ -23,7 +23,8 @@
 
 namespace quire {
 
-// Calls of the core. AddRequest is recorded as the Request, ApplyStepResult as the StepResult.
+// Records of calls of the core. Two calls have no struct here: AddRequest is recorded as the
+// Request, and ApplyStepResult as the StepResult.
 struct EpochBegun {
   uint64_t scheduler_incarnation = 0;
   uint64_t group_epoch = 0;
@@ -53,9 +54,9 @@ struct TimePassed {  // a call of ExpireRequests
   Instant now = 0;
 };
 
-// Outcomes of calls.
+// Records of outcomes of calls.
 struct CallResult {
-  // The AddOutcome, PinOutcome or absl::StatusCode that was returned; 1 for true, 0 for false.
+  // The AddOutcome, PinOutcome, absl::StatusCode or bool that the call returned.
   int64_t value = 0;
 
   friend bool operator==(const CallResult&, const CallResult&) = default;
@@ -98,9 +99,9 @@ using StepLogRecord = std::variant<CoreConfig,
                                    EventsTaken>;
 
 QUIRE_LOGGED_FIELDS(EpochBegun, scheduler_incarnation, group_epoch, limits, after_crash)
-// PutTail writes fields that were added to a record type later. Such fields come after all others,
-// and are written only if they differ from their default, so that logs without them keep their
-// bytes and layout. Most records have no such fields.
+// PutTail writes the fields that were added to a record type later, after all other fields. If all
+// of the later fields have their default values, PutTail writes nothing, so that older logs stay
+// readable. Most record types have no later fields.
 template <typename T>
 void PutTail(const T& /*record*/, ByteWriter& /*out*/) {}
 template <typename T>
@@ -131,7 +132,7 @@ QUIRE_LOGGED_FIELDS(EventsTaken, digest, num_tokens, num_finished)
 
 // Cost: O(size of the plan).
 PlanMade Summarize(const StepPlan& plan);
-// The digest covers everything in the events. Cost: O(size of the events).
+// The digest covers all fields of the events. Cost: O(size of the events).
 EventsTaken Summarize(const std::vector<OutputEvent>& events);
 
 }  // namespace quire

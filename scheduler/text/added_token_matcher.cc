@@ -108,7 +108,7 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::LongestAt(std::string
                                                                      ByteRange plain,
                                                                      size_t* num_steps) const {
   std::optional<Match> longest;  // longest match
-  std::optional<Match> counted;  // longest match that `plain` does not make plain text
+  std::optional<Match> counted;  // longest match that is not special or ends before `plain`
   uint32_t node = 0;
   for (size_t i = start; i < text.size(); ++i) {
     ++*num_steps;
@@ -124,9 +124,9 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::LongestAt(std::string
       }
     }
   }
-  // Inside a plain range, the whole text of a special token is skipped: Hugging Face finds no token
-  // there either. A special token that crosses the border of the range is not skipped, else its
-  // text could hide a special token that follows the border.
+  // A special token inside the plain range is skipped as a whole, because Hugging Face finds no
+  // token inside it either. A special token that crosses the range's border is not skipped, else it
+  // could hide a special token that begins behind the border.
   const bool is_plain = longest.has_value() && longest->rules->special && start >= plain.begin &&
                         longest->end <= plain.end;
   return is_plain ? Match{longest->end, nullptr} : counted;
@@ -139,7 +139,7 @@ absl::Status AddedTokenMatcher::Split(std::string_view text,
   SpaceReader spaces(text);
   size_t num_steps = text.size();
   size_t done = 0;                    // text before this offset is in a section
-  size_t position = 0;                // where to look for the next match
+  size_t position = 0;                // the next match begins here or later
   auto plain = plain_ranges.begin();  // the first range that ends after position
   while (position < text.size()) {
     if (!first_bytes_.test(static_cast<uint8_t>(text[position]))) {

@@ -1,5 +1,6 @@
 // AddedTokenMatcher cuts text at added tokens. It finds the leftmost match. If several tokens match
-// there, it takes the longest token. Then this token's rules (single_word, lstrip, rstrip) apply.
+// there, it takes the longest one. The rules of the matched token (single_word, lstrip, rstrip)
+// then apply.
 //
 // Thread safety: safe from any thread after the last Add.
 // Cost:          O(bytes). Each byte of the text, and each byte compared with a token, spends one
@@ -25,7 +26,7 @@
 
 namespace quire {
 
-// A stretch of the text: an added token, or text for the model.
+// A stretch of the text: an added token, or text for the model (`added` is nullopt).
 struct TextSection {
   std::string_view text;
   std::optional<TokenId> added;
@@ -39,8 +40,8 @@ class AddedTokenMatcher {
 
   bool has_special() const { return has_special_; }
 
-  // Appends the sections of text, none of them empty. A special token that has a byte in
-  // plain_ranges is plain text. The white space that lstrip and rstrip take may lie in
+  // Appends the sections of text, none of them empty. The text of a special token stays plain text
+  // if one of its bytes is in plain_ranges. The white space that lstrip and rstrip take may lie in
   // plain_ranges.
   // Errors: those of the budget.
   absl::Status Split(std::string_view text,
@@ -61,10 +62,10 @@ class AddedTokenMatcher {
     const Rules* rules;  // null: the bytes up to end are plain text
   };
 
-  // Returns the longest token at start. plain: the first plain range that ends after start. If that
-  // range makes the longest token plain text and holds all of it, returns a Match without rules. If
-  // it holds only a part, returns the longest token that stays a token. Increases *num_steps by the
-  // number of compared bytes.
+  // Returns the longest token that begins at start. plain: the first plain range that ends after
+  // start. If the longest token is special and lies in `plain`, returns a Match without rules. If
+  // it is special and only overlaps `plain`, returns the longest token that is not special or that
+  // ends before `plain`. Increases *num_steps by the number of compared bytes.
   std::optional<Match> LongestAt(std::string_view text,
                                  size_t start,
                                  ByteRange plain,

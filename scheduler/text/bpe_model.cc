@@ -29,7 +29,8 @@ uint64_t PairKey(TokenId left, TokenId right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
 
-// Entries of the queue are ordered by rank, then by position. The smallest entry is taken first.
+// Returns an entry of the priority queue, which takes the smallest entry first: entries are ordered
+// by rank, then by position.
 uint64_t QueueEntry(uint32_t rank, size_t position) {
   return uint64_t{rank} << 32 | static_cast<uint32_t>(position);
 }
@@ -173,8 +174,8 @@ absl::Status BpeModel::AddMerge(const JsonNode& node,
 }
 
 // With a SentencePiece vocabulary, a whole text is one piece. If no merged token has a U+2581 after
-// a different character, then no merge crosses the start of a run of U+2581. Cutting the piece at
-// such a start then does not change the tokens.
+// a different character, no merge crosses the start of a run of U+2581. A piece can then be cut at
+// these starts without a change of its tokens.
 void BpeModel::FindSafeCut(const Vocabulary& vocabulary) {
   if (byte_level_ || !vocabulary.FindInModel(kMetaspace).has_value()) {
     return;
@@ -195,7 +196,7 @@ absl::Status BpeModel::IndexWholePieces(const Vocabulary& vocabulary) {
     total_bytes += vocabulary.Text(id).size();
   }
   // Reserves all bytes at once: piece_bytes_ must not move, because the keys of whole_pieces_ are
-  // views into it.
+  // views into piece_bytes_.
   piece_bytes_.reserve(byte_level_ ? total_bytes : 0);
   whole_pieces_.reserve(static_cast<size_t>(vocabulary.size()));
   Scratch scratch;
@@ -300,10 +301,10 @@ void BpeModel::ReadByteSymbols(std::string_view word, std::vector<TokenId>* symb
   }
 }
 
-// The unk token of an unknown character is held back until the next known character or the end of
-// the word. Without fuse_unk, another unknown character ends this wait too. `pending_unk` is true
-// while an unk token is held back. Fallback bytes are appended at once, and so come before an unk
-// token that is held back, as in Hugging Face's code.
+// The unk token of an unknown character is held back (pending_unk) until a known character or the
+// end of the word. Without fuse_unk, it is also appended at the next unknown character. Fallback
+// bytes are appended at once, and so come before an unk token that is held back, as in Hugging
+// Face's code.
 void BpeModel::ReadCharacterSymbols(std::string_view word, std::vector<TokenId>* symbols) const {
   bool pending_unk = false;
   size_t position = 0;

@@ -41,14 +41,15 @@ class BpeModel {
     std::vector<uint64_t> queue;
   };
 
-  // node: the value of the key "model". byte_level: true if pieces are bytes, each of which the
-  // vocabulary writes as a character of GPT-2's alphabet. vocabulary must outlive the model.
+  // node: the value of the key "model". byte_level: true if pieces are read as bytes. The
+  // vocabulary then writes each byte as a character of GPT-2's alphabet. vocabulary must outlive
+  // the model.
   static absl::StatusOr<std::unique_ptr<const BpeModel>> Create(const JsonNode& node,
                                                                 const Vocabulary& vocabulary,
                                                                 bool byte_level);
 
-  // Appends the tokens of piece. REQUIRES: piece is valid UTF-8, and not empty. Errors: those of
-  // the budget.
+  // Appends the tokens of piece. REQUIRES: piece is valid UTF-8, and not empty. Errors: the errors
+  // of the budget.
   absl::Status Encode(std::string_view piece,
                       TextBudget* budget,
                       Scratch* scratch,
@@ -77,7 +78,7 @@ class BpeModel {
                           TextBudget* budget,
                           Scratch* scratch,
                           std::vector<TokenId>* ids) const;
-  // Fills scratch->symbols with the tokens of single characters or bytes.
+  // Fills scratch->symbols with the tokens of the word's single characters, or of its bytes.
   void ReadSymbols(std::string_view word, Scratch* scratch) const;
   void ReadByteSymbols(std::string_view word, std::vector<TokenId>* symbols) const;
   void ReadCharacterSymbols(std::string_view word, std::vector<TokenId>* symbols) const;
@@ -97,7 +98,8 @@ class BpeModel {
   absl::flat_hash_map<uint64_t, Merge> merges_;  // key: left id << 32 | right id
   std::vector<TokenId> merged_by_rank_;
 
-  // Pieces that become exactly one token. The keys are views into piece_bytes_ or the vocabulary.
+  // Pieces that become exactly one token. The keys are views into piece_bytes_ if byte_level_, else
+  // into the vocabulary.
   absl::flat_hash_map<std::string_view, TokenId> whole_pieces_;
   std::string piece_bytes_;
 };

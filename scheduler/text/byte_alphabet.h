@@ -1,5 +1,6 @@
-// The alphabet of byte-level vocabularies: one printable character for each byte. A printable
-// Latin-1 character stands for its own byte. The other 68 bytes have the characters from U+0100 on.
+// The alphabet of byte-level vocabularies: one printable character for each byte. A byte that is a
+// printable Latin-1 character stands for itself. The other 68 bytes have the characters from U+0100
+// on, in order.
 //
 // Thread safety: free functions, safe from any thread.
 // Source:        Radford et al. 2019 (GPT-2), section 2.2, and its published encoder.

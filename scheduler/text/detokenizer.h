@@ -1,8 +1,8 @@
 // Detokenizer turns the tokens of one sequence into text, token by token. It never returns part of
-// a character: it holds back the bytes, at most three, of a character that is not complete yet.
+// a character: it holds back the bytes (at most three) of a character that is not complete yet.
 //
 // Thread safety: not thread-safe; one per sequence. Copyable, for forks.
-// Invariants:    for every split of the tokens,
+// Invariants:    for every split of the tokens into a prompt and output,
 //                  text(prompt) + Push(...) + ... + Push(...) + Flush() == Decode(prompt + output)
 //                where text(prompt) is Decode(prompt) without an unfinished character at its end.
 //                So output after a prompt keeps its leading space, and output after an empty prompt
@@ -29,11 +29,11 @@ class Detokenizer {
               std::span<const TokenId> prompt,
               bool skip_special_tokens);
 
-  // Takes the next token. Returns the text that no later token can change; often "" for a token
-  // that ends inside a character. An id without a token adds nothing.
+  // Takes the next token. Returns the characters that are now complete, often none if the token
+  // ends inside a character. An id without a token adds nothing.
   std::string Push(TokenId id);
 
-  // Returns the bytes held back, as U+FFFD. Call once, after the last token.
+  // Returns U+FFFD in place of the bytes held back, if any. Call once, after the last token.
   std::string Flush();
 
  private:

@@ -1,5 +1,5 @@
-// JsonNode is a JSON value with its path in the file, so that every error about the value names the
-// path: "pre_tokenizer.pretokenizers[1].behavior: is not known (got \"Foo\")".
+// JsonNode is a JSON value and its path in the file. Every error about the value names the path:
+// "pre_tokenizer.pretokenizers[1].behavior: is not known (got \"Foo\")".
 //
 // Thread safety: a value type that points to a Json; the Json must outlive the node.
 // Errors:        kInvalidArgument, reason TOKENIZER.
@@ -31,7 +31,7 @@ class JsonNode {
   // Returns the error "path: rule (got "text")", with text made printable.
   absl::Status Error(std::string_view rule, std::string_view text) const;
 
-  // True if this is an object with the member `key`, and the member is not null.
+  // True if this value is an object whose member `key` exists and is not null.
   bool Has(const char* key) const;
   absl::StatusOr<JsonNode> Get(const char* key) const;
   absl::StatusOr<std::string> GetString(const char* key) const;

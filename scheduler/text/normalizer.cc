@@ -33,16 +33,16 @@ std::optional<NormalizationForm> FormNamed(std::string_view type) {
   return std::nullopt;
 }
 
-// Returns the edits by which `rewrite` (a normal form, or lower case) changes the text. An ASCII
-// character never combines with characters before it, so the text is rewritten in stretches, each
-// from one ASCII character to the next. An edit is the part of a stretch between two borders of
-// ranges, or the whole stretch if characters combine across a border.
+// Returns the edits by which `rewrite` (a normal form, or lower case) changes the text. Rewrites
+// the text in stretches, each from one ASCII character to the next, because an ASCII character
+// never combines with characters before it. A stretch is cut at the borders of ranges, and each
+// part is an edit. If characters combine across such a border, the whole stretch is one edit.
 std::vector<TextEdit> EditsOf(std::string_view text,
                               std::span<const ByteRange> ranges,
                               const std::function<std::string(std::string_view)>& rewrite) {
   const auto byte = [text](size_t i) { return static_cast<uint8_t>(text[i]); };
   std::vector<TextEdit> edits;
-  size_t next_border = 0;  // counts begins and ends of ranges
+  size_t next_border = 0;  // 2 * i: ranges[i].begin; 2 * i + 1: ranges[i].end
   for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
     for (end = begin + 1; end < text.size() && byte(end) >= 0x80; ++end) {
     }
@@ -102,7 +102,7 @@ void Move(std::span<const TextEdit> edits, std::vector<ByteRange>* ranges) {
   }
 }
 
-// Normal forms, and lower case.
+// Applies a normal form or lower case to the text, and moves the ranges unless `ranges` is null.
 void Rewrite(const std::function<std::string(std::string_view)>& rewrite,
              std::string* text,
              std::vector<ByteRange>* ranges) {

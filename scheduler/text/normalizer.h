@@ -28,10 +28,10 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
 
-  // Rewrites *text. Moves *ranges, unless ranges is null, to where their characters are in the new
-  // text. A character made of several old characters is in a range if one of those was. REQUIRES:
-  // *text is valid UTF-8. The result is valid UTF-8, too.
-  // Errors: those of Pattern::FindAll, and those of the budget if a step makes the text too long.
+  // Rewrites *text. If ranges is not null, moves *ranges to where their characters are in the new
+  // text. A character made of several old characters is in a range if one of the old characters
+  // was. REQUIRES: *text is valid UTF-8. The new text is valid UTF-8, too.
+  // Errors: the errors of Pattern::FindAll; the errors of the budget.
   absl::Status Apply(TextBudget* budget, std::string* text, std::vector<ByteRange>* ranges) const;
 
  private:

@@ -22,9 +22,10 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 4096;
 constexpr int kMaxRepeat = 256;
-// MULTILINE: ^ and $ always match at line ends in Oniguruma. AUTO_CALLOUT: PCRE2 calls CountItem
-// before each item. NO_AUTO_CAPTURE: otherwise a match would set all groups that capture, and
-// CountItem would not count this cost.
+// MULTILINE: ^ and $ match at line ends, as they always do in Oniguruma.
+// AUTO_CALLOUT: PCRE2 calls CountItem before each item.
+// NO_AUTO_CAPTURE: plain groups, (...), do not capture, because CountItem does not count the cost
+// of a capture.
 constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
                               PCRE2_AUTO_CALLOUT | PCRE2_NO_AUTO_CAPTURE;
 constexpr uint32_t kHeapLimitKiB = 64 * 1024;
@@ -47,15 +48,14 @@ absl::Status Refused(std::string_view rule) {
   return InvalidArgument("TOKENIZER", absl::StrCat("pattern: ", ToAbsl(rule)));
 }
 
-// Escapes whose meaning differs between PCRE2 and Oniguruma, or that start features that no
-// tokenizer needs. Digits, \g and \k are among them, because a reference to a group reads all of
-// the group's text in one item. \c is among them too, because \c consumes the next character, even
-// a bracket.
+// Escapes that are refused: their meaning differs between PCRE2 and Oniguruma, or no tokenizer
+// needs them. Digits, \g and \k refer to a group, and would read all of the group's text in one
+// item. \c consumes the next character, even a bracket, and would mislead CheckPortable.
 constexpr std::string_view kRefusedEscapes = "hHRXKGCQEgkzZc123456789";
 
 // Texts accepted after "(?". Other groups capture, change how the rest of the pattern is read, or
-// call a part of the pattern. Such a call copies the state of all items, a cost that CountItem does
-// not count.
+// call a part of the pattern. A call copies the state of all items, and CountItem does not count
+// this cost.
 constexpr std::string_view kKnownGroups[] = {":", "=", "!", "<=", "<!", ">", "i:"};
 
 // Returns the largest number in a count like {1,3} at the front of pattern, or 0 if no count is
@@ -195,7 +195,8 @@ absl::StatusOr<Pattern> Pattern::Compile(const std::string& pattern) {
   if (matches_empty != 0) {
     return Refused("must not match the empty string");
   }
-  // Without JIT (unsupported processor, hardened kernel) matching is slower, not different.
+  // If JIT is not available (unsupported processor, hardened kernel), matching is slower but gives
+  // the same result.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   return Pattern(std::make_unique<const Code>(Code{std::move(code)}));
 }

@@ -31,7 +31,7 @@ struct TextSpan {
   bool is_match;
 };
 
-// Upper bound on a literal's length, and so on the comparisons that a search makes at each byte of
+// Upper bound on a literal's length. A search makes at most this many comparisons at each byte of
 // the text.
 inline constexpr size_t kMaxLiteralBytes = 256;
 
@@ -53,7 +53,8 @@ class Pattern {
   ~Pattern();
 
   // Appends spans that cover text in order. REQUIRES: text is valid UTF-8.
-  // Errors: those of the budget, and TOKENIZE_BUDGET if PCRE2's own limits are hit.
+  // Errors: the errors of the budget; kInvalidArgument TOKENIZE_BUDGET if a limit of PCRE2 is
+  // reached; kResourceExhausted TOKENIZE_MEMORY.
   absl::Status FindAll(std::string_view text,
                        TextBudget* budget,
                        std::vector<TextSpan>* spans) const;

@@ -20,8 +20,8 @@ absl::StatusOr<std::vector<TokenId>> TemplateIds(const JsonNode& specials,
     return items.Error("must be an array");
   }
   std::vector<TokenId> ids;
-  // Makes no JsonNode for an item: each node would copy the path, which contains the special
-  // token's name and so can be long.
+  // Makes no JsonNode for an item. Each node would copy the path, which can be long, because it
+  // contains the special token's name.
   for (const Json& item : items.json()) {
     if (!item.is_number_integer() ||
         item.get<uint64_t>() >= static_cast<uint64_t>(vocabulary.size()) ||

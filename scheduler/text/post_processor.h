@@ -1,6 +1,6 @@
 // PostProcessor puts special tokens around the tokens of a text: the `post_processor` of
-// tokenizer.json. Supported: TemplateProcessing, RobertaProcessing, ByteLevel (which only moves
-// offsets, and so does nothing here), and a Sequence of these.
+// tokenizer.json. Supported: TemplateProcessing, RobertaProcessing, ByteLevel, and a Sequence of
+// these. ByteLevel does nothing here, because it changes only character offsets.
 //
 // Thread safety: immutable after Parse; safe from any thread.
 // Errors:        kInvalidArgument, reason TOKENIZER.
@@ -25,8 +25,8 @@ inline constexpr size_t kMaxSpecialIds = 1024;
 
 class PostProcessor {
  public:
-  // node: the value of the key "post_processor"; null means none. Cost: linear in the size of the
-  // file, however many ids the templates stand for.
+  // node: the value of the key "post_processor"; null means none. Cost: O(size of the file),
+  // however many ids the templates stand for.
   static absl::StatusOr<PostProcessor> Parse(const JsonNode& node, const Vocabulary& vocabulary);
 
   const std::vector<TokenId>& prefix() const { return prefix_; }

@@ -24,8 +24,8 @@
 
 namespace quire {
 
-// The pieces of one text, as spans of `text`. `text` is a view of the given text, or of `buffer` if
-// a step rewrote the text. Reuse one object for many texts to save allocations.
+// The pieces of one text, as spans of `text`. `text` is a view of the text given to Split, or of
+// `buffer` if a step rewrote the text. Reuse one object for many texts to save allocations.
 struct PieceList {
   std::vector<TextSpan> spans;
   std::string_view text;
@@ -43,8 +43,7 @@ class PreTokenizer {
   // node: the value of the key "pre_tokenizer". If node is null, the whole text is one piece.
   static absl::StatusOr<PreTokenizer> Parse(const JsonNode& node);
 
-  // True if the model sees the bytes of a piece (through the byte-level alphabet), false if the
-  // model sees the characters.
+  // True if the model reads a piece as bytes (in the byte-level alphabet), false if as characters.
   bool is_byte_level() const { return is_byte_level_; }
 
   // Fills *pieces. at_text_start: true if `text` is the front of the whole text to encode.
@@ -69,12 +68,12 @@ class PreTokenizer {
     Behavior behavior;
     bool invert;
   };
-  // Puts a prefix in front of pieces and, if replace_spaces is true, in place of every space.
+  // Puts a prefix in front of pieces, and replaces spaces by the prefix if replace_spaces is true.
   struct PrefixStep {
     enum class When { kAlways, kFirst, kNever };
-    std::string prefix;   // put in front of a piece that does not start with the prefix
-    bool replace_spaces;  // replaces every space by the prefix
-    When when;
+    std::string prefix;
+    bool replace_spaces;
+    When when;  // which pieces get the prefix, unless they begin with it
   };
   using Step = std::variant<SplitStep, PrefixStep>;
 

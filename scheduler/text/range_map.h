@@ -1,7 +1,7 @@
 // MapRanges follows ranges of a text through a rewriting, such as a step of the normalizer.
 //
 // Thread safety: free functions, safe from any thread.
-// Cost:          linear.
+// Cost:          O(edits + ranges).
 #ifndef QUIRE_SCHEDULER_TEXT_RANGE_MAP_H_
 #define QUIRE_SCHEDULER_TEXT_RANGE_MAP_H_
 
@@ -13,15 +13,16 @@
 
 namespace quire {
 
-// text[begin, end) became new_size bytes.
+// One edit: text[begin, end) was replaced by new_size bytes.
 struct TextEdit {
   size_t begin;
   size_t end;
   size_t new_size;
 };
 
-// Returns the ranges of the new text. If an edit replaces a byte of a range, all new bytes of the
-// edit are in the range. REQUIRES: edits and ranges are in order and do not overlap.
+// Returns where the ranges lie in the new text. If an edit replaces a byte of a range, all new
+// bytes of the edit are in the range. Ranges that then touch are joined. REQUIRES: edits and ranges
+// are in order and do not overlap.
 std::vector<ByteRange> MapRanges(std::span<const TextEdit> edits,
                                  std::span<const ByteRange> ranges);
 

@@ -10,11 +10,11 @@
 
 namespace quire {
 
-// An automaton of Aho and Corasick. Its states are the prefixes of the stop strings, at most
-// kMaxStopStrings * kMaxStopStringBytes + 1; state 0 is the empty prefix. A state takes only 3
-// bytes. This matters, since every waiting request with stop strings has an automaton. The states
-// that a string adds form a branch: consecutive states, each the child of the state before. So
-// Child first tries the next state, and otherwise searches only the first states of branches.
+// An automaton of Aho and Corasick. Its states are the prefixes of the stop strings; state 0 is the
+// empty prefix. There are at most kMaxStopStrings * kMaxStopStringBytes + 1 states. A state takes
+// only 3 bytes, to save memory: every waiting request with stop strings has an automaton. The
+// states that a string adds form a branch: consecutive states, each the child of the state before.
+// So Child first tries the next state, and otherwise searches only the first states of branches.
 class StopAutomaton {
  public:
   // A stop string, with the state in which it ends.
@@ -142,7 +142,8 @@ class StopAutomaton {
         {.state = state, .index = static_cast<int32_t>(ends_.size()), .num_bytes = text.size()});
   }
 
-  // Returns the branch's last state.
+  // Adds the states of a string's remaining bytes, `text`, as a branch. Returns the branch's last
+  // state.
   int32_t AddBranch(int32_t parent, std::string_view text, int32_t parent_depth) {
     const auto first = static_cast<int32_t>(links_.size());
     const int32_t end = first + static_cast<int32_t>(text.size());
@@ -176,7 +177,8 @@ class StopAutomaton {
     At(state).is_match = At(state).is_match || At(fallback).is_match;
   }
 
-  // First bytes of the stop strings. Most bytes of a text are not among these.
+  // First bytes of the stop strings. In state 0, Next returns at once for any other byte of the
+  // text.
   std::bitset<256> first_bytes_;
   std::string bytes_;             // for each state: the byte that leads to it
   std::vector<Link> links_;       // indexed by state

@@ -1,4 +1,4 @@
-// StopMatcher finds the first stop string in streamed text and holds back text that may begin a
+// StopMatcher finds the first stop string in streamed text. It holds back text that may begin a
 // stop string, so that a client never sees part of a stop string. The result does not depend on how
 // the text is cut into pieces.
 //
@@ -6,7 +6,7 @@
 // counts. With stops {"bc", "abcd"} the text "abcd" stops at "bc".
 //
 // Thread safety: not thread-safe; one per sequence. Copyable, for forks. Copies share the immutable
-//                automaton, hence the shared_ptr.
+//                automaton.
 // Invariants:    before a match, text returned + text held back = text pushed. A match returns all
 //                text before the stop string, and also the stop string if include_stop_in_output.
 //                If the text pushed ends at a character boundary, so does the text returned.
@@ -45,8 +45,9 @@ class StopMatcher {
     bool matched = false;  // the sequence ends here; later text is dropped
   };
 
-  // Takes the next text. After a match, every call returns {"", true}. If !may_match, a stop string
-  // that ends in this text does not count; one that begins in it can match later.
+  // Takes the next text. After a match, every call returns {"", true}. If may_match is false, a
+  // stop string that ends in this text does not count, but a stop string that begins in this text
+  // can match later.
   Output Push(std::string_view text, bool may_match = true);
 
   // Ends the text. Returns the text held back, or "" after a match.
@@ -63,7 +64,7 @@ class StopMatcher {
   bool include_stop_in_output_;
   int32_t state_ = 0;
   int32_t matched_index_ = -1;
-  std::string held_;  // text held back: as many bytes as the prefix that state_ stands for
+  std::string held_;  // text held back: the prefix that state_ stands for
 };
 
 }  // namespace quire

@@ -1,12 +1,12 @@
 // TextBudget bounds the cost of tokenizing one text, whatever the text and the operator's
-// tokenizer.json. It counts steps: each byte read, each try of a pattern's part (pattern.h), each
-// byte compared with an added token, each pair of symbols that may merge. It does not measure time,
-// so the result for a text is the same on every machine.
+// tokenizer.json. It counts steps: each byte read, each try of a pattern's item (pattern.h), each
+// byte compared with an added token, each pair of symbols taken from BpeModel's queue. It does not
+// measure time, so the result for a text is the same on every machine.
 //
-// Limits: for each byte of the text, kMaxStepsPerByte steps and kMaxBytesPerByte bytes of rewritten
-//         text. Every text gets kMaxFreeSteps steps and kMaxFreeBytes bytes more. Ordinary text
-//         with the tokenizers that README.md in this folder names takes less than a quarter of
-//         these limits.
+// Limits: a text may take kMaxStepsPerByte steps for each of its bytes, plus kMaxFreeSteps. A
+//         rewritten text may have kMaxBytesPerByte bytes for each byte of the text, plus
+//         kMaxFreeBytes. Ordinary text with the tokenizers that README.md in this folder names
+//         takes less than a quarter of these limits.
 //
 // Thread safety: not thread-safe; one for each text.
 // Errors:        kInvalidArgument, reason TOKENIZE_BUDGET; or the error that the StopCheck
@@ -28,8 +28,8 @@ inline constexpr size_t kMaxBytesPerByte = 4;
 inline constexpr size_t kMaxFreeBytes = 4096;
 inline constexpr size_t kStepsPerStopCheck = size_t{1} << 16;
 
-// Returns an error, which ends the tokenizing, if the client of the text no longer waits. Called on
-// the thread that tokenizes, every kStepsPerStopCheck steps.
+// Returns an error if the client no longer waits; the error ends the tokenizing. Called on the
+// thread that tokenizes, every kStepsPerStopCheck steps.
 using StopCheck = std::function<absl::Status()>;
 
 class TextBudget {
@@ -57,7 +57,7 @@ class TextBudget {
   const size_t max_bytes_;
   const StopCheck stop_check_;
   size_t num_steps_ = 0;
-  // Spend calls Look when num_steps_ reaches this value. It is 0 at first, and 0 again when
+  // Spend calls Look when num_steps_ reaches this value. This value is 0 at first, and 0 again when
   // tokenizing must end.
   size_t next_look_ = 0;
   absl::Status status_;

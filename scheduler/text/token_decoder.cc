@@ -120,7 +120,8 @@ absl::Status TokenDecoder::AddReplace(const JsonNode& node) {
   if (from.empty()) {
     return pattern.Error("String must not be empty");
   }
-  // The tokens are rewritten at load. Without this bound a small file could make the tokens large.
+  // Tokens are rewritten when the file is loaded. Without this bound, a small file could make them
+  // large.
   if (to.size() > from.size()) {
     return node.Error("content must not be longer than the pattern");
   }
@@ -299,8 +300,8 @@ DecodeState TokenDecoder::StateAfter(std::span<const TokenId> prompt,
   std::string ignored;
   for (TokenId id : prompt) {
     if (!state.at_first_token && state.strip_left == 0) {
-      // The first token was read, and no leading character can be stripped any more. So of the rest
-      // of the prompt, only the loose bytes at its end matter.
+      // The first token was read, and no leading character can be stripped any more. From here on,
+      // only the loose bytes at the prompt's end matter for the state.
       state.pending.clear();
       AppendLoose(LooseTail(prompt, skip_special_tokens), &state, &ignored);
       break;

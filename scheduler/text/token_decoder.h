@@ -1,6 +1,6 @@
 // TokenDecoder knows the bytes of every token and the rules that join them into text: the `decoder`
-// part of tokenizer.json, compiled. Tokenizer::Decode and Detokenizer both use TokenDecoder, which
-// is why a stream and a whole decode agree.
+// part of tokenizer.json, compiled. Tokenizer::Decode and Detokenizer both use TokenDecoder, so a
+// stream gives the same text as a decode of all tokens.
 //
 // Supported: ByteLevel; Metaspace; and the SentencePiece chain of Replace, ByteFallback, Fuse and
 // Strip.
@@ -9,8 +9,8 @@
 // every token has loose bytes, and bytes that form no character become one U+FFFD for each maximal
 // subpart, as in Rust's from_utf8_lossy. In byte-fallback vocabularies only the tokens "<0x00>" to
 // "<0xFF>" have loose bytes. A complete character in a run of byte tokens becomes text at once;
-// every other byte of the run becomes a separate U+FFFD. (Hugging Face turns a whole run of byte
-// tokens into U+FFFD if one byte is bad, which a stream cannot know in time.)
+// every other byte of the run becomes a separate U+FFFD. (If one byte is bad, Hugging Face turns
+// the whole run of byte tokens into U+FFFD. A stream would have to hold back the run for that.)
 //
 // Thread safety: immutable after Parse; safe from any thread.
 // Errors:        kInvalidArgument, reason TOKENIZER.
@@ -42,14 +42,14 @@ struct DecodeState {
 
 class TokenDecoder {
  public:
-  // node: the value of the key "decoder". added_texts: the added tokens' contents, in normalized
-  // form for tokens that are matched in normalized text.
+  // node: the value of the key "decoder". added_texts: the added tokens' contents, normalized if
+  // AddedToken::normalized is true.
   static absl::StatusOr<TokenDecoder> Parse(const JsonNode& node,
                                             const Vocabulary& vocabulary,
                                             const std::vector<std::string>& added_texts);
 
   DecodeState Start() const;
-  // Appends the text that token id completes. An id without a token adds nothing.
+  // Appends the text that the token completes. An id without a token adds nothing.
   void Append(TokenId id, bool skip_special_tokens, DecodeState* state, std::string* text) const;
   // Ends the text: appends U+FFFD for unfinished bytes.
   void Finish(DecodeState* state, std::string* text) const;
@@ -61,7 +61,7 @@ class TokenDecoder {
   std::string_view Bytes(TokenId id) const;
 
  private:
-  // Decides how loose bytes are read, and which rules apply at the front of the text.
+  // The kind of decoder, which decides how loose bytes are read.
   enum class Kind { kByteLevel, kSentencePiece, kMetaspace };
 
   struct Token {

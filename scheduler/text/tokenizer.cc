@@ -25,17 +25,17 @@ namespace {
 
 // Upper bound on a file's size. The largest known file (Gemma 3, 262k tokens) has 33 MB.
 constexpr int64_t kMaxFileBytes = int64_t{256} << 20;
-// Published files have up to two million values: a token is one value, a merge up to three.
+// Published files have up to two million JSON values: one for a token, up to three for a merge.
 constexpr JsonLimits kFileLimits = {.max_values = 4'000'000};
 
-// Returns the component of the file; if the file has none, a JSON null, as the parsers expect.
+// Returns the component `key` of the file, or a JSON null if the file has no such component.
 JsonNode Component(const JsonNode& root, const char* key) {
   static const Json null;
   auto it = root.json().find(key);
   return JsonNode(it == root.json().end() ? &null : &*it, key);
 }
 
-// Finds the ranges inside parts of a text. The parts come in order, from left to right.
+// Finds the ranges inside parts of a text. Call In for the parts from left to right.
 class RangeReader {
  public:
   explicit RangeReader(std::span<const ByteRange> ranges) : rest_(ranges) {}
@@ -72,8 +72,8 @@ struct Tokenizer::Parts {
   AddedTokenMatcher original_matcher;    // added tokens matched in the given text
   AddedTokenMatcher normalized_matcher;  // added tokens matched in the normalized text
 
-  // Returns the text by which each added token is found, in the order of the vocabulary. The text
-  // is the token's content, normalized if AddedToken::normalized is true.
+  // Returns, for each of vocabulary->added_tokens(), the text by which the token is found: the
+  // token's content, normalized if AddedToken::normalized is true.
   absl::StatusOr<std::vector<std::string>> AddedTexts() const;
   absl::Status IndexAddedTokens(const std::vector<std::string>& texts);
   // plain_ranges: offsets in the section.

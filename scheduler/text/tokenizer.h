@@ -4,12 +4,14 @@
 // load; no setting is ignored silently. README.md in this folder lists the supported settings.
 //
 // Thread safety: immutable after Load; every method may be called from any thread at once.
-// Errors:        Load: those of ReadFile and ParseJson; kInvalidArgument TOKENIZER, with the rule.
-//                Encode: kInvalidArgument INVALID_UTF8; or TOKENIZE_BUDGET if, with this file, the
-//                text takes too much work or gives too many tokens. The files of the models named
-//                above never cause this. Or the error that the budget's StopCheck returned.
-// Cost:          Load about 0.5 s for 128k tokens. Encode O(n log n) in bytes whatever the text;
-//                Decode O(bytes). No recursion on the depth or size of any input.
+// Errors:        Load: the errors of ReadFile; the errors of ParseJson; kInvalidArgument TOKENIZER,
+//                with the violated rule.
+//                Encode: kInvalidArgument INVALID_UTF8; kInvalidArgument TOKENIZE_BUDGET if the
+//                text takes too much work or gives too many tokens, which the files of the models
+//                named above never cause; kResourceExhausted TOKENIZE_MEMORY; the error that the
+//                budget's StopCheck returned.
+// Cost:          Load takes about 0.5 s for 128k tokens. Encode is O(n log n) in bytes for every
+//                text; Decode is O(bytes). No recursion on the depth or size of any input.
 // Source:        Sennrich et al. 2016 (BPE); Kudo and Richardson 2018 (SentencePiece).
 #ifndef QUIRE_SCHEDULER_TEXT_TOKENIZER_H_
 #define QUIRE_SCHEDULER_TEXT_TOKENIZER_H_
@@ -35,7 +37,7 @@ class TokenDecoder;
 
 class Tokenizer {
  public:
-  // Load reads a tokenizer.json; each of its error messages starts with the path.
+  // Reads a tokenizer.json. Every error message of Load starts with the path.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(const Json& json);
 
@@ -52,15 +54,15 @@ class Tokenizer {
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special) const;
-  // Encodes as the method above does, with a budget that the caller made for this text. The budget
-  // counts the cost, and Encode fails if the budget is used up.
+  // Encodes as the method above does, with a budget that the caller made for this text. Fails if
+  // the budget is used up.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special,
                                               TextBudget* budget) const;
-  // Encodes as the method above does, but with parse_special a special token is read as plain text
-  // if one of its bytes is in plain_ranges. The borders of the ranges do not cut words. REQUIRES:
-  // plain_ranges are in order and do not overlap.
+  // Encodes as the method above does, but always reads a special token with a byte in plain_ranges
+  // as plain text. The borders of the ranges do not cut words. REQUIRES: plain_ranges are in order
+  // and do not overlap.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special,
@@ -85,8 +87,8 @@ class Tokenizer {
 
   // The token as the file writes it ("Ġthe", "▁the", "<0x0A>", "</s>"); "" when !IsValidId(id).
   std::string_view TokenText(TokenId id) const;
-  // The bytes the token stands for inside a text (" the", " the", "\n", "</s>"): not always whole
-  // characters. "" when !IsValidId(id). For logprobs and other per-token output.
+  // The bytes that the token stands for inside a text (" the", " the", "\n", "</s>"), for per-token
+  // output such as logprobs. They need not be whole characters. "" when !IsValidId(id).
   std::string_view TokenBytes(TokenId id) const;
   // Returns the id of the token that the file writes as token_text, or nullopt.
   std::optional<TokenId> FindToken(std::string_view token_text) const;

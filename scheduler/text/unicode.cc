@@ -46,9 +46,9 @@ constexpr Range kNewNumbers[] = {
 };
 
 // Characters that compose, decompose or reorder in Unicode 15.0 but did not exist in the Unicode
-// version of Hugging Face's normalizer. That normalizer never changes these characters, and
-// composes nothing across them. U+11A7 is listed because utf8proc 2.8.0 drops U+11A7 after a Hangul
-// syllable; no character composes with U+11A7.
+// version of Hugging Face's normalizer. Hugging Face's normalizer never changes these characters,
+// and composes nothing across them. U+11A7 is listed because utf8proc 2.8.0 wrongly drops U+11A7
+// after a Hangul syllable.
 constexpr Range kUnknownToNormalizer[] = {
     {0x07FD, 0x07FD},   {0x0898, 0x089F},   {0x08CA, 0x08D3},   {0x09FE, 0x09FE},
     {0x0C3C, 0x0C3C},   {0x0D3B, 0x0D3C},   {0x0EBA, 0x0EBA},   {0x11A7, 0x11A7},
@@ -174,7 +174,8 @@ void OrderMarks(std::vector<utf8proc_int32_t>* text) {
   }
 }
 
-// Normalizes the segment, which has no characters of kUnknownToNormalizer, and appends it to out.
+// Appends the segment in the normal form to *out, and clears the segment. REQUIRES: the segment is
+// decomposed, and has no character of kUnknownToNormalizer.
 void FlushSegment(NormalizationForm form,
                   std::vector<utf8proc_int32_t>* segment,
                   std::string* out) {
@@ -255,7 +256,7 @@ std::string ToLowerCase(std::string_view text) {
   size_t position = 0;
   while (position < text.size()) {
     char32_t code_point = DecodeValidUtf8(text, &position);
-    // U+0130 alone has a lower case of two characters: i and the combining dot above.
+    // Only U+0130 has a lower case of two characters: i and the combining dot above.
     if (code_point == 0x130) {
       out += "i\xCC\x87";
     } else {

@@ -1,8 +1,9 @@
-// The character classes of tokenizer patterns, in the Unicode version that Hugging Face
-// `tokenizers` uses today (16.0), so that the same text is cut in the same places.
+// The character classes of tokenizer patterns, normal forms, and lower case. The classes have the
+// Unicode version that Hugging Face `tokenizers` uses today (16.0), so that a text is cut at the
+// same places.
 //
 // Thread safety: free functions, safe from any thread.
-// Cost:          a table look-up.
+// Cost:          a table look-up for a class.
 #ifndef QUIRE_SCHEDULER_TEXT_UNICODE_H_
 #define QUIRE_SCHEDULER_TEXT_UNICODE_H_
 
@@ -32,8 +33,8 @@ inline bool IsWhiteSpace(char32_t code_point) {
 
 enum class NormalizationForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// Returns text in the given form. Characters newer than Unicode 9 stay as they are, because Hugging
-// Face's normalizer does not change these. REQUIRES: text is valid UTF-8.
+// Returns text in the given form. Leaves characters newer than Unicode 9 as they are, because
+// Hugging Face's normalizer does not change them. REQUIRES: text is valid UTF-8.
 // Cost: O(n log n), even for long runs of combining marks.
 std::string Normalize(NormalizationForm form, std::string_view text);
 

@@ -11,8 +11,8 @@
 namespace quire {
 namespace {
 
-// Rule for one lead byte: the length of the character, and the range of the second byte. The range
-// excludes overlong forms, surrogates and values above U+10FFFF.
+// Rule for one lead byte: the character's length in bytes, and the range of its second byte. This
+// range excludes overlong forms, surrogates and values above U+10FFFF.
 struct LeadRule {
   size_t length;  // 0: not a lead byte
   uint8_t second_min;

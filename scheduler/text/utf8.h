@@ -1,6 +1,6 @@
-// Validation of UTF-8 as Unicode defines it (table 3-7): no overlong form, no surrogate, nothing
-// above U+10FFFF, no truncated character at the end. All code behind Tokenizer::Encode relies on
-// this validation.
+// Reading and validation of UTF-8 as Unicode defines it (table 3-7): no overlong form, no
+// surrogate, nothing above U+10FFFF, no truncated character at the end. Tokenizer::Encode validates
+// its text first, and the code that it calls relies on this.
 //
 // Thread safety: free functions, safe from any thread.
 // Cost:          O(bytes); runs of ASCII are checked eight bytes at a time.
@@ -27,7 +27,8 @@ enum class Utf8Unit {
   kInvalid,     // `length` bytes that no continuation can make valid
 };
 
-// If kInvalid, `length` counts the bytes that one U+FFFD stands for (the "maximal subpart").
+// The unit at one position. For kInvalid, `length` counts the bytes that one U+FFFD replaces (the
+// "maximal subpart").
 struct Utf8Step {
   Utf8Unit unit;
   size_t length;
@@ -52,7 +53,7 @@ absl::Status CheckUtf8(std::string_view field, std::string_view text);
 // UTF-8.
 char32_t DecodeValidUtf8(std::string_view text, size_t* position);
 
-// Appends one character. REQUIRES: a Unicode scalar value.
+// Appends one character. REQUIRES: code_point is a Unicode scalar value.
 void AppendUtf8(char32_t code_point, std::string* out);
 
 }  // namespace quire

@@ -12,8 +12,8 @@
 namespace quire {
 namespace {
 
-// Upper bound on an added token's content. Longer than any content of known models (43 bytes), yet
-// short enough that a search at every byte of a text costs little.
+// Upper bound on the bytes of an added token's content. Known models need 43. A search at every
+// byte of a text costs little with this bound.
 constexpr size_t kMaxAddedTokenBytes = 256;
 
 absl::StatusOr<AddedToken> ParseAddedToken(const JsonNode& node) {

@@ -26,12 +26,12 @@
 
 namespace quire {
 
-// Upper bound on a token's text. It is several times the length of the longest token of known
-// vocabularies, some hundred bytes. It is low enough that the text of a few tokens stays short.
+// Upper bound on the bytes of a token's text. Known vocabularies have tokens of up to some hundred
+// bytes. The bound keeps the text of a few tokens short.
 inline constexpr size_t kMaxTokenBytes = 4096;
 
-// An entry of added_tokens in tokenizer.json. It is matched before the text is cut into pieces, not
-// made by merges.
+// An entry of added_tokens in tokenizer.json. Such a token is found by matching its content, before
+// the text is cut into pieces, and not made by merges.
 struct AddedToken {
   TokenId id = 0;
   std::string content;

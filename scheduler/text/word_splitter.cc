@@ -20,7 +20,7 @@ constexpr std::string_view kBloomPattern = " ?[^(\\s|[.,!?…。，、।۔،])]
 
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
-// Class of one character of the text, and the offset of its end.
+// The class of one character, and the offset in the text at which the character ends.
 struct Character {
   CharClass char_class;
   size_t end;
@@ -55,8 +55,8 @@ class Reader {
     return position;
   }
 
-  // Returns the end of the contraction ('s, 't, 're, 've, 'm, 'll, 'd) at position, or position
-  // itself.
+  // Returns the end of the contraction ('s, 't, 're, 've, 'm, 'll, 'd) at position, or position if
+  // there is none.
   size_t ContractionEnd(size_t position, bool ignore_case) const {
     if (text_[position] != '\'') {
       return position;
@@ -77,9 +77,9 @@ class Reader {
     return position;
   }
 
-  // Returns the end of the white space at position, by `\s+(?!\S)|\s+`: a run of several characters
-  // leaves its last one to the word that follows, if any. If lines_first, `\s*[\r\n]+` is tried
-  // first: a run that contains line ends then ends after the last line end.
+  // Returns the end of the white space at position, by `\s+(?!\S)|\s+`: if a word follows a run of
+  // several characters, the run's last character is left to the word. If lines_first, `\s*[\r\n]+`
+  // is tried first: a run with line ends is then cut after its last line end.
   size_t SpaceEnd(size_t position, bool lines_first) const {
     size_t last = position;  // start of the last character of the run
     size_t line_end = position;

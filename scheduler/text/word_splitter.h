@@ -1,5 +1,5 @@
 // WordSplitter cuts text into words as the patterns of GPT-2, Llama 3, Qwen2 and BLOOM do, without
-// a regular-expression engine: one pass, no backtracking, so that no text is slow.
+// a regular-expression engine. It takes one pass and never backtracks, so that no text is slow.
 //
 // The patterns, by their exact text:
 //   GPT-2    's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
