@@ -136,9 +136,9 @@ struct Ports {
   }
 };
 
-// Logs the planned memory, before the weights are read. In two cases the bytes of the KV cache are
-// not known yet: the flags give a number of blocks, and the scheduler will choose their size; or
-// the KV cache will get the memory that the weights leave on a GPU.
+// Logs the planned memory, before the weights are read. The bytes of the KV cache are not known yet
+// in two cases. The flags give a number of blocks, whose size the scheduler will choose; or the KV
+// cache gets the memory that the weights leave on a GPU.
 void LogMemory(const quire::WorkerConfig& config,
                const quire::KernelBackend& backend,
                const quire::HostMemory& host,
@@ -309,7 +309,7 @@ int main(int argc, char** argv) {
   auto server = quire::WorkerServer::Start(
       config.listen, service, config.tls, config.http.has_value() ? &registry : nullptr);
   if (!server.ok()) {
-    // The service's threads use the peer listener, which ValueOrStop closes.
+    // Stops the service first: its threads use the peer listener, which ValueOrStop closes.
     service.Stop();
   }
   ports.server = ValueOrStop(std::move(server), ports, kName, EXIT_FAILURE);

@@ -15,15 +15,15 @@ namespace quire {
 namespace {
 
 // Bounds of the largest usual step. The memory of such steps is allocated before the KV pool is
-// sized. An epoch with higher limits reserves its memory before its pool, and does not begin if
-// that fails.
+// sized. An epoch with larger steps allocates their memory before its pool, and does not begin if
+// memory is short.
 constexpr StepBounds kUsualSteps = {
     .max_tokens = 8192, .max_seqs = 512, .max_context_tokens = 128 * 1024};
 constexpr int32_t kUsualBlockTokens = 16;
 // Upper bound on the slack: memory left free for uses that are neither reserved nor counted, such
 // as code of kernels and buffers of collectives.
 constexpr int64_t kMaxSlackBytes = int64_t{512} << 20;
-constexpr int64_t kSlackParts = 40;  // of the device's memory
+constexpr int64_t kSlackParts = 40;  // the slack is at most 1 / kSlackParts of the device's memory
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
 absl::Status NoMemory(std::string_view rule, int64_t got_bytes, int64_t limit_bytes) {

@@ -1,5 +1,5 @@
 // Checks that this machine's memory has room for the weights, KV pools and swap space of its ranks.
-// Main memory is checked before it is allocated: Linux grants every allocation, provides pages only
+// Main memory is checked before it is allocated. Linux grants every allocation, provides pages only
 // when they are written, and kills a process if pages run out. A GPU refuses allocations that do
 // not fit.
 //
@@ -34,11 +34,11 @@ absl::Status CheckMemory(const WorkerConfig& config,
                          const std::optional<DeviceSpace>& device,
                          std::optional<int64_t> total_bytes);
 
-// Returns the sizes of the pools, before weights are loaded. weight_bytes: main memory that loading
-// the rank's weights takes. On a CPU, checks that the machine has room for pools and weights of all
-// ranks here, and the available memory for those of this rank. On a CPU, a pool whose size no flag
-// gives also shrinks if the weights leave too little memory. A KV pool too small to serve any
-// request is an error too.
+// Returns the planned sizes of the pools. Called before weights are loaded. weight_bytes: main
+// memory that loading this rank's weights takes. Fails if the KV pool is too small to serve any
+// request. On a CPU, a pool whose size no flag gives shrinks if the weights leave too little
+// memory. On a CPU, fails also if this rank's weights and pools exceed the available memory, or
+// this rank's equal part of the machine's memory.
 absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const HostMemory& host,
                                          const KernelBackend& backend,
@@ -47,9 +47,10 @@ absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          int64_t weight_bytes);
 
 // Returns the final sizes of the pools; called after the weights are loaded. On a GPU without
-// --kv-cache-memory-bytes, allocates all memory of the largest usual step (Model::Reserve), then
-// gives the KV pool the rest of the memory that --gpu-memory-utilization allows. Otherwise returns
-// `plan`: then BeginEpoch allocates that memory before the pool.
+// --kv-cache-memory-bytes, allocates all memory of the largest usual step (Model::Reserve). The KV
+// pool gets the rest of the memory that --gpu-memory-utilization allows. Otherwise returns `plan`
+// and allocates nothing: StepExecutor::BeginEpoch then allocates the memory of the epoch's steps
+// before the pool.
 absl::StatusOr<KvCacheBudget> SizeKvCache(const WorkerConfig& config,
                                           const KvCacheBudget& plan,
                                           const KernelBackend& backend,

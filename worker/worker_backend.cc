@@ -37,7 +37,7 @@ absl::StatusOr<GpuLibrary> OpenGpu(const WorkerConfig& config, std::string_view 
   if (!library.ok()) {
     return WithFlag("device", library.status());
   }
-  int32_t count = first + 1;  // a lower bound, since GPU `first` was opened
+  int32_t count = first + 1;  // a lower bound, used if count_devices fails
   static_cast<void>(library->api().count_devices(&count));
   if (count < config.ranks_on_host) {
     if (!config.kv_cache_bytes_given) {
@@ -57,9 +57,9 @@ absl::StatusOr<GpuLibrary> OpenGpu(const WorkerConfig& config, std::string_view 
   return index == first ? library : GpuLibrary::Open(library_name, index);
 }
 
-// Makes NCCL add in the same order inside of graphs and outside. Otherwise NCCL would register the
-// buffers of graphs, and could choose another algorithm for these buffers. Called while there is
-// one thread, because the environment has no lock.
+// Makes NCCL add in the same order inside and outside of CUDA graphs. By default NCCL registers the
+// buffers of graphs, and can choose another algorithm for registered buffers. REQUIRES: the process
+// has one thread, because setenv takes no lock.
 void ForbidGraphRegistration() {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): see above
   ::setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/1);
@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpu(const WorkerConfig& con
   auto backend = CreateGpuBackend(library,
                                   {.dtype = config.gpu.dtype,
                                    .use_graphs = config.gpu.use_graphs,
-                                   // Recording would take minutes on the emulator.
+                                   // Recording CUDA graphs would take minutes on the emulator.
                                    .records_at_start = library_name == "cuda",
                                    .batch_invariant = config.gpu.batch_invariant,
                                    .quantization = config.gpu.quantization,
@@ -108,7 +108,7 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
     return gpu;
   }
   std::string_view why = ToStd(gpu.status().message());
-  constexpr std::string_view kFlag = "--device: ";  // the user has not given the flag
+  constexpr std::string_view kFlag = "--device: ";  // dropped: the user has not given this flag
   why.remove_prefix(why.starts_with(kFlag) ? kFlag.size() : 0);
   LogInfo("computing on the CPU", {{"why", std::string(why)}});
   return CreateCpu(config);

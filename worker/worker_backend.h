@@ -28,9 +28,9 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
 // kInvalidArgument, reason FLAG.
 absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& backend);
 
-// Checks the links to other ranks. If the ranks have GPUs and other machines can reach the listen
-// address, the links can use NCCL, which encrypts nothing. That is an error unless
-// --allow-insecure-bind is given. Errors: kInvalidArgument, reason FLAG.
+// Fails if GPU ranks listen on an address that other machines can reach, unless
+// --allow-insecure-bind is given. The links between GPU ranks can use NCCL, which encrypts nothing.
+// Errors: kInvalidArgument, reason FLAG.
 absl::Status CheckRankLinks(const WorkerConfig& config, const KernelBackend& backend);
 
 }  // namespace quire

@@ -2,8 +2,9 @@
 //
 //   /metrics   the metrics of the registry, of the worker's state and of the process
 //   /livez     503 while the worker is not live (WorkerReporter::is_live) and must be restarted
-//   /readyz    503 in the same case, while the model loads, and while a scheduler refuses the
-//              worker; /healthz is the same page
+//   /readyz    503 while the worker is not live, while the model loads, and while a scheduler
+//              refuses the worker
+//   /healthz   the same page as /readyz
 //
 // Thread safety: one caller; pages are made on the server's thread.
 #ifndef QUIRE_WORKER_WORKER_HTTP_H_

@@ -47,7 +47,7 @@ std::optional<int64_t> ParseBytes(absl::string_view text) {
   return is_number ? std::optional<int64_t>(value) : std::nullopt;
 }
 
-// Returns the number after `name` on the first line that begins with it.
+// Returns the number after `name` on the first line that begins with `name`.
 std::optional<int64_t> FieldOf(absl::string_view text, absl::string_view name) {
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     if (absl::ConsumePrefix(&line, name)) {
@@ -76,7 +76,7 @@ std::optional<int64_t> MachineBytes(const std::string& root, Which which) {
 }
 
 std::optional<int64_t> GroupBytes(const std::string& group, const CgroupFiles& files, Which which) {
-  const auto limit = ParseBytes(ReadText(group + "/" + files.limit));  // "max", no limit: nullopt
+  const auto limit = ParseBytes(ReadText(group + "/" + files.limit));  // nullopt: "max", no limit
   if (!limit.has_value() || which == Which::kTotal) {
     return limit;
   }
@@ -107,7 +107,7 @@ std::string GroupPath(const std::string& root, const CgroupFiles& files) {
 }
 
 // Returns the least GroupBytes of this process's group and its ancestors, since any of these groups
-// may have the tightest limit. The group at the mount point is read too: in a container the mount
+// may have the tightest limit. The group at the mount point is read too. In a container the mount
 // point is often the container's own group, while /proc/self/cgroup gives the path on the host.
 std::optional<int64_t> LeastGroupBytes(const std::string& root,
                                        const CgroupFiles& files,

@@ -16,7 +16,7 @@ namespace quire {
 // directory that is read instead of /, for tests.
 std::optional<int64_t> AvailableMemoryBytes(const std::string& root = "");
 
-// Returns the size of the memory: the machine's, or the tightest limit if that is less. Used bytes
+// Returns the machine's memory, or the tightest control group limit if that is less. Bytes in use
 // are included. Returns nullopt if the kernel does not report the size.
 std::optional<int64_t> TotalMemoryBytes(const std::string& root = "");
 

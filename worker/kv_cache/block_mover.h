@@ -24,7 +24,8 @@ namespace quire {
 class BlockMover {
  public:
   // Allocates num_host_blocks blocks of host memory, none if 0. The backend and the pool must
-  // outlive the mover. Errors: kResourceExhausted, reason MEMORY.
+  // outlive the mover. Errors, reason MEMORY: kResourceExhausted if memory is short;
+  // kInvalidArgument if the size overflows.
   static absl::StatusOr<std::unique_ptr<BlockMover>> Create(KernelBackend& backend,
                                                             const KvCacheView& pool,
                                                             int32_t num_host_blocks);
@@ -36,8 +37,8 @@ class BlockMover {
   // SwapOut, SwapIn and Copy take effect after all backend operations that were called earlier.
   // REQUIRES: StepPlanChecker accepted the plan.
   void SwapOut(const std::vector<BlockSwapOut>& swaps, uint64_t step_id);
-  // Returns the blocks that were not filled, because the host block has not the generation that the
-  // swap names.
+  // Returns the blocks that were not filled, because their host block has another generation than
+  // the swap names.
   std::vector<BlockId> SwapIn(const std::vector<BlockSwapIn>& swaps, uint64_t step_id);
   void Copy(const std::vector<BlockCopy>& copies);
 
@@ -45,8 +46,7 @@ class BlockMover {
   // Cost: O(1) while no swap is in flight, else O(blocks).
   void AwaitBlocks(std::span<const BlockId> blocks);
 
-  // Returns the id of the latest step, at most step_id, such that the swaps of this step and of all
-  // earlier steps are done.
+  // Returns the id of the last step, at most step_id, up to which all swaps are done.
   uint64_t SwapsDone(uint64_t step_id);
   // Waits until all swaps are done.
   void FinishSwaps();

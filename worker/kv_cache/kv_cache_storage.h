@@ -24,10 +24,10 @@ namespace quire {
 class KvCacheStorage {
  public:
   // num_places: places of all windows, each as long as blocks_per_page blocks; 0: no windows.
-  // Windows round the pool up to whole pages. REQUIRES: if num_places > 0, blocks_per_page blocks
-  // are a multiple of KernelBackend::window_page_bytes. Errors: kInvalidArgument if the pool has no
-  // blocks or its size overflows; kResourceExhausted, reason MEMORY, if the backend lacks the
-  // memory.
+  // With windows, the pool is rounded up to whole pages. REQUIRES: if num_places > 0, the size of
+  // blocks_per_page blocks is a multiple of KernelBackend::window_page_bytes. Errors:
+  // kInvalidArgument if the pool has no blocks or its size overflows; kResourceExhausted, reason
+  // MEMORY, if the backend lacks the memory.
   static absl::StatusOr<std::unique_ptr<KvCacheStorage>> Create(KernelBackend& backend,
                                                                 const KvCacheLayout& layout,
                                                                 int32_t num_blocks,

@@ -2,25 +2,25 @@
 // The sequence's blocks are mapped to the window's first places, in order. A place "shows" a block
 // of the pool if the block is mapped to it.
 //
-// Several blocks of consecutive ids can share a page, the smallest range that a system maps. Then a
-// place is as long as a page and shows one, and below "block" means such a page, except in
-// parameters. A sequence can be shown if each group of blocks_per_page of its blocks fills a page
-// in order. If not, Show returns false, as without mappings.
+// Several blocks with consecutive ids can share a page, the smallest range that a system maps. Then
+// a place is as long as a page and shows a whole page. Comments below call such a page a "block"
+// too. Public parameters name and count real blocks. A sequence can be shown only if each run of
+// blocks_per_page of its blocks fills a page in order. Otherwise Show returns false, as if no
+// mapping were left.
 //
-// The end of a sequence unmaps nothing. For the window's next sequence a block is mapped only if
-// its place does not show it yet (deferred reclamation). Blocks can be mapped ahead: before they
-// are needed, on a separate thread while the step runs. These are the block that a sequence
-// probably gets next, and the blocks that the next new sequence probably begins with, in the window
-// that it probably gets (the spare window). If a guess was wrong, Show maps the right block to the
-// place.
+// The end of a sequence unmaps nothing. For the window's next sequence, a block is mapped only if
+// its place does not show it yet (deferred reclamation). Blocks can be mapped ahead, on a separate
+// thread while a step runs. These are the block that a sequence probably gets next, and the
+// probable first blocks of the next new sequence. The window that this new sequence probably gets
+// is the spare window. If a guess was wrong, Show maps the right block to the place.
 //
 // If the system allows no more mappings, windows without a sequence are unmapped, the spare window
 // last. If that does not suffice, Show returns false, and the step's attention reads block tables
 // instead of windows.
 //
 // Thread safety: one caller at a time (the executor thread).
-// Invariants:    a place shows nothing or a block of the pool; the first num_shown places of a
-//                window with a sequence show the sequence's blocks, except null blocks.
+// Invariants:    a place shows nothing or a block of the pool; a window shows the first
+//                Window::num_shown blocks of its sequence in order, except null blocks.
 // Cost:          per step O(new blocks), and one system call for each run of consecutive block ids.
 // Source:        vAttention, Prabhu et al. 2024, sections 5.3 and 6.2.
 #ifndef QUIRE_WORKER_KV_CACHE_KV_WINDOWS_H_
@@ -45,16 +45,16 @@ namespace quire {
 struct WindowCounts {
   int64_t num_found = 0;         // already had the needed block, left by an earlier sequence
   int64_t num_mapped = 0;        // mapped by Show, while its caller waited
-  int64_t num_mapped_ahead = 0;  // had the needed block, mapped by StartAhead for this need
+  int64_t num_mapped_ahead = 0;  // had the needed block, mapped ahead by StartAhead
   int64_t num_taken_down = 0;    // unmapped because max_mapped() was reached
 };
 
 class KvWindows {
  public:
   // Unmaps all places. num_windows: number of sequence handles. window_blocks: upper bound on the
-  // blocks of a sequence. blocks_per_page: a block of `memory` has so many blocks. The backend and
-  // the memory must outlive the windows. REQUIRES: memory has num_windows * ceil(window_blocks /
-  // blocks_per_page) places. Errors: those of WindowMemory::Unmap.
+  // blocks of a sequence. blocks_per_page: number of KV blocks in one block of `memory`. The
+  // backend and the memory must outlive the windows. REQUIRES: memory has num_windows *
+  // ceil(window_blocks / blocks_per_page) places. Errors: those of WindowMemory::Unmap.
   static absl::StatusOr<std::unique_ptr<KvWindows>> Create(KernelBackend& backend,
                                                            WindowMemory& memory,
                                                            int32_t num_windows,
@@ -76,19 +76,20 @@ class KvWindows {
   // Notes this block as the sequence's probable next one, to be mapped before it is needed.
   // Ignored if the mapping would exceed max_mapped().
   void Expect(SequenceHandle handle, BlockId block);
-  // Makes the handle's window the spare window, and notes these blocks as the probable first ones
-  // of its next sequence, to be mapped before they are needed. The places that show them already
-  // keep them. Ignored if the mappings would exceed max_mapped(). If a sequence has the window, its
-  // next Show maps its blocks again. REQUIRES: no operation that runs or starts before the window's
-  // next Show reads the window.
+  // Makes the handle's window the spare window. Notes these blocks as the probable first blocks of
+  // the window's next sequence, to be mapped before they are needed. Notes no block if the mappings
+  // would exceed max_mapped(), or if the blocks fill no pages in order. If a sequence still has the
+  // window, that sequence's next Show maps its own blocks again. REQUIRES: no operation reads the
+  // window until its next Show.
   void ExpectBeginning(SequenceHandle handle, std::span<const BlockId> block_ids);
   // Starts mapping the blocks given to Expect and ExpectBeginning, on a separate thread. Without
   // this call the next Show maps these blocks and waits.
   void StartAhead();
 
-  // First place of the window, in places of the memory.
+  // Number of the window's first place, counted in places from the first window on.
   int64_t FirstPlace(SequenceHandle handle) const { return int64_t{handle} * window_pages_; }
-  // Beginning of the window, in blocks (PagedAttentionParams::first_places).
+  // Number of the window's first place, counted in KV blocks from the first window on
+  // (PagedAttentionParams::first_places).
   int64_t FirstBlockPlace(SequenceHandle handle) const {
     return FirstPlace(handle) * blocks_per_page_;
   }
@@ -112,26 +113,28 @@ class KvWindows {
             int32_t window_pages,
             int32_t blocks_per_page);
 
-  // Fills pages_ with the page that shows each group of blocks_per_page of these blocks, or with
-  // the null block if a group has only null blocks. Returns false if a group fills no page in
-  // order. The null block's page shows no sequence, so that page 0 can stand for none.
+  // Fills pages_ with one page for each run of blocks_per_page_ of these blocks; kNullBlockId if a
+  // run has only null blocks. Returns false if a run does not fill its page in order, or lies in
+  // page 0. Page 0 has the null block and is never shown, so kNullBlockId (0) can stand for no
+  // page.
   bool FindPages(std::span<const BlockId> block_ids);
-  // Returns true if the page is none, or if the place shows the page. In the second case, also
-  // counts the place as found or as mapped ahead.
+  // Returns true if `page` is kNullBlockId (no page), or if the place shows the page. In the second
+  // case, also counts the place as found or as mapped ahead.
   bool IsFound(SequenceHandle handle, int32_t index, BlockId page);
-  // Maps `count` consecutive pages, beginning with `page`, to the places from `index` on. Returns
-  // false if max_mapped() would be exceeded or the system refuses.
+  // Maps `count` consecutive pages, beginning with `page`, to the window's places from `index` on.
+  // Returns false if max_mapped() would be exceeded or the system refuses.
   bool Map(SequenceHandle handle, int32_t index, BlockId page, int32_t count);
-  // Returns how many of the `count` places from `index` on have no mapped block.
+  // Returns how many of the window's `count` places from `index` on have no mapped block.
   int64_t NumEmpty(SequenceHandle handle, int32_t index, int32_t count) const;
   bool HasRoomFor(int64_t num_places) const {
     return num_mapped_ + num_places <= memory_.max_mapped_places();
   }
   bool MakeRoomFor(int64_t num_places);
   bool TakeDown(SequenceHandle handle);
-  // Takes the window down unless a sequence has it. Returns false if the system refuses.
+  // Unmaps all places of the window, unless a sequence has the window. Returns false if the system
+  // refuses.
   bool TakeDownUnused(SequenceHandle handle);
-  // Orders the mapping of a run of pages ahead of need.
+  // Adds a run of pages to the mappings that StartAhead starts.
   void MapAhead(SequenceHandle handle, int32_t index, BlockId page, int32_t count);
   void AwaitAhead();
   // Records which page is mapped to the place; the null block means none.

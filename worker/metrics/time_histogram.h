@@ -26,7 +26,7 @@ class TimeHistogram {
 
  private:
   std::vector<int64_t> bounds_ns_;            // ascending
-  std::vector<std::atomic<int64_t>> counts_;  // by bound; the last counts longer durations
+  std::vector<std::atomic<int64_t>> counts_;  // by bound; the last element counts longer durations
   std::atomic<int64_t> sum_ns_{0};
 };
 

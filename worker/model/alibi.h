@@ -4,7 +4,7 @@
 // model with m heads. The other heads have the first, third, fifth, ... slope of a model with 2m
 // heads.
 //
-// Thread safety: a pure function.
+// Thread safety: any thread; a free function without state.
 // Source:        Press et al. 2022 (ALiBi); build_alibi_tensor of Hugging Face transformers. That
 //                function adds slope * key position to a score; ours adds slope * (key position -
 //                query position). Within a row the difference is a constant, which softmax cancels.

@@ -12,7 +12,7 @@
 // values; if a layer has neither, both are 1. A scale of the queries (<attention>.q_scale) is
 // accepted and ignored, because queries are not stored in fp8.
 //
-// Thread safety: free functions.
+// Thread safety: any thread; free functions without state.
 // Source:        the names and the rules are those that vLLM follows when it loads a checkpoint.
 #ifndef QUIRE_WORKER_MODEL_KV_CACHE_SCALES_H_
 #define QUIRE_WORKER_MODEL_KV_CACHE_SCALES_H_

@@ -73,7 +73,7 @@ void LoadProgressBar::Update(const LoadProgress& progress) {
     return;
   }
   if (is_finished && last_quarter_ > 4) {
-    return;  // the last line was written already
+    return;  // last_quarter_ is 5: the last line was written already
   }
   last_drawn_ = now;
   last_quarter_ = is_finished ? 5 : quarter;

@@ -22,9 +22,9 @@ namespace quire {
 
 class MatrixRows final : public RowReader {
  public:
-  // A successful Read call on the thread that runs this constructor ends with a call of `tick`; a
-  // Read call on another thread does not. `bytes`: total size of all Read calls, on any thread,
-  // that began before this Read call. The source must outlive the object.
+  // tick: called at the end of each successful Read on the thread that runs this constructor, and
+  // not on other threads. `bytes`: total size of the Read calls, on all threads, that began
+  // earlier. The source must outlive the object.
   MatrixRows(const TensorSource& source,
              TensorGroup matrices,
              std::function<void(int64_t bytes)> tick);

@@ -54,8 +54,8 @@ class Model {
     return Run(batch, cache);
   }
 
-  // Returns the logits of num_rows consecutive tokens of the last Run's batch, from first_row on,
-  // and overwrites the logits that Run returned. Returns null on ranks without logits.
+  // Returns the logits of num_rows consecutive tokens of the last Run's batch, from token first_row
+  // of the batch on. Overwrites the logits that Run returned. Returns null on ranks without logits.
   // REQUIRES: no Begin since that Run; every rank calls this with the same arguments; num_rows is
   // in [1, max_seqs] of the last Reserve, which must have succeeded.
   virtual float* LogitsOf(int32_t first_row, int32_t num_rows) = 0;
@@ -69,7 +69,7 @@ class Model {
   // allocate nothing on a device. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::Status Reserve(const StepBounds& bounds) = 0;
 
-  // Lets the backend record steps of up to max_seqs sequences, which it then replays
+  // Lets the backend record steps of up to max_seqs sequences, to replay them later
   // (KernelBackend::BatchesToRecord). Writes nothing to the cache. REQUIRES: as Begin.
   virtual void RecordSteps(int32_t /*max_seqs*/, const KvCacheView& /*cache*/) {}
 
@@ -101,10 +101,11 @@ using LoadProgressFn = std::function<void(const LoadProgress&)>;
 using AdmitWeightsFn =
     std::function<absl::Status(const ModelConfig&, const RankShare&, int64_t weight_bytes)>;
 
-// Loads a Hugging Face directory: config.json, model.safetensors or model.safetensors.index.json.
-// Reads only the weights of the rank's share. All files are validated before memory for weights is
-// allocated. The backend must outlive the model. Errors: kInvalidArgument or kNotFound, message
-// "load: <file>: <rule>", reason MODEL_FILE; those of ShareOf and `admit`.
+// Loads a Hugging Face directory: config.json, and either model.safetensors or
+// model.safetensors.index.json with its shards. Reads only the weights of the rank's share. All
+// files are validated before memory for weights is allocated. The backend must outlive the model.
+// Errors: kInvalidArgument or kNotFound, message "load: <file>: <rule>", reason MODEL_FILE; those
+// of ShareOf and `admit`.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
                                                  KernelBackend& backend,
                                                  const LoadProgressFn& progress,
@@ -119,9 +120,9 @@ absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_d
                                                       RankPlace place = {},
                                                       const AdmitWeightsFn& admit = nullptr);
 
-// Returns the identity of the model files, equal on workers that loaded the same files: a digest of
-// the config, the file sizes and, sorted by name, each tensor's name, dtype, shape and samples of
-// its bytes. Model::weights_sum covers the bytes between the samples.
+// Returns a digest that identifies the model files. It covers the config, the file sizes and,
+// sorted by name, each tensor's name, dtype, shape and samples of its bytes. Model::weights_sum
+// covers the bytes between the samples.
 absl::StatusOr<uint64_t> HashModelFiles(const std::string& model_dir);
 
 }  // namespace quire

@@ -95,8 +95,8 @@ class ReadAhead {
   CondVar changed_;
   size_t next_piece_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t num_pieces_read_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;  // index of the group that Next returns next
-  int64_t freed_ ABSL_GUARDED_BY(mutex_) = 0;      // bytes before this offset can be overwritten
+  size_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;  // index of the group that the next call returns
+  int64_t freed_ ABSL_GUARDED_BY(mutex_) = 0;      // offset as in PlacedGroup: end of the free part
   std::vector<size_t> pieces_left_ ABSL_GUARDED_BY(mutex_);   // by group: pieces not read yet
   std::vector<int64_t> bytes_read_ ABSL_GUARDED_BY(mutex_);   // by group
   std::vector<absl::Status> errors_ ABSL_GUARDED_BY(mutex_);  // by group: the first error

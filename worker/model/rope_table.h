@@ -1,6 +1,6 @@
 // RopeTable holds the cosines and sines of rotary position embedding. The table grows when later
-// positions are needed, because a table of all positions can be too large: a model with a million
-// positions and heads of 128 would need 512 MB.
+// positions are needed, because a table of all positions can be too large. A model with a million
+// positions and a head_dim of 128 would need 512 MB.
 //
 // Angles follow Hugging Face transformers: inverse frequencies, and their product with the
 // position, are rounded to fp32 in the same order of operations. At position 100,000 an exact angle

@@ -1,4 +1,4 @@
-// SafetensorsFile is an open .safetensors file whose header was checked completely: every tensor
+// SafetensorsFile is an open .safetensors file whose header was checked completely. Every tensor
 // lies inside the file, tensors neither overlap nor leave holes, and nothing follows the last
 // tensor. Tensor data is read on demand with pread, not mapped. If the file shrinks or the disk
 // fails, Read returns an error; a mapping would end the process with SIGBUS. pread costs one copy

@@ -41,8 +41,8 @@ void FillConstant(float value, DType dtype, std::span<std::byte> out) {
 }
 
 // Splits `out` into runs that are contiguous in the whole tensor. `out` begins at byte `begin` of
-// the part that this rank holds. Calls fn(first byte in the whole tensor, bytes) for each run. If
-// the rank holds all columns, `out` is a single run; else a run lies within one row.
+// the part that this rank holds. Calls fn(offset in bytes in the whole tensor, run) for each run.
+// If the rank holds all columns, `out` is a single run; else a run lies within one row.
 template <typename Fn>
 void ForEachRun(const TensorShape& tensor,
                 int64_t element_bytes,
@@ -82,7 +82,7 @@ class DummyPiece {
   }
 
   // Fills `out` with the piece's elements from index `first` on. Elements are drawn from a table of
-  // random values: a model has billions of elements, and computing a value for each would take
+  // random values. A model has billions of elements, and computing a value for each would take
   // several times as long as drawing one.
   void Fill(int64_t first, std::span<std::byte> out) const {
     constexpr int kBitsPerDraw = 12;

@@ -37,9 +37,9 @@ class TensorSource {
   // WeightsSum of the bytes read so far; 0 if the source computes no checksum.
   virtual uint64_t weights_sum() const { return 0; }
 
-  // Fills `out` with the part of the tensor that this rank holds (held_rows, held_cols), from byte
-  // `begin` of that part on: complete elements of dtype(name), row-major. Errors: those of the
-  // file.
+  // Fills `out` from the part of the tensor that this rank holds (held_rows, held_cols), starting
+  // at byte `begin` of the part. The part is row-major, with elements of dtype(tensor.name).
+  // Errors: those of SafetensorsFile::Read. REQUIRES: the bytes in `out` are whole elements.
   virtual absl::Status Read(const TensorShape& tensor,
                             int64_t begin,
                             std::span<std::byte> out) const = 0;

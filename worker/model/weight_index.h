@@ -24,7 +24,7 @@ struct WeightIndex {
   std::optional<int64_t> total_bytes;           // metadata.total_size
 };
 
-// Shard names are plain file names: no '/', no "..", not absolute.
+// Fails if a shard name is empty, is ".", or contains '/', ".." or a zero byte.
 absl::StatusOr<WeightIndex> ParseWeightIndex(const std::string& text);
 
 }  // namespace quire

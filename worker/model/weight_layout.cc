@@ -157,8 +157,8 @@ WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix
 
 namespace {
 
-// Returns the rows or columns of the heads, tokens or inputs in `range`. Each head, token or input
-// has `width` rows or columns.
+// Returns the rows or columns of the items in `range`. An item (a head, token or input) has `width`
+// consecutive rows or columns.
 Slice Times(const IndexRange& range, int64_t width) {
   return {.begin = range.begin * width, .count = range.count * width};
 }

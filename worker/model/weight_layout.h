@@ -5,8 +5,8 @@
 // rank of several holds.
 //
 // Thread safety: a value type.
-// Shapes:        a linear layer of `parts` p and `cols` c reads <p.name>.weight [p.rows, c] and,
-//                with has_bias, <p.name>.bias [p.rows]. A rank reads only its held slices.
+// Shapes:        for each part p, a linear layer reads <p.name>.weight [p.rows, cols] and, with
+//                has_bias, <p.name>.bias [p.rows]. A rank reads only its held slices.
 #ifndef QUIRE_WORKER_MODEL_WEIGHT_LAYOUT_H_
 #define QUIRE_WORKER_MODEL_WEIGHT_LAYOUT_H_
 
@@ -52,12 +52,12 @@ struct LinearLayout {
   // > 0: the layer has one part, whose held rows are [interleaved_heads, 3, head_dim]: q, k and v
   // of the first head, then those of the second head, ...
   int32_t interleaved_heads = 0;
-  int64_t num_segments = 1;  // parts into which sums over columns are cut (kernels/api/dense.h)
+  int64_t num_segments = 1;  // segments of each sum over the columns (kernels/api/dense.h)
   // True for layers' matrices; false for matrices before and after the layers.
   bool is_quantizable = false;
 };
 
-// <name>.weight [width] and, for LayerNorm, <name>.bias [width].
+// Reads <name>.weight [width] if has_weight, and <name>.bias [width] if has_bias.
 struct NormLayout {
   std::string name;
   int64_t width = 0;
@@ -65,7 +65,7 @@ struct NormLayout {
   bool has_bias = false;
 };
 
-// <name>.weight [rows, width].
+// Reads <name>.weight [rows, width].
 struct TableLayout {
   std::string name;
   int64_t rows = 0;
@@ -98,7 +98,7 @@ struct WeightLayout {
   bool is_tied() const { return lm_head.parts.front().name == token_table.name; }
 };
 
-// How a tensor is used, which decides how it can be read.
+// The use of a tensor decides how the tensor can be read.
 enum class TensorUse : uint8_t {
   kWhole,   // converted or reordered after the whole tensor was read
   kTable,   // stored as it is in the file
@@ -144,8 +144,9 @@ WeightLayout SliceFor(const RankShare& share, const ModelConfig& config, WeightL
 // first.
 std::vector<std::string> NamePrefixes(const ModelConfig& config);
 
-// Returns true for a tensor that published files contain although it has no effect: a buffer of old
-// transformers versions, or the output matrix of a model that uses its embedding as output matrix.
+// Returns true for a tensor that published files contain although it has no effect. Such a tensor
+// is a buffer of old transformers versions, or the output matrix of a model that uses its embedding
+// instead.
 bool IsHarmlessExtra(const ModelConfig& config, std::string_view name);
 
 }  // namespace quire

@@ -24,14 +24,13 @@
 namespace quire {
 namespace {
 
-// Compares the tensors of the files with those of the layout.
+// Compares the tensors in the files with the tensors that the layout lists.
 class FileChecker {
  public:
   explicit FileChecker(const WeightFiles& files) : files_(files) {}
 
-  // Errors: a tensor is missing, has another shape than the layout's, or has an unsupported type.
-  // The matrices of a group are packed as one matrix, so matrices of different types are an error
-  // too.
+  // Fails if a tensor is missing, has another shape than the layout's, or has an unsupported type.
+  // The matrices of a group are packed as one matrix, so it fails also if their types differ.
   absl::Status Check(const TensorGroup& group) {
     const SafetensorsTensor* first = nullptr;
     for (const TensorShape& shape : group) {
@@ -58,7 +57,7 @@ class FileChecker {
   // Allows tensors with these names, which are read elsewhere.
   void Expect(const std::vector<std::string>& names) { seen_.insert(names.begin(), names.end()); }
 
-  // Errors: a tensor of the files was neither checked nor expected, and is no harmless extra.
+  // Fails if a tensor in the files was neither checked nor expected, and is no harmless extra.
   absl::Status CheckExtras(const ModelConfig& config) const {
     for (const auto& [name, weight] : files_.tensors()) {
       if (!seen_.contains(name) && !IsHarmlessExtra(config, name)) {
@@ -103,8 +102,8 @@ class FileChecker {
 };
 
 // If heads is 0, calls fn once, with all rows of a tensor. Otherwise the rows are stored as [heads,
-// 3, head_dim]: calls fn with the q rows of each head, then with the k rows of each head, then with
-// the v rows of each head.
+// 3, head_dim]. Then calls fn with the q rows of each head, with the k rows of each head, and with
+// the v rows of each head, in this order.
 template <typename T, typename Fn>
 void ForEachInQkvOrder(std::span<const T> rows, int32_t heads, const Fn& fn) {
   if (heads == 0) {

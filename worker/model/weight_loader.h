@@ -1,15 +1,15 @@
 // CheckWeightFiles compares a model's files with its configuration; LoadWeights reads the weights
 // through a backend.
 //
-// The check comes first and is complete: every tensor is present, has the shape that config.json
-// asks for and a supported type, and no unknown tensor lies beside them. Memory for weights is
-// allocated only after the check, so the files' size bounds this memory. Several threads read ahead
+// The check comes first and is complete. Every tensor is present, with the shape that config.json
+// asks for and a supported type. The files hold no unknown tensor. Memory for weights is allocated
+// only after the check, so the files' size bounds this memory. Several threads read ahead
 // (read_ahead.h) while the backend packs what was read before.
 //
-// If the backend packs while reading, matrices bypass the read-ahead buffer: each thread reads some
-// rows, adds them to the checksum and packs them while they are in its CPU's cache. Tables are read
-// directly into their memory, unpacked. The exception is a tied model, whose token table is its
-// output matrix too: that table is packed, and no unpacked copy is kept.
+// If the backend packs while reading, matrices bypass the read-ahead buffer. Each thread reads some
+// rows, adds them to the checksum, and packs them while they are in the cache of the thread's CPU.
+// Tables are read directly into their memory, unpacked. The exception is a tied model, whose token
+// table is its output matrix too: that table is packed, and no unpacked copy is kept.
 //
 // Thread safety: one caller at a time per backend.
 // Errors:        see load_error.h; kResourceExhausted if memory runs out.

@@ -1,4 +1,4 @@
-// WeightsSum is a checksum of all bytes of a model's weights, equal for every number of ranks: each
+// WeightsSum is a checksum of all bytes of a model's weights, equal for every number of ranks. Each
 // rank sums the bytes that it reads, and the sums of all ranks add up to the sum of the whole
 // model.
 //

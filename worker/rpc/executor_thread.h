@@ -2,8 +2,8 @@
 // the model is loaded, only this thread runs the model and touches the KV pool and the sequences.
 // RPC threads queue tasks, and read only constant parts of the model, such as its configuration.
 //
-// WorkerProgress counts the tasks that are queued, begun and ended, so that a hang between two
-// tasks is detected too: the executor then has tasks but begins none.
+// WorkerProgress counts the tasks that are queued, begun and ended. So a hang between two tasks is
+// detected too: the executor then has tasks but begins none.
 //
 // Thread safety: all methods may be called from any thread, except that a task must not call Stop.
 #ifndef QUIRE_WORKER_RPC_EXECUTOR_THREAD_H_

@@ -27,7 +27,7 @@ class RefusalNotice {
   // turn. After kMaxLogged reasons it logs no more.
   void Note(std::string_view why, Instant now);
   static constexpr size_t kMaxLogged = 8;
-  static constexpr size_t kMaxBytes = 512;  // of a reason; the rest is dropped
+  static constexpr size_t kMaxBytes = 512;  // upper bound on a reason; the rest is dropped
 
   // Forgets the refusal, because a scheduler uses the worker.
   void Clear();

@@ -43,7 +43,7 @@ class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
   bool has_failed() const;
 
  private:
-  // gRPC calls to make. They are decided under the lock and made after its release: gRPC may call
+  // gRPC calls to make. They are decided under the lock and made after its release. gRPC may call
   // back at once on the same thread, which would deadlock under the lock.
   struct Action {
     bool read = false;
@@ -58,13 +58,13 @@ class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuf
   void OnCancel() override;
   void OnDone() override;
 
-  // Returns the gRPC calls to make now. Reads start only inside a reaction (one of the On methods):
-  // until a reaction returns, gRPC keeps the call alive, even if another thread has finished it.
+  // Returns the gRPC calls to make now. Reads start only inside a reaction (one of the On methods).
+  // Until a reaction returns, gRPC keeps the call alive, even if another thread has finished it.
   Action Next(bool in_reaction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Do(const Action& action);
 
   const Handler handler_;
-  std::shared_ptr<StepsCall> self_;  // set until OnDone
+  std::shared_ptr<StepsCall> self_;  // keeps the call alive until OnDone
   grpc::ByteBuffer request_;         // filled by the read in progress
 
   mutable absl::Mutex mutex_;

@@ -3,7 +3,7 @@
 // one. The condition depends on what the executor does:
 //
 //   a step             a newer epoch or the shutdown waits, and the step makes no progress. A step
-//                      that makes progress, or whose end nothing waits for, never ends the process.
+//                      never ends the process while it makes progress, or while nothing waits.
 //   an epoch begins    no progress for longer than allocating the pools and connecting to the
 //                      other ranks can take
 //   nothing (IDLE)     tasks are queued, and the executor neither begins nor ends one
@@ -22,7 +22,7 @@ namespace quire {
 
 class StuckDetector {
  public:
-  // Longest time without progress; all work of a live executor makes progress more often.
+  // Upper bound on the time in which a live executor with work makes no progress.
   static constexpr Instant kMaxStandstill = 10 * kNanosPerSecond;
   // No progress is counted while an epoch begins, so the whole beginning has a time limit. This
   // part of the limit covers connecting to the other ranks, for which the executor has its own

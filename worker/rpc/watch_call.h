@@ -49,7 +49,7 @@ class WatchCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void FinishIfEnded();
 
   const uint64_t scheduler_incarnation_;
-  std::shared_ptr<WatchCall> self_;  // set until OnDone
+  std::shared_ptr<WatchCall> self_;  // keeps the call alive until OnDone
 
   mutable Mutex mutex_;
   bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;

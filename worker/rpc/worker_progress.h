@@ -1,6 +1,6 @@
 // WorkerProgress is the state that a worker reports: its phase, the loaded bytes or the current
-// step, a counter that grows while the worker makes progress, and the scheduler that holds the
-// worker (SchedulerClaim). The loading thread and the executor write it; the reporter reads it.
+// step, a counter that grows while the worker makes progress, and the worker's holder
+// (SchedulerClaim). The loading thread and the executor write it; the reporter reads it.
 //
 // Thread safety: all methods may be called from any thread.
 // Cost:          a short critical section per call; a step makes a few calls.
@@ -47,7 +47,7 @@ class WorkerProgress {
   // Notes the end of a step. The step was refused if last_step_id differs from BeginStep's step_id.
   void EndStep(uint64_t last_step_id, int64_t num_window_places);
 
-  // Counts progress that the backend does not count.
+  // Adds 1 to the progress counter, for progress that the backend does not count.
   void Tick();
 
   // AddWaiter and RemoveWaiter count the requests that wait for the end of the executor's step: a

@@ -1,5 +1,6 @@
-// WorkerServer serves one WorkerService on its address, and grpc.health.v1 for probes: the service
-// "liveness" is SERVING from the start, the service "" after SetReady while the worker is ready.
+// WorkerServer serves one WorkerService on its address, and grpc.health.v1 for probes. The health
+// service "liveness" is SERVING from the start. The health service "" is SERVING after SetReady,
+// while the worker is ready.
 //
 // Thread safety: one caller at a time.
 // Errors:        kUnavailable, reason LISTEN, if the address cannot be bound.

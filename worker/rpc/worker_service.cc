@@ -123,7 +123,7 @@ void WorkerService::Stop() {
   // the process.
   progress_.AddWaiter();
   if (CheckIsLoaded().ok()) {
-    // The executor can be waiting for another rank, which is perhaps stopping too.
+    // Ends the executor's wait for another rank, which may be stopping too and never answer.
     executor_->AbortGroup();
   }
   bool is_queued = thread_.Run([this] {
@@ -176,7 +176,7 @@ grpc::ServerUnaryReactor* WorkerService::BeginEpoch(grpc::CallbackServerContext*
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-  // Tells the previous holder of the takeover.
+  // Reports at once, so that the previous holder learns of the takeover.
   reporter_.ReportNow();
   // The executor can be waiting for another rank in a step. AbortGroup ends the wait, and the step
   // fails. The other rank leaves its step too, since it also gets a BeginEpoch.
@@ -285,7 +285,7 @@ absl::StatusOr<v1::HandshakeResponse> WorkerService::Introduce(
 }
 
 absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpochRequest& request) {
-  // num_aborts is read before the claim is checked. If a newer scheduler asks meanwhile, either the
+  // Reads num_aborts before checking the claim. If a newer scheduler asks meanwhile, either the
   // check of the claim fails, or the newer scheduler's AbortGroup ends the wait for other ranks.
   const uint64_t num_aborts = executor_->num_aborts();
   QUIRE_RETURN_IF_ERROR(

@@ -92,10 +92,10 @@ class WorkerService
   // Errors: kUnavailable, reason LOADING, before Serve. Any thread.
   absl::Status CheckIsLoaded() const;
   absl::StatusOr<grpc::ByteBuffer> AnswerHandshake(const grpc::ByteBuffer& bytes);
-  // Returns the worker's identity, or why this worker cannot serve that scheduler.
+  // Returns the worker's identity. Errors: why this worker cannot serve the scheduler.
   absl::StatusOr<v1::HandshakeResponse> Introduce(const v1::HandshakeRequest& request) const;
-  // Notes a refusal, unless another scheduler than this one holds the worker and lives: the worker
-  // then serves, and the refusal comes from a scheduler that was misconfigured.
+  // Notes that this scheduler refuses the worker. Ignored if another scheduler holds the worker and
+  // lives: the worker then serves, and the refusing scheduler is misconfigured.
   void NoteRefusal(uint64_t scheduler_incarnation, std::string_view why);
   absl::StatusOr<DType> KvCacheDtype(v1::DType requested) const;
 

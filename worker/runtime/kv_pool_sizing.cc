@@ -19,8 +19,8 @@ namespace {
 // keeps a 4-byte block id for each place, so these ids take at most 256 MiB.
 constexpr int64_t kMaxPlaces = 1 << 26;
 
-// Blocks share pages of at least this size. In smaller pages, such as a CPU's, a block is padded to
-// whole pages: only toy models have blocks that small.
+// Blocks share only pages of at least this size. With smaller pages, such as a CPU's, each block is
+// padded to whole pages. Only toy models have blocks smaller than such pages.
 constexpr int64_t kMinSharedPageBytes = 64 << 10;
 
 int32_t NumBlocks(int64_t bytes, int64_t block_bytes) {

@@ -1,6 +1,6 @@
-// KvPoolSizing computes how many blocks a worker's KV pool and host pool can hold: from this rank's
-// share of the model, the backend's layout of a block, and the memory that the worker may use.
-// KvPoolSizing allocates nothing.
+// KvPoolSizing computes how many blocks a worker's KV pool and host pool can hold. Inputs are this
+// rank's share of the model, the backend's layout of a block, and the memory that the worker may
+// use. KvPoolSizing allocates nothing.
 //
 // Thread safety: immutable after construction; any thread.
 // Units:         memory in bytes of this rank.
@@ -50,11 +50,12 @@ class KvPoolSizing {
   // else the type of the backend's activations.
   DType DefaultKvCacheDtype() const;
 
-  // Returns how many blocks share a page of windows (kv_windows.h); 1 without windows, and if pages
-  // are small. A power of two.
+  // Returns how many KV blocks share a page of virtual memory in windows (kv_windows.h), a power of
+  // two. Returns 1 without windows, or if pages are too small to share.
   int32_t BlocksPerPage(const KvCacheSpec& spec) const;
   // Returns the backend's layout of a block. If attention reads windows (address ranges into which
-  // blocks are mapped, kv_windows.h), blocks are padded to full pages or to equal parts of one.
+  // blocks are mapped, kv_windows.h), each block is padded to whole pages, or to an equal part of a
+  // page.
   KvCacheLayout LayoutFor(const KvCacheSpec& spec) const;
   int64_t BlockBytes(const KvCacheSpec& spec) const { return LayoutFor(spec).block_bytes(); }
   // Returns how this worker keeps blocks of this geometry: paged or in windows, and the sizes of
@@ -62,7 +63,7 @@ class KvPoolSizing {
   KvMemory MemoryOf(const KvCacheSpec& spec) const;
 
   // Returns the number of blocks that the budget allows, the null block included, at most
-  // kMaxBlocksLimit; 0 if not even one fits. Budgets in bytes give whole pages.
+  // kMaxBlocksLimit; 0 if not even one fits. A budget in bytes is rounded down to whole pages.
   int32_t MaxBlocks(const KvCacheSpec& spec) const;
   // Returns the number of blocks that the swap space holds, at most kMaxBlocksLimit.
   int32_t MaxHostBlocks(const KvCacheSpec& spec) const;
@@ -73,15 +74,15 @@ class KvPoolSizing {
   // kResourceExhausted, reason MEMORY.
   absl::Status CheckBlocks(const StepLimits& limits, const KvCacheSpec& spec) const;
 
-  // Returns true if attention reads each sequence through a window: a range of virtual addresses,
-  // of which each place is as long as a block or page (kv_windows.h).
+  // Returns true if attention reads each sequence through a window: a range of virtual addresses
+  // into which the sequence's blocks are mapped (kv_windows.h).
   bool has_windows() const { return budget_.backend == KvBackend::kVmm; }
   // Returns the number of places in all windows of an epoch; 0 without windows. Errors:
   // kResourceExhausted, reason MEMORY, if the number exceeds kMaxPlaces.
   absl::StatusOr<int64_t> NumPlaces(const StepLimits& limits, const KvCacheSpec& spec) const;
 
-  // Returns the bytes that an epoch's KV pool and host pool take together, at most those of the
-  // budget; 0 if SpecFor refuses the block size or the type.
+  // Returns the bytes that an epoch's KV pool and host pool take together, at most the bytes of the
+  // budget. Returns 0 if SpecFor refuses the block size or the type.
   int64_t PoolBytes(const StepLimits& limits, DType kv_cache_dtype) const;
 
  private:

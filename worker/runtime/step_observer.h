@@ -21,7 +21,7 @@ struct WorkerHoldings {
 struct WorkerPools {
   int64_t block_bytes = 0;
   int64_t padding_bytes = 0;  // unused bytes at the end of a block, part of block_bytes
-  int64_t max_places = 0;     // upper bound on num_places; 0: no windows
+  int64_t max_places = 0;     // upper bound on WorkerHoldings::num_places; 0: no windows
   int64_t num_blocks = 0;     // the null block included
   int64_t num_host_blocks = 0;
 };
@@ -35,8 +35,8 @@ struct EpochObservation {
   WorkerHoldings holdings;
 };
 
-// Work of one step in windows, counted in places: address ranges as long as a block (see
-// WindowCounts).
+// Mapping work of one step, counted in places of windows (WindowCounts). A place is an address
+// range as long as a block.
 struct WindowWork {
   int64_t num_found = 0;  // already had the needed block, left by an earlier sequence
   int64_t num_mapped = 0;

@@ -12,8 +12,8 @@
 namespace quire {
 namespace {
 
-// Returns an error with the metadata {key: value}: the current incarnation or epoch, or the last
-// step done.
+// Returns an error with the metadata {key: value}. `value` is the current incarnation, the current
+// epoch, or the last step done.
 absl::Status Refusal(absl::StatusCode code,
                      std::string_view reason,
                      std::string_view message,
