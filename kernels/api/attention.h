@@ -10,10 +10,10 @@
 // sequences; num_heads, the query heads; num_kv_heads, a divisor of num_heads. Query head h reads
 // KV head h / (num_heads / num_kv_heads).
 //
-// If the cache's layout has scales, PrepareAttention stores each key and each value of a token with
-// a separate scale: the largest magnitude of its numbers divided by the type's largest number (448
-// for fp8, 127 for int8). A key or value with a NaN or an infinity reads back as NaNs. A key or
-// value whose largest magnitude is below 2^-100 reads back as zeros.
+// If the cache's layout has scales, PrepareAttention stores a separate scale for each key and each
+// value of a token. The scale is the largest magnitude in that key or value, divided by the largest
+// number of the cache's dtype (448 for fp8, 127 for int8). A key or value with a NaN or an infinity
+// reads back as NaNs. A key or value whose largest magnitude is below 2^-100 reads back as zeros.
 //
 // q, k, v and out are activations (KernelBackend::activation_dtype).
 //
@@ -38,8 +38,8 @@ namespace quire {
 // Context positions that attention reduces as one chunk. Another value would change result bits.
 inline constexpr int32_t kAttentionChunkTokens = 256;
 
-// PrepareAttention RMS-normalizes q and k per head if norm weights are given, rotates q and k (RoPE
-// in the half-split layout of Hugging Face: dims d and d + head_dim / 2 are a pair), and writes k
+// PrepareAttention RMS-normalizes q and k per head if norm weights are given. It rotates q and k
+// (RoPE in Hugging Face's half-split layout: dims d and d + head_dim / 2 are a pair), and writes k
 // and v into the cache. The result for q stays in qkv.
 struct PrepareAttentionParams {
   int32_t num_tokens = 0;
@@ -79,7 +79,7 @@ struct PagedAttentionParams {
   // [num_heads], or null. An attention sink is a score without a key: exp(sinks[head]) is added to
   // the sum of the softmax's weights. The scale, the cap and the mask do not apply to it.
   const float* sinks = nullptr;
-  // [num_seqs + 1]: index of each sequence's first token; the last element is num_tokens.
+  // [num_seqs + 1]: index of each sequence's first new token in the step; last element: num_tokens.
   const int32_t* query_start = nullptr;
   const int32_t* seq_lens = nullptr;  // [num_seqs], tokens of the context, new ones included
   // [num_seqs, max_blocks_per_seq], padded with kNullBlockId.

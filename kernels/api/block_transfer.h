@@ -17,8 +17,8 @@ namespace quire {
 
 enum class TransferDirection : uint8_t { kToHost, kToDevice };
 
-// REQUIRES: no block id and no host block id occurs twice. StartTransfer reads the spans before it
-// returns.
+// REQUIRES: no block id and no host block id occurs twice. The spans may be reused when
+// StartTransfer returns.
 struct BlockTransferParams {
   TransferDirection direction = TransferDirection::kToHost;
   KvCacheView cache;

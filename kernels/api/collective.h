@@ -1,9 +1,9 @@
 // Parameters of the collective operations of a tensor-parallel group. Every rank calls the
 // operations in the same order with the same shapes; a rank without a group never calls them.
 //
-// AllReduce adds in one order: rank 0 + rank 1, 2 + 3, ..., then pairs of these sums. Before that,
-// each rank has added the segments of its own part of a sum, also in pairs (kTreeSegments). So
-// groups of 1, 2, 4 and 8 ranks compute one and the same binary tree of additions.
+// AllReduce adds in one order: rank 0 + rank 1, 2 + 3, ..., then pairs of these sums. Each rank has
+// already added the segments of its own part of the sum, also in pairs (kTreeSegments). So groups
+// of 1, 2, 4 and 8 ranks compute the same binary tree of additions.
 //
 // If the group breaks, results are undefined. Communicator::status tells whether the group broke.
 //
@@ -21,8 +21,8 @@ namespace quire {
 
 enum class Merge : uint8_t {
   kSum,
-  // The ranks' copies of a row are merged by bitwise OR. REQUIRES: at most one rank's copy has bits
-  // that are set. OR keeps a -0, while a sum of -0 and 0 is 0.
+  // Merges the ranks' copies of a row by bitwise OR. REQUIRES: at most one rank's copy of a row has
+  // set bits. Unlike a sum with the other ranks' zeros, OR does not turn a -0 into 0.
   kDisjoint,
 };
 
@@ -32,7 +32,8 @@ struct AllReduceParams {
   Merge merge = Merge::kSum;
   DType dtype = DType::kF32;  // kF32 or the activations' type
   void* data = nullptr;       // [num_rows, width]; in: this rank's rows, out: merged rows
-  // [width], added to the sum, or null. REQUIRES: null if adds_bias_to_sums() returns false.
+  // [width], added to the sum, or null. REQUIRES: null if KernelBackend::adds_bias_to_sums is
+  // false.
   const float* bias = nullptr;
 };
 

@@ -78,8 +78,8 @@ struct EmbeddingParams {
   // packed matrix is ignored. REQUIRES: `table` has data if KernelBackend::packs_while_reading
   // returns false.
   const PackedLinear* packed_table = nullptr;
-  // The token of the table's first row. In a group each rank has the rows of some tokens only, and
-  // writes zeros for the other tokens.
+  // The token of the table's first row. With several ranks, each rank's table has the rows of some
+  // tokens only; the rank writes zeros for the other tokens.
   TokenId first_token = 0;
   // Learned positions (OPT). The row with index positions[i] + position_offset of this table is
   // added to the row of token i. If position_table.data is null, the model has no such table.
@@ -90,8 +90,8 @@ struct EmbeddingParams {
   void* out = nullptr;            // [num_tokens, width]
 };
 
-// residual += delta (if given), then out = norm(residual) * weight + bias. A pre-norm transformer
-// does this between two sub-layers.
+// Computes residual += delta (if given), then out = norm(residual) * weight + bias, as a pre-norm
+// transformer does between two sub-layers.
 struct NormParams {
   NormKind kind = NormKind::kRmsNorm;
   int64_t num_tokens = 0;

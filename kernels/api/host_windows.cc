@@ -98,8 +98,8 @@ class HostWindows final : public WindowMemory {
       return absl::OkStatus();
     }
     absl::Status status = NoMemory("map blocks");
-    // The failed mmap may have removed the old mapping. Cover the hole, else the next allocation
-    // could land there.
+    // The failed mmap may have removed the old mapping. Unmap covers the hole, else the next
+    // allocation could get these addresses.
     QUIRE_CHECK(Unmap(place, count).ok());
     return status;
   }

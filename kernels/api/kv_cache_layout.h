@@ -8,20 +8,21 @@
 //   values are token-major,    V[slot][dim]: a weighted sum of rows runs over contiguous dims;
 //   keys   are dim-major,      K[dim][slot]: for each dim, one vector operation multiplies a number
 //                              of the query by the numbers of 16 keys.
-// On a GPU both are swizzled rows (KvChunkOffset). Kernels use only the base pointer, the strides
-// and the row order. They refuse an order that they cannot read, so that a reader never takes one
-// order for another.
+// On a GPU both are swizzled rows (KvChunkOffset). Kernels find keys and values by the base
+// pointer, the strides and the row order alone. A kernel refuses a row order that it cannot read,
+// because it would read wrong numbers.
 //
 // With 8-bit keys and values, scales follow the values of each (block, layer, kv_head): for each
-// slot one fp32 scale for its key and one for its value. This holds for host backends; a GPU has
-// one scale for the keys and one for the values of a layer (PrepareAttentionParams::k_scale).
+// slot one fp32 scale for its key and one for its value. Only host backends store such scales; a
+// GPU has one scale for the keys and one for the values of a layer
+// (PrepareAttentionParams::k_scale).
 //
 //   K | V | key_scale[block_size_tokens] | value_scale[block_size_tokens]
 //
-// An element stands for its stored number times the scale of its slot. A scale depends on its own
-// token's key or value alone, so that a token's bytes do not depend on its block or its step.
-// Scales lie in the block, so that a copied block is complete. For each token, head and layer,
-// scales cost 8 bytes on top of 2 * head_dim bytes for key and value: 6 % at head_dim 64.
+// An element stands for its stored number times the scale of its slot. A scale depends on one
+// token's key or value alone, so a token has the same bytes in any block and step. Scales lie in
+// the block, so that a copied block is complete. For each token, head and layer, scales cost 8
+// bytes on top of 2 * head_dim bytes for key and value: 6 % at head_dim 64.
 //
 // Units:         strides and offsets in elements of dtype, 64 bits wide (block id * block elements
 //                overflows 32 bits).
@@ -43,7 +44,7 @@ namespace quire {
 // The order of one head's keys, and of its values, in a block.
 enum class KvRowOrder : uint8_t {
   kStrided,   // element (slot, dim) lies at slot * slot_stride + dim * dim_stride
-  kSwizzled,  // KvChunkOffset; the strides of slots and dims are 0 and mean nothing
+  kSwizzled,  // KvChunkOffset gives the offsets; the strides of slots and dims are 0 and unused
 };
 
 struct KvCacheLayout {
@@ -61,7 +62,7 @@ struct KvCacheLayout {
   int64_t key_slot_stride = 0;
   int64_t key_dim_stride = 0;
   int64_t value_slot_stride = 0;  // the dims of one value are always contiguous
-  // Distance from the keys of a head to the scales of these keys, in bytes. An element has one byte
+  // Distance from the keys of a head to the scales of these keys, in elements, which are bytes
   // here, because only 8-bit dtypes have scales. 0: no scales.
   int64_t key_scale_offset = 0;
   int64_t value_scale_offset = 0;  // from the keys of a head to the scales of its values
@@ -82,14 +83,15 @@ struct KvCacheLayout {
 
 // ---- Swizzled rows ------------------------------------------------------------------------------
 //
-// A row is the key or the value of one slot. It is cut into chunks of 16 bytes, and the chunks into
-// pieces: as many pieces of 8 chunks as fit, then at most one piece each of 4, 2 and 1 chunks. The
-// block holds piece 0 of all slots, then piece 1 of all slots, and so on; in each piece the slots
-// follow each other. So one copy can bring a piece of all keys or all values of a block and head,
-// and one copy can bring all of K and V. Within a slot's piece of n chunks, chunk c is stored as
-// chunk c ^ (slot % 8 * n / 8). Then the same chunk of 8 slots lies in 8 different groups of 4
-// banks of shared memory, and an unchanged copy of a piece is an operand of wgmma (the 128-, 64-
-// and 32-byte swizzles of PTX).
+// A row is the key or the value of one slot. It is cut into chunks of 16 bytes. Adjacent chunks
+// form pieces: as many pieces of 8 chunks as fit, then at most one piece each of 4, 2 and 1 chunks.
+// The block holds piece 0 of all slots, slot by slot, then piece 1 of all slots, and so on. So one
+// copy can bring a piece of all keys (or of all values) of a block and head, or all K and V of the
+// block and head.
+//
+// In a piece of n chunks, chunk c of a slot is stored as chunk c ^ (slot % 8 * n / 8). Then chunk c
+// of 8 adjacent slots lies in 8 different groups of 4 shared-memory banks. A piece that is copied
+// unchanged to shared memory is an operand of wgmma (the 128-, 64- and 32-byte swizzles of PTX).
 
 // The piece that holds a chunk.
 struct KvPiece {
@@ -113,9 +115,9 @@ constexpr KvPiece KvPieceOf(int32_t row_chunks, int32_t chunk) {
   return {first, 1};
 }
 
-// Returns the offset in bytes of a slot's chunk from the first key (for a key) or the first value
-// (for a value) of its block and head. piece: the piece that holds the chunk. REQUIRES: the block
-// size is a multiple of 8.
+// Returns the offset of a slot's chunk in bytes, counted from the first key (for a chunk of a key)
+// or the first value (for a chunk of a value) of the block and head. REQUIRES: `piece` holds the
+// chunk; the block size is a multiple of 8.
 constexpr int32_t KvChunkOffset(KvPiece piece,
                                 int32_t block_size_tokens,
                                 int32_t slot,
@@ -123,7 +125,7 @@ constexpr int32_t KvChunkOffset(KvPiece piece,
   const int32_t stored = (chunk - piece.first_chunk) ^ ((slot & 7) * piece.num_chunks >> 3);
   return (piece.first_chunk * block_size_tokens + slot * piece.num_chunks + stored) * 16;
 }
-// row_chunks: bytes of a row / 16.
+// `row_chunks` is the number of 16-byte chunks in a row.
 constexpr int32_t KvChunkOffset(int32_t row_chunks,
                                 int32_t block_size_tokens,
                                 int32_t slot,
@@ -133,7 +135,7 @@ constexpr int32_t KvChunkOffset(int32_t row_chunks,
 
 inline constexpr int32_t kMinSwizzledBlockTokens = 8;
 
-// Whether kernels of a GPU can read and write a cache of this layout.
+// Returns whether a GPU's kernels can read and write a cache of this layout.
 constexpr bool HasSwizzledRows(const KvCacheLayout& layout) {
   return layout.row_order == KvRowOrder::kSwizzled &&
          layout.block_size_tokens >= kMinSwizzledBlockTokens &&
@@ -182,15 +184,15 @@ inline KvCacheLayout SwizzledRows(const KvCacheSpec& spec) {
 constexpr bool IsEightBits(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kInt8; }
 
 // Adds scales at the end of each head's part of a block if the dtype has 8 bits. All host backends
-// use such a layout.
+// use the result.
 inline KvCacheLayout WithScales(KvCacheLayout layout) {
   if (!IsEightBits(layout.dtype)) {
     return layout;
   }
   constexpr int64_t kScaleBytes = sizeof(float);
   const int64_t scales_bytes = kScaleBytes * layout.block_size_tokens;
-  // Rounds up to a multiple of 4. If head_dim and block size are both odd, the values end at an
-  // offset that is not a multiple of 4.
+  // Rounds up to a multiple of 4, because the values end at another offset if head_dim and block
+  // size are both odd.
   layout.key_scale_offset = (layout.head_stride + kScaleBytes - 1) / kScaleBytes * kScaleBytes;
   layout.value_scale_offset = layout.key_scale_offset + scales_bytes;
   layout.head_stride = layout.value_scale_offset + scales_bytes;

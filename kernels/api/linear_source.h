@@ -1,6 +1,6 @@
 // CheckLinearSource is every backend's check of the source of a linear layer.
 //
-// Thread safety: a free function.
+// Thread safety: any thread.
 #ifndef QUIRE_KERNELS_API_LINEAR_SOURCE_H_
 #define QUIRE_KERNELS_API_LINEAR_SOURCE_H_
 
@@ -18,9 +18,9 @@ struct LinearShape {
   int64_t cols = 0;
 };
 
-// Errors: kInvalidArgument, reason LINEAR_SHAPE, if there is no part, a part is empty, parts
-// disagree on their columns, num_segments is not 1, 2, 4 or 8 or does not divide the columns, or
-// a given bias does not have one value for each row.
+// Errors: kInvalidArgument, reason LINEAR_SHAPE, in each of these cases: there is no part; a part
+// is empty; the parts differ in their columns; num_segments is not 1, 2, 4 or 8; num_segments does
+// not divide the columns; a bias is given whose size is not the number of rows.
 absl::StatusOr<LinearShape> CheckLinearSource(const LinearSource& source);
 
 }  // namespace quire

@@ -41,7 +41,7 @@ class RowGather {
   std::vector<float> packed_;    // this rank's rows as they are sent
   std::vector<float> gathered_;  // packed_ of all ranks, on rank 0
   std::vector<int64_t> sizes_;   // floats that each rank sends
-  std::vector<float> maxima_;    // maximum of each 64 values of the part; NaN if one is not finite
+  std::vector<float> maxima_;    // maximum of each 64 values; NaN if a value is not finite
   std::vector<float> sorted_;    // maxima_, partly sorted
   std::vector<Candidate> found_;
 };

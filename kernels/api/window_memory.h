@@ -27,7 +27,7 @@ namespace quire {
 
 struct WindowShape {
   // A multiple of KernelBackend::window_page_bytes. If KV blocks are smaller than a page, several
-  // of them are one block here.
+  // KV blocks together are one block here.
   int64_t block_bytes = 0;
   int64_t num_blocks = 0;
   int64_t num_places = 0;

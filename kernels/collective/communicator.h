@@ -54,7 +54,7 @@ class Communicator {
   void Broadcast(std::span<std::byte> data);
 
   void Abort();
-  // Does what Abort does. status() then returns `reason`, unless the group was broken before.
+  // Aborts all links. status() then returns `reason`, unless the group was broken before.
   void Break(const absl::Status& reason);
 
   // Breaks the group if a link has ended. Returns whether the group is still unbroken. A caller

@@ -1,7 +1,7 @@
 // SendWithFd and ReceiveWithFd move bytes over a connected stream socket. Over a Unix socket they
 // can move an open file with the bytes.
 //
-// Thread safety: free functions; one caller at a time for each socket and direction.
+// Thread safety: any thread; one caller at a time for each socket and direction.
 // Source:        unix(7), SCM_RIGHTS.
 #ifndef QUIRE_KERNELS_COLLECTIVE_FD_PASSING_H_
 #define QUIRE_KERNELS_COLLECTIVE_FD_PASSING_H_

@@ -272,7 +272,7 @@ class PeerListener::Gathering {
   }
 
   // Accepts at most kMaxStrangers connections a call. Otherwise a crowd of connections could
-  // replace every stranger, new ones too, before Recognize reads from it.
+  // replace even new strangers before Recognize reads from them.
   void AcceptStrangers() {
     for (size_t i = 0; i < kMaxStrangers; ++i) {
       RankConnection way = {.socket = FileDescriptor(::accept4(
@@ -313,8 +313,9 @@ class PeerListener::Gathering {
     return identities;
   }
 
-  // If the stranger's hello is that of a neighbor, makes its connection the neighbor's. Closes the
-  // connection if the hello is wrong. Does nothing while the hello is incomplete.
+  // Reads the stranger's hello. If a neighbor sent the hello, makes the stranger's connection the
+  // neighbor's. If the hello is wrong, closes the connection. Returns at once while bytes are
+  // missing.
   void Recognize(Stranger& stranger) {
     std::optional<bool> read = stranger.way.ShakeHands();
     if (read.value_or(false)) {

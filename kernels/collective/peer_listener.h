@@ -50,9 +50,9 @@ inline constexpr size_t kGroupSecretBytes = 32;
 class PeerListener {
  public:
   // Listens on a Unix socket. Replaces a file at the path unless a process listens there; the
-  // destructor removes the file. `num_sharers`: how many ranks share the CPUs that this process may
-  // use. A waiting rank spins before it sleeps only if the process may use at least num_sharers
-  // CPUs, and at least one CPU for each rank of the group with a Unix socket.
+  // destructor removes the file. `num_sharers` ranks share the CPUs that this process may use. A
+  // waiting rank spins before it sleeps only if these are enough CPUs for all sharers, and for all
+  // ranks of the group with a Unix socket.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path,
                                                               int32_t num_sharers);
   // Listens on TCP at an address of this machine, such as "10.0.0.3" or "::1". Port 0 takes any

@@ -1,6 +1,6 @@
 // RankAddress is an address at which a rank listens: a Unix socket, or TCP.
 //
-// Thread safety: a value type and free functions.
+// Thread safety: a value type; any thread may call the functions.
 // Cost:          TcpAddresses and ParseRendezvous look up a host's name, which takes as long as the
 //                system's resolver takes.
 #ifndef QUIRE_KERNELS_COLLECTIVE_RANK_ADDRESS_H_

@@ -22,9 +22,9 @@ namespace {
 // Upper bound on a spin, a wait without sleep. If each rank has a core, few waits for another rank
 // are longer. Most waits are shorter than the time to go to sleep and wake up.
 constexpr int64_t kSpinNanos = kNanosPerMilli;
-// Upper bound on successive waits that sleep at once. A spin in vain suggests that the other rank
-// needs this core. So after the first spin in vain, the next wait sleeps without a spin. After the
-// second spin in vain, the next 2 waits do so, then 4, 8, ...
+// Upper bound on the successive waits that sleep without a spin. A spin in vain suggests that the
+// other rank needs this core. So after the first spin in vain, 1 wait sleeps without a spin. After
+// the second spin in vain, the next 2 waits do, then 4, 8, ...
 constexpr int32_t kMaxSleepsAfterSpin = 64;
 // Upper bound on a sleep. After a sleep the caller checks whether the other process lives.
 constexpr int64_t kLookNanos = 2 * kNanosPerMilli;

@@ -1,10 +1,11 @@
 // SharedChannel is the memory that two ranks of one host share. It has a ring of bytes for each
 // direction and, for each side, a futex word on which the side sleeps.
 //
-// The memory is an unnamed file. One side creates it with its size sealed; the other side gets it
-// over the socket (fd_passing.h) and maps it only with that size and seal. So neither side can
-// truncate the mapping of the other side. The memory does not show that a side has died. So the
-// caller must check the socket between the ranks, at least each time Wait returns kNothing.
+// The memory is an unnamed file. One side creates the file and seals its size. The other side gets
+// the file over the socket (fd_passing.h), and maps it only if the size is right and sealed. So
+// neither side can truncate the mapping of the other side. The memory does not show that a side has
+// died. So the caller must check the socket between the ranks, at least each time Wait returns
+// kNothing.
 //
 // Thread safety: one caller at a time; Close, is_closed and is_closed_by_other from any thread.
 // Cost:          two rings of kSharedRingBytes, allocated at creation. Send and Release make no
@@ -41,15 +42,15 @@ class SharedChannel {
   SharedChannel(const SharedChannel&) = delete;
   SharedChannel& operator=(const SharedChannel&) = delete;
 
-  // Send calls RingWriter::Write; Peek and Release call the functions of that name of RingReader.
-  // If the other side waits for data, Send wakes it. If the other side waits for room, Release
-  // wakes it.
+  // Calls RingWriter::Write. Wakes the other side if it waits for data.
   std::optional<size_t> Send(std::span<const std::byte> bytes);
+  // Calls RingReader::Peek.
   std::optional<std::span<const std::byte>> Peek(size_t max_bytes) const;
+  // Calls RingReader::Release. Wakes the other side if it waits for room.
   void Release(size_t num_bytes);
 
-  // Waits until the wanted data or room is there, or a side has closed. Returns kNothing if this
-  // does not happen within 2 ms of sleep. REQUIRES: wants_data || wants_room.
+  // Waits until the wanted data or room is there, or a side has closed. Returns kNothing if a sleep
+  // of 2 ms ends without any of these. REQUIRES: wants_data || wants_room.
   Waited Wait(bool wants_data, bool wants_room);
 
   // Closes this side for good and wakes both sides.

@@ -33,8 +33,8 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share no lo
 
 class RingWriter {
  public:
-  // REQUIRES: the size of `ring` is a power of two, kRingLineBytes or more; it begins at a multiple
-  // of kRingLineBytes.
+  // REQUIRES: the size of `ring` is a power of two, kRingLineBytes or more; `ring` begins at a
+  // multiple of kRingLineBytes.
   RingWriter(RingCounters& counters, std::span<std::byte> ring)
       : counters_(counters), ring_(ring) {}
 

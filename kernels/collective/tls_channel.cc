@@ -34,7 +34,8 @@ struct TlsChannel::Callbacks {
     return *static_cast<TlsChannel*>(::SSL_get_ex_data(ssl, kChannelIndex));
   }
 
-  // Returns a session with the secret as its key; null if memory is lacking. The library frees it.
+  // Returns a session with the secret as its key; null if memory is lacking. The library frees the
+  // session.
   static SSL_SESSION* NewKey(SSL* ssl, const std::string& secret) {
     SSL_SESSION* key = ::SSL_SESSION_new();
     if (key == nullptr ||

@@ -7,17 +7,19 @@
 // a rank is connected neither to itself nor to a rank of another epoch (RFC 9257, 4). All ranks
 // have the same secret: they trust each other, and prove only that they belong to the group.
 //
-// No function waits. Bytes that the socket does not accept stay in a buffer. TLS never waits until
-// that buffer is empty, not even to change keys, else two ends that only send could deadlock. The
-// caller owns the socket, and may poll it, peek at its state and shut it down from any thread.
+// No function waits. Bytes that the socket does not accept stay in a buffer. TLS never waits for
+// that buffer to become empty, not even to change keys; else two ends that only send could
+// deadlock. The caller owns the socket, and may poll it, peek at its state and shut it down from
+// any thread.
 //
 // A closing end sends no close_notify. Ranks know how many bytes are to come. If a connection
 // closes before all bytes have come, the ranks treat the link as broken. So an attacker who cuts a
 // connection can only break the link.
 //
 // Thread safety: one caller at a time.
-// Errors:        a failure is final: the other end lacks the secret, has closed, or its bytes were
-//                altered on the way. The caller must close the socket.
+// Errors:        a call fails if the other end lacks the secret, if it has closed, or if received
+//                bytes were altered on the way. A failure is final: the caller must close the
+//                socket.
 // Cost:          a handshake takes one round trip and two X25519 operations at each end; the
 //                accepting end refuses a peer without the secret before these operations. Each byte
 //                costs the cipher and up to three copies at each end. A record of 16 KiB takes 22
@@ -44,7 +46,7 @@ class TlsChannel {
  public:
   // Upper bound on records sent with one key. RFC 8446 allows 2^24.5 full records with AES-GCM.
   static constexpr int64_t kMaxRecordsPerKey = int64_t{1} << 20;
-  // Upper bound on the handshake bytes that an end reads: ten times what a rank sends.
+  // Upper bound on the handshake bytes that an end reads: ten times as many as a rank sends.
   static constexpr size_t kMaxHandshakeBytes = size_t{4} << 10;
 
   struct Settings {

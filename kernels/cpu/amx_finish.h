@@ -3,7 +3,8 @@
 // activates them and stores them as the input of the next product.
 //
 // Vector instructions do this work. The CPU's vector unit is idle while tiles are multiplied, so
-// the work is deferred: while the next tiles are multiplied, each step also finishes a few rows.
+// the work is deferred: while the next tiles are multiplied, each step of that loop also finishes a
+// few rows.
 //
 // Thread safety: a Finish belongs to one thread.
 #ifndef QUIRE_KERNELS_CPU_AMX_FINISH_H_
@@ -40,9 +41,10 @@ struct Finish {
   using Rows = void (*)(const Finish& finish, int64_t begin, int64_t end);
   Rows run = nullptr;
   const Sink* sink = nullptr;
-  // First the sums of the newest segment of k, then those of earlier segments, kUnitFloats apart.
+  // The sums of the newest segment of k, followed by the sums of earlier segments, kUnitFloats
+  // apart.
   const float* sums = nullptr;
-  int merges = 0;  // number of earlier sums to add to those of the newest segment
+  int merges = 0;  // number of earlier segments whose sums are added to those of the newest one
   int64_t row = 0;
   int64_t column = 0;
   int64_t next = 0;  // first row that is not finished
@@ -84,7 +86,8 @@ struct Finish {
   }
 };
 
-// Finishes a segment of k that is not the last one: adds the sums of earlier segments to its sums.
+// Finishes a segment of k that is not the last one: adds the sums of earlier segments to the
+// segment's sums.
 template <int kRowTiles>
 void MergeRows(const Finish& f, int64_t begin, int64_t end) {
   const int64_t to = (f.merges + 1) * kUnitFloats;
@@ -120,9 +123,9 @@ void OutputRows(const Finish& f, int64_t begin, int64_t end) {
   }
 }
 
-// This type is in the anonymous namespace, so that the linker keeps the functions of
-// ActivateKernel<FinishSimd> in this source, which is compiled for AMX. The linker would share
-// functions of ActivateKernel<SimdAvx512> with other sources.
+// The linker merges the functions of ActivateKernel<SimdAvx512> from all sources, so AVX-512
+// machines could get functions that were compiled for AMX. This type in the anonymous namespace
+// gives this source separate functions.
 struct FinishSimd : SimdAvx512 {};
 
 // Result tiles 0 and 1 hold the sums of gate and of up for the same rows and columns. Result tiles

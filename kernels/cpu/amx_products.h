@@ -69,14 +69,15 @@ struct Outputs {
   }
 };
 
-// Four tiles of sums that are computed together. x and w point to their operands at k = 0.
+// Four tiles of sums that are computed together. x and w point to the first operands (k = 0) of the
+// tiles.
 struct Unit {
   const BFloat16* x[2];
   const std::byte* w[kStripTiles];
   int64_t x_step;  // elements of x from one tile of k to the next
   int64_t depth;
-  // Memory for sums: first those of an unfinished segment of k, then those of finished segments
-  // that are not merged yet, kUnitFloats apart.
+  // Memory for sums, in slots of kUnitFloats: the first slot is for an unfinished segment of k, the
+  // next ones are for finished segments that are not merged yet.
   float* rest;
   int64_t row;
   int64_t column;
@@ -131,8 +132,8 @@ inline void Multiply2x2(
   }
 }
 
-// Prefetches weights two steps ahead. Used only if x has a single tile of rows, because each weight
-// is then read only once.
+// Prefetches the weights of two steps later into the first-level cache. Used only if x has a single
+// tile of rows: each weight is then read only once.
 inline void FetchNear(const Unit& unit, int64_t step) {
   constexpr int64_t kLead = 2;
   // Past the end of a panel, continues with the panel that lies kStripTiles panels later, in the

@@ -37,7 +37,7 @@ struct CandidateMemory {
 
 class CandidateSet {
  public:
-  // The candidates are the first `count` elements of the arrays. Drops those of weight 0.
+  // The candidates are the first `count` elements of the arrays. Drops candidates of weight 0.
   CandidateSet(const CandidateMemory& memory, int64_t count, float max_logit, float temperature);
 
   int64_t size() const { return size_; }

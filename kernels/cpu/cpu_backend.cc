@@ -46,7 +46,7 @@ class CpuBackend final : public HostBackend {
   void Embed(const EmbeddingParams& params) override { table_.embed(params, team_); }
   void Norm(const NormParams& params) override { table_.norm(params, team_); }
   void Linear(const LinearParams& params) override {
-    // Zero rows occur: a step that completes no prompt and decodes nothing needs no logits.
+    // A step that completes no prompt and decodes nothing has zero rows of logits.
     if (params.num_tokens > 0) {
       table_.linear(params, team_);
     }

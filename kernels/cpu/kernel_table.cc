@@ -97,8 +97,9 @@ constexpr KernelTable kTables[] = {kPortable};
 #endif
 
 #if defined(__x86_64__)
-// Asks cpuid, because clang's __builtin_cpu_supports does not know F16C. F16C uses only the AVX
-// registers. The check for AVX2 shows that the operating system saves these registers.
+// Asks cpuid, because clang's __builtin_cpu_supports does not know F16C. Does not ask whether the
+// operating system saves the registers: F16C uses only AVX registers, which the check for AVX2
+// covers.
 bool HasF16C() {
   unsigned int eax = 0;
   unsigned int ebx = 0;

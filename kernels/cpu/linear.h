@@ -36,8 +36,8 @@ namespace quire {
 
 inline constexpr PanelShape kAvx512Panel = {.lanes = 16, .panel = 64};
 // bf16_panel is 16, so that each operand of a bf16 tile instruction (16 columns, 32 values of k) is
-// contiguous. In a wider panel the operand's cache lines would fall into few sets of the
-// first-level cache.
+// contiguous. In a wider panel the operand's cache lines would evict each other, because they fall
+// into few sets of the first-level cache.
 inline constexpr PanelShape kAmxPanel = {
     .lanes = 16, .panel = 64, .bf16_group = 32, .bf16_panel = 16};
 inline constexpr PanelShape kAvx2Panel = {.lanes = 8, .panel = 16};

@@ -53,11 +53,11 @@ struct Task {
   int64_t strip_end = 0;
   float* rest = nullptr;
   int64_t next_strip = -1;  // probable first strip of the thread's next task; -1: none
-  Finish earlier;           // deferred work on the sums of the unit before
+  Finish earlier;           // deferred work on the sums of the previous unit
 };
 
 // Returns a prefetcher of the rows of y to which the unit's sums will be written. It spreads the
-// prefetches over the unit's last `steps` steps.
+// prefetches over the unit's last `steps` steps along k.
 template <int kRowTiles>
 Outputs OutputsOf(const Job& job, const Unit& unit, int64_t steps) {
   const int64_t row_floats = job.weight->out_features();
@@ -112,8 +112,8 @@ void RunUnit(const Job& job, const Unit& unit, DepthRange piece, Ahead& ahead, F
                          : Multiply1x4<false>(unit, {k, end}, ahead, outputs, earlier);
     }
     earlier.Flush();
-    // Sums of a segment with an even index wait until the next segment is complete. They are stored
-    // where the merge of that next segment reads them.
+    // The sums of a segment with an even index (from 0) wait until the next segment is complete.
+    // They are stored where the next segment's merge reads them.
     const bool waits = end == segment_end && segment % 2 == 0 && end < job.depth;
     StoreSums(unit.rest + (waits ? kUnitFloats : 0));
     if (end == segment_end && !waits) {
@@ -228,8 +228,8 @@ void RunGatedStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
 }
 
 // Chooses blocks of rows that stay in the second-level cache for all strips of a task. If enough
-// whole rows fit into the cache, k is not cut. Otherwise k is cut into pieces, so that the block's
-// rows fit one piece at a time.
+// whole rows fit into the cache, k is not cut. Otherwise k is cut into pieces, and only one piece
+// of the block's rows must fit at a time.
 void ChooseBlocks(Job& job) {
   constexpr int64_t kMaxRowTiles = 32;
   constexpr int64_t kEnoughRowTiles = 12;
@@ -384,8 +384,8 @@ bool MlpAmx(const MlpParams& params, ThreadTeam& team) {
                          params.width % kStripColumns == 0 &&
                          out.segment_length() % AmxTile::kDepth == 0;
   // Refuses a single tile of rows: the separate operations, which read one strip of weights at a
-  // time, are faster. The activated rows, rounded to bf16 and padded to whole tiles, fit into
-  // params.activated, which has room for the rows in fp32.
+  // time, are faster. With more rows, params.activated, which has room for fp32 rows, also has room
+  // for the bf16 rows padded to whole tiles.
   if (!has_shape || in.dtype() != DType::kBF16 || out.dtype() != DType::kBF16 ||
       params.num_tokens <= AmxTile::kRows) {
     return false;

@@ -2,7 +2,7 @@
 // rows in one group of panels (runs of columns, packed_linear.h). The division decides which thread
 // computes an output, and changes no bit of it. All instruction sets use the same rule.
 //
-// Thread safety: a free function.
+// Thread safety: any thread.
 #ifndef QUIRE_KERNELS_CPU_LINEAR_GROUPS_H_
 #define QUIRE_KERNELS_CPU_LINEAR_GROUPS_H_
 

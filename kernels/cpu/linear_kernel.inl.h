@@ -86,8 +86,7 @@ struct WidenedPairOperand {
   }
 };
 
-// One piece of the range of k. `starts`, `ends`, `merges` and `last` tell what happens to the sums
-// at the piece's begin and end.
+// One piece of the range of k.
 struct LinearPiece {
   int64_t x_begin = 0;  // index of the first k in a row of x
   int64_t w_begin = 0;  // index of the first k in a panel, whose segments are padded
@@ -118,7 +117,7 @@ struct LinearTile {
   bool ahead_is_near = false;  // whether to prefetch into the first-level cache, not the second
 };
 
-// The kernel for one Simd struct. kPanelVecs: vectors in a row of a panel, for one value of k.
+// The kernel for one Simd struct. For one value of k, a panel has kPanelVecs vectors of weights.
 template <typename S, int kPanelVecs>
 struct LinearKernel {
   using Vec = typename S::Vec;
@@ -247,7 +246,7 @@ struct LinearKernel {
     int64_t num_rows = 0;
     int64_t rows_per_block = 0;
     int64_t piece_length = 0;
-    bool pieces_outside = false;  // whether the loop over pieces is the outer one
+    bool pieces_outside = false;  // whether the loop over pieces is outside the loop over panels
   };
 
   struct Task {
@@ -293,9 +292,10 @@ struct LinearKernel {
     }
   }
 
-  // If only one tile reads a piece of a panel, it prefetches weights of its own later steps. If
-  // several tiles read the piece, the first two or four of them share the prefetch of the weights
-  // that are needed next. So memory is busy for longer than one tile.
+  // Sets the weights that a tile prefetches. If only one tile reads a piece of a panel, the tile
+  // prefetches weights of its own later steps. If several tiles read the piece, the first two or
+  // four of them share the prefetch of the weights that are needed next. So prefetches keep memory
+  // busy for longer than one tile.
   template <typename Operand>
   static void ChooseAhead(const Job<Operand>& job,
                           const LinearPiece& piece,
@@ -370,8 +370,9 @@ struct LinearKernel {
 
   // Chooses the sizes of blocks and pieces. With up to kTileRows rows a piece is a whole segment,
   // so that weights are read sequentially. A block has as many whole rows of x as fit in the cache,
-  // but at least kFewRows. If fewer than kFewRows rows fit, and x has more rows than fit, a task
-  // multiplies its rows by one piece of all its panels before the next piece begins.
+  // but at least kFewRows. If fewer than kFewRows rows fit, and x has more rows than fit, the loop
+  // over pieces is outside: a task multiplies its rows by the same piece of all its panels, then by
+  // the next piece.
   template <typename Operand>
   static void ChooseBlocks(Job<Operand>& job) {
     constexpr int64_t kFewRows = int64_t{16} * kTileRows;

@@ -1,7 +1,7 @@
 // AdjustLogits changes single logits before the distribution is formed: logit bias, tokens banned
 // before min_tokens, and the repetition, frequency and presence penalties.
 //
-// Thread safety: pure functions of their arguments.
+// Thread safety: any thread; writes only `logits` and `counts`.
 // Cost:          O(bias + prompt + output), plus clearing `counts` when penalties are on.
 // Source:        repetition penalty, Keskar et al. 2019, section 4.1 (but a negative logit is
 //                multiplied by the penalty, as in Hugging Face); frequency and presence penalties
@@ -16,7 +16,7 @@
 
 namespace quire {
 
-// The logit of a banned token becomes -infinity. `counts`: scratch, one element for each logit.
+// The logit of a banned token becomes -infinity. `counts` is scratch, with one element per logit.
 void AdjustLogits(const SamplingRow& row, std::span<float> logits, std::span<uint32_t> counts);
 
 }  // namespace quire

@@ -45,7 +45,8 @@ struct NormKernel {
   }
 
   // Returns the sum of a row's terms. term(sum, vector, lanes) returns `sum` plus the terms of a
-  // vector. Only its first `lanes` lanes belong to the row, so `term` must add 0 for the others.
+  // vector. Only the vector's first `lanes` lanes belong to the row, so `term` must add 0 for the
+  // other lanes.
   template <typename Term>
   static float SumRow(const float* x, int64_t width, const Term& term) {
     Vec sums[kSums] = {S::Zero(), S::Zero(), S::Zero(), S::Zero()};

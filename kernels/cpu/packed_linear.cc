@@ -52,7 +52,8 @@ float WidenOne(const std::byte* p, DType dtype) {
 }
 
 // Transposes bf16 rows. Two adjacent numbers of a row stay side by side, as one 32-bit element of
-// the transpose. If `length` is odd, a row's last number is paired with a zero from ZeroFiller.
+// the transpose. If `length` is odd, a row's last number is paired with a zero that ZeroFiller has
+// written.
 void TransposePairs(const RowsToTurn& rows, int64_t length, std::byte* to, int64_t stride) {
   constexpr int64_t kPairBytes = 2 * sizeof(BFloat16);
   const int64_t pairs = length / 2;
@@ -254,7 +255,7 @@ absl::Status CpuPackedLinear::PackPanel(const LinearSource& source,
   return absl::OkStatus();
 }
 
-// Zeroes the memory of a panel that PackRows does not write. If the panel has columns for which the
+// Zeroes the parts of a panel that PackRows does not write. If the panel has columns for which the
 // source has no row, zeroes the whole panel. Otherwise zeroes only the padding at each segment's
 // end, to save time.
 void CpuPackedLinear::ZeroFiller(int64_t p) {

@@ -1,5 +1,5 @@
 // CpuPackedLinear holds the weights of one linear layer in the order in which the CPU kernels read
-// them: in panels of `panel` (PanelShape) output columns. Within a panel k, the input dimension, is
+// them: in panels of PanelShape::panel output columns. Within a panel k, the input dimension, is
 // ascending, so that a kernel reads weights strictly forwards.
 //
 //   f32, f16   panel[p][k][column]

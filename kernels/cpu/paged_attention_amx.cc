@@ -23,8 +23,8 @@ constexpr int32_t RoundedUp(int32_t n, int32_t multiple) {
 // The policy that multiplies with tile instructions, two tiles of rows at a time. A row is one
 // (query, query head) pair; a slot is a position of the chunk. Queries are [rows][dims], softmax
 // weights [rows][slots]. Keys and values are packed as elements of type Pair, values as
-// [dims / 16][slots / 2][16]. Dims and slots are padded to multiples of 32; packed keys and values
-// are padded with zeros. A slot to which a row does not attend has the weight 0 in that row.
+// [dims / 16][slots / 2][16 dims]. Dims and slots are padded to multiples of 32; packed keys and
+// values are padded with zeros. A slot to which a row does not attend has the weight 0 in that row.
 struct TileProducts : RoundedPairs {
   struct TaskScope {
     explicit TaskScope(int32_t rows) : registers(rows < AmxTile::kRows ? rows : AmxTile::kRows) {}
@@ -258,7 +258,8 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Zeroes the weights of each group of 32 slots inside `slots` that does not overlap `range`.
+  // For each group of 32 slots in `slots`: zeroes the weights if the group does not overlap
+  // `range`.
   static void ZeroOutside(float* row, SlotRange range, SlotRange slots) {
     auto* weights = reinterpret_cast<BFloat16*>(row);
     for (int32_t slot = slots.begin; slot < slots.end; slot += kDepth) {
@@ -268,9 +269,9 @@ struct TileProducts : RoundedPairs {
     }
   }
 
-  // Sums weight * value over the row's own slots only. Needed if the row's sum in a tile is NaN. A
-  // tile also adds slots outside the row's range, and if such a slot has an infinite value, the
-  // value times the weight zero is NaN.
+  // Sums weight * value over the row's own slots only. Needed if the row's sum in a tile is NaN: a
+  // tile also adds slots outside the row's range, and an infinite value times the weight zero is
+  // NaN.
   static Vec SumOfRow(const Pair* weights, SlotRange range, const Panel* values) {
     using Order = TileOrderProducts;
     const Order::ProductScope scope;

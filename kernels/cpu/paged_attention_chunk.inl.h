@@ -37,7 +37,8 @@ struct ContextBlocks {
 
 // Calls fn(index, in_block, slots) for each block that holds wanted slots of the chunk. `index` is
 // the block's index in the context. `slots` are the wanted slots in this block, counted from the
-// chunk's begin. `in_block` is the first of them, counted from the block's begin.
+// chunk's first position. `in_block` is the first of these slots, counted from the block's first
+// position.
 template <typename Fn>
 void ForEachBlock(int32_t chunk_position, SlotRange wanted, int32_t block_size, const Fn& fn) {
   int32_t index = (chunk_position + wanted.begin) / block_size;
@@ -100,7 +101,8 @@ void ViewBlocks(const ContextBlocks<T>& context,
           view->keys[group] = keys + slot;
           view->prefetch[group] = values + slot * slot_elements;
         }
-        // While the values of this block are weighted, keys of the next chunk are prefetched.
+        // While this block's values are multiplied by weights, keys of the next chunk are
+        // prefetched.
         const int32_t ahead = (chunk_position + slots.begin + kAttentionChunkTokens) / block_size;
         const T* next = ahead < context.num_blocks ? context.Keys(ahead) : values;
         view->segments[view->num_segments++] = {values + in_block * slot_elements,
@@ -128,9 +130,11 @@ void FetchSoon(const ContextBlocks<T>& context, int32_t index, SlotRange slots) 
   }
 }
 
-// Copies the wanted keys to key_panel, [groups][head_dim / kGroup][kLanes], and the wanted values
-// to value_panel, [slots / kGroup][head_dim]. An element of a panel holds kGroup dims of a key, or
-// one dim of the values of kGroup slots. P::PackValues may use another order of the value panel.
+// Copies the wanted keys and values into panels, in elements of P::kGroup numbers.
+//   key_panel    [slots / kLanes][P::KeySteps(head_dim)][kLanes]: an element holds kGroup dims of
+//                one slot's key
+//   value_panel  [slots / kGroup][head_dim], or the order of P::PackValues: an element holds one
+//                dim of the values of kGroup slots
 template <typename P, typename T>
 void PackBlocks(const ContextBlocks<T>& context,
                 int32_t chunk_position,

@@ -21,7 +21,7 @@ struct Pair {
 // Products of pairs of bf16 numbers, by the instruction vdpbf16ps. Queries and weights are rounded
 // to bf16. A pair holds dims 2i and 2i + 1 of a key, or slots 2i and 2i + 1 of one dim of the
 // values. The cache stores keys as K[dim][slot] and values as V[slot][dim], so the two numbers of a
-// pair lie in adjacent rows. LoadKeys and LoadValues interleave two such rows. That costs no more
+// pair lie in adjacent rows. LoadKeys and LoadValues interleave two such rows, which costs no more
 // than widening the rows to fp32.
 struct PairProducts {
   using Simd = SimdAvx512;
@@ -119,7 +119,8 @@ struct PairProducts {
         reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(term.bits))),
         reinterpret_cast<__m512bh>(values));
   }
-  // Does what Multiply does, but sets weight and value to 0 for a slot of the pair outside `range`.
+  // Does what Multiply does, but a slot of the pair outside `range` counts as weight 0 times value
+  // 0.
   static Vec MultiplyPart(Term term, Operand values, int32_t slot, SlotRange range, Vec sum) {
     const uint32_t inside =
         (range.contains(slot) ? 0xFFFFU : 0U) | (range.contains(slot + 1) ? 0xFFFF0000U : 0U);

@@ -11,18 +11,18 @@ namespace {
 
 // Where possible, a task has at most 1 / (kPartsPerThread * threads) of the work.
 constexpr int64_t kPartsPerThread = 4;
-// When work is cut to get more tasks, a task keeps at least this many rows, which are (query, head)
-// pairs: two tiles of 6 rows.
+// Lower bound on a task's rows when work is cut to get more tasks: two tiles of 6 rows. A row is
+// one (query, head) pair.
 constexpr int64_t kMinTaskRows = 12;
-// A task of several queries is split by chunks only if it has at most this many rows. Partial
-// results take memory for each row and chunk. A task of more rows can be cut into tiles of fewer
-// queries instead.
+// A task of several queries is split by chunks only if it has at most this many rows, because each
+// row and chunk takes memory for a partial result. A task of more rows can be cut into tiles of
+// fewer queries instead.
 constexpr int64_t kMaxSplitRows = 16;
 
 struct Tiling {
   int32_t heads_per_kv_head = 0;
   int32_t queries_per_tile = 0;
-  int64_t rows_chunks_per_task = 0;  // tasks with more rows * chunks are split; 0: no splits
+  int64_t rows_chunks_per_task = 0;  // a larger task (rows * chunks) is split; 0: no splits
 };
 
 struct Counts {

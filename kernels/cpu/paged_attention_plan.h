@@ -57,7 +57,7 @@ struct AttentionPlan {
 // each row.
 inline int64_t PartialFloats(int64_t rows, int64_t head_dim) { return rows * (head_dim + 2); }
 
-// Writes the plan into team.Scratch(0, ...). Nobody else may use that memory until the attention
+// Writes the plan into team.Scratch(0, ...). No other code may use that memory until the attention
 // call returns. A row is one (query, head) pair. A task has at most max_task_rows rows, or all rows
 // of one query and KV head if these are more. With more rows per task, K and V are read less often;
 // with fewer rows, there are more tasks to spread over the threads.

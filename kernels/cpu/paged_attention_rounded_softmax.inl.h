@@ -36,8 +36,8 @@ inline __m512 PowerOfTwo(__m512 t) {
 }
 
 // Calls fn(slot, low, high) for each group of 32 slots that overlaps the range. `slot` is the first
-// slot of the group. `low` is the mask of slots in the range among the group's first 16 slots, and
-// `high` among its last 16 slots.
+// slot of the group. Bit i of `low` tells whether slot + i is in the range; bit i of `high` tells
+// it for slot + 16 + i.
 template <typename Fn>
 inline void ForEachGroup(SlotRange range, const Fn& fn) {
   constexpr int32_t kGroup = 32;

@@ -15,7 +15,7 @@ namespace {
 
 // Softmax state of one row, over its positions so far or over one chunk. sum == 0 means that there
 // was no position yet. With at least one position, sum is not 0, because the position with the
-// maximum adds the weight 1, or NaN.
+// maximum has the weight 1 (or NaN).
 struct SoftmaxStats {
   float max = 0.0F;
   float sum = 0.0F;
@@ -102,7 +102,7 @@ void MergeRow(SoftmaxStats chunk_stats,
     __builtin_memcpy(values, chunk_values, static_cast<size_t>(head_dim) * sizeof(float));
     return;
   }
-  // The result with the greater maximum has the factor exp(0), which is 1.
+  // If the chunk has the greater maximum, its factor is exp(0) = 1. Else the running result's is 1.
   const bool rises = chunk_stats.max > stats->max;
   const float max = rises ? chunk_stats.max : stats->max;
   const auto factor = S::Exp(S::Broadcast((rises ? stats->max : chunk_stats.max) - max));

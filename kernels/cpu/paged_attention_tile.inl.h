@@ -69,7 +69,7 @@ template <typename S, typename E>
 constexpr int kVecBytes = static_cast<int>(sizeof(E)) * S::kLanes;
 inline constexpr int kCacheLine = 64;
 
-// Slots [begin, end) of a chunk whose values lie next to each other.
+// Slots [begin, end) of a chunk. The values of these slots lie next to each other.
 template <typename E>
 struct ValueSegment {
   const E* values;       // values of slot `begin`

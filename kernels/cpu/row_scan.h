@@ -20,7 +20,7 @@ struct RowScan {
   // an infinity; accept_banned permits -infinity, the logit of a banned token.
   bool (*block_max)(const float* row, int64_t n, bool accept_banned, float* block_max) = nullptr;
 
-  // Computes weight i as exp((row[i] - shift) * factor), or 0 if this value is below `floor`.
+  // Computes weight i as exp((row[i] - shift) * factor), or 0 if the exponential is below `floor`.
   // Writes the weight to weights[i], unless `weights` is null. Writes the sum of the weights of
   // block b to block_sum[b].
   void (*exp_weights)(const float* row,

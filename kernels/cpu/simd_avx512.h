@@ -3,7 +3,8 @@
 // SimdAvx512, SimdAvx2 and SimdPortable offer the same static functions; a kernel is a template
 // over one of them (`template <typename S>`), written once. Include this header only from sources
 // that are compiled for AVX-512, and keep other code out of these sources. Else the linker could
-// keep their copy of an inline function, and machines without AVX-512 would crash in it.
+// keep the AVX-512 copy of an inline function for all callers, and machines without AVX-512 would
+// crash in it.
 //
 // Conventions: `N` variants touch only the first n lanes (0 <= n <= kLanes); a load sets the other
 //              lanes to zero. Stores to narrow types round to nearest, ties to even. Stores to

@@ -7,13 +7,14 @@ namespace quire {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
-// Units (elements of the transpose) in a run, a part of a row. First one run of each row is copied,
-// then the next run of each row. Runs are long enough for the hardware prefetcher. They are short
-// enough that the destination lines stay in the cache until the runs of all rows are copied.
+// Units (elements of the transpose) in a run. Each row is cut into runs: the first runs of all rows
+// are copied, then the second runs of all rows, and so on. Runs are long enough for the hardware
+// prefetcher. They are short enough that the destination lines stay in the cache until the runs of
+// all rows are copied.
 constexpr int64_t kRun = 64;
 
-// A tile has this number of rows, and this number of units in each row. So its rows and its columns
-// have the size of a cache line.
+// A tile has this number of rows, and this number of units in each row. So each row and each column
+// of a tile has the size of a cache line.
 template <typename Unit>
 constexpr int64_t kTile = kLineBytes / int64_t{sizeof(Unit)};
 

@@ -54,16 +54,17 @@
 
 namespace quire::gpu {
 
-// Rows of an A fragment.
+// Number of rows in an A fragment.
 inline constexpr int kTileRows = 16;
-// Keys of the smallest tile.
+// Number of keys in the smallest tile.
 inline constexpr int kTileKeys = 16;
 
 // The element type of the mma in both products.
 template <typename T, typename Cache>
 using MmaElement = std::conditional_t<sizeof(Cache) == 1, F16, T>;
 
-// Returns the stride in bytes of rows in shared memory. bytes: a row's size, a multiple of 16.
+// Returns the distance in bytes between rows of `bytes` bytes in shared memory: an odd number of
+// 16-byte units. REQUIRES: `bytes` is a multiple of 16.
 constexpr int PaddedRowBytes(int bytes) { return bytes / 16 % 2 == 0 ? bytes + 16 : bytes; }
 
 // A tile of K or V in shared memory: token rows of head_dim elements.
@@ -84,14 +85,15 @@ struct QueryTile {
 
 // ---- Global to shared ---------------------------------------------------------------------------
 
-// Addresses of one sequence's K and V in one layer and KV head: in the pool, or in a window, where
-// the sequence's blocks have consecutive addresses (kernels/cuda/windows.h). Strides in bytes.
+// Addresses of one sequence's K and V in one layer and KV head. The sequence's blocks are in the
+// pool, or in a memory window, where they have consecutive addresses (kernels/cuda/windows.h).
+// Strides are in bytes.
 struct PagedKv {
   // K of slot 0 in the pool's block 0, or in the window's first block.
   const uint8_t* keys = nullptr;
   // V of the same slot.
   const uint8_t* values = nullptr;
-  const BlockId* block_table = nullptr;  // null in a window, whose blocks are consecutive
+  const BlockId* block_table = nullptr;  // null if the blocks are in a window
   int64_t block_stride = 0;
   int32_t block_shift = 0;  // log2 of the block size, which is at least 8
 };
@@ -118,7 +120,8 @@ QUIRE_DEVICE PagedKv MakePagedKv(const PagedAttentionParams& args,
   return kv;
 }
 
-// Returns the number of the block that holds the position. The block at kv.keys has number 0.
+// Returns the block that holds the position: the block's id in the pool, or its index in the
+// window. The block at kv.keys has number 0.
 QUIRE_DEVICE BlockId BlockOf(const PagedKv& kv, int position) {
   int index = position >> kv.block_shift;
   return kv.block_table != nullptr ? kv.block_table[index] : index;
@@ -138,9 +141,9 @@ struct TileBlocks {
   BlockId high = kNullBlockId;  // block of positions 8 .. 15
 };
 
-// A warp starts the copy of 16 rows, from `position` on, to `tile`. plane: kv.keys or kv.values.
-// Chunks are put back into the order of dims. Rows of positions outside [begin, end) become zeros
-// and are not read. Afterwards the caller must call CommitCopies.
+// Starts the copy of 16 rows of K or V, from `position` on, to `tile`. One warp calls it. plane:
+// kv.keys or kv.values. In `tile`, the chunks of a row are in the order of dims. Rows of positions
+// outside [begin, end) become zeros and are not read. Afterwards the caller must call CommitCopies.
 template <typename Cache, int kHeadDim>
 QUIRE_DEVICE void CopyTile(uint8_t* tile,
                            const PagedKv& kv,
@@ -178,7 +181,8 @@ QUIRE_DEVICE float QueryFactor(float magnitude) {
   return __uint_as_float(exponent << 23);
 }
 
-// A row of Q on its way from global to shared memory, in the lanes of a warp.
+// Holds a row of Q in the registers of a warp, on its way from global to shared memory. Lane l has
+// dims 8 l .. 8 l + 7.
 template <int kHeadDim>
 class QueryRow {
  public:
@@ -199,8 +203,8 @@ class QueryRow {
   }
 
   // Converts the row to the mma's type and order of dims, and writes it to `row` in shared memory.
-  // Returns a factor to all lanes: the element of q is the stored element times the factor. The
-  // factor is 1 unless T is bf16 and the cache is e4m3.
+  // Returns to all lanes the factor by which the row was divided. The factor is 1 unless T is bf16
+  // and the cache is e4m3.
   template <typename T, typename Cache>
   QUIRE_DEVICE float Store(uint8_t* row) {
     using M = MmaElement<T, Cache>;
@@ -244,7 +248,7 @@ class QueryRow {
   float values_[8];
 };
 
-// Loads the row q, or zeros if q is null, and stores it as QueryRow::Store does.
+// Loads the row q, or zeros if q is null. Then does the same as QueryRow::Store.
 template <typename T, typename Cache, int kHeadDim>
 QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
   QueryRow<kHeadDim> values;
@@ -257,9 +261,9 @@ QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
 
 // ---- Shared to fragments ------------------------------------------------------------------------
 
-// The head_dim / 16 A fragments of 16 query rows. If kInRegisters, the fragments stay in registers.
-// Else each Get reads its fragment from shared memory, which saves registers: at head_dim 256 the
-// fragments would take 64 registers, beside 128 for the accumulators.
+// Holds 16 query rows as A fragments; there are head_dim / 16 of them. If kInRegisters, the
+// fragments stay in registers. Otherwise each Get reads a fragment from shared memory. At head_dim
+// 256 this saves 64 registers, beside the 128 of the accumulators.
 template <int kHeadDim, bool kInRegisters>
 class QueryFragments {
  public:
@@ -429,7 +433,7 @@ QUIRE_DEVICE int32_t FirstKey(int32_t position, int32_t sliding_window) {
   return sliding_window > 0 && position >= sliding_window ? position - sliding_window + 1 : 0;
 }
 
-// Converts the products q . k of one row to scores in base 2.
+// Converts the products q . k of one query row to scores in base 2: a key's weight is 2^score.
 struct ScoreRow {
   float scale = 1.0F;    // multiplies the product q . k
   float slope = 0.0F;    // slope of ALiBi, in base 2
@@ -451,8 +455,8 @@ QUIRE_DEVICE ScoreRow MakeScoreRow(const PagedAttentionParams& args,
 }
 
 // Multiplies scores by the rows' scales, then adds the ALiBi bias if has_alibi. scores: C tiles of
-// 16 rows x (8 * kTiles) keys, the first key at first_position. rows: rows lane / 4 and
-// lane / 4 + 8 of the tiles, of which the lane holds scores.
+// 16 rows x (8 * kTiles) keys, the first key at first_position. The lane holds scores of two rows
+// of the tiles: rows[0] is for row lane / 4, rows[1] for row lane / 4 + 8.
 template <int kTiles>
 QUIRE_DEVICE void ScaleScores(float (&scores)[kTiles][4],
                               bool has_alibi,
@@ -478,8 +482,8 @@ QUIRE_DEVICE void ScaleScores(float (&scores)[kTiles][4],
   }
 }
 
-// Sets scores to -infinity for keys that a row does not attend to. A tile whose keys all lie in
-// [begin, position] of both rows needs no call.
+// Sets scores to -infinity for keys that a row does not attend to. The call may be skipped if both
+// rows attend to all keys of the tiles.
 template <int kTiles>
 QUIRE_DEVICE void MaskScores(float (&scores)[kTiles][4],
                              const ScoreRow (&rows)[2],
@@ -497,7 +501,7 @@ QUIRE_DEVICE void MaskScores(float (&scores)[kTiles][4],
   }
 }
 
-// Multiplies the lane's two rows of O, lane / 4 and lane / 4 + 8, by factors[0] and factors[1].
+// Multiplies row lane / 4 of O by factors[0], and row lane / 4 + 8 by factors[1].
 template <int kTiles>
 QUIRE_DEVICE void RescaleAccumulators(float (&out)[kTiles][4], const float (&factors)[2]) {
   QUIRE_UNROLL

@@ -39,12 +39,13 @@
 // kernel would double the compile time. A sink is added once, when a line is stored, and never to a
 // segment.
 //
-// Bound. Memory: 134 MB for 8 sequences of 8192 and 4 KV heads of 128, 29.8 us at 4.5 TB/s. At this
-// speed, and with two CTAs on an SM, a CTA has 3400 cycles for a stage of 64 keys (32 KiB of bf16).
-// A warp's work for a stage, 36 mma, 20 ldmatrix and one barrier, needs a fraction of these cycles
-// (calculated, not measured).
+// Bound. Reading memory takes longest: 134 MB for 8 sequences of 8192 tokens and 4 KV heads of 128
+// dims, 29.8 us at 4.5 TB/s. At this speed, and with two CTAs on an SM, a CTA has 3400 cycles for a
+// stage of 64 keys (32 KiB of bf16). A warp's work for a stage, 36 mma, 20 ldmatrix and one
+// barrier, needs a fraction of these cycles (calculated, not measured).
 //
-// Shared memory on an H200, for 16 rows and bf16. One stage fewer than in the table is in flight.
+// Size of the ring on an H200, for lines of 16 rows and bf16. The computing warps keep one stage
+// while they wait for the next one, so all stages except one are in flight.
 //   head_dim               64   80   96   112  128  256
 //   CTAs per SM            2    2    2    2    2    1
 //   stages                 6    5    4    3    3    3
@@ -69,7 +70,7 @@
 
 namespace quire::gpu {
 
-// Shared memory of the computing warps, beside the ring.
+// Addresses of the shared memory that the computing warps use, except the ring of stages.
 template <typename Shape>
 struct LineMemory {
   uint8_t* queries = nullptr;
@@ -89,7 +90,7 @@ struct LineMemory {
     barriers = reinterpret_cast<SharedBarrier*>(score_rows + Shape::kRows);
     flag = reinterpret_cast<int32_t*>(barriers + 2 * Shape::kMaxStages);
   }
-  // use: number of the CTA's stage. The buffers of two consecutive stages are different.
+  // `use` counts the CTA's stages from 0 on. Consecutive stages alternate between the two buffers.
   QUIRE_DEVICE uint8_t* Weights(int use) const { return weights + use % 2 * Shape::kWeightBytes; }
   QUIRE_DEVICE float* Maxima(int use) const { return maxima + use % 2 * Shape::kMaximaFloats; }
 };
@@ -134,9 +135,10 @@ QUIRE_DEVICE void StoreLineQueries(const LineMemory<Shape>& memory,
 
 // ---- A part of a line ---------------------------------------------------------------------------
 
-// Computes a part of a line. If the part begins the line, `line` gets the fold of the part's
-// segments. Else each segment's result is stored as a partial result, and `line` stays empty. use:
-// number of the CTA's next stage, which grows by the part's stages.
+// Computes a part of a line. If the part has the line's first segment, sets `line` to the fold of
+// the part's segments. Otherwise stores each segment's result as a partial result, and leaves
+// `line` empty. use: number of the CTA's next stage, counted from 0; on return, past the part's
+// stages.
 template <typename Shape>
 QUIRE_DEVICE void ComputePart(LineFold<Shape>& line,
                               int& use,
@@ -161,9 +163,9 @@ QUIRE_DEVICE void ComputePart(LineFold<Shape>& line,
   line.Clear();
   LineResult<Shape> segment;
   segment.Clear();
-  int32_t num_stored = 0;  // partial results
-  // Adds P V of stage s to `segment`. of_use: number of the stage in the CTA. Ends the segment if
-  // the stage is the last one of the segment or of the part.
+  int32_t num_stored = 0;  // number of partial results stored so far
+  // Adds P V of stage s to `segment`, and ends the segment with the last stage of the segment or
+  // part. s counts stages from position 0 on, of_use from the CTA's first stage on.
   const auto add_values = [&](int32_t s, int of_use, const StageState<Shape>& state) {
     AddLineValues<Shape>(segment,
                          state.factors,
@@ -265,8 +267,8 @@ QUIRE_DEVICE void ComputeRun(const LineRing<Shape>& ring,
 
 // ---- Kernel -------------------------------------------------------------------------------------
 
-// Grid: params.plan.num_ctas CTAs, any number. A CTA has Shape::kThreads threads and
-// Shape::kSharedBytes of shared memory.
+// Grid: params.plan.num_ctas CTAs. Any number gives the same bits. A CTA has Shape::kThreads
+// threads and Shape::kSharedBytes of shared memory.
 template <typename T, typename Cache, int kHeadDim, int kRows>
 QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS((LineShape<T, Cache, kHeadDim, kRows>::kThreads),
                                       (LineShape<T, Cache, kHeadDim, kRows>::kCtasPerSm))

@@ -1,6 +1,6 @@
 // Declarations that the launcher of decode by lines (decode_lines.cu) and its kernels share.
 //
-// Thread safety: functions without state.
+// Thread safety: any thread may call the functions.
 #ifndef QUIRE_KERNELS_CUDA_DECODE_LINES_H_
 #define QUIRE_KERNELS_CUDA_DECODE_LINES_H_
 
@@ -11,20 +11,21 @@
 
 namespace quire::gpu {
 
-// Positions of a stage, the unit of copies and products.
+// Number of positions in a stage. A stage is the unit of copies and products.
 inline constexpr int32_t kStageKeys = 64;
 inline constexpr int kLineWarps = 4;  // computing warps of a CTA; a fifth warp copies
 
-// Returns how many C tiles of O a warp has. The warps of a CTA divide the dims of O by 16-byte
-// chunks of a row of V. A chunk takes one C tile of 8 dims, or two C tiles if the cache is e4m3.
+// Returns the number of accumulator tiles (C tiles) of O per warp. The CTA's warps divide the
+// 16-byte chunks of a row of V among them. The dims of a chunk take one C tile, or two if the cache
+// is e4m3.
 constexpr int LineTilesPerWarp(int head_dim, int cache_element_bytes) {
   const int chunks = head_dim * cache_element_bytes / 16;
   return (chunks + kLineWarps - 1) / kLineWarps * (cache_element_bytes == 1 ? 2 : 1);
 }
 
-// Returns how many rows a line has: 16, 32 or 64. rows_of_sequence: the most rows that a sequence
-// has for one KV head. If a line has fewer rows than the sequence, the sequence has several lines
-// for the KV head. Results do not depend on the number of rows.
+// Returns how many rows a line has room for: 16, 32 or 64. rows_of_sequence: the most rows that a
+// sequence of the batch has for one KV head. A sequence with more rows than a line has several
+// lines for each KV head. Results do not depend on the number of rows.
 constexpr int32_t RowsPerLine(int32_t head_dim, int32_t rows_of_sequence) {
   const int32_t most = head_dim <= 128 ? 64 : 16;
   const int32_t wanted = rows_of_sequence <= 16 ? 16 : rows_of_sequence <= 32 ? 32 : 64;
@@ -44,13 +45,13 @@ struct LineParams {
   int32_t block_shift = 0;              // log2 of the block size
   int32_t num_queries_per_kv_head = 0;  // query heads that share one KV head
   int32_t rows_per_line = 0;            // 16, 32 or 64
-  int32_t half_tiles = 0;               // groups of 8 rows that a line can have
+  int32_t half_tiles = 0;               // number of groups of 8 rows that a line can have
   int32_t partials_per_cta = 0;
   SoftCap soft_cap;
 };
 
-// Returns how many floats a partial result has. For each group of 8 rows, it has the C tiles of all
-// warps and the rows' maxima and sums, in the order of StorePartial (line_results.cuh).
+// Returns the number of floats in a partial result. Each group of 8 rows takes 64 floats per C tile
+// of all warps, and 64 for the rows' maxima and sums (StorePartial in line_results.cuh).
 constexpr int64_t LinePartialFloats(int32_t half_tiles, int32_t tiles_per_warp) {
   return int64_t{half_tiles} * (kLineWarps * tiles_per_warp + 1) * 64;
 }
@@ -61,10 +62,13 @@ int DecodeByLines(const PagedAttentionParams& params,
                   DType activations,
                   Stream stream);
 
-// Both functions return kUnsupported unless the cache has the activations' type or kF8E4M3, and
-// rows_per_line is possible for the head_dim. Each head_dim is instantiated in a separate .cu file.
+// Runs the kernel for the types and rows_per_line in `params`. Returns kUnsupported unless the
+// cache has the activations' type or kF8E4M3, and the head_dim has a kernel for rows_per_line. Each
+// head_dim is instantiated in a separate .cu file.
 template <int kHeadDim>
 int RunLines(const LineParams& params, Stream stream);
+// Sets *num_ctas to how many CTAs of the same kernel the device can run at once. Returns
+// kUnsupported as RunLines does.
 template <int kHeadDim>
 int CountLineCtas(DType activations, DType cache_dtype, int32_t rows_per_line, int32_t* num_ctas);
 

@@ -1,13 +1,12 @@
 // DeviceGroup is an NCCL communicator. It runs collectives of ranks on different GPUs.
 //
 // No call waits for other ranks, except EndDeviceGroup. After BeginDeviceGroup or an operation, the
-// caller must call PollDeviceGroup until the group is settled: NCCL no longer reports
-// ncclInProgress for the call. Only then may the caller call the group again or enqueue anything on
-// the stream. An operation cannot finish before all ranks have called the operation. If one rank
-// never calls it, only EndDeviceGroup releases the stream.
+// caller must call PollDeviceGroup until it sets *is_settled to true. Only then may the caller call
+// the group again or enqueue anything on the stream. An operation cannot finish before all ranks
+// have called the operation. If one rank never calls it, only EndDeviceGroup releases the stream.
 //
-// Thread safety: one caller at a time for one group. Another thread is allowed to call
-//                EndDeviceGroup, because that call can take long.
+// Thread safety: one caller at a time for one group. EndDeviceGroup can hang if another rank hangs,
+//                so it may run on another thread than the earlier calls.
 // Errors:        0, kNoNccl, kNcclError - ncclResult_t. After an error, call only EndDeviceGroup.
 // Determinism:   a sum has the same bits on all ranks. NCCL chooses the order of additions.
 // Source:        NVIDIA NCCL User Guide, "Fault Tolerance", "Creating a communicator with options".
@@ -38,7 +37,8 @@ int MakeDeviceGroupId(DeviceGroupId* id);
 // Joins the group with the current device, which no other rank may use. All ranks must call this
 // function. Sets *group to null if the call fails at once.
 int BeginDeviceGroup(const DeviceGroupId& id, int32_t rank, int32_t size, void** group);
-// Sets *is_settled to whether all calls so far are settled. Returns the group's error.
+// Sets *is_settled to false while NCCL still works on the last call (ncclInProgress), else to true.
+// Returns the group's error, or 0.
 int PollDeviceGroup(void* group, bool* is_settled);
 // Aborts operations under way and frees the group.
 int EndDeviceGroup(void* group);

@@ -13,7 +13,7 @@ static_assert(sizeof(DeviceGroupId) == sizeof(ncclUniqueId));
 
 std::optional<NcclFunctions> library;
 
-// ncclInProgress is not an error: PollDeviceGroup reports it as a group that is not settled.
+// ncclInProgress is not an error: PollDeviceGroup reports it as *is_settled = false.
 int ErrorOf(ncclResult_t result) {
   return result == ncclSuccess || result == ncclInProgress ? 0
                                                            : kNcclError - static_cast<int>(result);

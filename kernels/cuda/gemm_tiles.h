@@ -1,6 +1,6 @@
-// GemmTiles computes a product in tiles, if the product's algorithm does not support its row count.
-// All tiles have one row count, which the algorithm supports. So one algorithm computes products of
-// every row count, and a row has the same bits in all of them.
+// GemmTiles cuts a product into tiles with a fixed number of rows. This is needed if the product's
+// algorithm supports that number, but not the product's own number of rows. So one algorithm
+// computes products of any number of rows, and a row has the same bits in all of them.
 //
 // Thread safety: one caller at a time, on one stream.
 #ifndef QUIRE_KERNELS_CUDA_GEMM_TILES_H_
@@ -14,8 +14,8 @@
 
 namespace quire::gpu {
 
-// Rows of the largest tile. A batch-invariant product of any row count uses the algorithm that was
-// chosen for this medium row count.
+// Rows of the largest tile. A weight's batch-invariant products, whatever their row count, all use
+// the algorithm that cuBLASLt suggests for this medium row count.
 inline constexpr int64_t kMostTileRows = 256;
 
 // Returns a row count for tiles: the smallest power of two from 8 to 256 that is >= rows and that

@@ -51,7 +51,7 @@ class GemmTuner {
  public:
   explicit GemmTuner(const GemmOptions& options);
 
-  // version: that of cuBLASLt.
+  // Reads the algorithms in the file. version: the version of cuBLASLt.
   int Open(uint64_t version);
 
   // Sets *algorithm to the fastest algorithm, and *is_final to true. If the fastest algorithm is

@@ -4,8 +4,8 @@
 // device memory on the host. So a call can be recorded in a graph.
 //
 // One source, two builds: nvcc compiles the kernels for GPUs; g++ compiles them with
-// kernels/cuda/emulator, where device pointers are host pointers and a launch runs when its stream
-// is waited for.
+// kernels/cuda/emulator. There, device pointers are host pointers, and a launch runs when the host
+// waits for the launch's stream.
 //
 // Activations:   of type T, bf16 or f16, given by the argument `activations` or by the struct.
 // Shapes:        rows are contiguous unless a stride is given, and 16-byte aligned; head_dim is one
@@ -15,8 +15,8 @@
 //                affect no other row.
 // Determinism:   a row's result depends on that row and its sequence alone, bit for bit, whatever
 //                else is in the batch and however many CTAs run.
-// Errors:        0, or the cudaError_t of the launch. kUnsupported for a type, layout or head_dim
-//                that has no kernel. Attention with sinks or a soft cap has one kernel, kLines.
+// Errors:        0; the cudaError_t of the launch; kUnsupported if no kernel has the type, layout
+//                or head_dim. Only kLines supports attention with sinks or a soft cap.
 // Thread safety: one caller at a time for one stream.
 #ifndef QUIRE_KERNELS_CUDA_GPU_OPS_H_
 #define QUIRE_KERNELS_CUDA_GPU_OPS_H_
@@ -45,18 +45,18 @@ int Norm(const NormParams& params, DType activations, Stream stream);
 
 int Activate(const ActivationParams& params, DType activations, Stream stream);
 
-// Returns kUnsupported unless the cache has the activations' type or e4m3, swizzled rows, and
-// blocks of 8, 16, 32, ... tokens.
+// Returns kUnsupported unless the cache has three properties: its type is the activations' type or
+// e4m3; its rows are swizzled; its blocks have 8, 16, 32, ... tokens.
 int PrepareAttention(const PrepareAttentionParams& params, DType activations, Stream stream);
 
 // ---- Attention of one layer; its cache types are those of PrepareAttention ----------------------
 
 // Each kernel is deterministic, but results of different kernels agree only to rounding.
 enum class DecodeKernel : uint8_t {
-  // Runs for every device. A CTA computes splits, another kernel merges them.
+  // Runs on every device. A CTA computes splits, another kernel merges them.
   kSplits,
-  // Runs on compute capability 9.0 and 10.x, if a head's values follow its keys in a block. A
-  // sequence must have one query, or at most 64 / (query heads per KV head) queries. All CTAs
+  // Runs on compute capability 9.0 and 10.x, if a head's values follow the head's keys in a block.
+  // A sequence must have one query, or at most 64 / (query heads per KV head) queries. All CTAs
   // compute equally many splits, of consecutive lines (decode_lines.cuh).
   kLines,
 };
@@ -65,7 +65,7 @@ enum class DecodeKernel : uint8_t {
 // cut into splits at absolute positions that are multiples of split_tokens, and the splits' results
 // are merged in order. A sequence's splits depend on that sequence alone.
 struct DecodePlan {
-  // [num_decodes]: the sequences to compute, as row numbers of seq_lens. Null for all sequences, in
+  // [num_decodes]: the sequences to compute, as indices into seq_lens. Null: all sequences, in
   // order.
   const int32_t* seq_index = nullptr;
   int32_t num_decodes = 0;
@@ -82,18 +82,18 @@ struct DecodePlan {
   int32_t num_ctas = 0;  // CTAs of the persistent grid; any number gives the same bits
 
   // ---- For kLines ----
-  // partial_out has DecodePartialFloats; partial_state is not used.
+  // partial_out points to DecodePartialFloats floats; partial_state is not used.
   DecodeKernel kernel = DecodeKernel::kSplits;
-  int32_t max_query_tokens = 1;  // queries of a sequence
-  // Partial results per CTA for which partial_out has room. 0: partial_out has room for sequences
-  // of any length that the block tables allow (DecodePartialFloats). REQUIRES: if not 0, at least
-  // min(ceil(splits of the batch / num_ctas), splits of the longest line) + 1, unless no line has
-  // two splits.
+  int32_t max_query_tokens = 1;  // the most queries of a sequence
+  // Number of partial results per CTA for which partial_out has room. 0: partial_out has room for
+  // sequences of any length that the block tables allow (DecodePartialFloats). REQUIRES: 0, or at
+  // least min(ceil(splits of the batch / num_ctas), splits of the longest line) + 1. If each line
+  // has a single split, any number is allowed.
   int32_t partials_per_cta = 0;
   int32_t* arrivals = nullptr;  // [num_ctas]; zeros before and after each call
-  // Whether the kernel may start beside the operation before it on the stream. REQUIRES: that
-  // operation writes q and the keys and values of this step's tokens, and nothing else that the
-  // kernel reads; no sequence's context has tokens that the step computes for another sequence.
+  // Whether the kernel may start before the previous operation on the stream has ended. REQUIRES,
+  // if true: among the kernel's inputs, the previous operation writes only q and the K and V of the
+  // step's new tokens; all other tokens of each sequence were computed in earlier steps.
   bool starts_early = false;
 };
 
@@ -110,11 +110,11 @@ int Decode(const PagedAttentionParams& params,
            const DecodePlan& plan,
            DType activations,
            Stream stream);
-// Sets *num_ctas to the number of CTAs that the device can run at once, if they run the decode
-// kernel for these types and this head_dim.
+// Sets *num_ctas to how many CTAs of the kSplits kernel for these types and this head_dim the
+// device can run at once.
 int DecodeGridSize(DType activations, DType cache_dtype, int32_t head_dim, int32_t* num_ctas);
-// Does the same for kLines. Reads num_heads, the layout, and the plan's max_query_tokens. Returns
-// kUnsupported if kLines cannot run.
+// Sets *num_ctas to the same number for the kLines kernel. Reads num_heads, the layout, and the
+// plan's max_query_tokens. Returns kUnsupported if kLines cannot run.
 int DecodeLinesGridSize(const PagedAttentionParams& params,
                         const DecodePlan& plan,
                         DType activations,
@@ -151,7 +151,7 @@ struct PrefillPlan {
   PrefillKernel kernel = PrefillKernel::kFastest;
 
   // ---- For kPersistent ----
-  int32_t* next_item = nullptr;  // one number, 0 before and after each call; null: kUnsupported
+  int32_t* next_item = nullptr;  // a counter, 0 before and after each call; null: kUnsupported
   int32_t num_ctas = 0;          // CTAs of the grid; 0: one per SM. Any number gives the same bits
 };
 int Prefill(const PagedAttentionParams& params,

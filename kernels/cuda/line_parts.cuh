@@ -47,13 +47,13 @@ struct LinePart {
   int32_t context = 0;  // tokens of the sequence before its queries
   int32_t begin = 0;    // the sequence's queries together attend to [begin, end)
   int32_t end = 0;
-  int32_t line_start = 0;    // number of the line's first segment in the batch
-  int32_t num_segments = 0;  // of the line
+  int32_t line_start = 0;    // number of the line's first segment, counted over the batch
+  int32_t num_segments = 0;  // segments of the whole line
   int32_t first = 0;         // the part has the segments [first, past) of the line
   int32_t past = 0;
 
   QUIRE_DEVICE bool is_whole() const { return past - first == num_segments; }
-  // Stages of the sequence that the part takes: [FirstStage, PastStage).
+  // The part takes the stages [FirstStage, PastStage) of the sequence, counted from position 0.
   QUIRE_DEVICE int32_t FirstStage(int32_t split_tokens) const {
     const int32_t from = (begin / split_tokens + first) * split_tokens;
     return (from > begin ? from : begin) / kStageKeys;

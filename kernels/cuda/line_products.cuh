@@ -1,6 +1,7 @@
-// The products of decode by lines, for one stage: S = Q K^T of a warp's 16 keys, the weights P =
-// 2^(S - maximum) of all four warps' 64 keys in shared memory, and O += P V of a warp's dims.
-// decode_lines.cuh says in which order they run.
+// The products of decode by lines, for one stage. decode_lines.cuh says in which order they run.
+//   S = Q K^T            for a warp's 16 keys
+//   P = 2^(S - maximum)  for all four warps' 64 keys, in shared memory
+//   O += P V             for a warp's dims
 #ifndef QUIRE_KERNELS_CUDA_LINE_PRODUCTS_CUH_
 #define QUIRE_KERNELS_CUDA_LINE_PRODUCTS_CUH_
 
@@ -166,13 +167,13 @@ QUIRE_DEVICE int32_t WeightOffset(int row, int chunk) {
 // State that a stage leaves for its product P V, which is computed one stage later.
 template <typename Shape>
 struct StageState {
-  float max[Shape::kRowTiles][2];      // maxima of the rows' scores, from the segment's begin on
-  float factors[Shape::kRowTiles][2];  // factors for the segment's result up to the stage
+  float max[Shape::kRowTiles][2];      // maxima of the rows' scores in the segment so far
+  float factors[Shape::kRowTiles][2];  // rescale the segment's result before P V is added
 };
 
-// Turns the warp's scores into weights and stores them. Returns the stage's state. maxima: those of
-// all warps (StoreMaxima). earlier: the state of the previous stage; ignored if this stage begins a
-// segment.
+// Turns the warp's scores into weights and stores them. Returns the stage's state. maxima: the
+// rows' maxima of all warps, from StoreMaxima. earlier: the state of the previous stage; ignored if
+// this stage begins a segment.
 template <typename Shape>
 QUIRE_DEVICE StageState<Shape> StoreWeights(uint8_t* weights,
                                             const StageState<Shape>& earlier,
@@ -243,7 +244,7 @@ QUIRE_DEVICE void AddLineValuesOf(LineResult<Shape>& result,
       if (!HasChunk<Shape>(i)) {
         continue;
       }
-      // Matrix j of the load has keys 8 j .. 8 j + 7 of 32, and one chunk.
+      // Matrix j of the load has keys 8 j .. 8 j + 7 of the loop's 32 keys, and one chunk of dims.
       const int32_t chunk = ChunkOfWarp(i);
       const KvPiece piece = KvPieceOf(Shape::kRowChunks, chunk);
       uint32_t b[4];

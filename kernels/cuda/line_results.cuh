@@ -33,11 +33,11 @@ QUIRE_DEVICE void SyncComputingWarps() {
   SyncNamedBarrier(kComputeBarrier, Shape::kComputeThreads);
 }
 
-// Returns the index of the i-th chunk of V that the warp multiplies. If HasChunk(i) is false, the
-// warp has no such chunk.
+// Returns the index of the i-th chunk of V that the warp multiplies. REQUIRES: HasChunk(i) is true.
 QUIRE_DEVICE int32_t ChunkOfWarp(int i) {
   return static_cast<int32_t>(threadIdx.x / kWarpSize) + kLineWarps * i;
 }
+// Returns whether the warp multiplies an i-th chunk of V, i from 0.
 template <typename Shape>
 QUIRE_DEVICE bool HasChunk(int i) {
   return Shape::kRowChunks % kLineWarps == 0 || ChunkOfWarp(i) < Shape::kRowChunks;
@@ -51,7 +51,7 @@ struct LineResult {
   float max[Shape::kRowTiles][2];
   float sum[Shape::kRowTiles][2];
 
-  // Sets the result over no keys.
+  // Sets this result to the result over an empty set of keys.
   QUIRE_DEVICE void Clear() {
     QUIRE_UNROLL
     for (int m = 0; m < Shape::kRowTiles; ++m) {
@@ -70,7 +70,7 @@ struct LineResult {
     }
   }
 
-  // Adds the result over the next segment.
+  // Merges `next`, the result over the next segment, into this result.
   QUIRE_DEVICE void Fold(const LineResult& next) {
     QUIRE_UNROLL
     for (int m = 0; m < Shape::kRowTiles; ++m) {
@@ -93,9 +93,9 @@ struct LineResult {
   }
 };
 
-// The left fold of a line's segments. If a thread's part of a result has 64 floats or more
-// (kFoldsInShared), the fold is in shared memory to save registers. It is used only once per
-// segment.
+// The left fold of a line's segments. If a thread's LineResult has 64 floats or more
+// (kFoldsInShared), the fold is in shared memory to save registers. This costs little, because the
+// fold is accessed only once per segment.
 template <typename Shape>
 class LineFold {
  public:
@@ -131,7 +131,8 @@ class LineFold {
   }
 
  private:
-  static constexpr int kStride = Shape::kComputeThreads;  // from a thread's float to its next
+  // Distance between consecutive floats of a thread.
+  static constexpr int kStride = Shape::kComputeThreads;
 
   QUIRE_DEVICE void Store(LineResult<Shape>& result) {
     ForEachFloat(result, [&](int i, const float& number) { floats_[i * kStride] = number; });
@@ -160,13 +161,13 @@ class LineFold {
 
 // ---- Partial results ----------------------------------------------------------------------------
 
-// Partial result 0 of a CTA belongs to a line that begins in the CTA's run and continues in later
-// runs: it is the fold of the run's segments of the line. Partial result 1 + i belongs to a line
-// that began in an earlier run: it is the i-th segment of the line in the CTA's run.
+// Partial result 0 of a CTA is for the line that begins in the CTA's run and continues in later
+// runs: the fold of that line's segments in the run. Partial result 1 + i is for the line that
+// began in an earlier run: the result of that line's i-th segment in the run, i from 0.
 template <typename Shape>
 struct LinePartials {
   float* partials = nullptr;
-  int64_t floats = 0;  // of a partial result
+  int64_t floats = 0;  // floats per partial result
   int32_t per_cta = 0;
 
   QUIRE_DEVICE explicit LinePartials(const LineParams& params)
@@ -180,7 +181,7 @@ struct LinePartials {
 };
 
 // Calls body(m, half, floats) for each group of 8 rows that has rows of the line. floats: the
-// group's place in the partial result.
+// address of the row group's floats in the partial result.
 template <typename Shape, typename Body>
 QUIRE_DEVICE void ForEachHalfTile(float* partial, int32_t num_rows, Body&& body) {
   QUIRE_UNROLL
@@ -233,10 +234,10 @@ QUIRE_DEVICE void LoadPartial(LineResult<Shape>& result, float* partial, int32_t
   });
 }
 
-// Counts this CTA as arrived at the part's line. The CTA must have stored its partial results of
-// the line before. Returns whether this CTA is the last of the line's CTAs to arrive. The last CTA
-// sees the partial results of all of them, and sets the counter back to 0 for the next launch.
-// flag: in shared memory.
+// Counts this CTA as arrived at the part's line. Returns whether it is the last of the line's CTAs
+// to arrive. The last CTA sees the partial results of all of them, and sets the counter back to 0
+// for the next launch. REQUIRES: this CTA has stored its partial results of the line. flag: in
+// shared memory.
 template <typename Shape>
 QUIRE_DEVICE bool IsLastOfLine(const LineRuns& runs,
                                const LinePart& part,
@@ -257,7 +258,7 @@ QUIRE_DEVICE bool IsLastOfLine(const LineRuns& runs,
   return *flag != 0;
 }
 
-// Folds the partial results of a line in order.
+// Sets `result` to the fold of a line's partial results, in order.
 template <typename Shape>
 QUIRE_DEVICE void FoldPartials(LineResult<Shape>& result,
                                const LinePartials<Shape>& partials,

@@ -35,7 +35,7 @@ struct LineShape {
   static constexpr int kTiles = kChunksPerWarp * kTilesPerChunk;
   static constexpr bool kQueryInRegisters = kRows == 16 && kDim <= 128;
 
-  // Floats of a thread's part of a result (LineResult).
+  // Number of floats in a thread's LineResult (line_results.cuh).
   static constexpr int kResultFloats = kRowTiles * (4 * kTiles + 4);
   static constexpr bool kFoldsInShared = kResultFloats >= 64;
 
@@ -55,9 +55,9 @@ struct LineShape {
   static constexpr int kOtherBytes = kQueryBytes + 2 * kWeightBytes + kFoldBytes +
                                      2 * kMaximaBytes + kScoreRowBytes + kBarrierBytes + kFlagBytes;
 
-  // With two CTAs on an SM, one computes while the other ends a line. More rows or dims need more
-  // than the 168 registers per thread that two CTAs of five warps leave. An SM has 228 KB of shared
-  // memory, and each CTA takes 1 KB more than it asks for.
+  // With two CTAs on an SM, one computes while the other ends a line. But two CTAs of five warps
+  // leave only 168 registers per thread, too few for more rows or dims. An SM has 228 KB of shared
+  // memory. Each CTA takes 1 KB of it in addition to the size that the launch asks for.
   static constexpr int kCtasPerSm = kRows == 16 && kDim <= 128 ? 2 : 1;
   static constexpr int kBytesToUse = (228 / kCtasPerSm - 1) * 1024;
   static constexpr int kStagesThatFit = (kBytesToUse - kOtherBytes) / kStageBytes;
@@ -67,9 +67,9 @@ struct LineShape {
   static_assert(kSharedBytes <= kMostSharedBytes);
 };
 
-// The buffers of a CTA, and the barriers that pass them between the copying warp and the computing
-// warps. A parameter `use` counts the stages that the CTA has loaded, from 0 on: stage `use` lies
-// in buffer use % kStages.
+// The stage buffers of a CTA, and the barriers that pass them between the copying warp and the
+// computing warps. A parameter `use` counts the stages that the CTA has loaded, from 0 on: stage
+// `use` lies in buffer use % kStages.
 template <typename Shape>
 struct LineRing {
   uint8_t* stages = nullptr;
@@ -78,7 +78,7 @@ struct LineRing {
 
   QUIRE_DEVICE explicit LineRing(uint8_t* shared, SharedBarrier* barriers)
       : stages(shared), full(barriers), free(barriers + Shape::kStages) {}
-  // Must be called by one thread alone, and before a __syncthreads.
+  // REQUIRES: one thread alone calls Init; all threads then call __syncthreads.
   QUIRE_DEVICE void Init() const {
     for (int i = 0; i < Shape::kStages; ++i) {
       full[i].Init(1);
@@ -104,15 +104,15 @@ struct LineRing {
 // positions.
 template <typename Shape>
 struct StageOrder {
-  int32_t shift = 0;  // log2 of the positions of a block as it lies in the stage
+  int32_t shift = 0;  // log2 of the positions per block in the stage
 
   QUIRE_DEVICE explicit StageOrder(int32_t block_shift)
       : shift(block_shift < kStageShift ? block_shift : kStageShift) {}
   QUIRE_DEVICE int32_t BlockBytes() const { return 2 * Shape::kRowBytes << shift; }
-  // Returns the offset of V from K of the same slot.
+  // Returns the offset in bytes from K to V of the same slot.
   QUIRE_DEVICE int32_t ValueOffset() const { return Shape::kRowBytes << shift; }
-  // Returns the offset of a chunk of K in the stage. row: index of the key in the stage. piece: the
-  // piece that has the chunk.
+  // Returns the offset in bytes of a chunk of K in the stage. row: index of the key in the stage.
+  // piece: the piece that has the chunk.
   QUIRE_DEVICE int32_t ChunkOffset(KvPiece piece, int32_t row, int32_t chunk) const {
     const int32_t slot = row & ((1 << shift) - 1);
     return (row >> shift) * BlockBytes() + KvChunkOffset(piece, 1 << shift, slot, chunk);
@@ -135,8 +135,8 @@ class LineBlocks {
     next_ = Find(kv, first_ + kWarpSize);
   }
 
-  // Returns to lane l the l-th block of the stage that begins at `position`. REQUIRES: from call to
-  // call, position does not fall, and grows by at most one stage.
+  // Returns to lane l the l-th block of the stage that begins at `position`. REQUIRES: the position
+  // of each call is that of the previous call, or up to one stage later.
   QUIRE_DEVICE BlockId Of(const PagedKv& kv, int32_t position) {
     const int32_t index = position >> kv.block_shift;
     if (index >= first_ + kWarpSize) {
@@ -149,8 +149,8 @@ class LineBlocks {
   }
 
  private:
-  // Returns to lane l the sequence's block index + l, or kNullBlockId if no position of that block
-  // is needed.
+  // Returns to lane l the sequence's block index + l, or kNullBlockId if that block has no position
+  // in [begin_, end_).
   QUIRE_DEVICE BlockId Find(const PagedKv& kv, int32_t index) const {
     const int32_t mine = index + static_cast<int32_t>(threadIdx.x % kWarpSize);
     const int64_t position = int64_t{mine} << kv.block_shift;
@@ -165,7 +165,7 @@ class LineBlocks {
   BlockId next_ = kNullBlockId;
 };
 
-// A part, and what the copying warp needs to copy it.
+// A part, its addresses and its blocks, as the copying warp needs them.
 struct CopiedPart {
   LinePart part;
   PagedKv kv;
@@ -185,8 +185,8 @@ QUIRE_DEVICE CopiedPart FindCopiedPart(const LineParams& params, int32_t next, i
 }
 
 // Starts the copies of a stage whose blocks have up to kStageKeys positions. Lane l copies K and V
-// of the l-th block, which are contiguous. A block without a needed position is not copied, so its
-// part of the buffer has old bytes. The computing warps mask or zero these.
+// of the l-th block, which are contiguous. A block without a position in [part.begin, part.end) is
+// not copied. Its part of the buffer keeps old bytes, which the computing warps mask or zero.
 template <typename Shape>
 QUIRE_DEVICE void CopyBlocksOfStage(uint8_t* stage,
                                     SharedBarrier& full,
@@ -246,9 +246,9 @@ QUIRE_DEVICE void CopyPartOfBlock(uint8_t* stage,
 }
 
 // Copies all stages of the run [next, run_end). Waits for free buffers, but never at the end of a
-// line. Looks up the blocks of the next part while copies of this part are in flight. Before the
-// first stage that has a position of this step's tokens, waits for the operation before the kernel,
-// which writes their keys and values.
+// line. Looks up the blocks of the next part while copies of this part are in flight. The previous
+// operation on the stream writes K and V of the step's new tokens. So CopyRun waits for it before
+// the first stage with a new token.
 template <typename Shape>
 QUIRE_DEVICE void CopyRun(const LineRing<Shape>& ring,
                           const LineParams& params,

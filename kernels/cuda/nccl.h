@@ -1,7 +1,7 @@
 // NVIDIA's library for collectives, opened at run time, so that quire_cuda.so can be loaded where
 // no CUDA library is installed.
 //
-// Thread safety: any thread may call OpenNcclLibrary. The functions of its result stay valid.
+// Thread safety: any thread may call OpenNcclLibrary. The functions that it returns stay valid.
 #ifndef QUIRE_KERNELS_CUDA_NCCL_H_
 #define QUIRE_KERNELS_CUDA_NCCL_H_
 

@@ -37,8 +37,8 @@ QUIRE_DEVICE float AddSink(SoftmaxState& state, float sink) {
   return factor;
 }
 
-// A soft cap, which turns a score into cap * tanh(score / cap). Made on the host, because a kernel
-// needs no registers for its parameters.
+// A soft cap, which turns a score into cap * tanh(score / cap). The host computes it and passes it
+// as a kernel parameter, because parameters take no registers.
 struct SoftCap {
   float cap = 0.0F;     // in base 2, like the scores. 0: no cap
   float factor = 0.0F;  // 2 log2(e) / cap

@@ -5,7 +5,7 @@
 // A sequence has ceil(seq_len / split_tokens) splits, minus the splits that lie entirely before the
 // sliding window. So a batch has at most num_decodes * ceil(max seq_len / split_tokens) splits, and
 // with a sliding window also at most num_decodes * (ceil(sliding_window / split_tokens) + 1).
-// Partial results need memory for the smaller number of splits. Only sequences of two or more
+// Partial results need memory for the smaller of the two numbers. Only sequences of two or more
 // splits write partial results.
 #include <bit>
 #include <cstdint>
@@ -23,7 +23,8 @@ namespace {
 constexpr int kPlanThreads = 256;
 constexpr int kPlanWarps = kPlanThreads / kWarpSize;
 
-// The numbers that give a sequence's lines (decode_lines.h). For kSplits a sequence has one line.
+// Parameters from which CountSplits computes a sequence's number of lines (line_parts.cuh). With
+// kSplits, a sequence has one line.
 struct LineCount {
   int32_t num_kv_heads = 1;
   int32_t num_queries_per_kv_head = 1;

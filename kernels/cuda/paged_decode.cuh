@@ -53,7 +53,7 @@ namespace quire::gpu {
 
 inline constexpr int kDecodeWarps = 4;
 inline constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
-// Positions of a round, in which each warp computes one tile.
+// Number of positions in a round. In a round each warp computes one tile.
 inline constexpr int kRoundKeys = kDecodeWarps * kTileKeys;
 
 // Layout of a CTA's shared memory, which has at most kMaxSharedBytes.
@@ -62,7 +62,7 @@ struct DecodeShape {
   using Tile = KvTile<Cache, kHeadDim>;
   static constexpr bool kQueryInRegisters = kHeadDim <= 128;
 
-  // Registers limit the CTAs: 3 CTAs leave 168 registers per thread, 2 leave 255.
+  // Registers limit the CTAs per SM: 3 CTAs leave 168 registers per thread, 2 leave 255.
   static constexpr int kCtasPerSm = kHeadDim <= 128 ? 3 : 2;
 
   // Row stride of a warp's accumulators in the merge, in floats: 8 more than a multiple of 16, so
@@ -155,9 +155,9 @@ class KvRing {
     }
   }
 
-  // REQUIRES: NextKeys and NextValues are called in turns, NextKeys first. Each returns the next
-  // tile, valid until the next call. Each also starts the copy of the tile that comes kTiles - 1
-  // tiles later, into the memory of the tile that the previous call returned.
+  // NextKeys and NextValues return the next tile of K or V, valid until the next call of either.
+  // Each call also starts the copy of a later tile into the memory of the tile that the previous
+  // call returned. REQUIRES: the calls alternate, NextKeys first.
   QUIRE_DEVICE const uint8_t* NextKeys() {
     Arrive();
     (kTiles - 1) % 2 == 0 ? CopyKeys() : CopyValues();
@@ -247,7 +247,8 @@ struct WarpResult {
   SoftmaxState states[2];  // of the two rows; each sum has this lane's weights alone
 };
 
-// Attends to the warp's tiles of positions [begin, end), and adds to `result`. first: as in KvRing.
+// Adds attention to the warp's tiles of positions [begin, end) to `result`. first: the first
+// position of the warp's first tile, as in KvRing.
 template <typename T, typename Cache, int kHeadDim, int kTiles, typename Query>
 QUIRE_DEVICE void AttendTiles(WarpResult<kHeadDim>& result,
                               KvRing<Cache, kHeadDim, kTiles>& ring,

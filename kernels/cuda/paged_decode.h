@@ -1,6 +1,6 @@
 // Declarations that the launcher of decode (paged_decode.cu) and the kernels share.
 //
-// Thread safety: functions without state.
+// Thread safety: any thread may call the functions.
 #ifndef QUIRE_KERNELS_CUDA_PAGED_DECODE_H_
 #define QUIRE_KERNELS_CUDA_PAGED_DECODE_H_
 
@@ -20,7 +20,7 @@ struct DecodeParams {
   int32_t num_row_groups = 0;
 };
 
-// RunDecode and CountDecodeCtas return kUnsupported unless the cache is of the activations' type or
+// RunDecode and CountDecodeCtas return kUnsupported unless the cache has the activations' type or
 // kF8E4M3. Each head_dim is instantiated in a separate .cu file.
 template <int kHeadDim>
 int RunDecode(const DecodeParams& params, Stream stream);

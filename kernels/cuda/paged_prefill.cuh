@@ -59,10 +59,11 @@
 
 namespace quire::gpu {
 
-// Rows of a CTA; half as many if shared memory is too small for them (PrefillShape).
+// Number of rows of a CTA. If shared memory is too small for them, a CTA has half as many
+// (PrefillShape).
 inline constexpr int kMmaRows = kPrefillRows / 2;
 
-// Keys of a tile. Another value would change the bits of results.
+// Number of keys in a tile. Another value would change the bits of results.
 inline constexpr int kPrefillTileKeys = 64;
 
 // State that is equal in all threads, kept once in shared memory because registers are scarce.
@@ -148,8 +149,8 @@ QUIRE_DEVICE void CopyQueries(uint8_t* queries,
   }
 }
 
-// Sets places[i] to the byte offset of the block of the tile's row i: from kv.keys for K, from
-// kv.values for V. Skips rows for positions outside [rows.begin, rows.end).
+// Sets places[i] to the byte offset of the block of row i of the tile, counted from kv.keys for K
+// and from kv.values for V. Skips rows for positions outside [rows.begin, rows.end).
 QUIRE_DEVICE void FindPlaces(int64_t* places, const PagedKv& kv, const ItemRows& rows, int tile) {
   auto row = static_cast<int32_t>(threadIdx.x);
   int32_t position = tile * kPrefillTileKeys + row;
@@ -158,9 +159,9 @@ QUIRE_DEVICE void FindPlaces(int64_t* places, const PagedKv& kv, const ItemRows&
   }
 }
 
-// The CTA starts the copy of a tile of K or V. plane: kv.keys or kv.values. Chunks are put back
-// into the order of dims. Rows for positions outside [rows.begin, rows.end) become zeros and are
-// not read. The caller must call CommitCopies.
+// Starts the CTA's copy of a tile of K or V. plane: kv.keys or kv.values. In `buffer`, the chunks
+// of a row are in the order of dims. Rows for positions outside [rows.begin, rows.end) become zeros
+// and are not read. Afterwards the caller must call CommitCopies.
 template <typename Shape>
 QUIRE_DEVICE void CopyRows(uint8_t* buffer,
                            const uint8_t* plane,
@@ -241,8 +242,8 @@ QUIRE_DEVICE void AddScoresOfRows(WarpScores<PrefillShape<T, Cache, kHeadDim>>& 
       }
     }
   } else {
-    // A load reads four matrices. Matrix i has keys 8 i to 8 i + 7 of 32, and one chunk of 16 dims.
-    // From each matrix, a lane gets four bytes of key lane / 4, from byte 4 (lane % 4) on.
+    // A load reads one chunk (16 dims) of 32 keys: four matrices of 8 keys. From each matrix, a
+    // lane gets four bytes of key lane / 4, from byte 4 (lane % 4) on.
     const uint8_t* lane_keys = keys + lane * Shape::kTileStride;
     // If Q is in registers, k must be constant, so the loop is unrolled completely. Else the loop
     // is unrolled only by two, because conversions of more chunks at once would spill registers.
@@ -291,8 +292,8 @@ QUIRE_DEVICE void AddValuesOfRows(WarpOut<PrefillShape<T, Cache, kHeadDim>>& out
       }
     }
   } else {
-    // A load reads four matrices. Matrix i has keys 8 i to 8 i + 7 of 32, and one chunk of 16 dims.
-    // AddValues describes the layout of the loaded registers.
+    // A load reads one chunk (16 dims) of 32 keys: four matrices of 8 keys. AddValues describes the
+    // layout of the loaded registers.
     const uint8_t* lane_values = values + lane * Shape::kTileStride;
     QUIRE_UNROLL
     for (int n = 0; n < kPrefillTileKeys / 16; n += 2) {

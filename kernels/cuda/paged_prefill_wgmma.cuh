@@ -1,6 +1,6 @@
 // Prefill on warpgroup products (wgmma), for compute capability 9.0 and a cache of the same type as
-// the queries. Rows are numbered as in paged_prefill.cuh, and the results agree with those of that
-// file's kernel up to rounding.
+// the queries. Rows are numbered as in paged_prefill.cuh. Results agree with those of PrefillKernel
+// in paged_prefill.cuh up to rounding.
 //
 // Work. A CTA computes one PrefillItem of kPrefillRows rows of one KV head. It has three
 // warpgroups: one copies keys and values, and two compute 64 rows each. A warpgroup whose 64 rows

@@ -1,7 +1,7 @@
 // Philox4x32-10, a pseudo-random function of a key and a counter. It has no state that threads
 // would have to keep or share. Runs on host and device.
 //
-// Thread safety: a pure function.
+// Thread safety: any thread may call.
 // Source:        Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 3.
 #ifndef QUIRE_KERNELS_CUDA_PHILOX_CUH_
 #define QUIRE_KERNELS_CUDA_PHILOX_CUH_

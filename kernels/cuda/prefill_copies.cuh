@@ -1,6 +1,5 @@
-// The copying side of persistent prefill: one warp takes items and copies their keys and values,
-// and other warps of its warpgroup copy queries. prefill_persistent.cuh says how the warps work
-// together.
+// The copying side of persistent prefill: one warp takes items, another copies their keys and
+// values, and two copy their queries. prefill_persistent.cuh says how the warps work together.
 #ifndef QUIRE_KERNELS_CUDA_PREFILL_COPIES_CUH_
 #define QUIRE_KERNELS_CUDA_PREFILL_COPIES_CUH_
 
@@ -21,10 +20,10 @@ namespace quire::gpu {
 
 // ---- Items --------------------------------------------------------------------------------------
 
-// Returns the CTA's next pair of item and KV head, or a number of at least num_pairs if all pairs
-// are taken. Pair p is of item p / num_kv_heads. A CTA begins with the pair of its own number, and
-// then calls TakePair until no pair is left. So all CTAs together make num_pairs calls, and the
-// last call sets the counter back to 0. REQUIRES: at most num_pairs CTAs.
+// Returns the number of the CTA's next pair (item, KV head), or num_pairs or more if all pairs are
+// taken. Pair p has item p / num_kv_heads. A CTA begins with the pair of its own number, and then
+// calls TakePair until no pair is left. So all CTAs together make num_pairs calls, and the last
+// call sets the counter back to 0. REQUIRES: at most num_pairs CTAs.
 QUIRE_DEVICE int32_t TakePair(const PrefillPlan& plan, int32_t num_pairs) {
   const int32_t before = atomicAdd(plan.next_item, 1);
   if (before == num_pairs - 1) {
@@ -58,11 +57,11 @@ QUIRE_DEVICE void FindWork(PrefillWork& work, const PrefillParams& params, bool 
     work.num_consumers = rows.first_row + kWarpgroupRows < rows.num_rows ? 2 : 1;
     work.kv =
         MakePagedKv<typename Shape::Element>(args, item.sequence, kv_head, params.block_shift);
-  } while (work.num_tiles <= 0);  // padding has positions below 0, so less than 0 tiles
+  } while (work.num_tiles <= 0);  // padding ends at position 0 or below, so it has no tiles
 }
 
-// One warp takes all items of the CTA, and shows each to the other warps. The warp that takes items
-// stays at most kItemsAhead items ahead of the slowest of them.
+// One warp takes all items of the CTA, and shows each to the other warps. It stays at most
+// kItemsAhead items ahead of the slowest other warp.
 template <typename Shape>
 QUIRE_DEVICE void TakeItems(const PersistentMemory<Shape>& memory, const PrefillParams& params) {
   bool is_last = false;
@@ -102,7 +101,7 @@ struct LaneRows {
   QUIRE_DEVICE bool is_empty() const { return begin >= end; }
 };
 
-// Returns the block that the lane copies rows of, for tile i of the item. Lanes without rows get
+// Returns the block from which the lane copies rows of the item's tile i. Lanes without rows get
 // the null block and do not read the block table.
 template <typename Shape>
 QUIRE_DEVICE BlockId FindLaneBlock(const PrefillWork& work, int i) {
@@ -119,11 +118,11 @@ QUIRE_DEVICE void ZeroBytesByWarp(uint8_t* bytes, int32_t count) {
 }
 
 // Zeroes the rows of a tile of V outside [begin, end). The weight of such a key is 0, but 0 times a
-// NaN is a NaN. Bulk copies of the other rows may follow.
+// NaN is a NaN. Ends with a fence, so that bulk copies of the other rows may follow.
 template <typename Shape>
 QUIRE_DEVICE void ZeroOtherRows(uint8_t* tile, int32_t begin, int32_t end) {
   ForEachPart<Shape::kRowChunks, 8>([&]<int kFirst, int kChunks>() {
-    constexpr int kBytes = kChunks * 16;  // of a row of the piece
+    constexpr int kBytes = kChunks * 16;  // size of a row of the piece
     uint8_t* piece = tile + kFirst * Shape::kKeys * 16;
     ZeroBytesByWarp(piece, begin * kBytes);
     ZeroBytesByWarp(piece + end * kBytes, (Shape::kKeys - end) * kBytes);
@@ -131,10 +130,10 @@ QUIRE_DEVICE void ZeroOtherRows(uint8_t* tile, int32_t begin, int32_t end) {
   FenceAsyncProxy();
 }
 
-// The warp starts the copy of tile i of K or V: one bulk copy for each block and piece. block: the
-// lane's block, from FindLaneBlock. Copies only rows of the item's [begin, end). Other rows of a
-// tile of K keep their old bytes, because their scores are masked. Other rows of a tile of V become
-// zeros.
+// Starts the copy of tile i of K or V: one bulk copy for each block and piece. block: the lane's
+// block, from FindLaneBlock. Copies only rows for positions in [work.rows.begin, work.rows.end).
+// Other rows of K keep their old bytes, because their scores are masked. Other rows of V become
+// zeros. REQUIRES: all lanes of the warp call together.
 template <typename Shape, bool kIsValue>
 QUIRE_DEVICE void StartTileCopy(
     uint8_t* tile, SharedBarrier& full, const PrefillWork& work, int i, BlockId block) {
@@ -172,7 +171,7 @@ template <typename Shape>
 QUIRE_DEVICE void CopyItems(const PersistentMemory<Shape>& memory) {
   const BufferRing<Shape::kStages> keys = memory.KeyRing();
   const BufferRing<Shape::kStages> values = memory.ValueRing();
-  int use = 0;  // number of the item's first tile
+  int use = 0;  // number of the item's first tile, counted over all items of the CTA
   for (int n = 0;; ++n) {
     memory.WorkRing().WaitUntilFull(n);
     const PrefillWork& work = memory.Work(n);

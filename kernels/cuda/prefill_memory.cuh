@@ -37,7 +37,7 @@ struct PersistentShape {
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
   static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
   static constexpr int kQueryWarps = 2;  // warps of the copying warpgroup that copy queries
-  // Keys of a tile. Another value would change the bits of results.
+  // Number of keys in a tile. Another value would change the bits of results.
   static constexpr int kKeys = kDim <= 128 ? 128 : 64;
   static constexpr int kStages = 2;
   static constexpr int kQueryBuffers = kDim <= 128 ? 2 : 1;
@@ -81,7 +81,7 @@ QUIRE_DEVICE void ForEachPart(Body&& body) {
 }
 
 // The barriers of a ring of buffers. Use i of the ring takes buffer i % kBuffers. A phase of Full
-// ends when the use's bytes are there, a phase of Free when the use's readers are done.
+// ends when a use's bytes have landed, a phase of Free when all readers of a use are done.
 template <int kBuffers>
 class BufferRing {
  public:
@@ -110,8 +110,8 @@ class BufferRing {
 };
 
 // Shared memory of a CTA, in this order: padding for alignment, queries, keys, values, barriers,
-// memory that FinishBefore writes, works. Rows of a buffer of R rows are stored like R slots of a
-// block (KvChunkOffset). n: number of the CTA's item. use: number of the CTA's tile.
+// memory that FinishBefore writes, PrefillWorks. Rows of a buffer of R rows are stored like R slots
+// of a block (KvChunkOffset). A parameter n counts the CTA's items, and `use` counts its tiles.
 template <typename Shape>
 class PersistentMemory {
  public:

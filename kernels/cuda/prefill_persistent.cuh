@@ -11,11 +11,11 @@
 // values, and two copy queries. The other two warpgroups compute 64 rows each. A warpgroup whose 64
 // rows are all past the sequence's end only waits for each buffer and frees it.
 //
-// No gap between items. Items are taken up to two ahead. Keys and values are copied up to two tiles
-// ahead, also across the end of an item, and the next item's queries are copied to a second buffer.
-// So the first product of an item finds its operands in shared memory. Between two items, a
-// computing warpgroup only ends the first item: a sum, and a store of 64 rows. At head_dim 256
-// there is room for only one buffer of queries.
+// No gap between items. Items are taken up to two items ahead of computation. Keys and values are
+// copied up to two tiles ahead, also across the end of an item, and the next item's queries are
+// copied to a second buffer. So the first product of an item finds its operands in shared memory.
+// Between two items, a computing warpgroup only ends the first item: it adds up the weights and
+// stores 64 rows. At head_dim 256 there is room for only one buffer of queries.
 //
 // Pipeline. Each of K and V has two buffers of one tile. A computing warpgroup has two products in
 // flight, and computes the softmax of one tile meanwhile:
@@ -23,12 +23,13 @@
 // For head_dim up to 128 the two computing warpgroups take turns in starting products, so that the
 // softmax of one runs beside the products of the other.
 //
-// Barriers. Keys, values, queries and works are rings of buffers, each with a Full and a Free
-// barrier. Full of keys and values counts the bytes of bulk copies. Bulk copies write through the
-// same proxy as products read, so no reader needs a fence. The copying warp itself zeroes the rows
-// of V that no row of the item attends to, before it copies the other rows. Queries are copied by
-// cp.async, because their rows have another order in shared memory. The warps that copy them wait
-// for the copies and fence them before they arrive.
+// Barriers. Keys, values, queries and items (PrefillWork) have a ring of buffers each. Every buffer
+// has a Full and a Free barrier. Full barriers of keys and values count the bytes of bulk copies.
+// Bulk copies write through the same proxy as products read, so no reader needs a fence. The
+// copying warp itself zeroes the rows of V that no row of the item attends to, before it copies the
+// other rows. Queries are copied by cp.async, because their rows have another order in shared
+// memory than in q. The warps that copy queries wait for the copies and fence them before they
+// arrive.
 //
 // Shared memory. A tile of K or V has the order of a block of kKeys slots (kv_cache_layout.h):
 // first piece 0 of all keys, then piece 1 of all keys, and so on. A piece of 64 dims is an operand
@@ -85,7 +86,7 @@ QUIRE_DEVICE void StartTileScores(WgmmaScores<Shape>& scores,
   FenceAccumulator(scores);
   FenceWarpgroup();
   ForEachPart<Shape::kRowChunks, 8>([&]<int kFirst, int kChunks>() {
-    constexpr int kBytes = kChunks * 16;  // of a row of the piece
+    constexpr int kBytes = kChunks * 16;  // size of a row of the piece
     const uint8_t* rows =
         queries + kFirst * Shape::kRows * 16 + consumer * (kWarpgroupRows * kBytes);
     const uint64_t a = MakeDescriptor<kBytes>(rows, 0, 8 * kBytes);
@@ -186,7 +187,8 @@ QUIRE_DEVICE void StoreRows(const PersistentOut<Shape>& out,
 
 // ---- A computing warpgroup ----------------------------------------------------------------------
 
-// Computes the warpgroup's rows of item n, whose first tile has the number `use`.
+// Computes the warpgroup's rows of item n. n counts the CTA's items, and `use` counts its tiles:
+// item n begins with tile `use`.
 template <typename Shape>
 QUIRE_DEVICE void ComputeItem(const PersistentMemory<Shape>& memory,
                               const PrefillParams& params,
@@ -259,8 +261,8 @@ QUIRE_DEVICE void ComputeItem(const PersistentMemory<Shape>& memory,
   StoreRows<Shape>(out, states, queries, work.rows, params.attention, warp_row);
 }
 
-// Frees the buffers of item n, for a computing warpgroup without rows in the item. Waits for each
-// buffer first, because the warpgroup could else arrive twice in one phase.
+// Frees the buffers of item n, for a computing warpgroup without rows in the item. Waits until each
+// buffer is full before it frees the buffer, else the warpgroup could arrive twice in one phase.
 template <typename Shape>
 QUIRE_DEVICE void PassItem(const PersistentMemory<Shape>& memory, int n, int use) {
   memory.QueryRing().WaitUntilFull(n);
@@ -273,10 +275,10 @@ QUIRE_DEVICE void PassItem(const PersistentMemory<Shape>& memory, int n, int use
   }
 }
 
-// Turns: the first warpgroup may begin an item while the second is still in the item before. It
-// arrives for a turn only after the keys of the item's second tile are there. The buffer of these
-// keys held the last tile of the item before, and the second warpgroup frees it only after its last
-// turn in that item. So turns of two items do not mix.
+// Computes all items of the CTA. The first warpgroup may begin an item while the second is still in
+// the previous item, but turns of two items do not mix. The first warpgroup arrives for a turn only
+// after the item's second tile of keys has landed. This tile's buffer held the previous item's last
+// tile. The second warpgroup frees the buffer only after its last turn in the previous item.
 template <typename Shape>
 QUIRE_DEVICE void ComputeItems(const PersistentMemory<Shape>& memory,
                                const PrefillParams& params,

@@ -25,12 +25,12 @@ struct WgmmaShape {
   static constexpr int kConsumers = kRows / kWarpgroupRows;  // computing warpgroups
   static constexpr int kConsumerThreads = kConsumers * kWarpgroupSize;
   static constexpr int kThreads = kWarpgroupSize + kConsumerThreads;
-  // Keys of a tile. Another value would change the bits of results.
+  // Number of keys in a tile. Another value would change the bits of results.
   static constexpr int kKeys = kHeadDim <= 128 ? 128 : 64;
   static constexpr int kStages = 2;
   static constexpr int kPanels = kHeadDim / 64;
   static constexpr int kRowChunks = kHeadDim / 8;  // 16-byte chunks of a row
-  // Columns of one product with V.
+  // Number of columns of one product with V.
   static constexpr int kOutColumns = kHeadDim <= 128 ? kHeadDim : 128;
   // Number of products with V that together cover all columns.
   static constexpr int kOutParts = kHeadDim / kOutColumns;
@@ -131,9 +131,9 @@ QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
 
 // ---- The copying warpgroup ----------------------------------------------------------------------
 
-// Returns to lane l the byte offset of row 8 l of tile i in the first piece (KvPiece) of its block:
-// from kv.keys for K, from kv.values for V. The next seven rows of the tile follow in the same
-// block.
+// Returns to lane l where row 8 l of tile i begins in the first piece (KvPiece) of its block: the
+// byte offset from kv.keys for K, and from kv.values for V. The next seven rows of the tile follow
+// in the same block.
 template <typename Shape>
 QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
@@ -146,9 +146,9 @@ QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
 
 // Starts the copy of tile i of K or V. plane: kv.keys or kv.values. lane_place: the result of
 // FindLanePlace. Rows for positions outside [rows.begin, rows.end) become zeros and are not read.
-// The cache holds the rows of each piece as products expect them, so chunks keep their places.
-// Shuffles pass the offsets from lane to lane. In a version that passed block ids instead, products
-// waited for the copies and took 1.3 times as long as in this version.
+// The cache holds the rows of each piece as products expect them, so chunks keep their order.
+// Shuffles pass the offsets from lane to lane. A version that passed block ids instead was slower:
+// its products waited for the copies and took 1.3 times as long.
 template <typename Shape>
 QUIRE_DEVICE void CopyPagedTile(
     uint8_t* buffer, const uint8_t* plane, const WgmmaCta<Shape>& cta, int i, int64_t lane_place) {

@@ -1,5 +1,5 @@
-// Code of the prefill kernels, in part also of decode by lines: an item's rows, the positions that
-// the rows attend to, and the softmax of one row.
+// Code that the prefill kernels share, in part also with decode by lines: an item's rows, the
+// positions that the rows attend to, and the softmax of one row.
 #ifndef QUIRE_KERNELS_CUDA_PREFILL_ROWS_CUH_
 #define QUIRE_KERNELS_CUDA_PREFILL_ROWS_CUH_
 
@@ -14,10 +14,10 @@
 
 namespace quire::gpu {
 
-// The rows of an item, and the positions that the rows attend to. A row is (token, query head),
-// where the query head is one of those that share the item's KV head.
+// The rows of an item, and the positions that the rows attend to. A row is a pair (token, query
+// head). All query heads of an item share its KV head.
 struct ItemRows {
-  int32_t first_token = 0;  // the row of q that holds the sequence's first query
+  int32_t first_token = 0;  // index in q of the sequence's first query token
   int32_t context = 0;      // tokens of the sequence before its first query
   int32_t num_rows = 0;     // rows of the whole sequence
   int32_t group = 1;        // query heads per KV head

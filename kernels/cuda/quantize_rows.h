@@ -3,8 +3,8 @@
 // applies.
 //
 // Thread safety: one caller at a time for one stream.
-// Errors:        0, the cudaError_t of the launch, or kUnsupported unless dtype and width are as
-//                QuantizeRowsArgs says.
+// Errors:        0; the cudaError_t of the launch; kUnsupported if QuantizeRowsArgs does not allow
+//                the dtype or the width.
 #ifndef QUIRE_KERNELS_CUDA_QUANTIZE_ROWS_H_
 #define QUIRE_KERNELS_CUDA_QUANTIZE_ROWS_H_
 

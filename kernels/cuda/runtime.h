@@ -9,7 +9,7 @@
 // destroying and synchronizing work whichever device is current. The emulated build has two
 // devices, and returns an error if a caller breaks these rules.
 //
-// Thread safety: as the CUDA runtime; in the emulated build one caller at a time.
+// Thread safety: any thread in the CUDA build; one caller at a time in the emulated build.
 // Errors:        0 or a cudaError_t, which ErrorText translates to words. A failure on a stream is
 //                reported when the stream is waited for.
 // Source:        CUDA C++ Programming Guide, "Multi-Device System".
@@ -23,7 +23,7 @@
 
 namespace quire::gpu {
 
-// cudaErrorMemoryAllocation: the device, or the host's pinned memory, has too little.
+// cudaErrorMemoryAllocation: too little memory on the device, or too little pinned memory.
 inline constexpr int kOutOfMemory = 2;
 
 struct DeviceInfo {
@@ -55,14 +55,15 @@ int AllocatePinned(void** pointer, size_t bytes);
 // REQUIRES: no copy that reads or writes the memory is under way.
 int FreePinned(void* pointer);
 
-// CopyToDevice and CopyToHost copy in stream order. CopyToDevice can still read pinned memory after
-// it has returned, but reads unpinned host memory before it returns. Until a later operation on the
-// stream is known to be done, the caller must neither change a pinned source nor read copied bytes
-// on the host.
+// Copies in stream order. Reads unpinned host memory before it returns, but may read pinned memory
+// later. REQUIRES: the caller changes a pinned source only after a later operation on the stream is
+// known to be done.
 int CopyToDevice(void* device, const void* host, size_t bytes, Stream stream);
+// Copies in stream order. The host may read the copied bytes when a later operation on the stream
+// is known to be done.
 int CopyToHost(void* host, const void* device, size_t bytes, Stream stream);
 // Makes `count` copies between pinned memory and the device, all in one direction, in any order.
-// REQUIRES: no copy writes another's source or destination.
+// REQUIRES: no destination overlaps the source or destination of another copy.
 int CopyMany(
     void* const* to, const void* const* from, const size_t* bytes, size_t count, Stream stream);
 // Copies within the device. The copy may be recorded in a graph.
@@ -93,7 +94,7 @@ int CreateEvent(Event* event);
 int CreateTimedEvent(Event* event);
 int DestroyEvent(Event event);
 int RecordEvent(Event event, Stream stream);
-// Makes operations enqueued on the stream from now on run after the event.
+// Operations that are enqueued on the stream after this call run after the event.
 int WaitForEvent(Event event, Stream stream);
 // Sets *has_happened to whether the event has happened, without waiting.
 int QueryEvent(Event event, bool* has_happened);
@@ -117,7 +118,7 @@ int ElapsedMilliseconds(Event begin, Event end, float* milliseconds);
 // EndGraph returns an error.
 using Graph = void*;
 int BeginGraph(Stream stream);
-// Ends the recording, and takes the graph's memory on the device. Returns an error, and leaves
+// Ends the recording, and allocates the graph's memory on the device. Returns an error, and leaves
 // *graph undefined, if the recording has become invalid or if the device lacks memory
 // (kOutOfMemory). REQUIRES: the calling thread is the one that called BeginGraph.
 int EndGraph(Stream stream, Graph* graph);

@@ -29,8 +29,8 @@ QUIRE_DEVICE float AdjustedLogit(float logit,
 }
 
 // Changes the row in place, and overwrites each adjustment's bias with the token's raw logit.
-// Returns the number of finite logits that this thread set to -infinity (banned). The caller passes
-// this number to Summarize, which else would count them as faults.
+// Returns the number of finite logits that this thread set to -infinity (banned). The caller must
+// pass this number to Summarize. Otherwise Summarize would count these logits as faults.
 QUIRE_DEVICE uint32_t AdjustRow(float* logits,
                                 LogitAdjustment* adjustments,
                                 const SampleRow& params) {

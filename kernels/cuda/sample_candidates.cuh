@@ -15,7 +15,7 @@
 
 namespace quire::gpu {
 
-inline constexpr int kGroupThreads = 4;  // threads of a group (BoundOfLikeliest)
+inline constexpr int kGroupThreads = 4;  // threads of a thread group (BoundOfLikeliest)
 
 // ---- The short list ----
 
@@ -67,9 +67,10 @@ QUIRE_DEVICE int32_t SortCandidates(SampleWorkspace* workspace) {
   return count;
 }
 
-// A group of threads has a maximum: the greatest logit that its threads read. Returns the count-th
-// greatest of these maxima. At least `count` tokens, and usually few more, have this logit or a
-// greater one. Returns -infinity if fewer than `count` groups read a token that is not banned.
+// The maximum of a thread group (kGroupThreads consecutive threads) is the greatest logit that its
+// threads read. Returns the count-th greatest maximum. At least `count` tokens, and usually few
+// more, have this logit or a greater one. Returns -infinity if fewer than `count` thread groups
+// read a token that is not banned. best_rank: the greatest rank of this thread's tokens.
 QUIRE_DEVICE float BoundOfLikeliest(int32_t count, uint64_t best_rank, SampleWorkspace* workspace) {
   const auto num_groups = static_cast<int32_t>(blockDim.x) / kGroupThreads;
   if (count > num_groups) {

@@ -123,7 +123,7 @@ QUIRE_DEVICE Scan ScanRow(const LogitRow& row) {
   return {best == -INFINITY ? 0 : RankOf(best, best_id), best, sum, num_not_finite};
 }
 
-// Results of the whole row.
+// Result of Summarize for the whole row.
 struct Summary {
   bool is_valid;  // all logits except banned ones are finite, and not all are banned
   float max_logit;

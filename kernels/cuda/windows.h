@@ -9,8 +9,8 @@
 // kernel was enqueued.
 //
 // Devices:       as in runtime.h. Windows belong to the device that was current at their creation.
-// Thread safety: one thread at a time calls MapPlaces and UnmapPlaces. Operations that touch other
-//                places may run meanwhile, on the devices that runtime.h allows.
+// Thread safety: one caller at a time for MapPlaces and UnmapPlaces. Meanwhile operations on other
+//                places may run, on the devices that runtime.h allows.
 // Cost:          kernels/cuda/README.md has the calls' times on a GPU.
 // Errors:        0 or a cudaError_t, as in runtime.h.
 // Source:        CUDA C++ Programming Guide, "Virtual Memory Management".
@@ -47,8 +47,8 @@ int CreateWindows(const WindowsShape& shape, Windows* windows);
 int DestroyWindows(void* handle);
 
 // Maps blocks [block, block + count) into places [place, place + count), and unmaps the blocks that
-// these places had. After an error the places have no blocks. REQUIRES: no operation that reads
-// these places is under way.
+// these places had. After an error the places have no blocks. REQUIRES: every operation that reads
+// these places is done.
 int MapPlaces(void* handle, int64_t place, BlockId block, int64_t count);
 // Unmaps the blocks of places [place, place + count). REQUIRES: as MapPlaces.
 int UnmapPlaces(void* handle, int64_t place, int64_t count);

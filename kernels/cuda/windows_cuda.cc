@@ -62,7 +62,7 @@ const Driver& TheDriver() {
   return driver;
 }
 
-// The errors that these calls return have the same values in CUresult and cudaError_t.
+// The driver calls below return only errors that have the same values in CUresult and cudaError_t.
 int ErrorOf(CUresult result) { return static_cast<int>(result); }
 
 CUmemAllocationProp MemoryOf(int device) {
@@ -167,8 +167,8 @@ class DeviceWindows {
   size_t PoolBytes() const { return static_cast<size_t>(shape_.num_blocks) * shape_.block_bytes; }
   size_t PlacesBytes() const { return static_cast<size_t>(shape_.num_places) * shape_.block_bytes; }
 
-  // Makes the addresses readable and writable. For places, which are only read, read-only access
-  // would suffice. An H200's driver accepted it, but only one manual test has tried it.
+  // Makes the addresses readable and writable. Read-only access would suffice for places, but has
+  // been tried only once, by hand on an H200, whose driver accepted it.
   CUresult Open(CUdeviceptr at, size_t bytes) const {
     const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};

@@ -21,7 +21,7 @@ int64_t NumSplits(int64_t context_tokens, int32_t query_tokens, const StepShape&
     return whole;
   }
   const int64_t keys = int64_t{shape.sliding_window} + query_tokens - 1;
-  // A window that begins inside a split touches one split more.
+  // A sliding window that begins inside a split touches one split more.
   return std::min(whole, DivCeil(keys, int64_t{shape.split_tokens}) + 1);
 }
 
@@ -31,12 +31,13 @@ int64_t BytesBySplits(const DecodeWork& work, const StepShape& shape) {
   return work.num_splits * shape.num_heads * (shape.head_dim + kNumbers) * kFloat;
 }
 
-// Decode by lines stores, for each CTA, one partial result for the line in which the CTA's run
-// ends, and one for each of the run's splits of the line in which the run begins
-// (line_results.cuh). A run has at most ceil(num_splits / CTAs) splits.
+// Decode by lines gives each CTA a run of ceil(num_splits / CTAs) splits at most, of one or several
+// lines. Only lines that several CTAs share need partial results (decode_lines.cuh). A CTA stores
+// one partial result for the line in which its run ends. It stores one for each split of the line
+// in which its run begins, because other CTAs may have the line's first splits.
 int64_t BytesByLines(const DecodeWork& work, const StepShape& shape) {
   const int64_t ctas = shape.lines.num_ctas;
-  // No line is cut if each has one split.
+  // A line of one split belongs to one CTA. If no line has more splits, nothing is stored.
   const int64_t partials =
       work.longest <= 1 ? 0 : std::min(work.num_splits + 2 * ctas, ctas * (work.longest + 1));
   return partials * LinePartialFloats(work.query_tokens, shape) * kFloat;

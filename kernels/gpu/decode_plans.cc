@@ -9,7 +9,9 @@
 namespace quire {
 namespace {
 
-constexpr int32_t kMaxRows = 64;  // of a sequence with several query tokens (gpu::DecodeKernel)
+// Upper bound on the (query token, query head) pairs of a KV head in a decode with several query
+// tokens (gpu::DecodeKernel).
+constexpr int32_t kMaxRows = 64;
 
 }  // namespace
 
@@ -69,13 +71,15 @@ gpu::DecodePlan DecodePlans::PlanOf(const PackedStep& step,
   gpu::DecodePlan plan = DecodesOf(step, group);
   plan.split_start = SplitStart(step, group, params.sliding_window);
   plan.partial_out = memory_.partials();
-  // Before its wait, the kernel reads split_start and the keys and values of earlier steps. So the
-  // operation before must be PrepareAttention. But in a window's first layer the operation before
-  // is the planning of splits, and for a later group another decode. In a step that shares new
-  // tokens, a context may hold keys and values that this PrepareAttention writes. Windows are a
-  // second mapping of the pool: a grid that runs while PrepareAttention writes through the pool may
-  // read old values through a window, even after its wait (CUDA C++ Programming Guide, Virtual
-  // Aliasing Support).
+  // Starts early only if the previous operation does not write what the kernel reads before it
+  // waits for that operation: split_start, and keys and values of earlier steps.
+  // - The previous operation must be PrepareAttention. In the step's first layer with this sliding
+  //   window it is the planning of splits; for a later group it is another decode.
+  // - In a step that shares new tokens, the kernel would read, before its wait, keys and values
+  //   that PrepareAttention writes.
+  // - With first_places the kernel reads through a second mapping of the pool. If the kernel runs
+  //   while PrepareAttention writes through the first mapping, the kernel may read old values, even
+  //   after its wait (CUDA C++ Programming Guide, Virtual Aliasing Support).
   plan.starts_early = is_prepared && is_planned && group == 0 && !step.inputs.shares_new_tokens &&
                       params.first_places == nullptr;
   shape_.decodes_by_lines() ? AddLines(params, &plan) : AddSplits(params, &plan);
@@ -103,7 +107,7 @@ gpu::DecodePlan DecodePlans::DecodesOf(const PackedStep& step, size_t group) con
       .max_query_tokens = of.max_query_tokens};
 }
 
-// The split_start of a group has one element more than the group has decodes.
+// Skips the split_start of each earlier group, which has one element more than the group's decodes.
 int32_t* DecodePlans::SplitStart(const PackedStep& step,
                                  size_t group,
                                  int32_t sliding_window) const {
@@ -111,8 +115,8 @@ int32_t* DecodePlans::SplitStart(const PackedStep& step,
          static_cast<ptrdiff_t>(group);
 }
 
-// The memory has room for the outputs of max_splits splits, and behind these for their softmax
-// states.
+// The memory of partial results holds the outputs of max_splits splits, then the softmax states of
+// these splits.
 void DecodePlans::AddSplits(const PagedAttentionParams& params, gpu::DecodePlan* plan) {
   const int64_t split_bytes = PartialBytes({.num_splits = 1}, shape_);
   const int64_t max_splits = memory_.partial_bytes() / split_bytes;

@@ -27,9 +27,9 @@ namespace quire {
 
 // Returns the number of tokens in one split of a decode's context (gpu::DecodePlan).
 //
-// For decode by lines, 256 tokens divide small batches evenly. If more than 10 query heads share a
-// KV head, each partial result is larger (two groups of 8 rows or more), and 512 tokens halve the
-// number of partial results.
+// With 256 tokens, decode by lines divides even small batches evenly over the CTAs. If more than 10
+// query heads share a KV head, each partial result is larger (two groups of 8 rows or more), and
+// 512 tokens halve the number of partial results.
 //
 // For decode by splits, 50 tokens for each query head that shares a KV head keep partial results
 // small: at most 4 % of the bytes of keys and values that the split reads from a 16-bit cache. The
@@ -37,9 +37,9 @@ namespace quire {
 // a single sequence of 512 tokens.
 int32_t SplitTokens(int32_t num_queries_per_kv_head, bool by_lines);
 
-// Returns how decode by lines runs for caches of these layouts. num_ctas is 0 if it cannot run.
-// Reads num_heads, num_kv_heads and head_dim of the shape. max_query_tokens bounds
-// LineShape::max_query_tokens.
+// Returns how decode by lines runs for caches of these layouts, with num_ctas 0 if it cannot run.
+// Reads num_heads, num_kv_heads and head_dim of the shape. The result's max_query_tokens is at most
+// the parameter max_query_tokens.
 LineShape FindLines(const gpu::GpuApi& api,
                     const StepShape& shape,
                     DType activations,
@@ -53,12 +53,12 @@ class DecodePlans {
 
   // Must be called before the first step of a model.
   void SetModel(const StepShape& shape, DType activations);
-  // Forgets for which windows splits were planned. Must be called when a step begins, and when a
-  // recording that planned splits was given up.
+  // Forgets for which sliding windows splits were planned. Must be called when a step begins, and
+  // when a recording that planned splits was given up.
   void Clear() { planned_windows_.clear(); }
   // Returns the plan of a group of the step's decodes. Enqueues the planning of splits, unless it
-  // was enqueued for an earlier layer of the step with the same window. is_prepared: whether the
-  // last operation on the stream is PrepareAttention of the same layer.
+  // was enqueued for an earlier layer of the step with the same sliding window. `is_prepared` tells
+  // whether the last operation on the stream is PrepareAttention of the same layer.
   gpu::DecodePlan PlanOf(const PackedStep& step,
                          size_t group,
                          const PagedAttentionParams& params,
@@ -70,7 +70,7 @@ class DecodePlans {
   gpu::DecodePlan DecodesOf(const PackedStep& step, size_t group) const;
   // Returns where the group's split_start begins.
   int32_t* SplitStart(const PackedStep& step, size_t group, int32_t sliding_window) const;
-  // Add the memory of partial results, and the grid.
+  // AddSplits and AddLines set the plan's memory of partial results and its grid.
   void AddSplits(const PagedAttentionParams& params, gpu::DecodePlan* plan);
   void AddLines(const PagedAttentionParams& params, gpu::DecodePlan* plan);
 

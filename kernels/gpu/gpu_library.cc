@@ -17,8 +17,8 @@ absl::Status DeviceError(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "DEVICE", "device: " + what);
 }
 
-// Returns the library's folder as an absolute path. A relative path would name another folder in
-// each working directory. With an empty path, dlopen would search its default folders instead.
+// Returns the library's folder. Fails if the path is not absolute: a relative path would depend on
+// the working directory, and with an empty path dlopen would search its default folders.
 absl::StatusOr<std::filesystem::path> LibraryFolder() {
   std::error_code error;
   std::filesystem::path folder =

@@ -51,9 +51,9 @@ class GpuScratch {
   GpuScratch(const GpuScratch&) = delete;
   GpuScratch& operator=(const GpuScratch&) = delete;
 
-  // Makes room for exactly `bytes` unless there is more. Growing changes the address and, to free
-  // the old memory, waits for the device. Errors: kResourceExhausted, reason MEMORY; the scratch is
-  // then empty.
+  // Makes room for exactly `bytes` unless the memory is large enough. Growing changes the address,
+  // and waits for the device, because it frees the old memory. Errors: kResourceExhausted, reason
+  // MEMORY; the scratch is then empty.
   absl::Status Reserve(int64_t bytes);
   void* data() const { return data_; }
   int64_t capacity_bytes() const { return capacity_bytes_; }
@@ -72,7 +72,8 @@ class PinnedScratch {
   PinnedScratch(const PinnedScratch&) = delete;
   PinnedScratch& operator=(const PinnedScratch&) = delete;
 
-  // As GpuScratch::Reserve, but waits for nothing. REQUIRES: no copy of the memory is under way.
+  // As GpuScratch::Reserve, but waits for nothing. REQUIRES: no copy from or to the memory is under
+  // way.
   absl::Status Reserve(int64_t bytes);
   std::byte* data() const { return data_; }
   int64_t capacity_bytes() const { return capacity_bytes_; }

@@ -40,8 +40,8 @@ gpu::Graph GraphCache::EndRecording(uint64_t name, gpu::Stream stream) {
   gpu::Graph graph = nullptr;
   const int error = api_.end_graph(stream, &graph);
   if (error != 0) {
-    // Memory ran out, or the device cannot record one of the operations. A device that has failed
-    // reports the error again at the next call.
+    // Memory ran out, or the device cannot record one of the operations. Steps can run without a
+    // graph. If the device has failed, the next call reports the error again.
     max_graphs_ = entries_.size();
     LogWarning("the device makes no further graph; some steps run without one",
                {{"error", std::to_string(error)},

@@ -36,15 +36,15 @@ class GraphCache {
 
   // Returns the graph and makes it the most recently used one. Returns null if there is none.
   gpu::Graph Find(uint64_t name);
-  // Returns whether operations of this name have run before. Then they neither allocate nor wait,
-  // so a graph of them may be recorded. Else notes that they run now.
+  // Returns whether operations of this name have run before; else notes that they run now. At a
+  // second run operations neither allocate nor wait, so a graph of them may be recorded.
   bool HasRun(uint64_t name);
   // Whether graphs may be recorded. False once the device had no memory for the first graph.
   bool can_record() const { return max_graphs_ > 0; }
   // Makes room for one more graph, and begins to record the stream.
   void BeginRecording(gpu::Stream stream);
-  // Ends the recording and keeps the graph. Returns null if the device has no memory for it. Then
-  // nothing was run, and the cache will hold no more graphs than it holds now.
+  // Ends the recording and keeps the graph. Returns null if the device could not make the graph.
+  // Then nothing was run, and the cache will hold no more graphs than it holds now.
   gpu::Graph EndRecording(uint64_t name, gpu::Stream stream);
   // Ends the recording without keeping anything of it. The recording may be invalid.
   void AbandonRecording(gpu::Stream stream);
@@ -75,7 +75,8 @@ class GraphCache {
   std::unordered_map<uint64_t, std::list<Entry>::iterator> by_name_;
   int64_t bytes_ = 0;
   int64_t free_before_ = 0;  // free memory when the recording began
-  // The names that ran last, oldest first, at most twice max_graphs of them.
+  // Names that HasRun has noted and not yet found again, oldest first; at most 2 * max_graphs
+  // names.
   std::list<uint64_t> have_run_;
 };
 

@@ -277,7 +277,8 @@ void NcclGroup::End() {
   if (ended.wait_for(std::chrono::nanoseconds(kMaxEnd)) == std::future_status::timeout) {
     ExitHung();
   }
-  // NCCL may leak memory after an error. The communicator is not used any more in any case.
+  // An error is only logged: NCCL may have leaked memory, but the communicator is not used any
+  // more.
   if (const int error = ended.get(); error != 0) {
     LogWarning("NCCL reported an error when it ended", {{"text", api_.error_text(error)}});
   }

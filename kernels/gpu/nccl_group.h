@@ -9,8 +9,8 @@
 //
 // Operations can be recorded in a graph. A launched graph waits for the other ranks as its
 // operations would, and a failure ends its wait in the same way. NCCL keeps a communicator while
-// graphs refer to it, so before_end must drop these graphs. REQUIRES: NCCL_GRAPH_REGISTER is 0,
-// else NCCL may add in another order in graphs than outside.
+// graphs refer to it, so before_end must drop these graphs. REQUIRES: the environment variable
+// NCCL_GRAPH_REGISTER is 0, else NCCL may add in another order in graphs than outside.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        if the group breaks, see Communicator. A failing device ends the process, as in
@@ -39,18 +39,18 @@ class NcclGroup {
  public:
   static constexpr int64_t kMaxEnd = 2 * kNanosPerSecond;
 
-  // All ranks call this at about the same time. `parts`: memory for the parts that rank 0 gathers,
-  // which outlives the group; it grows if it has less than ReceivedBytes. Returns null if a rank
-  // has no NCCL or two ranks share a GPU. Errors: kUnavailable, reason GROUP_BROKEN, if the group
-  // breaks or is not connected after `timeout_ns`.
+  // All ranks call this at about the same time. `parts` is memory for the parts that rank 0
+  // gathers; Gather enlarges it to ReceivedBytes if needed. REQUIRES: `parts` outlives the group.
+  // Returns null if a rank has no NCCL or two ranks share a GPU. Errors: kUnavailable, reason
+  // GROUP_BROKEN, if the group breaks or is not connected after `timeout_ns`.
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Join(const GpuLibrary& library,
                                                          gpu::Stream stream,
                                                          std::shared_ptr<Communicator> ranks,
                                                          GpuScratch& parts,
                                                          std::function<void()> before_end,
                                                          int64_t timeout_ns);
-  // Returns the bytes that rank 0 receives in a Gather of rows of whole_width floats, of which
-  // own_width are its own.
+  // Returns the bytes that rank 0 receives in a Gather. A row has whole_width floats; rank 0 itself
+  // has own_width of them.
   static int64_t ReceivedBytes(int64_t num_rows, int64_t whole_width, int64_t own_width) {
     return num_rows * (whole_width - own_width) * int64_t{sizeof(float)};
   }
@@ -65,14 +65,15 @@ class NcclGroup {
   // recording.
   void Finish();
 
-  // Called after the stream's recording has begun and before it ends. A failure in between breaks
-  // the group on all ranks, but the communicator ends only after the recording.
+  // Must be called when the stream's recording has begun. A failure before EndRecording breaks the
+  // group on all ranks at once, but the communicator ends only in EndRecording.
   void BeginRecording() { is_recording_ = true; }
-  // Returns whether all operations so far have been recorded.
+  // Returns whether the group is connected and unbroken. During a recording, true means that all
+  // operations so far have been recorded.
   bool is_whole() const { return group_ != nullptr && !is_broken_; }
-  // Called after the stream's recording has ended.
+  // Must be called when the stream's recording has ended.
   void EndRecording();
-  // Called after a graph of recorded operations was launched.
+  // Must be called after each launch of a graph of recorded operations.
   void CountLaunch() { ++num_under_way_; }
 
  private:
@@ -84,9 +85,9 @@ class NcclGroup {
 
   void Require(int error, const char* what) const { RequireGpu(api_, error, what); }
   absl::Status Connect(int64_t timeout_ns);
-  // Called after each call that enqueues an NCCL operation; `error` is that call's result. If it is
-  // not 0, breaks the group. Else waits until NCCL has accepted the operation. NCCL must accept it
-  // before the next operation is enqueued.
+  // `error` is the result of the call that enqueued an NCCL operation. If `error` is not 0, breaks
+  // the group. Else waits until NCCL has accepted the operation, because the next operation must
+  // not be enqueued earlier.
   void Settle(int error, const char* what);
   void ReceiveParts(const GatherParams& params);
   // Waits until NCCL has accepted all operations (PollDeviceGroup) and is_done returns true. Breaks

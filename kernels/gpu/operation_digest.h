@@ -3,7 +3,7 @@
 // digest computes what the operations would compute.
 //
 // Every field of every struct of parameters is named in operation_digest.cc by a structured
-// binding. A field that is added to a struct does not compile until it is named there too.
+// binding. After a field is added to a struct, that file does not compile until it names the field.
 //
 // Thread safety: one caller at a time.
 // Cost:          a few nanoseconds a field.

@@ -31,7 +31,7 @@ class StagingRing {
   // kResourceExhausted, reason MEMORY.
   absl::Status Reserve(int64_t bytes);
   // Returns the next slot's memory. Waits while a copy from it is under way. REQUIRES: the inputs
-  // fit into what was reserved.
+  // take at most the reserved bytes.
   std::byte* Next();
   // Records that all reads of the current slot have been enqueued on the stream.
   void MarkRead(gpu::Stream stream);

@@ -1,6 +1,6 @@
 // StepMemory is the memory of steps beside the model's own buffers: inputs, and intermediate
-// results of operations. Reserve allocates all of it, so that steps within its bounds allocate
-// nothing.
+// results of operations. Reserve allocates all of it, so that steps within the reserved needs
+// allocate nothing.
 //
 // Thread safety: one caller at a time (the executor thread).
 // Errors:        a failing device ends the process, as in GpuBackend.
@@ -27,10 +27,11 @@ class StepMemory {
 
   explicit StepMemory(const gpu::GpuApi& api) : api_(api) {}
 
-  // Replaces the memory of split_starts by empty memory, one for each of these sliding windows.
+  // Frees the memory of split_starts. Prepares empty memory for each of these sliding windows.
   void SetWindows(const std::set<int32_t>& windows);
-  // Makes room for all needs; nothing becomes smaller. Growing frees older memory, which waits for
-  // the device. Errors: kResourceExhausted, reason MEMORY; part of the memory may then be gone.
+  // Makes room for all needs; nothing becomes smaller. Growing waits for the device, because it
+  // frees older memory. Errors: kResourceExhausted, reason MEMORY; part of the memory may then be
+  // gone.
   absl::Status Reserve(const StepNeeds& needs);
   absl::Status ReserveBlockPairs();
   // Enqueues a fill of next_item and arrivals with zeros. Must be called after each Reserve.
@@ -39,15 +40,15 @@ class StepMemory {
   StagingRing& staging() { return staging_; }
   void* inputs() const { return inputs_.data(); }
   int64_t input_bytes() const { return inputs_.capacity_bytes(); }
-  // Block tables of replayed steps, which have rows of one width in all steps.
+  // Block tables of replayed steps. Their rows have the same width in all steps.
   void* tables() const { return tables_.data(); }
   // Partial results of a group of decodes.
   float* partials() const { return static_cast<float*>(partials_.data()); }
   int64_t partial_bytes() const { return partials_.capacity_bytes(); }
-  // PrefillPlan::next_item, then DecodePlan::arrivals.
+  // The counters: one PrefillPlan::next_item, then DecodePlan::arrivals.
   int32_t* next_item() const { return static_cast<int32_t*>(counters_.data()); }
   int32_t* arrivals() const { return next_item() + 1; }
-  // DecodePlan::split_start of all groups of a step. REQUIRES: the window is one of SetWindows.
+  // DecodePlan::split_start of all groups of a step. REQUIRES: SetWindows was given this window.
   int32_t* split_starts(int32_t sliding_window) const;
   void* block_pairs() const { return block_pairs_.data(); }
   GpuScratch& fp8_rows() { return fp8_rows_; }      // input of one product: e4m3 [rows, width]

@@ -1,10 +1,11 @@
 // StepNeeds are the sizes of the device memory that GpuBackend's operations need in steps within
-// StepBounds, beside the model's own buffers. They follow from the bounds and the model's shape
-// alone, so this memory can be allocated before the KV pool is sized.
+// StepBounds, beside the model's own buffers. The sizes follow from the bounds and the model's
+// shape alone, so this memory can be allocated before the KV pool is sized.
 //
-// Contexts may be larger than the pool, because sequences share blocks of a common prefix. So the
-// size of the pool does not bound the partial results of decodes; max_partial_bytes does. If the
-// decodes of a step need more memory, they run in groups, one after the other (StepPacker).
+// A step's contexts together may be larger than the pool, because sequences share blocks of a
+// common prefix. So the size of the pool does not bound the partial results of decodes;
+// max_partial_bytes does. If the decodes of a step need more memory, they run in groups, one after
+// the other (StepPacker).
 //
 // Thread safety: pure functions of value types.
 #ifndef QUIRE_KERNELS_GPU_STEP_NEEDS_H_
@@ -30,7 +31,7 @@ struct StepNeeds {
 
 StepNeeds NeedsOf(const StepBounds& bounds, const StepShape& shape);
 
-// Returns the bounds that cover both.
+// Returns the greater of a and b, field by field.
 StepBounds Cover(const StepBounds& a, const StepBounds& b);
 
 }  // namespace quire

@@ -1,6 +1,6 @@
 // PackLinear converts the weights of a layer into the form that the reference's Linear reads.
 //
-// Thread safety: a free function.
+// Thread safety: any thread.
 #ifndef QUIRE_KERNELS_REFERENCE_PACK_LINEAR_H_
 #define QUIRE_KERNELS_REFERENCE_PACK_LINEAR_H_
 

@@ -30,8 +30,8 @@ BlockId BlockAt(const Query& query, int32_t index) {
   return query.block_table == nullptr ? index : query.block_table[index];
 }
 
-// Returns the scale of the position's key if `offset` is the layout's key_scale_offset, or of its
-// value if `offset` is value_scale_offset. Returns `without` if the cache has no scales.
+// Returns the scale of the position's key if `offset` is the layout's key_scale_offset, or of the
+// position's value if `offset` is value_scale_offset. Returns `without` if the cache has no scales.
 double ScaleOf(const PagedAttentionParams& p,
                const Query& query,
                int32_t position,

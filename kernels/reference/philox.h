@@ -1,6 +1,6 @@
 // Philox4x32-10, a random function of a key and a counter. It keeps no state.
 //
-// Thread safety: a free function.
+// Thread safety: any thread.
 // Source:        Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 3.2.
 #ifndef QUIRE_KERNELS_REFERENCE_PHILOX_H_
 #define QUIRE_KERNELS_REFERENCE_PHILOX_H_

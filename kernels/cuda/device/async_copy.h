@@ -7,7 +7,7 @@
 // the same for the next tile. Then WaitCopies<1> waits until all groups except the latest have
 // landed. A barrier must follow.
 //
-// Thread safety: device functions; each thread has its own groups.
+// Thread safety: any thread of a kernel may call; each thread has its own groups of copies.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ASYNC_COPY_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_ASYNC_COPY_H_
 
@@ -33,7 +33,7 @@ QUIRE_DEVICE void CopyAsync16(void* shared,
 #endif
 }
 
-// Closes the group of the copies that the thread started since its last CommitCopies.
+// Makes a group of the copies that the thread started since its last CommitCopies.
 QUIRE_DEVICE void CommitCopies() {
 #ifdef __CUDACC__
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -42,7 +42,7 @@ QUIRE_DEVICE void CommitCopies() {
 #endif
 }
 
-// Waits until at most kMaxPending of the thread's groups are in flight.
+// Waits until at most kMaxPending of the thread's groups of copies are in flight.
 template <int kMaxPending>
 QUIRE_DEVICE void WaitCopies() {
 #ifdef __CUDACC__

@@ -3,7 +3,7 @@
 //
 // Source: PTX ISA, "Async proxy".
 //
-// Thread safety: device functions.
+// Thread safety: any thread of a kernel may call.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ASYNC_PROXY_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_ASYNC_PROXY_H_
 
@@ -11,7 +11,7 @@
 
 namespace quire::gpu {
 
-// Makes writes to shared memory visible to the async proxy. It has two uses:
+// Makes writes to shared memory visible to the async proxy. A thread calls it in two places:
 //   - After the thread's own stores, landed copies and initialized barriers, and before a barrier.
 //     Products and bulk copies that threads start after the barrier see the writes.
 //   - After a barrier. Products that this thread starts later see what other threads wrote before

@@ -1,10 +1,10 @@
 // Counters in global memory that order the accesses of CTAs.
 //
 // Usage: CTAs write partial results. Then each CTA calls __syncthreads, and one of its threads adds
-// 1 to a counter. The thread that gets the number of CTAs minus 1 is the last. After another
-// __syncthreads its CTA may read all partial results.
+// 1 to a counter. If that thread gets the number of CTAs minus 1, its CTA is the last. After
+// another __syncthreads the last CTA may read all partial results.
 //
-// Thread safety: device functions.
+// Thread safety: any thread of a kernel may call.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ATOMIC_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_ATOMIC_H_
 
@@ -13,7 +13,8 @@
 namespace quire::gpu {
 
 // Adds to the counter and returns the counter's earlier value. If thread A adds before thread B,
-// then B sees what A wrote before A's call, and what A had seen by then through a barrier.
+// then B sees all writes that A made before its call. B also sees the writes of other threads that
+// A had seen through a barrier.
 QUIRE_DEVICE int32_t AddAcquireRelease(int32_t* counter, int32_t value) {
 #ifdef __CUDACC__
   int32_t before = 0;

@@ -11,7 +11,7 @@
 //
 // Source: PTX ISA, "cp.async.bulk" and "Async proxy".
 //
-// Thread safety: device functions.
+// Thread safety: any thread of a kernel may call.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_BULK_COPY_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_BULK_COPY_H_
 

@@ -1,7 +1,7 @@
 // Capabilities of the current device. The emulated device is an H200; tests may reduce its shared
 // memory.
 //
-// Thread safety: as the CUDA runtime.
+// Thread safety: any thread may call.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_CAPABILITY_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_CAPABILITY_H_
 
@@ -54,9 +54,9 @@ inline int QueryComputeCapability(int32_t* capability) {
 #endif
 }
 
-// Sets *num_sms to the number of SMs. Returns 0 or a cudaError_t. The emulated device has 3,
-// although it runs CTAs one after another, because with a single CTA tests would not cover the
-// division of work among CTAs.
+// Sets *num_sms to the number of SMs. Returns 0 or a cudaError_t. The emulated device has 3 SMs,
+// although it runs CTAs one after another: with one CTA, tests would not cover the division of work
+// among CTAs.
 inline int QuerySms(int32_t* num_sms) {
 #ifdef __CUDACC__
   return QueryAttribute(cudaDevAttrMultiProcessorCount, num_sms);

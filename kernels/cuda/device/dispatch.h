@@ -8,7 +8,7 @@
 //     });
 //   });
 //
-// Thread safety: host functions without state.
+// Thread safety: any thread of the host may call.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_DISPATCH_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_DISPATCH_H_
 

@@ -2,17 +2,17 @@
 // start while the operation before it on the stream still runs. On older devices the kernel starts
 // after that operation, and these functions do nothing.
 //
-// Before its wait such a kernel reads only what older operations have completed, and writes only to
-// shared memory. A thread that reads results of the operation before the kernel, or writes to
-// global memory, must first wait or be ordered after a thread that has waited. In each CTA at least
-// one thread must wait.
+// Before its wait, such a kernel may read only memory that no unfinished operation writes, and may
+// write only to shared memory. A thread that reads results of the operation before the kernel, or
+// writes to global memory, must wait first, or a barrier must order it after a thread that has
+// waited. In each CTA at least one thread must wait.
 //
 // Usage: load what does not change, such as weights; WaitForEarlierOperation(); load the input;
 // StartNext() when the next kernel may use the rest of the SM's resources; compute; store.
 //
 // Source: PTX ISA, "griddepcontrol".
 //
-// Thread safety: device functions.
+// Thread safety: any thread of a kernel may call.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_EARLY_START_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_EARLY_START_H_
 

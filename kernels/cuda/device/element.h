@@ -4,7 +4,7 @@
 // A number that is too large becomes infinity. In e4m3, which has no infinity, such a number
 // becomes the largest number, 448.
 //
-// Thread safety: value types and pure functions.
+// Thread safety: any thread may call.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ELEMENT_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_ELEMENT_H_
 

@@ -1,7 +1,7 @@
 // Functions of one fp32 number. On a GPU, Exp2 and Reciprocal are approximate and flush results
 // below 2^-126 to zero. The other functions are the platform's accurate versions.
 //
-// Thread safety: pure functions.
+// Thread safety: any thread may call.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_MATH_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_MATH_H_
 

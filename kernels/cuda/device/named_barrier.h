@@ -7,7 +7,7 @@
 // Usage if 128 threads fill a buffer and 256 other threads use the buffer:
 //   fill; ArriveNamedBarrier(kFull, 384);  |  SyncNamedBarrier(kFull, 384); use;
 //
-// Thread safety: device functions; all threads of a warp call together.
+// Thread safety: all threads of a warp must call together.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_NAMED_BARRIER_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_NAMED_BARRIER_H_
 

@@ -1,7 +1,7 @@
 // CountResidentCtas returns how many CTAs of a kernel the device can hold at once, which is the
 // size of a persistent grid.
 //
-// Thread safety: as the CUDA runtime.
+// Thread safety: any thread may call.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_OCCUPANCY_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_OCCUPANCY_H_
 

@@ -12,7 +12,7 @@
 // `name`, a uint8_t* to shared memory, 128-byte aligned. Kernels pass the mask kWholeWarp to warp
 // operations unless there is a reason for another mask.
 //
-// Thread safety: a launch is as safe as its stream; device functions are as in CUDA.
+// Thread safety: one caller at a time launches on a stream; device functions are as in CUDA.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_PORTABILITY_H_
 
@@ -68,8 +68,8 @@ struct SourceLine {
   __host__ __device__ static constexpr SourceLine Here() { return {}; }
 };
 
-// Up to this size, the default limit of a CTA's dynamic shared memory and the default share of L1
-// suffice.
+// If a CTA's shared memory is not larger, a kernel needs no AllowSharedBytes: the default limit of
+// dynamic shared memory and the default share of L1 suffice.
 inline constexpr size_t kSmallSharedBytes = 16 * 1024;
 
 // Allows the kernel's CTAs `bytes` of dynamic shared memory on the device. Also asks for the
@@ -98,14 +98,13 @@ inline cudaError_t AllowSharedBytes(int device, const void* kernel, size_t bytes
 // Facts about a kernel on a device. Each thread keeps its own, so launches take no lock.
 struct KernelFacts {
   bool is_known = false;
-  // Whether the kernel's code has the wait of early_start.h. The code has the wait if it was
-  // compiled for compute capability 9.0 or later, but not if the driver compiled it from PTX for an
-  // older one.
+  // Whether the kernel's code has the wait of early_start.h. Code for compute capability 9.0 or
+  // later has it. Code that the driver compiled from PTX for an older capability lacks it.
   bool can_start_early = false;
   size_t shared_bytes = kSmallSharedBytes;  // shared memory that the kernel is allowed
 };
 
-// Finds the facts about a kernel on the current device, and allows the kernel `shared_bytes`.
+// Sets *can_start_early as in KernelFacts, and allows the kernel `shared_bytes` of shared memory.
 inline cudaError_t PrepareKernel(const void* kernel, size_t shared_bytes, bool* can_start_early) {
   thread_local std::unordered_map<const void*, KernelFacts> facts;
   thread_local int facts_device = -1;
@@ -235,7 +234,8 @@ T __shfl_sync(uint32_t mask,
 }
 
 // A segment is `width` lanes. If the source lane is outside the calling lane's segment, the three
-// shuffles below return the calling lane's value. But __shfl_xor_sync can read earlier segments.
+// shuffles below return the calling lane's value, with one exception: __shfl_xor_sync reads from
+// earlier segments.
 template <typename T>
 T __shfl_xor_sync(uint32_t mask,
                   T value,

@@ -1,9 +1,9 @@
 // Launches kernels with one CTA per row. A row is cut into chunks of 8 or 16 elements, and a thread
 // takes at most chunks_per_thread of them. The CTA has as few warps as possible. So the row's width
 // alone decides the number of threads and which elements each thread adds up. The kernel may start
-// early (early_start.h), so each of its threads waits first.
+// early, so it must wait as early_start.h says.
 //
-// Thread safety: that of the stream.
+// Thread safety: one caller at a time for one stream.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ROW_LAUNCH_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_ROW_LAUNCH_H_
 
@@ -24,7 +24,7 @@ constexpr int32_t NumChunksPerThread(int32_t num_chunks) {
 
 // Launches the kernel with one CTA per row, and gives each CTA 32 floats of shared memory, for sums
 // over the CTA. Returns 0 or the launch's error. REQUIRES: chunks_per_thread >=
-// NumChunksPerThread(num_chunks), num_rows >= 1.
+// NumChunksPerThread(num_chunks); num_rows >= 1.
 template <typename Args>
 int LaunchRows(void (*kernel)(Args),
                int64_t num_rows,

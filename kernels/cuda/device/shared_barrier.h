@@ -11,7 +11,7 @@
 // one lane of each warp calls Arrive after __syncwarp. Threads that use the buffer call Wait(0)
 // before their first use, and Wait(1) before their second use.
 //
-// Thread safety: device functions.
+// Thread safety: any thread of a kernel may call.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_SHARED_BARRIER_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_SHARED_BARRIER_H_
 
@@ -90,7 +90,7 @@ class SharedBarrier {
 #endif
   }
 
-  // The address that bulk copies name.
+  // Returns the address by which bulk copies refer to the barrier.
   QUIRE_DEVICE void* state() { return &state_; }
 
  private:

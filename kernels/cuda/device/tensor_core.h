@@ -6,7 +6,7 @@
 //   b[r]: column g, rows 2 t + 8 r and the next
 //   d[r]: row g + 8 (r >> 1), column 2 t + (r & 1)
 //
-// Thread safety: device functions.
+// Thread safety: any warp of a kernel may call.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_TENSOR_CORE_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_TENSOR_CORE_H_
 

@@ -3,7 +3,7 @@
 // N * sizeof(T) must be 8 bytes, which one access moves, or a multiple of 16 bytes, which 16-byte
 // accesses move. The pointer must be aligned to the size of an access.
 //
-// Thread safety: device functions.
+// Thread safety: any thread of a kernel may call.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_VECTOR_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_VECTOR_H_
 

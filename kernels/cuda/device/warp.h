@@ -4,7 +4,7 @@
 // REQUIRES: all threads of the warp, or of the CTA, call a function together. A CTA has only whole
 // warps. Maxima ignore NaN.
 //
-// Thread safety: device functions.
+// Thread safety: any warp or CTA may call, with all its threads.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_WARP_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_WARP_H_
 

@@ -17,8 +17,7 @@
 //   a[r]:    row g + 8 (r & 1), columns 2 t + 8 (r >> 1) and the next
 //   d[n][r]: row g + 8 (r >> 1), column 8 n + 2 t + (r & 1)
 //
-// Thread safety: device functions. All threads of the warpgroup call a function together, from one
-// source line.
+// Thread safety: all threads of a warpgroup must call a function together, from one source line.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_WARPGROUP_H_
 #define QUIRE_KERNELS_CUDA_DEVICE_WARPGROUP_H_
 
@@ -43,7 +42,7 @@ QUIRE_DEVICE int SwizzledOffset(int row, int unit) {
   return row * kSwizzleRowBytes + ((unit ^ (row & 7)) << 4);
 }
 
-// Returns the pointer's address in PTX's shared state space, which descriptors hold.
+// Returns the pointer's address in PTX's shared state space. Descriptors hold such addresses.
 QUIRE_DEVICE uint32_t SharedAddress(const void* pointer) {
 #ifdef __CUDACC__
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -52,10 +51,11 @@ QUIRE_DEVICE uint32_t SharedAddress(const void* pointer) {
 #endif
 }
 
-// Returns the descriptor of a matrix of swizzled rows of 128, 64 or 32 bytes. stride_bytes:
-// distance from 8 rows to the next 8. If K is contiguous, a row belongs to one index of M or N, and
-// leading_bytes is ignored. If M or N is contiguous, a row belongs to one index of K. leading_bytes
-// is then the distance from one row's worth of elements of M or N to the next.
+// Returns the descriptor of a matrix in shared memory, stored as swizzled rows of 128, 64 or 32
+// bytes. stride_bytes: distance from 8 rows to the next 8. If the product's dimension K is
+// contiguous, a row belongs to one index of M or N, and leading_bytes is ignored. If M or N is
+// contiguous, a row belongs to one index of K and holds some elements of M or N. leading_bytes is
+// then the distance from the row to the row that holds the next elements.
 template <int kRowBytes = kSwizzleRowBytes>
 QUIRE_DEVICE uint64_t MakeDescriptor(const void* start, int leading_bytes, int stride_bytes) {
   static_assert(kRowBytes == 128 || kRowBytes == 64 || kRowBytes == 32);
@@ -83,7 +83,7 @@ QUIRE_DEVICE void FenceWarpgroup([[maybe_unused]] SourceLine at = SourceLine::He
 #endif
 }
 
-// Closes the group of the products that the warpgroup started since its last CommitProducts.
+// Makes a group of the products that the warpgroup started since its last CommitProducts.
 QUIRE_DEVICE void CommitProducts([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -92,7 +92,7 @@ QUIRE_DEVICE void CommitProducts([[maybe_unused]] SourceLine at = SourceLine::He
 #endif
 }
 
-// Waits until at most kMaxPending of the warpgroup's groups are in flight.
+// Waits until at most kMaxPending of the warpgroup's groups of products are in flight.
 template <int kMaxPending>
 QUIRE_DEVICE void WaitProducts([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
@@ -117,8 +117,8 @@ QUIRE_DEVICE void FenceAccumulator([[maybe_unused]] float (&d)[kTiles][4]) {
 #endif
 }
 
-// Does for fragments of A what FenceAccumulator does for d: products can read them until the wait.
-// Must be called before the products start, and after the wait for the products.
+// Does for fragments of A what FenceAccumulator does for d, since products read A until
+// WaitProducts returns. Must be called before the products start, and after WaitProducts.
 template <int kFragments>
 QUIRE_DEVICE void FenceFragments([[maybe_unused]] uint32_t (&a)[kFragments][4]) {
 #ifdef __CUDACC__

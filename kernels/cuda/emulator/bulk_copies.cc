@@ -62,7 +62,7 @@ void Emulator::CheckNoBulkCopyTo(const void* shared, size_t bytes, SourceLine at
   }
 }
 
-// Lands the copies of the phase that ends.
+// Lands all bulk copies of the barrier's phase, which is about to end.
 void Emulator::LandBulkCopies(SharedBarrier& barrier) {
   if (barrier.bulk_bytes > barrier.expected_bytes) {
     Fail(*running_,

@@ -86,7 +86,7 @@ void CtaWatch::End() {
   }
 }
 
-// Adds what the running CTA has changed since changes were last taken.
+// Adds to `changes` what the running CTA has changed since the last call of TakeChanges or Put.
 void CtaWatch::TakeChanges(std::vector<Bytes>* changes) {
   for (Bytes& changed : ChangedSince(before_)) {
     Mark(changed);

@@ -1,18 +1,19 @@
 // Rules of a test for the CTAs of later launches: the order in which they run, and whether their
 // accesses to global memory are watched.
 //
-// CTAs of a device run in any order and side by side. The emulator runs them one by one, so kernels
-// whose CTAs count arrivals could be wrong unseen. So, under a watch:
-// - It is a fault if a CTA changes bytes that another CTA of the launch has changed. This shows a
-//   fold by a CTA that is not the last to arrive, although the last CTA overwrites its result.
+// CTAs of a device run in any order and side by side. The emulator runs them one by one, which
+// would hide errors of kernels whose CTAs count arrivals. A watch detects such errors:
+// - It is a fault if a CTA changes bytes that another CTA of the launch has changed. This detects a
+//   CTA that folds although it is not the last to arrive. The last CTA would overwrite the wrong
+//   result.
 // - A CTA reads NaN where other CTAs of the launch have changed memory, until it calls
-//   AddAcquireRelease. Changes that a CTA makes after its own last call stay NaN for other CTAs.
-//   This shows reads that nothing orders.
+//   AddAcquireRelease. Changes that a CTA makes after its last AddAcquireRelease stay NaN for other
+//   CTAs. This detects reads that nothing orders.
 // Bytes of atomic operations are exempt.
 //
 // Limits of a watch: it does not see a write that leaves the bytes as they were, so a test must
-// fill outputs with contents that no fold computes. It cannot tell counters apart, and it covers
-// only kernels that refer to at most 16 MiB.
+// fill outputs with contents that no fold computes. An AddAcquireRelease of one counter counts for
+// all counters. A watch covers only kernels that refer to at most 16 MiB.
 //
 // Thread safety: each thread has its own rules, which hold for its launches.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_CTA_RULES_H_
@@ -30,7 +31,7 @@ enum class CtaOrder : uint8_t { kForward, kBackward, kShuffled };
 
 struct CtaRules {
   CtaOrder order = CtaOrder::kForward;
-  uint64_t seed = 0;  // of kShuffled
+  uint64_t seed = 0;  // used by kShuffled
   bool watches_memory = false;
 };
 
@@ -40,7 +41,7 @@ CtaRules SetCtaRules(CtaRules rules);
 // Returns which of num_ctas CTAs runs as the i-th one.
 uint64_t NthCta(uint64_t i, uint64_t num_ctas);
 
-// Watches a launch. Functions are called at the begin of the launch, for each CTA, and at the end.
+// Watches one launch. Begin starts the watch, EndCta follows each CTA, and End the last CTA.
 class CtaWatch {
  public:
   // Begins to watch a launch if the rules say so. references: memory that the launched operation
@@ -48,12 +49,12 @@ class CtaWatch {
   void Begin(const References* references);
   // Exempts an atomic operation's bytes.
   void Exempt(const void* address, size_t bytes);
-  // The running CTA releases its changes, and sees the released changes of the CTAs before it.
+  // Releases the changes of the running CTA, and shows it the released changes of earlier CTAs.
   void AcquireRelease();
-  // Hides all changes. Returns whether the CTA that has ended changed no bytes that an earlier CTA
-  // has changed.
+  // Hides the changes of all CTAs that have ended. Returns false if a CTA has changed bytes that
+  // another CTA of the launch had changed.
   bool EndCta();
-  // Shows all changes.
+  // Writes all hidden changes back to memory.
   void End();
 
  private:
@@ -66,9 +67,9 @@ class CtaWatch {
   void Mark(const Bytes& changed);
   void Put(const Bytes& bytes, bool is_hidden);
 
-  std::vector<Bytes> before_;     // contents when changes were last taken or put
-  std::vector<Watched> watched_;  // of the allocation in before_ with the same index
-  std::vector<Bytes> released_;   // changes by CTAs that have ended
+  std::vector<Bytes> before_;     // contents at the last call of TakeChanges or Put
+  std::vector<Watched> watched_;  // entry i is for the allocation of before_[i]
+  std::vector<Bytes> released_;   // released changes by CTAs that have ended
   std::vector<Bytes> unreleased_;
   std::vector<Bytes> own_;  // released changes by the running CTA
   bool sees_released_ = false;

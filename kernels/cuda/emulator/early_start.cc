@@ -44,7 +44,7 @@ void EarlyPart::Begin() {
   is_running_ = true;
   results_ = changes;
   for (Bytes& result : results_) {
-    // An earlier CTA may have written over a result.
+    // Reads the result again, because an earlier CTA may have overwritten it.
     std::copy_n(result.begin, result.held.size(), result.held.begin());
     memset(result.begin, kResultPoison, result.held.size());
   }

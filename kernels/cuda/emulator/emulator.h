@@ -117,7 +117,7 @@ enum class FaultKind : uint8_t {
                        // bulk copy uses an mbarrier that was not fenced after its initialization
   kOperandChanged,     // an operand of wgmma changed before the wait for the product
   kProductInFlight,    // a thread returned without waiting for its wgmma
-  kWrittenTwice,       // two CTAs changed the same bytes of global memory, under a watch
+  kWrittenTwice,       // two CTAs changed the same bytes of global memory (CtaWatch)
   // Faults of a kernel that starts early (early_start.h).
   kEarlyWrite,     // it wrote to global memory before its wait
   kNoEarlierWait,  // a CTA ended without a wait
@@ -167,7 +167,8 @@ int RunLaunch(
 // Waits for the operation before the kernel. Returns at once in a kernel that does not start early.
 void WaitForEarlierOperation(SourceLine at);
 
-// starts_early: see early_start.h. Errors: those of CheckLaunch and of Enqueue.
+// Enqueues a launch of the kernel. starts_early: see early_start.h. Returns 0, or an error of
+// CheckLaunch or Enqueue.
 template <typename... Parameters>
 // NOLINTNEXTLINE(readability-function-size): the parameters of CUDA's launch
 int Launch(const char* name,
@@ -200,7 +201,8 @@ uint8_t* SharedMemory();
 
 // Tells the emulator that the bytes of global memory are used by atomic operations (cta_rules.h).
 void NoteAtomic(const void* address, size_t bytes);
-// Tells it, besides, that the operation orders the accesses of CTAs. Called before the operation.
+// Tells the emulator the same, and that the operation orders the accesses of CTAs. Must be called
+// before the operation.
 void NoteAcquireRelease(const void* address, size_t bytes);
 
 // ---- Collectives ----
@@ -231,7 +233,7 @@ void WaitSharedBarrier(void* barrier, uint32_t parity, SourceLine at);
 // landed.
 void ExpectBytes(void* barrier, uint32_t bytes, SourceLine at);
 // cp.async.bulk from global to shared memory, which reports its bytes to the mbarrier. Lands as
-// late as possible: when a thread waits for the end of the phase.
+// late as possible: when a thread waits for the end of the mbarrier's phase.
 void CopyBulk(void* shared, const void* global, uint32_t bytes, void* barrier, SourceLine at);
 
 // In the warp operations below, the lane that arrives last does the work for all lanes of the mask.
@@ -280,7 +282,7 @@ void RunWgmmaFence(SourceLine at);
 void RunWgmmaCommit(SourceLine at);
 void RunWgmmaWait(uint32_t max_pending, SourceLine at);
 
-// Returns kSharedWindow + the offset in shared memory, the address that matrix descriptors hold.
+// Returns the address that matrix descriptors hold: kSharedWindow + the offset in shared memory.
 uint32_t SharedAddress(const void* pointer);
 
 // ---- Checks ----

@@ -125,7 +125,8 @@ int WaitForEvent(Event event, Stream stream) {
     // The event was recorded on the same stream, whose order makes the wait unnecessary.
     return queue->RecordingError();
   }
-  // In CUDA this wait would add `stream` to the graph that the event was recorded in.
+  // In CUDA this wait would add `stream` to the graph that the event was recorded in. The emulator
+  // refuses it.
   if (state->is_captured) {
     emulator::RefuseWhileRecording();
     return emulator::kErrorCaptureUnsupported;

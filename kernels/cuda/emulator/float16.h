@@ -1,6 +1,6 @@
 // Converts 16-bit numbers to fp32, four at a time, for the emulated matrix instructions.
 //
-// Thread safety: pure functions.
+// Thread safety: any thread may call.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_FLOAT16_H_
 #define QUIRE_KERNELS_CUDA_EMULATOR_FLOAT16_H_
 

@@ -17,7 +17,7 @@ namespace {
 
 thread_local Recording* current_recording = nullptr;
 
-// Memory on the device that a recorded operation takes.
+// Device memory that each recorded operation takes.
 constexpr size_t kBytesPerOperation = 4096;
 
 struct GraphState {

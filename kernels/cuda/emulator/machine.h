@@ -4,7 +4,7 @@
 // that kernels call are in emulator.cc.
 //
 // These files are always compiled without sanitizers, because the emulator switches stacks, and
-// TSan would take the emulator's bookkeeping for synchronization of the kernel. The emulator calls
+// TSan would regard the emulator's bookkeeping as synchronization of the kernel. The emulator calls
 // the sanitizers' runtimes itself if they are linked.
 //
 // Thread safety: one Emulator for each thread that launches.
@@ -244,7 +244,8 @@ class Emulator {
   void Return(Fiber& fiber);
   void Block(Fiber& fiber);
   Fiber* TakeRunnable(const Fiber& after);
-  // If no thread is runnable, ends the CTA's early part.
+  // Takes a runnable fiber. If there is none, ends the CTA's early part and tries again. Returns
+  // null if no fiber can run.
   Fiber* TakeNext(const Fiber& after);
   void TakeFromRunnable(const Fiber& fiber);
   void MakeRunnable(uint32_t warp, uint32_t lanes);

@@ -23,15 +23,15 @@ struct Operation {
 
 // Puts the operation on the stream, or into the graph that is being recorded from the stream. An
 // operation on the default stream runs before the call returns, and the call returns its error.
-// Other errors: cudaErrorInvalidResourceHandle for a stream that is not of the current device,
-// cudaErrorIllegalAddress for memory of another device, and the errors of recording.
+// Other errors: cudaErrorInvalidResourceHandle for a stream that does not belong to the current
+// device, cudaErrorIllegalAddress for memory of another device, and the errors of recording.
 int Enqueue(void* stream, Operation operation);
 
 // Runs the operation now. Reports a fault if memory that the operation uses was freed after the
 // operation was made.
 int RunOperation(const Operation& operation);
 
-// Returns the references of the operation that the calling thread runs, or null.
+// Returns the references of the operation that the calling thread runs, or null if it runs none.
 const References* ReferencesNow();
 
 }  // namespace quire::gpu::emulator

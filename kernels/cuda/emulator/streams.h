@@ -69,8 +69,8 @@ class StreamQueue {
   int Add(Operation operation);
   // Returns cudaErrorStreamCaptureInvalidated if `recording` exists and is invalid, else 0.
   int RecordingError() const;
-  // For calls that are forbidden on a stream that is being recorded: if there is a recording,
-  // invalidates it and returns an error, else returns 0.
+  // Called by functions that a recording forbids on its stream. If this stream is being recorded,
+  // invalidates the recording and returns an error, else returns 0.
   int RefuseIfRecorded();
   // Adds the copies as one task, within which the copies have no order. Ignores operation.run.
   void AddCopies(Operation operation, std::vector<HostCopy> copies);
@@ -93,8 +93,8 @@ class StreamQueue {
     std::vector<HostCopy> copies;
     std::vector<std::vector<std::byte>> sources;  // what the copies' sources held when Begin ran
     bool has_begun = false;
-    std::shared_ptr<Mark> mark;      // if not null, it happens when this task is the first
-    std::shared_ptr<Mark> awaited;   // if not null, the mark that the stream waits for in this task
+    std::shared_ptr<Mark> mark;      // if not null, this task is the mark
+    std::shared_ptr<Mark> awaited;   // if not null, this task is a wait for the mark
     uint64_t num_place_changes = 0;  // NumPlaceChanges() when the task was enqueued
   };
 
@@ -127,8 +127,8 @@ void EraseStream(StreamQueue* stream);
 // Runs all operations on the device's streams.
 void RunAllStreams(int32_t device);
 
-// For calls that a recording thread must not make. If the calling thread is recording, invalidates
-// its recording and returns an error, else returns 0.
+// Called by functions that a recording forbids on its thread. If the calling thread is recording,
+// invalidates the recording and returns an error, else returns 0.
 int RefuseWhileRecording();
 
 }  // namespace quire::gpu::emulator

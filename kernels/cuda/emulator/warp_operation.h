@@ -30,7 +30,8 @@ bool InSharedMemory(const void* pointer, size_t bytes, SourceLine at);
 
 // ---- For wgmma, which reads shared memory asynchronously ----
 
-// Returns null if the address is not in shared memory.
+// Converts an address of a matrix descriptor to a pointer. Returns null if the bytes are not in
+// shared memory.
 const uint8_t* AtSharedAddress(uint32_t address, size_t bytes);
 // Returns true if a copy landed at this address and is not fenced. A copy is fenced if, after it
 // landed, the thread that copied or every thread of the running warp has called FenceAsyncProxy.

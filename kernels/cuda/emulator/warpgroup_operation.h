@@ -61,7 +61,7 @@ class WarpProducts {
   bool in_flight() const { return num_products_ > 0; }
   uint64_t num_started() const { return num_started_; }
   // Returns whether product `number`, counted from 0, is the same in both warps. Also returns true
-  // if a warp has not started that product, or has since started kMaxSignatures others.
+  // if a warp has not started that product, or has since started kMaxSignatures more.
   bool AgreesWith(const WarpProducts& other, uint64_t number) const;
 
   // lanes: the arguments of the 32 lanes.

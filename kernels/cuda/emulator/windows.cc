@@ -199,7 +199,8 @@ int DestroyWindows(void* handle) {
   emulator::RemoveMappedMemory(range->places);
   emulator::AllWindows& all = emulator::All();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  // Must hold the lock: windows that another thread creates can get the same addresses.
+  // Releases under the lock. Otherwise another thread could create windows at the same addresses
+  // before the erase.
   emulator::Release(*range);
   all.by_places.erase(range->places);
   emulator::are_there_windows = !all.by_places.empty();
