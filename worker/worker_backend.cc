@@ -37,8 +37,10 @@ absl::StatusOr<GpuLibrary> OpenGpu(const WorkerConfig& config, std::string_view 
   if (!library.ok()) {
     return WithFlag("device", library.status());
   }
-  int32_t count = first + 1;  // a lower bound, used if count_devices fails
-  static_cast<void>(library->api().count_devices(&count));
+  int32_t count = 0;
+  if (library->api().count_devices(&count) != 0) {
+    count = first + 1;  // a lower bound
+  }
   if (count < config.ranks_on_host) {
     if (!config.kv_cache_bytes_given) {
       return WithFlag(

@@ -49,7 +49,9 @@ ChatAnswer ChatSession::Regenerate(const OnText& on_text) {
   history.erase(history.size() - 1);
   const auto message = history.back()["content"].get<std::string>();
   history.erase(history.size() - 1);
-  return AskAfter(std::move(history), message, on_text);
+  ChatAnswer answer = AskAfter(std::move(history), message, on_text);
+  unanswered_.clear();  // without a new answer, the old one stays in history_
+  return answer;
 }
 
 ChatAnswer ChatSession::AskAfter(OrderedJson history,

@@ -44,7 +44,7 @@ little memory, 5 device failure. After the ready line only a signal stops the se
 --worker-http-port N gives each worker an HTTP port for metrics and health: rank r has port N + r,
 or any free port if N is 0. The ports are on loopback unless --worker-http-host is given.
 
---flagfile FILE reads flags of both programs from a file, one on each line. --fromenv and
+--flagfile FILE reads flags of all programs from a file, one on each line. --fromenv and
 --tryfromenv NAME,... read --NAME from the environment variable FLAGS_NAME.
 
 The flags of all programs are accepted, except those about how the programs reach each other:

@@ -47,6 +47,7 @@ class ReferenceBackend : public HostBackend {
   }
   void PagedAttention(const PagedAttentionParams& params) override {
     reference::PagedAttention(params);
+    operations_.Add();
   }
   void CopyBlocks(const CopyBlocksParams& params) override {
     reference::CopyBlocks(params);

@@ -25,17 +25,17 @@ uint64_t Checksum(uint64_t previous, std::string_view payload) {
   return hash.value();
 }
 
-template <size_t... kIndex>
-uint64_t LayoutOf(std::index_sequence<kIndex...> /*all*/) {
-  FoldHash layout;
-  (AddLayout(std::variant_alternative_t<kIndex, StepLogRecord>{}, layout), ...);
-  AddLayout(TokenCommitted{}, layout);
-  AddLayout(SequenceFinished{}, layout);
-  return layout.value();
+template <typename Variant, size_t... kIndex>
+void AddLayouts(std::index_sequence<kIndex...> /*all*/, FoldHash& layout) {
+  (AddLayout(std::variant_alternative_t<kIndex, Variant>{}, layout), ...);
 }
 
+// Names all fields of a log, and those of output events, of which a log has digests.
 uint64_t Layout() {
-  return LayoutOf(std::make_index_sequence<std::variant_size_v<StepLogRecord>>());
+  FoldHash layout;
+  AddLayouts<StepLogRecord>(std::make_index_sequence<std::variant_size_v<StepLogRecord>>(), layout);
+  AddLayouts<OutputEvent>(std::make_index_sequence<std::variant_size_v<OutputEvent>>(), layout);
+  return layout.value();
 }
 
 template <typename T>

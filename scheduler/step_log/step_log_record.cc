@@ -27,7 +27,8 @@ EventsTaken Summarize(const std::vector<OutputEvent>& events) {
   for (const OutputEvent& event : events) {
     digest.Varint(event.index());
     std::visit([&digest](const auto& e) { Put(e, digest); }, event);
-    ++(std::holds_alternative<TokenCommitted>(event) ? taken.num_tokens : taken.num_finished);
+    taken.num_tokens += std::holds_alternative<TokenCommitted>(event) ? 1 : 0;
+    taken.num_finished += std::holds_alternative<SequenceFinished>(event) ? 1 : 0;
   }
   taken.digest = digest.value();
   return taken;

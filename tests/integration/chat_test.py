@@ -20,7 +20,7 @@ SECONDS = 60
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """What the last message asks for: slow, wait, cut, refuse, control; else two pieces."""
+    """What the last message asks for: slow, wait, cut, refuse, once, control; else two pieces."""
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args):
@@ -52,7 +52,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.requests.append((self.path, dict(self.headers), body))
         self.is_chat = self.path == "/v1/chat/completions"
         asked = body["messages"][-1]["content"] if self.is_chat else ""
-        if asked == "refuse":
+        if asked == "refuse" or (asked == "once" and len(self.server.requests) in (2, 3)):
             self.send_json(429, {"error": {"message": "the queue \x1b is full", "code": "QUEUE_FULL"}})
             return
         self.send_response(200)
@@ -338,6 +338,18 @@ class ChatTest(unittest.TestCase):
         self.assertEqual([self.messages(i) for i in range(len(self.server.requests))],
                          [[("user", "refuse")], [("user", "refuse")], cut[:1], cut[:1], cut + [("user", "one")],
                           cut + [("user", "one")], [("user", "two")]])
+        terminal.type("/quit\n")
+        self.assertEqual(terminal.exit_code(), 0)
+
+    def test_a_regeneration_that_fails_keeps_the_answer_and_can_be_repeated(self):
+        terminal = Terminal("chat", self.url)
+        terminal.read_until(">>> ")
+        for text, note in (("once", "tokens"), ("/regenerate", "QUEUE_FULL"), ("/regenerate", "QUEUE_FULL"),
+                           ("/regenerate", "tokens"), ("two", "tokens")):
+            terminal.type(text + "\n")
+            self.assertIn(note, terminal.read_until(">>> "))
+        self.assertEqual([self.messages(i) for i in range(4)], [[("user", "once")]] * 4)
+        self.assertEqual([role for role, _ in self.messages(4)], ["user", "assistant", "user"])
         terminal.type("/quit\n")
         self.assertEqual(terminal.exit_code(), 0)
 

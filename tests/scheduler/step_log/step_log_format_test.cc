@@ -139,6 +139,13 @@ TEST(StepLogFormatTest, WhatIsNoLogIsRefused) {
   }
 }
 
+TEST(StepLogFormatTest, ScoredPromptsAreNeitherTokensNorEnds) {
+  const EventsTaken taken =
+      Summarize({TokenCommitted{}, PromptScored{}, PromptScored{}, SequenceFinished{}});
+  EXPECT_EQ(taken.num_tokens, 1U);
+  EXPECT_EQ(taken.num_finished, 1U);
+}
+
 constexpr StepLimits kLimits = {.num_blocks = 9, .max_model_len = 7, .vocab_size = 5};
 
 TEST(StepLogFormatTest, AnEpochWithoutNextBlocksHasTheBytesOfBefore) {
