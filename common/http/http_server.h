@@ -65,9 +65,9 @@ struct HttpServerOptions {
 
   // The server uses at most limit - min(64, limit / 4), where the limit is RLIMIT_NOFILE.
   size_t max_connections = 1024;
-  // True: a new connection may end a connection with a running request. For servers that answer at
-  // once, where a request runs long only if its client does not read, or pipelines. Such clients
-  // then cannot keep health checks out.
+  // Whether a new connection may end a connection whose request still runs, if max_connections are
+  // open. Meant for servers that answer at once. There a request runs long only if its client reads
+  // slowly or pipelines, and such clients must not keep health checks out.
   bool replaces_running = false;
   int64_t idle_timeout_ns = 10 * kNanosPerSecond;  // between an answer and the next request
   int64_t stall_timeout_ns = 30 * kNanosPerSecond;

@@ -52,8 +52,9 @@ struct BlockSwapOut {
   friend bool operator==(const BlockSwapOut&, const BlockSwapOut&) = default;
 };
 
-// Copies a host block back, into any block. If the host block has another generation, the worker
-// leaves `block` unchanged and names `block` in failed_swap_ins.
+// Copies a host block into `block`, which need not be the block that was swapped out. If the host
+// block has another generation, the worker leaves `block` unchanged and names it in
+// failed_swap_ins.
 struct BlockSwapIn {
   BlockId block = kNullBlockId;
   HostBlockId host_block = 0;

@@ -17,7 +17,8 @@ namespace {
 constexpr size_t kHighMarkBytes = 64 << 10;
 constexpr size_t kLowMarkBytes = 16 << 10;
 
-// The JSON of an answer with more log-probabilities takes milliseconds, so the pool makes it.
+// If an answer has more log-probabilities than this, its JSON takes milliseconds, so a thread of
+// the pool makes the JSON instead of the HTTP thread.
 constexpr int64_t kManyScores = 1024;
 
 constexpr char kJson[] = "application/json";

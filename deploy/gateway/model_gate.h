@@ -1,5 +1,6 @@
-// ModelGate holds requests until the model's files are loaded. It refuses requests until a
-// scheduler has been ready once, and while the schedulers have another tokenizer than the gateway.
+// ModelGate admits requests. A request first waits until the gateway has loaded the model's files.
+// Then it is refused if no scheduler has been ready yet, or if the schedulers have another
+// tokenizer than the gateway.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_DEPLOY_GATEWAY_MODEL_GATE_H_

@@ -20,7 +20,7 @@ class ScoreBudget {
   // Bounds the prompts that one streamed answer repeats. Their events take 0.4 s of the thread that
   // makes the events of all streams.
   static constexpr int64_t kMaxOfEvents = 128 << 10;
-  // Bounds all answers together that are not streamed.
+  // Bounds the sum over all answers that are not streamed.
   static constexpr int64_t kMaxOfAll = 2 << 20;
 
   // Returns false, and charges nothing, if all answers together would hold more than kMaxOfAll.

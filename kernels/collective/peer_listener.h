@@ -6,9 +6,10 @@
 // rank sends the secret, together with the memory that both ranks then share.
 //
 // A neighbor is a rank to which this rank connects. A stranger is an accepted connection that has
-// not yet proved to be a neighbor's. At most 64 strangers are served at a time. A further stranger
-// replaces the oldest stranger that has not proved that it has the secret. Otherwise 64 idle
-// connections could keep a rank out. Connect closes the remaining strangers when it returns.
+// not yet said which neighbor it is. A stranger first proves that it has the secret, then says its
+// rank. At most 64 strangers are served at a time. A further one replaces the oldest stranger
+// without a proof, else 64 idle connections could keep a rank out. Connect closes the remaining
+// strangers when it returns.
 //
 // Thread safety: one caller at a time (the executor thread), except for rendezvous, waits_for_rank,
 //                Abort and num_aborts.

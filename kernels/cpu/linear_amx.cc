@@ -192,8 +192,8 @@ void RunStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
   }
 }
 
-// Computes a strip of gate and the strip of up with the same columns. REQUIRES: gate consists of
-// whole strips.
+// Computes a strip of the gate matrix, and the strip of the up matrix that has the same columns.
+// REQUIRES: the gate matrix consists of whole strips.
 void RunGatedStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
   const int64_t row_tiles = task.row_tile_end - task.row_tile_begin;
   const int64_t units = 2 * row_tiles;

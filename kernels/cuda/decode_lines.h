@@ -24,8 +24,8 @@ constexpr int LineTilesPerWarp(int head_dim, int cache_element_bytes) {
 }
 
 // Returns how many rows a line has room for: 16, 32 or 64. rows_of_sequence: the most rows that a
-// sequence of the batch has for one KV head. A sequence with more rows than a line has several
-// lines for each KV head. Results do not depend on the number of rows.
+// sequence of the batch has for one KV head. If these rows do not fit into one line, the sequence
+// has several lines for each KV head. Results do not depend on how many rows a line has.
 constexpr int32_t RowsPerLine(int32_t head_dim, int32_t rows_of_sequence) {
   const int32_t most = head_dim <= 128 ? 64 : 16;
   const int32_t wanted = rows_of_sequence <= 16 ? 16 : rows_of_sequence <= 32 ? 32 : 64;

@@ -99,9 +99,9 @@ struct DecodePlan {
 
 // Writes split_start [num_decodes + 1]: entry i is the total number of splits of the plan's first i
 // sequences. Reads seq_lens, sliding_window, and the plan's seq_index, num_decodes and
-// split_tokens. kLines counts the splits of each KV head and each group of rows, and also reads
-// query_start, num_heads and the plan's max_query_tokens. All layers with the same sliding window
-// can use one result.
+// split_tokens. If the plan's kernel is kLines, each KV head and each group of rows has splits of
+// its own. PlanDecode then also reads query_start, num_heads and the plan's max_query_tokens. All
+// layers with the same sliding window can use one result.
 int PlanDecode(const PagedAttentionParams& params,
                const DecodePlan& plan,
                int32_t* split_start,

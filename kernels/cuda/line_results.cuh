@@ -161,9 +161,10 @@ class LineFold {
 
 // ---- Partial results ----------------------------------------------------------------------------
 
-// Partial result 0 of a CTA is for the line that begins in the CTA's run and continues in later
-// runs: the fold of that line's segments in the run. Partial result 1 + i is for the line that
-// began in an earlier run: the result of that line's i-th segment in the run, i from 0.
+// The partial results of a CTA belong to the lines that cross an end of the CTA's run of segments.
+// Partial result 0 is of the line that continues in the next run: its segments in this run, folded
+// into one result. Partial result 1 + i is of the line that began in an earlier run: its i-th
+// segment in this run, alone, because the earlier run's results must be folded first.
 template <typename Shape>
 struct LinePartials {
   float* partials = nullptr;

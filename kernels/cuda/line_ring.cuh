@@ -184,9 +184,10 @@ QUIRE_DEVICE CopiedPart FindCopiedPart(const LineParams& params, int32_t next, i
   return copied;
 }
 
-// Starts the copies of a stage whose blocks have up to kStageKeys positions. Lane l copies K and V
-// of the l-th block, which are contiguous. A block without a position in [part.begin, part.end) is
-// not copied. Its part of the buffer keeps old bytes, which the computing warps mask or zero.
+// Starts the copies of a stage. REQUIRES: a block has at most kStageKeys positions, so a stage has
+// whole blocks. Lane l copies K and V of the l-th block, which are contiguous. A block without a
+// position in [part.begin, part.end) is not copied. Its part of the buffer keeps old bytes, which
+// the computing warps mask or zero.
 template <typename Shape>
 QUIRE_DEVICE void CopyBlocksOfStage(uint8_t* stage,
                                     SharedBarrier& full,

@@ -141,8 +141,9 @@ QUIRE_DEVICE DecodeItem FindItem(const DecodeParams& params, int32_t index) {
 
 // ---- One warp's part of an item -----------------------------------------------------------------
 
-// The K and V tiles of one warp, copied ahead of use. The i-th tile of K, and the i-th of V, hold
-// the 16 positions from first + 64 i on, where `first` is the constructor's argument.
+// The K and V tiles of one warp, copied ahead of use. The 4 warps of an item take its tiles of 16
+// positions in turn. So the i-th tile of this warp begins at position first + 64 i, where `first`
+// is the constructor's argument.
 template <typename Cache, int kHeadDim, int kTiles>
 class KvRing {
  public:

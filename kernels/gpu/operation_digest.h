@@ -29,7 +29,7 @@ class OperationDigest {
  public:
   void Add(const EmbeddingParams& params);
   void Add(const NormParams& params);
-  // A weight is named by its addresses on the device.
+  // Adds the weight's addresses on the device, not its contents.
   void Add(const LinearParams& params);
   void Add(const ActivationParams& params);
   void Add(const PrepareAttentionParams& params);

@@ -60,7 +60,7 @@ class StepPacker {
   // pad_decodes: whether to pad decode-only steps, so that graphs can replay them.
   StepPacker(const StepShape& shape, bool pad_decodes) : shape_(shape), pad_decodes_(pad_decodes) {}
 
-  // Returns the most bytes that Write fills for a step within the bounds, without extra bytes.
+  // Returns an upper bound on what Plan returns, less num_extra_bytes, for steps within the bounds.
   static int64_t MaxBytes(const StepBounds& bounds, int32_t num_queries_per_kv_head);
   // Returns the most elements of split_start that the groups of a step within the bounds have.
   static int64_t MaxSplitStarts(const StepBounds& bounds);

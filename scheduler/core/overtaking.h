@@ -42,7 +42,8 @@ inline constexpr int32_t kPassingDivisor = 2;
 bool MayBePassed(const CoreState& state, const SequenceGroup& group);
 
 // Returns the waiting groups behind `cut` that may pass `cut` and start now, in order of arrival.
-// room: handles and blocks for the returned groups and for all waiting groups that they pass.
+// room: the free handles and blocks. Groups are returned only while the room also suffices for the
+// waiting groups that they pass, so that passing delays none of these.
 // REQUIRES: MayBePassed(state, cut).
 std::vector<SequenceGroup*> ShortPromptsBehind(const CoreState& state,
                                                const SequenceGroup& cut,

@@ -174,7 +174,8 @@ class WorkerGroup {
   // before it dials, else a rank that always fails would keep the others busy.
   void EndEpoch(Instant now);
   void Lose(const absl::Status& status, Instant now);
-  // Begins to stand by for the other scheduler. other_incarnation 0: ends standing by.
+  // Reports that this scheduler stands by while the scheduler of other_incarnation holds the
+  // workers. other_incarnation 0: reports that it no longer stands by.
   void StandBy(uint64_t other_incarnation);
   // Returns the number of ranks that have sent no report for duration_ns.
   size_t NumSilent(int64_t duration_ns, Instant now) const;

@@ -136,8 +136,8 @@ class BlockPool {
   };
 
   void InitializeHeads();
-  // Skips the first num_kept whole pages of the free list. Returns the first block of the next
-  // whole page, or the list's head if there is none.
+  // Returns the first block of page num_kept, counted from 0, in the list of whole free pages.
+  // Returns the list's head, which is no block, if the list is not that long.
   BlockId WholeBehind(int32_t num_kept) const;
   void Take(BlockId block_id, std::vector<BlockId>& out);
   // Makes the block free. REQUIRES: the block is in no list.

@@ -207,8 +207,8 @@ class KvCacheManager {
   // Moves the tables to host memory in step `step_id`. Appends to `orders` the copies that the
   // worker must make. Blocks that no other table holds become free when OnSwapsDone is called for
   // this step. Returns false, without a change, if too few host blocks are free. REQUIRES: host
-  // tables are empty; only full blocks are shared with tables outside the group; every host block
-  // that this step's copies fill is still in use.
+  // tables are empty; only full blocks are shared with tables outside the group. A host block into
+  // which this step copies must not have become free since the copy was ordered.
   [[nodiscard]] bool SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);
@@ -219,8 +219,8 @@ class KvCacheManager {
 
   // Moves the tables back to the device, into new blocks. Appends to `orders` the copies that the
   // worker must make. Returns false, without a change, if too few blocks are free. REQUIRES: block
-  // tables are empty; SwapOut filled the host tables; every device block that this step's copies
-  // fill is still in use.
+  // tables are empty; SwapOut filled the host tables. A block into which this step copies must not
+  // have become free since the copy was ordered.
   [[nodiscard]] bool SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders);

@@ -1,5 +1,5 @@
-// Runs of requests in windows of virtual memory (window_run.h). The vAttention paper's figures are
-// made from these runs.
+// Simulated runs of requests in windows of virtual memory (window_run.h). `quire_sim` makes its
+// versions of the vAttention paper's figures from these runs.
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        those of ServeInWindows.
@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<DecodePoint>> SweepDecode(const WindowRunConfig& conf
 // is not empty.
 int32_t SaturatingBatch(const std::vector<DecodePoint>& points);
 
-// Waits of decode steps for mappings, measured over 4,096 steps. All requests have the same length,
+// How long decode steps wait for mappings, over 4,096 steps. All requests have the same length,
 // which is 16,384 tokens before the first step.
 struct DecodeWaits {
   double usual_ms = 0;    // median duration of steps that do not wait

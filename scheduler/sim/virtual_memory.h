@@ -49,8 +49,9 @@ struct WindowShape {
   int64_t group_bytes() const { return pages_per_group * page_bytes; }
 };
 
-// In kLayerMajor a group is one page for K and one for V of each layer. In kBlockMajor a group is
-// the smallest number of whole blocks that fill whole pages, in one mapping. Only kBlockMajor
+// Returns the groups of pages by which windows grow. In kLayerMajor a group has two pages for each
+// layer, one of K and one of V, and each page is mapped alone. In kBlockMajor a group is the
+// smallest number of whole blocks that fill whole pages, and is mapped at once. Only kBlockMajor
 // depends on block_size_tokens.
 // REQUIRES: a page holds at least one token of a layer; page_bytes is a power of two.
 WindowShape ShapeOfWindows(const Platform& platform,

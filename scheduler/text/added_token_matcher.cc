@@ -124,9 +124,9 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::LongestAt(std::string
       }
     }
   }
-  // A special token inside the plain range is skipped as a whole, because Hugging Face finds no
-  // token inside it either. A special token that crosses the range's border is not skipped, else it
-  // could hide a special token that begins behind the border.
+  // A special token that lies in the plain range is skipped as a whole: like Hugging Face, Find
+  // looks for no other token among its bytes. A special token that crosses the range's end is not
+  // skipped, else it could hide a special token that begins after the end.
   const bool is_plain = longest.has_value() && longest->rules->special && start >= plain.begin &&
                         longest->end <= plain.end;
   return is_plain ? Match{longest->end, nullptr} : counted;

@@ -7,7 +7,8 @@
 // Thread safety: any thread; a free function without state.
 // Source:        Press et al. 2022 (ALiBi); build_alibi_tensor of Hugging Face transformers. That
 //                function adds slope * key position to a score; ours adds slope * (key position -
-//                query position). Within a row the difference is a constant, which softmax cancels.
+//                query position). So the two scores differ by slope * query position, which is the
+//                same for all keys of a query and cancels in softmax.
 #ifndef QUIRE_WORKER_MODEL_ALIBI_H_
 #define QUIRE_WORKER_MODEL_ALIBI_H_
 

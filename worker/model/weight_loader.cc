@@ -308,8 +308,8 @@ class WeightReader {
     Report();
   }
 
-  // Adds the views of a part's matrix. `matrix` is null if the backend reads the matrix while
-  // packing it.
+  // Adds the views of a part's matrix. matrix: its bytes; null if the backend will read them itself
+  // when it packs the matrix. Then one view without data is added.
   void AddViews(const LinearLayout& layout,
                 const LinearPart& part,
                 const std::span<const std::byte>* matrix,

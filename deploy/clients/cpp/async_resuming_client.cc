@@ -128,8 +128,8 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
     alarm_.Set(&client_.queue_, deadline, this);
   }
 
-  // Sets the alarm for the next attempt. The channel connects meanwhile, because the client's
-  // thread waits inside gRPC.
+  // Sets the alarm for the next attempt. Meanwhile the client's thread waits on the completion
+  // queue, where gRPC uses it to connect the channel.
   void WaitForAttempt(Clock::duration wait) {
     server_ = state_.server();
     connection_ = client_.Connect(server_);
@@ -250,7 +250,8 @@ AsyncResumingClient::Connection* AsyncResumingClient::Connect(size_t server) {
   return &*best;
 }
 
-// Closes the connection if this was its last call, unless it is the server's only connection.
+// Notes that a call of the connection has ended. Closes the connection if it has no other call,
+// unless it is the server's only connection.
 void AsyncResumingClient::Disconnect(size_t server, Connection* connection) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::list<Connection>& connections = servers_[server].connections;

@@ -75,8 +75,8 @@ class AsyncResumingClient {
   AsyncResumingClient& operator=(const AsyncResumingClient&) = delete;
 
   // Makes a stream, which sends the request at its first Next(). Dropping the returned handle
-  // cancels the stream. The handler may hold the handle, and drop it at any time, because the
-  // client keeps the handler until OnDone has returned.
+  // cancels the stream. The handler may own the returned Stream and drop it even in a callback:
+  // the client keeps the handler alive until OnDone has returned.
   // api_key: as for ResumingClient.
   std::shared_ptr<Stream> Start(const v1::GenerateRequest& request,
                                 const std::string& api_key,

@@ -9,8 +9,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// At most this part of an attempt's duration counts as unanswered. The bound is longer than an
-// attempt to connect (2 s) and keepalive (4 s + 3 s) together.
+// Bounds the time that one attempt adds to the unanswered time. A dead server is noticed sooner:
+// connecting takes at most 2 s, and keepalive at most 4 s + 3 s.
 constexpr milliseconds kLongestUnansweredAttempt(10'000);
 constexpr int kMaxDoublings = 20;  // keeps the shift below from overflowing
 

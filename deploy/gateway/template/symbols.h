@@ -36,7 +36,7 @@ class Symbols {
 
   void DeclareParameter(const std::string& name);
 
-  // Visit and VisitAll read the names of statements that run in this frame.
+  // Visit and VisitAll record the variables that statements of this frame load and store.
   void Visit(const Node& node, bool is_parameter = false);
   void VisitAll(const std::vector<NodePtr>& nodes);
 

@@ -152,8 +152,8 @@ bool Emulator::IsWaitedFor(const SharedBarrier& barrier) {
 }
 
 // Ends the phase if `count` threads have arrived and bulk copies of the expected bytes have
-// started. An arrival that waits for copies counts, too: its copies land now, and so do the bulk
-// copies.
+// started. Arrivals that wait for a thread's asynchronous copies count as arrived. When the phase
+// ends, the emulator completes these copies and the bulk copies.
 void Emulator::TryEndPhase(SharedBarrier& barrier) {
   if (barrier.num_arrived + barrier.num_landing < barrier.count ||
       barrier.bulk_bytes < barrier.expected_bytes) {
