@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 """The kernels of the GPU, emulated on the CPU, serve the bundled model and write what the CPU writes."""
 import concurrent.futures
+import re
 import unittest
+import urllib.request
 
 from quire_server import Server, api, generate
 
@@ -35,6 +37,20 @@ class DeviceTest(unittest.TestCase):
 
         self.assertEqual([len(tokens) for tokens in emulated], [MAX_TOKENS] * len(PROMPTS))
         self.assertEqual(emulated, cpu)
+
+    def test_most_steps_of_a_decode_are_prepared_before_their_plan(self):
+        flags = ["--device", "emu", "--kv-cache-memory-bytes", "64MiB", "--http-port=0"]
+        with Server(worker_flags=flags) as server:
+            address = server.worker.wait_for(r"^quire_worker: listens listen=\S+ http=(\S+)").group(1)
+            with server.channel() as channel:
+                generate(channel, api.GenerateRequest(text=PROMPTS[0].encode(),
+                                                      stopping={"max_tokens": 60, "ignore_eos": True}))
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as page:
+                text = page.read().decode()
+        prepared, steps = (float(re.search(rf"(?m)^quire_worker_{name}_total (\S+)$", text).group(1))
+                           for name in ("prepared_steps", "steps"))
+        self.assertGreaterEqual(prepared, 0.9 * steps)
+        self.assertLess(prepared, steps, "the prompt's step cannot be prepared")
 
     def test_with_fp8_the_greedy_tokens_begin_as_those_of_the_cpu(self):
         fp8 = answers("emu", len(PROMPTS), ["--quantization=fp8"], temperature=0)
