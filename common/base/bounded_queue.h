@@ -1,6 +1,6 @@
 // BoundedQueue passes values from many threads to one. Only PushAlways may exceed the capacity.
 //
-// Thread safety: Push, Pop, Close and size may be called from any thread.
+// Thread safety: any thread.
 // Cost:          one short critical section per call; Pop wakes when an item arrives.
 #ifndef QUIRE_COMMON_BASE_BOUNDED_QUEUE_H_
 #define QUIRE_COMMON_BASE_BOUNDED_QUEUE_H_

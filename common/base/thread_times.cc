@@ -18,7 +18,7 @@
 namespace quire {
 namespace {
 
-// The kernel's times of the calling thread, as three fields: nanoseconds on a CPU, nanoseconds
+// File with the calling thread's times. It has three fields: nanoseconds on a CPU, nanoseconds
 // runnable without a CPU, number of time slices.
 constexpr char kSchedstat[] = "/proc/thread-self/schedstat";
 constexpr size_t kSchedstatBytes = 64;  // three numbers of 20 digits

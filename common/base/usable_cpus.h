@@ -1,5 +1,5 @@
 // UsableCpus returns the number of CPUs that this process may use at the same time. This is the
-// number of CPUs in the process's affinity mask or, if less, its cgroup's CPU quota, rounded up.
+// number of CPUs in its affinity mask, or the CPU quota of its cgroup, rounded up, if that is less.
 // The result is at least 1.
 //
 // Thread safety: any thread.

@@ -81,7 +81,7 @@ absl::Status UnknownFlag(std::string_view typed) {
                                    : absl::StrCat("unknown flag (did you mean --", nearest, "?)"));
 }
 
-// Describes the values of a flag's type, for error messages.
+// Says which values the flag's type allows, for error messages.
 const char* KindOf(const absl::CommandLineFlag& flag) {
   return flag.IsOfType<bool>()                               ? "true or false"
          : flag.IsOfType<int32_t>()                          ? "a 32-bit integer"

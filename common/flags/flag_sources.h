@@ -21,14 +21,14 @@
 
 namespace quire {
 
-// Returns the arguments, with each of the three flags above replaced by the flags from its file or
-// variables, one argument per flag. A file can have at most 1 MiB, and must not contain any of the
-// three flags.
+// Returns the arguments, with each --flagfile, --fromenv and --tryfromenv replaced by the flags
+// from its file or variables, one argument per flag. A file can have at most 1 MiB, and must not
+// contain any of these three flags.
 // Errors: kInvalidArgument, reason FLAG; the message has the file's name and the line's number, but
 // no text of the line.
 absl::StatusOr<std::vector<std::string>> ExpandFlagSources(const std::vector<std::string>& args);
 
-// Returns the part of --help about the three flags above.
+// Returns the part of --help about --flagfile, --fromenv and --tryfromenv.
 std::string_view FlagSourcesHelp();
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// Checks of the flags of a server's port: address, TLS files and API keys.
+// Checks the flags that describe a server's port: address, TLS files and API keys.
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        kInvalidArgument, reason FLAG, as FlagError; further errors at each function.

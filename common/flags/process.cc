@@ -43,7 +43,7 @@ void ExitWith(const absl::Status& status, std::string_view prefix, int exit_code
     line.insert(0, prefix);
   }
   StandardError().Write(line + "\n");
-  // Other threads may already run, and destructors would destroy objects that the threads use.
+  // Runs no destructors: they would destroy objects that other threads may still use.
   ExitNow(ReasonOf(status) == "MEMORY" ? kExitMemory : exit_code);
 }
 

@@ -1,5 +1,5 @@
-// BodyMemory bounds the bytes of all request bodies that one server holds. A BodyCharge is the
-// share of one body in these bytes; its destructor returns the share.
+// BodyMemory bounds the total size of the request bodies that one server holds. A BodyCharge is one
+// body's share of that total; its destructor returns the share.
 //
 // Thread safety: BodyMemory: any thread. BodyCharge: one thread at a time.
 #ifndef QUIRE_COMMON_HTTP_BODY_MEMORY_H_
@@ -16,7 +16,7 @@ class BodyMemory {
  public:
   explicit BodyMemory(size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // Returns false, and takes nothing, if fewer than `bytes` are left.
+  // Takes `bytes` bytes. Returns false, and takes nothing, if fewer are left.
   [[nodiscard]] bool Take(size_t bytes) {
     size_t used = used_bytes_.load();
     do {

@@ -163,7 +163,7 @@ void HttpCaller::SetDeadline(Instant deadline) {
 void HttpCaller::AwaitDeadline() {
   timer_.expires_at(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline_)));
   timer_.async_wait([self = shared_from_this(), call = call_](const ErrorCode& error) {
-    // An earlier wait may have expired before it was cancelled, so call and deadline are checked.
+    // A wait that expired before it was cancelled still gets here, so check call and deadline.
     if (error || call != self->call_ || SteadyNow() < self->deadline_) {
       return;
     }
@@ -293,7 +293,7 @@ void HttpCaller::Exchange() {
 void HttpCaller::Write() {
   link_->out = text_;
   link_->is_writing = true;
-  // A failed write is not reported, because the read also fails, after it has delivered any answer.
+  // A failed write is not reported: the read fails too, but first delivers an answer that came.
   const auto on_written = [self = shared_from_this(), link = link_](const ErrorCode& error,
                                                                     size_t /*size*/) {
     link->is_writing = static_cast<bool>(error);

@@ -1,4 +1,4 @@
-// HttpCaller makes calls of one server, one after the other, on an io_context. It is the
+// HttpCaller makes calls to one server, one after the other, on an io_context. It is the
 // asynchronous core of HttpClient and HttpClientPool.
 //
 // The caller reads while it sends a request, because a server may answer and close before it has
@@ -40,7 +40,7 @@ class HttpCaller : public std::enable_shared_from_this<HttpCaller> {
  public:
   using OnEnd = std::function<void(absl::StatusOr<HttpResponse> head)>;
 
-  // options, tls: must outlive this object.
+  // `options` and `tls` must outlive this object.
   HttpCaller(boost::asio::io_context& context, const HttpClientOptions& options, HttpTls& tls);
 
   // Makes a call, and calls on_end once, perhaps before Start returns. REQUIRES: no call runs.

@@ -41,8 +41,8 @@ struct HttpClientRequest {
 
 struct HttpClientOptions {
   Address address;
-  // Null: plain text. Otherwise the server needs a certificate for its host name. One of the files'
-  // authorities must have issued it or, if the files have no authorities, one of the system's.
+  // Null: plain text. Otherwise the server's certificate must name its host. One of these files'
+  // authorities must have issued it, or one of the system's if the files have none.
   std::shared_ptr<TlsFiles> tls = nullptr;
   // The server's name in the Host header and in its certificate; empty: the address's host.
   std::string host = {};

@@ -1,5 +1,5 @@
-// HttpClientPool makes concurrent calls of one server, on one thread. A call takes the connection
-// that was used last, or opens a new one if all are in use.
+// HttpClientPool makes concurrent calls to one server, on one thread. A call takes the idle
+// connection that was used last, or opens a new one if none is idle.
 //
 // Thread safety: Start: any thread. The pool's thread calls the callbacks, which must not wait.
 // Errors:        those of HttpClient.

@@ -26,16 +26,16 @@ namespace {
 namespace asio = boost::asio;
 using ErrorCode = boost::system::error_code;
 
-// Time limit of a TLS handshake, and of a header from its first byte. Without it, a client that
-// sends byte by byte could hold a connection.
+// Time limit of a TLS handshake, and of a request header from its first byte on. Without the limit,
+// a client that sends byte by byte could hold a connection for ever.
 constexpr int64_t kHeaderTimeoutNs = 10 * kNanosPerSecond;
 // Time limit of a body, raised by one second for each kBodyBytesPerSecond bytes received.
 constexpr int64_t kBodyTimeoutNs = 10 * kNanosPerSecond;
 constexpr int64_t kBodyBytesPerSecond = 16384;
 // Bounds how long a client that goes on sending can keep its connection after its last answer.
 constexpr int64_t kLingerNs = 2 * kNanosPerSecond;
-// Upper bound on the unsent bytes of a connection in the kernel. unsent_bytes does not count them,
-// so without the bound a slow client's backlog would grow unseen.
+// Upper bound on the bytes of a connection that wait in the kernel to be sent. unsent_bytes does
+// not count them, so without the bound a slow client's backlog would grow unseen.
 constexpr int kMaxKernelBytes = 128 << 10;
 
 std::string PeerOf(const HttpStream::Socket& socket) {
@@ -50,7 +50,7 @@ std::string PeerOf(const HttpStream::Socket& socket) {
 }
 
 void SetOption(HttpStream::Socket& socket, int option, int value) {
-  // Fails for a Unix socket, which needs neither option.
+  // Fails for a Unix socket, which has no TCP options.
   static_cast<void>(
       ::setsockopt(socket.native_handle(), IPPROTO_TCP, option, &value, sizeof(value)));
 }
@@ -423,7 +423,7 @@ void HttpConnection::OnWritten(const ErrorCode& error, size_t size) {
   const auto self = shared_from_this();
   if (exchange_ != nullptr) {
     // This call may run the OnDrained callback. The callback may write text, which posts a Flush,
-    // but it cannot close the connection.
+    // but cannot close the connection.
     exchange_->SetInFlight(writing_.size() - num_written_);
   }
   if (num_written_ < writing_.size()) {

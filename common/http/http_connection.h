@@ -82,8 +82,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection>,
   // Closes the connection at once.
   void Close();
 
-  // Time of the last move to the end of a list. Moves of a pipelined request do not count, so that
-  // a client that pipelines is less recent than a new one.
+  // Time of the accept, or of the last move to the end of a list (idle or busy). A pipelined
+  // request's moves do not count, so that a client that pipelines is less recent than a new one.
   Instant since() const { return since_; }
 
   // Bytes of the answer that the kernel has not accepted yet.

@@ -1,6 +1,6 @@
 // AllowedOrigins says which pages of other origins may call a server (CORS), and answers their
-// browsers. If no origin is allowed, answers have no CORS header, and browsers refuse pages of
-// other origins.
+// browsers. If no origin is allowed, answers have no CORS header, and browsers hide the answers
+// from pages of other origins.
 //
 // Thread safety: any thread; immutable.
 // Source:        https://fetch.spec.whatwg.org/#http-cors-protocol

@@ -20,8 +20,8 @@ namespace quire {
 
 class HttpExchange {
  public:
-  // The interface of the connection. Any thread may call both functions. They must not wait,
-  // because the caller holds the exchange's lock.
+  // Implemented by the connection. Any thread may call both functions. They must not wait, because
+  // the caller holds the exchange's lock.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -31,7 +31,7 @@ class HttpExchange {
     virtual void Post(std::function<void()> task) = 0;
   };
 
-  // How the body is sent: framed by chunks, plain up to the connection's end, or not at all (HEAD).
+  // How the body is sent: in chunks, plain until the connection ends, or not at all (HEAD).
   enum class Framing { kChunks, kPlain, kNone };
 
   // owner: must live until Detach.
@@ -58,14 +58,15 @@ class HttpExchange {
   void OnDisconnect(std::function<void()> callback);
   void Post(std::function<void()> task);
 
-  // For the connection: all functions below. Take appends a streamed body's queued bytes to *body.
+  // Only the connection calls the functions below. Take appends the queued bytes of a streamed body
+  // to *body.
   Taken Take(std::string* body);
   // Sets the number of taken bytes that the kernel has not accepted yet. May run the OnDrained
   // callback.
   void SetInFlight(size_t bytes);
   bool has_whole_answer() const;
-  // Ends the use of the owner. was_cut: the connection broke. If was_cut, runs the OnDisconnect
-  // callback, unless the responder has given the whole answer.
+  // Forgets the owner. was_cut: true if the connection broke. In that case, runs the OnDisconnect
+  // callback unless the responder has given the whole answer.
   void Detach(bool was_cut);
 
  private:

@@ -1,8 +1,8 @@
 // HttpListener listens on an address and accepts connections.
 //
-// A client of a Unix socket must run as this process's user or as root; other clients are closed at
-// once. If accept fails, for example without a free file descriptor, clients wait. Accept is
-// retried every 100 ms; a line is logged at most every 10 s.
+// A client of a Unix socket must run as this process's user or as root; connections of other
+// clients are closed at once. If accept fails, for example without a free file descriptor, clients
+// wait. Accept is retried every 100 ms; a line is logged at most every 10 s.
 //
 // Thread safety: the thread of the io_context. Bind: before that thread runs; the destructor:
 // after.
@@ -36,7 +36,7 @@ class HttpListener {
 
   // Calls `take` with each new connection. In one turn of the event loop, a listening socket
   // accepts at most max_accepts_in_a_turn connections, and stops early if `take` returns false.
-  // With one accept a turn, a new client would wait a turn for each client that came before it.
+  // Accepting only one a turn would make a client wait a turn for each client before it.
   void Start(size_t max_accepts_in_a_turn, std::function<bool(HttpStream::Socket)> take);
 
   // Accepts no more.

@@ -40,7 +40,7 @@ struct HttpResponse {
 };
 
 // Appends status line, headers and empty line. If is_chunked, announces a body in chunks or, for
-// HTTP/1.0, a body up to the connection's end. Otherwise announces the body's length.
+// HTTP/1.0, a body that ends with the connection. Otherwise announces the body's length.
 void AppendResponseHead(const HttpResponse& response,
                         bool is_chunked,
                         bool is_http_1_0,

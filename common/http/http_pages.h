@@ -25,8 +25,8 @@
 
 namespace quire {
 
-// Half of the descriptors that the gRPC ports leave to the rest of the process (kReservedFiles in
-// common/wire/listener.cc).
+// Half of kReservedFiles (common/wire/listener.cc), the descriptors that the gRPC ports leave to
+// the rest of the process.
 inline constexpr size_t kMaxPageConnections = 32;
 
 struct HttpPage {

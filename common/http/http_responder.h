@@ -6,9 +6,9 @@
 // at once; texts written while the socket is busy are sent together.
 //
 // Back-pressure: `unsent_bytes` counts bytes that the kernel has not accepted. A writer that is
-// faster than its client stops at a limit of its own, and continues in an OnDrained callback. A
-// stream is cut if text is written while more than HttpServerOptions::max_unsent_bytes are unsent,
-// or if its client accepts nothing for stall_timeout.
+// faster than its client should stop at a limit of its own, and continue in an OnDrained callback.
+// A stream is cut if text is written while more than HttpServerOptions::max_unsent_bytes are
+// unsent, or if its client accepts nothing for stall_timeout.
 //
 // A client is gone when its connection breaks, or when it ends its sending side before the
 // responder has given the whole answer. From then on, calls do nothing.
@@ -50,18 +50,18 @@ class HttpResponder {
   bool Write(std::string_view text);
   void Finish();
 
-  // Returns true if the client is gone, so that work for the client is in vain.
+  // Returns true if the client is gone. More work on the answer is then useless.
   bool is_gone() const;
 
   size_t unsent_bytes() const;
 
-  // Calls `callback` once, when at most max_unsent_bytes are unsent: before OnDrained returns, if
-  // so few are unsent already. Replaces an earlier callback that has not been called. Calls no
-  // callback after the client is gone.
+  // Calls `callback` once, as soon as at most max_unsent_bytes are unsent, perhaps before OnDrained
+  // returns. Replaces an earlier callback that has not been called. Once the client is gone, no
+  // callback is called.
   void OnDrained(size_t max_unsent_bytes, std::function<void()> callback);
 
-  // Calls `callback` once if the client is gone before the whole answer was given. If the client is
-  // gone already, calls it before OnDisconnect returns. Call once.
+  // Calls `callback` once if the client leaves before the whole answer was given. If the client is
+  // gone already, calls it before OnDisconnect returns. Call OnDisconnect at most once.
   void OnDisconnect(std::function<void()> callback);
 
   // Runs `task` on the server's thread, after the requests that have already arrived. Drops `task`

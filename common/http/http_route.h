@@ -19,8 +19,8 @@ using HttpHandler = std::function<void(HttpRequest, HttpResponder)>;
 
 struct HttpRoute {
   std::string method;  // GET also takes HEAD; the answer's body is then not sent
-  // The exact path or, with is_prefix, the beginning of paths. An exact match goes before a prefix,
-  // a longer prefix before a shorter one.
+  // The exact path or, with is_prefix, a prefix of paths. An exact match wins over a prefix, and a
+  // longer prefix over a shorter one.
   std::string path;
   HttpHandler handler;
   bool is_prefix = false;

@@ -31,10 +31,11 @@ using ErrorCode = boost::system::error_code;
 constexpr int kReservedFiles = 64;
 // Interval of the deadline checks, which is also the precision of every timeout.
 constexpr std::chrono::milliseconds kTick(250);
-// Upper bound on a socket's accepts in one turn of the event loop; open connections wait meanwhile.
+// Upper bound on the connections that a listening socket accepts in one turn of the event loop.
+// Open connections must wait meanwhile.
 constexpr size_t kMaxAcceptsInATurn = 64;
 // A connection is slow if more than kSlowBytes of its answer are unsent, and its pending write
-// began over kSlowNs ago. A client that reads accepts even a burst of large answers sooner.
+// began over kSlowNs ago. If the client reads, even a burst of large answers takes less time.
 constexpr size_t kSlowBytes = 16 << 10;
 constexpr int64_t kSlowNs = 2 * kNanosPerSecond;
 
@@ -86,8 +87,8 @@ class HttpServer::Impl {
 
   void Run() {
     // A turn that accepts more than max_connections would close its first connections before their
-    // requests are read. With a quarter for each listening socket, a turn accepts at most half: a
-    // host name usually has two addresses, and so two listening sockets.
+    // requests are read. A host name usually has two addresses, and so two listening sockets. With
+    // a quarter of max_connections for each socket, a turn accepts at most half.
     const size_t max_accepts =
         std::clamp<size_t>(connections_.options.max_connections / 4, 1, kMaxAcceptsInATurn);
     listener_.Start(max_accepts,

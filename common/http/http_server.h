@@ -5,9 +5,10 @@
 //   connections  max_connections. For a further client, the server closes the least recent idle
 //                connection; if none is idle, the new client gets 503. A connection is idle unless
 //                it has a running request: from the request's last byte to the answer's end. The
-//                age of an idle connection counts from its last complete header, the end of its
-//                last answer, or its accept. With replaces_running, the server closes the least
-//                recent of all connections; a running request's age counts from its last byte
+//                age of an idle connection counts from the latest of its accept, its last complete
+//                header and the end of its last answer. With replaces_running, the server closes
+//                the least recent of all connections; a running request's age counts from its last
+//                byte
 //   a header     8 KiB, complete within 10 s of its first byte
 //   a body       max_body_bytes; 10 s, and a further second for each 16 KiB; all bodies together
 //                max_body_bytes_in_flight, else 503
@@ -60,14 +61,14 @@ struct HttpEvent {
 struct HttpServerOptions {
   Address address;  // a host's addresses, or a Unix socket for this process's user and root
   std::shared_ptr<TlsFiles> tls = nullptr;  // null: plain text
-  // Null: no key is needed. Else a route that is not open needs `Authorization: Bearer KEY`.
+  // Null: no key is needed. Otherwise routes without is_open need `Authorization: Bearer KEY`.
   std::shared_ptr<ApiKeys> api_keys = nullptr;
 
   // The server uses at most limit - min(64, limit / 4), where the limit is RLIMIT_NOFILE.
   size_t max_connections = 1024;
   // Whether a new connection may end a connection whose request still runs, if max_connections are
-  // open. Meant for servers that answer at once. There a request runs long only if its client reads
-  // slowly or pipelines, and such clients must not keep health checks out.
+  // open. Meant for servers that answer at once. Their requests run long only if a client reads
+  // slowly or pipelines, and such a client must not keep health checks out.
   bool replaces_running = false;
   int64_t idle_timeout_ns = 10 * kNanosPerSecond;  // between an answer and the next request
   int64_t stall_timeout_ns = 30 * kNanosPerSecond;

@@ -27,7 +27,7 @@ class HttpTls {
   HttpTls(Side side, std::shared_ptr<TlsFiles> files) : side_(side), files_(std::move(files)) {}
 
   // Takes the newest files. Errors: kInvalidArgument TLS_FILE if OpenSSL refuses them; the last
-  // context then stays.
+  // context then stays in use.
   absl::Status Update();
 
   // Returns null for plain text. REQUIRES: the first Update succeeded.

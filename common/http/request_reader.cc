@@ -25,13 +25,13 @@ namespace http = boost::beast::http;
 using ErrorCode = boost::system::error_code;
 
 constexpr size_t kFirstBodyBytes = 4096;
-// Size of the shortest last chunk: "0" and two line ends. Beast 1.74 fails an assertion if it gets
-// fewer bytes when it goes on in an incomplete last chunk. Waiting for this many bytes is safe,
-// because every chunked body ends with at least as many.
+// Size of the shortest last chunk: "0" and two line ends. Beast 1.74 fails an assertion if it
+// continues an incomplete last chunk with fewer bytes. Waiting for this many bytes is safe, because
+// every chunked body ends with at least as many.
 constexpr size_t kLastChunkBytes = 5;
 
-// Body type of Beast's parser: a string whose memory is charged as it grows. Beast's own
-// string_body reserves Content-Length at once.
+// Body type of Beast's parser: a string that is charged to BodyMemory as it grows. Beast's own
+// string_body reserves Content-Length bytes at once.
 struct ChargedBody {
   struct value_type {  // NOLINT(readability-identifier-naming): Beast's name
     std::string bytes;
@@ -242,7 +242,7 @@ size_t RequestReader::PutBody(std::string_view bytes) {
   const size_t used = parser_->parser.put(asio::buffer(bytes.data(), bytes.size()), error);
   is_in_chunk_line_ = error == http::error::need_more;
   if (is_in_chunk_line_) {
-    // The unused bytes are a chunk's line or the trailers.
+    // The unused bytes are an incomplete chunk line or incomplete trailers.
     return bytes.size() - used < kMaxHeaderBytes ? used : Fail(400);
   }
   if (error) {

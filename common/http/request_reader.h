@@ -1,6 +1,6 @@
-// RequestReader turns the bytes of a connection into one request. Boost.Beast parses. The reader
-// refuses requests that Beast accepts, but that another server on the way may understand
-// differently (request smuggling, RFC 9112 section 11.2):
+// RequestReader turns the bytes of a connection into one request. Boost.Beast parses the bytes. The
+// reader also enforces the rules below. A request that breaks one could mean something else to
+// another server on the way (request smuggling, RFC 9112 section 11.2):
 //
 //   lines           only CRLF ends a line; no control byte; no folded header
 //   request line    an origin-form target ("/...") of visible ASCII; a valid percent encoding
@@ -37,7 +37,7 @@ class RequestReader {
   RequestReader& operator=(const RequestReader&) = delete;
 
   // Reads from `bytes`, and returns the number of used bytes. The next call must pass the unused
-  // bytes again, followed by newly received ones. Returns early once when the header is complete,
+  // bytes again, followed by newly received ones. The call that completes the header returns early,
   // so that the caller can refuse the request before its body.
   // REQUIRES: bytes is not empty, and the state is kHeader or kBody.
   size_t Put(std::string_view bytes);

@@ -30,7 +30,7 @@ constexpr std::string_view kHeaderEnd = "\r\n\r\n";
 // Beast 1.74 must get at least this much of an incomplete last chunk, see request_reader.cc.
 constexpr size_t kLastChunkBytes = 5;
 
-// Body type of Beast's parser: gives the bytes to a function.
+// Body type of Beast's parser: passes the bytes to `take`.
 struct PieceBody {
   struct value_type {  // NOLINT(readability-identifier-naming): Beast's name
     std::function<bool(std::string_view)> take;

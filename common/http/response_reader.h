@@ -21,7 +21,7 @@ namespace quire {
 
 class ResponseReader {
  public:
-  // Upper bound on header plus interim answers, on each chunk's line, and on the trailers.
+  // Bounds each of these: the header with its interim answers, a chunk's line, the trailers.
   static constexpr size_t kMaxHeaderBytes = 16384;
 
   // is_head: the request was a HEAD, so the answer has no body, even if its header announces one.

@@ -19,7 +19,7 @@ namespace quire {
 
 class SseReader {
  public:
-  // max_event_bytes bounds an event's data and its current line together.
+  // max_event_bytes bounds the sum of an event's data and current line.
   explicit SseReader(size_t max_event_bytes) : max_event_bytes_(max_event_bytes) {}
 
   // Reads the next bytes, which can begin and end anywhere, and calls `on_event` with the data of

@@ -32,7 +32,7 @@ prometheus::MetricFamily GaugeFamily(const MetricInfo& info,
 prometheus::MetricFamily HistogramFamily(const MetricInfo& info,
                                          std::vector<LabeledHistogram> histograms);
 
-// Return a family of one value without labels.
+// Return a family with one value, without labels.
 prometheus::MetricFamily CounterFamily(const MetricInfo& info, double value);
 prometheus::MetricFamily GaugeFamily(const MetricInfo& info, double value);
 

@@ -172,7 +172,7 @@ void ParseSlidingWindow(ConfigReader& reader, ModelConfig& config) {
   }
 }
 
-// Field names of the sizes that every family has.
+// Field names in config.json for the sizes that every family has.
 struct SizeFields {
   std::string_view hidden = "hidden_size";
   std::string_view layers = "num_hidden_layers";
@@ -200,7 +200,7 @@ void ParseTokenIds(ConfigReader& reader,
                    std::optional<TokenId> bos,
                    std::optional<TokenId> eos,
                    ModelConfig& config) {
-  // Drops each of the family's defaults that is not in the vocabulary.
+  // Drops each default of the family that is not in the vocabulary.
   bos = bos < config.vocab_size ? bos : std::nullopt;
   eos = eos < config.vocab_size ? eos : std::nullopt;
   config.bos_token_id = reader.Has("bos_token_id")

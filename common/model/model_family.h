@@ -15,7 +15,7 @@
 
 namespace quire {
 
-// Fills every field of config but architecture. Refuses an unknown architecture. REQUIRES:
+// Fills every field of config except architecture. Refuses an unknown architecture. REQUIRES:
 // config.architecture is set; reader reads config.json.
 absl::Status ParseModelFamily(ConfigReader& reader, ModelConfig& config);
 

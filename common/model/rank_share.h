@@ -51,14 +51,15 @@ struct RankShare {
   bool is_whole() const { return size == 1; }
 };
 
-// Returns the part of the model that a rank holds. A group size above 1 needs a model whose
-// row-parallel sums can be cut into the same segments for every size (kTreeSegments of
-// kernels/api/dense.h). Then the size changes no bit of an answer.
+// Returns the part of the model that a rank holds. A group size above 1 is allowed only if the
+// model's row-parallel sums divide into kTreeSegments equal segments (kernels/api/dense.h). These
+// segments are the same at every size, so the size changes no bit of an answer.
 // Errors: kInvalidArgument, reason TENSOR_PARALLEL_SIZE: the size is not 1, 2, 4 or 8; the size
 // does not fit the model (the message has both numbers); the rank is not in [0, size).
 absl::StatusOr<RankShare> ShareOf(const ModelConfig& config, RankPlace place);
 
-// Returns the token ids whose rows of the token table and output layer the rank has.
+// Returns the range of token ids whose rows this rank holds, in the token table and in the output
+// layer.
 IndexRange VocabOf(const ModelConfig& config, RankPlace place);
 
 }  // namespace quire

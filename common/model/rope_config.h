@@ -15,8 +15,8 @@
 
 namespace quire {
 
-// Missing fields take the defaults of RopeConfig; original_max_position_embeddings takes
-// max_position_embeddings. REQUIRES: reader reads config.json.
+// A missing field takes its default in RopeConfig, except original_max_position_embeddings, which
+// takes max_position_embeddings. REQUIRES: reader reads config.json.
 absl::StatusOr<RopeConfig> ParseRope(ConfigReader& reader, int32_t max_position_embeddings);
 
 }  // namespace quire

@@ -1,5 +1,5 @@
-// Validate refuses sampling parameters that are out of range, at the public service and again at
-// the worker.
+// Validate refuses sampling parameters that are out of range. The public service calls it, and the
+// worker calls it again.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_COMMON_MODEL_SAMPLING_PARAMS_CHECK_H_

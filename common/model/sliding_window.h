@@ -1,6 +1,6 @@
-// NumBlocksBeforeWindow tells which blocks of a sequence are no longer read, for models whose every
-// layer has a sliding window (Mistral). In these layers a query attends to itself and to the window
-// - 1 tokens before it.
+// NumBlocksBeforeWindow tells how many leading blocks of a sequence are no longer read. It is for
+// models in which every layer has a sliding window (Mistral). In these layers a query attends to
+// itself and to the window - 1 tokens before it.
 //
 // Thread safety: any thread.
 // Units:         tokens; a window of 0 means no window: every block is read.

@@ -9,7 +9,7 @@
 
 namespace quire {
 
-// The way that attention finds a sequence's blocks.
+// How attention finds a sequence's blocks.
 enum class KvBackend : uint8_t {
   kPaged,  // through a block table
   kVmm,    // through a window: contiguous virtual memory, made of places that each map a block

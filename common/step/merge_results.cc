@@ -101,7 +101,8 @@ absl::StatusOr<StepResult> MergeResults(std::vector<StepResult> results,
     first.timings.build_us = std::max(first.timings.build_us, result.timings.build_us);
     first.timings.forward_us = std::max(first.timings.forward_us, result.timings.forward_us);
     first.timings.sample_us = std::max(first.timings.sample_us, result.timings.sample_us);
-    // The minimum is the slowest rank's time: that rank never waits for another rank.
+    // A rank's time includes its wait for slower ranks. The slowest rank waits for none, so its
+    // time is the minimum.
     first.timings.collective_us =
         std::min(first.timings.collective_us, result.timings.collective_us);
   }

@@ -1,7 +1,7 @@
 // Upper bounds on the size of a step's message. An introduction makes a sequence known to a worker:
 // it carries all known tokens, and the block ids of the computed tokens. The scheduler spreads
-// introductions over steps, so that every plan within the agreed limits fits one message. Limits
-// under which a plan might not fit are refused before a worker group's epoch begins.
+// introductions over steps, so that every plan within the agreed limits fits one message. If a plan
+// within the limits might not fit, the limits are refused before a worker group's epoch begins.
 //
 // Thread safety: free functions, safe from any thread.
 // Units:         bytes of v1::StepRequest (proto/v1/worker.proto).
@@ -25,8 +25,8 @@ inline constexpr int64_t kMaxStepBytes = int64_t{64} << 20;
 // others.
 inline constexpr int64_t kIntroductionBudgetBytes = int64_t{512} << 10;
 
-// Upper bound on all copies of a step that moves sequences to pages of their own
-// (StepLimits::blocks_per_page). So many copies take 32 KiB of the message.
+// Upper bound on the copies of a step that moves sequences to their own pages
+// (StepLimits::blocks_per_page). 4,096 copies take 32 KiB of the message.
 inline constexpr int32_t kMaxPageCopies = 4096;
 
 // Returns an upper bound on the bytes of a SequenceIntroduction.

@@ -32,8 +32,8 @@ struct StepLimits {
   // block can be freed when it lies before the windows of all tokens still to be computed. 0: no
   // window, so every block is kept.
   int32_t sliding_window = 0;
-  // True: slices have SequenceSlice::next_block_id, and plans StepPlan::spare. With these hints a
-  // worker maps blocks into virtual memory, or builds the next step's inputs, before it must.
+  // True: slices have SequenceSlice::next_block_id, and plans have StepPlan::spare. With these
+  // hints a worker can map blocks or build the next step's inputs ahead of time.
   bool wants_next_blocks = false;
   // A power of two. Block ids [k * blocks_per_page, (k + 1) * blocks_per_page) lie in one page of
   // virtual memory, which the workers map as a whole. So a block table should list whole pages, the

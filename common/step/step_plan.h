@@ -30,7 +30,8 @@
 
 namespace quire {
 
-// Stands for an unknown scheduler incarnation, a number that grows with each start of a scheduler.
+// Means that a scheduler's incarnation is unknown. The incarnation is a number that grows with each
+// start of a scheduler.
 inline constexpr uint64_t kUnknownScheduler = ~uint64_t{0};
 
 // Identifies one step of one epoch (one membership of a worker group) of one scheduler. Block ids
@@ -96,7 +97,7 @@ struct SequenceSlice {
   SequenceHandle handle = 0;
   int32_t num_tokens = 0;              // > 0
   std::vector<BlockId> new_block_ids;  // appended to the block table before computing
-  // If set, replaces the last known token of the sequence, which the worker sampled.
+  // If set, replaces the token that the worker sampled last for this sequence.
   std::optional<TokenId> forced_token_id = std::nullopt;
   // A hint, only with StepLimits::wants_next_blocks: the block that the sequence will probably
   // append in the next step. The hint reserves nothing, and a wrong hint costs only time.
@@ -134,9 +135,9 @@ struct StepPlan {
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
-// Returns a 64-bit digest of the plan's other fields except `spare`, header included. A worker that
-// does not know the hint `spare` drops it, and still computes the same digest. Two plans with the
-// same step_id and different digests are a protocol violation.
+// Returns a 64-bit digest of all fields of the plan except `spare` and `digest`. A worker that does
+// not know the hint `spare` drops it, and still computes the same digest. Two plans with the same
+// step_id and different digests are a protocol violation.
 uint64_t DigestOf(const StepPlan& plan);
 
 }  // namespace quire

@@ -382,9 +382,8 @@ absl::Status StepPlanChecker::CheckToken(std::string_view field, TokenId token_i
 }
 
 // Checks the table's length, the range of new_ids, and that no block is twice in the table. The
-// range of old_ids was checked when these ids were new. Entries before the sliding window do not
-// count: the sequence no longer reads their blocks, so the scheduler may have reused these blocks,
-// even for the same sequence.
+// range of old_ids was checked when these ids were new. A block of old_ids before the sliding
+// window may appear again: the sequence no longer reads it, so the scheduler may have reused it.
 absl::Status StepPlanChecker::CheckTable(std::span<const BlockId> old_ids,
                                          std::span<const BlockId> new_ids,
                                          int32_t num_computed_tokens) {

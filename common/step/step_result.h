@@ -24,7 +24,7 @@ struct SampledToken {
   friend bool operator==(const SampledToken&, const SampledToken&) = default;
 };
 
-// The log-probabilities that a slice of a prompt computed.
+// Log-probabilities of prompt tokens, computed by one slice.
 struct ScoredSlice {
   SequenceHandle handle = 0;
   PromptLogprobs prompt;

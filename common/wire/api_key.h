@@ -35,7 +35,7 @@ ApiKeyHash HashApiKey(std::string_view key);
 // Returns a line of an API keys file (api_keys.h), without the newline.
 std::string ApiKeyLine(std::string_view key, std::string_view tenant);
 
-// Returns the metadata value for a key.
+// Returns "Bearer " and the key: the value of the metadata entry kAuthorization.
 std::string BearerOf(std::string_view key);
 
 }  // namespace quire

@@ -38,7 +38,8 @@ struct KnownApiKey {
   friend bool operator==(const KnownApiKey&, const KnownApiKey&) = default;
 };
 
-// Parses the text of a file. The error message begins with "line 3: ", or is "holds no key".
+// Parses the text of a file. The error message begins with the line number ("line 3: "), or is
+// "holds no key".
 absl::StatusOr<std::vector<KnownApiKey>> ParseApiKeys(std::string_view text);
 
 class ApiKeys {

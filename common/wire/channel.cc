@@ -28,8 +28,8 @@ constexpr int kClientConnectTimeoutMs = 2'000;
 constexpr int kClientMinReconnectMs = 200;
 constexpr int kClientMaxReconnectMs = 1'000;
 constexpr int kClientMinResolutionMs = 5'000;
-// The server ends a connection with GOAWAY (too_many_pings) if pings come faster than it allows.
-// The factor 2 allows for a late ping, after which the next ping seems early.
+// The server ends a connection with GOAWAY (too_many_pings) if pings come faster than the minimum
+// interval. The factor 2 leaves room for delays: if a ping arrives late, the next seems too early.
 static_assert(2 * kPublicMinPingIntervalMs <= kClientKeepaliveMs);
 constexpr int kPublicMaxMetadataBytes = 16 << 10;
 constexpr int kPublicMaxIdleMs = 5 * 60 * 1000;
@@ -134,7 +134,7 @@ grpc::ChannelArguments PublicChannelArguments() {
   // Since gRPC 1.60 the keepalive timeout alone has no effect. Without this line, the default ping
   // timeout of 60 s would apply.
   arguments.SetInt("grpc.http2.ping_timeout_ms", kClientKeepaliveTimeoutMs);
-  // 0 removes the limit on pings without data, since a client that reads a stream sends no data.
+  // 0: no limit on pings without data in between, since a client that reads a stream sends no data.
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kClientConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kClientMinReconnectMs);

@@ -76,7 +76,8 @@ class PortCredentials : public grpc::ServerCredentials {
     renew_at_ = now + kTicketLifeNs;
     const grpc_ssl_pem_key_cert_pair pair = {.private_key = in_use_.key.c_str(),
                                              .cert_chain = in_use_.certificate.c_str()};
-    // gRPC requires authorities even without client certificates; the port's certificate stands in.
+    // gRPC requires authorities even if clients need no certificate. The port's own certificate
+    // then serves as one.
     const std::string& authorities =
         files_->has_authorities() ? in_use_.authorities : in_use_.certificate;
     *config = ::grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);

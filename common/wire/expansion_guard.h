@@ -15,9 +15,9 @@
 
 namespace quire {
 
-// Refuses more than max_fields fields that need an allocation, at any depth: messages, strings,
-// bytes and unknown fields. Numbers are not counted: a number takes at most eight times as many
-// bytes in memory as on the wire.
+// Refuses a message that has, at any depth, more than max_fields fields that need an allocation:
+// messages, strings, bytes and unknown fields. Numbers are not counted: a number takes at most
+// eight times as many bytes in memory as on the wire.
 absl::Status CheckExpansion(const grpc::ByteBuffer& bytes,
                             const google::protobuf::Descriptor& type,
                             int max_fields);

@@ -1,6 +1,6 @@
 // Sends gRPC's log lines to our log (common/base/log.h), which never waits. gRPC itself would write
 // to standard error and might block there. A server whose standard error has no reader would then
-// stop at the first errors of connections.
+// hang at the first connection errors.
 //
 // Clients can provoke any number of errors, and choose a part of their text. So each place (file
 // and line) in gRPC's source logs at most one error every ten seconds. The error's text is cut to

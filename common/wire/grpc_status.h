@@ -29,7 +29,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status,
                           std::optional<absl::Duration> retry_delay = std::nullopt);
 
 // Restores the ErrorInfo's reason and metadata for ReasonOf and MetadataOf. Drops details that
-// cannot be parsed or have another domain.
+// cannot be parsed, and an ErrorInfo whose domain is not kErrorDomain.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 // Returns the delay of the RetryInfo, or nullopt.

@@ -45,7 +45,7 @@ constexpr int kMaxAcceptsInARow = 64;
 constexpr int kNoFilesPauseMillis = 100;
 constexpr int64_t kRefusalLogIntervalNs = 10 * kNanosPerSecond;
 
-// Returns the limit less the reserve. Subtracts at most a quarter of the limit, so that a low limit
+// Returns `limit` minus `reserve`, but at least three quarters of `limit`, so that a low limit
 // still allows connections.
 int Without(int reserve, int limit) { return limit - std::min(reserve, limit / 4); }
 
@@ -206,8 +206,8 @@ void Listener::SetRefusing(bool is_refusing) {
 }
 
 // gRPC has no call to close its connections and does not report their descriptors. So this function
-// tries every descriptor and finds the connections by their local port, which all connections of
-// this listener share.
+// tries every descriptor and finds the connections by their local port, which all TCP connections
+// of this listener share.
 void Listener::EndConnections() const {
   for (int fd = 0; fd < max_open_files_; ++fd) {
     sockaddr_storage address = {};
@@ -274,14 +274,15 @@ void Listener::AcceptFrom(const FileDescriptor& socket) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         WaitForFiles();
       }
-      // Usually no connection waits, or the client has left. poll reports the next connection.
+      // Other errors usually mean that no connection waits or that the client has left. poll
+      // reports the next connection.
       return;
     }
     if (is_refusing_.load()) {
       continue;
     }
     if (connection.fd() >= max_open_files_) {
-      // Without this call, MoveBelowBound could end clients that have already sent bytes.
+      // Without this call, MoveBelowBound could end connections that have already received bytes.
       HandOverSpeakers();
       connection = MoveBelowBound(std::move(connection));
       if (!connection.is_open()) {

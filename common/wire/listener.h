@@ -62,10 +62,10 @@ class Listener {
   // Accepts connections until Stop. Call once, after the server has started.
   void Start();
 
-  // True: closes all connections now, and each new connection at once. False: accepts again.
+  // True: closes all TCP connections now, and each new connection at once. False: accepts again.
   void SetRefusing(bool is_refusing);
 
-  // Closes all connections now.
+  // Closes all TCP connections now. Connections over a Unix socket stay open.
   void EndConnections() const;
 
   // Accepts no more connections. Call before the server shuts down.

@@ -85,7 +85,7 @@ class Reloaded {
       }
     }
 
-    // Returns true if Run has ended by the deadline.
+    // Tells Run to stop, and waits for its end until the deadline. Returns true if Run has ended.
     bool Stop(Instant deadline) {
       const MutexLock lock(mutex);
       is_stopped = true;

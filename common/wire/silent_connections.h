@@ -3,7 +3,8 @@
 // client out: beyond kMaxConnections, a new silent connection ends the oldest one. A client whose
 // first bytes are neither HTTP/2 nor TLS is disconnected.
 //
-// gRPC can wait for these bytes, because an HTTP/2 client sends first (RFC 9113, section 3.4).
+// gRPC need not see a connection before the client's first bytes, because an HTTP/2 client sends
+// first (RFC 9113, section 3.4).
 //
 // Thread safety: one caller at a time.
 // Cost:          O(log n) for each connection that is added or removed.

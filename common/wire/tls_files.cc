@@ -82,7 +82,7 @@ absl::Status CheckCertificates(const std::string& path, const std::string& text)
   return absl::OkStatus();
 }
 
-// Loads certificate and key in the same way as gRPC, so that gRPC accepts every pair that passes.
+// Loads certificate and key as gRPC does, so that gRPC accepts every pair that passes this check.
 absl::Status CheckPair(const TlsTexts& paths, const TlsTexts& texts) {
   ::ERR_clear_error();
   const Context context(::SSL_CTX_new(::TLS_method()));
