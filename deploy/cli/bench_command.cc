@@ -195,7 +195,7 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> RequestsOf(const BenchOptions& 
 }
 
 BenchResult Measure(const BenchOptions& options, size_t num_requests, const MakeBackend& make) {
-  // The warm-up has connections of its own, so that the measured load begins without open
+  // Uses separate connections for the warm-up, so that the measured load begins without open
   // connections.
   const size_t num_warmups = std::min(static_cast<size_t>(options.num_warmups), num_requests);
   RunLoad(*make(), num_warmups, {.max_concurrency = options.load.max_concurrency});

@@ -1,5 +1,5 @@
 // `quire chat [flags]`: a conversation with a model in the terminal, through the HTTP API of
-// Quire's gateway or of any server of OpenAI's.
+// Quire's gateway or of any other server with OpenAI's API.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_CHAT_COMMAND_H_

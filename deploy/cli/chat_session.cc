@@ -11,7 +11,7 @@ namespace quire {
 namespace {
 
 constexpr char kTarget[] = "/v1/chat/completions";
-// Bounds the memory of an answer, which a server may never end.
+// Bounds the memory of an answer, because a server might never end it.
 constexpr size_t kMaxAnswerBytes = size_t{16} << 20;
 
 OrderedJson Message(const char* role, const std::string& content) {

@@ -23,7 +23,8 @@ namespace quire {
 
 // The result of a question.
 struct ChatAnswer {
-  // That of OpenAiStream::Finish; kCancelled after Cancel; kInternal OPENAI_ANSWER above 16 MiB.
+  // The status of OpenAiStream::Finish; kCancelled after Cancel; kInternal OPENAI_ANSWER above 16
+  // MiB.
   absl::Status status;
   std::string text;  // after a failure: the part that came
   std::string finish_reason;

@@ -25,7 +25,7 @@ namespace quire {
 namespace {
 
 constexpr size_t kMaxInputBytes = size_t{1} << 20;
-// Bounds the keys that are read during an answer. The kernel holds back further keys.
+// Bounds the keys that are read during an answer. Further keys stay in the kernel's queue.
 constexpr size_t kMaxTypeAheadBytes = 2 * kMaxInputBytes;
 constexpr char kPrompt[] = ">>> ";
 // Bracketed paste: the terminal marks where a paste begins and ends.
@@ -218,8 +218,8 @@ void ChatTerminal::Watch(int end, const std::function<void()>& on_interrupt) {
       on_interrupt();
       continue;  // TakeInterrupts has dropped the input that poll reported
     }
-    // Reads keys, because the kernel queues only a few thousand. A Ctrl-C behind a full queue would
-    // not be seen.
+    // Reads keys, because the kernel queues only a few thousand keys. A Ctrl-C behind a full queue
+    // would not be seen.
     if (ready[2].revents != 0) {
       const absl::StatusOr<bool> has_more = ReadSome();
       if (!has_more.ok() || !*has_more || unread_.size() > kMaxTypeAheadBytes) {

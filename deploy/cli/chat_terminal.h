@@ -2,7 +2,8 @@
 // On a terminal Ctrl-C ends the answer or, at the prompt, the input. Without a terminal Ctrl-C ends
 // the program, as usual.
 //
-// A line may have up to 1 MiB. On a terminal a LineEditor reads it, because the kernel cuts lines.
+// A line may have up to 1 MiB. On a terminal a LineEditor reads it, because the kernel cuts long
+// lines.
 //
 // Thread safety: as TerminalMode. Make the object before other threads start, so that they inherit
 // its blocked SIGINT.
@@ -56,7 +57,7 @@ class ChatTerminal {
   void WriteNote(const std::string& line);
 
  private:
-  // Takes all pending Ctrl-C. If there were any, drops unread_ and returns true.
+  // Takes all pending Ctrl-C signals. If there were any, drops unread_ and returns true.
   bool TakeInterrupts();
   // Reads standard input into unread_. Returns false at the end of input. Errors: kUnavailable.
   absl::StatusOr<bool> ReadSome();

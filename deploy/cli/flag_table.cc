@@ -33,7 +33,8 @@ auto NumberSetter(const std::string& name,
   };
 }
 
-// Compares two error handlers of JSON's writer, which differ only for bytes that are not UTF-8.
+// Compares the outputs of two error handlers of the JSON writer, which differ only for bytes that
+// are not UTF-8.
 bool IsUtf8(const std::string& text) {
   const Json json(text);
   return json.dump(-1, ' ', false, Json::error_handler_t::ignore) ==

@@ -29,7 +29,7 @@ class GatewayChild {
 
   // Address of OpenAI's API, HOST:PORT; empty until the first process listens.
   const std::string& api_address() const { return api_address_; }
-  // True once a process was ready to serve.
+  // True once a process has been ready to serve.
   bool was_ready() const { return was_ready_; }
 
  private:

@@ -11,8 +11,8 @@
 namespace quire {
 namespace {
 
-// Streams per connection; more only if kMaxConnections connections are too few. A server admits
-// 128 streams on a connection. Further streams would wait inside the client, and the wait would be
+// Streams per connection, unless kMaxConnections connections are too few. A server admits 128
+// streams on a connection. Further streams would wait inside the client, and the wait would be
 // measured as slowness of the server.
 constexpr size_t kStreamsPerConnection = 64;
 constexpr size_t kMaxConnections = 64;

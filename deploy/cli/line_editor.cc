@@ -72,8 +72,8 @@ LineEditor::Event LineEditor::Take(char key) {
   if (std::exchange(is_after_cr_, key == '\r') && key == '\n') {
     return Event::kNeedsKeys;  // CRLF is one line end
   }
-  // Escape sequences have only printable ASCII characters. Any other character ends a sequence, so
-  // Enter works after a lone Escape.
+  // After its ESC, an escape sequence has only printable ASCII characters. Any other character ends
+  // the sequence, so Enter works after a lone Escape.
   if (!sequence_.empty() && !IsControl(key) && IsAscii(key)) {
     TakeOfSequence(key);
     return Event::kNeedsKeys;

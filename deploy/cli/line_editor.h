@@ -28,7 +28,7 @@ class LineEditor {
   LineEditor(std::string prompt, size_t max_line_bytes)
       : prompt_(std::move(prompt)), max_line_bytes_(max_line_bytes) {}
 
-  // Takes keys from the front of `keys` until an event, or until all are taken.
+  // Takes keys from the front of `keys` until an event occurs or all keys are taken.
   Event Put(std::string_view* keys);
 
   // Returns the line, and begins the next one.
@@ -43,7 +43,7 @@ class LineEditor {
   void Append(char c);
   void Erase();
   void EraseWord();
-  // Erases the characters behind the first `size` bytes, on the terminal too.
+  // Erases the characters after the first `size` bytes, on the terminal too.
   void CutTo(size_t size);
   void Redraw();
 

@@ -39,8 +39,8 @@ TerminalSize CurrentTerminalSize() {
 }
 
 void LiveTerminal::Draw(const std::string& frame) const {
-  // Clears the rest of each line behind its text, and the screen below the last line. Drops the
-  // line end of the last line, because that line end would scroll the screen.
+  // Clears the rest of each line after its text, and the screen below the last line. Drops the line
+  // end of the last line, because that line end would scroll the screen.
   std::string_view lines = frame;
   if (!lines.empty() && lines.back() == '\n') {
     lines.remove_suffix(1);

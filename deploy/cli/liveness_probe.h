@@ -29,7 +29,7 @@ class LivenessProbe {
 
  private:
   void Dial(Instant now);
-  // Sends the question if it has not been sent, and reads available bytes. Returns true if the
+  // Sends the HTTP request if it has not been sent, and reads available bytes. Returns true if the
   // answer is complete, or if no answer will come.
   bool Exchange();
 

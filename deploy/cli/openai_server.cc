@@ -58,7 +58,8 @@ absl::StatusOr<BaseUrl> ParseBaseUrl(std::string_view text) {
 }
 
 absl::StatusOr<std::string> KeyOf(const BaseUrl& url, const ServerAccess& access) {
-  // Over TLS the key may go to any machine, so ApiKeyOf gets an address that counts as local.
+  // ApiKeyOf refuses to send a key to another machine. Over TLS that is safe, so pass an address
+  // that counts as local.
   const Address reached = url.is_tls ? Address{.unix_path = "tls"} : url.address;
   QUIRE_ASSIGN_OR_RETURN(std::string key, ApiKeyOf(access, reached));
   if (!key.empty()) {

@@ -23,9 +23,9 @@ struct OpenAiServer {
 };
 
 // base_url: http://HOST[:PORT][/PATH], https://... or unix:PATH. For https, trusts the authorities
-// of `access`, or the system's if it names none. The API key is that of ApiKeyOf, else of the
-// environment variable OPENAI_API_KEY. Errors: kInvalidArgument, also if a key would go to another
-// machine without TLS.
+// of `access`, or the system's if `access` names none. The API key comes from ApiKeyOf, else from
+// the environment variable OPENAI_API_KEY. Errors: kInvalidArgument, also if a key would go to
+// another machine without TLS.
 absl::StatusOr<OpenAiServer> OpenAiServerOf(const std::string& base_url,
                                             const ServerAccess& access);
 

@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-// Ample: the largest events, which have log-probabilities, take some 10 KB.
+// Much more than the largest events, which take some 10 KB with log-probabilities.
 constexpr size_t kMaxEventBytes = size_t{1} << 20;
 constexpr size_t kMaxErrorBytes = size_t{1} << 16;
 constexpr int kHttpOk = 200;

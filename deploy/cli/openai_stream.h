@@ -21,7 +21,7 @@
 
 namespace quire {
 
-// Converts an HTTP error to a status. The status's reason is the `code` of the body if that is a
+// Converts an HTTP error to a status. The status's reason is the `code` of the body if `code` is a
 // text. Understands the bodies of OpenAI, vLLM, llama-server and FastAPI. REQUIRES: status_code is
 // not 200.
 absl::Status StatusOfHttpError(int status_code, std::string_view body);
@@ -41,7 +41,7 @@ class OpenAiStream {
 
   // Returns how the request ended. `call`: how the HTTP call ended. Errors: those of HttpClient;
   // errors that the server reports, in place of the stream or in it; kInternal OPENAI_ANSWER for an
-  // answer that is no stream of OpenAI's; kUnavailable HTTP_CUT for a stream without an end.
+  // answer that is not a stream in OpenAI's format; kUnavailable HTTP_CUT for a truncated stream.
   absl::Status Finish(const absl::StatusOr<HttpResponse>& call) const;
 
   // Values from the events so far.

@@ -1,6 +1,6 @@
-// `quire replay FILE`: feeds a step log (--step-log of the scheduler) to a SchedulerCore, the same
-// class that serves, and compares every plan and all output with the log. Prints a summary of the
-// log and the first difference.
+// `quire replay FILE`: feeds a step log (--step-log of the scheduler) to a SchedulerCore, the class
+// that plans steps in the scheduler, and compares every plan and all output with the log. Prints a
+// summary of the log and the first difference.
 //
 // Thread safety: call from main.
 #ifndef QUIRE_DEPLOY_CLI_REPLAY_COMMAND_H_

@@ -46,7 +46,7 @@ constexpr std::array<std::string_view, 4> kGatewayFlags = {
 constexpr std::array<std::string_view, 5> kFrontFlags = {
     "ssl-certfile", "ssl-keyfile", "ssl-ca-certs", "api-keys-file", "shutdown-timeout"};
 
-// Flags that only `quire serve` itself may give to the programs.
+// Flags that `quire serve` sets itself, so users must not give them.
 constexpr std::array<std::string_view, 10> kOwnFlags = {"workers",
                                                         "standby",
                                                         "nostandby",
@@ -77,7 +77,7 @@ std::string FlagName(std::string_view arg) {
   return name;
 }
 
-// Returns true if `name` is in the list, or turns off a switch of the list: "no-enforce-eager",
+// Returns true if `name` is in `names`, or turns off a switch in `names`: "no-enforce-eager",
 // "noenforce-eager".
 bool IsFlagOf(std::span<const std::string_view> names, std::string_view name) {
   if (IsOneOf(names, name)) {
@@ -225,7 +225,7 @@ void Append(const std::vector<std::string>& words, std::vector<std::string>& to)
 // Gives each flag to the programs that take it.
 class Division {
  public:
-  // words: the flag, and its value if the value is a word of its own.
+  // words: the flag, and its value if the value is a separate word.
   absl::Status Take(const std::string& name, const std::vector<std::string>& words) {
     if (IsRenamed(name) && !HasValue(words)) {
       return absl::InvalidArgumentError(absl::StrCat("serve: --", name, ": needs a value"));

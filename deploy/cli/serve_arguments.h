@@ -1,4 +1,4 @@
-// Divides the command line of `quire serve` between the programs that it starts: a gateway, a
+// Splits the command line of `quire serve` among the programs that it starts: a gateway, a
 // scheduler and its workers.
 //
 // Thread safety: free functions, safe from any thread.
@@ -28,7 +28,7 @@ struct ServeArguments {
   std::optional<int32_t> worker_http_port;
 };
 
-// Divides the flags by the programs that take them:
+// Splits the flags among the programs that take them:
 //   - `quire serve` itself: --tensor-parallel-size (or -tp), --worker-http-port
 //   - all programs: --model, --log-format, --allow-insecure-bind
 //   - scheduler and gateway: TLS files, API keys, --shutdown-timeout

@@ -148,8 +148,8 @@ std::vector<Supervisor::Worker> Workers(const ServeArguments& arguments,
 int RunServe(const std::vector<std::string>& args) {
   OpenStandardStreams();
   RaiseFileLimit();
-  // Otherwise gRPC would write its log to standard error itself. There it would wait for a slow
-  // reader, and delay restarts.
+  // Otherwise gRPC itself would write its log to standard error. Such a write may wait for a slow
+  // reader, and would then delay restarts.
   SendGrpcLogToOurs();
   const std::string folder = ProgramFolder();
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {

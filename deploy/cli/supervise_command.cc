@@ -146,7 +146,7 @@ class ProgramSupervisor {
     const int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : EXIT_FAILURE;
     if (is_stopping_) {
       // A SIGTERM that comes before the program has installed its handler kills the program. This
-      // counts as a good end.
+      // counts as success.
       const bool is_early = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGTERM;
       exit_code_ = is_early ? EXIT_SUCCESS : code;
     } else if (!was_useful_ && (IsHopeless(wait_status) || code == EXIT_SUCCESS)) {
@@ -156,8 +156,8 @@ class ProgramSupervisor {
     }
   }
 
-  // Sleeps until a signal or a line of the program comes. Sleeps for at most kPollMillis, because
-  // poll(2) does not see the answers to the probe.
+  // Sleeps until a signal or a line of the program's output arrives, but at most kPollMillis,
+  // because poll(2) here does not watch the answers to the probe.
   void Wait() {
     ChildProcess* process = child_.process();
     pollfd fds[2] = {

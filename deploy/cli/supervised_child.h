@@ -68,7 +68,7 @@ std::string ProgramFolder();
 
 // Returns the file descriptor that delivers a supervisor's signals: SIGINT, SIGTERM, SIGHUP and
 // SIGCHLD. Blocks these signals first; threads that libraries start later inherit the mask, so the
-// signals come only by the descriptor.
+// signals arrive only through the descriptor.
 int OpenSignalFd();
 
 // Returns true if the program ended with an exit code that says that a restart would not help: it

@@ -141,7 +141,7 @@ void Supervisor::MaybeSayReady() {
           absl::StrCat("quire: ", worker->child.name(), " http=", worker->http_address, "\n"));
     }
   }
-  // The HTTP address for clients is the gateway's.
+  // Clients use the gateway's HTTP address, not the scheduler's.
   const size_t http = ready_line_.find(" http=");
   const size_t admin = ready_line_.find(" admin=");
   StandardOutput().Write(absl::StrCat("quire: ready ",
@@ -188,7 +188,7 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
       EndsServer(wait_status) || (code == EXIT_FAILURE && !scheduler_address_.has_value());
   if (is_stopping_) {
     // A SIGTERM that comes before the scheduler has installed its handler kills the scheduler. This
-    // counts as a good end.
+    // counts as success.
     const bool is_early = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGTERM;
     exit_code_ = is_early ? EXIT_SUCCESS : code;
   } else if (is_hopeless && WIFEXITED(wait_status)) {
@@ -329,8 +329,8 @@ bool Supervisor::EndsServer(int wait_status) const {
   return !was_ready_ && IsHopeless(wait_status);
 }
 
-// Sleeps until a signal or a line of the scheduler comes. Sleeps for at most kPollMillis, because
-// poll(2) sees neither the workers' reports nor the answers to the probe.
+// Sleeps until a signal or a line of the scheduler's output arrives, but at most kPollMillis,
+// because poll(2) here watches neither the workers' reports nor the answers to the probe.
 void Supervisor::Wait() {
   ChildProcess* scheduler = scheduler_.process();
   const int output_fd = scheduler == nullptr ? -1 : scheduler->output_fd();

@@ -21,8 +21,8 @@ void Enter() {
   if (has_saved_input) {
     termios input = saved_input;
     input.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
-    // Without NOFLSH the kernel drops input and output at Ctrl-C. A read would then wait for input
-    // that poll has reported, and a prompt could be lost.
+    // Without NOFLSH, Ctrl-C makes the kernel drop input and output. A read could then block
+    // although poll has reported input, and a prompt could be lost.
     input.c_lflag |= NOFLSH;
     input.c_iflag &= ~static_cast<tcflag_t>(ICRNL);
     input.c_cc[VMIN] = 1;

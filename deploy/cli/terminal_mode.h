@@ -31,7 +31,7 @@ class TerminalMode {
   TerminalMode(const TerminalMode&) = delete;
   TerminalMode& operator=(const TerminalMode&) = delete;
 
-  // Returns true if standard input is a terminal, which then has the mode.
+  // Returns true if standard input is a terminal. The mode then applies to it.
   bool has_input() const;
 };
 

@@ -85,7 +85,7 @@ class Lines {
     }
   }
 
-  // Adds items behind a label, on as many lines as they need.
+  // Adds a label, and the items after it, on as many lines as they need.
   void Flow(const std::string& label, const std::vector<ColoredText>& items) {
     std::vector<ColoredText> line = {{label, kQuiet}};
     int used = ColumnsOf(label);

@@ -27,8 +27,8 @@ class Watchdog {
   // Notes a sign of life.
   void OnSign();
 
-  // Returns true if the time without a sign has reached the limit, and then counts again from 0.
-  // Call a few times a second.
+  // Returns true if the time without a sign of life has reached the limit. Then the time counts
+  // again from 0. Call a few times a second.
   bool IsSilent(Instant now);
 
  private:

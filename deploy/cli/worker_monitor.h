@@ -2,7 +2,7 @@
 // or the worker does not answer yet, the stream is opened again over a new connection.
 //
 // Thread safety: one caller at a time. Only the destructor blocks: it waits until gRPC has ended
-//                the canceled stream. The worker need not answer for this.
+//                the canceled stream. This needs no answer from the worker.
 #ifndef QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_
 #define QUIRE_DEPLOY_CLI_WORKER_MONITOR_H_
 

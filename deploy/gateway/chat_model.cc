@@ -46,8 +46,8 @@ bool AddTag(OrderedJson& variables) {
   return has_text_part;
 }
 
-// Cuts the prompt where the tag begins. If the template has trimmed the tag's blank, it trims
-// contents, so the white space before the tag is cut too.
+// Cuts the prompt where the tag begins. If the tag's blank is missing, the template trims contents,
+// so the white space before the tag is cut too.
 absl::Status CutAtTag(RenderedPrompt& prompt) {
   const std::string_view tag = kFinalMessageTag;
   const size_t place = prompt.text.rfind(tag.substr(0, tag.size() - 1));

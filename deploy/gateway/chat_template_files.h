@@ -23,9 +23,9 @@ struct ChatTemplates {
   OrderedJson special_tokens = OrderedJson::object();
 };
 
-// Reads chat_template.jinja and additional_chat_templates/NAME.jinja. If chat_template.jinja is
-// missing, reads instead `chat_template` of tokenizer_config.json: a text, or a list of {name,
-// template}. If `template_file` is not empty, takes the only template from this file.
+// If chat_template.jinja exists, reads it and additional_chat_templates/NAME.jinja. Otherwise reads
+// `chat_template` of tokenizer_config.json: a text, or a list of {name, template}. If
+// `template_file` is not empty, reads only this file, as the default template.
 absl::StatusOr<ChatTemplates> LoadChatTemplates(const std::string& model_dir,
                                                 const std::string& template_file);
 

@@ -64,8 +64,8 @@ class GatewayServer {
 
   absl::Status Listen();
   std::vector<HttpRoute> Routes();
-  // watch_ calls this after each round of questions. Makes the HTTP server's thread note the time.
-  // Returns free memory to the system.
+  // watch_ calls this after each round of questions. Makes the HTTP server's thread note the time,
+  // for IsLive. Returns free memory to the system.
   void Beat();
   // Returns false if the HTTP server's thread or watch_'s thread hangs.
   bool IsLive() const;

@@ -184,7 +184,7 @@ void Generation::OnDone(const grpc::Status& status) {
   const bool is_own_cancel =
       status.error_code() == grpc::StatusCode::CANCELLED && status.error_details().empty();
   if (is_own_cancel) {
-    // Either the HTTP client is gone, and nobody reads this error, or the gateway shuts down.
+    // Either the gateway shuts down, or the HTTP client is gone and will not read this error.
     Fail(Error(absl::StatusCode::kUnavailable, "DRAINING", "server: shuts down"), std::nullopt);
   } else if (!status.ok()) {
     Fail(FromGrpcStatus(status), RetryDelayOf(status));

@@ -1,7 +1,7 @@
 // Generation answers one HTTP request for completions. It starts a stream of the scheduler for each
 // prompt, and sends the results to the client, as one JSON text or as server-sent events.
 //
-// The HTTP status is chosen when the first event, the whole answer or an error is there. So a
+// The HTTP status is chosen when the first event, the whole answer or an error is available. So a
 // request that the scheduler refuses has the status of the refusal. An answer that fails after its
 // first event ends with an event that has `error`. While the HTTP client reads slowly, Generation
 // asks the scheduler for no further message. If the client leaves, the streams are cancelled.
@@ -75,7 +75,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void Continue(size_t prompt);
   void Answer(HttpResponse response);
   // If the answer is not streamed, charges the message's log-probabilities to the ScoreBudget,
-  // because such an answer holds them until its end. Errors: kInvalidArgument ANSWER_SIZE,
+  // because they stay in memory until the answer ends. Errors: kInvalidArgument ANSWER_SIZE,
   // kResourceExhausted ANSWER_MEMORY.
   absl::Status Hold(const v1::GenerateResponse& message);
   void Send(const std::vector<std::string>& texts);

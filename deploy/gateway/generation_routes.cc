@@ -43,8 +43,8 @@ absl::Status CompleteEchoes(const ChatModel& model,
   return absl::OkStatus();
 }
 
-// Fails if the prompts' log-probabilities, which each choice repeats, are too many. REQUIRES:
-// options.prompts has all token ids that the answer repeats.
+// Fails if the answer would repeat too many log-probabilities of prompt tokens. Each choice repeats
+// those of its prompt. REQUIRES: options.prompts has all token ids that the answer repeats.
 absl::Status CheckPromptScores(const v1::GenerateRequest& request, const AnswerOptions& options) {
   if (!request.response().has_prompt_logprobs()) {
     return absl::OkStatus();

@@ -40,8 +40,7 @@ void SayWhere(const char* what, const quire::GatewayServer& server) {
       kName, what, " api=", server.address(), pages.empty() ? "" : " http=", pages, "\n"));
 }
 
-// Waits for a signal to stop, and returns it. Prints a line to standard output as soon as clients
-// are served.
+// Waits for a stop signal, and returns it. Prints the ready line as soon as clients can be served.
 int RunUntilSignal(const quire::GatewayServer& server, const sigset_t& signals) {
   bool said_ready = false;
   for (;;) {

@@ -65,7 +65,8 @@ std::vector<HttpRoute> OperatorPages::Routes() {
       }
       Ask(page.path, page.max_waiting, std::move(responder));
     };
-    // is_open, because the HTTP server would check the API's keys. Refusal checks the operators'.
+    // is_open, so that the HTTP server does not check the API's keys. Refusal() checks the
+    // operators' keys.
     routes.push_back(
         {.method = "GET", .path = page.path, .handler = std::move(handler), .is_open = true});
   }

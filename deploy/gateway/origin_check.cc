@@ -40,15 +40,15 @@ bool IsIpAddress(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
-// Returns true if browsers do not ask DNS for the host. Such a host cannot be rebound.
+// Returns true if browsers do not ask DNS for the host. DNS rebinding cannot use such a host.
 bool IsOutsideDns(std::string_view authority) {
   const std::string host = HostOf(authority);
   return absl::EqualsIgnoreCase(host, "localhost") ||
          absl::EndsWithIgnoreCase(host, ".localhost") || IsIpAddress(host);
 }
 
-// Returns true if the origin has the host and port that the page calls. The scheme may differ,
-// because a proxy may end TLS. "null", the origin of sandboxed pages, has no host.
+// Returns true if a page of `origin` calls its own host and port. The scheme may differ, because a
+// proxy may end TLS. "null", the origin of sandboxed pages, has no host.
 bool IsOfHost(std::string_view origin, std::string_view host) {
   const size_t scheme_end = origin.find("://");
   return scheme_end != std::string_view::npos &&
@@ -60,7 +60,7 @@ bool IsOfHost(std::string_view origin, std::string_view host) {
 bool OriginCheck::Admits(const HttpRequest& request) const {
   const std::string_view origin = request.Header("origin");
   // Scripts cannot set Sec-Fetch-Site, and browsers send this header only to HTTPS and loopback
-  // URLs. The header is right even if a proxy changes Host.
+  // URLs. So the header can be trusted even if a proxy changes Host.
   if (origin.empty() || request.Header("sec-fetch-site") == "same-origin" || IsAllowed(origin)) {
     return true;
   }

@@ -1,5 +1,5 @@
-// OriginCheck refuses requests of web pages of other origins. CORS alone hides an answer from such
-// a page, but the server would still compute the answer: a browser sends a POST of plain text
+// OriginCheck refuses requests from web pages of other origins. CORS alone hides an answer from
+// such a page, but the server would still compute the answer: a browser sends a POST of plain text
 // without asking first.
 //
 // A server with API keys needs no check, because a page has no key.
@@ -35,8 +35,8 @@ class OriginCheck {
   OriginCheck(std::vector<std::string> allowed, bool is_local)
       : allowed_(std::move(allowed)), is_local_(is_local) {}
 
-  // True for a program, for a page of an allowed origin, and for a page that calls its own host and
-  // port. With is_local, a page that calls its own DNS name must use HTTPS.
+  // True for a request from a program, from a page of an allowed origin, or from a page to its own
+  // host and port. With is_local, a page's request to its own DNS name must use HTTPS.
   bool Admits(const HttpRequest& request) const;
 
  private:

@@ -1,6 +1,6 @@
 // RequestPool runs the work that a request needs before it streams: parsing, rendering, tokenizing.
-// Requests with large bodies, and large answers, have a thread of their own, so a short request
-// waits only for other short ones. The work of a client that has left is dropped.
+// Small requests share two threads. Large bodies and large answers share a third thread, so a small
+// request waits only for other small ones. The work of a client that has left is dropped.
 //
 // Thread safety: any thread; Stop: one thread.
 #ifndef QUIRE_DEPLOY_GATEWAY_REQUEST_POOL_H_

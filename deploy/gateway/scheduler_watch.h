@@ -37,8 +37,8 @@ class SchedulerWatch {
   SchedulerWatch(const SchedulerWatch&) = delete;
   SchedulerWatch& operator=(const SchedulerWatch&) = delete;
 
-  // Begins to ask. on_turn: called after each round of questions, on the watch's thread; must not
-  // wait. Call once.
+  // Starts the thread that asks the schedulers. on_turn: called after each round of questions, on
+  // the watch's thread; must not wait. Call once.
   void Start(std::function<void()> on_turn);
   void Stop();
 

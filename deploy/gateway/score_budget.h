@@ -15,12 +15,13 @@ namespace quire {
 
 class ScoreBudget {
  public:
-  // Bounds one answer that is not streamed. Its log-probabilities are then 25 MiB of JSON.
+  // Bounds the log-probabilities of one answer that is not streamed. At this bound they are 25 MiB
+  // of JSON.
   static constexpr int64_t kMaxOfAnswer = 512 << 10;
-  // Bounds the prompts that one streamed answer repeats. Their events take 0.4 s of the thread that
-  // makes the events of all streams.
+  // Bounds the prompts' log-probabilities in one streamed answer. At this bound, their events take
+  // 0.4 s on the thread that makes the events of all streams.
   static constexpr int64_t kMaxOfEvents = 128 << 10;
-  // Bounds the sum over all answers that are not streamed.
+  // Bounds the log-probabilities of all answers that are not streamed, together.
   static constexpr int64_t kMaxOfAll = 2 << 20;
 
   // Returns false, and charges nothing, if all answers together would hold more than kMaxOfAll.

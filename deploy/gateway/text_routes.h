@@ -32,7 +32,7 @@ class TextRoutes {
   using Make =
       std::function<absl::StatusOr<std::string>(const ModelGate::Served&, const HttpRequest&)>;
 
-  // Returns a route whose answer a thread of the pool makes.
+  // Returns a route that makes its answer on a thread of the pool.
   HttpRoute Route(const char* method, const char* path, Make make, bool is_prefix = false);
   absl::StatusOr<RenderedPrompt> Render(const ChatModel& model, ChatPrompt chat);
 

@@ -493,8 +493,8 @@ WORKERS = [
     ]),
 ]
 
-# For each file name: the board's title, its rows, and its drop-down list of instances. The list is given by a
-# label and by a metric that every program of the board exports.
+# For each file name: the board's title, its rows, and its drop-down list of instances (the list's
+# label, and a metric that every program of the board exports).
 BOARDS = {"quire-kv-blocks": ("Quire: KV blocks", KV_BLOCKS, ("Server", "quire_build_info")),
           "quire-serving": ("Quire: serving", SERVING, ("Server", "quire_build_info")),
           "quire-processes": ("Quire: processes", PROCESSES, ("Server", "quire_build_info")),

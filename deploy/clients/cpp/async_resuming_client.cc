@@ -16,8 +16,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Streams on one connection. Servers take 128; gRPC holds back further streams until one ends. The
-// margin is for streams that have ended at the client, but not yet at the server.
+// Upper bound on the streams of one connection. Servers take 128; gRPC holds back further streams
+// until one ends. The margin is for streams that have ended at the client, but not yet at the
+// server.
 constexpr int kMaxCallsPerConnection = 100;
 
 }  // namespace
@@ -119,7 +120,7 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
 
   // The functions below require mutex_.
 
-  // Without a wait, sets a deadline long past instead of now, because gRPC rounds deadlines up to a
+  // If `wait` is 0, sets a deadline long ago instead of now, because gRPC would round now up to a
   // millisecond.
   void SetAlarm(Clock::duration wait) {
     pending_ = Pending::kAlarm;
@@ -129,7 +130,7 @@ class AsyncResumingClient::Call final : public Stream, public std::enable_shared
   }
 
   // Sets the alarm for the next attempt. Meanwhile the client's thread waits on the completion
-  // queue, where gRPC uses it to connect the channel.
+  // queue, and gRPC uses that thread to connect the channel.
   void WaitForAttempt(Clock::duration wait) {
     server_ = state_.server();
     connection_ = client_.Connect(server_);

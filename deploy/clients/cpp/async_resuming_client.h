@@ -2,8 +2,8 @@
 // does. Start makes a stream. The stream's handler gets one message for each call of Next().
 //
 // Back-pressure: the client takes no message from gRPC that Next() has not asked for. If a handler
-// does not ask, gRPC's flow control stops the server. A handler learns of a failed stream only by
-// its next call of Next().
+// does not ask, gRPC's flow control stops the server. A handler learns that its stream has failed
+// only after it calls Next() again.
 //
 // Thread safety: safe from any thread. The client's thread calls all handlers, one at a time, so a
 // handler must not block.
@@ -38,7 +38,8 @@ class AsyncResumingClient {
     // Receives the message that Next() has asked for.
     virtual void OnResponse(const v1::GenerateResponse& response) = 0;
     // Receives the end of the stream, once, as the answer to Next() or after Cancel(). The status
-    // is that of ResumingClient::Generate; after a cancel it is CANCELLED. No call follows.
+    // is that of ResumingClient::Generate; after a cancel it is CANCELLED. The handler gets no call
+    // after it.
     virtual void OnDone(const grpc::Status& status) = 0;
   };
 
@@ -94,8 +95,8 @@ class AsyncResumingClient {
     std::list<Connection> connections;
   };
 
-  // Returns the server's connection with the fewest calls, or a new one if all are full. Counts a
-  // call on it.
+  // Returns the server's connection with the fewest calls, or a new one if all are full. Adds one
+  // to that connection's count of calls.
   Connection* Connect(size_t server);
   void Disconnect(size_t server, Connection* connection);
   void Remove(const std::shared_ptr<Call>& call);

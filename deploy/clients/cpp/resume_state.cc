@@ -83,7 +83,8 @@ grpc::Status ResumeState::BeginAttempt(Duration now) {
   }
   attempt_begin_ = now;
   attempt_brought_something_ = false;
-  // The first attempt sends the caller's request unchanged, so that a server judges its timeout_ms.
+  // The first attempt sends the caller's request unchanged, so that the server, not this client,
+  // checks timeout_ms.
   if (is_first_attempt_) {
     is_first_attempt_ = false;
     return grpc::Status::OK;

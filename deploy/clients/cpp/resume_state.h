@@ -49,7 +49,8 @@ class ResumeState {
     std::optional<grpc::Status> end;  // the end of the request; nullopt: an attempt follows
     Duration wait{0};                 // time until the next attempt
   };
-  // Ends the attempt with its stream's status. Moves server() on if another attempt follows.
+  // Ends the attempt with its stream's status. If another attempt follows, server() changes to the
+  // next server.
   Next EndAttempt(Duration now, const grpc::Status& status);
 
  private:
@@ -63,8 +64,8 @@ class ResumeState {
   v1::ResumedSequence* Find(int index);
   bool has_started() const { return resume_.sequences_size() > 0; }
   bool is_complete() const;
-  // Returns the status for a client that gives up: the last failure, with the time that the client
-  // has waited added to the message.
+  // Returns the status for a client that gives up: the last failure, whose message now also tells
+  // how long the client has waited.
   grpc::Status GivenUp(const grpc::Status& last) const;
 
   v1::GenerateRequest request_;

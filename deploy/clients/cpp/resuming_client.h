@@ -58,7 +58,7 @@ class ResumingClient {
   // if an operator cancelled; DEADLINE_EXCEEDED; DATA_LOSS if a server does not continue the answer
   // that was begun; UNAUTHENTICATED if the API key has a byte that is not visible ASCII. If
   // `policy` gives up, the last failure, with "(given up after N s without an answer)" or "(given
-  // up after waiting for full servers for N s)" behind its message.
+  // up after waiting for full servers for N s)" appended to its message.
   grpc::Status Generate(const v1::GenerateRequest& request, const OnResponse& on_response) const;
 
  private:

@@ -35,10 +35,10 @@ class Patience {
   explicit Patience(const RetryPolicy& policy)
       : policy_(policy), limit_(policy.max_unanswered_at_first.value_or(policy.max_unanswered)) {}
 
-  // Sets unanswered() and waited_for_a_place() to 0, because a message has come.
+  // Notes that a message has come: sets unanswered() and waited_for_a_place() to 0.
   void NoteMessage();
 
-  // Notes that a server has answered, so that max_unanswered holds from now on.
+  // Notes that a server has answered: now max_unanswered applies, not max_unanswered_at_first.
   void NoteServer() { limit_ = policy_.max_unanswered; }
 
   // Returns how long to wait after an attempt that brought no message, or nullopt to give up.

@@ -28,8 +28,8 @@ struct ChoicePart {
   bool is_first = false;  // no part of this choice came before
   std::string text;
   std::vector<int32_t> token_ids;  // without the prompt's tokens
-  // The tokens of `text`, with those of an echoed prompt. Empty unless the client asked for
-  // log-probabilities.
+  // The tokens of `text`, including the tokens of an echoed prompt. Empty unless the client asked
+  // for log-probabilities.
   std::vector<ScoredToken> scored_tokens;
   v1::FinishReason finish_reason = v1::FINISH_REASON_UNSPECIFIED;  // unspecified: not ended
   std::string matched_stop;
@@ -52,7 +52,6 @@ class Answer {
 
   // True if all choices of all prompts have ended.
   bool has_ended() const { return num_ended_ == static_cast<int32_t>(choices_.size()); }
-  // True if the prompt's stream has begun.
   bool has_started(int32_t prompt) const { return prompts_[prompt].has_started; }
   int32_t num_prompt_tokens(int32_t prompt) const { return prompts_[prompt].num_tokens; }
   int32_t num_output_tokens(int32_t choice) const { return choices_[choice].num_tokens; }

@@ -21,9 +21,9 @@ struct PromptEcho {
 struct AnswerOptions {
   std::string id;     // "cmpl-" or "chatcmpl-" and the request's id
   std::string model;  // as the client named it; empty: the caller sets the served name
-  // If `echo`, the caller of the parser adds missing texts. If needs_prompt_token_ids(), it adds
-  // missing token ids. In a chat with `echo`, the text is that of the last message, because the
-  // answer continues this message.
+  // The parser's caller adds missing texts if `echo`, and missing token ids if
+  // needs_prompt_token_ids(). In a chat with `echo`, the text is that of the last message, because
+  // the answer continues this message.
   std::vector<PromptEcho> prompts;
   int32_t num_choices_per_prompt = 1;
   std::string role = "assistant";  // of the answer in a chat
@@ -33,14 +33,15 @@ struct AnswerOptions {
   // True: each choice begins with the text of its prompt. With log-probabilities, a completion also
   // has those of the prompt's tokens.
   bool echo = false;
-  // True: the client wants no new token. The scheduler generates one, and the answer omits it.
+  // True: the client wants no new token. The scheduler still generates one, and the answer omits
+  // it.
   bool omits_output = false;
   std::optional<int32_t> num_top_logprobs;  // nullopt: no log-probabilities
   bool has_prompt_logprobs = false;         // true: the answer has the field prompt_logprobs
   bool returns_token_ids = false;
   bool names_tokens_by_id = false;      // true: log-probabilities name a token "token_id:5"
   std::vector<int32_t> stop_token_ids;  // if one ends a choice, stop_reason names it
-  // The name that the client used for max_tokens, for errors. A literal.
+  // The name that the client used for max_tokens, for errors. Points to a string literal.
   std::string_view max_tokens_name = "max_tokens";
 
   bool needs_prompt_token_ids() const {

@@ -1,6 +1,6 @@
 // CharacterCounter counts the characters of a text that comes in pieces of bytes. Each maximal
-// subpart of bytes that form no character counts as one, because the scheduler's answers have one
-// U+FFFD for it.
+// subpart of an ill-formed sequence counts as one character, because the scheduler's answers have
+// one U+FFFD for it.
 //
 // Thread safety: one caller at a time.
 // Source:        https://encoding.spec.whatwg.org/#utf-8-decoder
@@ -14,7 +14,7 @@ namespace quire {
 
 class CharacterCounter {
  public:
-  // A character counts with its first byte, so a piece that completes a character adds none.
+  // Counts a character at its first byte, so a piece that completes a character adds none.
   void Add(std::string_view piece);
 
   int64_t num_characters() const { return num_characters_; }

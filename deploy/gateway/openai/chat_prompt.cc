@@ -80,8 +80,8 @@ std::vector<std::string> ReadTexts(JsonFields& message) {
   return texts;
 }
 
-// Shapes a content as vLLM does, except that a part sent as a string becomes an object like the
-// others.
+// Converts a message's content as vLLM does, except that a part sent as a string becomes an object
+// like the other parts.
 OrderedJson ReadContent(JsonFields& message, ContentFormat format) {
   std::vector<std::string> texts = ReadTexts(message);
   if (format == ContentFormat::kString) {

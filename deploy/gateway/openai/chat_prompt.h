@@ -1,7 +1,7 @@
-// ReadChatPrompt reads a client's chat, and shapes it in the two steps of vLLM 0.11: vLLM's own,
-// then apply_chat_template of Hugging Face transformers 5. Contents become strings or lists of
-// parts, arguments of tool calls become objects, tools get all fields, and members that are null
-// are dropped. Where vLLM and transformers differ:
+// ReadChatPrompt reads a client's chat, and converts it in two steps, as vLLM 0.11 does: first
+// vLLM's own conversion, then apply_chat_template of Hugging Face transformers 5. Contents become
+// strings or lists of parts, arguments of tool calls become objects, tools get all fields, and
+// members that are null are dropped. Where vLLM and transformers differ:
 // - A content that is null or absent becomes empty, as in vLLM. transformers drops the member.
 // - The reasoning gets three names: `reasoning` and `reasoning_content`, as in vLLM, and
 //   `thinking`, as in transformers. transformers also reads `thinking` from a client, which vLLM

@@ -33,7 +33,8 @@ bool ReadTokenIds(const OrderedJson& array, PromptEcho& prompt) {
   return !array.empty();
 }
 
-// Reads `prompt`: a text, an array of token ids, or an array of prompts of one kind.
+// Reads `prompt`: a text, an array of token ids, or an array of several prompts that are all texts
+// or all arrays of token ids.
 std::vector<PromptEcho> ReadPrompts(JsonFields& fields) {
   std::vector<PromptEcho> prompts;
   OrderedJson* const prompt = fields.Any("prompt");
@@ -94,7 +95,8 @@ void ReadLogprobs(JsonFields& fields, v1::GenerateRequest& request, AnswerOption
   }
 }
 
-// Returns one request for each prompt. Moves the texts that the answer does not repeat.
+// Returns one request for each prompt. Moves the texts out of `options` if the answer does not
+// repeat them.
 std::vector<v1::GenerateRequest> RequestsFor(const v1::GenerateRequest& shared,
                                              AnswerOptions& options) {
   std::vector<v1::GenerateRequest> requests(options.prompts.size(), shared);

@@ -20,7 +20,7 @@ struct CompletionRequest {
   AnswerOptions options;
 };
 
-// `request_id` is used if the body names no id: [A-Za-z0-9._-], at most 100 bytes. Errors:
+// `request_id`: the id if the body names none; at most 100 bytes of [A-Za-z0-9._-]. Errors:
 // kInvalidArgument, with the reason JSON; with a reason of json_fields.h; or with the scheduler's
 // reason (scheduler/rpc/README.md) for a limit that the scheduler checks too.
 absl::StatusOr<CompletionRequest> ParseCompletionRequest(std::string_view body,

@@ -47,7 +47,7 @@ struct ReasonRow {
 
 // Reasons whose HTTP status differs from that of their code.
 constexpr ReasonRow kReasons[] = {
-    // The gateway wrote the refused message, so its client is not at fault.
+    // The gateway itself wrote the refused message, so the HTTP client is not at fault.
     {"MALFORMED_PROTO", absl::StatusCode::kInvalidArgument, 500},
     {"UNKNOWN_FIELDS", absl::StatusCode::kInvalidArgument, 500},
     {"RESUME", absl::StatusCode::kInvalidArgument, 500},
@@ -73,8 +73,8 @@ struct FieldRow {
   std::string_view chat;
 };
 
-// Fields that the API names otherwise. It names any other field as the scheduler does, without a
-// prefix of kPrefixes.
+// Fields whose name in the API differs from the scheduler's. For any other field, the API has the
+// scheduler's name without a prefix of kPrefixes.
 constexpr FieldRow kFields[] = {
     {"text", "prompt", "messages"},
     {"token_ids", "prompt", "messages"},
@@ -185,8 +185,8 @@ HttpError ToHttpError(const absl::Status& status,
   error.status = HttpStatusOf(status, reason);
   error.retry_after_s = RetryAfter(error.status, reason, retry_delay);
   if (reason.empty()) {
-    // kUnavailable without a reason comes from gRPC itself: no scheduler answered for as long as a
-    // request waits.
+    // kUnavailable without a reason comes from gRPC itself: no scheduler answered within the time
+    // that a request may wait for one.
     const bool is_given_up = status.code() == absl::StatusCode::kUnavailable;
     error.body =
         Body(error.status, DefaultMessage(status.code()), "", is_given_up ? "NO_SCHEDULER" : "");

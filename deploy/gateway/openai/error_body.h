@@ -19,7 +19,7 @@ struct HttpError {
   std::optional<int> retry_after_s;  // the header Retry-After; nullopt: none
 };
 
-// The API whose field names an error uses.
+// The API of a request. Errors use the field names of this API.
 enum class OpenAiApi { kCompletions, kChat };
 
 // Converts a failure of the gateway's own parsers or of the scheduler (FromGrpcStatus). In the

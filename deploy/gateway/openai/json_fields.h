@@ -37,18 +37,18 @@ class JsonFields {
   std::optional<int32_t> Int(std::string_view name);
   std::optional<float> Number(std::string_view name);
   std::optional<std::string> Text(std::string_view name);
-  // Reads integers of 32 bits. More than max_items are an error.
+  // Reads an array of 32-bit integers. Fails if the array has more than max_items.
   std::vector<int32_t> Ints(std::string_view name, size_t max_items);
   OrderedJson* Object(std::string_view name);
   OrderedJson* Array(std::string_view name);
   // Returns the member, whatever its type, or null if the member is absent or null.
   OrderedJson* Any(std::string_view name);
-  // True if the object has the member, also if it is null.
+  // True if the object has the member, even if it is null.
   bool Has(std::string_view name) const { return members_.contains(name); }
 
   // Fails with UNSUPPORTED if the member is set.
   void Refuse(std::string_view name);
-  // Keeps an error of the member `name`, unless there is an earlier error.
+  // Records an error of the member `name`, unless an earlier error is recorded.
   void Fail(std::string_view reason, std::string_view name, std::string_view rule);
   void Keep(const absl::Status& status) { status_.Update(status); }
 
@@ -64,17 +64,16 @@ class JsonFields {
 // Returns the value as an integer of 64 bits, or nullopt.
 std::optional<int64_t> WholeNumber(const OrderedJson& value);
 
-// Returns the value as an integer of 32 bits, or nullopt.
 std::optional<int32_t> WholeNumber32(const OrderedJson& value);
 
 // Parses a body whose value is an object. Errors: JSON, FIELD_TYPE.
 absl::StatusOr<OrderedJson> ParseObject(std::string_view body);
 
-// Adds a member without a search. REQUIRES: the object has no member `key`.
+// Adds a member without searching for its key. REQUIRES: the object has no member `key`.
 void AddMember(std::string key, OrderedJson value, OrderedJson& object);
 
-// Returns `text` as it is after ToText and parsing: bytes that are not UTF-8 become U+FFFD. So two
-// different texts may become the same key.
+// Returns `text` as ToText would write it and a parser would read it back: bytes that are not UTF-8
+// become U+FFFD. So two different texts may become the same key.
 std::string ToKey(std::string text);
 
 // Returns the JSON text. Bytes that are not UTF-8 become U+FFFD.

@@ -32,8 +32,8 @@ OrderedJson CompletionLogprobs(const std::vector<ScoredToken>& tokens,
 // Form of /v1/chat/completions: {content: [{token, logprob, bytes, top_logprobs}]}.
 OrderedJson ChatLogprobs(const std::vector<ScoredToken>& tokens, const TokenText& token_text);
 
-// vLLM's prompt_logprobs: null for the prompt's first token. Each other token has an object
-// {"ID": {logprob, rank, decoded_token}, ...} of the token itself, then of the likeliest ones. The
+// vLLM's prompt_logprobs: null for the prompt's first token. For each other token, an object with
+// the token itself, then the likeliest tokens: {"ID": {logprob, rank, decoded_token}, ...}. The
 // scheduler sends no ranks, so the token's own rank is null unless it is one of the likeliest.
 OrderedJson PromptLogprobs(const std::vector<ScoredToken>& tokens, const TokenText& token_text);
 

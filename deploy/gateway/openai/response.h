@@ -54,7 +54,8 @@ class Response {
   // Adds the fields that only a whole answer has.
   virtual void AddWholeFields(OrderedJson& /*body*/) {}
 
-  // Returns an event with these choices. `completion_tokens` is for continuous usage.
+  // Returns an event with these choices. `completion_tokens` is for the event's usage, if the
+  // client asked for continuous usage.
   OrderedJson Event(OrderedJson choices, int32_t prompt, int64_t completion_tokens);
   // Adds finish_reason, stop_reason and token_ids.
   void AddEnd(const ChoicePart& part, OrderedJson& choice) const;
@@ -62,8 +63,7 @@ class Response {
   const AnswerOptions& options() const { return options_; }
   const Answer& answer() const { return answer_; }
   const TokenText& token_text() const { return token_text_; }
-  // Returns token_text(), or a function that writes "token_id:5" if the client asked for ids as
-  // names.
+  // Like token_text(), but returns "token_id:5" for token 5 if the client asked for ids as names.
   const TokenText& token_name() const { return token_name_; }
 
  private:

@@ -15,8 +15,8 @@
 namespace quire {
 namespace {
 
-// The scheduler's own bounds. The gateway copies these fields for each prompt, so without a check
-// 128 prompts would multiply the memory of a long list.
+// The same bounds as in the scheduler. The gateway copies these fields for each prompt, so without
+// a check 128 prompts would multiply the memory of a long list.
 constexpr int32_t kMaxChoices = 16;
 constexpr size_t kMaxStopStrings = 16;
 constexpr size_t kMaxStopStringBytes = 256;

@@ -28,7 +28,7 @@ std::string ModelBody(const v1::GetServerInfoResponse& info,
 // GET /v1/models: an entry for each name of the served model.
 std::string ModelsBody(const v1::GetServerInfoResponse& info, int64_t created);
 
-// POST /tokenize, and POST /apply-template, whose prompt is always a chat. By default special
+// The body of POST /tokenize or of POST /apply-template, which is always a chat. By default special
 // tokens are added to a text, but not to a chat, because the chat's template writes them.
 struct TokenizeBody {
   std::string model;               // empty: any; the caller compares it with the served names

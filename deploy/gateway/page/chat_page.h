@@ -1,5 +1,6 @@
-// The page / of the gateway: a chat and a completion for a browser. The page is one text, compiled
-// into the program, and requests only v1/models, v1/chat/completions and v1/completions.
+// The gateway's page /, where a user can chat with the model or let it complete a text. The page is
+// one text, compiled into the program, and requests only v1/models, v1/chat/completions and
+// v1/completions.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_DEPLOY_GATEWAY_PAGE_CHAT_PAGE_H_

@@ -22,8 +22,8 @@ Value Unsupported(Heap& heap, std::string_view symbol, const Value& a, const Val
 
 Value IntegerPower(Heap& heap, int64_t base, int64_t exponent) {
   int64_t result = 1;
-  // The powers of 0, 1 and -1 fit whatever the exponent. An exponent of the same parity gives the
-  // same power by a short loop. Other bases overflow within 64 factors.
+  // A base of 0, 1 or -1 never overflows, so take a small exponent of the same parity: the power is
+  // the same, and the loop short. Other bases overflow within 64 factors.
   if (base >= -1 && base <= 1) {
     exponent = exponent == 0 ? 0 : 2 - exponent % 2;
   }

@@ -96,7 +96,7 @@ std::optional<Value> Find(Heap& heap, const Value& value, std::string_view name)
 std::optional<Value> Subscript(Heap& heap, const Value& value, const Value& key) {
   switch (value.kind()) {
     case Kind::kDict: {
-      // Find returns null for an unhashable key, because it equals no key of the dict.
+      // Find returns null for an unhashable key, because no key of a dict equals it.
       const Value* const found = value.as<Dict>().Find(key);
       return found != nullptr ? std::optional(*found) : std::nullopt;
     }
@@ -128,7 +128,8 @@ Value GetAttribute(Heap& heap, const Value& value, std::string_view name) {
   }
   if (value.is(Kind::kDict)) {
     if (const Value* const item = value.as<Dict>().Find(name)) {
-      // A name with "__" may be an attribute of Python's dict. jinja2 finds it first, and hides it.
+      // A name that begins with "__" may be an attribute of Python's dict. jinja2 would find that
+      // attribute, not the item, and refuse to return it.
       return name.starts_with("__") ? heap.Fail("names that begin with '__' are not supported")
                                     : *item;
     }

@@ -1,7 +1,7 @@
 // Budget bounds one rendering: steps, bytes of living values and output, depth of recursion. The
-// first fault is kept. Afterwards every request for more is refused, so loops end and their results
-// are dropped. The counts do not depend on a clock, so a template fails on every machine or on
-// none.
+// first fault is kept. Afterwards Spend, Charge and Fits return false, so loops end and their
+// results are dropped. The counts do not depend on a clock, so a template fails on every machine or
+// on none.
 //
 // Thread safety: not thread-safe; one for each rendering.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_BUDGET_H_
@@ -38,7 +38,7 @@ class Budget {
   const absl::Status& status() const { return status_; }
   const TemplateLimits& limits() const { return limits_; }
 
-  // Returns false if the rendering has failed before or fails now.
+  // Returns false if the rendering has already failed, or fails now because no steps are left.
   bool Spend(int64_t steps = 1) {
     steps_left_ -= steps;
     return (steps_left_ >= 0 && ok()) || Fail("TEMPLATE_LIMIT", "template: too many steps");

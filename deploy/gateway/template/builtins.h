@@ -19,11 +19,11 @@ namespace quire {
 
 struct Builtin {
   std::string_view name;
-  // Names of the parameters behind positional[0], separated by spaces. '?' marks an optional
+  // Names of the parameters after positional[0], separated by spaces. '?' marks an optional
   // parameter, '_' a parameter without a name. "*": `run` reads all arguments itself.
   std::string_view parameters;
   // positional[0] is the value or the method's object. The parameters follow in order;
-  // Value::Missing() stands for one that was not given.
+  // Value::Missing() stands for a parameter that was not given.
   Value (*run)(Heap&, Arguments&);
 };
 
@@ -43,7 +43,7 @@ std::span<const Builtin> StringMethods();
 std::span<const Builtin> StringFilters();
 std::span<const Builtin> SequenceFilters();
 
-// Returns a global function by name, or nullopt. `now` is what strftime_now writes.
+// Returns a global function by name, or nullopt. `now` is the time that strftime_now formats.
 std::optional<Value> FindGlobal(Heap& heap, std::string_view name, absl::CivilSecond now);
 
 // Returns the value of an optional argument, or `otherwise` if it was not given.
@@ -58,7 +58,6 @@ Value ReplaceText(Heap& heap,
                   std::string_view old_part,
                   const Value& new_part,
                   int64_t count);
-// Returns the lines of a string.
 Value SplitLines(Heap& heap, const Value& value, bool keep_ends);
 
 }  // namespace quire

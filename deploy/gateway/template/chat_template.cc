@@ -23,7 +23,7 @@ Value TextOf(Heap& heap, const std::string& text, bool is_client) {
   return IsUtf8(text) ? heap.Borrowed(text, is_client) : heap.Fail("a string is not UTF-8");
 }
 
-// Makes a value of JSON. `is_client`: the JSON came from the client.
+// Converts JSON to a value. `is_client`: the JSON came from the client.
 Value ValueOf(Heap& heap, const nlohmann::ordered_json& json, bool is_client) {
   const DepthGuard guard(heap.budget());
   if (!guard.ok() || !heap.budget().Spend()) {

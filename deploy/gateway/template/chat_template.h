@@ -36,8 +36,8 @@ class ChatTemplate {
   // Returns the text, and which of its bytes are the client's. client_variables is a JSON object
   // with messages, tools, add_generation_prompt, and so on; all its strings and keys are client
   // text. model_variables is a JSON object with bos_token, eos_token and the like, which are not
-  // client text. If both have a name, that of client_variables counts. `now` is the local time for
-  // strftime_now.
+  // client text. If both define a variable, the value in client_variables counts. `now` is the
+  // local time for strftime_now.
   // Errors: kInvalidArgument with one of these reasons: TEMPLATE_EXCEPTION if the template calls
   // raise_exception, whose message may contain text of the variables; TEMPLATE_LIMIT; TEMPLATE for
   // an operation that raises any other exception in Python, or that is not supported.

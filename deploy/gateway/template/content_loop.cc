@@ -28,7 +28,7 @@ void Collect(const std::vector<NodePtr>& nodes, Statements& statements) {
   }
 }
 
-// Returns x of `x`, `x[1:]`, `x | filter` and `x is test`.
+// Returns the node of `x` for `x`, `x[1:]`, `x | filter` and `x is test`.
 const Node& Subject(const Node& node) {
   const bool is_around = node.kind == NodeKind::kSlice || node.kind == NodeKind::kFilter ||
                          node.kind == NodeKind::kTest;
@@ -39,7 +39,7 @@ bool IsOneOf(const Names& names, const Node& node) {
   return node.kind == NodeKind::kName && names.contains(node.text);
 }
 
-// True for x.content and x['content'], where x is one of the names.
+// True for x.content and x['content'], where x is one of `names`.
 bool IsContentOf(const Names& names, const Node& node) {
   const bool is_content = node.kind == NodeKind::kAttribute
                               ? node.text == "content"

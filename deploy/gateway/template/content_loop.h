@@ -2,9 +2,9 @@
 //
 //     {% for message in messages %}{% for part in message['content'] %}
 //
-// The rule is that of vLLM's content format. A list of messages is `messages`, or a name that the
-// template sets to such a list, to a slice of it or to a filtered list of it. A loop over a content
-// that has passed through another variable or a macro does not count.
+// The rule is the one by which vLLM detects the content format. A list of messages is `messages`,
+// or a name that the template sets to such a list, to a slice of it or to a filtered list of it. A
+// loop over a content that has passed through another variable or a macro does not count.
 //
 // Thread safety: a free function, safe from any thread.
 // Cost:          n log n in the nodes.

@@ -51,7 +51,7 @@ Value Interpreter::Evaluate(const Node& node) {
   }
 }
 
-// Evaluates an expression that does not choose between its operands.
+// Evaluates the kinds of expressions that Evaluate does not handle itself.
 Value Interpreter::EvaluateOperands(const Node& node) {
   switch (node.kind) {
     case NodeKind::kConcat:
@@ -159,7 +159,8 @@ bool Interpreter::Holds(CompareOp op, const Value& a, const Value& b) {
   return false;
 }
 
-// In a < b < c each operand is evaluated once, and no operand after a comparison that is false.
+// In a < b < c each operand is evaluated at most once. Operands after a false comparison are not
+// evaluated.
 Value Interpreter::Comparison(const Node& node) {
   Value left = Evaluate(*node.parts[0]);
   for (size_t i = 0; i < node.compare.size() && budget_.ok(); ++i) {
@@ -242,7 +243,7 @@ Value Interpreter::CallValue(const Value& callee, Arguments& arguments) {
   return guard.ok() ? callee.as<Function>().body(arguments) : Value();
 }
 
-// The innermost filter of a block takes the block's text.
+// Applies the filters of a filter block. The innermost filter takes the block's text.
 Value Interpreter::FilterBlockText(const Node& filter, Value text) {
   const Node* const inner = filter.parts[0].get();
   return FilterOrTest(

@@ -374,7 +374,7 @@ class Fields {
   bool is_manual_ = false, is_automatic_ = false;
 };
 
-// Appends the field between braces: name, !conversion, :specification.
+// Appends the value of the field between braces: name, !conversion, :specification.
 bool AppendField(Heap& heap, std::string_view field, Fields& fields, TextBuilder& out) {
   const size_t colon = std::min(field.find(':'), field.size());
   const std::string_view spec = field.substr(std::min(colon + 1, field.size()));
@@ -429,8 +429,8 @@ Value FormatPercent(Heap& heap, const Value& format, const Value& values) {
     }
     const Spec spec = TakePercentSpec(text);
     const Value value = named.has_value() ? *named : arguments.Next();
-    // If a client wrote a part of the specification, the padding may spell anything, so marks all
-    // of the formatted text.
+    // If a client wrote a part of the specification, the padding may spell anything, so mark all of
+    // the formatted text as the client's.
     out.set_marks_all(format.as<String>().HasClientText(field, place()));
     if (!AppendPercent(heap, spec, value, out)) {
       break;

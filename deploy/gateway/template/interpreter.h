@@ -1,5 +1,5 @@
-// Interpreter runs a parsed template once, as would the Python function that jinja2 compiles from
-// it.
+// Interpreter runs a parsed template once, with the result of the Python function that jinja2
+// compiles from it.
 //
 // Thread safety: not thread-safe; one for each rendering. The tree is only read.
 // Errors:        kept in the Heap's Budget.

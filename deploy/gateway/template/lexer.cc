@@ -40,7 +40,7 @@ size_t SpaceAt(std::string_view text) {
   return text.size() - rest.size();
 }
 
-// Returns the text without the white space at its end.
+// Returns `text` without trailing white space.
 std::string_view WithoutTrailingSpace(std::string_view text) {
   while (!text.empty()) {
     size_t last = text.size() - 1;
@@ -199,7 +199,7 @@ class Lexer {
 
   // Returns the size of the tag's end with which `text` starts, or 0. The size includes a sign and
   // the white space that the end removes. may_keep: the sign may be '+'. is_trimmed: an end without
-  // a sign removes a line end.
+  // a sign removes a line end after it.
   static size_t EndSize(std::string_view text,
                         std::string_view end,
                         bool may_keep,
@@ -215,7 +215,7 @@ class Lexer {
     return size + (sign == '\0' && is_trimmed && text.substr(size).starts_with('\n') ? 1 : 0);
   }
 
-  // Returns the size of the tag {% raw %} or {% endraw %} with which rest_ starts, or 0.
+  // Returns the size of the tag {% raw %} or {% endraw %} at the start of rest_, or 0.
   size_t RawTagSize(std::string_view name, bool is_end) const {
     size_t size = SignAt(rest_.substr(2)) == '\0' ? 2 : 3;
     size += SpaceAt(rest_.substr(size));
@@ -321,7 +321,7 @@ class Lexer {
     return size;
   }
 
-  // Returns the size of the float with which rest_ starts, or 0.
+  // Returns the size of the float at the start of rest_, or 0.
   size_t FloatSize() const {
     const size_t whole = DigitsAt(rest_);
     size_t size = whole;

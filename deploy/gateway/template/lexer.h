@@ -1,4 +1,4 @@
-// Tokenize cuts a template into tokens, as jinja2's lexer with trim_blocks and lstrip_blocks.
+// Tokenize cuts a template into tokens, like jinja2's lexer with trim_blocks and lstrip_blocks.
 //
 // Thread safety: free function, safe from any thread.
 // Cost:          linear in the source.

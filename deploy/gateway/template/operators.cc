@@ -134,8 +134,8 @@ Value SliceString(Heap& heap, const Value& value, int64_t start, int64_t step, i
   return builder.TakeValue();
 }
 
-// Macros are compared as objects. Methods are not comparable: each use of a method makes a new
-// object, while Python compares the objects to which the methods are bound.
+// Macros are compared by identity. Methods are not comparable: here each use of a method makes a
+// new object, while Python compares the objects to which the methods are bound.
 bool EqualFunctions(Heap& heap, const Function& a, const Function& b) {
   if (&a != &b && a.name == b.name && !a.name.starts_with("macro ")) {
     heap.Fail("methods cannot be compared");
@@ -384,7 +384,7 @@ Value Slice(
                                           : Cat("'", TypeName(value), "' object cannot be sliced"));
   }
   const int64_t length = *LengthOf(value);
-  // Numbers beyond the length act like the length. The clamp keeps sums small.
+  // Clamps numbers, so that sums cannot overflow. A number beyond the length acts like the length.
   const auto clamp = [length](int64_t n) { return std::clamp(n, -length - 1, length + 1); };
   const int64_t by = clamp(SliceBound(heap, step).value_or(1));
   const auto first = SliceBound(heap, start);

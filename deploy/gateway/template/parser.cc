@@ -102,7 +102,7 @@ NodePtr TemplateParser::Operation(NodeKind kind, NodePtr first, NodePtr second) 
   return node;
 }
 
-// Parses statements up to the end of the template, or up to a tag with one of these names. The next
+// Parses statements up to the end of the template, or up to a tag whose name is in `ends`. The next
 // token is then the tag's name.
 TemplateParser::Nodes TemplateParser::ParseUntil(std::initializer_list<std::string_view> ends) {
   Nodes statements;
@@ -154,8 +154,8 @@ void TemplateParser::ParseBody(Node& node,
   }
 }
 
-// Parses a body that is a function of its own, and its end tag. break and continue cannot leave the
-// function, so the loops around it do not count.
+// Parses the body and the end tag of a statement whose body is a separate function. break and
+// continue cannot leave the function, so loops around it do not count.
 void TemplateParser::ParseOwnBody(Node& node, std::string_view end) {
   const int loop_depth = std::exchange(loop_depth_, 0);
   ParseBody(node, node.body, {end});
@@ -356,7 +356,7 @@ NodePtr TemplateParser::ParseTarget(bool is_of_for) {
   return node;
 }
 
-// Turns names that are read into names that are assigned to.
+// Makes the names in `node` the targets of an assignment.
 void TemplateParser::MakeTarget(Node& node) {
   if (node.kind == NodeKind::kName) {
     node.kind = NodeKind::kTarget;

@@ -2,7 +2,7 @@
 //
 // Thread safety: one thread at a time for each Heap.
 // Errors:        a value fails the rendering if its text in Python differs from run to run (a
-//                generator, a method), or if JSON does not have its type.
+//                generator, a method), or if JSON has no such type.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_PYTHON_TEXT_H_
 #define QUIRE_DEPLOY_GATEWAY_TEMPLATE_PYTHON_TEXT_H_
 

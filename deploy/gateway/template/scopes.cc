@@ -12,8 +12,8 @@
 namespace quire {
 namespace {
 
-// The slots of a Python function's variables. A variable is found by the level of its frame and its
-// name.
+// The slots of the variables of one Python function. The key is the level of a variable's frame,
+// and the variable's name.
 struct FunctionSlots {
   const FunctionSlots* parent = nullptr;
   std::map<std::pair<int, std::string>, int> slots = {};

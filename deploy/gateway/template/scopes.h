@@ -1,7 +1,8 @@
 // ResolveScopes gives every variable of a template a place, by the rules of jinja2's compiler. This
 // compiler turns a template into Python functions whose local variables are those of the template.
 //
-// - The template, each macro and each call block is a function. Its Scope has its variables' slots.
+// - The template, each macro and each call block is a function. The function's Scope holds the
+//   slots of the function's variables.
 // - Within a function, each `for`, `with`, set block and filter block has a frame of variables of
 //   its own. An `if` has no frame.
 // - A variable gets its first value when its frame begins (Load). A name that is assigned anywhere

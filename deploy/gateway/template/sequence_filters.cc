@@ -321,7 +321,7 @@ Value Batch(Heap& heap, Arguments& a) {
                       });
 }
 
-// What the template's filters `map` and `select` apply to each item: another filter, or a test.
+// The filter or test that a template's `map` or `select` applies to each item.
 struct Applied {
   const Builtin* builtin = nullptr;  // null: the item is not changed
   Arguments arguments;               // without the item

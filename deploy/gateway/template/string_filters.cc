@@ -45,8 +45,8 @@ Value Replace(Heap& heap, Arguments& a) {
                      is_counted ? IntegerOr(heap, a.positional[3], -1) : -1);
 }
 
-// Makes the first letter of each word upper case and all others lower case. A word begins after a
-// space, '-' or an opening bracket.
+// Makes the first letter of each word upper case and all other letters lower case. A word begins
+// after a space, '-' or an opening bracket.
 Value Title(Heap& heap, Arguments& a) {
   const Value text = ToText(heap, a.positional[0]);
   heap.budget().SpendOnText(16 * text.text().size());
@@ -271,7 +271,7 @@ bool ReadIndent(Heap& heap, const Value& indent, JsonStyle& style) {
   return heap.budget().ok();
 }
 
-// tojson of transformers, which escapes nothing for HTML.
+// The tojson filter of Hugging Face transformers, which does not escape HTML.
 Value ToJsonFilter(Heap& heap, Arguments& a) {
   JsonStyle style;
   style.ensure_ascii = BoolOr(a.positional[1], false);

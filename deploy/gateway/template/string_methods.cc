@@ -52,8 +52,8 @@ void ForEachWord(std::string_view text, const Use& use) {
   }
 }
 
-// Splits at white space, at most max_splits times (negative: no limit). The last words stay
-// together, or the first words if `from_right`.
+// Splits at white space, at most max_splits times (negative: no limit). The remaining words stay
+// together: the last ones, or the first ones if `from_right`.
 Value SplitWords(Heap& heap, const Value& value, int64_t max_splits, bool from_right) {
   const std::string_view text = value.text();
   int64_t num_words = 0;

@@ -5,7 +5,8 @@
 namespace quire {
 namespace {
 
-// Visits names in the order of jinja2's node fields.
+// Visits nodes in the order of jinja2's node fields, because only a read before the assignment
+// counts.
 class UndeclaredNames {
  public:
   explicit UndeclaredNames(std::set<std::string> names) : names_(std::move(names)) {}

@@ -1,7 +1,7 @@
 // Symbols holds the names that a frame reads and assigns, found before the template runs, as in
-// jinja2's idtracking.py. It tells which frame's variable a name means, and the first value of each
-// variable of its own frame. The first value depends on whether the frame reads or assigns the name
-// first.
+// jinja2's idtracking.py. For each name, it tells which frame's variable the name means. For each
+// variable of its own frame, it tells the first value, which depends on whether the frame reads or
+// assigns the variable first.
 //
 // Thread safety: not thread-safe; belongs to one parse.
 #ifndef QUIRE_DEPLOY_GATEWAY_TEMPLATE_SYMBOLS_H_
@@ -41,8 +41,8 @@ class Symbols {
   void VisitAll(const std::vector<NodePtr>& nodes);
 
  private:
-  // Tag of the constructor for one branch of an if. The branch holds only the names that are new in
-  // it, so nothing is copied.
+  // Selects the constructor for one branch of an if. A branch's Symbols hold only the names that
+  // are new in the branch, so nothing is copied.
   struct BranchOf {
     const Symbols* base;
   };
@@ -64,7 +64,7 @@ class Symbols {
   std::set<std::string> stored_;
 };
 
-// Returns those of `names` that the nodes read before they assign them, like jinja2's
+// Returns the elements of `names` that the nodes read before assigning them, like jinja2's
 // find_undeclared.
 std::set<std::string> FindUndeclared(const std::vector<NodePtr>& nodes,
                                      std::set<std::string> names);

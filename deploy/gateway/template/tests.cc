@@ -11,7 +11,7 @@ namespace {
 
 using K = Kind;
 
-// True if the value's kind is one of these.
+// True if the value's kind is one of `kinds`.
 template <Kind... kinds>
 Value IsKind(Heap&, Arguments& a) {
   return Value::Bool((a.positional[0].is(kinds) || ...));

@@ -11,7 +11,7 @@
 
 namespace quire {
 
-// True if the text is UTF-8 without surrogates and overlong forms.
+// True if the text is valid UTF-8, which has no surrogates and no overlong forms.
 bool IsUtf8(std::string_view text);
 
 int64_t NumCodePoints(std::string_view text);
@@ -28,7 +28,7 @@ void AppendCodePoint(char32_t code_point, std::string& text);
 // time, unlike std::string_view::find.
 size_t FindText(std::string_view text, std::string_view part, size_t from = 0);
 
-// Returns `text` without the code points at its end for which is_stripped is true.
+// Returns `text` without the trailing code points for which is_stripped is true.
 template <typename Predicate>
 std::string_view StripRight(std::string_view text, Predicate is_stripped) {
   while (!text.empty()) {

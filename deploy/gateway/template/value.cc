@@ -8,7 +8,7 @@
 namespace quire {
 namespace {
 
-// Bounds Object::depth, because destructors and other functions over a value recurse.
+// Bounds Object::depth, because destructors and other functions recurse into nested values.
 constexpr int kMaxValueDepth = 100;
 // Bytes that the allocator adds to an object.
 constexpr size_t kAllocatorBytes = 16;
@@ -18,7 +18,7 @@ bool CheckDepth(Heap& heap, int depth) {
          heap.budget().Fail("TEMPLATE_LIMIT", "template: a value is nested too deep");
 }
 
-// Returns the bytes that the ranges take outside of the object that holds them.
+// Returns the bytes that the ranges take outside of `ranges` itself.
 size_t BytesOf(const ClientRanges& ranges) {
   return ranges.size() > 1 ? ranges.capacity() * sizeof(ByteRange) + kAllocatorBytes : 0;
 }
@@ -153,7 +153,8 @@ Value Heap::Part(const Value& string, size_t begin, size_t end) {
 }
 
 bool TextBuilder::AppendBytes(std::string_view text) {
-  // A growing string doubles, and holds the old and the new memory while it copies.
+  // Charges three bytes for one, because a growing string doubles, and holds the old and the new
+  // memory while it copies.
   const size_t bytes = 3 * text.size();
   if (!heap_.budget().SpendOnText(text.size()) || !heap_.budget().Charge(bytes)) {
     return false;

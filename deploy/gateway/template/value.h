@@ -49,7 +49,7 @@ enum class Kind : uint8_t {
 class Heap;
 
 // The base of all values on the heap. `depth` counts nested containers. It is bounded, because
-// destructors and other functions over a value recurse.
+// destructors and other functions recurse into nested values.
 class Object {
  public:
   Object(Heap& heap, size_t bytes, int nesting);
@@ -57,7 +57,7 @@ class Object {
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
 
-  // Charges more bytes, until the object dies. Returns false if they do not fit.
+  // Charges more bytes, until the object dies. Returns false if these bytes exceed the Budget.
   bool Grow(size_t bytes);
   // Drops all references to other values.
   virtual void Clear() {}
@@ -167,8 +167,8 @@ using ClientRanges = absl::InlinedVector<ByteRange, 1>;
 // - Heap::Part and TextBuilder::Append copy the marks with the bytes.
 // - Text computed from text (escapes, letter case, formats) is marked like its source. In doubt all
 //   of it is marked.
-// - Text that a template or this code spells has no mark. Numbers and signs (`[1]`, `null`) are
-//   such text, even those of a client's value.
+// - Text from the template or from this code has no mark. Nor have numbers, punctuation and `null`
+//   in the text of a client's value.
 // Value::text() drops the marks, so it is for reading only, not for building strings.
 struct String : Object {
   String(Heap& heap, std::string owned_text, ClientRanges ranges);
@@ -180,7 +180,7 @@ struct String : Object {
   // True if a byte of [begin, end) came from the client.
   bool HasClientText(size_t begin, size_t end) const;
   bool has_client_text() const { return !client_ranges.empty(); }
-  // Returns the ranges with a byte in [begin, end).
+  // Returns the ranges that overlap [begin, end).
   std::span<const ByteRange> RangesIn(size_t begin, size_t end) const;
 
   std::string owned;
@@ -198,11 +198,11 @@ struct List : Object {
   std::vector<Value> items;
 };
 
-// A dict or a namespace. Look-ups are linear, because dicts of conversations are small. They spend
-// steps.
+// A dict or a namespace. Look-ups are linear, because dicts of conversations are small. Each
+// look-up spends steps of the Budget.
 struct Dict : Object {
   explicit Dict(Heap& heap) : Object(heap, sizeof(*this), 1) {}
-  // Returns the value of the key, or null. REQUIRES: key is hashable.
+  // Returns the value of the key, or null if the dict lacks the key.
   Value* Find(const Value& key);
   Value* Find(std::string_view key);
   bool Set(Value key, Value value);
@@ -227,7 +227,7 @@ struct View : Object {
   ViewOf what;
 };
 
-// Gives the next item. Returns false at the end, and if the rendering failed.
+// Stores the next item in the argument. Returns false at the end, or if the rendering has failed.
 using NextItem = std::function<bool(Value*)>;
 
 struct Iterator : Object {
@@ -268,19 +268,19 @@ class Heap {
   Value New(Kind kind, A&&... arguments) {
     return Value(kind, new T(*this, std::forward<A>(arguments)...));
   }
-  // Makes a string whose bytes are either all the client's or all not.
+  // Makes a string. Either all of its bytes are the client's, or none are.
   Value Str(std::string text, bool is_client);
   // As Str, without a copy. REQUIRES: the text outlives the rendering.
   Value Borrowed(std::string_view text, bool is_client) {
     return New<String>(Kind::kString, text, is_client);
   }
   Value Literal(std::string_view text) { return Borrowed(text, /*is_client=*/false); }
-  // Makes a string of the bytes [begin, end), with their marks.
+  // Makes a string of the bytes [begin, end) of `string`, with their marks.
   Value Part(const Value& string, size_t begin, size_t end);
   Value Undefined(std::string message) {
     return New<UndefinedValue>(Kind::kUndefined, std::move(message));
   }
-  // Keeps an object, which may be part of a cycle, until the heap is destroyed. Then clears it.
+  // Keeps an object that may be part of a cycle, and clears it when the heap is destroyed.
   void Keep(Value value) { kept_.push_back(std::move(value)); }
   // Fails the rendering. Returns Undefined.
   Value Fail(std::string_view message) {
@@ -293,7 +293,7 @@ class Heap {
   std::vector<Value> kept_;
 };
 
-// Builds a text. Its bytes and ranges are charged while it grows.
+// Builds a text, and charges the text's bytes and marked ranges to the Budget as it grows.
 class TextBuilder {
  public:
   explicit TextBuilder(Heap& heap) : heap_(heap) {}
@@ -303,7 +303,7 @@ class TextBuilder {
 
   // Appends the bytes [begin, end) of a string, with their marks.
   bool Append(const Value& string, size_t begin = 0, size_t end = std::string_view::npos);
-  // Appends text that the template or this code spells.
+  // Appends text from the template or from this code, not from the client.
   bool AppendOwn(std::string_view text) { return AppendMarked(text, false); }
   bool AppendMarked(std::string_view text, bool is_client);
   // While true, all appended text is marked as the client's.
@@ -327,7 +327,6 @@ class TextBuilder {
 // The name of the value's type, as Python's type(value).__name__.
 std::string_view TypeName(const Value& value);
 
-// The message of an undefined value.
 std::string UndefinedMessage(const Value& value);
 
 }  // namespace quire
