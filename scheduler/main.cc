@@ -44,9 +44,9 @@ constexpr size_t kMaxRefusalBytes = 1024;
 // Upper bound on the shutdown after the drain. Closing streams and writing files takes far less.
 constexpr unsigned kMaxEndSeconds = 30;
 
-// Prints why a worker was refused. If the server was never ready, `quire serve` exits when it reads
-// this line, because the worker will never be accepted. Printable replaces line breaks, because the
-// text may come from the worker, and a line break could forge a line of this output.
+// Prints why a worker was refused. If the server was never ready, a restart of the worker would not
+// help, so `quire serve` exits when it reads this line. Printable replaces line breaks: the text
+// may come from the worker, and a line break could forge a line of this output.
 void PrintRefusal(const absl::Status& status) {
   const std::string refusal =
       absl::StrCat(quire::ReasonOf(status), " ", absl::string_view(status.message()));
@@ -54,7 +54,7 @@ void PrintRefusal(const absl::Status& status) {
       absl::StrCat("quire_scheduler: refuses ", quire::Printable(refusal, kMaxRefusalBytes), "\n"));
 }
 
-// Prints where this process listens, for the process that started it.
+// Prints the addresses of this process. The process that started it reads this line.
 void SayWhere(const char* what, const quire::SchedulerServer& server) {
   const std::string admin = server.admin_address();
   quire::StandardOutput().Write(absl::StrCat("quire_scheduler: ",
@@ -136,9 +136,9 @@ int main(int argc, char** argv) {
   const sigset_t signals = quire::PrepareSignals();
   quire::RaiseFileLimit();
   quire::ConfigureMalloc();
-  // Debian's build of abseil searches for lock cycles. The search takes a global lock whenever this
-  // process locks a mutex, even a mutex of gRPC. It also keeps half a KiB of memory for each mutex.
-  // That memory is reused, but never returned to the system.
+  // Turns off abseil's search for lock cycles, which Debian's build has on. The search takes a
+  // global lock whenever this process locks an absl::Mutex, even in gRPC. It also keeps half a KiB
+  // of memory for each mutex, which is reused but never returned to the system.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   quire::SendGrpcLogToOurs();
   const auto positional = quire::ParseCommandLineOrExit(
@@ -167,7 +167,7 @@ int main(int argc, char** argv) {
   SayWhere("listens", *server);
   RunUntilSignal(*server, signals, started_at);
   Drain(*server, signals, config.shutdown_timeout);
-  // Ends this process even if a disk hangs (step log, pinned prefixes).
+  // Ends this process even if Shutdown hangs in a write to the step log or to the pinned prefixes.
   ::alarm(kMaxEndSeconds);
   server->Shutdown();
   return EXIT_SUCCESS;

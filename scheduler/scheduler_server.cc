@@ -43,14 +43,14 @@ constexpr int64_t kStatusIntervalNs = 10 * kNanosPerSecond;
 constexpr int64_t kReturnIntervalNs = 2 * kNanosPerSecond;
 // Time that a shutdown gives streams to send their last status.
 constexpr std::chrono::milliseconds kCloseGrace(500);
-// File descriptors that the client port leaves to connections of the admin port.
+// File descriptors that the client port leaves free for connections to the admin port.
 constexpr int kAdminFiles = 64;
-// File descriptors that the client port leaves to connections of the local address. 64 are ample,
-// because 25 connections carry 2,500 streams.
+// File descriptors that the client port leaves free for connections to the local address. 64 are
+// ample, because 25 connections carry 2,500 streams.
 constexpr int kLocalFiles = 64;
 constexpr char kServiceName[] = "quire.v1.GenerationService";
-// The method that needs no API key at the local address. A program of this user calls it to find
-// out whether the server is ready.
+// At the local address, a call of this method needs no API key: the gateway of `quire serve` has no
+// key and calls it to find out whether the server is ready.
 constexpr std::string_view kServerInfoPath = "/quire.v1.GenerationService/GetServerInfo";
 
 GroupSettings SettingsOf(const SchedulerConfig& config, const ServedModel& model) {

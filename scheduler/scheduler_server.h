@@ -73,7 +73,7 @@ class SchedulerServer {
   // second.
   void Poll();
 
-  // Refuses new requests from now on; accepted requests go on. Keep calling Poll.
+  // Refuses new requests from now on; accepted requests go on. The caller must keep calling Poll.
   void BeginDrain();
   // Number of accepted requests whose streams have no status yet: in the tokenizer, waiting,
   // running, or with unread output.
@@ -102,7 +102,6 @@ class SchedulerServer {
   // is null. Paths that begin with `open_path` need no key.
   CallCheck CheckOf(ApiKeys* keys, std::string_view open_path = kHealthPath);
   absl::Status StartGrpc();
-  // Returns the listeners of the gRPC port.
   std::vector<Listener*> GrpcListeners() const;
   absl::Status StartAdmin();
   absl::Status StartHttp();

@@ -6,7 +6,7 @@
 // next slice tells the worker to use the next beam's token. Every other next beam becomes a fork in
 // an idle sequence (a sequence without a live beam). The fork shares all blocks of the live beam.
 // Before the fork writes into its last block, it copies that block if the block is still shared. A
-// live beam that no next beam continues gives its blocks back. So blocks are shared like a tree,
+// live beam that no next beam continues gives its blocks back. So the shared blocks form a tree,
 // and a fork copies at most one block.
 //
 // Thread safety: free functions on the thread that owns the state.

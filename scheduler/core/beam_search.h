@@ -1,7 +1,7 @@
 // BeamSearch decides which beams of one request go on, which end and which are dropped. It computes
 // no probabilities and holds no sequences. After each step of the model, the caller passes the
-// likeliest next tokens of every live beam. BeamSearch answers which next beam continues which live
-// beam. The search begins with one live beam, the prompt.
+// likeliest next tokens of every live beam. BeamSearch returns, for each beam of the next step, the
+// live beam that it continues. The search begins with one live beam, the prompt.
 //
 //   BeamSearch search(params);                 // CheckBeamSearchParams(params) is OK
 //   while (!search.is_done()) {
@@ -24,8 +24,8 @@
 //
 // Ties:          extensions with equal scores are ranked by the index of their live beam, then by
 //                the order of its candidates. An older hypothesis is ranked before a newer one.
-//                (Transformers uses torch.topk, which promises no order.) As in transformers, the
-//                search ends if the best live beam could only equal the worst hypothesis.
+//                (Transformers uses torch.topk, which promises no order.) As in transformers, a
+//                live beam that only ties with the worst hypothesis does not prolong the search.
 // Scores:        sums of logprobs (natural logarithm) in float, as in transformers. The score
 //                of a hypothesis is its sum of logprobs, divided by
 //                (output tokens, stop token included) ^ length_penalty.
@@ -50,11 +50,11 @@ namespace quire {
 
 // Decides when a search that has found num_beams hypotheses ends.
 enum class EarlyStopping : uint8_t {
-  // The search ends if the best live beam, ended now, would not score above the worst hypothesis.
+  // The search ends if the best live beam scores no better than the worst hypothesis.
   kFalse,
   // The search ends at once.
   kTrue,
-  // As kFalse, but with length_penalty > 0 the best live beam is scored as if it had max_tokens
+  // As kFalse, but if length_penalty > 0, the best live beam is scored as if it had max_tokens
   // tokens.
   kNever,
 };

@@ -2,15 +2,15 @@
 // (StepCost), recent output lengths, and the outcome of its earlier estimates. It has no clock: the
 // same events lead to the same estimates.
 //
-// The estimate serves to refuse requests that would be late. An estimate that is too high would
-// refuse requests that could be in time. So the estimate is 0 while nothing is known, and otherwise
-// rather too low than too high. It assumes the following:
+// The estimate serves to refuse requests that would be late. If it were too high, requests that
+// could be in time would be refused. So the estimate is 0 while nothing is known, and tends to be
+// too low later. It assumes the following:
 //   - an output is as long as the lower quartile of recent outputs with a similar max_tokens
 //     (OutputLengths). max_tokens is only an upper bound: a client that leaves max_tokens at the
 //     length of the context expects no output of that length, and must not be refused for it;
 //   - a step larger than any that was seen takes as long as the largest step seen;
-//   - a prompt adds one step for every Load::num_prompt_tokens_by_step of its tokens; the rest of
-//     the prompt is computed in steps that other sequences need anyway;
+//   - a prompt adds one step for every Load::num_prompt_tokens_by_step of its tokens; the remainder
+//     is computed in steps that other sequences need anyway;
 //   - sequences end one after the other: in a full batch of n sequences, one of them ends every
 //     (expected length / n) steps.
 //
@@ -78,8 +78,8 @@ class CompletionEstimate {
   void OnTurn(bool is_in_time);
 
   // Called when a started request has ended. is_met: the request met its deadline. Not called if
-  // the request was estimated to miss its deadline and did so, since such a miss says nothing about
-  // the estimates.
+  // the request missed its deadline as estimated, because such a miss shows no error of the
+  // estimates.
   void OnDeadline(int32_t max_tokens, bool is_met);
 
   // Returns true once enough outputs were seen to estimate the length of an output.

@@ -34,9 +34,9 @@ inline constexpr Instant kAutoInterToken = 0;
 struct CoreConfig {
   int32_t max_queued_requests = 1024;
   int64_t max_queued_tokens = 1'000'000;  // prompt tokens of waiting requests
-  // Bounds the waiting resumed requests, which an earlier scheduler had accepted. Resumed requests
-  // do not count against max_queued_requests. The default has room for the earlier scheduler's
-  // queue and twice its running sequences: 1024 + 2 * 256 (waiting_queue.h). The tokens of resumed
+  // Bounds the number of waiting resumed requests (an earlier scheduler had accepted them). They do
+  // not count against max_queued_requests. The default has room for the earlier scheduler's queue
+  // and twice its running sequences: 1024 + 2 * 256 (waiting_queue.h). The tokens of resumed
   // requests are bounded by max_queued_tokens + 2 * max_sequences * max_model_len.
   int64_t max_resumed_requests = 1536;
   // Share of the pool, in [0, 1), that must stay free when a waiting request is admitted. So

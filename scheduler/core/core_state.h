@@ -112,8 +112,8 @@ struct CoreState {
   ReservedBlocks reserved_blocks;
   UnansweredStep step;
   std::vector<OutputEvent> events;
-  // Only the fields that count events since the start are set here. The counts of block operations
-  // do not include the present epoch yet.
+  // Only the fields that count events since the start are used. The counts of block operations do
+  // not include the present epoch.
   CoreStats counters;
   bool keeps_cache_events = false;
   bool has_lost_cache = false;     // the next TakeCacheEvents must begin with kCleared
@@ -154,7 +154,7 @@ struct CoreState {
   // group has no slice.
   bool SwapOut(SequenceGroup& group);
 
-  // Returns the number of blocks that a swapped group takes to return to the device and to compute
+  // Returns the number of blocks that a swapped group needs for its return to the device and for
   // its known tokens. The first call counts in O(blocks log blocks); later calls return that count.
   int32_t NumBlocksToResume(SequenceGroup& group) const;
 
@@ -177,8 +177,8 @@ struct CoreState {
   // after the answer. REQUIRES: the sequence is not finished.
   void FinishSequence(SequenceGroup& group, Sequence& sequence, FinishReason reason);
 
-  // Ends the whole group with these hypotheses as its output. Output sequences without a hypothesis
-  // end with reason_without. REQUIRES: the group does beam search.
+  // Ends the whole group, and emits the hypotheses as its output. An output sequence for which
+  // there is no hypothesis ends with `reason_without`. REQUIRES: the group does beam search.
   void FinishBeamSearch(SequenceGroup& group,
                         std::span<const BeamHypothesis> hypotheses,
                         FinishReason reason_without);
@@ -190,9 +190,9 @@ struct CoreState {
   // of the step are kept until JudgeLoss.
   void LoseWorkers();
 
-  // Counts the last loss of workers, if it was a crash, against every request in the lost step. A
-  // request that has crashed its workers kMaxCrashes times ends with kWorkerCrash.
-  // REQUIRES: no epoch is active.
+  // If the last loss of workers was a crash, counts it against every request in the lost step. A
+  // request that has crashed its workers kMaxCrashes times ends with kWorkerCrash. REQUIRES: no
+  // epoch is active.
   void JudgeLoss(bool was_crash);
 
  private:

@@ -28,11 +28,10 @@ int32_t MostCrashesIn(const CrashSuspects::SuspectRange& range, const SuspectRan
 
 // Merges the slices of a lost step into the ranges of their request (crash_suspects.h). A slice
 // that overlaps a range extends the range, and never replaces it. Otherwise a kill from outside
-// during a small slice would shrink the range, perhaps by the tokens that crash the workers. When a
-// request is recomputed, its sequences (especially beams) may run in another order, so another
-// sequence may compute the same tokens. Therefore a slice is compared with all ranges of its
-// request. The range's new crash count is one more than the highest count of the ranges that the
-// slice overlaps.
+// during a small slice would shrink the range, and could drop the tokens that crash the workers.
+// When a request is recomputed, another of its sequences (especially another beam) may compute the
+// same tokens. So a slice is compared with all ranges of its request. The new crash count is one
+// more than the highest count of the overlapped ranges.
 void Add(const SuspectRanges& lost, CrashSuspects::Evidence& evidence) {
   const SuspectRanges before = evidence.ranges;
   for (const auto& [sequence_index, range] : lost) {
@@ -50,8 +49,8 @@ void Add(const SuspectRanges& lost, CrashSuspects::Evidence& evidence) {
       // to begin with this slice, because the cause of the crash may also be in this slice.
       now.begin = range.begin;
     } else {
-      // The slice lies after the old range. So one of the two crashes had another cause, and the
-      // slice replaces the old range.
+      // The slice begins after the old range, so the sequence got past that range without a crash.
+      // The slice replaces it.
       now = range;
     }
   }
@@ -89,9 +88,9 @@ std::vector<RequestId> CrashSuspects::OnCrash(std::span<const LostSlice> slices)
       lost;  // ranges of new and of old tokens
   for (const LostSlice& slice : slices) {
     auto& [new_ranges, old_ranges] = lost[slice.id];
-    // Tokens before num_computed_ever may have come from the prefix cache the last time. Then this
-    // sequence computes them for the first time now, and they may cause the crash. So they are
-    // recorded too.
+    // This sequence may have taken the tokens before num_computed_ever from the prefix cache, and
+    // now compute them for the first time. So these tokens can be the cause too, and are also
+    // recorded.
     if (slice.begin < slice.num_computed_ever) {
       old_ranges[slice.sequence_index] = {.begin = slice.begin,
                                           .end = std::min(slice.end, slice.num_computed_ever)};

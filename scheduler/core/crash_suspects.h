@@ -19,13 +19,14 @@
 //
 // A request is cleared when it has computed its ranges. So an innocent request is cleared as soon
 // as it is computed without the guilty request. Kills of workers from outside look like crashes.
-// Such kills end a request only if no suspect is cleared between two kills, and then only after
-// 3 + 2 * suspects kills. The first 2 kills make the requests suspects. Later kills then count
-// against the suspects in turn: after 2 kills for each suspect, 1 more kill ends a request.
+// Such kills end a request only if no suspect is cleared between two kills, and if there are at
+// least 3 + 2 * (number of suspects) kills. The first 2 kills make the requests suspects. Later
+// kills then count against the suspects in turn: after 2 kills for each suspect, 1 more kill ends a
+// request.
 //
-// Only a loss that a request can have caused is a crash: see SchedulerCore::BeginEpoch. The loss is
-// judged when the next workers are ready: only then is it known whether a process died or was only
-// cut off. No step is planned in between, so the suspects are known in time.
+// A loss of workers counts as a crash only if a request can have caused it: see
+// SchedulerCore::BeginEpoch. The loss is judged when the next workers are ready, because only then
+// is it known whether a process died or only lost its connection. No step is planned before that.
 //
 // The tokens of a slice that were computed before and lost get a separate range. A crash whose
 // slice overlaps that range counts against the request too, but does not change the range of the
@@ -109,7 +110,7 @@ class CrashSuspects {
  private:
   void Shrink(RequestId id, int32_t sequence_index, int32_t num_tokens);
   // Updates suspects_ after the request's record has changed, and drops a record without ranges.
-  // num_crashes_before: of the record before the change.
+  // num_crashes_before: the record's num_crashes() before the change.
   void Reconsider(RequestId id, int32_t num_crashes_before);
 
   std::map<RequestId, Record> records_;

@@ -31,11 +31,12 @@
 namespace quire {
 
 // Judges a request on arrival. Returns nullopt if the request is refused. Otherwise returns the
-// estimate that its group begins with: kUnreachable for a trial, else kNone.
+// estimate that its group begins with: kUnreachable for a trial (a request that starts although it
+// seems too late), else kNone.
 std::optional<DeadlineEstimate> AdmitByDeadline(const CoreState& state, const Request& request);
 
-// Judges a waiting group at its turn. Returns true if the group may start, possibly as a
-// trial. Stores the estimate in the group, so that OnGroupEnd can learn from the outcome.
+// Judges a waiting group when it is next to start. Returns true if the group may start, possibly as
+// a trial. Stores the estimate in the group, so that OnGroupEnd can learn from the outcome.
 bool CanStillMeetDeadline(const CoreState& state, SequenceGroup& first);
 
 // Called when a sequence of the group has ended. Learns the sequence's output length. Ignores

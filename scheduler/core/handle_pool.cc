@@ -39,8 +39,8 @@ void HandlePool::GiveBackUnused(SequenceHandle handle) {
 }
 
 std::vector<SequenceHandle> HandlePool::TakeReleases() {
-  // Inserts the handles below the top handle. The top handle stays next, because workers may have
-  // prepared its window.
+  // Inserts the handles below the top handle. The top handle stays the next one, because workers
+  // may have prepared for it.
   free_.insert(free_.end() - (free_.empty() ? 0 : 1), to_release_.begin(), to_release_.end());
   return std::exchange(to_release_, {});
 }

@@ -21,12 +21,12 @@ class HandlePool {
   // Makes a pool in which all handles are free. REQUIRES: max_handles >= 0.
   explicit HandlePool(int32_t max_handles);
 
-  // Returns the handle that the next Take will return; nullopt if no handle is free. A free next
-  // handle stays next across TakeReleases, but not across GiveBackUnused.
+  // Returns the handle that the next Take will return; nullopt if no handle is free. TakeReleases
+  // does not change the next handle if there is one; GiveBackUnused does.
   std::optional<SequenceHandle> Next() const;
   SequenceHandle Take();                 // REQUIRES: num_free() > 0
   void GiveBack(SequenceHandle handle);  // REQUIRES: in use
-  // Gives back a handle that no worker knows. The handle is free at once. REQUIRES: in use
+  // Gives back a handle that no worker knows. The handle is free at once. REQUIRES: it is in use.
   void GiveBackUnused(SequenceHandle handle);
 
   // Returns the handles that the plan must release, and makes these handles free. REQUIRES: the

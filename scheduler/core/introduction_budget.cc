@@ -32,9 +32,8 @@ void IntroductionBudget::OnRefused(const SequenceGroup& group) {
   }
 }
 
-// Gives the same answer before and after the group gets a rank, which may be when it starts.
-// Otherwise a group could start because its introduction is allowed, and then be refused the
-// introduction.
+// The answer is the same before and after the group gets its rank, which some groups get only when
+// they start. Otherwise a group could be allowed to start, and then be refused its introduction.
 bool IntroductionBudget::IsBeforeOwed(const SequenceGroup& group) const {
   if (!owed_.has_value() || owed_->id == group.id()) {
     return false;

@@ -25,7 +25,7 @@ namespace quire {
 
 class IntroductionBudget {
  public:
-  // owed: rank of the owed group: owed_next() of the previous step's budget.
+  // owed: owed_next() of the previous step's budget.
   IntroductionBudget(int64_t max_bytes, std::optional<ScheduleRank> owed)
       : max_bytes_(max_bytes), owed_(owed) {}
 
@@ -38,8 +38,8 @@ class IntroductionBudget {
   // Called after Allows returned false. The group may become owed_next().
   void OnRefused(const SequenceGroup& group);
 
-  // Returns the rank of the next step's owed group. Returns nullopt if this step refused no group
-  // behind its own owed group, or no group at all.
+  // Returns the rank of the group to owe in the next step: the first group that this step refused
+  // or, if this step has an owed group, the first one behind it. Returns nullopt if there is none.
   std::optional<ScheduleRank> owed_next() const { return owed_next_; }
 
  private:

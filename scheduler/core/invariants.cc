@@ -121,8 +121,8 @@ void CheckCachedBlocks(const CoreState& state,
     QUIRE_CHECK(!listed.has_value() || *listed == hashes[i]);
   }
 
-  // The hashes match the tokens. Checking the last hash suffices, because each hash was once the
-  // last one.
+  // The hashes match the tokens. Only the last hash is checked: the others were checked when they
+  // were the last one.
   const Hash128& key = state.config.block_hash_key;
   const Request& request = group.request();
   const size_t last = hashes.size() - 1;
@@ -159,8 +159,8 @@ void CheckEpoch(const CoreState& state) {
       has_handle[sequence.handle()] = true;
       CheckCachedBlocks(state, *group, sequence);
 
-      // A sequence that scores the prompt has computed no token beyond the scored ones, else their
-      // log-probabilities would never be reported.
+      // A sequence that scores the prompt has not computed tokens beyond the scored ones, else the
+      // log-probabilities of those tokens would never be reported.
       QUIRE_CHECK(!group->ScoresPrompt(sequence) ||
                   sequence.num_computed_tokens() <= group->num_scored_tokens());
     }

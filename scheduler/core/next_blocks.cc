@@ -8,14 +8,14 @@
 namespace quire {
 namespace {
 
-// Returns true if the sequence will decode on after this step and all its blocks are full by then.
+// Returns true if the sequence will go on decoding after this step, and will need a new block then.
 bool TakesBlockNext(const UnansweredStep::Slice& slice, const KvCacheManager& kv_cache) {
   return slice.samples && kv_cache.NumBlocksToAppend(slice.sequence->table, 1) > 0 &&
          slice.sequence->num_output_tokens() + 1 < slice.group->request().max_tokens;
 }
 
-// Orders slices as StepPlanner::PlanRunning will in the next step. The order in this step can
-// differ, because groups that just started were planned last.
+// Orders slices as StepPlanner::PlanRunning will order them in the next step. The order in this
+// step can differ, because groups that just started were planned last.
 bool IsServedBefore(const UnansweredStep::Slice& a, const UnansweredStep::Slice& b) {
   return a.group == b.group ? a.sequence->sequence_index() < b.sequence->sequence_index()
                             : a.group->rank() < b.group->rank();

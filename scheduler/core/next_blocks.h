@@ -1,11 +1,11 @@
-// NameNextBlocks predicts blocks that the next step takes, for workers that prepare blocks ahead of
-// need. Decoding sequences that will begin a new block are predicted to get the next free blocks,
-// in the order in which the planner serves them. The next new sequence is predicted to get the next
-// free handle and the first free blocks (kv_cache_manager.h).
+// NameNextBlocks predicts which blocks the next step takes, so that workers can prepare them in
+// advance. Decoding sequences that will begin a new block are predicted to get the next free
+// blocks, in the order in which the planner serves them. The next new sequence is predicted to get
+// the next free handle and the first free blocks (kv_cache_manager.h).
 //
 // Predictions are only hints. The blocks predicted for decoding sequences are right if every
-// sequence decodes on. A stop token, a fork or a preemption can make these predictions wrong. The
-// predicted handle and blocks are right for a step's first new sequence, unless it begins with
+// sequence goes on decoding. A stop token, a fork or a preemption can make these predictions wrong.
+// The predicted handle and blocks are right for a step's first new sequence, unless it begins with
 // cached blocks, blocks are short, or an operator pins a prefix. A prompt that is computed in parts
 // gets no hint, because a part can need several blocks.
 //

@@ -243,9 +243,10 @@ void EndSlice(CoreState& state, const UnansweredStep::Slice& slice, bool has_tok
   state.epoch->kv_cache.SlideWindow(sequence.table, sequence.num_computed_tokens());
 }
 
-// Reports the prompt log-probabilities that were not reported before. The front of `prompt` may be
-// known, because a sequence that is computed again scores its prompt again from the first token on.
-// Prompts are scored in order, so prompt.first_position is at most num_scored_tokens() + 1.
+// Reports the prompt log-probabilities that were not reported before. The front of `prompt` may
+// have been reported, because a sequence that is computed again scores its prompt again from the
+// first token on. Prompts are scored in order, so prompt.first_position is at most
+// num_scored_tokens() + 1.
 void TakeScored(CoreState& state, SequenceGroup& group, PromptLogprobs prompt) {
   prompt.TakeFront(group.num_scored_tokens() + 1 - prompt.first_position);
   if (prompt.num_tokens() > 0) {
@@ -274,7 +275,7 @@ void TakeToken(CoreState& state,
 // Returns true if the group must be recomputed. Otherwise the sequence or its group has ended.
 bool TakeNonFinite(CoreState& state, SequenceGroup& group, Sequence& sequence) {
   ++state.counters.num_non_finite;
-  // Other sequences must not share this sequence's blocks, because their contents may be the cause.
+  // Other sequences must not share this sequence's blocks, because the blocks may hold the cause.
   state.epoch->kv_cache.Unpublish(sequence.table, /*first_block=*/0, sequence.block_hashes);
   if (sequence.CountNonFinite() < kMaxNonFinite) {
     return true;

@@ -3,10 +3,10 @@
 //
 // A sequence ends with kStop if its new token is a stop token of the request, and at least
 // min_tokens tokens precede it; the stop token itself is committed. Otherwise the sequence ends
-// with kLength at max_tokens, or when the model's context is full. No token is committed from
-// non-finite logits, or with non-finite log-probabilities if the request asked for
-// log-probabilities. Instead the group is recomputed once. If the same token fails again, the
-// sequence ends (with beam search the whole group).
+// with kLength at max_tokens, or when the model's context is full. No token is committed if its
+// logits are non-finite, or if the request asked for log-probabilities and these are non-finite.
+// Instead the group is recomputed once. If the same token fails again, the sequence ends (with beam
+// search the whole group).
 //
 // A group that came back from host memory without all of its blocks is recomputed, and its sampled
 // tokens are ignored. The sampled tokens of other groups are committed as usual.

@@ -3,10 +3,10 @@
 // wait, although it takes only a fraction of that time.
 //
 // While a running group has more prompt left than a step has room for, the step cuts the prompt. A
-// waiting group behind the running group may then pass it, if it has at most a quarter as many
-// tokens left as the running group. Passing groups get half of the prompt tokens of a step. So the
-// passed group takes at most twice as many steps as without overtaking, no matter how many groups
-// pass it. A group that has passed another is not passed itself.
+// waiting group behind the running group may then pass, if the waiting group has at most a quarter
+// as many tokens left. Passing groups get half of the prompt tokens of a step. So the passed group
+// takes at most twice as many steps as without overtaking, no matter how many groups pass it. A
+// group that has passed another is not passed itself.
 //
 // A passed group loses nothing else. Blocks are kept for the long prompt, and blocks and handles
 // for every group that waits ahead of the passing group. If there is no room for all of these
@@ -42,8 +42,8 @@ inline constexpr int32_t kPassingDivisor = 2;
 bool MayBePassed(const CoreState& state, const SequenceGroup& group);
 
 // Returns the waiting groups behind `cut` that may pass `cut` and start now, in order of arrival.
-// room: the free handles and blocks. Groups are returned only while the room also suffices for the
-// waiting groups that they pass, so that passing delays none of these.
+// room: the free handles and blocks. Each returned group fits into the room together with all
+// waiting groups ahead of it, so that passing does not delay these.
 // REQUIRES: MayBePassed(state, cut).
 std::vector<SequenceGroup*> ShortPromptsBehind(const CoreState& state,
                                                const SequenceGroup& cut,

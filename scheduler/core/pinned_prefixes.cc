@@ -143,8 +143,8 @@ bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_to
 
 // Queues the request of the prefix. Under first come, first served every rank is 0, so the request
 // is served in order of arrival. Under other policies rank 0 usually puts the request ahead of
-// client requests. This helps client requests that begin with the prefix: they share its blocks.
-// REQUIRES: an epoch is active; blocks are reserved for the prefix.
+// client requests. This helps client requests that begin with the prefix, because they share its
+// blocks. REQUIRES: an epoch is active; blocks are reserved for the prefix.
 void Start(CoreState& state, RequestId id) {
   PinnedPrefix& prefix = state.prefixes.at(id);
   auto group = std::make_unique<SequenceGroup>(RequestFor(id, prefix, state.epoch->limits));

@@ -11,7 +11,7 @@ namespace quire {
 
 namespace {
 
-// A group that was preempted this many times is taken only if there is no other candidate.
+// A group that was preempted this many times is chosen only if there is no other candidate.
 constexpr int32_t kEnoughPreemptions = 3;
 
 struct Footprint {

@@ -3,19 +3,19 @@
 // served, the newest group). A victim is recomputed later (its prompt and output as one new
 // prompt), or its blocks wait in host memory.
 //
-// Under PreemptionMode::kAuto the candidates are the running groups behind the group in need that
-// have the rank value of the last running group. The victim is the candidate that frees the most
-// blocks for its cost. The victim is swapped or recomputed, whichever costs less (PreemptionCost).
-// A group that was preempted three times is taken only if there is no other candidate.
+// Under PreemptionMode::kAuto the candidates are the running groups that are behind the group in
+// need and have the same rank value as the last running group. The victim is the candidate that
+// frees the most blocks for its cost. The victim is swapped or recomputed, whichever costs less
+// (PreemptionCost). A group that was preempted three times is chosen only if there is no other
+// candidate.
 //
 // No group is preempted for a group behind it. So the first running group always gets the blocks
-// that it needs, because admission has checked that the group fits the pool. Every group is the
-// first one at some time, so there is no livelock. If no group is behind the group in need, the
-// group in need keeps its blocks and gets no slice in this step. This group is the next victim when
-// a group ahead of it needs room. Under kAuto the victim can be ahead of groups that continue to
-// run. The victim then waits for their blocks. No group starts before the victim, and the first
-// running group always advances. So the running groups end one by one and free their blocks for the
-// victim.
+// that it needs: admission has checked that the group fits the pool. Every group is the first one
+// at some time, so there is no livelock. If no group is behind the group in need, the group in need
+// keeps its blocks and gets no slice in this step. This group is the next victim when a group ahead
+// of it needs room. Under kAuto the victim can be ahead of groups that continue to run. The victim
+// then waits for their blocks. No group starts before the victim, and the first running group
+// always advances. So the running groups end one by one and free their blocks for the victim.
 //
 // Thread safety: free functions on the thread that owns the state.
 // Source:        PagedAttention, Kwon et al. 2023, section 4.5.

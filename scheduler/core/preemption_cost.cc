@@ -11,7 +11,7 @@ constexpr double kKept = 15.0 / 16;        // share of the old sums that MovingR
 constexpr int32_t kTriesOtherAfter = 256;  // preemptions in one way until the other way is tried
 constexpr int64_t kLongPrompt = 512;       // tokens of the prompt that long_prompt_micros is for
 
-// Bounds the time of a step, by one hour: a longer time means a wrong clock.
+// Upper bound on the time of a step: one hour. A longer time means a wrong clock.
 constexpr double kMaxMicros = 3.6e9;
 
 }  // namespace
@@ -74,7 +74,7 @@ double PreemptionCost::OfIdleBlocks(int64_t num_blocks, const Load& load) const 
   // Running groups take num_sequences / block_size blocks a step, so they take the num_blocks freed
   // blocks in num_blocks * block_size / num_sequences steps. During these steps, num_blocks / 2
   // blocks are idle on average. A sequence has num_used_blocks / num_sequences blocks. So the idle
-  // blocks are worth one sequence that idles for (steps * idle blocks / blocks of a sequence)
+  // blocks cost as much as one sequence that idles for (steps * idle blocks / blocks of a sequence)
   // steps.
   const auto blocks = static_cast<double>(num_blocks);
   const double num_idle_steps = blocks * blocks * block_size_tokens_ / (2.0 * load.num_used_blocks);
@@ -93,9 +93,9 @@ const PreemptionCost::LoadCosts& PreemptionCost::CostsOf(int32_t num_sequences) 
       .step_micros = steps_.StepMicros(num_sequences),
       .micros_without_context = step,
       .long_prompt_micros = steps_.MicrosWithoutContext(num_sequences + kLongPrompt) - step,
-      // The share of one sequence in the step's fixed time: the time of a step without tokens, as
-      // extrapolated from n and 2 n tokens. The time to read the sequence's context is no cost,
-      // because a step in which the sequence is idle does not read that context.
+      // The share of one sequence in the step's fixed time: the time of a step without tokens,
+      // extrapolated from the times for num_sequences tokens and for twice as many. The time to
+      // read the sequence's context is no cost: no step reads the context of an idle sequence.
       .idle_micros = std::clamp(2 * step - twice, 0.0, step) / num_sequences};
   return load_costs_;
 }

@@ -71,8 +71,8 @@ class PreemptionCost {
   // The step times learned so far.
   const StepCost& steps() const { return steps_; }
 
-  // Number of tokens that hardly lengthen a step of num_sequences decoding sequences if they are
-  // added to it.
+  // Number of tokens that can be added to a step of num_sequences decoding sequences and hardly
+  // lengthen it.
   int64_t SpareTokens(int32_t num_sequences) const { return steps_.SpareTokens(num_sequences); }
 
   // The computed tokens and the blocks of a group.
@@ -92,9 +92,9 @@ class PreemptionCost {
     bool is_swap = false;
     double micros = 0;
   };
-  // Returns the way that costs less: swapping or recomputation. Exception: returns swapping if it
-  // was never measured, or the way that many preemptions have not used, so that this way is
-  // measured. The returned cost is then the cost of the other way.
+  // Returns the cheaper way: swapping or recomputation. To measure both ways, returns swapping if
+  // it was never measured, and a way that many preemptions have not used. In these two cases
+  // `micros` is the cost of the other way.
   Way Cheapest(const Work& work, const Load& load) const;
 
   // Cost of blocks that are freed together and stay idle until the running groups have taken them,

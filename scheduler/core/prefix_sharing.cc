@@ -72,7 +72,7 @@ std::span<const BlockHash> HashPrefix(const CoreState& state,
   return HashBlocks(state, group, sequence, (sequence.num_tokens() - 1) / block_size);
 }
 
-// Where the sequences of a waiting group get the blocks of their beginnings.
+// How the sequences of a waiting group will get the first blocks of their tables.
 struct Beginnings {
   std::vector<Sequence*> cache_readers;  // sequences that look for blocks in the prefix cache
   int32_t num_shared = 0;  // blocks that idle and waiting sequences will share with the leader
@@ -133,9 +133,9 @@ CommonBeginning FindCommonBeginning(std::span<const std::span<const BlockHash>> 
   return longest;
 }
 
-// Returns an upper bound on how many of the sequence's first blocks are held by tables, counted up
-// to the first block that no table holds. Returns 0 if the sequence takes no cached blocks. With a
-// sliding window, returns the number of blocks that the window reaches.
+// Returns an upper bound on the number of the sequence's blocks before the first block that no
+// table holds. Returns 0 if the sequence takes no cached blocks. With a sliding window, returns the
+// number of blocks that the window reaches.
 int32_t NumHeldAtMost(const CoreState& state,
                       const SequenceGroup& group,
                       std::span<const BlockHash> hashes,
@@ -150,7 +150,7 @@ int32_t NumHeldAtMost(const CoreState& state,
                                               limits.sliding_window,
                                               limits.block_size_tokens);
   }
-  // Begins where the last call ended, because the blocks before are nearly always still held.
+  // Begins where the last call ended, because the blocks before that are nearly always still held.
   int32_t& num_held = sequence.num_blocks_held_at_most;
   num_held = std::min(num_held, num_blocks);
   while (num_held < num_blocks &&

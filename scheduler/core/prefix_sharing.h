@@ -1,8 +1,8 @@
 // PrefixSharing lets a sequence begin with full blocks that another sequence computes or has
 // computed. The other sequence may belong to the same request, or to a request with the same cache
-// salt if both requests use the prefix cache. So a group that was preempted by recomputation gets
-// back the sharing that it had. After the full blocks of a pinned prefix, a sequence goes on with a
-// copy of the prefix's partly filled last block.
+// salt if both requests use the prefix cache. So the sequences of a group share blocks again after
+// a preemption by recomputation. After the full blocks of a pinned prefix, a sequence goes on with
+// a copy of the prefix's partly filled last block.
 //
 // Thread safety: free functions on the thread that owns the state.
 // Source:        vLLM has automatic prefix caching. PagedAttention, Kwon et al. 2023, has sharing

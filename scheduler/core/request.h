@@ -72,10 +72,9 @@ struct Request {
 // first token.
 void CutToContext(int32_t max_model_len, Request* request);
 
-// Returns true if request.resumed is empty or can be continued. To be continued, it must have an
-// entry for each sequence, and request.is_resumed must be set. At least one sequence must not have
-// ended, and every such sequence must have fewer than max_tokens tokens. A beam search can only
-// start anew, with request.resumed empty.
+// Returns true if request.resumed is empty, or if all of these hold: request.resumed has an entry
+// for each sequence; request.is_resumed is set; at least one sequence has not ended; each sequence
+// that has not ended has fewer than max_tokens tokens; the request does no beam search.
 bool IsResumable(const Request& request);
 
 }  // namespace quire

@@ -18,8 +18,8 @@
 // Invariants:    CheckInvariants lists and checks them.
 // Cost:          PlanStep and ApplyStepResult are O(sequences in the step) and allocate nothing
 //                per sequence in a steady decode.
-// Source:        PagedAttention, Kwon et al. 2023, sections 4.2, 4.3, 4.5. Steps without a prefill
-//                or decode phase: vLLM v1. A state machine without I/O: etcd raft.
+// Source:        PagedAttention, Kwon et al. 2023, sections 4.2, 4.3, 4.5. One kind of step
+//                for prefill and decode: vLLM v1. A state machine without I/O: etcd raft.
 #ifndef QUIRE_SCHEDULER_CORE_SCHEDULER_CORE_H_
 #define QUIRE_SCHEDULER_CORE_SCHEDULER_CORE_H_
 
@@ -70,25 +70,25 @@ class SchedulerCore {
 
   // Begins an epoch: a worker group is ready, with an empty pool. Requests whose full length no
   // longer fits finish with kNoCapacity. after_crash: a request may have caused the last loss of
-  // workers, because a worker process died, hung in the step, or failed the step. Then the requests
-  // of the lost step are recorded (crash_suspects.h). A request that crashed its workers
+  // workers, because a worker process died, hung in the step, or failed the step. In that case the
+  // requests of the lost step are recorded (crash_suspects.h). A request that crashed its workers
   // kMaxCrashes times ends with kWorkerCrash. REQUIRES: no epoch is active; limits are positive.
   void BeginEpoch(uint64_t scheduler_incarnation,
                   uint64_t group_epoch,
                   const StepLimits& limits,
                   bool after_crash = false);
 
-  // Drops the epoch and the unanswered plan. Every running or swapped sequence waits again, ahead
-  // of newer requests, with its committed tokens.
+  // Drops the epoch and the unanswered plan. Every running or swapped sequence keeps its committed
+  // tokens and waits again, ahead of newer requests.
   void OnWorkersLost();
 
   // Queues the request, or returns why it is refused. A new request that could exceed max_model_len
   // is cut to max_model_len, where it ends with kLength. Refuses a request that does not fit the
-  // limits of the current epoch, or else of the last one. Before the first epoch only the queue
-  // bounds are checked, and the request is cut when the first epoch begins. REQUIRES: request.id is
-  // greater than every id before; the prompt is not empty; max_tokens >= 1; num_sequences >= 1;
-  // IsResumable(request). With beam search, CheckBeamSearchParams accepts its parameters, and
-  // sampling is greedy with num_candidates() logprobs.
+  // limits of the current epoch or, between epochs, of the last one. Before the first epoch only
+  // the queue bounds are checked, and the request is cut when the first epoch begins. REQUIRES:
+  // request.id is greater than every id before; the prompt is not empty; max_tokens >= 1;
+  // num_sequences >= 1; IsResumable(request). With beam search, CheckBeamSearchParams accepts its
+  // parameters, and sampling is greedy with num_candidates() logprobs.
   AddOutcome AddRequest(Request request);
 
   // Ends every sequence of the request with kAborted. Returns false if the request is unknown or
@@ -137,7 +137,8 @@ class SchedulerCore {
 
   // Records cache events from now on, beginning with kCleared. REQUIRES: no epoch is active.
   void KeepCacheEvents();
-  // Returns the cache events since the last call, in order. An epoch begins and ends with kCleared.
+  // Returns the cache events since the last call, in order. The events of an epoch begin and end
+  // with kCleared.
   std::vector<CacheEvent> TakeCacheEvents();
 
   // Requests whose computation begins in the last plan, including requests that compute prefixes.

@@ -65,8 +65,9 @@ class SequenceGroup {
   bool is_swapped() const;
   // Whether any token of the group was ever computed.
   bool has_started() const;
-  // Whether no live sequence has an output token, so that all live sequences are alike. Then the
-  // first live sequence, the leader, computes the prompt, and the others fork from the leader.
+  // Whether no live sequence has an output token, so that all live sequences are alike. While this
+  // holds, the first live sequence (the leader) computes the prompt, and the others fork from the
+  // leader.
   bool is_undivided() const;
   bool IsLeader(const Sequence& sequence) const;
   // Whether the sequence has no blocks yet and will fork from the leader.
@@ -80,10 +81,10 @@ class SequenceGroup {
   int32_t num_scored_tokens() const { return num_scored_tokens_; }
   void CountScored(int32_t num_tokens) { num_scored_tokens_ += num_tokens; }
 
-  // Prompt tokens whose blocks were cached when the group first ran. 0 before.
+  // Prompt tokens whose blocks were cached when the group first ran. 0 before that.
   int32_t num_cached_prompt_tokens() const { return num_cached_prompt_tokens_.value_or(0); }
   // Records that a sequence begins with num_tokens cached tokens. Only the first call counts: later
-  // calls follow a preemption or belong to further sequences.
+  // calls follow a preemption or belong to other sequences.
   void NoteCached(int32_t num_tokens);
 
   bool is_beam_search() const { return request_.beam_search.has_value(); }

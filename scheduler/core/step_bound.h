@@ -1,7 +1,7 @@
 // While sequences decode, StepBound bounds the tokens of a step, and the prompt tokens among them,
 // so that most steps take at most CoreConfig::target_inter_token. Prompts always get at least
-// kLeastPromptTokens, or the tokens that decoding leaves of the step if these are fewer, and never
-// less than one token. So every prompt is computed in the end.
+// min(kLeastPromptTokens, tokens that decoding leaves), and at least one token. So every prompt is
+// computed in the end.
 //
 // Thread safety: a free function, safe from any thread.
 // Cost:          O(buckets of StepCost).
@@ -22,7 +22,7 @@ struct StepBound {
   int32_t num_prompt_tokens = 0;  // bounds tokens of sequences with several tokens to compute
 };
 
-// Returns the bounds of a step beside num_decoding decoding sequences. target: as
+// Returns the bounds of a step while num_decoding sequences decode. target: as
 // CoreConfig::target_inter_token. The target has no effect if num_decoding is 0, because then no
 // stream waits.
 StepBound BoundStep(Instant target,

@@ -31,7 +31,7 @@ class StepBudget {
   bool has_prompt_tokens() const { return !tokens_.is_spent() && !prompt_tokens_.is_spent(); }
 
   void BoundPromptTokens(int32_t num_tokens) { prompt_tokens_ = TokenBudget(num_tokens); }
-  // Makes all tokens of the step spare, so that long slices may take them. Called for a step of one
+  // Lets a group that is recomputed in slices take all tokens of the step. Called for a step of one
   // group, in which a long slice delays no other group.
   void MakeAllSpare() { spare_tokens_ = tokens_; }
   // Takes all tokens that prompts may still get. Returns their number.

@@ -14,12 +14,12 @@ namespace {
 constexpr double kWeight = 1.0 / 8;   // weight of a new observation in a moving average
 constexpr double kSpareShare = 0.02;  // spare tokens lengthen a step by at most this share
 
-// A step that took more than this multiple of its expected time must have hung. It counts as if it
+// A step that took longer than this multiple of its expected time probably hung. It counts as if it
 // took just this multiple.
 constexpr double kLongest = 2;
 
 // Share of the old sums that LearnContext keeps. While the pool is full, successive steps read
-// about the same amount, so it takes many steps to tell the cost of reading from clock noise.
+// about the same amount, so it takes many steps to distinguish reading from clock noise.
 constexpr double kContextKept = 1 - 1.0 / 1024;
 
 }  // namespace

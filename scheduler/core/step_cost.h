@@ -35,8 +35,8 @@ class StepCost {
   // num_tokens >= 1, num_context >= 0, micros > 0.
   void ObserveStep(int64_t num_tokens, int64_t num_context, double micros);
 
-  // Expected time of a step of num_tokens that reads as much as recent steps of this size; 0 while
-  // nothing is known. Above the largest step seen, the time is proportional to the tokens.
+  // Expected time of a step of num_tokens that reads as much K and V as recent steps of this size;
+  // 0 while nothing is known. Above the largest step seen, the time is proportional to the tokens.
   double StepMicros(int64_t num_tokens) const;
 
   // Returns the least of StepMicros(num_tokens) and the times of larger steps. StepMicros alone
@@ -44,7 +44,7 @@ class StepCost {
   // later small step corrects the time of small steps. REQUIRES: num_tokens >= 1.
   double LeastMicros(int64_t num_tokens) const;
 
-  // Tokens of the largest steps that were seen; 0 while nothing is known.
+  // Number of tokens of the largest steps so far, averaged; 0 while nothing is known.
   int64_t most_tokens() const;
 
   // Estimates the largest number of tokens with which a step takes at most micros. Returns the
@@ -62,9 +62,8 @@ class StepCost {
     return micros_by_context_ * static_cast<double>(num_context);
   }
 
-  // Returns how many tokens can be added to a step of num_tokens, so that the step lasts at most a
-  // fiftieth longer. The larger step must not exceed the largest step seen. 0 while nothing is
-  // known.
+  // Returns how many tokens can be added to a step of num_tokens, so that the step takes at most a
+  // fiftieth longer and is not larger than the largest step seen. 0 while nothing is known.
   int64_t SpareTokens(int64_t num_tokens) const;
 
  private:

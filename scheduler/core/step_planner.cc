@@ -48,8 +48,8 @@ bool StepPlanner::PlanAlone(SequenceGroup& suspect) {
     return StartAlone(suspect);
   }
   LineUp(suspect);
-  // The suspect may lack blocks. Its sequences grow at different times: one may still compute a
-  // prompt, or output again after a preemption, while others generate tokens and take blocks.
+  // The suspect may lack blocks. Its sequences grow at different times: one may still compute its
+  // prompt, or recompute its output, while others generate tokens and take blocks.
   const int32_t num_needed = NumBlocksNeeded(suspect);
   const KvCacheManager& kv_cache = epoch_.kv_cache;
   for (size_t i = state_.running.size(); i > 0; --i) {
@@ -98,9 +98,9 @@ void StepPlanner::PreemptForNext() {
 }
 
 // Under kAuto the cheapest group is preempted, not the newest, so a waiting group may be older than
-// running groups. Preempting the newer groups in turn would undo the saving, so only rank values
-// are compared, not arrivals. A group that overtook always yields: overtaking must never cost the
-// group that was overtaken.
+// running groups. If it preempted these newer groups in turn, the saving would be lost. So only
+// rank values are compared, not arrivals. A group that overtook always yields: overtaking must
+// never cost the group that was overtaken.
 bool StepPlanner::IsAhead(const SequenceGroup& waiting, const SequenceGroup& running) const {
   return state_.config.preemption_mode == PreemptionMode::kAuto && !running.has_overtaken
              ? waiting.rank().value < running.rank().value
@@ -186,10 +186,9 @@ bool StepPlanner::StartWaiting(SequenceGroup& first) {
 
 bool StepPlanner::BeginTable(SequenceGroup& group, Sequence& sequence) {
   BeginWithSharedBlocks(state_, group, sequence);
-  // The blocks that NumBlocksNeeded counted are too few in two cases. An earlier sequence has taken
-  // free cached blocks that this sequence was to find. Or an earlier sequence has left this
-  // sequence more of the token budget than expected. In both cases this sequence waits for the next
-  // step.
+  // After NumBlocksNeeded counted blocks, an earlier sequence may have taken free cached blocks
+  // that this sequence would have shared. Or it may have left this sequence more tokens than
+  // expected. If too few blocks are left, this sequence waits for the next step.
   StepBudget budget = budget_;  // a copy, because the blocks are only counted here
   const KvCacheManager& kv_cache = epoch_.kv_cache;
   const int32_t num_tokens = budget.TakeTokens(group, sequence);
@@ -198,9 +197,9 @@ bool StepPlanner::BeginTable(SequenceGroup& group, Sequence& sequence) {
     return false;
   }
   MoveToOwnPage(sequence);
-  // A tail is the partly filled last block of a pinned prefix. If the budget cuts a slice that
-  // begins after a tail, the slice ends at a later position than without the tail. So the table can
-  // be longer. The tail is used only if it takes no additional blocks.
+  // A tail is the partly filled last block of a pinned prefix. With a tail the slice begins later,
+  // so if the token budget cuts the slice, it also ends later and may need more blocks. The tail is
+  // used only if no more blocks are needed.
   const PinnedTail tail = FindPinnedTail(state_, group, sequence);
   const int32_t num_computed =
       tail.num_tokens + std::min(num_tokens, sequence.gap() - tail.num_tokens);
@@ -214,8 +213,8 @@ bool StepPlanner::BeginTable(SequenceGroup& group, Sequence& sequence) {
 
 void StepPlanner::MoveToOwnPage(Sequence& sequence) {
   const int32_t num_moved = epoch_.kv_cache.NumBlocksToMove(sequence.table);
-  // Upper bound on the blocks of a step: each sequence may take one block that its tokens fill only
-  // in part.
+  // Upper bound on the blocks that a step takes: each sequence can take one block that its tokens
+  // fill only in part.
   const int32_t num_at_most =
       epoch_.kv_cache.NumBlocksFor(epoch_.limits.max_tokens_per_step) + epoch_.limits.max_sequences;
   const auto num_copies = static_cast<int64_t>(state_.step.copies.size()) + num_moved;
@@ -232,8 +231,8 @@ void StepPlanner::MoveToOwnPage(Sequence& sequence) {
 }
 
 void StepPlanner::Introduce(const SequenceGroup& group, Sequence& sequence) {
-  // Copies shared blocks at the end of the table now, because its entries must not change once the
-  // worker knows the table.
+  // Copies shared blocks at the end of the table now, because the table's entries must not change
+  // once the worker knows the table.
   MoveToOwnPage(sequence);
   if (const auto copy = epoch_.kv_cache.MakeTailExclusive(sequence.table)) {
     state_.step.copies.push_back({.src = copy->src, .dst = copy->dst});
@@ -306,8 +305,8 @@ void StepPlanner::PlanLine(SequenceGroup& group) {
   }
 }
 
-// Until a prompt of the step is cut, no blocks are kept (CountKeptBlocks). After the first cut the
-// kept blocks of all running groups are summed, and then each further group adds its own.
+// No blocks are kept until the step cuts a prompt (CountKeptBlocks). At the first cut, the kept
+// blocks of all running groups are counted. After that, each further group adds its kept blocks.
 void StepPlanner::PlanFirstLine(SequenceGroup& group) {
   const bool was_any_cut = is_any_cut_;
   PlanLine(group);
@@ -358,10 +357,9 @@ void StepPlanner::PlanSlice(SequenceGroup& group, Sequence& sequence) {
 }
 
 std::optional<StepPlan> StepPlanner::Finish() {
-  // A plan without slices is sent in two cases. First, to release handles that a waiting group
-  // needs: nothing runs, so the group lacks handles, not blocks. If no group waits, an idle worker
-  // may keep stale handles. Second, to wait for swaps: the worker answers the plan when all swaps
-  // are done.
+  // A plan without slices is sent for two reasons. It can release handles that a waiting group
+  // needs (if no group waits, the worker may keep stale handles). Or it can wait for swaps: the
+  // worker answers the plan when all swaps are done.
   const bool waits_for_handles =
       epoch_.handles.num_to_release() > 0 && !(state_.waiting.empty() && state_.swapped.empty());
   if (plan_.slices.empty() && !epoch_.kv_cache.has_swaps_under_way() && !waits_for_handles) {
@@ -434,7 +432,8 @@ int32_t StepPlanner::NumBlocksKeptFor(const Sequence& sequence) const {
   const int32_t num_held = table.num_blocks() - table.num_passed_blocks();
   const int32_t num_to_take =
       epoch_.kv_cache.NumBlocksFor(sequence.num_tokens()) - table.num_blocks();
-  // With a sliding window some blocks are given back meanwhile, so fewer are held at once.
+  // With a sliding window, the sequence gives back blocks while it computes its known tokens, so it
+  // holds fewer blocks at once.
   const int32_t num_at_once =
       NumBlocksInStep(sequence.num_tokens(), epoch_.limits.max_tokens_per_step, epoch_.limits);
   return std::max(0, std::min(num_to_take, num_at_once - num_held));

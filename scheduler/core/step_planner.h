@@ -4,8 +4,8 @@
 // no group.
 //
 // A request that is suspected of crashing its workers is computed alone, before all others: see
-// crash_suspects.h. By the time that its known tokens are computed, the request is no longer
-// suspected or has ended.
+// crash_suspects.h. When its known tokens are computed, the request is no longer suspected, or it
+// has ended.
 //
 // A sequence's slice (the tokens that the step computes) is its whole gap, or the rest of the
 // budget if the gap is larger. Therefore long prompts are computed in chunks beside decoding
@@ -42,8 +42,7 @@ class StepPlanner {
 
   // Returns nullopt if there is nothing to do. A plan without slices waits for swaps (workers
   // answer it when all swaps are done), or releases sequence handles that a waiting group lacks. If
-  // a plan is returned, its step is unanswered from then on. REQUIRES: the function is called at
-  // most once.
+  // a plan is returned, its step is unanswered from then on. REQUIRES: Plan was not called before.
   std::optional<StepPlan> Plan();
 
  private:
@@ -56,8 +55,8 @@ class StepPlanner {
 
   // Plans the crash suspect and nothing else. Running groups wait and keep their blocks. If the
   // suspect has no room beside these groups, preempts them from the last one on. Preempts even
-  // groups ahead of the suspect, because the suspect runs alone for only a few steps. Returns false
-  // if the suspect can never fit; then the suspect has ended.
+  // groups ahead of the suspect, because the suspect runs alone for only a few steps. If the
+  // suspect can never fit, ends it and returns false.
   bool PlanAlone(SequenceGroup& suspect);
   bool StartAlone(SequenceGroup& suspect);
   // While the first waiting group cannot be complete by its deadline, ends that group.
@@ -86,9 +85,9 @@ class StepPlanner {
   // Begins the sequence's table with blocks that other sequences computed, as far as there are any.
   // Returns false if too few blocks are free for the rest of the slice.
   bool BeginTable(SequenceGroup& group, Sequence& sequence);
-  // Windows map whole pages. If other tables share a table's last page, the table cannot grow
-  // there: copies its blocks of that page to a page of its own. Does so only if enough blocks stay
-  // free for the largest step, and the step has few copies.
+  // Workers map whole pages. If other tables keep the sequence's table from growing in its last
+  // page, copies the table's blocks of that page to a page of its own. Does so only if enough
+  // blocks stay free for the largest step, and the step has few copies.
   void MoveToOwnPage(Sequence& sequence);
   void Introduce(const SequenceGroup& group, Sequence& sequence);
   // Fills line_ with the sequences of the group that may get a slice.
@@ -115,8 +114,9 @@ class StepPlanner {
   // Sums NumBlocksKeptFor over the group's running sequences that have uncomputed known tokens
   // after this step, except sequences that wait for a leader.
   int32_t NumBlocksKeptFor(const SequenceGroup& group) const;
-  // Sets num_kept_ to the sum of NumBlocksKeptFor over all running groups. O(running sequences) if
-  // a prompt was cut. REQUIRES: the running groups have their slices.
+  // If a prompt was cut, sets num_kept_ to the sum of NumBlocksKeptFor over all running groups, in
+  // O(running sequences). Otherwise sets num_kept_ to 0. REQUIRES: the running groups have their
+  // slices.
   void CountKeptBlocks();
   // Number of free blocks, less the blocks that are kept for cut prompts. REQUIRES: num_kept_ is up
   // to date.
@@ -139,7 +139,7 @@ class StepPlanner {
   // other groups must not share them.
   const SequenceGroup* arriving_ = nullptr;
   bool may_admit_ = true;
-  // Groups were preempted for the next group, so no other group may start in this step.
+  // Whether groups were preempted for the next group. If so, no other group may start in this step.
   bool has_made_room_ = false;
 };
 

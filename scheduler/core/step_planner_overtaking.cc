@@ -23,8 +23,8 @@ bool StepPlanner::IsToBePassed(const SequenceGroup& group) const {
   return false;
 }
 
-// Sets aside the tokens that prompts may still take in this step, for PlanOvertakenGroup. Running
-// groups behind the overtaken group share the other tokens, so they can only decode.
+// Sets aside, for PlanOvertakenGroup, all tokens that prompts may still take in this step. So
+// running groups behind the overtaken group can only decode.
 void StepPlanner::SetAside(SequenceGroup& overtaken, int32_t num_blocks) {
   overtaken_group_ = &overtaken;
   is_any_cut_ = true;

@@ -9,9 +9,9 @@
 // waiting request has to be dropped. Requests with new tenant names are bounded like all others.
 //
 // Resumed requests (Request::is_resumed) have separate bounds: an earlier scheduler had accepted
-// them, and new requests that arrive earlier must not shut them out. The bounds on resumed requests
-// have room for the queue of the earlier scheduler and twice its running sequences. So two thirds
-// of a bound suffice for one tenant, even if that tenant owned all running sequences.
+// them, and new requests that arrive before them must not shut them out. The bounds on resumed
+// requests have room for the queue of the earlier scheduler and twice its running sequences. So two
+// thirds of a bound suffice for one tenant, even if that tenant owned all running sequences.
 //
 // Thread safety: not thread-safe; owned by CoreState. Owns neither groups nor policy.
 // Invariants:    groups with a rank come before groups without a rank; no group is in the queue

@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-// Bounds each text in a hello: an address, or the names of an instruction set and a device.
+// Upper bound on the bytes of each text in a WorkerHello, for example of an address.
 constexpr size_t kMaxHelloBytes = 512;
 
 // Bounds the bytes of a block: far above any real block, yet so small that sums of block bytes do
@@ -29,7 +29,7 @@ absl::Status Mismatch(std::string_view field, std::string_view rule) {
                absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule)));
 }
 
-// The error message omits the text, because so long a text may contain anything.
+// The error message omits the text: a worker that breaks the limit may have sent anything.
 absl::Status CheckLength(std::string_view field, std::string_view text) {
   if (text.size() <= kMaxHelloBytes) {
     return absl::OkStatus();
@@ -47,8 +47,8 @@ int64_t BlocksPerPage(const KvMemory& memory, int64_t block_bytes) {
   return block_bytes > 0 ? std::max<int64_t>(1, memory.page_bytes / block_bytes) : 1;
 }
 
-// Refuses impossible values of KvMemory. The block pool relies on the page size. All values are
-// shown to operators and would mislead them.
+// Refuses impossible values of KvMemory: the block pool relies on the page size, and wrong values
+// would mislead operators.
 absl::Status CheckKvMemory(const KvMemory& memory, int64_t block_bytes) {
   const int64_t per_page = BlocksPerPage(memory, block_bytes);
   const bool is_multiple =
@@ -145,8 +145,8 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
     limits.num_blocks = std::min(limits.num_blocks, hello.num_blocks_max);
     num_host_blocks = std::min(num_host_blocks, std::max(0, hello.num_host_blocks_max));
     limits.wants_next_blocks = limits.wants_next_blocks || hello.wants_next_blocks;
-    // Each rank's number is a power of two. So a whole page of the rank with the largest number is
-    // a multiple of every other rank's pages.
+    // Each rank's BlocksPerPage is a power of two. So the largest BlocksPerPage is a multiple of
+    // every other rank's.
     limits.blocks_per_page =
         std::max(limits.blocks_per_page,
                  static_cast<int32_t>(BlocksPerPage(hello.kv_memory, hello.block_bytes)));
@@ -164,8 +164,7 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
   return limits;
 }
 
-// Returns the error for bad limits. Without this error, workers would refuse every epoch because of
-// the limits.
+// Returns the error for limits that workers would refuse at every epoch.
 absl::Status LimitsRefusal(std::string_view message) {
   return Error(absl::StatusCode::kFailedPrecondition, "STEP_LIMITS", message);
 }

@@ -52,8 +52,8 @@ void FailureDetector::RestartTimeouts(Instant now) {
   seen_at_ = now;
   moved_at_ = now;
   idle_at_.reset();
-  // Without this uuid, the group asks the worker only after a new report, which names the worker's
-  // holder (the newest scheduler that asked for the worker).
+  // While report_.uuid is empty, the group does not ask for the worker. So it waits for a new
+  // report, which names the worker's holder (the newest scheduler that asked for the worker).
   report_.uuid.clear();
 }
 

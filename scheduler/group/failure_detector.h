@@ -36,10 +36,10 @@ class FailureDetector {
   // Called when the rank gets a call or step, or has answered one. IsIdle then counts only reports
   // that come later.
   void ForgetIdle() { idle_at_.reset(); }
-  // Called when the rank gets a step, or when the step is answered by another rank, for which this
-  // rank waited.
+  // Called when the rank gets a step, and when another rank for which this rank waited has answered
+  // the step.
   void OnMoved(Instant now) { moved_at_ = now; }
-  // Called when the rank's process, named by uuid, is fenced for standing still.
+  // Called when the rank's process, named by uuid, is fenced (given up) for standing still.
   void OnFenced(const std::string& uuid);
   // Restarts the timeouts after the scheduler process stood still for a while. In that time the
   // scheduler read no reports, and workers may have closed connections because the scheduler was
@@ -66,8 +66,8 @@ class FailureDetector {
   Instant heard_at_ = 0;  // time of the last report, dial or RestartTimeouts
   Instant seen_at_ = 0;
   Instant moved_at_ = 0;  // time of the last movement
-  // Since this time every report has said idle while a call or step was unanswered. nullopt: the
-  // last report was different, or came before ForgetIdle.
+  // Time since which every report has said that the rank is idle, although a call or step is
+  // unanswered. nullopt: the last report was different, or came before ForgetIdle.
   std::optional<Instant> idle_at_;
   std::string slow_uuid_;  // last process fenced for standing still
   int64_t slowness_ = 1;   // multiplies the step timeout

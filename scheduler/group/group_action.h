@@ -39,7 +39,7 @@ struct CloseLink {
   LinkId link;
 };
 // Why this scheduler refuses a process of the rank. The next greeting tells `why` to that process;
-// any other process of the rank ignores the refusal. Empty: no process is refused.
+// any other process of the rank ignores the refusal. If both fields are empty, none is refused.
 struct RankRefusal {
   std::string uuid;
   std::string why;  // the reason and the message, for example "CONFIG_MISMATCH model_hash: ..."

@@ -9,8 +9,8 @@ namespace {
 // Bounds how far a holder's incarnation may be above this scheduler's. Incarnations are wall-clock
 // nanoseconds, or slightly more, and no two clocks differ by a year.
 constexpr uint64_t kMaxLead = kNanosPerYear;
-// Divisor in own_part_, a scheduler's start time modulo 1 ms. Even with synchronized clocks, two
-// schedulers hardly ever have the same own_part_.
+// own_part_ is a scheduler's start time modulo this number (1 ms). Even with synchronized clocks,
+// two schedulers hardly ever have the same own_part_.
 constexpr uint64_t kOwnParts = kNanosPerMilli;
 // Upper bound on the delay of a report, from the worker's reading of its clock to the arrival here.
 constexpr int64_t kReportDelayNs = 200 * kNanosPerMilli;
@@ -67,8 +67,8 @@ Succession::Holder Succession::NewestHolder() const {
   return newest;
 }
 
-// Ignores the previous holder once this scheduler has asked: late reports may still name that
-// holder.
+// If this scheduler has asked for the workers, ignores the previous holder, which late reports may
+// still name.
 std::optional<Succession::Holder> Succession::Other() const {
   const Holder newest = NewestHolder();
   const bool is_own = newest.incarnation == last_asked_as_;
@@ -95,10 +95,9 @@ std::optional<uint64_t> Succession::WaitsFor() const {
       other->silence_ns >= patience_ns_ || (!stands_by_ && other->incarnation < incarnation_)) {
     return std::nullopt;
   }
-  // After kRename all workers are dialed anew. The first reports may come from workers that heard
-  // from the holder a little later than the other workers, or that still name an older holder.
-  // Until all workers have reported, this scheduler must not begin to wait again for the holder
-  // that it has already waited for (outwaited_).
+  // After kRename all workers are dialed anew. The first reports may show a shorter silence than
+  // later reports, or name an older holder. So until all workers have reported, this scheduler must
+  // not wait again for a holder that it has already waited for (outwaited_).
   const bool is_outwaited = other->incarnation <= outwaited_ && !HaveAllReported();
   return is_outwaited ? std::nullopt : std::optional(other->incarnation);
 }

@@ -45,8 +45,8 @@ class Succession {
   // `incarnation`: nanoseconds of the wall clock.
   Succession(int32_t num_ranks, uint64_t incarnation, const Settings& settings);
 
-  // The number under which this scheduler asks. It only grows. After it has grown, all links must
-  // be dialed anew.
+  // Number under which this scheduler asks for the workers. It only grows. After it has grown, all
+  // links must be dialed anew.
   uint64_t incarnation() const { return incarnation_; }
 
   // Returns false if holder_incarnation is more than a year above the incarnation with which this
@@ -66,7 +66,7 @@ class Succession {
   // Gives up the claim to the workers.
   void StepBack() { has_asked_ = false; }
 
-  // Returns the number of the scheduler that this scheduler waits for; nullopt if none.
+  // Returns the incarnation of the scheduler for which this scheduler waits; nullopt if none.
   std::optional<uint64_t> WaitsFor() const;
   // Returns true if the newest holder is another scheduler and lives. That holder lives if a worker
   // has heard from it since the worker first named it in a report.
@@ -82,8 +82,8 @@ class Succession {
   Verdict Decide(Instant now);
 
   bool has_asked() const { return has_asked_; }
-  // Takes a higher number without asking. Called if this scheduler has asked and cannot reach a
-  // worker.
+  // Takes a higher incarnation without asking for the workers. Called if this scheduler has asked
+  // for them and cannot reach a worker.
   void LetGo();
 
  private:
@@ -98,8 +98,8 @@ class Succession {
     uint64_t named = 0;            // incarnation of the last reported holder, over any link
     Instant named_since = 0;
     Instant reported_at = 0;  // time of the last report, over any link
-    // True if this scheduler has asked the worker over the present link. The worker's last report
-    // may be older than that call.
+    // True if this scheduler has asked for the worker over the present link. The worker's last
+    // report may be older than this request.
     bool is_asked = false;
   };
 
@@ -122,8 +122,8 @@ class Succession {
   uint64_t incarnation_;
   uint64_t last_asked_as_ = 0;
   bool has_asked_ = false;
-  // True if this scheduler has waited for another holder since it last asked. Then it asks only
-  // after all workers have been connected for patience_ns_.
+  // True if this scheduler has waited for another holder since it last asked for the workers. Then
+  // it asks again only after all workers have been connected for patience_ns_.
   bool has_waited_ = false;
   // Incarnation of the newest other holder when Decide last returned kAsk or kRename; 0: none.
   // Until all workers have reported after kRename, this scheduler does not wait for that holder

@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-// After each of the first two failed epochs in a row, ranks are dialed without a pause, so that a
+// Upper bound on the successive failed epochs after which ranks are dialed without a pause. So a
 // single loss delays streams little.
 constexpr int32_t kNumImmediateEpochs = 2;
 
@@ -116,7 +116,7 @@ void WorkerGroup::OnEpochBegun(LinkId link, const absl::Status& status, Instant 
     Refuse(*rank, status, now);
     return;
   }
-  // If a newer scheduler holds the worker, the worker's reports will name that scheduler.
+  // The cause may be a newer scheduler that holds the worker: the worker's reports will name it.
   DropRank(*rank, status, now);
 }
 
@@ -156,8 +156,8 @@ void WorkerGroup::OnStepsEnd(LinkId link, const absl::Status& status, Instant no
     Lose(Blame(*rank, CauseOfBreaks(status)), now);
     return;
   }
-  // The step is sent again over another connection. A worker that already has the step does not
-  // compute it twice.
+  // After a pause, the step is sent again over a new link. A worker that already has the step does
+  // not compute it twice.
   actions_.push_back(CloseLink{LinkOf(*rank)});
   rank->link_number = ++last_link_number_;
   rank->has_stream = false;
@@ -243,8 +243,8 @@ void WorkerGroup::Tick(Instant now) {
     StandBy(0);
   }
   if (IsCutOffFromAll(now)) {
-    // Gives up the claim: workers may have been replaced meanwhile, and an older scheduler may hold
-    // the new workers.
+    // Gives up the claim to the workers: all of them may have been replaced meanwhile, and an older
+    // scheduler may hold the new ones.
     succession_.StepBack();
     StandBy(kUnknownScheduler);
   }

@@ -92,7 +92,7 @@ class WorkerGroup {
   // Sends the plan to every rank. Called by the loop. Ignored if the plan's epoch is over.
   // REQUIRES: the previous plan was answered.
   void Plan(const StepPlan& plan, Instant now);
-  // Loses the epoch, because one of its plans cannot be sent. The loss counts as a crash if
+  // Ends the epoch as lost, since one of its plans cannot be sent. The loss counts as a crash if
   // IsFailureAtStep(status) (worker_refusal.h). Ignored if the epoch is already over.
   void RejectPlan(uint64_t group_epoch, const absl::Status& status, Instant now);
   // Ends the epoch: the loop calls this when an answer does not fit its plan. Reports no loss to
@@ -114,7 +114,7 @@ class WorkerGroup {
   // Checks all timeouts. Called about every 50 ms.
   void Tick(Instant now);
 
-  // Returns the actions since the last call, in order.
+  // Returns the actions added since the last call of TakeActions, in order.
   std::vector<GroupAction> TakeActions();
 
   uint64_t scheduler_incarnation() const { return succession_.incarnation(); }
@@ -143,7 +143,7 @@ class WorkerGroup {
   };
 
   static bool IsGreeted(const Rank& rank);
-  // Returns true if the rank has reported over the present link.
+  // Returns true if the rank has reported over the present link, and since RestartTimeouts.
   static bool HasReported(const Rank& rank);
   // Returns the link's rank; null if the rank has a newer link.
   Rank* Find(LinkId link);
@@ -152,8 +152,8 @@ class WorkerGroup {
 
   void Dial(Rank& rank, Instant now);
   void Greet(Rank& rank);
-  // Loses the epoch if one is ready. Otherwise gives up an epoch that is about to begin, closes the
-  // rank's link, and dials the rank again after a pause.
+  // If an epoch is ready, ends it as lost. Otherwise gives up an epoch that is about to begin,
+  // closes the rank's link, and dials the rank again after a pause.
   void DropRank(Rank& rank, const absl::Status& status, Instant now);
   // Reports that the process of rank.hello is refused, and dials the rank again after a pause.
   void Refuse(Rank& rank, const absl::Status& status, Instant now);
@@ -162,7 +162,7 @@ class WorkerGroup {
   // holder's incarnation is over a year ahead of this scheduler's clock.
   absl::Status TakeHolder(const Rank& rank, Instant now);
   void RefuseHolder(Rank& rank, const absl::Status& status, Instant now);
-  // Loses the epoch or stands by if the workers' reports name another holder.
+  // If the workers' reports name another holder, ends the epoch as lost or stands by.
   void HandleSuccession(Instant now);
   void AskIfAllAreThere(Instant now);
   void BeginEpoch(Agreement agreement);

@@ -9,12 +9,11 @@
 // longest. Touch takes a block out of the middle of the list in O(1). The null block is the list's
 // head, so an empty list needs no special case and the null block is never handed out.
 //
-// Pages: page i is blocks [i * blocks_per_page, (i + 1) * blocks_per_page). A worker maps a page
-// into a window as a unit. A page is whole if all its blocks are free. The free list holds whole
-// pages, and a second list holds the free blocks of the other pages. A table grows by the block
-// behind its last block in the same page, if that block is free. Otherwise it takes a block of a
-// whole page or, if no page is whole, any free block. With one block a page, the second list is
-// always empty.
+// Pages: page i is blocks [i * blocks_per_page, (i + 1) * blocks_per_page). A worker maps whole
+// pages. A page is whole if all its blocks are free. The free list holds whole pages, and a second
+// list holds the free blocks of the other pages. A table grows by the block behind its last block
+// in the same page, if that block is free. Otherwise it takes a block of a whole page or, if no
+// page is whole, any free block. With one block a page, the second list is always empty.
 //
 // Thread safety: not thread-safe; owned by the scheduler loop. Copyable, for exhaustive tests.
 // Invariants:    free + used + pending == num_blocks() - 1: every block except the null block is in
@@ -58,8 +57,8 @@ class BlockPool {
   [[nodiscard]] bool Allocate(int32_t n, std::vector<BlockId>& out);
 
   // Like Allocate, but takes the whole pages behind the first num_kept ones, and only then pages
-  // from the front. Several calls take the same blocks as one call for as many blocks. REQUIRES:
-  // n >= 0, num_kept >= 0.
+  // from the front. Several calls take the same blocks as one call with the sum of their n.
+  // REQUIRES: n >= 0, num_kept >= 0.
   [[nodiscard]] bool AllocateBehind(int32_t num_kept, int32_t n, std::vector<BlockId>& out);
 
   // Appends to `out` the first block of each of the n whole pages that AllocateBehind would take

@@ -1,6 +1,6 @@
 // CacheEvent reports that the prefix cache lists more blocks, or fewer. A receiver that applies a
-// scheduler's events in order knows with which cached blocks new requests can begin. Blocks that
-// only the sequences of one request share are not reported.
+// scheduler's events in order knows which cached blocks new requests can share. Blocks that only
+// the sequences of one request share are not reported.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_CACHE_EVENT_H_

@@ -32,8 +32,8 @@ class CacheEventLog {
   void Keep(int32_t num_blocks, int32_t sliding_window);
   bool is_kept() const { return !is_told_.empty(); }
 
-  // Called when the prefix cache has listed the block under hashes[index]. contents: of this block
-  // alone.
+  // Called when the prefix cache has listed the block under hashes[index]. contents: the tokens of
+  // this block alone, and its cache salt.
   void OnListed(BlockId block_id,
                 std::span<const BlockHash> hashes,
                 size_t index,

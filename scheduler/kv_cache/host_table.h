@@ -2,8 +2,8 @@
 // sequence's blocks were copied. Sequences that shared a block share its host block.
 //
 // Host blocks are reused. The generation of a host block is the id of the step that filled it last.
-// A table keeps the generation that its host blocks had, so that a worker can detect a host block
-// that another step has overwritten since.
+// A table keeps the generation of its host blocks. So a worker can detect that a later step has
+// overwritten one of them.
 //
 // Thread safety: a value type, not thread-safe. Move-only: ref_count would not count a copy.
 // Invariants:    a table has exactly the host blocks that its tokens need. It has none for its

@@ -7,8 +7,8 @@
 // window will not read again. The tables of a group of sequences move to host memory and back
 // together, so that shared blocks stay shared (SwapSpace).
 //
-// A table that begins takes blocks from the front of the pool's free list. A table that grows takes
-// blocks from behind the first kNumFrontBlocks free blocks. So while sequences grow, the next new
+// A new table takes blocks from the front of the pool's free list. A growing table takes blocks
+// from behind the first kNumFrontBlocks free blocks. So while sequences grow, the next new
 // sequence's blocks stay the same, and a worker can prepare them once (SpareWindow). Even so,
 // blocks leave the prefix cache almost in the order in which they were freed.
 //
@@ -30,8 +30,8 @@
 // Cost:          O(n log n), mostly O(n), for a call that takes, shares, finds or gives back n
 //                blocks.
 // Source:        PagedAttention, Kwon et al. 2023, sections 4.3, 4.4 and 5.2; finding blocks by a
-//                hash of their contents is vLLM's automatic prefix caching; the window is
-//                Mistral's, Jiang et al. 2023, section 2.
+//                hash of their contents is vLLM's automatic prefix caching; the sliding
+//                window is Mistral's, Jiang et al. 2023, section 2.
 #ifndef QUIRE_SCHEDULER_KV_CACHE_KV_CACHE_MANAGER_H_
 #define QUIRE_SCHEDULER_KV_CACHE_KV_CACHE_MANAGER_H_
 
@@ -123,8 +123,8 @@ class KvCacheManager {
   // Makes room for num_tokens more tokens at the end of the table: first in the last block, then in
   // new blocks. Returns the new blocks, or an empty span if the last block had room for all tokens.
   // The span is valid until the table changes. Returns nullopt, without a change, if too few blocks
-  // are free. REQUIRES: num_tokens > 0; the last block is full or not shared, because this sequence
-  // will write into it.
+  // are free. REQUIRES: num_tokens > 0; the last block is full or not shared, because the table's
+  // sequence will write into it.
   [[nodiscard]] std::optional<std::span<const BlockId>> Append(BlockTable& table,
                                                                int32_t num_tokens);
 
@@ -149,9 +149,9 @@ class KvCacheManager {
 
   GroupBlocks CountBlocks(std::span<const BlockTable* const> group) const;
 
-  // Returns the longest beginning that a sequence with these block hashes need not compute. The
-  // prefix cache lists every block to which the next token attends: all blocks of the beginning or,
-  // with a sliding window, only the last ones.
+  // Returns the longest beginning that a sequence with these block hashes need not compute, because
+  // the prefix cache lists its blocks. With a sliding window, only the blocks to which the token
+  // after the beginning attends must be listed.
   PrefixMatch Match(std::span<const BlockHash> hashes) const;
 
   // Returns true if the prefix cache lists a block under this hash, and the block is in use.
@@ -179,11 +179,11 @@ class KvCacheManager {
   // Returns how many blocks MoveToOwnPage would take. Returns 0 if the table can grow in its last
   // page, if it fills its last page, or if it cannot be moved.
   int32_t NumBlocksToMove(const BlockTable& table) const;
-  // Replaces the table's blocks in its last page, where other tables keep it from growing, by
-  // blocks of a whole page. Appends to `copies` the copies that the worker must make before it
-  // reads the new blocks. The manager holds a reference to each replaced block until OnStepPlanned.
-  // It holds none to a shared tail (partly filled last block), because another table does.
-  // REQUIRES: NumBlocksToMove > 0.
+  // Called when other tables keep the table from growing in its last page. Replaces the table's
+  // blocks in that page by blocks of a whole page. Appends to `copies` the copies that the worker
+  // must make before it reads the new blocks. The manager holds a reference to each replaced block
+  // until OnStepPlanned, except to a shared tail (partly filled last block), which another table
+  // holds. REQUIRES: NumBlocksToMove > 0.
   void MoveToOwnPage(BlockTable& table, std::vector<CopiedBlock>& copies);
 
   // Lists block i of the table in the prefix cache under hashes[i], for each i >= first_block. If
@@ -191,8 +191,8 @@ class KvCacheManager {
   // REQUIRES: the table has at least hashes.size() full blocks; each block to list is computed
   // already, or the step being planned computes it. Other sequences may use the block in the same
   // step, because a worker writes K and V of all the step's tokens before it reads any.
-  // contents: the tokens of the blocks from first_block on, for cache events. It is null if only
-  // sequences of one request share the blocks; then no event reports them.
+  // contents: the tokens of the blocks from first_block on, for cache events. Null if only the
+  // sequences of one request share the blocks; no event reports such blocks.
   void Publish(const BlockTable& table,
                int32_t first_block,
                std::span<const BlockHash> hashes,
@@ -207,8 +207,8 @@ class KvCacheManager {
   // Moves the tables to host memory in step `step_id`. Appends to `orders` the copies that the
   // worker must make. Blocks that no other table holds become free when OnSwapsDone is called for
   // this step. Returns false, without a change, if too few host blocks are free. REQUIRES: host
-  // tables are empty; only full blocks are shared with tables outside the group. A host block into
-  // which this step copies must not have become free since the copy was ordered.
+  // tables are empty; only full blocks are shared with tables outside the group. Each host block
+  // that an earlier copy of this step fills is still in use.
   [[nodiscard]] bool SwapOut(std::span<const SwapTables> group,
                              uint64_t step_id,
                              std::vector<SwappedBlock>& orders);
@@ -219,8 +219,8 @@ class KvCacheManager {
 
   // Moves the tables back to the device, into new blocks. Appends to `orders` the copies that the
   // worker must make. Returns false, without a change, if too few blocks are free. REQUIRES: block
-  // tables are empty; SwapOut filled the host tables. A block into which this step copies must not
-  // have become free since the copy was ordered.
+  // tables are empty; SwapOut filled the host tables. Each block that an earlier copy of this step
+  // fills is still in use.
   [[nodiscard]] bool SwapIn(std::span<const SwapTables> group,
                             uint64_t step_id,
                             std::vector<SwappedBlock>& orders);
@@ -257,7 +257,7 @@ class KvCacheManager {
   // Blocks in the prefix cache, both used and free.
   int32_t num_cached_blocks() const { return cache_.size(); }
   int64_t num_lookups() const { return cache_.num_lookups(); }
-  // Counts of device blocks since construction.
+  // Counts of operations on device blocks since construction.
   struct Operations {
     int64_t num_allocated = 0;  // taken from the free list
     int64_t num_evicted = 0;    // allocated while still in the prefix cache
@@ -322,7 +322,8 @@ class KvCacheManager {
   int32_t block_size_tokens_;
   int32_t sliding_window_;
   int64_t num_stored_tokens_ = 0;
-  // Both lists are about the step being planned, and used only if a page holds several blocks.
+  // published_ and replaced_ concern the step being planned. They are used only if a page holds
+  // several blocks.
   std::vector<BlockId> published_;  // blocks that the step computes
   // Blocks that MoveToOwnPage replaced. The manager holds a reference to each until OnStepPlanned.
   std::vector<BlockId> replaced_;

@@ -74,7 +74,7 @@ void KvCacheManager::MoveToOwnPage(BlockTable& table, std::vector<CopiedBlock>& 
   }
   if (is_tail_shared) {
     // Another table holds the tail and writes into it in this step. If the manager kept its
-    // reference, that table would copy the tail first.
+    // reference, that table would have to copy the tail first.
     pool_.Free(replaced_.back());
     replaced_.pop_back();
   }

@@ -29,7 +29,7 @@ class PrefixCache {
   std::optional<BlockId> Find(const BlockHash& hash) const;
 
   // Lists the block, unless it is already listed or another block is listed under this hash.
-  // Returns true if the block was not listed before and is now.
+  // Returns true if this call listed the block.
   bool Insert(BlockId block_id, const BlockHash& hash);
 
   // Unlists the block, if it is listed.

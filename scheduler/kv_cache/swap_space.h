@@ -47,7 +47,7 @@ class SwapSpace {
                              BlockPool& device_pool,
                              std::vector<SwappedBlock>& orders);
 
-  // The generation (host_table.h) of each host block.
+  // Host blocks, each with its generation (host_table.h).
   using HostBlocks = std::map<HostBlockId, uint64_t>;
   // Returns the group's host blocks that no copy of step `step_id` brings to the device yet.
   HostBlocks BlocksToCopyIn(std::span<const SwapTables> group, uint64_t step_id);
@@ -71,7 +71,6 @@ class SwapSpace {
   // For each device block: the number of unfinished copies to host memory that read the block.
   // Blocks that no such copy reads have no entry.
   const std::unordered_map<BlockId, int32_t>& copies_out() const { return num_copies_out_; }
-  // Returns the number of unfinished copies to host memory that read the device block.
   int32_t NumCopiesOut(BlockId block_id) const;
   int32_t num_leaving_blocks() const { return static_cast<int32_t>(leaving_.size()); }
   bool is_any_copy_under_way() const { return !leaving_.empty() || !arriving_.empty(); }
@@ -87,8 +86,8 @@ class SwapSpace {
     SwappedBlock copy;
   };
 
-  // Copies of the step being planned. If a later group of the step needs the same source, it shares
-  // the destination.
+  // Copies that the step being planned has ordered. If another group of the step needs a copy of
+  // the same source block, it shares the destination block.
   template <typename Src, typename Dst>
   class StepCopies {
    public:

@@ -14,7 +14,7 @@
 namespace quire {
 namespace {
 
-// Appends to a string, with the method `write` that msgpack::packer calls.
+// Output stream of msgpack::packer: appends to a string.
 class StringSink {
  public:
   explicit StringSink(std::string* out) : out_(out) {}

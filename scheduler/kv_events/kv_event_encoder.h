@@ -18,7 +18,7 @@
 
 namespace quire {
 
-// Returns the bytes of one batch. timestamp_s: seconds since 1970-01-01 UTC.
+// Returns the events encoded as one batch. timestamp_s: seconds since 1970-01-01 UTC.
 std::string EncodeKvEvents(double timestamp_s, std::span<const CacheEvent> events);
 
 }  // namespace quire

@@ -144,8 +144,8 @@ absl::Status KvEventPublisher::Listen() {
   }
   try {
     replay_.emplace(context_, zmq::socket_type::router);
-    // The limit is twice the longest answer (all kept batches and the end), because ZeroMQ may
-    // count messages that a client has read as unsent, up to half of the limit.
+    // The longest answer has all kept batches and an end message. The limit is twice as high: up to
+    // half of it, ZeroMQ may count messages as unsent after a client has read them.
     bound_replay_endpoint_ =
         Bind(*replay_, settings_.replay_endpoint, 2 * (settings_.buffer_steps + 1));
   } catch (const zmq::error_t& error) {

@@ -54,7 +54,7 @@ class KvEventPublisher {
   // Upper bound on the bytes kept for replay; the oldest batches are forgotten first.
   static constexpr size_t kMaxBufferedBytes = size_t{256} << 20;
 
-  // The registry must outlive the publisher. Batches published before Open wait.
+  // The registry must outlive the publisher. Publish may be called before Open: batches then wait.
   KvEventPublisher(KvEventSettings settings, MetricsRegistry* registry);
   // Sends the waiting batches, then closes the sockets.
   ~KvEventPublisher();
@@ -105,7 +105,7 @@ class KvEventPublisher {
   bool has_warned_ = false;     // used by Publish alone
   FileDescriptor wake_;         // an eventfd
 
-  // Set by Open, then used by the thread alone.
+  // Set by Open; from then on, only thread_ changes these members.
   zmq::context_t context_;
   std::optional<zmq::socket_t> publisher_;
   std::optional<zmq::socket_t> replay_;

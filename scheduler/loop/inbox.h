@@ -87,9 +87,10 @@ struct GroupLost {
   absl::Status status;
 };
 
-// This scheduler becomes a standby, because another scheduler holds the workers or may hold them.
-// If scheduler_incarnation is 0, this scheduler stops being a standby. By then the loop knows that
-// this scheduler's last epoch is over: from GroupLost, or because the loop abandoned that epoch.
+// If scheduler_incarnation is not 0, this scheduler becomes a standby, because another scheduler
+// holds or may hold the workers. The loop knows by then that the last epoch is over: GroupLost
+// came, or the loop abandoned the epoch. If scheduler_incarnation is 0, this scheduler stops being
+// a standby.
 struct GroupStandby {
   uint64_t scheduler_incarnation = 0;  // the other scheduler's, or kUnknownScheduler; or 0
 };

@@ -67,7 +67,7 @@ class LoopObserver {
                             const std::string& /*kv_cache_dtype*/,
                             int64_t /*block_bytes*/) {}
   virtual void OnGroupLost() {}
-  // stands_by: true if this scheduler waits for another, which holds or may hold the workers.
+  // stands_by: true if this scheduler waits for another one, which holds or may hold the workers.
   virtual void OnStandby(bool /*stands_by*/) {}
   virtual void OnStaleReply() {}
   // turn_ns: time from the end of the loop's wait for events to the end of the turn.

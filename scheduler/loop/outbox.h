@@ -57,8 +57,8 @@ class Outbox {
   void Clear();
 
   bool empty() const { return updates_.empty() && prompts_.empty(); }
-  // Returns the time since which output has waited without a message being sent; kInfiniteFuture if
-  // no output waits.
+  // Returns the start of the present stall: since then, output has waited and no message has been
+  // sent. kInfiniteFuture if no output waits.
   Instant stalled_since() const { return stalled_since_; }
 
  private:

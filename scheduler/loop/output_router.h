@@ -64,7 +64,7 @@ struct OutputOptions {
   OutputText NewText(std::span<const TokenId> prompt) const;
 };
 
-// WORKER_CRASH: the request or prefix crashed its workers too often. field: "request" or "prefix".
+// WORKER_CRASH: the request or prefix crashed its workers too often. `field` says which of the two.
 absl::Status WorkerCrashStatus(std::string_view field);
 
 // DEADLINE_UNREACHABLE: the request was refused, or dropped before any computation, because it
@@ -109,9 +109,8 @@ class OutputRouter {
 
   Published Publish(std::span<const OutputEvent> events, Instant now);
 
-  // Finds the streams that have stalled since before `before` (ResponseStream::stalled_since). Ends
-  // a stalled stream with SLOW_CONSUMER if its request is closed. Returns the open requests with
-  // stalled streams.
+  // Finds the stalled streams, whose stalled_since() is less than `before`. Ends a stalled stream
+  // with SLOW_CONSUMER if its request is closed. Returns the open requests with stalled streams.
   std::vector<RequestId> FindStalled(Instant before);
 
   size_t num_open() const { return requests_.size(); }

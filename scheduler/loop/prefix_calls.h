@@ -46,7 +46,7 @@ class PrefixCalls {
   // has_workers: true if an epoch is active.
   void Pin(RecordedCore& core, PinCall call, bool has_workers);
   // Calls Pin for each call that waited for workers. REQUIRES: the core has got no request since
-  // these calls arrived, because the core needs growing ids.
+  // these calls arrived, because the core accepts ids only in ascending order.
   void OnWorkersReady(RecordedCore& core);
   void Unpin(RecordedCore& core, const UnpinCall& call);
 

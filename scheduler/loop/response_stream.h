@@ -68,8 +68,8 @@ class ResponseStream {
   // it may follow an earlier call of End.
   virtual void End(absl::Status status) = 0;
 
-  // Returns the time since which output has waited without a message being sent; kInfiniteFuture if
-  // no output waits.
+  // Returns the start of the present stall: since then, output has waited and no message has been
+  // sent. kInfiniteFuture if no output waits.
   virtual Instant stalled_since() const = 0;
 
   // The client's id of the request; empty if there is none.

@@ -20,8 +20,8 @@ namespace {
 constexpr int64_t kStallCheckIntervalNs = kNanosPerSecond;
 constexpr int64_t kLoadingLogIntervalNs = 10 * kNanosPerSecond;
 constexpr int64_t kProbeIntervalNs = 5 * kNanosPerSecond;
-// The loop turns at least this often, so that the liveness check can tell an idle loop from a stuck
-// one.
+// The loop completes a turn at least this often, so that the liveness check can tell an idle loop
+// from a stuck one.
 constexpr absl::Duration kMaxIdleWait = absl::Seconds(1);
 
 absl::Status RefusalOf(AddOutcome outcome) {
@@ -404,8 +404,9 @@ void SchedulerLoop::PublishCacheEvents() {
   }
 }
 
-// The core counts a block as swapped when it plans the swap. So all blocks counted since the last
-// call belong to the present group and have block_bytes_ bytes.
+// The core counts a block as swapped when it plans the swap, and each turn calls PublishStats after
+// it has planned. So all blocks counted since the last call belong to the present group and have
+// block_bytes_ bytes.
 void SchedulerLoop::PublishStats() {
   const CoreStats stats = core_.stats();
   swap_bytes_.Add(stats_, stats, block_bytes_);

@@ -44,9 +44,9 @@ namespace quire {
 struct LoopConfig {
   CoreConfig core;
   int64_t slow_consumer_ns = 30 * kNanosPerSecond;
-  // Longest wait for a worker group that gives tokens (WorkerWait). Then open requests end with
-  // UNAVAILABLE, and new requests are refused until a group is ready. If several groups in a row
-  // failed, new requests are refused until a group gives a token.
+  // Longest wait for a worker group that gives tokens (WorkerWait). After this time, open requests
+  // end with UNAVAILABLE, and new requests are refused until a group is ready. If several groups in
+  // a row failed, new requests are refused until a group gives a token.
   int64_t worker_timeout_ns = 300 * kNanosPerSecond;
 };
 

@@ -23,7 +23,7 @@
 
 namespace quire {
 
-// kUnavailable SUPERSEDED, for accepted requests: another scheduler has taken over the workers.
+// Status of requests that lose their workers to another scheduler: kUnavailable SUPERSEDED.
 absl::Status SupersededStatus();
 
 class ServingState {
@@ -56,7 +56,7 @@ class ServingState {
   // NO_WORKERS or DRAINING.
   absl::Status CheckAdmission() const;
 
-  // Returns OK until the shutdown. Errors: kUnavailable DRAINING.
+  // Returns OK until SetDraining is called. Errors: kUnavailable DRAINING.
   absl::Status CheckNotDraining() const;
 
   // Estimated time until all waiting requests have started; zero if unknown.

@@ -1,8 +1,8 @@
-// TenantShares counts the requests that wait in one of the queues before the core (the inbox, the
-// tokenizer's pool) and decides which requests may enter the queue. The total is bounded. Under a
-// policy that shares between tenants, each tenant is bounded too, by the rule of the core's queue
-// (tenant_share.h). Otherwise one tenant could fill this queue alone, although it cannot fill the
-// core's queue.
+// TenantShares bounds the requests that wait in a queue in front of the core: the inbox, or the
+// queue of the tokenizer's pool. It counts the requests and decides which requests may enter. Under
+// a policy that shares between tenants, it also bounds each tenant, by the rule of the core's queue
+// (tenant_share.h). Without this bound, one tenant could fill this queue alone, although it cannot
+// fill the core's queue.
 //
 // Resumed requests have separate bounds, as in the core's queue.
 //
@@ -20,7 +20,7 @@
 
 namespace quire {
 
-// kResourceExhausted TENANT_LIMIT: the tenant's waiting requests fill its share.
+// The status kResourceExhausted TENANT_LIMIT: the tenant's share of the queue is full.
 absl::Status TenantLimitStatus();
 
 class TenantShares {
@@ -40,8 +40,8 @@ class TenantShares {
 
   explicit TenantShares(const Bounds& bounds) : bounds_(bounds) {}
 
-  // Take counts a request of num_bytes bytes, unless the request would exceed the bound of all
-  // requests (kFull) or the tenant's share (kTenantFull).
+  // Take counts a request of num_bytes bytes, unless that would exceed the bound on all requests
+  // (kFull) or the tenant's share (kTenantFull).
   enum class Answer : uint8_t { kTaken, kFull, kTenantFull };
   [[nodiscard]] Answer Take(const std::string& tenant, bool is_resumed, int64_t num_bytes);
 

@@ -23,7 +23,7 @@ class WorkerClient {
   virtual void SendStep(const StepPlan& plan) = 0;
 
   // Tells the client that the loop has given up this epoch and ignores the epoch's later events.
-  // The client then begins the next epoch. Ignored if the client has already left this epoch.
+  // The client then begins the next epoch. Has no effect if the client has already left this epoch.
   virtual void AbandonEpoch(uint64_t group_epoch) = 0;
 };
 

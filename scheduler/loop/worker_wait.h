@@ -1,8 +1,8 @@
-// WorkerWait measures how long requests wait for workers to give a token: the time without a group,
-// plus the time of failed epochs. An epoch lasts while a group is ready. It failed if there was
-// work and the group gave no token. Time in which a worker makes progress in loading does not
-// count. A failed epoch counts for at most kMaxPerEpochNs, because it can include a long step
-// without a fault.
+// WorkerWait measures how long requests wait for workers that give tokens. The wait is the time
+// without a ready group, plus the time of failed epochs. An epoch lasts while a group is ready; it
+// failed if there was work but the group gave no token. A failed epoch counts for at most
+// kMaxPerEpochNs, because it may have been one long step without a fault. Time in which a worker
+// makes progress in loading does not count.
 //
 // Thread safety: a value type.
 #ifndef QUIRE_SCHEDULER_LOOP_WORKER_WAIT_H_
@@ -69,7 +69,7 @@ class WorkerWait {
 
   // Number of consecutive epochs that were lost before they gave waiting requests a token.
   int32_t num_failed_epochs() const { return num_failed_epochs_; }
-  // The cause of the last loss.
+  // The reason for the last loss of a group.
   const absl::Status& cause() const { return cause_; }
 
  private:

@@ -35,8 +35,8 @@ class RequestMetrics {
 
  private:
   static constexpr size_t kNumOutcomes = 6;
-  // Reasons for refusals that have a separate label each. All other reasons are clients' mistakes,
-  // and share the label "invalid".
+  // Each of these refusal reasons has its own label. All other reasons are clients' mistakes, and
+  // share the label "invalid".
   static constexpr std::array<std::string_view, 13> kRefusals = {"QUEUE_FULL",
                                                                  "QUEUE_TOKENS",
                                                                  "TENANT_LIMIT",

@@ -195,7 +195,7 @@ void SchedulerMetrics::OnGroupReady(const StepLimits& limits,
           &vllm_cache_config_);
 }
 
-// Replaces the gauge of an info metric: its information is in its labels, and a gauge's labels
+// Replaces the gauge of an info metric, which keeps its information in labels: a gauge's labels
 // cannot change.
 void SchedulerMetrics::SetInfo(const MetricInfo& info,
                                const MetricLabels& labels,

@@ -121,7 +121,7 @@ void AdminService::Pin(const v1::PinPrefixRequest& request,
   PinCall call;
   call.token_ids = prefix.token_ids;
   call.cache_salt = prefix.cache_salt;
-  // gRPC keeps reactor and response until Finish, whether or not the client still waits.
+  // gRPC keeps `reactor` and `response` alive until Finish, even if the client no longer waits.
   call.answer = [this, prefix, reactor, response](const absl::StatusOr<PrefixInfo>& info) {
     if (!info.ok()) {
       reactor->Finish(ToPublicStatus(info.status()));

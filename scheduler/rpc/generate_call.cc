@@ -251,7 +251,7 @@ absl::Status GenerateCall::Admit(std::vector<TokenId> prompt) {
 
 // A resumed request takes over its id from the old stream, which is broken but can still seem alive
 // to this server. The old stream keeps the id until the resumed request has a place in the queue.
-// Otherwise a refused resumption would end the old stream.
+// If the id moved earlier, a refused resumption would already have ended the old stream.
 void GenerateCall::OnQueued() {
   {
     absl::MutexLock lock(&mutex_);

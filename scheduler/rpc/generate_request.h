@@ -39,9 +39,9 @@ inline constexpr size_t kMaxCacheSaltBytes = 128;
 inline constexpr int kMaxSequencesPerRequest = 16;
 inline constexpr int kMaxStopTokenIds = 64;
 inline constexpr int32_t kMaxPriority = 100;
-// Upper bound on the log-probabilities that a request may ask for on its prompt: one for each
-// prompt token, plus those of the likeliest tokens. For a slow reader the server keeps all of them,
-// 2 MiB.
+// Upper bound on the log-probabilities of the prompt in one request: one for each prompt token,
+// plus one for each likeliest token that the client asks for at that prompt token. If the client
+// reads slowly, all of them wait in memory, at most 2 MiB.
 inline constexpr int64_t kMaxPromptLogprobs = 1 << 18;
 
 struct GenerateSpec {

@@ -1,5 +1,5 @@
 // GenerationService is the public service. Every method is registered raw: gRPC passes bytes, and
-// wire_message.h parses the messages and says why.
+// the service parses them (wire_message.h says why).
 //
 // Thread safety: gRPC calls the methods from many threads at once.
 #ifndef QUIRE_SCHEDULER_RPC_GENERATION_SERVICE_H_

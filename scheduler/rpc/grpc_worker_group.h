@@ -33,7 +33,7 @@ namespace quire {
 
 // Callbacks of a worker group. They are called on any thread, one at a time, and must be quick.
 struct GroupListener {
-  // Reports why a worker is refused. Not called again while the worker's cause stays the same.
+  // Reports why a worker is refused. Not called again for a worker while the reason stays the same.
   std::function<void(const absl::Status&)> on_refusal;
   // Reports the statuses of all ranks, in the order of ranks. Called whenever a status changes.
   std::function<void(const std::vector<RankStatus>&)> on_ranks;
@@ -84,8 +84,8 @@ class GrpcWorkerGroup : public WorkerClient {
   void Close(std::shared_ptr<WorkerLink>& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Destroys closed links whose calls have all ended.
   void DestroyClosedLinks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns false if the rank's last cause has the message of `status` already, and so was logged.
-  // Otherwise stores the message as the rank's last cause and returns true.
+  // Returns false if last_causes_ already holds the message of `status` for the rank. Otherwise
+  // stores the message there and returns true.
   bool IsNews(int32_t rank, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<Address> addresses_;

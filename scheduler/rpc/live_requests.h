@@ -26,7 +26,6 @@ class LiveRequests {
    public:
     virtual ~Abortable() = default;
     virtual void Abort(absl::Status status) = 0;
-    // Returns the time at which the request arrived.
     virtual Instant arrival() const = 0;
   };
 

@@ -44,14 +44,14 @@ struct SavedPrefix {
   friend bool operator==(const SavedPrefix&, const SavedPrefix&) = default;
 };
 
-// Upper bound on prefixes in the file. Far above the number that can be pinned at once, since
-// prefixes that were refused at a start stay in the file.
+// Upper bound on prefixes in the file. Far above the number of prefixes that can be pinned at once,
+// because the file also keeps prefixes that could not be pinned again after a restart.
 inline constexpr size_t kMaxSavedPrefixes = 4096;
 
-// Returns the text of the file.
+// Returns the text of a prefix file that holds `prefixes`.
 std::string EncodePrefixes(const std::vector<SavedPrefix>& prefixes);
-// Parses the text of the file. Errors: kDataLoss PREFIX_FILE if the text is damaged or holds more
-// than kMaxSavedPrefixes.
+// Parses the text of a prefix file. Errors: kDataLoss PREFIX_FILE if the text is damaged or holds
+// more than kMaxSavedPrefixes.
 absl::StatusOr<std::vector<SavedPrefix>> DecodePrefixes(std::string_view text);
 
 class PrefixStore {
@@ -73,8 +73,8 @@ class PrefixStore {
   void OnUnpinned(RequestId id);
   void Forget(const SavedPrefix& prefix);  // for a prefix whose id is unknown
 
-  // Writes the current prefixes; on return they are on disk. Fails if there are more than
-  // kMaxSavedPrefixes, since Open would refuse such a file.
+  // Writes the current prefixes to the file; they are on disk when Save returns. Fails if there are
+  // more than kMaxSavedPrefixes, since Open would refuse such a file.
   absl::Status Save();
 
   // Saves on the store's thread, which then calls `done`. Calls that arrive during a write share

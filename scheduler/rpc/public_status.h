@@ -12,18 +12,17 @@
 
 namespace quire {
 
-// Returns the time to wait before a retry; zero if a retry at the same server does not help.
-// queue_drain: ServingState::queue_drain, the estimated time until all waiting requests have
-// started; zero if unknown. After a refusal by a full queue, the time is queue_drain, clamped to
-// 0.1 to 60 s, or 1 s if queue_drain is unknown. Every time is changed randomly by up to 20 %
-// either way, so that refused clients do not all return at once.
+// Returns the delay before a retry; zero if a retry at the same server does not help. queue_drain:
+// ServingState::queue_drain, the estimated time until all waiting requests have started; zero if
+// unknown. After a refusal by a full queue, the delay is queue_drain, but at least 0.1 s and at
+// most a minute; if queue_drain is unknown, one second. Each delay is changed randomly by up to 20
+// % either way, so that refused clients do not all return at once.
 absl::Duration RetryDelayFor(std::string_view reason,
                              absl::Duration queue_drain = absl::ZeroDuration());
 
 grpc::Status ToPublicStatus(const absl::Status& status,
                             absl::Duration queue_drain = absl::ZeroDuration());
 
-// Status of a call that its client cancelled.
 absl::Status CancelledByClient();
 
 }  // namespace quire

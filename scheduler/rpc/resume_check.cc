@@ -91,7 +91,6 @@ absl::StatusOr<ResumedSequence> SequenceOf(const v1::ResumedSequence& from,
   return sequence;
 }
 
-// Rebuilds the text of the resumed tokens.
 absl::StatusOr<OutputText> Replay(const ResumedSequence& sequence,
                                   const GenerateSpec& spec,
                                   const StopCheck& stop_check) {

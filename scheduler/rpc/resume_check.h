@@ -21,9 +21,9 @@
 
 namespace quire {
 
-// Checks resume.max_tokens, the limit that an earlier server accepted. If this server's context is
-// too small for it, the error is CONTEXT. REQUIRES: called before the other checks, because they
-// would answer INVALID_ARGUMENT.
+// Checks resume.max_tokens, the limit that an earlier server accepted. The error is CONTEXT if this
+// server's context is too small for that limit. REQUIRES: called before the other checks, which
+// would answer INVALID_ARGUMENT instead.
 // REQUIRES: resume.max_tokens is set.
 absl::Status CheckResumedLength(const v1::GenerateRequest& message, const RequestRules& rules);
 

@@ -22,7 +22,8 @@ class StatePage {
   // polled for that long, or the loop does not answer.
   static constexpr int64_t kMaxAgeNs = 5 * kNanosPerSecond;
 
-  // All arguments must outlive the page. The loop may answer even after the page is destroyed.
+  // All arguments must outlive the page. The page may be destroyed while the loop still has a
+  // GetStateCall to answer.
   StatePage(const ServedModel* model, Inbox* inbox, const ServingState* state);
 
   // Returns a GetStateResponse as JSON of less than 64 KiB, with the proto's field names. Fields

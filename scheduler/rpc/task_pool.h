@@ -1,7 +1,8 @@
 // TaskPool runs small tasks (tokenizing a prompt) on a few separate threads, so that gRPC's threads
 // stay free for the network. TenantShares bounds the number of waiting tasks and the bytes of text
-// that tasks hold. The owner of a task is a tenant or one of the two names below. Owners take turns
-// (round-robin), so a new owner's first task waits for at most one queued task of each other owner.
+// that tasks hold. The owner of a task is a tenant, or one of the two constants of TaskPool. Owners
+// take turns (round-robin), so a new owner's first task waits for at most one queued task of each
+// other owner.
 //
 // Thread safety: every method may be called from any thread.
 // Cost:          O(log owners) for each task, in addition to its own run time.

@@ -24,7 +24,6 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   UnaryCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response, UnreadAnswers* unread)
       : context_(context), response_(response), unread_(*unread) {}
 
-  // Returns an error if the client has cancelled the call.
   absl::Status CheckWanted() const {
     return context_->IsCancelled() ? CancelledByClient() : absl::OkStatus();
   }

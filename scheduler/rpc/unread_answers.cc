@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-// The bytes of one answer. gRPC owns and deletes this object, and its destructor reduces the count.
+// The bytes of one answer. gRPC owns and deletes this object, and the destructor reduces the count.
 struct CountedBytes {
   std::string bytes;
   std::shared_ptr<std::atomic<int64_t>> count;

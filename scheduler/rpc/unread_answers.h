@@ -1,8 +1,8 @@
 // UnreadAnswers bounds the memory of answers that clients do not read. gRPC frees an answer when
 // the call is over. A client that opens no HTTP/2 flow-control window can delay the end of a call
 // for as long as its connection lasts. So the bytes of large unary answers are counted until gRPC
-// frees them. If too many bytes are counted, the oldest calls are cancelled: a call whose client
-// reads the answer would have ended. A call is also cancelled if it has not ended kMaxStatusAgeNs
+// frees them. If too many bytes are counted, the oldest calls are cancelled, because their clients
+// have had the most time to read. A call is also cancelled if it has not ended kMaxStatusAgeNs
 // after it got its status.
 //
 // The bytes of streams and of small answers are not counted: a stream bounds its own output
@@ -44,7 +44,8 @@ class UnreadAnswers {
   // REQUIRES: as for CancelOld, if the answer has more than kSmallBytes.
   absl::StatusOr<grpc::ByteBuffer> Take(const google::protobuf::Message& answer);
 
-  // Call Begin before Finish, with the size of the call's answer, and End in OnDone.
+  // Callers must call Begin() before Finish, with the size of the call's answer, and End() in
+  // OnDone.
   void Begin(grpc::CallbackServerContext* context, Instant now, size_t num_bytes = 0);
   void End(grpc::CallbackServerContext* context);
 
@@ -73,8 +74,8 @@ class UnreadAnswers {
   const std::shared_ptr<std::atomic<int64_t>> num_bytes_ =
       std::make_shared<std::atomic<int64_t>>(0);
   Mutex mutex_;
-  // Calls with small and with large answers, in the order of Begin. MakeRoom scans only large_,
-  // which is short.
+  // small_ holds the calls with small answers, large_ the calls with large answers, both in the
+  // order of Begin. MakeRoom scans only large_, which is short.
   Calls small_ ABSL_GUARDED_BY(mutex_);
   Calls large_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<grpc::CallbackServerContext*, Calls::iterator> places_

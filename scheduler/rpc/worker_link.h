@@ -40,7 +40,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
     std::function<void(absl::Status)> on_watch_end;
   };
 
-  // Starts a link over `channel`, which no other link may use, and opens its watch stream.
+  // Starts a link over `channel`, with a watch stream. No other link may use `channel`.
   static std::shared_ptr<WorkerLink> Start(std::shared_ptr<grpc::Channel> channel,
                                            uint64_t scheduler_incarnation,
                                            Callbacks callbacks);
@@ -48,7 +48,7 @@ class WorkerLink : public std::enable_shared_from_this<WorkerLink> {
   void Greet(const v1::HandshakeRequest& request);
   void BeginEpoch(const v1::BeginEpochRequest& request);
   void OpenSteps();
-  // Drops the request if no stream of steps was opened.
+  // Drops the request if OpenSteps was not called.
   void Send(const grpc::ByteBuffer& request);
   void BreakSteps();
   // Cancels all calls.

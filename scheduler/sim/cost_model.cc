@@ -18,8 +18,7 @@ constexpr double kFlopsShare = 0.5;
 // Share of the peak memory bandwidth that good kernels reach. STREAM-like copies reach 80 to 90 %.
 constexpr double kMemoryShare = 0.8;
 
-// Fixed part of the time of an all-reduce over the GPUs of one NVLink machine: the time of a small
-// all-reduce.
+// Time of a small all-reduce over the GPUs of one NVLink machine: the least time of any all-reduce.
 constexpr double kReduceLatencySeconds = 15e-6;
 constexpr int32_t kReducesPerLayer = 2;
 
@@ -84,7 +83,7 @@ ModelSpec Opt175B() {
           .kv_size = 12288};
 }
 
-// Groups of query heads share eight heads of K and V, which have 128 elements each.
+// Grouped-query attention: eight heads of K and V with 128 elements each.
 ModelSpec Llama3Of8B() {
   return {.weight_bytes = 16.06e9,
           .num_parameters = 8.03e9,

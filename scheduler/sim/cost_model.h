@@ -54,7 +54,7 @@ struct Platform {
   double kv_pool_bytes = 0;  // summed over GPUs
   StepOverhead overhead;
 
-  // Number of tokens whose K and V fit the pool.
+  // Number of tokens whose K and V fit into the pool.
   int32_t num_kv_slots() const {
     return static_cast<int32_t>(kv_pool_bytes / static_cast<double>(model.kv_bytes_per_token()));
   }

@@ -16,8 +16,8 @@ namespace {
 constexpr char kPlatform[] = "a100-opt-13b";
 constexpr int32_t kWidths[] = {2, 4, 6};
 
-// Upper bound on a trace's length. Alpaca's requests are short, so a few minutes are thousands of
-// steps.
+// Upper bound on a trace's length. Alpaca's requests are short, so a few minutes of trace already
+// give thousands of steps.
 constexpr double kMinutes = 5;
 
 // Rate of vLLM divided by the rate of Orca (Oracle) for one sequence, from the paper's text.

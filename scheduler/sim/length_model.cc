@@ -55,9 +55,9 @@ LengthShape AlpacaLike() {
 }
 
 LengthShape TranslationLike() {
-  // The paper's prefix has 80 tokens with one example and 341 with five, so an example, English and
-  // German together, has (341 - 80) / 4 = 65 tokens. With an English vocabulary, a German sentence
-  // takes about 4 tokens where its English translation takes 3.
+  // In the PagedAttention paper, a prefix has 80 tokens with one example and 341 with five. So an
+  // example has (341 - 80) / 4 = 65 tokens. With an English vocabulary, a German sentence takes
+  // about 4 tokens where the English one takes 3.
   return {.mean_prompt = 28, .mean_output = 37, .prompt_variation = 0.5, .output_variation = 0.5};
 }
 

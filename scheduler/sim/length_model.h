@@ -53,8 +53,8 @@ struct Lengths {
 
 class LengthModel {
  public:
-  // REQUIRES: 1 <= rules.min_prompt <= mean_prompt, 1 <= rules.min_output <= mean_output, and the
-  // means are possible under the rules.
+  // REQUIRES: 1 <= rules.min_prompt <= mean_prompt, 1 <= rules.min_output <= mean_output, and
+  // lengths within shape.rules can have these means.
   explicit LengthModel(const LengthShape& shape);
 
   Lengths Draw(SimRandom& random) const;
@@ -64,7 +64,7 @@ class LengthModel {
   double mean_output() const { return mean_output_; }
 
  private:
-  // Computes the running sums of prompt_ and output_, and their means under the rules.
+  // Computes the running sums of prompt_ and output_, and the mean lengths under rules_.
   void ComputeMeans();
 
   LengthRules rules_;

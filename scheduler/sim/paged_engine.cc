@@ -13,7 +13,7 @@ namespace {
 
 CoreConfig CoreConfigOf(const SimConfig& config) {
   CoreConfig core;
-  // The queue of the paper's systems has no bound.
+  // The systems in the PagedAttention paper have unbounded queues.
   core.max_queued_requests = std::numeric_limits<int32_t>::max();
   core.max_queued_tokens = std::numeric_limits<int64_t>::max();
   core.prefix_caching = config.prefix_caching;
@@ -41,7 +41,7 @@ PagedEngine::PagedEngine(const SimConfig& config,
 void PagedEngine::Arrive(const SimRequest& request, size_t index, Instant now) {
   Request to_add;
   to_add.id = RequestId(index + 1);
-  // The shared prefix repeats token 0, and the rest repeats a token that no other request has.
+  // The shared prefix repeats token 0. The rest repeats a token that no other request has.
   const auto own_token = static_cast<TokenId>(index % (kSimVocabSize - 1) + 1);
   to_add.prompt_token_ids.assign(static_cast<size_t>(request.prompt_tokens), own_token);
   std::fill_n(to_add.prompt_token_ids.begin(), shared_prefix_tokens_, TokenId{0});

@@ -37,7 +37,7 @@ class PagedEngine : public Engine {
   int64_t num_slots() const override;
 
  private:
-  // A sequence as the worker knows it.
+  // The simulated worker's record of a sequence.
   struct Known {
     int32_t num_known_tokens = 0;
     int32_t num_computed_tokens = 0;

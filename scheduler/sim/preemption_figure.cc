@@ -68,7 +68,7 @@ absl::StatusOr<Trace> OverloadTrace(const Dataset& dataset,
   return trace_at_rate(kOverload * most->requests_per_second);
 }
 
-// Adds a row and a point for each cell. Returns the least Latencies::ratio() of all cells.
+// Adds a row and a point for each block size and link speed. Returns the least Latencies::ratio().
 absl::StatusOr<double> AddCells(const Dataset& dataset,
                                 double guess,
                                 const FigureOptions& options,

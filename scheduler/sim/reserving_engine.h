@@ -1,8 +1,8 @@
 // ReservingEngine serves like the PagedAttention paper's three versions of Orca: iteration-level
-// scheduling, first come first served. Each sequence reserves one run of slots (K and V of one
-// token each) when it begins, and frees the run when it ends. The sequences of a request begin
-// together and share nothing: each has its own copy of the prompt. Copies of K and V from beam to
-// beam take no time.
+// scheduling, first come first served. Each sequence reserves one run of adjacent slots when it
+// begins, and frees the run when it ends. A slot holds K and V of one token. The sequences of a
+// request begin together and share nothing: each has its own copy of the prompt. Copies of K and V
+// from beam to beam take no time.
 //
 // Thread safety: not thread-safe.
 // Source:        Kwon et al. 2023, section 6.1, "Baseline 2: Orca".

@@ -18,7 +18,7 @@
 namespace quire {
 namespace {
 
-// Averages steps over the time until the last arrival. Later steps run ever emptier batches, which
+// Averages steps over the time until the last arrival. Later steps run ever smaller batches, which
 // say nothing about the load. If all requests arrive at the start, averages over the whole time.
 class Meter {
  public:

@@ -88,8 +88,8 @@ struct SimResult {
   // time counts as 0 sequences.
   double mean_batch = 0;
   MemoryUse mean_memory;  // fractions of the pool, averaged over busy time up to the last arrival
-  // Share of blocks that sharing saves: 1 - held_blocks / table_blocks of EngineStep, both averaged
-  // over the time of mean_memory.
+  // Share of blocks that sharing saves: 1 - mean held_blocks / mean table_blocks (see EngineStep).
+  // Both means are over the same time as mean_memory.
   double mean_saved_share = 0;
   Instant end = 0;  // end of the last step
   int64_t num_steps = 0;

@@ -52,7 +52,7 @@ void AddBasicSamplingRows(const BasicSampling& paper,
     return;
   }
   if (std::string_view(paper.platform) == "a100x8-opt-175b") {
-    // The paper's exception: with much memory and short sequences, computing is the limit.
+    // The paper's exception: with much memory and short sequences, compute is the bottleneck.
     figure->rows.push_back(Claim(absl::StrCat(name, ", times Orca (Oracle)"),
                                  "less pronounced",
                                  FormatNumber(over_oracle),

@@ -137,7 +137,7 @@ absl::StatusOr<Range> WorstWaste(BlockLayout layout, int64_t page_bytes) {
   return waste;
 }
 
-// Returns the row of Table 8 on a layout and a page size.
+// Returns the row of Table 8 for a layout and a page size.
 FigureRow WasteRow(BlockLayout layout, int64_t page_bytes, const Range& waste) {
   const std::string quantity =
       absl::StrCat(LabelOf(layout), ", worst waste of a request, ", NameOfPage(page_bytes), ", MB");

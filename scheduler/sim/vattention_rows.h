@@ -18,7 +18,7 @@
 
 namespace quire {
 
-// The paper's models, with the paper's numbers for each.
+// Models of the vAttention paper, with numbers from that paper.
 struct VattentionModel {
   const char* name;
   const char* platform;
@@ -44,7 +44,7 @@ FigureRow ShownText(std::string quantity, std::string ours);
 // Adds rows on how much memory is mapped: sections 4 and 5.1, Fig 6, Tables 7 and 8.
 absl::Status AddMappedMemoryRows(Figure* figure);
 
-// Adds rows on how long mapping takes: Fig 10 and 11, reclamation, Linux's limit.
+// Adds rows on how long mapping takes, and on Linux's limit on mappings. Includes Fig 10 and 11.
 absl::Status AddMappingTimeRows(const FigureOptions& options, Figure* figure);
 
 }  // namespace quire

@@ -88,7 +88,7 @@ FigureRow PrefillRow(BlockLayout layout, int64_t page_bytes, double percent) {
   return WithinPoints(quantity, page_bytes == 64 * kKiB ? 15 : 3, percent, 2);
 }
 
-// Adds Fig 11. For each page size the paper gives one number, without naming its model. So a row
+// Adds Fig 11. For each page size the paper gives one number, for an unnamed model. So a row
 // compares this number with the highest number of our three models.
 absl::Status AddPrefillSlowdowns(Figure* figure) {
   Plot plot{.file_name = "vattention-prefill",
@@ -138,8 +138,8 @@ absl::Status AddReclamation(const FigureOptions& options, Figure* figure) {
   return absl::OkStatus();
 }
 
-// Adds the number of tokens that one process can map in main memory, with blocks of 16 tokens. In
-// the layer-major layout, a page has the size of one layer's K in a block.
+// Adds rows with the number of tokens that one process can map in main memory, with blocks of 16
+// tokens. In the layer-major layout, a page is as large as one layer's K in a block.
 void AddMapLimit(Figure* figure) {
   for (BlockLayout layout : kWindowLayouts) {
     for (const VattentionModel& model : kVattentionModels) {

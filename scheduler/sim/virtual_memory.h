@@ -2,7 +2,7 @@
 // addresses for one sequence. Pages of physical memory are mapped at these addresses as the
 // sequence grows, and each mapping takes the driver some time. There are two layouts. The
 // vAttention paper's layout has two windows for every layer, one for K and one for V. Quire's
-// layout has a single window, of blocks that hold K and V of all layers.
+// layout has a single window; each of its blocks holds K and V of all layers.
 //
 // Thread safety: WindowShape and VmmCost are value types; PageMapper is not thread-safe.
 // Units:         bytes and pages are those of one GPU, because each GPU maps the same at the same

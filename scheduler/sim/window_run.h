@@ -27,7 +27,7 @@ struct WindowRunConfig {
   int32_t block_size_tokens = 16;  // for the block-major layout only
   int32_t batch = 1;               // requests that run side by side
   MapperOptions mapper;
-  // If true, mapping takes no time. Compared with a run with false, this shows the cost of mapping.
+  // If true, mapping takes no time. Runs with true and with false differ by the cost of mapping.
   bool maps_at_no_cost = false;
 };
 

@@ -99,7 +99,7 @@ void Put(const T& value, Out& out) {
 
 namespace field_codec_internal {
 
-// Returns the number as a T. Fails the reader if the number does not fit.
+// Returns `number` as a T. If T cannot hold the number, makes `in` fail.
 template <typename T, typename Wide>
 T Narrow(Wide number, ByteReader& in) {
   if (!std::in_range<T>(number)) {

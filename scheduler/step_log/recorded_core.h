@@ -26,7 +26,7 @@ namespace quire {
 class RecordedCore {
  public:
   struct Log {
-    // Null: nothing is recorded. Must outlive the RecordedCore.
+    // The sink must outlive the RecordedCore. Null: nothing is recorded.
     StepLogSink* sink = nullptr;
     std::string_view program_version;
   };

@@ -27,7 +27,7 @@ class StepLogFile : public StepLogSink {
   // Upper bound on the bytes that wait for the disk.
   static constexpr size_t kDefaultBufferBytes = size_t{64} << 20;
 
-  // The constructor makes no file. Bytes written before Open wait until Open has made the file.
+  // The constructor makes no file. Until Open has made the file, written bytes wait in memory.
   explicit StepLogFile(std::string path, size_t buffer_bytes = kDefaultBufferBytes);
 
   // Makes a new file that only its owner may read. An existing file of this name, the log of the

@@ -30,7 +30,7 @@ void AddLayouts(std::index_sequence<kIndex...> /*all*/, FoldHash& layout) {
   (AddLayout(std::variant_alternative_t<kIndex, Variant>{}, layout), ...);
 }
 
-// Names all fields of a log, and those of output events, of which a log has digests.
+// Returns a hash of the types of all fields in records, and in output events (logged as digests).
 uint64_t Layout() {
   FoldHash layout;
   AddLayouts<StepLogRecord>(std::make_index_sequence<std::variant_size_v<StepLogRecord>>(), layout);

@@ -124,9 +124,9 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::LongestAt(std::string
       }
     }
   }
-  // A special token that lies in the plain range is skipped as a whole: like Hugging Face, Find
-  // looks for no other token among its bytes. A special token that crosses the range's end is not
-  // skipped, else it could hide a special token that begins after the end.
+  // If a special token lies in the plain range, all its bytes are skipped: as in Hugging Face, no
+  // other token is found in them. If a special token crosses the range's end, its bytes are not
+  // skipped: they could hide a special token that begins after the end.
   const bool is_plain = longest.has_value() && longest->rules->special && start >= plain.begin &&
                         longest->end <= plain.end;
   return is_plain ? Match{longest->end, nullptr} : counted;

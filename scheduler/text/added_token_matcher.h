@@ -62,10 +62,11 @@ class AddedTokenMatcher {
     const Rules* rules;  // null: the bytes up to end are plain text
   };
 
-  // Returns the longest token that begins at start. plain: the first plain range that ends after
-  // start. If the longest token is special and lies in `plain`, returns a Match without rules. If
-  // it is special and only overlaps `plain`, returns the longest token that is not special or that
-  // ends before `plain`. Increases *num_steps by the number of compared bytes.
+  // Returns the longest token that begins at `start`. `plain` is the first range of plain text that
+  // ends after `start`. If the longest token is special and lies in `plain`, returns a Match
+  // without rules. If the longest token is special and only overlaps `plain`, returns the longest
+  // token that is not special or that ends before `plain`. Increases *num_steps by the number of
+  // compared bytes.
   std::optional<Match> LongestAt(std::string_view text,
                                  size_t start,
                                  ByteRange plain,

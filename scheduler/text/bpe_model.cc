@@ -173,9 +173,9 @@ absl::Status BpeModel::AddMerge(const JsonNode& node,
   return absl::OkStatus();
 }
 
-// With a SentencePiece vocabulary, a whole text is one piece. If no merged token has a U+2581 after
-// a different character, no merge crosses the start of a run of U+2581. A piece can then be cut at
-// these starts without a change of its tokens.
+// Sets cut_before_metaspace_, which tells Encode to cut a piece in front of each run of U+2581.
+// (With a SentencePiece vocabulary, a whole text is one piece.) If no merged token has a U+2581
+// after a different character, no merge crosses a cut, so cuts do not change the tokens.
 void BpeModel::FindSafeCut(const Vocabulary& vocabulary) {
   if (byte_level_ || !vocabulary.FindInModel(kMetaspace).has_value()) {
     return;
@@ -301,10 +301,10 @@ void BpeModel::ReadByteSymbols(std::string_view word, std::vector<TokenId>* symb
   }
 }
 
-// The unk token of an unknown character is held back (pending_unk) until a known character or the
-// end of the word. Without fuse_unk, it is also appended at the next unknown character. Fallback
-// bytes are appended at once, and so come before an unk token that is held back, as in Hugging
-// Face's code.
+// The unk token of an unknown character is held back (pending_unk). It is appended in front of the
+// next known character or at the end of the word; without fuse_unk, also at the next unknown
+// character. Fallback bytes are appended at once, so they come in front of an unk token that is
+// held back, as in Hugging Face's code.
 void BpeModel::ReadCharacterSymbols(std::string_view word, std::vector<TokenId>* symbols) const {
   bool pending_unk = false;
   size_t position = 0;

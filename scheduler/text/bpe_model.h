@@ -42,8 +42,8 @@ class BpeModel {
   };
 
   // node: the value of the key "model". byte_level: true if pieces are read as bytes. The
-  // vocabulary then writes each byte as a character of GPT-2's alphabet. vocabulary must outlive
-  // the model.
+  // vocabulary then writes each byte as a character of GPT-2's alphabet. REQUIRES: `vocabulary`
+  // outlives the model.
   static absl::StatusOr<std::unique_ptr<const BpeModel>> Create(const JsonNode& node,
                                                                 const Vocabulary& vocabulary,
                                                                 bool byte_level);

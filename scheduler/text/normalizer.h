@@ -28,9 +28,9 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
 
-  // Rewrites *text. If ranges is not null, moves *ranges to where their characters are in the new
-  // text. A character made of several old characters is in a range if one of the old characters
-  // was. REQUIRES: *text is valid UTF-8. The new text is valid UTF-8, too.
+  // Rewrites *text. If `ranges` is not null, moves each range to where its characters are in the
+  // new text. A character made of several old characters is in a range if one of them was.
+  // REQUIRES: *text is valid UTF-8. The new text is valid UTF-8, too.
   // Errors: the errors of Pattern::FindAll; the errors of the budget.
   absl::Status Apply(TextBudget* budget, std::string* text, std::vector<ByteRange>* ranges) const;
 

@@ -3,11 +3,11 @@
 // syntax is refused rather than matched differently.
 //
 // Thread safety: immutable after Compile; safe from any thread.
-// Cost:          an item is a part of the pattern that PCRE2 tries as a whole, such as a literal or
-//                a class. Each try of an item, and each character that an item reads, spends one
-//                step of the TextBudget. PCRE2 calls back before each try, which takes about 10 ns.
-//                PCRE2's own match limit does not suffice: it bounds only a single match, and does
-//                not count characters.
+// Cost:          one step of the TextBudget for each try of an item, and for each character that an
+//                item reads. An item is a part of the pattern that PCRE2 tries as a whole, such as
+//                a literal or a class. The callback before each try takes about 10 ns. PCRE2's own
+//                match limit does not suffice: it bounds only a single match, and does not count
+//                characters.
 #ifndef QUIRE_SCHEDULER_TEXT_PATTERN_H_
 #define QUIRE_SCHEDULER_TEXT_PATTERN_H_
 

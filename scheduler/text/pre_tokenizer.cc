@@ -15,7 +15,6 @@
 namespace quire {
 namespace {
 
-// Appends the span unless it is empty.
 void AddSpan(size_t begin, size_t end, bool is_match, std::vector<TextSpan>* spans) {
   if (begin < end) {
     spans->push_back({begin, end, is_match});

@@ -1,4 +1,4 @@
-// MapRanges follows ranges of a text through a rewriting, such as a step of the normalizer.
+// MapRanges finds where ranges of a text are after a rewrite, such as a step of the normalizer.
 //
 // Thread safety: free functions, safe from any thread.
 // Cost:          O(edits + ranges).

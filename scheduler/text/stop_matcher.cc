@@ -142,8 +142,8 @@ class StopAutomaton {
         {.state = state, .index = static_cast<int32_t>(ends_.size()), .num_bytes = text.size()});
   }
 
-  // Adds the states of a string's remaining bytes, `text`, as a branch. Returns the branch's last
-  // state.
+  // Adds states for `text`, the part of a stop string that has no states yet, as a branch. Returns
+  // the branch's last state.
   int32_t AddBranch(int32_t parent, std::string_view text, int32_t parent_depth) {
     const auto first = static_cast<int32_t>(links_.size());
     const int32_t end = first + static_cast<int32_t>(text.size());

@@ -36,7 +36,8 @@ class StopAutomaton;
 class StopMatcher {
  public:
   // If stop_strings is empty, the matcher passes all text through.
-  // Errors: kInvalidArgument, reason STOP_LIMIT: too many, empty, too long or not UTF-8.
+  // Errors: kInvalidArgument, reason STOP_LIMIT: there are too many strings, or a string is empty,
+  // too long or not UTF-8.
   static absl::StatusOr<StopMatcher> Create(const std::vector<std::string>& stop_strings,
                                             bool include_stop_in_output);
 

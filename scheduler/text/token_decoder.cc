@@ -311,7 +311,8 @@ DecodeState TokenDecoder::StateAfter(std::span<const TokenId> prompt,
   return state;
 }
 
-// Returns the loose bytes at the end of prompt, as far back as an unfinished character can reach.
+// Returns the bytes of the loose tokens (Token::is_loose) at the end of `prompt`, as far back as an
+// unfinished character can reach.
 std::string TokenDecoder::LooseTail(std::span<const TokenId> prompt,
                                     bool skip_special_tokens) const {
   std::string tail;

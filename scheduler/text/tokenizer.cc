@@ -35,7 +35,7 @@ JsonNode Component(const JsonNode& root, const char* key) {
   return JsonNode(it == root.json().end() ? &null : &*it, key);
 }
 
-// Finds the ranges inside parts of a text. Call In for the parts from left to right.
+// Finds the ranges inside parts of a text. Call In() once for each part, from left to right.
 class RangeReader {
  public:
   explicit RangeReader(std::span<const ByteRange> ranges) : rest_(ranges) {}
@@ -113,7 +113,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(const Json& json)
   if (!json.is_object()) {
     return InvalidArgument("TOKENIZER", "tokenizer: must be an object");
   }
-  // truncation and padding are defaults of training scripts, not part of how text is encoded.
+  // `truncation` and `padding` are ignored: they are defaults of training scripts, and do not
+  // change how a text is encoded.
   QUIRE_RETURN_IF_ERROR(root.CheckKeys({"version",
                                         "truncation",
                                         "padding",
@@ -148,7 +149,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(const Json& json)
 }
 
 absl::StatusOr<std::vector<std::string>> Tokenizer::Parts::AddedTexts() const {
-  // One budget serves all added tokens together, because a file may hold many of them.
+  // One budget serves all added tokens together. A budget for each token would not bound the work
+  // of a file with many added tokens.
   TextBudget budget(vocabulary->added_bytes());
   size_t num_bytes = 0;
   std::vector<std::string> texts;

@@ -60,9 +60,9 @@ class Tokenizer {
                                               bool add_special_tokens,
                                               bool parse_special,
                                               TextBudget* budget) const;
-  // Encodes as the method above does, but always reads a special token with a byte in plain_ranges
-  // as plain text. The borders of the ranges do not cut words. REQUIRES: plain_ranges are in order
-  // and do not overlap.
+  // Encodes as the method above does, but reads each special token that overlaps plain_ranges as
+  // plain text. The borders of the ranges do not cut words. REQUIRES: plain_ranges are in order and
+  // do not overlap.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special,

@@ -12,8 +12,8 @@
 namespace quire {
 namespace {
 
-// Upper bound on the bytes of an added token's content. Known models need 43. A search at every
-// byte of a text costs little with this bound.
+// Upper bound on the bytes of an added token's content, so that a search at every byte of a text is
+// cheap. Known models need 43.
 constexpr size_t kMaxAddedTokenBytes = 256;
 
 absl::StatusOr<AddedToken> ParseAddedToken(const JsonNode& node) {

@@ -26,12 +26,12 @@
 
 namespace quire {
 
-// Upper bound on the bytes of a token's text. Known vocabularies have tokens of up to some hundred
-// bytes. The bound keeps the text of a few tokens short.
+// Upper bound on the bytes of a token's text, so that the text of a few tokens is short. Known
+// vocabularies have tokens of up to a few hundred bytes.
 inline constexpr size_t kMaxTokenBytes = 4096;
 
-// An entry of added_tokens in tokenizer.json. Such a token is found by matching its content, before
-// the text is cut into pieces, and not made by merges.
+// An entry of added_tokens in tokenizer.json. The tokenizer finds an added token by its content,
+// before it cuts the text into pieces, instead of making it by merges.
 struct AddedToken {
   TokenId id = 0;
   std::string content;
@@ -55,7 +55,6 @@ class Vocabulary {
   bool Contains(TokenId id) const { return id >= 0 && id < size() && At(id).exists; }
   bool IsSpecial(TokenId id) const { return Contains(id) && At(id).special; }
   bool IsInModel(TokenId id) const { return Contains(id) && At(id).in_model; }
-  // Returns the token's text, or "" if no token has the id.
   std::string_view Text(TokenId id) const {
     return Contains(id) ? At(id).text : std::string_view();
   }

@@ -77,9 +77,9 @@ class Reader {
     return position;
   }
 
-  // Returns the end of the white space at position, by `\s+(?!\S)|\s+`: if a word follows a run of
-  // several characters, the run's last character is left to the word. If lines_first, `\s*[\r\n]+`
-  // is tried first: a run with line ends is then cut after its last line end.
+  // Returns the end of the white space at position, as matched by `\s+(?!\S)|\s+`: a run of several
+  // characters leaves its last character to the word that follows, if a word follows. If
+  // lines_first, tries `\s*[\r\n]+` first, which cuts a run with line ends after its last line end.
   size_t SpaceEnd(size_t position, bool lines_first) const {
     size_t last = position;  // start of the last character of the run
     size_t line_end = position;

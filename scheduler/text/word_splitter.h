@@ -28,7 +28,7 @@ namespace quire {
 
 class WordSplitter {
  public:
-  // Returns the splitter for a pattern, or nullopt if the pattern is not one of the four above.
+  // Returns nullopt unless `pattern` is one of the four patterns at the top of this file.
   static std::optional<WordSplitter> ForPattern(std::string_view pattern);
   static WordSplitter Gpt2();
 
