@@ -199,8 +199,8 @@ T ValueOrStop(absl::StatusOr<T> value, Ports& ports, const char* prefix, int exi
   return quire::ValueOrExit(std::move(value), prefix, exit_code);
 }
 
-// Tells the supervisor, in a line on standard output, the address of the metrics. http_port: the
-// bound port, since the configured port may be 0.
+// Writes the worker's addresses to standard output, for the supervisor. http_port: the bound port,
+// since the configured port may be 0.
 void SayWhere(const quire::Address& listen, quire::Address http, int http_port) {
   http.port = http_port;
   quire::StandardOutput().Write(absl::StrCat(
@@ -255,7 +255,7 @@ class Loader {
     if (const int signal = sigtimedwait(&signals_, nullptr, &kNoWait); signal > 0) {
       LogStop(signal);
       ports_.CloseAll();
-      // Skips destructors, since threads still read files.
+      // Skips destructors, since other threads still read the model's files.
       quire::ExitNow(EXIT_SUCCESS);
     }
   }

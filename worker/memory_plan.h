@@ -1,7 +1,7 @@
 // Checks that this machine's memory has room for the weights, KV pools and swap space of its ranks.
-// Main memory is checked before it is allocated. Linux grants every allocation, provides pages only
-// when they are written, and kills a process if pages run out. A GPU refuses allocations that do
-// not fit.
+// Main memory must be checked before it is allocated, because Linux grants every allocation,
+// provides pages only when they are written, and kills a process if pages run out. A GPU refuses
+// allocations that do not fit.
 //
 // Thread safety: called from main.
 // Errors:        kResourceExhausted, reason MEMORY, with the bytes needed and the limit.
@@ -36,9 +36,9 @@ absl::Status CheckMemory(const WorkerConfig& config,
 
 // Returns the planned sizes of the pools. Called before weights are loaded. weight_bytes: main
 // memory that loading this rank's weights takes. Fails if the KV pool is too small to serve any
-// request. On a CPU, a pool whose size no flag gives shrinks if the weights leave too little
-// memory. On a CPU, fails also if this rank's weights and pools exceed the available memory, or
-// this rank's equal part of the machine's memory.
+// request. On a CPU, shrinks pools without a size flag if the weights leave too little memory. On a
+// CPU, also fails if this rank's weights and pools exceed the available memory, or this rank's
+// equal part of the machine's memory.
 absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const HostMemory& host,
                                          const KernelBackend& backend,
@@ -46,11 +46,11 @@ absl::StatusOr<KvCacheBudget> PlanMemory(const WorkerConfig& config,
                                          const RankShare& share,
                                          int64_t weight_bytes);
 
-// Returns the final sizes of the pools; called after the weights are loaded. On a GPU without
-// --kv-cache-memory-bytes, allocates all memory of the largest usual step (Model::Reserve). The KV
-// pool gets the rest of the memory that --gpu-memory-utilization allows. Otherwise returns `plan`
-// and allocates nothing: StepExecutor::BeginEpoch then allocates the memory of the epoch's steps
-// before the pool.
+// Returns the final sizes of the pools; called after the weights are loaded. On a CPU, and with
+// --kv-cache-memory-bytes, returns `plan` and allocates nothing; StepExecutor::BeginEpoch allocates
+// the memory of steps later. On a GPU without this flag, allocates all memory of the largest usual
+// step (Model::Reserve), and gives the KV pool the rest of the memory that --gpu-memory-utilization
+// allows.
 absl::StatusOr<KvCacheBudget> SizeKvCache(const WorkerConfig& config,
                                           const KvCacheBudget& plan,
                                           const KernelBackend& backend,

@@ -37,8 +37,8 @@ class BlockMover {
   // SwapOut, SwapIn and Copy take effect after all backend operations that were called earlier.
   // REQUIRES: StepPlanChecker accepted the plan.
   void SwapOut(const std::vector<BlockSwapOut>& swaps, uint64_t step_id);
-  // Returns the blocks that were not filled, because their host block has another generation than
-  // the swap names.
+  // Returns the blocks that were not filled, because the host block's generation differs from the
+  // generation in the swap.
   std::vector<BlockId> SwapIn(const std::vector<BlockSwapIn>& swaps, uint64_t step_id);
   void Copy(const std::vector<BlockCopy>& copies);
 

@@ -50,7 +50,7 @@ bool KvWindows::Show(SequenceHandle handle, std::span<const BlockId> block_ids) 
   if (window.num_shown >= end) {
     return true;
   }
-  // MapAhead writes a page into shown_ before the page is mapped. So map the expected pages before
+  // MapAhead writes a page into shown_ before the page is mapped. So finish these mappings before
   // shown_ is read below.
   StartAhead();
   AwaitAhead();

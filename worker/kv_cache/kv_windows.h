@@ -63,14 +63,14 @@ class KvWindows {
   KvWindows(const KvWindows&) = delete;
   KvWindows& operator=(const KvWindows&) = delete;
 
-  // Gives the handle's window to a new sequence, also if another sequence still has the window.
+  // Gives the handle's window to a new sequence, even if another sequence still has the window.
   // Show maps the new sequence's blocks.
   void Begin(SequenceHandle handle);
   void End(SequenceHandle handle);
 
-  // Maps these blocks, except null blocks, to the first places of the sequence's window. If not all
-  // can be mapped, maps at most the first ones and returns false. REQUIRES: block_ids begins with
-  // the block_ids of the sequence's previous Show, if there was one.
+  // Maps these blocks, except null blocks, to the first places of the sequence's window. Returns
+  // false if not all can be mapped; some of the first ones may then be mapped. REQUIRES: block_ids
+  // begins with the block_ids of the sequence's previous Show, if there was one.
   bool Show(SequenceHandle handle, std::span<const BlockId> block_ids);
 
   // Notes this block as the sequence's probable next one, to be mapped before it is needed.
@@ -78,30 +78,29 @@ class KvWindows {
   void Expect(SequenceHandle handle, BlockId block);
   // Makes the handle's window the spare window. Notes these blocks as the probable first blocks of
   // the window's next sequence, to be mapped before they are needed. Notes no block if the mappings
-  // would exceed max_mapped(), or if the blocks fill no pages in order. If a sequence still has the
-  // window, that sequence's next Show maps its own blocks again. REQUIRES: no operation reads the
-  // window until its next Show.
+  // would exceed max_mapped(), or if the blocks do not fill pages in order. If a sequence still has
+  // the window, that sequence's next Show maps its own blocks again. REQUIRES: no operation reads
+  // the window until its next Show.
   void ExpectBeginning(SequenceHandle handle, std::span<const BlockId> block_ids);
   // Starts mapping the blocks given to Expect and ExpectBeginning, on a separate thread. Without
   // this call the next Show maps these blocks and waits.
   void StartAhead();
 
-  // Number of the window's first place, counted in places from the first window on.
+  // Index of the window's first place among the places of all windows.
   int64_t FirstPlace(SequenceHandle handle) const { return int64_t{handle} * window_pages_; }
-  // Number of the window's first place, counted in KV blocks from the first window on
-  // (PagedAttentionParams::first_places).
+  // FirstPlace in units of KV blocks (PagedAttentionParams::first_places).
   int64_t FirstBlockPlace(SequenceHandle handle) const {
     return FirstPlace(handle) * blocks_per_page_;
   }
   // Number of mapped places, over all windows.
   int64_t num_mapped() const { return num_mapped_; }
-  // Upper bound on num_mapped(), set by the system.
+  // Upper bound on num_mapped() (WindowMemory::max_mapped_places).
   int64_t max_mapped() const { return memory_.max_mapped_places(); }
   const WindowCounts& counts() const { return counts_; }
 
  private:
   struct Window {
-    // Blocks, not pages: the sequence's first num_shown blocks are mapped, except null blocks.
+    // The sequence's first num_shown blocks (not pages) are mapped, except null blocks.
     int32_t num_shown = 0;
     int32_t num_mapped = 0;  // mapped places, also those with blocks of an earlier sequence
     bool is_used = false;
@@ -113,13 +112,13 @@ class KvWindows {
             int32_t window_pages,
             int32_t blocks_per_page);
 
-  // Fills pages_ with one page for each run of blocks_per_page_ of these blocks; kNullBlockId if a
-  // run has only null blocks. Returns false if a run does not fill its page in order, or lies in
-  // page 0. Page 0 has the null block and is never shown, so kNullBlockId (0) can stand for no
-  // page.
+  // Divides block_ids into runs of blocks_per_page_, and fills pages_ with the page of each run;
+  // kNullBlockId if a run has only null blocks. Returns false if a run does not fill its page in
+  // order, or lies in page 0. Page 0 has the null block and is never shown, so kNullBlockId (0) can
+  // stand for no page.
   bool FindPages(std::span<const BlockId> block_ids);
-  // Returns true if `page` is kNullBlockId (no page), or if the place shows the page. In the second
-  // case, also counts the place as found or as mapped ahead.
+  // Returns true if `page` is kNullBlockId (no page), or if place `index` of the window shows
+  // `page`. In the second case, also counts the place as found or as mapped ahead.
   bool IsFound(SequenceHandle handle, int32_t index, BlockId page);
   // Maps `count` consecutive pages, beginning with `page`, to the window's places from `index` on.
   // Returns false if max_mapped() would be exceeded or the system refuses.
@@ -137,7 +136,7 @@ class KvWindows {
   // Adds a run of pages to the mappings that StartAhead starts.
   void MapAhead(SequenceHandle handle, int32_t index, BlockId page, int32_t count);
   void AwaitAhead();
-  // Records which page is mapped to the place; the null block means none.
+  // Records that `page` is mapped to place `index` of the window; kNullBlockId: no page is.
   void Note(SequenceHandle handle, int32_t index, BlockId page);
   BlockId ShownAt(SequenceHandle handle, int32_t index) const {
     return shown_[static_cast<size_t>(FirstPlace(handle) + index)];

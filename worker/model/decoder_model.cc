@@ -94,8 +94,8 @@ float* DecoderModel::Run(const Batch& batch, const KvCacheView& cache) {
   return GatheredLogits();
 }
 
-// The first run of each batch is not recorded, so that nothing allocates or waits in the second.
-// Nearly all steps of an epoch sample their rows.
+// Runs each batch twice. Only the second run can be recorded, because the first run allocates and
+// waits. Announces sampling, because nearly all later steps sample too.
 void DecoderModel::RecordSteps(int32_t max_seqs, const KvCacheView& cache) {
   constexpr int kRuns = 2;
   const SamplingParams greedy = {.temperature = 0.0F};
@@ -389,8 +389,8 @@ void DecoderModel::Normalize(const NormWeights& norm,
                  .out_f32 = replace ? workspace_.residual.floats() : nullptr});
 }
 
-// No other row goes through the last norm and the output matrix. The Embed operation gathers the
-// rows: it takes the residual as its token table and the pending delta as its position table.
+// Only the listed rows go through the last norm and the output matrix. Embed gathers these rows: it
+// takes the residual as its token table and the pending delta as its position table.
 void DecoderModel::Logits(const int32_t* rows,
                           int64_t num_logits,
                           std::span<const int32_t> num_candidates) {
@@ -445,10 +445,10 @@ void DecoderModel::Logits(const int32_t* rows,
   }
 }
 
-// A layer computes its residual from the previous layer's and from sums over the ranks, which are
-// equal on all ranks. So if a rank's residual differed after any layer, it almost certainly differs
-// here too. The hash cannot detect an error made before a sum over the ranks, because the sum
-// spreads the error to all ranks alike.
+// A layer computes its residual from the previous layer's residual and from sums over the ranks.
+// The sums are equal on all ranks. So if a rank's residual differed after any layer, it almost
+// certainly differs after the last layer too. The hash cannot detect an error made before a sum
+// over the ranks, because the sum spreads the error to all ranks alike.
 uint64_t DecoderModel::HashRows(int64_t num_tokens) const {
   FoldHash hash;
   const auto add = [&](const void* rows, DType dtype) {

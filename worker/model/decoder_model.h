@@ -91,7 +91,7 @@ class DecoderModel : public Model {
   // Adds delta to the residual, unless delta is null. Then sets hidden to norm(residual). If
   // `replace` is true, also sets the residual to hidden, in fp32.
   void Normalize(const NormWeights& norm, const void* delta, bool replace, int64_t num_tokens);
-  // Computes the logits of the tokens whose rows are listed; `rows` has num_logits of them. See
+  // Computes the logits of num_logits tokens; `rows` lists their rows in the residual. See
   // GatherParams for num_candidates.
   void Logits(const int32_t* rows, int64_t num_logits, std::span<const int32_t> num_candidates);
   float* GatheredLogits();

@@ -15,8 +15,8 @@ namespace quire {
 namespace {
 
 constexpr auto kRedrawInterval = std::chrono::milliseconds(50);
-// Upper bound on the time between two log lines. A line for each quarter alone would be too rare: a
-// quarter of a large model takes minutes to load.
+// A line is logged after each quarter, and at least this often, because a quarter of a large model
+// takes minutes to load.
 constexpr auto kLogInterval = std::chrono::seconds(10);
 constexpr double kBytesPerMb = 1e6;
 

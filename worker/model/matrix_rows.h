@@ -23,8 +23,8 @@ namespace quire {
 class MatrixRows final : public RowReader {
  public:
   // tick: called at the end of each successful Read on the thread that runs this constructor, and
-  // not on other threads. `bytes`: total size of the Read calls, on all threads, that began
-  // earlier. The source must outlive the object.
+  // not on other threads. `bytes`: total size of all Read calls that began before this one, on any
+  // thread. The source must outlive the object.
   MatrixRows(const TensorSource& source,
              TensorGroup matrices,
              std::function<void(int64_t bytes)> tick);

@@ -65,8 +65,8 @@ class Model {
   // and on GPUs, since bits may differ between GPUs.
   virtual uint64_t row_hash() const = 0;
 
-  // Allocates the memory for steps within these bounds, the backend's included, so that these steps
-  // allocate nothing on a device. Errors: kResourceExhausted, reason MEMORY.
+  // Allocates all memory for steps within these bounds, including the backend's memory, so that
+  // these steps allocate nothing on a device. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::Status Reserve(const StepBounds& bounds) = 0;
 
   // Lets the backend record steps of up to max_seqs sequences, to replay them later

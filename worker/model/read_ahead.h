@@ -52,8 +52,8 @@ class ReadAhead {
   absl::StatusOr<std::vector<std::span<const std::byte>>> Next(
       const std::function<void(int64_t bytes)>& tick);
 
-  // Moves the buffer to the caller. The buffer holds the only group. REQUIRES: Start got one group,
-  // and Next has returned that group.
+  // Moves the buffer to the caller. REQUIRES: Start got exactly one group, and Next has returned
+  // it.
   std::unique_ptr<DeviceMemory> TakeBuffer();
 
  private:

@@ -33,7 +33,7 @@ class RopeTable {
   // The backend must outlive the table.
   RopeTable(const RopeConfig& rope, int32_t head_dim, KernelBackend& backend);
 
-  // Makes positions 0 to `num_positions` - 1 available; pointers that cos and sin returned earlier
+  // Makes positions 0 to `num_positions` - 1 available. Pointers that cos and sin returned earlier
   // become invalid. The table grows to the next power of two, so that a decoding sequence does not
   // grow it at every step. Errors: those of KernelBackend::Allocate.
   absl::Status Reserve(int64_t num_positions);

@@ -81,9 +81,9 @@ class DummyPiece {
     state_ = state;
   }
 
-  // Fills `out` with the piece's elements from index `first` on. Elements are drawn from a table of
+  // Fills `out` with the piece's elements from index `first` on. Draws the elements from a table of
   // random values. A model has billions of elements, and computing a value for each would take
-  // several times as long as drawing one.
+  // several times as long.
   void Fill(int64_t first, std::span<std::byte> out) const {
     constexpr int kBitsPerDraw = 12;
     uint64_t state = SplitMix64After(state_, static_cast<uint64_t>(first / kDrawsPerWord));

@@ -30,7 +30,8 @@ class FileChecker {
   explicit FileChecker(const WeightFiles& files) : files_(files) {}
 
   // Fails if a tensor is missing, has another shape than the layout's, or has an unsupported type.
-  // The matrices of a group are packed as one matrix, so it fails also if their types differ.
+  // Also fails if the types of a group's matrices differ, because the group is packed as one
+  // matrix.
   absl::Status Check(const TensorGroup& group) {
     const SafetensorsTensor* first = nullptr;
     for (const TensorShape& shape : group) {
@@ -308,8 +309,8 @@ class WeightReader {
     Report();
   }
 
-  // Adds the views of a part's matrix. matrix: its bytes; null if the backend will read them itself
-  // when it packs the matrix. Then one view without data is added.
+  // Adds the views of a part's matrix. matrix: its bytes. If null, adds one view without data,
+  // because the backend reads the bytes when it packs them.
   void AddViews(const LinearLayout& layout,
                 const LinearPart& part,
                 const std::span<const std::byte>* matrix,

@@ -33,8 +33,8 @@ namespace quire {
 absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files);
 
 // Returns the main memory that LoadWeights takes on a CPU: packed matrices, tables in the type of
-// the files, norms and biases in fp32, and the buffer for reading ahead. For a tied model both the
-// token table and the output matrix count, or only the output matrix if the backend packs while
+// the files, norms and biases in fp32, and the buffer for reading ahead. For a tied model, counts
+// both the token table and the output matrix, or only the output matrix if the backend packs while
 // reading.
 int64_t LoadedBytes(const WeightLayout& layout,
                     const TensorSource& source,

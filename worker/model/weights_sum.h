@@ -35,7 +35,7 @@ class WeightsSum {
   // `name`: the tensor's name, from which the factors are derived.
   explicit WeightsSum(std::string_view name);
 
-  // Returns what these bytes, from byte `begin` of the tensor on, add to the sum. The bytes may
+  // Returns what `bytes` add to the sum. They are the tensor's bytes from byte `begin` on, and may
   // begin or end inside a word.
   uint64_t Of(int64_t begin, std::span<const std::byte> bytes) const;
 

@@ -14,9 +14,8 @@
 
 namespace quire {
 
-// Upper bound on the fields of a message that are not numbers. The largest valid message has two
-// such fields for each of 4,096 new sequences: a SequenceIntroduction, and the WorkerSampling in
-// it.
+// Upper bound on the number of non-numeric fields in a message. The largest valid message has two
+// for each of 4,096 new sequences: a SequenceIntroduction, and the WorkerSampling in it.
 inline constexpr int kMaxFields = 2 * 4096 + 64;
 
 // Replaces the contents of `message`. The buffer is not changed.

@@ -26,7 +26,7 @@ namespace quire {
 
 class StepsCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // One request for the running step, and one for the step that waits.
+  // The request of the running step, and the request of the next step.
   static constexpr int kMaxUnanswered = 2;
 
   using Handler = std::function<void(std::shared_ptr<StepsCall>, const grpc::ByteBuffer&)>;

@@ -18,8 +18,8 @@ bool IsAtWork(const WorkerProgress::State& state) {
   }
 }
 
-// Returns false if the executor may stand still: in a step whose end no request waits for
-// (WorkerProgress::AddWaiter).
+// Returns false if the executor may stand still, because it executes a step and nothing waits for
+// the step's end (WorkerProgress::AddWaiter).
 bool IsAwaited(const WorkerProgress::State& state) {
   return state.num_waiters > 0 || state.report.phase() != v1::WORKER_PHASE_EXECUTING;
 }

@@ -2,10 +2,10 @@
 // A thread that hangs cannot be freed from inside the process, but a new process can replace this
 // one. The condition depends on what the executor does:
 //
-//   a step             a newer epoch or the shutdown waits, and the step makes no progress. A step
-//                      never ends the process while it makes progress, or while nothing waits.
-//   an epoch begins    no progress for longer than allocating the pools and connecting to the
-//                      other ranks can take
+//   a step             a newer epoch or the shutdown waits for the step to end, and the step makes
+//                      no progress. While nothing waits, a step never ends the process.
+//   an epoch begins    no progress until the time limit, which leaves time to allocate the pools
+//                      and to connect to the other ranks
 //   nothing (IDLE)     tasks are queued, and the executor neither begins nor ends one
 //   the model loads    never: the supervisor watches loading
 //
@@ -22,14 +22,14 @@ namespace quire {
 
 class StuckDetector {
  public:
-  // Upper bound on the time in which a live executor with work makes no progress.
+  // An executor that has work counts as hung after this time without progress, or later while an
+  // epoch begins.
   static constexpr Instant kMaxStandstill = 10 * kNanosPerSecond;
-  // No progress is counted while an epoch begins, so the whole beginning has a time limit. This
-  // part of the limit covers connecting to the other ranks, for which the executor has its own
-  // timeout, and joining the ranks' devices.
+  // Added to kMaxStandstill while an epoch begins. Covers connecting to the other ranks, which has
+  // its own timeout, and joining the ranks' devices.
   static constexpr Instant kMaxMeeting = 20 * kNanosPerSecond;
-  // Lower bound on the rate at which an epoch's pools are allocated; allocating pinned memory is
-  // the slowest. The time that the pools take at this rate is added to kMaxMeeting.
+  // Lower bound on the rate of allocating an epoch's pools; pinned memory is the slowest. The time
+  // that the pools take at this rate is added too.
   static constexpr int64_t kMinPoolBytesPerSecond = int64_t{256} << 20;
   // Upper bound on the time that one observation adds to the standstill. If more time has passed
   // since the previous observation, the whole process was stopped meanwhile, the executor too.
@@ -38,8 +38,8 @@ class StuckDetector {
   // Adds an observation. Returns true if the process must end.
   bool Observe(Instant now, const WorkerProgress::State& state);
 
-  // Returns true if at the last observation the executor had made no progress in its work for too
-  // long. The process need not end then: see the table above.
+  // Returns true if, at the last observation, the executor had made no progress in its work for too
+  // long. Even then Observe can return false: see "a step" in the table above.
   bool stands_still() const { return stands_still_; }
 
  private:

@@ -50,8 +50,8 @@ class WorkerProgress {
   // Adds 1 to the progress counter, for progress that the backend does not count.
   void Tick();
 
-  // AddWaiter and RemoveWaiter count the requests that wait for the end of the executor's step: a
-  // BeginEpoch call, the shutdown.
+  // AddWaiter and RemoveWaiter count what waits for the executor's step to end: BeginEpoch calls
+  // and the shutdown.
   void AddWaiter();
   void RemoveWaiter();
 

@@ -39,8 +39,8 @@ class WorkerServer {
   // The bound address, with its actual port.
   const Address& address() const { return listener_->address(); }
 
-  // Reports the service "" to probes: SERVING now, and WorkerService::is_ready from then on.
-  // REQUIRES: the model is loaded; Shutdown was not called.
+  // Sets the state of health service "" to SERVING. From then on the state follows
+  // WorkerService::is_ready. REQUIRES: the model is loaded; Shutdown was not called.
   void SetReady();
 
   // Stops the service, then ends all connections.

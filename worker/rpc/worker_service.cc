@@ -21,9 +21,9 @@
 namespace quire {
 namespace {
 
-// Upper bound on waiting tasks; far more than the schedulers of one worker ever have waiting.
+// Upper bound on waiting tasks. Schedulers never queue nearly as many.
 constexpr size_t kMaxWaitingTasks = 64;
-// A holder that has been silent for longer counts as dead (GroupTiming::standby_ns).
+// A holder counts as dead if it has been silent for longer than this (GroupTiming::standby_ns).
 constexpr int64_t kMaxHolderSilenceMs = 2'000;
 // Larger requests are parsed into a temporary message instead of step_request_, so that their
 // memory is freed afterwards.

@@ -94,8 +94,8 @@ class WorkerService
   absl::StatusOr<grpc::ByteBuffer> AnswerHandshake(const grpc::ByteBuffer& bytes);
   // Returns the worker's identity. Errors: why this worker cannot serve the scheduler.
   absl::StatusOr<v1::HandshakeResponse> Introduce(const v1::HandshakeRequest& request) const;
-  // Notes that this scheduler refuses the worker. Ignored if another scheduler holds the worker and
-  // lives: the worker then serves, and the refusing scheduler is misconfigured.
+  // Notes that this scheduler refuses the worker. Ignored if another scheduler, which still lives,
+  // holds the worker: the fault then lies with the refusing scheduler.
   void NoteRefusal(uint64_t scheduler_incarnation, std::string_view why);
   absl::StatusOr<DType> KvCacheDtype(v1::DType requested) const;
 

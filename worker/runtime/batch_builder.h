@@ -24,8 +24,8 @@ struct ScheduledSlice {
   // Number of the first place of the sequence's window; 0 without windows. A place is an address
   // range as long as a block (kv_windows.h).
   int64_t first_place = 0;
-  // For a predicted slice: the block that the sequence's block table will have at its end when the
-  // slice runs; null: none is added.
+  // For a predicted slice: the block that will be appended to the sequence's block table before the
+  // slice runs; kNullBlockId: none.
   BlockId next_block_id = kNullBlockId;
 
   // Returns true if the slice ends with the sequence's last token, so that the next one is sampled.

@@ -19,8 +19,9 @@ namespace {
 // keeps a 4-byte block id for each place, so these ids take at most 256 MiB.
 constexpr int64_t kMaxPlaces = 1 << 26;
 
-// Blocks share only pages of at least this size. With smaller pages, such as a CPU's, each block is
-// padded to whole pages. Only toy models have blocks smaller than such pages.
+// Several blocks share a page only if the page has at least this size. With smaller pages, such as
+// a CPU's, each block is padded to whole pages. Only toy models have blocks smaller than such a
+// page.
 constexpr int64_t kMinSharedPageBytes = 64 << 10;
 
 int32_t NumBlocks(int64_t bytes, int64_t block_bytes) {

@@ -43,7 +43,7 @@ class KvPoolSizing {
 
   // Returns the cache geometry of this rank. Errors: kInvalidArgument, reason STEP_LIMITS, if the
   // block size is no power of two in [1, kMaxBlockSizeTokens], or the backend cannot store keys and
-  // values as `dtype`.
+  // values as `dtype`, or needs larger blocks.
   absl::StatusOr<KvCacheSpec> SpecFor(int32_t block_size_tokens, DType dtype) const;
 
   // Returns the type of the model's weights if the backend can store keys and values in that type,

@@ -12,7 +12,8 @@ bool IsReleased(const StepPlan& plan, SequenceHandle handle) {
   return std::find(plan.releases.begin(), plan.releases.end(), handle) != plan.releases.end();
 }
 
-// Blocks after the next one have no influence on a slice of one token.
+// Returns whether the slice's first new block is `next_block_id`; kNullBlockId stands for any.
+// Later blocks have no influence on a slice of one token.
 bool HasNextBlock(const SequenceSlice& slice, BlockId next_block_id) {
   return next_block_id == kNullBlockId ||
          (!slice.new_block_ids.empty() && slice.new_block_ids.front() == next_block_id);
@@ -44,8 +45,9 @@ std::vector<ScheduledSlice> PredictNextStep(const StepPlan& plan,
   return predicted;
 }
 
-// A predicted sequence lacks K and V of one token, so a slice of it has one token. But an
-// introduction can give the sequence's handle to another sequence.
+// Lengths need no check: a predicted sequence lacks K and V of one token, so its slice has one
+// token. A plan with introductions never matches, because they can give a handle to another
+// sequence.
 bool IsPredicted(const StepPlan& plan, const std::vector<ScheduledSlice>& predicted) {
   return plan.introductions.empty() &&
          std::equal(plan.slices.begin(),

@@ -1,7 +1,7 @@
 // PredictNextStep predicts the next step of a steady decode: every sequence of the last step
 // decodes one more token, in the same order. A worker with a GPU uploads the inputs of a predicted
 // step while it waits for the scheduler. If the scheduler then plans that step, the step starts at
-// once. A wrong prediction costs the worker only time in which it waits.
+// once. A wrong prediction costs little, because the worker would only wait otherwise.
 //
 // Thread safety: free functions over their arguments; no other thread may change these meanwhile.
 // Cost:          O(slices).
@@ -16,9 +16,10 @@
 
 namespace quire {
 
-// Returns the slices of the step that probably follows `plan`, or none if there is no prediction: a
-// sequence lacks K and V of several tokens, or ends, or needs a block whose id the plan does not
-// predict. slices: those of `plan`, in order, whose sequences have their sampled tokens.
+// Returns the slices of the step that probably follows `plan`. Returns none if a sequence lacks K
+// and V of several tokens, or ends, or needs a block whose id the plan does not predict. slices:
+// the slices of `plan`, in order. REQUIRES: the sampled tokens are already appended to their
+// sequences.
 std::vector<ScheduledSlice> PredictNextStep(const StepPlan& plan,
                                             const std::vector<ScheduledSlice>& slices,
                                             const StepLimits& limits);

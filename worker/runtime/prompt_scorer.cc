@@ -6,7 +6,7 @@
 namespace quire {
 namespace {
 
-// Greater than any logit of a model that works, and far from overflow when a logit is added.
+// Exceeds any logit of a working model, yet adding a logit to it cannot overflow.
 constexpr float kForce = 1e30F;
 
 }  // namespace

@@ -29,16 +29,16 @@ class PromptScorer {
   // Model and backend must outlive the scorer.
   PromptScorer(Model& model, KernelBackend& backend) : model_(model), backend_(backend) {}
 
-  // Appends an entry to `scored`, on rank 0, for each slice that scores tokens, in order.
-  // Overwrites the logits of the last Model::Run. max_rows: rows of logits for which the model has
-  // memory. REQUIRES: the last Run computed these slices, in this order.
+  // On rank 0, appends to `scored` an entry for each slice that scores tokens, in order. Overwrites
+  // the logits of the last Model::Run. max_rows: rows of logits for which the model has memory.
+  // REQUIRES: the last Run computed these slices, in this order.
   void Score(const std::vector<ScheduledSlice>& slices,
              int32_t max_rows,
              std::vector<ScoredSlice>* scored);
 
  private:
-  // Scores num_rows tokens of the prompt, the first of them at `position`. first_row: row in the
-  // last Run's batch of the token before `position`.
+  // Scores num_rows tokens of the prompt, the first of them at `position`. first_row: row of the
+  // token before `position`, in the batch of the last Run.
   void ScoreRows(const SequenceState& sequence,
                  int32_t position,
                  int32_t first_row,

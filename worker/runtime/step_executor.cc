@@ -190,7 +190,7 @@ absl::Status StepExecutor::ReserveForSteps(const StepLimits& limits) {
                              .max_blocks_per_seq = NumBlocksAtMaxModelLen(limits)};
   absl::Status status = model_.Reserve(bounds);
   if (absl::IsResourceExhausted(status) && storage_ != nullptr) {
-    // The pool of the old epoch may be in the way.
+    // The old epoch's pool may take the missing memory, so free it and try again.
     FreePools();
     status = model_.Reserve(bounds);
   }
@@ -324,8 +324,8 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
     }
   }
   if (slices_.empty()) {
-    // Without slices the scheduler may have no other step to send until the swaps are done. So
-    // finish the swaps now, and report them in this answer.
+    // If the plan has no slices, the scheduler may send no further step until it knows that the
+    // swaps are done. So finish the swaps now, and report them in this answer.
     mover_->FinishSwaps();
   }
   result.swaps_done_step_id = mover_->SwapsDone(plan.header.step_id);
@@ -376,7 +376,7 @@ bool StepExecutor::TakePrepared(const StepPlan& plan) {
 
 void StepExecutor::BuildBatchOf(const StepPlan& plan, ExecutedStep* step) {
   BuildBatch(slices_, spec_.block_size_tokens, LookUpBlocks(plan, step), &batch_);
-  // A new sequence may begin with blocks that others compute in this step.
+  // A new sequence may begin with blocks that other sequences compute in this step.
   batch_.shares_new_tokens = std::any_of(
       plan.introductions.begin(), plan.introductions.end(), [](const SequenceIntroduction& each) {
         return each.num_computed_tokens > 0;
@@ -432,7 +432,7 @@ BlockLookup StepExecutor::LookUpBlocks(const StepPlan& plan, ExecutedStep* step)
 }
 
 void StepExecutor::MapNextBlocks(const StepPlan& plan) {
-  // The running step reads the windows of its slices, so the spare window must be another one.
+  // The running step reads the windows of its slices, so the spare window must not be one of them.
   bool is_spare_unread = true;
   for (const SequenceSlice& slice : plan.slices) {
     if (slice.next_block_id.has_value()) {

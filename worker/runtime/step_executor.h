@@ -109,7 +109,7 @@ class StepExecutor {
   // Executes a step, or returns the kept result if the plan repeats the last step. The result is
   // valid until the next call. Errors: those of StepOrder and StepPlanChecker; kFailedPrecondition,
   // reason MEMORY, if there are no pools; kUnavailable, reason GROUP_BROKEN, if another rank was
-  // lost during the step, and then the epoch ends. REQUIRES: plan.digest is DigestOf(plan).
+  // lost during the step. A lost rank ends the epoch. REQUIRES: plan.digest is DigestOf(plan).
   absl::StatusOr<const StepResult*> Execute(const StepPlan& plan);
 
   // Prepares the predicted next step, and runs the fail-points of an idle worker. REQUIRES: the
@@ -141,9 +141,10 @@ class StepExecutor {
 
   // Hands the batch of the predicted next step to the model, if there is a prediction.
   void PrepareNextStep();
-  // Returns whether batch_ is the plan's batch and the model has begun it. Ends the preparation.
+  // Returns true if batch_ is the plan's batch, as predicted, and the model has begun it. Drops the
+  // prediction.
   bool TakePrepared(const StepPlan& plan);
-  // Fills batch_ with the batch of slices_, which are the plan's.
+  // Builds batch_ from slices_. REQUIRES: slices_ are the plan's slices.
   void BuildBatchOf(const StepPlan& plan, ExecutedStep* step);
   // Hands batch_, the batch of `slices`, to the model.
   void BeginBatch(const std::vector<ScheduledSlice>& slices);

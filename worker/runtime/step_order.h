@@ -25,15 +25,15 @@
 
 namespace quire {
 
-// Checks that this scheduler is not older than the newest one. Errors: STALE_SCHEDULER.
+// Checks that scheduler_incarnation >= newest_incarnation. Errors: STALE_SCHEDULER.
 absl::Status CheckIncarnation(uint64_t scheduler_incarnation, uint64_t newest_incarnation);
 
 class StepOrder {
  public:
   enum class Verdict : uint8_t { kExecute, kReplay };
 
-  // Checks that this epoch may begin. Errors: STALE_SCHEDULER; STALE_GROUP if the same scheduler
-  // has begun this epoch or a later one.
+  // Checks that this epoch may begin. Errors: STALE_SCHEDULER if a newer scheduler has begun an
+  // epoch; STALE_GROUP if the same scheduler has begun this epoch or a later one.
   absl::Status CheckEpoch(uint64_t scheduler_incarnation, uint64_t group_epoch) const;
 
   // Begins the epoch; its first step is 1. REQUIRES: CheckEpoch is OK.
