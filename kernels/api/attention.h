@@ -35,7 +35,8 @@
 
 namespace quire {
 
-// Context positions that attention reduces as one chunk. Another value would change result bits.
+// Attention reduces a context in chunks of this many positions. Another value would change bits of
+// the results.
 inline constexpr int32_t kAttentionChunkTokens = 256;
 
 // PrepareAttention RMS-normalizes q and k per head if norm weights are given. It rotates q and k

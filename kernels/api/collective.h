@@ -21,8 +21,8 @@ namespace quire {
 
 enum class Merge : uint8_t {
   kSum,
-  // Merges the ranks' copies of a row by bitwise OR. REQUIRES: at most one rank's copy of a row has
-  // set bits. Unlike a sum with the other ranks' zeros, OR does not turn a -0 into 0.
+  // Merges the ranks' copies of a row by bitwise OR. REQUIRES: all copies of a row except one
+  // consist of zero bits. Unlike a sum with the other ranks' zeros, OR does not turn a -0 into 0.
   kDisjoint,
 };
 

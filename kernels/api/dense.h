@@ -31,8 +31,8 @@ struct MatrixView {
 };
 
 // Number of segments of a sum in a row-parallel layer (attention output, MLP down), whose input
-// dimension is split over ranks. Each of 1, 2, 4 or 8 ranks adds up its own segments as a binary
-// tree; AllReduce then completes the tree over all eight segments.
+// dimension is split over ranks. With 1, 2, 4 or 8 ranks, each rank adds up its own segments as a
+// binary tree. AllReduce then completes the tree over all eight segments.
 inline constexpr int64_t kTreeSegments = 8;
 
 // Weights of y = x W^T + bias. W is made of one or several parts with the same number of columns
@@ -106,7 +106,7 @@ struct NormParams {
 };
 
 // If gated, out[i] = act(in[i]) * in[i + width], and a row of `in` has 2 * width columns (gate,
-// then up). Else out[i] = act(in[i]), a row of `in` has `width` columns, and out may equal in.
+// then up). Else out[i] = act(in[i]), a row of `in` has `width` columns, and `out` may equal `in`.
 struct ActivationParams {
   ActivationKind kind = ActivationKind::kSilu;
   bool gated = true;

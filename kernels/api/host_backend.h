@@ -58,9 +58,7 @@ class HostBackend : public KernelBackend {
   void Broadcast(std::span<std::byte> data) override { group_->Broadcast(data); }
 
  protected:
-  // Copies one block of a transfer.
   static void CopyBlock(const BlockTransferParams& params, size_t index);
-  // Copies all blocks of a transfer.
   virtual void Transfer(const BlockTransferParams& params);
 
  private:

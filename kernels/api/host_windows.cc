@@ -175,8 +175,8 @@ absl::StatusOr<std::unique_ptr<WindowMemory>> MakeHostWindows(const WindowShape&
   if (windows->data == MAP_FAILED) {
     return NoMemory("reserve addresses");
   }
-  // As in HostBackend::Allocate: huge pages are only for speed, so a refusal is ignored. Users'
-  // text stays out of core dumps.
+  // Huge pages are only for speed, so a refusal is ignored. MADV_DONTDUMP keeps users' text out of
+  // core dumps.
   madvise(pool->data, pool->bytes, MADV_HUGEPAGE);
   madvise(pool->data, pool->bytes, MADV_DONTDUMP);
   return std::make_unique<HostWindows>(shape, std::move(file), std::move(pool), std::move(windows));

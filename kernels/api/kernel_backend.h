@@ -123,33 +123,32 @@ class KernelBackend {
 
   // Allocates all memory that operations and transfers of inputs need in steps within these bounds,
   // so that no such step allocates. Keeps memory that is large enough. A step beyond the bounds
-  // still runs, but allocates, and on a GPU without room that ends the process. Errors:
-  // kResourceExhausted, reason MEMORY. REQUIRES: weights are packed.
+  // still runs, but allocates memory. If a GPU has too little memory left, the process ends.
+  // Errors: kResourceExhausted, reason MEMORY. REQUIRES: weights are packed.
   virtual absl::Status ReserveForSteps(const StepBounds& /*bounds*/) { return absl::OkStatus(); }
 
   // Upper bound on the device memory that recorded steps take (RunStep). It comes on top of the
   // memory that the functions above allocate.
   virtual int64_t max_record_bytes() const { return 0; }
-  // Returns the numbers of sequences for which the backend wants to record steps before the first
-  // step of an epoch. Each step must run twice, with padding alone, in this order. Empty if there
-  // is nothing to record.
+  // Returns the batch sizes (numbers of sequences) for which the backend wants to record steps
+  // before the first step of an epoch. Each of these steps must run twice, with padding rows only,
+  // in the order of the result. Empty if the backend records no steps.
   virtual std::vector<int32_t> BatchesToRecord(int32_t /*max_seqs*/) const { return {}; }
 
   // Takes the next step's inputs from host arrays and returns arrays that operations can read. The
   // arrays are valid until the next BeginStep. They may have additional rows of padding: tokens
-  // with slot -1, sequences with length 0. Padding affects no other row. The inputs may be padding
-  // alone.
+  // with slot -1, sequences with length 0. Padding affects no other row. `host` may be all padding.
   virtual StepInputs BeginStep(const StepInputs& host) = 0;
-  // Whether BeginStep takes long enough to be worth calling ahead of a step whose inputs are only
-  // predicted. A later BeginStep replaces a wrong prediction. Any thread.
+  // Whether BeginStep takes so long that an early call with predicted inputs pays off. A later
+  // BeginStep replaces wrong predictions. Any thread.
   virtual bool begins_ahead() const { return false; }
   // Says that the next RunStep will be called with this function. A backend may call the function
   // to learn the operations' parameters. REQUIRES: as for RunStep.
   virtual void AnnounceOperations(const std::function<void()>& /*operations*/) {}
   // Runs the operations that the function calls, on the inputs of the last BeginStep. A backend may
-  // call the function once more to learn the operations' parameters, and replay a record of
-  // operations with the same parameters. REQUIRES: the function calls no operation of transfers,
-  // sampling or copies, and reads no results.
+  // call the function several times, to learn the operations' parameters and to record the
+  // operations. If it has a record with the same parameters, it may replay the record instead.
+  // REQUIRES: the function does not transfer, sample or copy blocks, and reads no results.
   virtual void RunStep(const std::function<void()>& operations) = 0;
 
   // Waits until all operations are done. Asynchronous backends override it.
@@ -179,20 +178,19 @@ class KernelBackend {
   // The block ids are in host memory.
   virtual void CopyBlocks(const CopyBlocksParams& params) = 0;
 
-  // Starts a transfer, which takes place after all operations that were called before. Operations
-  // called later may run before the transfer is done, so they must not touch the transfer's blocks
-  // until OrderAfter was called for the transfer. Transfers of one direction take place in the
-  // order of their calls.
+  // Starts a transfer that runs after all earlier operations. Later operations may run before the
+  // transfer is done, so callers must call OrderAfter before an operation touches the transfer's
+  // blocks. Transfers of one direction run in the order of their calls.
   virtual TransferId StartTransfer(const BlockTransferParams& params) = 0;
-  // Makes all operations and transfers that are called later take place after this transfer.
+  // Orders all later operations and transfers after this transfer.
   virtual void OrderAfter(TransferId transfer) = 0;
   // Returns the highest id up to which all transfers are done; 0: none. Does not wait.
   virtual TransferId TransfersDone() = 0;
-  // Waits until all transfers are done.
   virtual void WaitForTransfers() = 0;
 
   // Says that the next step's logits will be sampled with these rows, so that a backend can sample
-  // as part of the step. Sample is called all the same. The rows stay unchanged until then.
+  // as part of the step. Only Sample returns the tokens. The rows must not change until the next
+  // call of Sample or AnnounceSampling.
   virtual void AnnounceSampling(std::span<const SamplingRow> /*rows*/) {}
   virtual void Sample(const SampleParams& params) = 0;
 

@@ -62,16 +62,16 @@ struct KvCacheLayout {
   int64_t key_slot_stride = 0;
   int64_t key_dim_stride = 0;
   int64_t value_slot_stride = 0;  // the dims of one value are always contiguous
-  // Distance from the keys of a head to the scales of these keys, in elements, which are bytes
-  // here, because only 8-bit dtypes have scales. 0: no scales.
+  // From the keys of a head to the scales of these keys. 0: no scales. Only 8-bit dtypes have
+  // scales, so the offset is in bytes.
   int64_t key_scale_offset = 0;
   int64_t value_scale_offset = 0;  // from the keys of a head to the scales of its values
 
-  // First key element of (block, layer, kv_head).
+  // Offset of the first key element of (block, layer, kv_head).
   constexpr int64_t KeyOffset(BlockId block, int32_t layer, int32_t kv_head) const {
     return block * block_stride + layer * layer_stride + kv_head * head_stride;
   }
-  // First value element of (block, layer, kv_head).
+  // Offset of the first value element of (block, layer, kv_head).
   constexpr int64_t ValueOffset(BlockId block, int32_t layer, int32_t kv_head) const {
     return KeyOffset(block, layer, kv_head) + value_offset;
   }
@@ -85,15 +85,14 @@ struct KvCacheLayout {
 //
 // A row is the key or the value of one slot. It is cut into chunks of 16 bytes. Adjacent chunks
 // form pieces: as many pieces of 8 chunks as fit, then at most one piece each of 4, 2 and 1 chunks.
-// The block holds piece 0 of all slots, slot by slot, then piece 1 of all slots, and so on. So one
-// copy can bring a piece of all keys (or of all values) of a block and head, or all K and V of the
-// block and head.
+// The block holds piece 0 of all slots, slot by slot, then piece 1 of all slots, and so on. So for
+// a block and head, one copy can load one piece of all keys (or of all values), or all K and V.
 //
 // In a piece of n chunks, chunk c of a slot is stored as chunk c ^ (slot % 8 * n / 8). Then chunk c
 // of 8 adjacent slots lies in 8 different groups of 4 shared-memory banks. A piece that is copied
 // unchanged to shared memory is an operand of wgmma (the 128-, 64- and 32-byte swizzles of PTX).
 
-// The piece that holds a chunk.
+// Range of the chunks that form one piece of a row.
 struct KvPiece {
   int32_t first_chunk = 0;
   int32_t num_chunks = 0;  // 8, 4, 2 or 1
@@ -183,16 +182,15 @@ inline KvCacheLayout SwizzledRows(const KvCacheSpec& spec) {
 
 constexpr bool IsEightBits(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kInt8; }
 
-// Adds scales at the end of each head's part of a block if the dtype has 8 bits. All host backends
-// use the result.
+// Adds scales at the end of each head's part of a block if the dtype has 8 bits.
 inline KvCacheLayout WithScales(KvCacheLayout layout) {
   if (!IsEightBits(layout.dtype)) {
     return layout;
   }
   constexpr int64_t kScaleBytes = sizeof(float);
   const int64_t scales_bytes = kScaleBytes * layout.block_size_tokens;
-  // Rounds up to a multiple of 4, because the values end at another offset if head_dim and block
-  // size are both odd.
+  // Rounds up, because the values do not end at a multiple of 4 if head_dim and block size are both
+  // odd.
   layout.key_scale_offset = (layout.head_stride + kScaleBytes - 1) / kScaleBytes * kScaleBytes;
   layout.value_scale_offset = layout.key_scale_offset + scales_bytes;
   layout.head_stride = layout.value_scale_offset + scales_bytes;
@@ -201,14 +199,13 @@ inline KvCacheLayout WithScales(KvCacheLayout layout) {
   return layout;
 }
 
-// Pads each block to a multiple of page_bytes.
 inline KvCacheLayout PadBlocks(KvCacheLayout layout, int64_t page_bytes) {
   const int64_t page_elements = std::max<int64_t>(1, page_bytes / SizeOf(layout.dtype));
   layout.block_stride = (layout.block_stride + page_elements - 1) / page_elements * page_elements;
   return layout;
 }
 
-// The pool as kernels see it. Owns nothing.
+// The KV pool as kernels see it. Owns nothing.
 struct KvCacheView {
   void* base = nullptr;  // [num_blocks] blocks of layout.block_bytes(), 64-byte aligned
   int64_t num_blocks = 0;

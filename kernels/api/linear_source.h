@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// Shape of the matrix that the parts form, stacked by rows.
+// Shape of the whole matrix of a LinearSource: its parts, stacked by rows.
 struct LinearShape {
   int64_t rows = 0;
   int64_t cols = 0;

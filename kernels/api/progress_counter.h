@@ -1,6 +1,6 @@
 // ProgressCounter counts the work of one thread, so that other threads see whether it advances.
 //
-// Thread safety: Add from one thread at a time; value from any thread, relaxed: it may lag behind.
+// Thread safety: one thread at a time may call Add. Any thread may call value, which may lag.
 // Cost:          Add is a load and a store, without a lock prefix.
 #ifndef QUIRE_KERNELS_API_PROGRESS_COUNTER_H_
 #define QUIRE_KERNELS_API_PROGRESS_COUNTER_H_

@@ -36,9 +36,9 @@ int64_t RowGather::NumSent(const GatherParams& params, int64_t row) {
   const int64_t wanted =
       params.num_candidates.empty() ? 0 : params.num_candidates[static_cast<size_t>(row)];
   // A rank sends candidates (8 bytes each) or its whole part of the row (4 bytes a value). It sends
-  // candidates only if they take at most half of the bytes of the narrowest part. All ranks know
-  // the same widths and the same wanted number, so all ranks decide alike. Else rank 0 would
-  // misread the parts that it receives.
+  // candidates only if they take at most half of the bytes of the narrowest part. The ranks must
+  // decide alike, else rank 0 would misread what it receives. They do: all have the same widths and
+  // the same `wanted`.
   const int64_t narrowest = *std::min_element(params.widths.begin(), params.widths.end());
   return wanted * 4 <= narrowest ? wanted : 0;
 }

@@ -16,7 +16,8 @@ namespace quire {
 // Upper bound on the padding rows that BeginStep adds to each of tokens, sequences and logits.
 inline constexpr int32_t kMaxPaddingRows = 32;
 
-// Upper bounds on a step, without padding. Memory is reserved for them before the first step.
+// Upper bounds on a step, without padding. Before the first step, memory is reserved for a step of
+// this size.
 struct StepBounds {
   int32_t max_tokens = 0;
   int32_t max_seqs = 0;            // sequences of a step, and rows of logits
@@ -31,9 +32,8 @@ struct StepInputs {
   int32_t num_seqs = 0;
   int32_t num_logits = 0;
   int32_t max_blocks_per_seq = 0;  // blocks of the longest context
-  // Whether blocks before a sequence's new tokens may hold new tokens of another sequence of this
-  // step. REQUIRES: true in each such step, else a kernel may read these blocks before the step has
-  // written them.
+  // Must be true if a block before a sequence's new tokens may hold new tokens of another sequence
+  // of this step. Otherwise a kernel may read the block before the step has written it.
   bool shares_new_tokens = false;
   const TokenId* token_ids = nullptr;     // [num_tokens]
   const int32_t* positions = nullptr;     // [num_tokens]
@@ -47,7 +47,7 @@ struct StepInputs {
   const int64_t* first_places = nullptr;
   const int32_t* logits_rows = nullptr;  // [num_logits], tokens whose logits are wanted
   // [num_seqs], in host memory: whether the sequence's first token of the step belongs to its
-  // prompt. Null: no sequence's token does.
+  // prompt. Null: false for all sequences.
   const uint8_t* begins_in_prompt = nullptr;
 };
 

@@ -7,8 +7,8 @@
 // Blocks are written, copied and swapped through pool(). A place without a mapped block must not be
 // accessed: on a CPU a read ends the process; on a device the result is undefined.
 //
-// Thread safety: one thread at a time calls Map and Unmap. Meanwhile operations may run that use
-//                other places. Operations that use the same places must be done before the call
+// Thread safety: one thread at a time calls Map and Unmap. Meanwhile, operations on other places
+//                may run. Operations on the same places must be done before the call
 //                (KernelBackend::WaitForOperations). The executor thread calls all other functions.
 // Cost:          Map and Unmap are system calls of some microseconds, so map adjacent blocks in one
 //                call.
@@ -43,8 +43,8 @@ class WindowMemory {
   void* pool() const { return pool_; }
   void* windows() const { return windows_; }
 
-  // Returns how many places can have a mapped block at the same time under the system's limits,
-  // whichever places and blocks these are.
+  // Returns how many places can have a mapped block at the same time under the system's limits, for
+  // any choice of places and blocks.
   virtual int64_t max_mapped_places() const = 0;
 
   // Maps blocks [block, block + count) into places [place, place + count), and replaces earlier

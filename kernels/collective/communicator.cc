@@ -58,9 +58,9 @@ void Communicator::AllReduceBits(std::span<uint32_t> data) {
   MergeWithAll(data, [](uint32_t low, uint32_t high) { return low | high; });
 }
 
-// Gathers along a binomial tree. In round k a rank with bit k set sends all its parts to the rank
-// that is 2^k lower, and is done. Each remaining rank receives the parts of 2^k ranks. Each part is
-// [num_rows, width].
+// Gathers along a binomial tree. In round k, a rank whose number has bit k set sends all its parts
+// to the rank that is 2^k lower, and is done. Each remaining rank receives the parts of 2^k ranks.
+// Each part is [num_rows, width].
 void Communicator::Gather(int64_t num_rows,
                           std::span<const int64_t> widths,
                           const float* part,

@@ -15,7 +15,8 @@
 namespace quire {
 namespace {
 
-// Bytes of a message's piece. Pieces are small, so that one end reads while the other one writes.
+// Upper bound on the bytes of one piece of a message. Pieces are small, so that one end reads while
+// the other one writes.
 constexpr size_t kPieceBytes = size_t{16} << 10;
 
 constexpr const char* kClosed = "the other end has closed";

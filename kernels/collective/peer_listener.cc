@@ -271,7 +271,7 @@ class PeerListener::Gathering {
     return memory;
   }
 
-  // Accepts at most kMaxStrangers connections a call. Otherwise a crowd of connections could
+  // Accepts at most kMaxStrangers connections in one call. Otherwise a crowd of connections could
   // replace even new strangers before Recognize reads from them.
   void AcceptStrangers() {
     for (size_t i = 0; i < kMaxStrangers; ++i) {
@@ -313,9 +313,8 @@ class PeerListener::Gathering {
     return identities;
   }
 
-  // Reads the stranger's hello. If a neighbor sent the hello, makes the stranger's connection the
-  // neighbor's. If the hello is wrong, closes the connection. Returns at once while bytes are
-  // missing.
+  // Reads the stranger's hello. If the hello is from a neighbor, moves the connection to that
+  // neighbor; if the hello is wrong, closes the connection. Returns early while bytes are missing.
   void Recognize(Stranger& stranger) {
     std::optional<bool> read = stranger.way.ShakeHands();
     if (read.value_or(false)) {
@@ -336,8 +335,8 @@ class PeerListener::Gathering {
     stranger.way.Close();
   }
 
-  // Makes the stranger's connection the neighbor's. Replaces the neighbor's earlier connection if
-  // the neighbor has dialed again. Returns false if the answer to the hello cannot be sent.
+  // Answers the hello, and moves the stranger's connection to `neighbor`. Replaces an earlier
+  // connection if the neighbor has dialed again. Returns false if the answer cannot be sent.
   bool Welcome(Stranger& stranger, Neighbor& neighbor) const {
     std::unique_ptr<SharedChannel> channel;
     if (stranger.memory.is_open()) {

@@ -52,8 +52,8 @@ class PeerListener {
  public:
   // Listens on a Unix socket. Replaces a file at the path unless a process listens there; the
   // destructor removes the file. `num_sharers` ranks share the CPUs that this process may use. A
-  // waiting rank spins before it sleeps only if these are enough CPUs for all sharers, and for all
-  // ranks of the group with a Unix socket.
+  // waiting rank spins before it sleeps only if there is a CPU for each of them, and for each rank
+  // of the group that listens on a Unix socket.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path,
                                                               int32_t num_sharers);
   // Listens on TCP at an address of this machine, such as "10.0.0.3" or "::1". Port 0 takes any
@@ -69,9 +69,9 @@ class PeerListener {
   const std::string& rendezvous() const { return rendezvous_; }
 
   // Connects this rank to its neighbors, which must call Connect at about the same time. Returns
-  // when all neighbors are connected, after `timeout_ns`, or on Abort. `num_aborts`: the value of
-  // num_aborts() when the caller decided to connect. An Abort after that moment ends the call, even
-  // if Abort was called before Connect.
+  // when all neighbors are connected. Fails after `timeout_ns`, and on Abort. `num_aborts`: the
+  // value of num_aborts() when the caller decided to connect. Every Abort after that makes Connect
+  // fail, even one before the call of Connect.
   absl::StatusOr<std::shared_ptr<Communicator>> Connect(const GroupMembership& group,
                                                         int64_t timeout_ns,
                                                         uint64_t num_aborts);

@@ -49,7 +49,7 @@ std::vector<RankAddress> TcpAddresses(const std::string& host,
 // kInvalidArgument, reason RENDEZVOUS.
 absl::StatusOr<std::vector<RankAddress>> ParseRendezvous(std::string_view text);
 
-// Returns an error with reason RENDEZVOUS.
+// Returns an error with reason RENDEZVOUS, whose message ends with `rule`.
 absl::Status BadRendezvous(std::string_view rule);
 
 // Makes the socket send small writes at once (TCP_NODELAY). Does nothing to a Unix socket.

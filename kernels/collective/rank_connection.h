@@ -1,6 +1,6 @@
 // RankConnection is a connection between two ranks before it becomes a PeerLink. Over TCP the ranks
-// first do a TLS handshake. Then the rank that dialed sends a hello, its first message
-// (PeerListener). No function waits.
+// first do a TLS handshake. Then the rank that dialed sends its first message, the hello (see
+// PeerListener). No function waits.
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_KERNELS_COLLECTIVE_RANK_CONNECTION_H_

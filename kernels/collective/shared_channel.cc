@@ -19,8 +19,8 @@
 namespace quire {
 namespace {
 
-// Upper bound on a spin, a wait without sleep. If each rank has a core, few waits for another rank
-// are longer. Most waits are shorter than the time to go to sleep and wake up.
+// Upper bound on a spin (a wait without sleep). If each rank has a core, few waits for another rank
+// exceed this bound, and most waits are shorter than the time to go to sleep and wake up.
 constexpr int64_t kSpinNanos = kNanosPerMilli;
 // Upper bound on the successive waits that sleep without a spin. A spin in vain suggests that the
 // other rank needs this core. So after the first spin in vain, 1 wait sleeps without a spin. After
@@ -30,7 +30,7 @@ constexpr int32_t kMaxSleepsAfterSpin = 64;
 constexpr int64_t kLookNanos = 2 * kNanosPerMilli;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Bits of sleeps_for: what a sleeping side waits for.
+// Bits of the futex word sleeps_for: reasons to wake the sleeping side.
 constexpr uint32_t kData = 1;
 constexpr uint32_t kRoom = 2;
 

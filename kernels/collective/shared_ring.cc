@@ -16,7 +16,8 @@ std::optional<size_t> Distance(uint64_t behind, uint64_t ahead, size_t ring_byte
                                                                  : std::optional<size_t>(distance);
 }
 
-// Returns the number of bytes from the byte that the counter `place` points to, to the ring's end.
+// Returns the number of bytes from a place in the ring to the ring's end. `place`: a counter of
+// bytes since the start.
 size_t RunLength(uint64_t place, size_t ring_bytes) {
   return ring_bytes - (place & (ring_bytes - 1));
 }

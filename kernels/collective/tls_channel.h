@@ -70,11 +70,11 @@ class TlsChannel {
   TlsChannel(const TlsChannel&) = delete;
   TlsChannel& operator=(const TlsChannel&) = delete;
 
-  // Advances the handshake by the bytes that have come. Call ShakeHands again when more bytes have
-  // come.
+  // Continues the handshake with the bytes received so far. After kGoesOn, call it again when more
+  // bytes arrive.
   Progress ShakeHands();
-  // Returns whether the other end has proved that it has the secret. Becomes true before the
-  // handshake is done, and also if the other end replays messages of an end that has the secret.
+  // Returns whether the other end seems to have the secret. Until the handshake is done, the other
+  // end may be replaying messages of an end that has the secret.
   bool has_shown_secret() const;
 
   // Returns how many of the bytes this object accepted, perhaps 0, or nullopt after a failure. When

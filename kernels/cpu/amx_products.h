@@ -104,8 +104,9 @@ inline void StoreSums(float* rest) {
   _tile_stored(3, rest + 3 * AmxTile::kFloats, AmxTile::kRowBytes);
 }
 
-// Multiplies two tiles of rows by two of columns. Tiles of sums 0 and 1 belong to the first tile of
-// rows, 2 and 3 to the second. Each step also does a part of the deferred work on `earlier` sums.
+// Multiplies two tiles of rows by two tiles of columns. Tile registers 0 and 1 get the sums of the
+// first tile of rows, 2 and 3 the sums of the second. Each step also does a part of `earlier`, the
+// deferred work on earlier sums.
 inline void Multiply2x2(
     const Unit& unit, DepthRange k, Ahead& ahead, Outputs outputs, Finish& earlier) {
   const BFloat16* x0 = unit.x[0] + k.begin * unit.x_step;
@@ -132,8 +133,9 @@ inline void Multiply2x2(
   }
 }
 
-// Prefetches the weights of two steps later into the first-level cache. Used only if x has a single
-// tile of rows: each weight is then read only once.
+// Prefetches the weights of step `step` + 2 into the first-level cache. Replaces Ahead, which
+// prefetches into the second-level cache, if x has a single tile of rows: then no later tile reads
+// the same weights.
 inline void FetchNear(const Unit& unit, int64_t step) {
   constexpr int64_t kLead = 2;
   // Past the end of a panel, continues with the panel that lies kStripTiles panels later, in the

@@ -22,7 +22,8 @@ struct CandidateBucket {
   int64_t count = 0;
 };
 
-// Weights below exp(-87.33) are zero (Simd Exp). 4096 buckets of width 1 / 46 cover the rest.
+// Buckets have the width 1 / 46 in (max logit - logit) / temperature. 4096 buckets reach beyond
+// 87.33, where weights become zero (Simd Exp).
 inline constexpr int32_t kCandidateBuckets = 4096;
 inline constexpr float kCandidateBucketsPerUnit = 46.0F;
 
@@ -37,7 +38,7 @@ struct CandidateMemory {
 
 class CandidateSet {
  public:
-  // The candidates are the first `count` elements of the arrays. Drops candidates of weight 0.
+  // The candidates are the first `count` elements of each array. Drops candidates of weight 0.
   CandidateSet(const CandidateMemory& memory, int64_t count, float max_logit, float temperature);
 
   int64_t size() const { return size_; }

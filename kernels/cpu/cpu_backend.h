@@ -30,7 +30,6 @@ struct CpuBackendOptions {
   std::string_view isa = "";
 };
 
-// Returns the number of threads of a backend with these options.
 int NumThreads(const CpuBackendOptions& options);
 
 // Errors: kInvalidArgument for an unknown isa; kFailedPrecondition if the machine lacks the isa.

@@ -88,9 +88,9 @@ constexpr KernelTable kPortable = {
 };
 
 #if defined(__x86_64__)
-// All tables, in order of preference. amx and avx512bf16 differ from avx512 only for bf16 weights
-// and a bf16 KV cache: they round the other factor of a product to bf16 too. This rounding loses no
-// more precision than storing the weights or the cache in bf16 does.
+// All tables, in order of preference. For bf16 weights or a bf16 KV cache, amx and avx512bf16 round
+// the other factor of each product to bf16 too. This rounding loses no more precision than storing
+// the weights or the cache in bf16 does. For other types they compute as avx512 does.
 constexpr KernelTable kTables[] = {Amx(), Avx512Bf16(), kAvx512, kAvx2, kPortable};
 #else
 constexpr KernelTable kTables[] = {kPortable};

@@ -23,8 +23,9 @@
 // effect, for few rows, MLPs without a gate, weights that are not bf16, and partial tiles.
 //
 // Thread safety: one caller at a time per team.
-// Cost:          2 * num_tokens * in_features * out_features operations. Few rows read the weights
-//                once, at memory speed; many rows run near the rate of the arithmetic units.
+// Cost:          2 * num_tokens * in_features * out_features operations. A call with few rows reads
+//                the weights once, at memory speed. With many rows, it runs near the rate of the
+//                arithmetic units.
 #ifndef QUIRE_KERNELS_CPU_LINEAR_H_
 #define QUIRE_KERNELS_CPU_LINEAR_H_
 

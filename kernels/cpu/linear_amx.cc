@@ -71,7 +71,7 @@ Outputs OutputsOf(const Job& job, const Unit& unit, int64_t steps) {
           .rows_per_step = (rows + steps - 1) / steps};
 }
 
-// Returns the deferred work on the unit's sums of a completed segment of k.
+// Returns the deferred work that remains for the unit after segment `segment` of k is complete.
 template <int kRowTiles>
 Finish FinishOf(const Job& job, const Unit& unit, int64_t segment) {
   const bool is_last = segment + 1 == job.weight->num_segments();
@@ -129,8 +129,8 @@ const std::byte* StripWeights(const Job& job, int64_t strip, int64_t k) {
 }
 
 // Returns a prefetcher of the weights that are needed after strip s. It spreads the prefetches over
-// `units` units, so that memory stays busy. `offset` is 0, or job.num_strips to prefetch strips of
-// up instead of strips of gate.
+// `units` units, so that memory stays busy. `offset` is job.num_strips if the strips of the up
+// matrix are prefetched, else 0.
 Ahead ChooseAhead(
     const Job& job, const Task& task, DepthRange piece, int64_t s, int64_t offset, int64_t units) {
   DepthRange next = piece;
@@ -329,10 +329,11 @@ const BFloat16* RoundInput(const float* x, const Job& job, ThreadTeam& team) {
   return rounded;
 }
 
-// Returns a job that still lacks x, the destination of the sums, and the sizes that Run chooses.
+// Sets all fields except `x`, the destination (`y` or `activated`), and the sizes that Run chooses.
 Job JobFor(const CpuPackedLinear& weight, int64_t num_rows) {
-  // A slot holds the sums of one unit. One slot is for an unfinished segment of k. Three slots are
-  // for sums of finished segments, until their partners in a tree of eight segments are finished.
+  // A slot holds the sums of one unit. One slot is for an unfinished segment of k. Three are for
+  // finished segments: in a binary tree of eight segments, at most three sums wait for their
+  // siblings.
   constexpr int64_t kSlots = 4;
   Job job;
   job.weight = &weight;
@@ -383,9 +384,9 @@ bool MlpAmx(const MlpParams& params, ThreadTeam& team) {
   const bool has_shape = params.gated && in.num_segments() == 1 &&
                          params.width % kStripColumns == 0 &&
                          out.segment_length() % AmxTile::kDepth == 0;
-  // Refuses a single tile of rows: the separate operations, which read one strip of weights at a
-  // time, are faster. With more rows, params.activated, which has room for fp32 rows, also has room
-  // for the bf16 rows padded to whole tiles.
+  // Refuses a single tile of rows: the separate operations are faster, as they read one strip of
+  // weights at a time. With more rows, params.activated has room: its fp32 rows take at least as
+  // many bytes as bf16 rows padded to whole tiles.
   if (!has_shape || in.dtype() != DType::kBF16 || out.dtype() != DType::kBF16 ||
       params.num_tokens <= AmxTile::kRows) {
     return false;

@@ -236,7 +236,6 @@ struct LinearKernel {
     return vecs == 2 ? RunRows<2>(rows, piece, t) : RunRows<1>(rows, piece, t);
   }
 
-  // Parameters that all tasks of one call share.
   template <typename Operand>
   struct Job {
     const CpuPackedLinear* weight = nullptr;
@@ -294,8 +293,8 @@ struct LinearKernel {
 
   // Sets the weights that a tile prefetches. If only one tile reads a piece of a panel, the tile
   // prefetches weights of its own later steps. If several tiles read the piece, the first two or
-  // four of them share the prefetch of the weights that are needed next. So prefetches keep memory
-  // busy for longer than one tile.
+  // four of them share the prefetch of the weights that are needed next. Sharing keeps memory busy
+  // for longer.
   template <typename Operand>
   static void ChooseAhead(const Job<Operand>& job,
                           const LinearPiece& piece,
@@ -371,8 +370,8 @@ struct LinearKernel {
   // Chooses the sizes of blocks and pieces. With up to kTileRows rows a piece is a whole segment,
   // so that weights are read sequentially. A block has as many whole rows of x as fit in the cache,
   // but at least kFewRows. If fewer than kFewRows rows fit, and x has more rows than fit, the loop
-  // over pieces is outside: a task multiplies its rows by the same piece of all its panels, then by
-  // the next piece.
+  // over pieces is the outer loop: a task multiplies its rows by the same piece of all its panels,
+  // then by the next piece.
   template <typename Operand>
   static void ChooseBlocks(Job<Operand>& job) {
     constexpr int64_t kFewRows = int64_t{16} * kTileRows;

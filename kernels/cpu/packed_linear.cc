@@ -77,7 +77,7 @@ void WidenRows(const RowsToTurn& rows, DType from, int64_t length, float* to, in
   }
 }
 
-// Widens one column of a panel within one segment.
+// Widens to fp32 the `length` values of one column of a panel, in one segment of k.
 template <DType kType>
 void WidenColumn(const std::byte* from, int64_t columns, int64_t length, float* out) {
   constexpr int64_t kGroup = kType == DType::kBF16 ? 2 : 1;
@@ -87,7 +87,8 @@ void WidenColumn(const std::byte* from, int64_t columns, int64_t length, float* 
   }
 }
 
-// Reserves memory for the rows that RowsOf reads, because Scratch in a task cannot report an error.
+// Reserves scratch memory for the rows that RowsOf reads, because a task cannot report a lack of
+// memory.
 absl::Status ReserveRows(const LinearSource& source, int64_t panel, ThreadTeam& team) {
   int64_t max_bytes = 0;
   for (const MatrixView& part : source.parts) {

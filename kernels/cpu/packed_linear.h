@@ -1,6 +1,6 @@
 // CpuPackedLinear holds the weights of one linear layer in the order in which the CPU kernels read
-// them: in panels of PanelShape::panel output columns. Within a panel k, the input dimension, is
-// ascending, so that a kernel reads weights strictly forwards.
+// them: in panels of PanelShape::panel output columns. Within a panel, weights are in ascending
+// order of k (the input dimension), so that a kernel reads them strictly forwards.
 //
 //   f32, f16   panel[p][k][column]
 //   bf16       panel[p][k / 2][column][k % 2]: two values of k in each 32-bit lane. The bf16
@@ -51,8 +51,8 @@ class CpuPackedLinear final : public PackedLinear {
                                                                HugeArena& arena,
                                                                ThreadTeam& team);
 
-  // Returns the bytes that Pack asks the arena for, or nullopt if the number overflows. REQUIRES:
-  // CheckLinearSource accepts the source.
+  // Returns the number of bytes that Pack requests from the arena, or nullopt if the number
+  // overflows. REQUIRES: CheckLinearSource accepts the source.
   static std::optional<int64_t> BytesFor(const LinearSource& source, PanelShape shape);
 
   int64_t in_features() const override { return in_features_; }

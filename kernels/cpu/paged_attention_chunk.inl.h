@@ -15,8 +15,8 @@
 namespace quire {
 namespace {
 
-// The context of one sequence in one KV head, in the blocks of a block table or in consecutive
-// blocks.
+// The keys and values of one sequence for one layer and KV head. They lie in the blocks of a block
+// table, or in consecutive blocks.
 template <typename T>
 struct ContextBlocks {
   const T* base;
@@ -112,8 +112,8 @@ void ViewBlocks(const ContextBlocks<T>& context,
       });
 }
 
-// Prefetches the values of a block, because they are read later than the block's keys. Also
-// prefetches the keys of the block that lies kAttentionChunkTokens positions later.
+// Called before a block's keys are packed. Prefetches the block's values, which are packed later,
+// and the keys of the block that lies kAttentionChunkTokens positions later.
 template <typename T>
 void FetchSoon(const ContextBlocks<T>& context, int32_t index, SlotRange slots) {
   const KvCacheLayout& layout = *context.layout;

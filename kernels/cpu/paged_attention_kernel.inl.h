@@ -34,13 +34,11 @@ struct Partial {
       : stats(reinterpret_cast<SoftmaxStats*>(memory)), values(memory + 2 * rows) {}
 };
 
-// Returns an upper bound on the rows of a task.
 template <typename P>
 int32_t MaxTaskRows(int32_t heads_per_kv_head) {
   return heads_per_kv_head > P::kTaskRows ? heads_per_kv_head : P::kTaskRows;
 }
 
-// The memory that a thread needs for a task.
 template <typename S>
 struct TaskMemory {
   float* q;             // queries, in tiles of rows, as PackQuery writes them
@@ -78,7 +76,7 @@ struct TaskMemory {
   }
 
  private:
-  // Offsets of the parts, in floats.
+  // Offsets of the arrays in the memory, in floats. `end` is the size of the memory.
   struct Layout {
     int64_t end = 0;
     int64_t q, ranges, scores, running, chunk, key_panel, value_panel, key_scales, value_scales;
@@ -202,7 +200,7 @@ class AttentionTaskRunner {
     Finish(running);
   }
 
-  // Marks a result as empty, as if no chunk has been merged into it yet.
+  // Marks a result as empty: no chunk has been merged into it yet.
   void Clear(const Partial& result) {
     for (int32_t row = 0; row < tiles_.rows; ++row) {
       result.stats[row] = {};

@@ -75,8 +75,9 @@ inline RowFactors MergeStats(const SoftmaxStats* chunk, int32_t rows, SoftmaxSta
     const StatsOfRows old = LoadStats(running + r, masks);
     const __mmask16 has_fresh = _mm512_cmp_ps_mask(fresh.sum, zero, _CMP_NEQ_UQ);
     const __mmask16 has_old = _mm512_cmp_ps_mask(old.sum, zero, _CMP_NEQ_UQ);
-    // Fresh stats are the chunk's, old stats the running result's; a sum of 0 means no stats. If a
-    // row has only fresh or only old stats, the row gets their maximum, and both its factors are 1.
+    // `fresh` holds the stats of the chunk, `old` the stats of the running result. A row with the
+    // sum 0 has no stats. If only one of the two has stats, the row takes its maximum, and both
+    // factors are 1.
     const __mmask16 rises = _mm512_cmp_ps_mask(fresh.max, old.max, _CMP_GT_OQ);
     const auto takes_fresh = static_cast<__mmask16>(has_fresh & (rises | ~has_old));
     const __m512 max = _mm512_mask_blend_ps(takes_fresh, old.max, fresh.max);

@@ -11,8 +11,8 @@ namespace {
 
 // Where possible, a task has at most 1 / (kPartsPerThread * threads) of the work.
 constexpr int64_t kPartsPerThread = 4;
-// Lower bound on a task's rows when work is cut to get more tasks: two tiles of 6 rows. A row is
-// one (query, head) pair.
+// Work is not cut into tasks of fewer rows than this: two tiles of 6 rows. A row is one (query,
+// head) pair.
 constexpr int64_t kMinTaskRows = 12;
 // A task of several queries is split by chunks only if it has at most this many rows, because each
 // row and chunk takes memory for a partial result. A task of more rows can be cut into tiles of

@@ -58,8 +58,8 @@ struct AttentionPlan {
 inline int64_t PartialFloats(int64_t rows, int64_t head_dim) { return rows * (head_dim + 2); }
 
 // Writes the plan into team.Scratch(0, ...). No other code may use that memory until the attention
-// call returns. A row is one (query, head) pair. A task has at most max_task_rows rows, or all rows
-// of one query and KV head if these are more. With more rows per task, K and V are read less often;
+// call returns. A row is one (query, head) pair. A task has at most max_task_rows rows, but at
+// least all rows of one query and KV head. With more rows per task, K and V are read less often;
 // with fewer rows, there are more tasks to spread over the threads.
 AttentionPlan PlanAttention(const PagedAttentionParams& params,
                             ThreadTeam& team,

@@ -72,8 +72,8 @@ inline float MaxOfRow(const float* scores, SlotRange range) {
 
 // Does what SoftmaxOfRow does, given the maximum of the scores. The weights replace the scores:
 // they become a bf16 array, indexed by slot, at the address of `scores`. In groups of 32 slots that
-// overlap the range, slots outside the range get the weight zero. The returned sum adds the weights
-// before rounding. REQUIRES: scale > 0.
+// overlap the range, slots outside the range get the weight zero. The returned sum is computed from
+// the weights before rounding. REQUIRES: scale > 0.
 inline SoftmaxStats RoundedWeightsOfRow(float* scores, SlotRange range, float scale, float max) {
   constexpr float kLog2E = 1.44269504F;
   if (range.empty()) {

@@ -102,7 +102,7 @@ void MergeRow(SoftmaxStats chunk_stats,
     __builtin_memcpy(values, chunk_values, static_cast<size_t>(head_dim) * sizeof(float));
     return;
   }
-  // If the chunk has the greater maximum, its factor is exp(0) = 1. Else the running result's is 1.
+  // The chunk or the running result, whichever has the greater maximum, gets the factor exp(0) = 1.
   const bool rises = chunk_stats.max > stats->max;
   const float max = rises ? chunk_stats.max : stats->max;
   const auto factor = S::Exp(S::Broadcast((rises ? stats->max : chunk_stats.max) - max));

@@ -64,7 +64,7 @@ constexpr int TileVecs(int rows) {
   return rows == 1 ? 8 : rows <= 3 ? 4 : 2;  // AVX2 and portable code have 16 registers
 }
 
-// Bytes of a vector of elements as stored in the KV cache.
+// Bytes that a vector of kLanes elements takes in the KV cache.
 template <typename S, typename E>
 constexpr int kVecBytes = static_cast<int>(sizeof(E)) * S::kLanes;
 inline constexpr int kCacheLine = 64;
@@ -110,7 +110,8 @@ struct NoTaskScope {
   explicit NoTaskScope(int32_t /*rows*/) {}
 };
 
-// The Products policy that widens keys and values to fp32, one term per step.
+// The Products policy that widens keys and values to fp32. A step has one term: a dim of a key, or
+// a slot of the values.
 template <typename S>
 struct WidenedProducts {
   using Simd = S;

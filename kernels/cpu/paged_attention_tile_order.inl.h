@@ -53,7 +53,7 @@ struct TileOrderProducts : RoundedPairs {
     unsigned int saved_;
   };
   static constexpr int kFoldTerms = 32;  // terms that one tile instruction adds
-  // The sums of a tile take at most 24 registers.
+  // Vectors of sums per row. The sums of a tile take at most 24 registers.
   template <int kRowsOfTile>
   static constexpr int kVecs = kRowsOfTile == 1   ? 8
                                : kRowsOfTile == 2 ? 4

@@ -108,8 +108,8 @@ void PrepareToken(const PrepareAttentionParams& p, int64_t token, T* narrow_key)
 
 template <typename S, typename T>
 void PrepareTokens(const PrepareAttentionParams& p, ThreadTeam& team) {
-  // A task has several adjacent tokens, because their keys share cache lines of a block. A task has
-  // enough tokens to outweigh the cost of its start.
+  // Adjacent tokens write keys to the same cache lines (keys are dim-major), so one thread takes
+  // several adjacent tokens. A task has enough tokens to outweigh the cost of starting it.
   constexpr int64_t kMinTaskElements = 4096;
   const int64_t row =
       (p.num_heads + int64_t{2} * p.cache.layout.num_kv_heads) * p.cache.layout.head_dim;

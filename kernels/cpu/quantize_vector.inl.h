@@ -53,7 +53,7 @@ VectorScale ScaleOf(const float* vector, int32_t size, float largest) {
   return {max_size / largest, largest / max_size};
 }
 
-// Stores the vector in `to` and returns its scale.
+// Returns the scale.
 template <typename S, typename T>
 float QuantizeVector(const float* vector, int32_t size, T* to) {
   const VectorScale scale = ScaleOf<S>(vector, size, kLargestScaled<T>);

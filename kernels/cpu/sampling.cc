@@ -241,8 +241,8 @@ class RowSampler {
   TokenId DrawFromAll(double u) const {
     const double target = u * SumOfBlocks(block_scratch_);
     double running = 0.0;
-    // The block in which the running sum passes the target or, if none, the last block with a
-    // weight.
+    // The block in which the running sum passes the target. If none does, the last block with a
+    // weight that is not 0.
     int64_t block = 0;
     for (int64_t b = 0; b < blocks_; ++b) {
       if (block_scratch_[b] > 0.0F) {

@@ -3,9 +3,9 @@
 // Passes over a whole row are vectorized (row_scan.h). Every row has a pass for its maxima. A row
 // with log-probabilities has a pass for their normalizer. A row that is not greedy and has no top-k
 // has a pass for its weights. No row is ever sorted. Top-k, top-p and the reported likeliest tokens
-// first reduce the row to candidates, in one or several passes. The bounds of these passes cannot
-// exclude a token of the result. Top-k and top-p then distribute the candidates over buckets and
-// sort only one bucket (candidate_set.h).
+// first reduce the row to candidates, in one or several passes. Each pass drops only tokens that
+// cannot be in the result. Top-k and top-p then distribute the candidates over buckets and sort
+// only one bucket (candidate_set.h).
 //
 // Probabilities are fp32 weights exp((logit - max) / temperature); their sums are doubles.
 //

@@ -35,7 +35,7 @@ class ThreadTeam {
   static constexpr int kSpinMicros = 50;
   static constexpr int kMaxThreads = 1024;
 
-  // REQUIRES: 1 <= num_threads <= kMaxThreads, the caller included.
+  // `num_threads` includes the calling thread. REQUIRES: 1 <= num_threads <= kMaxThreads.
   explicit ThreadTeam(int num_threads);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -58,12 +58,10 @@ class ThreadTeam {
   }
 
   // Returns a number that grows each time a thread takes a task. If the caller runs all tasks of a
-  // ParallelFor alone, the number grows each time a task is finished. Safe from any thread. Tasks
-  // that are shared among threads need no separate counter, because ticket_ changes with each task.
+  // ParallelFor alone, the number grows each time a task is finished. Safe from any thread.
   uint64_t progress() const {
-    // The low half of ticket_ counts down the tasks of a job (one call of RunTasks); the high half
-    // is the job's number. With its low half inverted, ticket_ grows within a job and from job to
-    // job.
+    // The low half of ticket_ counts down the tasks of a job (one call of RunTasks). The high half
+    // is the job's number. With its low half inverted, ticket_ grows with each task and each job.
     return tasks_of_caller_.value() + (ticket_.load(std::memory_order_relaxed) ^ 0xFFFFFFFFU);
   }
 
@@ -100,7 +98,7 @@ class ThreadTeam {
   TaskFunction function_ = nullptr;
   const void* context_ = nullptr;
   uint32_t num_tasks_ = 0;
-  // Finished tasks of the ParallelFor calls whose tasks all ran on the caller.
+  // Counts the finished tasks of ParallelFor calls that run all tasks on the caller.
   ProgressCounter tasks_of_caller_;
   alignas(64) std::atomic<uint64_t> ticket_{0};  // job number << 32 | tasks not yet taken
   alignas(64) std::atomic<uint32_t> unfinished_{0};

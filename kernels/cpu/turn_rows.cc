@@ -28,7 +28,7 @@ void TurnPart(const RowsToTurn& rows, int64_t depth, Unit* to, int64_t stride) {
   }
 }
 
-// A vector that gcc and clang offer on every machine.
+// A 16-byte vector type that gcc and clang offer on every machine.
 using Quad = uint32_t __attribute__((vector_size(16)));
 
 Quad LoadQuad(const std::byte* from) {
@@ -37,7 +37,7 @@ Quad LoadQuad(const std::byte* from) {
   return quad;
 }
 
-// Transposes four 32-bit units of each of four rows.
+// Transposes four rows of four 32-bit units.
 void TurnQuads(const std::byte* from, int64_t stride_bytes, uint32_t* to, int64_t stride) {
   const Quad a = LoadQuad(from);
   const Quad b = LoadQuad(from + stride_bytes);

@@ -120,16 +120,16 @@ QUIRE_DEVICE PagedKv MakePagedKv(const PagedAttentionParams& args,
   return kv;
 }
 
-// Returns the block that holds the position: the block's id in the pool, or its index in the
-// window. The block at kv.keys has number 0.
+// Returns the number of the block that holds the position, where kv.keys points into block 0. The
+// number is the block's id in the pool or, without a block table, its index in the window.
 QUIRE_DEVICE BlockId BlockOf(const PagedKv& kv, int position) {
   int index = position >> kv.block_shift;
   return kv.block_table != nullptr ? kv.block_table[index] : index;
 }
 
-// Returns the block of the 8 positions from `position`. One block holds all 8, because `position`
-// and the block size are multiples of 8. If none of the 8 is in [begin, end), returns kNullBlockId
-// and does not read the block table.
+// Returns the number of the block that holds the 8 positions from `position` on. One block holds
+// all 8, because `position` and the block size are multiples of 8. If none of the 8 is in [begin,
+// end), returns kNullBlockId and does not read the block table.
 QUIRE_DEVICE BlockId FindBlock(const PagedKv& kv, int position, int begin, int end) {
   bool needed = position < end && position + 8 > begin;
   return needed ? BlockOf(kv, position) : kNullBlockId;
@@ -262,16 +262,16 @@ QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
 // ---- Shared to fragments ------------------------------------------------------------------------
 
 // Holds 16 query rows as A fragments; there are head_dim / 16 of them. If kInRegisters, the
-// fragments stay in registers. Otherwise each Get reads a fragment from shared memory. At head_dim
-// 256 this saves 64 registers, beside the 128 of the accumulators.
+// fragments stay in registers. Otherwise each Get reads a fragment from shared memory. This saves
+// 64 registers at head_dim 256, where the accumulators alone take 128.
 template <int kHeadDim, bool kInRegisters>
 class QueryFragments {
  public:
   // rows: a QueryTile<kHeadDim>, complete and visible to the warp.
   QUIRE_DEVICE void Load(const uint8_t* rows) {
     int lane = static_cast<int>(threadIdx.x % 32);
-    // ldmatrix: lanes 8 j .. 8 j + 7 point to the rows of matrix j. Matrix 0: rows 0..7, k 0..7;
-    // 1: rows 8..15, k 0..7; 2: rows 0..7, k 8..15; 3: rows 8..15, k 8..15.
+    // ldmatrix loads four matrices. Lanes 8 j .. 8 j + 7 point to the rows of matrix j. 0: rows
+    // 0..7, k 0..7; 1: rows 8..15, k 0..7; 2: rows 0..7, k 8..15; 3: rows 8..15, k 8..15.
     lane_row_ = rows + lane % 16 * QueryTile<kHeadDim>::kRowStride + lane / 16 * 16;
     if constexpr (kInRegisters) {
       QUIRE_UNROLL
@@ -317,7 +317,7 @@ QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
   using Tile = KvTile<Cache, kHeadDim>;
   int lane = static_cast<int>(threadIdx.x % 32);
   if constexpr (sizeof(Cache) == 2) {
-    // Matrices that ldmatrix loads. 0: keys 0..7, dims 0..7; 1: keys 0..7, dims 8..15; 2: keys
+    // ldmatrix loads four matrices. 0: keys 0..7, dims 0..7; 1: keys 0..7, dims 8..15; 2: keys
     // 8..15, dims 0..7; 3: keys 8..15, dims 8..15.
     int lane_row = lane / 16 * 8 + lane % 8;
     const uint8_t* lane_keys = keys + lane_row * Tile::kRowStride + lane / 8 % 2 * 16;
@@ -336,7 +336,7 @@ QUIRE_DEVICE void AddScores(float (&scores)[kKeys / 8][4],
       }
     }
   } else {
-    // A 16-byte chunk is 16 dims. Matrices that ldmatrix loads. 0: keys 0..7, chunk c; 1: keys
+    // A 16-byte chunk is 16 dims. ldmatrix loads four matrices. 0: keys 0..7, chunk c; 1: keys
     // 8..15, chunk c; 2: keys 0..7, chunk c + 1; 3: keys 8..15, chunk c + 1. If the number of
     // chunks is odd, matrices 2 and 3 of the last load repeat chunk c and are not used.
     int lane_row = lane % 16;
@@ -381,8 +381,8 @@ QUIRE_DEVICE void AddValues(float (&out)[kHeadDim / 8][4],
   QUIRE_UNROLL
   for (int n = 0; n < kKeys / 16; ++n) {
     if constexpr (sizeof(Cache) == 2) {
-      // Matrices that ldmatrix.trans loads. 0: keys 0..7, dims 0..7; 1: keys 8..15, dims 0..7;
-      // 2: keys 0..7, dims 8..15; 3: keys 8..15, dims 8..15.
+      // ldmatrix.trans loads four matrices. 0: keys 0..7, dims 0..7; 1: keys 8..15, dims 0..7; 2:
+      // keys 0..7, dims 8..15; 3: keys 8..15, dims 8..15.
       QUIRE_UNROLL
       for (int d = 0; d < kHeadDim / 16; ++d) {
         uint32_t b[4];

@@ -32,7 +32,7 @@ class CublasLtProduct {
   CublasLtProduct(const CublasLtProduct&) = delete;
   CublasLtProduct& operator=(const CublasLtProduct&) = delete;
 
-  // REQUIRES: called once, before anything else; IsValidProduct(args).
+  // Must be called once, before any other function. REQUIRES: IsValidProduct(args).
   int Describe(const GemmArgs& args);
 
   // Sets *algorithms to at least one algorithm, the heuristics' best first. Algorithms that cut the

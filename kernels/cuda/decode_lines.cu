@@ -36,9 +36,9 @@ int32_t HalfTiles(const PagedAttentionParams& params, const DecodePlan& plan) {
   return (std::min(RowsPerLine(params, plan), RowsOfSequence(params, plan)) + 7) / 8;
 }
 
-// Returns for how many partial results a CTA needs room: one for the line in which its run ends,
-// and one for each of the run's segments of the line in which the run begins. A run has the most
-// segments if all sequences have the greatest length, so this length is assumed.
+// Returns the number of partial results that a CTA needs room for: one for the last line of its
+// run, and one for each of the run's segments that belong to the run's first line. A run has the
+// most segments if all sequences have the greatest length, so this length is assumed.
 int32_t PartialsPerCta(const PagedAttentionParams& params, const DecodePlan& plan) {
   if (plan.partials_per_cta > 0) {
     return plan.partials_per_cta;

@@ -31,9 +31,9 @@
 // then adds 1 to the line's counter. The last CTA to arrive merges the partial results in order,
 // and sets the counter back to 0. No CTA waits for another CTA.
 //
-// A bulk copy brings whole blocks, so also keys outside [begin, end) of the sequence. The scores of
-// such keys are set to -infinity. Their rows of V are zeroed in shared memory, because even with
-// weight 0 a NaN in V would give a NaN.
+// A bulk copy brings whole blocks, which can have keys outside [begin, end) of the sequence. The
+// scores of such keys are set to -infinity. Their rows of V are zeroed in shared memory, because
+// even with weight 0 a NaN in V would give a NaN.
 //
 // ALiBi, soft caps and sinks are branches, which all threads take alike. Separate versions of the
 // kernel would double the compile time. A sink is added once, when a line is stored, and never to a
@@ -137,7 +137,7 @@ QUIRE_DEVICE void StoreLineQueries(const LineMemory<Shape>& memory,
 
 // Computes a part of a line. If the part has the line's first segment, sets `line` to the fold of
 // the part's segments. Otherwise stores each segment's result as a partial result, and leaves
-// `line` empty. use: number of the CTA's next stage, counted from 0; on return, past the part's
+// `line` empty. use: the number of stages that the CTA has used so far; ComputePart adds the part's
 // stages.
 template <typename Shape>
 QUIRE_DEVICE void ComputePart(LineFold<Shape>& line,
@@ -164,8 +164,8 @@ QUIRE_DEVICE void ComputePart(LineFold<Shape>& line,
   LineResult<Shape> segment;
   segment.Clear();
   int32_t num_stored = 0;  // number of partial results stored so far
-  // Adds P V of stage s to `segment`, and ends the segment with the last stage of the segment or
-  // part. s counts stages from position 0 on, of_use from the CTA's first stage on.
+  // Adds P V of stage s to `segment`. After the last stage of the segment or part, ends the
+  // segment. s counts stages from position 0, and of_use counts them from the CTA's first stage.
   const auto add_values = [&](int32_t s, int of_use, const StageState<Shape>& state) {
     AddLineValues<Shape>(segment,
                          state.factors,

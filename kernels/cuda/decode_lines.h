@@ -67,8 +67,8 @@ int DecodeByLines(const PagedAttentionParams& params,
 // head_dim is instantiated in a separate .cu file.
 template <int kHeadDim>
 int RunLines(const LineParams& params, Stream stream);
-// Sets *num_ctas to how many CTAs of the same kernel the device can run at once. Returns
-// kUnsupported as RunLines does.
+// Sets *num_ctas to the number of CTAs of the same kernel that the device can run at once. Returns
+// kUnsupported in the same cases as RunLines.
 template <int kHeadDim>
 int CountLineCtas(DType activations, DType cache_dtype, int32_t rows_per_line, int32_t* num_ctas);
 

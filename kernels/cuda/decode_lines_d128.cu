@@ -1,4 +1,4 @@
-// Decode by lines for head_dim 128.
+// Instantiates decode by lines for head_dim 128.
 #include "kernels/cuda/decode_lines.cuh"
 
 namespace quire::gpu {

@@ -1,4 +1,4 @@
-// Decode by lines for head_dim 64.
+// Instantiates decode by lines for head_dim 64.
 #include "kernels/cuda/decode_lines.cuh"
 
 namespace quire::gpu {

@@ -1,4 +1,4 @@
-// Decode by lines for head_dim 96.
+// Instantiates decode by lines for head_dim 96.
 #include "kernels/cuda/decode_lines.cuh"
 
 namespace quire::gpu {

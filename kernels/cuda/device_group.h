@@ -35,7 +35,7 @@ int OpenNccl(const char* path);
 
 int MakeDeviceGroupId(DeviceGroupId* id);
 // Joins the group with the current device, which no other rank may use. All ranks must call this
-// function. Sets *group to null if the call fails at once.
+// function. Sets *group to null if the call itself returns an error.
 int BeginDeviceGroup(const DeviceGroupId& id, int32_t rank, int32_t size, void** group);
 // Sets *is_settled to false while NCCL still works on the last call (ncclInProgress), else to true.
 // Returns the group's error, or 0.

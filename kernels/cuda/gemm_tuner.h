@@ -26,8 +26,8 @@ namespace quire::gpu {
 // does little harm, because the product of so small a weight takes mostly launch time.
 class RotatedWeight {
  public:
-  // Allocates at most 256 MB, or as much as there is. If two copies do not fit, there are no
-  // copies, and Next returns the weight itself.
+  // Allocates 256 MB at most, and less if the device has less. If the memory is too small for two
+  // copies, makes no copies, and Next returns the weight itself.
   RotatedWeight(const GemmArgs& args, Stream stream);
   ~RotatedWeight();
   RotatedWeight(const RotatedWeight&) = delete;
@@ -55,9 +55,9 @@ class GemmTuner {
   int Open(uint64_t version);
 
   // Sets *algorithm to the fastest algorithm, and *is_final to true. If the fastest algorithm is
-  // not known yet, times the library's suggestions. While a graph is recorded, nothing can be
-  // timed. Then the call sets *algorithm to the library's first suggestion and *is_final to false,
-  // and a later call times the suggestions.
+  // not known yet, times the library's suggestions. This is impossible while a graph is being
+  // recorded: the call then sets *algorithm to the library's first suggestion and *is_final to
+  // false, and a later call times the suggestions.
   int Choose(const GemmArgs& args,
              CublasLtProduct& product,
              Stream stream,

@@ -53,7 +53,7 @@ int PrepareAttention(const PrepareAttentionParams& params, DType activations, St
 
 // Each kernel is deterministic, but results of different kernels agree only to rounding.
 enum class DecodeKernel : uint8_t {
-  // Runs on every device. A CTA computes splits, another kernel merges them.
+  // Runs on every device. Its CTAs compute splits, and a second kernel merges the splits.
   kSplits,
   // Runs on compute capability 9.0 and 10.x, if a head's values follow the head's keys in a block.
   // A sequence must have one query, or at most 64 / (query heads per KV head) queries. All CTAs
@@ -85,7 +85,7 @@ struct DecodePlan {
   // partial_out points to DecodePartialFloats floats; partial_state is not used.
   DecodeKernel kernel = DecodeKernel::kSplits;
   int32_t max_query_tokens = 1;  // the most queries of a sequence
-  // Number of partial results per CTA for which partial_out has room. 0: partial_out has room for
+  // Number of partial results per CTA that fit into partial_out. 0: partial_out has room for
   // sequences of any length that the block tables allow (DecodePartialFloats). REQUIRES: 0, or at
   // least min(ceil(splits of the batch / num_ctas), splits of the longest line) + 1. If each line
   // has a single split, any number is allowed.
@@ -110,11 +110,12 @@ int Decode(const PagedAttentionParams& params,
            const DecodePlan& plan,
            DType activations,
            Stream stream);
-// Sets *num_ctas to how many CTAs of the kSplits kernel for these types and this head_dim the
-// device can run at once.
+// Sets *num_ctas to the number of CTAs that the device can run at once, for the kSplits kernel,
+// these types and this head_dim.
 int DecodeGridSize(DType activations, DType cache_dtype, int32_t head_dim, int32_t* num_ctas);
-// Sets *num_ctas to the same number for the kLines kernel. Reads num_heads, the layout, and the
-// plan's max_query_tokens. Returns kUnsupported if kLines cannot run.
+// Sets *num_ctas to the number of CTAs of the kLines kernel that the device can run at once. Reads
+// num_heads, the layout, and the plan's max_query_tokens. Returns kUnsupported if kLines cannot
+// run.
 int DecodeLinesGridSize(const PagedAttentionParams& params,
                         const DecodePlan& plan,
                         DType activations,
@@ -141,8 +142,8 @@ enum class PrefillKernel : uint8_t {
   // Each product is computed by a warpgroup (wgmma). Runs on sm_90, for a cache of the
   // activations' type and head_dim 64, 128 or 256.
   kWgmma,
-  // Computes the products of kWgmma in a persistent grid, without pauses between items, for every
-  // head_dim. Has not run on a GPU yet, so kFastest never takes it.
+  // Computes the products by wgmma as kWgmma does, but in a persistent grid, without pauses between
+  // items, and for every head_dim. Has not run on a GPU yet, so kFastest never takes it.
   kPersistent,
 };
 struct PrefillPlan {

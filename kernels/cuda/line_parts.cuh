@@ -53,7 +53,7 @@ struct LinePart {
   int32_t past = 0;
 
   QUIRE_DEVICE bool is_whole() const { return past - first == num_segments; }
-  // The part takes the stages [FirstStage, PastStage) of the sequence, counted from position 0.
+  // The part covers stages [FirstStage, PastStage) of the sequence. Stage 0 begins at position 0.
   QUIRE_DEVICE int32_t FirstStage(int32_t split_tokens) const {
     const int32_t from = (begin / split_tokens + first) * split_tokens;
     return (from > begin ? from : begin) / kStageKeys;

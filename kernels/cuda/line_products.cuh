@@ -101,8 +101,8 @@ QUIRE_DEVICE void CapScores(LineScores<Shape>& scores,
 }
 
 // Turns products Q K^T into scores in base 2 and adds ALiBi's bias if has_alibi. Then masks the
-// scores if needs_mask. kIsCapped: `scores` already holds the scores of CapScores. position: the
-// stage's first position.
+// scores if needs_mask. kIsCapped: `scores` already holds capped scores, from CapScores. position:
+// the stage's first position.
 template <typename Shape, bool kIsCapped>
 QUIRE_DEVICE void FinishScores(LineScores<Shape>& scores,
                                const ScoreRow* score_rows,

@@ -162,9 +162,10 @@ class LineFold {
 // ---- Partial results ----------------------------------------------------------------------------
 
 // The partial results of a CTA belong to the lines that cross an end of the CTA's run of segments.
-// Partial result 0 is of the line that continues in the next run: its segments in this run, folded
-// into one result. Partial result 1 + i is of the line that began in an earlier run: its i-th
-// segment in this run, alone, because the earlier run's results must be folded first.
+// Partial result 0 is for the line that continues in the next run. It folds all segments that the
+// line has in this run. Partial results 1 + i are for the line that began in an earlier run. Each
+// holds one segment, the line's i-th in this run, because the earlier run's results must be folded
+// first.
 template <typename Shape>
 struct LinePartials {
   float* partials = nullptr;
@@ -214,7 +215,7 @@ QUIRE_DEVICE void StorePartial(float* partial, int32_t num_rows, const LineResul
   });
 }
 
-// Loads a partial result, by groups of 8 rows. A group that lies wholly behind the line's num_rows
+// Loads a partial result, by groups of 8 rows. A group that lies wholly past the line's num_rows
 // rows is not loaded and keeps its old values.
 template <typename Shape>
 QUIRE_DEVICE void LoadPartial(LineResult<Shape>& result, float* partial, int32_t num_rows) {
@@ -324,8 +325,8 @@ QUIRE_DEVICE void StoreLine(const LineResult<Shape>& result,
           auto* to = reinterpret_cast<uint32_t*>(out + ChunkOfWarp(i) * 8 + 2 * quad);
           *to = Pack2<T>(x[r] * factor, x[r + 1] * factor);
         } else {
-          // The even dims of a chunk are the columns of one C tile, the odd dims those of the next
-          // C tile (attention_tile.cuh).
+          // The even dims of a chunk are the columns of one C tile, and the odd dims are the
+          // columns of the next C tile (attention_tile.cuh).
           const float(&even)[4] = result.out[m][2 * i];
           const float(&odd)[4] = result.out[m][2 * i + 1];
           StoreWords<8>(out + ChunkOfWarp(i) * 16 + 4 * quad,

@@ -56,8 +56,8 @@ struct LineShape {
                                      2 * kMaximaBytes + kScoreRowBytes + kBarrierBytes + kFlagBytes;
 
   // With two CTAs on an SM, one computes while the other ends a line. But two CTAs of five warps
-  // leave only 168 registers per thread, too few for more rows or dims. An SM has 228 KB of shared
-  // memory. Each CTA takes 1 KB of it in addition to the size that the launch asks for.
+  // leave only 168 registers per thread, too few for more than 16 rows or 128 dims. An SM has 228
+  // KB of shared memory. Each CTA takes 1 KB of it more than its launch asks for.
   static constexpr int kCtasPerSm = kRows == 16 && kDim <= 128 ? 2 : 1;
   static constexpr int kBytesToUse = (228 / kCtasPerSm - 1) * 1024;
   static constexpr int kStagesThatFit = (kBytesToUse - kOtherBytes) / kStageBytes;
@@ -100,8 +100,8 @@ struct LineRing {
 };
 
 // The order of a stage in shared memory. A block of up to kStageKeys positions lies as in the
-// cache: K, then V. A larger block is copied by parts, each ordered like a block of kStageKeys
-// positions.
+// cache: K, then V. A larger block is copied in parts, and each part is ordered like a block of
+// kStageKeys positions.
 template <typename Shape>
 struct StageOrder {
   int32_t shift = 0;  // log2 of the positions per block in the stage
@@ -149,8 +149,8 @@ class LineBlocks {
   }
 
  private:
-  // Returns to lane l the sequence's block index + l, or kNullBlockId if that block has no position
-  // in [begin_, end_).
+  // Returns to lane l the block at `index` + l in the sequence, or kNullBlockId if that block has
+  // no position in [begin_, end_).
   QUIRE_DEVICE BlockId Find(const PagedKv& kv, int32_t index) const {
     const int32_t mine = index + static_cast<int32_t>(threadIdx.x % kWarpSize);
     const int64_t position = int64_t{mine} << kv.block_shift;
@@ -165,7 +165,7 @@ class LineBlocks {
   BlockId next_ = kNullBlockId;
 };
 
-// A part, its addresses and its blocks, as the copying warp needs them.
+// A part of a line with its addresses and blocks, for the copying warp.
 struct CopiedPart {
   LinePart part;
   PagedKv kv;
@@ -246,10 +246,10 @@ QUIRE_DEVICE void CopyPartOfBlock(uint8_t* stage,
   }
 }
 
-// Copies all stages of the run [next, run_end). Waits for free buffers, but never at the end of a
-// line. Looks up the blocks of the next part while copies of this part are in flight. The previous
-// operation on the stream writes K and V of the step's new tokens. So CopyRun waits for it before
-// the first stage with a new token.
+// Copies all stages of the run [next, run_end). Waits only for free buffers, so copies go on across
+// the end of a line. Looks up the blocks of the next part while copies of this part are in flight.
+// The previous operation on the stream writes K and V of the step's new tokens. So CopyRun waits
+// for it before the first stage with a new token.
 template <typename Shape>
 QUIRE_DEVICE void CopyRun(const LineRing<Shape>& ring,
                           const LineParams& params,

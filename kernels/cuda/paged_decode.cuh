@@ -248,7 +248,7 @@ struct WarpResult {
   SoftmaxState states[2];  // of the two rows; each sum has this lane's weights alone
 };
 
-// Adds attention to the warp's tiles of positions [begin, end) to `result`. first: the first
+// Adds to `result` the attention over the warp's tiles of positions [begin, end). first: the first
 // position of the warp's first tile, as in KvRing.
 template <typename T, typename Cache, int kHeadDim, int kTiles, typename Query>
 QUIRE_DEVICE void AttendTiles(WarpResult<kHeadDim>& result,

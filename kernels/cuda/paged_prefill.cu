@@ -42,8 +42,8 @@ int CheckWgmma(DType activations, DType cache_dtype) {
   return DispatchElement(activations, []<typename T>() { return 0; });
 }
 
-// Whether kFastest takes kPersistent instead of kWgmma: false until kPersistent has been faster on
-// a device.
+// Whether kFastest runs kPersistent instead of kWgmma. False until a measurement on a device shows
+// that kPersistent is faster.
 constexpr bool kFastestIsPersistent = false;
 
 // Runs kPersistent or kWgmma. Returns kUnsupported if the kernel cannot run.

@@ -12,7 +12,7 @@
 // two products in flight, and computes the softmax of one tile meanwhile:
 //   start S(j) = Q K(j)^T | start O += P(j-1) V(j-1) | await S(j), softmax | await O, pack P(j)
 // For head_dim up to 128 the two computing warpgroups take turns in starting products, so that the
-// softmax of one runs beside the products of the other.
+// softmax of one overlaps with the products of the other.
 //
 // Barriers. Each buffer has a Full and a Free barrier. A phase of Full ends when the buffer's
 // copies have landed: for each copying thread, the hardware arrives at Full once, when the thread's

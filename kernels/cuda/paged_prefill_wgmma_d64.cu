@@ -1,4 +1,4 @@
-// Prefill on warpgroup products for head_dim 64.
+// Instantiates prefill on warpgroup products for head_dim 64.
 #include "kernels/cuda/paged_prefill_wgmma.cuh"
 
 namespace quire::gpu {

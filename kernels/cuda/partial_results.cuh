@@ -12,7 +12,7 @@
 namespace quire::gpu {
 
 // Part i has its weighted sums at out[i * out_stride], not yet divided by the sum of the weights,
-// and its softmax state (max, sum) at state[i * state_stride]. Strides in floats.
+// and its softmax state (max, sum) at state[i * state_stride]. Strides are in floats.
 struct PartialResults {
   const float* out = nullptr;  // this thread's four dims of part 0
   int64_t out_stride = 0;

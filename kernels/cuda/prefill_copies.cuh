@@ -22,8 +22,9 @@ namespace quire::gpu {
 
 // Returns the number of the CTA's next pair (item, KV head), or num_pairs or more if all pairs are
 // taken. Pair p has item p / num_kv_heads. A CTA begins with the pair of its own number, and then
-// calls TakePair until no pair is left. So all CTAs together make num_pairs calls, and the last
-// call sets the counter back to 0. REQUIRES: at most num_pairs CTAs.
+// calls TakePair until no pair is left. Each CTA needs no call for its first pair, and makes one
+// call that finds no pair. So all CTAs together make num_pairs calls, and the last call sets the
+// counter back to 0. REQUIRES: at most num_pairs CTAs.
 QUIRE_DEVICE int32_t TakePair(const PrefillPlan& plan, int32_t num_pairs) {
   const int32_t before = atomicAdd(plan.next_item, 1);
   if (before == num_pairs - 1) {
@@ -166,7 +167,8 @@ QUIRE_DEVICE void StartTileCopy(
 }
 
 // Copies the keys and values of all items of the CTA in the order of use: K(0), K(1), V(0), K(2),
-// V(1), ... Waits for free buffers and for the next item, but never at the end of an item.
+// V(1), ... Waits only for free buffers and for the next item, so copies go on across the end of an
+// item.
 template <typename Shape>
 QUIRE_DEVICE void CopyItems(const PersistentMemory<Shape>& memory) {
   const BufferRing<Shape::kStages> keys = memory.KeyRing();

@@ -42,9 +42,9 @@ struct PersistentShape {
   static constexpr int kStages = 2;
   static constexpr int kQueryBuffers = kDim <= 128 ? 2 : 1;
   static constexpr int kWorkSlots = 4;
-  // Items that a CTA takes ahead of the one that it computes. With two, the CTA finds the next
-  // item's rows and blocks and copies its first keys in time, even if items have one tile. With
-  // more, the CTA would hold items that other CTAs could compute.
+  // Number of items that a CTA takes ahead of the item that it computes. With two, the CTA finds
+  // the next item's rows and blocks and copies its first keys in time, even if items have one tile.
+  // With more, the CTA would hold items that other CTAs could compute.
   static constexpr int kItemsAhead = 2;
   static_assert(kItemsAhead < kWorkSlots);
   static constexpr bool kTakesTurns = kDim <= 128;
@@ -68,8 +68,8 @@ struct PersistentShape {
 };
 
 // Calls body<first chunk, number of chunks> for each part of a row, in order. A part has up to
-// kLargest chunks: with 8, the parts are the pieces of kv_cache_layout.h; with 16, two pieces of 8
-// are one part.
+// kLargest chunks. If kLargest is 8, the parts are the pieces of kv_cache_layout.h. If it is 16,
+// two pieces of 8 chunks are one part.
 template <int kRowChunks, int kLargest, int kChunk = 0, typename Body>
 QUIRE_DEVICE void ForEachPart(Body&& body) {
   if constexpr (kChunk < kRowChunks) {
@@ -96,8 +96,8 @@ class BufferRing {
   QUIRE_DEVICE SharedBarrier& Full(int use) const { return barriers_[use % kBuffers]; }
   QUIRE_DEVICE SharedBarrier& Free(int use) const { return barriers_[kBuffers + use % kBuffers]; }
   QUIRE_DEVICE void WaitUntilFull(int use) const { Full(use).Wait(use / kBuffers & 1); }
-  // Waits until the readers of a use are done. Must be called before the readers of use + kBuffers
-  // are done, because a barrier tells phases apart only by their parity.
+  // Waits until all readers of use number `use` are done. Must be called before the readers of use
+  // + kBuffers are done, because a barrier tells adjacent phases apart only by their parity.
   QUIRE_DEVICE void WaitUntilDone(int use) const { Free(use).Wait(use / kBuffers & 1); }
   QUIRE_DEVICE void WaitUntilFree(int use) const {
     if (use >= kBuffers) {

@@ -21,21 +21,21 @@
 // flight, and computes the softmax of one tile meanwhile:
 //   start S(j) = Q K(j)^T | start O += P(j-1) V(j-1) | await S(j), softmax | await O, pack P(j)
 // For head_dim up to 128 the two computing warpgroups take turns in starting products, so that the
-// softmax of one runs beside the products of the other.
+// softmax of one overlaps with the products of the other.
 //
 // Barriers. Keys, values, queries and items (PrefillWork) have a ring of buffers each. Every buffer
 // has a Full and a Free barrier. Full barriers of keys and values count the bytes of bulk copies.
 // Bulk copies write through the same proxy as products read, so no reader needs a fence. The
 // copying warp itself zeroes the rows of V that no row of the item attends to, before it copies the
 // other rows. Queries are copied by cp.async, because their rows have another order in shared
-// memory than in q. The warps that copy queries wait for the copies and fence them before they
-// arrive.
+// memory than in q. The warps that copy queries wait until their copies have landed, call
+// FenceAsyncProxy, and then arrive at Full.
 //
 // Shared memory. A tile of K or V has the order of a block of kKeys slots (kv_cache_layout.h):
 // first piece 0 of all keys, then piece 1 of all keys, and so on. A piece of 64 dims is an operand
-// with rows of 128 bytes, one of 32 or 16 dims an operand with rows of 64 or 32 bytes. So a product
-// of head_dim 80, 96 or 112 consists of products of two or three pieces. Products read both K and V
-// as they lie in the cache.
+// with rows of 128 bytes. A piece of 32 or 16 dims is an operand with rows of 64 or 32 bytes. So a
+// product of head_dim 80, 96 or 112 consists of products of two or three pieces. Products read both
+// K and V as they lie in the cache.
 //
 // Calculated for an H200: a tile of head_dim 128 is 8.4 MFLOP, 2048 cycles of an SM's tensor cores;
 // the copying warp starts 32 bulk copies for it.
@@ -187,7 +187,7 @@ QUIRE_DEVICE void StoreRows(const PersistentOut<Shape>& out,
 
 // ---- A computing warpgroup ----------------------------------------------------------------------
 
-// Computes the warpgroup's rows of item n. n counts the CTA's items, and `use` counts its tiles:
+// Computes the warpgroup's rows of item n. n counts the CTA's items. `use` counts the CTA's tiles:
 // item n begins with tile `use`.
 template <typename Shape>
 QUIRE_DEVICE void ComputeItem(const PersistentMemory<Shape>& memory,
@@ -256,7 +256,7 @@ QUIRE_DEVICE void ComputeItem(const PersistentMemory<Shape>& memory,
   AwaitValues<Shape>(out, weights);
   ArriveOfWarp(values.Free(use));
 
-  // After this barrier no warp of the warpgroup reads its queries.
+  // After this barrier no warp of the warpgroup reads queries, so StoreRows may overwrite them.
   SyncNamedBarrier(kEndOfItemBarrier + consumer, kWarpgroupSize);
   StoreRows<Shape>(out, states, queries, work.rows, params.attention, warp_row);
 }

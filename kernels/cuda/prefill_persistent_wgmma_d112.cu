@@ -1,4 +1,4 @@
-// Persistent prefill on warpgroup products for head_dim 112.
+// Instantiates persistent prefill on warpgroup products for head_dim 112.
 #include "kernels/cuda/prefill_persistent.cuh"
 
 namespace quire::gpu {

@@ -131,9 +131,9 @@ QUIRE_DEVICE void PrepareCta(WgmmaCta<Shape>& cta,
 
 // ---- The copying warpgroup ----------------------------------------------------------------------
 
-// Returns to lane l where row 8 l of tile i begins in the first piece (KvPiece) of its block: the
-// byte offset from kv.keys for K, and from kv.values for V. The next seven rows of the tile follow
-// in the same block.
+// Tells lane l where row 8 l of tile i begins in the first piece (KvPiece) of its block. Returns
+// the byte offset from kv.keys for K, and from kv.values for V. The next seven rows of the tile
+// follow in the same block.
 template <typename Shape>
 QUIRE_DEVICE int64_t FindLanePlace(const WgmmaCta<Shape>& cta, int i) {
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);

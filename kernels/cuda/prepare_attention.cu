@@ -6,8 +6,8 @@
 // group together write whole rows. A group has 4, 8 or 16 lanes, the least power of two >= head_dim
 // / 16; at head_dim 80, 96 and 112 its last lanes hold zeros. Lanes exchange values only in the
 // butterfly sum within a group, so a head's result depends on the head alone. Heads are numbered
-// token by token. So a token's heads are in a few CTAs, which read the token's row of the rotation
-// tables from L1.
+// token by token, so only a few CTAs compute the heads of a token. They read the token's row of the
+// rotation tables from L1.
 //
 // Cost:      2 bytes read and 2 written per element of q, and 2 read and 1 or 2 written per element
 //            of k or v. For 64 tokens the launch takes most of the time. 8192 tokens with 32 query,
@@ -76,7 +76,7 @@ QUIRE_DEVICE void Multiply(float (&x)[kElements], const float* weight) {
   }
 }
 
-// cos, sin: the table entries for the lane's dims at the head's position.
+// cos, sin: the table entries for the lane's dims at the token's position.
 QUIRE_DEVICE void Rotate(LaneDims& x, const float* cos, const float* sin) {
   float c[kElements];
   float s[kElements];

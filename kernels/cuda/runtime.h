@@ -5,9 +5,9 @@
 // belong to the device that was current at their creation, a graph to its stream's device. Kernels,
 // products, FillBytes and graphs must run on streams of the current device, and may use only that
 // device's memory and pinned memory. A copy must use a stream of the device that has the memory. An
-// event must be recorded on streams of its own device; any stream may wait for it. Freeing,
-// destroying and synchronizing work whichever device is current. The emulated build has two
-// devices, and returns an error if a caller breaks these rules.
+// event must be recorded on streams of its own device; any stream may wait for it. Objects of any
+// device may be freed, destroyed and waited for, whichever device is current. The emulated build
+// has two devices, and returns an error if a caller breaks these rules.
 //
 // Thread safety: any thread in the CUDA build; one caller at a time in the emulated build.
 // Errors:        0 or a cudaError_t, which ErrorText translates to words. A failure on a stream is

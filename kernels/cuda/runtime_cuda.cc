@@ -10,8 +10,8 @@
 namespace quire::gpu {
 namespace {
 
-// Returns `error` and clears CUDA's last error, for calls whose errors the caller survives. Else a
-// later launch, or a library that asks for the last error, would report the error again.
+// Returns `error`, and clears CUDA's last error, because the program can go on after `error`. A
+// later launch, or a library that asks for the last error, would otherwise report it again.
 int Reported(cudaError_t error) {
   if (error != cudaSuccess) {
     cudaGetLastError();
@@ -164,7 +164,8 @@ int BeginGraph(Stream stream) {
                                 cudaStreamCaptureModeThreadLocal);
 }
 
-// Uploads the graph, else its first launch would take the memory, and could fail.
+// Uploads the graph now. Otherwise its first launch would allocate the graph's memory, and could
+// fail.
 int EndGraph(Stream stream, Graph* graph) {
   static_assert(kOutOfMemory == static_cast<int>(cudaErrorMemoryAllocation));
   auto* on = static_cast<cudaStream_t>(stream);

@@ -52,7 +52,7 @@ struct MassSums {
 
 struct SampleWorkspace {
   uint64_t candidates[kMaxCandidates];  // ranks (RankOf), which hold the logits and token ids
-  // Masses or numbers of tokens, by bin. Numbers of tokens use only `low`.
+  // The mass of the tokens in each bin, or their number. A number needs only MassSums::low.
   MassSums<kNumBins> bins;
   MassSums<kMaxSegments> segments;  // mass of kept tokens in each segment of the row
   CtaScratch scratch;

@@ -40,7 +40,7 @@ struct Windows {
 int WindowPageBytes(size_t* bytes);
 
 // Creates a pool with undefined contents, and places that have no blocks yet. Errors:
-// cudaErrorMemoryAllocation if memory or addresses are short.
+// cudaErrorMemoryAllocation if there is too little memory or address space.
 int CreateWindows(const WindowsShape& shape, Windows* windows);
 // Waits for all streams of the device, as Free does, then destroys pool and places. Does nothing
 // for null.

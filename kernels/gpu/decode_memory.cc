@@ -21,7 +21,7 @@ int64_t NumSplits(int64_t context_tokens, int32_t query_tokens, const StepShape&
     return whole;
   }
   const int64_t keys = int64_t{shape.sliding_window} + query_tokens - 1;
-  // A sliding window that begins inside a split touches one split more.
+  // A sliding window can begin inside a split and then touches one split more.
   return std::min(whole, DivCeil(keys, int64_t{shape.split_tokens}) + 1);
 }
 
@@ -31,10 +31,10 @@ int64_t BytesBySplits(const DecodeWork& work, const StepShape& shape) {
   return work.num_splits * shape.num_heads * (shape.head_dim + kNumbers) * kFloat;
 }
 
-// Decode by lines gives each CTA a run of ceil(num_splits / CTAs) splits at most, of one or several
-// lines. Only lines that several CTAs share need partial results (decode_lines.cuh). A CTA stores
-// one partial result for the line in which its run ends. It stores one for each split of the line
-// in which its run begins, because other CTAs may have the line's first splits.
+// Decode by lines gives each CTA a run of at most ceil(num_splits / CTAs) consecutive splits, from
+// one or several lines. Only lines that several CTAs share need partial results (decode_lines.cuh).
+// A CTA stores one partial result for the line in which its run ends. It stores one for each split
+// of the line in which its run begins, because other CTAs may have the line's first splits.
 int64_t BytesByLines(const DecodeWork& work, const StepShape& shape) {
   const int64_t ctas = shape.lines.num_ctas;
   // A line of one split belongs to one CTA. If no line has more splits, nothing is stored.

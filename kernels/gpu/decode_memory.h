@@ -1,5 +1,5 @@
-// DecodeWork describes decodes that run together, by the numbers on which the memory of their
-// partial results depends. Both kernels of decode (gpu::DecodeKernel) cut contexts into splits.
+// DecodeWork describes decodes that run together. PartialBytes computes from it the memory of their
+// partial results. Both kernels of decode (gpu::DecodeKernel) cut contexts into splits.
 //
 // Decode by splits stores a partial result for each split of a sequence and each head. Decode by
 // lines stores partial results only for lines that several CTAs share, and a grid can cut only a
@@ -34,7 +34,7 @@ struct StepShape {
   int64_t max_partial_bytes = 0;
   LineShape lines;
   // Whether a sequence with a single prompt token in the step is prefilled, and not decoded. The
-  // token then has the same bits as in a step with more tokens of the prompt.
+  // token's K, V and logits then have the same bits as in a step with more tokens of the prompt.
   bool prefills_single_tokens = false;
 
   int32_t num_queries_per_kv_head() const { return num_heads / num_kv_heads; }
@@ -56,15 +56,15 @@ DecodeWork WorkOf(int64_t context_tokens, int32_t query_tokens, const StepShape&
 // Returns the work of a and b together.
 DecodeWork Join(const DecodeWork& a, const DecodeWork& b);
 
-// Returns the bytes of partial results that the work needs on any grid that the shape allows.
+// Returns the bytes of partial results that the work needs, whatever the size of the grid.
 int64_t PartialBytes(const DecodeWork& work, const StepShape& shape);
 
 // Returns the floats of one partial result of a line. REQUIRES: decodes_by_lines.
 int64_t LinePartialFloats(int32_t query_tokens, const StepShape& shape);
 
 // Returns the bytes to reserve for the partial results of steps within the bounds: enough for all
-// decodes of a step, but at most max_partial_bytes. If a single sequence needs more bytes, returns
-// these, because the work of one sequence cannot be divided.
+// decodes of a step, but at most max_partial_bytes. If a single sequence needs more than
+// max_partial_bytes, returns the bytes of that sequence, because its work cannot be divided.
 int64_t MaxPartialBytes(const StepBounds& bounds, const StepShape& shape);
 
 }  // namespace quire

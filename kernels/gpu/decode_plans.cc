@@ -71,10 +71,11 @@ gpu::DecodePlan DecodePlans::PlanOf(const PackedStep& step,
   gpu::DecodePlan plan = DecodesOf(step, group);
   plan.split_start = SplitStart(step, group, params.sliding_window);
   plan.partial_out = memory_.partials();
-  // Starts early only if the previous operation does not write what the kernel reads before it
-  // waits for that operation: split_start, and keys and values of earlier steps.
+  // Before it waits for the previous operation, the kernel reads split_start and the keys and
+  // values of earlier steps. So the kernel starts early only if the previous operation writes none
+  // of them.
   // - The previous operation must be PrepareAttention. In the step's first layer with this sliding
-  //   window it is the planning of splits; for a later group it is another decode.
+  //   window, the planning of splits comes between; for a later group, another decode does.
   // - In a step that shares new tokens, the kernel would read, before its wait, keys and values
   //   that PrepareAttention writes.
   // - With first_places the kernel reads through a second mapping of the pool. If the kernel runs
@@ -107,7 +108,8 @@ gpu::DecodePlan DecodePlans::DecodesOf(const PackedStep& step, size_t group) con
       .max_query_tokens = of.max_query_tokens};
 }
 
-// Skips the split_start of each earlier group, which has one element more than the group's decodes.
+// Skips the split_start of each earlier group. A group's split_start has one element more than the
+// group has decodes.
 int32_t* DecodePlans::SplitStart(const PackedStep& step,
                                  size_t group,
                                  int32_t sliding_window) const {

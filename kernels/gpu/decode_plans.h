@@ -1,5 +1,5 @@
-// DecodePlans gives each group of a step's decodes its gpu::DecodePlan. The splits are planned on
-// the device, once for each step and size of a sliding window.
+// DecodePlans gives each group of a step's decodes its gpu::DecodePlan. The device plans the
+// splits, once per step and sliding window size.
 //
 // Decodes run by lines if the device and the layout allow it, else by splits (gpu::DecodeKernel).
 // All layers of a model use the same kernel.
@@ -38,8 +38,8 @@ namespace quire {
 int32_t SplitTokens(int32_t num_queries_per_kv_head, bool by_lines);
 
 // Returns how decode by lines runs for caches of these layouts, with num_ctas 0 if it cannot run.
-// Reads num_heads, num_kv_heads and head_dim of the shape. The result's max_query_tokens is at most
-// the parameter max_query_tokens.
+// Uses only num_heads, num_kv_heads and head_dim of `shape`. The result's max_query_tokens is at
+// most the parameter max_query_tokens.
 LineShape FindLines(const gpu::GpuApi& api,
                     const StepShape& shape,
                     DType activations,
@@ -54,7 +54,7 @@ class DecodePlans {
   // Must be called before the first step of a model.
   void SetModel(const StepShape& shape, DType activations);
   // Forgets for which sliding windows splits were planned. Must be called when a step begins, and
-  // when a recording that planned splits was given up.
+  // after a recording that planned splits was abandoned.
   void Clear() { planned_windows_.clear(); }
   // Returns the plan of a group of the step's decodes. Enqueues the planning of splits, unless it
   // was enqueued for an earlier layer of the step with the same sliding window. `is_prepared` tells
@@ -66,7 +66,7 @@ class DecodePlans {
 
  private:
   void PlanSplits(const PackedStep& step, const PagedAttentionParams& params);
-  // Returns the group's decodes as a plan, which still lacks split_start, memory and grid.
+  // Returns a plan with the decodes of group `group`, but without split_start, memory and grid.
   gpu::DecodePlan DecodesOf(const PackedStep& step, size_t group) const;
   // Returns where the group's split_start begins.
   int32_t* SplitStart(const PackedStep& step, size_t group, int32_t sliding_window) const;

@@ -4,8 +4,8 @@
 // Activations are bf16 or f16 on the device; the inputs of a step are uploaded in one copy. Unless
 // collectives run through main memory, steps in which every sequence decodes one token are recorded
 // as graphs and replayed. A graph's name is a digest of its operations' parameters
-// (OperationDigest), which every step computes anew, so no step replays other operations than its
-// own. All other steps run operation by operation.
+// (OperationDigest). Each step computes its digest anew, so a step replays a graph only if the
+// graph has the step's operations. All other steps run operation by operation.
 //
 // Thread safety: as KernelBackend.
 // Errors:        a failing device ends the process (exit code kExitDevice), because its state
@@ -37,8 +37,8 @@ struct GpuBackendOptions {
   // Type of activations and weights: kBF16 or kF16. Nullopt: the model's type.
   std::optional<DType> dtype;
   bool use_graphs = true;
-  // Bounds of the recorded graphs. There are 31 buckets of up to 512 sequences, with block tables
-  // or with windows.
+  // Upper bounds on the recorded graphs. For up to 512 sequences there are 31 buckets
+  // (DecodeBucket). A bucket can have two graphs, one with block tables and one with windows.
   int32_t max_graphs = 64;
   int64_t max_graph_bytes = int64_t{512} << 20;  // and at most a fortieth of the device's memory
   // Whether the graphs of all buckets are recorded when an epoch begins, and not when a step first
@@ -47,9 +47,9 @@ struct GpuBackendOptions {
   bool batch_invariant = false;  // a row of a product has the same bits in every batch
   GpuQuantization quantization = GpuQuantization::kNone;
   // Bounds the memory for partial results of decodes, unless a single sequence needs more. Decodes
-  // that need more memory run in groups, one after the other. With the default and 8 KV heads of
-  // 128 on an H200, a group has any number of sequences with up to 14 thousand tokens each, or
-  // longer sequences with up to 475 thousand tokens together (decode_memory.h).
+  // that need more memory run in groups, one after the other. For example, with the default on an
+  // H200, and 8 KV heads with head_dim 128, a group has any number of sequences of up to 14
+  // thousand tokens, or longer sequences with up to 475 thousand tokens together (decode_memory.h).
   int64_t max_partial_bytes = int64_t{64} << 20;
   // File that keeps the fastest algorithm of each product (kernels/cuda/gemm_cache.h). Empty: no
   // file, so every start times the algorithms again.
@@ -59,7 +59,8 @@ struct GpuBackendOptions {
 // Makes the library's device the calling thread's current device, as BindThread does on other
 // threads. Errors: kInvalidArgument if options.dtype is neither kBF16 nor kF16;
 // kFailedPrecondition, reason DEVICE, if cuBLASLt is missing. If cuBLASLt does not support the
-// quantization, only PrepareFor fails, with kFailedPrecondition and reason DEVICE, too.
+// quantization, this function succeeds, but PrepareFor fails with kFailedPrecondition, reason
+// DEVICE.
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpuBackend(const GpuLibrary& library,
                                                                 const GpuBackendOptions& options);
 

@@ -157,8 +157,8 @@ class GpuBackend final : public KernelBackend {
   }
   // Returns the digest of the operations that the function calls. Runs none of them.
   uint64_t DigestOf(const std::function<void()>& operations);
-  // If a digest is being computed, adds the operation's parameters to it and returns true: the
-  // operation must not run. Else returns false.
+  // If a digest is being computed, adds the operation's parameters to it and returns true. The
+  // caller must then not run the operation. Else returns false.
   template <typename Params>
   bool IsOnlyNamed(const Params& params) {
     if (digest_.has_value()) {
@@ -180,7 +180,8 @@ class GpuBackend final : public KernelBackend {
   absl::Status Reserve(const StepBounds& bounds);
   // Copies the step's block tables to rows of the width that all replayed steps have.
   void SpreadTables();
-  // Makes room for a step beyond the bounds, for callers that have reserved too little or nothing.
+  // Makes room for the step if it exceeds bounds_, because the caller has reserved too little or
+  // nothing.
   void CoverStep(const StepInputs& host);
   // Rounds the product's input rows to e4m3.
   void QuantizeInput(gpu::GemmArgs* product);
@@ -215,14 +216,14 @@ class GpuBackend final : public KernelBackend {
   GpuSampler sampler_;
   std::span<const SamplingRow> announced_;  // AnnounceSampling for this step; empty: none
   bool samples_ahead_ = false;              // whether the step samples the announced rows
-  // The outputs of the last product with fp32 outputs, which are a step's logits.
+  // The output of the last product with fp32 output. In a step only the logits are fp32.
   struct LastLogits {
     float* data = nullptr;
     int32_t num_rows = 0;
     int32_t vocab_size = 0;
   } logits_;
   mutable ProgressCounter launches_;
-  // The last PrepareAttention. It was the last operation if no launch was counted since.
+  // The last PrepareAttention. It is also the last operation of all if no launch was counted since.
   struct LastPrepared {
     const void* qkv = nullptr;
     uint64_t launch = 0;

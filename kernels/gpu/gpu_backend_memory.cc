@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> GpuBackend::Allocate(int64_t bytes
         "MEMORY",
         "memory: the GPU cannot allocate so much (got " + std::to_string(bytes) + " bytes)");
   }
-  // The caller may free older memory, whose addresses the recorded graphs hold.
+  // Drops the recorded graphs: they may hold addresses of older memory that the caller will free.
   graphs_.Clear();
   auto memory = std::make_unique<GpuMemory>(api_, stream_, data, bytes);
   QUIRE_RETURN_IF_ERROR(memory->Clear());

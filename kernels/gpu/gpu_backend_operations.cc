@@ -1,4 +1,5 @@
-// The operations of GpuBackend. Each is enqueued or, while a step is named, added to the digest.
+// The operations of GpuBackend. Each is enqueued on the stream or, while DigestOf computes a
+// digest, only added to the digest.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -61,8 +62,8 @@ void GpuBackend::QuantizeInput(gpu::GemmArgs* product) {
   GpuScratch& rows = memory_.fp8_rows();
   GpuScratch& scales = memory_.fp8_scales();
   if (bytes > rows.capacity_bytes() || scale_bytes > scales.capacity_bytes()) {
-    // A product beyond the bounds is not part of a step (CoverStep). Graphs hold the addresses of
-    // the old memory.
+    // Only products outside of steps exceed the reserved memory (CoverStep). Drop the graphs, which
+    // hold the old memory's addresses.
     graphs_.Clear();
     RequireMemory(rows.Reserve(bytes));
     RequireMemory(scales.Reserve(scale_bytes));

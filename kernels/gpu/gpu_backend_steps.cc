@@ -53,8 +53,7 @@ void GpuBackend::SpreadTables() {
   inputs.max_blocks_per_seq = bounds_.max_blocks_per_seq;
 }
 
-// Returns the largest bucket first, so that a lack of memory shows early. A product of more rows
-// also takes longer to time.
+// Returns the largest bucket first, so that a lack of memory shows early.
 std::vector<int32_t> GpuBackend::BatchesToRecord(int32_t max_seqs) const {
   std::vector<int32_t> batches;
   if (!options_.records_at_start || !options_.use_graphs || staged_ != nullptr ||
@@ -63,7 +62,7 @@ std::vector<int32_t> GpuBackend::BatchesToRecord(int32_t max_seqs) const {
   }
   for (int32_t bucket = DecodeBucket(max_seqs); bucket > 0;) {
     batches.push_back(bucket);
-    // The next smaller bucket is the largest that some smaller number is padded to.
+    // Finds the next smaller bucket: the largest smaller number that is not padded to `bucket`.
     int32_t smaller = bucket - 1;
     while (smaller > 0 && DecodeBucket(smaller) == bucket) {
       --smaller;
@@ -82,8 +81,8 @@ void GpuBackend::AnnounceOperations(const std::function<void()>& operations) {
   }
 }
 
-// Collectives through main memory make the host wait for the device, so such a step cannot be a
-// graph.
+// Collectives through main memory make the host wait for the device, so a step with them cannot be
+// recorded as a graph.
 void GpuBackend::RunStep(const std::function<void()>& operations) {
   if (UsesGraph()) {
     RunReplayable([&] {
@@ -137,7 +136,7 @@ void GpuBackend::RecordAndLaunch(uint64_t name, const std::function<void()>& ope
   }
   operations();
   if (nccl_ != nullptr && !nccl_->is_whole()) {
-    // The group is broken, so nobody reads the step's results.
+    // The group of ranks is broken, so the step fails and its results are not read.
     graphs_.AbandonRecording(stream_);
     nccl_->EndRecording();
     return;

@@ -51,9 +51,9 @@ class GpuScratch {
   GpuScratch(const GpuScratch&) = delete;
   GpuScratch& operator=(const GpuScratch&) = delete;
 
-  // Makes room for exactly `bytes` unless the memory is large enough. Growing changes the address,
-  // and waits for the device, because it frees the old memory. Errors: kResourceExhausted, reason
-  // MEMORY; the scratch is then empty.
+  // If the memory is smaller than `bytes`, replaces it by memory of exactly `bytes`. This changes
+  // the address, and waits for the device, because it frees the old memory. Errors:
+  // kResourceExhausted, reason MEMORY; the scratch is then empty.
   absl::Status Reserve(int64_t bytes);
   void* data() const { return data_; }
   int64_t capacity_bytes() const { return capacity_bytes_; }

@@ -39,8 +39,8 @@ GpuSampler::GpuSampler(const gpu::GpuApi& api, gpu::Stream stream) : api_(api), 
 
 GpuSampler::~GpuSampler() { api_.destroy_event(done_); }
 
-// Reserves enough for any single row. A row has at most vocab_size adjustments, because their
-// tokens are distinct.
+// Reserves enough memory for any single row. A row has at most vocab_size adjustments, because
+// their tokens are distinct.
 absl::Status GpuSampler::Reserve(int64_t vocab_size, int64_t max_rows) {
   const int64_t bytes = std::max(kUsualBytes, LayOut(1, vocab_size, kMaxLogprobs).bytes);
   QUIRE_RETURN_IF_ERROR(staging_.Reserve(bytes));

@@ -2,8 +2,9 @@
 // sampling kernel, downloads the results in one copy and waits for that copy alone.
 //
 // Sampling can also be part of a step. The parameters are then uploaded with the step's inputs, and
-// the kernel and the download are in the step's graph. This works only if no row has adjustments or
-// asks for likeliest tokens. Padding rows are greedy, and their results are dropped.
+// the kernel and the download are in the step's graph. This works only if no row has logit
+// adjustments or asks for top log-probabilities. Padding rows are greedy, and their results are
+// dropped.
 //
 // The sampler's memory has a fixed size, kUsualBytes for all but the largest vocabularies. Rows
 // with penalties have an entry for each distinct token of their context, so many rows with long
@@ -29,8 +30,8 @@ namespace quire {
 
 class GpuSampler {
  public:
-  // Size of the sampler's device memory, and of its pinned memory. It suffices for 512 rows that
-  // each have 2,000 distinct tokens.
+  // Usual size of the sampler's device memory, and of its pinned memory. It suffices for 512 rows
+  // that each have 2,000 distinct tokens.
   static constexpr int64_t kUsualBytes = int64_t{16} << 20;
 
   GpuSampler(const gpu::GpuApi& api, gpu::Stream stream);
@@ -38,20 +39,21 @@ class GpuSampler {
   GpuSampler(const GpuSampler&) = delete;
   GpuSampler& operator=(const GpuSampler&) = delete;
 
-  // Allocates the memory for rows of this vocabulary, and for steps of max_rows rows, padding
-  // included. Errors: kResourceExhausted, reason MEMORY.
+  // Allocates memory to sample from rows of vocab_size logits, and to sample up to max_rows rows
+  // (padding included) as part of a step. Errors: kResourceExhausted, reason MEMORY.
   absl::Status Reserve(int64_t vocab_size, int64_t max_rows);
 
-  // Returns the bytes that a step's inputs need for num_rows rows, padding included.
+  // Returns the bytes that num_rows rows, padding included, add to a step's inputs.
   static int64_t AheadBytes(int64_t num_rows) {
     return num_rows * static_cast<int64_t>(sizeof(gpu::SampleRow));
   }
   // Returns whether these rows can be sampled as part of a step.
   static bool CanSampleAhead(std::span<const SamplingRow> rows);
-  // Writes the parameters of the rows and of padding, AheadBytes(num_padded) bytes, to `to`.
+  // Writes the parameters of the rows, then those of padding rows, to `to`: AheadBytes(num_padded)
+  // bytes in all.
   void WriteAhead(std::span<const SamplingRow> rows, int32_t num_padded, std::byte* to);
-  // Enqueues the kernel and the download, which may be recorded. `on_device` has what WriteAhead
-  // wrote. logits: [num_padded, vocab_size].
+  // Enqueues the sampling kernel and the download of its results; both may be recorded in a graph.
+  // on_device: device copy of the bytes that WriteAhead wrote. logits: [num_padded, vocab_size].
   void EnqueueAhead(float* logits,
                     int32_t vocab_size,
                     int32_t num_padded,
@@ -83,11 +85,11 @@ class GpuSampler {
   static Layout LayOut(int64_t num_rows, int64_t num_adjustments, int64_t top_logprobs_stride);
   // Returns the number of adjustments of the packed rows [first, first + count).
   int64_t NumAdjustments(int32_t first, int32_t count) const;
-  // Returns how many of the packed rows from `first` on fit into the memory together, at least 1.
+  // Returns how many packed rows, starting with row `first`, fit into memory_ at once; at least 1.
   int32_t NumRowsThatFit(int32_t first, int64_t top_logprobs_stride) const;
   // Samples params.rows, which are the packed rows from `first` on.
   void SamplePass(const SampleParams& params, int32_t first);
-  // Copies the results from `host`, which has the outputs from at.tokens on.
+  // Copies the results from `host`, where the outputs begin at offset at.tokens.
   static void ReadOutputs(const SampleParams& params, const Layout& at, const std::byte* host);
 
   const gpu::GpuApi& api_;

@@ -36,17 +36,19 @@ class GraphCache {
 
   // Returns the graph and makes it the most recently used one. Returns null if there is none.
   gpu::Graph Find(uint64_t name);
-  // Returns whether operations of this name have run before; else notes that they run now. At a
-  // second run operations neither allocate nor wait, so a graph of them may be recorded.
+  // Returns whether operations of this name have run before. If not, notes that they run now. The
+  // second run of the same operations neither allocates nor waits, so it may be recorded as a
+  // graph.
   bool HasRun(uint64_t name);
-  // Whether graphs may be recorded. False once the device had no memory for the first graph.
+  // Whether graphs may be recorded. False after the recording of the first graph has failed.
   bool can_record() const { return max_graphs_ > 0; }
   // Makes room for one more graph, and begins to record the stream.
   void BeginRecording(gpu::Stream stream);
-  // Ends the recording and keeps the graph. Returns null if the device could not make the graph.
-  // Then nothing was run, and the cache will hold no more graphs than it holds now.
+  // Ends the recording and keeps the graph. Returns null if the device could not make the graph. In
+  // that case the operations have not run, and the cache's present number of graphs becomes its
+  // limit until Clear.
   gpu::Graph EndRecording(uint64_t name, gpu::Stream stream);
-  // Ends the recording without keeping anything of it. The recording may be invalid.
+  // Ends the recording and drops it, even if it is invalid.
   void AbandonRecording(gpu::Stream stream);
   // Drops all graphs, and forgets what has run. Must be called before memory that a recorded
   // operation uses is freed.
@@ -75,8 +77,8 @@ class GraphCache {
   std::unordered_map<uint64_t, std::list<Entry>::iterator> by_name_;
   int64_t bytes_ = 0;
   int64_t free_before_ = 0;  // free memory when the recording began
-  // Names that HasRun has noted and not yet found again, oldest first; at most 2 * max_graphs
-  // names.
+  // Names for which HasRun has returned false; a name leaves when HasRun returns true for it.
+  // Oldest first, at most 2 * max_graphs names.
   std::list<uint64_t> have_run_;
 };
 

@@ -27,7 +27,8 @@ class StepMemory {
 
   explicit StepMemory(const gpu::GpuApi& api) : api_(api) {}
 
-  // Frees the memory of split_starts. Prepares empty memory for each of these sliding windows.
+  // Frees the memory of split_starts. Until Reserve, the memory for each of these sliding windows
+  // is empty.
   void SetWindows(const std::set<int32_t>& windows);
   // Makes room for all needs; nothing becomes smaller. Growing waits for the device, because it
   // frees older memory. Errors: kResourceExhausted, reason MEMORY; part of the memory may then be
@@ -48,7 +49,8 @@ class StepMemory {
   // The counters: one PrefillPlan::next_item, then DecodePlan::arrivals.
   int32_t* next_item() const { return static_cast<int32_t*>(counters_.data()); }
   int32_t* arrivals() const { return next_item() + 1; }
-  // DecodePlan::split_start of all groups of a step. REQUIRES: SetWindows was given this window.
+  // DecodePlan::split_start of all decode groups of a step. REQUIRES: the last SetWindows included
+  // sliding_window.
   int32_t* split_starts(int32_t sliding_window) const;
   void* block_pairs() const { return block_pairs_.data(); }
   GpuScratch& fp8_rows() { return fp8_rows_; }      // input of one product: e4m3 [rows, width]

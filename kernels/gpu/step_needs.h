@@ -1,6 +1,6 @@
-// StepNeeds are the sizes of the device memory that GpuBackend's operations need in steps within
-// StepBounds, beside the model's own buffers. The sizes follow from the bounds and the model's
-// shape alone, so this memory can be allocated before the KV pool is sized.
+// StepNeeds are the sizes of device memory that GpuBackend's operations need, beside the model's
+// own buffers. They suffice for all steps within given StepBounds. The sizes follow from the bounds
+// and the model's shape alone, so this memory can be allocated before the KV pool is sized.
 //
 // A step's contexts together may be larger than the pool, because sequences share blocks of a
 // common prefix. So the size of the pool does not bound the partial results of decodes;

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kArrayAlignment = 16;
 
-// Copies `given` values to an array of `count` elements, and fills the rest with `padding`.
+// Copies from[0, given) to the array of `count` elements at `offset`, and fills the rest with
+// `padding`.
 template <typename T>
 void Fill(
     std::byte* bytes, int64_t offset, int64_t count, const T* from, int64_t given, T padding) {
@@ -97,9 +98,9 @@ void StepPacker::CollectItems(const StepInputs& host) {
       items_.push_back({.sequence = seq, .first_row = row});
     }
   }
-  // Sorts the items by the number of tokens before an item's first row, most tokens first. Else an
-  // item with a long context could run alone at the end. An item's own rows add little and are
-  // ignored.
+  // Sorts the items by the number of tokens before an item's first row, most tokens first.
+  // Otherwise an item with a long context could start last and run alone at the end. An item's own
+  // rows add little and are ignored.
   auto context = [&](const gpu::PrefillItem& item) {
     return host.seq_lens[item.sequence] - QueryLen(host, item.sequence) +
            item.first_row / shape_.num_queries_per_kv_head();
@@ -130,8 +131,8 @@ StepPacker::Layout StepPacker::LayOut(const Counts& counts) {
   return at;
 }
 
-// Takes the largest of every count, and both block tables and first places, although a step has
-// only one of the two.
+// Takes the largest value of each count. Counts both block tables and first places, although a step
+// has only one of the two.
 int64_t StepPacker::MaxBytes(const StepBounds& bounds, int32_t num_queries_per_kv_head) {
   const int64_t seqs = DecodeBucket(bounds.max_seqs);
   const int64_t tokens = std::max<int64_t>(bounds.max_tokens, seqs);
@@ -145,7 +146,8 @@ int64_t StepPacker::MaxBytes(const StepBounds& bounds, int32_t num_queries_per_k
       .bytes;
 }
 
-// A group has one element more than decodes, and a step has at most as many groups as decodes.
+// A group has one element more than it has decodes, and a step has at most as many groups as
+// decodes. So two elements per decode suffice.
 int64_t StepPacker::MaxSplitStarts(const StepBounds& bounds) {
   return int64_t{2} * DecodeBucket(bounds.max_seqs);
 }

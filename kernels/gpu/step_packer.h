@@ -4,18 +4,18 @@
 //
 // If every sequence of a step decodes one token and is sampled, the step's number of sequences is
 // padded to the next bucket (DecodeBucket). So a few graphs serve all such steps. Padding sequences
-// have length 0, their tokens slot -1. The block tables stay as wide as they were given; GpuBackend
-// spreads them to rows of one width.
+// have length 0; their tokens have slot -1. The block tables stay as wide as they were given;
+// GpuBackend spreads them to rows of one width.
 //
 // The decodes of a step are cut into groups. The partial results of a group fit into the memory for
 // partial results (StepNeeds). A step with several groups is not replayed, because the groups
 // depend on the lengths of the sequences.
 //
 // If decodes run by lines, sequences with up to LineShape::max_query_tokens tokens in the step
-// decode too, in separate groups. Decode divides a context among all CTAs, while
-// prefill has a CTA for each item and KV head. But the bits are not those of prefill, and how many
-// tokens of a prompt a step has depends on the other requests. So batch-invariant servers have
-// max_query_tokens 1.
+// decode too, in separate groups. Decode divides a context among all CTAs, while prefill has only
+// one CTA for each item and KV head. But decode and prefill give different bits, and other requests
+// decide how many tokens of a prompt a step has. So batch-invariant servers set max_query_tokens to
+// 1.
 //
 // Thread safety: one caller at a time.
 // Cost:          O(tokens + block table entries).
@@ -50,7 +50,8 @@ struct PackedStep {
   const int32_t* decode_seq_index = nullptr;  // [num_decodes] decoding sequences; null: all
   int32_t num_items = 0;
   const gpu::PrefillItem* items = nullptr;  // [num_items], longest context first
-  // Room for the caller's extra inputs: in the bytes that Write fills, and in its destination.
+  // Room for the caller's extra inputs. `extra` points into the bytes that Write fills,
+  // extra_at_destination into the `destination` of Write.
   std::byte* extra = nullptr;
   const std::byte* extra_at_destination = nullptr;
 };
@@ -60,17 +61,18 @@ class StepPacker {
   // pad_decodes: whether to pad decode-only steps, so that graphs can replay them.
   StepPacker(const StepShape& shape, bool pad_decodes) : shape_(shape), pad_decodes_(pad_decodes) {}
 
-  // Returns an upper bound on what Plan returns, less num_extra_bytes, for steps within the bounds.
+  // Returns an upper bound on the result of Plan with num_extra_bytes 0, for steps within `bounds`.
   static int64_t MaxBytes(const StepBounds& bounds, int32_t num_queries_per_kv_head);
-  // Returns the most elements of split_start that the groups of a step within the bounds have.
+  // Returns an upper bound on the elements of DecodePlan::split_start, summed over the groups of a
+  // step within `bounds`.
   static int64_t MaxSplitStarts(const StepBounds& bounds);
 
   // Divides the sequences into prefills and decodes, and chooses the offset of each array.
-  // max_partial_bytes: memory of a group's partial results; a single sequence that decodes one
-  // token may need more. num_extra_bytes: room for more inputs, which the caller fills. Returns the
-  // number of bytes of all inputs. The block tables lie behind all other arrays, because their size
-  // differs between replayable steps of one bucket. So the other arrays of two such steps have
-  // equal addresses.
+  // max_partial_bytes: upper bound on the partial results of a group, except a group of one
+  // sequence that decodes one token. num_extra_bytes: room for more inputs, which the caller fills.
+  // Returns the number of bytes of all inputs. The block tables lie behind all other arrays,
+  // because their size differs between replayable steps of one bucket. So the other arrays of two
+  // such steps have equal addresses.
   int64_t Plan(const StepInputs& host, int64_t max_partial_bytes, int64_t num_extra_bytes = 0);
   // Fills `bytes`. The pointers of the returned step are valid after `bytes` is copied to
   // `destination`.

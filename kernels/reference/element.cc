@@ -35,8 +35,8 @@ uint16_t HalfFromFloat(float value) {
   }
   float magnitude = std::fabs(value);
   constexpr float kSmallestNormal = 0x1p-14F;
-  // Below kSmallestNormal, numbers of binary16 are multiples of 2^-24. If rounding gives
-  // kSmallestNormal itself, the result has the bits of that number.
+  // Below kSmallestNormal, a number of binary16 is n * 2^-24 and is stored as n. So is
+  // kSmallestNormal itself (n = 1024), to which `magnitude` may be rounded up.
   if (magnitude < kSmallestNormal) {
     return sign |
            static_cast<uint16_t>(std::ldexp(RoundToMultipleOfPowerOfTwo(magnitude, -24), 24));
@@ -85,8 +85,8 @@ uint8_t E4m3FromFloat(float value) {
   }
   float magnitude = std::fmin(std::fabs(value), 448.0F);
   constexpr float kSmallestNormal = 0x1p-6F;
-  // Below kSmallestNormal, numbers of e4m3 are multiples of 2^-9. If rounding gives kSmallestNormal
-  // itself, the result has the bits of that number.
+  // Below kSmallestNormal, a number of e4m3 is n * 2^-9 and is stored as n. So is kSmallestNormal
+  // itself (n = 8), to which `magnitude` may be rounded up.
   if (magnitude < kSmallestNormal) {
     return sign | static_cast<uint8_t>(std::nearbyint(std::ldexp(magnitude, 9)));
   }

@@ -3,9 +3,9 @@
 // A thread waits only for its own copies. A barrier after the wait makes the copied bytes visible
 // to other threads. A thread must wait for all its copies before it returns.
 //
-// Usage: call CopyAsync16 for each 16 bytes of a tile. CommitCopies makes these copies a group. Do
-// the same for the next tile. Then WaitCopies<1> waits until all groups except the latest have
-// landed. A barrier must follow.
+// Usage: call CopyAsync16 for each 16 bytes of a tile. CommitCopies puts these copies into one
+// group. Do the same for the next tile. WaitCopies<1> then waits until all groups except the latest
+// have landed. A barrier must follow.
 //
 // Thread safety: any thread of a kernel may call; each thread has its own groups of copies.
 #ifndef QUIRE_KERNELS_CUDA_DEVICE_ASYNC_COPY_H_
@@ -33,7 +33,7 @@ QUIRE_DEVICE void CopyAsync16(void* shared,
 #endif
 }
 
-// Makes a group of the copies that the thread started since its last CommitCopies.
+// Puts all copies that the thread has started since its last CommitCopies into one group.
 QUIRE_DEVICE void CommitCopies() {
 #ifdef __CUDACC__
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -1,5 +1,5 @@
 // Products of a warpgroup (warpgroup.h) and bulk copies (bulk_copy.h) access shared memory through
-// the async proxy, which does not see the writes of threads without a fence.
+// the async proxy. It sees what threads have written only after a fence.
 //
 // Source: PTX ISA, "Async proxy".
 //

@@ -2,12 +2,12 @@
 // later. The copy reports its bytes to a SharedBarrier when they have landed.
 //
 // Usage: one thread initializes the barrier with a count of 1 and calls FenceAsyncProxy, because
-// bulk copies access the barrier through another proxy than threads; then all threads call
-// __syncthreads. For each buffer, one thread calls ArriveAndExpect with the bytes of all copies of
-// the phase, and starts the copies. Threads that read the buffer call Wait. Before the buffer is
-// used again, the readers arrive at another barrier, which the copying thread waits for. A thread
-// that has written to the buffer calls FenceAsyncProxy before it arrives. All copies must have
-// landed before the CTA ends.
+// bulk copies access the barrier through the async proxy. Then all threads call __syncthreads. For
+// each buffer, one thread calls ArriveAndExpect with the bytes of all copies of the phase, and
+// starts the copies. Threads that read the buffer call Wait. Before the buffer is reused, the
+// readers arrive at another barrier, which the copying thread waits for. A thread that has written
+// to the buffer calls FenceAsyncProxy before it arrives. All copies must have landed before the CTA
+// ends.
 //
 // Source: PTX ISA, "cp.async.bulk" and "Async proxy".
 //

@@ -5,8 +5,9 @@
 //   int error = QUIRE_LAUNCH(Scale, dim3(grid), dim3(128), shared_bytes, stream, x, factor);
 //   int error = QUIRE_LAUNCH((Sort<Bf16, 4>), ...);  // parentheses around commas
 //
-// QUIRE_LAUNCH_EARLY takes the same arguments and launches a kernel that may start beside the
-// operation before it (early_start.h). On devices below compute capability 9.0 it is QUIRE_LAUNCH.
+// QUIRE_LAUNCH_EARLY takes the same arguments and launches a kernel that may overlap with the
+// previous operation on the stream (early_start.h). Below compute capability 9.0 it is like
+// QUIRE_LAUNCH.
 //
 // All shared memory is dynamic: the launch sets its size, and QUIRE_SHARED_MEMORY(name) declares
 // `name`, a uint8_t* to shared memory, 128-byte aligned. Kernels pass the mask kWholeWarp to warp
@@ -68,8 +69,8 @@ struct SourceLine {
   __host__ __device__ static constexpr SourceLine Here() { return {}; }
 };
 
-// If a CTA's shared memory is not larger, a kernel needs no AllowSharedBytes: the default limit of
-// dynamic shared memory and the default share of L1 suffice.
+// A kernel whose CTAs have at most this much shared memory needs no AllowSharedBytes: the default
+// limit of dynamic shared memory and the default share of L1 suffice.
 inline constexpr size_t kSmallSharedBytes = 16 * 1024;
 
 // Allows the kernel's CTAs `bytes` of dynamic shared memory on the device. Also asks for the

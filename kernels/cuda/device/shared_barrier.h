@@ -3,9 +3,9 @@
 //
 // A barrier has phases 0, 1, 2, ...: a phase ends after `count` arrivals, and the next begins. A
 // phase that expects a number of bytes also waits until bulk copies of that size have landed
-// (bulk_copy.h). A waiting thread names the parity of the phase whose end it waits for. The thread
-// must call Wait before the following phase ends, else it would wait for a later phase of the same
-// parity. After the wait the thread sees all writes that other threads made before they arrived.
+// (bulk_copy.h). Wait names a phase by its parity. A thread must call Wait before the following
+// phase ends, else the thread would wait for a later phase of the same parity. After the wait the
+// thread sees all writes that other threads made before they arrived.
 //
 // Usage: one thread calls Init(4), then all threads call __syncthreads. Four warps fill a buffer;
 // one lane of each warp calls Arrive after __syncwarp. Threads that use the buffer call Wait(0)

@@ -34,7 +34,7 @@ inline constexpr int kWarpgroupRows = 64;
 
 // Rows are 128 bytes, swizzled: 16-byte unit u of row r is stored as unit u ^ (r % 8) of that row.
 // The pattern repeats every 8 rows, and must begin at a multiple of 1024 bytes. Rows of 64 or 32
-// bytes are swizzled as the pieces of kernels/api/kv_cache_layout.h, and their patterns begin at
+// bytes are swizzled like the pieces of kernels/api/kv_cache_layout.h, and their patterns begin at
 // multiples of 512 and 256 bytes.
 inline constexpr int kSwizzleRowBytes = 128;
 inline constexpr int kSwizzleBytes = 1024;
@@ -73,8 +73,8 @@ QUIRE_DEVICE uint64_t Advance(uint64_t descriptor, int bytes) {
 
 // ---- Order --------------------------------------------------------------------------------------
 
-// Must be called before products that read or add to registers which ordinary instructions have
-// accessed.
+// Orders ordinary instructions before products. Must be called after ordinary instructions have
+// accessed registers of A or of the accumulator, and before the products that use these registers.
 QUIRE_DEVICE void FenceWarpgroup([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -83,7 +83,7 @@ QUIRE_DEVICE void FenceWarpgroup([[maybe_unused]] SourceLine at = SourceLine::He
 #endif
 }
 
-// Makes a group of the products that the warpgroup started since its last CommitProducts.
+// Puts all products that the warpgroup has started since its last CommitProducts into one group.
 QUIRE_DEVICE void CommitProducts([[maybe_unused]] SourceLine at = SourceLine::Here()) {
 #ifdef __CUDACC__
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");

@@ -23,7 +23,7 @@ void Emulator::CopyAsync16(void* shared, const void* global, bool valid, SourceL
 }
 
 // Hardware can read the source as soon as the copy is started. So a copy that is started before the
-// wait for the earlier operation reads at once, while that operation's results are poisoned.
+// wait for the previous operation reads at once, while that operation's results are poisoned.
 const uint8_t* Emulator::SourceOfCopy(const void* shared, const void* global, size_t bytes) {
   if (!early_.is_running()) {
     return static_cast<const uint8_t*>(global);

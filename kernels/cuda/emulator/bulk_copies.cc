@@ -14,7 +14,7 @@ void Emulator::ExpectBytes(void* address, uint32_t bytes, SourceLine at) {
   barrier.expected_bytes += bytes;
 }
 
-// As for CopyAsync16, the destination is poisoned until the copy lands.
+// Poisons the destination until the copy lands, as CopyAsync16 does.
 void Emulator::CopyBulk(
     void* shared, const void* global, uint32_t bytes, void* barrier_address, SourceLine at) {
   Fiber& me = *running_;

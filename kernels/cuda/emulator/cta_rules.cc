@@ -28,7 +28,7 @@ uint64_t NthCta(uint64_t i, uint64_t num_ctas) {
   if (rules.order == CtaOrder::kForward || num_ctas == 1) {
     return i;
   }
-  // Steps of a size that has no common divisor with num_ctas reach each CTA once.
+  // A step size that is coprime to num_ctas reaches each CTA exactly once.
   uint64_t step = 1 + (rules.seed * 7919 + num_ctas / 3) % num_ctas;
   while (std::gcd(step, num_ctas) != 1) {
     ++step;

@@ -1,7 +1,7 @@
 // Rules of a test for the CTAs of later launches: the order in which they run, and whether their
 // accesses to global memory are watched.
 //
-// CTAs of a device run in any order and side by side. The emulator runs them one by one, which
+// On a device, CTAs run in any order and side by side. The emulator runs them one by one, which
 // would hide errors of kernels whose CTAs count arrivals. A watch detects such errors:
 // - It is a fault if a CTA changes bytes that another CTA of the launch has changed. This detects a
 //   CTA that folds although it is not the last to arrive. The last CTA would overwrite the wrong
@@ -41,7 +41,7 @@ CtaRules SetCtaRules(CtaRules rules);
 // Returns which of num_ctas CTAs runs as the i-th one.
 uint64_t NthCta(uint64_t i, uint64_t num_ctas);
 
-// Watches one launch. Begin starts the watch, EndCta follows each CTA, and End the last CTA.
+// Watches one launch. Call Begin before the first CTA, EndCta after each, and End after the last.
 class CtaWatch {
  public:
   // Begins to watch a launch if the rules say so. references: memory that the launched operation
@@ -49,10 +49,11 @@ class CtaWatch {
   void Begin(const References* references);
   // Exempts an atomic operation's bytes.
   void Exempt(const void* address, size_t bytes);
-  // Releases the changes of the running CTA, and shows it the released changes of earlier CTAs.
+  // Makes what the running CTA has changed so far visible to later CTAs. Shows the running CTA what
+  // earlier CTAs made visible in this way.
   void AcquireRelease();
-  // Hides the changes of all CTAs that have ended. Returns false if a CTA has changed bytes that
-  // another CTA of the launch had changed.
+  // Hides the changes of all CTAs that have ended: sets the bytes to NaN. Returns false if a CTA
+  // has changed bytes that another CTA of the launch had changed.
   bool EndCta();
   // Writes all hidden changes back to memory.
   void End();

@@ -1,11 +1,11 @@
-// Programmatic dependent launch: a kernel that starts early may run beside the previous operation
-// on its stream, up to its wait for that operation.
+// Programmatic dependent launch: a kernel that starts early may overlap with the previous operation
+// on its stream, until the kernel waits for that operation.
 //
-// The emulator runs the two operations one after the other, and notes which bytes the earlier one
-// changed. Each CTA of the later kernel first runs until all its threads wait, with these bytes set
-// to NaN. So a kernel that reads results before its wait computes with NaN, also if an asynchronous
-// or bulk copy reads them. A write to global memory before the wait, and a CTA without a wait, are
-// faults.
+// The emulator runs the two operations one after the other, and notes which bytes the first one
+// changed. It first runs each CTA of the kernel until all threads of the CTA wait. During this
+// early part of the CTA, these bytes are NaN. So a kernel that reads results before its wait
+// computes with NaN, also if an asynchronous or bulk copy reads them. A write to global memory
+// before the wait, and a CTA without a wait, are faults.
 //
 // Thread safety: one caller at a time.
 // Source:        CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
@@ -19,28 +19,28 @@
 
 namespace quire::gpu::emulator {
 
-// Runs the operation, and returns its error. next: the operation after it on the stream, or null.
-// If `next` starts early, notes what the operation changes.
+// Runs `operation`, and returns its error. If `next` starts early, notes which bytes `operation`
+// changes. next: the next operation on the stream, or null.
 int RunOperationBefore(const Operation& operation, const Operation* next);
 
-// The early part of one CTA of a kernel that starts early.
+// One CTA's early part: what it does before all its threads wait for the previous operation.
 class EarlyPart {
  public:
-  // Poisons the bytes that the operation before the running one has changed.
+  // Poisons the bytes that the previous operation changed.
   void Begin();
   // Restores the bytes that Begin poisoned. Returns false if the CTA has written to global memory
-  // since Begin.
+  // since Begin, which is checked only for the first CTAs of a kernel.
   bool End();
   bool is_running() const { return is_running_; }
 
  private:
   bool is_running_ = false;
-  std::vector<Bytes> results_;  // bytes that the earlier operation changed
+  std::vector<Bytes> results_;  // bytes that the previous operation changed
   // The memory that the running operation refers to, copied after results_ was poisoned.
   std::vector<Bytes> reachable_;
 };
 
-// Returns whether the running operation starts early and the changes of the operation before it are
+// Returns whether the running operation starts early and the previous operation's changes are
 // noted.
 bool StartsEarly();
 

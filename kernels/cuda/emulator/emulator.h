@@ -125,7 +125,7 @@ enum class FaultKind : uint8_t {
   kEmptyPlace,    // no block is mapped into the place
   kChangedPlace,  // a block was mapped into the place after the kernel was enqueued
   // Faults of an operation on a stream. Fault::kernel is the operation's name.
-  kFreedMemory,      // memory was freed that an enqueued or recorded operation uses
+  kFreedMemory,      // an enqueued or recorded operation uses memory that was freed
   kChangedInFlight,  // a copy's source or destination was written before the wait for the copy
 };
 
@@ -164,7 +164,7 @@ int CheckLaunch(dim3 grid, dim3 cta, size_t shared_bytes);
 int RunLaunch(
     const char* kernel, dim3 grid, dim3 cta, size_t shared_bytes, ThreadBody body, void* context);
 
-// Waits for the operation before the kernel. Returns at once in a kernel that does not start early.
+// Waits for the stream's previous operation. Returns at once in a kernel that does not start early.
 void WaitForEarlierOperation(SourceLine at);
 
 // Enqueues a launch of the kernel. starts_early: see early_start.h. Returns 0, or an error of
@@ -201,8 +201,8 @@ uint8_t* SharedMemory();
 
 // Tells the emulator that the bytes of global memory are used by atomic operations (cta_rules.h).
 void NoteAtomic(const void* address, size_t bytes);
-// Tells the emulator the same, and that the operation orders the accesses of CTAs. Must be called
-// before the operation.
+// Does the same as NoteAtomic, and tells the emulator that the operation orders the accesses of
+// CTAs. Must be called before the operation.
 void NoteAcquireRelease(const void* address, size_t bytes);
 
 // ---- Collectives ----
@@ -213,7 +213,8 @@ struct BarrierResult {
   int32_t count;
 };
 
-// Waits until all threads of the CTA have called or returned. The result combines the predicates.
+// Waits until all threads of the CTA have called SyncCta or have ended. The result combines the
+// predicates.
 BarrierResult SyncCta(bool predicate, SourceLine at);
 
 // bar.sync and bar.arrive. When num_threads threads have called one of the two functions, waiting

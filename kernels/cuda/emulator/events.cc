@@ -126,7 +126,7 @@ int WaitForEvent(Event event, Stream stream) {
     return queue->RecordingError();
   }
   // In CUDA this wait would add `stream` to the graph that the event was recorded in. The emulator
-  // refuses it.
+  // refuses the wait.
   if (state->is_captured) {
     emulator::RefuseWhileRecording();
     return emulator::kErrorCaptureUnsupported;

@@ -9,9 +9,9 @@
 namespace quire::gpu::emulator {
 namespace {
 
-// Ended fibers are destroyed only at the end of the launch, else TSan would reuse their numbers and
-// miss races between CTAs. But TSan has room for only about 8000 threads. So when more than
-// kMaxTsanFibers fibers have ended, they are destroyed before the end of the launch.
+// If possible, ended fibers are kept until the end of the launch: TSan reuses the numbers of
+// destroyed fibers, and then misses races between CTAs. But TSan has room for only about 8000
+// threads. So ended fibers are destroyed earlier when there are more than kMaxTsanFibers of them.
 constexpr size_t kMaxTsanFibers = 5000;
 
 }  // namespace

@@ -74,7 +74,7 @@ inline bool UnderAsan() { return __asan_region_is_poisoned != nullptr; }
 // Returns whether all bytes are still kGuard.
 bool IsGuard(const uint8_t* bytes, size_t count);
 
-// Returns zeroed memory; aborts if there is none.
+// Returns zeroed memory. Aborts if mmap fails.
 void* MapPages(size_t bytes);
 
 // The stack of a CUDA thread or of the launching thread. Execution can leave it and return to it.
@@ -131,7 +131,7 @@ struct Fiber : Context {
   uint64_t fenced_landings = 0;  // num_landings_ when the thread last called FenceAsyncProxy
 };
 
-// The state of a warp's lanes; in each set, bit i is lane i.
+// The state of a warp's lanes. In each bit mask, bit i is for lane i.
 struct Warp {
   uint32_t exists = 0;
   uint32_t returned = 0;
@@ -244,8 +244,8 @@ class Emulator {
   void Return(Fiber& fiber);
   void Block(Fiber& fiber);
   Fiber* TakeRunnable(const Fiber& after);
-  // Takes a runnable fiber. If there is none, ends the CTA's early part and tries again. Returns
-  // null if no fiber can run.
+  // Takes a runnable fiber. If no fiber is runnable, ends the CTA's wait for the previous operation
+  // (EarlyPart), which can make fibers runnable. Returns null if no fiber can run.
   Fiber* TakeNext(const Fiber& after);
   void TakeFromRunnable(const Fiber& fiber);
   void MakeRunnable(uint32_t warp, uint32_t lanes);
@@ -297,7 +297,8 @@ class Emulator {
   uint32_t num_bulk_copies_ = 0;  // in flight, for all mbarriers
   uint64_t num_landings_ = 0;
   CopyMark copy_marks_[kMaxSharedBytes / kCopyBytes];
-  // Bytes that copies of the early part have read, at the offsets of the copies' destinations.
+  // Bytes that copies read before the wait for the previous operation (EarlyPart). They are at the
+  // offsets that the copies' destinations have in shared memory.
   uint8_t early_sources_[kMaxSharedBytes];
   uint32_t runnable_warps_ = 0;
   EarlyPart early_;
@@ -339,7 +340,7 @@ extern thread_local constinit Emulator* active;
 // Returns `active`; ends the process outside of a launch.
 Emulator& Active(SourceLine at);
 
-// The handler that is called with the fault that ends a launch.
+// Called with each fault that ends a launch.
 extern std::atomic<FaultHandler> fault_handler;
 
 }  // namespace quire::gpu::emulator

@@ -14,10 +14,10 @@ struct Operation {
   const char* name = "";  // shown in fault reports
   References references;
   std::function<int()> run;  // returns 0 or an error
-  // True for a kernel that may run beside the operation before it: see early_start.h.
+  // True for a kernel that may overlap with the previous operation on its stream (early_start.h).
   bool starts_early = false;
-  // Returns whether the ranks that the operation needs have arrived. Called while the operation is
-  // the first of its stream. Empty if the operation needs no other rank.
+  // Returns whether the ranks that the operation needs have arrived. Called only while the
+  // operation is the first on its stream. Empty if the operation needs no other rank.
   std::function<bool()> is_ready = nullptr;
 };
 

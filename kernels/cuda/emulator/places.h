@@ -1,6 +1,6 @@
 // Tracks which places have a block, and since when. A place is a range of addresses into which a
-// block of the pool can be mapped (kernels/cuda/windows.h). So the emulator detects a kernel that
-// copies from a place without a block, or whose block was mapped after the kernel was enqueued.
+// block of the pool can be mapped (kernels/cuda/windows.h). With this, the emulator detects copies
+// from a place that has no block, or whose block was mapped after the kernel was enqueued.
 //
 // Thread safety: any thread.
 #ifndef QUIRE_KERNELS_CUDA_EMULATOR_PLACES_H_
@@ -21,8 +21,8 @@ enum class Sight : uint8_t {
   kNothing,    // no block is mapped into the address's place
   kChanged,    // the block was mapped into the place after the operation was enqueued
 };
-// Returns what an operation finds at `bytes` bytes from the address on. num_changes: the value of
-// NumPlaceChanges() when the operation was enqueued.
+// Returns what an operation finds if it reads `bytes` bytes at the address. num_changes: the value
+// of NumPlaceChanges() when the operation was enqueued.
 Sight LookAt(const void* address, size_t bytes, uint64_t num_changes);
 
 // Returns the value that NumPlaceChanges() had when the calling thread's current operation was

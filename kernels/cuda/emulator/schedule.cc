@@ -205,7 +205,7 @@ void Emulator::MakeRunnable(uint32_t warp, uint32_t lanes) {
   }
 }
 
-// Makes the lanes whose bits are set runnable, and clears the bits.
+// Makes every lane runnable whose bit is 1, and then sets all bits to 0.
 void Emulator::MakeRunnable(uint32_t (&lanes_of_warps)[kMaxWarps]) {
   for (uint32_t warp = 0; warp < kMaxWarps; ++warp) {
     MakeRunnable(warp, lanes_of_warps[warp]);

@@ -69,8 +69,8 @@ class StreamQueue {
   int Add(Operation operation);
   // Returns cudaErrorStreamCaptureInvalidated if `recording` exists and is invalid, else 0.
   int RecordingError() const;
-  // Called by functions that a recording forbids on its stream. If this stream is being recorded,
-  // invalidates the recording and returns an error, else returns 0.
+  // If this stream is being recorded, invalidates the recording and returns an error, else returns
+  // 0. Called by every function that is forbidden on a stream while it is being recorded.
   int RefuseIfRecorded();
   // Adds the copies as one task, within which the copies have no order. Ignores operation.run.
   void AddCopies(Operation operation, std::vector<HostCopy> copies);
@@ -102,8 +102,8 @@ class StreamQueue {
   void RunFirst();
   bool IsFirstReady() const;
   // Removes tasks from the front of the queue as long as the first task is a mark or awaits a mark
-  // that has happened. A mark happens when it is removed. Then begins the first task's copies.
-  // Returns whether a mark happened.
+  // that has happened. A mark happens when it is removed. After that, begins the copies of the task
+  // that is now the first. Returns whether a mark happened.
   bool Settle();
   // Calls Settle on all streams until no more mark happens, because one stream's mark can end
   // another stream's wait.
@@ -127,8 +127,8 @@ void EraseStream(StreamQueue* stream);
 // Runs all operations on the device's streams.
 void RunAllStreams(int32_t device);
 
-// Called by functions that a recording forbids on its thread. If the calling thread is recording,
-// invalidates the recording and returns an error, else returns 0.
+// If the calling thread is recording a stream, invalidates the recording and returns an error, else
+// returns 0. Called by every function that is forbidden on a thread while it records.
 int RefuseWhileRecording();
 
 }  // namespace quire::gpu::emulator

@@ -67,7 +67,7 @@ uint32_t UnitAddress(const Matrix& matrix, bool k_is_contiguous, uint32_t row, u
 }
 
 // Reads a matrix into elements[row][unit][8]. starts: true at the start of the product, false at
-// the wait for the product. Only at the start, reports a fault if bytes of the matrix are not
+// the wait for the product. At the start, also reports a fault if bytes of the matrix are not
 // fenced.
 void ReadMatrix(const Matrix& matrix,
                 bool k_is_contiguous,

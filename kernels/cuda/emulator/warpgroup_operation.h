@@ -51,7 +51,7 @@
 
 namespace quire::gpu::emulator {
 
-// A warp's part of the products in flight: 16 of the 64 rows. If all its bytes are 0, an object is
+// A warp's part of the products in flight: 16 of the 64 rows. An object whose bytes are all 0 is
 // valid and empty. Fibers use an object in turn, but TSan does not see that order. TSan would
 // report races if fibers called malloc, free, memcpy or memset for an object's memory. So an object
 // owns no heap memory, and no code copies or clears its large members as a whole.

@@ -49,7 +49,7 @@ AllWindows& All() {
 }
 
 std::atomic<uint64_t> num_changes{0};
-// False if no windows exist. Then LookAt, which CopyAsync16 calls, takes no lock.
+// False if no windows exist. While it is false, LookAt, which CopyAsync16 calls, takes no lock.
 std::atomic<bool> are_there_windows{false};
 thread_local uint64_t changes_at_enqueue = 0;
 
@@ -146,8 +146,8 @@ RunningOperation::~RunningOperation() { changes_at_enqueue = before_; }
 
 }  // namespace emulator
 
-// QUIRE_EMULATED_PAGE_BYTES sets another page size, such as a GPU's 2 MiB. It must be a multiple of
-// the system's page size.
+// The page size is the system's, unless QUIRE_EMULATED_PAGE_BYTES sets a larger one, such as a
+// GPU's 2 MiB. The variable must be a multiple of the system's page size.
 int WindowPageBytes(size_t* bytes) {
   const char* given = std::getenv("QUIRE_EMULATED_PAGE_BYTES");  // NOLINT(concurrency-mt-unsafe)
   *bytes = given != nullptr ? std::strtoull(given, nullptr, 10)
