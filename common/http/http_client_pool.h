@@ -26,7 +26,7 @@ class HttpClientPool {
   HttpClientPool(const HttpClientPool&) = delete;
   HttpClientPool& operator=(const HttpClientPool&) = delete;
 
-  // Begins a call like HttpClient::Stream. Calls on_end once, with the answer without its body.
+  // Begins a call like HttpClient::Stream. Calls on_end once, with the head of the answer.
   void Start(HttpClientRequest request,
              int64_t timeout_ns,
              HttpPieceCallback on_piece,

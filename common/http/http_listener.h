@@ -4,8 +4,8 @@
 // clients are closed at once. If accept fails, for example without a free file descriptor, clients
 // wait. Accept is retried every 100 ms; a line is logged at most every 10 s.
 //
-// Thread safety: the thread of the io_context. Bind: before that thread runs; the destructor:
-// after.
+// Thread safety: only the thread of the io_context, except Bind, which must be called before that
+//                thread runs, and the destructor, after it has ended.
 #ifndef QUIRE_COMMON_HTTP_HTTP_LISTENER_H_
 #define QUIRE_COMMON_HTTP_HTTP_LISTENER_H_
 

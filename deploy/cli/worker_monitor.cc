@@ -7,9 +7,8 @@
 namespace quire {
 namespace {
 
-// Minimum time from opening a stream to opening the next one. A longer time would delay the start
-// of the workers: the first stream fails, because the worker does not listen yet, and other ranks
-// wait for rank 0's first report.
+// Minimum time from opening a stream to opening the next one. The first stream often fails, because
+// the worker does not listen yet. The time is short, because ranks wait for rank 0's first report.
 constexpr int64_t kReopenPauseNs = 50 * kNanosPerMilli;
 
 }  // namespace

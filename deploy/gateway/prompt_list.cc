@@ -40,7 +40,7 @@ absl::Status CheckIds(const ModelGate::Served& served,
                                         vocab_size - 1);
 }
 
-// Runs before tokenizing, as the scheduler's check of this range does.
+// Called before tokenizing, so that errors come in the same order as the scheduler's.
 absl::Status CheckMaxTokens(const v1::StoppingParams& stopping, int64_t context) {
   const int32_t max_tokens = stopping.max_tokens();
   if (!stopping.has_max_tokens() || (max_tokens >= 1 && max_tokens <= context)) {

@@ -149,7 +149,7 @@ int64_t MaxMappings() {
 }
 
 // At worst each place (room for one block) with a mapped block takes two of the process's mappings:
-// one for the place, one for the unmapped places behind it.
+// one for the place, and one for the reserved addresses up to the next such place.
 int64_t MaxMappedHostPlaces() { return (MaxMappings() - kReservedMappings) / 2; }
 
 absl::StatusOr<std::unique_ptr<WindowMemory>> MakeHostWindows(const WindowShape& shape) {

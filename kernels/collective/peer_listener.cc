@@ -37,7 +37,7 @@ constexpr int64_t kRetryNanos = 20 * kNanosPerMilli;
 // would still wait after the network is repaired: Linux before 6.5 repeats a dial only after 1, 3
 // and 7 s.
 constexpr int64_t kDialNanos = 500 * kNanosPerMilli;
-// The two answers of the higher rank to a hello, the dialing rank's first message.
+// The higher rank's two answers to a hello. A hello is the dialing rank's first message.
 constexpr char kWelcome = 'w';        // data goes through the socket
 constexpr char kWelcomeShared = 'm';  // data goes through the memory that came with the hello
 

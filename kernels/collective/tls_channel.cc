@@ -21,8 +21,8 @@ constexpr const char* kSuite = "TLS_AES_128_GCM_SHA256";
 constexpr std::array<unsigned char, 2> kSuiteNumber = {0x13, 0x01};
 constexpr const char* kGroup = "X25519";
 constexpr size_t kMaxRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
-// Upper bound on buffered bytes. The buffer is small, so that the other end decrypts records while
-// this end encrypts the next ones.
+// Upper bound on buffered bytes. A small buffer is sent early, so the other end decrypts its
+// records while this end encrypts the next ones.
 constexpr size_t kMaxUnsentBytes = size_t{64} << 10;
 // Index in an SSL's ex_data at which the SSL's TlsChannel is stored.
 constexpr int kChannelIndex = 0;

@@ -206,8 +206,8 @@ void RunGatedStrip(const Job& job, Task& task, DepthRange piece, int64_t s) {
     const bool is_pair = row_tile + 1 < task.row_tile_end;
     Unit unit = UnitOf(job, row_tile);
     for (int64_t tile = 0; tile < kStripTiles; tile += is_pair ? 1 : 2, ++i) {
-      // The first half of the units prefetches the next strip of gate, the second half the next
-      // strip of up.
+      // The first half of the units prefetches the next strip of the gate matrix, the second half
+      // the next strip of the up matrix.
       if (i == 0 || i == row_tiles) {
         ahead = ChooseAhead(job, task, piece, s, i == 0 ? 0 : job.num_strips, row_tiles);
       }

@@ -77,7 +77,7 @@ void WidenRows(const RowsToTurn& rows, DType from, int64_t length, float* to, in
   }
 }
 
-// Widens to fp32 the `length` values of one column of a panel, in one segment of k.
+// Widens `length` values to fp32: those of one column of a panel, along one segment of k.
 template <DType kType>
 void WidenColumn(const std::byte* from, int64_t columns, int64_t length, float* out) {
   constexpr int64_t kGroup = kType == DType::kBF16 ? 2 : 1;

@@ -120,8 +120,8 @@ QUIRE_DEVICE PagedKv MakePagedKv(const PagedAttentionParams& args,
   return kv;
 }
 
-// Returns the number of the block that holds the position, where kv.keys points into block 0. The
-// number is the block's id in the pool or, without a block table, its index in the window.
+// Returns the number of the block that holds the position: the block's id in the pool or, without a
+// block table, its index in the window. kv.keys points into the block with number 0.
 QUIRE_DEVICE BlockId BlockOf(const PagedKv& kv, int position) {
   int index = position >> kv.block_shift;
   return kv.block_table != nullptr ? kv.block_table[index] : index;
@@ -261,7 +261,7 @@ QUIRE_DEVICE float StoreQueryRow(uint8_t* row, const T* q) {
 
 // ---- Shared to fragments ------------------------------------------------------------------------
 
-// Holds 16 query rows as A fragments; there are head_dim / 16 of them. If kInRegisters, the
+// Holds 16 query rows as head_dim / 16 fragments of operand A. If kInRegisters, the
 // fragments stay in registers. Otherwise each Get reads a fragment from shared memory. This saves
 // 64 registers at head_dim 256, where the accumulators alone take 128.
 template <int kHeadDim, bool kInRegisters>

@@ -59,7 +59,7 @@ class CublasLt {
   void* workspace_ = nullptr;
 };
 
-// Returns 0 for success, else kGemmError - status.
+// Returns 0 for success, else kGemmError minus the status.
 int ErrorOf(cublasStatus_t status);
 
 }  // namespace quire::gpu

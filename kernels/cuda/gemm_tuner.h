@@ -34,8 +34,8 @@ class RotatedWeight {
   RotatedWeight& operator=(const RotatedWeight&) = delete;
 
   const void* Next();
-  // Returns false if the weight stays in the L2 cache between two uses, because there was no memory
-  // for the copies that it needs.
+  // Returns false if there was no memory for the copies, so that the weight may still be in the L2
+  // cache when it is used again.
   bool is_read_from_memory() const { return !needs_copies_ || num_copies_ >= 2; }
 
  private:

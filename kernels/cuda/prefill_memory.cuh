@@ -96,8 +96,8 @@ class BufferRing {
   QUIRE_DEVICE SharedBarrier& Full(int use) const { return barriers_[use % kBuffers]; }
   QUIRE_DEVICE SharedBarrier& Free(int use) const { return barriers_[kBuffers + use % kBuffers]; }
   QUIRE_DEVICE void WaitUntilFull(int use) const { Full(use).Wait(use / kBuffers & 1); }
-  // Waits until all readers of use number `use` are done. Must be called before the readers of use
-  // + kBuffers are done, because a barrier tells adjacent phases apart only by their parity.
+  // Waits until all readers are done with the buffer's use number `use`. REQUIRES: they are not yet
+  // done with number use + kBuffers, because a barrier knows adjacent phases only by their parity.
   QUIRE_DEVICE void WaitUntilDone(int use) const { Free(use).Wait(use / kBuffers & 1); }
   QUIRE_DEVICE void WaitUntilFree(int use) const {
     if (use >= kBuffers) {

@@ -3,9 +3,9 @@
 //
 // Activations are bf16 or f16 on the device; the inputs of a step are uploaded in one copy. Unless
 // collectives run through main memory, steps in which every sequence decodes one token are recorded
-// as graphs and replayed. A graph's name is a digest of its operations' parameters
-// (OperationDigest). Each step computes its digest anew, so a step replays a graph only if the
-// graph has the step's operations. All other steps run operation by operation.
+// as graphs and replayed. Steps without a graph run operation by operation. A graph's name is the
+// digest of its operations' parameters (OperationDigest). Each step computes the digest of its own
+// operations, so it replays only a graph of the same operations.
 //
 // Thread safety: as KernelBackend.
 // Errors:        a failing device ends the process (exit code kExitDevice), because its state

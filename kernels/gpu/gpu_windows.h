@@ -1,5 +1,5 @@
-// GpuWindows holds a KV pool on the device, and windows: addresses at which blocks of the pool can
-// be read a second time (kernels/cuda/windows.h).
+// GpuWindows holds a KV pool on the device, and windows: further addresses at which blocks of the
+// pool can be read (kernels/cuda/windows.h).
 //
 // Thread safety: as WindowMemory; a thread must call KernelBackend::BindThread before it calls Map
 //                or Unmap.

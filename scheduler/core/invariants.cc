@@ -159,8 +159,8 @@ void CheckEpoch(const CoreState& state) {
       has_handle[sequence.handle()] = true;
       CheckCachedBlocks(state, *group, sequence);
 
-      // A sequence that scores the prompt has not computed tokens beyond the scored ones, else the
-      // log-probabilities of those tokens would never be reported.
+      // A sequence that scores the prompt has at most num_scored_tokens computed tokens. The
+      // log-probability of a token that was computed without being scored is never reported.
       QUIRE_CHECK(!group->ScoresPrompt(sequence) ||
                   sequence.num_computed_tokens() <= group->num_scored_tokens());
     }

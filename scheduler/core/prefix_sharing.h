@@ -27,8 +27,8 @@ struct PinnedTail {
   const BlockTable* table = nullptr;  // the prefix's table
   int32_t num_tokens = 0;             // leading equal tokens of the table's last block; 0: no tail
 };
-// Returns the longest tail that continues the full blocks with which the sequence has begun.
-// REQUIRES: the sequence has begun with shared blocks, and is not introduced.
+// Returns the longest tail that continues the sequence's full blocks. REQUIRES: the sequence has
+// taken over shared blocks, and the worker does not know it yet.
 PinnedTail FindPinnedTail(const CoreState& state, const SequenceGroup& group, Sequence& sequence);
 // Gives the sequence its own copy of the tail's first tail.num_tokens tokens, so that it need not
 // compute these tokens.

@@ -213,8 +213,8 @@ bool StepPlanner::BeginTable(SequenceGroup& group, Sequence& sequence) {
 
 void StepPlanner::MoveToOwnPage(Sequence& sequence) {
   const int32_t num_moved = epoch_.kv_cache.NumBlocksToMove(sequence.table);
-  // Upper bound on the blocks that a step takes: each sequence can take one block that its tokens
-  // fill only in part.
+  // Upper bound on the blocks that a step takes: those that its tokens fill, and one more for each
+  // sequence, whose last block may be filled in part.
   const int32_t num_at_most =
       epoch_.kv_cache.NumBlocksFor(epoch_.limits.max_tokens_per_step) + epoch_.limits.max_sequences;
   const auto num_copies = static_cast<int64_t>(state_.step.copies.size()) + num_moved;

@@ -41,8 +41,9 @@ class StepPlanner {
   explicit StepPlanner(CoreState& state);
 
   // Returns nullopt if there is nothing to do. A plan without slices waits for swaps (workers
-  // answer it when all swaps are done), or releases sequence handles that a waiting group lacks. If
-  // a plan is returned, its step is unanswered from then on. REQUIRES: Plan was not called before.
+  // answer it when all swaps are done), or makes the workers release handles for which a group
+  // waits. If a plan is returned, its step is unanswered from then on. REQUIRES: this object's Plan
+  // was not called before.
   std::optional<StepPlan> Plan();
 
  private:

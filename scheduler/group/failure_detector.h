@@ -66,8 +66,8 @@ class FailureDetector {
   Instant heard_at_ = 0;  // time of the last report, dial or RestartTimeouts
   Instant seen_at_ = 0;
   Instant moved_at_ = 0;  // time of the last movement
-  // Time since which every report has said that the rank is idle, although a call or step is
-  // unanswered. nullopt: the last report was different, or came before ForgetIdle.
+  // Time of the first of the latest reports that all said that the rank is idle, although a call or
+  // step is unanswered. nullopt: the last report was different, or came before ForgetIdle.
   std::optional<Instant> idle_at_;
   std::string slow_uuid_;  // last process fenced for standing still
   int64_t slowness_ = 1;   // multiplies the step timeout

@@ -68,8 +68,8 @@ class Succession {
 
   // Returns the incarnation of the scheduler for which this scheduler waits; nullopt if none.
   std::optional<uint64_t> WaitsFor() const;
-  // Returns true if the newest holder is another scheduler and lives. That holder lives if a worker
-  // has heard from it since the worker first named it in a report.
+  // Returns true if the newest holder is another scheduler and lives. A holder counts as living if
+  // some worker has heard from it after that worker's first report that named it.
   bool DoesOtherLive() const;
 
   enum class Verdict : uint8_t {

@@ -17,7 +17,7 @@ namespace {
 // single loss delays streams little.
 constexpr int32_t kNumImmediateEpochs = 2;
 
-// Bounds each text of a refusal, because the worker itself can send the text.
+// Bounds RankRefusal::uuid and ::why, because both can hold text that the worker sent.
 constexpr size_t kMaxRefusalBytes = 512;
 
 RankRefusal RefusalOf(const WorkerHello& hello, const absl::Status& status) {

@@ -64,7 +64,8 @@ RequestOutcome OutcomeOf(FinishReason reason, const absl::Status& abort_status) 
 
 // Drops from the update the tokens that a resumed client already has. Returns false if the client
 // has the whole sequence. `received` is set only for a resumed beam search or best_of, which the
-// core starts anew. These send each sequence in one update, so one call drops all received tokens.
+// core starts anew. Such a request sends a sequence in one update, so one call drops all its
+// received tokens.
 bool SkipReceived(const std::vector<ReceivedOutput>& received, SequenceUpdate& update) {
   if (received.empty()) {
     return true;

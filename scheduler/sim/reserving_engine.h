@@ -22,8 +22,8 @@ namespace quire {
 // this number up. REQUIRES: policy is one of Orca's.
 int32_t ReservedSlots(MemoryPolicy policy, const SimRequest& request, int32_t max_model_len);
 
-// Returns true if an empty pool has room for the runs of all sequences of the request. REQUIRES:
-// config.policy is one of Orca's.
+// Returns true if an empty pool has room for the reserved slots of all sequences of the request.
+// REQUIRES: config.policy is one of Orca's.
 bool FitsReserved(const SimConfig& config, const SimRequest& request);
 
 class ReservingEngine : public Engine {

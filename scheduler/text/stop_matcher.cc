@@ -41,8 +41,8 @@ class StopAutomaton {
 
   bool empty() const { return links_.size() == 1; }
 
-  // Returns the state after `byte`. Amortized O(1): every step to a fallback undoes an earlier step
-  // to a deeper state.
+  // Returns the state after `byte`. Amortized O(1): a step to a fallback makes the state less deep,
+  // and each byte makes it deeper by at most 1.
   int32_t Next(int32_t state, char byte) const {
     while (state != 0) {
       int32_t child = Child(state, byte);

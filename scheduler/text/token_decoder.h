@@ -54,7 +54,8 @@ class TokenDecoder {
   // Ends the text: appends U+FFFD for unfinished bytes.
   void Finish(DecodeState* state, std::string* text) const;
 
-  // Returns the state after prompt. Cost: reads only the first and last few tokens that add text.
+  // Returns the state after prompt. Cost: reads only a few tokens at each end of the prompt, as
+  // many as add text.
   DecodeState StateAfter(std::span<const TokenId> prompt, bool skip_special_tokens) const;
 
   // Returns the bytes that the token stands for inside a text; "" for an id without a token.

@@ -80,7 +80,7 @@ class KvWindows {
   // the window's next sequence, to be mapped before they are needed. Notes no block if the mappings
   // would exceed max_mapped(), or if the blocks do not fill pages in order. If a sequence still has
   // the window, that sequence's next Show maps its own blocks again. REQUIRES: no operation reads
-  // the window until its next Show.
+  // the window before the next Show of its handle.
   void ExpectBeginning(SequenceHandle handle, std::span<const BlockId> block_ids);
   // Starts mapping the blocks given to Expect and ExpectBeginning, on a separate thread. Without
   // this call the next Show maps these blocks and waits.
@@ -118,7 +118,8 @@ class KvWindows {
   // stand for no page.
   bool FindPages(std::span<const BlockId> block_ids);
   // Returns true if `page` is kNullBlockId (no page), or if place `index` of the window shows
-  // `page`. In the second case, also counts the place as found or as mapped ahead.
+  // `page`. A place that shows `page` is also counted: as mapped ahead if StartAhead mapped it,
+  // else as found.
   bool IsFound(SequenceHandle handle, int32_t index, BlockId page);
   // Maps `count` consecutive pages, beginning with `page`, to the window's places from `index` on.
   // Returns false if max_mapped() would be exceeded or the system refuses.

@@ -24,8 +24,8 @@
 namespace quire {
 namespace {
 
-// Returns the tensors of which this rank holds the same part as the rank before it. An earlier rank
-// counts that part in its weights_sum, so this rank leaves the part out.
+// Returns the tensors of which this rank holds the same part as the previous rank. The first rank
+// with a part counts it in its weights_sum, so this rank leaves these tensors out.
 std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
                                                  const ModelConfig& config,
                                                  const WeightLayout& whole) {

@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-// Bounds the ids in a body of /detokenize.
+// Bounds the number of ids in a body of /detokenize.
 constexpr size_t kMaxTokensOfBody = 1 << 20;
 
 OrderedJson ModelJson(const v1::GetServerInfoResponse& info,

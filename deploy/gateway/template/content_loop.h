@@ -2,9 +2,9 @@
 //
 //     {% for message in messages %}{% for part in message['content'] %}
 //
-// The rule is the one by which vLLM detects the content format. A list of messages is `messages`,
-// or a name that the template sets to such a list, to a slice of it or to a filtered list of it. A
-// loop over a content that has passed through another variable or a macro does not count.
+// The rule is the one by which vLLM detects the content format. The outer loop is over `messages`,
+// or over a variable that the template sets to `messages`, to a slice of it or to a filtered list
+// of it. The inner loop must name the content directly, not by another variable or a macro.
 //
 // Thread safety: a free function, safe from any thread.
 // Cost:          n log n in the nodes.

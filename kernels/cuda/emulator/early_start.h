@@ -40,8 +40,8 @@ class EarlyPart {
   std::vector<Bytes> reachable_;
 };
 
-// Returns whether the running operation starts early and the previous operation's changes are
-// noted.
+// Returns true if the running operation starts early and the emulator has noted what the previous
+// operation changed.
 bool StartsEarly();
 
 }  // namespace quire::gpu::emulator
