@@ -32,7 +32,8 @@ constexpr int64_t kHeaderTimeoutNs = 10 * kNanosPerSecond;
 // Time limit of a body, raised by one second for each kBodyBytesPerSecond bytes received.
 constexpr int64_t kBodyTimeoutNs = 10 * kNanosPerSecond;
 constexpr int64_t kBodyBytesPerSecond = 16384;
-// Bounds how long a client that goes on sending can keep its connection after its last answer.
+// Upper bound on the time for which a connection stays open after its last answer because the
+// client still sends.
 constexpr int64_t kLingerNs = 2 * kNanosPerSecond;
 // Upper bound on the bytes of a connection that wait in the kernel to be sent. unsent_bytes does
 // not count them, so without the bound a slow client's backlog would grow unseen.

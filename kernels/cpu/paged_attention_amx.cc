@@ -21,10 +21,11 @@ constexpr int32_t RoundedUp(int32_t n, int32_t multiple) {
 }
 
 // The policy that multiplies with tile instructions, two tiles of rows at a time. A row is one
-// (query, query head) pair; a slot is a position of the chunk. Queries are [rows][dims], softmax
-// weights [rows][slots]. Keys and values are packed as elements of type Pair, values as
-// [dims / 16][slots / 2][16 dims]. Dims and slots are padded to multiples of 32; packed keys and
-// values are padded with zeros. A slot to which a row does not attend has the weight 0 in that row.
+// query of one query head; a slot is a position of the chunk of 256 positions. Queries are
+// [rows][dims], softmax weights [rows][slots]. Keys and values are packed as elements of type Pair,
+// values as [dims / 16][slots / 2][16 dims]. Dims and slots are padded to multiples of 32; packed
+// keys and values are padded with zeros. A slot to which a row does not attend has the weight 0 in
+// that row.
 struct TileProducts : RoundedPairs {
   struct TaskScope {
     explicit TaskScope(int32_t rows) : registers(rows < AmxTile::kRows ? rows : AmxTile::kRows) {}

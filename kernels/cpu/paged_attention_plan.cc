@@ -65,8 +65,9 @@ void ForEachTileOf(const PagedAttentionParams& p, const Tiling& tiling, int32_t 
   }
 }
 
-// Visits the tasks of prompts first, each prompt from its end, and then the tasks of decodes. So
-// large tasks start first, and small tasks last, so that threads finish at about the same time.
+// Visits the tasks of prompts first, then the tasks of decodes. Of each prompt it visits the last
+// task first, which has the longest context. With small tasks last, threads finish at about the
+// same time.
 template <typename Fn>
 void ForEachWholeTask(const PagedAttentionParams& p, const Tiling& tiling, const Fn& fn) {
   for (bool decodes : {false, true}) {

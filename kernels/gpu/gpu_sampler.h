@@ -39,8 +39,8 @@ class GpuSampler {
   GpuSampler(const GpuSampler&) = delete;
   GpuSampler& operator=(const GpuSampler&) = delete;
 
-  // Allocates memory to sample from rows of vocab_size logits, and to sample up to max_rows rows
-  // (padding included) as part of a step. Errors: kResourceExhausted, reason MEMORY.
+  // Allocates memory for Sample, which takes any number of rows of vocab_size logits, and for steps
+  // that sample up to max_rows rows, padding included. Errors: kResourceExhausted, reason MEMORY.
   absl::Status Reserve(int64_t vocab_size, int64_t max_rows);
 
   // Returns the bytes that num_rows rows, padding included, add to a step's inputs.

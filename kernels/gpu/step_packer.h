@@ -50,8 +50,8 @@ struct PackedStep {
   const int32_t* decode_seq_index = nullptr;  // [num_decodes] decoding sequences; null: all
   int32_t num_items = 0;
   const gpu::PrefillItem* items = nullptr;  // [num_items], longest context first
-  // Room for the caller's extra inputs. `extra` points into the bytes that Write fills,
-  // extra_at_destination into the `destination` of Write.
+  // Room for the caller's extra inputs: on the host, in Write's `bytes`, and on the device, where
+  // it is copied to, in Write's `destination`.
   std::byte* extra = nullptr;
   const std::byte* extra_at_destination = nullptr;
 };

@@ -243,10 +243,10 @@ void EndSlice(CoreState& state, const UnansweredStep::Slice& slice, bool has_tok
   state.epoch->kv_cache.SlideWindow(sequence.table, sequence.num_computed_tokens());
 }
 
-// Reports the prompt log-probabilities that were not reported before. The front of `prompt` may
-// have been reported, because a sequence that is computed again scores its prompt again from the
-// first token on. Prompts are scored in order, so prompt.first_position is at most
-// num_scored_tokens() + 1.
+// Reports the prompt log-probabilities that were not reported before. A sequence that is computed
+// again also scores its prompt again, so the front of `prompt` may have been reported. The first
+// unreported position is num_scored_tokens() + 1, since position 0 has no log-probability, and
+// `prompt` does not begin behind it.
 void TakeScored(CoreState& state, SequenceGroup& group, PromptLogprobs prompt) {
   prompt.TakeFront(group.num_scored_tokens() + 1 - prompt.first_position);
   if (prompt.num_tokens() > 0) {

@@ -3,13 +3,12 @@
 //   head     "QUIRELOG" | layout: u64 | size: u32 | version of the program: size bytes |
 //            checksum: u64, of all bytes before it
 //   record   size: u32 | ~size: u32 | checksum: u64 | payload: size bytes
-//   payload  kind (index in StepLogRecord) | fields (field_codec.h) | tail (PutTail): fields that
-//            were added later; they are not part of the layout
+//   payload  kind (index in StepLogRecord) | fields (field_codec.h) | tail: later fields (PutTail)
 //
 // The checksum of a record covers the payload and the previous checksum, so that a changed, missing
-// or misplaced record is found. The layout is a hash over the types of all fields. A program reads
-// only logs of its own layout: another version plans differently, so a replay of its logs would
-// prove nothing.
+// or misplaced record is found. The layout is a hash over the types of all fields except tails. A
+// program reads only logs of its own layout: another version plans differently, so a replay of its
+// logs would prove nothing.
 //
 // Thread safety: not thread-safe.
 // Cost:          each record takes 16 bytes and about 20 ns more than the payload alone.

@@ -24,9 +24,9 @@ enum class OpenAiApi { kCompletions, kChat };
 
 // Converts a failure of the gateway's own parsers or of the scheduler (FromGrpcStatus). In the
 // body, `code` is the reason (scheduler/rpc/README.md), or context_length_exceeded for a prompt
-// that is too long, and `param` is the field's name in the API. If the status has no reason, the
-// message is replaced, because gRPC's own messages contain addresses. `code` is then NO_SCHEDULER
-// for kUnavailable, else null.
+// that is too long, and `param` is the field's name in the API. A status without a reason comes
+// from gRPC, whose messages contain addresses. So its message is replaced, and `code` is
+// NO_SCHEDULER if the status is kUnavailable, and null for all other statuses without a reason.
 // `max_tokens_name`: AnswerOptions::max_tokens_name.
 // `retry_delay`: RetryDelayOf. A 503 always has a Retry-After. A 429 has one if the scheduler gave
 // a delay, or if the reason is ANSWER_MEMORY. REQUIRES: !status.ok().

@@ -144,8 +144,8 @@ void StreamQueue::RunAll() {
 int StreamQueue::TakeError() { return std::exchange(error_, 0); }
 
 void StreamQueue::RunFirst() {
-  // A mark (a point on a stream) is added before any wait for the mark, so no streams wait in a
-  // circle. The shared_ptr keeps the mark alive after its task is removed from its stream.
+  // A mark is put on its stream before any wait for it, so no streams wait in a circle. The
+  // shared_ptr keeps the mark alive after its stream has dropped it.
   if (const std::shared_ptr<Mark> awaited = tasks_.front().awaited; awaited != nullptr) {
     // RunUntil also removes this stream's wait: after each task it calls SettleAll, which drops
     // waits whose mark has happened.
