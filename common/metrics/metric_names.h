@@ -183,7 +183,7 @@ inline constexpr MetricInfo kWorkerEpochsTotal{"quire_worker_epochs_total", "Epo
 inline constexpr MetricInfo kWorkerStepsTotal{"quire_worker_steps_total", "Steps executed."};
 inline constexpr MetricInfo kWorkerPreparedStepsTotal{
     "quire_worker_prepared_steps_total",
-    "Steps whose inputs were on the GPU before the plan arrived; 0 on a CPU."};
+    "Steps that the worker predicted, so that their inputs were on the GPU already; 0 on a CPU."};
 inline constexpr MetricInfo kWorkerStepDuration{
     "quire_worker_step_duration_seconds",
     "Durations of the parts of an executed step. build: checking the plan and building the batch; "

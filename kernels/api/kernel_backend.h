@@ -142,8 +142,9 @@ class KernelBackend {
   // Whether BeginStep takes so long that an early call with predicted inputs pays off. A later
   // BeginStep replaces wrong predictions. Any thread.
   virtual bool begins_ahead() const { return false; }
-  // Says that the next RunStep will be called with this function. A backend may call the function
-  // to learn the operations' parameters. REQUIRES: as for RunStep.
+  // Says that the next RunStep will be called with this function, unless another BeginStep comes
+  // first. A backend may call the function to learn the operations' parameters. REQUIRES: as for
+  // RunStep.
   virtual void AnnounceOperations(const std::function<void()>& /*operations*/) {}
   // Runs the operations that the function calls, on the inputs of the last BeginStep. A backend may
   // call the function several times, to learn the operations' parameters and to record the

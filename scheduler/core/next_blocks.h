@@ -10,7 +10,7 @@
 // gets no hint, because a part can need several blocks.
 //
 // Thread safety: on the thread that owns the state.
-// Cost:          O(slices + n log n) for n hints. One allocation.
+// Cost:          O(slices + n log n) for n hints, plus O(n^2) if several blocks share a page.
 #ifndef QUIRE_SCHEDULER_CORE_NEXT_BLOCKS_H_
 #define QUIRE_SCHEDULER_CORE_NEXT_BLOCKS_H_
 

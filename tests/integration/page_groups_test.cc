@@ -26,12 +26,14 @@ class PageGroupsTest : public testing::Test, public StepObserver {
     counts_.num_mapped_ahead += step.windows.num_mapped_ahead;
     num_steps_ += step.num_tokens > 0 ? 1 : 0;
     num_refused_ += step.windows.was_refused ? 1 : 0;
+    num_prepared_ += step.was_prepared ? 1 : 0;
   }
 
   EngineOptions Options(KvBackend kv_backend, bool prefix_caching) {
     counts_ = {};
     num_steps_ = 0;
     num_refused_ = 0;
+    num_prepared_ = 0;
     return {.kv_backend = kv_backend,
             .is_on_emulated_gpu = true,
             .observer = this,
@@ -82,11 +84,13 @@ class PageGroupsTest : public testing::Test, public StepObserver {
   WindowCounts counts_;
   int32_t num_steps_ = 0;
   int32_t num_refused_ = 0;
+  int32_t num_prepared_ = 0;
 };
 
 TEST_F(PageGroupsTest, SmallBlocksInPagesGiveTheAnswersOfBlockTables) {
   const Answers in_tables = Run(*MakeEngine(KvBackend::kPaged, true));
   EXPECT_EQ(pools_.max_places, 0);
+  EXPECT_GT(num_prepared_, 0);
 
   const auto engine = MakeEngine(KvBackend::kVmm, true);
   EXPECT_EQ(pools_.block_bytes, (2 << 20) / kBlocksPerPage);
@@ -100,6 +104,7 @@ TEST_F(PageGroupsTest, SmallBlocksInPagesGiveTheAnswersOfBlockTables) {
   EXPECT_EQ(engine->stats().num_blocks_copied, 3) << "to the page of the sequence that shared them";
   EXPECT_GT(num_steps_, 8);
   EXPECT_EQ(num_refused_, 0) << "each step read windows";
+  EXPECT_EQ(num_prepared_, 0) << "a window must be mapped for the plan";
   EXPECT_EQ(counts_.num_mapped + counts_.num_mapped_ahead + counts_.num_found, 5);
 }
 

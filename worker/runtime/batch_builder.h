@@ -39,7 +39,7 @@ enum class BlockLookup : uint8_t { kTables, kWindows };
 
 // Fills `batch`. `lookup` decides whether block_tables or first_places are filled. logits_rows gets
 // one row for each slice with is_sampled(), in order.
-// REQUIRES: the slices passed StepPlanChecker.
+// REQUIRES: StepPlanChecker accepts a plan of these slices.
 void BuildBatch(const std::vector<ScheduledSlice>& slices,
                 int32_t block_size_tokens,
                 BlockLookup lookup,

@@ -8,10 +8,6 @@
 namespace quire {
 namespace {
 
-bool IsReleased(const StepPlan& plan, SequenceHandle handle) {
-  return std::find(plan.releases.begin(), plan.releases.end(), handle) != plan.releases.end();
-}
-
 // Returns whether the slice's first new block is `next_block_id`; kNullBlockId stands for any.
 // Later blocks have no influence on a slice of one token.
 bool HasNextBlock(const SequenceSlice& slice, BlockId next_block_id) {
@@ -23,10 +19,15 @@ bool HasNextBlock(const SequenceSlice& slice, BlockId next_block_id) {
 
 std::vector<ScheduledSlice> PredictNextStep(const StepPlan& plan,
                                             const std::vector<ScheduledSlice>& slices,
+                                            const SequenceTable& sequences,
                                             const StepLimits& limits) {
   std::vector<ScheduledSlice> predicted;
   predicted.reserve(slices.size());
   for (size_t i = 0; i < slices.size(); ++i) {
+    if (!sequences.View(slices[i].handle).has_value() ||
+        plan.slices[i].forced_token_id.has_value()) {
+      return {};
+    }
     const SequenceState& sequence = *slices[i].sequence;
     const int32_t num_tokens = sequence.num_known_tokens();
     const bool needs_block =
@@ -34,7 +35,7 @@ std::vector<ScheduledSlice> PredictNextStep(const StepPlan& plan,
     const BlockId next_block_id =
         needs_block ? plan.slices[i].next_block_id.value_or(kNullBlockId) : kNullBlockId;
     if (sequence.num_computed_tokens + 1 != num_tokens || num_tokens >= limits.max_model_len ||
-        (needs_block && next_block_id == kNullBlockId) || IsReleased(plan, slices[i].handle)) {
+        (needs_block && next_block_id == kNullBlockId)) {
       return {};
     }
     predicted.push_back({.handle = slices[i].handle,

@@ -156,7 +156,9 @@ absl::Status StepExecutor::BeginEpoch(const EpochParams& params) {
 
 absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
   QUIRE_RETURN_IF_ERROR(order_.CheckEpoch(params.scheduler_incarnation, params.group_epoch));
-  is_prepared_ = false;  // the code below may move the memory of prepared inputs
+  // The code below may move or free the memory of prepared inputs and the pools, even if it fails.
+  predicted_.clear();
+  is_prepared_ = false;
   StepLimits limits = params.limits;
   limits.vocab_size = model_.config().vocab_size;
   QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec,
@@ -176,7 +178,6 @@ absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
     return status;
   }
   limits_ = limits;
-  predicted_.clear();
   checker_ = std::make_unique<StepPlanChecker>(limits);
   sequences_ = std::make_unique<SequenceTable>(limits.max_sequences, limits.num_blocks);
   order_.BeginEpoch(params.scheduler_incarnation, params.group_epoch);
@@ -314,14 +315,14 @@ absl::StatusOr<const StepResult*> StepExecutor::Execute(const StepPlan& plan) {
     return status;
   }
   Commit(result.sampled);
-  if (backend_.begins_ahead() && windows_ == nullptr) {
-    predicted_ = PredictNextStep(plan, slices_, limits_);
-  }
   for (SequenceHandle handle : plan.releases) {
     sequences_->Release(handle);
     if (windows_ != nullptr) {
       windows_->End(handle);
     }
+  }
+  if (backend_.begins_ahead() && windows_ == nullptr) {
+    predicted_ = PredictNextStep(plan, slices_, *sequences_, limits_);
   }
   if (slices_.empty()) {
     // If the plan has no slices, the scheduler may send no further step until it knows that the

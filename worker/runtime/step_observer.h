@@ -47,7 +47,7 @@ struct WindowWork {
 
 // A step that was executed. Durations in nanoseconds.
 struct ExecutedStep {
-  bool was_prepared = false;          // the inputs were uploaded before the plan arrived
+  bool was_prepared = false;  // the step was predicted and begun before
   int64_t build_ns = 0;
   int64_t forward_ns = 0;
   int64_t sample_ns = 0;

@@ -13,11 +13,13 @@
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/gpu_library.h"
 #include "tests/support/random.h"
+#include "tests/support/with_digest.h"
 #include "tests/worker/model/model_dir.h"
 #include "tests/worker/model/model_runner.h"
 #include "tests/worker/model/random_model.h"
 #include "worker/memory_plan.h"
 #include "worker/model/model.h"
+#include "worker/runtime/step_executor.h"
 
 namespace quire {
 namespace {
@@ -307,6 +309,57 @@ TEST_F(GpuStepMemoryTest, AStepBegunAheadReplaysItsGraphWithTheSameLogits) {
   ASSERT_TRUE(backend_->Allocate(1 << 10).ok());
   EXPECT_EQ(run(), expected);
   EXPECT_GT(num_decode_calls, 0) << "the step ran its operations";
+}
+
+class CountPrepared : public StepObserver {
+ public:
+  void OnEpoch(const EpochObservation& /*epoch*/) override {}
+  void OnStep(const ExecutedStep& step) override { num_prepared += step.was_prepared ? 1 : 0; }
+
+  int num_prepared = 0;
+};
+
+TEST_F(GpuStepMemoryTest, StepsThatWerePreparedAreGraphsWithTheSampling) {
+  constexpr int kNumSteps = 8;
+  Load({});
+  CountPrepared observer;
+  StepExecutor executor(*model_, *backend_, {.bytes = 16 << 20}, nullptr, nullptr, &observer);
+  ASSERT_TRUE(executor
+                  .BeginEpoch({.scheduler_incarnation = 1,
+                               .group_epoch = 1,
+                               .limits = {.num_blocks = 16,
+                                          .block_size_tokens = 16,
+                                          .max_sequences = 4,
+                                          .max_tokens_per_step = 64,
+                                          .max_model_len = 256,
+                                          .wants_next_blocks = true},
+                               .kv_cache_dtype = DType::kBF16})
+                  .ok());
+  for (uint64_t step = 1; step <= kNumSteps; ++step) {
+    StepPlan plan{.header = {.scheduler_incarnation = 1, .group_epoch = 1, .step_id = step}};
+    for (const int32_t id : {0, 1, 2}) {
+      const auto handle = static_cast<SequenceHandle>(id);
+      if (step == 1) {
+        plan.introductions.push_back({.handle = handle,
+                                      .token_ids = {1, 2, id + 3},
+                                      .num_prompt_tokens = 3,
+                                      .sampling = {.temperature = 0.7F}});
+      }
+      plan.slices.push_back({.handle = handle, .num_tokens = step == 1 ? 3 : 1});
+      if (step == 1) {
+        plan.slices.back().new_block_ids = {id + 1};
+      }
+    }
+    if (step == 4) {  // the first decodes run operation by operation, then are recorded
+      num_decode_calls = 0;
+      num_sample_calls = 0;
+    }
+    ASSERT_TRUE(executor.Execute(WithDigest(plan)).ok());
+    executor.WhenAnswered();
+  }
+  EXPECT_EQ(observer.num_prepared, kNumSteps - 1);
+  EXPECT_EQ(num_decode_calls, 0);
+  EXPECT_EQ(num_sample_calls, 0);
 }
 
 // 600 rows with 4,096 distinct tokens of context have 39 MB of adjustments; the sampler has 16 MiB.

@@ -71,8 +71,9 @@ TokenId FakeModel::NextToken(std::span<const TokenId> token_ids) {
   return static_cast<TokenId>(hash % kVocabSize);
 }
 
-void FakeModel::Begin(const Batch& batch, const KvCacheView& /*cache*/) {
+void FakeModel::Begin(const Batch& batch, const KvCacheView& cache) {
   ++num_begins_;
+  QUIRE_CHECK(cache.base != nullptr);
   begun_ = batch;
 }
 

@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/error.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/support/random.h"
 #include "tests/support/with_digest.h"
@@ -24,6 +25,7 @@ namespace {
 
 constexpr int32_t kBlockSize = 4;
 constexpr int32_t kNumBlocks = 64;
+constexpr int32_t kNumHostBlocks = 2;
 constexpr int32_t kMaxSequences = 6;
 constexpr int32_t kMaxModelLen = 40;
 
@@ -55,12 +57,34 @@ class NextStepTest : public testing::Test {
     }
   };
 
-  NextStepTest() { EXPECT_TRUE(BeginEpoch(1).ok()); }
+  NextStepTest() {
+    EXPECT_TRUE(BeginEpoch(1).ok());
+    model_.OnRun([this](const Batch& batch) { CheckBatch(batch); });
+  }
+
+  // Compares the batch, which may have been built before its plan arrived, with one that is built
+  // now, after the plan has changed the sequences.
+  void CheckBatch(const Batch& batch) {
+    auto& sequences = const_cast<SequenceTable&>(*executor_.sequences());
+    std::vector<ScheduledSlice> slices;
+    for (const SequenceSlice& slice : last_.slices) {
+      slices.push_back({.handle = slice.handle,
+                        .num_tokens = slice.num_tokens,
+                        .sequence = sequences.Find(slice.handle)});
+    }
+    Batch expected;
+    BuildBatch(slices, kBlockSize, BlockLookup::kTables, &expected);
+    for (const SequenceIntroduction& introduction : last_.introductions) {
+      expected.shares_new_tokens |= introduction.num_computed_tokens > 0;
+    }
+    EXPECT_EQ(batch, expected);
+  }
 
   absl::Status BeginEpoch(uint64_t group_epoch, int32_t num_blocks = kNumBlocks) {
     return executor_.BeginEpoch({.scheduler_incarnation = 1,
                                  .group_epoch = group_epoch,
                                  .limits = {.num_blocks = num_blocks,
+                                            .num_host_blocks = kNumHostBlocks,
                                             .block_size_tokens = kBlockSize,
                                             .max_sequences = kMaxSequences,
                                             .max_tokens_per_step = 64,
@@ -179,7 +203,12 @@ class NextStepTest : public testing::Test {
   LastStep observed_;
   FakeModel model_;
   AheadBackend backend_;
-  StepExecutor executor_{model_, backend_, {.bytes = 1 << 20}, nullptr, nullptr, &observed_};
+  StepExecutor executor_{model_,
+                         backend_,
+                         {.bytes = 1 << 20, .swap_space_bytes = 1 << 20},
+                         nullptr,
+                         nullptr,
+                         &observed_};
   std::map<SequenceHandle, Known> known_;
   std::map<SequenceHandle, BlockId> hints_;  // the last plan's, which later slices keep to
   std::vector<BlockId> free_blocks_ = [] {
@@ -270,6 +299,10 @@ TEST_F(NextStepTest, NothingIsPreparedWithoutAPrediction) {
   StepPlan with_hint = Decodes({2, 1});
   AddHints(&with_hint);
   EXPECT_TRUE(prepares(with_hint));
+  StepPlan forced = Decodes({2, 1});
+  AddHints(&forced);
+  forced.slices[0].forced_token_id = 7;
+  EXPECT_FALSE(prepares(forced)) << "the next plan will force tokens, too";
   StepPlan release = Decodes({2, 1});
   release.releases = {1};
   EXPECT_FALSE(prepares(release));
@@ -313,6 +346,55 @@ TEST_F(NextStepTest, AnEpochThatCannotBeginEndsThePreparation) {
   EXPECT_FALSE(observed_.was_prepared) << "the refused epoch may have moved the inputs";
   DecodeBoth();
   EXPECT_TRUE(observed_.was_prepared);
+}
+
+// The plan is the prepared one, but its copy or swap changes blocks that the slices read.
+TEST_F(NextStepTest, CopiesAndSwapsOfAPreparedPlanComeBeforeItsSlices) {
+  for (const bool swaps : {false, true}) {
+    SCOPED_TRACE(swaps ? "swap" : "copy");
+    ASSERT_TRUE(BeginEpoch(swaps ? 3 : 2).ok());
+    known_.clear();
+    hints_.clear();
+    Prefill();
+    for (int step = 0; step < kBlockSize; ++step) {
+      DecodeBoth();
+    }
+    const BlockId from = known_[1].blocks[0];
+    const BlockId to = known_[2].blocks[0];
+    StepPlan plan = Decodes({2, 1});
+    if (swaps) {
+      AddHints(&plan);
+      plan.swap_outs = {{.block = from, .host_block = 1}};
+      Execute(plan);
+      executor_.WhenAnswered();
+      plan = Decodes({2, 1});
+      plan.swap_ins = {{.block = to, .host_block = 1, .generation = executor_.order().last_done()}};
+    } else {
+      plan.copies = {{.src = from, .dst = to}};
+    }
+    // The model reads tokens from the cache.
+    std::copy_n(known_[1].tokens.begin(), kBlockSize, known_[2].tokens.begin());
+    AddHints(&plan);
+    Execute(plan);
+    EXPECT_TRUE(observed_.was_prepared);
+    for (int step = 0; step < kBlockSize; ++step) {
+      executor_.WhenAnswered();
+      DecodeBoth();  // a single token could be equal by chance
+    }
+  }
+}
+
+TEST_F(NextStepTest, AReplayAfterAnEpochWithoutMemoryPreparesNothing) {
+  Prefill();
+  DecodeBoth();
+  model_.OnReserve([](const StepBounds& /*bounds*/) {
+    return Error(absl::StatusCode::kResourceExhausted, "MEMORY", "no room for steps");
+  });
+  EXPECT_FALSE(BeginEpoch(2).ok());
+  const int num_begins = model_.num_begins();
+  static_cast<void>(executor_.Execute(last_));
+  executor_.WhenAnswered();
+  EXPECT_EQ(model_.num_begins(), num_begins);
 }
 
 // Sequences come and go, hints are wrong or missing, and the scheduler may be quicker than the
