@@ -429,8 +429,10 @@ WORKERS = [
               ("{{instance}}", f'sum by (instance) (rate({STEP_PART}_sum{{@, part="collective"}}'
                f'[$__rate_interval])) / (sum by (instance) (rate({STEP_PART}_sum{{@, part="step"}}'
                "[$__rate_interval])) > 0)")),
-        lines("Steps, by worker", "suffix:steps/s", "Steps executed.",
-              ("{{instance}}", rate("quire_worker_steps_total", "instance"))),
+        lines("Steps, by worker", "suffix:steps/s",
+              "Steps executed, and those that a GPU worker predicted: their inputs were uploaded before the plan came.",
+              ("{{instance}}", rate("quire_worker_steps_total", "instance")),
+              ("{{instance}} predicted", rate("quire_worker_prepared_steps_total", "instance"))),
     ]),
     ("Blocks and memory", [
         lines("KV blocks", "short",
