@@ -172,8 +172,8 @@ BUGS = [
         "        static_cast<uint64_t>(count) * static_cast<uint64_t>(size));\n"
         "    if (!product.has_value()) {"),
     Bug("safetensors", "bits_left_over", SAFETENSORS, "  if (*bits % 8 != 0) {", "  if (false) {"),
-    Bug("safetensors", "bytes_behind_the_last_tensor", SAFETENSORS, "  if (end != file_bytes_) {",
-        "  if (end > file_bytes_) {"),
+    Bug("safetensors", "bytes_behind_the_last_tensor", SAFETENSORS, "  if (end != file_bytes()) {",
+        "  if (end > file_bytes()) {"),
     Bug("safetensors", "negative_sizes", SAFETENSORS, "  return number < 0 ? std::nullopt",
         "  return number < -9 ? std::nullopt"),
     Bug("safetensors", "shard_in_another_folder", INDEX, " &&\n         name.find('/') == "

@@ -10,7 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/model/element_float.h"
-#include "worker/model/load_error.h"
+#include "common/model/load_error.h"
 
 namespace quire {
 namespace {

@@ -1,26 +1,18 @@
 #include "worker/model/safetensors_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "common/base/check.h"
-#include "common/base/error.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/json/json.h"
-#include "worker/model/load_error.h"
-
-#include <sys/stat.h>
+#include "common/model/load_error.h"
 
 namespace quire {
 namespace {
@@ -181,102 +173,70 @@ std::string ShapeToString(std::span<const int64_t> shape) {
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path, std::string name) {
   SafetensorsFile file;
-  file.name_ = std::move(name);
-  // If the path is a FIFO, open(2) without O_NONBLOCK would wait for a writer. O_NONBLOCK has no
-  // effect on regular files.
-  file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file.fd_ < 0) {
-    if (errno == ENOENT) {
-      return Error(absl::StatusCode::kNotFound,
-                   "MODEL_FILE",
-                   absl::StrCat("load: ", Printable(file.name_), ": no such file"));
-    }
-    return LoadError(file.name_,
-                     absl::StrCat("cannot be opened: ", std::generic_category().message(errno)));
-  }
-  struct stat info = {};
-  if (::fstat(file.fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
-    return LoadError(file.name_, "is not a regular file");
-  }
-  file.file_bytes_ = info.st_size;
+  QUIRE_ASSIGN_OR_RETURN(file.file_, RegularFile::Open(path, std::move(name)));
   QUIRE_RETURN_IF_ERROR(file.ReadHeader());
-  ::posix_fadvise(file.fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
+  file.file_.ExpectSequentialReads();
   return file;
 }
 
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept { *this = std::move(other); }
-
-SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
-  std::swap(name_, other.name_);
-  std::swap(fd_, other.fd_);
-  std::swap(file_bytes_, other.file_bytes_);
-  std::swap(data_start_, other.data_start_);
-  std::swap(tensors_, other.tensors_);
-  return *this;
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (fd_ >= 0) {
-    ::close(fd_);
-  }
-}
-
 absl::Status SafetensorsFile::ReadHeader() {
-  if (file_bytes_ < kLengthBytes) {
+  if (file_bytes() < kLengthBytes) {
     return LoadError(
-        name_,
-        absl::StrCat("is shorter than the 8 bytes of the header length (got ", file_bytes_, ")"));
+        name(),
+        absl::StrCat("is shorter than the 8 bytes of the header length (got ", file_bytes(), ")"));
   }
   std::array<std::byte, kLengthBytes> length_bytes = {};
-  QUIRE_RETURN_IF_ERROR(ReadAt(0, length_bytes));
+  QUIRE_RETURN_IF_ERROR(file_.ReadAt(0, length_bytes));
   uint64_t length = 0;
   for (size_t i = 0; i < length_bytes.size(); ++i) {
     length |= static_cast<uint64_t>(length_bytes[i]) << (8 * i);
   }
   if (length == 0) {
-    return LoadError(name_, "header length is 0");
+    return LoadError(name(), "header length is 0");
   }
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
     return LoadError(
-        name_,
+        name(),
         absl::StrCat(
             "header is too long (got ", length, ", limit ", kMaxSafetensorsHeaderBytes, ")"));
   }
   const auto header_bytes = static_cast<int64_t>(length);
-  if (header_bytes > file_bytes_ - kLengthBytes) {
-    return LoadError(name_,
+  if (header_bytes > file_bytes() - kLengthBytes) {
+    return LoadError(name(),
                      absl::StrCat("header ends beyond the file (got ",
                                   header_bytes,
                                   ", limit ",
-                                  file_bytes_ - kLengthBytes,
+                                  file_bytes() - kLengthBytes,
                                   ")"));
   }
   data_start_ = kLengthBytes + header_bytes;
   std::string header(static_cast<size_t>(header_bytes), '\0');
-  QUIRE_RETURN_IF_ERROR(ReadAt(kLengthBytes, std::as_writable_bytes(std::span<char>(header))));
+  QUIRE_RETURN_IF_ERROR(
+      file_.ReadAt(kLengthBytes, std::as_writable_bytes(std::span<char>(header))));
   QUIRE_RETURN_IF_ERROR(ParseHeader(header));
   return CheckLayout();
 }
 
 absl::Status SafetensorsFile::ParseHeader(std::string_view header) {
   if (header.front() != '{') {
-    return LoadError(name_, "header does not start with '{'");
+    return LoadError(name(), "header does not start with '{'");
   }
   absl::StatusOr<Json> json = ParseJson(header, kHeaderLimits);
   if (!json.ok()) {
-    return LoadError(name_, absl::StrCat("header: ", json.status().message()));
+    return LoadError(name(), absl::StrCat("header: ", json.status().message()));
   }
   for (const auto& [name, entry] : json->items()) {
     if (name == "__metadata__") {
-      QUIRE_RETURN_IF_ERROR(CheckMetadata(name_, entry));
+      QUIRE_RETURN_IF_ERROR(CheckMetadata(file_.name(), entry));
       continue;
     }
-    QUIRE_ASSIGN_OR_RETURN(SafetensorsTensor tensor,
-                           ParseTensor(name_, name, entry, data_start_, file_bytes_ - data_start_));
+    QUIRE_ASSIGN_OR_RETURN(
+        SafetensorsTensor tensor,
+        ParseTensor(file_.name(), name, entry, data_start_, file_bytes() - data_start_));
     tensors_.push_back(std::move(tensor));
   }
   if (static_cast<int64_t>(tensors_.size()) > kMaxSafetensorsTensors) {
-    return LoadError(name_,
+    return LoadError(name(),
                      absl::StrCat("has too many tensors (got ",
                                   tensors_.size(),
                                   ", limit ",
@@ -294,19 +254,19 @@ absl::Status SafetensorsFile::CheckLayout() {
   int64_t end = data_start_;
   for (const SafetensorsTensor& tensor : tensors_) {
     if (tensor.offset < end) {
-      return TensorError(name_, tensor.name, "overlaps another tensor");
+      return TensorError(name(), tensor.name, "overlaps another tensor");
     }
     if (tensor.offset > end) {
       return TensorError(
-          name_,
+          name(),
           tensor.name,
           absl::StrCat("leaves a hole of ", tensor.offset - end, " bytes before it"));
     }
     end = tensor.offset + tensor.bytes;
   }
-  if (end != file_bytes_) {
-    return LoadError(name_,
-                     absl::StrCat("has ", file_bytes_ - end, " bytes after the last tensor"));
+  if (end != file_bytes()) {
+    return LoadError(name(),
+                     absl::StrCat("has ", file_bytes() - end, " bytes after the last tensor"));
   }
   return absl::OkStatus();
 }
@@ -315,29 +275,7 @@ absl::Status SafetensorsFile::Read(const SafetensorsTensor& tensor,
                                    int64_t begin,
                                    std::span<std::byte> out) const {
   QUIRE_CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= tensor.bytes);
-  return ReadAt(tensor.offset + begin, out);
-}
-
-absl::Status SafetensorsFile::ReadAt(int64_t offset, std::span<std::byte> out) const {
-  size_t done = 0;
-  while (done < out.size()) {
-    ssize_t n = ::pread(fd_,
-                        out.data() + done,
-                        out.size() - done,
-                        static_cast<off_t>(offset + static_cast<int64_t>(done)));
-    if (n < 0 && errno == EINTR) {
-      continue;
-    }
-    if (n < 0) {
-      return LoadError(name_,
-                       absl::StrCat("cannot be read: ", std::generic_category().message(errno)));
-    }
-    if (n == 0) {
-      return LoadError(name_, "shrank while being read");
-    }
-    done += static_cast<size_t>(n);
-  }
-  return absl::OkStatus();
+  return file_.ReadAt(tensor.offset + begin, out);
 }
 
 }  // namespace quire

@@ -1,8 +1,7 @@
 // SafetensorsFile is an open .safetensors file whose header was checked completely. Every tensor
 // lies inside the file, tensors neither overlap nor leave holes, and nothing follows the last
-// tensor. Tensor data is read on demand with pread, not mapped. If the file shrinks or the disk
-// fails, Read returns an error; a mapping would end the process with SIGBUS. pread costs one copy
-// more than a mapping, from the page cache into a buffer that stays in the processor's cache.
+// tensor. Tensor data is read on demand (regular_file.h). If the file shrinks or the disk fails,
+// Read returns an error.
 //
 // Thread safety: reading is const and safe from any thread.
 // Units:         offsets and sizes in bytes.
@@ -26,6 +25,7 @@
 #include "absl/status/statusor.h"
 
 #include "common/model/dtype.h"
+#include "common/model/regular_file.h"
 
 namespace quire {
 
@@ -51,12 +51,8 @@ class SafetensorsFile {
   // `name`: name of the file in error messages.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path, std::string name);
 
-  SafetensorsFile(SafetensorsFile&& other) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&& other) noexcept;
-  ~SafetensorsFile();
-
-  const std::string& name() const { return name_; }
-  int64_t file_bytes() const { return file_bytes_; }
+  const std::string& name() const { return file_.name(); }
+  int64_t file_bytes() const { return file_.bytes(); }
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }  // sorted by offset
 
   // Reads `out.size()` bytes of the tensor, from its byte `begin` on. Errors: the file shrank or
@@ -69,11 +65,8 @@ class SafetensorsFile {
   absl::Status ReadHeader();
   absl::Status ParseHeader(std::string_view header);
   absl::Status CheckLayout();
-  absl::Status ReadAt(int64_t offset, std::span<std::byte> out) const;
 
-  std::string name_;
-  int fd_ = -1;
-  int64_t file_bytes_ = 0;
+  RegularFile file_;
   int64_t data_start_ = 0;
   std::vector<SafetensorsTensor> tensors_;
 };

@@ -9,8 +9,8 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/json/json.h"
+#include "common/model/load_error.h"
 #include "common/model/model_file.h"
-#include "worker/model/load_error.h"
 
 namespace quire {
 namespace {

@@ -8,7 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/json/json.h"
-#include "worker/model/load_error.h"
+#include "common/model/load_error.h"
 
 namespace quire {
 namespace {

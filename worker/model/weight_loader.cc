@@ -16,8 +16,8 @@
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/model/element_float.h"
+#include "common/model/load_error.h"
 #include "worker/model/kv_cache_scales.h"
-#include "worker/model/load_error.h"
 #include "worker/model/matrix_rows.h"
 #include "worker/model/read_ahead.h"
 

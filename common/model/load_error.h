@@ -1,10 +1,10 @@
-// Errors of loading a model directory: one line "load: <file>: <rule>" or "load: <file>: <tensor>:
+// Errors of loading a model: one line "load: <file>: <rule>" or "load: <file>: <tensor>:
 // <rule>", reason MODEL_FILE. Names of files and tensors come from outside, so they are made
 // printable and short.
 //
 // Thread safety: free functions, safe from any thread.
-#ifndef QUIRE_WORKER_MODEL_LOAD_ERROR_H_
-#define QUIRE_WORKER_MODEL_LOAD_ERROR_H_
+#ifndef QUIRE_COMMON_MODEL_LOAD_ERROR_H_
+#define QUIRE_COMMON_MODEL_LOAD_ERROR_H_
 
 #include <string>
 #include <string_view>
@@ -22,4 +22,4 @@ absl::Status TensorError(std::string_view file, std::string_view tensor, std::st
 
 }  // namespace quire
 
-#endif  // QUIRE_WORKER_MODEL_LOAD_ERROR_H_
+#endif  // QUIRE_COMMON_MODEL_LOAD_ERROR_H_

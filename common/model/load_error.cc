@@ -1,4 +1,4 @@
-#include "worker/model/load_error.h"
+#include "common/model/load_error.h"
 
 #include "absl/strings/str_cat.h"
 
