@@ -27,29 +27,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#include "common/model/ggml_type.h"
+#include "common/model/gguf_header.h"
 #include "common/model/gguf_metadata.h"
+#include "common/model/regular_file.h"
 
 namespace quire {
 
 // Upper bound on the headers of all parts together. The largest part of a header is the tokenizer:
 // about 10 MB for 262,144 tokens.
 inline constexpr int64_t kMaxGgufHeaderBytes = int64_t{256} << 20;
-// Upper bound on the tensors of all parts; published models have some thousands.
-inline constexpr int64_t kMaxGgufTensors = 100'000;
 // Upper bound on the parts, each of which holds an open file. Published models have some dozens.
 inline constexpr int64_t kMaxGgufParts = 500;
-
-struct GgufTensor {
-  std::string name;
-  GgmlType type = GgmlType::kF32;
-  // Row-major like a safetensors shape: the elements of the last dimension are contiguous. The file
-  // has the reverse order. Every size is at least 1; a scalar has no dimension.
-  std::vector<int64_t> shape;
-  int32_t part = 0;    // index of the part, from 0
-  int64_t offset = 0;  // from the start of the part's file
-  int64_t bytes = 0;   // at least 1
-};
 
 class GgufFile {
  public:
@@ -57,19 +45,15 @@ class GgufFile {
   // the other parts are found beside it, by the rules of ResolveModelFile.
   static absl::StatusOr<GgufFile> Open(const std::string& path);
 
-  GgufFile(GgufFile&&) noexcept;
-  GgufFile& operator=(GgufFile&&) noexcept;
-  ~GgufFile();
-
   // The last component of the path.
-  const std::string& name() const;
-  int32_t num_parts() const;
+  const std::string& name() const { return parts_.front().name(); }
+  int32_t num_parts() const { return static_cast<int32_t>(parts_.size()); }
   // Size of all parts together.
   int64_t file_bytes() const;
 
-  const GgufMetadata& metadata() const;
+  const GgufMetadata& metadata() const { return metadata_; }
   // Sorted by part and offset.
-  const std::vector<GgufTensor>& tensors() const;
+  const std::vector<GgufTensor>& tensors() const { return tensors_; }
   // Returns nullptr if there is no such tensor. Cost: a binary search.
   const GgufTensor* Find(std::string_view name) const;
 
@@ -78,6 +62,24 @@ class GgufFile {
   absl::Status Read(const GgufTensor& tensor, int64_t begin, std::span<std::byte> out) const;
   // Tells the kernel that the tensor's pages need not stay in its page cache.
   void DropCached(const GgufTensor& tensor) const;
+
+ private:
+  GgufFile() = default;
+
+  // Adds the file, its tensors and, from the first part, its metadata.
+  absl::Status AddPart(RegularFile file);
+  // Opens the parts after the first, if there are any.
+  absl::Status OpenOtherParts(const std::string& path);
+  // Checks the keys of a part after the first, whose index is parts_.size().
+  absl::Status CheckKeys(const GgufMetadata& metadata) const;
+  // Sorts the names. Errors: a name is there twice.
+  absl::Status IndexNames();
+
+  std::vector<RegularFile> parts_;
+  int64_t header_bytes_ = 0;  // of all parts
+  GgufMetadata metadata_;     // of the first part
+  std::vector<GgufTensor> tensors_;
+  std::vector<int32_t> by_name_;  // indices of tensors_, ascending by name
 };
 
 }  // namespace quire

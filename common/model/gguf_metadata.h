@@ -50,6 +50,12 @@ enum class GgufValueType : uint32_t {
 // Returns the format's name of the type: "uint8", "string", "array".
 std::string_view NameOf(GgufValueType type);
 
+// Returns nullopt if the format has no type with this number.
+std::optional<GgufValueType> GgufValueTypeFromNumber(uint32_t number);
+
+// Returns the bytes of one value in a file; 0 for strings and arrays, whose sizes differ.
+int64_t SizeOf(GgufValueType type);
+
 // A value as it stands in the file.
 struct GgufValue {
   GgufValueType type = GgufValueType::kUint8;
@@ -98,11 +104,10 @@ class GgufMetadata {
   absl::Status KeyError(std::string_view key, std::string_view rule) const;
 
  private:
-  // Returns the value if it is of one of `kind`'s types; `kind` is "an integer", "a string", ...
-  absl::StatusOr<const GgufValue*> Typed(std::string_view key,
-                                         bool is_array,
-                                         bool (*accepts)(GgufValueType),
-                                         std::string_view kind) const;
+  enum class Kind : uint8_t { kInteger, kFloat, kBool, kString };
+
+  // Returns the value if its elements, or the value itself unless is_array, are of the kind.
+  absl::StatusOr<const GgufValue*> Typed(std::string_view key, Kind kind, bool is_array) const;
 
   std::string file_;
   std::map<std::string, GgufValue, std::less<>> values_;
