@@ -13,6 +13,7 @@ import json
 import pathlib
 import random
 import re
+import struct
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -163,6 +164,75 @@ def write_safetensors_at_bounds():
         seeds[f"rank_{past}_bound"] = safetensors([("a", "U8", [1] * rank, 1)])
     for name, data in (seeds | indexes_at_bounds()).items():
         write("safetensors", name, data)
+
+
+def gguf_string(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+def gguf(keys=(), tensors=(), data=b"", version=3, alignment=32):
+    """Returns a GGUF file. A key is (name, type, bytes of the value), a tensor (name, dims, type, offset)."""
+    header = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
+    for name, value_type, value in keys:
+        header += gguf_string(name) + struct.pack("<I", value_type) + value
+    for name, dims, tensor_type, offset in tensors:
+        header += gguf_string(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, tensor_type, offset)
+    return header + bytes(-len(header) % alignment) + data if data else header
+
+
+def gguf_array(element_type, count, elements):
+    return b"k", 9, struct.pack("<IQ", element_type, count) + elements
+
+
+def gguf_split(second_no, num_parts=2, num_tensors=2):
+    """Returns two parts behind the number of 32-byte units of the first."""
+    def part(number, name):
+        keys = [(b"split.no", 2, struct.pack("<H", number)), (b"split.count", 2, struct.pack("<H", num_parts)),
+                (b"split.tensors.count", 5, struct.pack("<i", num_tensors))]
+        return gguf(keys, [(name, [2], 24, 0)], b"ab" + bytes(30))
+
+    first = part(0, b"a")
+    return bytes([len(first) // 32]) + first + part(second_no, b"b")
+
+
+def write_gguf():
+    """Writes GGUF files at bounds and past them, and one file with all types of values."""
+    scalars = [(b"%d" % t, t, bytes([1] * n)) for t, n in enumerate((1, 1, 2, 2, 4, 4, 4, 1))]
+    scalars += [(b"%d" % t, t, bytes([1] * 8)) for t in (10, 11, 12)]
+    texts = gguf_array(8, 3, gguf_string(b"a") + gguf_string(b"") + gguf_string(b"bc"))
+    blocks = [(b"a", [32, 2], 2, 0), (b"b", [256], 14, 64), (b"c", [2, 3], 0, 288), (b"d", [], 24, 320)]
+    write("gguf", "all_at_bound", gguf([*scalars, (b"s", 8, gguf_string(b"text")), texts], blocks, bytes(321)))
+    alignment = b"general.alignment"
+    bounds = {"alignment": [([(alignment, 4, struct.pack("<I", n))],) for n in (8, 4)],
+              "largest_alignment": [([(alignment, 4, struct.pack("<I", n))],) for n in (65_536, 131_072)],
+              "power_of_two": [([(alignment, 4, struct.pack("<I", n))],) for n in (16, 24)],
+              "version": [((), (), b"", n) for n in (2, 1)],
+              "newest_version": [((), (), b"", n) for n in (3, 4)],
+              "value_type": [([(b"k", t, bytes(8))],) for t in (12, 13)],
+              "bool": [([gguf_array(7, 2, bytes([0, n]))],) for n in (1, 2)],
+              "nested": [([gguf_array(t, 1, bytes(12))],) for t in (4, 9)],
+              "string": [([(b"k", 8, struct.pack("<Q", n) + b"ab")],) for n in (2, 3)],
+              "array": [([gguf_array(10, n, bytes(16))],) for n in (2, 3)],
+              "key": [([(b"k", 0, b"a"), (name, 0, b"a")],) for name in (b"l", b"k")],
+              "nameless_key": [([(name, 0, b"a")],) for name in (b"k", b"")],
+              "name": [((), [(b"n" * n, [1], 24, 0)], b"a") for n in (256, 257)],
+              "same_name": [((), [(b"n", [1], 24, 0), (name, [1], 24, 32)], bytes(33)) for name in (b"m", b"n")],
+              "rank": [((), [(b"n", [1] * n, 24, 0)], b"a") for n in (4, 5)],
+              "dimension": [((), [(b"n", [2, n], 24, 0)], bytes(2)) for n in (1, 0)],
+              "product": [((), [(b"n", dims, 24, 0)], b"a") for dims in ([1, 1], [2**32 + 1, 2**32])],
+              "type": [((), [(b"n", [256], t, 0)], bytes(2048)) for t in (41, 42)],
+              "removed_type": [((), [(b"n", [32], t, 0)], bytes(64)) for t in (3, 4)],
+              "block": [((), [(b"n", [n], 2, 0)], bytes(64)) for n in (64, 48)],
+              "offset": [((), [(b"n", [1], 24, n)], bytes(33)) for n in (32, 16)],
+              "end": [((), [(b"n", [n], 24, 32)], bytes(40)) for n in (8, 9)],
+              "overlap": [((), [(b"m", [n], 24, 0), (b"n", [1], 24, 32)], bytes(33)) for n in (32, 33)]}
+    for name, (allowed, refused) in bounds.items():
+        write("gguf", f"{name}_at_bound", gguf(*allowed))
+        write("gguf", f"{name}_past_bound", gguf(*refused))
+    write("gguf", "split_at_bound", gguf_split(1))
+    write("gguf", "split_no_past_bound", gguf_split(2))
+    write("gguf", "split_count_past_bound", gguf_split(1, num_parts=3))
+    write("gguf", "split_tensors_past_bound", gguf_split(1, num_tensors=3))
 
 
 def reduced_config(path):
@@ -341,6 +411,7 @@ def write_chat_templates():
 def main():
     write_openai()
     write_model_files()
+    write_gguf()
     write_api_keys()
     write_http_requests()
     write_http_responses()
