@@ -55,11 +55,7 @@ absl::Status GgufCursor::Append(uint64_t bytes, std::vector<std::byte>& out) {
 absl::Status GgufCursor::ReadBytes(std::span<std::byte> out) {
   QUIRE_RETURN_IF_ERROR(CheckLeft(out.size(), "header"));
   while (!out.empty()) {
-    if (used_ == piece_.size()) {
-      piece_.resize(static_cast<size_t>(std::min(kPieceBytes, bytes_left())));
-      used_ = 0;
-      QUIRE_RETURN_IF_ERROR(file_.ReadAt(position_, piece_));
-    }
+    QUIRE_RETURN_IF_ERROR(ReadAhead());
     const size_t taken = std::min(out.size(), piece_.size() - used_);
     std::memcpy(out.data(), piece_.data() + used_, taken);
     used_ += taken;
@@ -67,6 +63,15 @@ absl::Status GgufCursor::ReadBytes(std::span<std::byte> out) {
     out = out.subspan(taken);
   }
   return absl::OkStatus();
+}
+
+absl::Status GgufCursor::ReadAhead() {
+  if (used_ < piece_.size()) {
+    return absl::OkStatus();
+  }
+  piece_.resize(static_cast<size_t>(std::min(kPieceBytes, bytes_left())));
+  used_ = 0;
+  return file_.ReadAt(position_, piece_);
 }
 
 }  // namespace quire

@@ -62,6 +62,8 @@ class GgufCursor {
 
  private:
   absl::Status ReadBytes(std::span<std::byte> out);
+  // Reads the next piece if all bytes of the last one were used. REQUIRES: bytes_left() > 0.
+  absl::Status ReadAhead();
 
   const RegularFile& file_;
   const int64_t max_bytes_;

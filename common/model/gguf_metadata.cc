@@ -88,7 +88,7 @@ std::string RangeRule(const GgufValue& value,
                       ")");
 }
 
-// Returns element i, or the rule that it breaks.
+// An element, or the rule that it breaks. The rule is empty if the element is in the range.
 struct IntegerOrRule {
   int64_t integer = 0;
   std::string rule;
@@ -107,6 +107,7 @@ IntegerOrRule IntegerOf(const GgufValue& value, int64_t i, int64_t min, int64_t 
   return {.rule = RangeRule(value, i, absl::StrCat(min), absl::StrCat(max), got)};
 }
 
+// Like IntegerOrRule.
 struct FloatOrRule {
   double number = 0;
   std::string rule;
@@ -132,7 +133,7 @@ std::optional<GgufValueType> GgufValueTypeFromNumber(uint32_t number) {
 
 int64_t SizeOf(GgufValueType type) { return InfoOf(type).bytes; }
 
-bool GgufMetadata::Add(std::string key, GgufValue value) {
+bool GgufMetadata::Add(std::string key, GgufValue&& value) {
   return values_.try_emplace(std::move(key), std::move(value)).second;
 }
 

@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -77,7 +76,7 @@ class GgufMetadata {
   GgufMetadata& operator=(GgufMetadata&&) = default;
 
   // Returns false, and drops the value, if the key is present.
-  bool Add(std::string key, GgufValue value);
+  bool Add(std::string key, GgufValue&& value);
 
   bool Has(std::string_view key) const { return Find(key) != nullptr; }
   // Returns nullptr if the key is missing. For callers that accept several types.

@@ -200,6 +200,37 @@ TEST(SplitGgufTest, ANumberOfTensorsThatIsNotTheSumOfThePartsIsRefused) {
             "load: m-00001-of-00003.gguf: split.tensors.count: must be 5 (got 4)");
 }
 
+TEST(SplitGgufTest, TheLimitOfTensorsIsForAllPartsTogether) {
+  EXPECT_EQ(MessageOf(OpenChanged([](std::vector<GgufBytes>& parts) {
+              for (int64_t i = 0; i < kMaxGgufTensors - 2; ++i) {
+                parts[0].AddTensor(std::to_string(i), {1}, GgmlType::kI8, "x");
+              }
+            })),
+            "load: m-00002-of-00003.gguf: too many tensors up to here (got 100001, limit 100000)");
+}
+
+// The texts are sparse: they take no space on the disk.
+TEST(SplitGgufTest, TheLimitOfHeadersIsForAllPartsTogether) {
+  const GgufDir dir;
+  Parts model;
+  const uint64_t text_bytes = uint64_t{kMaxGgufHeaderBytes} / 2;
+  for (size_t i = 0; i < 2; ++i) {
+    GgufBytes& part = model.parts[i];
+    part.tensors.clear();
+    part.keys.push_back(
+        {"text", static_cast<uint32_t>(GgufValueType::kString), LittleEndian(text_bytes)});
+    dir.Write(i == 0 ? kFirst : kSecond, part.Header());
+    const std::string path = dir.path(i == 0 ? kFirst : kSecond);
+    std::filesystem::resize_file(path, std::filesystem::file_size(path) + text_bytes);
+  }
+
+  const std::string message = MessageOf(dir.Open(kFirst));
+
+  EXPECT_TRUE(
+      message.starts_with("load: m-00002-of-00003.gguf: text: the header is too long (limit 1342"))
+      << message;
+}
+
 TEST(SplitGgufTest, ATensorInTwoPartsIsRefused) {
   EXPECT_EQ(
       MessageOf(OpenChanged([](std::vector<GgufBytes>& parts) { parts[2].tensors[0].name = "a"; })),
