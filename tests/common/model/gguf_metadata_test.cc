@@ -125,7 +125,7 @@ TEST(GgufMetadataTest, ArraysAreReadAsTheyStandInTheFile) {
 
   EXPECT_EQ(*metadata.GetStrings("texts"), (std::vector<std::string_view>{"", "ab", "", "c"}));
   EXPECT_EQ(*metadata.GetIntegers("i16s", -3, 500), (std::vector<int64_t>{-3, 0, 500}));
-  EXPECT_EQ(*metadata.GetFloats("f32s", -1, 2), (std::vector<double>{-0.5, 2.0}));
+  EXPECT_EQ(*metadata.GetFloats("f32s", -0.5, 2), (std::vector<double>{-0.5, 2.0}));
   EXPECT_EQ(*metadata.GetFloats("f64s", -1, 2), (std::vector<double>{0.1}));
   EXPECT_EQ(*metadata.GetBools("bools"), (std::vector<bool>{true, false, true}));
   EXPECT_TRUE(metadata.GetFloats("no floats", 0, 1)->empty());
