@@ -1,0 +1,51 @@
+// HalfToFloat and FloatToHalf convert between fp32 and the bits of binary16, without branches on
+// values, so that compilers vectorize loops over them.
+//
+// Thread safety: free functions, safe from any thread.
+// Source:        IEEE 754-2008.
+#ifndef QUIRE_COMMON_MODEL_HALF_FLOAT_H_
+#define QUIRE_COMMON_MODEL_HALF_FLOAT_H_
+
+#include <bit>
+#include <cstdint>
+
+namespace quire {
+
+// Returns the number, without rounding. NaN stays NaN.
+constexpr float HalfToFloat(uint16_t half) {
+  constexpr uint32_t kInfinity = 0x7C00U << 13;
+  constexpr uint32_t kRebias = (127U - 15U) << 23;
+  const uint32_t magnitude = (half & 0x7FFFU) << 13;
+  const uint32_t normal = magnitude + kRebias;
+  // As a normal number with the next exponent, a subnormal number is too large by 2^-14.
+  const float subnormal = std::bit_cast<float>(normal + (1U << 23)) - 0x1p-14F;
+  const uint32_t finite = magnitude < (1U << 23) ? std::bit_cast<uint32_t>(subnormal) : normal;
+  const uint32_t bits = magnitude >= kInfinity ? normal + kRebias : finite;
+  return std::bit_cast<float>(bits | (half & 0x8000U) << 16);
+}
+
+// Rounds to nearest, ties to even. A value that is too large becomes infinity; NaN stays NaN.
+constexpr uint16_t FloatToHalf(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>((bits & 0x8000'0000U) >> 16);
+  const uint32_t magnitude = bits & 0x7FFF'FFFFU;
+  if (magnitude > 0x7F80'0000U) {
+    return sign | 0x7E00U;
+  }
+  if (magnitude >= 0x477F'F000U) {  // 65520, halfway between the largest number and 2^16
+    return sign | 0x7C00U;
+  }
+  if (magnitude < 0x3880'0000U) {  // 2^-14, the smallest normal number
+    // Numbers in [0.5, 1) are multiples of 2^-24, the smallest subnormal number, so the addition
+    // rounds to such a multiple.
+    const float sum = std::bit_cast<float>(magnitude) + 0.5F;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(sum) - 0x3F00'0000U));
+  }
+  const uint32_t half_ulp_or_just_below = 0xFFFU + ((magnitude >> 13) & 1U);
+  const uint32_t rounded = magnitude + half_ulp_or_just_below - ((127U - 15U) << 23);
+  return static_cast<uint16_t>(sign | (rounded >> 13));
+}
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_MODEL_HALF_FLOAT_H_
