@@ -1,5 +1,5 @@
-// HalfToFloat and FloatToHalf convert between fp32 and the bits of binary16, without branches on
-// values, so that compilers vectorize loops over them.
+// HalfToFloat and FloatToHalf convert between fp32 and the bits of binary16. Compilers vectorize
+// loops of HalfToFloat.
 //
 // Thread safety: free functions, safe from any thread.
 // Source:        IEEE 754-2008.
@@ -18,10 +18,13 @@ constexpr float HalfToFloat(uint16_t half) {
   const uint32_t magnitude = (half & 0x7FFFU) << 13;
   const uint32_t normal = magnitude + kRebias;
   // As a normal number with the next exponent, a subnormal number is too large by 2^-14.
-  const float subnormal = std::bit_cast<float>(normal + (1U << 23)) - 0x1p-14F;
-  const uint32_t finite = magnitude < (1U << 23) ? std::bit_cast<uint32_t>(subnormal) : normal;
-  const uint32_t bits = magnitude >= kInfinity ? normal + kRebias : finite;
-  return std::bit_cast<float>(bits | (half & 0x8000U) << 16);
+  const auto subnormal =
+      std::bit_cast<uint32_t>(std::bit_cast<float>(normal + (1U << 23)) - 0x1p-14F);
+  // Masks of all bits or none: with a conditional operator gcc would make branches.
+  const uint32_t is_subnormal = 0U - static_cast<uint32_t>(magnitude < (1U << 23));
+  const uint32_t is_not_finite = 0U - static_cast<uint32_t>(magnitude >= kInfinity);
+  const uint32_t bits = (subnormal & is_subnormal) | (normal & ~is_subnormal);
+  return std::bit_cast<float>((bits + (kRebias & is_not_finite)) | (half & 0x8000U) << 16);
 }
 
 // Rounds to nearest, ties to even. A value that is too large becomes infinity; NaN stays NaN.

@@ -27,11 +27,10 @@ float Greatest(Weights weights) {
   return greatest;
 }
 
-// Returns 1 / scale, or 0 if no code can be computed with it: the scale is 0 or not finite, or the
-// quotient overflows.
+// Returns 1 / scale, or 0 if that is not finite: the scale is NaN or 0, or the quotient overflows.
 float InverseOf(float scale) {
   const float inverse = 1.0F / scale;
-  return std::isfinite(scale) && std::isfinite(inverse) ? inverse : 0.0F;
+  return std::isfinite(inverse) ? inverse : 0.0F;
 }
 
 // Returns the nearest integer; halves are rounded away from 0. REQUIRES: |value| < 2^31.

@@ -25,15 +25,16 @@ template <typename Number, Number exponent_mask>
 std::optional<int64_t> FirstNotFiniteNumber(std::span<const std::byte> from) {
   constexpr size_t kBytes = sizeof(Number);
   constexpr size_t kPieceBytes = 1024 * kBytes;
-  // A piece is searched only after a loop without branches, which compilers vectorize.
+  // A loop without branches or bounds checks, which compilers vectorize, decides whether to search
+  // a piece.
   for (size_t begin = 0; begin < from.size(); begin += kPieceBytes) {
     const size_t end = std::min(begin + kPieceBytes, from.size());
     int num_found = 0;
     for (size_t i = begin; i < end; i += kBytes) {
-      num_found += IsNotFinite<Number, exponent_mask>(&from[i]) ? 1 : 0;
+      num_found += IsNotFinite<Number, exponent_mask>(from.data() + i) ? 1 : 0;
     }
     for (size_t i = begin; num_found > 0 && i < end; i += kBytes) {
-      if (IsNotFinite<Number, exponent_mask>(&from[i])) {
+      if (IsNotFinite<Number, exponent_mask>(from.data() + i)) {
         return static_cast<int64_t>(i / kBytes);
       }
     }

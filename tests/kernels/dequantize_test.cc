@@ -109,13 +109,14 @@ TEST(DequantizeTest, BlocksAreIndependentAndNeedNoAlignment) {
 }
 
 TEST(DequantizeTest, EveryHalfAndBfloatIsWidenedExactly) {
-  std::vector<std::byte> numbers(2 * 65536);
-  for (uint32_t bits = 0; bits < 65536; ++bits) {
+  constexpr size_t kNumbers = 65536;
+  std::vector<std::byte> numbers(2 * kNumbers);
+  for (uint32_t bits = 0; bits < kNumbers; ++bits) {
     WriteHalf(static_cast<uint16_t>(bits), 2 * int64_t{bits}, numbers);
   }
   const std::vector<float> halves = Dequantized(WeightFormat::kF16, numbers);
   const std::vector<float> bfloats = Dequantized(WeightFormat::kBF16, numbers);
-  for (uint32_t bits = 0; bits < 65536; ++bits) {
+  for (uint32_t bits = 0; bits < kNumbers; ++bits) {
     const float half = F16Value(static_cast<uint16_t>(bits));
     if (std::isnan(half)) {
       EXPECT_TRUE(std::isnan(halves[bits])) << bits;

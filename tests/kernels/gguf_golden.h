@@ -52,6 +52,7 @@ inline std::vector<GgufGolden> ReadGgufGoldens(const std::string& file_name) {
 // The bits of the weights, so that a comparison tells -0 from 0.
 inline std::vector<uint32_t> BitsOf(const std::vector<float>& weights) {
   std::vector<uint32_t> bits;
+  bits.reserve(weights.size());
   for (const float weight : weights) {
     bits.push_back(BitsOf(weight));
   }

@@ -29,6 +29,12 @@ std::vector<std::byte> Quantized(WeightFormat format, const std::vector<float>& 
   return blocks;
 }
 
+// The codes of a block, which follow a scale of 2 bytes.
+std::vector<std::byte> CodesOf(WeightFormat format, const std::vector<float>& block_weights) {
+  const std::vector<std::byte> block = Quantized(format, block_weights);
+  return {block.begin() + 2, block.end()};
+}
+
 std::vector<float> Restored(WeightFormat format, const std::vector<float>& weights) {
   std::vector<float> restored(weights.size());
   Dequantize(format, Quantized(format, weights), restored);
@@ -40,7 +46,7 @@ TEST(QuantizeTest, BlocksHaveTheBytesOfGgmlsPackage) {
   ASSERT_EQ(goldens.size(), 2U);
   for (const GgufGolden& golden : goldens) {
     SCOPED_TRACE(golden.name);
-    ASSERT_GE(golden.weights.size(), 9U * 32);
+    ASSERT_GE(golden.weights.size(), 11U * 32);
     EXPECT_EQ(Quantized(WeightFormatFromNumber(golden.number).value(), golden.weights),
               golden.blocks);
   }
@@ -75,9 +81,9 @@ TEST(QuantizeTest, RestoredWeightsAreOffByHalfAStepInQ80AndAStepInQ40) {
 }
 
 TEST(QuantizeTest, WeightsThatAreExactStepsAreRestoredExactly) {
-  std::vector<float> steps;
+  std::vector<float> steps(32);
   for (int i = 0; i < 32; ++i) {
-    steps.push_back(static_cast<float>(i % 16 - 8) * 0.25F);
+    steps[static_cast<size_t>(i)] = static_cast<float>(i % 16 - 8) * 0.25F;
   }
   EXPECT_EQ(Restored(WeightFormat::kQ4_0, steps), steps);
   steps[0] = -127 * 0.25F;
@@ -93,6 +99,18 @@ TEST(QuantizeTest, ZeroAndTinyBlocksAreRestoredAsZero) {
       weights[7] = -size;
       EXPECT_EQ(FirstNotFiniteBlock(format, Quantized(format, weights)), std::nullopt) << size;
       EXPECT_THAT(Restored(format, weights), testing::Each(0.0F)) << size;
+    }
+  }
+}
+
+TEST(QuantizeTest, CodesAreThoseOfZeroWhereTheyCannotBeComputed) {
+  for (const WeightFormat format : kFormats) {
+    SCOPED_TRACE(std::string(NameOf(format)));
+    const std::vector<std::byte> zeros = CodesOf(format, std::vector<float>(32));
+    for (const float bad : {NAN, INFINITY, -INFINITY, 1e-42F, -1e-45F}) {
+      std::vector<float> weights(32, 1e-45F);
+      weights[9] = bad;
+      EXPECT_EQ(CodesOf(format, weights), zeros) << bad;
     }
   }
 }

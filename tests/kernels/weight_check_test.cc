@@ -75,12 +75,12 @@ TEST(WeightCheckTest, EveryPlaceOfAScaleOrMinimumIsChecked) {
   Random random(3);
   for (const WeightFormatInfo& info : kWeightFormats) {
     for (const int64_t place : PlacesOfHalves(info.format)) {
+      int64_t bad = 0;
       for (const uint16_t half : kNotFiniteHalves) {
-        for (const int64_t bad : {0, 3, 8}) {
-          std::vector<std::byte> blocks = FiniteBlocks(info.format, 9, random);
-          WriteHalf(half, bad * info.block_bytes + place, blocks);
-          EXPECT_EQ(FirstNotFiniteBlock(info.format, blocks), bad) << info.name << " at " << place;
-        }
+        std::vector<std::byte> blocks = FiniteBlocks(info.format, 9, random);
+        WriteHalf(half, bad * info.block_bytes + place, blocks);
+        EXPECT_EQ(FirstNotFiniteBlock(info.format, blocks), bad) << info.name << " at " << place;
+        bad += 2;
       }
     }
   }

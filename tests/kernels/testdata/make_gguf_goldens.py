@@ -58,6 +58,17 @@ def write(file, name, blocks, weights):
     file.write(weights.astype("<f4", copy=False).tobytes())
 
 
+def row_rounded_otherwise_by_division(divisor):
+    """A row where weight / scale, instead of weight * (1 / scale), rounds to another code."""
+    while True:
+        row = random.standard_normal(32).astype(np.float32)
+        scale = abs(row).max() / np.float32(divisor)
+        row[1:9] = (np.arange(1, 9, dtype=np.float32) - np.float32(0.5)) * scale
+        quotients, products = row / scale, row * (np.float32(1) / scale)
+        if any(np.floor(quotients + np.float32(0.5)) != np.floor(products + np.float32(0.5))):
+            return row
+
+
 def quantizer_weights():
     """Rows of 32: ordinary, ties, zeros, large, both signs of one size, tiny, scales that are 0."""
     rows = [random.standard_normal(32) * 0.02,
@@ -65,7 +76,8 @@ def quantizer_weights():
             np.arange(-8, 8, 0.5),            # every second code of Q4_0 is a tie
             np.zeros(32), random.standard_normal(32) * 1e4,
             np.resize([-3.0, 3.0, -0.0, 1.5], 32), np.resize([3.0, -3.0, 2.9], 32),
-            random.standard_normal(32) * 1e-6, random.standard_normal(32) * 1e-30]
+            random.standard_normal(32) * 1e-6, random.standard_normal(32) * 1e-30,
+            row_rounded_otherwise_by_division(127), row_rounded_otherwise_by_division(8)]
     rows[1][0], rows[1][1] = 127, -127
     return np.array(rows, dtype=np.float32)
 
