@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "common/model/ggml_type.h"
 #include "common/model/half_float.h"
 #include "kernels/api/weight_block.h"
 #include "kernels/api/weight_format.h"
@@ -33,6 +34,16 @@ std::vector<float> Dequantized(WeightFormat format, std::span<const std::byte> b
                              static_cast<size_t>(info.block_weights));
   Dequantize(format, blocks, weights);
   return weights;
+}
+
+TEST(WeightFormatTest, EveryFormatIsTheTypeOfGgufFilesWithItsNumber) {
+  for (const WeightFormatInfo& info : kWeightFormats) {
+    const auto type = GgmlTypeFromNumber(static_cast<uint32_t>(info.format));
+    ASSERT_TRUE(type.has_value()) << info.name;
+    EXPECT_EQ(InfoOf(*type).name, info.name);
+    EXPECT_EQ(InfoOf(*type).block_size, info.block_weights) << info.name;
+    EXPECT_EQ(InfoOf(*type).block_bytes, info.block_bytes) << info.name;
+  }
 }
 
 TEST(WeightFormatTest, NumbersNamesAndBlocksAreThoseOfGgml) {
