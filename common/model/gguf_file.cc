@@ -21,7 +21,6 @@ namespace {
 constexpr std::string_view kSplitNoKey = "split.no";
 constexpr std::string_view kSplitCountKey = "split.count";
 constexpr std::string_view kSplitTensorsKey = "split.tensors.count";
-constexpr std::string_view kAlignmentKey = "general.alignment";
 
 // Returns 1 for a file that is not split. Tools that join parts write split.count = 0.
 absl::StatusOr<int32_t> NumPartsOf(const GgufMetadata& metadata) {
@@ -58,7 +57,7 @@ absl::Status CheckName(const std::string& name, int32_t num_parts) {
     return LoadError(
         name,
         absl::StrCat(
-            "is part ", split->number, "; give the first one, ", Printable(split->OfPart(1))));
+            "is part ", split->number, "; give the first one, ", PrintableName(split->OfPart(1))));
   }
   return absl::OkStatus();
 }
@@ -117,7 +116,7 @@ absl::Status GgufFile::OpenOtherParts(const std::string& path) {
       return Error(part_path.status().code(),
                    "MODEL_FILE",
                    absl::StrCat("load: ",
-                                Printable(part_name),
+                                PrintableName(part_name),
                                 ": ",
                                 part_path.status().message(),
                                 " (part ",
@@ -140,7 +139,7 @@ absl::Status GgufFile::CheckKeys(const GgufMetadata& metadata) const {
     }
   }
   for (const auto& [key, value] : metadata.values()) {
-    if (key == kSplitNoKey || key == kAlignmentKey) {
+    if (key == kSplitNoKey || key == kGgufAlignmentKey) {
       continue;
     }
     const GgufValue* first = metadata_.Find(key);

@@ -20,7 +20,6 @@ namespace {
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr int64_t kDefaultAlignment = 32;
-constexpr std::string_view kAlignmentKey = "general.alignment";
 
 // Bytes of the shortest possible key with its value, and of the shortest description of a tensor.
 // No file has more keys or tensors than its size divided by these.
@@ -169,10 +168,10 @@ absl::StatusOr<GgufMetadata> ReadMetadata(GgufCursor& cursor,
 absl::StatusOr<int64_t> AlignmentOf(const GgufMetadata& metadata) {
   QUIRE_ASSIGN_OR_RETURN(
       const int64_t alignment,
-      IfMissing(metadata.GetInteger(kAlignmentKey, kMinGgufAlignment, kMaxGgufAlignment),
+      IfMissing(metadata.GetInteger(kGgufAlignmentKey, kMinGgufAlignment, kMaxGgufAlignment),
                 kDefaultAlignment));
   if ((alignment & (alignment - 1)) != 0) {
-    return metadata.KeyError(kAlignmentKey,
+    return metadata.KeyError(kGgufAlignmentKey,
                              absl::StrCat("must be a power of two (got ", alignment, ")"));
   }
   return alignment;
@@ -291,7 +290,7 @@ absl::Status PlaceTensors(const RegularFile& file, int64_t data_start, GgufHeade
     if (header.tensors[i].offset < before.offset + before.bytes) {
       return TensorError(file.name(),
                          header.tensors[i].name,
-                         absl::StrCat("overlaps tensor ", Printable(before.name)));
+                         absl::StrCat("overlaps tensor ", PrintableName(before.name)));
     }
   }
   return absl::OkStatus();

@@ -32,6 +32,7 @@ inline constexpr uint64_t kMaxGgufTensorNameBytes = 256;            // ggml's ow
 inline constexpr uint32_t kMaxGgufRank = 4;                         // the format's own limit
 inline constexpr int64_t kMinGgufAlignment = 8;                     // the format's own limit
 inline constexpr int64_t kMaxGgufAlignment = 65'536;
+inline constexpr std::string_view kGgufAlignmentKey = "general.alignment";
 
 struct GgufTensor {
   std::string name;

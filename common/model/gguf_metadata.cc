@@ -14,27 +14,27 @@
 namespace quire {
 namespace {
 
-struct TypeInfo {
+struct ValueTypeInfo {
   std::string_view name;
   int64_t bytes;
 };
 
 // By the type's number.
-constexpr std::array<TypeInfo, 13> kTypes = {{{"uint8", 1},
-                                              {"int8", 1},
-                                              {"uint16", 2},
-                                              {"int16", 2},
-                                              {"uint32", 4},
-                                              {"int32", 4},
-                                              {"float32", 4},
-                                              {"bool", 1},
-                                              {"string", 0},
-                                              {"array", 0},
-                                              {"uint64", 8},
-                                              {"int64", 8},
-                                              {"float64", 8}}};
+constexpr std::array<ValueTypeInfo, 13> kValueTypes = {{{"uint8", 1},
+                                                        {"int8", 1},
+                                                        {"uint16", 2},
+                                                        {"int16", 2},
+                                                        {"uint32", 4},
+                                                        {"int32", 4},
+                                                        {"float32", 4},
+                                                        {"bool", 1},
+                                                        {"string", 0},
+                                                        {"array", 0},
+                                                        {"uint64", 8},
+                                                        {"int64", 8},
+                                                        {"float64", 8}}};
 
-const TypeInfo& InfoOf(GgufValueType type) { return kTypes[static_cast<size_t>(type)]; }
+const ValueTypeInfo& InfoOf(GgufValueType type) { return kValueTypes[static_cast<size_t>(type)]; }
 
 std::string TypeText(const GgufValue& value) {
   const std::string element(NameOf(value.element_type));
@@ -127,8 +127,9 @@ FloatOrRule FloatInRange(const GgufValue& value, int64_t i, double min, double m
 std::string_view NameOf(GgufValueType type) { return InfoOf(type).name; }
 
 std::optional<GgufValueType> GgufValueTypeFromNumber(uint32_t number) {
-  return number < kTypes.size() ? std::optional<GgufValueType>(static_cast<GgufValueType>(number))
-                                : std::nullopt;
+  return number < kValueTypes.size()
+             ? std::optional<GgufValueType>(static_cast<GgufValueType>(number))
+             : std::nullopt;
 }
 
 int64_t SizeOf(GgufValueType type) { return InfoOf(type).bytes; }
@@ -151,9 +152,10 @@ absl::StatusOr<const GgufValue*> GgufMetadata::Typed(std::string_view key,
                                                      bool is_array) const {
   const GgufValue* value = Find(key);
   if (value == nullptr) {
-    return Error(absl::StatusCode::kNotFound,
-                 "MODEL_FILE",
-                 absl::StrCat("load: ", Printable(file_), ": ", Printable(key), ": is missing"));
+    return Error(
+        absl::StatusCode::kNotFound,
+        "MODEL_FILE",
+        absl::StrCat("load: ", PrintableName(file_), ": ", PrintableName(key), ": is missing"));
   }
   Kind kind_of_value = Kind::kInteger;
   switch (value->element_type) {

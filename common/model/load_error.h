@@ -15,7 +15,7 @@ namespace quire {
 
 // Returns the name with '?' for each byte outside printable ASCII. A longer name is cut to 120
 // bytes and ends with "...".
-std::string Printable(std::string_view name);
+std::string PrintableName(std::string_view name);
 
 absl::Status LoadError(std::string_view file, std::string_view rule);
 absl::Status TensorError(std::string_view file, std::string_view tensor, std::string_view rule);

@@ -26,7 +26,7 @@ absl::StatusOr<RegularFile> RegularFile::Open(const std::string& path, std::stri
     if (errno == ENOENT) {
       return Error(absl::StatusCode::kNotFound,
                    "MODEL_FILE",
-                   absl::StrCat("load: ", Printable(file.name_), ": no such file"));
+                   absl::StrCat("load: ", PrintableName(file.name_), ": no such file"));
     }
     return LoadError(file.name_,
                      absl::StrCat("cannot be opened: ", std::generic_category().message(errno)));

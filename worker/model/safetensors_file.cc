@@ -125,7 +125,7 @@ absl::StatusOr<SafetensorsTensor> ParseTensor(const std::string& file,
   const DTypeInfo* info = FindDType(tensor.dtype_name);
   if (info == nullptr) {
     return TensorError(
-        file, name, absl::StrCat("unknown dtype (got ", Printable(tensor.dtype_name), ")"));
+        file, name, absl::StrCat("unknown dtype (got ", PrintableName(tensor.dtype_name), ")"));
   }
   tensor.dtype = info->dtype;
   QUIRE_RETURN_IF_ERROR(ParseShape(file, entry, tensor));

@@ -28,7 +28,7 @@ absl::StatusOr<std::string> Resolve(const std::string& model_dir, const std::str
   if (!path.ok()) {
     return Error(path.status().code(),
                  ReasonOf(path.status()),
-                 absl::StrCat("load: ", Printable(name), ": ", path.status().message()));
+                 absl::StrCat("load: ", PrintableName(name), ": ", path.status().message()));
   }
   return path;
 }
@@ -83,7 +83,7 @@ absl::Status WeightFiles::AddTensors(const SafetensorsFile& file) {
                      absl::StrCat("its files hold too many tensors (limit ",
                                   kMaxTensors,
                                   "): ",
-                                  Printable(file.name()),
+                                  PrintableName(file.name()),
                                   " has ",
                                   file.tensors().size(),
                                   " more"));
@@ -93,7 +93,7 @@ absl::Status WeightFiles::AddTensors(const SafetensorsFile& file) {
     if (!is_new) {
       return TensorError(file.name(),
                          tensor.name,
-                         absl::StrCat("is also in ", Printable(it->second.file->name())));
+                         absl::StrCat("is also in ", PrintableName(it->second.file->name())));
     }
   }
   return absl::OkStatus();
@@ -104,7 +104,7 @@ absl::Status WeightFiles::CheckIndex(const WeightIndex& index) const {
   for (const auto& [name, shard] : index.shard_of) {
     WeightRef weight = Find(name);
     if (weight.file == nullptr || weight.file->name() != shard) {
-      return TensorError(name_, name, absl::StrCat("is not in ", Printable(shard)));
+      return TensorError(name_, name, absl::StrCat("is not in ", PrintableName(shard)));
     }
     total_bytes += weight.tensor->bytes;
   }
