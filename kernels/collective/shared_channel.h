@@ -49,7 +49,7 @@ class SharedChannel {
   // Calls RingReader::Release. Wakes the other side if it waits for room.
   void Release(size_t num_bytes);
 
-  // Waits until the wanted data or room is there, or a side has closed. Returns kNothing if a sleep
+  // Waits until there is the wanted data or room, or a side has closed. Returns kNothing if a sleep
   // of 2 ms ends without any of these. REQUIRES: wants_data || wants_room.
   Waited Wait(bool wants_data, bool wants_room);
 

@@ -65,9 +65,8 @@ void ForEachTileOf(const PagedAttentionParams& p, const Tiling& tiling, int32_t 
   }
 }
 
-// Visits the tasks of prompts first, then the tasks of decodes. Of each prompt it visits the last
-// task first, which has the longest context. With small tasks last, threads finish at about the
-// same time.
+// Visits the tasks of prompts, then the tasks of decodes. A prompt's last task comes first, because
+// it has the longest context. With small tasks last, threads finish at about the same time.
 template <typename Fn>
 void ForEachWholeTask(const PagedAttentionParams& p, const Tiling& tiling, const Fn& fn) {
   for (bool decodes : {false, true}) {

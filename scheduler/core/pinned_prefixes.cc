@@ -126,9 +126,9 @@ void HashBlocks(const CoreState& state, PinnedPrefix& prefix) {
                                        state.last_limits->block_size_tokens);
 }
 
-// Returns true if both prefixes have the same tokens and cache salt. Of the tokens in full blocks
-// it compares only the last block's hash, which covers all of them. REQUIRES: block_hashes of both
-// prefixes are set.
+// Returns true if both prefixes have the same tokens and cache salt. Compares the tokens of full
+// blocks by the hash of the last full block, which covers all of them. REQUIRES: block_hashes of
+// both prefixes are set.
 bool AreSame(const PinnedPrefix& a, const PinnedPrefix& b, int32_t block_size_tokens) {
   const auto behind = [block_size_tokens](const PinnedPrefix& prefix) {
     return std::span(prefix.token_ids)

@@ -46,7 +46,7 @@ class LastStep : public StepObserver {
 
 class NextStepTest : public testing::Test {
  protected:
-  // What the scheduler knows about a sequence.
+  // A sequence as the scheduler knows it.
   struct Known {
     std::vector<TokenId> tokens;
     int32_t num_computed = 0;
