@@ -112,7 +112,6 @@ void WorkerGroup::OnEpochBegun(LinkId link, const absl::Status& status, Instant 
     return;
   }
   if (IsMismatch(status)) {
-    Regather(now);
     Refuse(*rank, status, now);
     return;
   }
@@ -180,7 +179,7 @@ void WorkerGroup::OnReport(LinkId link, const WorkerReport& report, Instant now)
   }
   const bool moved = rank->detector.OnReport(report, now);
   if (const absl::Status status = TakeHolder(*rank, now); !status.ok()) {
-    return RefuseHolder(*rank, status, now);
+    return Refuse(*rank, status, now);
   }
   HandleSuccession(now);
   rank = Find(link);
@@ -218,6 +217,8 @@ void WorkerGroup::OnWatchEnd(LinkId link, const absl::Status& status, Instant no
   }
   if (is_ready()) {
     OnStepsEnd(link, status, now);  // the stream of steps broke too: it shares the connection
+  } else if (IsMismatch(status)) {
+    Refuse(*rank, status, now);
   } else {
     DropRank(*rank, status, now);
   }
@@ -346,6 +347,13 @@ void WorkerGroup::DropRank(Rank& rank, const absl::Status& status, Instant now) 
 
 void WorkerGroup::Refuse(Rank& rank, const absl::Status& status, Instant now) {
   const absl::Status blamed = Blame(rank, status);
+  if (is_ready()) {
+    Lose(blamed, now);
+    return;
+  }
+  if (phase_ == Phase::kBeginning) {
+    Regather(now);
+  }
   rank.refusal = RefusalOf(rank.hello, blamed);
   actions_.push_back(ReportRefused{IndexOf(rank), blamed});
   CloseAndPause(rank, now);
@@ -361,16 +369,6 @@ absl::Status WorkerGroup::TakeHolder(const Rank& rank, Instant now) {
   }
   succession_.OnReport(IndexOf(rank), report.holder_incarnation, report.holder_silence_ns, now);
   return absl::OkStatus();
-}
-
-void WorkerGroup::RefuseHolder(Rank& rank, const absl::Status& status, Instant now) {
-  if (is_ready()) {
-    return Lose(Blame(rank, status), now);
-  }
-  if (phase_ == Phase::kBeginning) {
-    Regather(now);
-  }
-  Refuse(rank, status, now);
 }
 
 void WorkerGroup::HandleSuccession(Instant now) {

@@ -155,13 +155,12 @@ class WorkerGroup {
   // If an epoch is ready, ends it as lost. Otherwise gives up an epoch that is about to begin,
   // closes the rank's link, and dials the rank again after a pause.
   void DropRank(Rank& rank, const absl::Status& status, Instant now);
-  // Reports that the process of rank.hello is refused, and dials the rank again after a pause.
+  // As DropRank, and reports that the process of rank.hello is refused.
   void Refuse(Rank& rank, const absl::Status& status, Instant now);
   void CloseAndPause(Rank& rank, Instant now);
   // Tells succession_ which holder the rank has reported. Errors: PROTOCOL_VIOLATION if the
   // holder's incarnation is over a year ahead of this scheduler's clock.
   absl::Status TakeHolder(const Rank& rank, Instant now);
-  void RefuseHolder(Rank& rank, const absl::Status& status, Instant now);
   // If the workers' reports name another holder, ends the epoch as lost or stands by.
   void HandleSuccession(Instant now);
   void AskIfAllAreThere(Instant now);

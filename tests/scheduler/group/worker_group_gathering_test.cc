@@ -87,6 +87,19 @@ TEST_F(WorkerGroupTest, AWorkerThatHadNoTimeToComeIsNotMissed) {
   EXPECT_THAT(refuse(), SizeIs(1)) << "it was there";
 }
 
+TEST_F(WorkerGroupTest, AWatchThatAMismatchEndsIsARefusal) {
+  Tick();
+  Tick(kTiming.arrival_ns);
+
+  group_.OnWatchEnd(Link(0), Error(absl::StatusCode::kFailedPrecondition, "MEMORY", "text"), now_);
+
+  const auto refused = Take<ReportRefused>();
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_EQ(refused[0].rank, 0);
+  EXPECT_EQ(ReasonOf(refused[0].status), "MEMORY");
+  EXPECT_THAT(Take<ReportAway>(), IsEmpty());
+}
+
 TEST_F(WorkerGroupTest, AnIdleWorkerThatDoesNotAnswerTheHandshakeIsDialledAgain) {
   Tick();
   Take<GreetWorker>();
