@@ -17,6 +17,7 @@
 #include "common/base/ids.h"
 #include "common/model/dtype.h"
 #include "common/model/layer_kinds.h"
+#include "kernels/api/weight_format.h"
 
 namespace quire {
 
@@ -24,11 +25,20 @@ class RowReader;
 
 // A matrix in row-major order, as in a model file. Owns nothing.
 struct MatrixView {
-  const void* data = nullptr;  // [rows, cols] of dtype; no alignment is promised
-  DType dtype = DType::kF32;
+  const void* data = nullptr;  // [rows], RowBytes each; no alignment is promised
+  WeightFormat format = WeightFormat::kF32;
   int64_t rows = 0;
   int64_t cols = 0;
+  // Weights before the first column in the first weight block of each row, since a rank's columns
+  // may begin inside a block. Less than the weights of a block.
+  int32_t skipped_cols = 0;
 };
+
+// Returns the bytes of a row: those of all blocks that hold a weight of the row's columns.
+constexpr int64_t RowBytes(const MatrixView& matrix) {
+  const WeightFormatInfo& info = InfoOf(matrix.format);
+  return DivCeil(matrix.skipped_cols + matrix.cols, info.block_weights) * info.block_bytes;
+}
 
 // Number of segments of a sum in a row-parallel layer (attention output, MLP down), whose input
 // dimension is split over ranks. With 1, 2, 4 or 8 ranks, each rank adds up its own segments as a
@@ -73,7 +83,9 @@ struct LinearParams {
 struct EmbeddingParams {
   int64_t num_tokens = 0;
   const TokenId* token_ids = nullptr;  // [num_tokens]
-  MatrixView table = {};               // [rows, width]
+  // [rows, width], of any format in main memory, of F32, F16 or BF16 on a device.
+  // REQUIRES: skipped_cols is 0.
+  MatrixView table = {};
   // If `table` has no data, the token table's rows are read from this packed matrix. Else the
   // packed matrix is ignored. REQUIRES: `table` has data if KernelBackend::packs_while_reading
   // returns false.

@@ -107,18 +107,22 @@ class KernelBackend {
   // and Embed can read their rows: a matrix that is also the token table is kept only once.
   virtual bool packs_while_reading() const { return false; }
 
+  // Whether PackLinear takes matrices of this format. Any thread.
+  virtual bool CanMultiply(WeightFormat format) const { return !IsQuantized(format); }
+
   // Returns how many bytes the packed matrix of a source takes, without its bias. Does not read the
   // weights. The default, the size of the source's parts, is an estimate.
   virtual int64_t PackedBytes(const LinearSource& source) const {
     int64_t bytes = 0;
     for (const MatrixView& part : source.parts) {
-      bytes += part.rows * part.cols * SizeOf(part.dtype);
+      bytes += part.rows * RowBytes(part);
     }
     return bytes;
   }
 
   // Copies weights into the order that the backend's kernels read. Errors: kInvalidArgument, as
   // CheckLinearSource; kResourceExhausted if memory is lacking; the errors of LinearSource::reader.
+  // REQUIRES: CanMultiply(format) of each part.
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
 
   // Allocates all memory that operations and transfers of inputs need in steps within these bounds,

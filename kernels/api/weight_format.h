@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "common/base/math.h"
+#include "common/model/dtype.h"
 
 namespace quire {
 
@@ -84,6 +85,30 @@ constexpr const WeightFormatInfo& InfoOf(WeightFormat format) {
 constexpr std::string_view NameOf(WeightFormat format) { return InfoOf(format).name; }
 
 constexpr bool IsQuantized(WeightFormat format) { return InfoOf(format).group_weights != 0; }
+
+// Returns the format of weights that are plain numbers. REQUIRES: dtype is kF32, kF16 or kBF16.
+constexpr WeightFormat FormatOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return WeightFormat::kF16;
+    case DType::kBF16:
+      return WeightFormat::kBF16;
+    default:
+      return WeightFormat::kF32;
+  }
+}
+
+// Returns the type of the format's numbers. REQUIRES: !IsQuantized(format).
+constexpr DType PlainTypeOf(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF16:
+      return DType::kF16;
+    case WeightFormat::kBF16:
+      return DType::kBF16;
+    default:
+      return DType::kF32;
+  }
+}
 
 // Returns nullopt if a GGUF type with this number is not a WeightFormat.
 constexpr std::optional<WeightFormat> WeightFormatFromNumber(uint32_t number) {

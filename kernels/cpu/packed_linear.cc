@@ -18,13 +18,13 @@ namespace {
 
 // Returns the dtype of the panels: the parts' dtype if all parts have the same, else fp32.
 DType DTypeOf(const LinearSource& source) {
-  const DType first = source.parts.front().dtype;
+  const WeightFormat first = source.parts.front().format;
   for (const MatrixView& part : source.parts) {
-    if (part.dtype != first) {
+    if (part.format != first) {
       return DType::kF32;
     }
   }
-  return first;
+  return PlainTypeOf(first);
 }
 
 float WidenOne(const std::byte* p, DType dtype) {
@@ -92,7 +92,7 @@ void WidenColumn(const std::byte* from, int64_t columns, int64_t length, float* 
 absl::Status ReserveRows(const LinearSource& source, int64_t panel, ThreadTeam& team) {
   int64_t max_bytes = 0;
   for (const MatrixView& part : source.parts) {
-    max_bytes = std::max(max_bytes, std::min(panel, part.rows) * part.cols * SizeOf(part.dtype));
+    max_bytes = std::max(max_bytes, std::min(panel, part.rows) * RowBytes(part));
   }
   if (source.reader == nullptr || team.ReserveScratch(static_cast<size_t>(max_bytes))) {
     return absl::OkStatus();
@@ -113,7 +113,7 @@ absl::StatusOr<MatrixView> RowsOf(const LinearSource& source,
                                   int thread) {
   MatrixView rows = source.parts[part];
   rows.rows = num_rows;
-  const int64_t row_bytes = rows.cols * SizeOf(rows.dtype);
+  const int64_t row_bytes = RowBytes(rows);
   if (source.reader == nullptr) {
     rows.data = static_cast<const std::byte*>(rows.data) + first_row * row_bytes;
     return rows;
@@ -276,7 +276,8 @@ void CpuPackedLinear::ZeroFiller(int64_t p) {
 
 void CpuPackedLinear::PackRows(const MatrixView& view, int64_t p, int64_t column) {
   const int64_t columns = panel_columns(p);
-  const int64_t from_size = SizeOf(view.dtype);
+  const DType from_dtype = PlainTypeOf(view.format);
+  const int64_t from_size = SizeOf(from_dtype);
   for (int segment = 0; segment < num_segments_; ++segment) {
     const RowsToTurn rows = {
         .first = static_cast<const std::byte*>(view.data) + segment * segment_length() * from_size,
@@ -285,8 +286,8 @@ void CpuPackedLinear::PackRows(const MatrixView& view, int64_t p, int64_t column
     const int64_t group = dtype_ == DType::kBF16 ? 2 : 1;
     auto* const to = const_cast<std::byte*>(panel_data(p)) +
                      (segment * padded_segment_length_ * columns + group * column) * SizeOf(dtype_);
-    if (view.dtype != dtype_) {
-      WidenRows(rows, view.dtype, segment_length(), reinterpret_cast<float*>(to), columns);
+    if (from_dtype != dtype_) {
+      WidenRows(rows, from_dtype, segment_length(), reinterpret_cast<float*>(to), columns);
     } else if (dtype_ == DType::kBF16) {
       TransposePairs(rows, segment_length(), to, columns);
     } else if (dtype_ == DType::kF16) {

@@ -45,7 +45,8 @@ class CpuPackedLinear final : public PackedLinear {
  public:
   // Packs the source's weights in the layout of `shape`, in memory of the arena. Errors:
   // kInvalidArgument if CheckLinearSource (kernels/api/linear_source.h) refuses the source;
-  // kResourceExhausted if memory is lacking; errors of the source's reader.
+  // kResourceExhausted if memory is lacking; errors of the source's reader. REQUIRES: no part is
+  // quantized.
   static absl::StatusOr<std::unique_ptr<CpuPackedLinear>> Pack(const LinearSource& source,
                                                                PanelShape shape,
                                                                HugeArena& arena,

@@ -16,12 +16,12 @@ constexpr int kElements = 8;
 constexpr int32_t kMaxThreads = 256;
 
 QUIRE_DEVICE void LoadElements(const void* data,
-                               DType dtype,
+                               WeightFormat format,
                                int64_t index,
                                float (&out)[kElements]) {
-  if (dtype == DType::kF32) {
+  if (format == WeightFormat::kF32) {
     LoadVector(static_cast<const float*>(data) + index, out);
-  } else if (dtype == DType::kBF16) {
+  } else if (format == WeightFormat::kBF16) {
     LoadVector(static_cast<const Bf16*>(data) + index, out);
   } else {
     LoadVector(static_cast<const F16*>(data) + index, out);
@@ -53,12 +53,12 @@ QUIRE_KERNEL void QUIRE_LAUNCH_BOUNDS(kMaxThreads, 4) EmbedKernel(EmbeddingParam
   for (int32_t i = static_cast<int32_t>(threadIdx.x) * kElements; i < width; i += stride) {
     float sum[kElements] = {};
     if (has_row) {
-      LoadElements(params.table.data, params.table.dtype, row * width + i, sum);
+      LoadElements(params.table.data, params.table.format, row * width + i, sum);
     }
     if (has_position) {
       float position[kElements];
       LoadElements(
-          params.position_table.data, params.position_table.dtype, position_row + i, position);
+          params.position_table.data, params.position_table.format, position_row + i, position);
       QUIRE_UNROLL
       for (int e = 0; e < kElements; ++e) {
         sum[e] += position[e];
@@ -75,8 +75,8 @@ bool IsFloat(DType dtype) {
 }  // namespace
 
 int Embed(const EmbeddingParams& params, Stream stream) {
-  if (!IsFloat(params.table.dtype) || !IsFloat(params.out_dtype) ||
-      (params.position_table.data != nullptr && !IsFloat(params.position_table.dtype))) {
+  if (IsQuantized(params.table.format) || !IsFloat(params.out_dtype) ||
+      (params.position_table.data != nullptr && IsQuantized(params.position_table.format))) {
     return kUnsupported;
   }
   if (params.num_tokens == 0) {

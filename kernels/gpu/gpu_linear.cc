@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> UploadBias(const LinearSource& sou
 int64_t StagingBytes(const LinearSource& source) {
   int64_t bytes = 0;
   for (const MatrixView& part : source.parts) {
-    const int64_t row_bytes = part.cols * SizeOf(part.dtype);
+    const int64_t row_bytes = RowBytes(part);
     const int64_t rows = std::clamp(GpuLinear::kStagingBytes / row_bytes, int64_t{1}, part.rows);
     bytes = std::max(bytes, rows * row_bytes);
   }
@@ -70,9 +70,10 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::Pack(const LinearSource
   for (const MatrixView& part : source.parts) {
     const int64_t count = part.rows * cols;
     const void* from = part.data;
-    if (part.dtype != dtype) {
+    const DType from_dtype = PlainTypeOf(part.format);
+    if (from_dtype != dtype) {
       converted.resize(static_cast<size_t>(count));
-      Convert(static_cast<const std::byte*>(part.data), part.dtype, dtype, count, converted.data());
+      Convert(static_cast<const std::byte*>(part.data), from_dtype, dtype, count, converted.data());
       from = converted.data();
     }
     backend.Upload(next, from, count * SizeOf(dtype));
@@ -98,7 +99,7 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::PackFp8(const LinearSou
   auto* next = static_cast<std::byte*>(weight->data());
   auto* next_scale = static_cast<float*>(scales->data());
   for (const MatrixView& part : source.parts) {
-    const int64_t row_bytes = cols * SizeOf(part.dtype);
+    const int64_t row_bytes = RowBytes(part);
     const int64_t most_rows = staging->size_bytes() / row_bytes;
     const auto* from = static_cast<const std::byte*>(part.data);
     for (int64_t row = 0; row < part.rows; row += most_rows) {
@@ -108,7 +109,7 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::PackFp8(const LinearSou
                  api.quantize_rows({.num_rows = rows,
                                     .width = static_cast<int32_t>(cols),
                                     .in = staging->data(),
-                                    .dtype = part.dtype,
+                                    .dtype = PlainTypeOf(part.format),
                                     .out = next,
                                     .scales = next_scale},
                                    stream),

@@ -15,8 +15,8 @@ void OperationDigest::AddField(const GpuLinear* linear) {
 }
 
 void OperationDigest::AddField(const MatrixView& matrix) {
-  const auto& [data, dtype, rows, cols] = matrix;
-  AddFields(data, dtype, rows, cols);
+  const auto& [data, format, rows, cols, skipped_cols] = matrix;
+  AddFields(data, format, rows, cols, skipped_cols);
 }
 
 void OperationDigest::AddField(const KvCacheLayout& layout) {

@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& sou
   std::vector<float> weight;
   for (const MatrixView& part : source.parts) {
     for (int64_t i = 0; i < part.rows * part.cols; ++i) {
-      weight.push_back(LoadElement(part.data, part.dtype, i));
+      weight.push_back(LoadElement(part.data, PlainTypeOf(part.format), i));
     }
   }
   std::vector<float> bias(source.bias.begin(), source.bias.end());

@@ -106,7 +106,7 @@ void LinearSpeed(benchmark::State& state,
   auto backend = MakeBackend(isa, num_threads);
   const int64_t elements = shape.out_features * shape.in_features;
   const std::vector<std::byte> weights = RandomWeights(dtype, elements);
-  const MatrixView view = {weights.data(), dtype, shape.out_features, shape.in_features};
+  const MatrixView view = {weights.data(), FormatOf(dtype), shape.out_features, shape.in_features};
   std::vector<std::unique_ptr<PackedLinear>> layers;
   for (int layer = 0; layer < shape.layers; ++layer) {
     auto packed =

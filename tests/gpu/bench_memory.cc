@@ -152,7 +152,7 @@ void MeasureEmbed(Bench& bench, int32_t num_tokens) {
   figure.timing = bench.Measure(num_sets, [&](int set) {
     return Embed({.num_tokens = num_tokens,
                   .token_ids = token_ids.as<TokenId>() + int64_t{set} * num_tokens,
-                  .table = {table.at(0), kType, vocab_size, width},
+                  .table = {table.at(0), FormatOf(kType), vocab_size, width},
                   .out = Set(outs, set).at(0)},
                  bench.stream());
   });

@@ -11,8 +11,12 @@
 
 #include "gtest/gtest.h"
 
+#include "kernels/api/dequantize.h"
+#include "kernels/reference/reference_backend.h"
 #include "tests/kernels/cpu_backends.h"
 #include "tests/kernels/float_bits.h"
+#include "tests/kernels/weight_blocks.h"
+#include "tests/support/random.h"
 
 namespace quire {
 namespace {
@@ -54,7 +58,7 @@ TEST_P(DenseTest, EmbedWidensEverySixteenBitValueExactly) {
 
     backend->Embed({.num_tokens = 1,
                     .token_ids = &token,
-                    .table = {every_value.data(), dtype, 1, 65536},
+                    .table = {every_value.data(), FormatOf(dtype), 1, 65536},
                     .out = out.data()});
 
     for (size_t i = 0; i < 65536; ++i) {
@@ -81,8 +85,8 @@ TEST_P(DenseTest, EmbedPicksRowsAndAddsLearnedPositions) {
 
   backend->Embed({.num_tokens = 4,
                   .token_ids = tokens,
-                  .table = {table.data(), DType::kF32, 11, kWidth},
-                  .position_table = {positions_table.data(), DType::kF32, 8, kWidth},
+                  .table = {table.data(), WeightFormat::kF32, 11, kWidth},
+                  .position_table = {positions_table.data(), WeightFormat::kF32, 8, kWidth},
                   .positions = positions,
                   .position_offset = 2,
                   .out = out.data()});
@@ -96,6 +100,48 @@ TEST_P(DenseTest, EmbedPicksRowsAndAddsLearnedPositions) {
     }
   }
   ExpectGuardIntact(out);
+}
+
+TEST_P(DenseTest, EmbedDecodesTablesOfEveryQuantizedFormat) {
+  constexpr int64_t kRows = 5;
+  const TokenId tokens[] = {4, 0, 3, 3, 7};
+  const int32_t positions[] = {0, 1, 2, 3, 4};
+  auto backend = MakeBackend(2);
+  auto reference = CreateReferenceBackend();
+  Random random(1);
+  for (const WeightFormatInfo& info : kWeightFormats) {
+    if (!IsQuantized(info.format)) {
+      continue;
+    }
+    const int64_t width = 2 * info.block_weights;
+    const int64_t num_blocks = kRows * width / info.block_weights;
+    const std::vector<std::byte> blocks = FiniteBlocks(info.format, num_blocks, random);
+    std::vector<float> weights(static_cast<size_t>(kRows * width));
+    Dequantize(info.format, blocks, weights);
+    const std::vector<float> learned = RandomFloats(5 * width, 2, 1.0F);
+    for (KernelBackend* const tested : {backend.get(), reference.get()}) {
+      for (const float* position_table : {static_cast<const float*>(nullptr), learned.data()}) {
+        std::vector<float> out = Guarded(std::ssize(tokens) * width);
+
+        tested->Embed({.num_tokens = std::ssize(tokens),
+                       .token_ids = tokens,
+                       .table = {blocks.data(), info.format, kRows, width},
+                       .position_table = {position_table, WeightFormat::kF32, 5, width},
+                       .positions = positions,
+                       .out = out.data()});
+
+        for (int64_t i = 0; i < std::ssize(tokens) * width; ++i) {
+          const int64_t token = tokens[i / width];
+          const float of_table =
+              token < kRows ? weights[static_cast<size_t>(token * width + i % width)] : 0.0F;
+          const float expected =
+              position_table == nullptr ? of_table : of_table + learned[static_cast<size_t>(i)];
+          ASSERT_EQ(BitsOf(out[static_cast<size_t>(i)]), BitsOf(expected)) << info.name << " " << i;
+        }
+        ExpectGuardIntact(out);
+      }
+    }
+  }
 }
 
 // Embed may read rows from the packed weights of PackLinear instead of from the table.
@@ -114,7 +160,7 @@ TEST_P(EmbedPackedTest, RowsOfPackedWeightsHaveTheBitsOfTheTables) {
         byte = static_cast<std::byte>(random()) & std::byte{0xBF};  // no NaN
       }
       const std::vector<float> position_table = RandomFloats(8 * width, 2, 1.0F);
-      const MatrixView table = {values.data(), dtype, kRows, width};
+      const MatrixView table = {values.data(), FormatOf(dtype), kRows, width};
       const auto packed = backend->PackLinear({.parts = std::span(&table, 1), .bias = {}});
       ASSERT_TRUE(packed.ok()) << packed.status();
       for (const float* learned : {static_cast<const float*>(nullptr), position_table.data()}) {
@@ -124,7 +170,7 @@ TEST_P(EmbedPackedTest, RowsOfPackedWeightsHaveTheBitsOfTheTables) {
                                   .token_ids = tokens,
                                   .table = table,
                                   .first_token = 1000,
-                                  .position_table = {learned, DType::kF32, 8, width},
+                                  .position_table = {learned, WeightFormat::kF32, 8, width},
                                   .positions = positions,
                                   .out = expected.data()};
         backend->Embed(params);

@@ -38,7 +38,7 @@ struct Matrix {
     }
   }
 
-  MatrixView view() const { return {bytes.data(), dtype, rows, cols}; }
+  MatrixView view() const { return {bytes.data(), FormatOf(dtype), rows, cols}; }
 
   DType dtype;
   int64_t rows;
@@ -279,10 +279,11 @@ TEST_P(LinearTest, TreeReductionIsThePairwiseSumOfTheParts) {
           x_part.insert(x_part.end(), begin, begin + static_cast<int64_t>(width));
         }
         const int64_t num_segments = kTreeSegments / static_cast<int64_t>(num_parts);
-        const auto packed = Pack(*backend,
-                                 {columns.data(), dtype, kRows, static_cast<int64_t>(width)},
-                                 {},
-                                 num_segments);
+        const auto packed =
+            Pack(*backend,
+                 {columns.data(), FormatOf(dtype), kRows, static_cast<int64_t>(width)},
+                 {},
+                 num_segments);
         sums.push_back(Run(*backend, *packed, x_part));
       }
       for (; sums.size() > 1; sums.resize(sums.size() / 2)) {
@@ -302,9 +303,9 @@ TEST_P(LinearTest, PartsStandOneAboveTheOther) {
   for (const DType dtype : kDTypes) {
     const Matrix whole(dtype, 75, 21, 13);
     const auto row_bytes = static_cast<size_t>(21 * SizeOf(dtype));
-    const MatrixView parts[] = {{whole.bytes.data(), dtype, 33, 21},
-                                {whole.bytes.data() + 33 * row_bytes, dtype, 1, 21},
-                                {whole.bytes.data() + 34 * row_bytes, dtype, 41, 21}};
+    const MatrixView parts[] = {{whole.bytes.data(), FormatOf(dtype), 33, 21},
+                                {whole.bytes.data() + 33 * row_bytes, FormatOf(dtype), 1, 21},
+                                {whole.bytes.data() + 34 * row_bytes, FormatOf(dtype), 41, 21}};
     const std::vector<float> x = RandomFloats(int64_t{3} * 21, 14);
     const auto one = Pack(*backend, whole.view(), {}, 1);
 
@@ -324,7 +325,7 @@ TEST_P(LinearTest, PartsOfDifferentTypesAreWidened) {
   const MatrixView parts[] = {half.view(), brain.view()};
   std::vector<float> values = half.values;
   values.insert(values.end(), brain.values.begin(), brain.values.end());
-  const MatrixView wide = {values.data(), DType::kF32, 25, 18};
+  const MatrixView wide = {values.data(), WeightFormat::kF32, 25, 18};
   const std::vector<float> x = RandomFloats(int64_t{4} * 18, 17);
 
   const auto mixed = backend->PackLinear({.parts = parts});
@@ -343,7 +344,7 @@ TEST_P(LinearTest, SourcesNeedNoAlignment) {
     const std::vector<float> x = RandomFloats(int64_t{2} * 23, 19);
     const auto aligned = Pack(*backend, matrix.view(), {}, 1);
 
-    const auto unaligned = Pack(*backend, {shifted.data() + 1, dtype, 19, 23}, {}, 1);
+    const auto unaligned = Pack(*backend, {shifted.data() + 1, FormatOf(dtype), 19, 23}, {}, 1);
 
     EXPECT_EQ(Run(*backend, *unaligned, x), Run(*backend, *aligned, x));
   }
@@ -447,9 +448,9 @@ TEST_P(LinearTest, NoTokensAreNoWork) {
 TEST_P(LinearTest, RefusesWhatCannotBePacked) {
   auto backend = MakeBackend(1);
   const Matrix matrix(DType::kF32, 4, 12, 22);
-  const MatrixView unequal[] = {matrix.view(), {matrix.bytes.data(), DType::kF32, 4, 11}};
+  const MatrixView unequal[] = {matrix.view(), {matrix.bytes.data(), WeightFormat::kF32, 4, 11}};
   const MatrixView one[] = {matrix.view()};
-  const MatrixView empty[] = {{matrix.bytes.data(), DType::kF32, 0, 12}};
+  const MatrixView empty[] = {{matrix.bytes.data(), WeightFormat::kF32, 0, 12}};
   const std::vector<float> short_bias(3, 0.0F);
 
   const absl::Status refusals[] = {
@@ -467,12 +468,14 @@ TEST_P(LinearTest, RefusesWhatCannotBePacked) {
 TEST_P(LinearTest, AMatrixBeyondMemoryIsRefusedNotFatal) {
   auto backend = MakeBackend(1);
   const float value = 0.0F;
-  const MatrixView beyond_64_bits[] = {{&value, DType::kF32, int64_t{1} << 40, int64_t{1} << 40}};
+  const MatrixView beyond_64_bits[] = {
+      {&value, WeightFormat::kF32, int64_t{1} << 40, int64_t{1} << 40}};
 
   EXPECT_EQ(backend->PackLinear({.parts = beyond_64_bits}).status().code(),
             absl::StatusCode::kResourceExhausted);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which abort on it
-  const MatrixView beyond_memory[] = {{&value, DType::kF32, int64_t{1} << 28, int64_t{1} << 28}};
+  const MatrixView beyond_memory[] = {
+      {&value, WeightFormat::kF32, int64_t{1} << 28, int64_t{1} << 28}};
   EXPECT_EQ(backend->PackLinear({.parts = beyond_memory}).status().code(),
             absl::StatusCode::kResourceExhausted);
 #endif

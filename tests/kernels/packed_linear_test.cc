@@ -41,7 +41,7 @@ struct Part {
     }
   }
 
-  MatrixView view() const { return {bytes.data() + 1, dtype, rows, cols}; }
+  MatrixView view() const { return {bytes.data() + 1, FormatOf(dtype), rows, cols}; }
   const std::byte* at(int64_t row, int64_t col) const {
     return bytes.data() + 1 + (row * cols + col) * SizeOf(dtype);
   }
@@ -163,7 +163,7 @@ class PackedLinearTest : public testing::Test {
     for (const Part& part : made) {
       views.push_back(part.view());
       unread.push_back(
-          {.data = nullptr, .dtype = part.dtype, .rows = part.rows, .cols = part.cols});
+          {.data = nullptr, .format = FormatOf(part.dtype), .rows = part.rows, .cols = part.cols});
     }
     const PartsInFile file(made, made.size());
     const LinearSource in_memory = {.parts = views, .bias = {}, .num_segments = num_segments};
@@ -230,7 +230,8 @@ TEST_F(PackedLinearTest, PartsOfSeveralTypesAreWidened) {
 TEST_F(PackedLinearTest, ErrorOfTheReaderIsReturned) {
   const std::vector<Part> parts = {{DType::kBF16, 300, 8, false, random_},
                                    {DType::kBF16, 300, 8, false, random_}};
-  const MatrixView unread = {.data = nullptr, .dtype = DType::kBF16, .rows = 300, .cols = 8};
+  const MatrixView unread = {
+      .data = nullptr, .format = WeightFormat::kBF16, .rows = 300, .cols = 8};
   const MatrixView views[] = {unread, unread};
   const PartsInFile file(parts, 0);
 
@@ -248,7 +249,7 @@ TEST_F(PackedLinearTest, ErrorOfTheReaderIsReturned) {
   const std::vector<Part> none;
   const PartsInFile file(none, 0);
   const MatrixView unread = {
-      .data = nullptr, .dtype = DType::kBF16, .rows = 64, .cols = matrix_bytes / 64 / 2};
+      .data = nullptr, .format = WeightFormat::kBF16, .rows = 64, .cols = matrix_bytes / 64 / 2};
   HugeArena arena;
   ThreadTeam team(2);
   int64_t pages = 0;

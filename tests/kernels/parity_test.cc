@@ -45,7 +45,7 @@ Matrix MakeMatrix(int64_t rows, int64_t cols, DType dtype, uint64_t seed) {
     reference::StoreElement(
         matrix.bytes.data(), dtype, i, NumberFor(seed, static_cast<uint64_t>(i), 1, 0));
   }
-  matrix.view = {matrix.bytes.data(), dtype, rows, cols};
+  matrix.view = {matrix.bytes.data(), FormatOf(dtype), rows, cols};
   return matrix;
 }
 

@@ -173,8 +173,8 @@ TEST(ReferenceLinearTest, StacksItsPartsAndAddsTheBias) {
   auto backend = CreateReferenceBackend();
   std::vector<float> first = {1.0F, 2.0F};
   std::vector<float> second = {3.0F, 4.0F, 5.0F, 6.0F};
-  std::vector<MatrixView> parts = {{first.data(), DType::kF32, 1, 2},
-                                   {second.data(), DType::kF32, 2, 2}};
+  std::vector<MatrixView> parts = {{first.data(), WeightFormat::kF32, 1, 2},
+                                   {second.data(), WeightFormat::kF32, 2, 2}};
   std::vector<float> bias = {0.5F, 0.0F, -1.0F};
   auto packed = backend->PackLinear({parts, bias, 1});
   ASSERT_TRUE(packed.ok()) << packed.status();
@@ -189,9 +189,9 @@ TEST(ReferenceLinearTest, StacksItsPartsAndAddsTheBias) {
 TEST(ReferenceLinearTest, RefusesPartsThatDisagree) {
   auto backend = CreateReferenceBackend();
   std::vector<float> data(12);
-  std::vector<MatrixView> parts = {{data.data(), DType::kF32, 2, 3},
-                                   {data.data(), DType::kF32, 3, 2}};
-  std::vector<MatrixView> six_columns = {{data.data(), DType::kF32, 2, 6}};
+  std::vector<MatrixView> parts = {{data.data(), WeightFormat::kF32, 2, 3},
+                                   {data.data(), WeightFormat::kF32, 3, 2}};
+  std::vector<MatrixView> six_columns = {{data.data(), WeightFormat::kF32, 2, 6}};
 
   EXPECT_EQ(backend->PackLinear({parts, {}, 1}).status().code(),
             absl::StatusCode::kInvalidArgument);

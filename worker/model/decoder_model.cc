@@ -246,7 +246,7 @@ void DecoderModel::Embed(const StepInputs& inputs) {
     backend_.Embed({.num_tokens = inputs.num_tokens,
                     .token_ids = static_cast<const TokenId*>(w.row_ids.data()),
                     .table = {.data = w.residual.data(),
-                              .dtype = DType::kF32,
+                              .format = WeightFormat::kF32,
                               .rows = inputs.num_tokens,
                               .cols = config_.hidden_size},
                     .out_dtype = backend_.activation_dtype(),
@@ -260,7 +260,7 @@ void DecoderModel::EmbedPositions(const StepInputs& inputs, void* rows, DType dt
   EmbeddingParams params = {.num_tokens = inputs.num_tokens,
                             .token_ids = static_cast<const TokenId*>(workspace_.row_ids.data()),
                             .table = {.data = rows,
-                                      .dtype = dtype,
+                                      .format = FormatOf(dtype),
                                       .rows = inputs.num_tokens,
                                       .cols = config_.hidden_size},
                             .positions = inputs.positions,
@@ -398,14 +398,14 @@ void DecoderModel::Logits(const int32_t* rows,
   EmbeddingParams gather = {.num_tokens = num_logits,
                             .token_ids = rows,
                             .table = {.data = w.residual.data(),
-                                      .dtype = DType::kF32,
+                                      .format = WeightFormat::kF32,
                                       .rows = num_rows_,
                                       .cols = config_.hidden_size},
                             .out = w.rows.data()};
   if (pending_delta_ != nullptr) {
     gather.position_table = gather.table;
     gather.position_table.data = pending_delta_;
-    gather.position_table.dtype = backend_.activation_dtype();
+    gather.position_table.format = FormatOf(backend_.activation_dtype());
     gather.positions = rows;
   }
   if (config_.final_norm) {

@@ -13,7 +13,6 @@
 #include <span>
 #include <vector>
 
-#include "common/model/dtype.h"
 #include "kernels/api/dense.h"
 #include "worker/model/device_buffer.h"
 #include "worker/model/kv_cache_scales.h"
@@ -28,12 +27,12 @@ struct NormWeights {
 // A matrix that is looked up by rows.
 struct TableWeights {
   DeviceBuffer data;  // empty if tokens are looked up in the packed lm_head instead
-  DType dtype = DType::kF32;
+  WeightFormat format = WeightFormat::kF32;
   int64_t rows = 0;
   int64_t width = 0;
 
   MatrixView view() const {
-    return {.data = data.data(), .dtype = dtype, .rows = rows, .cols = width};
+    return {.data = data.data(), .format = format, .rows = rows, .cols = width};
   }
 };
 

@@ -114,7 +114,9 @@ int64_t FileTensors::num_bytes() const {
   return bytes;
 }
 
-DType FileTensors::dtype(const std::string& name) const { return *WeightOf(name).tensor->dtype; }
+WeightFormat FileTensors::format(const std::string& name) const {
+  return FormatOf(*WeightOf(name).tensor->dtype);
+}
 
 absl::Status FileTensors::Read(const TensorShape& tensor,
                                int64_t begin,

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 
 #include "common/model/dtype.h"
+#include "kernels/api/weight_format.h"
 #include "worker/model/weight_files.h"
 #include "worker/model/weight_layout.h"
 
@@ -32,13 +33,13 @@ class TensorSource {
   virtual int64_t num_tensors() const = 0;
   virtual int64_t num_bytes() const = 0;
 
-  virtual DType dtype(const std::string& name) const = 0;
+  virtual WeightFormat format(const std::string& name) const = 0;
 
   // WeightsSum of the bytes read so far; 0 if the source computes no checksum.
   virtual uint64_t weights_sum() const { return 0; }
 
   // Fills `out` from the part of the tensor that this rank holds (held_rows, held_cols), starting
-  // at byte `begin` of the part. The part is row-major, with elements of dtype(tensor.name).
+  // at byte `begin` of the part. The part is row-major, with weights of format(tensor.name).
   // Errors: those of SafetensorsFile::Read. REQUIRES: the bytes in `out` are whole elements.
   virtual absl::Status Read(const TensorShape& tensor,
                             int64_t begin,
@@ -47,7 +48,7 @@ class TensorSource {
 
 // Returns the size in bytes of the part of the tensor that this rank holds, in the source's type.
 inline int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
-  return tensor.num_elements() * SizeOf(source.dtype(tensor.name));
+  return tensor.num_elements() * InfoOf(source.format(tensor.name)).block_bytes;
 }
 
 // Provides tensors of safetensors files. REQUIRES: every tensor that a caller asks for is in the
@@ -61,7 +62,7 @@ class FileTensors final : public TensorSource {
 
   int64_t num_tensors() const override { return static_cast<int64_t>(files_.tensors().size()); }
   int64_t num_bytes() const override;
-  DType dtype(const std::string& name) const override;
+  WeightFormat format(const std::string& name) const override;
   uint64_t weights_sum() const override { return sum_.load(std::memory_order_relaxed); }
   absl::Status Read(const TensorShape& tensor,
                     int64_t begin,
@@ -87,7 +88,7 @@ class DummyTensors final : public TensorSource {
 
   int64_t num_tensors() const override { return 0; }
   int64_t num_bytes() const override { return 0; }
-  DType dtype(const std::string& /*name*/) const override { return dtype_; }
+  WeightFormat format(const std::string& /*name*/) const override { return FormatOf(dtype_); }
   absl::Status Read(const TensorShape& tensor,
                     int64_t begin,
                     std::span<std::byte> out) const override;

@@ -15,8 +15,8 @@
 #include "common/base/log.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
-#include "common/model/element_float.h"
 #include "common/model/load_error.h"
+#include "kernels/api/dequantize.h"
 #include "worker/model/kv_cache_scales.h"
 #include "worker/model/matrix_rows.h"
 #include "worker/model/read_ahead.h"
@@ -141,7 +141,7 @@ int64_t PackedBytes(const LinearLayout& layout,
   std::vector<MatrixView> parts;
   for (const LinearPart& part : layout.parts) {
     parts.push_back({.data = nullptr,
-                     .dtype = source.dtype(part.name + ".weight"),
+                     .format = source.format(part.name + ".weight"),
                      .rows = part.held.count,
                      .cols = layout.held.count});
   }
@@ -170,7 +170,7 @@ class WeightReader {
 
   absl::Status Read(const TableLayout& layout, TableWeights& table) {
     const MatrixView view = Describe(layout, table);
-    bytes_ += view.rows * view.cols * SizeOf(view.dtype);
+    bytes_ += view.rows * RowBytes(view);
     if (backend_.packs_while_reading()) {
       return ReadInPlace(GroupOf(layout), table.data);
     }
@@ -191,7 +191,7 @@ class WeightReader {
       CountRead(rows.matrices());
       return absl::OkStatus();
     }
-    bytes_ += view.rows * view.cols * SizeOf(view.dtype);
+    bytes_ += view.rows * RowBytes(view);
     QUIRE_ASSIGN_OR_RETURN(const Tensors tensors, Next());
     QUIRE_RETURN_IF_ERROR(table.data.Assign<std::byte>(backend_, tensors[0]));
     view.data = tensors[0].data();
@@ -285,10 +285,10 @@ class WeightReader {
 
   // Sets the table's type and size. Returns a view without data.
   MatrixView Describe(const TableLayout& layout, TableWeights& table) const {
-    table.dtype = source_.dtype(layout.name + ".weight");
+    table.format = source_.format(layout.name + ".weight");
     table.rows = layout.held.count;
     table.width = layout.width;
-    return {.data = nullptr, .dtype = table.dtype, .rows = table.rows, .cols = table.width};
+    return {.data = nullptr, .format = table.format, .rows = table.rows, .cols = table.width};
   }
 
   // Reads the group's only tensor on several threads, into memory that `buffer` then owns.
@@ -316,7 +316,7 @@ class WeightReader {
                 const std::span<const std::byte>* matrix,
                 std::vector<MatrixView>& views) const {
     MatrixView view = {.data = nullptr,
-                       .dtype = source_.dtype(part.name + ".weight"),
+                       .format = source_.format(part.name + ".weight"),
                        .rows = part.held.count,
                        .cols = layout.held.count};
     if (matrix == nullptr) {
@@ -325,19 +325,16 @@ class WeightReader {
     }
     ForEachInQkvOrder(*matrix, layout.interleaved_heads, [&](std::span<const std::byte> rows) {
       view.data = rows.data();
-      view.rows = static_cast<int64_t>(rows.size()) / (view.cols * SizeOf(view.dtype));
+      view.rows = static_cast<int64_t>(rows.size()) / RowBytes(view);
       views.push_back(view);
     });
   }
 
   // Converts F32, F16 or BF16 to fp32, in which norms and biases are kept.
   std::vector<float> Floats(const std::string& name, std::span<const std::byte> raw) const {
-    const DType dtype = source_.dtype(name);
-    const auto size = static_cast<size_t>(SizeOf(dtype));
-    std::vector<float> values;
-    for (size_t at = 0; at < raw.size(); at += size) {
-      values.push_back(ElementToFloat(raw.data() + at, dtype));
-    }
+    const WeightFormat format = source_.format(name);
+    std::vector<float> values(raw.size() / static_cast<size_t>(InfoOf(format).block_bytes));
+    Dequantize(format, raw, values);
     return values;
   }
 
@@ -444,7 +441,7 @@ int64_t LoadedBytes(const WeightLayout& layout,
       const bool is_vector = tensor.rows == 0;
       if (is_vector || tensor.use == TensorUse::kTable) {
         bytes +=
-            tensor.num_elements() * SizeOf(is_vector ? DType::kF32 : source.dtype(tensor.name));
+            is_vector ? tensor.num_elements() * int64_t{sizeof(float)} : BytesOf(tensor, source);
       }
     }
   }

@@ -46,7 +46,7 @@ void ExpectAgreesWithTheReference(EmbeddingParams params, EmbeddingParams on_hos
 
 template <typename T, typename Values>
 MatrixView TableOf(const Values& values, int64_t width) {
-  return {values.data(), DTypeOf<T>::kValue, std::ssize(values) / width, width};
+  return {values.data(), FormatOf(DTypeOf<T>::kValue), std::ssize(values) / width, width};
 }
 
 template <typename Table, typename Out>
@@ -102,8 +102,8 @@ TEST(EmbedTest, NoTokensAreNoWork) {
 TEST(EmbedTest, RefusesTypesThatHaveNoKernel) {
   const DType f8 = DType::kF8E4M3;
   const float table = 0.0F;
-  const MatrixView good = {&table, DType::kBF16, 1, 8};
-  const MatrixView bad = {&table, f8, 1, 8};
+  const MatrixView good = {&table, WeightFormat::kBF16, 1, 32};
+  const MatrixView bad = {&table, WeightFormat::kQ8_0, 1, 32};
 
   EXPECT_EQ(Embed({.num_tokens = 1, .table = bad}, nullptr), kUnsupported);
   EXPECT_EQ(Embed({.num_tokens = 1, .table = good, .out_dtype = f8}, nullptr), kUnsupported);

@@ -341,14 +341,15 @@ TEST(LargePoolTest, EmbedReadsRowsBehind4GiB) {
   DeviceArray<int32_t> positions(rows);
   DeviceArray<float> out(static_cast<int64_t>(rows.size()) * kWidth);
 
-  ASSERT_EQ(Embed({.num_tokens = static_cast<int64_t>(rows.size()),
-                   .token_ids = token_ids.data(),
-                   .table = {table.data(), DType::kBF16, kLastRow + 1, kWidth},
-                   .position_table = {position_table.data(), DType::kBF16, kLastRow + 1, kWidth},
-                   .positions = positions.data(),
-                   .out = out.data()},
-                  nullptr),
-            0);
+  ASSERT_EQ(
+      Embed({.num_tokens = static_cast<int64_t>(rows.size()),
+             .token_ids = token_ids.data(),
+             .table = {table.data(), WeightFormat::kBF16, kLastRow + 1, kWidth},
+             .position_table = {position_table.data(), WeightFormat::kBF16, kLastRow + 1, kWidth},
+             .positions = positions.data(),
+             .out = out.data()},
+            nullptr),
+      0);
 
   std::vector<float> expected;
   for (size_t i = 0; i < rows.size() * kWidth; ++i) {

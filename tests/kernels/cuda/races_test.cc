@@ -40,8 +40,8 @@ TEST(RacesTest, Embed) {
 
   ASSERT_EQ(Embed({.num_tokens = 3,
                    .token_ids = token_ids.data(),
-                   .table = {table.data(), DType::kBF16, 2, 64},
-                   .position_table = {position_table.data(), DType::kF32, 2, 64},
+                   .table = {table.data(), WeightFormat::kBF16, 2, 64},
+                   .position_table = {position_table.data(), WeightFormat::kF32, 2, 64},
                    .positions = positions.data(),
                    .out = out.data()},
                   nullptr),

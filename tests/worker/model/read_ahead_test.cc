@@ -21,7 +21,7 @@ class PatternSource final : public TensorSource {
  public:
   int64_t num_tensors() const override { return 0; }
   int64_t num_bytes() const override { return 0; }
-  DType dtype(const std::string& /*name*/) const override { return DType::kBF16; }
+  WeightFormat format(const std::string& /*name*/) const override { return WeightFormat::kBF16; }
 
   absl::Status Read(const TensorShape& tensor,
                     int64_t begin,
