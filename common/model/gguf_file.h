@@ -48,6 +48,8 @@ class GgufFile {
   // The last component of the path.
   const std::string& name() const { return parts_.front().name(); }
   int32_t num_parts() const { return static_cast<int32_t>(parts_.size()); }
+  // The file of a part. REQUIRES: 0 <= index < num_parts().
+  const RegularFile& part(int32_t index) const { return parts_[static_cast<size_t>(index)]; }
   // Size of all parts together.
   int64_t file_bytes() const;
 

@@ -1,5 +1,5 @@
-// HalfToFloat and FloatToHalf convert between fp32 and the bits of binary16. Compilers vectorize
-// loops of HalfToFloat.
+// HalfToFloat and FloatToHalf convert between fp32 and the bits of binary16, FloatToBFloat16 to
+// those of bfloat16. Compilers vectorize loops of HalfToFloat and FloatToBFloat16.
 //
 // Thread safety: free functions, safe from any thread.
 // Source:        IEEE 754-2008.
@@ -47,6 +47,15 @@ constexpr uint16_t FloatToHalf(float value) {
   const uint32_t half_ulp_or_just_below = 0xFFFU + ((magnitude >> 13) & 1U);
   const uint32_t rounded = magnitude + half_ulp_or_just_below - ((127U - 15U) << 23);
   return static_cast<uint16_t>(sign | (rounded >> 13));
+}
+
+// Rounds to nearest, ties to even. A value that is too large becomes infinity; NaN stays NaN.
+constexpr uint16_t FloatToBFloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t half_ulp_or_just_below = 0x7FFFU + ((bits >> 16) & 1U);
+  const bool is_nan = (bits & 0x7FFF'FFFFU) > 0x7F80'0000U;
+  return static_cast<uint16_t>((is_nan ? bits | 0x0040'0000U : bits + half_ulp_or_just_below) >>
+                               16);
 }
 
 }  // namespace quire

@@ -37,7 +37,7 @@ const std::string& PathOf(std::string_view bytes) {
   return path;
 }
 
-void CheckShape(const quire::SafetensorsTensor& tensor) {
+void CheckShape(const quire::StoredTensor& tensor) {
   QUIRE_CHECK_LE(tensor.shape.size(), size_t{16});
   int64_t num_values = 1;
   for (int64_t size : tensor.shape) {
@@ -45,8 +45,8 @@ void CheckShape(const quire::SafetensorsTensor& tensor) {
     const bool is_huge = size > 0 && num_values > INT64_MAX / size;
     num_values = is_huge ? INT64_MAX : num_values * size;
   }
-  if (tensor.dtype.has_value()) {
-    const int64_t value_bytes = quire::SizeOf(*tensor.dtype);
+  if (tensor.format.has_value()) {
+    const int64_t value_bytes = quire::InfoOf(*tensor.format).block_bytes;
     QUIRE_CHECK(tensor.bytes / value_bytes == num_values && tensor.bytes % value_bytes == 0);
   }
 }
@@ -60,12 +60,12 @@ void OpenFile(std::string_view bytes) {
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
   auto end = static_cast<int64_t>(sizeof(header_bytes) + header_bytes);
-  for (const quire::SafetensorsTensor& tensor : file->tensors()) {
+  for (const quire::StoredTensor& tensor : file->tensors()) {
     QUIRE_CHECK(tensor.offset == end && tensor.bytes >= 0);
     QUIRE_CHECK(tensor.bytes <= file->file_bytes() - tensor.offset);
     end = tensor.offset + tensor.bytes;
     std::vector<std::byte> data(static_cast<size_t>(tensor.bytes));
-    QUIRE_CHECK(file->Read(tensor, 0, data).ok());
+    QUIRE_CHECK((quire::WeightRef{&file->file(), &tensor}.Read(0, data).ok()));
     QUIRE_CHECK(std::equal(
         data.begin(), data.end(), std::as_bytes(std::span(bytes)).begin() + tensor.offset));
     CheckShape(tensor);

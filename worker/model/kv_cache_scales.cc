@@ -3,14 +3,15 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 
 #include "common/base/shortest_decimal.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
-#include "common/model/element_float.h"
 #include "common/model/load_error.h"
+#include "kernels/api/dequantize.h"
 
 namespace quire {
 namespace {
@@ -27,7 +28,7 @@ constexpr float kLeastScale = 1e-9F;
 constexpr float kMostScale = 1e9F;
 
 absl::StatusOr<float> ReadScale(const WeightRef& weight) {
-  const SafetensorsTensor& tensor = *weight.tensor;
+  const StoredTensor& tensor = *weight.tensor;
   auto error = [&](const std::string& rule) {
     return TensorError(weight.file->name(), tensor.name, rule);
   };
@@ -36,15 +37,16 @@ absl::StatusOr<float> ReadScale(const WeightRef& weight) {
                               ShapeToString(tensor.shape),
                               "); a scale for each head is not supported"));
   }
-  if (!tensor.dtype.has_value()) {
+  if (!tensor.format.has_value() || IsQuantized(*tensor.format)) {
     return error(absl::StrCat("has a dtype that is not supported for a scale (got ",
-                              tensor.dtype_name,
+                              tensor.type_name,
                               ", need F32, F16 or BF16)"));
   }
   std::array<std::byte, sizeof(float)> bytes = {};
   const auto raw = std::span(bytes).first(static_cast<size_t>(tensor.bytes));
-  QUIRE_RETURN_IF_ERROR(weight.file->Read(tensor, 0, raw));
-  const float scale = ElementToFloat(bytes.data(), *tensor.dtype);
+  QUIRE_RETURN_IF_ERROR(weight.Read(0, raw));
+  float scale = 0.0F;
+  Dequantize(*tensor.format, raw, std::span(&scale, 1));
   // Written with a negation, so that NaN is refused too.
   if (!(scale >= kLeastScale && scale <= kMostScale)) {
     return error(absl::StrCat("a scale must be in [",

@@ -1,4 +1,4 @@
-// Makes a model from a model directory or from a seed.
+// Makes a model from a model directory, a GGUF file or a seed.
 #include <cstddef>
 #include <memory>
 #include <set>
@@ -8,15 +8,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/model/rank_share.h"
 #include "worker/model/alibi.h"
+#include "worker/model/decoded_tensors.h"
 #include "worker/model/decoder_model.h"
 #include "worker/model/kv_cache_scales.h"
 #include "worker/model/model.h"
 #include "worker/model/tensor_source.h"
+#include "worker/model/weight_file_check.h"
 #include "worker/model/weight_files.h"
 #include "worker/model/weight_layout.h"
 #include "worker/model/weight_loader.h"
@@ -50,29 +53,34 @@ std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
   return names;
 }
 
-// Logs the number and size of the model's files. REQUIRES: `admit` has accepted the weights. After
-// a refusal only the error is logged.
-void LogFound(const WeightFiles& files) {
+// Logs the number and size of the model's files, and what must be decoded. REQUIRES: `admit` has
+// accepted the weights. After a refusal only the error is logged.
+void LogFound(const WeightFiles& files, const TensorsToDecode& decoded) {
   int64_t bytes = 0;
-  for (const SafetensorsFile& file : files.files()) {
-    bytes += file.file_bytes();
+  for (const RegularFile* file : files.files()) {
+    bytes += file->bytes();
   }
   LogInfo("model files found",
           {{"files", absl::StrCat(files.files().size())},
            {"tensors", absl::StrCat(files.tensors().size())},
            {"bytes", absl::StrCat(bytes)}});
+  if (!decoded.names.empty()) {
+    LogInfo("quantized weights are decoded to bfloat16, because this device cannot multiply them",
+            {{"formats", absl::StrJoin(decoded.formats, " ")},
+             {"tensors", absl::StrCat(decoded.names.size())},
+             {"bytes", absl::StrCat(decoded.held_bytes)}});
+  }
 }
 
-// `scales` has one entry per layer or is empty.
+// `layout`: of this rank. `scales` has one entry per layer or is empty.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(ModelConfig config,
                                                  const RankShare& share,
-                                                 WeightLayout layout,
+                                                 const WeightLayout& layout,
                                                  const TensorSource& tensors,
                                                  const std::vector<KvCacheScales>& scales,
                                                  KernelBackend& backend,
                                                  const LoadProgressFn& progress,
                                                  const AdmitWeightsFn& admit) {
-  layout = SliceFor(share, config, std::move(layout));
   if (admit) {
     QUIRE_RETURN_IF_ERROR(admit(config, share, LoadedBytes(layout, tensors, backend)));
   }
@@ -92,33 +100,31 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(ModelConfig config,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_path,
                                                  KernelBackend& backend,
                                                  const LoadProgressFn& progress,
                                                  RankPlace place,
                                                  const AdmitWeightsFn& admit) {
-  QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
+  QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_path));
   QUIRE_ASSIGN_OR_RETURN(const RankShare share, ShareOf(config, place));
   QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config, share));
-  QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_dir));
-  QUIRE_ASSIGN_OR_RETURN(WeightLayout layout, CheckWeightFiles(config, files));
-  QUIRE_ASSIGN_OR_RETURN(const std::vector<KvCacheScales> scales, ReadKvCacheScales(layout, files));
-  const FileTensors tensors(files, TensorsCountedByRankBefore(share, config, layout));
+  QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_path));
+  QUIRE_ASSIGN_OR_RETURN(WeightLayout whole, CheckWeightFiles(config, files));
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<KvCacheScales> scales, ReadKvCacheScales(whole, files));
+  const FileTensors stored(files, TensorsCountedByRankBefore(share, config, whole));
+  const WeightLayout layout = SliceFor(share, config, std::move(whole));
+  QUIRE_ASSIGN_OR_RETURN(const TensorsToDecode decoded,
+                         FindTensorsToDecode(layout, share.size, files, backend));
+  const DecodedTensors tensors(stored, decoded);
   const AdmitWeightsFn admit_and_tell = [&](const auto&... of_weights) {
     absl::Status status = admit ? admit(of_weights...) : absl::OkStatus();
     if (status.ok()) {
-      LogFound(files);
+      LogFound(files, decoded);
     }
     return status;
   };
-  return MakeModel(std::move(config),
-                   share,
-                   std::move(layout),
-                   tensors,
-                   scales,
-                   backend,
-                   progress,
-                   admit_and_tell);
+  return MakeModel(
+      std::move(config), share, layout, tensors, scales, backend, progress, admit_and_tell);
 }
 
 absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_dir,
@@ -129,11 +135,12 @@ absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_d
   QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
   QUIRE_ASSIGN_OR_RETURN(const RankShare share, ShareOf(config, place));
   QUIRE_RETURN_IF_ERROR(backend.PrepareFor(config, share));
-  WeightLayout layout = MakeWeightLayout(config, NamePrefixes(config).front());
+  const WeightLayout layout =
+      SliceFor(share, config, MakeWeightLayout(config, NamePrefixes(config).front()));
   const DummyTensors tensors(config.dtype == DType::kF16 ? DType::kF16 : DType::kBF16, seed);
   return MakeModel(std::move(config),
                    share,
-                   std::move(layout),
+                   layout,
                    tensors,
                    /*scales=*/{},
                    backend,

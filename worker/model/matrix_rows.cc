@@ -13,7 +13,7 @@ MatrixRows::MatrixRows(const TensorSource& source,
 
 absl::Status MatrixRows::Read(size_t part, int64_t first_row, std::span<std::byte> buffer) const {
   const TensorShape& matrix = matrices_[part];
-  const int64_t begin = first_row * (BytesOf(matrix, source_) / matrix.held_rows.count);
+  const int64_t begin = first_row * RowBytes(PartOf(matrix, source_.format(matrix.name)));
   const int64_t before =
       bytes_begun_.fetch_add(static_cast<int64_t>(buffer.size()), std::memory_order_relaxed);
   QUIRE_RETURN_IF_ERROR(source_.Read(matrix, begin, buffer));

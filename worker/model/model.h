@@ -101,12 +101,13 @@ using LoadProgressFn = std::function<void(const LoadProgress&)>;
 using AdmitWeightsFn =
     std::function<absl::Status(const ModelConfig&, const RankShare&, int64_t weight_bytes)>;
 
-// Loads a Hugging Face directory: config.json, and either model.safetensors or
+// Loads a GGUF file, or a Hugging Face directory: config.json, and either model.safetensors or
 // model.safetensors.index.json with its shards. Reads only the weights of the rank's share. All
-// files are validated before memory for weights is allocated. The backend must outlive the model.
+// files are validated before memory for weights is allocated. Weights in a format that the backend
+// cannot multiply are decoded to bf16. The backend must outlive the model.
 // Errors: kInvalidArgument or kNotFound, message "load: <file>: <rule>", reason MODEL_FILE; those
 // of ShareOf and `admit`.
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_dir,
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_path,
                                                  KernelBackend& backend,
                                                  const LoadProgressFn& progress,
                                                  RankPlace place = {},
@@ -121,9 +122,9 @@ absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_d
                                                       const AdmitWeightsFn& admit = nullptr);
 
 // Returns a digest that identifies the model files. It covers the config, the file sizes and,
-// sorted by name, each tensor's name, dtype, shape and samples of its bytes. Model::weights_sum
+// sorted by name, each tensor's name, type, shape and samples of its bytes. Model::weights_sum
 // covers the bytes between the samples.
-absl::StatusOr<uint64_t> HashModelFiles(const std::string& model_dir);
+absl::StatusOr<uint64_t> HashModelFiles(const std::string& model_path);
 
 }  // namespace quire
 

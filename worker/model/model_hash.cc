@@ -25,7 +25,7 @@ absl::Status AddSample(const WeightRef& weight, Digest& digest) {
     // Divides first: the size of a tensor may be near 2^63, and a product would overflow.
     const int64_t begin =
         i + 1 == kSamplesPerTensor ? bytes - size : (bytes - size) / (kSamplesPerTensor - 1) * i;
-    QUIRE_RETURN_IF_ERROR(weight.file->Read(*weight.tensor, begin, sample));
+    QUIRE_RETURN_IF_ERROR(weight.Read(begin, sample));
     digest.AddBytes(std::string_view(reinterpret_cast<const char*>(sample.data()), sample.size()));
   }
   return absl::OkStatus();
@@ -33,17 +33,17 @@ absl::Status AddSample(const WeightRef& weight, Digest& digest) {
 
 }  // namespace
 
-absl::StatusOr<uint64_t> HashModelFiles(const std::string& model_dir) {
-  QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
-  QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_dir));
+absl::StatusOr<uint64_t> HashModelFiles(const std::string& model_path) {
+  QUIRE_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_path));
+  QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_path));
   Digest digest;
   digest.AddInt(HashOf(config));
-  for (const SafetensorsFile& file : files.files()) {
-    digest.AddInt(file.file_bytes());
+  for (const RegularFile* file : files.files()) {
+    digest.AddInt(file->bytes());
   }
   for (const auto& [name, weight] : files.tensors()) {  // sorted by name
     digest.AddBytes(name);
-    digest.AddBytes(weight.tensor->dtype_name);
+    digest.AddBytes(weight.tensor->type_name);
     for (int64_t size : weight.tensor->shape) {
       digest.AddInt(size);
     }

@@ -71,10 +71,12 @@ void ReadAhead::Place(std::vector<TensorGroup> groups) {
     const size_t first_piece = pieces_.size();
     for (TensorShape& tensor : group) {
       const int64_t tensor_bytes = BytesOf(tensor, source_);
-      for (int64_t begin = 0; begin < tensor_bytes; begin += TensorSource::kPieceBytes) {
+      const int64_t block_bytes = InfoOf(source_.format(tensor.name)).block_bytes;
+      const int64_t piece_bytes = TensorSource::kPieceBytes / block_bytes * block_bytes;
+      for (int64_t begin = 0; begin < tensor_bytes; begin += piece_bytes) {
         pieces_.push_back({.tensor = tensors_.size(),
                            .begin = begin,
-                           .bytes = std::min(TensorSource::kPieceBytes, tensor_bytes - begin)});
+                           .bytes = std::min(piece_bytes, tensor_bytes - begin)});
       }
       tensors_.push_back({.shape = std::move(tensor),
                           .bytes = tensor_bytes,

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "common/base/check.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
@@ -26,17 +25,20 @@ constexpr size_t kMaxRank = 16;
 struct DTypeInfo {
   std::string_view name;
   int64_t bits;
-  std::optional<DType> dtype;
+  std::optional<WeightFormat> format;
 };
 
 constexpr std::array<DTypeInfo, 20> kDTypes = {{
-    {"F32", 32, DType::kF32},     {"F16", 16, DType::kF16},     {"BF16", 16, DType::kBF16},
-    {"F64", 64, std::nullopt},    {"I64", 64, std::nullopt},    {"U64", 64, std::nullopt},
-    {"I32", 32, std::nullopt},    {"U32", 32, std::nullopt},    {"I16", 16, std::nullopt},
-    {"U16", 16, std::nullopt},    {"I8", 8, std::nullopt},      {"U8", 8, std::nullopt},
-    {"BOOL", 8, std::nullopt},    {"F8_E4M3", 8, std::nullopt}, {"F8_E5M2", 8, std::nullopt},
-    {"F8_E8M0", 8, std::nullopt}, {"C64", 64, std::nullopt},    {"F4", 4, std::nullopt},
-    {"F6_E2M3", 6, std::nullopt}, {"F6_E3M2", 6, std::nullopt},
+    {"F32", 32, WeightFormat::kF32},   {"F16", 16, WeightFormat::kF16},
+    {"BF16", 16, WeightFormat::kBF16}, {"F64", 64, std::nullopt},
+    {"I64", 64, std::nullopt},         {"U64", 64, std::nullopt},
+    {"I32", 32, std::nullopt},         {"U32", 32, std::nullopt},
+    {"I16", 16, std::nullopt},         {"U16", 16, std::nullopt},
+    {"I8", 8, std::nullopt},           {"U8", 8, std::nullopt},
+    {"BOOL", 8, std::nullopt},         {"F8_E4M3", 8, std::nullopt},
+    {"F8_E5M2", 8, std::nullopt},      {"F8_E8M0", 8, std::nullopt},
+    {"C64", 64, std::nullopt},         {"F4", 4, std::nullopt},
+    {"F6_E2M3", 6, std::nullopt},      {"F6_E3M2", 6, std::nullopt},
 }};
 
 const DTypeInfo* FindDType(std::string_view name) {
@@ -71,7 +73,7 @@ absl::Status CheckMetadata(const std::string& file, const Json& metadata) {
 // Returns a tensor's size in bytes. Errors: the product of its shape overflows, or its elements do
 // not fill whole bytes.
 absl::StatusOr<int64_t> TensorBytes(const std::string& file,
-                                    const SafetensorsTensor& tensor,
+                                    const StoredTensor& tensor,
                                     int64_t bits_per_value) {
   int64_t count = 1;
   for (int64_t size : tensor.shape) {
@@ -91,7 +93,7 @@ absl::StatusOr<int64_t> TensorBytes(const std::string& file,
   return *bits / 8;
 }
 
-absl::Status ParseShape(const std::string& file, const Json& entry, SafetensorsTensor& tensor) {
+absl::Status ParseShape(const std::string& file, const Json& entry, StoredTensor& tensor) {
   auto shape = entry.find("shape");
   if (shape == entry.end() || !shape->is_array() || shape->size() > kMaxRank) {
     return TensorError(
@@ -107,12 +109,12 @@ absl::Status ParseShape(const std::string& file, const Json& entry, SafetensorsT
   return absl::OkStatus();
 }
 
-absl::StatusOr<SafetensorsTensor> ParseTensor(const std::string& file,
-                                              const std::string& name,
-                                              const Json& entry,
-                                              int64_t data_start,
-                                              int64_t data_bytes) {
-  SafetensorsTensor tensor;
+absl::StatusOr<StoredTensor> ParseTensor(const std::string& file,
+                                         const std::string& name,
+                                         const Json& entry,
+                                         int64_t data_start,
+                                         int64_t data_bytes) {
+  StoredTensor tensor;
   tensor.name = name;
   if (!entry.is_object()) {
     return TensorError(file, name, "must be an object");
@@ -121,13 +123,13 @@ absl::StatusOr<SafetensorsTensor> ParseTensor(const std::string& file,
   if (dtype == entry.end() || !dtype->is_string()) {
     return TensorError(file, name, "dtype must be a string");
   }
-  tensor.dtype_name = dtype->get<std::string>();
-  const DTypeInfo* info = FindDType(tensor.dtype_name);
+  tensor.type_name = dtype->get<std::string>();
+  const DTypeInfo* info = FindDType(tensor.type_name);
   if (info == nullptr) {
     return TensorError(
-        file, name, absl::StrCat("unknown dtype (got ", PrintableName(tensor.dtype_name), ")"));
+        file, name, absl::StrCat("unknown dtype (got ", PrintableName(tensor.type_name), ")"));
   }
-  tensor.dtype = info->dtype;
+  tensor.format = info->format;
   QUIRE_RETURN_IF_ERROR(ParseShape(file, entry, tensor));
   QUIRE_ASSIGN_OR_RETURN(tensor.bytes, TensorBytes(file, tensor, info->bits));
 
@@ -231,7 +233,7 @@ absl::Status SafetensorsFile::ParseHeader(std::string_view header) {
       continue;
     }
     QUIRE_ASSIGN_OR_RETURN(
-        SafetensorsTensor tensor,
+        StoredTensor tensor,
         ParseTensor(file_.name(), name, entry, data_start_, file_bytes() - data_start_));
     tensors_.push_back(std::move(tensor));
   }
@@ -247,12 +249,11 @@ absl::Status SafetensorsFile::ParseHeader(std::string_view header) {
 }
 
 absl::Status SafetensorsFile::CheckLayout() {
-  std::sort(
-      tensors_.begin(), tensors_.end(), [](const SafetensorsTensor& a, const SafetensorsTensor& b) {
-        return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;
-      });
+  std::sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
+    return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;
+  });
   int64_t end = data_start_;
-  for (const SafetensorsTensor& tensor : tensors_) {
+  for (const StoredTensor& tensor : tensors_) {
     if (tensor.offset < end) {
       return TensorError(name(), tensor.name, "overlaps another tensor");
     }
@@ -269,13 +270,6 @@ absl::Status SafetensorsFile::CheckLayout() {
                      absl::StrCat("has ", file_bytes() - end, " bytes after the last tensor"));
   }
   return absl::OkStatus();
-}
-
-absl::Status SafetensorsFile::Read(const SafetensorsTensor& tensor,
-                                   int64_t begin,
-                                   std::span<std::byte> out) const {
-  QUIRE_CHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= tensor.bytes);
-  return file_.ReadAt(tensor.offset + begin, out);
 }
 
 }  // namespace quire

@@ -1,7 +1,6 @@
 // SafetensorsFile is an open .safetensors file whose header was checked completely. Every tensor
 // lies inside the file, tensors neither overlap nor leave holes, and nothing follows the last
-// tensor. Tensor data is read on demand (regular_file.h). If the file shrinks or the disk fails,
-// Read returns an error.
+// tensor. Tensor data is read on demand, through a WeightRef.
 //
 // Thread safety: reading is const and safe from any thread.
 // Units:         offsets and sizes in bytes.
@@ -13,9 +12,7 @@
 #ifndef QUIRE_WORKER_MODEL_SAFETENSORS_FILE_H_
 #define QUIRE_WORKER_MODEL_SAFETENSORS_FILE_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,8 +21,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#include "common/model/dtype.h"
 #include "common/model/regular_file.h"
+#include "worker/model/stored_tensor.h"
 
 namespace quire {
 
@@ -33,15 +30,6 @@ namespace quire {
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 // Upper bound on the tensors of a file; published models have at most some tens of thousands.
 inline constexpr int64_t kMaxSafetensorsTensors = 100'000;
-
-struct SafetensorsTensor {
-  std::string name;
-  std::string dtype_name;      // "F32", "BF16", "I64", ...
-  std::optional<DType> dtype;  // nullopt: legal in the file, but not as a weight
-  std::vector<int64_t> shape;
-  int64_t offset = 0;  // from the start of the file
-  int64_t bytes = 0;
-};
 
 // Returns "[2, 3]" for {2, 3}.
 std::string ShapeToString(std::span<const int64_t> shape);
@@ -51,13 +39,10 @@ class SafetensorsFile {
   // `name`: name of the file in error messages.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path, std::string name);
 
+  const RegularFile& file() const { return file_; }
   const std::string& name() const { return file_.name(); }
   int64_t file_bytes() const { return file_.bytes(); }
-  const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }  // sorted by offset
-
-  // Reads `out.size()` bytes of the tensor, from its byte `begin` on. Errors: the file shrank or
-  // cannot be read. REQUIRES: the range lies inside the tensor.
-  absl::Status Read(const SafetensorsTensor& tensor, int64_t begin, std::span<std::byte> out) const;
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }  // sorted by offset
 
  private:
   SafetensorsFile() = default;
@@ -68,7 +53,7 @@ class SafetensorsFile {
 
   RegularFile file_;
   int64_t data_start_ = 0;
-  std::vector<SafetensorsTensor> tensors_;
+  std::vector<StoredTensor> tensors_;
 };
 
 }  // namespace quire

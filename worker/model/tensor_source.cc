@@ -7,8 +7,13 @@
 #include <cstring>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
+
 #include "common/base/splitmix64.h"
 #include "common/model/digest.h"
+#include "common/model/load_error.h"
+#include "kernels/api/weight_check.h"
+#include "worker/model/part_places.h"
 #include "worker/model/weights_sum.h"
 
 namespace quire {
@@ -40,27 +45,16 @@ void FillConstant(float value, DType dtype, std::span<std::byte> out) {
   }
 }
 
-// Splits `out` into runs that are contiguous in the whole tensor. `out` begins at byte `begin` of
-// the part that this rank holds. Calls fn(offset in bytes in the whole tensor, run) for each run.
-// If the rank holds all columns, `out` is a single run; else a run lies within one row.
-template <typename Fn>
-void ForEachRun(const TensorShape& tensor,
-                int64_t element_bytes,
-                int64_t begin,
-                std::span<std::byte> out,
-                const Fn& fn) {
-  const bool has_whole_rows = tensor.held_cols.count == tensor.cols;
-  const int64_t run_elements = has_whole_rows ? tensor.num_elements() : tensor.held_cols.count;
-  const int64_t run_bytes = run_elements * element_bytes;
-  while (!out.empty()) {
-    const int64_t row = tensor.held_rows.begin + begin / run_bytes;
-    const int64_t in_run = begin % run_bytes;
-    const int64_t bytes = std::min(run_bytes - in_run, static_cast<int64_t>(out.size()));
-    const int64_t run_begin = (row * tensor.cols + tensor.held_cols.begin) * element_bytes;
-    fn(run_begin + in_run, out.first(static_cast<size_t>(bytes)));
-    out = out.subspan(static_cast<size_t>(bytes));
-    begin += bytes;
+// Fails if a scale of these blocks is not finite. A weight with such a scale would make every
+// answer NaN.
+absl::Status CheckScales(const WeightRef& weight, int64_t row, std::span<const std::byte> blocks) {
+  const WeightFormat format = *weight.tensor->format;
+  if (!IsQuantized(format) || !FirstNotFiniteBlock(format, blocks).has_value()) {
+    return absl::OkStatus();
   }
+  return TensorError(weight.file->name(),
+                     weight.tensor->name,
+                     absl::StrCat("has a scale that is not finite, in or after row ", row));
 }
 
 // Random elements of one piece (kPieceBytes bytes) of a tensor. Any part of the piece can be
@@ -115,22 +109,31 @@ int64_t FileTensors::num_bytes() const {
 }
 
 WeightFormat FileTensors::format(const std::string& name) const {
-  return FormatOf(*WeightOf(name).tensor->dtype);
+  return *WeightOf(name).tensor->format;
 }
 
 absl::Status FileTensors::Read(const TensorShape& tensor,
                                int64_t begin,
                                std::span<std::byte> out) const {
   const WeightRef& weight = WeightOf(tensor.name);
+  const WeightFormat format = *weight.tensor->format;
+  const auto block_bytes = static_cast<size_t>(InfoOf(format).block_bytes);
+  const PartPlaces places(tensor, format);
   const WeightsSum sum(tensor.name);
   const bool is_counted = !not_counted_.contains(tensor.name);
   absl::Status status;
   uint64_t added = 0;
-  ForEachRun(tensor, SizeOf(*weight.tensor->dtype), begin, out, [&](int64_t at, auto run) {
-    while (!run.empty()) {
-      const auto part = run.first(std::min(run.size(), kSumBytes));
-      status.Update(weight.file->Read(*weight.tensor, at, part));
-      added += is_counted ? sum.Of(at, part) : 0;
+  places.ForEachRun(begin, out, [&](int64_t at, std::span<std::byte> run) {
+    while (!run.empty() && status.ok()) {
+      const auto part = run.first(std::min(run.size(), kSumBytes / block_bytes * block_bytes));
+      status = weight.Read(at, part);
+      if (status.ok()) {
+        status = CheckScales(weight, places.RowAt(at), part);
+      }
+      const size_t not_counted = places.BeginsInsideBlock(at) ? block_bytes : 0;
+      added += is_counted
+                   ? sum.Of(at + static_cast<int64_t>(not_counted), part.subspan(not_counted))
+                   : 0;
       at += static_cast<int64_t>(part.size());
       run = run.subspan(part.size());
     }
@@ -148,7 +151,8 @@ absl::Status DummyTensors::Read(const TensorShape& tensor,
   }
   std::optional<DummyPiece> piece;
   int64_t piece_begin = -1;
-  ForEachRun(tensor, SizeOf(dtype_), begin, out, [&](int64_t at, std::span<std::byte> run) {
+  const PartPlaces places(tensor, FormatOf(dtype_));
+  places.ForEachRun(begin, out, [&](int64_t at, std::span<std::byte> run) {
     while (!run.empty()) {
       const int64_t in_piece = at % kPieceBytes;
       if (at - in_piece != piece_begin) {

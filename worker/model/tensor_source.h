@@ -1,4 +1,4 @@
-// TensorSource provides a model's weights: from its safetensors files, or from a seed.
+// TensorSource provides a model's weights: from its files, or from a seed.
 //
 // Thread safety: Read is safe from any thread.
 #ifndef QUIRE_WORKER_MODEL_TENSOR_SOURCE_H_
@@ -16,6 +16,7 @@
 
 #include "common/model/dtype.h"
 #include "kernels/api/weight_format.h"
+#include "worker/model/part_places.h"
 #include "worker/model/weight_files.h"
 #include "worker/model/weight_layout.h"
 
@@ -39,24 +40,27 @@ class TensorSource {
   virtual uint64_t weights_sum() const { return 0; }
 
   // Fills `out` from the part of the tensor that this rank holds (held_rows, held_cols), starting
-  // at byte `begin` of the part. The part is row-major, with weights of format(tensor.name).
-  // Errors: those of SafetensorsFile::Read. REQUIRES: the bytes in `out` are whole elements.
+  // at byte `begin` of the part. The part is row-major, with rows as PartOf describes them.
+  // Errors: those of RegularFile::ReadAt; a scale of quantized weights is not finite. REQUIRES:
+  // `begin` and `out` are whole weight blocks.
   virtual absl::Status Read(const TensorShape& tensor,
                             int64_t begin,
                             std::span<std::byte> out) const = 0;
 };
 
-// Returns the size in bytes of the part of the tensor that this rank holds, in the source's type.
+// Returns the size in bytes of the part of the tensor that this rank holds, in the source's format.
 inline int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
-  return tensor.num_elements() * InfoOf(source.format(tensor.name)).block_bytes;
+  const MatrixView part = PartOf(tensor, source.format(tensor.name));
+  return part.rows * RowBytes(part);
 }
 
-// Provides tensors of safetensors files. REQUIRES: every tensor that a caller asks for is in the
-// files, as F32, F16 or BF16.
+// Provides tensors of files. REQUIRES: every tensor that a caller asks for is in the files and has
+// a WeightFormat.
 class FileTensors final : public TensorSource {
  public:
   // The files must outlive the source. not_counted: names of tensors that add nothing to
-  // weights_sum, because another rank counts the same part of these tensors.
+  // weights_sum, because another rank counts the same part of these tensors. If two ranks read the
+  // same weight block, the rank that reads the block's first column counts it.
   explicit FileTensors(const WeightFiles& files, std::set<std::string> not_counted = {})
       : files_(files), not_counted_(std::move(not_counted)) {}
 

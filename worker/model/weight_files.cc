@@ -11,10 +11,12 @@
 #include "common/json/json.h"
 #include "common/model/load_error.h"
 #include "common/model/model_file.h"
+#include "worker/model/gguf_tensor_names.h"
 
 namespace quire {
 namespace {
 
+constexpr char kGgufSuffix[] = ".gguf";
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
 // Upper bound on the tensors of all files together; the largest published models have a tenth as
@@ -44,7 +46,38 @@ absl::StatusOr<WeightIndex> ReadIndex(const std::string& model_dir) {
 
 }  // namespace
 
-absl::StatusOr<WeightFiles> WeightFiles::Open(const std::string& model_dir) {
+absl::StatusOr<WeightFiles> WeightFiles::Open(const std::string& model_path) {
+  return model_path.ends_with(kGgufSuffix) ? OpenGguf(model_path) : OpenDirectory(model_path);
+}
+
+absl::StatusOr<WeightFiles> WeightFiles::OpenGguf(const std::string& path) {
+  WeightFiles files;
+  QUIRE_ASSIGN_OR_RETURN(files.gguf_, GgufFile::Open(path));
+  files.name_ = files.gguf_->name();
+  QUIRE_ASSIGN_OR_RETURN(const std::string_view architecture,
+                         files.gguf_->metadata().GetString("general.architecture"));
+  files.has_paired_rows_ = architecture == "llama";
+  // Prevents a reallocation, which would invalidate the pointers in tensors_.
+  files.gguf_tensors_.reserve(files.gguf_->tensors().size());
+  for (const GgufTensor& tensor : files.gguf_->tensors()) {
+    const RegularFile& part = files.gguf_->part(tensor.part);
+    std::optional<std::string> name = HuggingFaceNameOf(tensor.name);
+    if (!name.has_value()) {
+      return TensorError(part.name(), tensor.name, "is not part of this model");
+    }
+    files.gguf_tensors_.push_back(
+        {.name = tensor.name,
+         .type_name = std::string(NameOf(tensor.type)),
+         .format = WeightFormatFromNumber(static_cast<uint32_t>(tensor.type)),
+         .shape = tensor.shape,
+         .offset = tensor.offset,
+         .bytes = tensor.bytes});
+    files.tensors_.try_emplace(*std::move(name), WeightRef{&part, &files.gguf_tensors_.back()});
+  }
+  return files;
+}
+
+absl::StatusOr<WeightFiles> WeightFiles::OpenDirectory(const std::string& model_dir) {
   WeightFiles files;
   if (!absl::IsNotFound(ResolveModelFile(model_dir, kSingleFile).status())) {
     files.name_ = kSingleFile;
@@ -88,8 +121,8 @@ absl::Status WeightFiles::AddTensors(const SafetensorsFile& file) {
                                   file.tensors().size(),
                                   " more"));
   }
-  for (const SafetensorsTensor& tensor : file.tensors()) {
-    auto [it, is_new] = tensors_.try_emplace(tensor.name, WeightRef{&file, &tensor});
+  for (const StoredTensor& tensor : file.tensors()) {
+    auto [it, is_new] = tensors_.try_emplace(tensor.name, WeightRef{&file.file(), &tensor});
     if (!is_new) {
       return TensorError(file.name(),
                          tensor.name,
@@ -117,6 +150,21 @@ absl::Status WeightFiles::CheckIndex(const WeightIndex& index) const {
                                   ")"));
   }
   return absl::OkStatus();
+}
+
+std::vector<const RegularFile*> WeightFiles::files() const {
+  std::vector<const RegularFile*> files;
+  for (const SafetensorsFile& file : files_) {
+    files.push_back(&file.file());
+  }
+  for (int32_t part = 0; gguf_.has_value() && part < gguf_->num_parts(); ++part) {
+    files.push_back(&gguf_->part(part));
+  }
+  return files;
+}
+
+std::string WeightFiles::NameInFiles(const std::string& name) const {
+  return is_gguf() ? GgufNameOf(name).value_or(name) : name;
 }
 
 WeightRef WeightFiles::Find(std::string_view name) const {

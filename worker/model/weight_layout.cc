@@ -233,15 +233,18 @@ TensorGroup GroupOf(const TableLayout& table) {
 TensorGroup GroupOf(const LinearLayout& linear) {
   TensorGroup group;
   for (const LinearPart& part : linear.parts) {
-    group.push_back(
-        {.name = part.name + ".weight",
-         .rows = part.rows,
-         .cols = linear.cols,
-         .held_rows = part.held,
-         .held_cols = linear.held,
-         .use = linear.interleaved_heads == 0 ? TensorUse::kPacked : TensorUse::kWhole});
+    group.push_back({.name = part.name + ".weight",
+                     .rows = part.rows,
+                     .cols = linear.cols,
+                     .held_rows = part.held,
+                     .held_cols = linear.held,
+                     .use = linear.interleaved_heads == 0 ? TensorUse::kPacked : TensorUse::kWhole,
+                     .paired_head_rows = part.paired_head_rows});
     if (linear.has_bias) {
-      group.push_back({.name = part.name + ".bias", .cols = part.rows, .held_cols = part.held});
+      group.push_back({.name = part.name + ".bias",
+                       .cols = part.rows,
+                       .held_cols = part.held,
+                       .paired_head_rows = part.paired_head_rows});
     }
   }
   return group;

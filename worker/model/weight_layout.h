@@ -38,6 +38,9 @@ struct LinearPart {
   std::string name;  // without ".weight"
   int64_t rows = 0;
   Slice held = Whole(rows);  // rows that this rank holds
+  // > 0: a head has this number of rows, and the file stores rows i and i + half of it as its rows
+  // 2 i and 2 i + 1, since RoPE rotates them together.
+  int32_t paired_head_rows = 0;
 };
 
 struct LinearLayout {
@@ -114,6 +117,7 @@ struct TensorShape {
   Slice held_rows = Whole(std::max<int64_t>(rows, 1));
   Slice held_cols = Whole(cols);
   TensorUse use = TensorUse::kWhole;
+  int32_t paired_head_rows = 0;  // as LinearPart's; of a bias: elements
 
   // Elements of the held part.
   int64_t num_elements() const { return held_rows.count * held_cols.count; }

@@ -3,104 +3,19 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
-#include "common/base/error.h"
-#include "common/base/log.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
-#include "common/model/load_error.h"
 #include "kernels/api/dequantize.h"
-#include "worker/model/kv_cache_scales.h"
 #include "worker/model/matrix_rows.h"
 #include "worker/model/read_ahead.h"
 
 namespace quire {
 namespace {
-
-// Compares the tensors in the files with the tensors that the layout lists.
-class FileChecker {
- public:
-  explicit FileChecker(const WeightFiles& files) : files_(files) {}
-
-  // Fails if a tensor is missing, has another shape than the layout's, or has an unsupported type.
-  // Also fails if the types of a group's matrices differ, because the group is packed as one
-  // matrix.
-  absl::Status Check(const TensorGroup& group) {
-    const SafetensorsTensor* first = nullptr;
-    for (const TensorShape& shape : group) {
-      QUIRE_ASSIGN_OR_RETURN(const WeightRef weight, CheckTensor(shape));
-      if (shape.rows == 0) {
-        continue;
-      }
-      if (first != nullptr && first->dtype_name != weight.tensor->dtype_name) {
-        return TensorError(weight.file->name(),
-                           shape.name,
-                           absl::StrCat("must have the dtype of ",
-                                        first->name,
-                                        " (got ",
-                                        weight.tensor->dtype_name,
-                                        ", need ",
-                                        first->dtype_name,
-                                        ")"));
-      }
-      first = weight.tensor;
-    }
-    return absl::OkStatus();
-  }
-
-  // Allows tensors with these names, which are read elsewhere.
-  void Expect(const std::vector<std::string>& names) { seen_.insert(names.begin(), names.end()); }
-
-  // Fails if a tensor in the files was neither checked nor expected, and is no harmless extra.
-  absl::Status CheckExtras(const ModelConfig& config) const {
-    for (const auto& [name, weight] : files_.tensors()) {
-      if (!seen_.contains(name) && !IsHarmlessExtra(config, name)) {
-        return TensorError(weight.file->name(), name, "is not part of this model");
-      }
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  absl::StatusOr<WeightRef> CheckTensor(const TensorShape& wanted) {
-    const std::string& name = wanted.name;
-    const WeightRef weight = files_.Find(name);
-    if (weight.file == nullptr) {
-      return TensorError(files_.name(), name, "is missing");
-    }
-    const std::vector<int64_t> shape = wanted.rows == 0
-                                           ? std::vector<int64_t>{wanted.cols}
-                                           : std::vector<int64_t>{wanted.rows, wanted.cols};
-    if (weight.tensor->shape != shape) {
-      return TensorError(weight.file->name(),
-                         name,
-                         absl::StrCat("has the wrong shape (got ",
-                                      ShapeToString(weight.tensor->shape),
-                                      ", config.json needs ",
-                                      ShapeToString(shape),
-                                      ")"));
-    }
-    if (!weight.tensor->dtype.has_value()) {
-      return TensorError(weight.file->name(),
-                         name,
-                         absl::StrCat("has an unsupported dtype (got ",
-                                      weight.tensor->dtype_name,
-                                      ", need F32, F16 or BF16)"));
-    }
-    seen_.insert(name);
-    return weight;
-  }
-
-  const WeightFiles& files_;
-  std::set<std::string> seen_;
-};
 
 // If heads is 0, calls fn once, with all rows of a tensor. Otherwise the rows are stored as [heads,
 // 3, head_dim]. Then calls fn with the q rows of each head, with the k rows of each head, and with
@@ -139,11 +54,10 @@ int64_t PackedBytes(const LinearLayout& layout,
                     const TensorSource& source,
                     const KernelBackend& backend) {
   std::vector<MatrixView> parts;
-  for (const LinearPart& part : layout.parts) {
-    parts.push_back({.data = nullptr,
-                     .format = source.format(part.name + ".weight"),
-                     .rows = part.held.count,
-                     .cols = layout.held.count});
+  for (const TensorShape& tensor : GroupOf(layout)) {
+    if (tensor.rows > 0) {
+      parts.push_back(PartOf(tensor, source.format(tensor.name)));
+    }
   }
   return backend.PackedBytes({.parts = parts, .num_segments = layout.num_segments});
 }
@@ -315,10 +229,9 @@ class WeightReader {
                 const LinearPart& part,
                 const std::span<const std::byte>* matrix,
                 std::vector<MatrixView>& views) const {
-    MatrixView view = {.data = nullptr,
-                       .format = source_.format(part.name + ".weight"),
-                       .rows = part.held.count,
-                       .cols = layout.held.count};
+    MatrixView view =
+        PartOf({.name = "", .rows = part.rows, .held_rows = part.held, .held_cols = layout.held},
+               source_.format(part.name + ".weight"));
     if (matrix == nullptr) {
       views.push_back(view);
       return;
@@ -380,53 +293,7 @@ absl::Status ReadLayer(WeightReader& reader, const LayerLayout& layout, LayerWei
   return reader.Read(layout.mlp_out, layer.mlp_out, &layer.mlp_out_bias);
 }
 
-// Warns if a tied model has an output matrix that differs from the embedding. The model is served
-// with the embedding, as in transformers. Only the first rows are compared, because they suffice:
-// fine-tuning of the output matrix, despite tie_word_embeddings, changes these rows too.
-void WarnOfAnotherHead(const WeightFiles& files, const WeightLayout& layout) {
-  constexpr int64_t kComparedBytes = 64 << 10;
-  const WeightRef head = files.Find("lm_head.weight");
-  const WeightRef table = files.Find(layout.token_table.name + ".weight");
-  if (!layout.is_tied() || head.file == nullptr || table.file == nullptr ||
-      head.tensor->dtype_name != table.tensor->dtype_name ||
-      head.tensor->shape != table.tensor->shape) {
-    return;
-  }
-  std::vector<std::byte> head_bytes(std::min(kComparedBytes, head.tensor->bytes));
-  std::vector<std::byte> table_bytes(head_bytes.size());
-  const bool is_read = head.file->Read(*head.tensor, 0, head_bytes).ok() &&
-                       table.file->Read(*table.tensor, 0, table_bytes).ok();
-  if (is_read && head_bytes != table_bytes) {
-    LogWarning(
-        "lm_head.weight differs from the embedding and is ignored, because config.json sets "
-        "tie_word_embeddings",
-        {{"embedding", table.tensor->name}});
-  }
-}
-
 }  // namespace
-
-absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files) {
-  const std::vector<std::string> prefixes = NamePrefixes(config);
-  WeightLayout layout = MakeWeightLayout(config, prefixes.front());
-  for (const std::string& prefix : prefixes) {
-    WeightLayout candidate = MakeWeightLayout(config, prefix);
-    if (files.Find(candidate.token_table.name + ".weight").file != nullptr) {
-      layout = std::move(candidate);
-      break;
-    }
-  }
-  FileChecker checker(files);
-  for (const TensorGroup& group : TensorGroups(layout)) {
-    QUIRE_RETURN_IF_ERROR(checker.Check(group));
-  }
-  for (const LayerLayout& layer : layout.layers) {
-    checker.Expect(KvCacheScaleNames(layer));
-  }
-  QUIRE_RETURN_IF_ERROR(checker.CheckExtras(config));
-  WarnOfAnotherHead(files, layout);
-  return layout;
-}
 
 int64_t LoadedBytes(const WeightLayout& layout,
                     const TensorSource& source,

@@ -1,10 +1,6 @@
-// CheckWeightFiles compares a model's files with its configuration; LoadWeights reads the weights
-// through a backend.
-//
-// The check comes first and is complete. Every tensor is present, with the shape that config.json
-// asks for and a supported type. The files hold no unknown tensor. Memory for weights is allocated
-// only after the check, so the files' size bounds this memory. Several threads read ahead
-// (read_ahead.h) while the backend packs what was read before.
+// LoadWeights reads a model's weights through a backend. Several threads read ahead (read_ahead.h)
+// while the backend packs what was read before. REQUIRES: CheckWeightFiles has accepted the files,
+// so that their size bounds the memory for weights.
 //
 // If the backend packs while reading, matrices bypass the read-ahead buffer. Each thread reads some
 // rows, adds them to the checksum, and packs them while they are in the cache of the thread's CPU.
@@ -16,21 +12,15 @@
 #ifndef QUIRE_WORKER_MODEL_WEIGHT_LOADER_H_
 #define QUIRE_WORKER_MODEL_WEIGHT_LOADER_H_
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#include "common/model/model_config.h"
 #include "kernels/api/kernel_backend.h"
 #include "worker/model/decoder_weights.h"
 #include "worker/model/model.h"
 #include "worker/model/tensor_source.h"
-#include "worker/model/weight_files.h"
 #include "worker/model/weight_layout.h"
 
 namespace quire {
-
-// Checks the files. Returns the layout with the name prefix that the files use.
-absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files);
 
 // Returns the main memory that LoadWeights takes on a CPU: packed matrices, tables in the type of
 // the files, norms and biases in fp32, and the buffer for reading ahead. For a tied model, counts

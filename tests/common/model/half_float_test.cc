@@ -1,4 +1,4 @@
-// HalfToFloat and FloatToHalf against binary16's definition.
+// HalfToFloat and FloatToHalf against binary16's definition, FloatToBFloat16 against bfloat16's.
 #include "common/model/half_float.h"
 
 #include <bit>
@@ -56,6 +56,22 @@ TEST(HalfFloatTest, LargeValuesBecomeInfinity) {
   for (const float value : {65520.0F, 65536.0F, 1e10F, 3.4e38F, INFINITY}) {
     EXPECT_EQ(FloatToHalf(value), 0x7C00) << value;
     EXPECT_EQ(FloatToHalf(-value), 0xFC00) << value;
+  }
+}
+
+// bfloat16 is the upper half of fp32.
+TEST(BFloat16Test, RoundsToTheNearestAndTiesToEven) {
+  for (uint32_t upper = 0; upper < 65536; ++upper) {
+    const bool is_nan = (upper & 0x7F80) == 0x7F80 && (upper & 0x7F) != 0;
+    for (const uint32_t lower : {0U, 1U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
+      const uint16_t rounded = FloatToBFloat16(std::bit_cast<float>(upper << 16 | lower));
+      if (is_nan || ((upper & 0x7FFF) == 0x7F80 && lower != 0)) {
+        ASSERT_EQ(rounded, upper | 0x40) << upper << " " << lower;  // a quiet NaN
+      } else {
+        const bool is_up = lower > 0x8000 || (lower == 0x8000 && (upper & 1) != 0);
+        ASSERT_EQ(rounded, upper + (is_up ? 1U : 0U)) << upper << " " << lower;
+      }
+    }
   }
 }
 

@@ -15,7 +15,7 @@
 #include "kernels/reference/reference_backend.h"
 #include "tests/worker/model/model_dir.h"
 #include "worker/model/model.h"
-#include "worker/model/weight_loader.h"
+#include "worker/model/weight_file_check.h"
 
 namespace quire {
 namespace {

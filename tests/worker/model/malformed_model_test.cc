@@ -21,6 +21,7 @@
 #include "tests/support/capture_log.h"
 #include "tests/worker/model/model_dir.h"
 #include "worker/model/model.h"
+#include "worker/model/weight_file_check.h"
 #include "worker/model/weight_loader.h"
 
 #include <sys/stat.h>

@@ -18,6 +18,7 @@
 #include "tests/worker/model/model_dir.h"
 #include "worker/model/model.h"
 #include "worker/model/tensor_source.h"
+#include "worker/model/weight_file_check.h"
 #include "worker/model/weight_files.h"
 
 namespace quire {

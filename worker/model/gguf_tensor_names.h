@@ -1,0 +1,21 @@
+// Tensors of GGUF files have names of their own: "blk.3.attn_q.weight" is
+// "model.layers.3.self_attn.q_proj.weight" in Hugging Face transformers.
+//
+// Thread safety: free functions, safe from any thread.
+// Source:        gguf.TensorNameMap of ggml's Python package.
+#ifndef QUIRE_WORKER_MODEL_GGUF_TENSOR_NAMES_H_
+#define QUIRE_WORKER_MODEL_GGUF_TENSOR_NAMES_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace quire {
+
+// Both return nullopt for a tensor that no model of the architectures llama, qwen2 and qwen3 has.
+std::optional<std::string> HuggingFaceNameOf(std::string_view gguf_name);
+std::optional<std::string> GgufNameOf(std::string_view hugging_face_name);
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_MODEL_GGUF_TENSOR_NAMES_H_
