@@ -21,8 +21,14 @@ std::string Shown(const Json& value) {
 
 }  // namespace
 
-ConfigReader::ConfigReader(const Json& object, std::string file, std::string prefix)
-    : object_(object), file_(std::move(file)), prefix_(std::move(prefix)) {
+ConfigReader::ConfigReader(const Json& object,
+                           std::string file,
+                           std::string prefix,
+                           FieldNames names)
+    : object_(object),
+      file_(std::move(file)),
+      prefix_(std::move(prefix)),
+      names_(std::move(names)) {
   if (!object_.is_object()) {
     status_ = InvalidArgument("CONFIG", absl::StrCat(file_, ": must be a JSON object"));
   }
@@ -156,8 +162,14 @@ std::vector<TokenId> ConfigReader::TokenIds(std::string_view field, int64_t limi
 
 void ConfigReader::Fail(std::string_view field, std::string_view rule) {
   if (status_.ok()) {
-    status_ = InvalidArgument(
-        "CONFIG", absl::StrCat(file_, ": ", prefix_, ToAbsl(field), ": ", ToAbsl(rule)));
+    const auto name = names_.find(field);
+    status_ = InvalidArgument("CONFIG",
+                              absl::StrCat(file_,
+                                           ": ",
+                                           prefix_,
+                                           name == names_.end() ? ToAbsl(field) : name->second,
+                                           ": ",
+                                           ToAbsl(rule)));
   }
 }
 

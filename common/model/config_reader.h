@@ -8,6 +8,8 @@
 #define QUIRE_COMMON_MODEL_CONFIG_READER_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,9 +29,15 @@ struct IntRange {
 
 class ConfigReader {
  public:
+  // The file's own name of a field, by field.
+  using FieldNames = std::map<std::string, std::string, std::less<>>;
+
   // The object must outlive the reader. `prefix` ("rope_parameters.") is put before field names
-  // in messages.
-  ConfigReader(const Json& object, std::string file, std::string prefix = "");
+  // in messages. `names` replaces names of fields in messages.
+  ConfigReader(const Json& object,
+               std::string file,
+               std::string prefix = "",
+               FieldNames names = {});
 
   // Returns true if the field is present, even if it is null.
   bool Has(std::string_view field) const;
@@ -67,6 +75,7 @@ class ConfigReader {
   const Json& object_;
   std::string file_;
   std::string prefix_;
+  FieldNames names_;
   absl::Status status_;
 };
 

@@ -13,8 +13,11 @@
 #include "common/json/json.h"
 #include "common/model/config_reader.h"
 #include "common/model/digest.h"
+#include "common/model/gguf_config.h"
+#include "common/model/gguf_file.h"
 #include "common/model/model_family.h"
 #include "common/model/model_file.h"
+#include "common/model/model_path.h"
 
 namespace quire {
 namespace {
@@ -75,13 +78,21 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json) {
   return config;
 }
 
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
-  QUIRE_ASSIGN_OR_RETURN(std::string text, ReadModelFile(model_dir, kFile));
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_path) {
+  if (IsGgufPath(model_path)) {
+    QUIRE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(model_path));
+    return ConfigFromGguf(file);
+  }
+  QUIRE_ASSIGN_OR_RETURN(std::string text, ReadModelFile(model_path, kFile));
   return ParseModelConfig(text);
 }
 
-absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir) {
-  absl::StatusOr<std::string> text = ReadModelFile(model_dir, kGenerationFile);
+absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_path) {
+  if (IsGgufPath(model_path)) {
+    QUIRE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(model_path));
+    return GenerationDefaultsFromGguf(file);
+  }
+  absl::StatusOr<std::string> text = ReadModelFile(model_path, kGenerationFile);
   if (absl::IsNotFound(text.status())) {
     return GenerationDefaults();
   }

@@ -1,5 +1,6 @@
-// ModelConfig is config.json of a Hugging Face model directory, reduced to the fields that
-// determine the computation: parsed once, range-checked once, trusted afterwards.
+// ModelConfig is config.json of a Hugging Face model directory, or the metadata of a GGUF file,
+// reduced to the fields that determine the computation: parsed once, range-checked once, trusted
+// afterwards.
 //
 // Families: Llama 2 and 3, Mistral, Qwen2, Qwen3, OPT, BLOOM. After parsing, code looks at the
 // fields of ModelConfig, never at the family.
@@ -107,11 +108,13 @@ struct GenerationDefaults {
 // Errors: kInvalidArgument, reason CONFIG, message "config.json: field: rule".
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json);
 
-// Reads <model_dir>/config.json. Errors: as ParseModelConfig, ResolveModelFile and ReadFile.
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
+// Reads config.json of a directory, or the metadata of a GGUF file (model_path.h). Errors: those of
+// ParseModelConfig, ResolveModelFile and ReadFile; those of GgufFile::Open and ConfigFromGguf.
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_path);
 
-// Reads <model_dir>/generation_config.json. All fields are unset if the file is absent.
-absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir);
+// Reads generation_config.json of a directory, or the metadata of a GGUF file. All fields are unset
+// if the directory has no such file.
+absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_path);
 
 // Returns the sliding window if all layers use it; 0 if at least one layer reads all tokens.
 int32_t WindowOfAllLayers(const ModelConfig& config);

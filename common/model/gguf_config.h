@@ -1,0 +1,28 @@
+// The parts of config.json and generation_config.json, read from the metadata of a GGUF file. What
+// the metadata does not say is seen from the file's tensors: which projections have a bias, and
+// whether the output layer is the token embedding.
+//
+// Thread safety: free functions, safe from any thread.
+// Errors:        kInvalidArgument, reason MODEL_FILE or CONFIG; kNotFound, reason MODEL_FILE, if a
+//                key is missing. The message names the file and the key.
+// Source:        docs/gguf.md of the ggml project.
+#ifndef QUIRE_COMMON_MODEL_GGUF_CONFIG_H_
+#define QUIRE_COMMON_MODEL_GGUF_CONFIG_H_
+
+#include "absl/status/statusor.h"
+
+#include "common/model/gguf_file.h"
+#include "common/model/model_config.h"
+
+namespace quire {
+
+// Knows the architectures llama, qwen2 and qwen3. The KV cache type is bf16 whatever the weights
+// are. eos_token_ids has every token that ends an answer (gguf_special_tokens.h).
+absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file);
+
+// Reads the keys general.sampling.*, which few files have.
+absl::StatusOr<GenerationDefaults> GenerationDefaultsFromGguf(const GgufFile& file);
+
+}  // namespace quire
+
+#endif  // QUIRE_COMMON_MODEL_GGUF_CONFIG_H_
