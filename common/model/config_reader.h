@@ -68,6 +68,8 @@ class ConfigReader {
   // Records a fault, unless a fault is recorded already.
   void Fail(std::string_view field, std::string_view rule);
   const absl::Status& status() const { return status_; }
+  // Text before the names of fields in messages.
+  const std::string& prefix() const { return prefix_; }
 
  private:
   std::optional<int32_t> CheckInt(std::string_view field, const Json& value, IntRange range);

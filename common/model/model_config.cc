@@ -66,6 +66,29 @@ std::optional<float> OptionalFloat(ConfigReader& reader,
   return value.has_value() ? std::optional<float>(static_cast<float>(*value)) : std::nullopt;
 }
 
+void AddRope(const RopeConfig& rope, Digest& digest) {
+  digest.AddDouble(rope.theta);
+  digest.AddInt(static_cast<int64_t>(rope.scaling));
+  digest.AddDouble(rope.factor);
+  digest.AddDouble(rope.low_freq_factor);
+  digest.AddDouble(rope.high_freq_factor);
+  digest.AddInt(int64_t{rope.original_max_position_embeddings});
+  if (rope.scaling <= RopeScalingKind::kLlama3) {
+    return;  // the fields below are unused; digests of step logs stay valid
+  }
+  digest.AddDouble(rope.beta_fast);
+  digest.AddDouble(rope.beta_slow);
+  digest.AddInt(int64_t{rope.truncate});
+  digest.AddDouble(rope.rotated_share);
+  digest.AddDouble(double{rope.attention_factor});
+  for (const auto* factors : {&rope.factors, &rope.long_factors}) {
+    digest.AddInt(uint64_t{factors->size()});
+    for (float factor : *factors) {
+      digest.AddDouble(double{factor});
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json) {
@@ -160,12 +183,7 @@ uint64_t HashOf(const ModelConfig& config) {
   }
   digest.AddDouble(config.norm_eps);
   if (config.rope.has_value()) {
-    digest.AddDouble(config.rope->theta);
-    digest.AddInt(static_cast<int64_t>(config.rope->scaling));
-    digest.AddDouble(config.rope->factor);
-    digest.AddDouble(config.rope->low_freq_factor);
-    digest.AddDouble(config.rope->high_freq_factor);
-    digest.AddInt(int64_t{config.rope->original_max_position_embeddings});
+    AddRope(*config.rope, digest);
   }
   return digest.value();
 }

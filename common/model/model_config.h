@@ -26,15 +26,35 @@ namespace quire {
 // Upper bound on a served model's positions and sliding window.
 inline constexpr int32_t kMaxPositionsLimit = 1 << 24;
 
-enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3 };
+// How the frequencies of RoPE are scaled for contexts longer than those of the training.
+enum class RopeScalingKind : uint8_t {
+  kNone,
+  kLinear,        // divides every frequency by one factor
+  kLlama3,        // divides low frequencies, interpolates the middle ones
+  kDynamic,       // raises theta with the served length (NTK)
+  kYarn,          // divides low frequencies, interpolates by a ramp over the dimensions
+  kLongRope,      // divides each frequency by its own factor, chosen by the served length
+  kProportional,  // divides the first frequencies by one factor; the others do not rotate
+  kFactors,       // divides each frequency by its own factor
+};
 
 struct RopeConfig {
   double theta = 10000.0;
   RopeScalingKind scaling = RopeScalingKind::kNone;
-  double factor = 1.0;                              // used by kLinear and kLlama3
-  double low_freq_factor = 1.0;                     // used by kLlama3
-  double high_freq_factor = 4.0;                    // used by kLlama3
-  int32_t original_max_position_embeddings = 8192;  // used by kLlama3
+  double factor = 1.0;            // used by kLinear, kLlama3, kDynamic, kYarn, kProportional
+  double low_freq_factor = 1.0;   // used by kLlama3
+  double high_freq_factor = 4.0;  // used by kLlama3
+  // Length of the training's contexts; used by kLlama3, kDynamic, kYarn, kLongRope.
+  int32_t original_max_position_embeddings = 8192;
+  double beta_fast = 32.0;        // used by kYarn
+  double beta_slow = 1.0;         // used by kYarn
+  bool truncate = true;           // used by kYarn: the ramp begins and ends at whole dimensions
+  double rotated_share = 1.0;     // used by kProportional: share of the frequencies that rotate
+  float attention_factor = 1.0F;  // factor of cosines and sines
+  // [head_dim / 2], divisors of the frequencies; used by kFactors, and by kLongRope up to the
+  // original length.
+  std::vector<float> factors;
+  std::vector<float> long_factors;  // [head_dim / 2], used by kLongRope beyond that length
 
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };

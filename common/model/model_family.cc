@@ -298,7 +298,9 @@ absl::Status ParseRopeFamily(ConfigReader& reader, const Family& family, ModelCo
         absl::StrCat(
             "must be even and at most ", kHeadDimRange.max, " (got ", config.head_dim, ")"));
   }
-  QUIRE_ASSIGN_OR_RETURN(config.rope, ParseRope(reader, config.max_position_embeddings));
+  QUIRE_ASSIGN_OR_RETURN(config.rope,
+                         ParseRope(reader, config.max_position_embeddings, config.head_dim));
+  config.max_position_embeddings = ServablePositions(*config.rope, config.max_position_embeddings);
   ParseSlidingWindow(reader, config);
   ParseTokenIds(reader, family.bos_token_id, family.eos_token_id, config);
   return reader.status();

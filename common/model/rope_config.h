@@ -1,8 +1,11 @@
 // ParseRope reads the RoPE parameters of config.json, in both spellings: rope_parameters, which
-// transformers 5 writes, or rope_scaling with rope_theta, which earlier versions write.
+// transformers 5 writes, or rope_scaling with rope_theta, which earlier versions write. Parameters
+// by layer type are read if they are the same for all types.
 //
 // Thread safety: any thread; one caller at a time for each reader.
 // Errors:        kInvalidArgument, reason CONFIG, message "config.json: field: rule".
+// Source:        modeling_rope_utils.py of Hugging Face transformers; YaRN, Peng et al. 2023;
+//                LongRoPE, Ding et al. 2024.
 #ifndef QUIRE_COMMON_MODEL_ROPE_CONFIG_H_
 #define QUIRE_COMMON_MODEL_ROPE_CONFIG_H_
 
@@ -16,8 +19,19 @@
 namespace quire {
 
 // A missing field takes its default in RopeConfig, except original_max_position_embeddings, which
-// takes max_position_embeddings. REQUIRES: reader reads config.json.
-absl::StatusOr<RopeConfig> ParseRope(ConfigReader& reader, int32_t max_position_embeddings);
+// takes `positions`, and fields that transformers derives from others. positions: the model's
+// max_position_embeddings. REQUIRES: reader reads config.json.
+absl::StatusOr<RopeConfig> ParseRope(ConfigReader& reader, int32_t positions, int32_t head_dim);
+
+// Returns the positions that a model can serve. Published files with dynamic or yarn scaling often
+// give the positions before scaling, so the factor is applied to them.
+int32_t ServablePositions(const RopeConfig& rope, int32_t positions);
+
+// Returns the context length for which dynamic and longrope frequencies are computed, if a server
+// admits contexts of max_context_tokens. Equal lengths give equal frequencies. Returns 0 for other
+// scalings, whose frequencies do not depend on the length. transformers follows each sequence's
+// length instead, so that tokens before and after a change disagree.
+int32_t RopeLength(const RopeConfig& rope, int32_t max_context_tokens);
 
 }  // namespace quire
 

@@ -10,6 +10,8 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/model/digest.h"
+#include "common/model/rope_config.h"
 #include "common/step/step_plan_check.h"
 #include "scheduler/core/admission.h"
 
@@ -188,10 +190,14 @@ absl::Status CheckLimits(const StepLimits& limits, const ModelConfig& model) {
 }  // namespace
 
 std::string Numerics::fingerprint() const {
-  const uint64_t all_weights =
-      std::accumulate(weights_sums.begin(), weights_sums.end(), model_hash);
+  uint64_t model = std::accumulate(weights_sums.begin(), weights_sums.end(), model_hash);
+  if (rope_length != 0) {
+    Digest digest;
+    digest.AddInt(int64_t{rope_length});
+    model += digest.value();
+  }
   return absl::StrCat(
-      backend, "/", ToAbsl(NameOf(kv_cache_dtype)), "/", absl::Hex(all_weights, absl::kZeroPad16));
+      backend, "/", ToAbsl(NameOf(kv_cache_dtype)), "/", absl::Hex(model, absl::kZeroPad16));
 }
 
 absl::Status CheckHello(const WorkerHello& hello,
@@ -225,7 +231,8 @@ absl::Status CheckHello(const WorkerHello& hello,
 }
 
 absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
-                                const GroupSettings& settings) {
+                                const GroupSettings& settings,
+                                const std::optional<Numerics>& pinned) {
   const WorkerHello& first = hellos.front();
   for (size_t rank = 1; rank < hellos.size(); ++rank) {
     QUIRE_RETURN_IF_ERROR(CheckEqual(hellos[rank], first, rank));
@@ -248,6 +255,18 @@ absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
   if (const absl::Status fits = CheckMessageFits(limits); !fits.ok()) {
     return LimitsRefusal(ToStd(fits.message()));
   }
+  const std::optional<RopeConfig>& rope = settings.model.rope;
+  const int32_t rope_length = rope.has_value() ? RopeLength(*rope, limits.max_model_len) : 0;
+  if (pinned.has_value() && rope_length != pinned->rope_length &&
+      !settings.allow_changed_numerics) {
+    return Mismatch("max_model_len",
+                    absl::StrCat("RoPE depends on it and would change, see "
+                                 "--allow-changed-numerics (got ",
+                                 rope_length,
+                                 " tokens, expected ",
+                                 pinned->rope_length,
+                                 ")"));
+  }
   std::vector<uint64_t> weights_sums;
   weights_sums.reserve(hellos.size());
   for (const WorkerHello& hello : hellos) {
@@ -257,7 +276,8 @@ absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
                    .numerics = {.model_hash = first.model_hash,
                                 .weights_sums = std::move(weights_sums),
                                 .backend = first.determinism_fingerprint,
-                                .kv_cache_dtype = *first.kv_cache_dtype},
+                                .kv_cache_dtype = *first.kv_cache_dtype,
+                                .rope_length = rope_length},
                    .block_bytes = first.block_bytes};
 }
 

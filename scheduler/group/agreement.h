@@ -52,6 +52,7 @@ struct Numerics {
   std::vector<uint64_t> weights_sums;  // checksum of each rank's weights
   std::string backend;
   DType kv_cache_dtype = DType::kF32;
+  int32_t rope_length = 0;  // RopeLength of the model at max_model_len
 
   // Returns the fingerprint of these numerics, for example "cpu-avx512/float32/1f2e3d4c5b6a7988".
   // The number of ranks does not change the fingerprint.
@@ -72,8 +73,10 @@ absl::Status CheckHello(const WorkerHello& hello,
                         const std::optional<Numerics>& pinned);
 
 // Returns the limits and numerics of an epoch. hellos: one per rank, in the order of the ranks, and
-// at least one. REQUIRES: CheckHello returned OK for each hello.
-absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos, const GroupSettings& settings);
+// at least one. `pinned`: as in CheckHello. REQUIRES: CheckHello returned OK for each hello.
+absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
+                                const GroupSettings& settings,
+                                const std::optional<Numerics>& pinned = std::nullopt);
 
 }  // namespace quire
 

@@ -418,7 +418,7 @@ void WorkerGroup::AskIfAllAreThere(Instant now) {
     }
     hellos.push_back(rank.hello);
   }
-  absl::StatusOr<Agreement> agreement = Agree(hellos, settings_);
+  absl::StatusOr<Agreement> agreement = Agree(hellos, settings_, pinned_);
   if (!agreement.ok()) {
     // The refusal does not tell which worker has to change, so all are dialed again.
     for (Rank& rank : ranks_) {

@@ -259,6 +259,12 @@ def write_configs():
                         ("eos_token_id", [0, 95], [0, 96]), ("eos_token_id", 0, -1)],
               "mistral": [("sliding_window", 1, 0), ("sliding_window", 1 << 24, (1 << 24) + 1)],
               "llama3_rope_old_style": [("rope_theta", 1, 0), ("rope_theta", 1e12, 2e12)],
+              "llama_yarn_rope": [("rope_scaling", {"type": "yarn", "factor": 4} | allowed, {"type": "yarn", "factor": 4} | refused)
+                                  for allowed, refused in (({"beta_slow": 32}, {"beta_slow": 33}),
+                                                           ({"attention_factor": 1e6}, {"attention_factor": 2e6}),
+                                                           ({"mscale": 1e6, "mscale_all_dim": 1e-9}, {"mscale": -1}))],
+              "llama_longrope": [("rope_scaling", {"type": "longrope", "short_factor": [1e-6] * 8, "long_factor": [1e6] * 8},
+                                  {"type": "longrope", "short_factor": [1] * 8, "long_factor": [1] * 9})],
               "qwen2": [("layer_types", ["full_attention"] * 3, ["full_attention"] * num) for num in (2, 4)]}
     for model, fields in bounds.items():
         config = reduced_config(MODELS / model / "config.json")

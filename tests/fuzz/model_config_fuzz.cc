@@ -42,6 +42,19 @@ void CheckPositions(const quire::ModelConfig& config) {
   CheckRange(rope.theta, 1.0, 1e12);
   CheckRange(rope.factor, 1.0, 1e6);
   CheckRange(rope.original_max_position_embeddings, 1, 1 << 24);
+  CheckRange(double{rope.attention_factor}, 1e-7, 1e7);
+  CheckRange(rope.rotated_share, 0.0, 1.0);
+  if (rope.scaling == quire::RopeScalingKind::kYarn) {
+    CheckRange(rope.beta_slow, 1e-6, 1e6);
+    CheckRange(rope.beta_fast, rope.beta_slow, 1e6);
+    QUIRE_CHECK(rope.theta > 1.0);
+  }
+  if (rope.scaling == quire::RopeScalingKind::kLongRope) {
+    QUIRE_CHECK_EQ(rope.factors.size(), static_cast<size_t>(config.head_dim / 2));
+    QUIRE_CHECK_EQ(rope.long_factors.size(), rope.factors.size());
+    CheckRange(rope.factors.front(), 1e-7, 1e6);
+    CheckRange(rope.long_factors.back(), 1e-7, 1e6);
+  }
   if (rope.scaling == quire::RopeScalingKind::kLlama3) {
     CheckRange(rope.low_freq_factor, 1e-6, 1e6);
     CheckRange(rope.high_freq_factor, 1e-6, 1e6);

@@ -6,9 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 #include "common/base/check.h"
 #include "common/base/fold_hash.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/model/rope_config.h"
 #include "worker/model/kv_cache_scales.h"
 
 namespace quire {
@@ -69,7 +73,9 @@ DecoderModel::DecoderModel(ModelConfig config,
     vocab_widths_.push_back(VocabOf(config_, {.rank = rank, .size = share_.size}).count);
   }
   if (config_.rope.has_value()) {
-    rope_.emplace(*config_.rope, config_.head_dim, backend_);
+    const int32_t positions = config_.max_position_embeddings;
+    rope_.emplace(*config_.rope, config_.head_dim, positions, backend_);
+    rope_length_ = RopeLength(*config_.rope, positions);
   }
 }
 
@@ -126,7 +132,25 @@ float* DecoderModel::GatheredLogits() {
   return share_.rank == 0 ? workspace_.gathered.floats() : nullptr;
 }
 
+void DecoderModel::FixRope(int32_t max_context_tokens) {
+  const int32_t length = RopeLength(*config_.rope, max_context_tokens);
+  if (length == 0) {
+    return;
+  }
+  LogInfo("RoPE depends on the context length and is fixed for max_model_len",
+          {{"max_model_len", absl::StrCat(max_context_tokens)},
+           {"original_max_position_embeddings",
+            absl::StrCat(config_.rope->original_max_position_embeddings)}});
+  if (length != rope_length_) {
+    rope_.emplace(*config_.rope, config_.head_dim, max_context_tokens, backend_);
+    rope_length_ = length;
+  }
+}
+
 absl::Status DecoderModel::Reserve(const StepBounds& bounds) {
+  if (rope_.has_value() && bounds.max_context_tokens > 0) {
+    FixRope(bounds.max_context_tokens);
+  }
   QUIRE_RETURN_IF_ERROR(
       ReserveWorkspace(std::max(bounds.max_tokens, bounds.max_seqs) + kMaxPaddingRows,
                        bounds.max_seqs + kMaxPaddingRows));

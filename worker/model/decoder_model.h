@@ -74,6 +74,8 @@ class DecoderModel : public Model {
     DeviceBuffer gathered;   // fp32 [num_logits, vocab_size], logits of all ranks; on rank 0 only
   };
 
+  // Computes RoPE for servers that admit contexts of max_context_tokens, if that changes it.
+  void FixRope(int32_t max_context_tokens);
   // Makes room for max_tokens tokens and max_logits rows of logits. Both counts include padding.
   absl::Status ReserveWorkspace(int32_t max_tokens, int32_t max_logits);
   void Compute(const StepInputs& inputs,
@@ -103,6 +105,7 @@ class DecoderModel : public Model {
   const DecoderWeights weights_;
   KernelBackend& backend_;
   std::optional<RopeTable> rope_;
+  int32_t rope_length_ = 0;  // RopeLength of rope_
   Workspace workspace_;
   // A sub-layer's output that the next norm must add to the residual, or null.
   const void* pending_delta_ = nullptr;

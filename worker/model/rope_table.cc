@@ -3,59 +3,24 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <numbers>
 
 #include "common/base/status_macros.h"
+#include "worker/model/rope_frequencies.h"
 
 namespace quire {
 namespace {
 
 constexpr int64_t kMinPositions = 1024;
 
-// Returns the frequency divided by `factor` if its wavelength is long, unchanged if the wavelength
-// is short, and interpolated in between.
-float ScaleLlama3(const RopeConfig& rope, float frequency) {
-  const auto context = static_cast<float>(rope.original_max_position_embeddings);
-  const auto factor = static_cast<float>(rope.factor);
-  const auto low = static_cast<float>(rope.low_freq_factor);
-  const float wavelength = static_cast<float>(2.0 * std::numbers::pi) / frequency;
-  const auto longest_kept =
-      static_cast<float>(rope.original_max_position_embeddings / rope.high_freq_factor);
-  const auto shortest_stretched =
-      static_cast<float>(rope.original_max_position_embeddings / rope.low_freq_factor);
-  if (wavelength < longest_kept) {
-    return frequency;
-  }
-  if (wavelength > shortest_stretched) {
-    return frequency / factor;
-  }
-  const float smooth = (context / wavelength - low) /
-                       static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
-  return (1.0F - smooth) * frequency / factor + smooth * frequency;
-}
-
 }  // namespace
 
-std::vector<float> InverseFrequencies(const RopeConfig& rope, int32_t head_dim) {
-  std::vector<float> frequencies(static_cast<size_t>(head_dim / 2));
-  const double theta = static_cast<float>(rope.theta);
-  for (size_t i = 0; i < frequencies.size(); ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-    // Computes the power in double and rounds once to fp32, since powf may be off by one ulp.
-    const double power = std::pow(theta, static_cast<double>(exponent));
-    float frequency = 1.0F / static_cast<float>(power);
-    if (rope.scaling == RopeScalingKind::kLinear) {
-      frequency /= static_cast<float>(rope.factor);
-    } else if (rope.scaling == RopeScalingKind::kLlama3) {
-      frequency = ScaleLlama3(rope, frequency);
-    }
-    frequencies[i] = frequency;
-  }
-  return frequencies;
-}
-
-RopeTable::RopeTable(const RopeConfig& rope, int32_t head_dim, KernelBackend& backend)
-    : inverse_frequencies_(InverseFrequencies(rope, head_dim)), backend_(backend) {}
+RopeTable::RopeTable(const RopeConfig& rope,
+                     int32_t head_dim,
+                     int32_t max_context_tokens,
+                     KernelBackend& backend)
+    : inverse_frequencies_(InverseFrequencies(rope, head_dim, max_context_tokens)),
+      attention_factor_(rope.attention_factor),
+      backend_(backend) {}
 
 absl::Status RopeTable::Reserve(int64_t num_positions) {
   if (num_positions <= num_positions_) {
@@ -69,8 +34,10 @@ absl::Status RopeTable::Reserve(int64_t num_positions) {
   for (size_t position = 0; position < grown; ++position) {
     for (size_t i = 0; i < width; ++i) {
       const float angle = static_cast<float>(position) * inverse_frequencies_[i];
-      cosines[position * width + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-      sines[position * width + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+      const auto cosine = static_cast<float>(std::cos(static_cast<double>(angle)));
+      const auto sine = static_cast<float>(std::sin(static_cast<double>(angle)));
+      cosines[position * width + i] = cosine * attention_factor_;
+      sines[position * width + i] = sine * attention_factor_;
     }
   }
   QUIRE_RETURN_IF_ERROR(cos_.Assign<float>(backend_, cosines));

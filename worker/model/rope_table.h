@@ -4,13 +4,12 @@
 //
 // Angles follow Hugging Face transformers: inverse frequencies, and their product with the
 // position, are rounded to fp32 in the same order of operations. At position 100,000 an exact angle
-// would differ from the angle in transformers by some thousandths of a radian. (One difference
-// remains: for one frequency in a hundred, PyTorch's power function is off by one unit in the last
-// place.)
+// would differ from the angle in transformers by some thousandths of a radian. yarn and longrope
+// multiply cosines and sines by RopeConfig::attention_factor.
 //
 // Thread safety: one caller at a time.
 // Shapes:        cos() and sin() [num_positions(), head_dim / 2].
-// Source:        Su et al. 2021, RoFormer; Llama 3's frequency scaling as in Meta's llama-models.
+// Source:        Su et al. 2021, RoFormer; scalings: rope_frequencies.h.
 #ifndef QUIRE_WORKER_MODEL_ROPE_TABLE_H_
 #define QUIRE_WORKER_MODEL_ROPE_TABLE_H_
 
@@ -25,13 +24,13 @@
 
 namespace quire {
 
-// Returns [head_dim / 2] frequencies, scaled as the configuration asks.
-std::vector<float> InverseFrequencies(const RopeConfig& rope, int32_t head_dim);
-
 class RopeTable {
  public:
-  // The backend must outlive the table.
-  RopeTable(const RopeConfig& rope, int32_t head_dim, KernelBackend& backend);
+  // max_context_tokens: see InverseFrequencies. The backend must outlive the table.
+  RopeTable(const RopeConfig& rope,
+            int32_t head_dim,
+            int32_t max_context_tokens,
+            KernelBackend& backend);
 
   // Makes positions 0 to `num_positions` - 1 available. Pointers that cos and sin returned earlier
   // become invalid. The table grows to the next power of two, so that a decoding sequence does not
@@ -44,6 +43,7 @@ class RopeTable {
 
  private:
   std::vector<float> inverse_frequencies_;
+  float attention_factor_;
   KernelBackend& backend_;
   int64_t num_positions_ = 0;
   DeviceBuffer cos_;

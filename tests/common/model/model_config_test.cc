@@ -15,6 +15,7 @@
 
 #include "common/base/error.h"
 #include "common/json/json.h"
+#include "common/model/rope_config.h"
 
 namespace quire {
 namespace {
@@ -235,6 +236,75 @@ TEST(ModelConfigTest, LinearRopeScalingNeedsItsFactorOnly) {
   EXPECT_EQ(config.rope->scaling, RopeScalingKind::kLinear);
   EXPECT_EQ(config.rope->factor, 2.0);
   EXPECT_EQ(config.rope->theta, 10000.0);
+}
+
+TEST(ModelConfigTest, YarnTakesTransformersDefaults) {
+  Json json = Sizes("LlamaForCausalLM");
+  json["rope_scaling"] = {{"type", "yarn"}, {"factor", 4}};
+
+  const ModelConfig config = Parsed(json);
+
+  EXPECT_EQ(config.rope->original_max_position_embeddings, 2048);
+  EXPECT_EQ(config.rope->beta_fast, 32.0);
+  EXPECT_EQ(config.rope->beta_slow, 1.0);
+  EXPECT_TRUE(config.rope->truncate);
+  EXPECT_FLOAT_EQ(config.rope->attention_factor, 1.1386294F);
+}
+
+TEST(ModelConfigTest, YarnAndDynamicLengthenTheContextByTheirFactor) {
+  Json json = Sizes("LlamaForCausalLM");
+  json["head_dim"] = 4;
+  json["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.5}};
+  EXPECT_EQ(Parsed(json).max_position_embeddings, 5120);
+  EXPECT_EQ(Parsed(json).rope->original_max_position_embeddings, 2048);
+
+  json["rope_scaling"] = {
+      {"type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 1024}};
+  EXPECT_EQ(Parsed(json).max_position_embeddings, 4096);
+  json["max_position_embeddings"] = 5000;
+  EXPECT_EQ(Parsed(json).max_position_embeddings, 5000);
+
+  json["rope_scaling"] = {{"type", "yarn"}, {"factor", 1e6}};
+  EXPECT_EQ(Parsed(json).max_position_embeddings, kMaxPositionsLimit);
+}
+
+TEST(ModelConfigTest, OriginalLengthBesideTheRopeParametersWins) {
+  Json json = Sizes("LlamaForCausalLM");
+  json["original_max_position_embeddings"] = 512;
+  json["rope_scaling"] = {{"rope_type", "longrope"},
+                          {"short_factor", {1.5}},
+                          {"long_factor", {3}},
+                          {"original_max_position_embeddings", 1024}};
+
+  const RopeConfig rope = *Parsed(json).rope;
+
+  EXPECT_EQ(rope.original_max_position_embeddings, 512);
+  EXPECT_THAT(rope.factors, ElementsAre(1.5F));
+  EXPECT_THAT(rope.long_factors, ElementsAre(3.0F));
+  EXPECT_FLOAT_EQ(rope.attention_factor, 1.1055416F);  // sqrt(1 + log(4) / log(512))
+}
+
+TEST(ModelConfigTest, RopeParametersOfEqualLayerTypesAreRead) {
+  Json flat = Sizes("LlamaForCausalLM");
+  flat["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 2}, {"rope_theta", 500}};
+  Json nested = flat;
+  nested["rope_parameters"] = {{"full_attention", flat["rope_parameters"]},
+                               {"sliding_attention", flat["rope_parameters"]}};
+
+  EXPECT_EQ(Parsed(nested), Parsed(flat));
+}
+
+TEST(ModelConfigTest, RopeDependsOnTheLengthIfItsScalingDoes) {
+  RopeConfig rope = {.original_max_position_embeddings = 100};
+  rope.scaling = RopeScalingKind::kYarn;
+  EXPECT_EQ(RopeLength(rope, 200), 0);
+  rope.scaling = RopeScalingKind::kDynamic;
+  EXPECT_EQ(RopeLength(rope, 50), RopeLength(rope, 100));
+  EXPECT_NE(RopeLength(rope, 200), RopeLength(rope, 201));
+  rope.scaling = RopeScalingKind::kLongRope;
+  EXPECT_EQ(RopeLength(rope, 50), RopeLength(rope, 100));
+  EXPECT_NE(RopeLength(rope, 100), RopeLength(rope, 101));
+  EXPECT_EQ(RopeLength(rope, 101), RopeLength(rope, 200));
 }
 
 TEST(ModelConfigTest, QwenLayersSlideFromMaxWindowLayersOn) {
@@ -555,8 +625,9 @@ std::vector<Fault> Faults() {
       {"UnknownRopeType",
        llama,
        "rope_scaling",
-       R"({"rope_type": "yarn", "factor": 4})",
-       "rope_scaling.rope_type: must be one of default, linear, llama3"},
+       R"({"rope_type": "axial", "factor": 4})",
+       "rope_scaling.rope_type: must be one of default, dynamic, linear, llama3, longrope, mrope, "
+       "proportional, yarn (got axial)"},
       {"RopeFactorMissing",
        llama,
        "rope_scaling",
@@ -575,13 +646,120 @@ std::vector<Fault> Faults() {
       {"RopeByLayerType",
        llama,
        "rope_parameters",
-       R"({"full_attention": {"rope_type": "default", "rope_theta": 10000}})",
-       "rope_parameters.full_attention: rope parameters by layer type are not supported"},
+       R"({"full_attention": {"rope_theta": 10000}, "sliding_attention": {"rope_theta": 500}})",
+       "rope_parameters.sliding_attention: rope parameters that differ by layer type are not "
+       "supported"},
+      {"RopeOfALayerTypeWithoutRotation",
+       llama,
+       "rope_parameters",
+       R"({"full_attention": {"rope_theta": 10000}, "sliding_attention": null})",
+       "rope_parameters.sliding_attention: rope parameters that differ by layer type are not "
+       "supported"},
+      {"RopeThetaOfALayerTypeZero",
+       llama,
+       "rope_parameters",
+       R"({"full_attention": {"rope_theta": 0}})",
+       "rope_parameters.full_attention.rope_theta: must be in [1, 1e+12] (got 0)"},
       {"PartialRotation",
        llama,
        "partial_rotary_factor",
        "0.5",
        "partial_rotary_factor: must be 1"},
+      {"PartialRotationInTheParameters",
+       llama,
+       "rope_parameters",
+       R"({"rope_type": "yarn", "factor": 4, "partial_rotary_factor": 0.5})",
+       "rope_parameters.partial_rotary_factor: must be 1"},
+      {"DynamicRopeFactorMissing",
+       llama,
+       "rope_scaling",
+       R"({"type": "dynamic"})",
+       "rope_scaling.factor: is required"},
+      {"DynamicRopeOfTinyHeads",
+       llama,
+       "rope_scaling",
+       R"({"type": "dynamic", "factor": 2})",
+       "rope_scaling.rope_type: dynamic needs a head_dim above 2"},
+      {"YarnFactorHuge",
+       llama,
+       "rope_scaling",
+       R"({"type": "yarn", "factor": 1e7})",
+       "rope_scaling.factor: must be in [1, 1e+06] (got 10000000.0)"},
+      {"YarnThetaOne",
+       llama,
+       "rope_parameters",
+       R"({"rope_type": "yarn", "factor": 4, "rope_theta": 1})",
+       "rope_parameters.rope_theta: must be greater than 1 for yarn"},
+      {"YarnBetaZero",
+       llama,
+       "rope_scaling",
+       R"({"type": "yarn", "factor": 4, "beta_slow": 0})",
+       "rope_scaling.beta_slow: must be in [1e-06, 1e+06] (got 0)"},
+      {"YarnBetasCross",
+       llama,
+       "rope_scaling",
+       R"({"type": "yarn", "factor": 4, "beta_fast": 1, "beta_slow": 2})",
+       "rope_scaling.beta_fast: must be at least beta_slow"},
+      {"YarnAttentionFactorZero",
+       llama,
+       "rope_scaling",
+       R"({"type": "yarn", "factor": 4, "attention_factor": 0})",
+       "rope_scaling.attention_factor: must be in [1e-06, 1e+06] (got 0)"},
+      {"YarnMscaleNegative",
+       llama,
+       "rope_scaling",
+       R"({"type": "yarn", "factor": 4, "mscale": -1})",
+       "rope_scaling.mscale: must be in [0, 1e+06] (got -1)"},
+      {"YarnTruncateIsANumber",
+       llama,
+       "rope_scaling",
+       R"({"type": "yarn", "factor": 4, "truncate": 0})",
+       "rope_scaling.truncate: must be true or false (got 0)"},
+      {"YarnOriginalLengthZero",
+       llama,
+       "rope_scaling",
+       R"({"type": "yarn", "factor": 4, "original_max_position_embeddings": 0})",
+       "rope_scaling.original_max_position_embeddings: must be in [1, 16777216] (got 0)"},
+      {"LongRopeListMissing",
+       llama,
+       "rope_scaling",
+       R"({"type": "longrope", "short_factor": [1]})",
+       "rope_scaling.long_factor: must be a list of head_dim / 2 = 1 numbers"},
+      {"LongRopeListTooLong",
+       llama,
+       "rope_scaling",
+       R"({"type": "longrope", "short_factor": [1, 2], "long_factor": [1]})",
+       "rope_scaling.short_factor: must be a list of head_dim / 2 = 1 numbers"},
+      {"LongRopeListIsANumber",
+       llama,
+       "rope_scaling",
+       R"({"type": "longrope", "short_factor": [1], "long_factor": 1})",
+       "rope_scaling.long_factor: must be a list of head_dim / 2 = 1 numbers"},
+      {"LongRopeFactorZero",
+       llama,
+       "rope_scaling",
+       R"({"type": "longrope", "short_factor": [1], "long_factor": [0]})",
+       "rope_scaling.long_factor: entries must be in [1e-06, 1e+06]"},
+      {"LongRopeFactorHuge",
+       llama,
+       "rope_scaling",
+       R"({"type": "longrope", "short_factor": [1e300], "long_factor": [1]})",
+       "rope_scaling.short_factor: entries must be in [1e-06, 1e+06]"},
+      {"LongRopeFactorIsText",
+       llama,
+       "rope_scaling",
+       R"({"type": "longrope", "short_factor": ["NaN"], "long_factor": [1]})",
+       "rope_scaling.short_factor: entries must be in [1e-06, 1e+06]"},
+      {"LongRopeOriginalLengthOne",
+       llama,
+       "original_max_position_embeddings",
+       R"(1, "rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]})",
+       "rope_scaling.original_max_position_embeddings: must be at least 2 for longrope"},
+      {"ProportionalShareAboveOne",
+       llama,
+       "rope_parameters",
+       R"({"rope_type": "proportional", "partial_rotary_factor": 1.5})",
+       "rope_parameters.partial_rotary_factor: must be in [0, 1] (got 1.5)"},
       {"EndTokenOutsideTheVocabulary",
        llama,
        "eos_token_id",
@@ -822,6 +1000,34 @@ TEST(HashOfModelConfigTest, EveryFieldThatDecidesANumberChangesTheDigest) {
   for (const auto& change : changes) {
     ModelConfig changed = base;
     change(changed);
+    digests.insert(HashOf(changed));
+  }
+
+  EXPECT_EQ(digests.size(), changes.size() + 1);
+}
+
+TEST(HashOfModelConfigTest, FieldsOfYarnAndLongRopeChangeTheDigest) {
+  const std::vector<std::function<void(RopeConfig&)>> changes = {
+      [](RopeConfig& r) { r.scaling = RopeScalingKind::kDynamic; },
+      [](RopeConfig& r) { r.scaling = RopeScalingKind::kLongRope; },
+      [](RopeConfig& r) { r.scaling = RopeScalingKind::kProportional; },
+      [](RopeConfig& r) { r.scaling = RopeScalingKind::kFactors; },
+      [](RopeConfig& r) { r.beta_fast = 16.0; },
+      [](RopeConfig& r) { r.beta_slow = 2.0; },
+      [](RopeConfig& r) { r.truncate = false; },
+      [](RopeConfig& r) { r.rotated_share = 0.5; },
+      [](RopeConfig& r) { r.attention_factor = 1.5F; },
+      [](RopeConfig& r) { r.factors = {1.0F}; },
+      [](RopeConfig& r) { r.factors = {2.0F}; },
+      [](RopeConfig& r) { r.long_factors = {1.0F}; },
+  };
+  ModelConfig base = Parsed(Sizes("LlamaForCausalLM"));
+  base.rope->scaling = RopeScalingKind::kYarn;
+  std::set<uint64_t> digests = {HashOf(base)};
+
+  for (const auto& change : changes) {
+    ModelConfig changed = base;
+    change(*changed.rope);
     digests.insert(HashOf(changed));
   }
 

@@ -195,6 +195,29 @@ TEST(AgreeTest, TheNumericsKnowEachRanksPartOfTheWeights) {
   EXPECT_EQ(agreement->numerics.weights_sums, (std::vector<uint64_t>{5, 6}));
 }
 
+TEST(AgreeTest, ARopeThatDependsOnMaxModelLenBelongsToTheNumerics) {
+  const WorkerHello hello = GoodHello();
+  GroupSettings settings = Settings();
+  settings.model.rope = RopeConfig{
+      .scaling = RopeScalingKind::kDynamic, .factor = 2.0, .original_max_position_embeddings = 500};
+  const auto numerics_at = [&](int32_t max_model_len) {
+    settings.max_model_len = max_model_len;
+    return Agree({&hello, 1}, settings)->numerics;
+  };
+  const Numerics long_numerics = numerics_at(1000);
+
+  EXPECT_EQ(long_numerics.rope_length, 1000);
+  EXPECT_NE(long_numerics.fingerprint(), numerics_at(999).fingerprint());
+  EXPECT_EQ(numerics_at(400).fingerprint(), numerics_at(500).fingerprint());
+
+  settings.max_model_len = 999;
+  EXPECT_EQ(ReasonOf(Agree({&hello, 1}, settings, long_numerics).status()), "CONFIG_MISMATCH");
+  settings.allow_changed_numerics = true;
+  EXPECT_TRUE(Agree({&hello, 1}, settings, long_numerics).ok());
+  settings.model.rope->scaling = RopeScalingKind::kYarn;
+  EXPECT_EQ(numerics_at(1000).fingerprint(), numerics_at(999).fingerprint());
+}
+
 class AgreeRanksTest : public testing::TestWithParam<WrongWorker> {};
 
 TEST_P(AgreeRanksTest, ARankThatDiffersFromTheFirstIsNamed) {

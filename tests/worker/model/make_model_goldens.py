@@ -53,8 +53,30 @@ def rope(kind, **fields):
     return {"rope_type": kind, "rope_theta": 10000.0, **fields}
 
 
+# Scaled models: heads wide enough for a ramp over the frequencies, prompts longer than the original length.
+SCALED = dict(ROPE, head_dim=16, num_attention_heads=2, num_key_value_heads=1)
+SCALED_OPTIONS = {"dtype": torch.bfloat16, "lengths": (5, 70, 130), "tokens": 16}
+SHORT_FACTORS = [1.0, 1.1, 1.25, 1.4, 1.6, 1.9, 2.3, 2.7]
+LONG_FACTORS = [1.0, 1.3, 2.0, 3.1, 4.7, 6.5, 9.0, 12.5]
+
+# Text towers: a language model beside a tiny vision tower.
+TOWER_OPTIONS = {"dtype": torch.bfloat16, "lengths": (1, 17, 60), "tokens": 16}
+CLIP = dict(model_type="clip_vision_model", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+            num_attention_heads=1, image_size=4, patch_size=2, projection_dim=8)
+PIXTRAL = dict(model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+               head_dim=8, image_size=4, patch_size=2)
+QWEN_VISION = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=1, out_hidden_size=32, patch_size=2,
+                   spatial_merge_size=1, temporal_patch_size=1, window_size=4, fullatt_block_indexes=[0])
+
+
+def tower(kind, **fields):
+    return {key: value for key, value in dict(ROPE, model_type=kind, **fields).items() if value is not None}
+
+
 # name: (class, config, options). Options: dtype, shards, old_style (field names before
-# transformers 5), prefix (of tensor names: from, to), published (BLOOM as bigscience wrote it).
+# transformers 5), prefix (of tensor names: from, to), published (BLOOM as bigscience wrote it),
+# lengths and tokens (of prompts and answers), served (the longest context, for scalings that depend on it),
+# hub (names and fields of a wrapper as on the hub; without it, as transformers 5 saves it).
 CASES = {
     "llama": ("Llama", dict(ROPE), {}),
     "llama_bf16": ("Llama", dict(ROPE), {"dtype": torch.bfloat16}),
@@ -75,6 +97,21 @@ CASES = {
                                                                  original_max_position_embeddings=128)),
                               {"old_style": True}),
     "llama_linear_rope": ("Llama", dict(ROPE, rope_parameters=rope("linear", factor=4.0)), {}),
+    "llama_dynamic_rope": ("Llama", dict(SCALED, max_position_embeddings=64, rope_parameters=rope("dynamic", factor=3.0)),
+                           dict(SCALED_OPTIONS, served=192)),
+    "llama_yarn_rope": ("Llama", dict(SCALED, rope_parameters=rope(
+        "yarn", factor=8.0, original_max_position_embeddings=64, beta_fast=3, beta_slow=0.5, truncate=False)),
+                        dict(SCALED_OPTIONS, old_style=True)),
+    "qwen2_yarn_rope": ("Qwen2", dict(SCALED, max_position_embeddings=64, rope_parameters=rope(
+        "yarn", factor=4.0, original_max_position_embeddings=64, mscale=1.4, mscale_all_dim=0.6)), SCALED_OPTIONS),
+    "llama_longrope": ("Llama", dict(SCALED, rope_parameters=rope(
+        "longrope", short_factor=SHORT_FACTORS, long_factor=LONG_FACTORS, original_max_position_embeddings=64)),
+                       dict(SCALED_OPTIONS, old_style=True, served=512)),
+    "llama_longrope_short": ("Llama", dict(SCALED, max_position_embeddings=128, rope_parameters=rope(
+        "longrope", short_factor=SHORT_FACTORS, long_factor=LONG_FACTORS, original_max_position_embeddings=128,
+        attention_factor=1.25)), dict(SCALED_OPTIONS, lengths=(5, 100), served=128)),
+    "llama_proportional_rope": ("Llama", dict(SCALED, rope_parameters=rope(
+        "proportional", factor=2.0, partial_rotary_factor=0.6)), SCALED_OPTIONS),
     "mistral": ("Mistral", dict(ROPE, sliding_window=24), {}),
     "mistral_no_window": ("Mistral", dict(ROPE, sliding_window=None), {"old_style": True}),
     "qwen2": ("Qwen2", dict(ROPE, num_hidden_layers=3, use_sliding_window=True, sliding_window=40,
@@ -86,12 +123,29 @@ CASES = {
     "opt_post_norm": ("OPT", dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=24), {}),
     "opt_plain": ("OPT", dict(OPT, enable_bias=False, layer_norm_elementwise_affine=False,
                               word_embed_proj_dim=16, activation_function="gelu", tie_word_embeddings=False), {"prefix": ("model.decoder.", "decoder.")}),
+    "llava_text": ("Llava", dict(text_config=tower("llama"), vision_config=CLIP, image_token_index=2, vision_feature_layer=-1),
+                   dict(TOWER_OPTIONS, hub=[("model.language_model.", "language_model.model."), ("lm_head.", "language_model.lm_head."),
+                                            ("model.", "")])),
+    "mistral3_text": ("Mistral3", dict(text_config=tower("mistral", sliding_window=None, head_dim=16), vision_config=PIXTRAL,
+                                       image_token_index=2, tie_word_embeddings=False), TOWER_OPTIONS),
+    "qwen2_5_vl_text": ("Qwen2_5_VL", dict(
+        text_config=tower("qwen2_5_vl_text", rope_parameters=rope("default", rope_theta=1e6, mrope_section=[1, 1, 2]), head_dim=None),
+        vision_config=QWEN_VISION, image_token_id=3, video_token_id=3, vision_start_token_id=3),
+                        dict(TOWER_OPTIONS, flat=True, hub=[("model.language_model.", "model."), ("model.visual.", "visual.")])),
+    "qwen3_vl_text": ("Qwen3VL", dict(
+        text_config=tower("qwen3_vl_text", rope_parameters=rope("default", rope_theta=5e6, mrope_section=[2, 1, 1])),
+        vision_config=dict(QWEN_VISION, num_position_embeddings=4, deepstack_visual_indexes=[]),
+        image_token_id=3, video_token_id=3, vision_start_token_id=3, vision_end_token_id=3), TOWER_OPTIONS),
     "bloom": ("Bloom", dict(BLOOM), {}),
     "bloom_published": ("Bloom", dict(BLOOM, hidden_size=32, n_head=4, n_layer=3),
                         {"dtype": torch.float16, "prefix": ("transformer.", ""), "published": True}),
     "bloom_residual_after_norm": ("Bloom", dict(BLOOM, n_head=3, layer_norm_epsilon=1e-3, tie_word_embeddings=False,
                                                 apply_residual_connection_post_layernorm=True), {}),
 }
+
+
+def make_class(kind):
+    return getattr(transformers, kind + "ForCausalLM", None) or getattr(transformers, kind + "ForConditionalGeneration")
 
 
 def make_config(kind, fields):
@@ -121,6 +175,8 @@ def randomize(model, config, seed):
                 value.copy_(noise)
             elif "embed_tokens" in name or "word_embeddings" in name:
                 value.copy_(noise * (4.0 / math.sqrt(width) if config.tie_word_embeddings else 1.0))
+            elif value.ndim < 2:
+                value.copy_(noise)
             elif "lm_head" in name:
                 value.copy_(noise * (4.0 / math.sqrt(width)))
             else:
@@ -144,6 +200,25 @@ def old_style(fields):
     return fields
 
 
+def renamed(name, rules):
+    """The name under the first rule (from, to) whose prefix it has."""
+    for old, new in rules:
+        if name.startswith(old):
+            return new + name[len(old):]
+    return name
+
+
+def published_wrapper(fields, options):
+    """config.json of a wrapper as on the hub: before transformers 5, and for some without text_config."""
+    text = old_style(fields.pop("text_config"))
+    fields.pop("tie_word_embeddings", None)
+    if not options.get("flat"):
+        return dict(old_style(fields), text_config=text)
+    text["rope_scaling"] = {"type": "mrope", "mrope_section": [1, 1, 2]}
+    fields["rope_parameters"] = dict(rope_theta=text["rope_theta"], **text["rope_scaling"], rope_type="mrope")
+    return {**text, **old_style(fields), "rope_scaling": text["rope_scaling"]}
+
+
 def published_bloom(fields):
     """config.json with the names and the extras of the models that bigscience published."""
     fields = old_style(fields)
@@ -164,6 +239,7 @@ def write_model(path, model, config, options):
     tensors = {name: value.detach().to(dtype).contiguous() for name, value in model.state_dict().items()}
     if config.tie_word_embeddings:
         tensors.pop("lm_head.weight")
+    tensors = {renamed(name, options.get("hub", [])): value for name, value in tensors.items()}
     if "prefix" in options:
         tensors = {name.replace(*options["prefix"]): value for name, value in tensors.items()}
     fields = config.to_dict()
@@ -174,6 +250,8 @@ def write_model(path, model, config, options):
         fields = old_style(fields)
     if options.get("published"):
         fields = published_bloom(fields)
+    if "hub" in options:
+        fields = published_wrapper(fields, options)
     with open(os.path.join(path, "config.json"), "w") as f:
         json.dump(fields, f, indent=1, sort_keys=True)
         f.write("\n")
@@ -214,9 +292,22 @@ def make_prompts(vocab_size, lengths, seed):
     return [[int(t) for t in torch.randint(3, vocab_size, (n,), generator=generator)] for n in lengths]
 
 
+def fix_rope(model, served):
+    """Frequencies of transformers for one length, instead of each sequence's length."""
+    rotary = model.model.rotary_emb
+    compute = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[rotary.rope_type]
+    rotary.inv_freq, rotary.attention_scaling = compute(model.config, "cpu", seq_len=served)
+    rotary.rope_type = "fixed"
+
+
 def load_as_float32(path):
     """The model as transformers loads it, computing in float32."""
     config = transformers.AutoConfig.from_pretrained(path)
+    if hasattr(config, "vision_config"):
+        model, info = getattr(transformers, config.architectures[0]).from_pretrained(
+            path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+        assert not info["missing_keys"] and not info["unexpected_keys"], info
+        return model.eval()
     model = getattr(transformers, config.architectures[0])(config).float().eval()
     files = [f for f in sorted(os.listdir(path)) if f.endswith(".safetensors")]
     tensors = {}
@@ -257,14 +348,17 @@ def write_golden(path, cases):
 def make_case(name):
     kind, fields, options = CASES[name]
     config = make_config(kind, fields)
+    text_config = getattr(config, "text_config", config)
     path = os.path.join(HERE, "testdata", name)
-    lengths = PROMPT_LENGTHS + (LONG_PROMPT_LENGTHS if name in ("llama", "qwen2", "opt", "bloom") else ())
+    lengths = options.get("lengths", PROMPT_LENGTHS + (LONG_PROMPT_LENGTHS if name in ("llama", "qwen2", "opt", "bloom") else ()))
     for seed in range(1, 200):
-        model = getattr(transformers, kind + "ForCausalLM")(config).float().eval()
-        randomize(model, config, seed)
+        model = make_class(kind)(config).float().eval()
+        randomize(model, text_config, seed)
         write_model(path, model, config, options)
         model = load_as_float32(path)
-        cases, margin = golden(model, make_prompts(config.vocab_size, lengths, seed))
+        if "served" in options:
+            fix_rope(model, options["served"])
+        cases, margin = golden(model, make_prompts(text_config.vocab_size, lengths, seed), options.get("tokens", NUM_TOKENS))
         distinct = len({s["token"] for c in cases for s in c["steps"]})
         if margin >= MIN_MARGIN and distinct >= 15:
             break

@@ -7,12 +7,16 @@
 #include "gtest/gtest.h"
 
 #include "kernels/reference/reference_backend.h"
+#include "worker/model/rope_frequencies.h"
 
 namespace quire {
 namespace {
 
+constexpr int32_t kTokens = 4096;  // longest context
+
 TEST(RopeTableTest, FrequenciesFallGeometricallyFromOne) {
-  const std::vector<float> frequencies = InverseFrequencies({.theta = 10000.0}, /*head_dim=*/8);
+  const std::vector<float> frequencies =
+      InverseFrequencies({.theta = 10000.0}, /*head_dim=*/8, kTokens);
 
   ASSERT_EQ(frequencies.size(), 4U);
   EXPECT_FLOAT_EQ(frequencies[0], 1.0F);
@@ -24,7 +28,7 @@ TEST(RopeTableTest, FrequenciesFallGeometricallyFromOne) {
 TEST(RopeTableTest, LinearScalingDividesEveryFrequency) {
   const RopeConfig rope = {.theta = 10000.0, .scaling = RopeScalingKind::kLinear, .factor = 4.0};
 
-  const std::vector<float> frequencies = InverseFrequencies(rope, /*head_dim=*/4);
+  const std::vector<float> frequencies = InverseFrequencies(rope, /*head_dim=*/4, kTokens);
 
   EXPECT_FLOAT_EQ(frequencies[0], 0.25F);
   EXPECT_FLOAT_EQ(frequencies[1], 0.0025F);
@@ -40,7 +44,7 @@ TEST(RopeTableTest, Llama3ScalingGivesTransformersFrequencies) {
                            .high_freq_factor = 4.0,
                            .original_max_position_embeddings = 8192};
 
-  const std::vector<float> frequencies = InverseFrequencies(rope, /*head_dim=*/16);
+  const std::vector<float> frequencies = InverseFrequencies(rope, /*head_dim=*/16, kTokens);
 
   const std::vector<float> expected = {1.0F,
                                        0.193922758F,
@@ -56,11 +60,60 @@ TEST(RopeTableTest, Llama3ScalingGivesTransformersFrequencies) {
   }
 }
 
+// The factors are those of a GGUF file's rope_freqs.weight.
+TEST(RopeTableTest, FactorsDivideTheirFrequencies) {
+  const RopeConfig rope = {
+      .theta = 10000.0, .scaling = RopeScalingKind::kFactors, .factors = {1.0F, 4.0F}};
+
+  const std::vector<float> frequencies = InverseFrequencies(rope, /*head_dim=*/4, kTokens);
+
+  EXPECT_FLOAT_EQ(frequencies[0], 1.0F);
+  EXPECT_FLOAT_EQ(frequencies[1], 0.0025F);
+}
+
+TEST(RopeTableTest, DynamicScalingFollowsTheLongestContext) {
+  const RopeConfig rope = {.theta = 10000.0,
+                           .scaling = RopeScalingKind::kDynamic,
+                           .factor = 2.0,
+                           .original_max_position_embeddings = 100};
+  const std::vector<float> plain = InverseFrequencies({.theta = 10000.0}, /*head_dim=*/4, 200);
+
+  EXPECT_EQ(InverseFrequencies(rope, /*head_dim=*/4, 50), plain);
+  EXPECT_EQ(InverseFrequencies(rope, /*head_dim=*/4, 100), plain);
+  // theta grows by (2 * 200 / 100 - 1)^(4 / 2) = 9.
+  EXPECT_FLOAT_EQ(InverseFrequencies(rope, /*head_dim=*/4, 200)[1], plain[1] / 3.0F);
+}
+
+TEST(RopeTableTest, LongRopeUsesItsLongFactorsBeyondTheOriginalLength) {
+  const RopeConfig rope = {.theta = 10000.0,
+                           .scaling = RopeScalingKind::kLongRope,
+                           .original_max_position_embeddings = 100,
+                           .factors = {1.0F, 2.0F},
+                           .long_factors = {1.0F, 5.0F}};
+
+  EXPECT_FLOAT_EQ(InverseFrequencies(rope, /*head_dim=*/4, 100)[1], 0.005F);
+  EXPECT_FLOAT_EQ(InverseFrequencies(rope, /*head_dim=*/4, 101)[1], 0.002F);
+}
+
+TEST(RopeTableTest, AttentionFactorScalesCosinesAndSines) {
+  std::unique_ptr<KernelBackend> backend = CreateReferenceBackend();
+  RopeTable plain({.theta = 10000.0}, /*head_dim=*/8, kTokens, *backend);
+  RopeTable scaled({.theta = 10000.0, .attention_factor = 1.5F}, /*head_dim=*/8, kTokens, *backend);
+
+  ASSERT_TRUE(plain.Reserve(10).ok());
+  ASSERT_TRUE(scaled.Reserve(10).ok());
+
+  for (size_t i = 0; i < 10 * 4; ++i) {
+    EXPECT_EQ(scaled.cos()[i], 1.5F * plain.cos()[i]);
+    EXPECT_EQ(scaled.sin()[i], 1.5F * plain.sin()[i]);
+  }
+}
+
 // Cosines and sines printed by transformers for theta 10000 and head_dim 8, where rounding the
 // angle in another order shows: the exact values at 99,999 differ in the fourth decimal.
 TEST(RopeTableTest, LongPositionsGiveTransformersAngles) {
   std::unique_ptr<KernelBackend> backend = CreateReferenceBackend();
-  RopeTable table({.theta = 10000.0}, /*head_dim=*/8, *backend);
+  RopeTable table({.theta = 10000.0}, /*head_dim=*/8, kTokens, *backend);
 
   ASSERT_TRUE(table.Reserve(100'001).ok());
 
@@ -87,8 +140,8 @@ TEST(RopeTableTest, LongPositionsGiveTransformersAngles) {
 
 TEST(RopeTableTest, GrowingKeepsWhatWasThere) {
   std::unique_ptr<KernelBackend> backend = CreateReferenceBackend();
-  RopeTable grown({.theta = 10000.0}, /*head_dim=*/8, *backend);
-  RopeTable whole({.theta = 10000.0}, /*head_dim=*/8, *backend);
+  RopeTable grown({.theta = 10000.0}, /*head_dim=*/8, kTokens, *backend);
+  RopeTable whole({.theta = 10000.0}, /*head_dim=*/8, kTokens, *backend);
 
   ASSERT_TRUE(grown.Reserve(1).ok());
   ASSERT_TRUE(grown.Reserve(5000).ok());
