@@ -18,6 +18,7 @@
 #include "common/model/model_family.h"
 #include "common/model/model_file.h"
 #include "common/model/model_path.h"
+#include "common/model/text_tower.h"
 
 namespace quire {
 namespace {
@@ -97,7 +98,16 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json) {
   ModelConfig config;
   config.architecture = ParseArchitecture(reader);
   QUIRE_RETURN_IF_ERROR(reader.status());
-  QUIRE_RETURN_IF_ERROR(ParseModelFamily(reader, config));
+  QUIRE_ASSIGN_OR_RETURN(const std::optional<TextTower> tower,
+                         FindTextTower(json, config.architecture, reader));
+  if (!tower.has_value()) {
+    QUIRE_RETURN_IF_ERROR(ParseModelFamily(reader, config));
+    return config;
+  }
+  ConfigReader text_reader(tower->config, std::string(kFile), tower->prefix);
+  config.architecture = tower->architecture;
+  config.is_text_tower = true;
+  QUIRE_RETURN_IF_ERROR(ParseModelFamily(text_reader, config));
   return config;
 }
 

@@ -60,7 +60,8 @@ struct RopeConfig {
 };
 
 struct ModelConfig {
-  std::string architecture;  // "LlamaForCausalLM", ...
+  std::string architecture;    // "LlamaForCausalLM", ...; of a text tower: that of its family
+  bool is_text_tower = false;  // the files also hold tensors that see or hear, which are left out
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
@@ -124,7 +125,8 @@ struct GenerationDefaults {
 // (BLOOM: or n_head), intermediate_size (OPT: ffn_dim; BLOOM: no field). Any other missing field
 // takes the default of Hugging Face transformers. Reads the RoPE parameters in both spellings
 // (rope_scaling with rope_theta, or rope_parameters). Reads the stored type under both names
-// (torch_dtype, or dtype). Ignores auto_map: code from a model directory is never run.
+// (torch_dtype, or dtype). Of a model that also sees or hears, parses the language model
+// (text_tower.h). Ignores auto_map: code from a model directory is never run.
 // Errors: kInvalidArgument, reason CONFIG, message "config.json: field: rule".
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json);
 

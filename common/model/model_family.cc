@@ -15,6 +15,7 @@
 #include "common/base/string_view.h"
 #include "common/json/json.h"
 #include "common/model/rope_config.h"
+#include "common/model/text_tower.h"
 
 namespace quire {
 namespace {
@@ -388,7 +389,11 @@ std::string SupportedArchitectures() {
   for (const Family& family : kFamilies) {
     absl::StrAppend(&names, ToAbsl(family.architecture), ", ");
   }
-  return absl::StrCat(names, ToAbsl(kOpt), ", ", ToAbsl(kBloom));
+  absl::StrAppend(&names, ToAbsl(kOpt), ", ", ToAbsl(kBloom));
+  for (std::string_view wrapper : TextTowerArchitectures()) {
+    absl::StrAppend(&names, ", ", ToAbsl(wrapper));
+  }
+  return names;
 }
 
 }  // namespace

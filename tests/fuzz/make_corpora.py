@@ -265,6 +265,7 @@ def write_configs():
                                                            ({"mscale": 1e6, "mscale_all_dim": 1e-9}, {"mscale": -1}))],
               "llama_longrope": [("rope_scaling", {"type": "longrope", "short_factor": [1e-6] * 8, "long_factor": [1e6] * 8},
                                   {"type": "longrope", "short_factor": [1] * 8, "long_factor": [1] * 9})],
+              "llava_text": [("tie_word_embeddings", True, 1), ("quantization_config", None, {"quant_method": "unheard of"})],
               "qwen2": [("layer_types", ["full_attention"] * 3, ["full_attention"] * num) for num in (2, 4)]}
     for model, fields in bounds.items():
         config = reduced_config(MODELS / model / "config.json")

@@ -61,12 +61,22 @@ class FileChecker {
   // Allows tensors with these names, which are read elsewhere.
   void Expect(const std::vector<std::string>& names) { seen_.insert(names.begin(), names.end()); }
 
-  // Fails if a tensor in the files was neither checked nor expected, and is no harmless extra.
+  // Fails if a tensor in the files was neither checked nor expected, and is no harmless extra. Logs
+  // how many tensors are left out.
   absl::Status CheckExtras(const ModelConfig& config) const {
+    int64_t num_left_out = 0;
     for (const auto& [name, weight] : files_.tensors()) {
-      if (!seen_.contains(name) && !IsHarmlessExtra(config, name)) {
+      if (seen_.contains(name) || IsHarmlessExtra(config, name)) {
+        continue;
+      }
+      if (!IsLeftOut(config, name)) {
         return TensorError(weight.file->name(), weight.tensor->name, "is not part of this model");
       }
+      ++num_left_out;
+    }
+    if (num_left_out > 0) {
+      LogInfo("only the language model is served; its files hold other parts too",
+              {{"tensors_left_out", absl::StrCat(num_left_out)}});
     }
     return absl::OkStatus();
   }
@@ -108,41 +118,53 @@ class FileChecker {
   std::set<std::string> seen_;
 };
 
-// Warns if a tied model has an output matrix that differs from the embedding. The model is served
-// with the embedding, as in transformers. Only the first rows are compared, because they suffice:
-// fine-tuning of the output matrix, despite tie_word_embeddings, changes these rows too.
-void WarnOfAnotherHead(const WeightFiles& files, const WeightLayout& layout) {
+// Returns whether the files hold an output matrix that differs from the embedding. `untied`: the
+// layout of a model with such a matrix. Only the first rows are compared, because they suffice:
+// fine-tuning of the output matrix changes these rows too.
+bool HasAnotherHead(const WeightFiles& files, const WeightLayout& untied) {
   constexpr int64_t kComparedBytes = 64 << 10;
-  const WeightRef head = files.Find("lm_head.weight");
-  const WeightRef table = files.Find(layout.token_table.name + ".weight");
-  if (!layout.is_tied() || head.file == nullptr || table.file == nullptr ||
+  const WeightRef head = files.Find(untied.lm_head.parts.front().name + ".weight");
+  const WeightRef table = files.Find(untied.token_table.name + ".weight");
+  if (head.file == nullptr || table.file == nullptr ||
       head.tensor->type_name != table.tensor->type_name ||
       head.tensor->shape != table.tensor->shape) {
-    return;
+    return false;
   }
   std::vector<std::byte> head_bytes(std::min(kComparedBytes, head.tensor->bytes));
   std::vector<std::byte> table_bytes(head_bytes.size());
-  const bool is_read = head.Read(0, head_bytes).ok() && table.Read(0, table_bytes).ok();
-  if (is_read && head_bytes != table_bytes) {
-    LogWarning(
-        "lm_head.weight differs from the embedding and is ignored, because config.json sets "
-        "tie_word_embeddings",
-        {{"embedding", table.tensor->name}});
+  return head.Read(0, head_bytes).ok() && table.Read(0, table_bytes).ok() &&
+         head_bytes != table_bytes;
+}
+
+// Returns the layout under the first prefix whose token table is in the files. If config.json ties
+// the output matrix to the embedding, but the files hold both and they differ, the files win, as in
+// transformers 5: wrappers of text towers claim ties that their files do not have.
+WeightLayout LayoutOf(const ModelConfig& config, const WeightFiles& files) {
+  const std::vector<std::string> prefixes = NamePrefixes(config);
+  const auto prefix = std::find_if(prefixes.begin(), prefixes.end(), [&](const std::string& some) {
+    const std::string& table = MakeWeightLayout(config, some).token_table.name;
+    return files.Find(table + ".weight").file != nullptr;
+  });
+  const std::string& chosen = prefix == prefixes.end() ? prefixes.front() : *prefix;
+  if (config.tie_word_embeddings) {
+    ModelConfig untied_config = config;
+    untied_config.tie_word_embeddings = false;
+    WeightLayout untied = MakeWeightLayout(untied_config, chosen);
+    if (HasAnotherHead(files, untied)) {
+      LogWarning(
+          "the output matrix differs from the embedding and is used, although config.json "
+          "sets tie_word_embeddings",
+          {{"tensor", untied.lm_head.parts.front().name + ".weight"}});
+      return untied;
+    }
   }
+  return MakeWeightLayout(config, chosen);
 }
 
 }  // namespace
 
 absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const WeightFiles& files) {
-  const std::vector<std::string> prefixes = NamePrefixes(config);
-  WeightLayout layout = MakeWeightLayout(config, prefixes.front());
-  for (const std::string& prefix : prefixes) {
-    WeightLayout candidate = MakeWeightLayout(config, prefix);
-    if (files.Find(candidate.token_table.name + ".weight").file != nullptr) {
-      layout = std::move(candidate);
-      break;
-    }
-  }
+  WeightLayout layout = LayoutOf(config, files);
   for (LayerLayout& layer : layout.layers) {
     for (size_t part = 0; files.has_paired_rows() && part < 2; ++part) {  // q and k
       layer.qkv.parts[part].paired_head_rows = config.head_dim;
@@ -156,7 +178,6 @@ absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const W
     checker.Expect(KvCacheScaleNames(layer));
   }
   QUIRE_RETURN_IF_ERROR(checker.CheckExtras(config));
-  WarnOfAnotherHead(files, layout);
   return layout;
 }
 

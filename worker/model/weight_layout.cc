@@ -1,5 +1,8 @@
 #include "worker/model/weight_layout.h"
 
+#include <algorithm>
+#include <array>
+
 #include "absl/strings/str_cat.h"
 
 #include "common/base/string_view.h"
@@ -9,6 +12,7 @@ namespace {
 
 constexpr std::string_view kOpt = "OPTForCausalLM";
 constexpr std::string_view kBloom = "BloomForCausalLM";
+constexpr std::string_view kOldTowerPrefix = "language_model.model.";
 
 // Names of the modules outside the layers, and the text before a layer's number ("layers." in
 // layers.7).
@@ -149,9 +153,13 @@ WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix
   if (config.final_norm) {
     layout.final_norm = Norm(config, named(names.final_norm));
   }
-  layout.lm_head = {.parts = {{config.tie_word_embeddings ? layout.token_table.name : "lm_head",
-                               config.vocab_size}},
-                    .cols = config.embedding_dim};
+  // transformers 4 kept the output matrix of a text tower inside the tower.
+  const std::string_view head =
+      prefix == kOldTowerPrefix ? "language_model.lm_head" : std::string_view("lm_head");
+  layout.lm_head = {
+      .parts = {{config.tie_word_embeddings ? layout.token_table.name : std::string(head),
+                 config.vocab_size}},
+      .cols = config.embedding_dim};
   return layout;
 }
 
@@ -205,12 +213,30 @@ WeightLayout SliceFor(const RankShare& share, const ModelConfig& config, WeightL
   return whole;
 }
 
+namespace {
+
+// Modules of a model that also sees or hears, without "model.".
+constexpr std::array<std::string_view, 9> kOtherTowers = {"audio_tower.",
+                                                          "connector.",
+                                                          "embed_audio.",
+                                                          "embed_vision.",
+                                                          "image_newline",
+                                                          "multi_modal_projector.",
+                                                          "vision_model.",
+                                                          "vision_tower.",
+                                                          "visual."};
+
+}  // namespace
+
 std::vector<std::string> NamePrefixes(const ModelConfig& config) {
   if (config.architecture == kOpt) {
     return {"model.decoder.", "decoder."};
   }
   if (config.architecture == kBloom) {
     return {"transformer.", ""};
+  }
+  if (config.is_text_tower) {
+    return {std::string(kOldTowerPrefix), "model.language_model.", "model.text_model.", "model."};
   }
   return {"model."};
 }
@@ -219,7 +245,23 @@ bool IsHarmlessExtra(const ModelConfig& config, std::string_view name) {
   if (name.ends_with(".rotary_emb.inv_freq") || name.ends_with("decoder.version")) {
     return true;
   }
-  return config.tie_word_embeddings && name == "lm_head.weight";
+  return config.tie_word_embeddings &&
+         (name == "lm_head.weight" || name == "language_model.lm_head.weight");
+}
+
+bool IsLeftOut(const ModelConfig& config, std::string_view name) {
+  if (name.starts_with("mtp.")) {
+    return true;
+  }
+  if (!config.is_text_tower) {
+    return false;
+  }
+  if (name.starts_with("model.")) {
+    name.remove_prefix(std::string_view("model.").size());
+  }
+  return std::any_of(kOtherTowers.begin(), kOtherTowers.end(), [&](std::string_view tower) {
+    return name.starts_with(tower);
+  });
 }
 
 TensorGroup GroupOf(const TableLayout& table) {

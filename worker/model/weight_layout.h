@@ -137,8 +137,8 @@ std::vector<const LinearLayout*> LinearLayers(const WeightLayout& layout);
 TensorGroup GroupOf(const LinearLayout& linear);
 TensorGroup GroupOf(const TableLayout& table);
 
-// Returns the layout of a whole model. Every name except lm_head begins with `prefix`: "model.",
-// "model.decoder.", "decoder.", "transformer." or "".
+// Returns the layout of a whole model. Every name except lm_head begins with `prefix`, which is one
+// of NamePrefixes.
 WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix);
 
 // Returns the part of a whole layout that a rank holds.
@@ -152,6 +152,10 @@ std::vector<std::string> NamePrefixes(const ModelConfig& config);
 // is a buffer of old transformers versions, or the output matrix of a model that uses its embedding
 // instead.
 bool IsHarmlessExtra(const ModelConfig& config, std::string_view name);
+
+// Returns true for a tensor of a part that is not served: a tower that sees or hears, or layers
+// that predict several tokens.
+bool IsLeftOut(const ModelConfig& config, std::string_view name);
 
 }  // namespace quire
 

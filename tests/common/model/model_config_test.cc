@@ -467,7 +467,12 @@ std::vector<Fault> Faults() {
        "architectures",
        "[\"GPT2LMHeadModel\"]",
        "architectures: must be one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-       "Qwen3ForCausalLM, OPTForCausalLM, BloomForCausalLM (got GPT2LMHeadModel)"},
+       "Qwen3ForCausalLM, OPTForCausalLM, BloomForCausalLM, Idefics3ForConditionalGeneration, "
+       "InternVLForConditionalGeneration, LlavaForConditionalGeneration, "
+       "LlavaNextForConditionalGeneration, LlavaOnevisionForConditionalGeneration, "
+       "Mistral3ForConditionalGeneration, Qwen2VLForConditionalGeneration, "
+       "Qwen2_5_VLForConditionalGeneration, Qwen3VLForConditionalGeneration, "
+       "SmolVLMForConditionalGeneration (got GPT2LMHeadModel)"},
       {"VocabMissing", llama, "vocab_size", "", "vocab_size: is required"},
       {"VocabNull", llama, "vocab_size", "null", "vocab_size: is required"},
       {"VocabZero", llama, "vocab_size", "0", "vocab_size: must be in [1, 4194304] (got 0)"},

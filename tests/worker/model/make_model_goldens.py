@@ -54,13 +54,13 @@ def rope(kind, **fields):
 
 
 # Scaled models: heads wide enough for a ramp over the frequencies, prompts longer than the original length.
-SCALED = dict(ROPE, head_dim=16, num_attention_heads=2, num_key_value_heads=1)
-SCALED_OPTIONS = {"dtype": torch.bfloat16, "lengths": (5, 70, 130), "tokens": 16}
+SCALED = dict(ROPE, head_dim=16, num_key_value_heads=1)
+SCALED_OPTIONS = {"dtype": torch.float16, "lengths": (5, 70, 130), "tokens": 16}
 SHORT_FACTORS = [1.0, 1.1, 1.25, 1.4, 1.6, 1.9, 2.3, 2.7]
 LONG_FACTORS = [1.0, 1.3, 2.0, 3.1, 4.7, 6.5, 9.0, 12.5]
 
 # Text towers: a language model beside a tiny vision tower.
-TOWER_OPTIONS = {"dtype": torch.bfloat16, "lengths": (1, 17, 60), "tokens": 16}
+TOWER_OPTIONS = {"dtype": torch.float16, "lengths": (1, 17, 60), "tokens": 16}
 CLIP = dict(model_type="clip_vision_model", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
             num_attention_heads=1, image_size=4, patch_size=2, projection_dim=8)
 PIXTRAL = dict(model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,

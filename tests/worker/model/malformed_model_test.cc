@@ -530,7 +530,7 @@ TEST(MalformedModelTest, KnownLeftoversOfOldCheckpointsAreIgnored) {
   EXPECT_TRUE(model.ok()) << model.status();
 }
 
-TEST(MalformedModelTest, ATiedModelWhoseOutputMatrixIsAnotherIsServedWithAWarning) {
+TEST(MalformedModelTest, ATiedModelWithAnOutputMatrixOfItsOwnUsesItWithAWarning) {
   const auto log_of_load = [](bool differs) {
     ModelDir dir;
     dir.config["tie_word_embeddings"] = true;
@@ -545,14 +545,59 @@ TEST(MalformedModelTest, ATiedModelWhoseOutputMatrixIsAnotherIsServedWithAWarnin
     }
     auto backend = CreateReferenceBackend();
     CaptureStderr();
-    EXPECT_TRUE(LoadModel(dir.path(), *backend, nullptr).ok());
-    return GetCapturedStderr();
+    const auto model = LoadModel(dir.path(), *backend, nullptr);
+    std::string log = GetCapturedStderr();
+    EXPECT_TRUE(model.ok()) << model.status();
+    dir.config["tie_word_embeddings"] = !differs;
+    dir.WriteConfig();
+    const auto expected = LoadModel(dir.path(), *backend, nullptr);
+    EXPECT_EQ((*model)->weight_bytes(), (*expected)->weight_bytes());
+    return log;
   };
 
   EXPECT_EQ(log_of_load(/*differs=*/false).find("lm_head.weight"), std::string::npos);
   const std::string log = log_of_load(/*differs=*/true);
-  EXPECT_NE(log.find("lm_head.weight differs from the embedding"), std::string::npos);
+  EXPECT_NE(log.find("the output matrix differs from the embedding"), std::string::npos);
   EXPECT_EQ(log.find("lm_head.weight"), log.rfind("lm_head.weight")) << "said once";
+}
+
+TEST(MalformedModelTest, PartsThatSeeAreLeftOutOfATextTowerAndCounted) {
+  ModelDir dir;
+  Json text = dir.config;
+  text["model_type"] = "llama";
+  dir.config = {{"architectures", {"LlavaForConditionalGeneration"}}, {"text_config", text}};
+  for (TensorSpec& tensor : dir.tensors) {
+    tensor.name = "language_model." + tensor.name;
+  }
+  dir.tensors.push_back({"vision_tower.patch.weight", "I16", {3}});
+  dir.tensors.push_back({"multi_modal_projector.linear_1.weight", "F32", {2, 2}});
+  dir.tensors.push_back({"model.visual.merger.weight", "F32", {2}});
+  dir.WriteAll();
+  auto backend = CreateReferenceBackend();
+  CaptureStderr();
+
+  auto model = LoadModel(dir.path(), *backend, nullptr);
+
+  const std::string log = GetCapturedStderr();
+  EXPECT_TRUE(model.ok()) << model.status();
+  EXPECT_NE(log.find("tensors_left_out"), std::string::npos) << log;
+  EXPECT_EQ(log.find("tensors_left_out"), log.rfind("tensors_left_out")) << "said once";
+  EXPECT_NE(log.find("tensors_left_out=3"), std::string::npos) << log;
+
+  dir.tensors.push_back({"vision.weight", "F32", {2}});
+  dir.WriteAll();
+  EXPECT_EQ(std::string(LoadModel(dir.path(), *backend, nullptr).status().message()),
+            "load: model.safetensors: vision.weight: is not part of this model");
+}
+
+TEST(MalformedModelTest, APlainModelHasNoPartsThatSee) {
+  ModelDir dir;
+  dir.tensors.push_back({"model.visual.merger.weight", "F32", {2}});
+  dir.WriteAll();
+  auto backend = CreateReferenceBackend();
+
+  EXPECT_EQ(std::string(LoadModel(dir.path(), *backend, nullptr).status().message()),
+            "load: model.safetensors: model.visual.merger.weight: is not part of this model");
 }
 
 TEST(MalformedModelTest, BloomLoadsWithAndWithoutAPrefixAndItsTiedOutputMatrix) {
