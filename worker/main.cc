@@ -60,6 +60,22 @@ struct LoadedModel {
   quire::KvCacheBudget pools = {};  // sizes that PlanMemory planned before loading
 };
 
+// Returns what --quantization rounds weights to, or "".
+std::string_view RoundingOf(const quire::WorkerConfig& config) {
+  if (config.gpu.quantization == quire::GpuQuantization::kFp8) {
+    return "fp8";
+  }
+  switch (config.cpu_quantization) {
+    case quire::CpuQuantization::kInt8:
+      return "int8";
+    case quire::CpuQuantization::kInt4:
+      return "int4";
+    case quire::CpuQuantization::kNone:
+      break;
+  }
+  return "";
+}
+
 absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
                                         const quire::LoadProgressFn& progress,
                                         const quire::AdmitWeightsFn& admit,
@@ -74,12 +90,12 @@ absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
   QUIRE_ASSIGN_OR_RETURN(auto model, quire::LoadModel(dir, backend, progress, config.place, admit));
   const Seconds weights_s = Since(start);
   QUIRE_ASSIGN_OR_RETURN(uint64_t hash, quire::HashModelFiles(dir));
-  if (config.gpu.quantization == quire::GpuQuantization::kFp8) {
+  if (const std::string_view rounding = RoundingOf(config); !rounding.empty()) {
     // Rounded weights get a different hash: a worker with unrounded weights must not continue
     // requests that this worker began.
     quire::Digest digest;
     digest.AddInt(hash);
-    digest.AddBytes("fp8");
+    digest.AddBytes(rounding);
     hash = digest.value();
   }
   return LoadedModel{.model = std::move(model),

@@ -90,7 +90,9 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateGpu(const WorkerConfig& con
 CpuBackendOptions CpuOptions(const WorkerConfig& config) {
   return {.num_threads = config.num_threads,
           .num_sharers = config.ranks_on_host,
-          .isa = config.cpu_isa};
+          .isa = config.cpu_isa,
+          .input_type = config.cpu_input_type,
+          .quantization = config.cpu_quantization};
 }
 
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig& config) {
@@ -104,8 +106,11 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
     case WorkerDevice::kAuto:
       break;
   }
+  if (config.cpu_quantization != CpuQuantization::kNone) {
+    return CreateCpu(config);
+  }
   auto gpu = CreateGpu(config, "cuda");
-  // The CPU backend cannot quantize, and a --quantization flag must not be ignored silently.
+  // The CPU backend has no fp8 products, and a --quantization flag must not be ignored silently.
   if (gpu.ok() || config.gpu.quantization != GpuQuantization::kNone) {
     return gpu;
   }

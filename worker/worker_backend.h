@@ -19,8 +19,9 @@ namespace quire {
 // Returns the CPU options of the command line.
 CpuBackendOptions CpuOptions(const WorkerConfig& config);
 
-// Creates the backend. With --device=auto and no usable GPU, creates the CPU backend and logs the
-// reason; if --quantization is given too, returns an error, since the CPU backend cannot quantize.
+// Creates the backend. With --device=auto and --quantization=int8 or int4, creates the CPU backend.
+// With --device=auto and no usable GPU, creates the CPU backend and logs the reason; returns an
+// error if --quantization=fp8 is given too, since only GPUs have fp8 products.
 // Errors: kInvalidArgument or kFailedPrecondition, message "--flag: rule".
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig& config);
 

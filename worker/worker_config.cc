@@ -85,12 +85,20 @@ ABSL_FLAG(
     batch_invariant,
     false,
     "Make a request's tokens on a GPU independent of the other requests in the batch. Slower.");
+ABSL_FLAG(
+    std::string,
+    quantization,
+    "none",
+    "Rounds weights when they are loaded. On a GPU: fp8 rounds the weights of the layers to "
+    "8 bits (e4m3), with a scale for each output channel, and their inputs in each step, with "
+    "a scale for each token. On a CPU: int8 rounds all matrices to 8 bits, int4 those of the "
+    "layers to 4 bits, with a scale for each 32 weights; --activation-type applies. Weights "
+    "that are quantized in the files stay as they are. none: no rounding.");
 ABSL_FLAG(std::string,
-          quantization,
-          "none",
-          "On a GPU: fp8 rounds the weights of the layers to 8 bits (e4m3) when they are loaded, "
-          "with a scale for each output channel, and their inputs in each step, with a scale for "
-          "each token. Halves the memory of these weights. none: --dtype applies.");
+          activation_type,
+          "int8",
+          "On a CPU: type to which inputs of quantized weights are rounded. int8: 8 bits, with a "
+          "scale for each 32 inputs of a token. float32: no rounding; slower with many tokens.");
 ABSL_FLAG(std::string,
           gemm_cache,
           "auto",
@@ -176,19 +184,42 @@ absl::StatusOr<WorkerDevice> Device() {
   return FlagError("device", absl::StrCat("must be auto, cpu, cuda or emu (got ", device, ")"));
 }
 
-absl::StatusOr<GpuQuantization> Quantization(WorkerDevice device) {
+// Sets gpu.quantization or cpu_quantization.
+absl::Status SetQuantization(WorkerConfig& config) {
   const std::string name = absl::GetFlag(FLAGS_quantization);
   if (name == "none") {
-    return GpuQuantization::kNone;
+    return absl::OkStatus();
   }
-  if (name != "fp8") {
-    return FlagError("quantization", absl::StrCat("must be none or fp8 (got ", name, ")"));
-  }
-  if (device == WorkerDevice::kCpu) {
+  const bool may_be_cpu =
+      config.device == WorkerDevice::kCpu || config.device == WorkerDevice::kAuto;
+  if (name == "fp8" && config.device != WorkerDevice::kCpu) {
+    config.gpu.quantization = GpuQuantization::kFp8;
+  } else if (name == "int8" && may_be_cpu) {
+    config.cpu_quantization = CpuQuantization::kInt8;
+  } else if (name == "int4" && may_be_cpu) {
+    config.cpu_quantization = CpuQuantization::kInt4;
+  } else if (name == "fp8") {
     return FlagError("quantization",
                      "fp8 needs a GPU (--device=cuda); the CPU does not support it");
+  } else if (name == "int8" || name == "int4") {
+    return FlagError("quantization",
+                     absl::StrCat(name, " needs a CPU (--device=cpu); GPUs do not support it"));
+  } else {
+    return FlagError("quantization",
+                     absl::StrCat("must be none, fp8, int8 or int4 (got ", name, ")"));
   }
-  return GpuQuantization::kFp8;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<InputType> CpuInputType() {
+  const std::string name = absl::GetFlag(FLAGS_activation_type);
+  if (name == "int8") {
+    return InputType::kInt8;
+  }
+  if (name == "float32") {
+    return InputType::kF32;
+  }
+  return FlagError("activation-type", absl::StrCat("must be int8 or float32 (got ", name, ")"));
 }
 
 std::string GemmCachePath() {
@@ -200,7 +231,7 @@ std::string GemmCachePath() {
   return path == "none" ? "" : path;
 }
 
-absl::StatusOr<GpuOptions> Gpu(WorkerDevice device) {
+absl::StatusOr<GpuOptions> Gpu() {
   GpuOptions gpu;
   gpu.device_index = absl::GetFlag(FLAGS_device_index);
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("device-index", gpu.device_index, 0, kMaxDeviceIndex));
@@ -211,7 +242,6 @@ absl::StatusOr<GpuOptions> Gpu(WorkerDevice device) {
   }
   gpu.use_graphs = !absl::GetFlag(FLAGS_enforce_eager);
   gpu.batch_invariant = absl::GetFlag(FLAGS_batch_invariant);
-  QUIRE_ASSIGN_OR_RETURN(gpu.quantization, Quantization(device));
   gpu.gemm_cache_path = GemmCachePath();
   gpu.memory_utilization = absl::GetFlag(FLAGS_gpu_memory_utilization);
   if (!(gpu.memory_utilization > 0.0 && gpu.memory_utilization <= 1.0)) {
@@ -400,7 +430,8 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   WorkerConfig config;
   QUIRE_ASSIGN_OR_RETURN(config.model_dir, ModelDir(positional));
   QUIRE_ASSIGN_OR_RETURN(config.device, Device());
-  QUIRE_ASSIGN_OR_RETURN(config.gpu, Gpu(config.device));
+  QUIRE_ASSIGN_OR_RETURN(config.gpu, Gpu());
+  QUIRE_RETURN_IF_ERROR(SetQuantization(config));
   QUIRE_ASSIGN_OR_RETURN(config.has_dummy_weights, IsDummy());
   QUIRE_ASSIGN_OR_RETURN(config.http, HttpAddress());
   QUIRE_ASSIGN_OR_RETURN(config.place, Place());
@@ -411,6 +442,7 @@ absl::StatusOr<WorkerConfig> WorkerConfigFromFlags(const std::vector<std::string
   QUIRE_RETURN_IF_ERROR(CheckFlagRange("threads", config.num_threads, 0, kMaxThreads));
   config.ranks_on_host = absl::GetFlag(FLAGS_ranks_on_host);
   config.cpu_isa = absl::GetFlag(FLAGS_cpu_isa);
+  QUIRE_ASSIGN_OR_RETURN(config.cpu_input_type, CpuInputType());
   QUIRE_ASSIGN_OR_RETURN(config.kv_cache, Budget());
   config.kv_cache_bytes_given = !absl::GetFlag(FLAGS_kv_cache_memory_bytes).empty();
   config.swap_space_given = !absl::GetFlag(FLAGS_swap_space).empty();

@@ -17,6 +17,7 @@
 #include "common/model/rank_share.h"
 #include "common/wire/address.h"
 #include "common/wire/tls_files.h"
+#include "kernels/cpu/quantization.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "worker/runtime/fail_points.h"
 #include "worker/runtime/kv_pool_sizing.h"
@@ -48,6 +49,8 @@ struct WorkerConfig {
   int32_t num_threads = 0;  // 0: the CPUs that this process may use, divided by ranks_on_host
   int32_t ranks_on_host = 1;
   std::string cpu_isa;  // instruction set; "": the best one of this machine
+  CpuQuantization cpu_quantization = CpuQuantization::kNone;
+  InputType cpu_input_type = InputType::kInt8;
   WorkerDevice device = WorkerDevice::kAuto;
   GpuOptions gpu;
   KvCacheBudget kv_cache;

@@ -21,7 +21,7 @@ constexpr int32_t kMaxPort = 65535;
 
 // Flags that go to the workers alone. IsForAll names the flags that go to all programs. A flag that
 // is in no list goes to the scheduler.
-constexpr std::array<std::string_view, 16> kWorkerFlags = {"threads",
+constexpr std::array<std::string_view, 17> kWorkerFlags = {"threads",
                                                            "kv-cache-memory-bytes",
                                                            "num-gpu-blocks-override",
                                                            "swap-space",
@@ -32,6 +32,7 @@ constexpr std::array<std::string_view, 16> kWorkerFlags = {"threads",
                                                            "enforce-eager",
                                                            "batch-invariant",
                                                            "quantization",
+                                                           "activation-type",
                                                            "gemm-cache",
                                                            "gpu-memory-utilization",
                                                            "cpu-isa",

@@ -50,9 +50,10 @@ inline constexpr int64_t kTreeSegments = 8;
 struct LinearSource {
   std::span<const MatrixView> parts;
   std::span<const float> bias;  // [rows of all parts], or empty
-  // 1, 2, 4 or 8. The input dimension is cut into this number of equal segments. Each segment is
-  // summed in one accumulator, in ascending order of the inputs. The segments' sums are added as a
-  // balanced binary tree, ((0+1)+(2+3))+((4+5)+(6+7)).
+  // 1, 2, 4 or 8. The input dimension is cut into this number of segments, which are equal, or
+  // whole groups of quantized weights (CpuQuantizedLinear). Each segment is summed in one
+  // accumulator, in ascending order of the inputs. The segments' sums are added as a balanced
+  // binary tree, ((0+1)+(2+3))+((4+5)+(6+7)).
   int64_t num_segments = 1;
   // Whether a backend that quantizes weights may store this layer's weights in fewer bits. If
   // false, the weights keep their type.

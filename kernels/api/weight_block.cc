@@ -10,10 +10,6 @@
 namespace quire {
 namespace {
 
-using CodeTable = std::array<int8_t, 16>;
-
-constexpr CodeTable kIq4Codes = {
-    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 // e2m1, doubled. The second zero is -0 in e2m1; ggml decodes it as 0.
 constexpr CodeTable kMxfp4Codes = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 

@@ -13,6 +13,12 @@
 
 namespace quire {
 
+using CodeTable = std::array<int8_t, 16>;
+
+// The codes of IQ4_NL and IQ4_XS, ascending.
+inline constexpr CodeTable kIq4Codes = {
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
 // Weight i, in group g = i / group_weights, is
 //
 //     (scale * group_scales[g]) * codes[i] - minimum * group_minimums[g]

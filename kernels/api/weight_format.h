@@ -46,6 +46,10 @@ enum class WeightFormat : uint8_t {
 };
 // NOLINTEND(readability-identifier-naming)
 
+// Inputs of quantized weights are rounded in groups of this many. So a rank holds whole such groups
+// of a matrix's columns.
+inline constexpr int32_t kInputGroup = 32;
+
 struct WeightFormatInfo {
   WeightFormat format = WeightFormat::kF32;
   std::string_view name;      // ggml's name

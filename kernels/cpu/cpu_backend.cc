@@ -11,9 +11,12 @@
 #include "common/base/status_macros.h"
 #include "common/base/usable_cpus.h"
 #include "kernels/api/host_backend.h"
+#include "kernels/cpu/code_format.h"
+#include "kernels/cpu/cpu_linear.h"
 #include "kernels/cpu/huge_arena.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/packed_linear.h"
+#include "kernels/cpu/quantized_linear.h"
 #include "kernels/cpu/thread_team.h"
 
 namespace quire {
@@ -21,9 +24,15 @@ namespace {
 
 class CpuBackend final : public HostBackend {
  public:
-  CpuBackend(const KernelTable& table, int num_threads) : table_(table), team_(num_threads) {}
+  CpuBackend(const KernelTable& table, const CpuBackendOptions& options)
+      : table_(table),
+        team_(NumThreads(options)),
+        input_type_(options.input_type),
+        quantization_(options.quantization) {}
 
-  std::string name() const override { return std::string("cpu-") + table_.isa; }
+  std::string name() const override {
+    return std::string("cpu-") + table_.isa + (input_type_ == InputType::kF32 ? "-f32" : "");
+  }
 
   KvCacheLayout LayoutFor(const KvCacheSpec& spec) const override {
     return WithScales(DimMajorKeys(spec));
@@ -32,28 +41,42 @@ class CpuBackend final : public HostBackend {
   int32_t full_step_tokens() const override { return table_.full_step_tokens; }
 
   bool packs_while_reading() const override { return true; }
+  bool CanMultiply(WeightFormat format) const override {
+    return !IsQuantized(format) || CodeFormatOf(format).bits != 0;
+  }
   int64_t PackedBytes(const LinearSource& source) const override {
-    const std::optional<int64_t> bytes = CpuPackedLinear::BytesFor(source, table_.panel);
+    const std::optional<int64_t> bytes =
+        IsPackedQuantized(source)
+            ? CpuQuantizedLinear::BytesFor(source, table_.quantized->lanes, RoundedFormat(source))
+            : CpuPackedLinear::BytesFor(source, table_.panel);
     return bytes ? static_cast<int64_t>(HugeArena::TakenBytes(static_cast<size_t>(*bytes)))
                  : std::numeric_limits<int64_t>::max();
   }
   absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) override {
-    QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<CpuPackedLinear> packed,
-                           CpuPackedLinear::Pack(source, table_.panel, arena_, team_));
-    return std::unique_ptr<PackedLinear>(std::move(packed));
+    if (IsPackedQuantized(source)) {
+      return CpuQuantizedLinear::Pack(
+          source, table_.quantized->lanes, arena_, team_, RoundedFormat(source));
+    }
+    return CpuPackedLinear::Pack(source, table_.panel, arena_, team_);
   }
 
   void Embed(const EmbeddingParams& params) override { table_.embed(params, team_); }
   void Norm(const NormParams& params) override { table_.norm(params, team_); }
   void Linear(const LinearParams& params) override {
     // A step that completes no prompt and decodes nothing has zero rows of logits.
-    if (params.num_tokens > 0) {
+    if (params.num_tokens == 0) {
+      return;
+    }
+    if (IsQuantizedLinear(params.weight)) {
+      QuantizedLinear(params, input_type_, *table_.quantized, team_);
+    } else {
       table_.linear(params, team_);
     }
   }
   void Activate(const ActivationParams& params) override { table_.activate(params, team_); }
   void Mlp(const MlpParams& params) override {
-    if (table_.mlp == nullptr || !table_.mlp(params, team_)) {
+    if (table_.mlp == nullptr || IsQuantizedLinear(params.in) || IsQuantizedLinear(params.out) ||
+        !table_.mlp(params, team_)) {
       KernelBackend::Mlp(params);
     }
   }
@@ -77,8 +100,23 @@ class CpuBackend final : public HostBackend {
   }
 
  private:
+  bool IsPackedQuantized(const LinearSource& source) const {
+    return !source.parts.empty() &&
+           (quantization_ != CpuQuantization::kNone || IsQuantized(source.parts.front().format));
+  }
+  // Returns the format to which plain weights are rounded.
+  WeightFormat RoundedFormat(const LinearSource& source) const {
+    return quantization_ == CpuQuantization::kInt4 && source.is_quantizable ? WeightFormat::kQ4_0
+                                                                            : WeightFormat::kQ8_0;
+  }
+  static bool IsQuantizedLinear(const PackedLinear* weight) {
+    return static_cast<const CpuLinear*>(weight)->is_quantized();
+  }
+
   const KernelTable& table_;
   ThreadTeam team_;
+  const InputType input_type_;
+  const CpuQuantization quantization_;
   HugeArena arena_;
 };
 
@@ -118,7 +156,7 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpuBackend(const CpuBackend
                                ", limit " + std::to_string(ThreadTeam::kMaxThreads) + ")");
   }
   QUIRE_ASSIGN_OR_RETURN(const KernelTable* table, ChooseTable(options.isa));
-  return std::unique_ptr<KernelBackend>(std::make_unique<CpuBackend>(*table, NumThreads(options)));
+  return std::unique_ptr<KernelBackend>(std::make_unique<CpuBackend>(*table, options));
 }
 
 }  // namespace quire

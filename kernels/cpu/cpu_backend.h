@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 
 #include "kernels/api/kernel_backend.h"
+#include "kernels/cpu/quantization.h"
 
 namespace quire {
 
@@ -28,6 +29,8 @@ struct CpuBackendOptions {
   // "amx", "avx512bf16", "avx512", "avx2" or "portable"; "": the first of these that the machine
   // supports.
   std::string_view isa = "";
+  InputType input_type = InputType::kInt8;
+  CpuQuantization quantization = CpuQuantization::kNone;
 };
 
 int NumThreads(const CpuBackendOptions& options);

@@ -2,15 +2,11 @@
 #ifndef QUIRE_KERNELS_CPU_EMBED_KERNEL_INL_H_
 #define QUIRE_KERNELS_CPU_EMBED_KERNEL_INL_H_
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
-#include <span>
 
 #include "kernels/api/dense.h"
-#include "kernels/api/dequantize.h"
-#include "kernels/api/weight_block.h"
-#include "kernels/cpu/packed_linear.h"
+#include "kernels/cpu/cpu_linear.h"
+#include "kernels/cpu/packed_codes.h"
 #include "kernels/cpu/row_tasks.h"
 #include "kernels/cpu/storage_types.h"
 
@@ -22,7 +18,7 @@ struct EmbedKernel {
 
   static void Run(const EmbeddingParams& params, ThreadTeam& team) {
     const int64_t width = params.table.cols;
-    const auto* const packed = static_cast<const CpuPackedLinear*>(params.packed_table);
+    const auto* const packed = static_cast<const CpuLinear*>(params.packed_table);
     ForEachRow(params.num_tokens, width, team, [&](int64_t i) {
       float* out = static_cast<float*>(params.out) + i * width;
       const int64_t row = int64_t{params.token_ids[i]} - params.first_token;
@@ -42,33 +38,16 @@ struct EmbedKernel {
 
   // Writes row `row` of the table to `out`, plus `addend` if `addend` is not null.
   static void WidenRow(const MatrixView& table, int64_t row, float* out, const float* addend) {
-    const auto* const from = static_cast<const std::byte*>(table.data) + row * RowBytes(table);
+    const int64_t first = row * table.cols;
     switch (table.format) {
       case WeightFormat::kF32:
-        return Widen(reinterpret_cast<const float*>(from), table.cols, out, addend);
+        return Widen(static_cast<const float*>(table.data) + first, table.cols, out, addend);
       case WeightFormat::kF16:
-        return Widen(reinterpret_cast<const Float16*>(from), table.cols, out, addend);
+        return Widen(static_cast<const Float16*>(table.data) + first, table.cols, out, addend);
       case WeightFormat::kBF16:
-        return Widen(reinterpret_cast<const BFloat16*>(from), table.cols, out, addend);
+        return Widen(static_cast<const BFloat16*>(table.data) + first, table.cols, out, addend);
       default:
-        return WidenBlocks(table, from, out, addend);
-    }
-  }
-
-  // Decodes a quantized row, one block at a time.
-  static void WidenBlocks(const MatrixView& table,
-                          const std::byte* from,
-                          float* out,
-                          const float* addend) {
-    const WeightFormatInfo& info = InfoOf(table.format);
-    std::array<float, WeightBlock::kMaxWeights> weights;
-    const auto block = std::span(weights).first(static_cast<size_t>(info.block_weights));
-    for (int64_t d = 0; d < table.cols; d += info.block_weights, from += info.block_bytes) {
-      Dequantize(table.format, {from, static_cast<size_t>(info.block_bytes)}, block);
-      Widen(block.data(),
-            std::min<int64_t>(info.block_weights, table.cols - d),
-            out + d,
-            addend == nullptr ? nullptr : addend + d);
+        return DequantizeRow(table, row, addend, out);
     }
   }
 

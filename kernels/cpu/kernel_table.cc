@@ -30,6 +30,7 @@ constexpr KernelTable kAvx512 = {
     .embed = &EmbedAvx512,
     .norm = &NormAvx512,
     .linear = &LinearAvx512,
+    .quantized = &kQuantizedAvx512,
     .activate = &ActivateAvx512,
     .prepare_attention = &PrepareAttentionAvx512,
     .paged_attention = &PagedAttentionAvx512,
@@ -42,6 +43,7 @@ constexpr KernelTable Avx512Bf16() {
   KernelTable table = kAvx512;
   table.isa = "avx512bf16";
   table.linear = &LinearAvx512Bf16;
+  table.quantized = &kQuantizedVnni;
   table.paged_attention = &PagedAttentionAvx512Bf16;
   return table;
 }
@@ -63,6 +65,7 @@ constexpr KernelTable kAvx2 = {
     .embed = &EmbedAvx2,
     .norm = &NormAvx2,
     .linear = &LinearAvx2,
+    .quantized = &kQuantizedAvx2,
     .activate = &ActivateAvx2,
     .prepare_attention = &PrepareAttentionAvx2,
     .paged_attention = &PagedAttentionAvx2,
@@ -79,6 +82,7 @@ constexpr KernelTable kPortable = {
     .embed = &EmbedPortable,
     .norm = &NormPortable,
     .linear = &LinearPortable,
+    .quantized = &kQuantizedPortable,
     .activate = &ActivatePortable,
     .prepare_attention = &PrepareAttentionPortable,
     .paged_attention = &PagedAttentionPortable,
@@ -143,7 +147,9 @@ bool IsSupported(const KernelTable& table) {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-  const bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  // Every CPU with bf16 products has VNNI; a hypervisor could still hide it.
+  const bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16") &&
+                          __builtin_cpu_supports("avx512vnni");
   if (isa == "amx") {
     return avx512bf16 && MayUseTiles();
   }

@@ -16,6 +16,7 @@
 #include "kernels/api/kernel_backend.h"
 #include "kernels/api/sampling.h"
 #include "kernels/cpu/packed_linear.h"
+#include "kernels/cpu/quantized_kernels.h"
 #include "kernels/cpu/thread_team.h"
 
 namespace quire {
@@ -27,6 +28,7 @@ struct KernelTable {
   void (*embed)(const EmbeddingParams& params, ThreadTeam& team) = nullptr;
   void (*norm)(const NormParams& params, ThreadTeam& team) = nullptr;
   void (*linear)(const LinearParams& params, ThreadTeam& team) = nullptr;
+  const QuantizedKernels* quantized = nullptr;  // products of weights that stay quantized
   void (*activate)(const ActivationParams& params, ThreadTeam& team) = nullptr;
   // Returns false, without effect, for unsupported params. Null: no params are supported.
   bool (*mlp)(const MlpParams& params, ThreadTeam& team) = nullptr;

@@ -28,6 +28,7 @@
 
 #include "common/model/dtype.h"
 #include "kernels/api/dense.h"
+#include "kernels/cpu/cpu_linear.h"
 #include "kernels/cpu/huge_arena.h"
 #include "kernels/cpu/thread_team.h"
 
@@ -41,7 +42,7 @@ struct PanelShape {
   int32_t bf16_panel = 0;  // replaces `panel` for bf16 weights; 0: bf16 weights use `panel` too
 };
 
-class CpuPackedLinear final : public PackedLinear {
+class CpuPackedLinear final : public CpuLinear {
  public:
   // Packs the source's weights in the layout of `shape`, in memory of the arena. Errors:
   // kInvalidArgument if CheckLinearSource (kernels/api/linear_source.h) refuses the source;
@@ -56,6 +57,7 @@ class CpuPackedLinear final : public PackedLinear {
   // overflows. REQUIRES: CheckLinearSource accepts the source.
   static std::optional<int64_t> BytesFor(const LinearSource& source, PanelShape shape);
 
+  bool is_quantized() const override { return false; }
   int64_t in_features() const override { return in_features_; }
   int64_t out_features() const override { return out_features_; }
   int64_t bytes() const override { return bytes_; }
@@ -72,10 +74,7 @@ class CpuPackedLinear final : public PackedLinear {
   // Returns the number of stored columns of panel p, a multiple of lanes.
   int64_t panel_columns(int64_t p) const;
   const std::byte* panel_data(int64_t p) const;
-  // Writes a row of the source to `out`, as in_features() fp32 numbers. The row is a column of a
-  // panel, so up to a cache line is read for each number (in bf16, for every two numbers). Safe
-  // from any thread. REQUIRES: 0 <= row < out_features().
-  void WidenRow(int64_t row, float* out) const;
+  void WidenRow(int64_t row, float* out) const override;
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
 
  private:

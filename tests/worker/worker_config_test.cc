@@ -159,6 +159,15 @@ TEST_F(WorkerConfigTest, QuantizationIsForDevicesThatHaveIt) {
   EXPECT_EQ(Parse({"m"})->gpu.quantization, GpuQuantization::kNone);
   EXPECT_EQ(Parse({"m", "--quantization=none", "--device=cpu"})->gpu.quantization,
             GpuQuantization::kNone);
+  EXPECT_EQ(Parse({"m"})->cpu_quantization, CpuQuantization::kNone);
+}
+
+TEST_F(WorkerConfigTest, CpusRoundWeightsToIntegers) {
+  EXPECT_EQ(Parse({"m", "--quantization=int8"})->cpu_quantization, CpuQuantization::kInt8);
+  EXPECT_EQ(Parse({"m", "--quantization=int4", "--device=cpu"})->cpu_quantization,
+            CpuQuantization::kInt4);
+  EXPECT_EQ(Parse({"m"})->cpu_input_type, InputType::kInt8);
+  EXPECT_EQ(Parse({"m", "--activation-type=float32"})->cpu_input_type, InputType::kF32);
 }
 
 TEST_F(WorkerConfigTest, TheFileForFastAlgorithmsMayBeNamedOrLeftOut) {
@@ -190,7 +199,10 @@ TEST_F(WorkerConfigTest, MistakesNameTheirFlag) {
       {{"m", "--device=abacus"}, "--device"},
       {{"m", "--device-index=-1"}, "--device-index"},
       {{"m", "--dtype=float32"}, "--dtype"},
-      {{"m", "--quantization=int4"}, "--quantization"},
+      {{"m", "--quantization=int2"}, "--quantization"},
+      {{"m", "--quantization=int4", "--device=cuda"}, "--quantization"},
+      {{"m", "--quantization=int8", "--device=emu"}, "--quantization"},
+      {{"m", "--activation-type=int4"}, "--activation-type"},
       {{"m", "--quantization="}, "--quantization"},
       {{"m", "--quantization=fp8", "--device=cpu"}, "--quantization"},
       {{"m", "--gpu-memory-utilization=0"}, "--gpu-memory-utilization"},

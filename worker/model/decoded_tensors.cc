@@ -42,14 +42,11 @@ class Finder {
         tensor.rows * tensor.cols * kBf16Bytes - files_.Find(tensor.name).tensor->bytes;
   }
 
-  // Fails if the rank's columns begin or end inside a group of weights. REQUIRES: the tensor is
-  // quantized.
+  // Fails if the rank's columns begin or end inside a group of inputs.
   absl::Status Keep(const TensorShape& tensor) const {
-    const WeightFormat format = FormatOfTensor(tensor);
-    const int64_t group = InfoOf(format).group_weights;
     const Slice columns = tensor.held_cols;
     const int64_t end = columns.begin + columns.count;
-    if (columns.begin % group == 0 && (end % group == 0 || end == tensor.cols)) {
+    if (columns.begin % kInputGroup == 0 && (end % kInputGroup == 0 || end == tensor.cols)) {
       return absl::OkStatus();
     }
     const WeightRef weight = files_.Find(tensor.name);
@@ -58,7 +55,7 @@ class Finder {
                        absl::StrCat("cannot be divided over ",
                                     num_ranks_,
                                     " ranks: columns of a rank must be whole groups of ",
-                                    group,
+                                    kInputGroup,
                                     " weights of ",
                                     weight.tensor->type_name,
                                     " (got columns ",

@@ -35,7 +35,7 @@ struct TensorsToDecode {
 };
 
 // `layout`: of one rank of num_ranks. Errors: kInvalidArgument, reason MODEL_FILE, if the rank's
-// columns of a tensor that keeps its format begin or end inside a group of weights with one scale.
+// columns of a tensor that keeps its format begin or end inside a group of kInputGroup weights.
 // REQUIRES: CheckWeightFiles has accepted the files.
 absl::StatusOr<TensorsToDecode> FindTensorsToDecode(const WeightLayout& layout,
                                                     int32_t num_ranks,
