@@ -30,7 +30,10 @@ ConfigReader::ConfigReader(const Json& object,
       prefix_(std::move(prefix)),
       names_(std::move(names)) {
   if (!object_.is_object()) {
-    status_ = InvalidArgument("CONFIG", absl::StrCat(file_, ": must be a JSON object"));
+    const std::string field = prefix_.substr(0, prefix_.find_last_of('.'));
+    status_ = InvalidArgument(
+        "CONFIG",
+        absl::StrCat(file_, ": ", field, field.empty() ? "" : ": ", "must be a JSON object"));
   }
 }
 

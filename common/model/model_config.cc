@@ -100,6 +100,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json) {
   QUIRE_RETURN_IF_ERROR(reader.status());
   QUIRE_ASSIGN_OR_RETURN(const std::optional<TextTower> tower,
                          FindTextTower(json, config.architecture, reader));
+  QUIRE_ASSIGN_OR_RETURN(config.quantization, ParseQuantizationConfig(reader));
   if (!tower.has_value()) {
     QUIRE_RETURN_IF_ERROR(ParseModelFamily(reader, config));
     return config;
@@ -194,6 +195,9 @@ uint64_t HashOf(const ModelConfig& config) {
   digest.AddDouble(config.norm_eps);
   if (config.rope.has_value()) {
     AddRope(*config.rope, digest);
+  }
+  if (!config.quantization.groups.empty()) {
+    AddTo(digest, config.quantization);
   }
   return digest.value();
 }

@@ -20,6 +20,7 @@
 #include "common/base/ids.h"
 #include "common/model/dtype.h"
 #include "common/model/layer_kinds.h"
+#include "common/model/quantization_config.h"
 
 namespace quire {
 
@@ -102,6 +103,7 @@ struct ModelConfig {
   std::optional<int32_t> sliding_window;
   std::vector<bool> layer_uses_sliding_window;  // [num_layers], or empty without sliding_window
   DType dtype = DType::kF32;  // type of the stored weights (torch_dtype); default of the KV cache
+  QuantizationConfig quantization;  // of the stored weights
   std::optional<TokenId> bos_token_id;
   std::vector<TokenId> eos_token_ids;  // from config.json; GenerationDefaults can have more
 

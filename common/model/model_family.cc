@@ -214,46 +214,12 @@ void ParseTokenIds(ConfigReader& reader,
   }
 }
 
-// Refuses quantized weights. Accepts plain weights with scale factors for an fp8 KV cache, in the
-// format of compressed-tensors with one static scale factor per tensor.
-void ParseQuantization(ConfigReader& reader) {
-  constexpr std::string_view kField = "quantization_config";
-  const Json* object = reader.Find(kField);
-  if (object == nullptr) {
-    return;
-  }
-  auto get = [](const Json& from, const char* field) {
-    return from.is_object() && from.contains(field) ? from[field] : Json();
-  };
-  auto is_there = [&](const char* field) {
-    const Json value = get(*object, field);
-    return !value.is_null() && !(value.is_object() && value.empty());
-  };
-  if (get(*object, "quant_method") != "compressed-tensors" || is_there("config_groups") ||
-      is_there("sparsity_config") || is_there("transform_config")) {
-    reader.Fail(kField, "quantized weights are not supported");
-    return;
-  }
-  const Json scheme = get(*object, "kv_cache_scheme");
-  auto is_other_than = [&](const char* field, const Json& value) {
-    const Json given = get(scheme, field);
-    return !given.is_null() && given != value;
-  };
-  if (!scheme.is_null() && (get(scheme, "num_bits") != 8 || get(scheme, "type") != "float" ||
-                            get(scheme, "strategy") != "tensor" ||
-                            is_other_than("dynamic", false) || is_other_than("symmetric", true))) {
-    reader.Fail("quantization_config.kv_cache_scheme",
-                "must be a static, symmetric scale for each tensor of 8-bit floats");
-  }
-}
-
 void ParseCommon(ConfigReader& reader, const SizeFields& fields, ModelConfig& config) {
   config.vocab_size = reader.RequiredInt("vocab_size", kVocabRange);
   config.hidden_size = reader.RequiredInt(fields.hidden, kHiddenRange);
   config.num_layers = reader.RequiredInt(fields.layers, kLayersRange);
   config.num_heads = reader.RequiredInt(fields.heads, kHeadsRange);
   config.dtype = ParseDType(reader);
-  ParseQuantization(reader);
 }
 
 absl::Status ParseRopeFamily(ConfigReader& reader, const Family& family, ModelConfig& config) {

@@ -242,10 +242,17 @@ def reduced_config(path):
     return {key: value for key, value in json.loads(path.read_text()).items() if not unread.fullmatch(key)}
 
 
+def quantization(config, field, allowed, refused):
+    return "quantization_config", config | {field: allowed}, config | {field: refused}
+
+
 def write_configs():
     """Writes the tests' configs, and configs with a number at its bound and with the next one, past it."""
     for path in sorted(MODELS.glob("*/config.json")):
         write("model_config", path.parent.name, json.dumps(reduced_config(path)).encode())
+    for path in sorted(MODELS.parent.glob("quantized_models/*/config.json")):
+        if not path.parent.name.endswith("_decoded"):
+            write("model_config", path.parent.name, json.dumps(reduced_config(path)).encode())
     bounds = {"llama": [("vocab_size", 1 << 22, (1 << 22) + 1), ("vocab_size", 3, 0),
                         ("hidden_size", 1 << 18, (1 << 18) + 1), ("hidden_size", 1, 0),
                         ("intermediate_size", 1 << 20, (1 << 20) + 1), ("num_hidden_layers", 1024, 1025),
@@ -256,7 +263,14 @@ def write_configs():
                         ("head_dim", 2, 0), ("head_dim", 8, 7), ("max_position_embeddings", 1 << 24, (1 << 24) + 1),
                         ("max_position_embeddings", 2, 1), ("rms_norm_eps", 1.0, 1.01), ("rms_norm_eps", 0, -0.5),
                         ("bos_token_id", 95, 96), ("bos_token_id", 0, -1), ("eos_token_id", 95, 96),
-                        ("eos_token_id", [0, 95], [0, 96]), ("eos_token_id", 0, -1)],
+                        ("eos_token_id", [0, 95], [0, 96]), ("eos_token_id", 0, -1),
+                        quantization({"quant_method": "awq", "bits": 4}, "group_size", 1 << 20, (1 << 20) + 1),
+                        quantization({"quant_method": "awq", "bits": 4}, "group_size", -1, 0),
+                        quantization({"quant_method": "gptq"}, "bits", 8, 9),
+                        quantization({"quant_method": "gptq"}, "bits", 4, 3),
+                        quantization({"quant_method": "fp8"}, "weight_block_size", [1, 1 << 20], [0, 1]),
+                        quantization({"quant_method": "compressed-tensors"}, "ignore", ["re:a"] * 64, ["re:a"] * 65),
+                        quantization({"quant_method": "compressed-tensors"}, "ignore", ["re:a+"], ["re:+"])],
               "mistral": [("sliding_window", 1, 0), ("sliding_window", 1 << 24, (1 << 24) + 1)],
               "llama3_rope_old_style": [("rope_theta", 1, 0), ("rope_theta", 1e12, 2e12)],
               "llama_yarn_rope": [("rope_scaling", {"type": "yarn", "factor": 4} | allowed, {"type": "yarn", "factor": 4} | refused)

@@ -62,6 +62,18 @@ void CheckPositions(const quire::ModelConfig& config) {
   }
 }
 
+void CheckQuantization(const quire::QuantizationConfig& config) {
+  for (const quire::QuantizationConfig::Group& group : config.groups) {
+    const quire::WeightScheme& scheme = group.scheme;
+    QUIRE_CHECK(scheme.bits == 4 || scheme.bits == 8);
+    CheckRange(scheme.group_rows, 1, 1 << 20);
+    CheckRange(scheme.group_cols, 0, 1 << 20);
+  }
+  const auto scheme = config.SchemeFor("model.layers.0.mlp.up_proj", "Linear");
+  QUIRE_CHECK(scheme.ok() || quire::ReasonOf(scheme.status()) == "CONFIG");
+  QUIRE_CHECK(!config.groups.empty() || (scheme.ok() && *scheme == nullptr));
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -74,6 +86,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   CheckSizes(*config);
   CheckPositions(*config);
+  CheckQuantization(config->quantization);
   CheckRange(config->bos_token_id.value_or(0), 0, config->vocab_size - 1);
   for (quire::TokenId id : config->eos_token_ids) {
     CheckRange(id, 0, config->vocab_size - 1);

@@ -18,6 +18,8 @@
 #include "worker/model/decoder_model.h"
 #include "worker/model/kv_cache_scales.h"
 #include "worker/model/model.h"
+#include "worker/model/quantized_matrices.h"
+#include "worker/model/quantized_tensors.h"
 #include "worker/model/tensor_source.h"
 #include "worker/model/weight_file_check.h"
 #include "worker/model/weight_files.h"
@@ -55,7 +57,9 @@ std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
 
 // Logs the number and size of the model's files, and what must be decoded. REQUIRES: `admit` has
 // accepted the weights. After a refusal only the error is logged.
-void LogFound(const WeightFiles& files, const TensorsToDecode& decoded) {
+void LogFound(const WeightFiles& files,
+              const TensorsToDecode& decoded,
+              const QuantizedMatrices& quantized) {
   int64_t bytes = 0;
   for (const RegularFile* file : files.files()) {
     bytes += file->bytes();
@@ -69,6 +73,12 @@ void LogFound(const WeightFiles& files, const TensorsToDecode& decoded) {
             {{"formats", absl::StrJoin(decoded.formats, " ")},
              {"tensors", absl::StrCat(decoded.names.size())},
              {"bytes", absl::StrCat(decoded.held_bytes)}});
+  }
+  if (!quantized.empty()) {
+    LogInfo("quantized matrices are decoded to bfloat16",
+            {{"tensors", absl::StrCat(quantized.num_matrices())},
+             {"bytes_in_files", absl::StrCat(quantized.file_bytes())},
+             {"bytes_of_all_ranks", absl::StrCat(quantized.decoded_bytes())}});
   }
 }
 
@@ -111,15 +121,21 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_path,
   QUIRE_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(model_path));
   QUIRE_ASSIGN_OR_RETURN(WeightLayout whole, CheckWeightFiles(config, files));
   QUIRE_ASSIGN_OR_RETURN(const std::vector<KvCacheScales> scales, ReadKvCacheScales(whole, files));
-  const FileTensors stored(files, TensorsCountedByRankBefore(share, config, whole));
+  QUIRE_ASSIGN_OR_RETURN(const QuantizedMatrices quantized,
+                         QuantizedMatrices::Open(config.quantization, whole, files));
+  const std::set<std::string> not_counted = TensorsCountedByRankBefore(share, config, whole);
+  const FileTensors stored(files, not_counted);
+  const QuantizedTensors plain(stored, quantized, not_counted);
   const WeightLayout layout = SliceFor(share, config, std::move(whole));
-  QUIRE_ASSIGN_OR_RETURN(const TensorsToDecode decoded,
-                         FindTensorsToDecode(layout, share.size, files, backend));
-  const DecodedTensors tensors(stored, decoded);
+  TensorsToDecode decoded;  // a directory has no WeightFormat that is quantized
+  if (files.is_gguf()) {
+    QUIRE_ASSIGN_OR_RETURN(decoded, FindTensorsToDecode(layout, share.size, files, backend));
+  }
+  const DecodedTensors tensors(plain, decoded);
   const AdmitWeightsFn admit_and_tell = [&](const auto&... of_weights) {
     absl::Status status = admit ? admit(of_weights...) : absl::OkStatus();
     if (status.ok()) {
-      LogFound(files, decoded);
+      LogFound(files, decoded, quantized);
     }
     return status;
   };

@@ -15,6 +15,7 @@
 #include "common/base/string_view.h"
 #include "common/model/load_error.h"
 #include "worker/model/kv_cache_scales.h"
+#include "worker/model/quantized_matrices.h"
 
 namespace quire {
 namespace {
@@ -31,29 +32,38 @@ std::string FormatNames() {
 // Compares the tensors in the files with the tensors that the layout lists.
 class FileChecker {
  public:
-  explicit FileChecker(const WeightFiles& files) : files_(files) {}
+  FileChecker(const WeightFiles& files, const QuantizedMatrices& quantized)
+      : files_(files), quantized_(quantized) {
+    Expect(quantized.names());
+  }
 
   // Fails if a tensor is missing, has another shape than the layout's, or has an unsupported type.
   // In a directory, also fails if the types of a group's matrices differ. GGUF files mix types.
   absl::Status Check(const TensorGroup& group) {
-    const StoredTensor* first = nullptr;
+    const TensorShape* first = nullptr;
+    std::string first_type;
     for (const TensorShape& shape : group) {
-      QUIRE_ASSIGN_OR_RETURN(const WeightRef weight, CheckTensor(shape));
+      std::string type = "BF16";  // to which quantized matrices are decoded
+      if (quantized_.Find(shape.name) == nullptr) {
+        QUIRE_ASSIGN_OR_RETURN(const WeightRef weight, CheckTensor(shape));
+        type = weight.tensor->type_name;
+      }
       if (shape.rows == 0) {
         continue;
       }
-      if (first != nullptr && !files_.is_gguf() && first->type_name != weight.tensor->type_name) {
-        return TensorError(weight.file->name(),
+      if (first != nullptr && !files_.is_gguf() && first_type != type) {
+        return TensorError(FileOf(shape.name),
                            shape.name,
                            absl::StrCat("must have the dtype of ",
                                         first->name,
                                         " (got ",
-                                        weight.tensor->type_name,
+                                        type,
                                         ", need ",
-                                        first->type_name,
+                                        first_type,
                                         ")"));
       }
-      first = weight.tensor;
+      first = &shape;
+      first_type = type;
     }
     return absl::OkStatus();
   }
@@ -82,6 +92,12 @@ class FileChecker {
   }
 
  private:
+  // Returns the name of the file in which the tensor is.
+  const std::string& FileOf(const std::string& tensor) const {
+    const WeightRef weight = files_.Find(tensor);
+    return weight.file == nullptr ? files_.name() : weight.file->name();
+  }
+
   absl::StatusOr<WeightRef> CheckTensor(const TensorShape& wanted) {
     const std::string& name = wanted.name;
     const WeightRef weight = files_.Find(name);
@@ -115,6 +131,7 @@ class FileChecker {
   }
 
   const WeightFiles& files_;
+  const QuantizedMatrices& quantized_;
   std::set<std::string> seen_;
 };
 
@@ -143,7 +160,8 @@ WeightLayout LayoutOf(const ModelConfig& config, const WeightFiles& files) {
   const std::vector<std::string> prefixes = NamePrefixes(config);
   const auto prefix = std::find_if(prefixes.begin(), prefixes.end(), [&](const std::string& some) {
     const std::string& table = MakeWeightLayout(config, some).token_table.name;
-    return files.Find(table + ".weight").file != nullptr;
+    return files.Find(table + ".weight").file != nullptr ||
+           QuantizedMatrix::FindIn(files, table).file != nullptr;
   });
   const std::string& chosen = prefix == prefixes.end() ? prefixes.front() : *prefix;
   if (config.tie_word_embeddings) {
@@ -170,7 +188,9 @@ absl::StatusOr<WeightLayout> CheckWeightFiles(const ModelConfig& config, const W
       layer.qkv.parts[part].paired_head_rows = config.head_dim;
     }
   }
-  FileChecker checker(files);
+  QUIRE_ASSIGN_OR_RETURN(const QuantizedMatrices quantized,
+                         QuantizedMatrices::Open(config.quantization, layout, files));
+  FileChecker checker(files, quantized);
   for (const TensorGroup& group : TensorGroups(layout)) {
     QUIRE_RETURN_IF_ERROR(checker.Check(group));
   }

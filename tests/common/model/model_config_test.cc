@@ -580,26 +580,12 @@ std::vector<Fault> Faults() {
        "torch_dtype",
        "\"float64\"",
        "torch_dtype: must be one of float32, float16, bfloat16"},
-      {"Quantized",
+      {"QuantizedByAnotherMethod",
        llama,
        "quantization_config",
-       "{\"quant_method\": \"gptq\"}",
-       "quantization_config: quantized weights are not supported"},
-      {"QuantizedIsText",
-       llama,
-       "quantization_config",
-       "\"fp8\"",
-       "quantization_config: quantized weights are not supported"},
-      {"QuantizedGroups",
-       llama,
-       "quantization_config",
-       R"({"quant_method": "compressed-tensors", "config_groups": {"group_0": {}}})",
-       "quantization_config: quantized weights are not supported"},
-      {"QuantizedByATransform",
-       llama,
-       "quantization_config",
-       R"({"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"R": 1}}})",
-       "quantization_config: quantized weights are not supported"},
+       "{\"quant_method\": \"hqq\"}",
+       "quantization_config.quant_method: hqq is not supported; the nearest supported format is "
+       "awq"},
       {"KvCacheSchemeSaysDynamicInText",
        llama,
        "quantization_config",
@@ -993,6 +979,16 @@ TEST(HashOfModelConfigTest, EveryFieldThatDecidesANumberChangesTheDigest) {
       [](ModelConfig& c) { c.residual_after_norm = true; },
       [](ModelConfig& c) { c.final_norm = false; },
       [](ModelConfig& c) { c.norm_affine = false; },
+      [](ModelConfig& c) { c.quantization.groups.resize(1); },
+      [](ModelConfig& c) {
+        c.quantization.groups = {{.scheme = {.storage = WeightStorage::kGptq}}};
+      },
+      [](ModelConfig& c) { c.quantization.groups = {{.scheme = {.bits = 4}}}; },
+      [](ModelConfig& c) { c.quantization.groups = {{.scheme = {.group_cols = 32}}}; },
+      [](ModelConfig& c) { c.quantization.groups = {{.scheme = {.has_zeros_less_one = true}}}; },
+      [](ModelConfig& c) {
+        c.quantization.groups = {{.targets = {*NamePattern::Parse("Linear")}}};
+      },
       [](ModelConfig& c) { c.sliding_window = 64; },
       [](ModelConfig& c) {
         c.layer_uses_sliding_window = {true, false, true, false};

@@ -21,7 +21,14 @@ std::filesystem::path TemporaryFolder() {
 }
 
 int64_t BytesOf(const TensorSpec& tensor) {
-  int64_t bytes = tensor.dtype == "F32" ? 4 : 2;
+  int64_t bytes = 2;
+  if (tensor.dtype == "F32" || tensor.dtype == "I32") {
+    bytes = 4;
+  } else if (tensor.dtype == "I8" || tensor.dtype.starts_with("F8")) {
+    bytes = 1;
+  } else if (tensor.dtype == "I64") {
+    bytes = 8;
+  }
   for (int64_t size : tensor.shape) {
     bytes *= size;
   }

@@ -1,0 +1,72 @@
+// QuantizedMatrix is a quantized matrix [rows, cols] in the files of a model directory: codes,
+// scales, zeros and groups of columns, as quantization_config says.
+//
+// Thread safety: const functions are safe from any thread.
+// Errors:        kInvalidArgument, reason MODEL_FILE, with the tensor's name; those of
+//                RegularFile::ReadAt.
+// Cost:          Open reads no more than two numbers.
+#ifndef QUIRE_WORKER_MODEL_QUANTIZED_MATRIX_H_
+#define QUIRE_WORKER_MODEL_QUANTIZED_MATRIX_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "common/model/quantization_config.h"
+#include "worker/model/stored_factors.h"
+#include "worker/model/weight_files.h"
+#include "worker/model/weight_layout.h"
+#include "worker/model/weight_strip.h"
+
+namespace quire {
+
+class QuantizedMatrix {
+ public:
+  // Returns a tensor by which the files show that the module's matrix is quantized: codes, or a
+  // companion of codes. Returns null pointers if the matrix is plain or missing.
+  static WeightRef FindIn(const WeightFiles& files, const std::string& module);
+
+  // Checks the types and shapes of all tensors of the module's matrix.
+  static absl::StatusOr<QuantizedMatrix> Open(const WeightFiles& files,
+                                              const std::string& module,
+                                              const WeightScheme& scheme,
+                                              int64_t rows,
+                                              int64_t cols);
+
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+  // Names of all tensors that belong to the matrix, read or not.
+  std::vector<std::string> names() const;
+
+  // Returns how many rows a strip of that many columns should have. A multiple of
+  // kStripAlignment. Reading a strip of a transposed tensor costs a read for each column, so such
+  // strips have several megabytes.
+  int64_t StripRows(int64_t num_cols) const;
+
+  // Reads a part of the matrix. Errors: also a scale that is not finite, a code that is NaN, and a
+  // column whose group does not exist. REQUIRES: rows.begin is a multiple of kStripAlignment.
+  absl::StatusOr<WeightStrip> Load(Slice rows, Slice cols) const;
+
+ private:
+  explicit QuantizedMatrix(StoredFactors factors) : factors_(std::move(factors)) {}
+
+  absl::Status OpenCodes(const WeightFiles& files, const std::string& module);
+  absl::Status OpenGroupIndex(const WeightFiles& files, const std::string& module);
+  absl::StatusOr<std::vector<WeightStrip::Run>> Runs(Slice cols) const;
+
+  WeightScheme scheme_;
+  int64_t rows_ = 0;
+  int64_t cols_ = 0;
+  StoredFactors factors_;
+  WeightRef codes_;
+  WeightRef group_index_;                       // null: columns are grouped in their order
+  std::vector<std::string> names_without_use_;  // scales of activations
+};
+
+}  // namespace quire
+
+#endif  // QUIRE_WORKER_MODEL_QUANTIZED_MATRIX_H_
