@@ -23,7 +23,7 @@
 ABSL_FLAG(std::string,
           model,
           "",
-          "Hugging Face model directory (may also be given without --model).");
+          "Hugging Face model directory or GGUF file (may also be given without --model).");
 ABSL_FLAG(std::string,
           listen,
           "",
@@ -113,11 +113,12 @@ ABSL_FLAG(std::string,
           "",
           "CPU instruction set: amx, avx512bf16, avx512 (fp32 products also of bf16 weights), avx2 "
           "or portable. Empty: the first of these that the machine has.");
-ABSL_FLAG(std::string,
-          load_format,
-          "auto",
-          "Source of the weights: auto or safetensors (the files of the model), or dummy (random "
-          "weights for benchmarks; only config.json is read).");
+ABSL_FLAG(
+    std::string,
+    load_format,
+    "auto",
+    "Source of the weights: auto or safetensors (the files of the model, also GGUF), or dummy "
+    "(random weights for benchmarks; only the configuration is read).");
 ABSL_FLAG(int32_t,
           threads,
           0,
@@ -160,13 +161,13 @@ constexpr int32_t kMaxDeviceIndex = 4095;
 absl::StatusOr<std::string> ModelDir(const std::vector<std::string>& positional) {
   std::string model_dir = absl::GetFlag(FLAGS_model);
   if (positional.size() > 1 || (!positional.empty() && !model_dir.empty())) {
-    return FlagError("model", "must be one model directory, given once");
+    return FlagError("model", "must be one model, given once");
   }
   if (!positional.empty()) {
     model_dir = positional.front();
   }
   if (model_dir.empty()) {
-    return FlagError("model", "a model directory is needed");
+    return FlagError("model", "a model directory or GGUF file is needed");
   }
   return model_dir;
 }

@@ -40,7 +40,7 @@ std::string FormatLoadProgress(const LoadProgress& progress, double elapsed_seco
   const double speed = elapsed_seconds > 0.0 ? megabytes / elapsed_seconds : 0.0;
   const double left = done > 0.0 ? elapsed_seconds * (1.0 - done) / done : 0.0;
   return absl::StrFormat(
-      "Loading safetensors: %3d%% Completed | %d/%d tensors, %.0f/%.0f MB [%s<%s, %.0f MB/s]",
+      "Loading weights: %3d%% Completed | %d/%d tensors, %.0f/%.0f MB [%s<%s, %.0f MB/s]",
       static_cast<int>(done * 100.0),
       progress.tensors_done,
       progress.tensors_total,

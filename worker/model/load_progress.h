@@ -1,7 +1,7 @@
 // LoadProgressBar shows on standard error how far weights are loaded: one line, redrawn. If
 // standard error is no terminal, the bar logs a line at every quarter and every 10 s instead.
 //
-//   Loading safetensors: 100% Completed | 146/146 tensors, 508/508 MB [00:01<00:00, 412 MB/s]
+//   Loading weights: 100% Completed | 146/146 tensors, 508/508 MB [00:01<00:00, 412 MB/s]
 //
 // Thread safety: one caller at a time.
 #ifndef QUIRE_WORKER_MODEL_LOAD_PROGRESS_H_

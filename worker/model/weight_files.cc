@@ -11,12 +11,12 @@
 #include "common/json/json.h"
 #include "common/model/load_error.h"
 #include "common/model/model_file.h"
+#include "common/model/model_path.h"
 #include "worker/model/gguf_tensor_names.h"
 
 namespace quire {
 namespace {
 
-constexpr char kGgufSuffix[] = ".gguf";
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
 // Upper bound on the tensors of all files together; the largest published models have a tenth as
@@ -47,7 +47,7 @@ absl::StatusOr<WeightIndex> ReadIndex(const std::string& model_dir) {
 }  // namespace
 
 absl::StatusOr<WeightFiles> WeightFiles::Open(const std::string& model_path) {
-  return model_path.ends_with(kGgufSuffix) ? OpenGguf(model_path) : OpenDirectory(model_path);
+  return IsGgufPath(model_path) ? OpenGguf(model_path) : OpenDirectory(model_path);
 }
 
 absl::StatusOr<WeightFiles> WeightFiles::OpenGguf(const std::string& path) {

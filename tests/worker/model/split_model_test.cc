@@ -1,5 +1,7 @@
 // A model that is split over ranks gives the bits of the model in one piece: every golden family
 // that divides, every instruction set, every cache type. The ranks are threads here.
+#include "tests/worker/model/split_model.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,90 +35,7 @@
 namespace quire {
 namespace {
 
-using Logits = std::vector<std::vector<float>>;
-
 constexpr char kTestData[] = "tests/worker/model/testdata";
-constexpr int64_t kBlocks = 64;
-
-std::unique_ptr<KernelBackend> MakeBackend(const std::string& isa, int num_threads = 1) {
-  auto backend = CreateCpuBackend({.num_threads = num_threads, .isa = isa});
-  return backend.ok() ? std::move(*backend) : nullptr;
-}
-
-// Ranks of one model, each with a pool of its own.
-class SplitModel {
- public:
-  SplitModel(const std::string& model_dir, const std::string& isa, int32_t size, DType dtype)
-      : SplitModel(model_dir, isa, ConnectRanks(size), dtype) {}
-
-  SplitModel(const std::string& model_dir,
-             const std::string& isa,
-             const std::vector<std::shared_ptr<Communicator>>& group,
-             DType dtype)
-      : size_(static_cast<int32_t>(group.size())) {
-    for (int32_t rank = 0; rank < size_; ++rank) {
-      Rank& r = ranks_.emplace_back();
-      // The number of threads does not change bits, so the ranks have different numbers.
-      r.backend = MakeBackend(isa, 1 + rank % 2);
-      auto model = LoadModel(model_dir, *r.backend, nullptr, {.rank = rank, .size = size_});
-      EXPECT_TRUE(model.ok()) << model.status();
-      r.model = *std::move(model);
-      if (size_ > 1) {
-        EXPECT_TRUE(r.backend->JoinGroup(group[static_cast<size_t>(rank)]).ok());
-      }
-      r.runner = std::make_unique<ModelRunner>(*r.model, *r.backend, kBlocks, dtype);
-    }
-  }
-
-  void AddSequence() {
-    for (Rank& rank : ranks_) {
-      rank.runner->AddSequence();
-    }
-  }
-
-  // Runs a batch on all ranks and returns the logits, which rank 0 has.
-  Logits Run(const std::vector<ModelRunner::Slice>& slices) {
-    std::vector<Logits> logits(ranks_.size());
-    OnAllRanks(size_, [&](int32_t rank) {
-      const auto i = static_cast<size_t>(rank);
-      logits[i] = ranks_[i].runner->Run(slices);
-    });
-    for (size_t rank = 1; rank < logits.size(); ++rank) {
-      EXPECT_TRUE(logits[rank].empty());
-    }
-    return logits.front();
-  }
-
-  // The row hashes of the last Run, by rank.
-  std::vector<uint64_t> RowHashes() const {
-    std::vector<uint64_t> hashes;
-    for (const Rank& rank : ranks_) {
-      hashes.push_back(rank.model->row_hash());
-    }
-    return hashes;
-  }
-
-  // The sum over all ranks.
-  uint64_t weights_sum() const {
-    uint64_t sum = 0;
-    for (const Rank& rank : ranks_) {
-      sum += rank.model->weights_sum();
-    }
-    return sum;
-  }
-
-  int64_t weight_bytes(size_t rank) const { return ranks_[rank].model->weight_bytes(); }
-
- private:
-  struct Rank {
-    std::unique_ptr<KernelBackend> backend;
-    std::unique_ptr<Model> model;
-    std::unique_ptr<ModelRunner> runner;
-  };
-
-  int32_t size_;
-  std::vector<Rank> ranks_;
-};
 
 // Two ranks with a wire between them. Bit 0x20 of one byte that rank 1 sends flips on the way. The
 // caller names the third byte of a float, so the bit is one of the mantissa.
@@ -167,29 +86,6 @@ class FlippingWire {
   std::vector<std::shared_ptr<Communicator>> group_;
   std::vector<std::thread> threads_;
 };
-
-// Feeds two sequences: chunks of prompts in one batch, then single tokens, as a server would.
-std::vector<Logits> Answers(SplitModel& model, int32_t vocab_size) {
-  Random random(7);
-  const auto tokens = [&](int32_t count) {
-    std::vector<TokenId> ids;
-    for (int32_t i = 0; i < count; ++i) {
-      ids.push_back(random.Below(vocab_size));
-    }
-    return ids;
-  };
-  model.AddSequence();
-  model.AddSequence();
-  std::vector<Logits> answers;
-  answers.push_back(model.Run({{.sequence = 0, .tokens = tokens(19)}}));
-  answers.push_back(
-      model.Run({{.sequence = 0, .tokens = tokens(5)}, {.sequence = 1, .tokens = tokens(11)}}));
-  for (int step = 0; step < 3; ++step) {
-    answers.push_back(
-        model.Run({{.sequence = 0, .tokens = tokens(1)}, {.sequence = 1, .tokens = tokens(1)}}));
-  }
-  return answers;
-}
 
 std::vector<std::string> Isas() { return {"amx", "avx512bf16", "avx512", "avx2", "portable"}; }
 
