@@ -25,7 +25,7 @@ namespace quire {
 namespace {
 
 constexpr std::string_view kArchitectureKey = "general.architecture";
-constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxInteger = std::numeric_limits<int32_t>::max();
 
 struct GgufArchitecture {
   std::string_view name;
@@ -58,10 +58,10 @@ class Translation {
     const std::string key = Key(name);
     const GgufValue* const value = metadata_.Find(key);
     if (value == nullptr || !value->is_array()) {
-      return metadata_.GetInteger(key, 0, kMaxInt);
+      return metadata_.GetInteger(key, 0, kMaxInteger);
     }
     QUIRE_ASSIGN_OR_RETURN(const std::vector<int64_t> values,
-                           metadata_.GetIntegers(key, 0, kMaxInt));
+                           metadata_.GetIntegers(key, 0, kMaxInteger));
     const bool is_equal =
         !values.empty() && std::all_of(values.begin(), values.end(), [&](int64_t each) {
           return each == values.front();
@@ -271,7 +271,8 @@ absl::StatusOr<GenerationDefaults> GenerationDefaultsFromGguf(const GgufFile& fi
   QUIRE_ASSIGN_OR_RETURN(defaults.top_p, read("top_p", 0.0, 1.0));
   QUIRE_ASSIGN_OR_RETURN(defaults.min_p, read("min_p", 0.0, 1.0));
   QUIRE_ASSIGN_OR_RETURN(defaults.repetition_penalty, read("penalty_repeat", 1e-6, 1e6));
-  const absl::StatusOr<int64_t> top_k = metadata.GetInteger("general.sampling.top_k", 0, kMaxInt);
+  const absl::StatusOr<int64_t> top_k =
+      metadata.GetInteger("general.sampling.top_k", 0, kMaxInteger);
   if (!absl::IsNotFound(top_k.status())) {
     QUIRE_RETURN_IF_ERROR(top_k.status());
     defaults.top_k = static_cast<int32_t>(*top_k);

@@ -10,8 +10,12 @@
 #include "common/base/read_file.h"
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
+#include "common/model/gguf_file.h"
+#include "common/model/model_file.h"
+#include "common/model/model_path.h"
 #include "scheduler/text/added_token_matcher.h"
 #include "scheduler/text/bpe_model.h"
+#include "scheduler/text/gguf_tokenizer.h"
 #include "scheduler/text/json_node.h"
 #include "scheduler/text/normalizer.h"
 #include "scheduler/text/post_processor.h"
@@ -92,7 +96,23 @@ struct Tokenizer::Parts {
 Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
 Tokenizer::~Tokenizer() = default;
 
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::LoadGguf(const std::string& path) {
+  QUIRE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(path));
+  QUIRE_ASSIGN_OR_RETURN(const Json json, TokenizerJsonFromGguf(file.metadata()));
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = FromJson(json);
+  if (!tokenizer.ok()) {
+    return Error(tokenizer.status().code(),
+                 ReasonOf(tokenizer.status()),
+                 absl::StrCat(path, ": tokenizer: ", tokenizer.status().message()));
+  }
+  (*tokenizer)->file_digest_ = DigestOfGgufTokenizer(file.metadata());
+  return tokenizer;
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
+  if (IsGgufPath(path)) {
+    return LoadGguf(path);
+  }
   QUIRE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxFileBytes));
   const absl::StatusOr<Json> json = ParseJson(text, kFileLimits);
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
@@ -106,6 +126,22 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& pa
   digest.AddBytes(text);
   (*tokenizer)->file_digest_ = digest.value();
   return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::LoadOfModel(const std::string& model_path) {
+  if (IsGgufPath(model_path)) {
+    return LoadGguf(model_path);
+  }
+  const absl::StatusOr<std::string> path = ResolveModelFile(model_path, "tokenizer.json");
+  if (absl::IsNotFound(path.status())) {
+    return nullptr;
+  }
+  if (!path.ok()) {
+    return Error(path.status().code(),
+                 ReasonOf(path.status()),
+                 absl::StrCat(model_path, "/tokenizer.json: ", path.status().message()));
+  }
+  return Load(*path);
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(const Json& json) {

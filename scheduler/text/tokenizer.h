@@ -5,7 +5,7 @@
 //
 // Thread safety: immutable after Load; every method may be called from any thread at once.
 // Errors:        Load: the errors of ReadFile; the errors of ParseJson; kInvalidArgument TOKENIZER,
-//                with the violated rule.
+//                with the violated rule; the errors of GgufFile::Open and TokenizerJsonFromGguf.
 //                Encode: kInvalidArgument INVALID_UTF8; kInvalidArgument TOKENIZE_BUDGET if the
 //                text takes too much work or gives too many tokens, which the files of the models
 //                named above never cause; kResourceExhausted TOKENIZE_MEMORY; the error that the
@@ -37,8 +37,12 @@ class TokenDecoder;
 
 class Tokenizer {
  public:
-  // Reads a tokenizer.json. Every error message of Load starts with the path.
+  // Reads a tokenizer.json, or the tokenizer in a GGUF file (model_path.h). Every error message of
+  // Load names the file.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
+  // Reads the tokenizer of a model directory or a GGUF file. Returns null for a directory without
+  // tokenizer.json. Errors: those of Load and ResolveModelFile.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> LoadOfModel(const std::string& model_path);
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(const Json& json);
 
   ~Tokenizer();
@@ -74,7 +78,8 @@ class Tokenizer {
   // same text in pieces.
   std::string Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 
-  // FoldHash of the file's bytes, to tell files apart; 0 if there was no file.
+  // FoldHash of the file's bytes, to tell files apart; of a GGUF file's tokenizer alone; 0 if there
+  // was no file.
   uint64_t file_digest() const { return file_digest_; }
 
   // One more than the largest id. A smaller id may have no token: see IsValidId.
@@ -99,6 +104,7 @@ class Tokenizer {
  private:
   struct Parts;
   explicit Tokenizer(std::unique_ptr<const Parts> parts);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> LoadGguf(const std::string& path);
 
   std::unique_ptr<const Parts> parts_;
   uint64_t file_digest_ = 0;

@@ -12,10 +12,6 @@
 namespace quire {
 namespace {
 
-// Upper bound on the bytes of an added token's content, so that a search at every byte of a text is
-// cheap. Known models need 43.
-constexpr size_t kMaxAddedTokenBytes = 256;
-
 absl::StatusOr<AddedToken> ParseAddedToken(const JsonNode& node) {
   QUIRE_RETURN_IF_ERROR(node.CheckKeys(
       {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}));

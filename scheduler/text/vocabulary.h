@@ -29,6 +29,9 @@ namespace quire {
 // Upper bound on the bytes of a token's text, so that the text of a few tokens is short. Known
 // vocabularies have tokens of up to a few hundred bytes.
 inline constexpr size_t kMaxTokenBytes = 4096;
+// Upper bound on the bytes of an added token's content, so that a search at every byte of a text is
+// cheap. Known models need 43.
+inline constexpr size_t kMaxAddedTokenBytes = 256;
 
 // An entry of added_tokens in tokenizer.json. The tokenizer finds an added token by its content,
 // before it cuts the text into pieces, instead of making it by merges.

@@ -26,7 +26,7 @@ LAYERS = {
     "kernels/cpu": (["kernels/api", "common/base", "common/model"], []),
     "kernels/cuda": (["kernels/api", "common/base", "common/model"], ["cuda"]),
     "kernels/gpu": (["kernels/cuda", "kernels/api", "kernels/collective", "common/base", "common/model"], []),
-    "scheduler/text": (["common/base", "common/json"], []),
+    "scheduler/text": (COMMON, []),
     "scheduler/kv_cache": (["common/base", "common/model"], []),
     "scheduler/kv_events": (["scheduler/kv_cache", "scheduler/text", "common/base", "common/metrics"],
                             ["prometheus", "zmq", "msgpack"]),
